@@ -1,0 +1,30 @@
+"""fljax: federated, networked and private learning as one compiled array program."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("fljax")
+except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "0+unknown"
+
+from fljax import algorithms, graphs, metrics, privacy, problems, schedules
+from fljax.results import AssumptionWarning, DivergenceWarning, load, save
+from fljax.simulation import Simulation, run
+from fljax.sweep import static, sweep
+
+__all__ = [
+    "AssumptionWarning",
+    "DivergenceWarning",
+    "Simulation",
+    "algorithms",
+    "graphs",
+    "load",
+    "metrics",
+    "privacy",
+    "problems",
+    "run",
+    "save",
+    "schedules",
+    "static",
+    "sweep",
+]

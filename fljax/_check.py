@@ -1,0 +1,104 @@
+"""Checks at the boundary: what was given, what is expected, how to mend it.
+
+Values that are being traced cannot be looked at and pass unseen; the sweep builds every grid
+point once with its concrete values, so that a bad one still meets these checks.
+"""
+
+import difflib
+import numbers
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def is_concrete(value: Any) -> bool:
+    """Whether ``value`` is a number or array whose entries can be read now."""
+    return isinstance(value, numbers.Number | np.ndarray | np.generic | list | tuple) or (
+        isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    )
+
+
+def interval(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+    hint: str = "",
+) -> None:
+    """Raise ``ValueError`` unless every entry of ``value`` is finite and inside the interval."""
+    if not is_concrete(value):
+        return
+    try:
+        array = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name} must be a number, got {value!r} of type {type(value).__name__}."
+        ) from None
+    wanted = []
+    ok = np.isfinite(array)
+    for bound, text, test in (
+        (above, "> ", np.greater),
+        (at_least, ">= ", np.greater_equal),
+        (below, "< ", np.less),
+        (at_most, "<= ", np.less_equal),
+    ):
+        if bound is not None:
+            wanted.append(f"{text}{bound:g}")
+            ok &= test(array, bound)
+    if not np.all(ok):
+        bad = array if array.ndim == 0 else array[~ok].flat[0]
+        expected = " and ".join(["finite", *wanted])
+        raise ValueError(f"{name} must be {expected}, got {bad:g}.{' ' + hint if hint else ''}")
+
+
+def positive(name: str, value: Any, hint: str = "") -> None:
+    interval(name, value, above=0.0, hint=hint)
+
+
+def nonnegative(name: str, value: Any, hint: str = "") -> None:
+    interval(name, value, at_least=0.0, hint=hint)
+
+
+def count(name: str, value: Any, *, at_least: int = 1, hint: str = "") -> None:
+    """Raise unless ``value`` is a Python or NumPy integer (a size, never traced) in range."""
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(
+            f"{name} is structure and cannot be traced; if it comes from a sweep's grid, wrap the "
+            "axis in fljax.static([...])."
+        )
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(
+            f"{name} must be an integer, got {value!r} of type {type(value).__name__}."
+            f"{' ' + hint if hint else ''}"
+        )
+    if value < at_least:
+        raise ValueError(
+            f"{name} must be >= {at_least}, got {value}.{' ' + hint if hint else ''}"
+        )
+
+
+def finite(name: str, value: Any, hint: str = "") -> None:
+    """Raise ``ValueError`` if a concrete array holds NaN or infinity."""
+    if is_concrete(value):
+        bad = int(np.size(value) - np.isfinite(np.asarray(value)).sum())
+        if bad:
+            raise ValueError(
+                f"{name} holds {bad} NaN or infinite entries; remove or impute them first."
+                f"{' ' + hint if hint else ''}"
+            )
+
+
+def choice(name: str, value: Any, known: Iterable[str]) -> None:
+    """Raise ``ValueError`` unless ``value`` is one of ``known``, suggesting the nearest."""
+    known = list(known)
+    if value not in known:
+        near = difflib.get_close_matches(str(value), known, 1)
+        raise ValueError(
+            f"unknown {name} {value!r}; known: {', '.join(known)}."
+            f"{f' Did you mean {near[0]!r}?' if near else ''}"
+        )

@@ -1,0 +1,21 @@
+"""One file per algorithm or close family; :data:`REGISTRY` lists them all by label."""
+
+from fljax.algorithms.admm import PADMM, NetworkedADMM
+from fljax.algorithms.base import REGISTRY, Algorithm, Info, algorithm
+from fljax.algorithms.conventional_fl import ConventionalFL
+from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
+from fljax.algorithms.zcdp_grad_nfl import ZCDPGradNFL
+from fljax.algorithms.zcdp_nfl import ZCDPNFL
+
+__all__ = [
+    "PADMM",
+    "REGISTRY",
+    "ZCDPNFL",
+    "Algorithm",
+    "ConventionalFL",
+    "EpsilonDeltaNFL",
+    "Info",
+    "NetworkedADMM",
+    "ZCDPGradNFL",
+    "algorithm",
+]

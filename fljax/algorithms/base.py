@@ -1,0 +1,81 @@
+"""What every algorithm is, and the table of all of them."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax.channel import Channel
+from fljax.graphs import Graph
+
+from fljax.problems import Problem
+
+
+class Info(NamedTuple):
+    """What a step tells about itself."""
+
+    gradient_norm: Array  # [K]  largest per-sample loss-gradient norm the step met
+
+
+class Algorithm(Protocol):
+    """A pure init/step pair over an explicit state.
+
+    A state is a named tuple whose field ``model`` holds the models that are judged: ``[K, D]``,
+    or ``[D]`` for one model shared by all. Rounds are numbered from 1.
+
+    Attributes:
+      label: its name in the literature.
+      reference: key into ``references.bib``.
+      networked: whether it runs on a graph (else on a star with a server).
+      notions: the privacy notions it may run under.
+    """
+
+    label: ClassVar[str]
+    reference: ClassVar[str]
+    networked: ClassVar[bool]
+    notions: ClassVar[tuple[type, ...]]
+
+    def init(self, problem: Problem, network: Graph) -> Any: ...
+    def step(
+        self, state: Any, problem: Problem, network: Graph, channel: Channel, round: Array
+    ) -> tuple[Any, Info]: ...
+    def sensitivity(
+        self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float
+    ) -> Float[Array, " clients"]: ...
+
+
+REGISTRY: dict[str, type] = {}
+
+T = TypeVar("T", bound=type)
+
+
+def algorithm(
+    label: str,
+    reference: str,
+    networked: bool = True,
+    notions: tuple[type, ...] = (),
+) -> Callable[[T], T]:
+    """Register a class as the algorithm that the literature calls ``label``."""
+
+    def register(cls: T) -> T:
+        cls.label, cls.reference, cls.networked = label, reference, networked
+        cls.notions = notions
+        REGISTRY[label] = cls
+        return cls
+
+    return register
+
+
+def consensus_pull(
+    penalty: Array | float, network: Graph, heard: Float[Array, "clients dim"]
+) -> Float[Array, "clients dim"]:
+    r""":math:`\rho\sum_{l\in\mathcal N_k}(w_k+w_l)`, the neighbours' part of ADMM's primal step."""
+    return penalty * network.signless_laplacian(heard)
+
+
+def no_models(problem: Problem) -> Float[Array, "clients dim"]:
+    """All clients at zero: where every run of the literature starts."""
+    return jnp.zeros((problem.clients, problem.dim), problem.dtype)
+
+

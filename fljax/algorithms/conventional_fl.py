@@ -1,0 +1,86 @@
+r"""Conventional federated learning with a server (Gauthier 2024, Algorithm 1; FedAvg)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module, static
+from fljax.algorithms.base import Info, algorithm
+from fljax.channel import Channel
+from fljax.graphs import Graph
+from fljax.privacy import ZCDP, ApproximateDP, PureDP
+from fljax.problems import Problem
+from fljax.schedules import Schedule, as_schedule
+
+
+class State(NamedTuple):
+    model: Array  # [D]  the server's w
+
+
+@algorithm(
+    "FL", reference="gauthier2024", networked=False, notions=(ZCDP, ApproximateDP, PureDP)
+)
+@module
+class ConventionalFL:
+    r"""Local gradient steps from the server's model, then an average.
+
+    .. math::
+
+        w_k^{(n)} = w^{(n-1)}-\mu f_k'(w^{(n-1)}),\qquad
+        w^{(n)} = \frac1K\sum_k \tilde w_k^{(n)}
+
+    With ``local_steps`` > 1 the first line is repeated from its own result (FedAvg with full
+    batches). The thesis prints ``+ mu f(D_k)`` with :math:`f` "the objective" (line 345); its
+    text and theory mean the descent direction.
+
+    Args:
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0.
+      local_steps: gradient steps per round, >= 1.
+
+    Reference:
+      Gauthier 2024, Algorithm 1; McMahan et al. 2017.
+    """
+
+    step_size: Schedule | Array | float
+    local_steps: int = static(default=1)
+
+    def validate(self) -> None:
+        _check.count("local_steps", self.local_steps)
+        object.__setattr__(self, "step_size", as_schedule(self.step_size))
+
+    def init(self, problem: Problem, network: Graph) -> State:
+        return State(jnp.zeros(problem.dim, problem.dtype))
+
+    def step(
+        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
+    ) -> tuple[State, Info]:
+        step_size = self.step_size(round)
+        server = channel.publish(state.model)
+        received = jnp.broadcast_to(server, (problem.clients, problem.dim))
+
+        def descend(_, carry):
+            model, norm = carry
+            norm = jnp.maximum(norm, problem.sample_gradient_norm(model))
+            return model - step_size * problem.gradient(model), norm
+
+        model, norm = jax.lax.fori_loop(
+            0, self.local_steps, descend, (received, jnp.zeros(problem.clients, problem.dtype))
+        )
+        heard = channel.send(
+            model, self.sensitivity(problem, network, round, channel.gradient_bound)
+        )
+        return State(jnp.mean(heard, axis=0)), Info(norm)
+
+    def sensitivity(
+        self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float
+    ) -> Float[Array, " clients"]:
+        r""":math:`2c_1\mu(1/D_k+E-1)` for :math:`E` local steps.
+
+        Only the first step starts from a public point. After it, both trajectories may meet any
+        gradients, each of norm :math:`c_1` at most, for convex losses or not.
+        """
+        steps = 1 / problem.counts + (self.local_steps - 1)
+        return 2 * gradient_bound * self.step_size(round) * steps

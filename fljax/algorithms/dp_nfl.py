@@ -1,0 +1,21 @@
+r"""zCDP-NFL under conventional :math:`(\epsilon,\delta)`-DP rules (Gauthier 2024, section 3.4)."""
+
+from fljax._module import module
+from fljax.algorithms.base import algorithm
+from fljax.algorithms.zcdp_nfl import ZCDPNFL
+from fljax.privacy import ApproximateDP
+
+
+@algorithm("(eps,delta)DP-NFL", reference="gauthier2024", notions=(ApproximateDP,))
+@module
+class EpsilonDeltaNFL(ZCDPNFL):
+    r"""The comparator "identical to zCDP-NFL except" for its privacy rules (lines 744, 2207).
+
+    Updates, sensitivity, start and communication are those of :class:`ZCDPNFL`; only
+    :class:`~fljax.privacy.ApproximateDP` is accepted, whose ``rule`` and ``calibration`` are the
+    choices that the source leaves open. Both algorithms draw Gaussian noise, so what separates
+    them is the accounting and the allocation over the rounds, nothing else.
+
+    Reference:
+      Gauthier 2024, section 3.4.
+    """

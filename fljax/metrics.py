@@ -1,0 +1,98 @@
+"""What is measured of a run, reduced to a few numbers inside the scan."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax.graphs import Graph
+from fljax.problems import Problem
+
+
+class Snapshot(NamedTuple):
+    """What a metric may look at."""
+
+    problem: Problem
+    network: Graph | None
+    model: Array  # [K, D]  the exact models w_k (not what was sent)
+    optimum: Array | None  # [D]  the centralised solution, if the metric asked for it
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A named number of a round.
+
+    Attributes:
+      name: the variable it becomes in the results.
+      measure: ``Snapshot -> []``.
+      label: for axes.
+      needs_optimum: whether it looks at the centralised optimum, which is then computed once a run.
+      decibel: whether it is a non-negative quantity that is read on a dB scale.
+    """
+
+    name: str
+    measure: Callable[[Snapshot], Float[Array, ""]]
+    label: str
+    needs_optimum: bool = False
+    decibel: bool = True
+
+
+def _normalized_error(now: Snapshot) -> Array:
+    distance = jnp.sum((now.model - now.optimum[None]) ** 2)
+    return distance / jnp.sum(now.optimum**2)
+
+
+def _consensus_error(now: Snapshot) -> Array:
+    mean = jnp.mean(now.model, axis=0, keepdims=True)
+    return jnp.mean(jnp.sum((now.model - mean) ** 2, axis=1))
+
+
+def _deviation(now: Snapshot) -> Array:
+    return jnp.mean(jnp.sum((now.model - now.optimum[None]) ** 2, axis=1))
+
+
+def _objective(now: Snapshot) -> Array:
+    mean = jnp.broadcast_to(jnp.mean(now.model, axis=0, keepdims=True), now.model.shape)
+    return jnp.sum(now.problem.objective(mean))
+
+
+def _suboptimality(now: Snapshot) -> Array:
+    best = jnp.broadcast_to(now.optimum[None], now.model.shape)
+    return _objective(now) - jnp.sum(now.problem.objective(best))
+
+
+#: ``sum_k ||w_k - w_c||^2 / ||w_c||^2`` (Gauthier 2024, line 750; no ``1/K``: K at a zero start).
+normalized_error = Metric("normalized_error", _normalized_error, "normalised error", True)
+#: ``(1/K) sum_k ||w_k - w_c||^2``.
+mean_square_deviation = Metric(
+    "mean_square_deviation", _deviation, "mean-square deviation", True
+)
+#: ``(1/K) sum_k ||w_k - mean w||^2``.
+consensus_error = Metric("consensus_error", _consensus_error, "consensus error")
+#: ``sum_k f_k`` at the mean of the models.
+objective = Metric("objective", _objective, "objective at the mean model", decibel=False)
+#: ``sum_k f_k(mean w) - sum_k f_k(w_c)``, non-negative because the mean model is consensual.
+suboptimality = Metric("suboptimality", _suboptimality, "objective gap of the mean model", True)
+
+METRICS = {
+    m.name: m
+    for m in (normalized_error, mean_square_deviation, consensus_error, objective, suboptimality)
+}
+
+
+def as_metric(metric: Metric | str) -> Metric:
+    """A metric, or the one of this name.
+
+    Raises:
+      ValueError: unknown name (the nearest known one is suggested).
+      TypeError: neither a name nor a :class:`Metric`.
+    """
+    if isinstance(metric, str):
+        _check.choice("metric", metric, METRICS)
+        return METRICS[metric]
+    if not isinstance(metric, Metric):
+        raise TypeError(f"a metric must be a name or an fljax.metrics.Metric, got {metric!r}.")
+    return metric

@@ -1,0 +1,274 @@
+r"""Privacy notions: what a budget means, how it is spread over the rounds, which noise it buys.
+
+A notion turns an algorithm's sensitivity :math:`\Delta_k(n)` (computed from the gradient bound
+:math:`c_1`) into the noise of each round and enters what was spent into a ledger, client by
+client. Neighbouring data sets differ in one replaced sample of one client, so a client's budget
+is spent by its own messages alone and the network's guarantee is the worst client's (Gauthier
+2024, Corollary).
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module, static
+from fljax.privacy import accounting
+
+#: ``round -> [K]``: the l2 sensitivity of each client's message of that round.
+Sensitivity = Callable[[Array], Float[Array, " clients"]]
+
+
+class Release(NamedTuple):
+    """How one round's messages are perturbed."""
+
+    scale: Array  # [K] standard deviation (Gaussian) or scale (Laplace) of every coordinate
+    spent: dict[str, Array]  # [K] each: what the release adds to the ledger
+
+
+class Notion(Protocol):
+    """A privacy budget with its mechanism and schedule.
+
+    Attributes:
+      ledger: the names of what it accounts, each one number a client.
+    """
+
+    ledger: ClassVar[tuple[str, ...]]
+
+    @property
+    def gradient_bound(self) -> Array | float: ...
+    def plan(self, sensitivity: Sensitivity, rounds: int) -> Any: ...
+    def release(
+        self, plan: Any, sensitivity: Array, round: Array, rounds: int, dim: int
+    ) -> Release: ...
+    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array: ...
+
+
+_BOUND_HINT = (
+    "It is the assumed bound on every per-sample gradient; problem.gradient_bound() computes it "
+    "where one exists, problem.clipped(c) makes one hold."
+)
+
+
+@module
+class ZCDP:
+    r"""Dynamic zero-concentrated differential privacy with Gaussian noise.
+
+    The parameter of round :math:`n` of :math:`T` is
+    :math:`\phi^{(n)}=\phi^{(1)}\zeta^{-(n-1)}`, and :math:`\sum_n\phi^{(n)}` the total. Two
+    readings of the source's "variance decrease rate" :math:`\zeta` are available:
+
+    * ``schedule="privacy"`` (the one the Corollary's proof uses, line 2279):
+      :math:`\sigma^2(n)=\Delta^2(n)/(2\phi^{(n)})`;
+    * ``schedule="variance"`` (lines 586, 1297): :math:`\sigma^2(n)=\zeta\sigma^2(n-1)`, with
+      :math:`\sigma^2(1)` such that the exact sum of :math:`\Delta^2(n)/(2\sigma^2(n))` is the
+      total.
+
+    They agree when the sensitivity is constant. Both spend ``total_rho`` exactly.
+
+    Args:
+      total_rho: the zCDP budget of the whole run, > 0.
+      decay: :math:`\zeta\in(0,1]`; smaller protects the early rounds more.
+      gradient_bound: :math:`c_1>0`, the bound on per-sample gradients of Assumption 1.
+      schedule: which reading of the decay.
+
+    Guarantees:
+      ``total_rho``-zCDP for the replacement of one sample of any one client, against anyone who
+      sees all messages, *if* per-sample gradients are bounded by ``gradient_bound`` for every
+      data set (Lemma I, Theorem I; adaptive composition: Bun & Steinke 2016, Lemma 2.3).
+
+    Reference:
+      Gauthier 2024, Theorem I (3.13) and its Corollary (line 610).
+    """
+
+    total_rho: Float[Array, ""] | float
+    decay: Float[Array, ""] | float = 1.0
+    gradient_bound: Float[Array, ""] | float = 1.0
+    schedule: Literal["privacy", "variance"] = static(default="privacy")
+
+    ledger: ClassVar[tuple[str, ...]] = ("rho",)
+
+    def validate(self) -> None:
+        _check.positive("total_rho", self.total_rho, "A zero budget would need infinite noise.")
+        _check.interval("decay", self.decay, above=0, at_most=1)
+        _check.positive("gradient_bound", self.gradient_bound, _BOUND_HINT)
+        _check.choice("schedule", self.schedule, ("privacy", "variance"))
+
+    @classmethod
+    def from_epsilon(cls, epsilon: Array | float, delta: Array | float, **kwargs: Any) -> "ZCDP":
+        r"""The largest budget whose total is :math:`(\epsilon,\delta)`-DP by the Corollary."""
+        return cls(accounting.zcdp_rho(epsilon, delta, "proposition"), **kwargs)
+
+    @classmethod
+    def from_initial(
+        cls, initial: Array | float, decay: Array | float, rounds: int, **kwargs: Any
+    ) -> "ZCDP":
+        r"""The budget of a run of ``rounds`` that starts at :math:`\phi^{(1)}` = ``initial``."""
+        return cls(accounting.dynamic_zcdp_total(initial, decay, rounds), decay, **kwargs)
+
+    def plan(self, sensitivity: Sensitivity, rounds: int) -> Array | None:
+        r"""``[K]`` last-round variance :math:`\sigma_k^2(T)` of the ``"variance"`` schedule."""
+        if self.schedule == "privacy":
+            return None
+
+        def add(step, total):
+            weight = self.decay ** (rounds - 1 - step).astype(total.dtype)
+            return total + sensitivity(step + 1) ** 2 * weight
+
+        zero = jnp.zeros_like(sensitivity(jnp.asarray(1)))
+        return jax.lax.fori_loop(0, rounds, add, zero) / (2 * self.total_rho)
+
+    def release(
+        self, plan: Array | None, sensitivity: Array, round: Array, rounds: int, dim: int
+    ) -> Release:
+        left = (rounds - round).astype(sensitivity.dtype)
+        if plan is not None:
+            variance = plan * self.decay**-left
+            rho = sensitivity**2 / (2 * variance)
+            return Release(jnp.sqrt(variance), {"rho": rho})
+        # Written from the last round backwards: phi(1) itself underflows on long runs.
+        steps = jnp.arange(rounds).astype(sensitivity.dtype)
+        rho = self.total_rho * self.decay**left / jnp.sum(self.decay**steps)
+        sigma = accounting.gaussian_sigma(sensitivity, rho)
+        return Release(sigma, {"rho": jnp.broadcast_to(rho, sensitivity.shape)})
+
+    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+        return jax.random.normal(key, shape, dtype)
+
+
+@module
+class ApproximateDP:
+    r"""Conventional :math:`(\epsilon,\delta)`-DP: a Gaussian mechanism per round, composed.
+
+    The comparator of the source, which gives neither allocation nor composition rule. The total
+    is spread over the rounds by ``rule``:
+
+    * ``"uniform"``: :math:`\epsilon/T,\delta/T` a round, basic composition (Theorem 2.2);
+    * ``"geometric"``: :math:`\epsilon_n\propto\zeta^{-(n-1)/2}`, the same decay of the variance
+      as :class:`ZCDP`, basic composition;
+    * ``"advanced"``: equal rounds under advanced composition (Dwork & Roth 2014, Theorem 3.20).
+
+    and the noise of a round is set by ``calibration``:
+
+    * ``"classical"``: :math:`\sigma=\Delta\sqrt{2\ln(1.25/\delta_n)}/\epsilon_n`, proven for
+      :math:`\epsilon_n<1` only;
+    * ``"zcdp"``: the largest zCDP parameter that implies :math:`(\epsilon_n,\delta_n)`, proven
+      for every :math:`\epsilon_n`, and somewhat noisier at small ones.
+
+    Args:
+      epsilon: total, > 0.
+      delta: total, in (0, 1).
+      decay: :math:`\zeta\in(0,1]` of the geometric rule.
+      gradient_bound: :math:`c_1>0`.
+      rule: allocation and composition.
+      calibration: noise of one round.
+
+    Guarantees:
+      :math:`(\epsilon,\delta)`-DP for the replacement of one sample of any one client under the
+      bounded-gradient assumption. The ledger also carries the zCDP parameter of the same noise,
+      which is what that noise is really worth.
+
+    Raises:
+      ValueError: a round's epsilon of 1 or more under the classical calibration (checked by the
+        sweep at each concrete grid point).
+    """
+
+    epsilon: Float[Array, ""] | float
+    delta: Float[Array, ""] | float
+    decay: Float[Array, ""] | float = 1.0
+    gradient_bound: Float[Array, ""] | float = 1.0
+    rule: accounting.Rule = static(default="uniform")
+    calibration: Literal["classical", "zcdp"] = static(default="classical")
+
+    ledger: ClassVar[tuple[str, ...]] = ("epsilon", "delta", "rho")
+
+    def validate(self) -> None:
+        _check.positive("epsilon", self.epsilon, "A zero budget would need infinite noise.")
+        _check.interval("delta", self.delta, above=0, below=1)
+        _check.interval("decay", self.decay, above=0, at_most=1)
+        _check.positive("gradient_bound", self.gradient_bound, _BOUND_HINT)
+        _check.choice("rule", self.rule, accounting.RULES)
+        _check.choice("calibration", self.calibration, ("classical", "zcdp"))
+
+    def plan(self, sensitivity: Sensitivity, rounds: int) -> tuple[Array, Array]:
+        r"""``[T]`` each: :math:`\epsilon_n` and :math:`\delta_n`."""
+        epsilons, deltas = accounting.allocate(
+            self.epsilon, self.delta, rounds, self.rule, self.decay
+        )
+        if self.calibration == "classical":
+            accounting.classical_gaussian_sigma(1.0, epsilons, deltas)  # refuses what is unproven
+        dtype = sensitivity(jnp.asarray(1)).dtype
+        return jnp.asarray(epsilons, dtype), jnp.asarray(deltas, dtype)
+
+    def release(
+        self,
+        plan: tuple[Array, Array],
+        sensitivity: Array,
+        round: Array,
+        rounds: int,
+        dim: int,
+    ) -> Release:
+        epsilon, delta = plan[0][round - 1], plan[1][round - 1]
+        if self.calibration == "classical":
+            sigma = accounting.classical_gaussian_sigma(sensitivity, epsilon, delta)
+        else:
+            rho = accounting.zcdp_rho(epsilon, delta, "proposition")
+            sigma = accounting.gaussian_sigma(sensitivity, rho)
+        spent = {
+            "epsilon": jnp.broadcast_to(epsilon, sensitivity.shape),
+            "delta": jnp.broadcast_to(delta, sensitivity.shape),
+            "rho": accounting.gaussian_zcdp(sensitivity, sigma),
+        }
+        return Release(sigma, spent)
+
+    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+        return jax.random.normal(key, shape, dtype)
+
+
+@module
+class PureDP:
+    r"""Pure :math:`\epsilon`-DP with Laplace noise, basic composition (Theorem 2.1).
+
+    The l1 sensitivity is bounded by :math:`\sqrt D` times the l2 one. The budget of round
+    :math:`n` is proportional to :math:`\zeta^{-(n-1)/2}`, which makes the variance fall by
+    :math:`\zeta` a round, as in :class:`ZCDP`.
+
+    Args:
+      epsilon: total, > 0.
+      decay: :math:`\zeta\in(0,1]`.
+      gradient_bound: :math:`c_1>0`.
+
+    Guarantees:
+      :math:`\epsilon`-DP for the replacement of one sample of any one client under the
+      bounded-gradient assumption.
+    """
+
+    epsilon: Float[Array, ""] | float
+    decay: Float[Array, ""] | float = 1.0
+    gradient_bound: Float[Array, ""] | float = 1.0
+
+    ledger: ClassVar[tuple[str, ...]] = ("epsilon",)
+
+    def validate(self) -> None:
+        _check.positive("epsilon", self.epsilon, "A zero budget would need infinite noise.")
+        _check.interval("decay", self.decay, above=0, at_most=1)
+        _check.positive("gradient_bound", self.gradient_bound, _BOUND_HINT)
+
+    def plan(self, sensitivity: Sensitivity, rounds: int) -> None:
+        return None
+
+    def release(
+        self, plan: None, sensitivity: Array, round: Array, rounds: int, dim: int
+    ) -> Release:
+        root = jnp.sqrt(jnp.asarray(self.decay))
+        steps = jnp.arange(rounds).astype(sensitivity.dtype)
+        left = (rounds - round).astype(sensitivity.dtype)
+        epsilon = self.epsilon * root**left / jnp.sum(root**steps)
+        scale = accounting.laplace_scale(sensitivity * dim**0.5, epsilon)
+        return Release(scale, {"epsilon": jnp.broadcast_to(epsilon, sensitivity.shape)})
+
+    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+        return jax.random.laplace(key, shape, dtype)

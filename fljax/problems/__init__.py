@@ -1,0 +1,54 @@
+"""Objectives, stacked local data, synthetic problems and the optimum they are judged against."""
+
+from fljax.problems.objectives import (
+    L1,
+    ElasticNet,
+    Huber,
+    LeastAbsoluteDeviation,
+    LeastSquares,
+    Logistic,
+    Loss,
+    NoRegulariser,
+    Regulariser,
+    Softmax,
+    SquaredL2,
+)
+from fljax.problems.problem import Problem, from_clients
+from fljax.problems.solvers import factorise, optimum, prox
+from fljax.problems.synthetic import (
+    elastic_net,
+    huber,
+    least_absolute_deviation,
+    least_squares,
+    linear,
+    logistic,
+    ridge,
+    softmax,
+)
+
+__all__ = [
+    "L1",
+    "ElasticNet",
+    "Huber",
+    "LeastAbsoluteDeviation",
+    "LeastSquares",
+    "Logistic",
+    "Loss",
+    "NoRegulariser",
+    "Problem",
+    "Regulariser",
+    "Softmax",
+    "SquaredL2",
+    "elastic_net",
+    "factorise",
+    "from_clients",
+    "huber",
+    "least_absolute_deviation",
+    "least_squares",
+    "linear",
+    "logistic",
+    "optimum",
+    "prox",
+    "ridge",
+    "softmax",
+]

@@ -1,0 +1,251 @@
+r"""Losses and regularisers: convex, composable, each with value, subgradient and prox.
+
+A loss acts on a linear prediction :math:`z = x^\top w` (a vector of ``outputs`` entries for
+softmax) and its target, entry by entry, so per-sample gradients never need to be materialised:
+they are the outer product of the features with ``derivative``. A regulariser acts on the
+parameters. The source's squared loss carries no factor one half (Gauthier 2024, (3.24)).
+"""
+
+from typing import ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module, static
+
+
+def soft_threshold(value: Array, threshold: Array | float) -> Array:
+    r"""The prox of :math:`t\|\cdot\|_1`: :math:`\mathrm{sign}(v)\max(|v|-t,0)`."""
+    return jnp.sign(value) * jnp.maximum(jnp.abs(value) - threshold, 0)
+
+
+class Loss(Protocol):
+    r"""A convex loss of a prediction.
+
+    Attributes:
+      outputs: predictions per sample (1: a scalar without an axis of its own).
+      curvature: an upper bound of the second derivative in the prediction, ``None`` when the
+        loss is not smooth. Solvers choose their method and step by it.
+    """
+
+    @property
+    def outputs(self) -> int: ...
+    @property
+    def curvature(self) -> float | None: ...
+    def value(self, prediction: Array, target: Array) -> Array: ...
+    def derivative(self, prediction: Array, target: Array) -> Array: ...
+    def slope_bound(self) -> Array | float: ...
+
+
+@module
+class LeastSquares:
+    r""":math:`(z-y)^2`. Its gradient is unbounded, so a privacy guarantee needs clipping."""
+
+    outputs: ClassVar[int] = 1
+    curvature: ClassVar[float] = 2.0
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        return (prediction - target) ** 2
+
+    def derivative(self, prediction: Array, target: Array) -> Array:
+        return 2 * (prediction - target)
+
+    def prox(self, point: Array, target: Array, step: Array) -> Array:
+        return (point + 2 * step * target) / (1 + 2 * step)
+
+    def slope_bound(self) -> float:
+        return float("inf")
+
+
+@module
+class LeastAbsoluteDeviation:
+    r""":math:`|z-y|`; the subgradient at a zero residual is taken to be zero."""
+
+    outputs: ClassVar[int] = 1
+    curvature: ClassVar[None] = None
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        return jnp.abs(prediction - target)
+
+    def derivative(self, prediction: Array, target: Array) -> Array:
+        return jnp.sign(prediction - target)
+
+    def prox(self, point: Array, target: Array, step: Array) -> Array:
+        return target + soft_threshold(point - target, step)
+
+    def slope_bound(self) -> float:
+        return 1.0
+
+
+@module
+class Huber:
+    r""":math:`\tfrac12 r^2` for :math:`|r|\le\tau`, else :math:`\tau|r|-\tfrac12\tau^2`.
+
+    Args:
+      threshold: :math:`\tau>0`, in the units of the target.
+    """
+
+    threshold: Float[Array, ""] | float = 1.0
+    outputs: ClassVar[int] = 1
+    curvature: ClassVar[float] = 1.0
+
+    def validate(self) -> None:
+        _check.positive("threshold", self.threshold)
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        size = jnp.abs(prediction - target)
+        return jnp.where(
+            size <= self.threshold, size**2 / 2, self.threshold * (size - self.threshold / 2)
+        )
+
+    def derivative(self, prediction: Array, target: Array) -> Array:
+        return jnp.clip(prediction - target, -self.threshold, self.threshold)
+
+    def prox(self, point: Array, target: Array, step: Array) -> Array:
+        residual = point - target
+        inner = residual / (1 + step)
+        outer = residual - step * jnp.sign(residual) * self.threshold
+        return target + jnp.where(jnp.abs(inner) <= self.threshold, inner, outer)
+
+    def slope_bound(self) -> Array | float:
+        return self.threshold
+
+
+@module
+class Logistic:
+    r""":math:`\log(1+e^{-yz})` with labels :math:`y\in\{-1,+1\}`."""
+
+    outputs: ClassVar[int] = 1
+    curvature: ClassVar[float] = 0.25
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        return jax.nn.softplus(-target * prediction)
+
+    def derivative(self, prediction: Array, target: Array) -> Array:
+        return -target * jax.nn.sigmoid(-target * prediction)
+
+    def slope_bound(self) -> float:
+        return 1.0
+
+
+@module
+class Softmax:
+    r"""Multinomial logistic loss :math:`\log\sum_c e^{z_c}-z_y`, labels :math:`0..C-1`.
+
+    Args:
+      classes: :math:`C \ge 2`; the parameters are the ``[features, classes]`` matrix, flattened.
+    """
+
+    classes: int = static()
+    curvature: ClassVar[float] = 0.5
+
+    def validate(self) -> None:
+        _check.count("classes", self.classes, at_least=2)
+
+    @property
+    def outputs(self) -> int:
+        return self.classes
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        onehot = jax.nn.one_hot(target.astype(jnp.int32), self.classes, dtype=prediction.dtype)
+        return jax.nn.logsumexp(prediction, axis=-1) - jnp.sum(onehot * prediction, axis=-1)
+
+    def derivative(self, prediction: Array, target: Array) -> Array:
+        onehot = jax.nn.one_hot(target.astype(jnp.int32), self.classes, dtype=prediction.dtype)
+        return jax.nn.softmax(prediction, axis=-1) - onehot
+
+    def slope_bound(self) -> float:
+        return 2.0**0.5
+
+
+class Regulariser(Protocol):
+    """A convex penalty :math:`R(w)` over the last axis."""
+
+    def value(self, w: Array) -> Array: ...
+    def gradient(self, w: Array) -> Array: ...
+    def prox(self, point: Array, step: Array) -> Array: ...
+    def quadratic(self) -> Array | float | None: ...
+
+
+@module
+class NoRegulariser:
+    r""":math:`R(w)=0`."""
+
+    def value(self, w: Array) -> Array:
+        return jnp.zeros_like(w, shape=w.shape[:-1])
+
+    def gradient(self, w: Array) -> Array:
+        return jnp.zeros_like(w)
+
+    def prox(self, point: Array, step: Array) -> Array:
+        return point
+
+    def quadratic(self) -> float:
+        return 0.0
+
+
+@module
+class L1:
+    r""":math:`R(w)=\|w\|_1`, with :math:`\mathrm{sign}(0)=0`."""
+
+    def value(self, w: Array) -> Array:
+        return jnp.sum(jnp.abs(w), axis=-1)
+
+    def gradient(self, w: Array) -> Array:
+        return jnp.sign(w)
+
+    def prox(self, point: Array, step: Array) -> Array:
+        return soft_threshold(point, step)
+
+    def quadratic(self) -> None:
+        return None
+
+
+@module
+class SquaredL2:
+    r""":math:`R(w)=\|w\|^2` (no factor one half: Gauthier 2024, (3.24))."""
+
+    def value(self, w: Array) -> Array:
+        return jnp.sum(w**2, axis=-1)
+
+    def gradient(self, w: Array) -> Array:
+        return 2 * w
+
+    def prox(self, point: Array, step: Array) -> Array:
+        return point / (1 + 2 * step)
+
+    def quadratic(self) -> float:
+        return 1.0
+
+
+@module
+class ElasticNet:
+    r""":math:`R(w)=\lambda_1\|w\|_1+\lambda_2\|w\|^2` (Gauthier 2024, section 3.4.1).
+
+    Args:
+      l1: :math:`\lambda_1\ge0`.
+      l2: :math:`\lambda_2\ge0`.
+    """
+
+    l1: Float[Array, ""] | float
+    l2: Float[Array, ""] | float
+
+    def validate(self) -> None:
+        _check.nonnegative("l1", self.l1)
+        _check.nonnegative("l2", self.l2)
+
+    def value(self, w: Array) -> Array:
+        return self.l1 * jnp.sum(jnp.abs(w), axis=-1) + self.l2 * jnp.sum(w**2, axis=-1)
+
+    def gradient(self, w: Array) -> Array:
+        return self.l1 * jnp.sign(w) + 2 * self.l2 * w
+
+    def prox(self, point: Array, step: Array) -> Array:
+        return soft_threshold(point, step * self.l1) / (1 + 2 * step * self.l2)
+
+    def quadratic(self) -> None:
+        return None
+
+

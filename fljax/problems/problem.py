@@ -1,0 +1,308 @@
+r"""The stacked local problem of all clients: ragged data, a loss and a regulariser.
+
+Client :math:`k` minimises (Gauthier 2024, (3.5))
+
+.. math:: f_k(w)=\frac1{D_k}\sum_{j=1}^{D_k}\ell(x_{k,j},y_{k,j};w)+\frac\lambda K R(w),
+
+and the network the sum over clients. Shapes: ``K`` clients, ``N`` samples (padded to the largest
+client), ``P`` features, ``D`` parameters (``D = P`` times the loss's outputs).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import Precision
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import float_dtype, module
+from fljax.problems.objectives import LeastSquares, Loss, NoRegulariser, Regulariser
+
+HIGHEST = Precision.HIGHEST
+
+
+class Statistics(NamedTuple):
+    """What a run needs of the data again and again, computed once."""
+
+    gram: Array | None  # [K, P, P]  2 sum_j weight_j x_j x_j', quadratic loss with N > P only
+    moment: Array | None  # [K, P]   2 sum_j weight_j x_j y_j, likewise
+    norms: Array  # [K, N]  Euclidean norm of each sample's features
+
+
+@module
+class Problem:
+    r"""All clients' data as one stack, with the objective they share.
+
+    Args:
+      features: ``[K, N, P]``; rows past a client's own samples are padding.
+      targets: ``[K, N]``.
+      loss: a :class:`~fljax.problems.objectives.Loss`.
+      regulariser: :math:`R`; none by default.
+      strength: :math:`\lambda\ge0`, shared as :math:`\lambda/K` per client.
+      weights: ``[K, N]`` non-negative sample weights that sum to one in each row (``1/D_k`` on
+        real samples, 0 on padding); by default every sample is real.
+      counts: ``[K]`` numbers of samples :math:`D_k`, which sensitivities need; by default
+        the number of positive weights in each row.
+      clip: if given, every *per-sample* loss gradient is scaled down to at most this Euclidean
+        norm before it is averaged. This makes a bounded-gradient assumption true.
+      statistics: filled by :meth:`prepare`.
+
+    Raises:
+      ValueError: mismatched shapes, NaN or infinite data, an empty client, fewer than two
+        clients are *not* refused here (a pooled problem has one) but by networks.
+    """
+
+    features: Float[Array, "clients samples features"]
+    targets: Float[Array, "clients samples"]
+    loss: Loss
+    regulariser: Regulariser = NoRegulariser()  # noqa: RUF009 (immutable)
+    strength: Float[Array, ""] | float = 1.0
+    weights: Float[Array, "clients samples"] | None = None
+    counts: Float[Array, " clients"] | None = None
+    clip: Float[Array, ""] | float | None = None
+    statistics: Statistics | None = None
+
+    def validate(self) -> None:
+        for name in ("features", "targets", "weights", "counts"):
+            value = getattr(self, name)
+            if isinstance(value, list | tuple):
+                value = np.asarray(value)
+            if isinstance(value, np.ndarray):
+                value = value.astype(float_dtype())
+            object.__setattr__(self, name, value)
+        shape = jnp.shape(self.features)
+        if len(shape) != 3 or 0 in shape:
+            raise ValueError(
+                f"features must be [clients, samples, features] with no empty axis, got shape "
+                f"{shape}. Clients of different sizes: use fljax.problems.from_clients."
+            )
+        if jnp.shape(self.targets) != shape[:2]:
+            raise ValueError(
+                f"targets must have one entry a sample, shape {shape[:2]} to match features "
+                f"{shape}, got {jnp.shape(self.targets)}."
+            )
+        if self.weights is not None:
+            if jnp.shape(self.weights) != shape[:2]:
+                raise ValueError(
+                    f"weights must have shape {shape[:2]} to match features {shape}, got "
+                    f"{jnp.shape(self.weights)}."
+                )
+            _check.nonnegative("weights", self.weights)
+            if _check.is_concrete(self.weights):
+                totals = np.asarray(self.weights).sum(1)
+                if np.any(totals == 0):
+                    raise ValueError(
+                        f"client {int(np.argmin(totals))} has no samples; give every client at "
+                        "least one sample or leave the client out."
+                    )
+                if not np.allclose(totals, 1, atol=1e-4):
+                    raise ValueError(
+                        "weights must sum to one over each client's samples (1/D_k on each), got "
+                        f"sums from {totals.min():g} to {totals.max():g}."
+                    )
+        if self.counts is not None and jnp.shape(self.counts) != shape[:1]:
+            raise ValueError(
+                f"counts must be one number a client, shape {shape[:1]}, got "
+                f"{jnp.shape(self.counts)}."
+            )
+        _check.finite("features", self.features)
+        _check.finite("targets", self.targets)
+        _check.nonnegative("strength", self.strength)
+        if self.clip is not None:
+            _check.positive("clip", self.clip)
+        dtype = jnp.result_type(self.features)
+        if self.weights is None:
+            object.__setattr__(self, "weights", np.full(shape[:2], 1 / shape[1], dtype))
+        if self.counts is None:
+            real = (self.weights > 0).sum(1)  # pyright: ignore[reportOptionalOperand]
+            object.__setattr__(self, "counts", real.astype(dtype))
+
+    @property
+    def clients(self) -> int:
+        return self.features.shape[0]
+
+    @property
+    def samples(self) -> int:
+        return self.features.shape[1]
+
+    @property
+    def dim(self) -> int:
+        """The number of parameters ``D`` of one client's model."""
+        return self.features.shape[2] * self.loss.outputs
+
+    @property
+    def dtype(self) -> Any:
+        return self.features.dtype
+
+    def clipped(self, bound: Array | float) -> "Problem":
+        """The same problem with per-sample gradients clipped to Euclidean norm ``bound``."""
+        return dataclasses.replace(self, clip=bound)
+
+    def prepare(self) -> "Problem":
+        """The same problem with :class:`Statistics` filled.
+
+        The Gram matrix replaces the samples in every gradient of a quadratic loss when that is
+        the smaller of the two; clipping needs each sample, so it keeps them.
+        """
+        self = jax.tree.map(jnp.asarray, self)  # noqa: PLW0642 (NumPy data is indexed in traces)
+        gram = moment = None
+        if isinstance(self.loss, LeastSquares) and self.clip is None and self.samples > self.dim:
+            weighted = 2 * self.weights[..., None] * self.features
+            gram = jnp.einsum("knp,knq->kpq", weighted, self.features, precision=HIGHEST)
+            moment = jnp.einsum("knp,kn->kp", weighted, self.targets, precision=HIGHEST)
+        norms = jnp.sqrt(jnp.sum(self.features**2, axis=-1))
+        return _replace(self, statistics=Statistics(gram, moment, norms))
+
+    def pooled(self) -> "Problem":
+        r"""All data at one client: its objective is :math:`\frac1K\sum_k f_k`."""
+        clients, samples, features = self.features.shape
+        return _replace(
+            self,
+            features=self.features.reshape(1, clients * samples, features),
+            targets=self.targets.reshape(1, clients * samples),
+            weights=self.weights.reshape(1, clients * samples) / clients,
+            counts=jnp.sum(self.counts, keepdims=True),
+            strength=self.strength / clients,
+            clip=None,
+            statistics=None,
+        )
+
+    def predictions(self, w: Float[Array, "clients dim"]) -> Array:
+        """``[K, N]`` linear predictions (``[K, N, outputs]`` for several outputs)."""
+        if self.loss.outputs == 1:
+            return jnp.einsum("knp,kp->kn", self.features, w, precision=HIGHEST)
+        w = w.reshape(self.clients, -1, self.loss.outputs)
+        return jnp.einsum("knp,kpo->kno", self.features, w, precision=HIGHEST)
+
+    def objective(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
+        r"""Each client's :math:`f_k(w_k)`."""
+        loss = self.loss.value(self.predictions(w), self.targets)
+        penalty = self.strength / self.clients * self.regulariser.value(w)
+        return jnp.sum(self.weights * loss, axis=1) + penalty
+
+    def sample_gradient_norm(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
+        """The largest per-sample loss-gradient norm of each client, after clipping."""
+        derivative = self.loss.derivative(self.predictions(w), self.targets)
+        norms = self._sample_norms(derivative)
+        if self.clip is not None:
+            norms = jnp.minimum(norms, self.clip)
+        return jnp.max(jnp.where(self.weights > 0, norms, 0), axis=1)
+
+    def loss_gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
+        r"""A subgradient of each client's mean loss :math:`\frac1{D_k}\sum_j\ell`, clipped."""
+        if self.statistics is not None and self.statistics.gram is not None:
+            product = jnp.einsum("kpq,kq->kp", self.statistics.gram, w, precision=HIGHEST)
+            return product - self.statistics.moment
+        derivative = self.loss.derivative(self.predictions(w), self.targets)
+        weights = self.weights
+        if self.clip is not None:
+            norms = self._sample_norms(derivative)
+            weights = weights * jnp.minimum(1, self.clip / jnp.maximum(norms, self.clip))
+        if self.loss.outputs == 1:
+            return jnp.einsum("knp,kn->kp", self.features, weights * derivative, precision=HIGHEST)
+        derivative = weights[..., None] * derivative
+        gradient = jnp.einsum("knp,kno->kpo", self.features, derivative, precision=HIGHEST)
+        return gradient.reshape(self.clients, -1)
+
+    def gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
+        r"""A subgradient of each client's :math:`f_k` (the regulariser is public, never clipped)."""
+        return self.loss_gradient(w) + self.strength / self.clients * self.regulariser.gradient(w)
+
+    def _sample_norms(self, derivative: Array) -> Float[Array, "clients samples"]:
+        norms = (
+            jnp.sqrt(jnp.sum(self.features**2, axis=-1))
+            if self.statistics is None
+            else self.statistics.norms
+        )
+        if self.loss.outputs == 1:
+            return norms * jnp.abs(derivative)
+        return norms * jnp.sqrt(jnp.sum(derivative**2, axis=-1))
+
+    def gradient_bound(self) -> Float[Array, ""]:
+        r"""The :math:`c_1` that truly bounds every per-sample gradient of *this* data.
+
+        The loss's largest slope times the longest feature vector (or ``clip``, if smaller);
+        infinite for the squared loss without clipping. It bounds the data at hand; a guarantee
+        against an arbitrary replacement needs the same bound on the features' domain.
+        """
+        norms = jnp.sqrt(jnp.sum(self.features**2, axis=-1))
+        bound = self.loss.slope_bound() * jnp.max(jnp.where(self.weights > 0, norms, 0))
+        return bound if self.clip is None else jnp.minimum(bound, self.clip)
+
+
+def _replace(problem: Problem, **changes: Any) -> Problem:
+    """A copy with fields exchanged and *not* checked again (the values were checked once)."""
+    leaves = {f.name: getattr(problem, f.name) for f in dataclasses.fields(problem)} | changes  # pyright: ignore[reportArgumentType]
+    copy = object.__new__(Problem)
+    for name, value in leaves.items():
+        object.__setattr__(copy, name, value)
+    return copy
+
+
+def from_clients(
+    data: Sequence[tuple[Any, Any]],
+    loss: Loss,
+    regulariser: Regulariser = NoRegulariser(),  # noqa: B008 (immutable)
+    strength: Array | float = 1.0,
+) -> Problem:
+    """Stack clients of different sizes: ``data`` is one ``(features [D_k, P], targets [D_k])`` each.
+
+    Raises:
+      ValueError: no clients, an empty client, or clients with different numbers of features.
+    """
+    if not len(data):
+        raise ValueError("data must hold at least one client, got none.")
+    arrays = [(np.asarray(x, float_dtype()), np.asarray(y, float_dtype())) for x, y in data]
+    width = arrays[0][0].shape[-1] if arrays[0][0].ndim == 2 else 0
+    for k, (x, y) in enumerate(arrays):
+        if x.ndim != 2 or y.shape != x.shape[:1] or x.shape[1] != width:
+            raise ValueError(
+                f"client {k} must have features [samples, {width}] and targets [samples], got "
+                f"{x.shape} and {y.shape}."
+            )
+        if len(x) == 0:
+            raise ValueError(
+                f"client {k} has no samples; give every client at least one sample or leave the "
+                "client out."
+            )
+    longest = max(len(x) for x, _ in arrays)
+
+    def pad(rows: np.ndarray) -> np.ndarray:
+        return np.pad(rows, [(0, longest - len(rows))] + [(0, 0)] * (rows.ndim - 1))
+
+    return Problem(
+        features=np.stack([pad(x) for x, _ in arrays]),
+        targets=np.stack([pad(y) for _, y in arrays]),
+        weights=np.stack([pad(np.full(len(x), 1 / len(x), float_dtype())) for x, _ in arrays]),
+        loss=loss,
+        regulariser=regulariser,
+        strength=strength,
+    )
+
+
+def sizes_to_weights(
+    samples: int | Sequence[int], clients: int, dtype: Any
+) -> tuple[int, np.ndarray]:
+    """The padded number of samples and the ``[K, N]`` weights of clients with these sizes."""
+    if isinstance(samples, int | np.integer):
+        _check.count("samples", samples)
+        return int(samples), np.full((clients, int(samples)), 1 / samples, dtype)
+    sizes = np.asarray(samples)
+    if sizes.shape != (clients,) or not np.issubdtype(sizes.dtype, np.integer):
+        raise ValueError(
+            f"samples must be one integer or {clients} integers (one a client), got {samples!r}."
+        )
+    if sizes.min() < 1:
+        raise ValueError(
+            f"client {int(np.argmin(sizes))} has no samples; every client needs at least one."
+        )
+    longest = int(sizes.max())
+    return longest, (np.arange(longest) < sizes[:, None]).astype(dtype) / sizes[:, None].astype(
+        dtype
+    )
+
+

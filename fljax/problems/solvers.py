@@ -1,0 +1,285 @@
+r"""Exact minimisers: the prox of each client's objective, and the centralised optimum.
+
+Both are :math:`\arg\min_w f_k(w)+\tfrac{c_k}2\|w-v_k\|^2`, for all rows of a stacked problem at
+once: :math:`c_k>0` is ADMM's primal step (Gauthier 2024, (3.4)), one pooled row with :math:`c=0`
+the centralised solution (3.1). Quadratic objectives are solved in closed form through a factor
+computed once; other smooth losses by accelerated proximal gradient; nonsmooth losses by ADMM on
+their residuals.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax.problems.objectives import L1, LeastAbsoluteDeviation, LeastSquares, NoRegulariser
+from fljax.problems.problem import HIGHEST, Problem
+
+
+class ProxFactor(NamedTuple):
+    """What one prox shares with the next of the same weights."""
+
+    weight: Array  # [K]  c_k
+    inverse: Array | None  # [K, D, D], or [K, N, N] in the sample space when N < D
+    scale: Array | None  # [K]  Lipschitz constant (smooth loss) or residual penalty (nonsmooth)
+
+
+def is_quadratic(problem: Problem) -> bool:
+    """Whether the prox is one linear solve: squared loss, no or a squared regulariser."""
+    return isinstance(problem.loss, LeastSquares) and problem.regulariser.quadratic() is not None
+
+
+def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
+    """Prepare :func:`prox` for quadratic weights ``weight`` (``[K]``, >= 0)."""
+    if is_quadratic(problem):
+        shift = weight + _ridge(problem)
+        if problem.samples < problem.dim:
+            rows = _scaled_features(problem)
+            system = jnp.einsum("knp,kmp->knm", rows, rows, precision=HIGHEST)
+        else:
+            system = _gram(problem, 2.0)
+        return ProxFactor(weight, jnp.linalg.inv(_shift(system, shift)), None)
+    if problem.loss.curvature is not None:
+        lipschitz = jnp.linalg.eigvalsh(_gram(problem, problem.loss.curvature))[:, -1] + weight
+        return ProxFactor(weight, None, lipschitz)
+    # The residual threshold 1/scale is set to the residuals' own size, which makes the splitting
+    # indifferent to the units of the targets.
+    gram = _gram(problem, 1.0)
+    ridge = 1e-6 * jnp.trace(gram, axis1=1, axis2=2)
+    moment = _weighted_moment(problem, problem.targets)
+    fit = jnp.linalg.solve(_shift(gram, ridge), moment[..., None])[..., 0]
+    residual = jnp.abs(problem.predictions(fit) - problem.targets)
+    scale = 1 / (jnp.sum(problem.weights * residual, axis=1) + jnp.finfo(problem.dtype).tiny)
+    system = _shift(scale[:, None, None] * gram, weight + _split_penalty(problem, scale))
+    return ProxFactor(weight, jnp.linalg.inv(system), scale)
+
+
+def prox(
+    problem: Problem,
+    factor: ProxFactor,
+    centre: Float[Array, "clients dim"],
+    start: Float[Array, "clients dim"],
+    iterations: int = 100,
+) -> Float[Array, "clients dim"]:
+    r""":math:`\arg\min_w f_k(w)+\tfrac{c_k}{2}\|w-v_k\|^2` for every client.
+
+    Args:
+      problem: ``K`` clients; must not clip, since clipping has no place inside a minimiser.
+      factor: from :func:`factorise`, with this problem and its weights.
+      centre: ``[K, D]``, :math:`v_k`.
+      start: ``[K, D]``, a warm start for the iterative methods.
+      iterations: inner iterations of the methods that have no closed form.
+
+    Raises:
+      ValueError: the problem clips per-sample gradients.
+    """
+    if problem.clip is not None:
+        raise ValueError(
+            "per-sample clipping cannot be applied inside an exact minimiser; use an algorithm "
+            "with a linearised update (ZCDPNFL) or leave the problem unclipped."
+        )
+    if is_quadratic(problem):
+        return _solve_quadratic(problem, factor, centre)
+    solve = _proximal_gradient if problem.loss.curvature is not None else _residual_admm
+    return solve(problem, factor, centre, start, iterations, None)
+
+
+def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
+    r"""The centralised solution :math:`w_c=\arg\min_w\sum_k f_k(w)`, to solver accuracy.
+
+    The clients' ``1/D_k`` weights are kept, as in the consensus problem (3.2); the centralised
+    problem (3.1) prints without them (thesis line 506 against 513), which for unequal ``D_k``
+    would be another problem than the one the network solves.
+
+    Args:
+      problem: any stacked problem; its clipping is ignored.
+      iterations: at most this many iterations of the methods without closed form, which stop
+        once a step is below a few units of rounding.
+    """
+    pooled = problem.pooled().prepare()
+    factor = factorise(pooled, jnp.zeros(1, problem.dtype))
+    start = jnp.zeros((1, problem.dim), problem.dtype)
+    if is_quadratic(pooled):
+        return _solve_quadratic(pooled, factor, start)[0]
+    tolerance = 4 * jnp.finfo(problem.dtype).eps
+    if pooled.loss.curvature is not None:
+        return _proximal_gradient(pooled, factor, start, start, iterations, tolerance)[0]
+    if isinstance(pooled.loss, LeastAbsoluteDeviation) and isinstance(
+        pooled.regulariser, NoRegulariser | L1
+    ):
+        rows, targets, weights = pooled.features[0], pooled.targets[0], pooled.weights[0]
+        if isinstance(pooled.regulariser, L1):  # |w_i| is one more absolute residual each
+            rows = jnp.concatenate([rows, jnp.eye(problem.dim, dtype=problem.dtype)])
+            targets = jnp.concatenate([targets, jnp.zeros(problem.dim, problem.dtype)])
+            weights = jnp.concatenate([weights, jnp.full(problem.dim, pooled.strength)])
+        return _least_absolute_vertex(rows, targets, weights, iterations)
+    return _residual_admm(pooled, factor, start, start, iterations, tolerance)[0]
+
+
+def _gram(problem: Problem, factor: float) -> Float[Array, "clients features features"]:
+    weighted = factor * problem.weights[..., None] * problem.features
+    return jnp.einsum("knp,knq->kpq", weighted, problem.features, precision=HIGHEST)
+
+
+def _weighted_moment(problem: Problem, values: Array) -> Float[Array, "clients features"]:
+    return jnp.einsum("knp,kn->kp", problem.features, problem.weights * values, precision=HIGHEST)
+
+
+def _scaled_features(problem: Problem) -> Array:
+    return jnp.sqrt(2 * problem.weights)[..., None] * problem.features
+
+
+def _shift(matrices: Array, shift: Array) -> Array:
+    return matrices + shift[:, None, None] * jnp.eye(matrices.shape[-1], dtype=matrices.dtype)[None]
+
+
+def _ridge(problem: Problem) -> Array:
+    quadratic = problem.regulariser.quadratic()
+    return 2 * problem.strength / problem.clients * (0.0 if quadratic is None else quadratic)
+
+
+def _solve_quadratic(problem: Problem, factor: ProxFactor, centre: Array) -> Array:
+    right = 2 * _weighted_moment(problem, problem.targets) + factor.weight[:, None] * centre
+    if problem.samples >= problem.dim:
+        return jnp.einsum("kpq,kq->kp", factor.inverse, right, precision=HIGHEST)
+    rows = _scaled_features(problem)  # Woodbury: never a D x D matrix when samples are few
+    inner = jnp.einsum("knp,kp->kn", rows, right, precision=HIGHEST)
+    inner = jnp.einsum("knm,km->kn", factor.inverse, inner, precision=HIGHEST)
+    back = jnp.einsum("knp,kn->kp", rows, inner, precision=HIGHEST)
+    return (right - back) / (factor.weight + _ridge(problem))[:, None]
+
+
+def _until(step, start, iterations: int, tolerance: float | None, watched: int):
+    """Iterate ``state = step(state)`` until its first ``watched`` entries, ``[K, ...]``, rest."""
+    if tolerance is None:
+        return jax.lax.fori_loop(0, iterations, lambda _, state: step(state), start)
+
+    def moving(carry):
+        count, moved, _ = carry
+        return (count < iterations) & moved
+
+    def body(carry):
+        count, _, state = carry
+        new = step(state)
+        moved = jnp.asarray(False)
+        for old, now in zip(state[:watched], new[:watched], strict=True):
+            size = jnp.linalg.norm(now, axis=-1) + jnp.finfo(now.dtype).tiny
+            moved |= jnp.any(jnp.linalg.norm(now - old, axis=-1) > tolerance * size)
+        return count + 1, moved, new
+
+    return jax.lax.while_loop(moving, body, (0, jnp.asarray(True), start))[2]
+
+
+def _proximal_gradient(problem, factor, centre, start, iterations, tolerance):
+    """Accelerated proximal gradient, restarted when momentum points uphill (O'Donoghue 2015)."""
+    step = (1 / factor.scale)[:, None]
+    weight = factor.weight[:, None]
+    penalty = step * problem.strength / problem.clients
+
+    def iterate(state):
+        w, lead, momentum = state
+        descent = lead - step * (problem.loss_gradient(lead) + weight * (lead - centre))
+        new = problem.regulariser.prox(descent, penalty)
+        uphill = jnp.sum((lead - new) * (new - w), axis=-1, keepdims=True) > 0
+        momentum = jnp.where(uphill, jnp.ones_like(momentum), momentum)
+        next_momentum = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
+        carry_on = jnp.where(uphill, jnp.zeros_like(momentum), (momentum - 1) / next_momentum)
+        return new, new + carry_on * (new - w), next_momentum
+
+    momentum = jnp.ones((start.shape[0], 1), start.dtype)
+    return _until(iterate, (start, start, momentum), iterations, tolerance, watched=1)[0]
+
+
+def _split_penalty(problem: Problem, scale: Array) -> Array:
+    """The penalty of the parameter split, comparable to the residual split's own curvature."""
+    return scale * jnp.mean(problem.weights.sum(1)) * jnp.mean(problem.features**2)
+
+
+def _residual_admm(problem, factor, centre, start, iterations, tolerance):
+    """ADMM on ``residual = X w - y`` and ``copy = w``, one linear solve an iteration."""
+    scale = factor.scale[:, None]
+    split = _split_penalty(problem, factor.scale)[:, None]
+    penalty = problem.strength / problem.clients / split
+
+    def iterate(state):
+        _, residual, residual_dual, copy, copy_dual = state
+        target = problem.targets + residual - residual_dual
+        right = factor.weight[:, None] * centre + scale * _weighted_moment(problem, target)
+        right = right + split * (copy - copy_dual)
+        w = jnp.einsum("kpq,kq->kp", factor.inverse, right, precision=HIGHEST)
+        misfit = problem.predictions(w) - problem.targets
+        residual = problem.loss.prox(misfit + residual_dual, zero, 1 / scale)
+        copy = problem.regulariser.prox(w + copy_dual, penalty)
+        return (
+            w,
+            residual,
+            residual_dual + misfit - residual,
+            copy,
+            copy_dual + w - copy,
+        )
+
+    zero = jnp.zeros_like(problem.targets)
+    state = (start, zero, zero, start, jnp.zeros_like(start))
+    return _until(iterate, state, iterations, tolerance, watched=3)[0]
+
+
+def _least_absolute_vertex(
+    rows: Float[Array, "samples dim"], targets: Array, weights: Array, pivots: int
+) -> Float[Array, " dim"]:
+    r"""Exact :math:`\arg\min_w\sum_j\omega_j|x_j^\top w-y_j|` by descent over vertices.
+
+    A solution interpolates ``D`` samples; the multipliers of those tell which one to let go, and
+    a weighted median along the freed edge which one to take instead (Barrodale & Roberts 1973).
+    """
+    dim = rows.shape[1]
+    real = weights > 0
+    scale = jnp.sum(weights * jnp.abs(targets)) / jnp.sum(weights)
+
+    def reweighted(_, misfit):  # least squares, reweighted: a start a few pivots from the end
+        pull = weights / jnp.maximum(misfit, 1e-3 * scale)
+        gram = jnp.einsum("np,nq->pq", pull[:, None] * rows, rows, precision=HIGHEST)
+        moment = jnp.einsum("np,n->p", rows, pull * targets, precision=HIGHEST)
+        return jnp.abs(rows @ jnp.linalg.solve(gram, moment) - targets)
+
+    misfit = jax.lax.fori_loop(0, 30, reweighted, jnp.ones_like(targets) * scale)
+    _, active = jax.lax.top_k(-jnp.where(real, misfit, jnp.inf), dim)
+    slack = 1e3 * jnp.finfo(rows.dtype).eps * jnp.max(weights)
+
+    def solve(active):
+        return jnp.linalg.solve(rows[active], targets[active])
+
+    def excess(active):
+        """Per interpolated sample, how far its multiplier leaves ``[-weight, weight]``, signed."""
+        residual = (rows @ solve(active) - targets).at[active].set(0)
+        slope = jnp.einsum("np,n->p", rows, weights * jnp.sign(residual), precision=HIGHEST)
+        multiplier = jnp.linalg.solve(rows[active].T, -slope)
+        over = jnp.maximum(jnp.abs(multiplier) - weights[active], 0)
+        return jnp.sign(multiplier) * over, residual
+
+    def pivot(carry):
+        count, active, over, residual = carry
+        leaving = jnp.argmax(jnp.abs(over))
+        edge = jnp.linalg.solve(rows[active], jax.nn.one_hot(leaving, dim, dtype=rows.dtype))
+        rate = jnp.sign(over[leaving]) * (rows @ edge)
+        clear = jnp.abs(rate) > jnp.sqrt(jnp.finfo(rows.dtype).eps) * jnp.max(jnp.abs(rate))
+        crossing = jnp.where(real & clear, -residual / rate, jnp.inf)
+        crossing = jnp.where(crossing >= 0, crossing, -jnp.inf).at[active].set(-jnp.inf)
+        order = jnp.argsort(crossing)
+        steepness = weights * jnp.abs(rate)
+        passed = jnp.cumsum(jnp.where(crossing == jnp.inf, 0, steepness)[order])
+        ahead = jnp.isfinite(crossing[order]) & (2 * passed >= jnp.abs(over[leaving]))
+        entering = order[jnp.argmax(ahead)]
+        active = active.at[leaving].set(entering.astype(active.dtype))
+        return count + 1, active, *excess(active)
+
+    def improvable(carry):
+        count, _, over, _ = carry
+        return (count < pivots) & jnp.any(jnp.abs(over) > slack)
+
+    return solve(jax.lax.while_loop(improvable, pivot, (0, active, *excess(active)))[1])
+
+
+def strong_convexity(problem: Problem) -> Array:
+    r"""The strong-convexity modulus that the regulariser gives each :math:`f_k`."""
+    return _ridge(problem)

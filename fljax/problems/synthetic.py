@@ -1,0 +1,163 @@
+r"""Synthetic regression and classification problems, drawn on the device from a key.
+
+Features and the true parameter are standard normal, targets :math:`y=x^\top w^\star+\nu`. The
+thesis gives only the sizes (50 clients, 50 samples, 8 parameters, line 750); the law of the
+features, of the parameter and of the noise are chosen here once: unit-variance inputs make the
+step sizes of the extract comparable between problems, and a noise variance of 0.1 leaves the
+optimum well defined but not interpolating.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fljax import _check
+from fljax._module import float_dtype
+from fljax.problems.objectives import (
+    ElasticNet,
+    Huber,
+    LeastAbsoluteDeviation,
+    LeastSquares,
+    Logistic,
+    Loss,
+    NoRegulariser,
+    Regulariser,
+    Softmax,
+    SquaredL2,
+)
+from fljax.problems.problem import Problem, sizes_to_weights
+
+NOISE_VARIANCE = 0.1
+
+
+def linear(
+    key: Array,
+    clients: int,
+    samples: int | Sequence[int],
+    dim: int,
+    loss: Loss,
+    regulariser: Regulariser = NoRegulariser(),  # noqa: B008 (immutable)
+    strength: Array | float = 1.0,
+    noise_variance: Array | float = NOISE_VARIANCE,
+) -> Problem:
+    r"""Noisy linear observations of one unknown parameter shared by all clients.
+
+    Args:
+      key: consumed.
+      clients: ``K``.
+      samples: ``N``, or one size a client.
+      dim: ``P`` features (and parameters).
+      loss, regulariser, strength: the objective.
+      noise_variance: of the observation noise, >= 0.
+
+    Raises:
+      ValueError: sizes below one, negative noise.
+    """
+    _check.count("clients", clients)
+    _check.count("dim", dim)
+    _check.nonnegative("noise_variance", noise_variance)
+    dtype = float_dtype()
+    longest, weights = sizes_to_weights(samples, clients, dtype)
+    k_features, k_parameter, k_noise = jax.random.split(key, 3)
+    real = (weights > 0).astype(dtype)
+    features = jax.random.normal(k_features, (clients, longest, dim), dtype) * real[..., None]
+    parameter = jax.random.normal(k_parameter, (dim,), dtype)
+    noise = jax.random.normal(k_noise, (clients, longest), dtype)
+    clean = jnp.einsum("knp,p->kn", features, parameter, precision=jax.lax.Precision.HIGHEST)
+    targets = (clean + jnp.sqrt(jnp.asarray(noise_variance, dtype)) * noise) * real
+    return Problem(features, targets, loss, regulariser, strength, weights)
+
+
+def least_squares(key: Array, clients: int, samples: int | Sequence[int], dim: int, **kwargs):
+    """:func:`linear` with the squared loss and no regulariser."""
+    return linear(key, clients, samples, dim, LeastSquares(), **kwargs)
+
+
+def ridge(key: Array, clients: int, samples: int | Sequence[int], dim: int, **kwargs):
+    r"""Squared loss, :math:`R=\|w\|^2` (Gauthier 2024, (3.24)); ``strength`` is :math:`\lambda`."""
+    return linear(key, clients, samples, dim, LeastSquares(), SquaredL2(), **kwargs)
+
+
+def least_absolute_deviation(
+    key: Array, clients: int, samples: int | Sequence[int], dim: int, **kwargs
+):
+    """Absolute loss, no regulariser (Gauthier 2024, section 3.4.2)."""
+    return linear(key, clients, samples, dim, LeastAbsoluteDeviation(), **kwargs)
+
+
+def huber(
+    key: Array,
+    clients: int,
+    samples: int | Sequence[int],
+    dim: int,
+    threshold: Array | float = 1.0,
+    **kwargs,
+):
+    """:func:`linear` with the Huber loss of this ``threshold``."""
+    return linear(key, clients, samples, dim, Huber(threshold), **kwargs)
+
+
+def elastic_net(
+    key: Array,
+    clients: int,
+    samples: int | Sequence[int],
+    dim: int,
+    l1_factor: Array | float = 0.001,
+    l2: Array | float = 1.0,
+    **kwargs,
+):
+    r"""Squared loss with :math:`\lambda_1\|w\|_1+\lambda_2\|w\|^2` (Gauthier 2024, section 3.4.1).
+
+    :math:`\lambda_1` is ``l1_factor`` times :math:`\|X^\top y\|_\infty` of the stacked data of all
+    clients (line 758). It depends on private data; as in the source it is taken as public, and
+    what it leaks is not accounted.
+    """
+    _check.nonnegative("l1_factor", l1_factor)
+    problem = linear(key, clients, samples, dim, LeastSquares(), **kwargs)
+    product = jnp.einsum("knp,kn->p", problem.features, problem.targets)
+    regulariser = ElasticNet(l1_factor * jnp.max(jnp.abs(product)), l2)
+    return Problem(
+        problem.features,
+        problem.targets,
+        problem.loss,
+        regulariser,
+        problem.strength,
+        problem.weights,
+    )
+
+
+def logistic(
+    key: Array,
+    clients: int,
+    samples: int | Sequence[int],
+    dim: int,
+    regulariser: Regulariser = SquaredL2(),  # noqa: B008 (immutable)
+    strength: Array | float = 0.01,
+) -> Problem:
+    r"""Labels :math:`\pm1` drawn from the logistic model of a standard normal parameter."""
+    k_linear, k_label = jax.random.split(key)
+    base = linear(k_linear, clients, samples, dim, Logistic(), noise_variance=0.0)
+    uniform = jax.random.uniform(k_label, base.targets.shape, base.dtype)
+    labels = jnp.where(uniform < jax.nn.sigmoid(base.targets), 1.0, -1.0).astype(base.dtype)
+    return Problem(base.features, labels, Logistic(), regulariser, strength, base.weights)
+
+
+def softmax(
+    key: Array,
+    clients: int,
+    samples: int | Sequence[int],
+    dim: int,
+    classes: int = 10,
+    regulariser: Regulariser = SquaredL2(),  # noqa: B008 (immutable)
+    strength: Array | float = 0.01,
+) -> Problem:
+    """``classes`` labels drawn from the softmax model; ``dim`` features, ``dim*classes`` parameters."""
+    loss = Softmax(classes)
+    k_features, k_parameter, k_label = jax.random.split(key, 3)
+    base = linear(k_features, clients, samples, dim, LeastSquares(), noise_variance=0.0)
+    parameter = jax.random.normal(k_parameter, (dim, classes), base.dtype)
+    logits = jnp.einsum("knp,pc->knc", base.features, parameter)
+    labels = jax.random.categorical(k_label, logits).astype(base.dtype)
+    return Problem(base.features, labels, loss, regulariser, strength, base.weights)

@@ -1,0 +1,202 @@
+"""Labelled results: assembling, describing, saving and loading them without loss."""
+
+import datetime
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import xarray as xr
+
+#: Recorded once a run instead of once a record.
+PER_RUN = ("diverged", "gradient_norm", "gradient_bound", "connected")
+
+_DESCRIPTIONS = {
+    "messages": ("point-to-point messages sent so far, all clients", "messages"),
+    "scalars": ("real numbers sent so far, all clients", "scalars"),
+    "privacy_rho": ("zCDP parameter spent so far, worst client", "rho"),
+    "privacy_epsilon": ("epsilon spent so far by composition, worst client", "epsilon"),
+    "privacy_delta": ("delta spent so far by composition, worst client", "delta"),
+    "diverged": ("first round with a non-finite model, 0 if none", "round"),
+    "gradient_norm": ("largest per-sample loss gradient met in the run", "norm"),
+    "gradient_bound": ("bound on it that the privacy guarantee assumes", "norm"),
+    "connected": ("whether the graph is connected", "1"),
+}
+
+
+class DivergenceWarning(UserWarning):
+    """Some runs became non-finite."""
+
+
+class AssumptionWarning(UserWarning):
+    """An assumption behind a printed guarantee did not hold in some runs."""
+
+
+def assemble(
+    records: Mapping[str, np.ndarray],
+    dims: Sequence[str],
+    coords: Mapping[str, Any],
+    rounds: int,
+    record_every: int,
+    simulation: Any,
+) -> xr.Dataset:
+    """A dataset over ``dims`` (and ``round``) of what :func:`fljax.simulation.trace` recorded."""
+    variables = {}
+    metrics = {m.name: m for m in simulation.metrics}
+    for name, value in records.items():
+        if name in ("messages", "scalars"):
+            value = np.cumsum(value.astype(np.int64), axis=-1)
+        label, unit = _DESCRIPTIONS.get(name, (name, "1"))
+        attrs = {"long_name": label, "units": unit}
+        if name in metrics:
+            attrs = {
+                "long_name": metrics[name].label,
+                "units": "1",
+                "decibel": int(metrics[name].decibel),
+            }
+        axes = (*dims,) if name in PER_RUN else (*dims, "round")
+        variables[name] = (axes, value, attrs)
+    every = np.arange(record_every, rounds + 1, record_every)
+    return xr.Dataset(variables, coords={**coords, "round": every})
+
+
+def provenance(**extra: Any) -> dict[str, Any]:
+    """What is needed to know how numbers came about, as flat attributes."""
+    import fljax
+
+    device = jax.devices()[0]
+    return {
+        "fljax": fljax.__version__,
+        "code": code_version(),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+        "numpy": np.__version__,
+        "platform": device.platform,
+        "device": device.device_kind,
+        "device_count": jax.device_count(),
+        "machine": platform.machine(),
+        "x64": int(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
+        "matmul_precision": "highest",
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **extra,
+    }
+
+
+def code_version() -> str:
+    """A digest of the package's own source: the same numbers can be expected of the same code."""
+    root = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def warn(dataset: xr.Dataset) -> None:
+    """Say what a reader of the numbers must know: divergence, broken assumptions, cut graphs."""
+    diverged = int((dataset["diverged"] > 0).sum())
+    if diverged:
+        where = dataset["diverged"].values
+        warnings.warn(
+            f"{diverged} of {where.size} runs diverged (first at round {where[where > 0].min()}); "
+            "they are kept, marked in `diverged`, and left out of plotted means. A smaller step, "
+            "a larger penalty or a larger budget usually mends it.",
+            DivergenceWarning,
+            stacklevel=3,
+        )
+    if "gradient_norm" in dataset:
+        over = (dataset["gradient_norm"] > dataset["gradient_bound"] * (1 + 1e-5)).values
+        if over.any():
+            warnings.warn(
+                f"{int(over.sum())} of {over.size} private runs met per-sample gradients of norm "
+                f"up to {float(dataset['gradient_norm'].max()):.3g}, above the assumed bound "
+                f"{float(dataset['gradient_bound'].max()):.3g}: the privacy figures are nominal, "
+                "not a guarantee. problem.clipped(bound) makes the bound hold.",
+                AssumptionWarning,
+                stacklevel=3,
+            )
+    if "connected" in dataset and not dataset["connected"].values.all():
+        cut = int((~dataset["connected"].values).sum())
+        warnings.warn(
+            f"{cut} of {dataset['connected'].size} runs had a disconnected graph; their clients "
+            "cannot agree. Use random_connected, or a larger edge probability.",
+            AssumptionWarning,
+            stacklevel=3,
+        )
+
+
+def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
+    """Write results to one netCDF-4 file, whole or not at all.
+
+    Raises:
+      OSError: the folder is missing or not writable (the message says which).
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent}; create it first.")
+    try:
+        handle, temporary = tempfile.mkstemp(suffix=".tmp", prefix=path.name, dir=path.parent)
+    except OSError as error:
+        raise PermissionError(
+            f"cannot write to {path.parent} ({error.strerror}); choose another folder."
+        ) from error
+    os.close(handle)
+    try:
+        checked = dataset.assign_attrs(checksum=checksum(dataset))
+        checked.to_netcdf(temporary, engine="h5netcdf")
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def load(path: str | os.PathLike) -> xr.Dataset:
+    """Read what :func:`save` wrote, into memory, and check that it is whole.
+
+    Raises:
+      FileNotFoundError: no such file.
+      ValueError: the file is cut short, altered, or no results file at all.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no results file {path}.")
+    try:
+        with xr.open_dataset(path, engine="h5netcdf", decode_timedelta=False) as opened:
+            dataset = opened.load()
+    except Exception as error:
+        raise ValueError(
+            f"{path} is not a readable results file (cut short, or not written by fljax.save): "
+            f"{error}. Run the study again, or restore the file."
+        ) from error
+    if "checksum" not in dataset.attrs or dataset.attrs.pop("checksum") != checksum(dataset):
+        raise ValueError(
+            f"{path} does not match its own checksum: it was altered after it was saved. Run the "
+            "study again, or restore the file."
+        )
+    return dataset
+
+
+def checksum(dataset: xr.Dataset) -> str:
+    """A digest of every name, dimension, dtype and value of the variables and coordinates."""
+    digest = hashlib.sha256()
+    for name in sorted(map(str, dataset.variables)):
+        variable = dataset[name].variable
+        values = np.asarray(variable.values)
+        if values.dtype.kind in "OUT":
+            content = json.dumps([str(v) for v in values.ravel()]).encode()
+            kind = "text"
+        else:
+            content, kind = np.ascontiguousarray(values).tobytes(), values.dtype.str
+        head = json.dumps([name, [str(d) for d in variable.dims], list(values.shape), kind])
+        digest.update(head.encode() + content)
+    return digest.hexdigest()

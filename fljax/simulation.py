@@ -1,0 +1,252 @@
+"""One run: a simulation is what is run, :func:`run` runs it once, as a scan over rounds."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array
+
+from fljax import _check, results
+from fljax._module import module, static
+from fljax.algorithms import Algorithm
+from fljax.channel import Channel
+from fljax.graphs import Graph
+from fljax.metrics import Metric, Snapshot, as_metric
+from fljax.privacy import Notion
+from fljax.problems import Problem, optimum
+
+#: The random number generator of runs. Measured on CPU (`experiments/benchmarks/random.py`) four
+#: to five times faster than JAX's default, threefry2x32, and like it bit-exact under vmap.
+PRNG = "philox4x32"
+
+
+@module
+class Simulation:
+    """One Monte-Carlo run: a problem, who talks to whom, the algorithm, the privacy, the metrics.
+
+    A pytree: numbers in it may be traced, so a function that builds one from a key and some
+    numbers is all that :func:`fljax.sweep` needs.
+
+    Args:
+      problem: all clients' data and objective.
+      algorithm: one of :mod:`fljax.algorithms`.
+      network: the clients' graph; not needed by algorithms with a server.
+      privacy: the budget, or ``None``.
+      metrics: what is recorded, as metrics or their names.
+
+    Raises:
+      ValueError: fewer than two clients, a graph of another size, a missing graph, a privacy
+        notion that the algorithm does not run under, an unknown metric, the same metric twice.
+    """
+
+    problem: Problem
+    algorithm: Algorithm
+    network: Graph | None = None
+    privacy: Notion | None = None
+    metrics: Sequence[Metric | str] = static(default=())
+
+    def validate(self) -> None:
+        if isinstance(self.metrics, str | Metric):
+            object.__setattr__(self, "metrics", (self.metrics,))
+        object.__setattr__(self, "metrics", tuple(as_metric(m) for m in self.metrics))
+        names = [m.name for m in self.metrics]  # pyright: ignore[reportAttributeAccessIssue]
+        if len(set(names)) < len(names):
+            raise ValueError(f"each metric can be recorded once, got {names}.")
+        label = type(self.algorithm).label
+        if self.problem.clients < 2:
+            raise ValueError(
+                f"a federation needs at least 2 clients, got {self.problem.clients}; "
+                "fljax.problems.optimum solves a single client's problem."
+            )
+        if self.network is None:
+            if type(self.algorithm).networked:
+                raise ValueError(
+                    f"{label} runs on a graph; pass network=, for instance "
+                    f"fljax.graphs.ring({self.problem.clients})."
+                )
+        elif self.network.nodes != self.problem.clients:
+            raise ValueError(
+                f"the network has {self.network.nodes} nodes but the problem "
+                f"{self.problem.clients} clients; they must be equal."
+            )
+        else:
+            self.network.require_connected()
+        if self.privacy is not None and not isinstance(self.privacy, type(self.algorithm).notions):
+            allowed = [n.__name__ for n in type(self.algorithm).notions]
+            raise ValueError(
+                f"{label} does not run under {type(self.privacy).__name__}; "
+                + (f"it accepts {', '.join(allowed)}." if allowed else "it has no private form.")
+            )
+
+
+class Carry(NamedTuple):
+    """What goes from round to round beside the algorithm's own state."""
+
+    state: Any
+    spent: dict[str, Array]  # [K] each: the privacy ledger so far
+    gradient_norm: Array  # []  largest per-sample gradient so far
+    diverged: Array  # []  first round with a non-finite model, 0 if none
+    messages: Array  # []  since the last record
+    scalars: Array  # []  since the last record
+
+
+class Prepared(NamedTuple):
+    """What is computed once, before the first round."""
+
+    problem: Problem
+    optimum: Array | None
+    plan: Any
+    receivers: Array
+
+
+def prepare(simulation: Simulation, rounds: int) -> Prepared:
+    """Statistics of the data, the optimum if a metric needs it, the noise plan."""
+    problem = simulation.problem.prepare()
+    needed = any(m.needs_optimum for m in simulation.metrics)  # pyright: ignore[reportAttributeAccessIssue]
+    if type(simulation.algorithm).networked:
+        receivers = simulation.network.neighbor_counts()  # pyright: ignore[reportOptionalMemberAccess]
+    else:
+        receivers = jnp.ones(problem.clients, jnp.int32)
+    best = optimum(problem) if needed else None
+    return Prepared(problem, best, noise_plan(simulation, rounds), receivers)
+
+
+def noise_plan(simulation: Simulation, rounds: int) -> Any:
+    """What the privacy notion fixes for the whole run, from the algorithm's sensitivities."""
+    privacy = simulation.privacy
+    if privacy is None:
+        return None
+    bounded = partial(
+        _sensitivity,
+        simulation.algorithm,
+        simulation.problem,
+        simulation.network,
+        privacy.gradient_bound,
+    )
+    return privacy.plan(bounded, rounds)
+
+
+def _sensitivity(algorithm, problem, network, gradient_bound, round: Array) -> Array:
+    return algorithm.sensitivity(problem, network, round, gradient_bound)
+
+
+def trace(
+    simulation: Simulation, key: Array, rounds: int, record_every: int
+) -> tuple[dict[str, Array], Array]:
+    """The whole run as a scan: recorded numbers by name, and the final models ``[K, D]``.
+
+    Recorded per record: the metrics; the ledger's worst client; messages and scalars since the
+    last record. Recorded once: ``diverged``, ``gradient_norm``, ``connected``.
+    """
+    prepared = prepare(simulation, rounds)
+    problem, network = prepared.problem, simulation.network
+    algorithm, privacy = simulation.algorithm, simulation.privacy
+    shape = (problem.clients, problem.dim)
+    ledger = () if privacy is None else type(privacy).ledger
+
+    def one_round(round: Array, carry: Carry) -> Carry:
+        channel = Channel(
+            jax.random.fold_in(key, round),
+            round,
+            rounds,
+            prepared.receivers,
+            privacy,
+            prepared.plan,
+        )
+        state, info = algorithm.step(carry.state, problem, network, channel, round)  # pyright: ignore[reportArgumentType]
+        finite = jnp.all(jnp.isfinite(state.model))
+        first = jnp.where((carry.diverged == 0) & ~finite, round, carry.diverged)
+        return Carry(
+            state,
+            {name: carry.spent[name] + channel.spent[name] for name in ledger},
+            jnp.maximum(carry.gradient_norm, jnp.max(info.gradient_norm)),
+            first.astype(jnp.int32),
+            carry.messages + channel.traffic.messages,
+            carry.scalars + channel.traffic.scalars,
+        )
+
+    def one_record(carry: Carry, first: Array) -> tuple[Carry, dict[str, Array]]:
+        zero = jnp.zeros((), jnp.int32)
+        carry = carry._replace(messages=zero, scalars=zero)
+        carry = jax.lax.fori_loop(first, first + record_every, one_round, carry)
+        model = jnp.broadcast_to(carry.state.model, shape)
+        now = Snapshot(problem, network, model, prepared.optimum)
+        record = {m.name: m.measure(now) for m in simulation.metrics}  # pyright: ignore[reportAttributeAccessIssue]
+        record |= {f"privacy_{name}": jnp.max(carry.spent[name]) for name in ledger}
+        record |= {"messages": carry.messages, "scalars": carry.scalars}
+        return carry, record
+
+    start = Carry(
+        algorithm.init(problem, network),  # pyright: ignore[reportArgumentType]
+        {name: jnp.zeros(problem.clients, problem.dtype) for name in ledger},
+        jnp.zeros((), problem.dtype),
+        jnp.zeros((), jnp.int32),
+        jnp.zeros((), jnp.int32),
+        jnp.zeros((), jnp.int32),
+    )
+    firsts = jnp.arange(1, rounds + 1, record_every, dtype=jnp.int32)
+    last, records = jax.lax.scan(one_record, start, firsts)
+    records["diverged"] = last.diverged
+    if privacy is not None:
+        records["gradient_norm"] = last.gradient_norm
+        records["gradient_bound"] = jnp.asarray(privacy.gradient_bound)
+    if network is not None:
+        records["connected"] = network.connected()
+    return records, jnp.broadcast_to(last.state.model, shape)
+
+
+def check_rounds(rounds: int, record_every: int) -> None:
+    """Raise unless the recorded rounds divide the run."""
+    _check.count("rounds", rounds, hint="It is the number of iterations of every run.")
+    _check.count("record_every", record_every)
+    if rounds % record_every:
+        raise ValueError(
+            f"rounds must be a multiple of record_every, got {rounds} and {record_every}."
+        )
+
+
+def run(
+    simulation: Simulation,
+    rounds: int,
+    key: Array | int = 0,
+    record_every: int = 1,
+) -> xr.Dataset:
+    """Run a simulation once.
+
+    A second run with other numbers in it (a new key, new data of the same shape, another penalty)
+    reuses the compiled program.
+
+    Args:
+      simulation: what to run.
+      rounds: how many iterations, >= 1.
+      key: of the run's noise; an integer seeds the default generator.
+      record_every: measure after every so many rounds; must divide ``rounds``.
+
+    Returns:
+      A dataset over ``round`` with the metrics, the privacy ledger and the traffic, the final
+      models as ``model`` over ``client`` and ``parameter``, and the provenance as attributes.
+
+    Raises:
+      TypeError, ValueError: as said by the arguments' own checks.
+    """
+    if not isinstance(simulation, Simulation):
+        raise TypeError(f"run takes an fljax.Simulation, got {type(simulation).__name__}.")
+    check_rounds(rounds, record_every)
+    if isinstance(key, int | np.integer):
+        key = jax.random.key(int(key), impl=PRNG)
+    records, model = _run(simulation, key, rounds, record_every)
+    host = {name: np.asarray(value) for name, value in records.items()}
+    dataset = results.assemble(host, (), {}, rounds, record_every, simulation)
+    dataset["model"] = (("client", "parameter"), np.asarray(model))
+    dataset.attrs |= results.provenance(
+        dtype=str(simulation.problem.dtype), prng=str(jax.random.key_impl(key)), rounds=rounds
+    )
+    results.warn(dataset)
+    return dataset
+
+
+_run = jax.jit(trace, static_argnames=("rounds", "record_every"))
