@@ -8,6 +8,7 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 from fljax import algorithms, graphs, metrics, privacy, problems, schedules
+from fljax.citation import citation
 from fljax.results import AssumptionWarning, DivergenceWarning, load, save
 from fljax.simulation import Simulation, run
 from fljax.sweep import static, sweep
@@ -17,6 +18,7 @@ __all__ = [
     "DivergenceWarning",
     "Simulation",
     "algorithms",
+    "citation",
     "graphs",
     "load",
     "metrics",

@@ -10,12 +10,13 @@ small. So seeds go through in blocks that fit the second-level cache, one block 
 time, from a few threads. An accelerator gets the largest blocks that its memory takes.
 """
 
+import contextlib
 import functools
 import hashlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -237,7 +238,8 @@ def sweep(
             points, positions = _stack(axes, choice)
             count = len(positions)
             first = jax.tree.map(lambda x: x[0], points)
-            shown = _describe(scenario, first)
+            with _hint_at_static(axes):
+                shown = _describe(scenario, first)
             metrics |= {m.name: m for m in shown.metrics}  # pyright: ignore[reportAttributeAccessIssue]
             size, parallel = _schedule(shown, count, len(seed_list), block, workers)
             blocks_used.append(size)
@@ -325,7 +327,8 @@ def _check_points(scenario: Scenario, axes: list[Axis], rounds: int) -> None:
 
 def _stack(axes: list[Axis], choice: tuple) -> tuple[dict[str, Any], np.ndarray]:
     """All points of one structure: values stacked on a leading axis, and positions in the grid."""
-    positions = np.asarray(list(itertools.product(*choice)), int).reshape(-1, len(axes))
+    combinations = list(itertools.product(*choice))
+    positions = np.asarray(combinations, int).reshape(len(combinations), len(axes))
     points = {
         axis.name: jax.tree.map(lambda *x: jnp.stack([jnp.asarray(v) for v in x]), *picked)
         for i, axis in enumerate(axes)
@@ -375,21 +378,28 @@ def _batches(seeds: int, size: int) -> list[np.ndarray]:
     ]
 
 
+@contextlib.contextmanager
+def _hint_at_static(axes: list[Axis]) -> Iterator[None]:
+    """A traced number used as structure is JAX's error; say which axes it can have come from."""
+    try:
+        yield
+    except jax.errors.JAXTypeError as error:
+        numbers = [axis.name for axis in axes if jax.tree.leaves(axis.trees)]
+        error.add_note(
+            f"The grid axes {numbers} are traced numbers; one of them was used as structure "
+            "(a size, a branch). Wrap that axis in fljax.static([...])."
+        )
+        raise
+
+
 def _compile(
     program: Program, keys: Array, points: dict[str, Any], axes: list[Axis]
 ) -> tuple[Any, str, int]:
     signature = (_signature(points), keys.shape)
     if signature in program.compiled:
         return *program.compiled[signature], 0
-    try:
+    with _hint_at_static(axes):
         traced = program.function.trace(keys, points)
-    except (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError) as error:
-        traced_axes = [axis.name for axis in axes if jax.tree.leaves(axis.trees)]
-        error.add_note(
-            f"The grid axes {traced_axes} are traced numbers; one of them was used as structure "
-            "(a size, a branch). Wrap that axis in fljax.static([...])."
-        )
-        raise
     consts = b"".join(np.asarray(c).tobytes() for c in traced.jaxpr.consts)
     text = hashlib.sha256(str(traced.jaxpr).encode() + consts).hexdigest()
     program.compiled[signature] = (traced.lower().compile(), text)

@@ -8,8 +8,7 @@ Post-processing is free: what a server or a neighbour computes from a release co
 
 Closed forms take Python numbers, NumPy arrays (both: float64 results) and JAX arrays, traced or
 not (the dtype of the JAX arguments), so that a budget can be swept inside a compiled simulation.
-Root finding (the conversions other than ``"proposition"``, the analytic Gaussian mechanism, the
-inverse of advanced composition) runs on the host in float64 and refuses traced values. All
+Root finding (the conversions other than ``"proposition"``, the analytic Gaussian mechanism) runs on the host in float64 and refuses traced values. All
 functions are elementwise; "per round" means a trailing axis. A traced value cannot be checked.
 
 References, by the names used below:
@@ -46,6 +45,9 @@ Result: TypeAlias = Any  # jax.Array if any argument is one, else np.ndarray or 
 CONVERSIONS = ("proposition", "canonne-kamath-steinke", "gaussian")
 RENYI_CONVERSIONS = ("mironov", "canonne-kamath-steinke")
 RULES = ("uniform", "geometric", "advanced")
+
+#: Halvings after which an interval is below float64 rounding.
+_BISECTIONS = 60
 
 #: Orders fine enough for most uses of `renyi_epsilon`: dense near 1, where weak guarantees have
 #: their optimum, then geometric up to 1024, where strong ones have it.
@@ -503,19 +505,21 @@ def advanced_composition(
 
 
 def advanced_epsilon(total: ArrayLike, rounds: int, slack: ArrayLike) -> Result:
-    """Per-release epsilon whose `advanced_composition` is ``total`` (on the host)."""
+    """Per-release epsilon whose `advanced_composition` is ``total``, never more."""
     _budget("total", total)
     _check.count("rounds", rounds)
     _probability("slack", slack)
-
-    def solve(total: float, slack: float) -> float:
-        linear = np.sqrt(-2 * rounds * np.log(slack))
-        # Each term alone bounds the root; the second keeps exp from overflowing.
-        high = min(total / linear, max(1.0, np.log1p(total / rounds)))
-        return _root(lambda e: e * (linear + rounds * np.expm1(e)) - total, 0.0, 1.001 * high)
-
-    arrays = _host("advanced_epsilon", ", or use basic composition", total=total, slack=slack)
-    return np.vectorize(solve, otypes=[float])(*arrays)[()]
+    xp, *arrays = _arrays(total, slack)
+    total, slack = xp.broadcast_arrays(*arrays)
+    linear = xp.sqrt(-2 * rounds * xp.log(slack))
+    low = xp.zeros_like(total)
+    # Each term alone bounds the root; the second keeps exp from overflowing.
+    high = xp.minimum(total / linear, xp.maximum(1, xp.log1p(total / rounds)))
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        over = middle * (linear + rounds * xp.expm1(middle)) > total
+        low, high = xp.where(over, low, middle), xp.where(over, middle, high)
+    return low[()]
 
 
 def kairouz_composition(
@@ -567,7 +571,7 @@ def allocate(
             * ``"geometric"``: :math:`\epsilon_n \propto \zeta^{-(n-1)/2}` and :math:`\delta / T`,
               so that the variance falls by :math:`\zeta` a round, as under dynamic zCDP.
             * ``"advanced"``: equal, by advanced composition, with half of delta as its slack and
-              :math:`\delta / (2 T)` each (host).
+              :math:`\delta / (2 T)` each.
         decay: :math:`\zeta` in (0, 1]; only ``"geometric"`` needs and reads it.
 
     Returns:
@@ -591,12 +595,11 @@ def allocate(
     _probability("delta", delta)
     _check.count("rounds", rounds)
     if rule == "advanced":
-        where = "allocate(rule='advanced')", ", or use rule='uniform' or 'geometric'"
-        totals = _host(*where, epsilon=epsilon, delta=delta)
-        total, slack = np.broadcast_arrays(totals[0], totals[1] / 2)
-        first = advanced_epsilon(total, rounds, slack)[..., None]
-        weights = np.ones(rounds)
-        return first * weights, slack[..., None] / rounds * weights
+        xp, *arrays = _arrays(epsilon, delta)
+        total, total_delta = xp.broadcast_arrays(*arrays)
+        first = advanced_epsilon(total, rounds, total_delta / 2)[..., None]
+        weights = xp.ones(rounds, total.dtype).reshape((1,) * total.ndim + (rounds,))
+        return first * weights, total_delta[..., None] / (2 * rounds) * weights
     if rule == "geometric" and decay is None:
         raise ValueError(
             "rule 'geometric' needs decay, got None; "

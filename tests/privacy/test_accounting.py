@@ -389,6 +389,8 @@ CLOSED_FORMS = {
     "advanced_composition": (lambda x: acc.advanced_composition(x, 1e-6, 7, 1e-5)),
     "kairouz_composition": (lambda x: acc.kairouz_composition(x[..., None], x[..., None], 1e-5)),
     "allocate uniform": (lambda x: acc.allocate(x, 1e-5, 7)),
+    "advanced_epsilon": (lambda x: acc.advanced_epsilon(x, 10, 1e-5)),
+    "allocate advanced": (lambda x: acc.allocate(x, 1e-5, 10, "advanced")),
     "allocate geometric": (lambda x: acc.allocate(1.0, 1e-5, 7, "geometric", x)),
     "renyi_gaussian": (lambda x: acc.renyi_gaussian(2.0, x, 1.0)),
     "renyi_laplace": (lambda x: acc.renyi_laplace(2.0, x, 1.0)),
@@ -420,8 +422,6 @@ HOST = {
     "zcdp_epsilon": lambda x: acc.zcdp_epsilon(x, 1e-5, "gaussian"),
     "zcdp_delta": lambda x: acc.zcdp_delta(0.1, x, "canonne-kamath-steinke"),
     "zcdp_rho": lambda x: acc.zcdp_rho(x, 1e-5, "gaussian"),
-    "advanced_epsilon": lambda x: acc.advanced_epsilon(x, 10, 1e-5),
-    "allocate": lambda x: acc.allocate(x, 1e-5, 10, "advanced"),
     "analytic_gaussian_sigma": lambda x: acc.analytic_gaussian_sigma(x, 1.0, 1e-5),
 }
 

@@ -1,0 +1,846 @@
+"""Every registered algorithm against loops, its own guarantees and the engine's contract."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax import algorithms
+from fljax.algorithms import (
+    PADMM,
+    REGISTRY,
+    ZCDPNFL,
+    ConventionalFL,
+    EpsilonDeltaNFL,
+    NetworkedADMM,
+    ZCDPGradNFL,
+)
+from fljax.channel import Channel
+from fljax.metrics import Metric
+from fljax.privacy import ZCDP, ApproximateDP, PureDP
+from fljax.problems import (
+    L1,
+    ElasticNet,
+    Huber,
+    LeastAbsoluteDeviation,
+    LeastSquares,
+    Logistic,
+    NoRegulariser,
+    SquaredL2,
+    from_clients,
+)
+from fljax.schedules import Constant, PowerDecay
+from fljax.simulation import _run, prepare, trace
+from tests.reference import nfl
+
+close = np.testing.assert_allclose
+optimum = jax.jit(fl.problems.optimum)
+
+SIZES = (4, 9, 6, 12, 7)
+CLIENTS = len(SIZES)
+DIM = 3
+EDGES = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (1, 3)]
+ROUNDS = 12
+EXACT = Metric("exact", lambda now: now.model, "the models themselves")
+
+#: name -> loss, regulariser, and the same to the reference: loss, l1, l2
+PROBLEMS = {
+    "ridge": (LeastSquares(), SquaredL2(), "squared", 0.0, 1.0),
+    "elastic": (LeastSquares(), ElasticNet(0.4, 0.2), "squared", 0.4, 0.2),
+    "lad": (LeastAbsoluteDeviation(), NoRegulariser(), "absolute", 0.0, 0.0),
+    "logistic": (Logistic(), SquaredL2(), "logistic", 0.0, 1.0),
+}
+STRENGTH = 0.8
+
+
+def make_data(name="ridge", seed=0, sizes=SIZES, dim=DIM):
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=dim)
+    data = []
+    for size in sizes:
+        X = rng.normal(size=(size, dim))
+        y = X @ truth + 0.5 * rng.normal(size=size)
+        data.append((X, np.sign(y) if name == "logistic" else y))
+    return tuple(data)
+
+
+def make_problem(name="ridge", clip=None, data=None, **kwargs):
+    loss, regulariser, *_ = PROBLEMS[name]
+    problem = from_clients(data or make_data(name, **kwargs), loss, regulariser, STRENGTH)
+    return problem if clip is None else problem.clipped(clip)
+
+
+def make_objective(name="ridge", clip=None, **kwargs):
+    _, _, loss, l1, l2 = PROBLEMS[name]
+    return nfl.Objective(make_data(name, **kwargs), loss, l1, l2, STRENGTH, clip)
+
+
+def make_network(form="dense", nodes=CLIENTS, edges=EDGES):
+    return fl.graphs.from_edges(nodes, edges, form=form)
+
+
+#: A small instance of every registered algorithm and a budget it runs under (None: it has none).
+INSTANCES = {
+    "zCDP-NFL": (ZCDPNFL(0.9, PowerDecay(0.5)), ZCDP(2.0, 0.9)),
+    "(eps,delta)DP-NFL": (EpsilonDeltaNFL(0.9, PowerDecay(0.5)), ApproximateDP(5.0, 1e-3)),
+    "zCDP-grad-NFL": (ZCDPGradNFL(0.05), ZCDP(2.0, 0.9)),
+    "ADMM": (NetworkedADMM(0.9), None),
+    "P-ADMM": (PADMM(0.9), ZCDP(2.0, 0.9)),
+    "FL": (ConventionalFL(0.05), ZCDP(2.0, 0.9)),
+}
+PRIVATE = [label for label, (_, privacy) in INSTANCES.items() if privacy is not None]
+LABELS = list(INSTANCES)
+quiet = pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
+
+
+def simulate(label, problem=None, network=None, private=True, metrics=()):
+    algorithm, privacy = INSTANCES[label]
+    return fl.Simulation(
+        problem=make_problem() if problem is None else problem,
+        algorithm=algorithm,
+        network=make_network() if network is None else network,
+        privacy=privacy if private else None,
+        metrics=metrics,
+    )
+
+
+def trajectory(simulation, rounds=ROUNDS, key=None):
+    """``[T, K, D]`` exact models of every round, by the engine itself."""
+    key = jax.random.key(1) if key is None else key
+    simulation = dataclasses.replace(simulation, metrics=(EXACT,))
+    records, _ = jax.jit(trace, static_argnums=(2, 3))(simulation, key, rounds, 1)
+    return np.asarray(records["exact"])
+
+
+class Stepper(NamedTuple):
+    """One round at a time, to look at what a run keeps to itself."""
+
+    simulation: Any
+    rounds: int
+
+    def start(self):
+        return self.simulation.algorithm.init(
+            self.simulation.problem.prepare(), self.simulation.network
+        )
+
+    def __call__(self, state, round, key=None):
+        """The next state, its info and the channel's traffic; jitted."""
+        key = jax.random.key(2) if key is None else key
+        return _step(self.simulation, state, jnp.asarray(round, jnp.int32), key, self.rounds)
+
+
+@jax.jit
+def _ready(simulation):
+    return simulation.problem.prepare()
+
+
+def _one(simulation, state, round, key, rounds):
+    ready = prepare(dataclasses.replace(simulation, metrics=()), rounds)
+    channel = Channel(
+        jax.random.fold_in(key, round),
+        round,
+        rounds,
+        ready.receivers,
+        simulation.privacy,
+        ready.plan,
+    )
+    state, info = simulation.algorithm.step(
+        state, ready.problem, simulation.network, channel, round
+    )
+    return state, info, channel.traffic
+
+
+_step = jax.jit(_one, static_argnames="rounds")
+
+
+def states(simulation, rounds=ROUNDS, key=None):
+    stepper = Stepper(simulation, rounds)
+    state, found = stepper.start(), []
+    for round in range(1, rounds + 1):
+        state = stepper(state, round, key)[0]
+        found.append(state)
+    return found
+
+
+# Against the equations -------------------------------------------------------------------------
+
+
+def draws_of(key, privacy, rounds=ROUNDS, dim=DIM):
+    """The library's own unit noise, round by round, to inject into the loops."""
+    law = jax.random.laplace if isinstance(privacy, PureDP) else jax.random.normal
+    each = [law(jax.random.fold_in(key, n), (CLIENTS, dim), float) for n in range(1, rounds + 1)]
+    return np.asarray(jnp.stack(each))
+
+
+def scale_of(privacy, sensitivity):
+    """``[T, K]`` of the reference's schedules."""
+    if privacy is None:
+        return np.zeros_like(sensitivity)
+    decay = float(privacy.decay)
+    if isinstance(privacy, ZCDP):
+        schedule = {"privacy": nfl.privacy_schedule, "variance": nfl.variance_schedule}
+        return schedule[privacy.schedule](sensitivity, float(privacy.total_rho), decay)
+    if isinstance(privacy, PureDP):
+        return nfl.laplace_schedule(sensitivity, float(privacy.epsilon), decay, DIM)
+    return nfl.approximate_schedule(
+        sensitivity,
+        float(privacy.epsilon),
+        float(privacy.delta),
+        privacy.rule,
+        privacy.calibration,
+        decay,
+    )
+
+
+def step_of(schedule):
+    if isinstance(schedule, Constant):
+        return lambda n: float(schedule.value)
+    return lambda n: float(schedule.initial) * n ** -float(schedule.power)
+
+
+def reference(algorithm, privacy, objective, draws):
+    """``[T, K, D]`` models (``[T, 1, D]`` of the server) of the loops."""
+    rounds = len(draws)
+    bound = 0.0 if privacy is None else float(privacy.gradient_bound)
+    if isinstance(algorithm, NetworkedADMM):
+        penalty = float(algorithm.penalty)
+        scale = nfl.minimiser_sensitivity(objective, EDGES, penalty, bound, rounds)
+        return nfl.admm(objective, EDGES, penalty, draws, scale_of(privacy, scale)).model
+    step = step_of(algorithm.step_size)
+    if isinstance(algorithm, ZCDPNFL):
+        penalty = float(algorithm.penalty)
+        scale = scale_of(privacy, nfl.lemma_one(objective, EDGES, penalty, step, bound, rounds))
+        return nfl.zcdp_nfl(objective, EDGES, penalty, step, draws, scale).model
+    local = getattr(algorithm, "local_steps", 1)
+    scale = scale_of(privacy, nfl.gradient_sensitivity(objective, step, bound, rounds, local))
+    if isinstance(algorithm, ConventionalFL):
+        return nfl.conventional_fl(objective, step, draws, scale, local)[:, None]
+    return nfl.zcdp_grad_nfl(objective, EDGES, step, draws, scale).model
+
+
+ETA = PowerDecay(0.6, 0.5)
+FIXED = {"gradient_bound": 1.3}
+AGAINST_LOOPS = [
+    # the proposed algorithm: every objective, both schedules, both forms of the graph
+    ("ridge", ZCDPNFL(0.7, ETA), ZCDP(3.0, 0.8, **FIXED), "dense"),
+    ("ridge", ZCDPNFL(0.7, ETA), ZCDP(3.0, 0.8, schedule="variance", **FIXED), "padded"),
+    ("elastic", ZCDPNFL(2.0, 0.3), ZCDP(3.0, 0.9, **FIXED), "padded"),
+    ("lad", ZCDPNFL(0.7, ETA), ZCDP(3.0, 0.8, schedule="variance", **FIXED), "dense"),
+    ("logistic", ZCDPNFL(0.7, ETA), ZCDP(3.0, **FIXED), "dense"),
+    ("logistic", ZCDPNFL(0.7, ETA), None, "padded"),
+    ("lad", ZCDPNFL(0.7, ETA), PureDP(9.0, 0.8, **FIXED), "dense"),
+    # the comparators
+    ("ridge", EpsilonDeltaNFL(0.7, ETA), ApproximateDP(6.0, 1e-3, **FIXED), "dense"),
+    (
+        "elastic",
+        EpsilonDeltaNFL(0.7, ETA),
+        ApproximateDP(3.0, 1e-3, 0.9, rule="geometric", **FIXED),
+        "padded",
+    ),
+    (
+        "lad",
+        EpsilonDeltaNFL(0.7, ETA),
+        ApproximateDP(60.0, 1e-3, 0.9, rule="geometric", calibration="zcdp", **FIXED),
+        "dense",
+    ),
+    ("ridge", ZCDPGradNFL(PowerDecay(0.1, 1.0)), ZCDP(3.0, 0.8, **FIXED), "dense"),
+    ("elastic", ZCDPGradNFL(0.05), ZCDP(3.0, 0.8, schedule="variance", **FIXED), "padded"),
+    ("lad", ZCDPGradNFL(0.05), ApproximateDP(6.0, 1e-3, **FIXED), "dense"),
+    ("ridge", PADMM(1.4), ZCDP(3.0, 0.8, **FIXED), "dense"),
+    ("ridge", PADMM(1.4), ZCDP(3.0, 0.8, schedule="variance", **FIXED), "padded"),
+    ("logistic", PADMM(1.4, inner_iterations=400), ZCDP(3.0, 0.8, **FIXED), "dense"),
+    ("ridge", NetworkedADMM(1.4), None, "padded"),
+    ("elastic", NetworkedADMM(1.4, inner_iterations=400), None, "dense"),
+    ("logistic", NetworkedADMM(1.4, inner_iterations=400), None, "dense"),
+    ("lad", NetworkedADMM(1.4, inner_iterations=5000), None, "dense"),
+    # with a server
+    ("ridge", ConventionalFL(PowerDecay(0.1)), ZCDP(3.0, 0.8, **FIXED), "dense"),
+    ("lad", ConventionalFL(0.1, local_steps=3), ZCDP(3.0, 0.8, **FIXED), "dense"),
+    ("logistic", ConventionalFL(0.3, local_steps=2), PureDP(9.0, **FIXED), "dense"),
+]
+
+
+def describe(case):
+    name, algorithm, privacy, form = case
+    return f"{type(algorithm).label}-{name}-{type(privacy).__name__}-{form}"
+
+
+@pytest.mark.parametrize("case", AGAINST_LOOPS, ids=describe)
+@pytest.mark.parametrize("clip", [None, 0.8])
+def test_models_are_those_of_the_loops(case, clip):
+    name, algorithm, privacy, form = case
+    if clip is not None and (isinstance(algorithm, NetworkedADMM) or privacy is None):
+        pytest.skip("an exact minimiser has no gradient to clip")
+    if clip is not None and form == "padded":
+        pytest.skip("once is enough")
+    simulation = fl.Simulation(
+        make_problem(name, clip), algorithm, make_network(form), privacy=privacy
+    )
+    key = jax.random.key(3, impl="philox4x32")
+    ours = trajectory(simulation, key=key)
+    theirs = reference(algorithm, privacy, make_objective(name, clip), draws_of(key, privacy))
+    scale = np.abs(theirs).max()
+    # an inner solver of a nonsmooth loss converges sublinearly, everything else is arithmetic
+    accuracy = 1e-8 if name == "lad" and isinstance(algorithm, NetworkedADMM) else 1e-10
+    close(ours / scale, np.broadcast_to(theirs, ours.shape) / scale, rtol=0, atol=accuracy)
+    assert np.abs(theirs[-1] - theirs[0]).max() > 1e-3 * scale
+
+
+@pytest.mark.parametrize("algorithm", [PADMM(1.4), ZCDPNFL(0.7, ETA)], ids=["P-ADMM", "zCDP-NFL"])
+def test_fewer_samples_than_parameters(algorithm):
+    """Where the primal step goes through the sample space."""
+    shape = {"sizes": (2, 1, 3, 2, 1), "dim": 6}
+    privacy = ZCDP(3.0, 0.8)
+    simulation = fl.Simulation(make_problem(**shape), algorithm, make_network(), privacy)
+    key = jax.random.key(4)
+    draws = draws_of(key, privacy, dim=6)
+    theirs = reference(algorithm, privacy, make_objective(**shape), draws)
+    close(trajectory(simulation, key=key), theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_advanced_composition_against_the_loops():
+    privacy = ApproximateDP(5.0, 1e-3, rule="advanced")
+    algorithm = EpsilonDeltaNFL(0.7, ETA)
+    simulation = fl.Simulation(make_problem(), algorithm, make_network(), privacy)
+    key = jax.random.key(5)
+    theirs = reference(algorithm, privacy, make_objective(), draws_of(key, privacy))
+    close(trajectory(simulation, key=key), theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_the_loops_primal_step_is_the_minimiser_of_its_definition():
+    """(7) by its closed form against random points around: the reference checks itself."""
+    objective, rng = make_objective("elastic"), np.random.default_rng(6)
+    heard, dual = rng.normal(size=(2, CLIENTS, DIM))
+    step = step_of(ETA)
+    for k, near in enumerate(nfl.neighbours(CLIENTS, EDGES)):
+        pull = sum(0.7 * (heard[k] + heard[l]) for l in near)  # noqa: E741
+        right = heard[k] / step(3) + pull - dual[k] - objective.gradient(k, heard[k])
+        w = right / (2 * 0.7 * len(near) + 1 / step(3))
+        value = lambda w: nfl.linearised_objective(  # noqa: E731
+            objective,
+            EDGES,
+            0.7,
+            step,
+            3,
+            k,  # noqa: B023
+            heard,
+            dual,
+            w,
+        )
+        for size in (1e-3, 1e-1, 1.0):
+            assert value(w) < value(w + size * rng.normal(size=DIM))
+
+
+# Identities and limits -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_duals_sum_to_zero_in_every_round(name):
+    """T10, noise included."""
+    for label in ("zCDP-NFL", "(eps,delta)DP-NFL", "ADMM", "P-ADMM"):
+        if label == "P-ADMM" and name in ("elastic", "lad"):
+            continue
+        for state in states(simulate(label, make_problem(name)), 4):
+            size = float(jnp.abs(state.dual).max())
+            assert size > 1e-3
+            assert float(jnp.abs(jnp.sum(state.dual, axis=0)).max()) < 1e-13 * (1 + size)
+
+
+def test_p_admm_without_noise_is_admm():
+    """T12, bit by bit."""
+    private = simulate("P-ADMM", private=False)
+    np.testing.assert_array_equal(trajectory(private), trajectory(simulate("ADMM")))
+
+
+@pytest.mark.parametrize("name", ["ridge", "elastic", "logistic"])
+def test_without_noise_everything_meets_at_the_centralised_optimum(name):
+    """T8, T9, T13."""
+    problem = make_problem(name)
+    best = np.asarray(optimum(problem))
+    algorithms = [ZCDPNFL(0.5, 0.3), EpsilonDeltaNFL(0.5, 0.3), NetworkedADMM(0.5)]
+    if name != "elastic":
+        algorithms.append(PADMM(0.5))
+    for algorithm in algorithms:
+        last = trajectory(fl.Simulation(problem, algorithm, make_network()), 800)[-1]
+        close(last, np.tile(best, (CLIENTS, 1)), atol=1e-9)
+
+
+def test_without_noise_least_absolute_deviation_is_approached():
+    """T8: sublinear, and slower for a vanishing step."""
+    problem = make_problem("lad")
+    best = np.asarray(optimum(problem))
+    models = trajectory(fl.Simulation(problem, ZCDPNFL(1.0, PowerDecay(0.5)), make_network()), 4000)
+    error = ((models - best) ** 2).sum((1, 2)) / (best**2).sum()
+    assert error[-1] < 1e-3 < error[20]
+    assert error[-1] < 0.1 * error[400]
+
+
+def test_federated_averaging_with_one_local_step_is_gradient_descent():
+    problem = make_problem("logistic")
+    best = optimum(problem)
+    last = trajectory(fl.Simulation(problem, ConventionalFL(2.0)), 1500)[-1]
+    close(last, np.tile(best, (CLIENTS, 1)), atol=1e-9)
+
+
+def test_subgradient_descent_with_a_constant_step_stops_short():
+    """T11: at the solution of ``(I - A) w = -alpha f'(w)``, a neighbourhood of size alpha."""
+    problem, objective = make_problem(), make_objective()
+    best = np.asarray(optimum(problem))
+    weights, distances = nfl.metropolis(CLIENTS, EDGES), []
+    for step in (0.02, 0.01):
+        models = trajectory(fl.Simulation(problem, ZCDPGradNFL(step), make_network()), 4000)
+        close(models[-1], models[-2], atol=1e-13)
+        system = np.kron(np.eye(CLIENTS) - weights, np.eye(DIM))
+        right = np.zeros(CLIENTS * DIM)
+        for k, (X, y) in enumerate(objective.data):
+            rows = slice(k * DIM, (k + 1) * DIM)
+            hessian = 2 / len(y) * X.T @ X + 2 * STRENGTH / CLIENTS * np.eye(DIM)
+            system[rows, rows] += step * hessian
+            right[rows] = step * 2 / len(y) * X.T @ y
+        close(models[-1].ravel(), np.linalg.solve(system, right), atol=1e-10)
+        distances.append(np.linalg.norm(models[-1] - best))
+    assert distances[1] > 1e-3
+    assert 1.7 < distances[0] / distances[1] < 2.1
+
+
+def at_optimum(label, problem, network):
+    """The state in which every client knows the optimum and the duals explain why it stays."""
+    best = jnp.tile(optimum(problem), (problem.clients, 1))
+    dual = -problem.gradient(best)
+    state = INSTANCES[label][0].init(problem.prepare(), network)
+    fields = {"model": best, "heard": best, "dual": dual}
+    if label == "FL":
+        fields = {"model": best[0]}
+    return state._replace(**{name: fields[name] for name in state._fields if name in fields})
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_the_optimum_is_a_fixed_point(label):
+    data = make_data()
+    if label == "zCDP-grad-NFL":  # it is one only where all clients agree
+        data = tuple(data[:1] * CLIENTS)
+    problem, network = make_problem(data=data), make_network()
+    stepper = Stepper(simulate(label, problem, network, private=False), ROUNDS)
+    start = state = at_optimum(label, problem, network)
+    for round in (1, 2, 3):
+        state = stepper(state, round)[0]
+    for before, after in zip(jax.tree.leaves(start), jax.tree.leaves(state), strict=True):
+        close(after, before, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["dense", "padded"])
+@pytest.mark.parametrize("label", LABELS)
+def test_relabelling_clients_relabels_the_models(label, form):
+    order = np.array([3, 0, 4, 1, 2])
+    place = np.argsort(order)
+    data = make_data()
+    other = make_network(form, edges=[(int(place[a]), int(place[b])) for a, b in EDGES])
+    first = simulate(label, make_problem(data=data), make_network(form), private=False)
+    second = simulate(label, make_problem(data=tuple(data[k] for k in order)), other, private=False)
+    close(trajectory(second), trajectory(first)[:, order], rtol=1e-9, atol=1e-11)
+    if label in PRIVATE:
+        at = (jnp.asarray(3), 1.7)
+        algorithm = first.algorithm
+        close(
+            algorithm.sensitivity(second.problem, other, *at),
+            algorithm.sensitivity(first.problem, make_network(form), *at)[order],
+        )
+
+
+# Sensitivity -----------------------------------------------------------------------------------
+
+
+def hostile(rng, problem, name):
+    """A replacement for client 2's sample 1, with its like in opposite direction."""
+    x = rng.normal(size=(2, DIM)) * 10 ** rng.uniform(-1, 2)
+    y = rng.normal(size=2) * 10 ** rng.uniform(-1, 3)
+    if rng.random() < 0.5:
+        x[1], y[1] = x[0], -y[0]  # opposite residuals: opposite gradients
+    if name == "logistic":
+        y = np.sign(y)
+    pair = []
+    for row, target in zip(x, y, strict=True):
+        features = np.asarray(problem.features).copy()
+        targets = np.asarray(problem.targets).copy()
+        features[2, 1], targets[2, 1] = row, target
+        pair.append((features, targets))
+    return pair
+
+
+def message_change(label, name, algorithm, clip, trials=120):
+    """``|difference| / sensitivity`` of client 2's message over hostile neighbouring data sets.
+
+    The state is random where it is public (what was heard, the duals), so it stands for any
+    transcript; it is the same for both data sets.
+    """
+    rng = np.random.default_rng(7)
+    problem, network = make_problem(name, clip), make_network()
+    round = jnp.asarray(2, jnp.int32)
+
+    @jax.jit
+    def message(features, targets, heard, dual):
+        changed = dataclasses.replace(problem, features=features, targets=targets).prepare()
+        state = algorithm.init(changed, network)
+        public = {"heard": heard, "dual": dual, "model": heard[0] if label == "FL" else heard}
+        state = state._replace(**{f: v for f, v in public.items() if f in state._fields})
+        channel = Listener(jnp.ones(CLIENTS, jnp.int32))
+        algorithm.step(state, changed, network, channel, round)
+        return channel.message, algorithm.sensitivity(changed, network, round, clip)
+
+    ratios = []
+    for _ in range(trials):
+        heard, dual = rng.normal(size=(2, CLIENTS, DIM)) * 10 ** rng.uniform(-3, 1)
+        (one, allowed), (two, same) = (
+            message(*data, heard, dual) for data in hostile(rng, problem, name)
+        )
+        close(allowed, same)
+        change = np.linalg.norm(one - two, axis=1)
+        assert change[[0, 1, 3, 4]].max() == 0, "another client's message changed"
+        ratios.append(change[2] / allowed[2])
+    return np.array(ratios)
+
+
+class Listener(Channel):
+    """A channel that keeps what it is given."""
+
+    def __init__(self, receivers):
+        super().__init__(jax.random.key(0), jnp.asarray(2), ROUNDS, receivers, None, None)
+
+    def send(self, message, sensitivity):
+        self.message = message
+        return super().send(message, sensitivity)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(
+    ("label", "algorithm"),
+    [
+        ("zCDP-NFL", ZCDPNFL(0.7, ETA)),
+        ("(eps,delta)DP-NFL", EpsilonDeltaNFL(0.7, ETA)),
+        ("zCDP-grad-NFL", ZCDPGradNFL(0.3)),
+        ("FL", ConventionalFL(0.3)),
+    ],
+)
+def test_one_sample_changes_a_message_by_the_sensitivity_at_most(name, label, algorithm):
+    """T5, and the bound is nearly attained by opposite gradients at the clip."""
+    ratios = message_change(label, name, algorithm, clip=0.8)
+    assert ratios.max() <= 1 + 1e-9
+    assert ratios.max() > 0.95
+
+
+@pytest.mark.parametrize(
+    "regulariser", [NoRegulariser(), SquaredL2(), L1()], ids=["none", "l2", "l1"]
+)
+@pytest.mark.parametrize("step_size", [0.3, 4.0])
+def test_several_local_steps_change_a_message_by_the_sensitivity_at_most(regulariser, step_size):
+    """From the second step on, the regulariser too is met at points that depend on the data."""
+    algorithm = ConventionalFL(step_size, local_steps=3)
+    loss, worst = LeastAbsoluteDeviation(), 0.0
+    for sign in (1.0, -1.0):
+        pair = []
+        for target in (10.0, -10.0):  # opposite gradients, of norm one, wherever the model goes
+            X = np.ones((2, 2, 1)) * np.array([1.0, 0.0])[None, :, None]
+            y = np.full((2, 2), target * sign)
+            data = [(X[0], y[0]), (X[1], 0 * y[1])]
+            problem = from_clients(data, loss, regulariser, 2.0).prepare()
+            channel = Listener(jnp.ones(2, jnp.int32))
+            state = algorithm.init(problem, None)
+            algorithm.step(state, problem, None, channel, jnp.asarray(1, jnp.int32))
+            pair.append(channel.message[0])
+        allowed = algorithm.sensitivity(problem, None, jnp.asarray(1, jnp.int32), 1.0)[0]
+        worst = max(worst, float(jnp.linalg.norm(pair[0] - pair[1]) / allowed))
+    assert 0.1 < worst <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("inner_iterations", [1, 400])
+@pytest.mark.parametrize("previous", ["public", "private"])
+def test_p_admm_message_changes_by_the_sensitivity_at_most(inner_iterations, previous):
+    """Logistic, with features in a ball: the assumed bound is then true.
+
+    Two rounds with the same transcript: what a client remembers of its own exact model (a warm
+    start) must not pass into the next message.
+    """
+    rng, bound, worst = np.random.default_rng(8), 1.0, 0.0
+    algorithm, network = PADMM(0.3, inner_iterations=inner_iterations), make_network()
+    ball = [(X / np.linalg.norm(X, axis=1, keepdims=True), y) for X, y in make_data("logistic")]
+
+    @jax.jit
+    def message(features, heard, dual):
+        problem = dataclasses.replace(base, features=features).prepare()
+        start = algorithm.init(problem, network)._replace(heard=heard, dual=dual)
+        channel = Listener(jnp.ones(CLIENTS, jnp.int32))
+        state, _ = algorithm.step(start, problem, network, channel, jnp.asarray(1))
+        if previous == "private":  # again, from the same public state but the new exact model
+            state = state._replace(heard=heard, dual=dual)
+            algorithm.step(state, problem, network, channel, jnp.asarray(2))
+        return channel.message, algorithm.sensitivity(problem, network, jnp.asarray(1), bound)
+
+    base = make_problem("logistic", data=tuple(ball))
+    for _ in range(40):
+        heard, dual = rng.normal(size=(2, CLIENTS, DIM)) * 10 ** rng.uniform(-1, 1)
+        row = rng.normal(size=DIM)
+        pair = []
+        for sign in (1, -1):
+            features = np.asarray(base.features).copy()
+            features[0, 0] = sign * row / np.linalg.norm(row)
+            pair.append(message(features, heard, dual))
+        change = np.linalg.norm(pair[0][0][0] - pair[1][0][0])
+        worst = max(worst, change / float(pair[0][1][0]))
+    assert 0.2 < worst <= 1 + 1e-6
+
+
+def test_sensitivity_follows_the_heaviest_sample():
+    """Samples need not weigh alike; one that weighs 0.9 moves the mean by 0.9 of its gradient."""
+    rng = np.random.default_rng(9)
+    X, y = rng.normal(size=(2, 4, 1)), rng.normal(size=(2, 4))
+    X[0, 0] = 1.0
+    weights = np.tile([0.91, 0.03, 0.03, 0.03], (2, 1))
+    algorithm, network, heard = ZCDPGradNFL(0.1), make_network("dense", 2, [(0, 1)]), []
+    for target in (50.0, -50.0):
+        y[0, 0] = target
+        try:
+            problem = fl.problems.Problem(X, y, LeastAbsoluteDeviation(), weights=weights)
+        except ValueError:
+            return  # refusing unequal weights is as good
+        channel = Listener(jnp.ones(2, jnp.int32))
+        algorithm.step(algorithm.init(problem, network), problem, network, channel, jnp.asarray(1))
+        heard.append(channel.message[0])
+    allowed = algorithm.sensitivity(problem, network, jnp.asarray(1), 1.0)[0]
+    assert abs(float(heard[0][0] - heard[1][0])) <= float(allowed) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("label", PRIVATE)
+def test_sensitivity_is_the_formula(label):
+    """Lemma I (3.12) and its relatives, for unequal clients, at several rounds."""
+    problem, network, objective = make_problem(), make_network(), make_objective()
+    algorithm = INSTANCES[label][0]
+    if label == "P-ADMM":
+        expected = nfl.minimiser_sensitivity(objective, EDGES, 0.9, 1.7, 5)
+    elif label in ("zCDP-NFL", "(eps,delta)DP-NFL"):
+        expected = nfl.lemma_one(objective, EDGES, 0.9, step_of(PowerDecay(0.5)), 1.7, 5)
+    else:
+        expected = nfl.gradient_sensitivity(objective, lambda n: 0.05, 1.7, 5)
+    for n in range(1, 6):
+        close(algorithm.sensitivity(problem, network, jnp.asarray(n), 1.7), expected[n - 1])
+    if label == "FL":
+        several = ConventionalFL(0.05, local_steps=3)
+        expected = nfl.gradient_sensitivity(objective, lambda n: 0.05, 1.7, 5, 3)
+        found = several.sensitivity(problem, network, jnp.asarray(1), 1.7)
+        assert np.all(found >= expected[0] * (1 - 1e-12))
+
+
+# The engine's contract -------------------------------------------------------------------------
+
+
+def test_every_registered_algorithm_is_tested_here():
+    assert set(INSTANCES) == set(REGISTRY)
+    for label, (algorithm, privacy) in INSTANCES.items():
+        assert type(algorithm) is REGISTRY[label]
+        assert type(algorithm).label == label
+        assert (privacy is None) == (type(algorithm).notions == ())
+        assert type(algorithm).__name__ in algorithms.__all__
+
+
+@quiet
+@pytest.mark.parametrize("label", LABELS)
+def test_new_numbers_do_not_compile_again(label):
+    """New key, data, network, penalty, step and budget: one program."""
+
+    def scaled(tree, factor):
+        return jax.tree.map(lambda leaf: leaf * np.asarray(factor, np.asarray(leaf).dtype), tree)
+
+    _run.clear_cache()
+    for seed, factor in enumerate((1.0, 1.1, 0.9)):
+        simulation = simulate(
+            label,
+            make_problem(seed=seed),
+            make_network(edges=EDGES[:-1] if seed == 1 else EDGES),
+            metrics=["normalized_error"],
+        )
+        simulation = dataclasses.replace(
+            simulation,
+            algorithm=scaled(simulation.algorithm, factor),
+            privacy=scaled(simulation.privacy, factor),
+        )
+        fl.run(simulation, 4, key=seed if seed else jax.random.key(9, impl="philox4x32"))
+        assert _run._cache_size() == 1
+    fl.run(simulation, 8, key=0)
+    assert _run._cache_size() == 2  # the counter does count
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_step_keeps_the_state_s_types(label):
+    stepper = Stepper(simulate(label), ROUNDS)
+    state = stepper.start()
+    new, info, _ = stepper(state, 1)
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+    for before, after in zip(jax.tree.leaves(state), jax.tree.leaves(new), strict=True):
+        assert jnp.shape(after) == jnp.shape(before)
+        assert jnp.result_type(after) == jnp.result_type(before)
+        assert not after.weak_type
+    assert info.gradient_norm.shape == (CLIENTS,)
+    assert state.model.shape == ((DIM,) if label == "FL" else (CLIENTS, DIM))
+    assert float(jnp.abs(state.model).max()) == 0
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_batch_of_keys_is_as_many_runs(label):
+    simulation = simulate(label, metrics=(EXACT,))
+    keys = jax.random.split(jax.random.key(10, impl="philox4x32"), 3)
+    batch = jax.jit(jax.vmap(lambda key: trace(simulation, key, 4, 1)[0]["exact"]))(keys)
+    for key, models in zip(keys, batch, strict=True):
+        close(models, trajectory(simulation, 4, key), rtol=1e-11, atol=1e-12)
+    if label in PRIVATE:
+        assert float(jnp.abs(batch[0] - batch[1]).max()) > 1e-3
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_step_by_step_is_the_scan(label):
+    """Rounds one at a time give the run's models, and the run returns the last of them."""
+    simulation, key = simulate(label), jax.random.key(11)
+    apart = np.stack([np.broadcast_to(s.model, (CLIENTS, DIM)) for s in states(simulation, 5, key)])
+    whole = trajectory(simulation, 5, key)
+    close(whole, apart, rtol=1e-11, atol=1e-12)
+    with pytest.warns(fl.AssumptionWarning) if label in PRIVATE else contextless():
+        close(fl.run(simulation, 5, key).model, apart[-1], rtol=1e-11, atol=1e-12)
+
+
+class contextless:  # noqa: N801
+    def __enter__(self): ...
+    def __exit__(self, *_): ...
+
+
+@pytest.mark.parametrize("label", PRIVATE)
+def test_clipping_makes_the_assumption_hold(label, recwarn):
+    problem = make_problem()
+    if label == "P-ADMM":
+        with pytest.raises(ValueError, match="clipping cannot be applied inside an exact"):
+            fl.run(simulate(label, problem.clipped(1.0)), 3)
+        return
+    found = fl.run(simulate(label, problem.clipped(1.0)), 3)
+    assert not recwarn.list
+    assert 0.99 < float(found.gradient_norm) <= 1 + 1e-12
+    close(found.gradient_bound, 1)
+
+
+@quiet
+@pytest.mark.parametrize("form", ["dense", "padded"])
+@pytest.mark.parametrize("label", LABELS)
+def test_traffic_is_counted(label, form):
+    """``2E`` messages of ``D`` numbers a round on a network, ``2K`` with a server."""
+    found = fl.run(simulate(label, network=make_network(form)), 6, record_every=2)
+    each = 2 * CLIENTS if label == "FL" else 2 * len(EDGES)
+    assert found.messages.values.tolist() == [2 * each, 4 * each, 6 * each]
+    assert found.scalars.values.tolist() == [2 * each * DIM, 4 * each * DIM, 6 * each * DIM]
+
+
+@quiet
+@pytest.mark.parametrize("label", PRIVATE)
+def test_the_ledger_ends_at_the_budget(label):
+    found = fl.run(simulate(label), ROUNDS)
+    if label == "(eps,delta)DP-NFL":
+        close(found.privacy_epsilon[-1], 5.0, rtol=1e-12)
+        close(found.privacy_delta[-1], 1e-3, rtol=1e-12)
+    else:
+        close(found.privacy_rho[-1], 2.0, rtol=1e-12)
+        assert float(found.privacy_rho[0]) < 2 / ROUNDS  # the decay saves for the end
+
+
+def test_noise_is_added_to_the_message_not_to_the_model():
+    """One round from zero: the exact models know nothing of the noise, what is heard does."""
+    private = Stepper(simulate("zCDP-NFL"), 3)
+    plain = Stepper(simulate("zCDP-NFL", private=False), 3)
+    noisy, clean = private(private.start(), 1)[0], plain(plain.start(), 1)[0]
+    close(noisy.model, clean.model, rtol=1e-14)
+    assert float(jnp.abs(noisy.heard - clean.heard).max()) > 1e-2
+    np.testing.assert_array_equal(clean.heard, clean.model)
+
+
+# What is refused -------------------------------------------------------------------------------
+
+TWO = make_problem("lad")
+
+
+@pytest.mark.parametrize(
+    ("error", "make", "message"),
+    [
+        (ValueError, lambda: ZCDPNFL(0.0, 1.0), "penalty must be finite and > 0, got 0"),
+        (ValueError, lambda: ZCDPNFL(-1.0, 1.0), "penalty must be finite and > 0, got -1"),
+        (ValueError, lambda: ZCDPNFL(1.0, 0.0), "step size must be finite and > 0, got 0"),
+        (ValueError, lambda: EpsilonDeltaNFL(1.0, -0.1), "step size must be finite and > 0"),
+        (ValueError, lambda: ZCDPGradNFL(np.nan), "step size must be finite and > 0, got nan"),
+        (ValueError, lambda: ConventionalFL(-1.0), "step size must be finite and > 0"),
+        (ValueError, lambda: ConventionalFL(1.0, 0), "local_steps must be >= 1, got 0"),
+        (TypeError, lambda: ConventionalFL(1.0, 1.5), "local_steps must be an integer"),
+        (ValueError, lambda: NetworkedADMM(np.inf), "penalty must be finite and > 0, got inf"),
+        (ValueError, lambda: PADMM(0.0), "penalty must be finite and > 0, got 0"),
+        (ValueError, lambda: PADMM(1.0, 0), "inner_iterations must be >= 1, got 0"),
+        (ValueError, lambda: PowerDecay(0.0), "initial step size must be finite and > 0"),
+        (
+            ValueError,
+            lambda: PowerDecay(1.0, 1.5),
+            "power must be finite and >= 0 and <= 1.*stalls",
+        ),
+        (ValueError, lambda: PowerDecay(1.0, -0.5), "power must be finite and >= 0"),
+        (ValueError, lambda: Constant(0.0), "step size must be finite and > 0"),
+        (TypeError, lambda: ZCDPNFL("big", 1.0), "penalty must be a number, got 'big'"),
+        (
+            ValueError,
+            lambda: fl.Simulation(TWO, NetworkedADMM(1.0), make_network(), ZCDP(1.0)),
+            "ADMM does not run under ZCDP; it has no private form",
+        ),
+        (
+            ValueError,
+            lambda: fl.Simulation(TWO, EpsilonDeltaNFL(1.0, 1.0), make_network(), ZCDP(1.0)),
+            "does not run under ZCDP; it accepts ApproximateDP",
+        ),
+        (
+            ValueError,
+            lambda: fl.Simulation(
+                TWO, ZCDPNFL(1.0, 1.0), make_network(nodes=6, edges=[*EDGES, (5, 0)])
+            ),
+            "6 nodes but the problem 5 clients",
+        ),
+        (ValueError, lambda: fl.Simulation(TWO, ZCDPNFL(1.0, 1.0)), "zCDP-NFL runs on a graph"),
+        (
+            ValueError,
+            lambda: fl.Simulation(TWO.pooled(), ConventionalFL(1.0)),
+            "at least 2 clients, got 1",
+        ),
+        (
+            ValueError,
+            lambda: fl.run(fl.Simulation(TWO, PADMM(1.0), make_network()), 2),
+            "P-ADMM needs a smooth objective, got LeastAbsoluteDeviation",
+        ),
+        (
+            ValueError,
+            lambda: fl.run(fl.Simulation(make_problem("elastic"), PADMM(1.0), make_network()), 2),
+            "P-ADMM needs a smooth objective, got LeastSquares with ElasticNet",
+        ),
+        (
+            ValueError,
+            lambda: fl.run(fl.Simulation(TWO.clipped(1.0), NetworkedADMM(1.0), make_network()), 2),
+            "clipping cannot be applied inside an exact minimiser",
+        ),
+        (ValueError, lambda: fl.run(simulate("FL"), 0), "rounds must be >= 1"),
+        (ValueError, lambda: fl.run(simulate("FL"), 5, record_every=2), "multiple of record_every"),
+        (TypeError, lambda: fl.run("FL", 5), "run takes an fljax.Simulation"),
+    ],
+)
+def test_bad_settings_are_refused(error, make, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_p_admm_takes_every_smooth_loss():
+    data = make_data("logistic")
+    for loss in (Logistic(), Huber(0.5)):
+        problem = from_clients(data, loss, SquaredL2(), 0.3)
+        found = fl.run(
+            fl.Simulation(problem, PADMM(1.0), make_network(), metrics="normalized_error"), 100
+        )
+        assert float(found.normalized_error[-1]) < 1e-6

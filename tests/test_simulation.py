@@ -1,0 +1,123 @@
+"""One run: what it records, and that numbers alone never compile anew."""
+
+import jax
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax import simulation
+from fljax.problems import optimum
+
+K, D = 6, 2
+
+
+def make(penalty=1.0, seed=0, **kwargs):
+    k_graph, k_data = jax.random.split(jax.random.key(seed))
+    return fl.Simulation(
+        **{
+            "problem": fl.problems.ridge(k_data, clients=K, samples=10, dim=D),
+            "network": fl.graphs.random_connected(k_graph, nodes=K, mean_degree=3),
+            "algorithm": fl.algorithms.ZCDPNFL(penalty, 0.3),
+            "metrics": list(fl.metrics.METRICS),
+        }
+        | kwargs
+    )
+
+
+def test_metrics_are_what_they_say():
+    made = make()
+    run = fl.run(made, rounds=7)
+    model, best = run.model.values, np.asarray(optimum(made.problem))
+    distance = ((model - best) ** 2).sum(1)
+    last = run.isel(round=-1)
+    np.testing.assert_allclose(last.normalized_error, distance.sum() / (best**2).sum())
+    np.testing.assert_allclose(last.mean_square_deviation, distance.mean())
+    spread = ((model - model.mean(0)) ** 2).sum(1).mean()
+    np.testing.assert_allclose(last.consensus_error, spread)
+    x, y = np.asarray(made.problem.features), np.asarray(made.problem.targets)
+
+    def total(w):
+        return ((x @ w - y) ** 2).mean(1).sum() + (w**2).sum()
+
+    np.testing.assert_allclose(last.objective, total(model.mean(0)))
+    np.testing.assert_allclose(last.suboptimality, total(model.mean(0)) - total(best), rtol=1e-9)
+    assert (run.suboptimality >= 0).all()
+
+
+def test_new_numbers_keys_and_data_reuse_the_program():
+    fl.run(make(1.0, privacy=fl.privacy.ZCDP(1.0)), rounds=4)
+    before = simulation._run._cache_size()
+    for penalty, seed, budget in ((2.0, 1, 3.0), (5, 2, 7)):
+        made = make(penalty, seed, privacy=fl.privacy.ZCDP(budget))
+        fl.run(made, rounds=4, key=seed)
+    assert simulation._run._cache_size() == before
+
+
+def test_the_noise_key_matters_and_repeats():
+    made = make(privacy=fl.privacy.ZCDP(1.0))
+    one, same, other = (fl.run(made, rounds=4, key=k) for k in (1, 1, 2))
+    np.testing.assert_array_equal(one.model, same.model)
+    assert not np.allclose(one.model, other.model)
+
+
+def test_traffic_is_counted():
+    made = make()
+    run = fl.run(made, rounds=3)
+    edges = int(made.network.edge_count())
+    np.testing.assert_array_equal(run.messages, 2 * edges * np.arange(1, 4))
+    np.testing.assert_array_equal(run.scalars, 2 * edges * D * np.arange(1, 4))
+    server = fl.run(make(algorithm=fl.algorithms.ConventionalFL(0.1), network=None), rounds=3)
+    np.testing.assert_array_equal(server.messages, 2 * K * np.arange(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"network": None}, ValueError, "zCDP-NFL runs on a graph; pass network="),
+        ({"network": lambda: fl.graphs.ring(K + 1)}, ValueError, "7 nodes but the problem 6"),
+        ({"metrics": ["normalised_error"]}, ValueError, "Did you mean 'normalized_error'"),
+        ({"metrics": ["objective", "objective"]}, ValueError, "recorded once"),
+        ({"metrics": [3]}, TypeError, "a metric must be a name"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, error, message):
+    change = {k: v() if callable(v) else v for k, v in change.items()}
+    with pytest.raises(error, match=message):
+        make(**change)
+
+
+def test_one_client_is_no_federation():
+    problem = fl.problems.ridge(jax.random.key(0), clients=1, samples=5, dim=2)
+    with pytest.raises(ValueError, match="at least 2 clients, got 1"):
+        fl.Simulation(problem, fl.algorithms.ConventionalFL(0.1))
+
+
+def test_an_algorithm_without_a_private_form_says_so():
+    with pytest.raises(ValueError, match=r"ADMM does not run under ZCDP; it has no private form"):
+        make(algorithm=fl.algorithms.NetworkedADMM(1.0), privacy=fl.privacy.ZCDP(1.0))
+    with pytest.raises(ValueError, match="it accepts ApproximateDP"):
+        make(algorithm=fl.algorithms.EpsilonDeltaNFL(1.0, 0.3), privacy=fl.privacy.ZCDP(1.0))
+
+
+def test_run_takes_a_simulation():
+    with pytest.raises(TypeError, match=r"run takes an fljax.Simulation, got int"):
+        fl.run(3, rounds=2)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_run_alone_warns_of_divergence():
+    made = make(algorithm=fl.algorithms.ZCDPGradNFL(100.0), metrics=[])
+    with pytest.warns(fl.DivergenceWarning, match="1 of 1 runs diverged"):
+        run = fl.run(made, rounds=400)
+    assert 1 < int(run.diverged) < 400
+
+
+def test_citations_cover_algorithm_and_privacy():
+    text = fl.citation(make(privacy=fl.privacy.ZCDP(1.0)))
+    assert "@phdthesis{gauthier2024" in text
+    assert "@inproceedings{bun2016" in text
+    for algorithm in fl.algorithms.REGISTRY.values():
+        assert fl.citation(algorithm).startswith("@")
+    with pytest.raises(ValueError, match="Did you mean 'nedic2009'"):
+        fl.citation("nedich2009")
+    with pytest.raises(TypeError, match="nothing to cite for 3"):
+        fl.citation(3)
