@@ -7,7 +7,7 @@ try:
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
-from fljax import algorithms, graphs, metrics, privacy, problems, schedules
+from fljax import algorithms, graphs, metrics, plotting, privacy, problems, schedules, theory
 from fljax.citation import citation
 from fljax.results import AssumptionWarning, DivergenceWarning, load, save
 from fljax.simulation import Simulation, run
@@ -22,6 +22,7 @@ __all__ = [
     "graphs",
     "load",
     "metrics",
+    "plotting",
     "privacy",
     "problems",
     "run",
@@ -29,4 +30,5 @@ __all__ = [
     "schedules",
     "static",
     "sweep",
+    "theory",
 ]

@@ -776,6 +776,9 @@ def _generate(
             graph = _repack(drawn.astype(float_dtype()), nodes, form, bound)
         return graph, fits & graph.connected() if connected else fits
 
+    if sampler is _sample_ranked and bound >= nodes - 1 and not connected:
+        return attempt(jax.random.fold_in(key, 0))[0]  # cannot fail, so needs no loop
+
     def body(state: tuple[Array, Graph, Array]) -> tuple[Array, Graph, Array]:
         count, _, _ = state
         return count + 1, *attempt(jax.random.fold_in(key, count))
@@ -971,7 +974,8 @@ def random_connected(
         )
     dense, bound = _layout(form, nodes, [(nodes, 2 * edges / nodes - 1)], max_degree, offset=1)
     extra, spare = edges - nodes + 1, most - nodes + 1
-    sampler = _sample_crowded if 2 * extra > spare else _sample_tree_plus
+    ranked = nodes <= DENSE_BELOW or 2 * extra > spare
+    sampler = _sample_ranked if ranked else _sample_tree_plus
     return _generate(
         key, None, sampler=sampler, structure=(edges,), nodes=nodes, dense=dense, bound=bound
     )
@@ -986,7 +990,7 @@ def _uniform_tree(key: Array, nodes: int) -> tuple[Array, Array]:
 
 
 def _sample_tree_plus(key: Array, numbers: Any, nodes: int, edges: int) -> _Edges:
-    """Tree edges, which stay, then free edges; quick while pairs are mostly free."""
+    """Tree edges, which stay, then free edges redrawn until distinct: ``O(E)`` memory."""
     del numbers
     k_tree, k_first, k_distinct = jax.random.split(key, 3)
     near, far = _uniform_tree(k_tree, nodes)
@@ -1004,8 +1008,8 @@ def _sample_tree_plus(key: Array, numbers: Any, nodes: int, edges: int) -> _Edge
     return _distinct(k_distinct, drawn, free, draw, nodes)
 
 
-def _sample_crowded(key: Array, numbers: Any, nodes: int, edges: int) -> _Edges:
-    """The same law where edges fill most pairs: rank all pairs at random, tree edges first."""
+def _sample_ranked(key: Array, numbers: Any, nodes: int, edges: int) -> _Edges:
+    """The same law by ranking all pairs at random, tree edges first: no loops, ``O(K^2)`` memory."""
     del numbers
     k_tree, k_rank = jax.random.split(key)
     near, far = _uniform_tree(k_tree, nodes)

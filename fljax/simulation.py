@@ -163,7 +163,10 @@ def trace(
         return Carry(
             state,
             {name: carry.spent[name] + channel.spent[name] for name in ledger},
-            jnp.maximum(carry.gradient_norm, jnp.max(info.gradient_norm)),
+            # Looked at only where a guarantee rests on it: it costs a pass over the samples.
+            carry.gradient_norm
+            if privacy is None
+            else jnp.maximum(carry.gradient_norm, jnp.max(info.gradient_norm)),
             first.astype(jnp.int32),
             carry.messages + channel.traffic.messages,
             carry.scalars + channel.traffic.scalars,

@@ -109,29 +109,29 @@ class ZCDP:
         r"""The budget of a run of ``rounds`` that starts at :math:`\phi^{(1)}` = ``initial``."""
         return cls(accounting.dynamic_zcdp_total(initial, decay, rounds), decay, **kwargs)
 
-    def plan(self, sensitivity: Sensitivity, rounds: int) -> Array | None:
-        r"""``[K]`` last-round variance :math:`\sigma_k^2(T)` of the ``"variance"`` schedule."""
+    def plan(self, sensitivity: Sensitivity, rounds: int) -> Array:
+        r"""What the last round gets; earlier rounds follow from it (on a long run
+        :math:`\phi^{(1)}` itself underflows): :math:`\phi^{(T)}`, or the variances ``[K]``
+        :math:`\sigma_k^2(T)` of the ``"variance"`` schedule.
+        """
+        zero = jnp.zeros_like(sensitivity(jnp.asarray(1)))
         if self.schedule == "privacy":
-            return None
+            return self.total_rho / jnp.sum(self.decay ** jnp.arange(rounds).astype(zero.dtype))
 
         def add(step, total):
             weight = self.decay ** (rounds - 1 - step).astype(total.dtype)
             return total + sensitivity(step + 1) ** 2 * weight
 
-        zero = jnp.zeros_like(sensitivity(jnp.asarray(1)))
         return jax.lax.fori_loop(0, rounds, add, zero) / (2 * self.total_rho)
 
     def release(
-        self, plan: Array | None, sensitivity: Array, round: Array, rounds: int, dim: int
+        self, plan: Array, sensitivity: Array, round: Array, rounds: int, dim: int
     ) -> Release:
-        left = (rounds - round).astype(sensitivity.dtype)
-        if plan is not None:
-            variance = plan * self.decay**-left
-            rho = sensitivity**2 / (2 * variance)
-            return Release(jnp.sqrt(variance), {"rho": rho})
-        # Written from the last round backwards: phi(1) itself underflows on long runs.
-        steps = jnp.arange(rounds).astype(sensitivity.dtype)
-        rho = self.total_rho * self.decay**left / jnp.sum(self.decay**steps)
+        shrunk = self.decay ** (rounds - round).astype(sensitivity.dtype)
+        if self.schedule == "variance":
+            variance = plan / shrunk
+            return Release(jnp.sqrt(variance), {"rho": sensitivity**2 / (2 * variance)})
+        rho = plan * shrunk
         sigma = accounting.gaussian_sigma(sensitivity, rho)
         return Release(sigma, {"rho": jnp.broadcast_to(rho, sensitivity.shape)})
 
@@ -257,16 +257,15 @@ class PureDP:
         _check.interval("decay", self.decay, above=0, at_most=1)
         _check.positive("gradient_bound", self.gradient_bound, _BOUND_HINT)
 
-    def plan(self, sensitivity: Sensitivity, rounds: int) -> None:
-        return None
+    def plan(self, sensitivity: Sensitivity, rounds: int) -> Array:
+        r""":math:`\epsilon_T` of the last round, from which earlier ones follow."""
+        dtype = sensitivity(jnp.asarray(1)).dtype
+        return self.epsilon / jnp.sum(self.decay ** (jnp.arange(rounds).astype(dtype) / 2))
 
     def release(
-        self, plan: None, sensitivity: Array, round: Array, rounds: int, dim: int
+        self, plan: Array, sensitivity: Array, round: Array, rounds: int, dim: int
     ) -> Release:
-        root = jnp.sqrt(jnp.asarray(self.decay))
-        steps = jnp.arange(rounds).astype(sensitivity.dtype)
-        left = (rounds - round).astype(sensitivity.dtype)
-        epsilon = self.epsilon * root**left / jnp.sum(root**steps)
+        epsilon = plan * self.decay ** ((rounds - round).astype(sensitivity.dtype) / 2)
         scale = accounting.laplace_scale(sensitivity * dim**0.5, epsilon)
         return Release(scale, {"epsilon": jnp.broadcast_to(epsilon, sensitivity.shape)})
 

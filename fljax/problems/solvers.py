@@ -39,7 +39,7 @@ def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
             system = jnp.einsum("knp,kmp->knm", rows, rows, precision=HIGHEST)
         else:
             system = _gram(problem, 2.0)
-        return ProxFactor(weight, jnp.linalg.inv(_shift(system, shift)), None)
+        return ProxFactor(weight, _inverse(_shift(system, shift)), None)
     if problem.loss.curvature is not None:
         lipschitz = jnp.linalg.eigvalsh(_gram(problem, problem.loss.curvature))[:, -1] + weight
         return ProxFactor(weight, None, lipschitz)
@@ -52,7 +52,7 @@ def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
     residual = jnp.abs(problem.predictions(fit) - problem.targets)
     scale = 1 / (jnp.sum(problem.weights * residual, axis=1) + jnp.finfo(problem.dtype).tiny)
     system = _shift(scale[:, None, None] * gram, weight + _split_penalty(problem, scale))
-    return ProxFactor(weight, jnp.linalg.inv(system), scale)
+    return ProxFactor(weight, _inverse(system), scale)
 
 
 def prox(
@@ -132,6 +132,12 @@ def _scaled_features(problem: Problem) -> Array:
 
 def _shift(matrices: Array, shift: Array) -> Array:
     return matrices + shift[:, None, None] * jnp.eye(matrices.shape[-1], dtype=matrices.dtype)[None]
+
+
+def _inverse(matrices: Array) -> Array:
+    """Of symmetric positive definite ``[K, D, D]``."""
+    identity = jnp.broadcast_to(jnp.eye(matrices.shape[-1], dtype=matrices.dtype), matrices.shape)
+    return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrices), True), identity)
 
 
 def _ridge(problem: Problem) -> Array:

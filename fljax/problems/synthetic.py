@@ -65,7 +65,9 @@ def linear(
     features = jax.random.normal(k_features, (clients, longest, dim), dtype) * real[..., None]
     parameter = jax.random.normal(k_parameter, (dim,), dtype)
     noise = jax.random.normal(k_noise, (clients, longest), dtype)
-    clean = jnp.einsum("knp,p->kn", features, parameter, precision=jax.lax.Precision.HIGHEST)
+    # One row of parameters a client: batched products of many small matrices are XLA's fast path.
+    rows = jnp.broadcast_to(parameter[None], (clients, dim))
+    clean = jnp.einsum("knp,kp->kn", features, rows, precision=jax.lax.Precision.HIGHEST)
     targets = (clean + jnp.sqrt(jnp.asarray(noise_variance, dtype)) * noise) * real
     return Problem(features, targets, loss, regulariser, strength, weights)
 

@@ -45,7 +45,7 @@ def simulation(loss, rho=None, penalty=PENALTY, decay=0.9, initial=0.5, schedule
 
 @functools.cache
 def best(loss):
-    return fl.problems.optimum(simulation(loss).problem)
+    return jnp.asarray(Reference(simulation(loss)).optimum())
 
 
 @functools.cache
@@ -65,7 +65,7 @@ def full_size(loss, rounds):
         algorithm=fl.algorithms.ZCDPNFL(1.0, fl.schedules.PowerDecay(0.5)),
     )
     record = theory.transcript(setup, jax.random.key(0), rounds)
-    return setup, record, np.asarray(fl.problems.optimum(setup.problem))
+    return setup, record, jnp.asarray(Reference(setup).optimum())
 
 
 # --------------------------------------------------------------------------- independent NumPy
@@ -106,6 +106,22 @@ class Reference:
         pull = np.sign(misfit) if self.absolute else 2 * misfit
         slope = self.x[k].T @ pull / self.samples
         return slope + self.share * (self.l1 * np.sign(w) + 2 * self.l2 * w)
+
+    def optimum(self):
+        """The centralised solution, by linear programming or proximal gradient descent."""
+        rows, targets = self.x.reshape(-1, self.x.shape[2]), self.y.ravel()
+        dim = rows.shape[1]
+        if self.absolute:
+            # The dual, max y'd over X'd = 0 and |d| <= 1, has dim constraints; w are their prices.
+            dual = scipy.optimize.linprog(-targets, A_eq=rows.T, b_eq=np.zeros(dim), bounds=(-1, 1))
+            return -dual.eqlin.marginals
+        gram, moment = 2 * rows.T @ rows / self.samples, 2 * rows.T @ targets / self.samples
+        l1, l2 = (self.share * self.clients * each for each in (self.l1, self.l2))
+        step, w = 1 / (np.linalg.norm(gram, 2) + 2 * l2), np.zeros(dim)
+        for _ in range(2000):
+            w = w - step * (gram @ w - moment + 2 * l2 * w)
+            w = np.sign(w) * np.maximum(np.abs(w) - step * l1, 0)
+        return w
 
     def primal(self, k, heard, dual, n):
         total = heard[k] / self.eta(n) - dual[k] - self.subgradient(k, heard[k])
@@ -232,7 +248,6 @@ def test_transcript_is_the_run():
         run = fl.run(setup, ROUNDS, jax.random.key(7))
     np.testing.assert_array_equal(record.model[-1], run.model)
     assert not np.any(record.heard[0])
-    # One bit of another key would do; the noise is really drawn, and differs between rounds.
     assert np.all(np.std(record.noise[1:], axis=(1, 2)) > 0)
 
 
@@ -268,7 +283,7 @@ def test_transcripts_of_other_algorithms():
     assert record.heard.shape == (6, CLIENTS, DIM)
     with pytest.raises(TypeError, match="this is the theory of"):
         theory.dual_residual(subgradient, record)
-    star = fl.Simulation(problem=setup.problem, algorithm=fl.algorithms.ConventionalFL())
+    star = fl.Simulation(problem=setup.problem, algorithm=fl.algorithms.ConventionalFL(0.1))
     with pytest.raises(TypeError, match="no messages"):
         theory.transcript(star, 0, 5)
     with pytest.raises(ValueError, match="noise must be"):
@@ -333,7 +348,7 @@ def test_printed_identity_is_off_by_the_noise(loss):
     assert np.abs(printed).max() > 0.1
     signless = Reference(setup).signless
     close(printed, np.einsum("kl,nld->nkd", -signless, np.asarray(record.noise[1:])))
-    quiet = theory.transcript(simulation(loss), 0, 20)
+    quiet = theory.transcript(simulation(loss), jax.random.key(0), 20)
     close(theory.combined_residual(simulation(loss), quiet, as_printed=True), 0)
 
 
@@ -493,13 +508,14 @@ def test_theorem_two_in_the_arrangement_of_the_thesis(loss):
     close(result.bound, thesis_right_side(setup, record, np.asarray(best(loss)), printed=False))
 
 
-@pytest.mark.parametrize("loss", ["elastic net", "ridge"])
+@each_loss
 def test_theorem_two_as_printed_is_below_the_gap(loss):
     setup = simulation(loss)
     record = theory.transcript(setup, 0, ROUNDS)
     result = theory.theorem_two_bound(setup, record, best(loss))
     printed = thesis_right_side(setup, record, np.asarray(best(loss)), printed=True)
-    assert printed < 0 < result.gap <= result.bound
+    assert printed < 0.8 * result.gap < result.gap <= result.bound
+    assert loss == "lad" or printed < 0
 
 
 def test_unknown_noise_term_is_refused():
@@ -515,11 +531,12 @@ def test_unknown_noise_term_is_refused():
 def test_noiseless_runs_converge_to_the_centralised_optimum(loss, level):
     setup, record, optimum = full_size(loss, 1000)
     assert not np.any(record.noise)
-    distance = np.sum((record.model - optimum) ** 2, axis=(1, 2)) / np.sum(optimum**2)
+    models, optimum = np.asarray(record.model), np.asarray(optimum)
+    distance = np.sum((models - optimum) ** 2, axis=(1, 2)) / np.sum(optimum**2)
     assert distance[0] == pytest.approx(50)
     assert distance[200] < level
     root = theory.operators(setup.network).root
-    disagreement = np.linalg.norm(np.einsum("kl,nld->nkd", root, record.model), axis=(1, 2))
+    disagreement = np.linalg.norm(np.einsum("kl,nld->nkd", root, models), axis=(1, 2))
     assert disagreement[:20].max() > 0.1
     assert disagreement[-1] < (2e-2 if loss == "lad" else 1e-8)
 
@@ -530,12 +547,13 @@ def test_ergodic_average_has_the_rate_of_theorem_four(loss):
     gap = theory.ergodic_gap(setup, record, optimum)
     assert np.all(gap > 0)
     assert theory.convergence_rate(gap) < -1
-    scaled = gap * np.arange(1, 1001)
+    scaled = gap * np.arange(1.0, 1001.0)
     assert np.all(np.diff(scaled[200:]) <= 0)
 
 
 def test_gap_of_the_average_itself_may_be_negative():
-    setup, record, optimum = full_size("ridge", 1000)
+    setup, optimum = simulation("ridge", penalty=1.0), best("ridge")
+    record = theory.transcript(setup, jax.random.key(0), 1000)
     raw = theory.ergodic_gap(setup, record, optimum, consensual=False)
     feasible = theory.ergodic_gap(setup, record, optimum)
     assert raw[-1] < -1e-5  # line 693 has it positive
@@ -544,8 +562,8 @@ def test_gap_of_the_average_itself_may_be_negative():
     close(at_once, raw[record.horizon - 1])
 
 
-@settings(max_examples=25, deadline=None)
-@given(power=st.floats(-3, 3), scale=st.floats(1e-3, 1e3), first=st.integers(1, 30))
+@settings(max_examples=15, deadline=None)
+@given(power=st.floats(-3, 3), scale=st.floats(1e-3, 1e3), first=st.sampled_from([1, 30]))
 def test_rate_of_a_power_is_its_exponent(power, scale, first):
     gap = scale * jnp.arange(1.0, 41.0) ** power
     close(theory.convergence_rate(gap, first), power, atol=1e-8)
@@ -582,6 +600,7 @@ class Power:
 
 
 @pytest.mark.parametrize(("exponent", "outcome"), [(2.0, "diverges"), (-2.0, "stalls")])
+@pytest.mark.filterwarnings("ignore:overflow")
 def test_assumptions_three_and_four_alone_do_not_make_it_converge(exponent, outcome):
     # n^2 is the literal Assumption 4 (sum of 1/eta finite), n^-2 satisfies Assumption 3.
     setup, _, optimum = full_size("ridge", 1000)
@@ -590,9 +609,10 @@ def test_assumptions_three_and_four_alone_do_not_make_it_converge(exponent, outc
         network=setup.network,
         algorithm=fl.algorithms.ZCDPNFL(1.0, Power(exponent)),
     )
-    model = theory.transcript(literal, 0, 1000).model[-1]
-    error = np.sum((model - optimum) ** 2) / np.sum(optimum**2)
-    assert not error < 1e6 if outcome == "diverges" else 0.1 < error < 50
+    model = np.asarray(theory.transcript(literal, jax.random.key(0), 1000).model[-1])
+    optimum = np.asarray(optimum)
+    error = np.linalg.norm(model - optimum) / np.linalg.norm(optimum)
+    assert not error < 1e3 if outcome == "diverges" else 0.3 < error < 7
 
 
 # --------------------------------------------------------------------------- trade-off
@@ -646,8 +666,9 @@ def test_trade_off_covers_the_printed_noise_term(schedule):
     assert np.mean(terms) < bound * ROUNDS / (ROUNDS - 1) < 3 * np.mean(terms)
 
 
-@each_loss
-def test_more_privacy_costs_accuracy_in_simulation(loss):
+def test_more_privacy_costs_accuracy_in_simulation():
+    loss = "lad"
+
     @jax.jit
     def mean_gap(setup, keys):
         def one(key):

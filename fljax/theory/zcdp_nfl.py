@@ -1,0 +1,671 @@
+r"""The theory of private networked ADMM (Gauthier 2024, section 3.3), evaluated along runs.
+
+The thesis stacks all models into a vector of length :math:`KP` and all operators into Kronecker
+products with :math:`I_P`; here models stay ``[K, D]`` and an operator is the ``[K, K]`` matrix that
+acts on their rows, which is the same map. With :math:`W,\widetilde W,\Xi` the stacks of
+:math:`w_k,\tilde w_k,\xi_k`, inner products and norms are Frobenius, and
+:math:`\langle x,y\rangle_L=\langle x,Ly\rangle`.
+
+Several statements of section 3.3 cannot be taken literally. What is computed here is the version
+that follows from the algorithm by convexity alone; each function says what it repairs and, where
+that is instructive, computes the printed form too. Line numbers are those of the thesis's text.
+
+Shapes: ``K`` clients, ``D`` parameters, ``R`` rounds of a transcript, ``T = R - 1`` the horizon
+that it can judge (an inequality about round ``n`` looks at round ``n + 1``).
+"""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import Precision
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax.algorithms import ZCDPNFL
+from fljax.channel import Channel
+from fljax.graphs import Graph
+from fljax.privacy import ZCDP
+from fljax.problems import Problem
+from fljax.simulation import PRNG, Simulation, noise_plan, prepare
+
+# --------------------------------------------------------------------------- operators
+
+
+class Operators(NamedTuple):
+    """The network operators of the analysis, as matrices that act on the rows of a stack."""
+
+    signless: Array  # [K, K]  L_+ = diag(d) + A
+    laplacian: Array  # [K, K]  L_- = diag(d) - A
+    degree: Array  # [K, K]  M = (L_+ + L_-) / 2 = diag(d)
+    root: Array  # [K, K]  Q = sqrt(L_- / 2), symmetric positive semidefinite
+    phi_min: Array  # []  smallest non-zero singular value of L_-
+    phi_max: Array  # []  largest singular value of L_-
+    phi_max_signless: Array  # []  largest singular value of L_+
+
+
+def operators(network: Graph) -> Operators:
+    r"""The matrices of section 3.3.3 (lines 624-664) of a graph.
+
+    The null space of :math:`L_-\otimes I_P` is that of :math:`Q\otimes I_P`: all stacks with equal
+    rows, of dimension :math:`P` and not one as printed (line 659). :math:`L_+` is singular exactly
+    if the graph is bipartite.
+
+    Example:
+      >>> import fljax as fl
+      >>> of = operators(fl.graphs.complete(4))
+      >>> round(float(of.phi_min), 4), round(float(of.phi_max_signless), 4)
+      (4.0, 6.0)
+    """
+    laplacian, signless = network.laplacian_matrix(), network.signless_laplacian_matrix()
+    values, vectors = jnp.linalg.eigh(laplacian)
+    # An eigenvalue that should be zero is of the order of rounding and its root is not small.
+    present = values > 4 * network.nodes * jnp.finfo(values.dtype).eps * values[-1]
+    root = jnp.sqrt(jnp.where(present, values, 0) / 2)
+    return Operators(
+        signless=signless,
+        laplacian=laplacian,
+        degree=(signless + laplacian) / 2,
+        root=jnp.matmul(vectors * root[None, :], vectors.T, precision=Precision.HIGHEST),
+        phi_min=jnp.min(jnp.where(present, values, jnp.inf)),
+        phi_max=values[-1],
+        phi_max_signless=jnp.linalg.eigvalsh(signless)[-1],
+    )
+
+
+class Arcs(NamedTuple):
+    """Who is at the ends of every directed arc; each undirected edge is two arcs."""
+
+    source: Array  # [2E, K]  A_1
+    target: Array  # [2E, K]  A_2
+
+    @property
+    def plus(self) -> Float[Array, "clients arcs"]:
+        r""":math:`H_+=A_1^\top+A_2^\top`, so :math:`L_+=\tfrac12H_+H_+^\top`."""
+        return self.source.T + self.target.T
+
+    @property
+    def minus(self) -> Float[Array, "clients arcs"]:
+        r""":math:`H_-=A_1^\top-A_2^\top`, so :math:`L_-=\tfrac12H_-H_-^\top`."""
+        return self.source.T - self.target.T
+
+
+def arcs(network: Graph) -> Arcs:
+    """The arc matrices of line 624 (concrete graphs only); a weight enters by its square root."""
+    low, high = network.edges.T
+    root = np.sqrt(np.concatenate([network.edge_weights()] * 2))
+    rows = np.arange(len(root))
+    ends = np.zeros((2, len(root), network.nodes), root.dtype)
+    ends[0, rows, np.concatenate([low, high])] = root
+    ends[1, rows, np.concatenate([high, low])] = root
+    return Arcs(jnp.asarray(ends[0]), jnp.asarray(ends[1]))
+
+
+def noise_constant(operators: Operators, penalty: Array | float, dim: int = 1) -> Float[Array, ""]:
+    r"""What (3.21) multiplies the noise power with.
+
+    .. math:: \alpha_\xi=4\rho P\,\frac{\Phi_{\max}(L_-)^2+\Phi_{\max}(L_+)^2}{\Phi_{\min}(L_-)}
+
+    Args:
+      operators: of the network.
+      penalty: :math:`\rho`.
+      dim: :math:`P`; one leaves it out, as for noise whose whole norm is at hand.
+    """
+    largest = operators.phi_max**2 + operators.phi_max_signless**2
+    return 4 * penalty * dim * largest / operators.phi_min
+
+
+# --------------------------------------------------------------------------- transcripts
+
+
+class Transcript(NamedTuple):
+    """What the clients of a run held and said; rounds 0, 1, ..., R on the first axis.
+
+    An eavesdropper, and the honest but curious neighbour of every client, sees ``heard`` and
+    nothing else (lines 401 and 429). ``model`` and ``noise`` are what privacy must hide.
+    """
+
+    model: Array  # [R+1, K, D]  w_k
+    heard: Array  # [R+1, K, D]  w~_k, the public part
+    dual: Array | None  # [R+1, K, D]  gamma_k; None if the algorithm has no dual
+
+    @property
+    def noise(self) -> Float[Array, "rounds clients dim"]:
+        r""":math:`\xi_k^{(n)}=\tilde w_k^{(n)}-w_k^{(n)}`, zero in round 0."""
+        return self.heard - self.model
+
+    @property
+    def horizon(self) -> int:
+        """``T``, the last round that has a successor."""
+        return self.heard.shape[0] - 2
+
+
+class _Injecting(Channel):
+    """A channel whose perturbation was drawn beforehand."""
+
+    def __init__(self, round: Array, rounds: int, receivers: Array, noise: Array) -> None:
+        super().__init__(jax.random.key(0), round, rounds, receivers, None, None)
+        self._noise = noise
+
+    def send(
+        self, message: Float[Array, "clients dim"], sensitivity: Float[Array, " clients"]
+    ) -> Float[Array, "clients dim"]:
+        return super().send(message, sensitivity) + self._noise
+
+
+def transcript(
+    simulation: Simulation,
+    key: Array | int,
+    rounds: int,
+    noise: Float[Array, "rounds clients dim"] | None = None,
+) -> Transcript:
+    """Run a simulation and keep every round: the same numbers as :func:`fljax.run`, all of them.
+
+    Args:
+      simulation: of an algorithm on a graph whose state holds what was ``heard``.
+      key: of the run's noise, as for :func:`fljax.run`.
+      rounds: ``R >= 1``. To judge a horizon ``T``, record ``T + 1`` rounds.
+      noise: ``[R, K, D]``, added to the messages in place of the privacy mechanism's draws.
+
+    Raises:
+      TypeError: an algorithm that keeps no messages.
+      ValueError: noise of another shape.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=5, samples=10, dim=2),
+      ...     network=fl.graphs.ring(5),
+      ...     algorithm=fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5),
+      ...     privacy=fl.privacy.ZCDP(total_rho=1.0),
+      ... )
+      >>> transcript(simulation, 0, rounds=20).heard.shape
+      (21, 5, 2)
+    """
+    _check.count("rounds", rounds)
+    shape = (rounds, simulation.problem.clients, simulation.problem.dim)
+    if noise is not None and jnp.shape(noise) != shape:
+        raise ValueError(f"noise must be [rounds, clients, dim] = {shape}, got {jnp.shape(noise)}.")
+    if isinstance(key, int | np.integer):
+        key = jax.random.key(int(key), impl=PRNG)
+    return _record(simulation, key, noise, rounds=rounds)
+
+
+def _transcribe(simulation: Simulation, key: Array, noise: Array | None, rounds: int) -> Transcript:
+    algorithm, prepared = simulation.algorithm, prepare(simulation, rounds)
+    start = algorithm.init(prepared.problem, simulation.network)  # pyright: ignore[reportArgumentType]
+    if not hasattr(start, "heard"):
+        raise TypeError(f"{type(algorithm).label} keeps no messages between clients to transcribe.")
+    network = _network(simulation)
+
+    def seen(state) -> Transcript:
+        return Transcript(state.model, state.heard, getattr(state, "dual", None))
+
+    def one_round(state, given):
+        ordinal, injected = given
+        if injected is None:
+            channel = Channel(
+                jax.random.fold_in(key, ordinal),
+                ordinal,
+                rounds,
+                prepared.receivers,
+                simulation.privacy,
+                prepared.plan,
+            )
+        else:
+            channel = _Injecting(ordinal, rounds, prepared.receivers, injected)
+        state, _ = algorithm.step(state, prepared.problem, network, channel, ordinal)
+        return state, seen(state)
+
+    ordinals = jnp.arange(1, rounds + 1, dtype=jnp.int32)
+    _, rest = jax.lax.scan(one_round, start, (ordinals, noise))
+    return jax.tree.map(lambda first, rows: jnp.concatenate([first[None], rows]), seen(start), rest)
+
+
+_record = jax.jit(_transcribe, static_argnames=("rounds",))
+
+
+# --------------------------------------------------------------------------- identities
+
+
+def optimality_residual(
+    simulation: Simulation, transcript: Transcript
+) -> Float[Array, "rounds clients dim"]:
+    r"""What is left of the primal line of (3.17), zero along every run; ``[R, K, D]``.
+
+    .. math:: \hat f'(W^{(n+1)})+\alpha^{(n)}+2\rho MW^{(n+1)}-\rho L_+\widetilde W^{(n)}
+
+    for :math:`n=0,\dots,R-1`, where
+    :math:`\hat f'(W^{(n+1)})=f'(\widetilde W^{(n)})+(W^{(n+1)}-\widetilde W^{(n)})/\eta^{(n+1)}`:
+    the printed factor :math:`2D` (line 650) must be :math:`2D^2=1/\eta`. :math:`\alpha` is the
+    stack of the :math:`\gamma_k`, not :math:`H_-^\top W` (line 659).
+    """
+    algorithm, of = _setting(simulation)
+    slope = _linearised_gradient(simulation, transcript)
+    pull = 2 * _apply(of.degree, transcript.model[1:]) - _apply(of.signless, transcript.heard[:-1])
+    return slope + _dual(transcript)[:-1] + algorithm.penalty * pull
+
+
+def dual_residual(
+    simulation: Simulation, transcript: Transcript
+) -> Float[Array, "rounds clients dim"]:
+    r"""What is left of (3.17)'s dual line, zero along every run; ``[R, K, D]``.
+
+    .. math:: \alpha^{(n+1)}-\alpha^{(n)}-\rho L_-\widetilde W^{(n+1)}
+
+    The third line of (3.16), from which it comes, prints the opposite sign.
+    """
+    algorithm, of = _setting(simulation)
+    ascent = algorithm.penalty * _apply(of.laplacian, transcript.heard[1:])
+    return jnp.diff(_dual(transcript), axis=0) - ascent
+
+
+def combined_residual(
+    simulation: Simulation, transcript: Transcript, as_printed: bool = False
+) -> Float[Array, "rounds clients dim"]:
+    r"""What is left of (3.18), which holds both lines of (3.17) at once; ``[R, K, D]``.
+
+    .. math::
+
+        \hat f'(W^{(n+1)})/\rho+2Qr^{(n+1)}+L_+(\widetilde W^{(n+1)}-\widetilde W^{(n)})
+        -2M\Xi^{(n+1)},\qquad r^{(n)}=\sum_{s=0}^nQ\widetilde W^{(s)}
+
+    is zero along every run that starts at :math:`\alpha^{(0)}=2\rho Qr^{(0)}` (all at zero does).
+    (3.18) prints :math:`W^{(n+1)}`, unperturbed, in the third term and is then wrong by
+    :math:`L_+\Xi^{(n+1)}`; ``as_printed`` gives that residual.
+    """
+    algorithm, of = _setting(simulation)
+    slope = _linearised_gradient(simulation, transcript) / algorithm.penalty
+    now = transcript.model[1:] if as_printed else transcript.heard[1:]
+    consensus = 2 * _apply(of.root, _accumulated(of, transcript)[1:])
+    moved = _apply(of.signless, now - transcript.heard[:-1])
+    return slope + consensus + moved - 2 * _apply(of.degree, transcript.noise[1:])
+
+
+# --------------------------------------------------------------------------- convergence
+
+
+class Sides(NamedTuple):
+    """The two sides of an inequality for every round ``n = 1, ..., T``."""
+
+    left: Array  # [T]
+    right: Array  # [T]
+
+    @property
+    def slack(self) -> Float[Array, " rounds"]:
+        """Right minus left: non-negative where the inequality holds."""
+        return self.right - self.left
+
+
+class _Terms(NamedTuple):
+    """What Lemma II and Theorem II share: ``[T]`` each, the telescoping part aside."""
+
+    disagreement: Array  # -||Q W~n||^2
+    inertia: Array  # -||W~n - W~(n-1)||^2 in L_+/2
+    coupling: Array  # -2 <Q W~n, Q W~(n+1)>
+    momentum: Array  # <W~n - w*, L_+(2 W~n - W~(n-1) - W~(n+1))>
+    proximal: Array  # <W~n - w*, W~n - W(n+1)> / (rho eta)
+    noise: Array  # <W~n - w*, 2M xi(n+1)>
+
+
+def lemma_two(
+    simulation: Simulation,
+    transcript: Transcript,
+    optimum: Float[Array, " dim"],
+    multiplier: Float[Array, "clients dim"] | None = None,
+    as_printed: bool = False,
+) -> Sides:
+    r"""Both sides of Lemma II (3.19), repaired, in every round of one run.
+
+    For any :math:`r` and with :math:`q^{(n)}=(r^{(n)},\widetilde W^{(n)})`, :math:`q^*=(r,w^*)`,
+    :math:`G=\mathrm{diag}(\rho I,\rho L_+/2)`,
+
+    .. math::
+
+        \frac{f(\widetilde W^{(n)})-f(w^*)}\rho&+\langle\widetilde W^{(n)},2Qr\rangle\le
+        \tfrac1\rho\big(\|q^{(n-1)}-q^*\|_G^2-\|q^{(n)}-q^*\|_G^2\big)
+        -\|Q\widetilde W^{(n)}\|^2-\|\widetilde W^{(n)}-\widetilde W^{(n-1)}\|^2_{L_+/2} \\
+        &-2\langle Q\widetilde W^{(n)},Q\widetilde W^{(n+1)}\rangle
+        +\langle\widetilde W^{(n)}-w^*,
+        L_+(2\widetilde W^{(n)}-\widetilde W^{(n-1)}-\widetilde W^{(n+1)})\rangle \\
+        &+\langle\widetilde W^{(n)}-w^*,2M\Xi^{(n+1)}\rangle
+        +\frac1{\rho\eta^{(n+1)}}\langle\widetilde W^{(n)}-w^*,\widetilde W^{(n)}-W^{(n+1)}\rangle
+
+    holds for every realisation of the noise; convexity is all it takes, and the slack is
+    :math:`1/\rho` times what the tangent at :math:`\widetilde W^{(n)}` lies below :math:`f` at
+    :math:`w^*`. Repaired in it:
+
+    * the noise term :math:`\frac{4(\Phi_{\max}(L_-)^2+\Phi_{\max}(L_+)^2)}{\Phi_{\min}(L_-)}
+      \|\Xi^{(n+1)}\|^2` absorbs the inner product by means of
+      :math:`\|Q\,\cdot\|^2\ge\frac{\Phi_{\min}}2\|\cdot\|^2`, which fails on the null space of
+      :math:`L_-` (line 2320), and of Young's inequality without its squares (line 2322); there
+      are runs for which the printed inequality is false. In expectation the inner product is zero
+      and no constant is needed, since :math:`\Xi^{(n+1)}` is independent of the rounds before;
+    * :math:`\hat f'` is taken at :math:`W^{(n+1)}`, as (3.18) has it, not at
+      :math:`\widetilde W^{(n+1)}` (line 2289), so the last term holds :math:`W^{(n+1)}`;
+    * its factor :math:`\frac2\rho D` reads :math:`\frac2\rho D^2=1/(\rho\eta)`.
+
+    Args:
+      simulation: of :class:`~fljax.algorithms.ZCDPNFL`, whose problem does not clip.
+      transcript: of :func:`transcript`, ``R >= 2`` rounds.
+      optimum: :math:`w^*`, from :func:`fljax.problems.optimum`.
+      multiplier: :math:`r`; zero if not given.
+      as_printed: the right-hand side of (3.19) with its noise term and with
+        :math:`\widetilde W^{(n+1)}` in the last term, but :math:`D^2`.
+
+    Raises:
+      TypeError: another algorithm.
+      ValueError: a problem that clips, whose gradients are not subgradients of its objective.
+    """
+    algorithm, of = _setting(simulation)
+    heard = transcript.heard
+    multiplier = jnp.zeros_like(heard[0]) if multiplier is None else multiplier
+    values = _objective(simulation.problem, heard[1:-1]) - _objective(simulation.problem, optimum)
+    left = values / algorithm.penalty
+    left = left + 2 * _dot(heard[1:-1], _apply(of.root, multiplier)[None])
+
+    anchored = _accumulated(of, transcript)[:-1] - multiplier[None]
+    distance = _dot(anchored, anchored) + _energy(of, heard[:-1] - optimum[None, None])
+    terms = _terms(simulation, transcript, optimum, as_printed)
+    return Sides(left, -jnp.diff(distance) + sum(terms))
+
+
+class TheoremTwo(NamedTuple):
+    """Theorem II at horizon ``T``: the gap, and the terms that add up to its bound."""
+
+    gap: Array  # []  f(W^) - f(w*) at the ergodic average; may be negative
+    start: Array  # []  (1/T) ||q(0) - q*||_G^2
+    end: Array  # []  -(1/T) ||q(T) - q*||_G^2
+    disagreement: Array  # []  -(rho/T) sum ||Q W~n||^2
+    inertia: Array  # []  -(rho/T) sum ||W~n - W~(n-1)||^2 in L_+/2
+    coupling: Array  # []  -(rho/T) sum 2 <Q W~n, Q W~(n+1)>
+    momentum: Array  # []  (rho/T) sum <W~n - w*, L_+(2 W~n - W~(n-1) - W~(n+1))>
+    proximal: Array  # []  (1/T) sum <W~n - w*, W~n - W(n+1)> / eta
+    noise: Array  # []  as chosen
+
+    @property
+    def bound(self) -> Float[Array, ""]:
+        """The sum of all terms, an upper bound of ``gap``."""
+        return sum(self[1:], jnp.zeros_like(self.gap))
+
+
+def theorem_two_bound(
+    simulation: Simulation,
+    transcript: Transcript,
+    optimum: Float[Array, " dim"],
+    noise: Literal["realised", "expected", "printed"] = "realised",
+) -> TheoremTwo:
+    r"""Theorem II (3.20), repaired and evaluated on one run of ``T + 1`` rounds.
+
+    :math:`\frac\rho T\sum_{n=1}^T` of Lemma II at :math:`r=0`, which Jensen's inequality turns
+    into a bound of :math:`f(\widehat W^{(T)})-f(w^*)`,
+    :math:`\widehat W^{(T)}=\frac1T\sum_{n=1}^T\widetilde W^{(n)}`. Repaired in it, beside what
+    :func:`lemma_two` repairs:
+
+    * the last norm of (3.20) and (E.2) is that of :math:`L_+/2` (it comes from
+      :math:`\frac1\rho\|q^{(0)}-q^*\|_G^2`), not of :math:`L_-` (lines 691 and 2348), which would
+      be zero at the usual start however far the optimum is. The printed bound can then be
+      false: noiseless ridge regression has runs with a positive gap and a negative bound;
+    * the sum of the momentum terms is left as it is. The thesis sums it by parts, and in that
+      :math:`\frac1T\langle\widetilde W^{(1)},L_+(\widetilde W^{(1)}-\widetilde W^{(0)})\rangle`
+      lacks a factor :math:`\rho`, and
+      :math:`-\frac\rho T\langle\widetilde W^{(T+1)},
+      L_+(\widetilde W^{(T+1)}-\widetilde W^{(T)})\rangle`, whose sign is open, is missing;
+    * the objective is summed at :math:`\widetilde W^{(n)}` as in (E.1), not at
+      :math:`\widetilde W^{(n+1)}` as in (E.2);
+    * ``end`` and ``disagreement``, both non-positive, are kept; the thesis drops them.
+
+    The gap is *not* positive in general, as line 693 has it: :math:`\widehat W` is not consensual
+    and may lie below the constrained optimum. :func:`ergodic_gap` judges the mean model.
+
+    Args:
+      simulation: as for :func:`lemma_two`.
+      transcript: likewise, of ``T + 1`` rounds.
+      optimum: likewise.
+      noise: what stands for the perturbation:
+
+        * ``"realised"``: its inner product in this run; the bound then holds for this run;
+        * ``"expected"``: zero, the mean of the former; the bound holds on average over noise
+          seeds (``vmap`` over keys, mean of ``bound`` against mean of ``gap``);
+        * ``"printed"``: :math:`\frac{\alpha_\xi}{PT}\sum_n\|\Xi^{(n+1)}\|^2` of (E.1), whose
+          mean is at most (3.20)'s term. Also valid on average, being non-negative, only looser.
+
+    Reference:
+      Gauthier 2024, Theorem II (3.20); P2, Appendix E.
+    """
+    _check.choice("noise", noise, ("realised", "expected", "printed"))
+    algorithm, of = _setting(simulation)
+    heard, horizon = transcript.heard, transcript.horizon
+    share = algorithm.penalty / horizon
+    scaled = {
+        name: share * jnp.sum(value)
+        for name, value in _terms(simulation, transcript, optimum)._asdict().items()
+    }
+    if noise == "expected":
+        scaled["noise"] = jnp.zeros_like(scaled["noise"])
+    if noise == "printed":
+        power = jnp.sum(transcript.noise[2:] ** 2)
+        scaled["noise"] = noise_constant(of, algorithm.penalty) / horizon * power
+    sums = _accumulated(of, transcript)
+    average = jnp.mean(heard[1:-1], axis=0)
+
+    def distance(n: int) -> Array:
+        return _dot(sums[n], sums[n]) + _energy(of, heard[n] - optimum[None])
+
+    return TheoremTwo(
+        gap=_objective(simulation.problem, average) - _objective(simulation.problem, optimum),
+        start=share * distance(0),
+        end=-share * distance(horizon),
+        **scaled,
+    )
+
+
+def ergodic_gap(
+    simulation: Simulation,
+    transcript: Transcript,
+    optimum: Float[Array, " dim"],
+    consensual: bool = True,
+) -> Float[Array, " rounds"]:
+    r""":math:`f(\widehat W^{(n)})-f(w^*)` of the averages over rounds ``1..n``; ``[R]``.
+
+    Args:
+      simulation: of any algorithm that :func:`transcript` takes.
+      transcript: of that simulation.
+      optimum: :math:`w^*`.
+      consensual: judge the mean over clients of :math:`\widehat W`, a feasible point, so that the
+        gap is never negative. If false, :math:`\widehat W` itself, as Theorem II has it.
+    """
+    heard = transcript.heard[1:]
+    ordinals = jnp.arange(1, heard.shape[0] + 1, dtype=heard.dtype)[:, None, None]
+    averages = jnp.cumsum(heard, axis=0) / ordinals
+    if consensual:
+        averages = jnp.broadcast_to(jnp.mean(averages, axis=1, keepdims=True), averages.shape)
+    return _objective(simulation.problem, averages) - _objective(simulation.problem, optimum)
+
+
+def convergence_rate(gap: Float[Array, " rounds"], first: int | None = None) -> Float[Array, ""]:
+    r"""The slope of :math:`\log` gap over :math:`\log n` by least squares: -1 for O(1/n).
+
+    Theorem IV claims O(1/n) under an Assumption 4 that contradicts Assumption 3:
+    :math:`\sum_n1/\eta^{(n)}` cannot converge while :math:`\eta^{(n)}\to0`. What the helper is for
+    is steps :math:`\propto n^{-1/2}`, where the rate is observed and not proven (for nonsmooth
+    objectives no subgradient oracle guarantees it).
+
+    Args:
+      gap: ``[R]``, positive, of rounds ``1, ..., R``.
+      first: fit from this round on; by default the second half.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> round(float(convergence_rate(5.0 / jnp.arange(1.0, 101.0))), 3)
+      -1.0
+    """
+    rounds = gap.shape[0]
+    first = rounds // 2 + 1 if first is None else first
+    if not 1 <= first < rounds:
+        raise ValueError(f"first must be in [1, {rounds - 1}] to fit a line, got {first}.")
+    across = jnp.log(jnp.arange(first, rounds + 1, dtype=gap.dtype))
+    up = jnp.log(gap[first - 1 :])
+    centred = across - jnp.mean(across)
+    return jnp.sum(centred * up) / jnp.sum(centred**2)
+
+
+# --------------------------------------------------------------------------- privacy
+
+
+def privacy_accuracy_bound(
+    simulation: Simulation,
+    rounds: int,
+    constant: Array | float = 0.0,
+    as_printed: bool = False,
+) -> Float[Array, ""]:
+    r"""The price of privacy in accuracy, (3.22):
+
+    .. math::
+
+        \mathbb E[f(\widehat W^{(T)})-f(w^*)]\le\frac\alpha T
+        +\frac{\alpha_\xi}T\,\frac{\sum_k\sigma_k^2(1)}{1-\zeta},\qquad
+        \sigma_k^2(1)=\frac{\Delta_k^2(1)}{2\phi_k^{(1)}}
+
+    with :math:`\alpha_\xi` of :func:`noise_constant`. It grows as :math:`\phi^{(1)}` falls and as
+    :math:`\zeta\to1` at fixed :math:`\phi^{(1)}`. Printed as :math:`\sigma^2(0)` and
+    :math:`\Delta(0)`, they are read as those of round 1, the first that sends anything
+    (:math:`\eta^{(0)}` does not exist). The step from (3.20) needs
+    :math:`\sigma_k^2(n+1)\le\zeta\sigma_k^2(n)`, which both schedules of
+    :class:`~fljax.privacy.ZCDP` satisfy if the step size never grows.
+
+    :math:`\alpha` is called a constant in :math:`T` and in the noise (line 725), but gathers terms
+    of the trajectory, which is neither; :func:`theorem_two_bound` gives its value for a run
+    (``T * (bound - noise)``). Where the problem clips, this is a number and not a bound.
+
+    Args:
+      simulation: of :class:`~fljax.algorithms.ZCDPNFL` under :class:`~fljax.privacy.ZCDP`.
+      rounds: :math:`T`, over which the budget is spread.
+      constant: :math:`\alpha`.
+      as_printed: divide the noise term by ``K`` as (3.23) does. That does not follow from (3.22)
+        with equal :math:`\phi_k^{(1)}`, where the sum over clients stays a sum (line 738).
+
+    Raises:
+      TypeError: another privacy notion, or none.
+
+    Reference:
+      Gauthier 2024, (3.21)-(3.23).
+    """
+    algorithm, of = _setting(simulation)
+    privacy = simulation.privacy
+    if not isinstance(privacy, ZCDP):
+        raise TypeError(
+            "the trade-off is between accuracy and a zCDP budget; pass privacy=fljax.privacy.ZCDP, "
+            f"got {type(privacy).__name__}."
+        )
+    _check.count("rounds", rounds)
+    problem, first = simulation.problem, jnp.asarray(1, jnp.int32)
+    sensitivity = algorithm.sensitivity(
+        problem, _network(simulation), first, privacy.gradient_bound
+    )
+    plan = noise_plan(simulation, rounds)
+    scale = privacy.release(plan, sensitivity, first, rounds, problem.dim).scale
+    total = jnp.sum(scale**2) / (1 - privacy.decay)
+    if as_printed:
+        total = total / problem.clients
+    return (constant + noise_constant(of, algorithm.penalty, problem.dim) * total) / rounds
+
+
+# --------------------------------------------------------------------------- shared
+
+
+def _network(simulation: Simulation) -> Graph:
+    assert simulation.network is not None  # Simulation refuses a networked algorithm without one
+    return simulation.network
+
+
+def _setting(simulation: Simulation) -> tuple[ZCDPNFL, Operators]:
+    if not isinstance(simulation.algorithm, ZCDPNFL):
+        raise TypeError(
+            "this is the theory of fljax.algorithms.ZCDPNFL, got a simulation of "
+            f"{type(simulation.algorithm).__name__}."
+        )
+    return simulation.algorithm, operators(_network(simulation))
+
+
+def _dual(transcript: Transcript) -> Array:
+    assert transcript.dual is not None  # every transcript of ZCDPNFL has it
+    return transcript.dual
+
+
+def _apply(matrix: Array, stack: Array) -> Array:
+    """``(matrix kron I_D) stack`` for ``[..., K, D]``."""
+    return jnp.einsum("kl,...ld->...kd", matrix, stack, precision=Precision.HIGHEST)
+
+
+def _dot(one: Array, other: Array) -> Array:
+    """Frobenius inner products of ``[..., K, D]``."""
+    return jnp.sum(one * other, axis=(-2, -1))
+
+
+def _energy(of: Operators, stack: Array) -> Array:
+    r""":math:`\|\cdot\|^2_{L_+/2}`."""
+    return _dot(stack, _apply(of.signless, stack)) / 2
+
+
+def _objective(problem: Problem, models: Array) -> Array:
+    r""":math:`f(W)=\sum_kf_k(w_k)` of ``[..., K, D]``, or of one ``[D]`` for all clients."""
+    if models.ndim == 1:
+        models = jnp.broadcast_to(models, (problem.clients, problem.dim))
+    value = jnp.vectorize(lambda w: jnp.sum(problem.objective(w)), signature="(k,d)->()")
+    return value(models)
+
+
+def _accumulated(of: Operators, transcript: Transcript) -> Array:
+    r""":math:`r^{(n)}=\sum_{s\le n}Q\widetilde W^{(s)}`, ``[R+1, K, D]``."""
+    return jnp.cumsum(_apply(of.root, transcript.heard), axis=0)
+
+
+def _step_sizes(simulation: Simulation, transcript: Transcript) -> Array:
+    r""":math:`\eta^{(n)}` of rounds ``1, ..., R``, ``[R, 1, 1]``."""
+    assert isinstance(simulation.algorithm, ZCDPNFL)
+    ordinals = jnp.arange(1, transcript.heard.shape[0], dtype=jnp.int32)
+    schedule = simulation.algorithm.step_size
+    return jax.vmap(schedule)(ordinals)[:, None, None]  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def _linearised_gradient(simulation: Simulation, transcript: Transcript) -> Array:
+    r""":math:`\hat f'(W^{(n+1)})` for :math:`n=0,\dots,R-1`, ``[R, K, D]``."""
+    heard = transcript.heard[:-1]
+    moved = (transcript.model[1:] - heard) / _step_sizes(simulation, transcript)
+    return jax.vmap(simulation.problem.gradient)(heard) + moved
+
+
+def _terms(
+    simulation: Simulation,
+    transcript: Transcript,
+    optimum: Float[Array, " dim"],
+    as_printed: bool = False,
+) -> _Terms:
+    if simulation.problem.clip is not None:
+        raise ValueError(
+            "clipped gradients are not subgradients of the objective, so convexity says nothing "
+            "about them; use the problem without clip."
+        )
+    algorithm, of = _setting(simulation)
+    before, now, after = transcript.heard[:-2], transcript.heard[1:-1], transcript.heard[2:]
+    noise = transcript.noise[2:]
+    away = now - optimum[None, None]
+    rooted = _apply(of.root, transcript.heard)
+    coupling = -2 * _dot(rooted[1:-1], rooted[2:])
+    disagreement = -_dot(rooted[1:-1], rooted[1:-1])
+    target = after if as_printed else transcript.model[2:]
+    steps = _step_sizes(simulation, transcript)[1:]
+    perturbation = _dot(away, 2 * _apply(of.degree, noise))
+    if as_printed:
+        disagreement = jnp.zeros_like(disagreement)
+        perturbation = noise_constant(of, 1.0) * _dot(noise, noise)
+    return _Terms(
+        disagreement=disagreement,
+        inertia=-_energy(of, now - before),
+        coupling=coupling,
+        momentum=_dot(away, _apply(of.signless, 2 * now - before - after)),
+        proximal=_dot(away, (now - target) / steps) / algorithm.penalty,
+        noise=perturbation,
+    )
