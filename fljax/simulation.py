@@ -239,6 +239,7 @@ def run(
     if not isinstance(simulation, Simulation):
         raise TypeError(f"run takes an fljax.Simulation, got {type(simulation).__name__}.")
     check_rounds(rounds, record_every)
+    jax.eval_shape(lambda: noise_plan(simulation, rounds))  # meets the plan's checks, concretely
     if isinstance(key, int | np.integer):
         key = jax.random.key(int(key), impl=PRNG)
     records, model = _run(simulation, key, rounds, record_every)

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Array
+from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
 from fljax import _check, results
@@ -412,7 +413,8 @@ def _execute(compiled, keys: Array, batches: list[np.ndarray], points, workers: 
     def one(batch: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         return batch, jax.tree.map(np.asarray, compiled(keys[batch], points))
 
-    with ThreadPoolExecutor(workers) as pool:
+    # Small factorisations reach LAPACK, whose own threads would only fight over the cores.
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
         futures: list[Future] = [pool.submit(one, batch) for batch in batches]
         try:
             for future in as_completed(futures):

@@ -34,7 +34,7 @@ from fljax.problems import (
     from_clients,
 )
 from fljax.schedules import Constant, PowerDecay
-from fljax.simulation import _run, prepare, trace
+from fljax.simulation import PRNG, _run, prepare, trace
 from tests.reference import nfl
 
 close = np.testing.assert_allclose
@@ -86,7 +86,7 @@ def make_network(form="dense", nodes=CLIENTS, edges=EDGES):
 #: A small instance of every registered algorithm and a budget it runs under (None: it has none).
 INSTANCES = {
     "zCDP-NFL": (ZCDPNFL(0.9, PowerDecay(0.5)), ZCDP(2.0, 0.9)),
-    "(eps,delta)DP-NFL": (EpsilonDeltaNFL(0.9, PowerDecay(0.5)), ApproximateDP(5.0, 1e-3)),
+    "(eps,delta)DP-NFL": (EpsilonDeltaNFL(0.9, PowerDecay(0.5)), ApproximateDP(4.0, 1e-3, 0.9)),
     "zCDP-grad-NFL": (ZCDPGradNFL(0.05), ZCDP(2.0, 0.9)),
     "ADMM": (NetworkedADMM(0.9), None),
     "P-ADMM": (PADMM(0.9), ZCDP(2.0, 0.9)),
@@ -108,12 +108,18 @@ def simulate(label, problem=None, network=None, private=True, metrics=()):
     )
 
 
+_trace = jax.jit(trace, static_argnums=(2, 3))
+
+
+def key_of(seed):
+    return jax.random.key(seed, impl=PRNG)
+
+
 def trajectory(simulation, rounds=ROUNDS, key=None):
     """``[T, K, D]`` exact models of every round, by the engine itself."""
-    key = jax.random.key(1) if key is None else key
+    key = key_of(1) if key is None else key
     simulation = dataclasses.replace(simulation, metrics=(EXACT,))
-    records, _ = jax.jit(trace, static_argnums=(2, 3))(simulation, key, rounds, 1)
-    return np.asarray(records["exact"])
+    return np.asarray(_trace(simulation, key, rounds, 1)[0]["exact"])
 
 
 class Stepper(NamedTuple):
@@ -129,13 +135,8 @@ class Stepper(NamedTuple):
 
     def __call__(self, state, round, key=None):
         """The next state, its info and the channel's traffic; jitted."""
-        key = jax.random.key(2) if key is None else key
+        key = key_of(2) if key is None else key
         return _step(self.simulation, state, jnp.asarray(round, jnp.int32), key, self.rounds)
-
-
-@jax.jit
-def _ready(simulation):
-    return simulation.problem.prepare()
 
 
 def _one(simulation, state, round, key, rounds):
@@ -160,8 +161,8 @@ _step = jax.jit(_one, static_argnames="rounds")
 def states(simulation, rounds=ROUNDS, key=None):
     stepper = Stepper(simulation, rounds)
     state, found = stepper.start(), []
-    for round in range(1, rounds + 1):
-        state = stepper(state, round, key)[0]
+    for n in range(1, rounds + 1):
+        state = stepper(state, n, key)[0]
         found.append(state)
     return found
 
@@ -269,20 +270,32 @@ def describe(case):
     return f"{type(algorithm).label}-{name}-{type(privacy).__name__}-{form}"
 
 
+CLIPPED = [
+    ("ridge", ZCDPNFL(0.7, ETA), ZCDP(3.0, 0.8, **FIXED), "dense"),
+    ("lad", ZCDPGradNFL(0.05), ApproximateDP(6.0, 1e-3, **FIXED), "padded"),
+    ("logistic", ConventionalFL(0.3, local_steps=2), ZCDP(3.0, **FIXED), "dense"),
+]
+
+
 @pytest.mark.parametrize("case", AGAINST_LOOPS, ids=describe)
-@pytest.mark.parametrize("clip", [None, 0.8])
-def test_models_are_those_of_the_loops(case, clip):
+def test_models_are_those_of_the_loops(case):
+    compare(case, clip=None)
+
+
+@pytest.mark.parametrize("case", CLIPPED, ids=describe)
+def test_clipped_models_are_those_of_the_loops(case):
+    compare(case, clip=0.8)
+
+
+def compare(case, clip):
     name, algorithm, privacy, form = case
-    if clip is not None and (isinstance(algorithm, NetworkedADMM) or privacy is None):
-        pytest.skip("an exact minimiser has no gradient to clip")
-    if clip is not None and form == "padded":
-        pytest.skip("once is enough")
     simulation = fl.Simulation(
         make_problem(name, clip), algorithm, make_network(form), privacy=privacy
     )
-    key = jax.random.key(3, impl="philox4x32")
-    ours = trajectory(simulation, key=key)
-    theirs = reference(algorithm, privacy, make_objective(name, clip), draws_of(key, privacy))
+    key, rounds = key_of(3), 4 if isinstance(algorithm, NetworkedADMM) else ROUNDS
+    draws = draws_of(key, privacy, rounds)
+    ours = trajectory(simulation, rounds, key)
+    theirs = reference(algorithm, privacy, make_objective(name, clip), draws)
     scale = np.abs(theirs).max()
     # an inner solver of a nonsmooth loss converges sublinearly, everything else is arithmetic
     accuracy = 1e-8 if name == "lad" and isinstance(algorithm, NetworkedADMM) else 1e-10
@@ -296,7 +309,7 @@ def test_fewer_samples_than_parameters(algorithm):
     shape = {"sizes": (2, 1, 3, 2, 1), "dim": 6}
     privacy = ZCDP(3.0, 0.8)
     simulation = fl.Simulation(make_problem(**shape), algorithm, make_network(), privacy)
-    key = jax.random.key(4)
+    key = key_of(4)
     draws = draws_of(key, privacy, dim=6)
     theirs = reference(algorithm, privacy, make_objective(**shape), draws)
     close(trajectory(simulation, key=key), theirs, rtol=1e-10, atol=1e-10)
@@ -306,7 +319,7 @@ def test_advanced_composition_against_the_loops():
     privacy = ApproximateDP(5.0, 1e-3, rule="advanced")
     algorithm = EpsilonDeltaNFL(0.7, ETA)
     simulation = fl.Simulation(make_problem(), algorithm, make_network(), privacy)
-    key = jax.random.key(5)
+    key = key_of(5)
     theirs = reference(algorithm, privacy, make_objective(), draws_of(key, privacy))
     close(trajectory(simulation, key=key), theirs, rtol=1e-9, atol=1e-9)
 
@@ -338,16 +351,13 @@ def test_the_loops_primal_step_is_the_minimiser_of_its_definition():
 # Identities and limits -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_duals_sum_to_zero_in_every_round(name):
+@pytest.mark.parametrize("label", ["zCDP-NFL", "(eps,delta)DP-NFL", "ADMM", "P-ADMM"])
+def test_duals_sum_to_zero_in_every_round(label):
     """T10, noise included."""
-    for label in ("zCDP-NFL", "(eps,delta)DP-NFL", "ADMM", "P-ADMM"):
-        if label == "P-ADMM" and name in ("elastic", "lad"):
-            continue
-        for state in states(simulate(label, make_problem(name)), 4):
-            size = float(jnp.abs(state.dual).max())
-            assert size > 1e-3
-            assert float(jnp.abs(jnp.sum(state.dual, axis=0)).max()) < 1e-13 * (1 + size)
+    for state in states(simulate(label)):
+        size = float(jnp.abs(state.dual).max())
+        assert size > 1e-3
+        assert float(jnp.abs(jnp.sum(state.dual, axis=0)).max()) < 1e-13 * (1 + size)
 
 
 def test_p_admm_without_noise_is_admm():
@@ -376,7 +386,7 @@ def test_without_noise_least_absolute_deviation_is_approached():
     models = trajectory(fl.Simulation(problem, ZCDPNFL(1.0, PowerDecay(0.5)), make_network()), 4000)
     error = ((models - best) ** 2).sum((1, 2)) / (best**2).sum()
     assert error[-1] < 1e-3 < error[20]
-    assert error[-1] < 0.1 * error[400]
+    assert error[-1] < 0.5 * error[400] < 0.25 * error[40]
 
 
 def test_federated_averaging_with_one_local_step_is_gradient_descent():
@@ -426,20 +436,20 @@ def test_the_optimum_is_a_fixed_point(label):
     problem, network = make_problem(data=data), make_network()
     stepper = Stepper(simulate(label, problem, network, private=False), ROUNDS)
     start = state = at_optimum(label, problem, network)
-    for round in (1, 2, 3):
-        state = stepper(state, round)[0]
+    for n in (1, 2, 3):
+        state = stepper(state, n)[0]
     for before, after in zip(jax.tree.leaves(start), jax.tree.leaves(state), strict=True):
         close(after, before, atol=1e-12)
 
 
-@pytest.mark.parametrize("form", ["dense", "padded"])
 @pytest.mark.parametrize("label", LABELS)
-def test_relabelling_clients_relabels_the_models(label, form):
+def test_relabelling_clients_relabels_the_models(label):
+    """Between the two forms of the graph, too."""
     order = np.array([3, 0, 4, 1, 2])
     place = np.argsort(order)
     data = make_data()
-    other = make_network(form, edges=[(int(place[a]), int(place[b])) for a, b in EDGES])
-    first = simulate(label, make_problem(data=data), make_network(form), private=False)
+    other = make_network("padded", edges=[(int(place[a]), int(place[b])) for a, b in EDGES])
+    first = simulate(label, make_problem(data=data), private=False)
     second = simulate(label, make_problem(data=tuple(data[k] for k in order)), other, private=False)
     close(trajectory(second), trajectory(first)[:, order], rtol=1e-9, atol=1e-11)
     if label in PRIVATE:
@@ -447,7 +457,7 @@ def test_relabelling_clients_relabels_the_models(label, form):
         algorithm = first.algorithm
         close(
             algorithm.sensitivity(second.problem, other, *at),
-            algorithm.sensitivity(first.problem, make_network(form), *at)[order],
+            algorithm.sensitivity(first.problem, make_network(), *at)[order],
         )
 
 
@@ -479,7 +489,7 @@ def message_change(label, name, algorithm, clip, trials=120):
     """
     rng = np.random.default_rng(7)
     problem, network = make_problem(name, clip), make_network()
-    round = jnp.asarray(2, jnp.int32)
+    now = jnp.asarray(2, jnp.int32)
 
     @jax.jit
     def message(features, targets, heard, dual):
@@ -488,8 +498,8 @@ def message_change(label, name, algorithm, clip, trials=120):
         public = {"heard": heard, "dual": dual, "model": heard[0] if label == "FL" else heard}
         state = state._replace(**{f: v for f, v in public.items() if f in state._fields})
         channel = Listener(jnp.ones(CLIENTS, jnp.int32))
-        algorithm.step(state, changed, network, channel, round)
-        return channel.message, algorithm.sensitivity(changed, network, round, clip)
+        algorithm.step(state, changed, network, channel, now)
+        return channel.message, algorithm.sensitivity(changed, network, now, clip)
 
     ratios = []
     for _ in range(trials):
@@ -535,28 +545,22 @@ def test_one_sample_changes_a_message_by_the_sensitivity_at_most(name, label, al
 @pytest.mark.parametrize(
     "regulariser", [NoRegulariser(), SquaredL2(), L1()], ids=["none", "l2", "l1"]
 )
-@pytest.mark.parametrize("step_size", [0.3, 4.0])
-def test_several_local_steps_change_a_message_by_the_sensitivity_at_most(regulariser, step_size):
+@pytest.mark.parametrize("strength", [0.5, 20.0])
+def test_several_local_steps_change_a_message_by_the_sensitivity_at_most(regulariser, strength):
     """From the second step on, the regulariser too is met at points that depend on the data."""
-    algorithm = ConventionalFL(step_size, local_steps=3)
-    loss, worst = LeastAbsoluteDeviation(), 0.0
-    for sign in (1.0, -1.0):
-        pair = []
-        for target in (10.0, -10.0):  # opposite gradients, of norm one, wherever the model goes
-            X = np.ones((2, 2, 1)) * np.array([1.0, 0.0])[None, :, None]
-            y = np.full((2, 2), target * sign)
-            data = [(X[0], y[0]), (X[1], 0 * y[1])]
-            problem = from_clients(data, loss, regulariser, 2.0).prepare()
-            channel = Listener(jnp.ones(2, jnp.int32))
-            state = algorithm.init(problem, None)
-            algorithm.step(state, problem, None, channel, jnp.asarray(1, jnp.int32))
-            pair.append(channel.message[0])
-        allowed = algorithm.sensitivity(problem, None, jnp.asarray(1, jnp.int32), 1.0)[0]
-        worst = max(worst, float(jnp.linalg.norm(pair[0] - pair[1]) / allowed))
-    assert 0.1 < worst <= 1 + 1e-9
+    algorithm, now = ConventionalFL(0.3, local_steps=2), jnp.asarray(1, jnp.int32)
+    messages = []
+    for target in (100.0, -100.0):  # opposite gradients of norm one, wherever the model goes
+        data = [(np.array([[1.0], [0.0]]), np.array([target, 0.0])), (np.ones((2, 1)), np.ones(2))]
+        problem = from_clients(data, LeastAbsoluteDeviation(), regulariser, strength).prepare()
+        channel = Listener(jnp.ones(2, jnp.int32))
+        algorithm.step(algorithm.init(problem, None), problem, None, channel, now)
+        messages.append(channel.message[0])
+    allowed = float(algorithm.sensitivity(problem, None, now, 1.0)[0])
+    assert 0 < float(jnp.linalg.norm(messages[0] - messages[1])) <= allowed * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("inner_iterations", [1, 400])
+@pytest.mark.parametrize("inner_iterations", [1, 4])
 @pytest.mark.parametrize("previous", ["public", "private"])
 def test_p_admm_message_changes_by_the_sensitivity_at_most(inner_iterations, previous):
     """Logistic, with features in a ball: the assumed bound is then true.
@@ -645,15 +649,20 @@ def test_every_registered_algorithm_is_tested_here():
         assert type(algorithm).__name__ in algorithms.__all__
 
 
+def scaled(node, factor):
+    """Every real number in a configuration times ``factor``, built anew."""
+    if dataclasses.is_dataclass(node):
+        fields = {f.name: scaled(getattr(node, f.name), factor) for f in dataclasses.fields(node)}
+        return dataclasses.replace(node, **fields)
+    real = not isinstance(node, int) and np.issubdtype(np.asarray(node).dtype, np.floating)
+    return float(node) * factor if real else node
+
+
 @quiet
 @pytest.mark.parametrize("label", LABELS)
 def test_new_numbers_do_not_compile_again(label):
     """New key, data, network, penalty, step and budget: one program."""
-
-    def scaled(tree, factor):
-        return jax.tree.map(lambda leaf: leaf * np.asarray(factor, np.asarray(leaf).dtype), tree)
-
-    _run.clear_cache()
+    before, programs = _run._cache_size(), []
     for seed, factor in enumerate((1.0, 1.1, 0.9)):
         simulation = simulate(
             label,
@@ -666,10 +675,9 @@ def test_new_numbers_do_not_compile_again(label):
             algorithm=scaled(simulation.algorithm, factor),
             privacy=scaled(simulation.privacy, factor),
         )
-        fl.run(simulation, 4, key=seed if seed else jax.random.key(9, impl="philox4x32"))
-        assert _run._cache_size() == 1
-    fl.run(simulation, 8, key=0)
-    assert _run._cache_size() == 2  # the counter does count
+        fl.run(simulation, ROUNDS, key=seed if seed else key_of(9))
+        programs.append(_run._cache_size())
+    assert programs[0] == programs[1] == programs[2] > before
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -690,28 +698,25 @@ def test_a_step_keeps_the_state_s_types(label):
 @pytest.mark.parametrize("label", LABELS)
 def test_a_batch_of_keys_is_as_many_runs(label):
     simulation = simulate(label, metrics=(EXACT,))
-    keys = jax.random.split(jax.random.key(10, impl="philox4x32"), 3)
-    batch = jax.jit(jax.vmap(lambda key: trace(simulation, key, 4, 1)[0]["exact"]))(keys)
+    keys = jax.random.split(key_of(10), 3)
+    batch = jax.jit(jax.vmap(lambda key: trace(simulation, key, ROUNDS, 1)[0]["exact"]))(keys)
     for key, models in zip(keys, batch, strict=True):
-        close(models, trajectory(simulation, 4, key), rtol=1e-11, atol=1e-12)
+        close(models, trajectory(simulation, key=key), rtol=1e-10, atol=1e-11)
     if label in PRIVATE:
         assert float(jnp.abs(batch[0] - batch[1]).max()) > 1e-3
 
 
 @pytest.mark.parametrize("label", LABELS)
 def test_step_by_step_is_the_scan(label):
-    """Rounds one at a time give the run's models, and the run returns the last of them."""
-    simulation, key = simulate(label), jax.random.key(11)
-    apart = np.stack([np.broadcast_to(s.model, (CLIENTS, DIM)) for s in states(simulation, 5, key)])
-    whole = trajectory(simulation, 5, key)
-    close(whole, apart, rtol=1e-11, atol=1e-12)
-    with pytest.warns(fl.AssumptionWarning) if label in PRIVATE else contextless():
-        close(fl.run(simulation, 5, key).model, apart[-1], rtol=1e-11, atol=1e-12)
+    simulation, key = simulate(label), key_of(11)
+    apart = [np.broadcast_to(s.model, (CLIENTS, DIM)) for s in states(simulation, key=key)]
+    close(trajectory(simulation, key=key), apart, rtol=1e-10, atol=1e-11)
 
 
-class contextless:  # noqa: N801
-    def __enter__(self): ...
-    def __exit__(self, *_): ...
+def test_a_run_returns_its_last_models():
+    simulation, key = simulate("zCDP-NFL"), key_of(11)
+    with pytest.warns(fl.AssumptionWarning, match="above the assumed bound 1"):
+        close(fl.run(simulation, ROUNDS, key).model, trajectory(simulation, key=key)[-1])
 
 
 @pytest.mark.parametrize("label", PRIVATE)
@@ -728,26 +733,23 @@ def test_clipping_makes_the_assumption_hold(label, recwarn):
 
 
 @quiet
-@pytest.mark.parametrize("form", ["dense", "padded"])
-@pytest.mark.parametrize("label", LABELS)
-def test_traffic_is_counted(label, form):
+@pytest.mark.parametrize(
+    ("label", "form"), [*((label, "dense") for label in LABELS), ("zCDP-NFL", "padded")]
+)
+def test_traffic_and_privacy_are_counted(label, form):
     """``2E`` messages of ``D`` numbers a round on a network, ``2K`` with a server."""
-    found = fl.run(simulate(label, network=make_network(form)), 6, record_every=2)
+    found = fl.run(simulate(label, network=make_network(form)), ROUNDS, record_every=4)
     each = 2 * CLIENTS if label == "FL" else 2 * len(EDGES)
-    assert found.messages.values.tolist() == [2 * each, 4 * each, 6 * each]
-    assert found.scalars.values.tolist() == [2 * each * DIM, 4 * each * DIM, 6 * each * DIM]
-
-
-@quiet
-@pytest.mark.parametrize("label", PRIVATE)
-def test_the_ledger_ends_at_the_budget(label):
-    found = fl.run(simulate(label), ROUNDS)
+    assert found.messages.values.tolist() == [4 * each, 8 * each, 12 * each]
+    assert found.scalars.values.tolist() == [4 * each * DIM, 8 * each * DIM, 12 * each * DIM]
     if label == "(eps,delta)DP-NFL":
-        close(found.privacy_epsilon[-1], 5.0, rtol=1e-12)
-        close(found.privacy_delta[-1], 1e-3, rtol=1e-12)
+        close(found.privacy_epsilon, [4 / 3, 8 / 3, 4], rtol=1e-12)
+        close(found.privacy_delta, [1e-3 / 3, 2e-3 / 3, 1e-3], rtol=1e-12)
+    elif label in PRIVATE:
+        expected = np.cumsum(nfl.zcdp_parameters(2.0, 0.9, ROUNDS))[[3, 7, 11]]
+        close(found.privacy_rho, expected, rtol=1e-12)
     else:
-        close(found.privacy_rho[-1], 2.0, rtol=1e-12)
-        assert float(found.privacy_rho[0]) < 2 / ROUNDS  # the decay saves for the end
+        assert not [name for name in found if name.startswith("privacy")]
 
 
 def test_noise_is_added_to_the_message_not_to_the_model():
@@ -841,6 +843,6 @@ def test_p_admm_takes_every_smooth_loss():
     for loss in (Logistic(), Huber(0.5)):
         problem = from_clients(data, loss, SquaredL2(), 0.3)
         found = fl.run(
-            fl.Simulation(problem, PADMM(1.0), make_network(), metrics="normalized_error"), 100
+            fl.Simulation(problem, PADMM(0.2), make_network(), metrics="normalized_error"), 400
         )
         assert float(found.normalized_error[-1]) < 1e-6

@@ -22,17 +22,17 @@ def _close():
 
 
 def study(values, diverged=None, **attrs):
-    """[method, seed, round] values as a dataset of results."""
+    """[algorithm, seed, round] values as a dataset of results."""
     values = np.asarray(values, float)
     methods, seeds, rounds = values.shape
     lost = np.zeros((methods, seeds), int) if diverged is None else np.asarray(diverged)
     attrs = {"long_name": "normalised error", "units": "1", "decibel": 1} | attrs
     return xr.Dataset(
         {
-            "normalized_error": (("method", "seed", "round"), values, attrs),
-            "diverged": (("method", "seed"), lost),
+            "normalized_error": (("algorithm", "seed", "round"), values, attrs),
+            "diverged": (("algorithm", "seed"), lost),
         },
-        coords={"method": ["one", "two"][:methods], "round": np.arange(1, rounds + 1)},
+        coords={"algorithm": ["one", "two"][:methods], "round": np.arange(1, rounds + 1)},
     )
 
 
@@ -53,7 +53,7 @@ def band(ax, index=0):
 
 def test_the_curve_is_the_decibels_of_the_mean_and_the_band_is_students(pair):
     ax = plotting.learning_curves(pair)
-    values = pair["normalized_error"].sel(method="one").values
+    values = pair["normalized_error"].sel(algorithm="one").values
     mean = values.mean(0)
     half = T_975_3 * values.std(0, ddof=1) / 2 / mean
     np.testing.assert_allclose(ax.lines[0].get_ydata(), 10 * np.log10(mean), rtol=1e-12)
@@ -70,7 +70,7 @@ def test_a_heavy_tailed_band_stays_finite_in_decibels():
 def test_other_metrics_are_linear_with_the_ordinary_interval(pair):
     pair["normalized_error"].attrs |= {"decibel": 0, "units": "m"}
     ax = plotting.learning_curves(pair)
-    values = pair["normalized_error"].sel(method="two").values
+    values = pair["normalized_error"].sel(algorithm="two").values
     half = T_975_3 * values.std(0, ddof=1) / 2
     _, low, high = band(ax, 1)
     np.testing.assert_allclose([low, high], [values.mean(0) - half, values.mean(0) + half])
@@ -89,7 +89,7 @@ def test_diverged_runs_are_left_out_counted_and_shown(pair):
 
 
 def test_a_single_curve_still_says_that_runs_diverged():
-    ax = plotting.learning_curves(study(np.ones((1, 3, 4)), [[0, 2, 0]]).isel(method=0))
+    ax = plotting.learning_curves(study(np.ones((1, 3, 4)), [[0, 2, 0]]).isel(algorithm=0))
     assert "1/3 diverged" in ax.get_legend().get_texts()[0].get_text()
 
 
@@ -122,7 +122,7 @@ def test_trade_off_reads_the_last_round_on_a_logarithmic_axis(pair):
     with pytest.raises(ValueError, match="round 99 was not recorded; the nearest is 6"):
         plotting.trade_off(wide, round=99)
     with pytest.raises(ValueError, match=r"axes \['budget'\].*dataset.sel\(budget="):
-        plotting.learning_curves(wide, hue="method")
+        plotting.learning_curves(wide, hue="algorithm")
 
 
 def test_unknown_names_are_refused_with_the_nearest(pair):

@@ -82,7 +82,7 @@ class NetworkedADMM:
         (:math:`2\lambda/K` for ridge).
         """
         curvature = 2 * self.penalty * network.degree + strong_convexity(problem)
-        return 2 * gradient_bound / (problem.counts * curvature)
+        return 2 * gradient_bound * problem.influence / curvature
 
 
 @algorithm("P-ADMM", reference="ding2019", notions=(ZCDP, ApproximateDP, PureDP))

@@ -77,10 +77,17 @@ class ConventionalFL:
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float
     ) -> Float[Array, " clients"]:
-        r""":math:`2c_1\mu(1/D_k+E-1)` for :math:`E` local steps.
+        r""":math:`2c_1\mu/D_k` for one local step; :math:`\Delta_E` below for :math:`E` of them.
 
-        Only the first step starts from a public point. After it, both trajectories may meet any
-        gradients, each of norm :math:`c_1` at most, for convex losses or not.
+        Only the first step starts from a public point. After it two trajectories may meet any
+        gradients of norm :math:`c_1`, and the regulariser acts on models that already differ:
+        with :math:`R'(w)=aw+s(w)`, the values of :math:`s` at most :math:`b` apart,
+        :math:`\Delta_{e+1}=|1-\mu\tfrac\lambda Ka|\Delta_e+2c_1\mu+\mu\tfrac\lambda Kb`.
         """
-        steps = 1 / problem.counts + (self.local_steps - 1)
-        return 2 * gradient_bound * self.step_size(round) * steps
+        step_size = self.step_size(round)
+        slope, jump = problem.regulariser.growth(problem.dim)
+        share = step_size * problem.strength / problem.clients
+        gap = 2 * gradient_bound * step_size * problem.influence
+        for _ in range(self.local_steps - 1):
+            gap = jnp.abs(1 - share * slope) * gap + 2 * gradient_bound * step_size + share * jump
+        return gap

@@ -65,4 +65,4 @@ class ZCDPGradNFL:
         self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float
     ) -> Float[Array, " clients"]:
         r""":math:`2c_1\alpha^{(n)}/D_k`."""
-        return 2 * gradient_bound * self.step_size(round) / problem.counts
+        return 2 * gradient_bound * problem.influence * self.step_size(round)

@@ -98,7 +98,7 @@ class ZCDPNFL:
         self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float
     ) -> Float[Array, " clients"]:
         r"""Lemma I: :math:`2c_1/\big(D_k(2\rho|\mathcal N_k|+1/\eta^{(n)})\big)`."""
-        return 2 * gradient_bound / (problem.counts * self._curvature(network, round))
+        return 2 * gradient_bound * problem.influence / self._curvature(network, round)
 
     def _curvature(self, network: Graph, round: Array) -> Float[Array, " clients"]:
         return 2 * self.penalty * network.degree + 1 / self.step_size(round)

@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
@@ -37,6 +38,15 @@ class Loss(Protocol):
     def value(self, prediction: Array, target: Array) -> Array: ...
     def derivative(self, prediction: Array, target: Array) -> Array: ...
     def slope_bound(self) -> Array | float: ...
+
+
+def _check_labels(targets: np.ndarray, allowed: np.ndarray, loss: str) -> None:
+    wrong = ~np.isin(targets, allowed)
+    if wrong.any():
+        raise ValueError(
+            f"targets must be labels among {', '.join(f'{a:g}' for a in allowed)} for the {loss} "
+            f"loss, got {targets[wrong].flat[0]:g}; recode them first."
+        )
 
 
 @module
@@ -120,6 +130,9 @@ class Logistic:
     outputs: ClassVar[int] = 1
     curvature: ClassVar[float] = 0.25
 
+    def check_targets(self, targets: np.ndarray) -> None:
+        _check_labels(targets, np.array([-1, 1]), "logistic")
+
     def value(self, prediction: Array, target: Array) -> Array:
         return jax.nn.softplus(-target * prediction)
 
@@ -144,6 +157,9 @@ class Softmax:
     def validate(self) -> None:
         _check.count("classes", self.classes, at_least=2)
 
+    def check_targets(self, targets: np.ndarray) -> None:
+        _check_labels(targets, np.arange(self.classes), "softmax")
+
     @property
     def outputs(self) -> int:
         return self.classes
@@ -166,7 +182,13 @@ class Regulariser(Protocol):
     def value(self, w: Array) -> Array: ...
     def gradient(self, w: Array) -> Array: ...
     def prox(self, point: Array, step: Array) -> Array: ...
-    def quadratic(self) -> Array | float | None: ...
+    def quadratic(self) -> float | None:
+        """The ``q`` for which ``R`` is ``q ||w||^2``, or ``None``."""
+        ...
+
+    def growth(self, dim: int) -> tuple[Array | float, Array | float]:
+        """``(a, b)`` such that ``R'(w) = a w + s(w)`` with any two ``s`` at most ``b`` apart."""
+        ...
 
 
 @module
@@ -185,6 +207,9 @@ class NoRegulariser:
     def quadratic(self) -> float:
         return 0.0
 
+    def growth(self, dim: int) -> tuple[float, float]:
+        return 0.0, 0.0
+
 
 @module
 class L1:
@@ -202,6 +227,9 @@ class L1:
     def quadratic(self) -> None:
         return None
 
+    def growth(self, dim: int) -> tuple[float, float]:
+        return 0.0, 2 * dim**0.5
+
 
 @module
 class SquaredL2:
@@ -218,6 +246,9 @@ class SquaredL2:
 
     def quadratic(self) -> float:
         return 1.0
+
+    def growth(self, dim: int) -> tuple[float, float]:
+        return 2.0, 0.0
 
 
 @module
@@ -248,4 +279,5 @@ class ElasticNet:
     def quadratic(self) -> None:
         return None
 
-
+    def growth(self, dim: int) -> tuple[Array | float, Array | float]:
+        return 2 * self.l2, 2 * self.l1 * dim**0.5

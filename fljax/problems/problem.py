@@ -45,15 +45,13 @@ class Problem:
       strength: :math:`\lambda\ge0`, shared as :math:`\lambda/K` per client.
       weights: ``[K, N]`` non-negative sample weights that sum to one in each row (``1/D_k`` on
         real samples, 0 on padding); by default every sample is real.
-      counts: ``[K]`` numbers of samples :math:`D_k`, which sensitivities need; by default
-        the number of positive weights in each row.
       clip: if given, every *per-sample* loss gradient is scaled down to at most this Euclidean
         norm before it is averaged. This makes a bounded-gradient assumption true.
       statistics: filled by :meth:`prepare`.
 
     Raises:
-      ValueError: mismatched shapes, NaN or infinite data, an empty client, fewer than two
-        clients are *not* refused here (a pooled problem has one) but by networks.
+      ValueError: mismatched shapes, NaN or infinite data, labels that the loss does not know, an
+        empty client, a negative strength, a clip that is not positive.
     """
 
     features: Float[Array, "clients samples features"]
@@ -62,16 +60,17 @@ class Problem:
     regulariser: Regulariser = NoRegulariser()  # noqa: RUF009 (immutable)
     strength: Float[Array, ""] | float = 1.0
     weights: Float[Array, "clients samples"] | None = None
-    counts: Float[Array, " clients"] | None = None
     clip: Float[Array, ""] | float | None = None
     statistics: Statistics | None = None
 
     def validate(self) -> None:
-        for name in ("features", "targets", "weights", "counts"):
+        for name in ("features", "targets", "weights"):
             value = getattr(self, name)
             if isinstance(value, list | tuple):
                 value = np.asarray(value)
-            if isinstance(value, np.ndarray):
+            if isinstance(value, np.ndarray) or (
+                isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jnp.floating)
+            ):
                 value = value.astype(float_dtype())
             object.__setattr__(self, name, value)
         shape = jnp.shape(self.features)
@@ -104,11 +103,6 @@ class Problem:
                         "weights must sum to one over each client's samples (1/D_k on each), got "
                         f"sums from {totals.min():g} to {totals.max():g}."
                     )
-        if self.counts is not None and jnp.shape(self.counts) != shape[:1]:
-            raise ValueError(
-                f"counts must be one number a client, shape {shape[:1]}, got "
-                f"{jnp.shape(self.counts)}."
-            )
         _check.finite("features", self.features)
         _check.finite("targets", self.targets)
         _check.nonnegative("strength", self.strength)
@@ -117,9 +111,9 @@ class Problem:
         dtype = jnp.result_type(self.features)
         if self.weights is None:
             object.__setattr__(self, "weights", np.full(shape[:2], 1 / shape[1], dtype))
-        if self.counts is None:
-            real = (self.weights > 0).sum(1)  # pyright: ignore[reportOptionalOperand]
-            object.__setattr__(self, "counts", real.astype(dtype))
+        check_labels = getattr(self.loss, "check_targets", None)
+        if check_labels and _check.is_concrete(self.targets) and _check.is_concrete(self.weights):
+            check_labels(np.asarray(self.targets)[np.asarray(self.weights) > 0])
 
     @property
     def clients(self) -> int:
@@ -133,6 +127,13 @@ class Problem:
     def dim(self) -> int:
         """The number of parameters ``D`` of one client's model."""
         return self.features.shape[2] * self.loss.outputs
+
+    @property
+    def influence(self) -> Float[Array, " clients"]:
+        r"""The heaviest sample's share of each client's mean loss: :math:`1/D_k` when all count
+        alike. One replaced sample moves the mean gradient by at most :math:`2c_1` times it.
+        """
+        return jnp.max(jnp.asarray(self.weights), axis=1)
 
     @property
     def dtype(self) -> Any:
@@ -165,7 +166,6 @@ class Problem:
             features=self.features.reshape(1, clients * samples, features),
             targets=self.targets.reshape(1, clients * samples),
             weights=self.weights.reshape(1, clients * samples) / clients,
-            counts=jnp.sum(self.counts, keepdims=True),
             strength=self.strength / clients,
             clip=None,
             statistics=None,

@@ -98,8 +98,12 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
         once a step is below a few units of rounding.
     """
     pooled = problem.pooled().prepare()
-    factor = factorise(pooled, jnp.zeros(1, problem.dtype))
     start = jnp.zeros((1, problem.dim), problem.dtype)
+    if isinstance(pooled.loss, LeastSquares) and isinstance(pooled.regulariser, NoRegulariser):
+        # The least-norm solution where data leave it open, so no plain inverse.
+        moment = 2 * _weighted_moment(pooled, pooled.targets)[0]
+        return jnp.linalg.pinv(_gram(pooled, 2.0)[0], hermitian=True) @ moment
+    factor = factorise(pooled, jnp.zeros(1, problem.dtype))
     if is_quadratic(pooled):
         return _solve_quadratic(pooled, factor, start)[0]
     tolerance = 4 * jnp.finfo(problem.dtype).eps
@@ -108,11 +112,13 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
     if isinstance(pooled.loss, LeastAbsoluteDeviation) and isinstance(
         pooled.regulariser, NoRegulariser | L1
     ):
-        rows, targets, weights = pooled.features[0], pooled.targets[0], pooled.weights[0]
-        if isinstance(pooled.regulariser, L1):  # |w_i| is one more absolute residual each
-            rows = jnp.concatenate([rows, jnp.eye(problem.dim, dtype=problem.dtype)])
-            targets = jnp.concatenate([targets, jnp.zeros(problem.dim, problem.dtype)])
-            weights = jnp.concatenate([weights, jnp.full(problem.dim, pooled.strength)])
+        # |w_i| is one more absolute residual each; of no weight, it completes a vertex where the
+        # data do not determine one.
+        extra = pooled.strength if isinstance(pooled.regulariser, L1) else 0.0
+        rows = jnp.concatenate([pooled.features[0], jnp.eye(problem.dim, dtype=problem.dtype)])
+        targets = jnp.concatenate([pooled.targets[0], jnp.zeros(problem.dim, problem.dtype)])
+        weights = jnp.full(problem.dim, extra, problem.dtype)
+        weights = jnp.concatenate([pooled.weights[0], weights])
         return _least_absolute_vertex(rows, targets, weights, iterations)
     return _residual_admm(pooled, factor, start, start, iterations, tolerance)[0]
 
@@ -240,17 +246,19 @@ def _least_absolute_vertex(
     """
     dim = rows.shape[1]
     real = weights > 0
-    scale = jnp.sum(weights * jnp.abs(targets)) / jnp.sum(weights)
+    rounding = jnp.finfo(rows.dtype).eps
+    scale = jnp.sum(weights * jnp.abs(targets)) / jnp.sum(weights) + jnp.finfo(rows.dtype).tiny
 
     def reweighted(_, misfit):  # least squares, reweighted: a start a few pivots from the end
         pull = weights / jnp.maximum(misfit, 1e-3 * scale)
         gram = jnp.einsum("np,nq->pq", pull[:, None] * rows, rows, precision=HIGHEST)
+        gram = gram + rounding * jnp.trace(gram) * jnp.eye(dim, dtype=rows.dtype)
         moment = jnp.einsum("np,n->p", rows, pull * targets, precision=HIGHEST)
         return jnp.abs(rows @ jnp.linalg.solve(gram, moment) - targets)
 
     misfit = jax.lax.fori_loop(0, 30, reweighted, jnp.ones_like(targets) * scale)
-    _, active = jax.lax.top_k(-jnp.where(real, misfit, jnp.inf), dim)
-    slack = 1e3 * jnp.finfo(rows.dtype).eps * jnp.max(weights)
+    active = _independent_rows(rows, jnp.where(real, misfit, jnp.finfo(rows.dtype).max))
+    slack = 1e3 * rounding * jnp.max(weights)
 
     def solve(active):
         return jnp.linalg.solve(rows[active], targets[active])
@@ -268,7 +276,7 @@ def _least_absolute_vertex(
         leaving = jnp.argmax(jnp.abs(over))
         edge = jnp.linalg.solve(rows[active], jax.nn.one_hot(leaving, dim, dtype=rows.dtype))
         rate = jnp.sign(over[leaving]) * (rows @ edge)
-        clear = jnp.abs(rate) > jnp.sqrt(jnp.finfo(rows.dtype).eps) * jnp.max(jnp.abs(rate))
+        clear = jnp.abs(rate) > jnp.sqrt(rounding) * jnp.max(jnp.abs(rate))
         crossing = jnp.where(real & clear, -residual / rate, jnp.inf)
         crossing = jnp.where(crossing >= 0, crossing, -jnp.inf).at[active].set(-jnp.inf)
         order = jnp.argsort(crossing)
@@ -284,6 +292,24 @@ def _least_absolute_vertex(
         return (count < pivots) & jnp.any(jnp.abs(over) > slack)
 
     return solve(jax.lax.while_loop(improvable, pivot, (0, active, *excess(active)))[1])
+
+
+def _independent_rows(rows: Float[Array, "samples dim"], cost: Array) -> Array:
+    """Positions of ``dim`` linearly independent rows, cheap ones first (greedy elimination)."""
+    size = jnp.sqrt(jnp.sum(rows**2, axis=1))
+    tolerance = jnp.sqrt(jnp.finfo(rows.dtype).eps)
+
+    def choose(i, carry):
+        left, chosen = carry
+        length = jnp.sqrt(jnp.sum(left**2, axis=1))
+        free = length > tolerance * size
+        pick = jnp.argmin(jnp.where(free, cost, jnp.inf))
+        unit = left[pick] / length[pick]
+        left = left - (left @ unit)[:, None] * unit[None]
+        return left.at[pick].set(0), chosen.at[i].set(pick.astype(chosen.dtype))
+
+    dim = rows.shape[1]
+    return jax.lax.fori_loop(0, dim, choose, (rows, jnp.zeros(dim, jnp.int32)))[1]
 
 
 def strong_convexity(problem: Problem) -> Array:

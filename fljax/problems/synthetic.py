@@ -140,7 +140,7 @@ def logistic(
 ) -> Problem:
     r"""Labels :math:`\pm1` drawn from the logistic model of a standard normal parameter."""
     k_linear, k_label = jax.random.split(key)
-    base = linear(k_linear, clients, samples, dim, Logistic(), noise_variance=0.0)
+    base = linear(k_linear, clients, samples, dim, LeastSquares(), noise_variance=0.0)
     uniform = jax.random.uniform(k_label, base.targets.shape, base.dtype)
     labels = jnp.where(uniform < jax.nn.sigmoid(base.targets), 1.0, -1.0).astype(base.dtype)
     return Problem(base.features, labels, Logistic(), regulariser, strength, base.weights)

@@ -1,0 +1,1 @@
+"""The literature, executable: published figures, their settings and their claims as code."""

@@ -1,0 +1,62 @@
+"""Gauthier 2024, figure 3.1: elastic net (lines 754-758; P2 figure 1)."""
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure as Picture
+
+from experiments import gauthier_chapter3 as ch3
+from experiments.figure import Claim, Effort, Figure, Studies
+from fljax import plotting
+
+LINE = "line 758"
+
+
+def study(effort: Effort) -> Studies:
+    budgets = effort.thin(ch3.BUDGETS.value)
+    return ch3.nonsmooth_contest("elastic net", ch3.STEP.value, budgets, effort)
+
+
+def plot(studies: Studies) -> Picture:
+    a, b = studies["a"], studies["b"]
+    picture, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2))
+    plotting.learning_curves(ch3.drawn(a), ax=left)
+    left.set_title(f"(a) learning curves, ε = {ch3.CURVE_BUDGET.value:g}, δ = {ch3.DELTA.value:g}")
+    plotting.trade_off(ch3.drawn(b), ax=right, legend=False)
+    right.set_title(f"(b) after {ch3.ROUNDS.value} iterations")
+    picture.suptitle("Elastic net — " + ch3.honest_subtitle(a, b), fontsize=10)
+    return picture
+
+
+FIGURE = Figure(
+    name="gauthier-3.1",
+    title="Private networked learning of an elastic net",
+    source="Gauthier 2024, figure 3.1 (P2, figure 1)",
+    caption=ch3.caption_of_nominal("squared loss, λ1‖w‖₁ + λ2‖w‖²"),
+    study=study,
+    plot=plot,
+    claims=[
+        *ch3.accuracy_claims(LINE),
+        Claim(
+            "beats-approximate-dp-everywhere",
+            "zCDP is more accurate than (ε,δ)-DP at every total privacy loss",
+            LINE,
+            ch3.beats("b", ch3.UNIFORM, ch3.DYNAMIC),
+            (0, ch3.INFINITE),
+            note=ch3.ACCOUNTING_NOTE,
+        ),
+        Claim(
+            "falls-with-budget",
+            "a larger privacy loss buys accuracy under both kinds of rules",
+            "lines 740, 758",
+            ch3.falls_with_budget(ch3.OURS, ch3.UNIFORM, ch3.DYNAMIC),
+            (0, ch3.INFINITE),
+        ),
+        ch3.vanishing_claim(
+            "b",
+            LINE,
+            "At small budgets a vanishing step shrinks the subgradient method's own noise as fast "
+            "as its progress, and the two meet; at larger ones zCDP-NFL wins.",
+        ),
+    ],
+    settings=(*ch3.COMMON, ch3.STEP, ch3.BUDGETS, ch3.ALLOCATION),
+    tuning=ch3.tuning_table,
+)

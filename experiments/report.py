@@ -1,0 +1,208 @@
+"""Records in words: what the command line prints, and the gallery."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from experiments.figure import Estimate
+
+Record = Mapping[str, Any]
+
+INTRODUCTION = """\
+Written by `python -m experiments report`; do not edit. `python -m experiments run NAME` computes a
+figure again, `python -m experiments check` judges every claim again on the stored results.
+
+A claim holds if the whole 95 % interval (paired bootstrap over seeds) of every case lies in the
+accepted range. dB are 10 log10 of a mean over seeds; positive means that the error of the
+comparator is above that of zCDP-NFL."""
+
+
+def _estimate(case: Record) -> str:
+    value, low, high = (math.nan if case[k] is None else case[k] for k in ("value", "low", "high"))
+    return str(Estimate(value, low, high, case["unit"]))
+
+
+def verdict(claim: Record) -> str:
+    if claim["holds"]:
+        return "holds"
+    return "does not hold" if claim["decided"] else "does not hold (undecided by these seeds)"
+
+
+def claims_lines(claims: Iterable[Record]) -> list[str]:
+    """Each claim with its verdict, then each case's number with its interval."""
+    lines = []
+    for claim in claims:
+        lines.append(f"[{verdict(claim)}] {claim['text']} ({claim['source']})")
+        if claim["condition"]:
+            lines.append(f"    conditional: {claim['condition']}")
+        for name, case in claim["cases"].items():
+            mark = "" if case["holds"] else "  <- fails"
+            lines.append(f"    {name}: {_estimate(case)}, accepted {claim['accepted']}{mark}")
+        if claim["note"]:
+            lines.append(f"    why: {claim['note']}")
+    return lines
+
+
+def tuning_lines(record: Record) -> list[str]:
+    """What was chosen, and why."""
+    lines = []
+    for row in record["tuning"]:
+        if not row["chosen"]:
+            continue
+        if "rule" in row:
+            tried = sum(r["method"] == row["method"] for r in record["tuning"])
+            rule = "early learning curve" if row["rule"] == "early" else "least final error"
+            lines.append(
+                f"{row['method']}: {row['parameter']} = {row['value']:g} of {tried} candidates "
+                f"({rule}, score {row['score']:.3g})"
+            )
+        else:
+            chosen = ", ".join(
+                f"{k} = {row[k]:g}" for k in ("penalty", "step", "decay") if k in row
+            )
+            lines.append(
+                f"{row['objective']}, ε = {row['budget']:g}, {row['method']}: {chosen} "
+                f"(error {row['final_error']:.3g})"
+            )
+    return lines
+
+
+def privacy_lines(record: Record) -> list[str]:
+    """What every method spent at every budget, without repeating panels of the same runs."""
+    lines = []
+    for (method, bound), rows in _privacy_by_method(record).items():
+        parts = [f"zCDP {_slashes(rows, 'rho')}"]
+        if rows[0]["epsilon_composed"] is not None:
+            parts.append(f"ε = {_slashes(rows, 'epsilon_composed')} by composition of its rounds")
+        parts.append(f"ε = {_slashes(rows, 'epsilon_corollary')} by the Corollary")
+        parts.append(f"{_slashes(rows, 'epsilon_tight')} tight (δ = {rows[0]['delta']:g})")
+        norm = max(r["largest_gradient"] for r in rows)
+        held = "held" if all(r["bound_held"] for r in rows) else "BROKEN"
+        parts.append(f"bound c1 = {bound:g} {held}: largest gradient {norm:.4g}")
+        lines.append(f"{method}: {', '.join(parts)}")
+    return lines
+
+
+def _slashes(rows: Sequence[Record], key: str) -> str:
+    """The distinct numbers of a column, in order."""
+    return " / ".join(dict.fromkeys(f"{r[key]:.4g}" for r in rows))
+
+
+def _privacy_by_method(record: Record) -> dict[tuple[str, float], list[Record]]:
+    groups: dict[tuple[str, float], dict[tuple, Record]] = {}
+    for study in record["privacy"].values():
+        for row in study:
+            group = groups.setdefault((row["algorithm"], row["gradient_bound"]), {})
+            group[row["budget"], row.get("penalty", 0.0)] = row
+    return {key: [rows[at] for at in sorted(rows)] for key, rows in groups.items()}
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    def line(cells: Sequence[Any]) -> str:
+        return "| " + " | ".join(str(c).replace("|", "\\|") for c in cells) + " |"
+
+    return [line(head), line(["---"] * len(head)), *map(line, rows)]
+
+
+def _bounds(record: Record) -> str:
+    """One sentence on whether the budgets are guarantees."""
+    rows = [row for group in _privacy_by_method(record).values() for row in group]
+    broken = [r for r in rows if not r["bound_held"]]
+    if not rows:
+        return ""
+    if not broken:
+        return "The assumed gradient bound held in every run: the budgets are guarantees."
+    worst = max(r["largest_gradient"] for r in broken)
+    return (
+        f"**Nominal budgets.** In {len(broken)} of {len(rows)} cases per-sample gradients exceed "
+        f"the assumed bound (up to {worst:.3g}): their ε is not a guarantee."
+    )
+
+
+def _section(record: Record) -> list[str]:
+    seeds, claims = record["effort"]["seeds"], record["claims"]
+    held = sum(c["holds"] for c in claims)
+    lost = sum(a for a, _ in record["diverged"].values())
+    lines = [
+        f"## {record['name']}: {record['title']}",
+        "",
+        f"Source: {record['source']}. **{held} of {len(claims)} claims hold**, {seeds} seeds.",
+        "",
+        f"![{record['title']}]({record['name']}.png)",
+        "",
+        f"{record['caption']} {_bounds(record)}".strip(),
+        "",
+    ]
+    if lost:
+        parts = [f"{a} of {n} in ({name})" for name, (a, n) in record["diverged"].items() if a]
+        lines += [f"Diverged runs, left out of all means: {', '.join(parts)}.", ""]
+    rows = []
+    for claim in claims:
+        text = claim["text"]
+        if claim["condition"]:
+            text += f" *(conditional: {claim['condition']})*"
+        numbers = "<br>".join(
+            f"{name}: {_estimate(case)}{'' if case['holds'] else ' ✗'}"
+            for name, case in claim["cases"].items()
+        )
+        wanted = claim["accepted"] + (f" ({claim['convention']})" if claim["convention"] else "")
+        outcome = f"**{verdict(claim)}**" + (f"<br>{claim['note']}" if claim["note"] else "")
+        rows.append((text, claim["source"], numbers, wanted, outcome))
+    lines += _table(("claim", "source", "measured, 95 % interval", "accepted", "verdict"), rows)
+    lines += ["", "<details><summary>Settings, tuning, privacy, provenance</summary>", ""]
+    rows = [
+        (s["name"], _value(s["value"]), "source" if s["given"] else "chosen", s["why"])
+        for s in record["settings"]
+    ]
+    lines += [*_table(("setting", "value", "from", "where or why"), rows), ""]
+    lines += ["Tuning, on seeds of its own:", "", *(f"- {t}" for t in tuning_lines(record)), ""]
+    lines += ["Privacy spent:", "", *(f"- {p}" for p in privacy_lines(record)), ""]
+    made = record["provenance"]
+    keys = ("fljax", "code", "jax", "numpy", "python", "platform", "dtype", "prng", "created")
+    lines += [
+        "Provenance: "
+        + ", ".join(f"{k} {made[k]}" for k in keys if k in made)
+        + f"; {record['seconds']:g} s. Results: "
+        + ", ".join(f"`{f}`" for f in record["files"])
+        + ".",
+        "",
+        "</details>",
+        "",
+    ]
+    return lines
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_value(v) for v in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def gallery(records: Sequence[Record]) -> str:
+    """The folder's README: every figure, its claims and all that is behind them."""
+    lines = [
+        "# Figures",
+        "",
+        INTRODUCTION,
+        "",
+        *_table(
+            ("figure", "shows", "claims that hold"),
+            [
+                (
+                    f"[{r['name']}](#{_anchor(r)})",
+                    r["title"],
+                    f"{sum(c['holds'] for c in r['claims'])} of {len(r['claims'])}",
+                )
+                for r in records
+            ],
+        ),
+        "",
+    ]
+    for record in records:
+        lines += _section(record)
+    return "\n".join(lines)
+
+
+def _anchor(record: Record) -> str:
+    heading = f"{record['name']}: {record['title']}".lower()
+    return "".join(c for c in heading if c.isalnum() or c in " -").replace(" ", "-")

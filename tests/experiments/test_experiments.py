@@ -1,0 +1,241 @@
+"""The command line end to end on one quick run, and claims that notice broken data."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from experiments import figure as declared
+from experiments import gauthier_chapter3 as ch3
+from experiments.__main__ import MODULES, main
+from experiments.figure import REGISTRY, Claim, Effort, Estimate
+
+NAME = "gauthier-3.1"
+STORED = Path(__file__).parents[2] / "figures"
+NAMES = ["gauthier-3.1", "gauthier-3.2", "gauthier-3.3", "gauthier-3.stress"]
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """One quick run, shared: the only thing here that computes."""
+    folder = tmp_path_factory.mktemp("figures") / "made by run"
+    assert main(["run", NAME, "--quick", "--seeds", "3", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def copy(quick, tmp_path):
+    return shutil.copytree(quick, tmp_path / "copy")
+
+
+def edit(folder, change):
+    path = folder / f"{NAME}.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    change(record)
+    path.write_text(json.dumps(record), encoding="utf-8")
+
+
+def complaint(capsys, *argv):
+    """The one line of a refused request."""
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_list_names_all_figures(capsys):
+    assert main(["list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == NAMES
+
+
+def test_run_stores_everything(quick):
+    assert sorted(p.name for p in quick.iterdir()) == [
+        *(f"{NAME}{end}" for end in ("-a.nc", "-b.nc", "-tuning.nc", ".json", ".png"))
+    ]
+    assert all(0 < p.stat().st_size < 1e6 for p in quick.iterdir())
+    record = declared.read_record(REGISTRY[NAME], quick)
+    assert record["effort"] == {"seeds": 3, "tuning_seeds": 3, "quick": True}
+    assert {c["name"] for c in record["claims"]} == {c.name for c in REGISTRY[NAME].claims}
+    assert sum(row["chosen"] for row in record["tuning"]) == 2
+    assert str(quick) not in json.dumps(record)
+
+
+def test_the_budget_spent_is_the_budget_asked_for(quick):
+    record = declared.read_record(REGISTRY[NAME], quick)
+    for row in record["privacy"]["b"]:
+        if row["algorithm"] in (ch3.OURS, ch3.GRADIENT, ch3.VANISHING):
+            assert row["epsilon_corollary"] == pytest.approx(row["budget"], rel=1e-4)
+            assert row["epsilon_tight"] < row["epsilon_corollary"]
+        if row["algorithm"] in (ch3.UNIFORM, ch3.DYNAMIC):
+            assert row["epsilon_composed"] == pytest.approx(row["budget"], rel=1e-4)
+        assert not row["bound_held"]  # nominal, and said to be
+
+
+def test_check_confirms_what_was_stored(quick, capsys):
+    assert main(["check", NAME, "--out", str(quick)]) == 0
+    assert "all stored verdicts confirmed" in capsys.readouterr().out
+
+
+def test_check_misses_figures_that_were_not_run(quick, capsys):
+    assert main(["check", "--out", str(quick)]) == 1
+    assert "python -m experiments run gauthier-3.2 makes them" in capsys.readouterr().out
+
+
+def test_check_finds_a_tampered_verdict(copy, capsys):
+    edit(copy, lambda r: r["claims"][0].update(holds=not r["claims"][0]["holds"]))
+    assert main(["check", NAME, "--out", str(copy)]) == 1
+    assert "DISAGREES: beats-subgradient: stored verdict" in capsys.readouterr().out
+
+
+def test_check_finds_a_tampered_number_and_a_dropped_claim(copy, capsys):
+    def change(record):
+        next(iter(record["claims"][0]["cases"].values()))["value"] += 0.01
+        del record["claims"][1]
+
+    edit(copy, change)
+    assert main(["check", NAME, "--out", str(copy)]) == 1
+    out = capsys.readouterr().out
+    assert "beats-subgradient: stored numbers differ" in out
+    assert "beats-approximate-dp: not in the stored record" in out
+
+
+def test_check_finds_truncated_results(copy, capsys):
+    path = copy / f"{NAME}-a.nc"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert main(["check", NAME, "--out", str(copy)]) == 1
+    out = capsys.readouterr().out
+    assert "BROKEN" in out
+    assert "not a readable results file" in out
+
+
+@pytest.mark.parametrize("end", ["-b.nc", ".png", ".json"])
+def test_check_finds_missing_files(copy, capsys, end):
+    (copy / f"{NAME}{end}").unlink()
+    assert main(["check", NAME, "--out", str(copy)]) == 1
+    assert f"{NAME}{end}" in capsys.readouterr().out
+
+
+def test_check_refuses_a_garbled_record(copy, capsys):
+    (copy / f"{NAME}.json").write_text("{", encoding="utf-8")
+    assert main(["check", NAME, "--out", str(copy)]) == 1
+    assert "not valid JSON" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not STORED.is_dir(), reason="the stored figures are not in this copy")
+def test_the_figures_of_the_repository_are_confirmed(capsys):
+    assert main(["check", "--out", str(STORED)]) == 0, capsys.readouterr().out
+
+
+def test_report_writes_the_gallery(copy):
+    assert main(["report", "--out", str(copy)]) == 0
+    text = (copy / "README.md").read_text(encoding="utf-8")
+    assert f"]({NAME}.png)" in text
+    for claim in REGISTRY[NAME].claims:
+        assert claim.text in text
+    for setting in REGISTRY[NAME].settings:
+        assert setting.why.replace("|", "\\|") in text
+    assert "Nominal budgets" in text
+
+
+def test_requests_that_cannot_be_served_take_one_line(capsys, tmp_path):
+    assert "unknown figure 'gauthier-3.9'" in complaint(capsys, "run", "gauthier-3.9")
+    assert "unknown figure" in complaint(capsys, "check", "gauthier-3.9")
+    assert "--seeds must be at least 1, got 0" in complaint(capsys, "run", NAME, "--seeds", "0")
+    assert "--seeds must be at least 1, got -3" in complaint(capsys, "run", NAME, "--seeds", "-3")
+    assert "invalid int value: 'many'" in complaint(capsys, "run", NAME, "--seeds", "many")
+    assert "required: command" in complaint(capsys)
+    (tmp_path / "file").write_text("")
+    unwritable = str(tmp_path / "file" / "folder")
+    assert "choose another folder" in complaint(capsys, "run", NAME, "--out", unwritable)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    main(["report", "--out", str(empty)])
+    assert "no results in" in capsys.readouterr().err
+
+
+def swapped(studies, one, other):
+    """The studies with two algorithms' labels exchanged."""
+    names = {one: other, other: one}
+    return {
+        key: study.assign_coords(
+            algorithm=[names.get(a, a) for a in study["algorithm"].values.tolist()]
+        )
+        if "algorithm" in study.dims
+        else study
+        for key, study in studies.items()
+    }
+
+
+def test_claims_fail_when_the_algorithms_are_swapped(quick):
+    figure = REGISTRY[NAME]
+    record = declared.read_record(figure, quick)
+    studies = declared.read_studies(figure, quick, record["files"])
+    claims = {c.name: c for c in figure.claims}
+    for name, other in (
+        ("beats-subgradient", ch3.GRADIENT),
+        ("beats-approximate-dp", ch3.UNIFORM),
+        ("beats-approximate-dp-everywhere", ch3.UNIFORM),
+        ("step-limits-subgradient", ch3.NOISELESS),
+    ):
+        assert claims[name].judge(studies).holds
+        verdict = claims[name].judge(swapped(studies, ch3.OURS, other))
+        assert not verdict.holds
+        assert verdict.decided
+    budgets = studies["b"]["budget"].values[::-1]
+    backwards = studies["b"].assign_coords(budget=budgets)
+    assert not claims["falls-with-budget"].judge(dict(studies, b=backwards)).holds
+    later = studies["a"].copy(deep=True)
+    later["normalized_error"].loc[{"algorithm": ch3.GRADIENT}] *= 4
+    assert not claims["same-start"].judge(dict(studies, a=later)).holds
+
+
+def test_tuning_chooses_by_its_rule():
+    rounds = np.arange(1, 41)
+    target = 50 * 0.8**rounds
+    near, low = target * 1.1, np.where(rounds > 20, 1e-6, 50.0)
+    tuning = xr.Dataset(
+        {"target": ("round", target), "curve": (("candidate", "round"), [near, low, near, low])},
+        coords={
+            "round": rounds,
+            "tuned": ("candidate", ["x", "x", "y", "y"]),
+            "rule": ("candidate", ["early", "early", "final", "final"]),
+            "value": ("candidate", [1.0, 2.0, 3.0, 4.0]),
+        },
+    )
+    assert ch3.chosen(tuning, "x") == 1.0
+    assert ch3.chosen(tuning, "y") == 4.0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "holds", "decided"),
+    [(1, 3, True, True), (-1, 1, False, False), (-3, -1, False, True), (4, 6, False, False)],
+)
+def test_a_claim_holds_only_with_its_whole_interval(low, high, holds, decided):
+    claim = Claim("c", "", "", lambda _: {"x": Estimate((low + high) / 2, low, high)}, (0.0, 5.0))
+    verdict = claim.judge({})
+    assert (verdict.holds, verdict.decided) == (holds, decided)
+
+
+def test_one_seed_decides_nothing():
+    claim = Claim("c", "", "", lambda _: {"x": Estimate(9.0, math.nan, math.nan)}, (0.0, math.inf))
+    verdict = claim.judge({})
+    assert (verdict.holds, verdict.decided) == (False, False)
+
+
+def test_quick_keeps_the_ends():
+    assert Effort(quick=True).thin(range(9)) == [0, 4, 8]
+    assert Effort().thin([1, 2, 3, 4]) == [1, 2, 3, 4]
+
+
+def test_every_module_declares_a_figure_with_reasons():
+    assert len(MODULES) == len(REGISTRY) == 4
+    for figure in REGISTRY.values():
+        assert all(claim.text and claim.source for claim in figure.claims)
+        assert all(len(setting.why) > 5 for setting in figure.settings)
+        assert all(claim.note or not claim.condition for claim in figure.claims)

@@ -1,0 +1,338 @@
+"""Privacy notions and the channel: what is spent, which noise that buys, and what is counted."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import fljax as fl
+from fljax.channel import Channel
+from fljax.privacy import ZCDP, ApproximateDP, PureDP, accounting
+from tests.reference import nfl
+
+close = np.testing.assert_allclose
+ROUNDS, CLIENTS, DIM = 9, 3, 4
+SCALES = np.array([1.0, 0.2, 3.0])  # of the clients' sensitivities
+
+
+def falling(round):
+    """A sensitivity ``[K]`` that changes from round to round, not monotonically."""
+    n = round.astype(float)
+    return jnp.asarray(SCALES) * (1 + 0.5 * jnp.cos(n)) / jnp.sqrt(n)
+
+
+def constant(round):
+    return jnp.asarray(SCALES) + 0 * round.astype(float)
+
+
+def table(sensitivity, rounds=ROUNDS):
+    return np.array([sensitivity(jnp.asarray(n)) for n in range(1, rounds + 1)])
+
+
+@jax.jit
+def _release(notion, sensitivities, round, rows):
+    rounds = len(rows)
+    plan = notion.plan(lambda n: sensitivities[n - 1], rounds)
+    return notion.release(plan, sensitivities[round - 1], round, rounds, DIM)
+
+
+def releases(notion, sensitivity=falling, rounds=ROUNDS):
+    """``scale [T, K]`` and the ledger's entries ``[T, K]``, compiled as in a run."""
+    rows = jnp.asarray(table(sensitivity, rounds))
+    found = [_release(notion, rows, jnp.asarray(n), rows) for n in range(1, rounds + 1)]
+    spent = {name: np.array([r.spent[name] for r in found]) for name in notion.ledger}
+    return np.array([r.scale for r in found]), spent
+
+
+def channel(notion, sensitivity=falling, round=1, rounds=ROUNDS, seed=0, receivers=(2, 1, 5)):
+    plan = None if notion is None else notion.plan(sensitivity, rounds)
+    key = jax.random.key(seed)
+    return Channel(key, jnp.asarray(round), rounds, jnp.asarray(receivers, np.int32), notion, plan)
+
+
+# zCDP ------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    total=st.floats(1e-4, 1e3),
+    decay=st.floats(0.3, 1.0),
+    schedule=st.sampled_from(["privacy", "variance"]),
+)
+def test_zcdp_spends_its_total_exactly(total, decay, schedule):
+    """By its ledger, and by what the noise that it adds is worth (Theorem I)."""
+    scale, spent = releases(ZCDP(total, decay, schedule=schedule))
+    close(spent["rho"].sum(0), total, rtol=1e-12)
+    close((table(falling) ** 2 / (2 * scale**2)).sum(0), total, rtol=1e-12)
+    close(table(falling) ** 2 / (2 * scale**2), spent["rho"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.9, 1.0])
+def test_zcdp_noise_is_that_of_the_formulas(decay):
+    scale, spent = releases(ZCDP(2.0, decay))
+    close(scale, nfl.privacy_schedule(table(falling), 2.0, decay), rtol=1e-12)
+    phi = nfl.zcdp_parameters(2.0, decay, ROUNDS)
+    close(spent["rho"], np.tile(phi[:, None], CLIENTS), rtol=1e-12)
+    close(spent["rho"][1:] / spent["rho"][:-1], 1 / decay, rtol=1e-12)  # line 2279
+    scale, spent = releases(ZCDP(2.0, decay, schedule="variance"))
+    close(scale, nfl.variance_schedule(table(falling), 2.0, decay), rtol=1e-12)
+    close(scale[1:] ** 2 / scale[:-1] ** 2, decay, rtol=1e-12)  # line 586
+
+
+def test_the_two_readings_agree_only_for_a_constant_sensitivity():
+    both = [ZCDP(2.0, 0.8), ZCDP(2.0, 0.8, schedule="variance")]
+    same, other = ([releases(n, s)[0] for n in both] for s in (constant, falling))
+    close(same[0], same[1], rtol=1e-12)
+    assert np.abs(other[0] / other[1] - 1).max() > 0.1
+
+
+@pytest.mark.parametrize("schedule", ["privacy", "variance"])
+def test_zcdp_survives_long_runs_in_float32(schedule):
+    """The first parameter, ``decay ** 2000`` of the last, does not underflow to infinite noise."""
+    with jax.enable_x64(False):
+        notion, rounds = ZCDP(1.0, 0.96, schedule=schedule), 2000
+        row = jnp.ones(1, np.float32)
+        plan = notion.plan(lambda n: row, rounds)
+        found = [notion.release(plan, row, jnp.asarray(n), rounds, 2) for n in (1, 1000, 2000)]
+        scales = np.array([r.scale[0] for r in found])
+    assert scales.dtype == np.float32
+    assert np.all(np.isfinite(scales))
+    close(scales[2], math.sqrt(1 / (2 * 0.04)), rtol=1e-3)  # phi(T) = total (1 - decay)
+
+
+def test_zcdp_from_epsilon_is_the_corollary_inverted():
+    notion = ZCDP.from_epsilon(3.0, 1e-3, decay=0.7, gradient_bound=2.0)
+    rho = float(notion.total_rho)
+    close(rho + 2 * math.sqrt(rho * math.log(1e3)), 3.0, rtol=1e-12)
+    assert float(notion.decay) == 0.7
+    assert float(notion.gradient_bound) == 2.0
+    sharp = accounting.zcdp_epsilon(releases(notion)[1]["rho"].sum(0).max(), 1e-3)
+    close(sharp, 3.0, rtol=1e-12)
+
+
+def test_zcdp_from_initial_starts_there():
+    notion = ZCDP.from_initial(1e-3, 0.9, ROUNDS, schedule="privacy")
+    close(releases(notion)[1]["rho"][0], 1e-3, rtol=1e-12)
+    close(notion.total_rho, sum(1e-3 * 0.9**-n for n in range(ROUNDS)), rtol=1e-12)
+
+
+# Approximate and pure DP -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["uniform", "geometric", "advanced"])
+@pytest.mark.parametrize("calibration", ["classical", "zcdp"])
+def test_approximate_dp_noise_is_that_of_the_formulas(rule, calibration):
+    notion = ApproximateDP(2.0, 1e-3, 0.7, rule=rule, calibration=calibration)
+    expected = nfl.approximate_schedule(table(falling), 2.0, 1e-3, rule, calibration, 0.7)
+    plan = notion.plan(falling, ROUNDS)  # rule "advanced" solves an equation on the host
+    found = [notion.release(plan, falling(n), n, ROUNDS, DIM) for n in jnp.arange(1, ROUNDS + 1)]
+    scale = np.array([r.scale for r in found])
+    close(scale, expected, rtol=1e-9)
+    epsilons, deltas = nfl.approximate_budgets(2.0, 1e-3, ROUNDS, rule, 0.7)
+    close(np.array([r.spent["epsilon"] for r in found])[:, 0], epsilons, rtol=1e-9)
+    close(np.array([r.spent["delta"] for r in found])[:, 0], deltas, rtol=1e-9)
+    rho = np.array([r.spent["rho"] for r in found])
+    close(rho, table(falling) ** 2 / (2 * scale**2), rtol=1e-12)
+    if rule != "advanced":
+        close(epsilons.sum(), 2.0)
+        close(deltas.sum(), 1e-3)
+        compiled, _ = releases(notion)
+        close(compiled, scale, rtol=1e-12)
+
+
+@pytest.mark.parametrize("rule", ["uniform", "geometric", "advanced"])
+def test_approximate_dp_rounds_compose_to_no_more_than_the_total(rule):
+    """The rule's own composition theorem, evaluated by the accountant."""
+    notion = ApproximateDP(2.0, 1e-3, 0.7, rule=rule)
+    epsilons, deltas = (np.asarray(part) for part in notion.plan(falling, ROUNDS))
+    if rule == "advanced":
+        total = accounting.advanced_composition(epsilons[0], deltas[0], ROUNDS, 5e-4)
+    else:
+        total = accounting.basic_composition(epsilons, deltas)
+    close(total, (2.0, 1e-3), rtol=1e-8)
+
+
+def test_geometric_noise_falls_like_zcdp_s():
+    scale, _ = releases(ApproximateDP(2.0, 1e-3, 0.7, rule="geometric"), constant)
+    close(scale[1:] ** 2 / scale[:-1] ** 2, 0.7, rtol=1e-12)
+    scale, _ = releases(PureDP(2.0, 0.7), constant)
+    close(scale[1:] ** 2 / scale[:-1] ** 2, 0.7, rtol=1e-12)
+
+
+@pytest.mark.parametrize("decay", [0.6, 1.0])
+def test_pure_dp_noise_is_that_of_the_formulas(decay):
+    scale, spent = releases(PureDP(2.0, decay))
+    close(scale, nfl.laplace_schedule(table(falling), 2.0, decay, DIM), rtol=1e-12)
+    close(spent["epsilon"].sum(0), 2.0, rtol=1e-12)
+    # every coordinate costs |difference| / scale, and |.|_1 <= sqrt(D) |.|_2
+    close(math.sqrt(DIM) * table(falling) / scale, spent["epsilon"], rtol=1e-12)
+
+
+def simulation(privacy):
+    return fl.Simulation(
+        problem=fl.problems.ridge(jax.random.key(0), 5, 6, 2).clipped(1.0),
+        algorithm=fl.algorithms.EpsilonDeltaNFL(1.0, 0.5),
+        network=fl.graphs.ring(5),
+        privacy=privacy,
+    )
+
+
+def test_the_classical_noise_is_refused_where_it_is_not_proven():
+    message = r"epsilon must be finite and > 0 and < 1, got 1\.2"
+    with pytest.raises(ValueError, match=message):
+        ApproximateDP(12.0, 1e-3).plan(constant, 10)
+    ApproximateDP(9.0, 1e-3).plan(constant, 10)
+    ApproximateDP(12.0, 1e-3, calibration="zcdp").plan(constant, 10)
+    with pytest.raises(ValueError, match="epsilon must be"):  # the last round alone
+        ApproximateDP(4.0, 1e-3, 0.5, rule="geometric").plan(constant, 10)
+
+
+def test_a_run_refuses_unproven_noise():
+    fl.run(simulation(ApproximateDP(9.0, 1e-3)), 10)
+    with pytest.raises(ValueError, match="epsilon must be"):
+        fl.run(simulation(ApproximateDP(12.0, 1e-3)), 10)
+
+
+def test_a_run_takes_advanced_composition():
+    found = fl.run(simulation(ApproximateDP(2.0, 1e-3, rule="advanced")), 10)
+    close(found.privacy_delta[-1], 5e-4, rtol=1e-6)  # the other half is composition's own
+    assert float(found.privacy_epsilon[-1]) > 0
+
+
+# The channel -----------------------------------------------------------------------------------
+
+NOTIONS = {
+    "zcdp": (ZCDP(0.7, 0.8), stats.norm),
+    "variance": (ZCDP(0.7, 0.8, schedule="variance"), stats.norm),
+    "approximate": (ApproximateDP(2.0, 1e-3), stats.norm),
+    "pure": (PureDP(2.0, 0.8), stats.laplace),
+}
+
+
+@pytest.mark.parametrize("name", NOTIONS)
+def test_noise_has_the_stated_law(name):
+    """Kolmogorov-Smirnov at level 1e-4 per client, with the stated scale; clients independent."""
+    notion, law = NOTIONS[name]
+    scale = {
+        "zcdp": nfl.privacy_schedule(table(falling), 0.7, 0.8),
+        "variance": nfl.variance_schedule(table(falling), 0.7, 0.8),
+        "approximate": nfl.approximate_schedule(
+            table(falling), 2.0, 1e-3, "uniform", "classical", 1
+        ),
+        "pure": nfl.laplace_schedule(table(falling), 2.0, 0.8, 20_000),
+    }[name][3]
+    message = jnp.ones((CLIENTS, 20_000)) * jnp.arange(3.0)[:, None]
+    now = jnp.asarray(4)
+    heard = channel(notion, round=4).send(message, falling(now))
+    noise = np.asarray(heard - message) / scale[:, None]
+    for row in noise:
+        assert stats.kstest(row, law.cdf).pvalue > 1e-4
+    bound = stats.norm.isf(1e-5) / math.sqrt(20_000)  # of a correlation of independent rows
+    assert np.abs(np.corrcoef(noise)[np.triu_indices(3, 1)]).max() < bound
+
+
+def test_rounds_and_keys_draw_anew():
+    notion, message = ZCDP(1.0), jnp.zeros((CLIENTS, DIM))
+    heard = [
+        channel(notion, seed=seed).send(message, falling(jnp.asarray(1))) for seed in (0, 0, 1)
+    ]
+    np.testing.assert_array_equal(heard[0], heard[1])
+    assert float(jnp.abs(heard[0] - heard[2]).min()) > 0
+
+
+def test_without_a_notion_messages_arrive_as_they_are():
+    message = jnp.arange(12.0).reshape(CLIENTS, DIM)
+    open_channel = channel(None)
+    np.testing.assert_array_equal(open_channel.send(message, jnp.ones(CLIENTS)), message)
+    assert open_channel.spent == {}
+    assert open_channel.gradient_bound == 0
+    open_channel.send(message, jnp.ones(CLIENTS))  # as often as one likes
+    assert float(channel(ZCDP(1.0, gradient_bound=2.5)).gradient_bound) == 2.5
+
+
+@pytest.mark.parametrize("name", NOTIONS)
+def test_a_second_private_message_is_refused(name):
+    notion = NOTIONS[name][0]
+    private = channel(notion)
+    message, sensitivity = jnp.zeros((CLIENTS, DIM)), falling(jnp.asarray(1))
+    private.send(message, sensitivity)
+    assert set(private.spent) == set(notion.ledger)
+    assert all(value.shape == (CLIENTS,) for value in private.spent.values())
+    with pytest.raises(ValueError, match="second private message in one round"):
+        private.send(message, sensitivity)
+
+
+def test_every_message_is_counted_once_a_receiver():
+    counted = channel(None)
+    counted.send(jnp.zeros((CLIENTS, DIM)), jnp.ones(CLIENTS))
+    assert tuple(map(int, counted.traffic)) == (8, 8 * DIM)
+    counted.publish(jnp.zeros(7))  # to every client
+    assert tuple(map(int, counted.traffic)) == (8 + 3, 8 * DIM + 3 * 7)
+
+
+def test_clients_without_receivers_send_nothing_but_still_pay():
+    private = channel(ZCDP(1.0, 0.9), receivers=(0, 0, 0))
+    private.send(jnp.zeros((CLIENTS, DIM)), falling(jnp.asarray(1)))
+    assert tuple(map(int, private.traffic)) == (0, 0)
+    assert float(private.spent["rho"].min()) > 0
+
+
+def test_budgets_may_be_swept_without_compiling_again():
+    """Numbers are leaves; the schedule's name is structure."""
+    _release.clear_cache()
+    for total in (1.0, 2.0, 5.0):
+        releases(ZCDP(total, 0.9))
+    assert _release._cache_size() == 1
+    releases(ZCDP(1.0, 0.9, schedule="variance"))
+    assert _release._cache_size() == 2
+
+
+# What is refused -------------------------------------------------------------------------------
+
+KINDS = {
+    ZCDP: {"total_rho": 1.0},
+    ApproximateDP: {"epsilon": 1.0, "delta": 1e-3},
+    PureDP: {"epsilon": 1.0},
+}
+POSITIVE, BOTH = "must be finite and > 0", (ApproximateDP, PureDP)
+BAD = [
+    *((ZCDP, "total_rho", value, POSITIVE) for value in (0.0, -1.0, math.inf)),
+    *((kind, "epsilon", value, POSITIVE) for kind in BOTH for value in (0.0, -2.0, math.nan)),
+    *((ApproximateDP, "delta", value, f"{POSITIVE} and < 1") for value in (0.0, 1.0, -0.1)),
+    *((kind, "decay", value, f"{POSITIVE} and <= 1") for kind in KINDS for value in (0.0, 1.1)),
+    *((kind, "gradient_bound", v, f"{POSITIVE}.*clipped") for kind in KINDS for v in (0, math.inf)),
+    (ZCDP, "schedule", "variances", "'variances'.*Did you mean 'variance'"),
+    (ApproximateDP, "rule", "geometrical", "'geometrical'.*Did you mean 'geometric'"),
+    (ApproximateDP, "calibration", "exact", "'exact'; known: classical, zcdp"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "value", "message"), BAD)
+def test_bad_budgets_are_refused(kind, name, value, message):
+    good = kind(**KINDS[kind])
+    with pytest.raises(ValueError, match=f"{name}.*{message}"):
+        kind(**KINDS[kind] | {name: value})
+    with pytest.raises(ValueError, match=f"{name}.*{message}"):
+        dataclasses.replace(good, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ZCDP.from_epsilon(0.0, 1e-3), "epsilon must be"),
+        (lambda: ZCDP.from_epsilon(1.0, 1.0), "delta must be"),
+        (lambda: ZCDP.from_epsilon(1.0, 1e-3, decay=2.0), "decay must be"),
+        (lambda: ZCDP.from_initial(-1.0, 0.9, 10), "initial must be"),
+        (lambda: ZCDP.from_initial(1.0, 0.0, 10), "decay must be"),
+        (lambda: ZCDP.from_initial(1.0, 0.9, 0), "rounds must be >= 1"),
+    ],
+)
+def test_bad_conversions_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,365 @@
+"""Private networked learning written from the equations: loops over clients and samples, no JAX.
+
+Gauthier 2024, chapter 3, with the readings that the library documents: the primal step of
+zCDP-NFL as the minimiser of (7), subgradients with ``sign(0) = 0``, everything from round
+``n - 1`` on the right, zero start. Noise is injected: ``draws[n - 1, k]`` is the unit noise of
+client ``k`` in round ``n``, ``scale[n - 1, k]`` what it is multiplied with.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+
+def sigmoid(z):
+    return 1 / (1 + math.exp(-z)) if z > 0 else math.exp(z) / (1 + math.exp(z))
+
+
+#: loss -> (value, derivative) of one prediction and its target.
+LOSSES = {
+    "squared": (lambda z, y: (z - y) ** 2, lambda z, y: 2 * (z - y)),
+    "absolute": (lambda z, y: abs(z - y), lambda z, y: float(np.sign(z - y))),
+    "logistic": (
+        lambda z, y: math.log1p(math.exp(-abs(y * z))) + max(-y * z, 0.0),
+        lambda z, y: -y * sigmoid(-y * z),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """``f_k(w) = mean_j l(x_kj' w, y_kj) + strength / K * (l1 |w|_1 + l2 |w|^2)``, (3.5)."""
+
+    data: tuple  # of (X_k [D_k, P], y_k [D_k]), one pair a client
+    loss: str
+    l1: float = 0.0
+    l2: float = 0.0
+    strength: float = 1.0
+    clip: float | None = None
+
+    @property
+    def clients(self):
+        return len(self.data)
+
+    @property
+    def dim(self):
+        return self.data[0][0].shape[1]
+
+    @property
+    def counts(self):
+        return np.array([len(y) for _, y in self.data], float)
+
+    def value(self, k, w):
+        X, y = self.data[k]
+        total = 0.0
+        for j in range(len(y)):
+            total += LOSSES[self.loss][0](X[j] @ w, y[j]) / len(y)
+        penalty = self.l1 * np.abs(w).sum() + self.l2 * (w**2).sum()
+        return total + self.strength / self.clients * penalty
+
+    def sample_gradients(self, k, w):
+        X, y = self.data[k]
+        rows = []
+        for j in range(len(y)):
+            gradient = LOSSES[self.loss][1](X[j] @ w, y[j]) * X[j]
+            size = math.sqrt((gradient**2).sum())
+            if self.clip is not None and size > self.clip:
+                gradient = gradient * (self.clip / size)
+            rows.append(gradient)
+        return np.array(rows)
+
+    def gradient(self, k, w):
+        total = np.zeros_like(w)
+        for row in self.sample_gradients(k, w):
+            total += row / len(self.data[k][1])
+        return total + self.strength / self.clients * (self.l1 * np.sign(w) + 2 * self.l2 * w)
+
+    def replace_sample(self, k, j, x, y):
+        """A neighbouring data set: one sample of one client exchanged."""
+        X, targets = (array.copy() for array in self.data[k])
+        X[j], targets[j] = x, y
+        return replace(self, data=(*self.data[:k], (X, targets), *self.data[k + 1 :]))
+
+
+# Minimisers ------------------------------------------------------------------------------------
+
+
+def prox(objective, k, weight, centre, sweeps=20_000):
+    """``argmin_w f_k(w) + weight / 2 |w - centre|^2`` by the method that suits the loss."""
+    X, y = objective.data[k]
+    share = objective.strength / objective.clients
+    ridge = 2 * share * objective.l2 + weight
+    count, dim = X.shape
+    if objective.loss == "squared" and objective.l1 == 0:
+        system = 2 / count * X.T @ X + ridge * np.eye(dim)
+        return np.linalg.solve(system, 2 / count * X.T @ y + weight * centre)
+    if objective.loss == "squared":  # cyclic coordinate descent
+        w = np.zeros(dim)
+        for _ in range(sweeps):
+            old = w.copy()
+            for i in range(dim):
+                rest = y - X @ w + X[:, i] * w[i]
+                pull = 2 / count * X[:, i] @ rest + weight * centre[i]
+                shrunk = math.copysign(max(abs(pull) - share * objective.l1, 0), pull)
+                w[i] = shrunk / (2 / count * X[:, i] @ X[:, i] + ridge)
+            if np.abs(w - old).max() <= 1e-16 * (1 + np.abs(w).max()):
+                break
+        return w
+    if objective.loss == "logistic" and objective.l1 == 0:  # Newton
+        w = np.zeros(dim)
+        for _ in range(100):
+            slope = ridge * w - weight * centre
+            system = ridge * np.eye(dim)
+            for x, label in zip(X, y, strict=True):
+                chance = sigmoid(-label * (x @ w))
+                slope -= label * chance * x / count
+                system += chance * (1 - chance) * np.outer(x, x) / count
+            move = np.linalg.solve(system, slope)
+            w = w - move
+            if np.abs(move).max() < 1e-15:
+                break
+        return w
+    if objective.loss == "absolute" and objective.l1 == 0:  # coordinate ascent on the box dual
+        price = np.zeros(count)
+        w = weight * centre / ridge
+        for _ in range(sweeps):
+            moved = 0.0
+            for j in range(count):
+                size = X[j] @ X[j] / ridge
+                new = min(max(price[j] + (X[j] @ w - y[j]) / size, -1 / count), 1 / count)
+                w = w - (new - price[j]) * X[j] / ridge
+                moved = max(moved, abs(new - price[j]))
+                price[j] = new
+            if moved < 1e-14 / count:
+                break
+        return w
+    raise NotImplementedError(objective.loss)
+
+
+def centralised_quadratic(objective):
+    """``argmin_w sum_k f_k(w)`` of the squared loss with a squared regulariser, from (3.2)."""
+    dim = objective.dim
+    system, right = 2 * objective.strength * objective.l2 * np.eye(dim), np.zeros(dim)
+    for X, y in objective.data:
+        system += 2 / len(y) * X.T @ X
+        right += 2 / len(y) * X.T @ y
+    return np.linalg.solve(system, right)
+
+
+# Networks --------------------------------------------------------------------------------------
+
+
+def neighbours(nodes, edges):
+    lists = [[] for _ in range(nodes)]
+    for a, b in edges:
+        lists[a].append(b)
+        lists[b].append(a)
+    return lists
+
+
+def metropolis(nodes, edges):
+    """Doubly stochastic: ``1 / (1 + max(deg_k, deg_l))`` on edges, the rest on the diagonal."""
+    near = neighbours(nodes, edges)
+    weights = np.zeros((nodes, nodes))
+    for k in range(nodes):
+        for l in near[k]:  # noqa: E741
+            weights[k, l] = 1 / (1 + max(len(near[k]), len(near[l])))
+        weights[k, k] = 1 - weights[k].sum()
+    return weights
+
+
+# Algorithms ------------------------------------------------------------------------------------
+
+
+class Run(NamedTuple):
+    model: np.ndarray  # [T, K, D]  w_k^(n), exact
+    heard: np.ndarray  # [T, K, D]  what is sent
+    dual: np.ndarray  # [T, K, D]
+
+
+def _networked_admm(objective, edges, penalty, draws, scale, primal):
+    """(8) and (9) around a ``primal(n, k, heard, dual, pull)``."""
+    nodes, dim = objective.clients, objective.dim
+    near = neighbours(nodes, edges)
+    heard, dual = np.zeros((nodes, dim)), np.zeros((nodes, dim))
+    history = []
+    for n in range(1, len(draws) + 1):
+        model = np.zeros((nodes, dim))
+        for k in range(nodes):
+            pull = np.zeros(dim)
+            for l in near[k]:  # noqa: E741
+                pull += penalty * (heard[k] + heard[l])
+            model[k] = primal(n, k, heard[k], dual[k], pull, len(near[k]))
+        heard = np.array([model[k] + scale[n - 1, k] * draws[n - 1, k] for k in range(nodes)])
+        new = dual.copy()
+        for k in range(nodes):
+            for l in near[k]:  # noqa: E741
+                new[k] += penalty * (heard[k] - heard[l])
+        dual = new
+        history.append((model, heard, dual))
+    return Run(*(np.array(part) for part in zip(*history, strict=True)))
+
+
+def admm(objective, edges, penalty, draws, scale):
+    """(3.4), and P-ADMM (section 3.4.3) when ``scale`` is not zero."""
+
+    def primal(n, k, heard, dual, pull, degree):
+        weight = 2 * penalty * degree
+        return prox(objective, k, weight, (pull - dual) / weight)
+
+    return _networked_admm(objective, edges, penalty, draws, scale, primal)
+
+
+def zcdp_nfl(objective, edges, penalty, step, draws, scale):
+    """(7)-(9); also (eps, delta)DP-NFL, which differs in ``scale`` only. ``step(n)`` is eta."""
+
+    def primal(n, k, heard, dual, pull, degree):
+        right = heard / step(n) + pull - dual - objective.gradient(k, heard)
+        return right / (2 * penalty * degree + 1 / step(n))
+
+    return _networked_admm(objective, edges, penalty, draws, scale, primal)
+
+
+def linearised_objective(objective, edges, penalty, step, n, k, heard, dual, w):
+    """What (7) minimises over ``w``: (3.6) at the perturbed models, plus ADMM's terms."""
+    own = heard[k]
+    total = objective.value(k, own) + (w - own) @ objective.gradient(k, own)
+    total += ((w - own) ** 2).sum() / (2 * step(n)) + w @ dual[k]
+    for l in neighbours(objective.clients, edges)[k]:  # noqa: E741
+        total += penalty * ((w - (own + heard[l]) / 2) ** 2).sum()
+    return total
+
+
+def zcdp_grad_nfl(objective, edges, step, draws, scale):
+    """Subgradient descent on perturbed messages (Nedic and Ozdaglar 2009, private form)."""
+    nodes, dim = objective.clients, objective.dim
+    weights = metropolis(nodes, edges)
+    heard = np.zeros((nodes, dim))
+    history = []
+    for n in range(1, len(draws) + 1):
+        model = np.zeros((nodes, dim))
+        for k in range(nodes):
+            for l in range(nodes):  # noqa: E741
+                model[k] += weights[k, l] * heard[l]
+            model[k] -= step(n) * objective.gradient(k, heard[k])
+        heard = np.array([model[k] + scale[n - 1, k] * draws[n - 1, k] for k in range(nodes)])
+        history.append((model, heard, np.zeros((nodes, dim))))
+    return Run(*(np.array(part) for part in zip(*history, strict=True)))
+
+
+def conventional_fl(objective, step, draws, scale, local_steps=1):
+    """Algorithm 1: descend from the server's model, average what was heard; ``[T, D]``."""
+    server = np.zeros(objective.dim)
+    history = []
+    for n in range(1, len(draws) + 1):
+        total = np.zeros(objective.dim)
+        for k in range(objective.clients):
+            w = server.copy()
+            for _ in range(local_steps):
+                w = w - step(n) * objective.gradient(k, w)
+            total += w + scale[n - 1, k] * draws[n - 1, k]
+        server = total / objective.clients
+        history.append(server)
+    return np.array(history)
+
+
+# Sensitivities [T, K] --------------------------------------------------------------------------
+
+
+def degrees(nodes, edges):
+    return np.array([len(near) for near in neighbours(nodes, edges)], float)
+
+
+def lemma_one(objective, edges, penalty, step, bound, rounds):
+    """(3.12): ``2 c1 / (D_k (2 rho |N_k| + 1 / eta(n)))``."""
+    degree = degrees(objective.clients, edges)
+    return np.array(
+        [
+            2 * bound / (objective.counts * (2 * penalty * degree + 1 / step(n)))
+            for n in range(1, rounds + 1)
+        ]
+    )
+
+
+def gradient_sensitivity(objective, step, bound, rounds, local_steps=1):
+    share = 1 / objective.counts + local_steps - 1
+    return np.array([2 * bound * step(n) * share for n in range(1, rounds + 1)])
+
+
+def minimiser_sensitivity(objective, edges, penalty, bound, rounds):
+    """Of an exact primal step: strong convexity ``2 rho |N_k| + 2 lambda l2 / K``."""
+    modulus = 2 * penalty * degrees(objective.clients, edges)
+    modulus = modulus + 2 * objective.strength * objective.l2 / objective.clients
+    return np.tile(2 * bound / (objective.counts * modulus), (rounds, 1))
+
+
+# Noise schedules [T, K] ------------------------------------------------------------------------
+
+
+def zcdp_parameters(total, decay, rounds):
+    """``phi(n) = phi(1) decay^-(n-1)`` with the Corollary's first value, [T]."""
+    if decay == 1:
+        return np.full(rounds, total / rounds)
+    first = total * (decay ** (rounds - 1) - decay**rounds) / (1 - decay**rounds)
+    return np.array([first * decay ** -(n - 1.0) for n in range(1, rounds + 1)])
+
+
+def privacy_schedule(sensitivity, total, decay):
+    """Theorem I in every round: ``sigma^2 = Delta^2 / (2 phi)``."""
+    phi = zcdp_parameters(total, decay, len(sensitivity))
+    return np.array([d / math.sqrt(2 * p) for d, p in zip(sensitivity, phi, strict=True)])
+
+
+def variance_schedule(sensitivity, total, decay):
+    """``sigma^2(n) = decay sigma^2(n-1)``, started so that the exact sum is the total."""
+    rounds, clients = sensitivity.shape
+    sigma = np.zeros((rounds, clients))
+    for k in range(clients):
+        spent = 0.0  # with sigma(1) = 1
+        for n in range(rounds):
+            spent += sensitivity[n, k] ** 2 / (2 * decay**n)
+        for n in range(rounds):
+            sigma[n, k] = math.sqrt(spent / total * decay**n)
+    return sigma
+
+
+def advanced_round(total, rounds, slack):
+    """Per-round epsilon by bisection of ``e sqrt(2 T ln(1/slack)) + T e (exp(e) - 1) = total``."""
+    low, high = 0.0, total
+    for _ in range(200):
+        e = (low + high) / 2
+        spent = e * math.sqrt(2 * rounds * math.log(1 / slack)) + rounds * e * (math.exp(e) - 1)
+        low, high = (low, e) if spent > total else (e, high)
+    return low
+
+
+def approximate_budgets(epsilon, delta, rounds, rule, decay):
+    """``epsilon_n`` and ``delta_n``, ``[T]`` each, of the three rules of the comparator."""
+    if rule == "uniform":
+        return np.full(rounds, epsilon / rounds), np.full(rounds, delta / rounds)
+    if rule == "geometric":
+        shares = np.array([decay ** (-(n - 1) / 2) for n in range(1, rounds + 1)])
+        return epsilon * shares / shares.sum(), np.full(rounds, delta / rounds)
+    each = advanced_round(epsilon, rounds, delta / 2)
+    return np.full(rounds, each), np.full(rounds, delta / (2 * rounds))
+
+
+def approximate_schedule(sensitivity, epsilon, delta, rule, calibration, decay):
+    epsilons, deltas = approximate_budgets(epsilon, delta, len(sensitivity), rule, decay)
+    rows = []
+    for row, e, d in zip(sensitivity, epsilons, deltas, strict=True):
+        if calibration == "classical":
+            rows.append(row * math.sqrt(2 * math.log(1.25 / d)) / e)
+        else:
+            phi = (math.sqrt(math.log(1 / d) + e) - math.sqrt(math.log(1 / d))) ** 2
+            rows.append(row / math.sqrt(2 * phi))
+    return np.array(rows)
+
+
+def laplace_schedule(sensitivity, epsilon, decay, dim):
+    rounds = len(sensitivity)
+    shares = np.array([decay ** (-(n - 1) / 2) for n in range(1, rounds + 1)])
+    shares = epsilon * shares / shares.sum()
+    return np.array([math.sqrt(dim) * d / e for d, e in zip(sensitivity, shares, strict=True)])
