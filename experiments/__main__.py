@@ -121,8 +121,8 @@ def run(names: Sequence[str], quick: bool, seeds: int | None, out: Path | None) 
     effort = Effort(count, min(base.tuning_seeds, count), quick)
     folder = writable(out or (QUICK_FIGURES if quick else FIGURES))
     mpl.use("Agg")
-    # Double precision: the exact solver of the absolute loss may cycle in single, and next to
-    # compiling it costs little. Results are stored in single.
+    # Double precision, so that no claim can hang on rounding; next to compiling it costs little.
+    # Results are stored in single.
     jax.config.update("jax_enable_x64", True)
     for figure in figures:
         print(f"{figure.name}: {figure.title}\n  {figure.source}")

@@ -118,7 +118,6 @@ def tune(objective: str, clip: float, budgets: list[float], effort: Effort) -> x
         rounds=ch3.ROUNDS.value,
         record_every=ch3.ROUNDS.value,
         seeds=range(ch3.FIRST_TUNING_SEED, ch3.FIRST_TUNING_SEED + count),
-        workers=ch3.workers(objective),
         grid={"budget": budgets, "algorithm": {str(i): m for i, (_, _, m) in enumerate(tried)}},
         progress=effort.progress,
     ).isel(round=-1, drop=True)
@@ -157,7 +156,6 @@ def contest(name: str, effort: Effort) -> dict[str, xr.Dataset]:
         record_every=ch3.ROUNDS.value,
         seeds=effort.seeds,
         grid={"case": cases},
-        workers=ch3.workers(objective),
         progress=effort.progress,
     )
     rows = [
@@ -182,7 +180,6 @@ def study(effort: Effort) -> Studies:
                 ch3.PADMM: ch3.Method(fl.algorithms.PADMM(1.0)),
             },
         },
-        workers=ch3.workers("ridge"),
         progress=effort.progress,
     )
     penalties["penalty"].attrs["long_name"] = "penalty rho"

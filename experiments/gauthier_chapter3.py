@@ -171,14 +171,6 @@ def scenario(objective: str, clip: float | None = None) -> Callable[..., fl.Simu
     return build
 
 
-def workers(objective: str) -> int | None:
-    """Blocks in flight: one where batched LAPACK calls are compiled in.
-
-    Two such programs at once were seen to wait for each other for ever on XLA's CPU thread pool.
-    """
-    return None if objective == "elastic net" else 1
-
-
 def proposed(penalty: float = PENALTY.value, step: float = STEP.value, power: float = 0.5):
     """zCDP-NFL's algorithm with the step ``step / n**power``."""
     return fl.algorithms.ZCDPNFL(penalty, fl.schedules.PowerDecay(step, power))
@@ -205,7 +197,6 @@ def study(
             rounds=ROUNDS.value,
             seeds=effort.seeds,
             grid={"budget": list(budgets), "algorithm": dict(methods)},
-            workers=workers(objective),
             progress=effort.progress,
         )
     )
@@ -260,7 +251,6 @@ def tune(
         rounds=ROUNDS.value,
         seeds=range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + effort.tuning_seeds),
         grid={"budget": [CURVE_BUDGET.value], "algorithm": methods},
-        workers=workers(objective),
         progress=effort.progress,
     ).squeeze("budget", drop=True)
     numbers = statistics.summary(found, "normalized_error")

@@ -77,9 +77,7 @@ def count(name: str, value: Any, *, at_least: int = 1, hint: str = "") -> None:
             f"{' ' + hint if hint else ''}"
         )
     if value < at_least:
-        raise ValueError(
-            f"{name} must be >= {at_least}, got {value}.{' ' + hint if hint else ''}"
-        )
+        raise ValueError(f"{name} must be >= {at_least}, got {value}.{' ' + hint if hint else ''}")
 
 
 def finite(name: str, value: Any, hint: str = "") -> None:

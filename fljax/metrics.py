@@ -67,9 +67,7 @@ def _suboptimality(now: Snapshot) -> Array:
 #: ``sum_k ||w_k - w_c||^2 / ||w_c||^2`` (Gauthier 2024, line 750; no ``1/K``: K at a zero start).
 normalized_error = Metric("normalized_error", _normalized_error, "normalised error", True)
 #: ``(1/K) sum_k ||w_k - w_c||^2``.
-mean_square_deviation = Metric(
-    "mean_square_deviation", _deviation, "mean-square deviation", True
-)
+mean_square_deviation = Metric("mean_square_deviation", _deviation, "mean-square deviation", True)
 #: ``(1/K) sum_k ||w_k - mean w||^2``.
 consensus_error = Metric("consensus_error", _consensus_error, "consensus error")
 #: ``sum_k f_k`` at the mean of the models.

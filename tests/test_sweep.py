@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax.simulation import trace
 from fljax.sweep import _program
 
 ZCDP, ApproximateDP = fl.privacy.ZCDP, fl.privacy.ApproximateDP
@@ -199,6 +200,40 @@ def test_a_bound_that_holds_is_not_complained_of(recwarn):
     study = fl.sweep(scenario, rounds=T, seeds=2)
     np.testing.assert_allclose(study.gradient_norm, 2.0)
     assert not [w for w in recwarn if issubclass(w.category, fl.AssumptionWarning)]
+
+
+@pytest.mark.parametrize("label", fl.algorithms.REGISTRY)
+def test_compiled_runs_hold_no_lapack_calls(label):
+    """Two programs with LAPACK calls can wait for each other for ever on a CPU."""
+    algorithm = {
+        "zCDP-NFL": fl.algorithms.ZCDPNFL(1.0, 0.3),
+        "(eps,delta)DP-NFL": fl.algorithms.EpsilonDeltaNFL(1.0, 0.3),
+        "zCDP-grad-NFL": fl.algorithms.ZCDPGradNFL(0.1),
+        "ADMM": fl.algorithms.NetworkedADMM(1.0),
+        "P-ADMM": fl.algorithms.PADMM(1.0),
+        "FL": fl.algorithms.ConventionalFL(0.1),
+    }[label]
+    problems = {
+        "ridge": fl.problems.ridge,
+        "elastic net": fl.problems.elastic_net,
+        "least absolute": fl.problems.least_absolute_deviation,
+    }
+    for draw in problems.values() if label == "ADMM" else [problems["ridge"]]:
+        problem = draw(jax.random.key(0), clients=K, samples=10, dim=D)
+        graph = fl.graphs.random_connected(jax.random.key(1), nodes=K, mean_degree=3)
+        simulation = fl.Simulation(problem, algorithm, graph, metrics=list(fl.metrics.METRICS))
+        lowered = jax.jit(lambda s, k: trace(s, k, 2, 1)).lower(simulation, jax.random.key(2))
+        assert "lapack" not in lowered.as_text()
+
+
+def test_lapack_calls_of_a_users_metric_are_not_run_side_by_side():
+    def conditioning(now):
+        spread = now.model.T @ now.model + jnp.eye(D)
+        return jnp.linalg.inv(spread)[0, 0]
+
+    metric = fl.metrics.Metric("conditioning", conditioning, "conditioning", decibel=False)
+    study = fl.sweep(lambda key: build(key, metrics=[metric]), rounds=30, seeds=40, block=2)
+    assert np.isfinite(study.conditioning).all()
 
 
 def never(key, **_):

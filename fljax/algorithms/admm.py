@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Info, algorithm, consensus_pull, no_models
+from fljax.algorithms.base import Info, algorithm, no_models
 from fljax.channel import Channel
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
@@ -17,6 +17,7 @@ from fljax.problems.solvers import ProxFactor, strong_convexity
 class State(NamedTuple):
     model: Array  # [K, D]  w_k
     heard: Array  # [K, D]  what client k last said
+    received: Array  # [K, D]  the sum of what its neighbours said
     dual: Array  # [K, D]  gamma_k
     factor: ProxFactor  # of the primal systems, constant
 
@@ -58,19 +59,22 @@ class NetworkedADMM:
 
     def init(self, problem: Problem, network: Graph) -> State:
         zero = no_models(problem)
-        return State(zero, zero, zero, factorise(problem, 2 * self.penalty * network.degree))
+        return State(zero, zero, zero, zero, factorise(problem, 2 * self.penalty * network.degree))
 
     def step(
         self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
     ) -> tuple[State, Info]:
-        weight = state.factor.weight[:, None]
-        centre = (consensus_pull(self.penalty, network, state.heard) - state.dual) / weight
+        degree = network.degree[:, None]
+        pull = self.penalty * (degree * state.heard + state.received)
+        centre = (pull - state.dual) / state.factor.weight[:, None]
         model = prox(problem, state.factor, centre, state.model, self.inner_iterations)
         heard = channel.send(
             model, self.sensitivity(problem, network, round, channel.gradient_bound)
         )
-        dual = state.dual + self.penalty * network.laplacian(heard)
-        return State(model, heard, dual, state.factor), Info(problem.sample_gradient_norm(model))
+        received = network.neighbor_sum(heard)
+        dual = state.dual + self.penalty * (degree * heard - received)
+        state = State(model, heard, received, dual, state.factor)
+        return state, Info(problem.sample_gradient_norm(model))
 
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float

@@ -8,7 +8,6 @@ from jaxtyping import Array, Float
 
 from fljax.channel import Channel
 from fljax.graphs import Graph
-
 from fljax.problems import Problem
 
 
@@ -67,15 +66,6 @@ def algorithm(
     return register
 
 
-def consensus_pull(
-    penalty: Array | float, network: Graph, heard: Float[Array, "clients dim"]
-) -> Float[Array, "clients dim"]:
-    r""":math:`\rho\sum_{l\in\mathcal N_k}(w_k+w_l)`, the neighbours' part of ADMM's primal step."""
-    return penalty * network.signless_laplacian(heard)
-
-
 def no_models(problem: Problem) -> Float[Array, "clients dim"]:
     """All clients at zero: where every run of the literature starts."""
     return jnp.zeros((problem.clients, problem.dim), problem.dtype)
-
-

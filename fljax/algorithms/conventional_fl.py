@@ -20,9 +20,7 @@ class State(NamedTuple):
     model: Array  # [D]  the server's w
 
 
-@algorithm(
-    "FL", reference="gauthier2024", networked=False, notions=(ZCDP, ApproximateDP, PureDP)
-)
+@algorithm("FL", reference="gauthier2024", networked=False, notions=(ZCDP, ApproximateDP, PureDP))
 @module
 class ConventionalFL:
     r"""Local gradient steps from the server's model, then an average.

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Info, algorithm, consensus_pull, no_models
+from fljax.algorithms.base import Info, algorithm, no_models
 from fljax.channel import Channel
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
@@ -17,6 +17,7 @@ from fljax.schedules import Schedule, as_schedule
 class State(NamedTuple):
     model: Array  # [K, D]  w_k, never sent
     heard: Array  # [K, D]  what client k last said, perturbed
+    received: Array  # [K, D]  the sum of what its neighbours said
     dual: Array  # [K, D]  gamma_k
 
 
@@ -78,21 +79,22 @@ class ZCDPNFL:
 
     def init(self, problem: Problem, network: Graph) -> State:
         zero = no_models(problem)
-        return State(zero, zero, zero)
+        return State(zero, zero, zero, zero)
 
     def step(
         self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
     ) -> tuple[State, Info]:
-        proximal = 1 / self.step_size(round)
-        pull = proximal * state.heard + consensus_pull(self.penalty, network, state.heard)
-        model = (pull - state.dual - problem.gradient(state.heard)) / self._curvature(
-            network, round
-        )[:, None]
+        degree = network.degree[:, None]
+        pull = self.penalty * (degree * state.heard + state.received)
+        pull = pull + state.heard / self.step_size(round)
+        curvature = self._curvature(network, round)[:, None]
+        model = (pull - state.dual - problem.gradient(state.heard)) / curvature
         heard = channel.send(
             model, self.sensitivity(problem, network, round, channel.gradient_bound)
         )
-        dual = state.dual + self.penalty * network.laplacian(heard)
-        return State(model, heard, dual), Info(problem.sample_gradient_norm(state.heard))
+        received = network.neighbor_sum(heard)
+        dual = state.dual + self.penalty * (degree * heard - received)
+        return State(model, heard, received, dual), Info(problem.sample_gradient_norm(state.heard))
 
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float

@@ -98,7 +98,7 @@ def _root(f: Callable[[float], float], low: float, high: float) -> float:
 
 
 def gaussian_zcdp(sensitivity: ArrayLike, sigma: ArrayLike) -> Result:
-    r"""zCDP cost of one Gaussian release, :math:`\rho = \Delta^2 / (2 \sigma^2)`.
+    r"""ZCDP cost of one Gaussian release, :math:`\rho = \Delta^2 / (2 \sigma^2)`.
 
     Args:
         sensitivity: l2 sensitivity :math:`\Delta` of the released vector.
@@ -157,7 +157,7 @@ def laplace_scale(sensitivity: ArrayLike, epsilon: ArrayLike) -> Result:
 
 
 def pure_to_zcdp(epsilon: ArrayLike) -> Result:
-    r"""zCDP implied by :math:`\epsilon`-DP, :math:`\rho = \epsilon^2 / 2`.
+    r"""ZCDP implied by :math:`\epsilon`-DP, :math:`\rho = \epsilon^2 / 2`.
 
     References:
         Bun & Steinke 2016, Proposition 1.4.
@@ -223,7 +223,7 @@ def analytic_gaussian_sigma(sensitivity: ArrayLike, epsilon: ArrayLike, delta: A
 
 
 def _log_delta_gaussian(rho: float, epsilon: float) -> float:
-    """log delta of a Gaussian mechanism (Balle & Wang 2018, Theorem 8; mu = sensitivity/sigma)."""
+    """Log delta of a Gaussian mechanism (Balle & Wang 2018, Theorem 8; mu = sensitivity/sigma)."""
     mu = np.sqrt(2 * rho)
     first = special.log_ndtr(mu / 2 - epsilon / mu)
     second = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
@@ -384,7 +384,7 @@ def _growth(xp: Any, decay: Any, rounds: int) -> Any:
 
 
 def dynamic_zcdp_curve(initial: ArrayLike, decay: ArrayLike, rounds: int) -> Result:
-    r"""zCDP cost accumulated after each round when the budget grows by ``1 / decay``.
+    r"""ZCDP cost accumulated after each round when the budget grows by ``1 / decay``.
 
     .. math:: \Phi(n) = \sum_{m=1}^{n} \varphi^{(1)} \zeta^{-(m-1)}
 
@@ -416,7 +416,7 @@ def dynamic_zcdp_curve(initial: ArrayLike, decay: ArrayLike, rounds: int) -> Res
 
 
 def dynamic_zcdp_total(initial: ArrayLike, decay: ArrayLike, rounds: int) -> Result:
-    r"""zCDP cost of all the rounds of `dynamic_zcdp_curve`.
+    r"""ZCDP cost of all the rounds of `dynamic_zcdp_curve`.
 
     Equal to :math:`\varphi^{(1)} (1 - \zeta^T) / (\zeta^{T-1} - \zeta^T)`, but summed, so that
     :math:`\zeta = 1` (total :math:`T \varphi^{(1)}`), its neighbourhood and gradients are exact.

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fljax._linalg import spd_inverse, spd_norm_bound, spd_solve
 from fljax.problems.objectives import L1, LeastAbsoluteDeviation, LeastSquares, NoRegulariser
 from fljax.problems.problem import HIGHEST, Problem
 
@@ -39,20 +40,20 @@ def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
             system = jnp.einsum("knp,kmp->knm", rows, rows, precision=HIGHEST)
         else:
             system = _gram(problem, 2.0)
-        return ProxFactor(weight, _inverse(_shift(system, shift)), None)
+        return ProxFactor(weight, spd_inverse(_shift(system, shift)), None)
     if problem.loss.curvature is not None:
-        lipschitz = jnp.linalg.eigvalsh(_gram(problem, problem.loss.curvature))[:, -1] + weight
+        lipschitz = spd_norm_bound(_gram(problem, problem.loss.curvature)) + weight
         return ProxFactor(weight, None, lipschitz)
     # The residual threshold 1/scale is set to the residuals' own size, which makes the splitting
     # indifferent to the units of the targets.
     gram = _gram(problem, 1.0)
     ridge = 1e-6 * jnp.trace(gram, axis1=1, axis2=2)
     moment = _weighted_moment(problem, problem.targets)
-    fit = jnp.linalg.solve(_shift(gram, ridge), moment[..., None])[..., 0]
+    fit = jnp.einsum("kpq,kq->kp", spd_inverse(_shift(gram, ridge)), moment, precision=HIGHEST)
     residual = jnp.abs(problem.predictions(fit) - problem.targets)
     scale = 1 / (jnp.sum(problem.weights * residual, axis=1) + jnp.finfo(problem.dtype).tiny)
     system = _shift(scale[:, None, None] * gram, weight + _split_penalty(problem, scale))
-    return ProxFactor(weight, _inverse(system), scale)
+    return ProxFactor(weight, spd_inverse(system), scale)
 
 
 def prox(
@@ -100,9 +101,8 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
     pooled = problem.pooled().prepare()
     start = jnp.zeros((1, problem.dim), problem.dtype)
     if isinstance(pooled.loss, LeastSquares) and isinstance(pooled.regulariser, NoRegulariser):
-        # The least-norm solution where data leave it open, so no plain inverse.
         moment = 2 * _weighted_moment(pooled, pooled.targets)[0]
-        return jnp.linalg.pinv(_gram(pooled, 2.0)[0], hermitian=True) @ moment
+        return spd_solve(_gram(pooled, 2.0)[0], moment)
     factor = factorise(pooled, jnp.zeros(1, problem.dtype))
     if is_quadratic(pooled):
         return _solve_quadratic(pooled, factor, start)[0]
@@ -119,7 +119,7 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
         targets = jnp.concatenate([pooled.targets[0], jnp.zeros(problem.dim, problem.dtype)])
         weights = jnp.full(problem.dim, extra, problem.dtype)
         weights = jnp.concatenate([pooled.weights[0], weights])
-        return _least_absolute_vertex(rows, targets, weights, iterations)
+        return _least_absolute_vertex(rows, targets, weights, 50 * problem.dim)
     return _residual_admm(pooled, factor, start, start, iterations, tolerance)[0]
 
 
@@ -138,12 +138,6 @@ def _scaled_features(problem: Problem) -> Array:
 
 def _shift(matrices: Array, shift: Array) -> Array:
     return matrices + shift[:, None, None] * jnp.eye(matrices.shape[-1], dtype=matrices.dtype)[None]
-
-
-def _inverse(matrices: Array) -> Array:
-    """Of symmetric positive definite ``[K, D, D]``."""
-    identity = jnp.broadcast_to(jnp.eye(matrices.shape[-1], dtype=matrices.dtype), matrices.shape)
-    return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrices), True), identity)
 
 
 def _ridge(problem: Problem) -> Array:
@@ -242,40 +236,56 @@ def _least_absolute_vertex(
     r"""Exact :math:`\arg\min_w\sum_j\omega_j|x_j^\top w-y_j|` by descent over vertices.
 
     A solution interpolates ``D`` samples; the multipliers of those tell which one to let go, and
-    a weighted median along the freed edge which one to take instead (Barrodale & Roberts 1973).
+    a weighted median along the freed edge, which one to take instead (Barrodale & Roberts 1973).
+    The last ``D`` rows must be the identity, from which the first vertex is built.
     """
-    dim = rows.shape[1]
+    dim, dtype = rows.shape[1], rows.dtype
     real = weights > 0
-    rounding = jnp.finfo(rows.dtype).eps
-    scale = jnp.sum(weights * jnp.abs(targets)) / jnp.sum(weights) + jnp.finfo(rows.dtype).tiny
+    rounding = jnp.finfo(dtype).eps
+    scale = jnp.sum(weights * jnp.abs(targets)) / jnp.sum(weights) + jnp.finfo(dtype).tiny
 
     def reweighted(_, misfit):  # least squares, reweighted: a start a few pivots from the end
         pull = weights / jnp.maximum(misfit, 1e-3 * scale)
         gram = jnp.einsum("np,nq->pq", pull[:, None] * rows, rows, precision=HIGHEST)
-        gram = gram + rounding * jnp.trace(gram) * jnp.eye(dim, dtype=rows.dtype)
         moment = jnp.einsum("np,n->p", rows, pull * targets, precision=HIGHEST)
-        return jnp.abs(rows @ jnp.linalg.solve(gram, moment) - targets)
+        return jnp.abs(rows @ spd_solve(gram, moment) - targets)
 
     misfit = jax.lax.fori_loop(0, 30, reweighted, jnp.ones_like(targets) * scale)
-    active = _independent_rows(rows, jnp.where(real, misfit, jnp.finfo(rows.dtype).max))
-    slack = 1e3 * rounding * jnp.max(weights)
+    misfit = jnp.where(real, misfit, jnp.inf)
 
-    def solve(active):
-        return jnp.linalg.solve(rows[active], targets[active])
+    def exchange(vertex, leaving, entering):
+        """Replace one interpolated sample; the inverse follows by a rank-one update."""
+        active, inverse = vertex
+        row = rows[entering] @ inverse
+        change = row - jax.nn.one_hot(leaving, dim, dtype=dtype)
+        inverse = inverse - (inverse[:, leaving] / row[leaving])[:, None] * change[None]
+        active = active.at[leaving].set(entering.astype(active.dtype))
+        error = jnp.eye(dim, dtype=dtype) - rows[active] @ inverse
+        return active, inverse + inverse @ error  # a Newton step keeps rounding from piling up
 
-    def excess(active):
+    def take_best(i, vertex):
+        reach = jnp.abs(rows @ vertex[1][:, i])
+        best = jnp.argmin(jnp.where(reach > 1e-2 * jnp.max(reach), misfit, jnp.inf))
+        return jax.tree.map(
+            lambda new, old: jnp.where(jnp.isfinite(misfit[best]), new, old),
+            exchange(vertex, i, best),
+            vertex,
+        )
+
+    def excess(vertex):
         """Per interpolated sample, how far its multiplier leaves ``[-weight, weight]``, signed."""
-        residual = (rows @ solve(active) - targets).at[active].set(0)
+        active, inverse = vertex
+        residual = (rows @ (inverse @ targets[active]) - targets).at[active].set(0)
         slope = jnp.einsum("np,n->p", rows, weights * jnp.sign(residual), precision=HIGHEST)
-        multiplier = jnp.linalg.solve(rows[active].T, -slope)
-        over = jnp.maximum(jnp.abs(multiplier) - weights[active], 0)
+        multiplier = -(slope @ inverse)
+        over = jnp.maximum(jnp.abs(multiplier) - weights[active] - slack, 0)
         return jnp.sign(multiplier) * over, residual
 
     def pivot(carry):
-        count, active, over, residual = carry
+        count, vertex, over, residual = carry
+        active, inverse = vertex
         leaving = jnp.argmax(jnp.abs(over))
-        edge = jnp.linalg.solve(rows[active], jax.nn.one_hot(leaving, dim, dtype=rows.dtype))
-        rate = jnp.sign(over[leaving]) * (rows @ edge)
+        rate = jnp.sign(over[leaving]) * (rows @ inverse[:, leaving])
         clear = jnp.abs(rate) > jnp.sqrt(rounding) * jnp.max(jnp.abs(rate))
         crossing = jnp.where(real & clear, -residual / rate, jnp.inf)
         crossing = jnp.where(crossing >= 0, crossing, -jnp.inf).at[active].set(-jnp.inf)
@@ -283,33 +293,19 @@ def _least_absolute_vertex(
         steepness = weights * jnp.abs(rate)
         passed = jnp.cumsum(jnp.where(crossing == jnp.inf, 0, steepness)[order])
         ahead = jnp.isfinite(crossing[order]) & (2 * passed >= jnp.abs(over[leaving]))
-        entering = order[jnp.argmax(ahead)]
-        active = active.at[leaving].set(entering.astype(active.dtype))
-        return count + 1, active, *excess(active)
+        vertex = exchange(vertex, leaving, order[jnp.argmax(ahead)])
+        return count + 1, vertex, *excess(vertex)
 
     def improvable(carry):
         count, _, over, _ = carry
-        return (count < pivots) & jnp.any(jnp.abs(over) > slack)
+        return (count < pivots) & jnp.any(over != 0)
 
-    return solve(jax.lax.while_loop(improvable, pivot, (0, active, *excess(active)))[1])
-
-
-def _independent_rows(rows: Float[Array, "samples dim"], cost: Array) -> Array:
-    """Positions of ``dim`` linearly independent rows, cheap ones first (greedy elimination)."""
-    size = jnp.sqrt(jnp.sum(rows**2, axis=1))
-    tolerance = jnp.sqrt(jnp.finfo(rows.dtype).eps)
-
-    def choose(i, carry):
-        left, chosen = carry
-        length = jnp.sqrt(jnp.sum(left**2, axis=1))
-        free = length > tolerance * size
-        pick = jnp.argmin(jnp.where(free, cost, jnp.inf))
-        unit = left[pick] / length[pick]
-        left = left - (left @ unit)[:, None] * unit[None]
-        return left.at[pick].set(0), chosen.at[i].set(pick.astype(chosen.dtype))
-
-    dim = rows.shape[1]
-    return jax.lax.fori_loop(0, dim, choose, (rows, jnp.zeros(dim, jnp.int32)))[1]
+    # Below what rounding makes of a sum over all samples a multiplier says nothing.
+    slack = 8 * rounding * jnp.sum(weights) * jnp.max(jnp.abs(rows))
+    last = jnp.arange(len(rows) - dim, len(rows), dtype=jnp.int32)
+    start = jax.lax.fori_loop(0, dim, take_best, (last, jnp.eye(dim, dtype=dtype)))
+    active, inverse = jax.lax.while_loop(improvable, pivot, (0, start, *excess(start)))[1]
+    return inverse @ targets[active]
 
 
 def strong_convexity(problem: Problem) -> Array:

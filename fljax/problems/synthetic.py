@@ -62,7 +62,7 @@ def linear(
     longest, weights = sizes_to_weights(samples, clients, dtype)
     k_features, k_parameter, k_noise = jax.random.split(key, 3)
     real = (weights > 0).astype(dtype)
-    features = jax.random.normal(k_features, (clients, longest, dim), dtype) * real[..., None]
+    features = _normal_rows(k_features, (clients, longest, dim), dtype) * real[..., None]
     parameter = jax.random.normal(k_parameter, (dim,), dtype)
     noise = jax.random.normal(k_noise, (clients, longest), dtype)
     # One row of parameters a client: batched products of many small matrices are XLA's fast path.
@@ -70,6 +70,18 @@ def linear(
     clean = jnp.einsum("knp,kp->kn", features, rows, precision=jax.lax.Precision.HIGHEST)
     targets = (clean + jnp.sqrt(jnp.asarray(noise_variance, dtype)) * noise) * real
     return Problem(features, targets, loss, regulariser, strength, weights)
+
+
+def _normal_rows(key: Array, shape: tuple[int, ...], dtype) -> Array:
+    """Standard normal draws, in a few steps of a loop.
+
+    Drawn at once, the numbers would be drawn again inside every operation that reads them: XLA's
+    CPU backend fuses them into each. A loop's result is kept.
+    """
+    steps = max(d for d in range(1, 9) if shape[0] % d == 0)
+    part = (shape[0] // steps, *shape[1:])
+    keys = jax.random.split(key, steps)
+    return jax.lax.map(lambda k: jax.random.normal(k, part, dtype), keys).reshape(shape)
 
 
 def least_squares(key: Array, clients: int, samples: int | Sequence[int], dim: int, **kwargs):

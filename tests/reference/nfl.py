@@ -284,8 +284,17 @@ def lemma_one(objective, edges, penalty, step, bound, rounds):
 
 
 def gradient_sensitivity(objective, step, bound, rounds, local_steps=1):
-    share = 1 / objective.counts + local_steps - 1
-    return np.array([2 * bound * step(n) * share for n in range(1, rounds + 1)])
+    """Two trajectories that share their first point: the gap of one step, then of the others."""
+    share = objective.strength / objective.clients
+    rows = []
+    for n in range(1, rounds + 1):
+        gap = 2 * bound * step(n) / objective.counts
+        for _ in range(local_steps - 1):
+            shrink = abs(1 - 2 * step(n) * share * objective.l2)
+            jump = 2 * objective.l1 * objective.dim**0.5
+            gap = shrink * gap + 2 * bound * step(n) + step(n) * share * jump
+        rows.append(gap)
+    return np.array(rows)
 
 
 def minimiser_sensitivity(objective, edges, penalty, bound, rounds):
