@@ -1009,7 +1009,7 @@ def _sample_tree_plus(key: Array, numbers: Any, nodes: int, edges: int) -> _Edge
 
 
 def _sample_ranked(key: Array, numbers: Any, nodes: int, edges: int) -> _Edges:
-    """The same law by ranking all pairs at random, tree edges first: no loops, ``O(K^2)`` memory."""
+    """The same law by ranking all pairs at random, tree edges first: ``O(K^2)`` memory."""
     del numbers
     k_tree, k_rank = jax.random.split(key)
     near, far = _uniform_tree(k_tree, nodes)

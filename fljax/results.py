@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -143,19 +142,19 @@ def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"no folder {path.parent}; create it first.")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        handle, temporary = tempfile.mkstemp(suffix=".tmp", prefix=path.name, dir=path.parent)
+        temporary.touch()
     except OSError as error:
         raise PermissionError(
             f"cannot write to {path.parent} ({error.strerror}); choose another folder."
         ) from error
-    os.close(handle)
     try:
         checked = dataset.assign_attrs(checksum=checksum(dataset))
         checked.to_netcdf(temporary, engine="h5netcdf")
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     return path
 

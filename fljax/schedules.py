@@ -4,7 +4,7 @@
 unequal, which would cost a compilation per grid point.)
 """
 
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -17,6 +17,10 @@ class Schedule(Protocol):
     """A positive number for every round ``1, 2, ...``."""
 
     def __call__(self, round: Array) -> Array: ...
+
+
+#: A schedule, or a positive number, which becomes a :class:`Constant` at construction.
+StepSize: TypeAlias = Any
 
 
 @module
@@ -62,6 +66,6 @@ class PowerDecay:
         return self.initial * round.astype(dtype) ** -self.power
 
 
-def as_schedule(value: Schedule | Array | float) -> Schedule:
+def as_schedule(value: StepSize) -> Schedule:
     """A number as a :class:`Constant`; a schedule unchanged."""
-    return value if callable(value) else Constant(value)
+    return value if callable(value) else Constant(value)  # pyright: ignore[reportReturnType]

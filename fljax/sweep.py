@@ -76,7 +76,16 @@ class Axis(NamedTuple):
     trees: list[Any]  # as pytrees: numbers are leaves, structure is not
 
 
+#: Axes of every result, and keywords of xarray's ``sel``, which a dimension of that name hides.
+RESERVED_NAMES = ("seed", "round", "client", "parameter", "method", "tolerance", "drop")
+
+
 def _axis(name: str, values: Any) -> Axis:
+    if name in RESERVED_NAMES:
+        raise ValueError(
+            f"grid axis {name!r} has a name that results use themselves; rename it (and the "
+            f"scenario's argument). Reserved: {', '.join(RESERVED_NAMES)}."
+        )
     if isinstance(values, Mapping):
         labels, values = list(values), list(values.values())
     elif isinstance(values, str) or not isinstance(values, Iterable):

@@ -1,5 +1,7 @@
 """Results: provenance, saving and loading without loss, damage detected."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -83,10 +85,10 @@ def test_a_missing_file_and_folder_are_named(study, tmp_path):
 
 
 def test_an_unwritable_folder_is_named(study, tmp_path, monkeypatch):
-    def refuse(**_):
+    def refuse(self):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr(Path, "touch", refuse)
     with pytest.raises(PermissionError, match=r"cannot write to .* \(Permission denied\)"):
         fl.save(study, tmp_path / "study.nc")
 

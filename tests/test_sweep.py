@@ -255,6 +255,8 @@ def never(key, **_):
         ({"grid": {"x": 3.0}}, TypeError, r"grid axis 'x' must be a list .* write \[3.0\]"),
         ({"grid": {"x": "abc"}}, TypeError, "grid axis 'x' must be a list"),
         ({"grid": {"x": []}}, ValueError, "grid axis 'x' has no values"),
+        ({"grid": {"seed": [1.0]}}, ValueError, "grid axis 'seed' has a name that results use"),
+        ({"grid": {"method": [1.0]}}, ValueError, "rename it"),
         ({"grid": {"x": [1.0, 1.0]}}, ValueError, "'x' has the same label twice"),
     ],
 )

@@ -34,7 +34,7 @@ def linear_data(rng, seeds, clients, samples, dim, dtype):
 
 
 def gram(features, targets):
-    """``[..., D, D]`` and ``[..., D]`` such that the mean squared loss's gradient is ``G w - b``."""
+    """``[..., D, D]`` and ``[..., D]``: the mean squared loss has the gradient ``G w - b``."""
     scale = features.dtype.type(2 / features.shape[-2])
     transposed = np.swapaxes(features, -1, -2)
     return scale * (transposed @ features), scale * (transposed @ targets[..., None])[..., 0]
@@ -71,7 +71,7 @@ def private_admm_loop(seeds, rounds, clients, samples, dim, penalty, step, total
 
 def ridge_optimum(x, y):
     """Centralised ridge solution of equally sized clients, strength 1."""
-    clients, samples, dim = x.shape
+    _, samples, dim = x.shape
     x, y = x.reshape(-1, dim).astype(np.float64), y.reshape(-1).astype(np.float64)
     return np.linalg.solve(x.T @ x / samples + np.eye(dim), x.T @ y / samples)
 

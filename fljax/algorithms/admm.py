@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Info, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
 from fljax.channel import Channel
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
@@ -24,7 +24,7 @@ class State(NamedTuple):
 
 @algorithm("ADMM", reference="gauthier2024")
 @module
-class NetworkedADMM:
+class NetworkedADMM(Algorithm):
     r"""Distributed consensus ADMM with an exact primal step.
 
     .. math::

@@ -1,7 +1,7 @@
 """What every algorithm is, and the table of all of them."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -17,8 +17,8 @@ class Info(NamedTuple):
     gradient_norm: Array  # [K]  largest per-sample loss-gradient norm the step met
 
 
-class Algorithm(Protocol):
-    """A pure init/step pair over an explicit state.
+class Algorithm:
+    """A pure init/step pair over an explicit state; what is common to all of them.
 
     A state is a named tuple whose field ``model`` holds the models that are judged: ``[K, D]``,
     or ``[D]`` for one model shared by all. Rounds are numbered from 1.
@@ -35,18 +35,26 @@ class Algorithm(Protocol):
     networked: ClassVar[bool]
     notions: ClassVar[tuple[type, ...]]
 
-    def init(self, problem: Problem, network: Graph) -> Any: ...
+    def init(self, problem: Problem, network: Graph) -> Any:
+        """The state before the first round."""
+        raise NotImplementedError
+
     def step(
         self, state: Any, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[Any, Info]: ...
+    ) -> tuple[Any, Info]:
+        """One round of every client."""
+        raise NotImplementedError
+
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float
-    ) -> Float[Array, " clients"]: ...
+    ) -> Float[Array, " clients"]:
+        """How far one replaced sample can move a client's message, in Euclidean norm."""
+        raise NotImplementedError
 
 
-REGISTRY: dict[str, type] = {}
+REGISTRY: dict[str, type[Algorithm]] = {}
 
-T = TypeVar("T", bound=type)
+T = TypeVar("T", bound=type[Algorithm])
 
 
 def algorithm(

@@ -8,12 +8,12 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Info, algorithm
+from fljax.algorithms.base import Algorithm, Info, algorithm
 from fljax.channel import Channel
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
 from fljax.problems import Problem
-from fljax.schedules import Schedule, as_schedule
+from fljax.schedules import StepSize, as_schedule
 
 
 class State(NamedTuple):
@@ -22,7 +22,7 @@ class State(NamedTuple):
 
 @algorithm("FL", reference="gauthier2024", networked=False, notions=(ZCDP, ApproximateDP, PureDP))
 @module
-class ConventionalFL:
+class ConventionalFL(Algorithm):
     r"""Local gradient steps from the server's model, then an average.
 
     .. math::
@@ -42,7 +42,7 @@ class ConventionalFL:
       Gauthier 2024, Algorithm 1; McMahan et al. 2017.
     """
 
-    step_size: Schedule | Array | float
+    step_size: StepSize
     local_steps: int = static(default=1)
 
     def validate(self) -> None:

@@ -5,12 +5,12 @@ from typing import NamedTuple
 from jaxtyping import Array, Float
 
 from fljax._module import module, static
-from fljax.algorithms.base import Info, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
 from fljax.channel import Channel
 from fljax.graphs import Graph, Mixing
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
 from fljax.problems import Problem
-from fljax.schedules import Schedule, as_schedule
+from fljax.schedules import StepSize, as_schedule
 
 
 class State(NamedTuple):
@@ -21,7 +21,7 @@ class State(NamedTuple):
 
 @algorithm("zCDP-grad-NFL", reference="nedic2009", notions=(ZCDP, ApproximateDP, PureDP))
 @module
-class ZCDPGradNFL:
+class ZCDPGradNFL(Algorithm):
     r"""Distributed subgradient method with perturbed messages (zCDP-grad-NFL).
 
     .. math::
@@ -42,7 +42,7 @@ class ZCDPGradNFL:
       Nedic and Ozdaglar 2009, (3); Gauthier 2024, section 3.4.
     """
 
-    step_size: Schedule | Array | float
+    step_size: StepSize
     mixing: str = static(default="metropolis")
 
     def validate(self) -> None:

@@ -6,12 +6,12 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Info, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
 from fljax.channel import Channel
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
 from fljax.problems import Problem
-from fljax.schedules import Schedule, as_schedule
+from fljax.schedules import StepSize, as_schedule
 
 
 class State(NamedTuple):
@@ -23,7 +23,7 @@ class State(NamedTuple):
 
 @algorithm("zCDP-NFL", reference="gauthier2024", notions=(ZCDP, ApproximateDP, PureDP))
 @module
-class ZCDPNFL:
+class ZCDPNFL(Algorithm):
     r"""Zero-concentrated differentially private networked federated learning (zCDP-NFL).
 
     ADMM on the consensus problem (3.2) with the objective linearised at the last *perturbed*
@@ -71,7 +71,7 @@ class ZCDPNFL:
     """
 
     penalty: Float[Array, ""] | float
-    step_size: Schedule | Array | float
+    step_size: StepSize
 
     def validate(self) -> None:
         _check.positive("penalty", self.penalty)

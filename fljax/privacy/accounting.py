@@ -8,8 +8,9 @@ Post-processing is free: what a server or a neighbour computes from a release co
 
 Closed forms take Python numbers, NumPy arrays (both: float64 results) and JAX arrays, traced or
 not (the dtype of the JAX arguments), so that a budget can be swept inside a compiled simulation.
-Root finding (the conversions other than ``"proposition"``, the analytic Gaussian mechanism) runs on the host in float64 and refuses traced values. All
-functions are elementwise; "per round" means a trailing axis. A traced value cannot be checked.
+Root finding (the conversions other than ``"proposition"``, the analytic Gaussian mechanism) runs
+on the host in float64 and refuses traced values. All functions are elementwise; "per round" means
+a trailing axis. A traced value cannot be checked.
 
 References, by the names used below:
 

@@ -22,8 +22,8 @@ def soft_threshold(value: Array, threshold: Array | float) -> Array:
     return jnp.sign(value) * jnp.maximum(jnp.abs(value) - threshold, 0)
 
 
-class Loss(Protocol):
-    r"""A convex loss of a prediction.
+class Loss:
+    r"""A convex loss of a prediction; subclass it for one of your own.
 
     Attributes:
       outputs: predictions per sample (1: a scalar without an axis of its own).
@@ -31,13 +31,26 @@ class Loss(Protocol):
         loss is not smooth. Solvers choose their method and step by it.
     """
 
-    @property
-    def outputs(self) -> int: ...
-    @property
-    def curvature(self) -> float | None: ...
-    def value(self, prediction: Array, target: Array) -> Array: ...
-    def derivative(self, prediction: Array, target: Array) -> Array: ...
-    def slope_bound(self) -> Array | float: ...
+    outputs: ClassVar[int] = 1
+    curvature: ClassVar[float | None] = None
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        raise NotImplementedError
+
+    def derivative(self, prediction: Array, target: Array) -> Array:
+        """A (sub)derivative in the prediction."""
+        raise NotImplementedError
+
+    def prox(self, point: Array, target: Array, step: Array) -> Array:
+        """``argmin_z step * value(z, target) + (z - point)^2 / 2``; nonsmooth losses need it."""
+        raise NotImplementedError
+
+    def slope_bound(self) -> Array | float:
+        """An upper bound of the derivative's norm, infinite if there is none."""
+        return float("inf")
+
+    def check_targets(self, targets: np.ndarray) -> None:
+        """Raise ``ValueError`` for targets that the loss does not know."""
 
 
 def _check_labels(targets: np.ndarray, allowed: np.ndarray, loss: str) -> None:
@@ -50,11 +63,10 @@ def _check_labels(targets: np.ndarray, allowed: np.ndarray, loss: str) -> None:
 
 
 @module
-class LeastSquares:
+class LeastSquares(Loss):
     r""":math:`(z-y)^2`. Its gradient is unbounded, so a privacy guarantee needs clipping."""
 
-    outputs: ClassVar[int] = 1
-    curvature: ClassVar[float] = 2.0
+    curvature: ClassVar[float | None] = 2.0
 
     def value(self, prediction: Array, target: Array) -> Array:
         return (prediction - target) ** 2
@@ -65,16 +77,10 @@ class LeastSquares:
     def prox(self, point: Array, target: Array, step: Array) -> Array:
         return (point + 2 * step * target) / (1 + 2 * step)
 
-    def slope_bound(self) -> float:
-        return float("inf")
-
 
 @module
-class LeastAbsoluteDeviation:
+class LeastAbsoluteDeviation(Loss):
     r""":math:`|z-y|`; the subgradient at a zero residual is taken to be zero."""
-
-    outputs: ClassVar[int] = 1
-    curvature: ClassVar[None] = None
 
     def value(self, prediction: Array, target: Array) -> Array:
         return jnp.abs(prediction - target)
@@ -90,7 +96,7 @@ class LeastAbsoluteDeviation:
 
 
 @module
-class Huber:
+class Huber(Loss):
     r""":math:`\tfrac12 r^2` for :math:`|r|\le\tau`, else :math:`\tau|r|-\tfrac12\tau^2`.
 
     Args:
@@ -98,8 +104,7 @@ class Huber:
     """
 
     threshold: Float[Array, ""] | float = 1.0
-    outputs: ClassVar[int] = 1
-    curvature: ClassVar[float] = 1.0
+    curvature: ClassVar[float | None] = 1.0
 
     def validate(self) -> None:
         _check.positive("threshold", self.threshold)
@@ -124,11 +129,10 @@ class Huber:
 
 
 @module
-class Logistic:
+class Logistic(Loss):
     r""":math:`\log(1+e^{-yz})` with labels :math:`y\in\{-1,+1\}`."""
 
-    outputs: ClassVar[int] = 1
-    curvature: ClassVar[float] = 0.25
+    curvature: ClassVar[float | None] = 0.25
 
     def check_targets(self, targets: np.ndarray) -> None:
         _check_labels(targets, np.array([-1, 1]), "logistic")
@@ -144,7 +148,7 @@ class Logistic:
 
 
 @module
-class Softmax:
+class Softmax(Loss):
     r"""Multinomial logistic loss :math:`\log\sum_c e^{z_c}-z_y`, labels :math:`0..C-1`.
 
     Args:
@@ -152,7 +156,7 @@ class Softmax:
     """
 
     classes: int = static()
-    curvature: ClassVar[float] = 0.5
+    curvature: ClassVar[float | None] = 0.5
 
     def validate(self) -> None:
         _check.count("classes", self.classes, at_least=2)
@@ -161,7 +165,7 @@ class Softmax:
         _check_labels(targets, np.arange(self.classes), "softmax")
 
     @property
-    def outputs(self) -> int:
+    def outputs(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.classes
 
     def value(self, prediction: Array, target: Array) -> Array:

@@ -32,8 +32,8 @@ FEW_FEATURES = 16
 class Statistics(NamedTuple):
     """What a run needs of the data again and again, computed once."""
 
-    gram: Array | None  # [K, P, P]  2 sum_j weight_j x_j x_j', quadratic loss with N > P only
-    moment: Array | None  # [K, P]   2 sum_j weight_j x_j y_j, likewise
+    gram: Any  # [K, P, P]  2 sum_j weight_j x_j x_j', quadratic loss with N > P only
+    moment: Any  # [K, P]   2 sum_j weight_j x_j y_j, likewise
     norms: Array  # [K, N]  Euclidean norm of each sample's features
     columns: Array | None  # [K, P, N]  the features, sample by sample contiguous, if few
 
@@ -59,12 +59,12 @@ class Problem:
         empty client, a negative strength, a clip that is not positive.
     """
 
-    features: Float[Array, "clients samples features"]
-    targets: Float[Array, "clients samples"]
+    features: Any  # Float[Array, "clients samples features"], NumPy or JAX
+    targets: Any  # Float[Array, "clients samples"]
     loss: Loss
     regulariser: Regulariser = NoRegulariser()
     strength: Float[Array, ""] | float = 1.0
-    weights: Float[Array, "clients samples"] | None = None
+    weights: Any = None  # Float[Array, "clients samples"] once constructed
     clip: Float[Array, ""] | float | None = None
     statistics: Statistics | None = None
 
@@ -116,9 +116,8 @@ class Problem:
         dtype = jnp.result_type(self.features)
         if self.weights is None:
             object.__setattr__(self, "weights", np.full(shape[:2], 1 / shape[1], dtype))
-        check_labels = getattr(self.loss, "check_targets", None)
-        if check_labels and _check.is_concrete(self.targets) and _check.is_concrete(self.weights):
-            check_labels(np.asarray(self.targets)[np.asarray(self.weights) > 0])
+        if _check.is_concrete(self.targets) and _check.is_concrete(self.weights):
+            self.loss.check_targets(np.asarray(self.targets)[np.asarray(self.weights) > 0])
 
     @property
     def clients(self) -> int:
@@ -218,7 +217,7 @@ class Problem:
         return gradient.reshape(self.clients, -1)
 
     def gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
-        r"""A subgradient of each client's :math:`f_k` (the regulariser is public, never clipped)."""
+        r"""A subgradient of each client's :math:`f_k`; the regulariser is public, never clipped."""
         return self.loss_gradient(w) + self.strength / self.clients * self.regulariser.gradient(w)
 
     def _feature_norms(self) -> Float[Array, "clients samples"]:
@@ -257,7 +256,13 @@ def from_clients(
     regulariser: Regulariser = NoRegulariser(),  # noqa: B008 (immutable)
     strength: Array | float = 1.0,
 ) -> Problem:
-    """Stack clients of different sizes: ``data`` is one ``(features [D_k, P], targets [D_k])`` each.
+    """Stack clients of different sizes.
+
+    Args:
+      data: one ``(features [D_k, P], targets [D_k])`` a client.
+      loss: as in :class:`Problem`.
+      regulariser: as in :class:`Problem`.
+      strength: as in :class:`Problem`.
 
     Raises:
       ValueError: no clients, an empty client, or clients with different numbers of features.

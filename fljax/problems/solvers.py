@@ -142,7 +142,8 @@ def _shift(matrices: Array, shift: Array) -> Array:
 
 def _ridge(problem: Problem) -> Array:
     quadratic = problem.regulariser.quadratic()
-    return 2 * problem.strength / problem.clients * (0.0 if quadratic is None else quadratic)
+    share = 2 * problem.strength / problem.clients
+    return jnp.asarray(share * (0.0 if quadratic is None else quadratic))
 
 
 def _solve_quadratic(problem: Problem, factor: ProxFactor, centre: Array) -> Array:

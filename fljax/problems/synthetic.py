@@ -49,7 +49,9 @@ def linear(
       clients: ``K``.
       samples: ``N``, or one size a client.
       dim: ``P`` features (and parameters).
-      loss, regulariser, strength: the objective.
+      loss: of the objective.
+      regulariser: of the objective.
+      strength: :math:`\lambda`.
       noise_variance: of the observation noise, >= 0.
 
     Raises:
@@ -167,7 +169,7 @@ def softmax(
     regulariser: Regulariser = SquaredL2(),  # noqa: B008 (immutable)
     strength: Array | float = 0.01,
 ) -> Problem:
-    """``classes`` labels drawn from the softmax model; ``dim`` features, ``dim*classes`` parameters."""
+    """Labels drawn from the softmax model: ``dim`` features, ``dim * classes`` parameters."""
     loss = Softmax(classes)
     k_features, k_parameter, k_label = jax.random.split(key, 3)
     base = linear(k_features, clients, samples, dim, LeastSquares(), noise_variance=0.0)

@@ -409,7 +409,8 @@ def test_traced_equals_concrete(name):
         for dtype, rtol in ((jnp.float64, 1e-12), (jnp.float32, 2e-5)):
             got = jax.tree.leaves(transform(function)(jnp.asarray(GRID, dtype)))
             for e, g in zip(expected, got, strict=True):
-                assert g.dtype == dtype and g.shape == e.shape
+                assert g.dtype == dtype
+                assert g.shape == e.shape
                 close(g, e, rtol=rtol)
 
 
