@@ -19,8 +19,8 @@ from fljax.metrics import Metric, Snapshot, as_metric
 from fljax.privacy import Notion
 from fljax.problems import Problem, optimum
 
-#: The random number generator of runs. Measured on CPU (`experiments/benchmarks/random.py`) four
-#: to five times faster than JAX's default, threefry2x32, and like it bit-exact under vmap.
+#: The random number generator of runs. On CPU about four times faster than JAX's default,
+#: threefry2x32 (`experiments/benchmarks/generators.py`), and like it bit-exact under vmap.
 PRNG = "philox4x32"
 
 

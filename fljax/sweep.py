@@ -35,8 +35,8 @@ from fljax.simulation import PRNG, Simulation, check_rounds, noise_plan, trace
 
 Scenario = Callable[..., Simulation]
 
-#: Working set of one block of seeds on a CPU. Between a quarter of and the whole second-level
-#: cache all measured alike, beyond it runs slow down: `experiments/benchmarks/blocks.py`.
+#: Working set of one block of seeds on a CPU: half the second-level cache of the core it was
+#: measured on. Larger blocks ran slower, small ones too (`experiments/benchmarks/blocks.py`).
 CACHE_BYTES = 2**20
 
 #: Share of an accelerator's memory that one block may take.
