@@ -13,12 +13,11 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def spd_inverse(matrices: Float[Array, "batch dim dim"]) -> Float[Array, "batch dim dim"]:
-    """Inverse of symmetric positive definite matrices: Gauss-Jordan and two Newton steps.
+    """Inverse of symmetric positive definite matrices by Gauss-Jordan elimination.
 
-    Such matrices need no pivoting. A singular one gives entries that are not finite.
+    Such matrices need no pivoting. A singular one gives entries that are huge or not finite.
     """
     dim = matrices.shape[-1]
-    identity = jnp.broadcast_to(jnp.eye(dim, dtype=matrices.dtype), matrices.shape)
 
     def sweep(i, work):  # one in-place Gauss-Jordan step
         unit = jax.nn.one_hot(i, dim, dtype=work.dtype)[None]
@@ -29,15 +28,11 @@ def spd_inverse(matrices: Float[Array, "batch dim dim"]) -> Float[Array, "batch 
         rest = work * (1 - unit[:, None, :]) - column * row[:, None, :]
         return jnp.where(unit[..., None] > 0, row[:, None, :], rest)
 
-    inverse = jax.lax.fori_loop(0, dim, sweep, matrices)
-    for _ in range(2):
-        error = identity - jnp.matmul(matrices, inverse, precision=HIGHEST)
-        inverse = inverse + jnp.matmul(inverse, error, precision=HIGHEST)
-    return inverse
+    return jax.lax.fori_loop(0, dim, sweep, matrices)
 
 
 def spd_solve(matrix: Float[Array, "dim dim"], right: Float[Array, " dim"]) -> Float[Array, " dim"]:
-    """Solve one positive *semi*definite system, close to the least-norm solution if singular.
+    """Solve one consistent positive *semi*definite system; some solution of it if singular.
 
     The matrix is lifted off singularity and what that costs in accuracy won back by refinement.
     """

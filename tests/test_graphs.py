@@ -388,10 +388,20 @@ def test_spanning_tree_is_uniform_over_labelled_trees():
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("mean_degree", [2.5, 2.0])
-def test_extra_edges_are_uniform_given_the_tree(mean_degree):
+@pytest.mark.parametrize(
+    ("mean_degree", "sampler"),
+    [(2.5, "_sample_ranked"), (2.0, "_sample_ranked"), (2.0, "_sample_tree_plus")],
+)
+def test_extra_edges_are_uniform_given_the_tree(mean_degree, sampler, monkeypatch):
     # Four nodes, one or two edges beyond the tree: a graph with t spanning trees has probability
-    # (t / 16) / C(3, extra), whichever of the two samplers is in use.
+    # (t / 16) / C(3, extra), whichever of the two samplers is in use: large networks redraw.
+    if sampler == "_sample_tree_plus":
+        monkeypatch.setattr(graphs, "DENSE_BELOW", 0)
+    used = []
+    genuine = graphs._generate
+    monkeypatch.setattr(
+        graphs, "_generate", lambda *a, **kw: used.append(kw["sampler"]) or genuine(*a, **kw)
+    )
     edges = round(4 * mean_degree / 2)
     draws = 20_000
     keys = jax.random.split(jax.random.key(12), draws)
@@ -404,6 +414,7 @@ def test_extra_edges_are_uniform_given_the_tree(mean_degree):
         chosen = pairs[[bool(value >> bit & 1) for bit in range(6)]]
         laplacian = nx.laplacian_matrix(nx.from_edgelist(chosen.tolist())).toarray()
         expected.append(np.linalg.det(laplacian[1:, 1:]) / 16 / math.comb(3, edges - 3))
+    assert used == [getattr(graphs, sampler)]
     assert sum(expected) == pytest.approx(1.0)
     assert stats.chisquare(counts, draws * np.asarray(expected)).pvalue > 1e-3
 
