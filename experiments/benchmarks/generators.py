@@ -27,7 +27,8 @@ def main() -> None:
     for name in GENERATORS:
         keys = jax.random.split(jax.random.key(0, impl=name), 16)
         one, many = jax.jit(draws), jax.jit(jax.vmap(draws))
-        one(keys[0]), many(keys)
+        one(keys[0]).block_until_ready()
+        many(keys).block_until_ready()
         numbers = ROUNDS * CLIENTS * DIM
         alone = best_of(lambda one=one, keys=keys: one(keys[0]), 5) / numbers
         batched = best_of(lambda many=many, keys=keys: many(keys), 5) / numbers / 16
