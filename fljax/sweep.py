@@ -366,7 +366,7 @@ def _schedule(
     device = jax.local_devices()[0]
     on_cpu = device.platform == "cpu"
     if workers is None:
-        workers = len(os.sched_getaffinity(0)) if on_cpu else 1
+        workers = _cores() if on_cpu else 1
     if block is None:
         models = shown.problem.clients * shown.problem.dim * shown.problem.dtype.itemsize
         shared = sum(
@@ -380,6 +380,13 @@ def _schedule(
     block = min(block, seeds)
     rounds_of_blocks = -(-seeds // (block * workers))  # even out what the workers get
     return max(1, -(-seeds // (rounds_of_blocks * workers))), workers
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS and Windows do not tell
 
 
 def _batches(seeds: int, size: int) -> list[np.ndarray]:

@@ -1,6 +1,5 @@
 """What the machine can do, and what this run is: printed above every benchmark."""
 
-import os
 import platform
 import subprocess
 import time
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.results import code_version
+from fljax.sweep import _cores
 
 
 def best_of(function: Callable[[], Any], repeats: int = 3) -> float:
@@ -53,7 +53,7 @@ def header() -> str:
         f"commit {commit} (source {code_version()})\n"
         f"python {platform.python_version()}, jax {jax.__version__}, numpy {np.__version__}\n"
         f"device {device.device_kind} ({device.platform}), "
-        f"{len(os.sched_getaffinity(0))} cores\n"
+        f"{_cores()} cores\n"
         f"copy bandwidth {copy_bandwidth() / 1e9:.1f} GB/s, "
         f"float32 product {matrix_rate() / 1e9:.0f} GFLOP/s"
     )
