@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,21 +45,21 @@ def assemble(
     coords: Mapping[str, Any],
     rounds: int,
     record_every: int,
-    simulation: Any,
+    metrics: Iterable[Any],
 ) -> xr.Dataset:
     """A dataset over ``dims`` (and ``round``) of what :func:`fljax.simulation.trace` recorded."""
     variables = {}
-    metrics = {m.name: m for m in simulation.metrics}
+    by_name = {m.name: m for m in metrics}
     for name, value in records.items():
         if name in ("messages", "scalars"):
             value = np.cumsum(value.astype(np.int64), axis=-1)
         label, unit = _DESCRIPTIONS.get(name, (name, "1"))
         attrs = {"long_name": label, "units": unit}
-        if name in metrics:
+        if name in by_name:
             attrs = {
-                "long_name": metrics[name].label,
+                "long_name": by_name[name].label,
                 "units": "1",
-                "decibel": int(metrics[name].decibel),
+                "decibel": int(by_name[name].decibel),
             }
         axes = (*dims,) if name in PER_RUN else (*dims, "round")
         variables[name] = (axes, value, attrs)

@@ -1,7 +1,6 @@
 """One run: a simulation is what is run, :func:`run` runs it once, as a scan over rounds."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -120,18 +119,12 @@ def noise_plan(simulation: Simulation, rounds: int) -> Any:
     privacy = simulation.privacy
     if privacy is None:
         return None
-    bounded = partial(
-        _sensitivity,
-        simulation.algorithm,
-        simulation.problem,
-        simulation.network,
-        privacy.gradient_bound,
-    )
-    return privacy.plan(bounded, rounds)
+    problem, network, bound = simulation.problem, simulation.network, privacy.gradient_bound
 
+    def sensitivity(round: Array) -> Array:
+        return simulation.algorithm.sensitivity(problem, network, round, bound)  # pyright: ignore[reportArgumentType]
 
-def _sensitivity(algorithm, problem, network, gradient_bound, round: Array) -> Array:
-    return algorithm.sensitivity(problem, network, round, gradient_bound)
+    return privacy.plan(sensitivity, rounds)
 
 
 def trace(
@@ -244,7 +237,7 @@ def run(
         key = jax.random.key(int(key), impl=PRNG)
     records, model = _run(simulation, key, rounds, record_every)
     host = {name: np.asarray(value) for name, value in records.items()}
-    dataset = results.assemble(host, (), {}, rounds, record_every, simulation)
+    dataset = results.assemble(host, (), {}, rounds, record_every, simulation.metrics)
     dataset["model"] = (("client", "parameter"), np.asarray(model))
     dataset.attrs |= results.provenance(
         dtype=str(simulation.problem.dtype), prng=str(jax.random.key_impl(key)), rounds=rounds

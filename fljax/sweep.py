@@ -95,24 +95,34 @@ def _axis(name: str, values: Any) -> Axis:
         )
     else:
         values = list(values)
-        labels = [v.value if isinstance(v, Static) else v for v in values]
+        labels = [_plain(v) for v in values]
         if not all(isinstance(v, str | int | float | bool | np.generic) for v in labels):
-            labels = [str(v) if isinstance(v, str) else _label(v) for v in labels]
+            labels = [v if isinstance(v, str) else _label(v) for v in labels]
     if not values:
         raise ValueError(f"grid axis {name!r} has no values; leave it out or give at least one.")
     if len(set(labels)) < len(labels):
         raise ValueError(f"grid axis {name!r} has the same label twice: {labels}.")
     trees = [_as_tree(value) for value in values]
-    raw = [v.value if isinstance(v, Static) else v for v in values]
-    return Axis(name, [_plain(label) for label in labels], raw, trees)
+    return Axis(
+        name,
+        [label.item() if isinstance(label, np.generic) else label for label in labels],
+        [_plain(v) for v in values],
+        trees,
+    )
 
 
 def _label(value: Any) -> str:
     return getattr(type(value), "label", None) or getattr(value, "__name__", None) or repr(value)
 
 
-def _plain(label: Any) -> Any:
-    return label.item() if isinstance(label, np.generic) else label
+def _plain(value: Any) -> Any:
+    """A grid value as the user means it, out of its mark."""
+    return value.value if isinstance(value, Static) else value
+
+
+def _arguments(point: dict[str, Any]) -> dict[str, Any]:
+    """A grid point as the scenario's keyword arguments."""
+    return {name: _plain(tree) for name, tree in point.items()}
 
 
 def _as_tree(value: Any) -> Any:
@@ -155,10 +165,8 @@ def _program(
 ) -> Program:
     def one(key: Array, point: dict[str, Any]) -> dict[str, Array]:
         k_scenario, k_run = jax.random.split(key)
-        values = {
-            name: tree.value if isinstance(tree, Static) else tree for name, tree in point.items()
-        }
-        records, model = trace(scenario(k_scenario, **values), k_run, rounds, record_every)
+        simulation = scenario(k_scenario, **_arguments(point))
+        records, model = trace(simulation, k_run, rounds, record_every)
         return records | ({"model": model} if keep_models else {})
 
     def block(keys: Array, points: dict[str, Any]) -> dict[str, Array]:
@@ -266,17 +274,13 @@ def sweep(
             for batch, outputs in _execute(compiled, keys, batches, points, at_once):
                 for name, values in outputs.items():
                     _store(collected, name, values, shape, positions, batch, len(seed_list))
-                bar.update(len(np.unique(batch)) * count if total else 0)
+                bar.update(len(np.unique(batch)) * count)
             timing["run_seconds"] += time.perf_counter() - began
-        bar.n = total
-        bar.refresh()
 
     dims = (*(axis.name for axis in axes), "seed")
     coords = {axis.name: axis.labels for axis in axes} | {"seed": seed_list}
     model = collected.pop("model", None)
-    dataset = results.assemble(
-        collected, dims, coords, rounds, record_every, _Named(tuple(metrics.values()))
-    )
+    dataset = results.assemble(collected, dims, coords, rounds, record_every, metrics.values())
     if model is not None:
         dataset["model"] = ((*dims, "client", "parameter"), model)
     dataset.attrs |= results.provenance(
@@ -292,10 +296,6 @@ def sweep(
     )
     results.warn(dataset)
     return dataset
-
-
-class _Named(NamedTuple):
-    metrics: tuple
 
 
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
@@ -352,9 +352,7 @@ def _describe(scenario: Scenario, point: dict[str, Any]) -> Simulation:
     """The simulation's structure and shapes, without computing it."""
 
     def build(key: Array, point: dict[str, Any]) -> Simulation:
-        return scenario(
-            key, **{n: v.value if isinstance(v, Static) else v for n, v in point.items()}
-        )
+        return scenario(key, **_arguments(point))
 
     return jax.eval_shape(build, jax.random.key(0, impl=PRNG), point)
 

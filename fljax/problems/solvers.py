@@ -34,7 +34,7 @@ def is_quadratic(problem: Problem) -> bool:
 def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
     """Prepare :func:`prox` for quadratic weights ``weight`` (``[K]``, >= 0)."""
     if is_quadratic(problem):
-        shift = weight + _ridge(problem)
+        shift = weight + strong_convexity(problem)
         if problem.samples < problem.dim:
             rows = _scaled_features(problem)
             system = jnp.einsum("knp,kmp->knm", rows, rows, precision=HIGHEST)
@@ -103,12 +103,6 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
     if isinstance(pooled.loss, LeastSquares) and isinstance(pooled.regulariser, NoRegulariser):
         moment = 2 * _weighted_moment(pooled, pooled.targets)[0]
         return spd_solve(_gram(pooled, 2.0)[0], moment)
-    factor = factorise(pooled, jnp.zeros(1, problem.dtype))
-    if is_quadratic(pooled):
-        return _solve_quadratic(pooled, factor, start)[0]
-    tolerance = 4 * jnp.finfo(problem.dtype).eps
-    if pooled.loss.curvature is not None:
-        return _proximal_gradient(pooled, factor, start, start, iterations, tolerance)[0]
     if isinstance(pooled.loss, LeastAbsoluteDeviation) and isinstance(
         pooled.regulariser, NoRegulariser | L1
     ):
@@ -120,6 +114,12 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
         weights = jnp.full(problem.dim, extra, problem.dtype)
         weights = jnp.concatenate([pooled.weights[0], weights])
         return _least_absolute_vertex(rows, targets, weights, 50 * problem.dim)
+    factor = factorise(pooled, jnp.zeros(1, problem.dtype))
+    if is_quadratic(pooled):
+        return _solve_quadratic(pooled, factor, start)[0]
+    tolerance = 4 * jnp.finfo(problem.dtype).eps
+    if pooled.loss.curvature is not None:
+        return _proximal_gradient(pooled, factor, start, start, iterations, tolerance)[0]
     return _residual_admm(pooled, factor, start, start, iterations, tolerance)[0]
 
 
@@ -140,7 +140,8 @@ def _shift(matrices: Array, shift: Array) -> Array:
     return matrices + shift[:, None, None] * jnp.eye(matrices.shape[-1], dtype=matrices.dtype)[None]
 
 
-def _ridge(problem: Problem) -> Array:
+def strong_convexity(problem: Problem) -> Array:
+    r"""The strong-convexity modulus that a squared regulariser gives each :math:`f_k`."""
     quadratic = problem.regulariser.quadratic()
     share = 2 * problem.strength / problem.clients
     return jnp.asarray(share * (0.0 if quadratic is None else quadratic))
@@ -154,7 +155,7 @@ def _solve_quadratic(problem: Problem, factor: ProxFactor, centre: Array) -> Arr
     inner = jnp.einsum("knp,kp->kn", rows, right, precision=HIGHEST)
     inner = jnp.einsum("knm,km->kn", factor.inverse, inner, precision=HIGHEST)
     back = jnp.einsum("knp,kn->kp", rows, inner, precision=HIGHEST)
-    return (right - back) / (factor.weight + _ridge(problem))[:, None]
+    return (right - back) / (factor.weight + strong_convexity(problem))[:, None]
 
 
 def _until(step, start, iterations: int, tolerance: float | None, watched: int):
@@ -307,8 +308,3 @@ def _least_absolute_vertex(
     start = jax.lax.fori_loop(0, dim, take_best, (last, jnp.eye(dim, dtype=dtype)))
     active, inverse = jax.lax.while_loop(improvable, pivot, (0, start, *excess(start)))[1]
     return inverse @ targets[active]
-
-
-def strong_convexity(problem: Problem) -> Array:
-    r"""The strong-convexity modulus that the regulariser gives each :math:`f_k`."""
-    return _ridge(problem)
