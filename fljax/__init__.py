@@ -9,19 +9,27 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 from fljax import algorithms, graphs, metrics, plotting, privacy, problems, schedules, theory
 from fljax.citation import citation
+from fljax.grid import static
 from fljax.results import AssumptionWarning, DivergenceWarning, load, save
 from fljax.simulation import Simulation, run
-from fljax.sweep import static, sweep
+from fljax.store import DamageWarning, StoreError, merge
+from fljax.sweep import Interrupted, Plan, plan, sweep
 
 __all__ = [
     "AssumptionWarning",
+    "DamageWarning",
     "DivergenceWarning",
+    "Interrupted",
+    "Plan",
     "Simulation",
+    "StoreError",
     "algorithms",
     "citation",
     "graphs",
     "load",
+    "merge",
     "metrics",
+    "plan",
     "plotting",
     "privacy",
     "problems",

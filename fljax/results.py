@@ -15,6 +15,9 @@ import jax
 import numpy as np
 import xarray as xr
 
+#: Counted from record to record as ``[high, low]``, see `fljax.simulation`.
+COUNTS = ("messages", "scalars")
+
 #: Recorded once a run instead of once a record.
 PER_RUN = ("diverged", "gradient_norm", "gradient_bound", "connected")
 
@@ -45,26 +48,27 @@ def assemble(
     coords: Mapping[str, Any],
     rounds: int,
     record_every: int,
-    metrics: Iterable[Any],
+    metrics: Mapping[str, Mapping[str, Any]],
 ) -> xr.Dataset:
     """A dataset over ``dims`` (and ``round``) of what :func:`fljax.simulation.trace` recorded."""
     variables = {}
-    by_name = {m.name: m for m in metrics}
     for name, value in records.items():
-        if name in ("messages", "scalars"):
-            value = np.cumsum(value.astype(np.int64), axis=-1)
+        if name in COUNTS:
+            high, low = np.moveaxis(value.astype(np.int64), -1, 0)
+            value = np.cumsum((high << 31) + low, axis=-1)
         label, unit = _DESCRIPTIONS.get(name, (name, "1"))
-        attrs = {"long_name": label, "units": unit}
-        if name in by_name:
-            attrs = {
-                "long_name": by_name[name].label,
-                "units": "1",
-                "decibel": int(by_name[name].decibel),
-            }
+        attrs = metrics.get(name, {"long_name": label, "units": unit})
         axes = (*dims,) if name in PER_RUN else (*dims, "round")
         variables[name] = (axes, value, attrs)
     every = np.arange(record_every, rounds + 1, record_every)
     return xr.Dataset(variables, coords={**coords, "round": every})
+
+
+def describe(metrics: Iterable[Any]) -> dict[str, dict[str, Any]]:
+    """What a dataset says of its metrics, by name."""
+    return {
+        m.name: {"long_name": m.label, "units": "1", "decibel": int(m.decibel)} for m in metrics
+    }
 
 
 def provenance(**extra: Any) -> dict[str, Any]:

@@ -89,8 +89,8 @@ class Carry(NamedTuple):
     spent: dict[str, Array]  # [K] each: the privacy ledger so far
     gradient_norm: Array  # []  largest per-sample gradient so far
     diverged: Array  # []  first round with a non-finite model, 0 if none
-    messages: Array  # []  since the last record
-    scalars: Array  # []  since the last record
+    messages: Array  # [2]  since the last record, see `_add`
+    scalars: Array  # [2]  since the last record
 
 
 class Prepared(NamedTuple):
@@ -127,19 +127,39 @@ def noise_plan(simulation: Simulation, rounds: int) -> Any:
     return privacy.plan(sensitivity, rounds)
 
 
-def trace(
-    simulation: Simulation, key: Array, rounds: int, record_every: int
-) -> tuple[dict[str, Array], Array]:
-    """The whole run as a scan: recorded numbers by name, and the final models ``[K, D]``.
+def begin(simulation: Simulation, prepared: Prepared) -> Carry:
+    """Before the first round."""
+    problem, privacy = prepared.problem, simulation.privacy
+    ledger = () if privacy is None else type(privacy).ledger
+    return Carry(
+        simulation.algorithm.init(problem, simulation.network),  # pyright: ignore[reportArgumentType]
+        {name: jnp.zeros(problem.clients, problem.dtype) for name in ledger},
+        jnp.zeros((), problem.dtype),
+        jnp.zeros((), jnp.int32),
+        jnp.zeros(2, jnp.uint32),
+        jnp.zeros(2, jnp.uint32),
+    )
 
-    Recorded per record: the metrics; the ledger's worst client; messages and scalars since the
-    last record. Recorded once: ``diverged``, ``gradient_norm``, ``connected``.
+
+def advance(
+    simulation: Simulation,
+    prepared: Prepared,
+    key: Array,
+    carry: Carry,
+    done: Array | int,
+    records: int,
+    record_every: int,
+    rounds: int,
+) -> tuple[Carry, dict[str, Array]]:
+    """A stretch of a run as a scan, after ``done`` of its ``rounds``.
+
+    Recorded per record, ``[records]`` each: the metrics; the ledger's worst client; messages and
+    scalars since the last record. Round ``n`` draws from ``fold_in(key, n)``, so a run in several
+    stretches is the same run.
     """
-    prepared = prepare(simulation, rounds)
     problem, network = prepared.problem, simulation.network
     algorithm, privacy = simulation.algorithm, simulation.privacy
     shape = (problem.clients, problem.dim)
-    ledger = () if privacy is None else type(privacy).ledger
 
     def one_round(round: Array, carry: Carry) -> Carry:
         channel = Channel(
@@ -155,44 +175,65 @@ def trace(
         first = jnp.where((carry.diverged == 0) & ~finite, round, carry.diverged)
         return Carry(
             state,
-            {name: carry.spent[name] + channel.spent[name] for name in ledger},
+            {name: spent + channel.spent[name] for name, spent in carry.spent.items()},
             # Looked at only where a guarantee rests on it: it costs a pass over the samples.
             carry.gradient_norm
             if privacy is None
             else jnp.maximum(carry.gradient_norm, jnp.max(info.gradient_norm)),
             first.astype(jnp.int32),
-            carry.messages + channel.traffic.messages,
-            carry.scalars + channel.traffic.scalars,
+            _add(carry.messages, channel.traffic.messages),
+            _add(carry.scalars, channel.traffic.scalars),
         )
 
     def one_record(carry: Carry, first: Array) -> tuple[Carry, dict[str, Array]]:
-        zero = jnp.zeros((), jnp.int32)
+        zero = jnp.zeros(2, jnp.uint32)
         carry = carry._replace(messages=zero, scalars=zero)
         carry = jax.lax.fori_loop(first, first + record_every, one_round, carry)
         model = jnp.broadcast_to(carry.state.model, shape)
         now = Snapshot(problem, network, model, prepared.optimum)
         record = {m.name: m.measure(now) for m in simulation.metrics}  # pyright: ignore[reportAttributeAccessIssue]
-        record |= {f"privacy_{name}": jnp.max(carry.spent[name]) for name in ledger}
+        record |= {f"privacy_{name}": jnp.max(spent) for name, spent in carry.spent.items()}
         record |= {"messages": carry.messages, "scalars": carry.scalars}
         return carry, record
 
-    start = Carry(
-        algorithm.init(problem, network),  # pyright: ignore[reportArgumentType]
-        {name: jnp.zeros(problem.clients, problem.dtype) for name in ledger},
-        jnp.zeros((), problem.dtype),
-        jnp.zeros((), jnp.int32),
-        jnp.zeros((), jnp.int32),
-        jnp.zeros((), jnp.int32),
+    firsts = jnp.asarray(done, jnp.int32) + jnp.arange(
+        1, records * record_every + 1, record_every, dtype=jnp.int32
     )
-    firsts = jnp.arange(1, rounds + 1, record_every, dtype=jnp.int32)
-    last, records = jax.lax.scan(one_record, start, firsts)
-    records["diverged"] = last.diverged
-    if privacy is not None:
-        records["gradient_norm"] = last.gradient_norm
-        records["gradient_bound"] = jnp.asarray(privacy.gradient_bound)
-    if network is not None:
-        records["connected"] = network.connected()
-    return records, jnp.broadcast_to(last.state.model, shape)
+    return jax.lax.scan(one_record, carry, firsts)
+
+
+def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[str, Array]:
+    """What is known of a run once, at its end so far."""
+    known = {"diverged": carry.diverged}
+    if simulation.privacy is not None:
+        known["gradient_norm"] = carry.gradient_norm
+        known["gradient_bound"] = jnp.asarray(simulation.privacy.gradient_bound)
+    if simulation.network is not None:
+        known["connected"] = simulation.network.connected()
+    return known
+
+
+def final_model(prepared: Prepared, carry: Carry) -> Array:
+    """``[K, D]``, whether the clients have a model each or share one."""
+    problem = prepared.problem
+    return jnp.broadcast_to(carry.state.model, (problem.clients, problem.dim))
+
+
+def trace(
+    simulation: Simulation, key: Array, rounds: int, record_every: int
+) -> tuple[dict[str, Array], Array]:
+    """The whole run: records and outcome by name (see :func:`advance`), and the models."""
+    prepared = prepare(simulation, rounds)
+    carry = begin(simulation, prepared)
+    records = rounds // record_every
+    carry, recorded = advance(simulation, prepared, key, carry, 0, records, record_every, rounds)
+    return recorded | outcome(simulation, prepared, carry), final_model(prepared, carry)
+
+
+def _add(total: Array, more: Array) -> Array:
+    """Counts beyond 32 bits, where JAX has no 64: ``total`` is ``[high, low]``, ``low < 2^31``."""
+    low = total[1] + more.astype(jnp.uint32)
+    return jnp.stack([total[0] + (low >> 31), low & jnp.uint32(2**31 - 1)])
 
 
 def check_rounds(rounds: int, record_every: int) -> None:
@@ -237,7 +278,9 @@ def run(
         key = jax.random.key(int(key), impl=PRNG)
     records, model = _run(simulation, key, rounds, record_every)
     host = {name: np.asarray(value) for name, value in records.items()}
-    dataset = results.assemble(host, (), {}, rounds, record_every, simulation.metrics)
+    dataset = results.assemble(
+        host, (), {}, rounds, record_every, results.describe(simulation.metrics)
+    )
     dataset["model"] = (("client", "parameter"), np.asarray(model))
     dataset.attrs |= results.provenance(
         dtype=str(simulation.problem.dtype), prng=str(jax.random.key_impl(key)), rounds=rounds

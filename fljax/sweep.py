@@ -5,176 +5,467 @@ points of the same structure are array axes of one compiled program; what does n
 grid point (data, graph, optimum, noise draws) is computed once per seed and shared by all points,
 so points are compared under common random numbers.
 
-On a CPU one huge batch of seeds falls out of the cache, and XLA leaves cores idle on work this
-small. So seeds go through in blocks that fit the second-level cache, one block per core at a
-time, from a few threads. An accelerator gets the largest blocks that its memory takes.
+What a run computes depends on its seed and grid point alone. Everything else here is about doing
+no run twice and losing none: a study is planned, its missing runs are shared out over threads,
+devices, processes and machines, and every finished block is kept.
 """
 
 import contextlib
-import functools
 import hashlib
 import itertools
-import os
+import logging
+import math
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from os import PathLike
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Array
+from jax.experimental import multihost_utils
 from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
-from fljax import _check, results
-from fljax._module import as_leaf, float_dtype
-from fljax.simulation import PRNG, Simulation, check_rounds, noise_plan, trace
+from fljax import _check, engine, results
+from fljax._module import float_dtype
+from fljax.collection import Collection, exchange
+from fljax.engine import Compiled, Program
+from fljax.grid import Axis, Group, Scenario, axes_of, groups_of, label_of, numbers_of
+from fljax.simulation import PRNG, check_rounds
+from fljax.store import FLUSH_SECONDS, Block, Store, StoreError
 
-Scenario = Callable[..., Simulation]
+log = logging.getLogger("fljax")
 
-#: Working set of one block of seeds on a CPU: half the second-level cache of the core it was
-#: measured on. Larger blocks ran slower, small ones too (`experiments/benchmarks/blocks.py`).
-CACHE_BYTES = 2**20
-
-#: Share of an accelerator's memory that one block may take.
-MEMORY_SHARE = 0.5
-
-#: At most this many grid points are each built once with concrete values before compiling;
-#: of a larger grid, every value of every axis is.
-CHECKED_POINTS = 100
+#: A stretch of a run whose rounds touch more bytes than this (half a minute or so of a CPU's
+#: memory traffic) ends in a checkpoint.
+SEGMENT_BYTES = 2**38
 
 
-@jax.tree_util.register_pytree_node_class
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C: what was done is kept, here and in the store.
+
+    Attributes:
+      results: the dataset so far; its variable ``done`` marks the finished runs.
+    """
+
+    def __init__(self, message: str, results: xr.Dataset) -> None:
+        super().__init__(message)
+        self.results = results
+
+
 @dataclass(frozen=True)
-class Static:
-    """A grid value that is structure: compiled in, one program for each."""
+class Study:
+    """What is asked for, checked, and how it is cut."""
 
-    value: Any
+    scenario: Scenario
+    axes: list[Axis]
+    groups: list[Group]
+    seeds: list[int]
+    rounds: int
+    record_every: int
+    root: int
+    program: Program
+    identities: list[str]  # of the groups' programs
+    block: int | None
+    workers: int
+    segment: int | None  # rounds between checkpoints, if asked for
+    until: dict[str, float]
 
-    def tree_flatten(self):
-        return (), self.value
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(len(axis.labels) for axis in self.axes)
 
-    @classmethod
-    def tree_unflatten(cls, value, _):
-        return cls(value)
+    @property
+    def labels(self) -> list[str]:
+        """Of all grid points, in the order of the grid."""
+        return [label_of(self.axes, p) for p in itertools.product(*map(range, self.shape))]
+
+    def names(self, group: int) -> list[str]:
+        """Labels of a group's points."""
+        return [label_of(self.axes, position) for position in self.groups[group].positions]
+
+    @property
+    def records(self) -> int:
+        return self.rounds // self.record_every
+
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        return results.describe(m for group in self.groups for m in group.shown.metrics)
+
+    def keys(self, seeds: Sequence[int]) -> jax.Array:
+        """One key a run: run ``s`` depends on ``root`` and ``s`` alone."""
+        root = jax.random.key(self.root, impl=PRNG)
+        return jax.vmap(lambda s: jax.random.fold_in(root, s))(jnp.asarray(seeds, jnp.uint32))
+
+    def segments(self, group: Group, runs: int, done: int) -> list[int]:
+        """Records of each stretch of a block's remaining rounds."""
+        if self.segment is not None:
+            size = self.segment // self.record_every
+        elif self.until:
+            size = -(-self.records // 10)
+        else:
+            shared, each = engine.footprint(group.shown)
+            touched = self.record_every * runs * (shared + each)
+            size = max(1, SEGMENT_BYTES // touched)
+        left = self.records - done
+        return [size] * (left // size) + ([left % size] if left % size else [])
+
+    def description(self) -> dict[str, Any]:
+        """What a store must know of it."""
+        points = {}
+        for group, identity in zip(self.groups, self.identities, strict=True):
+            horizon = None if group.shown.privacy is None else self.rounds
+            for position in group.positions:
+                points[label_of(self.axes, position)] = {
+                    "program": identity,
+                    "numbers": numbers_of(self.axes, position),
+                    "horizon": horizon,
+                }
+        return {
+            "identity": {
+                "fljax": metadata.version("fljax"),
+                "jax": jax.__version__,
+                "jaxlib": metadata.version("jaxlib"),
+                "dtype": str(float_dtype()),
+                "prng": PRNG,
+                "root": self.root,
+                "record_every": self.record_every,
+                "keep_models": self.program.keep_models,
+                "until": self.until,
+            },
+            "points": points,
+            "axes": {axis.name: axis.labels for axis in self.axes},
+            "seeds": self.seeds,
+            "rounds": self.rounds,
+            "metrics": self.metrics,
+        }
 
 
-def static(values: Iterable[Any]) -> list[Static]:
-    """Mark a grid axis as structure, e.g. ``{"clients": fl.static([10, 100])}``."""
-    return [Static(value) for value in values]
-
-
-class Axis(NamedTuple):
-    """One axis of the grid."""
-
-    name: str
-    labels: list[Any]  # coordinates in the results
-    values: list[Any]  # as the user gave them
-    trees: list[Any]  # as pytrees: numbers are leaves, structure is not
-
-
-#: Axes of every result, and keywords of xarray's ``sel``, which a dimension of that name hides.
-RESERVED_NAMES = ("seed", "round", "client", "parameter", "method", "tolerance", "drop")
-
-
-def _axis(name: str, values: Any) -> Axis:
-    if name in RESERVED_NAMES:
-        raise ValueError(
-            f"grid axis {name!r} has a name that results use themselves; rename it (and the "
-            f"scenario's argument). Reserved: {', '.join(RESERVED_NAMES)}."
-        )
-    if isinstance(values, Mapping):
-        labels, values = list(values), list(values.values())
-    elif isinstance(values, str) or not isinstance(values, Iterable):
-        raise TypeError(
-            f"grid axis {name!r} must be a list of values or a dict of labelled values, got "
-            f"{values!r}; for one value write [{values!r}]."
-        )
-    else:
-        values = list(values)
-        labels = [_plain(v) for v in values]
-        if not all(isinstance(v, str | int | float | bool | np.generic) for v in labels):
-            labels = [v if isinstance(v, str) else _label(v) for v in labels]
-    if not values:
-        raise ValueError(f"grid axis {name!r} has no values; leave it out or give at least one.")
-    if len(set(labels)) < len(labels):
-        raise ValueError(f"grid axis {name!r} has the same label twice: {labels}.")
-    trees = [_as_tree(value) for value in values]
-    return Axis(
-        name,
-        [label.item() if isinstance(label, np.generic) else label for label in labels],
-        [_plain(v) for v in values],
-        trees,
+def _study(
+    scenario: Scenario,
+    rounds: int,
+    seeds: int | Sequence[int],
+    grid: Mapping[str, Any] | None,
+    record_every: int,
+    root: int,
+    block: int | None,
+    workers: int | None,
+    keep_models: bool,
+    segment: int | None,
+    until: Mapping[str, float] | None,
+) -> Study:
+    check_rounds(rounds, record_every)
+    seed_list = _seeds(seeds)
+    if block is not None:
+        _check.count("block", block)
+    if workers is not None:
+        _check.count("workers", workers)
+    if segment is not None:
+        _check.count("segment", segment)
+        if segment % record_every:
+            raise ValueError(
+                f"segment must be a multiple of record_every={record_every}, got {segment}."
+            )
+    axes = axes_of(grid)
+    groups = groups_of(scenario, axes, rounds)
+    known = {m.name for group in groups for m in group.shown.metrics}  # pyright: ignore
+    for name, level in (until or {}).items():
+        _check.choice("metric in until", name, sorted(known))
+        _check.nonnegative(f"until[{name!r}]", level)
+    program = engine.program(scenario, rounds, record_every, keep_models, float_dtype())
+    with engine.hint_at_static(axes):
+        identities = [program.identity(group) for group in groups]
+    return Study(
+        scenario,
+        axes,
+        groups,
+        seed_list,
+        rounds,
+        record_every,
+        root,
+        program,
+        identities,
+        block,
+        engine.default_workers() if workers is None else workers,
+        segment,
+        {name: float(level) for name, level in (until or {}).items()},
     )
 
 
-def _label(value: Any) -> str:
-    return getattr(type(value), "label", None) or getattr(value, "__name__", None) or repr(value)
+def _seeds(seeds: int | Sequence[int]) -> list[int]:
+    if isinstance(seeds, int | np.integer) or not isinstance(seeds, Iterable):
+        _check.count("seeds", seeds, hint="It is the number of Monte-Carlo runs per grid point.")
+        return list(range(int(seeds)))
+    found = [int(s) for s in seeds]
+    if not found or min(found) < 0 or len(set(found)) < len(found):
+        raise ValueError(f"seeds must be distinct integers >= 0, at least one, got {found}.")
+    return found
 
 
-def _plain(value: Any) -> Any:
-    """A grid value as the user means it, out of its mark."""
-    return value.value if isinstance(value, Static) else value
+def parse_shard(shard: str | tuple[int, int]) -> tuple[int, int]:
+    """``"2/5"`` or ``(2, 5)``, the second of five parts, as (1, 5), counted from zero.
+
+    Raises:
+      ValueError: anything else.
+    """
+    try:
+        part, parts = shard.split("/") if isinstance(shard, str) else shard
+        part, parts = int(part), int(parts)
+    except (TypeError, ValueError):
+        part, parts = 0, 0
+    if not 1 <= part <= parts:
+        raise ValueError(f"shard must be 'i/n' with 1 <= i <= n, got {shard!r}.")
+    return part - 1, parts
 
 
-def _arguments(point: dict[str, Any]) -> dict[str, Any]:
-    """A grid point as the scenario's keyword arguments."""
-    return {name: _plain(tree) for name, tree in point.items()}
+# The plan ----------------------------------------------------------------------------------------
 
 
-def _as_tree(value: Any) -> Any:
-    if isinstance(value, Static):
-        return value
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return np.asarray(value, np.int32)
-    if isinstance(value, float | np.floating):
-        return as_leaf(value)
-    leaves = jax.tree.leaves(value)
-    if leaves and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):
-        return value
-    return Static(value)
+class Cut(NamedTuple):
+    """How runs of one structure go through."""
+
+    points: int  # grid points per block
+    seeds: int  # seeds per block
+    workers: int  # blocks in flight
+    compiled: Compiled  # their first stretch
+    seconds: float  # that compiling it took
 
 
-def _signature(tree: Any) -> tuple:
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+@dataclass(frozen=True)
+class Part:
+    """One structure of a planned study.
+
+    Attributes:
+      example: the first of its grid points.
+      points: how many it has.
+      points_per_block: grid points that go through together.
+      seeds_per_block: seeds that go through together.
+      blocks: how many there are.
+      workers: blocks in flight.
+      segments: stretches that a run is cut into by checkpoints.
+      memory: bytes that one block takes while it runs, from the compiled program's own analysis.
+      memory_per_run: the same for one run.
+      state: bytes of the states of all its runs, as stored.
+      records: bytes of the records of all its runs.
+    """
+
+    example: str
+    points: int
+    points_per_block: int
+    seeds_per_block: int
+    blocks: int
+    workers: int
+    segments: int
+    memory: int
+    memory_per_run: int
+    state: int
+    records: int
 
 
-def _groups(axis: Axis) -> list[list[int]]:
-    """Positions of the axis whose values differ in numbers only."""
-    found: dict[Any, list[int]] = {}
-    for position, tree in enumerate(axis.trees):
-        found.setdefault(_signature(tree), []).append(position)
-    return list(found.values())
+@dataclass(frozen=True)
+class Plan:
+    """How a study would be run, see :func:`plan`."""
+
+    runs: int
+    rounds: int
+    devices: str
+    compile_seconds: float
+    parts: list[Part]
+
+    @property
+    def compilations(self) -> int:
+        """Programs there are to compile: one a structure."""
+        return len(self.parts)
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.runs} runs of {self.rounds} rounds on {self.devices}; {self.compilations} "
+            f"program{'s' * (self.compilations > 1)}, compiled in {self.compile_seconds:.1f} s"
+        )
+        for part in self.parts:
+            text += (
+                f"\n- {part.points} point{'s' * (part.points > 1)} like {part.example}"
+                f"\n    {part.blocks} blocks of {part.seeds_per_block} seeds x "
+                f"{part.points_per_block} points, {part.workers} at a time, {part.segments} "
+                f"stretch{'es' * (part.segments > 1)} each"
+                f"\n    memory {_size(part.memory)} a block ({_size(part.memory_per_run)} a run), "
+                f"{_size(part.workers * part.memory)} in all; on disk {_size(part.records)} of "
+                f"records and {_size(part.state)} of states"
+            )
+        return text
 
 
-@dataclass
-class Program:
-    """A jitted study of one structure and its compiled forms, by block and grid size."""
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
 
-    function: Any
-    compiled: dict[Any, Any] = field(default_factory=dict)
+
+def plan(
+    scenario: Scenario,
+    *,
+    rounds: int,
+    seeds: int | Sequence[int] = 1,
+    grid: Mapping[str, Any] | None = None,
+    record_every: int = 1,
+    block: int | None = None,
+    workers: int | None = None,
+    keep_models: bool = False,
+    segment: int | None = None,
+    until: Mapping[str, float] | None = None,
+    measure: bool = False,
+) -> Plan:
+    """How :func:`sweep` would run a study, without running it.
+
+    Everything is compiled, so that the memory is the compiled programs' own, and a :func:`sweep`
+    after it in the same process compiles nothing.
+
+    Args:
+      scenario: as in :func:`sweep`, like all arguments but the last.
+      rounds: of every run.
+      seeds: how many, or which.
+      grid: of points.
+      record_every: rounds a record.
+      block: seeds per block.
+      workers: blocks in flight.
+      keep_models: whether final models are returned.
+      segment: rounds between checkpoints.
+      until: tolerances.
+      measure: run some blocks of several sizes, and remember the fastest for later studies of
+        this program on this kind of machine (in ``~/.cache/fljax``, or where ``FLJAX_CACHE``
+        says).
+
+    Returns:
+      A :class:`Plan`; printed, it is a short table.
+    """
+    study = _study(
+        scenario, rounds, seeds, grid, record_every, 0, block, workers, keep_models, segment, until
+    )
+    began = time.perf_counter()
+    parts = []
+    for number, group in enumerate(study.groups):
+        if measure:
+            engine.remember_block(study.identities[number], _measure(study, group))
+        cut = _cut(study, number, len(group.positions), len(study.seeds))
+        count, of_all = len(group.positions), len(study.seeds)
+        runs = cut.points * cut.seeds
+        segments = study.segments(group, runs, 0)
+        shape = cut.compiled.shape
+        total = count * of_all
+        per_record = _bytes(shape.records) / (runs * segments[0])
+        parts.append(
+            Part(
+                label_of(study.axes, group.positions[0]),
+                count,
+                cut.points,
+                cut.seeds,
+                -(-count // cut.points) * -(-of_all // cut.seeds),
+                cut.workers,
+                len(segments),
+                cut.compiled.memory,
+                cut.compiled.memory // runs,
+                _bytes(shape.carry) // runs * total,
+                int(total * per_record * study.records),
+            )
+        )
+    device = jax.local_devices()[0]
+    where = f"{jax.local_device_count()} x {device.device_kind} ({device.platform})"
+    if engine.on_cpu():
+        where += f", {engine.cores()} cores"
+    return Plan(
+        len(study.labels) * len(study.seeds), rounds, where, time.perf_counter() - began, parts
+    )
 
 
-@functools.lru_cache(maxsize=64)
-def _program(
-    scenario: Scenario, rounds: int, record_every: int, keep_models: bool, dtype: Any
-) -> Program:
-    def one(key: Array, point: dict[str, Any]) -> dict[str, Array]:
-        k_scenario, k_run = jax.random.split(key)
-        simulation = scenario(k_scenario, **_arguments(point))
-        records, model = trace(simulation, k_run, rounds, record_every)
-        return records | ({"model": model} if keep_models else {})
+def _bytes(tree: Any) -> int:
+    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
-    def block(keys: Array, points: dict[str, Any]) -> dict[str, Array]:
-        if not jax.tree.leaves(points):
-            return jax.tree.map(lambda x: x[:, None], jax.vmap(one, (0, None))(keys, points))
-        return jax.vmap(jax.vmap(one, (None, 0)), (0, None))(keys, points)
 
-    return Program(jax.jit(block))
+def _measure(study: Study, group: Group) -> int:
+    """Seeds per block that run fastest, of some around what is expected to be."""
+    points = engine.points_per_block(group.shown, len(group.positions))
+    expected = engine.seeds_per_block(group.shown, points)
+    tried = {
+        max(1, int(expected * factor))
+        for factor in (0.25, 0.5, 1, 2, 4)
+        if expected * factor * study.workers <= max(len(study.seeds), expected)
+    }
+    rates = {}
+    for size in sorted(tried):
+        cut = _fit(study, group, points, size)
+        picked, keys = group.pick(np.arange(cut.points)), study.keys(range(cut.seeds))
+
+        def turn(cut=cut, keys=keys, picked=picked) -> float:
+            def block(_: int) -> None:
+                jax.block_until_ready(cut.compiled.call(keys, picked, None, 0))
+
+            with ThreadPoolExecutor(cut.workers) as pool:
+                began = time.perf_counter()
+                list(pool.map(block, range(cut.workers)))
+                return (time.perf_counter() - began) / (cut.workers * cut.seeds * cut.points)
+
+        turn()
+        rates[cut.seeds] = min(turn() for _ in range(3))
+    return min(rates, key=lambda size: rates[size])
+
+
+def _cut(study: Study, number: int, points: int, seeds: int) -> Cut:
+    """Block sizes for some runs that suit the machine and fit its memory; compiles them."""
+    group = study.groups[number]
+    most = engine.points_per_block(group.shown, points)
+    size = study.block or engine.measured_block(study.identities[number])
+    if size is None:
+        size = engine.seeds_per_block(group.shown, most)
+    even = -(-points // -(-points // most))
+    return _fit(study, group, even, engine.spread(seeds, size, study.workers))
+
+
+def _fit(study: Study, group: Group, points: int, seeds: int) -> Cut:
+    free, spent = engine.memory_at_hand(), 0.0
+    while True:
+        records = study.segments(group, points * seeds, 0)[0]
+        with engine.hint_at_static(study.axes):
+            compiled, seconds = study.program.compile(
+                study.keys(range(seeds)), group.pick(np.arange(points)), points, None, records
+            )
+        spent += seconds
+        if compiled.memory <= free:
+            together = free // max(1, compiled.memory) * jax.local_device_count()
+            workers = max(1, min(study.workers, together))
+            return Cut(points, seeds, workers, compiled, spent)
+        if seeds > 1:
+            seeds = seeds // 2
+        elif points > 1:
+            points = -(-points // 2)
+        else:
+            raise MemoryError(
+                f"one run at {label_of(study.axes, group.positions[0])} takes "
+                f"{_size(compiled.memory)} and {_size(free)} are free: use a smaller network, "
+                "fewer samples, or a machine with more memory."
+            )
+
+
+# The run -----------------------------------------------------------------------------------------
+
+
+class Work(NamedTuple):
+    """Some runs that go through together: a rectangle of seeds and points."""
+
+    group: int
+    cut: Cut
+    points: np.ndarray  # positions in the group
+    seeds: list[int]
+    done: int  # records there are of them
+    slots: threading.Semaphore  # how many of its kind may be in flight
 
 
 def sweep(
@@ -188,6 +479,12 @@ def sweep(
     block: int | None = None,
     workers: int | None = None,
     keep_models: bool = False,
+    store: str | PathLike | None = None,
+    keep_state: bool = True,
+    shard: str | tuple[int, int] | None = None,
+    segment: int | None = None,
+    until: Mapping[str, float] | None = None,
+    callback: Callable[[xr.Dataset], None] | None = None,
     progress: bool | None = None,
 ) -> xr.Dataset:
     """Run a scenario for every seed and grid point.
@@ -197,6 +494,11 @@ def sweep(
     with :func:`static`. A value may be any pytree, such as an algorithm object; values that
     differ in numbers only share a program.
 
+    With a ``store``, finished runs are on disk within seconds. A killed study, run again, goes on
+    where it was; a finished one, run again with more seeds, rounds or grid points, computes only
+    what is new. In several processes joined by ``jax.distributed`` each computes its share, and
+    all return everything.
+
     Args:
       scenario: ``(key, **point) -> Simulation``, pure.
       rounds: iterations of every run.
@@ -204,18 +506,32 @@ def sweep(
       grid: axis name to a list of values, or to a dict of labels and values; all combinations run.
       record_every: measure after every so many rounds; must divide ``rounds``.
       root: the seed of seeds. Run ``s`` depends on ``root`` and ``s`` alone.
-      block: seeds per block; by default what fits the cache (CPU) or memory (accelerator). It
-        changes numbers by no more than float re-association.
+      block: seeds per block; by default what :func:`plan` measured, else what fits the cache
+        (CPU) or memory (accelerator). It changes numbers by no more than float re-association.
       workers: blocks in flight; by default the cores at hand on a CPU, else 1.
       keep_models: also return every run's final models, ``[..., seed, client, parameter]``.
+      store: a folder that keeps the study.
+      keep_state: also keep there every run's state, so that more rounds can be added.
+      shard: ``"i/n"``: compute only the i-th of n parts, into the store; :func:`merge` joins
+        them.
+      segment: rounds between checkpoints of a run; by default a run is cut only if it is long.
+      until: metric to tolerance: a block ends once all its runs have diverged or have every
+        metric at or below its tolerance (looked at after each segment, by default a tenth of the
+        run). A run that ended early keeps its model, so its later records repeat the last one
+        and count no traffic; ``stopped`` tells the round.
+      callback: called with the dataset so far, every few seconds.
       progress: show a bar; by default only on a terminal.
 
     Returns:
       A dataset over the grid's axes, ``seed`` and ``round``, with the provenance as attributes.
+      If it is not whole (a shard), ``done`` tells which runs are there.
 
     Raises:
       TypeError, ValueError: by the checks of what the scenario builds, with the grid point named;
-        all of them before anything is compiled.
+        all of them before anything is compiled. A store that holds another study.
+      StoreError: a store that cannot be written or is in use.
+      MemoryError: a single run that does not fit.
+      Interrupted: Ctrl-C; it holds what is done.
 
     Example:
       >>> import jax, fljax as fl
@@ -230,231 +546,329 @@ def sweep(
       >>> dict(study.sizes)
       {'penalty': 2, 'seed': 3, 'round': 20}
     """
-    check_rounds(rounds, record_every)
-    seed_list = _seeds(seeds)
-    if block is not None:
-        _check.count("block", block)
-    if workers is not None:
-        _check.count("workers", workers)
-    axes = [_axis(name, values) for name, values in (grid or {}).items()]
-    _check_points(scenario, axes, rounds)
-
-    keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(root, impl=PRNG), s))(
-        jnp.asarray(seed_list, jnp.uint32)
-    )
-    program = _program(scenario, rounds, record_every, keep_models, float_dtype())
-    shape = tuple(len(axis.labels) for axis in axes)
-    collected: dict[str, np.ndarray] = {}
-    metrics: dict[str, Any] = {}
-    digest = hashlib.sha256()
-    timing = {"compile_seconds": 0.0, "run_seconds": 0.0, "compilations": 0}
-    total = len(seed_list) * int(np.prod(shape, dtype=int))
-    blocks_used = []
-
-    with tqdm(total=total, unit="run", disable=None if progress is None else not progress) as bar:
-        for choice in itertools.product(*(_groups(axis) for axis in axes)):
-            points, positions = _stack(axes, choice)
-            count = len(positions)
-            first = jax.tree.map(lambda x: x[0], points)
-            with _hint_at_static(axes):
-                shown = _describe(scenario, first)
-            metrics |= {m.name: m for m in shown.metrics}  # pyright: ignore[reportAttributeAccessIssue]
-            size, parallel = _schedule(shown, count, len(seed_list), block, workers)
-            blocks_used.append(size)
-            batches = _batches(len(seed_list), size)
-            bar.set_description("compiling")
-            began = time.perf_counter()
-            compiled, text, alone, fresh = _compile(program, keys[batches[0]], points, axes)
-            timing["compile_seconds"] += time.perf_counter() - began
-            timing["compilations"] += fresh
-            digest.update(text.encode())
-            bar.set_description("running")
-            began = time.perf_counter()
-            at_once = 1 if alone else parallel
-            for batch, outputs in _execute(compiled, keys, batches, points, at_once):
-                for name, values in outputs.items():
-                    _store(collected, name, values, shape, positions, batch, len(seed_list))
-                bar.update(len(np.unique(batch)) * count)
-            timing["run_seconds"] += time.perf_counter() - began
-
-    dims = (*(axis.name for axis in axes), "seed")
-    coords = {axis.name: axis.labels for axis in axes} | {"seed": seed_list}
-    model = collected.pop("model", None)
-    dataset = results.assemble(collected, dims, coords, rounds, record_every, metrics.values())
-    if model is not None:
-        dataset["model"] = ((*dims, "client", "parameter"), model)
-    dataset.attrs |= results.provenance(
-        dtype=str(float_dtype()),
-        prng=PRNG,
-        root=root,
-        rounds=rounds,
-        record_every=record_every,
-        scenario=getattr(scenario, "__qualname__", repr(scenario)),
-        scenario_hash=digest.hexdigest()[:16],
-        block=str(sorted(set(blocks_used))),
-        **timing,
-    )
+    study = _study(
+        scenario, rounds, seeds, grid, record_every, root, block, workers, keep_models, segment,
+        until,
+    )  # fmt: skip
+    part, parts = (0, 1) if shard is None else parse_shard(shard)
+    processes = jax.process_count()
+    if shard is not None:
+        if store is None:
+            raise ValueError("a shard needs a store to leave its runs in; pass store=.")
+        if processes > 1:
+            raise ValueError("processes joined by jax.distributed share a study by themselves.")
+    if processes > 1:
+        part, parts = jax.process_index(), processes
+    with _Run(study, store, keep_state, part, parts, shard is not None, callback, progress) as run:
+        run.execute()
+        dataset = run.finish()
     results.warn(dataset)
     return dataset
 
 
-def _seeds(seeds: int | Sequence[int]) -> list[int]:
-    if isinstance(seeds, int | np.integer) or not isinstance(seeds, Iterable):
-        _check.count("seeds", seeds, hint="It is the number of Monte-Carlo runs per grid point.")
-        return list(range(int(seeds)))
-    found = [int(s) for s in seeds]
-    if not found or min(found) < 0 or len(set(found)) < len(found):
-        raise ValueError(f"seeds must be distinct integers >= 0, at least one, got {found}.")
-    return found
+class _Run:
+    """One call of :func:`sweep`: its store, what is collected, what is shown."""
 
-
-def _check_points(scenario: Scenario, axes: list[Axis], rounds: int) -> None:
-    """Build grid points with concrete values, so that bad ones meet their checks by name."""
-    if int(np.prod([len(axis.labels) for axis in axes], dtype=float)) <= CHECKED_POINTS:
-        points = list(itertools.product(*(range(len(axis.labels)) for axis in axes)))
-    else:
-        longest = max(len(axis.labels) for axis in axes)
-        points = [tuple(i % len(axis.labels) for axis in axes) for i in range(longest)]
-
-    def build(key: Array, point: dict[str, Any]) -> Simulation:
-        simulation = scenario(key, **point)
-        if not isinstance(simulation, Simulation):
-            raise TypeError(
-                f"a scenario must return an fljax.Simulation, got {type(simulation).__name__}."
-            )
-        noise_plan(simulation, rounds)
-        return simulation
-
-    for position in points:
-        point = {axis.name: axis.values[i] for axis, i in zip(axes, position, strict=True)}
-        try:
-            jax.eval_shape(functools.partial(build, point=point), jax.random.key(0, impl=PRNG))
-        except Exception as error:
-            if point:
-                named = {a.name: a.labels[i] for a, i in zip(axes, position, strict=True)}
-                error.add_note(f"This was grid point {named}.")
-            raise
-
-
-def _stack(axes: list[Axis], choice: tuple) -> tuple[dict[str, Any], np.ndarray]:
-    """All points of one structure: values stacked on a leading axis, and positions in the grid."""
-    combinations = list(itertools.product(*choice))
-    positions = np.asarray(combinations, int).reshape(len(combinations), len(axes))
-    points = {
-        axis.name: jax.tree.map(lambda *x: jnp.stack([jnp.asarray(v) for v in x]), *picked)
-        for i, axis in enumerate(axes)
-        if (picked := [axis.trees[p] for p in positions[:, i]])
-    }
-    return points, positions
-
-
-def _describe(scenario: Scenario, point: dict[str, Any]) -> Simulation:
-    """The simulation's structure and shapes, without computing it."""
-
-    def build(key: Array, point: dict[str, Any]) -> Simulation:
-        return scenario(key, **_arguments(point))
-
-    return jax.eval_shape(build, jax.random.key(0, impl=PRNG), point)
-
-
-def _schedule(
-    shown: Simulation, points: int, seeds: int, block: int | None, workers: int | None
-) -> tuple[int, int]:
-    """Seeds per block and blocks in flight."""
-    device = jax.local_devices()[0]
-    on_cpu = device.platform == "cpu"
-    if workers is None:
-        workers = _cores() if on_cpu else 1
-    if block is None:
-        models = shown.problem.clients * shown.problem.dim * shown.problem.dtype.itemsize
-        shared = sum(
-            int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shown)
+    def __init__(
+        self,
+        study: Study,
+        folder: str | PathLike | None,
+        keep_state: bool,
+        part: int,
+        parts: int,
+        sharded: bool,
+        callback: Callable[[xr.Dataset], None] | None,
+        progress: bool | None,
+    ) -> None:
+        self.study, self.part, self.parts, self.sharded = study, part, parts, sharded
+        self.keep_state, self.callback = keep_state, callback
+        self.collection = Collection(study.labels, study.shape, study.seeds, study.records)
+        self.own: list[Block] = []  # for the other processes, if there is no store
+        self.timing = {"compile_seconds": 0.0, "compilations": 0}
+        self.blocks_used: set[int] = set()
+        self.began = self.shown = time.perf_counter()
+        self.first, self.last = math.inf, 0.0  # when blocks began and ended
+        self.events: queue.SimpleQueue = queue.SimpleQueue()
+        self.cancelled = threading.Event()
+        self.exclusive, self.counting = threading.Lock(), threading.Lock()
+        self.devices: queue.SimpleQueue[jax.Device] = queue.SimpleQueue()
+        for worker in range(study.workers):
+            self.devices.put(jax.local_devices()[worker % jax.local_device_count()])
+        self.store = self._open(folder)
+        self.total = self.collection.reached.size * study.records
+        self.found = self.collection.reached.sum() / self.total
+        self.bar = tqdm(
+            total=self.total * study.record_every,
+            initial=int(self.collection.reached.sum()) * study.record_every,
+            unit="round",
+            unit_scale=True,
+            disable=None if progress is None else not progress,
         )
-        footprint = shared + 6 * points * models  # state, gradient, message, noise and temporaries
-        available = CACHE_BYTES
-        if not on_cpu:
-            available = MEMORY_SHARE * (device.memory_stats() or {}).get("bytes_limit", 2**34)
-        block = max(1, int(available // footprint))
-    block = min(block, seeds)
-    rounds_of_blocks = -(-seeds // (block * workers))  # even out what the workers get
-    return max(1, -(-seeds // (rounds_of_blocks * workers))), workers
 
+    def __enter__(self) -> "_Run":
+        return self
 
-def _cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1  # macOS and Windows do not tell
+    def __exit__(self, *error: Any) -> None:
+        self.bar.close()
+        if self.store is not None:
+            self.store.close()
 
+    @property
+    def distributed(self) -> bool:
+        return self.parts > 1 and not self.sharded
 
-def _batches(seeds: int, size: int) -> list[np.ndarray]:
-    """Seed positions per block, all of one size: the last block repeats the final seed."""
-    return [
-        np.minimum(np.arange(start, start + size), seeds - 1) for start in range(0, seeds, size)
-    ]
-
-
-@contextlib.contextmanager
-def _hint_at_static(axes: list[Axis]) -> Iterator[None]:
-    """A traced number used as structure is JAX's error; say which axes it can have come from."""
-    try:
-        yield
-    except jax.errors.JAXTypeError as error:
-        numbers = [axis.name for axis in axes if jax.tree.leaves(axis.trees)]
-        error.add_note(
-            f"The grid axes {numbers} are traced numbers; one of them was used as structure "
-            "(a size, a branch). Wrap that axis in fljax.static([...])."
-        )
-        raise
-
-
-def _compile(
-    program: Program, keys: Array, points: dict[str, Any], axes: list[Axis]
-) -> tuple[Any, str, bool, int]:
-    signature = (_signature(points), keys.shape)
-    if signature in program.compiled:
-        return *program.compiled[signature], 0
-    with _hint_at_static(axes):
-        traced = program.function.trace(keys, points)
-    consts = b"".join(np.asarray(c).tobytes() for c in traced.jaxpr.consts)
-    text = hashlib.sha256(str(traced.jaxpr).encode() + consts).hexdigest()
-    lowered = traced.lower()
-    # Concurrent programs with LAPACK calls can block each other for ever: see fljax._linalg.
-    alone = "lapack" in lowered.as_text()
-    program.compiled[signature] = (lowered.compile(), text, alone)
-    return *program.compiled[signature], 1
-
-
-def _execute(compiled, keys: Array, batches: list[np.ndarray], points, workers: int):
-    """Run all blocks, ``workers`` at a time; yields them as they finish."""
-
-    def one(batch: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        return batch, jax.tree.map(np.asarray, compiled(keys[batch], points))
-
-    # Small factorisations reach LAPACK, whose own threads would only fight over the cores.
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
-        futures: list[Future] = [pool.submit(one, batch) for batch in batches]
+    def _open(self, folder: str | PathLike | None) -> Store | None:
+        if folder is None:
+            return None
+        lock = f"part-{self.part + 1}-of-{self.parts}" if self.parts > 1 else "study"
+        store = Store(folder, lock)
         try:
-            for future in as_completed(futures):
-                yield future.result()
+            store.agree(self.study.description())
+            for block in store.blocks():
+                self.collection.add(block)
         except BaseException:
-            for future in futures:
-                future.cancel()
+            store.close()
             raise
+        found = int(self.collection.done.sum())
+        if found:
+            log.info("%d of %d runs found in %s", found, self.collection.done.size, folder)
+        return store
 
+    # Sharing out ---------------------------------------------------------------------------------
 
-def _store(
-    collected: dict[str, np.ndarray],
-    name: str,
-    values: np.ndarray,
-    shape: tuple[int, ...],
-    positions: np.ndarray,
-    batch: np.ndarray,
-    seeds: int,
-) -> None:
-    """Put ``[block, points, ...]`` values at their place in ``[*grid, seeds, ...]``."""
-    if name not in collected:
-        missing = np.nan if values.dtype.kind == "f" else 1 if values.dtype.kind == "b" else 0
-        collected[name] = np.full((*shape, seeds, *values.shape[2:]), missing, values.dtype)
-    for column, position in enumerate(positions):
-        collected[name][(*position, batch)] = values[:, column]
+    def _missing(self, number: int) -> np.ndarray:
+        """``[C, S]``: how far a group's runs are that this part has to compute, else -1."""
+        points, seeds = self.collection.reached.shape
+        if seeds >= self.parts:  # whole seeds, so that what their points share is computed once
+            mine = np.broadcast_to(np.arange(seeds) % self.parts == self.part, (points, seeds))
+        else:
+            mine = np.broadcast_to(
+                np.arange(points)[:, None] % self.parts == self.part, (points, seeds)
+            )
+        rows = self.collection.rows(self.study.names(number))
+        wanted = mine[rows] & ~self.collection.done[rows]
+        return np.where(wanted, self.collection.reached[rows], -1)
+
+    def _plan(self, number: int) -> None:
+        """Cut a group's missing runs into blocks, and compile for them."""
+        try:
+            missing = self._missing(number)
+            alike: dict[bytes, list[int]] = {}
+            for point, row in enumerate(missing):
+                alike.setdefault(row.tobytes(), []).append(point)
+            works = []
+            for points in alike.values():
+                row = missing[points[0]]
+                for done in np.unique(row[row >= 0]):
+                    seeds = [self.study.seeds[j] for j in np.flatnonzero(row == done)]
+                    works += self._rectangle(number, np.asarray(points), seeds, int(done))
+            self.events.put(works)
+        except BaseException as error:
+            self.events.put(error)
+
+    def _rectangle(
+        self, number: int, points: np.ndarray, seeds: list[int], done: int
+    ) -> Iterator[Work]:
+        cut = _cut(self.study, number, len(points), len(seeds))
+        self._count(cut.seconds)
+        slots = threading.Semaphore(cut.workers)
+        for i in range(0, len(points), cut.points):
+            for j in range(0, len(seeds), cut.seeds):
+                some = points[i : i + cut.points], seeds[j : j + cut.seeds]
+                yield Work(number, cut, *some, done, slots)
+
+    # Computing -----------------------------------------------------------------------------------
+
+    def execute(self) -> None:
+        """Compute what is missing; blocks are kept as they finish."""
+        pending = [g for g in range(len(self.study.groups)) if (self._missing(g) >= 0).any()]
+        # Small factorisations reach LAPACK, whose own threads would only fight over the cores.
+        with (
+            threadpool_limits(1, user_api="blas"),
+            ThreadPoolExecutor(engine.cores()) as compilers,
+            ThreadPoolExecutor(self.study.workers) as workers,
+        ):
+            jobs: list[Future] = [compilers.submit(self._plan, g) for g in pending]
+            left = len(jobs)
+            try:
+                while left:
+                    event = self.events.get()
+                    if isinstance(event, BaseException):
+                        raise event
+                    if isinstance(event, Block):
+                        self._keep(event)
+                        continue
+                    left += len(event) - 1
+                    jobs += [workers.submit(self._work, work) for work in event]
+            except BaseException as error:
+                self.cancelled.set()
+                for job in jobs:
+                    job.cancel()
+                workers.shutdown()
+                while not self.events.empty():
+                    if isinstance(event := self.events.get(), Block):
+                        self._keep(event)
+                self._flush()
+                if isinstance(error, KeyboardInterrupt):
+                    raise self._interrupted() from None
+                raise
+        self._flush()
+
+    def _work(self, work: Work) -> None:
+        try:
+            with work.slots:
+                device = self.devices.get()
+                try:
+                    self._stretches(work, device)
+                finally:
+                    self.devices.put(device)
+            self.events.put([])
+        except BaseException as error:
+            self.events.put(error)
+
+    def _stretches(self, work: Work, device: jax.Device) -> None:
+        """Run a block from where it stands to its end, a stretch at a time."""
+        study, group, cut = self.study, self.study.groups[work.group], work.cut
+        names = study.names(work.group)
+        labels = [names[i] for i in work.points]
+        # The last block of its kind may be smaller: it repeats its last point and seed.
+        points = group.pick(work.points[np.minimum(np.arange(cut.points), len(work.points) - 1)])
+        seeds = (work.seeds + work.seeds[-1:] * cut.seeds)[: cut.seeds]
+        keys = study.keys(seeds)
+        carry, done = None, work.done
+        if done:
+            carry = self._saved(work, labels, seeds)
+            done = 0 if carry is None else done
+        segments = study.segments(group, cut.points * cut.seeds, done)
+        for number, records in enumerate(segments):
+            if self.cancelled.is_set():
+                return
+            compiled, seconds = study.program.compile(
+                keys, points, cut.points, carry, records, device
+            )
+            self._count(seconds)
+            began = time.perf_counter()
+            with self.exclusive if compiled.alone else contextlib.nullcontext():
+                output = compiled.call(keys, points, carry, done * study.record_every)
+                recorded, known = jax.tree.map(np.asarray, (output.records, output.outcome))
+            carry = output.carry
+
+            def trim(tree: Any) -> Any:
+                return jax.tree.map(lambda x: x[: len(work.seeds), : len(work.points)], tree)
+
+            recorded, known = trim((recorded, known))
+            last = number == len(segments) - 1
+            over = not last and self._over(recorded, known)
+            state = None
+            if self.store is not None and (self.keep_state or not (last or over)):
+                state = [np.asarray(leaf) for leaf in trim(jax.tree.leaves(carry))]
+            self.first = min(self.first, began)
+            self.last = max(self.last, time.perf_counter())
+            self.events.put(Block(labels, work.seeds, done, over, recorded, known, state))
+            done += records
+            if over:
+                return
+
+    def _saved(self, work: Work, labels: list[str], seeds: list[int]) -> Any:
+        """The states of a block's runs, or ``None``: then they start again."""
+        assert self.store is not None  # where else would unfinished runs come from
+        padded = labels + [labels[-1]] * (work.cut.points - len(labels))
+        leaves = self.store.state(padded, seeds)
+        if leaves is None:
+            log.warning(
+                "%d runs have no state in the store at round %d and start again from round 1",
+                len(work.seeds) * len(labels),
+                work.done * self.study.record_every,
+            )
+            return None
+        structure = jax.tree.structure(work.cut.compiled.shape.carry)
+        return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])
+
+    def _over(self, recorded: dict[str, np.ndarray], known: dict[str, np.ndarray]) -> bool:
+        """Whether nothing is to be expected of any run of a block."""
+        finished = known["diverged"] > 0
+        if self.study.until:
+            levels = [recorded[name][:, :, -1] <= level for name, level in self.study.until.items()]
+            finished |= np.all(levels, axis=0)
+        return bool(finished.all())
+
+    def _count(self, seconds: float) -> None:
+        if seconds:
+            with self.counting:
+                self.timing["compile_seconds"] += seconds
+                self.timing["compilations"] += 1
+
+    # Keeping -------------------------------------------------------------------------------------
+
+    def _keep(self, block: Block) -> None:
+        before = int(self.collection.reached.sum())
+        self.collection.add(block)
+        self.blocks_used.add(len(block.seeds))
+        if self.store is not None:
+            self.store.add(block)
+        elif self.distributed:
+            self.own.append(block)
+        done = self.collection.done
+        self.bar.update((int(self.collection.reached.sum()) - before) * self.study.record_every)
+        self.bar.set_postfix_str(
+            f"{int(done.all(axis=0).sum())}/{done.shape[1]} seeds, "
+            f"{int(done.all(axis=1).sum())}/{done.shape[0]} points"
+        )
+        if time.perf_counter() - self.shown >= FLUSH_SECONDS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self.store is not None:
+            self.store.flush()
+        if self.callback is not None:
+            self.callback(self.dataset())
+        now, share = time.perf_counter(), self.collection.reached.sum() / self.total
+        if 0 < share < 1:
+            log.info(
+                "%.0f %% after %.0f s, about %.0f s to go",
+                100 * share,
+                now - self.began,
+                (now - self.began) * (1 - share) / max(share - self.found, 1e-9),
+            )
+        self.shown = now
+
+    def _interrupted(self) -> Interrupted:
+        done = self.collection.done
+        text = f"interrupted: {int(done.sum())} of {done.size} runs are done"
+        if self.store is not None:
+            text += f" and kept in {self.store.folder}; run the same study again to go on"
+        return Interrupted(text + ".", self.dataset())
+
+    def finish(self) -> xr.Dataset:
+        """The whole dataset, in every process."""
+        if self.distributed and self.store is not None:
+            multihost_utils.sync_global_devices("fljax: all runs are stored")
+            for block in self.store.blocks():
+                self.collection.add(block)
+            if not self.collection.done.all():
+                raise StoreError(
+                    f"{int((~self.collection.done).sum())} runs of the other processes are not in "
+                    f"{self.store.folder}: all processes need one folder in common, or no store."
+                )
+        elif self.distributed:
+            for block in exchange(self.own):
+                self.collection.add(block)
+        return self.dataset()
+
+    def dataset(self) -> xr.Dataset:
+        study = self.study
+        axes = {axis.name: axis.labels for axis in study.axes}
+        dataset = self.collection.dataset(axes, study.record_every, study.metrics)
+        dataset.attrs |= results.provenance(
+            dtype=str(float_dtype()),
+            prng=PRNG,
+            root=study.root,
+            rounds=study.rounds,
+            record_every=study.record_every,
+            scenario=getattr(study.scenario, "__qualname__", repr(study.scenario)),
+            scenario_hash=hashlib.sha256("".join(study.identities).encode()).hexdigest()[:16],
+            block=str(sorted(self.blocks_used)),
+            run_seconds=max(0.0, self.last - self.first),
+            **self.timing,
+        )
+        return dataset

@@ -1,15 +1,14 @@
 """The engine: same numbers whatever the blocks, one compilation per structure, clear errors."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fljax as fl
+import fljax.engine
+from fljax.engine import program
 from fljax.simulation import trace
-from fljax.sweep import _program
 
 ZCDP, ApproximateDP = fl.privacy.ZCDP, fl.privacy.ApproximateDP
 K, D, T = 8, 3, 12
@@ -82,7 +81,7 @@ def test_twenty_numbers_cost_one_compilation_and_repeats_none():
     assert not np.allclose(first.normalized_error, again.normalized_error)
 
 
-def test_objects_that_differ_in_numbers_share_a_program():
+def test_objects_that_differ_in_numbers_share_aprogram():
     def scenario(key, algorithm, privacy):
         return build(key, algorithm, privacy)
 
@@ -129,7 +128,7 @@ def test_compiled_programs_do_not_depend_on_the_study_that_made_them():
     one = fl.sweep(a, rounds=T, seeds=2, grid={"x": [2.0]})
     two = fl.sweep(b, rounds=T, seeds=2, grid={"x": [1.0]})
     np.testing.assert_allclose(one.normalized_error, two.normalized_error, rtol=1e-9)
-    assert _program(a, T, 1, False, np.dtype("float64")) is not _program(
+    assert program(a, T, 1, False, np.dtype("float64")) is not program(
         b, T, 1, False, np.dtype("float64")
     )
 
@@ -266,7 +265,7 @@ def test_bad_studies_are_refused_before_anything_is_built(kwargs, error, message
 
 
 def test_a_bad_grid_point_is_named_before_compilation(monkeypatch):
-    monkeypatch.setattr(sys.modules["fljax.sweep"], "_compile", never)
+    monkeypatch.setattr(fljax.engine, "_compile", never)
     with pytest.raises(ValueError, match="total_rho must be finite and > 0, got -1") as caught:
         fl.sweep(budgets, rounds=T, grid={"budget": [1.0, -1.0]})
     assert "This was grid point {'budget': -1.0}." in caught.value.__notes__

@@ -1,0 +1,124 @@
+"""The records of a study, filled block by block, in memory."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from fljax import results
+from fljax.store import Block, pack, unpack
+
+
+class Collection:
+    """The records of a study, filled block by block.
+
+    Args:
+      labels: of all grid points, in the order of the grid.
+      shape: of the grid.
+      seeds: of the study.
+      records: per run.
+    """
+
+    def __init__(
+        self, labels: Sequence[str], shape: tuple[int, ...], seeds: Sequence[int], records: int
+    ) -> None:
+        self.shape, self.seeds, self.records = shape, list(seeds), records
+        self._row = {label: row for row, label in enumerate(labels)}
+        self._column = {seed: column for column, seed in enumerate(seeds)}
+        self._values: dict[str, np.ndarray] = {}
+        #: [C, S]  records that are there, and how many there were when the run was stopped early.
+        self.reached = np.zeros((len(labels), len(seeds)), int)
+        self.stopped = np.zeros((len(labels), len(seeds)), int)
+
+    @property
+    def done(self) -> np.ndarray:
+        """``[C, S]``: which runs are over."""
+        return (self.reached >= self.records) | (self.stopped > 0)
+
+    def rows(self, labels: Sequence[str]) -> np.ndarray:
+        """Where grid points are in ``reached`` and ``done``."""
+        return np.asarray([self._row[label] for label in labels])
+
+    def add(self, block: Block) -> None:
+        """Put a block where it belongs; what the study did not ask for, or has, is left out."""
+        if block.first >= self.records:
+            return
+        last = min(block.last, self.records)
+        for i, label in enumerate(block.points):
+            row = self._row.get(label)
+            if row is None:
+                continue
+            # A stretch without the one before is of no use, nor is one that is there already.
+            pairs = [
+                (j, self._column[seed])
+                for j, seed in enumerate(block.seeds)
+                if seed in self._column
+                and block.first <= self.reached[row, self._column[seed]] < last
+            ]
+            if not pairs:
+                continue
+            take, to = (np.asarray(index) for index in zip(*pairs, strict=True))
+            for name, values in block.records.items():
+                values = values[take, i, : last - block.first]
+                whole = self._of(name, (self.records, *values.shape[2:]), values.dtype)
+                whole[row, to, block.first : last] = values
+                if block.stopped and name not in results.COUNTS:  # a stopped run keeps its model
+                    whole[row, to, last:] = values[:, -1:]
+            for name, values in block.outcome.items():
+                values = values[take, i]
+                self._of(name, values.shape[1:], values.dtype)[row, to] = values
+            self.reached[row, to] = last
+            if block.stopped:
+                self.stopped[row, to] = last
+
+    def _of(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        if name not in self._values:
+            missing = np.nan if dtype.kind == "f" else 1 if dtype.kind == "b" else 0
+            self._values[name] = np.full((*self.reached.shape, *shape), missing, dtype)
+        return self._values[name]
+
+    def dataset(
+        self,
+        axes: Mapping[str, Sequence[Any]],
+        record_every: int,
+        metrics: Mapping[str, Mapping[str, Any]],
+    ) -> xr.Dataset:
+        """What there is so far; if runs are missing, ``done`` says which are not.
+
+        Args:
+          axes: the grid's names and labels.
+          record_every: rounds per record.
+          metrics: attributes by name, see :func:`fljax.results.describe`.
+        """
+        dims = (*axes, "seed")
+        shape = (*self.shape, len(self.seeds))
+        held = {name: v.reshape(*shape, *v.shape[2:]) for name, v in self._values.items()}
+        model = held.pop("model", None)
+        rounds = self.records * record_every
+        coords = {**axes, "seed": self.seeds}
+        dataset = results.assemble(held, dims, coords, rounds, record_every, metrics)
+        if model is not None:
+            dataset["model"] = ((*dims, "client", "parameter"), model)
+        if not self.done.all():
+            dataset["done"] = (dims, self.done.reshape(shape))
+        if self.stopped.any():
+            attrs = {"long_name": "round at which the run was stopped early, 0 if it was not"}
+            dataset["stopped"] = (dims, (self.stopped * record_every).reshape(shape), attrs)
+        return dataset
+
+
+def exchange(blocks: Sequence[Block]) -> list[Block]:
+    """What all processes of a distributed study computed, in the order of the processes."""
+    from jax.experimental import multihost_utils
+
+    content = np.frombuffer(pack(blocks), np.uint8)
+    lengths = multihost_utils.process_allgather(np.asarray(len(content), np.int32))
+    padded = np.zeros(int(np.max(lengths)), np.uint8)
+    padded[: len(content)] = content
+    gathered = np.asarray(multihost_utils.process_allgather(padded))
+    return [
+        block
+        for row, length in zip(gathered, np.ravel(lengths), strict=True)
+        for block in unpack(row[: int(length)].tobytes())
+    ]

@@ -1,0 +1,347 @@
+"""Compiled programs of a study, and what of the machine they are given.
+
+On a CPU one huge batch of seeds falls out of the cache, and XLA leaves cores idle on work this
+small. So seeds go through in blocks that fit the second-level cache, one block per core at a
+time, from a few threads. An accelerator gets the largest blocks that its memory takes, and every
+device blocks of its own: no device ever waits for another.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend import core
+from jaxtyping import Array
+
+from fljax import simulation as runs
+from fljax.grid import Axis, Group, Scenario, arguments, signature
+from fljax.simulation import PRNG, Simulation
+
+#: Working set of one block of seeds on a CPU: half the second-level cache of the core it was
+#: measured on. Larger blocks ran slower, small ones too (`experiments/benchmarks/blocks.py`).
+CACHE_BYTES = 2**20
+
+#: Share of the memory at hand that the blocks in flight may take.
+MEMORY_SHARE = 0.8
+
+#: Points of one structure beyond this go through in several blocks on a CPU: by then what they
+#: share (data, graph, optimum) is a small part of the work.
+POINTS_AT_ONCE = 64
+
+#: Closed-over arrays from this size on are passed to the program: XLA would spend seconds on
+#: folding them into it, and keep a copy in every form of it.
+HOISTED_BYTES = 2**16
+
+
+class Output(NamedTuple):
+    """What a program returns, ``[S, C, ...]`` each: seeds of the block, grid points."""
+
+    records: dict[str, Any]  # [S, C, R, ...]
+    outcome: dict[str, Any]  # [S, C]  see `simulation.outcome`, and the model if it is kept
+    carry: Any  # the whole state, to go on from
+
+
+class Compiled(NamedTuple):
+    """One compiled form of a program."""
+
+    call: Any  # (keys, points, carry, done) -> Output, on the device
+    alone: bool  # must not run beside another
+    memory: int  # bytes it takes while it runs
+    shape: Output  # what it returns, as shapes
+
+
+@dataclass
+class Program:
+    """A study of one structure, and its compiled forms by block, points and records."""
+
+    scenario: Scenario
+    rounds: int
+    record_every: int
+    keep_models: bool
+    forms: dict[Any, Compiled] = field(default_factory=dict)
+    locks: dict[Any, threading.Lock] = field(default_factory=dict)
+
+    def one(
+        self, key: Array, point: dict[str, Any], carry: Any, done: Array | int, records: int
+    ) -> Output:
+        """A stretch of one run, from the start if there is no ``carry``."""
+        k_scenario, k_run = jax.random.split(key)
+        simulation = self.scenario(k_scenario, **arguments(point))
+        prepared = runs.prepare(simulation, self.rounds)
+        if carry is None:
+            carry = runs.begin(simulation, prepared)
+        carry, recorded = runs.advance(
+            simulation, prepared, k_run, carry, done, records, self.record_every, self.rounds
+        )
+        known = runs.outcome(simulation, prepared, carry)
+        if self.keep_models:
+            known["model"] = runs.final_model(prepared, carry)
+        return Output(recorded, known, carry)
+
+    def identity(self, group: Group) -> str:
+        """A digest of what one run computes, whatever the grid's numbers, blocks and seeds.
+
+        A private run's noise is spread over its rounds, which are then part of what it is.
+        """
+        private = group.shown.privacy is not None
+        rounds = self.rounds if private else self.record_every
+        short = Program(self.scenario, rounds, self.record_every, self.keep_models)
+        point = jax.tree.map(lambda leaf: leaf[0], group.points)
+        closed = jax.make_jaxpr(lambda key, point: short.one(key, point, None, 0, 1))(
+            jax.random.key(0, impl=PRNG), point
+        )
+        digest = hashlib.sha256()
+        _digest(closed, digest.update)
+        return digest.hexdigest()[:16]
+
+    def compile(
+        self,
+        keys: Array,
+        points: dict[str, Any],
+        count: int,
+        carry: Any,
+        records: int,
+        device: jax.Device | None = None,
+    ) -> tuple[Compiled, float]:
+        """The compiled form for arguments of these shapes, and the seconds it took just now.
+
+        Args:
+          keys: ``[S]`` run keys.
+          points: stacked grid points ``[C, ...]``; without numbers in them it has no leaves.
+          count: ``C``.
+          carry: a state ``[S, C, ...]`` to go on from, or ``None``.
+          records: how many to make.
+          device: that it is for; by default the first.
+        """
+        device = device or jax.local_devices()[0]
+        form = (signature(points), keys.shape, signature(carry), count, records, device.id)
+        with self.locks.setdefault(form, threading.Lock()):
+            began = time.perf_counter()
+            if form in self.forms:
+                return self.forms[form], 0.0
+
+            self.forms[form] = _compile(
+                self._block(count, records), (keys, points, carry, np.int32(0)), device
+            )
+            return self.forms[form], time.perf_counter() - began
+
+    def _block(self, count: int, records: int) -> Callable[..., Output]:
+        """Seeds times points of :meth:`one`."""
+
+        def block(keys: Array, points: dict[str, Any], carry: Any, done: Array) -> Output:
+            def one(key: Array, point: dict[str, Any], carry: Any) -> Output:
+                return self.one(key, point, carry, done, records)
+
+            over_points = jax.vmap(one, (None, 0, 0), axis_size=count)
+            return jax.vmap(over_points, (0, None, 0))(keys, points, carry)
+
+        return block
+
+
+@functools.lru_cache(maxsize=64)
+def program(
+    scenario: Scenario, rounds: int, record_every: int, keep_models: bool, dtype: Any
+) -> Program:
+    """The program of a scenario; a second study of it finds the compiled forms of the first."""
+    del dtype  # another float type is another program
+    return Program(scenario, rounds, record_every, keep_models)
+
+
+def _compile(function: Callable[..., Output], given: tuple, device: jax.Device) -> Compiled:
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(*given)
+    hoisted = [np.size(c) * c.dtype.itemsize >= HOISTED_BYTES for c in closed.consts]
+    large = [c for c, out in zip(closed.consts, hoisted, strict=True) if out]
+    large = jax.device_put(large, device)
+
+    def flat(large: list[Array], *leaves: Any) -> list[Array]:
+        passed = iter(large)
+        consts = [next(passed) if out else c for c, out in zip(closed.consts, hoisted, strict=True)]
+        return core.jaxpr_as_fun(core.ClosedJaxpr(closed.jaxpr, consts))(*leaves)
+
+    def leaves(*given: Any) -> list[Array]:
+        return jax.device_put(jax.tree.leaves(given), device)
+
+    # The state that a run goes on from is not needed again.
+    before = 1 + len(jax.tree.leaves(given[:2]))
+    donated = tuple(range(before, before + len(jax.tree.leaves(given[2]))))
+    lowered = jax.jit(flat, donate_argnums=donated).lower(large, *leaves(*given))
+    # Concurrent programs with LAPACK calls can block each other for ever: see fljax._linalg.
+    alone = "lapack" in lowered.as_text()
+    executable = lowered.compile()
+    memory = executable.memory_analysis()
+    taken = 0
+    if memory is not None:
+        taken = memory.temp_size_in_bytes + memory.output_size_in_bytes
+        taken += memory.argument_size_in_bytes
+    structure = jax.tree.structure(shape)
+
+    def call(keys: Array, points: dict[str, Any], carry: Any, done: int) -> Output:
+        flat = executable(large, *leaves(keys, points, carry, np.int32(done)))
+        return jax.tree.unflatten(structure, flat)
+
+    return Compiled(call, alone, taken, shape)
+
+
+def _digest(value: Any, update: Callable[[bytes], None]) -> None:
+    """Feed a traced program to a hash: the same in every process, unlike its printed form, which
+    names what happens to be shared, and addresses.
+    """
+    if isinstance(value, core.ClosedJaxpr):
+        _digest(value.jaxpr, update)
+        for constant in value.consts:
+            update(np.ascontiguousarray(constant).tobytes())
+    elif isinstance(value, core.Jaxpr):
+        names: dict[Any, int] = {}
+
+        def name(atom: Any) -> str:
+            if isinstance(atom, core.Literal):
+                return f"{atom.val!r}:{atom.aval.str_short()}"
+            return f"v{names.setdefault(atom, len(names))}:{atom.aval.str_short()}"
+
+        update(" ".join(map(name, [*value.constvars, *value.invars])).encode())
+        for equation in value.eqns:
+            given, made = map(name, equation.invars), map(name, equation.outvars)
+            update(f"\n{' '.join(made)} = {equation.primitive.name} {' '.join(given)}".encode())
+            for key, parameter in sorted(equation.params.items()):
+                update(f" {key}=".encode())
+                _digest(parameter, update)
+        update(f"\n-> {' '.join(map(name, value.outvars))}".encode())
+    elif isinstance(value, tuple | list):
+        for item in value:
+            _digest(item, update)
+    elif callable(value):
+        update(getattr(value, "__qualname__", type(value).__qualname__).encode())
+    else:
+        update(re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode())
+
+
+@contextlib.contextmanager
+def hint_at_static(axes: list[Axis]) -> Iterator[None]:
+    """A traced number used as structure is JAX's error; say which axes it can have come from."""
+    try:
+        yield
+    except jax.errors.JAXTypeError as error:
+        numbers = [axis.name for axis in axes if jax.tree.leaves(axis.trees)]
+        error.add_note(
+            f"The grid axes {numbers} are traced numbers; one of them was used as structure "
+            "(a size, a branch). Wrap that axis in fljax.static([...])."
+        )
+        raise
+
+
+# What fits ---------------------------------------------------------------------------------------
+
+
+def footprint(shown: Simulation) -> tuple[int, int]:
+    """Bytes that a run keeps in use: what all grid points share, and what each adds."""
+    models = shown.problem.clients * shown.problem.dim * shown.problem.dtype.itemsize
+    shared = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shown))
+    return shared, 6 * models  # state, gradient, message, noise and temporaries
+
+
+def points_per_block(shown: Simulation, points: int) -> int:
+    """How many of a group's points go through together."""
+    shared, each = footprint(shown)
+    if on_cpu():
+        return min(points, max(POINTS_AT_ONCE, shared // each))
+    return max(1, min(points, int((memory_at_hand() - shared) // each)))
+
+
+def seeds_per_block(shown: Simulation, points: int) -> int:
+    """How many seeds go through together."""
+    shared, each = footprint(shown)
+    available = CACHE_BYTES if on_cpu() else memory_at_hand()
+    return max(1, int(available // (shared + points * each)))
+
+
+def spread(seeds: int, block: int, workers: int) -> int:
+    """The block, at most as large, that gives every worker the same share."""
+    turns = -(-seeds // (min(block, seeds) * workers))
+    return max(1, -(-seeds // (turns * workers)))
+
+
+def on_cpu() -> bool:
+    return jax.local_devices()[0].platform == "cpu"
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS and Windows do not tell
+
+
+def default_workers() -> int:
+    """Blocks in flight: one a device, or one a core if all cores are one device."""
+    devices = jax.local_device_count()
+    return cores() if on_cpu() and devices == 1 else devices
+
+
+def memory_at_hand() -> int:
+    """Bytes that blocks in flight may take: of all local devices, or of this machine on a CPU."""
+    if on_cpu():
+        free = _free_memory()
+    else:
+        free = sum(
+            (device.memory_stats() or {}).get("bytes_limit", 2**34)
+            for device in jax.local_devices()
+        )
+    return int(MEMORY_SHARE * free)
+
+
+def _free_memory() -> int:
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+        return free * 1024
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return 2**33
+
+
+# The measured block ------------------------------------------------------------------------------
+
+
+def measurements() -> Path:
+    """The file of block sizes measured on this machine (``FLJAX_CACHE`` moves it)."""
+    base = os.environ.get("FLJAX_CACHE") or Path.home() / ".cache" / "fljax"
+    return Path(base) / "blocks.json"
+
+
+def measured_block(identity: str) -> int | None:
+    """The seeds per block that :func:`fljax.plan` measured to be the fastest here, if it did."""
+    try:
+        return json.loads(measurements().read_text()).get(_measurement(identity))
+    except (OSError, ValueError):
+        return None
+
+
+def remember_block(identity: str, block: int) -> None:
+    """Keep a measurement for later studies of the same program on this kind of machine."""
+    path = measurements()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError):
+        known = {}
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(known | {_measurement(identity): block}, indent=1))
+    os.replace(temporary, path)
+
+
+def _measurement(identity: str) -> str:
+    device = jax.local_devices()[0]
+    where = f"{device.device_kind} x{jax.local_device_count()}, {cores()} cores"
+    return f"{identity}, {where}, jax {jax.__version__}"

@@ -1,0 +1,231 @@
+"""The grid of a study: its axes, and which of its points can share a compiled program."""
+
+import functools
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax._module import as_leaf
+from fljax.simulation import PRNG, Simulation, noise_plan
+
+Scenario = Callable[..., Simulation]
+
+#: At most this many grid points are each built once with concrete values before compiling;
+#: of a larger grid, every value of every axis is.
+CHECKED_POINTS = 100
+
+#: Axes of every result, and keywords of xarray's ``sel``, which a dimension of that name hides.
+RESERVED_NAMES = ("seed", "round", "client", "parameter", "method", "tolerance", "drop")
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True)
+class Static:
+    """A grid value that is structure: compiled in, one program for each."""
+
+    value: Any
+
+    def tree_flatten(self):
+        return (), self.value
+
+    @classmethod
+    def tree_unflatten(cls, value, _):
+        return cls(value)
+
+
+def static(values: Iterable[Any]) -> list[Static]:
+    """Mark a grid axis as structure, e.g. ``{"clients": fl.static([10, 100])}``."""
+    return [Static(value) for value in values]
+
+
+class Axis(NamedTuple):
+    """One axis of the grid."""
+
+    name: str
+    labels: list[Any]  # coordinates in the results
+    values: list[Any]  # as the user gave them
+    trees: list[Any]  # as pytrees: numbers are leaves, structure is not
+
+
+class Group(NamedTuple):
+    """Grid points of one structure: what one program computes."""
+
+    positions: list[tuple[int, ...]]  # [C]  of its points in the grid
+    points: dict[str, Any]  # axis name to values stacked on a leading axis [C, ...]
+    shown: Simulation  # shapes and structure, no numbers
+
+    def pick(self, chosen: np.ndarray) -> dict[str, Any]:
+        """Some of its points, stacked."""
+        return jax.tree.map(lambda leaf: leaf[chosen], self.points)
+
+
+def axes_of(grid: Mapping[str, Any] | None) -> list[Axis]:
+    """The checked axes.
+
+    Raises:
+      TypeError: an axis is no list and no dict.
+      ValueError: a reserved name, no values, or two values of one label.
+    """
+    return [_axis(name, values) for name, values in (grid or {}).items()]
+
+
+def _axis(name: str, values: Any) -> Axis:
+    if name in RESERVED_NAMES:
+        raise ValueError(
+            f"grid axis {name!r} has a name that results use themselves; rename it (and the "
+            f"scenario's argument). Reserved: {', '.join(RESERVED_NAMES)}."
+        )
+    if isinstance(values, Mapping):
+        labels, values = list(values), list(values.values())
+    elif isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(
+            f"grid axis {name!r} must be a list of values or a dict of labelled values, got "
+            f"{values!r}; for one value write [{values!r}]."
+        )
+    else:
+        values = list(values)
+        labels = [_plain(v) for v in values]
+        if not all(isinstance(v, str | int | float | bool | np.generic) for v in labels):
+            labels = [v if isinstance(v, str) else _label(v) for v in labels]
+    if not values:
+        raise ValueError(f"grid axis {name!r} has no values; leave it out or give at least one.")
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"grid axis {name!r} has the same label twice: {labels}.")
+    trees = [_as_tree(value) for value in values]
+    return Axis(
+        name,
+        [label.item() if isinstance(label, np.generic) else label for label in labels],
+        [_plain(v) for v in values],
+        trees,
+    )
+
+
+def _label(value: Any) -> str:
+    return getattr(type(value), "label", None) or getattr(value, "__name__", None) or repr(value)
+
+
+def _plain(value: Any) -> Any:
+    """A grid value as the user means it, out of its mark."""
+    return value.value if isinstance(value, Static) else value
+
+
+def arguments(point: Mapping[str, Any]) -> dict[str, Any]:
+    """A grid point as the scenario's keyword arguments."""
+    return {name: _plain(tree) for name, tree in point.items()}
+
+
+def _as_tree(value: Any) -> Any:
+    if isinstance(value, Static):
+        return value
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return np.asarray(value, np.int32)
+    if isinstance(value, float | np.floating):
+        return as_leaf(value)
+    leaves = jax.tree.leaves(value)
+    if leaves and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):
+        return value
+    return Static(value)
+
+
+def signature(tree: Any) -> tuple:
+    """What a compiled program depends on: structure, shapes and types, not numbers."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+
+
+def names_of(axes: list[Axis], position: tuple[int, ...]) -> dict[str, Any]:
+    """A grid point by its labels."""
+    return {axis.name: axis.labels[i] for axis, i in zip(axes, position, strict=True)}
+
+
+def label_of(axes: list[Axis], position: tuple[int, ...]) -> str:
+    """A grid point by its labels, as one stable line of text."""
+    return json.dumps(names_of(axes, position), sort_keys=True)
+
+
+def numbers_of(axes: list[Axis], position: tuple[int, ...]) -> str:
+    """A digest of the numbers behind a grid point's labels."""
+    digest = hashlib.sha256()
+    for axis, i in sorted(zip(axes, position, strict=True)):
+        for leaf in jax.tree.leaves(axis.trees[i]):
+            value = np.asarray(leaf)
+            digest.update(f"{axis.name}{value.dtype.str}{value.shape}".encode())
+            digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def groups_of(scenario: Scenario, axes: list[Axis], rounds: int) -> list[Group]:
+    """All grid points by structure, each checked with concrete values first.
+
+    Raises:
+      TypeError, ValueError: by the checks of what the scenario builds, with the point named.
+    """
+    choices = list(itertools.product(*(_alike(axis) for axis in axes)))
+    members = [list(itertools.product(*choice)) for choice in choices]
+    shown = _check_points(scenario, axes, rounds, [points[0] for points in members])
+    return [
+        Group(points, _stack(axes, points), simulation)
+        for points, simulation in zip(members, shown, strict=True)
+    ]
+
+
+def _alike(axis: Axis) -> list[list[int]]:
+    """Positions of the axis whose values differ in numbers only."""
+    found: dict[Any, list[int]] = {}
+    for position, tree in enumerate(axis.trees):
+        found.setdefault(signature(tree), []).append(position)
+    return list(found.values())
+
+
+def _stack(axes: list[Axis], points: list[tuple[int, ...]]) -> dict[str, Any]:
+    return {
+        axis.name: jax.tree.map(
+            lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]),
+            *(axis.trees[position[i]] for position in points),
+        )
+        for i, axis in enumerate(axes)
+    }
+
+
+def _check_points(
+    scenario: Scenario, axes: list[Axis], rounds: int, firsts: list[tuple[int, ...]]
+) -> list[Simulation]:
+    """Build grid points with concrete values, so that bad ones meet their checks by name.
+
+    Returns:
+      The simulations at ``firsts``, as shapes.
+    """
+    if int(np.prod([len(axis.labels) for axis in axes], dtype=float)) <= CHECKED_POINTS:
+        points = list(itertools.product(*(range(len(axis.labels)) for axis in axes)))
+    else:
+        longest = max(len(axis.labels) for axis in axes)
+        points = [tuple(i % len(axis.labels) for axis in axes) for i in range(longest)]
+
+    def build(key: jax.Array, point: dict[str, Any]) -> Simulation:
+        simulation = scenario(key, **point)
+        if not isinstance(simulation, Simulation):
+            raise TypeError(
+                f"a scenario must return an fljax.Simulation, got {type(simulation).__name__}."
+            )
+        noise_plan(simulation, rounds)
+        return simulation
+
+    shown = {}
+    for position in dict.fromkeys([*points, *firsts]):
+        point = {axis.name: axis.values[i] for axis, i in zip(axes, position, strict=True)}
+        try:
+            shown[position] = jax.eval_shape(
+                functools.partial(build, point=point), jax.random.key(0, impl=PRNG)
+            )
+        except Exception as error:
+            if point:
+                error.add_note(f"This was grid point {names_of(axes, position)}.")
+            raise
+    return [shown[first] for first in firsts]

@@ -1,0 +1,396 @@
+"""A study on disk: every finished block of runs, whole or not at all.
+
+A store is a folder. ``study.json`` says what the study is; each ``runs-<digest>.npz`` holds the
+records of some finished blocks and each ``state-<digest>.npz`` the states to go on from. A file's
+name is the digest of its bytes, it appears under that name only when it is whole, and it is never
+changed: so a process may be killed at any moment, and a cut or altered file is known for what it
+is. What a run computes depends on its grid point and seed alone, so any mixture of files is a
+study, and what is missing is found by looking.
+"""
+
+import contextlib
+import hashlib
+import io
+import itertools
+import json
+import os
+import platform
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+FORMAT = 1
+MANIFEST = "study.json"
+
+#: Finished blocks are gathered for so long before they are written together: small enough to be
+#: worth losing, large enough that writing takes no time.
+FLUSH_SECONDS = 2.0
+
+
+class StoreError(OSError):
+    """A store cannot be written, or is not what it should be; what it holds is unharmed."""
+
+
+class DamageWarning(UserWarning):
+    """A file of a store was cut or altered; it was set aside and its runs are computed again."""
+
+
+class Block(NamedTuple):
+    """A stretch of some runs: seeds times grid points, ``[S, C, ...]``."""
+
+    points: list[str]  # [C]  labels of grid points
+    seeds: list[int]  # [S]
+    first: int  # records that came before
+    stopped: bool  # whether these runs are over, early
+    records: dict[str, np.ndarray]  # [S, C, R, ...]
+    outcome: dict[str, np.ndarray]  # [S, C, ...]
+    state: list[np.ndarray] | None = None  # leaves of the state after it, [S, C, ...]
+
+    @property
+    def last(self) -> int:
+        """Records there are after it."""
+        return self.first + next(iter(self.records.values())).shape[2]
+
+
+def difference(stored: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """What tells two identities apart, one line a field; empty if nothing does."""
+    return "\n".join(
+        f"  {name}: {stored.get(name)!r} in the store, {given.get(name)!r} now"
+        for name in sorted({*stored, *given})
+        if stored.get(name) != given.get(name)
+    )
+
+
+class Store:
+    """A study's folder, opened for one process.
+
+    Args:
+      folder: made if it does not exist.
+      lock: name of the part of the work that this process does, locked against a second one;
+        ``None`` takes no lock.
+
+    Raises:
+      StoreError: the folder cannot be written, belongs to something else, or is in use.
+    """
+
+    def __init__(self, folder: str | os.PathLike, lock: str | None = "study") -> None:
+        self.folder = Path(folder)
+        self._waiting: list[Block] = []
+        #: Where the latest state of a point and seed lies: file, block in it, row and column.
+        self._states: dict[tuple[str, int], tuple[str, int, int, int]] = {}
+        with _writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        if not (self.folder / MANIFEST).exists() and any(self._files("*")):
+            raise StoreError(
+                f"{self.folder} is no store of fljax and is not empty; give an empty folder or "
+                "one that does not exist yet."
+            )
+        self._lock = None
+        if lock is not None:
+            self._lock = FileLock(self.folder / f".{lock}.lock")
+            try:
+                with _writing(self.folder):
+                    self._lock.acquire(timeout=0)
+            except Timeout:
+                raise StoreError(
+                    f"another process is at work on {self.folder} ({lock}); wait for it, stop it, "
+                    "or choose another store. Nothing was changed."
+                ) from None
+
+    def close(self) -> None:
+        """Let another process have it."""
+        if self._lock is not None:
+            self._lock.release()
+
+    # What the study is ---------------------------------------------------------------------------
+
+    def manifest(self) -> dict[str, Any]:
+        """What the study is; empty for a new store."""
+        path = self.folder / MANIFEST
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise StoreError(
+                f"{path} cannot be read ({error}); restore it or start anew."
+            ) from None
+        if found.get("format") != FORMAT:
+            raise StoreError(
+                f"{path} has format {found.get('format')!r}, this version reads {FORMAT}; open it "
+                "with the version of fljax that wrote it."
+            )
+        return found
+
+    def agree(self, study: Mapping[str, Any]) -> None:
+        """Take the store for ``study``, or refuse it with the difference named.
+
+        The grid points of a manifest are joined; their number, the seeds and the rounds may grow.
+
+        Raises:
+          ValueError: the store holds another study.
+        """
+        stored = self.manifest()
+        if stored:
+            text = difference(stored["identity"], study["identity"])
+            for label, point in study["points"].items():
+                before = stored["points"].get(label)
+                if before is not None and (found := difference(before, point)):
+                    text += f"\n at grid point {label}:\n{found}"
+            if text:
+                raise ValueError(
+                    f"the store {self.folder} holds another study:\n{text}\n"
+                    "Finish it with what it was begun with, or choose another store. (`program` "
+                    "stands for the scenario and the algorithms in it, `numbers` for the grid's "
+                    "values, `horizon` for the rounds a privacy budget is spread over.)"
+                )
+        joined = {**stored.get("points", {}), **study["points"]}
+        self._write(
+            MANIFEST,
+            json.dumps({"format": FORMAT, **study, "points": joined}, indent=1).encode(),
+        )
+
+    # Writing -------------------------------------------------------------------------------------
+
+    def add(self, block: Block) -> None:
+        """Keep a finished block; :meth:`flush` writes it."""
+        self._waiting.append(block)
+
+    def flush(self) -> None:
+        """Write what is waiting.
+
+        Raises:
+          StoreError: the disk is full or the folder not writable; what was stored is whole.
+        """
+        blocks, self._waiting = self._waiting, []
+        if blocks:
+            stateful = [block for block in blocks if block.state is not None]
+            superseded = set()
+            for block in blocks:
+                superseded |= self._forget(block.points, block.seeds)
+            if stateful:
+                name = self._save("state", _pack_states(stateful))
+                for i, block in enumerate(stateful):
+                    self._place(name, i, block.points, block.seeds)
+            self._save("runs", pack(blocks))
+            # Only now is the later stretch safe, and the state before it of no more use.
+            for old in superseded - {place[0] for place in self._states.values()}:
+                (self.folder / old).unlink(missing_ok=True)
+
+    def _place(self, file: str, block: int, points: list[str], seeds: list[int]) -> None:
+        """Note where the latest states of some runs lie."""
+        for row, seed in enumerate(seeds):
+            for column, point in enumerate(points):
+                self._states[point, seed] = (file, block, row, column)
+
+    def _forget(self, points: list[str], seeds: list[int]) -> set[str]:
+        """Forget the states of some runs; returns the files that held them."""
+        pairs = itertools.product(points, seeds)
+        return {place[0] for pair in pairs if (place := self._states.pop(pair, None)) is not None}
+
+    def _save(self, kind: str, content: bytes) -> str:
+        name = f"{kind}-{_digest(content)}.npz"
+        self._write(name, content)
+        return name
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self.folder / name
+        temporary = self.folder / f".{name}.{_host()}.{os.getpid()}.tmp"
+        try:
+            with _writing(self.folder):
+                with open(temporary, "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+    # Reading -------------------------------------------------------------------------------------
+
+    def blocks(self) -> list[Block]:
+        """All finished blocks, by the records before them; damaged files are set aside."""
+        for leftover in self.folder.glob(f".*.{_host()}.*.tmp"):
+            if not _alive(int(leftover.name.split(".")[-2])):
+                leftover.unlink(missing_ok=True)
+        states = [(path.name, self._read(path)) for path in self._files("state-*.npz")]
+        found = [
+            (about["last"], name, i, about)
+            for name, content in states
+            if content is not None
+            for i, about in enumerate(_about_blocks(content))
+        ]
+        for _, name, i, about in sorted(found, key=lambda entry: entry[:3]):
+            self._place(name, i, about["points"], about["seeds"])
+        blocks = []
+        for path in self._files("runs-*.npz"):
+            if (content := self._read(path)) is not None:
+                blocks += unpack(content)
+        return sorted(blocks, key=lambda block: block.first)
+
+    def state(self, points: Sequence[str], seeds: Sequence[int]) -> list[np.ndarray] | None:
+        """The states of some runs, ``[S, C, ...]`` each, or ``None`` if one is not at hand."""
+        places = [[self._states.get((point, seed)) for point in points] for seed in seeds]
+        names = {place[0] for row in places for place in row if place is not None}
+        if any(place is None for row in places for place in row):
+            return None
+        files = {name: self._read(self.folder / name) for name in names}
+        if any(content is None for content in files.values()):
+            return None
+        held = {name: np.load(io.BytesIO(content or b"")) for name, content in files.items()}
+        name, block, *_ = places[0][0]  # pyright: ignore[reportGeneralTypeIssues]
+        count = sum(key.startswith(f"{block}/") for key in held[name].files)
+
+        def leaf(number: int) -> np.ndarray:
+            parts = {
+                (name, block): held[name][f"{block}/{number}"]
+                for name, block in {place[:2] for row in places for place in row}  # pyright: ignore
+            }
+            return np.asarray([[parts[place[:2]][place[2:]] for place in row] for row in places])  # pyright: ignore
+
+        return [leaf(number) for number in range(count)]
+
+    def _files(self, pattern: str) -> list[Path]:
+        return sorted(path for path in self.folder.glob(pattern) if not path.name.startswith("."))
+
+    def _read(self, path: Path) -> bytes | None:
+        """A file's bytes; ``None``, and the file set aside, if they are not what was written."""
+        try:
+            content = path.read_bytes()
+        except OSError:
+            content = b""
+        if path.stem.rpartition("-")[2] == _digest(content):
+            return content
+        aside = path.with_suffix(".damaged")
+        with contextlib.suppress(OSError):
+            os.replace(path, aside)
+        warnings.warn(
+            f"{path.name} in {self.folder} was cut or altered: its bytes do not match its name. "
+            f"It is set aside as {aside.name}, and what it held is computed again.",
+            DamageWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+def pack(blocks: Sequence[Block]) -> bytes:
+    """Blocks without their states as the bytes of one file."""
+    arrays = {
+        f"{i}/{kind}/{key}": value
+        for i, block in enumerate(blocks)
+        for kind, values in (("records", block.records), ("outcome", block.outcome))
+        for key, value in values.items()
+    }
+    return _file(blocks, arrays)
+
+
+def _pack_states(blocks: Sequence[Block]) -> bytes:
+    leaves = enumerate(block.state or () for block in blocks)
+    return _file(blocks, {f"{i}/{j}": leaf for i, state in leaves for j, leaf in enumerate(state)})
+
+
+def _file(blocks: Sequence[Block], arrays: Mapping[str, np.ndarray]) -> bytes:
+    about = [
+        {
+            "points": block.points,
+            "seeds": block.seeds,
+            "first": block.first,
+            "last": block.last,
+            "stopped": block.stopped,
+        }
+        for block in blocks
+    ]
+    buffer = io.BytesIO()
+    text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    np.savez(buffer, about=text, **arrays)  # pyright: ignore[reportArgumentType]
+    return buffer.getvalue()
+
+
+def _about_blocks(content: bytes) -> list[dict[str, Any]]:
+    with np.load(io.BytesIO(content)) as held:
+        return json.loads(held["about"].tobytes())
+
+
+def unpack(content: bytes) -> list[Block]:
+    """The blocks that :func:`pack` was given."""
+    blocks = [
+        Block(a["points"], a["seeds"], a["first"], a["stopped"], {}, {})
+        for a in _about_blocks(content)
+    ]
+    with np.load(io.BytesIO(content)) as held:
+        for key in held.files:
+            if key != "about":
+                i, kind, name = key.split("/", 2)
+                getattr(blocks[int(i)], kind)[name] = held[key]
+    return blocks
+
+
+def _host() -> str:
+    return platform.node().replace(".", "-") or "host"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:24]
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (StoreError, Timeout):
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"cannot write to the store {folder}: {error.strerror or error}. What it holds is "
+            "whole; make room or make it writable, then run the same study again to go on."
+        ) from error
+
+
+def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
+    """Join stores of one study, such as the shards of :func:`fljax.sweep`.
+
+    Run the study on the result, and it finds all runs done (and computes what is missing); or
+    :func:`fljax.load` it.
+
+    Args:
+      into: a new folder, or a store of the same study.
+      stores: that are joined; they stay as they are.
+
+    Raises:
+      StoreError: one of them is no store, or in use; ``into`` cannot be written.
+      ValueError: stores of different studies, with the difference named.
+    """
+    if not stores:
+        raise ValueError("merge needs at least one store to take runs from.")
+    for folder in stores:
+        if not (Path(folder) / MANIFEST).is_file():
+            raise StoreError(f"{folder} is no store of fljax: it has no {MANIFEST}.")
+    whole = Store(into)
+    try:
+        for folder in stores:
+            part = Store(folder, lock=None)
+            manifest = part.manifest()
+            whole.agree({key: value for key, value in manifest.items() if key != "format"})
+            for path in [*part._files("state-*.npz"), *part._files("runs-*.npz")]:
+                present = (whole.folder / path.name).exists()
+                if not present and (content := part._read(path)) is not None:
+                    whole._write(path.name, content)
+    finally:
+        whole.close()
+    return whole.folder
