@@ -1,13 +1,16 @@
 """The records of a study, filled block by block, in memory."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
+from os import PathLike
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from fljax import results
-from fljax.store import Block, pack, unpack
+from fljax.grid import label
+from fljax.store import Block, Store, pack, unpack
 
 
 class Collection:
@@ -45,8 +48,8 @@ class Collection:
         if block.first >= self.records:
             return
         last = min(block.last, self.records)
-        for i, label in enumerate(block.points):
-            row = self._row.get(label)
+        for i, point in enumerate(block.points):
+            row = self._row.get(point)
             if row is None:
                 continue
             # A stretch without the one before is of no use, nor is one that is there already.
@@ -106,6 +109,28 @@ class Collection:
             attrs = {"long_name": "round at which the run was stopped early, 0 if it was not"}
             dataset["stopped"] = (dims, (self.stopped * record_every).reshape(shape), attrs)
         return dataset
+
+
+def read(folder: str | PathLike) -> xr.Dataset:
+    """What a store holds of its study; if not all, ``done`` tells which runs.
+
+    Raises:
+      StoreError: no store.
+    """
+    store = Store(folder, lock=None, create=False)
+    study = store.manifest()
+    axes, identity = study["axes"], study["identity"]
+    labels = [label(dict(zip(axes, point, strict=True))) for point in product(*axes.values())]
+    every = identity["record_every"]
+    shape = tuple(len(values) for values in axes.values())
+    collection = Collection(labels, shape, study["seeds"], study["rounds"] // every)
+    for block in store.blocks():
+        collection.add(block)
+    dataset = collection.dataset(axes, every, study["metrics"])
+    stated = {k: v for k, v in identity.items() if isinstance(v, str | int | float)}
+    dataset.attrs |= {k: int(v) if isinstance(v, bool) else v for k, v in stated.items()}
+    dataset.attrs["rounds"] = study["rounds"]
+    return dataset
 
 
 def exchange(blocks: Sequence[Block]) -> list[Block]:

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from fljax import simulation as runs
@@ -69,6 +71,7 @@ class Program:
     rounds: int
     record_every: int
     keep_models: bool
+    shard_over: str = "seeds"
     forms: dict[Any, Compiled] = field(default_factory=dict)
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
 
@@ -78,9 +81,14 @@ class Program:
         """A stretch of one run, from the start if there is no ``carry``."""
         k_scenario, k_run = jax.random.split(key)
         simulation = self.scenario(k_scenario, **arguments(point))
+        clients = simulation.problem.clients
+        if self.shard_over == "clients":
+            simulation = split(simulation, clients)
         prepared = runs.prepare(simulation, self.rounds)
         if carry is None:
             carry = runs.begin(simulation, prepared)
+        if self.shard_over == "clients":
+            carry = split(carry, clients)
         carry, recorded = runs.advance(
             simulation, prepared, k_run, carry, done, records, self.record_every, self.rounds
         )
@@ -131,9 +139,12 @@ class Program:
             if form in self.forms:
                 return self.forms[form], 0.0
 
-            self.forms[form] = _compile(
-                self._block(count, records), (keys, points, carry, np.int32(0)), device
-            )
+            given = (keys, points, carry, np.int32(0))
+            if self.shard_over == "clients":
+                with without_shardy():
+                    self.forms[form] = _compile(self._block(count, records), given, everywhere())
+            else:
+                self.forms[form] = _compile(self._block(count, records), given, device)
             return self.forms[form], time.perf_counter() - began
 
     def _block(self, count: int, records: int) -> Callable[..., Output]:
@@ -144,25 +155,37 @@ class Program:
                 return self.one(key, point, carry, done, records)
 
             over_points = jax.vmap(one, (None, 0, 0), axis_size=count)
-            return jax.vmap(over_points, (0, None, 0))(keys, points, carry)
+            output = jax.vmap(over_points, (0, None, 0))(keys, points, carry)
+            if self.shard_over == "clients":
+                known = output._replace(carry=None)
+                known = jax.lax.with_sharding_constraint(known, everywhere())
+                output = known._replace(carry=output.carry)
+            return output
 
         return block
 
 
 @functools.lru_cache(maxsize=64)
 def program(
-    scenario: Scenario, rounds: int, record_every: int, keep_models: bool, dtype: Any
+    scenario: Scenario,
+    rounds: int,
+    record_every: int,
+    keep_models: bool,
+    shard_over: str,
+    dtype: Any,
 ) -> Program:
     """The program of a scenario; a second study of it finds the compiled forms of the first."""
     del dtype  # another float type is another program
-    return Program(scenario, rounds, record_every, keep_models)
+    return Program(scenario, rounds, record_every, keep_models, shard_over)
 
 
-def _compile(function: Callable[..., Output], given: tuple, device: jax.Device) -> Compiled:
+def _compile(
+    function: Callable[..., Output], given: tuple, device: jax.Device | NamedSharding
+) -> Compiled:
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*given)
     hoisted = [np.size(c) * c.dtype.itemsize >= HOISTED_BYTES for c in closed.consts]
     large = [c for c, out in zip(closed.consts, hoisted, strict=True) if out]
-    large = jax.device_put(large, device)
+    large = _put(large, device)
 
     def flat(large: list[Array], *leaves: Any) -> list[Array]:
         passed = iter(large)
@@ -170,7 +193,7 @@ def _compile(function: Callable[..., Output], given: tuple, device: jax.Device) 
         return core.jaxpr_as_fun(core.ClosedJaxpr(closed.jaxpr, consts))(*leaves)
 
     def leaves(*given: Any) -> list[Array]:
-        return jax.device_put(jax.tree.leaves(given), device)
+        return _put(jax.tree.leaves(given), device)
 
     # The state that a run goes on from is not needed again.
     before = 1 + len(jax.tree.leaves(given[:2]))
@@ -238,6 +261,56 @@ def hint_at_static(axes: list[Axis]) -> Iterator[None]:
             "(a size, a branch). Wrap that axis in fljax.static([...])."
         )
         raise
+
+
+# One network over several devices -----------------------------------------------------------------
+
+
+@functools.cache
+def everywhere() -> NamedSharding:
+    """A copy on every device of every process."""
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("clients",), (AxisType.Auto,), devices=devices)
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def split(tree: Any, clients: int) -> Any:
+    """Arrays with a row a client, shared out over all devices; the partitioner does the rest."""
+    rows = NamedSharding(everywhere().mesh, PartitionSpec("clients"))
+
+    def place(leaf: Any) -> Any:
+        mine = jnp.ndim(leaf) > 0 and jnp.shape(leaf)[0] == clients
+        return jax.lax.with_sharding_constraint(leaf, rows) if mine else leaf
+
+    return jax.tree.map(place, tree)
+
+
+def _put(leaves: list[Any], where: jax.Device | NamedSharding) -> list[Array]:
+    """Arrays on a device, or copied to all devices of all processes."""
+    if isinstance(where, jax.Device) or where.is_fully_addressable:
+        return jax.device_put(leaves, where)
+
+    def share(leaf: Any) -> Array:
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            return leaf  # a state that is there already
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(share(jax.random.key_data(leaf)), impl=PRNG)
+        return jax.make_array_from_process_local_data(where, np.asarray(leaf))
+
+    return [share(leaf) for leaf in leaves]
+
+
+@contextlib.contextmanager
+def without_shardy() -> Iterator[None]:
+    """Compile with XLA's older partitioner: Shardy (jaxlib 0.10 to 0.12) cannot take the wide
+    multiplications of ``philox4x32``.
+    """
+    before = jax.config.jax_use_shardy_partitioner  # pyright: ignore[reportAttributeAccessIssue]
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", before)
 
 
 # What fits ---------------------------------------------------------------------------------------

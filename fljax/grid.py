@@ -98,6 +98,11 @@ def _axis(name: str, values: Any) -> Axis:
         raise ValueError(f"grid axis {name!r} has no values; leave it out or give at least one.")
     if len(set(labels)) < len(labels):
         raise ValueError(f"grid axis {name!r} has the same label twice: {labels}.")
+    numbers = int | float | np.integer | np.floating
+    if all(isinstance(v, numbers) and not isinstance(v, bool) for v in values) and not all(
+        isinstance(v, int | np.integer) for v in values
+    ):
+        values = [float(v) for v in values]  # [0.5, 1] is one kind of number
     trees = [_as_tree(value) for value in values]
     return Axis(
         name,
@@ -147,7 +152,12 @@ def names_of(axes: list[Axis], position: tuple[int, ...]) -> dict[str, Any]:
 
 def label_of(axes: list[Axis], position: tuple[int, ...]) -> str:
     """A grid point by its labels, as one stable line of text."""
-    return json.dumps(names_of(axes, position), sort_keys=True)
+    return label(names_of(axes, position))
+
+
+def label(names: Mapping[str, Any]) -> str:
+    """The line of text for labels by axis."""
+    return json.dumps(names, sort_keys=True)
 
 
 def numbers_of(axes: list[Axis], position: tuple[int, ...]) -> str:

@@ -164,13 +164,20 @@ def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
 
 
 def load(path: str | os.PathLike) -> xr.Dataset:
-    """Read what :func:`save` wrote, into memory, and check that it is whole.
+    """Read what :func:`save` wrote, or the store of a study, and check that it is whole.
+
+    A store may be read while its study is running.
 
     Raises:
       FileNotFoundError: no such file.
+      StoreError: a folder that is no store.
       ValueError: the file is cut short, altered, or no results file at all.
     """
     path = Path(path)
+    if path.is_dir():
+        from fljax.collection import read
+
+        return read(path)
     if not path.is_file():
         raise FileNotFoundError(f"no results file {path}.")
     try:

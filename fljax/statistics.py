@@ -10,12 +10,12 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
-from fljax import _check
+from fljax import _check, results
 
 LEVEL = 0.95
 
 #: What a dataset of results holds beside metrics.
-_NOT_METRICS = ("diverged", "gradient_norm", "gradient_bound", "connected", "model")
+_NOT_METRICS = (*results.PER_RUN, "model", "done", "stopped")
 
 
 def metric_names(dataset: xr.Dataset) -> list[str]:

@@ -72,13 +72,18 @@ class Store:
       folder: made if it does not exist.
       lock: name of the part of the work that this process does, locked against a second one;
         ``None`` takes no lock.
+      create: whether the folder may be new; else it must be a store.
 
     Raises:
       StoreError: the folder cannot be written, belongs to something else, or is in use.
     """
 
-    def __init__(self, folder: str | os.PathLike, lock: str | None = "study") -> None:
+    def __init__(
+        self, folder: str | os.PathLike, lock: str | None = "study", create: bool = True
+    ) -> None:
         self.folder = Path(folder)
+        if not create and not (self.folder / MANIFEST).is_file():
+            raise StoreError(f"{self.folder} is no store of fljax: it has no {MANIFEST}.")
         self._waiting: list[Block] = []
         #: Where the latest state of a point and seed lies: file, block in it, row and column.
         self._states: dict[tuple[str, int], tuple[str, int, int, int]] = {}
@@ -378,13 +383,10 @@ def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
     """
     if not stores:
         raise ValueError("merge needs at least one store to take runs from.")
-    for folder in stores:
-        if not (Path(folder) / MANIFEST).is_file():
-            raise StoreError(f"{folder} is no store of fljax: it has no {MANIFEST}.")
+    parts = [Store(folder, lock=None, create=False) for folder in stores]
     whole = Store(into)
     try:
-        for folder in stores:
-            part = Store(folder, lock=None)
+        for part in parts:
             manifest = part.manifest()
             whole.agree({key: value for key, value in manifest.items() if key != "format"})
             for path in [*part._files("state-*.npz"), *part._files("runs-*.npz")]:

@@ -158,6 +158,7 @@ def _study(
     block: int | None,
     workers: int | None,
     keep_models: bool,
+    shard_over: str,
     segment: int | None,
     until: Mapping[str, float] | None,
 ) -> Study:
@@ -173,13 +174,23 @@ def _study(
             raise ValueError(
                 f"segment must be a multiple of record_every={record_every}, got {segment}."
             )
+    _check.choice("shard_over", shard_over, ("seeds", "clients"))
     axes = axes_of(grid)
     groups = groups_of(scenario, axes, rounds)
+    if shard_over == "clients":
+        block, workers = block or 1, 1  # every run takes all devices
+        for group in groups:
+            clients, devices = group.shown.problem.clients, jax.device_count()
+            if clients % devices:
+                raise ValueError(
+                    f"{clients} clients cannot be shared out evenly over {devices} devices; take "
+                    "a multiple, or shard_over='seeds'."
+                )
     known = {m.name for group in groups for m in group.shown.metrics}  # pyright: ignore
     for name, level in (until or {}).items():
         _check.choice("metric in until", name, sorted(known))
         _check.nonnegative(f"until[{name!r}]", level)
-    program = engine.program(scenario, rounds, record_every, keep_models, float_dtype())
+    program = engine.program(scenario, rounds, record_every, keep_models, shard_over, float_dtype())
     with engine.hint_at_static(axes):
         identities = [program.identity(group) for group in groups]
     return Study(
@@ -295,14 +306,15 @@ class Plan:
                 f"\n    {part.blocks} blocks of {part.seeds_per_block} seeds x "
                 f"{part.points_per_block} points, {part.workers} at a time, {part.segments} "
                 f"stretch{'es' * (part.segments > 1)} each"
-                f"\n    memory {_size(part.memory)} a block ({_size(part.memory_per_run)} a run), "
-                f"{_size(part.workers * part.memory)} in all; on disk {_size(part.records)} of "
-                f"records and {_size(part.state)} of states"
+                f"\n    memory {human(part.memory)} a block ({human(part.memory_per_run)} a run), "
+                f"{human(part.workers * part.memory)} in all; on disk {human(part.records)} of "
+                f"records and {human(part.state)} of states"
             )
         return text
 
 
-def _size(count: float) -> str:
+def human(count: float) -> str:
+    """Bytes, readable."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -320,6 +332,7 @@ def plan(
     block: int | None = None,
     workers: int | None = None,
     keep_models: bool = False,
+    shard_over: str = "seeds",
     segment: int | None = None,
     until: Mapping[str, float] | None = None,
     measure: bool = False,
@@ -338,6 +351,7 @@ def plan(
       block: seeds per block.
       workers: blocks in flight.
       keep_models: whether final models are returned.
+      shard_over: what devices share.
       segment: rounds between checkpoints.
       until: tolerances.
       measure: run some blocks of several sizes, and remember the fastest for later studies of
@@ -348,7 +362,18 @@ def plan(
       A :class:`Plan`; printed, it is a short table.
     """
     study = _study(
-        scenario, rounds, seeds, grid, record_every, 0, block, workers, keep_models, segment, until
+        scenario,
+        rounds,
+        seeds,
+        grid,
+        record_every,
+        0,
+        block,
+        workers,
+        keep_models,
+        shard_over,
+        segment,
+        until,
     )
     began = time.perf_counter()
     parts = []
@@ -449,7 +474,7 @@ def _fit(study: Study, group: Group, points: int, seeds: int) -> Cut:
         else:
             raise MemoryError(
                 f"one run at {label_of(study.axes, group.positions[0])} takes "
-                f"{_size(compiled.memory)} and {_size(free)} are free: use a smaller network, "
+                f"{human(compiled.memory)} and {human(free)} are free: use a smaller network, "
                 "fewer samples, or a machine with more memory."
             )
 
@@ -479,6 +504,7 @@ def sweep(
     block: int | None = None,
     workers: int | None = None,
     keep_models: bool = False,
+    shard_over: str = "seeds",
     store: str | PathLike | None = None,
     keep_state: bool = True,
     shard: str | tuple[int, int] | None = None,
@@ -510,6 +536,9 @@ def sweep(
         (CPU) or memory (accelerator). It changes numbers by no more than float re-association.
       workers: blocks in flight; by default the cores at hand on a CPU, else 1.
       keep_models: also return every run's final models, ``[..., seed, client, parameter]``.
+      shard_over: what several devices share: ``"seeds"``, each running blocks of its own; or, for
+        one very large network, its ``"clients"``, mixing included (their number must be a
+        multiple of the devices of all processes).
       store: a folder that keeps the study.
       keep_state: also keep there every run's state, so that more rounds can be added.
       shard: ``"i/n"``: compute only the i-th of n parts, into the store; :func:`merge` joins
@@ -547,8 +576,8 @@ def sweep(
       {'penalty': 2, 'seed': 3, 'round': 20}
     """
     study = _study(
-        scenario, rounds, seeds, grid, record_every, root, block, workers, keep_models, segment,
-        until,
+        scenario, rounds, seeds, grid, record_every, root, block, workers, keep_models,
+        shard_over, segment, until,
     )  # fmt: skip
     part, parts = (0, 1) if shard is None else parse_shard(shard)
     processes = jax.process_count()
@@ -557,7 +586,7 @@ def sweep(
             raise ValueError("a shard needs a store to leave its runs in; pass store=.")
         if processes > 1:
             raise ValueError("processes joined by jax.distributed share a study by themselves.")
-    if processes > 1:
+    if processes > 1 and shard_over == "seeds":
         part, parts = jax.process_index(), processes
     with _Run(study, store, keep_state, part, parts, shard is not None, callback, progress) as run:
         run.execute()
@@ -594,12 +623,16 @@ class _Run:
         self.devices: queue.SimpleQueue[jax.Device] = queue.SimpleQueue()
         for worker in range(study.workers):
             self.devices.put(jax.local_devices()[worker % jax.local_device_count()])
+        points, seeds = self.collection.reached.shape
+        # Whole seeds if there are enough, so that what their points share is computed once.
+        turn = np.arange(seeds)[None, :] if seeds >= parts else np.arange(points)[:, None]
+        #: [C, S]  the runs that this part has to compute
+        self.mine = np.broadcast_to(turn % parts == part, (points, seeds))
         self.store = self._open(folder)
-        self.total = self.collection.reached.size * study.records
-        self.found = self.collection.reached.sum() / self.total
+        self.found = self.reached
         self.bar = tqdm(
-            total=self.total * study.record_every,
-            initial=int(self.collection.reached.sum()) * study.record_every,
+            total=int(self.mine.sum()) * study.rounds,
+            initial=self.found * study.record_every,
             unit="round",
             unit_scale=True,
             disable=None if progress is None else not progress,
@@ -614,12 +647,28 @@ class _Run:
             self.store.close()
 
     @property
+    def reached(self) -> int:
+        """Records there are of this part's runs."""
+        return int(self.collection.reached[self.mine].sum())
+
+    @property
     def distributed(self) -> bool:
+        """Whether processes have runs of their own."""
         return self.parts > 1 and not self.sharded
+
+    @property
+    def together(self) -> bool:
+        """Whether the devices of several processes share every run."""
+        return self.study.program.shard_over == "clients" and jax.process_count() > 1
 
     def _open(self, folder: str | PathLike | None) -> Store | None:
         if folder is None:
             return None
+        if self.together:
+            raise ValueError(
+                "a store cannot keep runs that several processes share; leave store out, or use "
+                "one process."
+            )
         lock = f"part-{self.part + 1}-of-{self.parts}" if self.parts > 1 else "study"
         store = Store(folder, lock)
         try:
@@ -638,15 +687,8 @@ class _Run:
 
     def _missing(self, number: int) -> np.ndarray:
         """``[C, S]``: how far a group's runs are that this part has to compute, else -1."""
-        points, seeds = self.collection.reached.shape
-        if seeds >= self.parts:  # whole seeds, so that what their points share is computed once
-            mine = np.broadcast_to(np.arange(seeds) % self.parts == self.part, (points, seeds))
-        else:
-            mine = np.broadcast_to(
-                np.arange(points)[:, None] % self.parts == self.part, (points, seeds)
-            )
         rows = self.collection.rows(self.study.names(number))
-        wanted = mine[rows] & ~self.collection.done[rows]
+        wanted = self.mine[rows] & ~self.collection.done[rows]
         return np.where(wanted, self.collection.reached[rows], -1)
 
     def _plan(self, number: int) -> None:
@@ -685,7 +727,8 @@ class _Run:
         # Small factorisations reach LAPACK, whose own threads would only fight over the cores.
         with (
             threadpool_limits(1, user_api="blas"),
-            ThreadPoolExecutor(engine.cores()) as compilers,
+            # In order where processes compute together.
+            ThreadPoolExecutor(1 if self.together else engine.cores()) as compilers,
             ThreadPoolExecutor(self.study.workers) as workers,
         ):
             jobs: list[Future] = [compilers.submit(self._plan, g) for g in pending]
@@ -801,7 +844,7 @@ class _Run:
     # Keeping -------------------------------------------------------------------------------------
 
     def _keep(self, block: Block) -> None:
-        before = int(self.collection.reached.sum())
+        before = self.reached
         self.collection.add(block)
         self.blocks_used.add(len(block.seeds))
         if self.store is not None:
@@ -809,7 +852,7 @@ class _Run:
         elif self.distributed:
             self.own.append(block)
         done = self.collection.done
-        self.bar.update((int(self.collection.reached.sum()) - before) * self.study.record_every)
+        self.bar.update((self.reached - before) * self.study.record_every)
         self.bar.set_postfix_str(
             f"{int(done.all(axis=0).sum())}/{done.shape[1]} seeds, "
             f"{int(done.all(axis=1).sum())}/{done.shape[0]} points"
@@ -822,13 +865,16 @@ class _Run:
             self.store.flush()
         if self.callback is not None:
             self.callback(self.dataset())
-        now, share = time.perf_counter(), self.collection.reached.sum() / self.total
-        if 0 < share < 1:
+        now = time.perf_counter()
+        left = int(self.mine.sum()) * self.study.records - self.reached
+        if left > 0 and self.reached > self.found:
+            rate = (self.reached - self.found) / (now - self.began)
             log.info(
-                "%.0f %% after %.0f s, about %.0f s to go",
-                100 * share,
+                "%d of %d runs done after %.0f s, about %.0f s to go",
+                int(self.collection.done[self.mine].sum()),
+                int(self.mine.sum()),
                 now - self.began,
-                (now - self.began) * (1 - share) / max(share - self.found, 1e-9),
+                left / rate,
             )
         self.shown = now
 

@@ -128,8 +128,8 @@ def test_compiled_programs_do_not_depend_on_the_study_that_made_them():
     one = fl.sweep(a, rounds=T, seeds=2, grid={"x": [2.0]})
     two = fl.sweep(b, rounds=T, seeds=2, grid={"x": [1.0]})
     np.testing.assert_allclose(one.normalized_error, two.normalized_error, rtol=1e-9)
-    assert program(a, T, 1, False, np.dtype("float64")) is not program(
-        b, T, 1, False, np.dtype("float64")
+    assert program(a, T, 1, False, "seeds", np.dtype("float64")) is not program(
+        b, T, 1, False, "seeds", np.dtype("float64")
     )
 
 
