@@ -1,6 +1,7 @@
 """Run, check and report the figures: ``python -m experiments list | run | check | report``."""
 
 import argparse
+import dataclasses
 import importlib
 import os
 import sys
@@ -54,6 +55,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     run.add_argument(
         "--out", type=Path, help=f"folder (default {FIGURES}, with --quick {QUICK_FIGURES})"
     )
+    run.add_argument(
+        "--store", type=Path, help="folder that keeps unfinished work: run again to go on"
+    )
     check = commands.add_parser("check", help="judge all claims again on the stored results")
     check.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
     report = commands.add_parser("report", help="write the gallery, README.md of the folder")
@@ -69,15 +73,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if asked.command == "list":
             return list_figures()
         if asked.command == "run":
-            return run(asked.names, asked.quick, asked.seeds, asked.out)
+            return run(asked.names, asked.quick, asked.seeds, asked.out, asked.store)
         if asked.command == "check":
             return check(asked.names, asked.out)
         return report(asked.out)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted; nothing of the running figure was stored", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(stop or "interrupted", file=sys.stderr)
         return 130
 
 
@@ -112,13 +116,21 @@ def list_figures() -> int:
     return 0
 
 
-def run(names: Sequence[str], quick: bool, seeds: int | None, out: Path | None) -> int:
+def run(
+    names: Sequence[str],
+    quick: bool,
+    seeds: int | None,
+    out: Path | None,
+    store: Path | None = None,
+) -> int:
     figures = find(names)
     if seeds is not None and seeds < 1:
         raise UsageError(f"--seeds must be at least 1, got {seeds}.")
     base = QUICK if quick else FULL
     count = base.seeds if seeds is None else seeds
     effort = Effort(count, min(base.tuning_seeds, count), quick)
+    if store is not None:
+        writable(store)
     folder = writable(out or (QUICK_FIGURES if quick else FIGURES))
     mpl.use("Agg")
     # Double precision, so that no claim can hang on rounding; next to compiling it costs little.
@@ -132,7 +144,12 @@ def run(names: Sequence[str], quick: bool, seeds: int | None, out: Path | None) 
             # Broken bounds and diverged runs are part of what is printed and stored below.
             warnings.simplefilter("ignore", fl.AssumptionWarning)
             warnings.simplefilter("ignore", fl.DivergenceWarning)
-            studies = {k: declared.slim(v) for k, v in figure.study(effort).items()}
+            kept = None if store is None else store / figure.name
+            try:
+                found = figure.study(dataclasses.replace(effort, store=kept))
+            except fl.StoreError as error:
+                raise UsageError(str(error)) from None
+            studies = {k: declared.slim(v) for k, v in found.items()}
         seconds = time.perf_counter() - began
         try:
             written = declared.store(figure, studies, folder, effort, seconds)

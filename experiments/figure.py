@@ -42,12 +42,19 @@ class Effort:
       tuning_seeds: other seeds, on which free parameters are chosen.
       quick: fewer budgets and candidates.
       progress: as in :func:`fljax.sweep`.
+      store: folder that keeps unfinished studies, or ``None``.
     """
 
     seeds: int = 100
     tuning_seeds: int = 20
     quick: bool = False
     progress: bool | None = None
+    store: Path | None = None
+
+    def sweep(self, name: str, scenario: Callable[..., fl.Simulation], **given: Any) -> xr.Dataset:
+        """:func:`fljax.sweep`, kept under ``name`` if there is a store."""
+        store = None if self.store is None else self.store / name
+        return fl.sweep(scenario, progress=self.progress, store=store, **given)
 
     def thin(self, values: Sequence[Any], keep: int = 3) -> list[Any]:
         """All values, or about ``keep`` of them when quick, first and last among them."""

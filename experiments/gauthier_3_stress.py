@@ -113,13 +113,13 @@ def tune(objective: str, clip: float, budgets: list[float], effort: Effort) -> x
     tried = candidates(effort)
     # Half the tuning seeds: neighbouring candidates differ by more than these seeds' uncertainty.
     count = max(1, effort.tuning_seeds // 2)
-    found = fl.sweep(
+    found = effort.sweep(
+        f"{objective}-tuning",
         ch3.scenario(objective, clip),
         rounds=ch3.ROUNDS.value,
         record_every=ch3.ROUNDS.value,
         seeds=range(ch3.FIRST_TUNING_SEED, ch3.FIRST_TUNING_SEED + count),
         grid={"budget": budgets, "algorithm": {str(i): m for i, (_, _, m) in enumerate(tried)}},
-        progress=effort.progress,
     ).isel(round=-1, drop=True)
     numbers = statistics.summary(found, "normalized_error")
     final = numbers["mean"].where(numbers["diverged"] == 0, np.inf)
@@ -150,13 +150,13 @@ def contest(name: str, effort: Effort) -> dict[str, xr.Dataset]:
         for method in methods
         for budget in budgets
     }
-    flat = fl.sweep(
+    flat = effort.sweep(
+        objective,
         paired(objective, clip),
         rounds=ch3.ROUNDS.value,
         record_every=ch3.ROUNDS.value,
         seeds=effort.seeds,
         grid={"case": cases},
-        progress=effort.progress,
     )
     rows = [
         xr.concat([flat.sel(case=f"{m} {b:g}", drop=True) for m in methods], "algorithm")
@@ -167,7 +167,8 @@ def contest(name: str, effort: Effort) -> dict[str, xr.Dataset]:
 
 
 def study(effort: Effort) -> Studies:
-    penalties = fl.sweep(
+    penalties = effort.sweep(
+        "penalty",
         penalised("ridge"),
         rounds=ch3.ROUNDS.value,
         record_every=ch3.ROUNDS.value,
@@ -180,7 +181,6 @@ def study(effort: Effort) -> Studies:
                 ch3.PADMM: ch3.Method(fl.algorithms.PADMM(1.0)),
             },
         },
-        progress=effort.progress,
     )
     penalties["penalty"].attrs["long_name"] = "penalty rho"
     return {**contest("elastic", effort), **contest("lad", effort), "penalty": penalties}

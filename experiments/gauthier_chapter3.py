@@ -192,12 +192,12 @@ def study(
 ) -> xr.Dataset:
     """All methods at all budgets on common data, graphs and noise draws."""
     return describe(
-        fl.sweep(
+        effort.sweep(
+            "study",
             scenario(objective),
             rounds=ROUNDS.value,
             seeds=effort.seeds,
             grid={"budget": list(budgets), "algorithm": dict(methods)},
-            progress=effort.progress,
         )
     )
 
@@ -246,12 +246,12 @@ def tune(
     """Mean learning curves of the reference and of every candidate, on the tuning seeds."""
     rows = [(t, value) for t in tunings for value in effort.thin(t.candidates, 5)]
     methods = {OURS: reference} | {f"{t.method} {v:g}": t.build(v) for t, v in rows}
-    found = fl.sweep(
+    found = effort.sweep(
+        "tuning",
         scenario(objective),
         rounds=ROUNDS.value,
         seeds=range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + effort.tuning_seeds),
         grid={"budget": [CURVE_BUDGET.value], "algorithm": methods},
-        progress=effort.progress,
     ).squeeze("budget", drop=True)
     numbers = statistics.summary(found, "normalized_error")
     # A candidate that ever diverged is no candidate.

@@ -3,12 +3,14 @@
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
 
+import fljax as fl
 from experiments import figure as declared
 from experiments import gauthier_chapter3 as ch3
 from experiments.__main__ import MODULES, main
@@ -23,7 +25,9 @@ NAMES = ["gauthier-3.1", "gauthier-3.2", "gauthier-3.3", "gauthier-3.stress"]
 def quick(tmp_path_factory):
     """One quick run, shared: the only thing here that computes."""
     folder = tmp_path_factory.mktemp("figures") / "made by run"
-    assert main(["run", NAME, "--quick", "--seeds", "3", "--out", str(folder)]) == 0
+    store = folder.with_name("store")
+    ask = ["run", NAME, "--quick", "--seeds", "3", "--store", str(store), "--out"]
+    assert main([*ask, str(folder)]) == 0
     return folder
 
 
@@ -64,6 +68,20 @@ def test_run_stores_everything(quick):
     assert {c["name"] for c in record["claims"]} == {c.name for c in REGISTRY[NAME].claims}
     assert sum(row["chosen"] for row in record["tuning"]) == 2
     assert str(quick) not in json.dumps(record)
+
+
+def test_a_figure_goes_on_where_its_store_is(quick, tmp_path, monkeypatch):
+    def computed(*_):
+        raise AssertionError("a stored run is computed again")
+
+    monkeypatch.setattr(sys.modules["fljax.sweep"]._Run, "_stretches", computed)
+    store, again = quick.with_name("store"), tmp_path / "again"
+    ask = ["run", NAME, "--quick", "--seeds", "3", "--store", str(store), "--out"]
+    assert main([*ask, str(again)]) == 0
+    for path in quick.glob("*.nc"):
+        xr.testing.assert_equal(fl.load(path), fl.load(again / path.name))
+    with pytest.raises(AssertionError, match="computed again"):
+        main([*ask, str(again), "--seeds", "4"])
 
 
 def test_the_budget_spent_is_the_budget_asked_for(quick):
