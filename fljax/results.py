@@ -1,6 +1,7 @@
 """Labelled results: assembling, describing, saving and loading them without loss."""
 
 import datetime
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -94,6 +95,7 @@ def provenance(**extra: Any) -> dict[str, Any]:
     }
 
 
+@functools.cache
 def code_version() -> str:
     """A digest of the package's own source: the same numbers can be expected of the same code."""
     root = Path(__file__).parent

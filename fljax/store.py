@@ -26,10 +26,6 @@ from filelock import FileLock, Timeout
 FORMAT = 1
 MANIFEST = "study.json"
 
-#: Finished blocks are gathered for so long before they are written together: small enough to be
-#: worth losing, large enough that writing takes no time.
-FLUSH_SECONDS = 2.0
-
 
 class StoreError(OSError):
     """A store cannot be written, or is not what it should be; what it holds is unharmed."""

@@ -39,9 +39,13 @@ from fljax.collection import Collection, exchange
 from fljax.engine import Compiled, Program
 from fljax.grid import Axis, Group, Scenario, axes_of, groups_of, label_of, numbers_of
 from fljax.simulation import PRNG, check_rounds
-from fljax.store import FLUSH_SECONDS, Block, Store, StoreError
+from fljax.store import Block, Store, StoreError
 
 log = logging.getLogger("fljax")
+
+#: Finished blocks are gathered for so long before they are written together: small enough to be
+#: worth losing, large enough that writing takes no time.
+FLUSH_SECONDS = 2.0
 
 #: A stretch of a run whose rounds touch more bytes than this (half a minute or so of a CPU's
 #: memory traffic) ends in a checkpoint.
@@ -750,12 +754,13 @@ class _Run:
                 workers.shutdown()
                 while not self.events.empty():
                     if isinstance(event := self.events.get(), Block):
-                        self._keep(event)
-                self._flush()
+                        self._collect(event)
+                if self.store is not None:
+                    self.store.flush()
                 if isinstance(error, KeyboardInterrupt):
                     raise self._interrupted() from None
                 raise
-        self._flush()
+        self._show()
 
     def _work(self, work: Work) -> None:
         try:
@@ -804,7 +809,8 @@ class _Run:
             over = not last and self._over(recorded, known)
             state = None
             if self.store is not None and (self.keep_state or not (last or over)):
-                state = [np.asarray(leaf) for leaf in trim(jax.tree.leaves(carry))]
+                # Copies: the next stretch takes the buffers over.
+                state = [np.array(leaf) for leaf in trim(jax.tree.leaves(carry))]
             self.first = min(self.first, began)
             self.last = max(self.last, time.perf_counter())
             self.events.put(Block(labels, work.seeds, done, over, recorded, known, state))
@@ -843,14 +849,17 @@ class _Run:
 
     # Keeping -------------------------------------------------------------------------------------
 
-    def _keep(self, block: Block) -> None:
-        before = self.reached
+    def _collect(self, block: Block) -> None:
         self.collection.add(block)
         self.blocks_used.add(len(block.seeds))
         if self.store is not None:
             self.store.add(block)
         elif self.distributed:
             self.own.append(block)
+
+    def _keep(self, block: Block) -> None:
+        before = self.reached
+        self._collect(block)
         done = self.collection.done
         self.bar.update((self.reached - before) * self.study.record_every)
         self.bar.set_postfix_str(
@@ -858,9 +867,10 @@ class _Run:
             f"{int(done.all(axis=1).sum())}/{done.shape[0]} points"
         )
         if time.perf_counter() - self.shown >= FLUSH_SECONDS:
-            self._flush()
+            self._show()
 
-    def _flush(self) -> None:
+    def _show(self) -> None:
+        """Write what is finished, and tell how far it is."""
         if self.store is not None:
             self.store.flush()
         if self.callback is not None:
