@@ -2,11 +2,15 @@
 
 A graph is held in one of two forms. *Dense*, a symmetric ``[K, K]`` matrix, is one matrix product
 per mixing and wins for small networks. *Padded*, a ``[K, slots]`` table of neighbour identifiers
-and weights, costs ``K * slots`` gathers, scatters nothing (hence deterministic everywhere) and wins
-for large ones. Both have static shapes, so that every seed of a study may have its own topology.
-Nothing but :func:`_neighbor_sum` and the conversions knows which form is in use.
+and weights, costs ``K * slots`` gathers and wins for large ones. A table as wide as the most
+connected node would be mostly empty, so the few nodes that have more neighbours than slots own one
+further, wider row each: the :class:`Overflow`. It is added at distinct nodes, hence the sums are
+the same on every device, run after run. All shapes are static, so that every seed of a study may
+have its own topology. Nothing but :func:`_neighbor_sum` and the conversions knows which form is in
+use.
 
-Shapes: ``K`` nodes (clients), ``E`` undirected edges, ``S`` slots of the neighbour table.
+Shapes: ``K`` nodes (clients), ``E`` undirected edges, ``S`` slots of the neighbour table, ``M``
+rows of its overflow.
 """
 
 import functools
@@ -52,20 +56,36 @@ of 11 to 13 slots, 10 in tables of 25 to 28):
 3200    10      816 / 13025      71.8 / 881       2147 / 26885     216 / 1419
 ======  ======  ===============  ===============  ===============  ===============
 
-Up to 200 nodes neither form wins throughout; from 400 on the table always does. Segment sums over
-exact edge lists, which need no padding, are up to 11 times faster than the table for D=8 and three
-neighbours and up to three times slower for D=32 and ten neighbours; they scatter, which is not
-deterministic on GPUs, and are not used. A GPU has not been measured.
+Up to 200 nodes neither form wins throughout; from 400 on the table always does. These tables were
+as wide as their most connected node. Split ones (:class:`Overflow`), measured beside them on a
+loaded machine, take 0.41 to 0.99 of the time for 300 to 3200 nodes and 0.39 to 0.53 of it for 20
+thousand to a million nodes of six neighbours, D=32. Segment sums over exact edge lists took four
+times as long as the whole table at a hundred thousand nodes: XLA scatters on one core, row by row.
+They may be non-deterministic on GPUs, too, and are not used. A GPU has not been measured.
 """
 
+_ROW_COST = 16  # adding a row of the overflow to its node costs about as much as this many slots
+_SPLIT_GAIN = 0.8  # a table is split if that leaves at most this share of its cost
 _TABLE_GAIN = 8  # a gathered neighbour costs about as much as this many entries of a dense row
 _UNROLLED_SLOTS = 64  # up to here one fused multiply-add per slot, above one contraction
 _OVERFLOW = 1e-3  # chance that a random graph exceeds its default neighbour bound and is redrawn
 _EIGEN_LIMIT = 2000  # largest network whose spectrum is computed only to check a step size
 
+_DISTINCT: Any = {"mode": "drop", "indices_are_sorted": True, "unique_indices": True}
 _FORMS = ("auto", "dense", "padded")
 _RULES = ("metropolis", "max-degree", "averaging", "laplacian")
 _HIGHEST = jax.lax.Precision.HIGHEST
+
+
+class Overflow(NamedTuple):
+    """The rest of a neighbour table, for nodes with more neighbours than it has slots.
+
+    Rows are in the order of their nodes. Spare ones name nodes beyond the last and are dropped.
+    """
+
+    nodes: Int[Array, " rows"]  # [M]     whose row it is, all distinct
+    neighbors: Int[Array, "rows slots"]  # [M, S'] empty slots have weight zero
+    weights: Float[Array, "rows slots"]  # [M, S']
 
 
 @module
@@ -84,6 +104,7 @@ class Graph:
             ``k`` holds ``k`` and has weight zero.
         weights: padded form, ``[K, S]``, or None.
         degree: weighted degrees ``[K]``; the number of neighbours if all weights are one.
+        overflow: padded form, the neighbours that found no slot, or None.
     """
 
     nodes: int = static()
@@ -91,6 +112,7 @@ class Graph:
     neighbors: Int[Array, "nodes slots"] | None
     weights: Float[Array, "nodes slots"] | None
     degree: Float[Array, " nodes"]
+    overflow: Overflow | None = None
 
     def validate(self) -> None:
         dense = self.adjacency is not None
@@ -111,7 +133,9 @@ class Graph:
 
     def neighbor_sum(self, x: Float[Array, "nodes ..."]) -> Float[Array, "nodes ..."]:
         """Sum over neighbours ``y_k = sum_l a_kl x_l`` for ``x`` of shape ``[K, ...]``."""
-        return _neighbor_sum(self.nodes, self.adjacency, self.neighbors, self.weights, x)
+        return _neighbor_sum(
+            self.nodes, self.adjacency, self.neighbors, self.weights, self.overflow, x
+        )
 
     def laplacian(self, x: Float[Array, "nodes ..."]) -> Float[Array, "nodes ..."]:
         """``y_k = sum_l a_kl (x_k - x_l)``, that is ``L_- x = (diag(d) - A) x``."""
@@ -155,37 +179,43 @@ class Graph:
                 f"step={step} was given for the rule {rule!r}, whose weights follow from the "
                 "graph; leave step out, or use rule='laplacian'."
             )
-        mine = self.degree[:, None]
-        if rule == "metropolis":
-            scale = 1.0 / (1.0 + jnp.maximum(mine, self._of_neighbors(self.degree)))
-        elif rule == "averaging":
-            scale = 1.0 / (1.0 + mine)
-        elif rule == "max-degree" or step is None:
-            scale = 1.0 / (1.0 + jnp.max(self.degree))[None, None]
-        else:
+        if rule == "laplacian" and step is not None:
             self._check_step(step)
-            scale = jnp.asarray(step, self.degree.dtype)[None, None]
-        weights = self._edge_weights * scale
+
+        def scaled(part: _Part) -> Array:
+            mine = self.degree[part.nodes][:, None]
+            if rule == "metropolis":
+                scale = 1.0 / (1.0 + jnp.maximum(mine, part.of_neighbors(self.degree)))
+            elif rule == "averaging":
+                scale = 1.0 / (1.0 + mine)
+            elif rule == "max-degree" or step is None:
+                scale = 1.0 / (1.0 + jnp.max(self.degree))[None, None]
+            else:
+                scale = jnp.asarray(step, self.degree.dtype)[None, None]
+            return part.weights * scale
+
+        parts = self._parts
+        weights = [scaled(part) for part in parts]
         stationary = 1.0 + self.degree if rule == "averaging" else jnp.ones_like(self.degree)
         return Mixing(
             nodes=self.nodes,
-            self_weight=1.0 - jnp.sum(weights, axis=1),
-            off_diagonal=weights if self.neighbors is None else None,
+            self_weight=1.0 - _add_rows(parts, [jnp.sum(each, axis=1) for each in weights]),
+            off_diagonal=weights[0] if self.neighbors is None else None,
             neighbors=self.neighbors,
-            weights=None if self.neighbors is None else weights,
+            weights=None if self.neighbors is None else weights[0],
             stationary=stationary / jnp.sum(stationary),
+            overflow=None if self.overflow is None else self.overflow._replace(weights=weights[1]),
         )
 
     @property
-    def _edge_weights(self) -> Float[Array, "nodes columns"]:
-        """``a_kl`` in the layout of the form in use."""
-        weights = self.weights if self.adjacency is None else self.adjacency
-        assert weights is not None
-        return weights
-
-    def _of_neighbors(self, values: Array) -> Array:
-        """``values[l]`` for every stored pair ``(k, l)``, broadcastable to the stored weights."""
-        return values[None, :] if self.neighbors is None else values[self.neighbors]
+    def _parts(self) -> "list[_Part]":
+        """Where the edges are stored: the matrix, or the table and what it leaves to others."""
+        everyone = jnp.arange(self.nodes, dtype=np.int32)
+        if self.adjacency is not None:
+            return [_Part(everyone, None, self.adjacency)]
+        assert self.weights is not None
+        table = [_Part(everyone, self.neighbors, self.weights)]
+        return table if self.overflow is None else [*table, _Part(*self.overflow)]
 
     def _check_step(self, step: Any) -> None:
         _check.positive("step", step)
@@ -213,7 +243,7 @@ class Graph:
         """The adjacency matrix ``[K, K]``."""
         if self.adjacency is not None:
             return self.adjacency
-        return _scatter(self.nodes, self.neighbors, self.weights)
+        return _scatter(self.nodes, self._parts)
 
     def laplacian_matrix(self) -> Float[Array, "nodes nodes"]:
         """``L = diag(d) - A``, ``[K, K]``, positive semidefinite with ``L 1 = 0``."""
@@ -230,7 +260,7 @@ class Graph:
         would be lost, so it must be a bound that is known to hold.
         """
         if self._concrete:
-            return _pack(self.nodes, self.edges, self.edge_weights(), form, max_degree)
+            return _pack(self.nodes, *self._edge_data(), form, max_degree)
         return _repack(self.dense(), self.nodes, form, max_degree)
 
     # Edges --------------------------------------------------------------------------------------
@@ -239,13 +269,7 @@ class Graph:
     def edges(self) -> Int[np.ndarray, "edges 2"]:
         """Edges ``k < l`` as a NumPy array ``[E, 2]`` in lexicographic order (concrete only)."""
         self._need_concrete("edges")
-        if self.adjacency is not None:
-            return np.argwhere(np.triu(np.asarray(self.adjacency)) > 0).astype(np.int32)
-        far, present = np.asarray(self.neighbors), np.asarray(self.weights) > 0
-        near = np.broadcast_to(np.arange(self.nodes)[:, None], far.shape)
-        keep = present & (near < far)
-        pairs = np.stack([near[keep], far[keep]], axis=1).astype(np.int32)
-        return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+        return self._edge_data()[0]
 
     def edge_list(self) -> list[tuple[int, int]]:
         """The edges as Python pairs ``(k, l)``, ``k < l`` (concrete only)."""
@@ -253,11 +277,24 @@ class Graph:
 
     def edge_weights(self) -> Float[np.ndarray, " edges"]:
         """Weights in the order of ``edges``, ``[E]`` (concrete only)."""
-        low, high = self.edges.T
-        if self.adjacency is not None:
-            return np.asarray(self.adjacency)[low, high]
-        hit = np.asarray(self.neighbors)[low] == high[:, None]
-        return np.asarray(self.weights)[low, np.argmax(hit, axis=1)]
+        self._need_concrete("edge_weights()")
+        return self._edge_data()[1]
+
+    def _edge_data(self) -> tuple[np.ndarray, np.ndarray]:
+        """Edges ``[E, 2]`` in lexicographic order and their weights ``[E]``."""
+        with jax.ensure_compile_time_eval():
+            parts = [jax.tree.map(np.asarray, part) for part in self._parts]
+        pairs, weights = [], []
+        for near, far, values in parts:
+            if far is None:
+                far = np.arange(self.nodes)[None, :]
+            rows, columns = np.nonzero((values > 0) & (near[:, None] < far))
+            far = np.broadcast_to(far, values.shape)[rows, columns]
+            pairs.append(np.stack([near[rows], far], axis=1))
+            weights.append(values[rows, columns])
+        edges = np.concatenate(pairs).astype(np.int32)
+        order = np.argsort(_pair_codes(edges, self.nodes))
+        return edges[order], np.concatenate(weights)[order]
 
     def edge_count(self) -> Int[Array, ""]:
         """Number ``E`` of undirected edges."""
@@ -265,7 +302,10 @@ class Graph:
 
     def neighbor_counts(self) -> Int[Array, " nodes"]:
         """Number of neighbours of every node whatever the weights, ``[K]``."""
-        return jnp.sum(self._edge_weights > 0, axis=1, dtype=np.int32)
+        parts = self._parts
+        return _add_rows(
+            parts, [jnp.sum(part.weights > 0, axis=1, dtype=np.int32) for part in parts]
+        )
 
     def incidence(self, oriented: bool = True) -> Float[Array, "nodes edges"]:
         """Incidence matrix ``B`` of shape ``[K, E]`` (concrete only).
@@ -359,6 +399,7 @@ class Mixing:
         weights: padded form, ``w_kl`` per slot ``[K, S]``, or None.
         stationary: ``pi`` with ``pi' W = pi'`` and sum one, ``[K]``: what repeated mixing
             converges to is ``sum_k pi_k x_k``. Uniform if ``W`` is symmetric.
+        overflow: padded form, the neighbours that found no slot, or None.
     """
 
     nodes: int = static()
@@ -367,18 +408,26 @@ class Mixing:
     neighbors: Int[Array, "nodes slots"] | None
     weights: Float[Array, "nodes slots"] | None
     stationary: Float[Array, " nodes"]
+    overflow: Overflow | None = None
 
     def __call__(self, x: Float[Array, "nodes ..."]) -> Float[Array, "nodes ..."]:
         """``W x`` for ``x`` of shape ``[K, ...]``."""
-        far = _neighbor_sum(self.nodes, self.off_diagonal, self.neighbors, self.weights, x)
+        far = _neighbor_sum(
+            self.nodes, self.off_diagonal, self.neighbors, self.weights, self.overflow, x
+        )
         return _scale_rows(self.self_weight, x) + far
 
     def matrix(self) -> Float[Array, "nodes nodes"]:
         """``W`` as a ``[K, K]`` matrix."""
-        off = self.off_diagonal
-        if off is None:
-            off = _scatter(self.nodes, self.neighbors, self.weights)
-        return off + jnp.diag(self.self_weight)
+        off = Graph(
+            self.nodes,
+            self.off_diagonal,
+            self.neighbors,
+            self.weights,
+            self.stationary,
+            self.overflow,
+        )
+        return off.dense() + jnp.diag(self.self_weight)
 
     def rate(self) -> Float[Array, ""]:
         """Factor by which disagreement shrinks per mixing; below one iff consensus is reached.
@@ -402,6 +451,7 @@ def _neighbor_sum(
     matrix: Array | None,
     neighbors: Array | None,
     weights: Array | None,
+    overflow: Overflow | None,
     x: Array,
 ) -> Array:
     """``y_k = sum_l c_kl x_l`` with off-diagonal coefficients ``c`` in either form."""
@@ -415,17 +465,32 @@ def _neighbor_sum(
         )
     # The values decide the precision of the result: a float32 model stays float32.
     dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else coefficients.dtype
-    coefficients, rows = coefficients.astype(dtype), x.astype(dtype).reshape(nodes, -1)
+    rows = x.astype(dtype).reshape(nodes, -1)
     if neighbors is None:
-        total = jnp.matmul(coefficients, rows, precision=_HIGHEST)
-    elif neighbors.shape[1] <= _UNROLLED_SLOTS:
-        # One gather per slot fuses into a running sum; [K, S, D] is never written to memory.
-        total = jnp.zeros_like(rows)
-        for slot in range(neighbors.shape[1]):
-            total = total + coefficients[:, slot, None] * rows[neighbors[:, slot]]
+        total = jnp.matmul(coefficients.astype(dtype), rows, precision=_HIGHEST)
     else:
-        total = jnp.einsum("ks,ksd->kd", coefficients, rows[neighbors], precision=_HIGHEST)
+        total = _gather_sum(neighbors, coefficients.astype(dtype), rows)
+    if overflow is not None:
+        more = _gather_sum(overflow.neighbors, overflow.weights.astype(dtype), rows)
+        total = total.at[overflow.nodes].add(more, **_DISTINCT)
     return total.reshape(x.shape)
+
+
+def _gather_sum(neighbors: Array, weights: Array, rows: Array) -> Array:
+    """``sum_s weights[:, s] * rows[neighbors[:, s]]`` for every row of a table."""
+    if neighbors.shape[1] > _UNROLLED_SLOTS:
+        gathered = _take(rows, neighbors)
+        return jnp.einsum("ks,ksd->kd", weights, gathered, precision=_HIGHEST)
+    # One gather per slot fuses into a running sum; [K, S, D] is never written to memory.
+    total = jnp.zeros((len(neighbors), rows.shape[1]), rows.dtype)
+    for slot in range(neighbors.shape[1]):
+        total = total + weights[:, slot, None] * _take(rows, neighbors[:, slot])
+    return total
+
+
+def _take(rows: Array, index: Array) -> Array:
+    """``rows[index]`` for indices known to be in range, which saves looking."""
+    return rows.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def _scale_rows(scale: Array, x: Array) -> Array:
@@ -436,12 +501,32 @@ def _scale_rows(scale: Array, x: Array) -> Array:
     return scale.astype(x.dtype).reshape((-1,) + (1,) * (x.ndim - 1)) * x
 
 
-def _scatter(nodes: int, neighbors: Array | None, weights: Array | None) -> Array:
+class _Part(NamedTuple):
+    """Some of the edges: for every row its node and that node's neighbours."""
+
+    nodes: Array  # [R]
+    neighbors: Array | None  # [R, S], or None: all nodes in turn
+    weights: Array  # [R, S]
+
+    def of_neighbors(self, values: Array) -> Array:
+        """``values[l]`` for every stored pair ``(k, l)``, broadcastable to the weights."""
+        return values[None, :] if self.neighbors is None else values[self.neighbors]
+
+
+def _add_rows(parts: Sequence[_Part], values: Sequence[Array]) -> Array:
+    """Sum over a node's rows: the first part has one of every node, the second of a few."""
+    total = values[0]
+    for part, more in zip(parts[1:], values[1:], strict=True):
+        total = total.at[part.nodes].add(more, **_DISTINCT)
+    return total
+
+
+def _scatter(nodes: int, parts: Sequence[_Part]) -> Array:
     """``[K, K]`` matrix of a neighbour table."""
-    assert neighbors is not None
-    assert weights is not None
-    rows = jnp.broadcast_to(jnp.arange(nodes, dtype=np.int32)[:, None], neighbors.shape)
-    return jnp.zeros((nodes, nodes), weights.dtype).at[rows, neighbors].add(weights)
+    matrix = jnp.zeros((nodes, nodes), parts[0].weights.dtype)
+    for part in parts:
+        matrix = matrix.at[part.nodes[:, None], part.neighbors].add(part.weights, mode="drop")
+    return matrix
 
 
 @jax.jit
@@ -450,13 +535,15 @@ def _component_labels(graph: Graph) -> Int[Array, " nodes"]:
 
     def spread(state: tuple[Array, Array]) -> tuple[Array, Array]:
         labels, _ = state
-        far = graph._of_neighbors(labels)
-        near = jnp.where(graph._edge_weights > 0, far, labels[:, None])
-        lower = jnp.minimum(labels, jnp.min(near, axis=1))
+        lower = labels
+        for part in parts:
+            far = jnp.where(part.weights > 0, part.of_neighbors(labels), graph.nodes)
+            lower = lower.at[part.nodes].min(jnp.min(far, axis=1), **_DISTINCT)
         # A label names a node of the same component, whose own label may be lower still.
         lower = lower[lower]
         return lower, jnp.any(lower != labels)
 
+    parts = graph._parts
     start = jnp.arange(graph.nodes, dtype=np.int32)
     return jax.lax.while_loop(lambda state: state[1], spread, (start, jnp.asarray(True)))[0]
 
@@ -470,7 +557,7 @@ def _constant(array: Any, dtype: Any) -> Array:
         return jnp.asarray(np.asarray(array, dtype))
 
 
-def _is_dense(form: str, nodes: int, slots: int | None) -> bool:
+def _is_dense(form: str, nodes: int, slots: float | None) -> bool:
     _check.choice("form", form, _FORMS)
     if form != "auto":
         return form == "dense"
@@ -491,35 +578,76 @@ def _check_max_degree(max_degree: Any) -> None:
         _check.count("max_degree", max_degree)
 
 
+def _pair_codes(pairs: np.ndarray, nodes: int) -> np.ndarray:
+    """One integer per pair of nodes, in lexicographic order."""
+    return pairs[:, 0].astype(np.int64) * nodes + pairs[:, 1]
+
+
+class _Table(NamedTuple):
+    """The shape of a neighbour table."""
+
+    bound: int  # neighbours that a node has at most
+    slots: int  # of them in the table; the rest overflow
+    rows: int  # of the overflow
+
+    def cost(self, nodes: int) -> float:
+        """Slots visited per node and sum."""
+        return self.slots + self.rows * (self.bound - self.slots + _ROW_COST) / nodes
+
+
+def _split(nodes: int, bound: int, above: np.ndarray) -> _Table:
+    """The cheapest table where ``above[s]`` nodes have more than ``s`` neighbours."""
+    tables = [_Table(bound, slots, int(above[slots])) for slots in range(1, bound)]
+    whole = _Table(bound, bound, 0)
+    best = min([whole, *tables], key=lambda table: table.cost(nodes))
+    return best if best.cost(nodes) < _SPLIT_GAIN * bound else whole
+
+
 def _pack(
     nodes: int, edges: np.ndarray, weights: np.ndarray, form: str, max_degree: int | None
 ) -> Graph:
     """A graph from checked NumPy edges ``[E, 2]`` and weights ``[E]``."""
     _check_max_degree(max_degree)
     counts = np.bincount(edges.ravel(), minlength=nodes)
-    needed = max(1, int(counts.max(initial=0)))
+    needed = max(1, int(counts.max()))
     if max_degree is not None and max_degree < needed:
         raise ValueError(
             f"max_degree={max_degree} is too small: node {int(np.argmax(counts))} has {needed} "
             f"neighbours; give at least {needed}, or leave it out."
         )
-    slots = needed if max_degree is None else max_degree
+    if max_degree is None:
+        above = nodes - np.cumsum(np.bincount(counts, minlength=needed))[:needed]
+        table = _split(nodes, needed, above)
+    else:
+        table = _Table(max_degree, max_degree, 0)
     dtype = float_dtype()
     ends = np.concatenate([edges, edges[:, ::-1]])
-    both = np.concatenate([weights, weights])
-    order = np.lexsort((ends[:, 1], ends[:, 0]))
-    (near, far), both = ends[order].T, both[order]
+    order = np.argsort(_pair_codes(ends, nodes))
+    near, far = ends[order].T
+    both = np.concatenate([weights, weights])[order]
     degree = _constant(np.bincount(near, both, minlength=nodes), dtype)
-    if _is_dense(form, nodes, slots):
+    if _is_dense(form, nodes, table.cost(nodes)):
         matrix = np.zeros((nodes, nodes))
         matrix[near, far] = both
         return Graph(nodes, _constant(matrix, dtype), None, None, degree)
     place = np.arange(len(near)) - np.concatenate([[0], np.cumsum(counts)])[near]
-    table = np.repeat(np.arange(nodes)[:, None], slots, axis=1)
-    values = np.zeros((nodes, slots))
-    table[near, place] = far
-    values[near, place] = both
-    return Graph(nodes, None, _constant(table, np.int32), _constant(values, dtype), degree)
+
+    def fill(owners: np.ndarray, mine: np.ndarray, slots: int, first: int) -> tuple[Array, Array]:
+        """The table rows of ``owners`` from the chosen arcs, slot ``first`` in column zero."""
+        row = np.searchsorted(owners, near[mine])
+        found = np.repeat(owners[:, None], slots, axis=1)
+        values = np.zeros(found.shape)
+        found[row, place[mine] - first] = far[mine]
+        values[row, place[mine] - first] = both[mine]
+        return _constant(found, np.int32), _constant(values, dtype)
+
+    main = fill(np.arange(nodes), place < table.slots, table.slots, 0)
+    overflow = None
+    if table.rows:
+        crowded = np.flatnonzero(counts > table.slots)
+        rest = fill(crowded, place >= table.slots, table.bound - table.slots, table.slots)
+        overflow = Overflow(_constant(crowded, np.int32), *rest)
+    return Graph(nodes, None, *main, degree, overflow)
 
 
 def from_edges(
@@ -571,12 +699,13 @@ def from_edges(
             "drop them: a node's own weight is added by Graph.mixing."
         )
     edges = np.sort(edges.astype(np.int64), axis=1)
-    distinct, counts = np.unique(edges, axis=0, return_counts=True)
-    if len(distinct) < len(edges):
+    codes = np.sort(_pair_codes(edges, nodes))
+    again = codes[1:][codes[1:] == codes[:-1]]
+    if len(again):
         raise ValueError(
-            f"{len(edges) - len(distinct)} duplicate edges, the first is "
-            f"{tuple(distinct[counts > 1][0].tolist())}; give each undirected edge once, in one "
-            "direction, and add parallel weights together."
+            f"{len(again)} duplicate edges, the first is ({again[0] // nodes}, "
+            f"{again[0] % nodes}); give each undirected edge once, in one direction, and add "
+            "parallel weights together."
         )
     if weights is None:
         weights = np.ones(len(edges))
@@ -750,7 +879,7 @@ _Sampler = Callable[..., "_Edges | Array"]
 
 
 @functools.partial(
-    jax.jit, static_argnames=("sampler", "structure", "nodes", "dense", "bound", "connected")
+    jax.jit, static_argnames=("sampler", "structure", "nodes", "dense", "table", "connected")
 )
 def _generate(
     key: Array,
@@ -760,23 +889,26 @@ def _generate(
     structure: tuple,
     nodes: int,
     dense: bool,
-    bound: int,
+    table: _Table,
     connected: bool = False,
 ) -> Graph:
-    """Draw graphs until one has at most ``bound`` neighbours per node (and is connected)."""
+    """Draw graphs until one fits ``table`` (and is connected)."""
 
     def attempt(key: Array) -> tuple[Graph, Array]:
         drawn = sampler(key, numbers, nodes, *structure)
         if isinstance(drawn, _Edges):
-            fits = drawn.fits & (jnp.max(_count_neighbors(drawn, nodes)) <= bound)
-            graph = _assemble(drawn, nodes, None if dense else bound)
+            counts = _count_neighbors(drawn, nodes)
+            graph = _assemble(drawn, counts, None if dense else table)
+            fits = drawn.fits & (jnp.sum(counts > table.slots) <= table.rows)
         else:
-            fits = jnp.max(jnp.sum(drawn, axis=1, dtype=np.int32)) <= bound
+            counts = jnp.sum(drawn, axis=1, dtype=np.int32)
             form = "dense" if dense else "padded"
-            graph = _repack(drawn.astype(float_dtype()), nodes, form, bound)
+            graph = _repack(drawn.astype(float_dtype()), nodes, form, table.bound)
+            fits = jnp.asarray(True)
+        fits &= jnp.max(counts) <= table.bound
         return graph, fits & graph.connected() if connected else fits
 
-    if sampler is _sample_ranked and bound >= nodes - 1 and not connected:
+    if sampler is _sample_ranked and table == _any_degree(nodes) and not connected:
         return attempt(jax.random.fold_in(key, 0))[0]  # cannot fail, so needs no loop
 
     def body(state: tuple[Array, Graph, Array]) -> tuple[Array, Graph, Array]:
@@ -796,23 +928,42 @@ def _count_neighbors(edges: _Edges, nodes: int) -> Int[Array, " nodes"]:
     return counts.at[edges.senders].add(ones).at[edges.receivers].add(ones)
 
 
-def _assemble(edges: _Edges, nodes: int, slots: int | None) -> Graph:
-    """A graph of unit weights from distinct edges; a neighbour table if ``slots`` is given."""
-    dtype = float_dtype()
-    degree = _count_neighbors(edges, nodes).astype(dtype)
+def _assemble(edges: _Edges, counts: Array, table: _Table | None) -> Graph:
+    """A graph of unit weights from distinct edges; in padded form if a table is given."""
+    dtype, nodes = float_dtype(), len(counts)
+    degree = counts.astype(dtype)
     near = jnp.concatenate([edges.senders, edges.receivers])
     far = jnp.concatenate([edges.receivers, edges.senders])
     valid = jnp.concatenate([edges.valid, edges.valid])
     near = jnp.where(valid, near, nodes)  # entries that are no edges go last, then out of range
-    if slots is None:
+    if table is None:
         matrix = jnp.zeros((nodes, nodes), dtype).at[near, far].set(1.0, mode="drop")
         return Graph(nodes, matrix, None, None, degree)
     near, far = jax.lax.sort((near, far), num_keys=2)
-    place = jnp.arange(near.size, dtype=np.int32) - jnp.searchsorted(near, near).astype(np.int32)
-    rows = jnp.arange(nodes, dtype=np.int32)[:, None]
-    table = jnp.broadcast_to(rows, (nodes, slots)).at[near, place].set(far, mode="drop")
-    weights = jnp.zeros((nodes, slots), dtype).at[near, place].set(1.0, mode="drop")
-    return Graph(nodes, None, table, weights, degree)
+    first = jnp.cumsum(counts, dtype=np.int32) - counts
+    place = jnp.arange(near.size, dtype=np.int32) - first.at[near].get(mode="clip")
+
+    def fill(owners: Array, row: Array, place: Array, slots: int) -> tuple[Array, Array]:
+        found = jnp.broadcast_to(owners[:, None], (len(owners), slots))
+        weights = jnp.zeros(found.shape, dtype)
+        return (
+            found.at[row, place].set(far, mode="drop"),
+            weights.at[row, place].set(1.0, mode="drop"),
+        )
+
+    main = fill(jnp.arange(nodes, dtype=np.int32), near, place, table.slots)
+    if not table.rows:
+        return Graph(nodes, None, *main, degree)
+    crowded = counts > table.slots
+    number = jnp.cumsum(crowded, dtype=np.int32)
+    spare = jnp.arange(table.rows, dtype=np.int32)
+    (owners,) = jnp.nonzero(crowded, size=table.rows)
+    owners = jnp.where(spare < number[-1], owners.astype(np.int32), nodes + spare)
+    row = (number - 1).at[near].get(mode="clip")
+    row = jnp.where((place >= table.slots) & (near < nodes), row, table.rows)
+    slots = table.bound - table.slots
+    rest = fill(jnp.minimum(owners, nodes - 1), row, place - table.slots, slots)
+    return Graph(nodes, None, *main, degree, Overflow(owners, *rest))
 
 
 def _repack(matrix: Array, nodes: int, form: str, slots: int | None) -> Graph:
@@ -905,13 +1056,36 @@ def _tail_bound(
     return min(max_degree, nodes - 1)
 
 
+def _any_degree(nodes: int) -> _Table:
+    """No bound on the neighbours of a node."""
+    return _Table(nodes - 1, nodes - 1, 0)
+
+
 def _layout(
-    form: str, nodes: int, groups: Sequence[tuple[int, float]], max_degree: int | None, offset=0
-) -> tuple[bool, int]:
-    """Whether to be dense, and the bound on neighbours to be conditioned on."""
-    slots = _tail_bound(groups, nodes, max_degree, offset)
-    dense = _is_dense(form, nodes, slots)
-    return dense, nodes - 1 if dense and max_degree is None else slots
+    form: str,
+    nodes: int,
+    groups: Sequence[tuple[int, float]],
+    max_degree: int | None,
+    offset: int = 0,
+    independent: bool = True,
+) -> tuple[bool, _Table]:
+    """Whether to be dense, and the table that a draw must fit; arguments as of _tail_bound.
+
+    Where the numbers of neighbours of different nodes are (nearly) independent, the overflow
+    takes six standard deviations more nodes than are expected in it: no draw is left out for it.
+    """
+    bound = _tail_bound(groups, nodes, max_degree, offset)
+    table = _Table(bound, bound, 0)
+    if independent:
+        beyond = np.arange(bound) - offset
+        mean = sum(
+            size * np.where(beyond < 0, 1.0, special.pdtrc(np.maximum(beyond, 0), rate))
+            for size, rate in groups
+        )
+        above = np.minimum(np.ceil(mean + 6.0 * np.sqrt(mean) + 6.0), nodes)
+        table = _split(nodes, bound, above)
+    dense = _is_dense(form, nodes, table.cost(nodes))
+    return dense, _any_degree(nodes) if dense and max_degree is None else table
 
 
 def _check_static(name: str, value: Any) -> None:
@@ -972,12 +1146,12 @@ def random_connected(
             f"{nodes} nodes has {nodes - 1} to {most}; choose mean_degree in "
             f"[{2 * (nodes - 1) / nodes:g}, {nodes - 1}]."
         )
-    dense, bound = _layout(form, nodes, [(nodes, 2 * edges / nodes - 1)], max_degree, offset=1)
+    dense, table = _layout(form, nodes, [(nodes, 2 * edges / nodes - 1)], max_degree, offset=1)
     extra, spare = edges - nodes + 1, most - nodes + 1
     ranked = nodes <= DENSE_BELOW or 2 * extra > spare
     sampler = _sample_ranked if ranked else _sample_tree_plus
     return _generate(
-        key, None, sampler=sampler, structure=(edges,), nodes=nodes, dense=dense, bound=bound
+        key, None, sampler=sampler, structure=(edges,), nodes=nodes, dense=dense, table=table
     )
 
 
@@ -1102,8 +1276,8 @@ def stochastic_block_model(
 def _blocks(
     key: Array, sizes: tuple[int, ...], probabilities: Any, form: str, max_degree: int | None
 ) -> Graph:
-    nodes, groups = sum(sizes), len(sizes)
-    numbers = jnp.asarray(probabilities).astype(float_dtype()).reshape(groups, groups)
+    nodes, blocks = sum(sizes), len(sizes)
+    numbers = jnp.asarray(probabilities).astype(float_dtype()).reshape(blocks, blocks)
     if not _check.is_concrete(probabilities):
         if form == "padded" or max_degree is not None:
             raise TypeError(
@@ -1117,14 +1291,15 @@ def _blocks(
             structure=(sizes,),
             nodes=nodes,
             dense=True,
-            bound=nodes - 1,
+            table=_any_degree(nodes),
         )
-    table = np.asarray(probabilities, np.float64).reshape(groups, groups)
-    means = table @ np.asarray(sizes, np.float64) - np.diagonal(table)
-    dense, bound = _layout(form, nodes, list(zip(sizes, means.tolist(), strict=True)), max_degree)
+    chances = np.asarray(probabilities, np.float64).reshape(blocks, blocks)
+    means = chances @ np.asarray(sizes, np.float64) - np.diagonal(chances)
+    groups = list(zip(sizes, means.tolist(), strict=True))
+    dense, table = _layout(form, nodes, groups, max_degree)
     sampler, structure = _sample_block_matrix, (sizes,)
-    if nodes >= DENSE_BELOW and table.max() <= 0.25:
-        sampler, structure = _sample_block_edges, (sizes, _block_caps(sizes, table))
+    if nodes >= DENSE_BELOW and chances.max() <= 0.25:
+        sampler, structure = _sample_block_edges, (sizes, _block_caps(sizes, chances))
     return _generate(
         key,
         numbers,
@@ -1132,7 +1307,7 @@ def _blocks(
         structure=structure,
         nodes=nodes,
         dense=dense,
-        bound=bound,
+        table=table,
     )
 
 
@@ -1220,13 +1395,14 @@ def random_geometric(
     _check_nodes(nodes)
     _check.positive("radius", radius)
     numbers = jnp.asarray(radius).astype(float_dtype())
-    sampler, structure, dense, bound = _sample_near_matrix, (), True, nodes - 1
+    sampler, structure, dense, table = _sample_near_matrix, (), True, _any_degree(nodes)
     if _check.is_concrete(radius):
         area = min(1.0, math.pi * float(radius) ** 2)
-        dense, bound = _layout(form, nodes, [(nodes, (nodes - 1) * area)], max_degree)
+        groups = [(nodes, (nodes - 1) * area)]
+        dense, table = _layout(form, nodes, groups, max_degree, independent=False)
         window = _tail_bound([(nodes, nodes * min(1.0, float(radius)))], nodes, None)
         if nodes >= DENSE_BELOW and 4 * window < nodes:
-            reach = _tail_bound([(nodes, (nodes - 1) * area)], nodes, None)
+            reach = _tail_bound(groups, nodes, None)
             sampler, structure = _sample_near_edges, (window, nodes * reach // 2)
     elif form == "padded" or max_degree is not None:
         raise TypeError(
@@ -1234,7 +1410,7 @@ def random_geometric(
             "max_degree, or a plain number."
         )
     return _generate(
-        key, numbers, sampler=sampler, structure=structure, nodes=nodes, dense=dense, bound=bound
+        key, numbers, sampler=sampler, structure=structure, nodes=nodes, dense=dense, table=table
     )
 
 
@@ -1310,7 +1486,7 @@ def k_regular(key: Key[Array, ""], nodes: int, degree: int, *, form: str = "auto
         structure=(degree,),
         nodes=nodes,
         dense=dense,
-        bound=degree,
+        table=_Table(degree, degree, 0),
         connected=True,
     )
 
@@ -1406,7 +1582,7 @@ def small_world(
         )
     _check.interval("rewire", rewire, at_least=0.0, at_most=1.0)
     half = degree // 2
-    dense, bound = _layout(form, nodes, [(nodes, float(half))], max_degree, offset=half)
+    dense, table = _layout(form, nodes, [(nodes, float(half))], max_degree, offset=half)
     return _generate(
         key,
         jnp.asarray(rewire).astype(float_dtype()),
@@ -1414,7 +1590,7 @@ def small_world(
         structure=(degree,),
         nodes=nodes,
         dense=dense,
-        bound=bound,
+        table=table,
     )
 
 

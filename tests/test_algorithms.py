@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import fljax as fl
 from fljax import algorithms
@@ -16,9 +17,12 @@ from fljax.algorithms import (
     ZCDPNFL,
     ConventionalFL,
     EpsilonDeltaNFL,
+    FedAvg,
     NetworkedADMM,
     ZCDPGradNFL,
+    fedavg,
 )
+from fljax.algorithms.fedavg import batches, participants
 from fljax.channel import Channel
 from fljax.metrics import Metric
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
@@ -30,6 +34,7 @@ from fljax.problems import (
     LeastSquares,
     Logistic,
     NoRegulariser,
+    Softmax,
     SquaredL2,
     from_clients,
 )
@@ -91,9 +96,11 @@ INSTANCES = {
     "ADMM": (NetworkedADMM(0.9), None),
     "P-ADMM": (PADMM(0.9), ZCDP(2.0, 0.9)),
     "FL": (ConventionalFL(0.05), ZCDP(2.0, 0.9)),
+    "FedAvg": (FedAvg(0.05, weighting="equal"), None),
 }
 PRIVATE = [label for label, (_, privacy) in INSTANCES.items() if privacy is not None]
 LABELS = list(INSTANCES)
+SERVED = [label for label in LABELS if not REGISTRY[label].networked]
 quiet = pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
 
 
@@ -262,6 +269,8 @@ AGAINST_LOOPS = [
     ("ridge", ConventionalFL(PowerDecay(0.1)), ZCDP(3.0, 0.8, **FIXED), "dense"),
     ("lad", ConventionalFL(0.1, local_steps=3), ZCDP(3.0, 0.8, **FIXED), "dense"),
     ("logistic", ConventionalFL(0.3, local_steps=2), PureDP(9.0, **FIXED), "dense"),
+    ("elastic", ConventionalFL(PowerDecay(0.1)), None, "dense"),
+    ("lad", ConventionalFL(0.1), None, "dense"),
 ]
 
 
@@ -274,6 +283,7 @@ CLIPPED = [
     ("ridge", ZCDPNFL(0.7, ETA), ZCDP(3.0, 0.8, **FIXED), "dense"),
     ("lad", ZCDPGradNFL(0.05), ApproximateDP(6.0, 1e-3, **FIXED), "padded"),
     ("logistic", ConventionalFL(0.3, local_steps=2), ZCDP(3.0, **FIXED), "dense"),
+    ("ridge", ConventionalFL(0.1), None, "dense"),
 ]
 
 
@@ -424,7 +434,7 @@ def at_optimum(label, problem, network):
     state = INSTANCES[label][0].init(problem.prepare(), network)
     received = network.neighbor_sum(best)
     fields = {"model": best, "heard": best, "received": received, "dual": dual}
-    if label == "FL":
+    if label in SERVED:
         fields = {"model": best[0]}
     return state._replace(**{name: fields[name] for name in state._fields if name in fields})
 
@@ -516,14 +526,16 @@ def message_change(label, name, algorithm, clip, trials=120):
 
 
 class Listener(Channel):
-    """A channel that keeps what it is given."""
+    """A channel that keeps what it is given, message by message."""
+
+    exact = False
 
     def __init__(self, receivers):
         super().__init__(jax.random.key(0), jnp.asarray(2), ROUNDS, receivers, None, None)
 
     def send(self, message, sensitivity):
         self.message = message
-        return super().send(message, sensitivity)
+        return message
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -638,6 +650,159 @@ def test_sensitivity_is_the_formula(label):
         close(found, expected[0])
 
 
+# Federated averaging ---------------------------------------------------------------------------
+
+
+def channel_of(key, n):
+    return Channel(
+        jax.random.fold_in(key, n), jnp.asarray(n), ROUNDS, jnp.ones(CLIENTS), None, None
+    )
+
+
+def drawn(algorithm, key, sizes, rounds=ROUNDS):
+    """The library's own participants and batches, as index sets without padding, to inject."""
+    real = np.arange(max(sizes)) < np.array(sizes)[:, None]
+    chosen, visited = [], []
+    for n in range(1, rounds + 1):
+        channel = channel_of(key, n)
+        some = np.arange(len(sizes))
+        if algorithm.clients_per_round is not None:
+            k_clients = channel.key("participation")
+            some = np.asarray(participants(k_clients, len(sizes), algorithm.clients_per_round))
+        if algorithm.batch is None:
+            visited.append([[np.arange(sizes[k])] * algorithm.epochs for k in some])
+        else:
+            rows = batches(channel.key("batches"), real[some], algorithm.batch, algorithm.epochs)
+            visited.append([own_batches(rows[i], sizes[k]) for i, k in enumerate(some)])
+        chosen.append(some)
+    return chosen, visited
+
+
+def own_batches(rows, size):
+    """The batches of one client, ``[steps, batch]``, without padding and without empty ones."""
+    cut = [row[row < size] for row in np.asarray(rows)]
+    return [row for row in cut if len(row)]
+
+
+FEDAVG = [
+    ("ridge", FedAvg(PowerDecay(0.1), 2, 1, 4), None),
+    ("ridge", FedAvg(0.05, 3, 2, 5, "equal"), None),
+    ("elastic", FedAvg(0.05, None, 2, 3), None),
+    ("lad", FedAvg(0.05, 4, 1, 1), None),
+    ("logistic", FedAvg(0.3, 2, 3), None),
+    ("logistic", FedAvg(0.3, 3, 2, 12), 0.4),
+    ("ridge", FedAvg(0.05, 2, 1, 4), 0.8),
+]
+
+
+@pytest.mark.parametrize(("name", "algorithm", "clip"), FEDAVG)
+def test_federated_averaging_is_the_loop(name, algorithm, clip):
+    """Ragged clients (4 to 12 samples), whole and broken batches, with and without clipping."""
+    key = key_of(12)
+    chosen, visited = drawn(algorithm, key, SIZES)
+    step = step_of(algorithm.step_size)
+    objective = make_objective(name, clip)
+    theirs = nfl.fedavg(objective, step, chosen, visited, algorithm.weighting)
+    ours = trajectory(fl.Simulation(make_problem(name, clip), algorithm), key=key)
+    close(ours, np.broadcast_to(theirs[:, None], ours.shape), rtol=0, atol=1e-11)
+    assert np.abs(theirs[-1] - theirs[0]).max() > 1e-2
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("name", ["ridge", "lad"])
+def test_federated_averaging_of_all_clients_with_full_batches_is_conventional(name, epochs):
+    problem = make_problem(name)
+    known = trajectory(fl.Simulation(problem, ConventionalFL(0.1, epochs)))
+    for several in (None, CLIENTS):
+        found = FedAvg(0.1, several, epochs, weighting="equal")
+        close(trajectory(fl.Simulation(problem, found)), known, rtol=1e-12, atol=1e-13)
+    even = make_problem(name, sizes=(6,) * CLIENTS)
+    known = trajectory(fl.Simulation(even, ConventionalFL(0.1, epochs)))
+    found = FedAvg(0.1, CLIENTS, epochs, batch=6)  # of equal clients, batches of all samples
+    close(trajectory(fl.Simulation(even, found)), known, rtol=1e-12, atol=1e-13)
+
+
+def test_groups_of_participants_are_trained_as_all_at_once(monkeypatch):
+    simulation = fl.Simulation(make_problem(), FedAvg(0.05, 4, 2, 5))
+    known = trajectory(simulation, key=key_of(18))
+    for size in (1, 2):
+        monkeypatch.setattr(fedavg, "_together", lambda *_, size=size: size)
+        jax.clear_caches()
+        close(trajectory(simulation, key=key_of(18)), known, rtol=1e-12, atol=1e-14)
+
+
+def test_federated_averaging_of_several_outputs():
+    """One step of one sample moves softmax parameters by the loss's own gradient."""
+    rng = np.random.default_rng(10)
+    X, y = rng.normal(size=(2, 1, 3)), np.array([[2.0], [0.0]])
+    problem = fl.problems.Problem(X, y, Softmax(4))
+    algorithm = FedAvg(0.7, 1, batch=1)
+    moved = trajectory(fl.Simulation(problem, algorithm), 1, key_of(13))[0, 0]
+    k = int(participants(channel_of(key_of(13), 1).key("participation"), 2, 1)[0])
+    slope = np.full(4, 0.25) - np.eye(4)[int(y[k, 0])]
+    close(moved.reshape(4, 3), -0.7 * np.outer(slope, X[k, 0]), rtol=1e-12)
+
+
+def test_participants_are_uniform_without_replacement():
+    draws = jax.vmap(lambda key: participants(key, 6, 3))(jax.random.split(key_of(14), 12_000))
+    draws = np.asarray(draws)
+    assert (np.diff(np.sort(draws, axis=1), axis=1) > 0).all()
+    for sets in (draws, np.sort(draws, axis=1)):  # ordered, and as subsets
+        counts = np.unique(sets, axis=0, return_counts=True)[1]
+        assert len(counts) == (120 if sets is draws else 20)
+        assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_batches_are_random_orders_of_a_clients_own_samples():
+    real = np.arange(4) < np.array([[4], [3], [1]])
+    rows = np.asarray(batches(key_of(15), real, 3, epochs=6000)).reshape(3, 6000, 2, 3)
+    rows = rows.transpose(1, 2, 0, 3)  # [epochs, steps, clients, batch]
+    assert (rows[:, 1, :, 1:] == 4).all()  # past the last sample: there is none to fill up with
+    for k, size in enumerate((4, 3, 1)):
+        order = rows[:, :, k].reshape(6000, -1)[:, :4]
+        assert (np.sort(order[:, :size]) == np.arange(size)).all()
+        assert (np.sort(order) == np.arange(4)).all()
+        counts = np.unique(order[:, :size], axis=0, return_counts=True)[1]
+        assert len(counts) == {4: 24, 3: 6, 1: 1}[size]
+        assert len(counts) == 1 or stats.chisquare(counts).pvalue > 1e-4
+    first = rows[:, 0, 0, 0] * 3 + rows[:, 0, 1, 0]  # clients and epochs are independent
+    assert stats.chisquare(np.bincount(first)).pvalue > 1e-4
+    assert abs(np.corrcoef(rows[1:, 0, 0, 0], rows[:-1, 0, 0, 0])[0, 1]) < 0.06
+
+
+def test_participants_and_batches_and_noise_come_from_streams_of_their_own():
+    channel = channel_of(key_of(16), 1)
+    keys = [channel.key("participation"), channel.key("batches"), jax.random.fold_in(key_of(16), 1)]
+    assert len({tuple(np.asarray(jax.random.key_data(key))) for key in keys}) == 3
+    private = Channel(keys[2], jnp.asarray(1), 7, jnp.ones(3), ZCDP(1.0), None)
+    assert private.key("participation") == keys[0]
+
+
+@pytest.mark.parametrize(("algorithm", "each"), [(FedAvg(0.05, 2, 3, 4), 4), (FedAvg(0.05), 10)])
+def test_only_participants_send_and_receive(algorithm, each):
+    found = fl.run(fl.Simulation(make_problem(), algorithm), 4, record_every=2)
+    assert found.messages.values.tolist() == [2 * each, 4 * each]
+    assert found.scalars.values.tolist() == [2 * each * DIM, 4 * each * DIM]
+
+
+def test_a_step_tells_the_gradients_of_its_participants():
+    stepper = Stepper(fl.Simulation(make_problem(), FedAvg(0.05, 2, 2, 4)), ROUNDS)
+    info = stepper(stepper.start(), 1, key_of(17))[1]
+    chosen = participants(channel_of(key_of(17), 1).key("participation"), CLIENTS, 2)
+    assert set(np.flatnonzero(info.gradient_norm)) == set(np.asarray(chosen).tolist())
+
+
+def test_one_exact_local_step_needs_no_models_but_counts_them():
+    """The mean gradient of all data at once, told apart by nothing but rounding."""
+    problem = make_problem()
+    stepper = Stepper(fl.Simulation(problem, ConventionalFL(0.05)), ROUNDS)
+    state, info, traffic = stepper(stepper.start()._replace(model=jnp.ones(DIM)), 1)
+    stack = jnp.ones((CLIENTS, DIM))
+    close(state.model, 1 - 0.05 * jnp.mean(problem.gradient(stack), axis=0), rtol=1e-12)
+    close(info.gradient_norm, problem.sample_gradient_norm(stack), rtol=1e-12)
+    assert [int(count) for count in traffic] == [2 * CLIENTS, 2 * CLIENTS * DIM]
+
+
 # The engine's contract -------------------------------------------------------------------------
 
 
@@ -692,7 +857,7 @@ def test_a_step_keeps_the_state_s_types(label):
         assert jnp.result_type(after) == jnp.result_type(before)
         assert not after.weak_type
     assert info.gradient_norm.shape == (CLIENTS,)
-    assert state.model.shape == ((DIM,) if label == "FL" else (CLIENTS, DIM))
+    assert state.model.shape == ((DIM,) if label in SERVED else (CLIENTS, DIM))
     assert float(jnp.abs(state.model).max()) == 0
 
 
@@ -740,7 +905,7 @@ def test_clipping_makes_the_assumption_hold(label, recwarn):
 def test_traffic_and_privacy_are_counted(label, form):
     """``2E`` messages of ``D`` numbers a round on a network, ``2K`` with a server."""
     found = fl.run(simulate(label, network=make_network(form)), ROUNDS, record_every=4)
-    each = 2 * CLIENTS if label == "FL" else 2 * len(EDGES)
+    each = 2 * CLIENTS if label in SERVED else 2 * len(EDGES)
     assert found.messages.values.tolist() == [4 * each, 8 * each, 12 * each]
     assert found.scalars.values.tolist() == [4 * each * DIM, 8 * each * DIM, 12 * each * DIM]
     if label == "(eps,delta)DP-NFL":
@@ -779,6 +944,35 @@ TWO = make_problem("lad")
         (ValueError, lambda: ConventionalFL(-1.0), "step size must be finite and > 0"),
         (ValueError, lambda: ConventionalFL(1.0, 0), "local_steps must be >= 1, got 0"),
         (TypeError, lambda: ConventionalFL(1.0, 1.5), "local_steps must be an integer"),
+        (ValueError, lambda: FedAvg(0.0), "step size must be finite and > 0"),
+        (ValueError, lambda: FedAvg(1.0, 0), "clients_per_round must be >= 1, got 0"),
+        (TypeError, lambda: FedAvg(1.0, 0.5), "clients_per_round must be an integer, got 0.5"),
+        (ValueError, lambda: FedAvg(1.0, epochs=0), "epochs must be >= 1, got 0"),
+        (TypeError, lambda: FedAvg(1.0, epochs=None), "epochs must be an integer, got None"),
+        (ValueError, lambda: FedAvg(1.0, batch=0), "batch must be >= 1, got 0"),
+        (ValueError, lambda: FedAvg(1.0, weighting="sample"), "Did you mean 'samples'"),
+        (
+            ValueError,
+            lambda: fl.run(fl.Simulation(TWO, FedAvg(1.0, 6)), 2),
+            "clients_per_round must be at most the 5 clients of the problem, got 6",
+        ),
+        (
+            ValueError,
+            lambda: fl.run(fl.Simulation(TWO, FedAvg(1.0, 2, 1, 13)), 2),
+            "batch must be at most the 12 samples of the largest client, got 13",
+        ),
+        (
+            ValueError,
+            lambda: fl.Simulation(TWO, FedAvg(1.0), privacy=ZCDP(1.0)),
+            "FedAvg does not run under ZCDP; it has no private form",
+        ),
+        (
+            ValueError,
+            lambda: Channel(key_of(0), 1, 2, jnp.ones(2), ZCDP(1.0), None).send(
+                jnp.ones((1, 3)), senders=jnp.zeros(1, int)
+            ),
+            "a private round needs a message of every client",
+        ),
         (ValueError, lambda: NetworkedADMM(np.inf), "penalty must be finite and > 0, got inf"),
         (ValueError, lambda: PADMM(0.0), "penalty must be finite and > 0, got 0"),
         (ValueError, lambda: PADMM(1.0, 0), "inner_iterations must be >= 1, got 0"),

@@ -212,7 +212,7 @@ def test_gradient_is_the_derivative_of_the_objective(loss, regulariser):
 def test_softmax_gradients_are_clipped_sample_by_sample(bound):
     problem = build(8, "softmax").clipped(bound)
     w = models(9, problem)
-    per_sample = jax.vmap(jax.grad(lambda w, x, y: Softmax(3).value(x @ w, y)), (None, 0, 0))
+    per_sample = jax.vmap(jax.grad(lambda w, x, y: Softmax(3).value(w @ x, y)), (None, 0, 0))
     for k, size in enumerate(SIZES):
         rows = per_sample(w[k].reshape(3, 3), problem.features[k, :size], problem.targets[k, :size])
         rows = np.asarray(rows).reshape(size, -1)
@@ -230,6 +230,39 @@ def test_gram_and_samples_give_the_same_gradient():
     w = models(11, tall)
     assert not np.array_equal(tall.prepare().gradient(w), tall.gradient(w))  # two paths
     close(tall.prepare().gradient(w), tall.gradient(w), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("clip", [None, 0.6])
+@pytest.mark.parametrize("dim", [3, 15, 20])  # more samples than parameters, in all only, neither
+def test_mean_gradient_is_the_mean_of_the_gradients(loss, clip, dim):
+    problem = build(30, loss, "elastic", dim=dim)
+    problem = problem if clip is None else problem.clipped(clip)
+    w = models(31, problem)[0]
+    expected = problem.gradient(jnp.tile(w, (problem.clients, 1))).mean(0)
+    for ready in (problem, problem.prepare()):
+        close(ready.mean_gradient(w), expected, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("clip", [None, 0.6])
+def test_some_clients_and_some_rows_are_problems_of_their_own(loss, clip):
+    """Against the same samples stacked anew; a row past the end and padding have no weight."""
+    data = ragged(32, loss=loss)
+    clients, rows = jnp.array([2, 0]), jnp.array([[0, 11, 3, 12], [6, 2, 7, 12]])
+    problem = from_clients(data, LOSSES[loss], REGULARISERS["elastic"], 0.8)
+    problem = problem if clip is None else problem.clipped(clip)
+    batch = [tuple(part[[0, 11, 3]] for part in data[2]), tuple(part[[6, 2]] for part in data[0])]
+    for taken, same in (((clients,), [data[2], data[0]]), ((clients, rows), batch)):
+        known = from_clients(same, LOSSES[loss], REGULARISERS["elastic"], 0.8 * 2 / 4)
+        known = known if clip is None else known.clipped(clip)
+        w = models(33, known)
+        for found in (problem.take(*taken), problem.prepare().take(*taken)):
+            for name in ("objective", "gradient", "sample_gradient_norm"):
+                close(getattr(found, name)(w), getattr(known, name)(w), rtol=1e-11, atol=1e-13)
+    nothing = problem.take(clients, jnp.full((2, 3), 12))
+    assert not np.any(nothing.weights)
+    assert np.isfinite(nothing.gradient(w)).all()
 
 
 def test_strength_is_shared_and_losses_are_averaged():
@@ -325,7 +358,7 @@ TIGHT = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13}
 
 def cvx_loss(loss, X, y, w):
     if loss == "softmax":
-        scores = X @ w
+        scores = X @ w.T
         chosen = cp.sum(cp.multiply(np.eye(3)[y.astype(int)], scores), axis=1)
         return cp.sum(cp.log_sum_exp(scores, axis=1) - chosen) / len(y)
     z = X @ w
@@ -341,14 +374,14 @@ def cvx_loss(loss, X, y, w):
 def cvx_minimise(data, loss, regulariser, strength, weight=0.0, centre=None):
     """``argmin sum_k mean loss + strength R + weight/2 |w - centre|^2`` by an interior point."""
     dim = data[0][0].shape[1]
-    w = cp.Variable((dim, 3) if loss == "softmax" else dim)
+    w = cp.Variable((3, dim) if loss == "softmax" else dim)
     l1, l2 = WEIGHTS[regulariser]
     total = sum(cvx_loss(loss, X, y, w) for X, y in data)
     total += strength * (l1 * cp.sum(cp.abs(w)) + l2 * cp.sum_squares(w))
     if weight:
         total += weight / 2 * cp.sum_squares(w - centre.reshape(w.shape))
     cp.Problem(cp.Minimize(total)).solve(cp.CLARABEL, **TIGHT)
-    return w.value.ravel()
+    return w.value.ravel()  # of softmax [classes, features], as a model is laid out
 
 
 def total_objective(problem, w):

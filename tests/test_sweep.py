@@ -1,5 +1,10 @@
 """The engine: same numbers whatever the blocks, one compilation per structure, clear errors."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +12,10 @@ import pytest
 
 import fljax as fl
 import fljax.engine
-from fljax.engine import program
-from fljax.simulation import trace
+from fljax.engine import Program, program
+from fljax.grid import axes_of, groups_of
+from fljax.results import assemble
+from fljax.simulation import _add, trace
 
 ZCDP, ApproximateDP = fl.privacy.ZCDP, fl.privacy.ApproximateDP
 K, D, T = 8, 3, 12
@@ -307,3 +314,274 @@ def test_a_number_used_in_a_branch_points_to_static():
 def test_a_scenario_must_return_a_simulation():
     with pytest.raises(TypeError, match=r"must return an fljax.Simulation, got NoneType"):
         fl.sweep(lambda key: None, rounds=T)
+
+
+# Segments and early stops ------------------------------------------------------------------------
+
+
+def descents(key, step):
+    return build(key, fl.algorithms.ZCDPGradNFL(step))
+
+
+def test_segments_are_the_unsegmented_run():
+    study = {"rounds": T, "seeds": 2, "grid": {"budget": [1.0]}, "record_every": 2}
+    whole = fl.sweep(budgets, **study)
+    parts = fl.sweep(budgets, **study, segment=8)  # two stretches, of 8 and of 4 rounds
+    assert parts.attrs["compilations"] == 2
+    assert set(parts.variables) == set(whole.variables)
+    for name in whole:
+        np.testing.assert_allclose(parts[name], whole[name], rtol=1e-12, err_msg=name)
+
+
+def test_a_run_is_over_when_it_is_good_enough():
+    study = {"rounds": 40, "seeds": 2, "grid": {"step": [0.02, 0.05]}, "block": 1}
+    whole = fl.sweep(descents, **study)
+    errors = whole.normalized_error
+    tolerance = float(errors.sel(round=18).max())  # all are there from round 20 on, looked at by 4
+    early = fl.sweep(descents, **study, until={"normalized_error": tolerance})
+    assert (early.stopped > 0).all()
+    for seed in (0, 1):
+        slowest = errors.sel(seed=seed).max("step")
+        good = slowest["round"][slowest <= tolerance]
+        end = int(good[good % 4 == 0].min())
+        assert 0 < end < 40
+        assert (early.stopped.sel(seed=seed) == end).all()
+        run, full = early.sel(seed=seed), whole.sel(seed=seed)
+        for name in ("normalized_error", "messages", "scalars"):
+            np.testing.assert_allclose(
+                run[name].sel(round=slice(end)), full[name].sel(round=slice(end)), rtol=1e-12
+            )
+            assert (run[name].sel(round=slice(end, None)) == run[name].sel(round=end)).all()
+
+
+def test_a_study_of_nothing_but_divergence_is_over_early():
+    study = {"rounds": 40, "seeds": 2, "grid": {"step": [1e80]}, "segment": 10}
+    with pytest.warns(fl.DivergenceWarning, match="2 of 2 runs diverged"):
+        early = fl.sweep(descents, **study)
+    assert (early.stopped == 10).all()
+    assert (early.messages.sel(round=40) == early.messages.sel(round=10)).all()
+    assert not np.isfinite(early.normalized_error.sel(round=40)).any()
+
+
+def test_a_tolerance_nobody_meets_changes_nothing():
+    study = {"rounds": T, "seeds": 2, "grid": {"budget": [1.0]}}
+    strict = fl.sweep(budgets, **study, until={"normalized_error": 0.0})
+    assert "stopped" not in strict
+    whole = fl.sweep(budgets, **study)
+    for name in whole:
+        np.testing.assert_allclose(strict[name], whole[name], rtol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"until": {"normalised_error": 0.1}}, "unknown metric in until 'normalised_error'; known"),
+        ({"until": {"normalized_error": -0.1}}, r"until\['normalized_error'\] must be .* >= 0"),
+        ({"record_every": 2, "segment": 3}, "segment must be a multiple of record_every=2, got 3"),
+        ({"segment": 0}, "segment must be >= 1"),
+    ],
+)
+def test_bad_tolerances_and_segments_are_refused(monkeypatch, options, message):
+    monkeypatch.setattr(fljax.engine, "_compile", never)
+    with pytest.raises(ValueError, match=message):
+        fl.sweep(descents, rounds=T, grid={"step": [0.1]}, **options)
+
+
+def test_a_tolerance_for_a_metric_that_some_points_lack_is_refused(monkeypatch):
+    def scenario(key, metrics):
+        return build(key, metrics=[metrics])
+
+    monkeypatch.setattr(fljax.engine, "_compile", never)
+    with pytest.raises(ValueError, match="normalized_error"):
+        fl.sweep(
+            scenario,
+            rounds=T,
+            grid={"metrics": ["normalized_error", "consensus_error"]},
+            until={"normalized_error": 0.1},
+        )
+
+
+# The plan ----------------------------------------------------------------------------------------
+
+
+def two_sizes(key, clients, step):
+    return build(key, fl.algorithms.ZCDPGradNFL(step), clients=clients)
+
+
+def test_a_plan_is_what_is_then_done():
+    study = {"rounds": T, "seeds": 6, "block": 2, "workers": 2}
+    study |= {"grid": {"clients": fl.static([4, 6]), "step": [0.02, 0.05, 0.07]}}
+    plan = fl.plan(two_sizes, **study)
+    assert plan.compilations == len(plan.parts) == 2
+    assert plan.runs == 2 * 3 * 6
+    assert plan.rounds == T
+    assert plan.compile_seconds > 0
+    for part, clients in zip(plan.parts, (4, 6), strict=True):
+        assert f'"clients": {clients}' in part.example
+        assert (part.points, part.points_per_block, part.seeds_per_block) == (3, 3, 2)
+        assert (part.blocks, part.workers, part.segments) == (3, 2, 1)
+        # at least the records it returns: one metric, two counts of two words, for T rounds
+        assert part.memory >= 6 * T * (8 + 2 * 8)
+        assert 0 < part.memory_per_run <= part.memory
+        assert part.records == 3 * 6 * T * (8 + 2 * 8)
+        assert part.state >= 3 * 6 * clients * D * 8
+    assert "36 runs of 12 rounds" in str(plan)
+    assert "2 programs" in str(plan)
+    assert fl.sweep(two_sizes, **study).attrs["compilations"] == 0
+    cut = fl.plan(two_sizes, **study, segment=4)
+    assert [part.segments for part in cut.parts] == [3, 3]
+
+
+def test_a_measured_block_is_used(monkeypatch, tmp_path):
+    def scenario(key):
+        return build(key, fl.algorithms.ZCDPGradNFL(0.05), metrics=[])
+
+    monkeypatch.setenv("FLJAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(fljax.engine, "seeds_per_block", lambda *_: 4)
+    study = {"rounds": T, "seeds": 24, "workers": 1}
+    plan = fl.plan(scenario, **study, measure=True)
+    ((program, block),) = json.loads((tmp_path / "cache" / "blocks.json").read_text()).items()
+    assert f"jax {jax.__version__}" in program
+    assert block in (1, 2, 4, 8, 16)
+    assert plan.parts[0].seeds_per_block == fljax.engine.spread(24, block, 1)
+    for measured in (3, 12):
+        (tmp_path / "cache" / "blocks.json").write_text(json.dumps({program: measured}))
+        assert fl.sweep(scenario, **study).attrs["block"] == f"[{measured}]"
+    (tmp_path / "cache" / "blocks.json").write_text("{")  # a damaged one is no measurement
+    assert fl.sweep(scenario, **study).attrs["block"] == "[4]"
+
+
+def test_blocks_are_halved_until_they_fit(monkeypatch):
+    study = {"rounds": T, "seeds": 8, "grid": {"step": [0.02, 0.05]}, "workers": 1}
+    whole = fl.sweep(descents, **study, block=8)
+    one = fl.plan(descents, **study, block=1).parts[0].memory
+    eight = fl.plan(descents, **study, block=8).parts[0].memory
+    monkeypatch.setattr(fljax.engine, "memory_at_hand", lambda: (one + eight) // 2)
+    small = fl.sweep(descents, **study, block=8)
+    used = json.loads(small.attrs["block"])
+    assert max(used) in (1, 2, 4)
+    for name in whole:
+        np.testing.assert_allclose(small[name], whole[name], rtol=1e-12, err_msg=name)
+    monkeypatch.setattr(fljax.engine, "memory_at_hand", lambda: 1000)
+    with pytest.raises(MemoryError, match=r"one run at \{\"step\": 0.02\} takes .*B and 1 kB are"):
+        fl.sweep(descents, **study, block=1)
+
+
+# Wide counts, large constants, identities --------------------------------------------------------
+
+
+def test_counts_beyond_32_bits_are_exact():
+    many = [2**31 - 1, 2**31 - 1, 5, 2**30, 2**31 - 1, 0, 1]
+    total = jnp.zeros(2, jnp.uint32)
+    for i, more in enumerate(many):
+        total = _add(total, jnp.asarray(more, jnp.int32))
+        high, low = (int(x) for x in total)
+        assert low < 2**31
+        assert (high << 31) + low == sum(many[: i + 1])
+    pairs = np.asarray([[[3, 5], [0, 7], [2**20, 2**31 - 1]]], np.uint32)  # [S, R, 2]
+    known = {"diverged": np.zeros(1, np.int32), "messages": pairs}
+    counted = assemble(known, ("seed",), {"seed": [0]}, 3, 1, {}).messages.values[0].tolist()
+    first = 3 * 2**31 + 5
+    assert counted == [first, first + 7, first + 7 + 2**51 + 2**31 - 1]
+
+
+def weighing(array):
+    """A scenario whose metric closes over an array."""
+
+    def measure(now):
+        return jnp.sum(array) * jnp.sum(now.model) + jnp.max(array)
+
+    metric = fl.metrics.Metric("weight", measure, "weight", decibel=False)
+    return lambda key: build(key, fl.algorithms.ZCDPGradNFL(0.05), metrics=[metric])
+
+
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
+def test_large_arrays_are_passed_to_the_program(monkeypatch, kind):
+    array = kind(np.random.default_rng(0).normal(size=100_000))
+    texts, compiled = [], jax.stages.Lowered.compile
+
+    def noted(lowered, *args, **kwargs):
+        texts.append(lowered.as_text())
+        return compiled(lowered, *args, **kwargs)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", noted)
+    passed = fl.sweep(weighing(array), rounds=2, seeds=2)
+    assert max(map(len, texts)) < array.nbytes
+    texts.clear()
+    monkeypatch.setattr(fljax.engine, "HOISTED_BYTES", 2**62)
+    embedded = fl.sweep(weighing(array), rounds=2, seeds=2)
+    assert max(map(len, texts)) > array.nbytes
+    np.testing.assert_allclose(passed.weight, embedded.weight, rtol=1e-12)
+
+
+def identity(scenario, **grid):
+    (group,) = groups_of(scenario, axes_of(grid), T)
+    return Program(scenario, T, 1, False).identity(group)
+
+
+def test_an_identity_is_the_same_in_every_process_whatever_came_before():
+    code = """
+import jax
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+from tests.test_sweep import *
+for penalty in (1.0, 2.0):
+    identity(lambda key: penalties(key, penalty))
+print(identity(budgets, budget=[2.0, 3.0]), identity(descents, step=[0.3]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [identity(budgets, budget=[1.0]), identity(descents, step=[0.1])]
+
+
+def test_an_identity_tells_constants_apart():
+    def fixed(step):
+        return lambda key: descents(key, step)
+
+    assert identity(fixed(0.3)) == identity(fixed(0.3))
+    one_bit_more = float(np.nextafter(0.3, 1))
+    found = [identity(fixed(step)) for step in (0.3, 0.30001, one_bit_more, np.asarray(0.3))]
+    assert len(set(found)) == 3
+    array = np.ones(20_000)
+    other = array.copy()
+    other[10_000] += 1e-12
+    for size in (5, 20_000):
+        assert identity(weighing(array[-size:])) == identity(weighing(array[-size:].copy()))
+    assert identity(weighing(array)) != identity(weighing(other))
+    assert identity(weighing(other[9_999:10_003])) != identity(weighing(array[:4]))
+
+
+def test_a_scenario_may_close_over_a_key():
+    key = jax.random.key(3)
+
+    def scenario(_):
+        return descents(key, 0.05)
+
+    study = fl.sweep(scenario, rounds=T, seeds=2)
+    np.testing.assert_array_equal(
+        study.normalized_error.sel(seed=0), study.normalized_error.sel(seed=1)
+    )
+
+
+def test_what_a_scenario_reads_may_change_between_studies(tmp_path):
+    """As in a notebook, where a cell above is run again: not the old program, not under its name.
+    """
+    settings = {"step": 0.02}
+
+    def scenario(key):
+        return descents(key, settings["step"])
+
+    one = fl.sweep(scenario, rounds=T, store=tmp_path)
+    settings["step"] = 0.05
+    with pytest.raises(ValueError, match="program: "):
+        fl.sweep(scenario, rounds=T, store=tmp_path)
+    two = fl.sweep(scenario, rounds=T)
+    assert not np.allclose(one.normalized_error, two.normalized_error)

@@ -1,38 +1,108 @@
-"""Random number generators: normal draws of every client inside a scan, alone and under vmap.
+"""Which random number generator, and which precision of matrix products, by measurement.
 
-python -m experiments.benchmarks.generators
+    python -m experiments.benchmarks.generators
+
+For every generator: time of a draw inside a scan, of one run and of sixteen at a time, and whether
+a run's numbers are the same bits alone and in batches of two sizes. A generator that fails this
+cannot serve: results would depend on how seeds are batched.
+For every precision: time and error of the product of a client's Gram matrix with its model, the
+one that dominates a round. The same command decides on an accelerator.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from experiments.benchmarks.machine import best_of, header
+from experiments.benchmarks.machine import best_of, header, matrix_rate
 
-GENERATORS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
-CLIENTS, DIM, ROUNDS = 50, 8, 200
+GENERATORS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32", "rbg", "unsafe_rbg")
+PRECISIONS = ("default", "high", "highest")
+CLIENTS, DIM, ROUNDS, RUNS = 50, 8, 200, 16
+
+DRAWS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "normal": lambda key: jax.random.normal(key, (CLIENTS, DIM)),
+    "uniform": lambda key: jax.random.uniform(key, (CLIENTS, DIM)),
+    "permutation": lambda key: jax.random.permutation(key, CLIENTS * DIM).astype(jnp.float32),
+}
 
 
-def draws(key, rounds: int = ROUNDS):
-    """The sum over rounds of one run's noise."""
+def draws(draw: Callable[[jax.Array], jax.Array], key: jax.Array) -> jax.Array:
+    """The sum over rounds of one run's draws."""
 
     def add(total, round):
-        return total + jax.random.normal(jax.random.fold_in(key, round), (CLIENTS, DIM)), None
+        return total + draw(jax.random.fold_in(key, round)), None
 
-    return jax.lax.scan(add, jnp.zeros((CLIENTS, DIM)), jnp.arange(rounds))[0]
+    start = jnp.zeros_like(draw(key))
+    return jax.lax.scan(add, start, jnp.arange(ROUNDS))[0]
+
+
+def same_when_batched(name: str) -> bool:
+    """Whether ``vmap`` over keys gives every key the bits that it gives alone."""
+    keys = jax.random.split(jax.random.key(0, impl=name), RUNS)
+
+    def bits(key):
+        return jax.random.bits(jax.random.fold_in(key, 1), (CLIENTS, DIM))
+
+    alone = jnp.stack([jax.jit(bits)(key) for key in keys])
+    batched = [jax.jit(jax.vmap(bits))(keys[:size]) for size in (3, RUNS)]
+    return all(bool(jnp.all(alone[: len(some)] == some)) for some in batched)
+
+
+def generators() -> list[str]:
+    lines = [
+        f"\nnanoseconds per number, {CLIENTS} x {DIM} a round, one run / {RUNS} runs at a time",
+        f"{'':14s}" + "".join(f"{name:>17s}" for name in DRAWS) + "  same bits under vmap",
+    ]
+    for name in GENERATORS:
+        keys = jax.random.split(jax.random.key(0, impl=name), RUNS)
+        cells = []
+        for draw in DRAWS.values():
+            one = jax.jit(lambda key, draw=draw: draws(draw, key))
+            many = jax.jit(jax.vmap(lambda key, draw=draw: draws(draw, key)))
+            jax.block_until_ready((one(keys[0]), many(keys)))
+            numbers = ROUNDS * CLIENTS * DIM / 1e9
+            alone = best_of(lambda one=one, keys=keys: one(keys[0]), 5) / numbers
+            batched = best_of(lambda many=many, keys=keys: many(keys), 5) / numbers / RUNS
+            cells.append(f"{alone:8.2f} /{batched:7.2f}")
+        same = "yes" if same_when_batched(name) else "NO"
+        lines.append(f"{name:14s}" + "".join(cells) + f"  {same}")
+    return lines
+
+
+def precisions() -> list[str]:
+    """Large products, and the batched product of small matrices with vectors that a round is."""
+    rng = np.random.default_rng(0)
+    clients, dim = 1000, 32
+    matrices, models = rng.normal(size=(clients, dim, dim)), rng.normal(size=(clients, dim))
+    exact = np.einsum("kpq,kq->kp", matrices, models)
+    title = (
+        "\nprecision of products: rate of a 2048 x 2048 product; time and relative error of "
+        f"{clients} products of {dim} x {dim} matrices with vectors"
+    )
+    lines = [title, f"{'':20s}{'GFLOP/s':>9s}{'us':>9s}{'error':>10s}"]
+    for dtype in (jnp.float32, jnp.float64):
+        with jax.enable_x64(dtype == jnp.float64):
+            a, w = jnp.asarray(matrices, dtype), jnp.asarray(models, dtype)
+            for precision in PRECISIONS:
+
+                def product(a, w, precision=precision):
+                    return jnp.einsum("kpq,kq->kp", a, w, precision=precision)
+
+                function = jax.jit(product)
+                error = np.linalg.norm(function(a, w) - exact) / np.linalg.norm(exact)
+                seconds = best_of(lambda f=function, a=a, w=w: f(a, w), 20)
+                rate = matrix_rate(2048, dtype, precision) / 1e9
+                name = f"{jnp.dtype(dtype).name} {precision}"
+                lines.append(f"{name:20s}{rate:9.0f}{seconds * 1e6:9.1f}{error:10.1e}")
+    return lines
 
 
 def main() -> None:
-    print(header())
-    print(f"\nnanoseconds per normal number, {CLIENTS} x {DIM} a round\n{'':14s} one run  16 runs")
-    for name in GENERATORS:
-        keys = jax.random.split(jax.random.key(0, impl=name), 16)
-        one, many = jax.jit(draws), jax.jit(jax.vmap(draws))
-        one(keys[0]).block_until_ready()
-        many(keys).block_until_ready()
-        numbers = ROUNDS * CLIENTS * DIM
-        alone = best_of(lambda one=one, keys=keys: one(keys[0]), 5) / numbers
-        batched = best_of(lambda many=many, keys=keys: many(keys), 5) / numbers / 16
-        print(f"{name:14s} {alone * 1e9:7.2f}  {batched * 1e9:7.2f}")
+    print(header(), flush=True)
+    print("\n".join(generators()), flush=True)
+    print("\n".join(precisions()))
 
 
 if __name__ == "__main__":

@@ -68,6 +68,12 @@ def networks(nodes: int, mean_degree: int, batch: int):
     return dense, padded, lists
 
 
+def slots(graph) -> float:
+    """Slots of a table per node, with those of its overflow."""
+    main, more = graph.weights, graph.overflow
+    return main.shape[-1] + (0 if more is None else np.prod(more.weights.shape[-2:]) / graph.nodes)
+
+
 def main() -> None:
     sizes = [int(argument) for argument in sys.argv[1:]] or NODES
     device = jax.devices()[0]
@@ -90,7 +96,7 @@ def main() -> None:
                     }
                     cells = " ".join(f"{value:9.1f}" for value in times.values())
                     print(f"{nodes:5d} {dim:3d} {mean_degree:6d} {batch:6d} "
-                          f"{padded.weights.shape[-1]:5d} {cells}  "
+                          f"{slots(padded):5.1f} {cells}  "
                           f"{min(times, key=lambda name: times[name])}", flush=True)  # fmt: skip
 
 

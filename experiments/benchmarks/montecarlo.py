@@ -1,23 +1,30 @@
 """Monte-Carlo studies in fljax and in NumPy, side by side in one run.
 
-    python -m experiments.benchmarks.montecarlo [--seeds 100] [--out FILE]
+    python -m experiments.benchmarks.montecarlo [STUDY ...] [--seeds 100] [--out FILE]
 
-Two workloads: private networked ADMM (zCDP-NFL on ridge, 50 clients, 50 samples, 8 parameters)
-and federated gradient descent on least squares (100 clients, 50 samples, 32 parameters), 200
-rounds each. Everything is timed from the seeds to the errors: data, graph, optimum and rounds.
-fljax's compile time is stated apart. NumPy's best variant is the rival that counts.
+Three studies: ``admm``, private networked ADMM (zCDP-NFL on ridge, 50 clients, 50 samples, 8
+parameters); ``descent``, federated gradient descent on least squares (100 clients, 50 samples, 32
+parameters); ``softmax``, federated averaging of a 784-to-10 softmax regression (10 of 100 clients a
+round, one epoch over 600 samples in batches of 20). Everything is timed from the seeds to the
+errors: data, graph, optimum and rounds; the softmax study's data are the same for all seeds and
+made beforehand, for both sides. fljax's compile time is stated apart. NumPy's best variant, at the
+better number of BLAS threads, is the rival that counts.
 """
 
 import argparse
 import time
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 import fljax as fl
-from experiments.benchmarks import numpy_baselines as rival
+from experiments.benchmarks import numpy_baselines as numpy_side
 from experiments.benchmarks.machine import header
+from experiments.benchmarks.peers.workloads import SOFTMAX
 
 ROUNDS = 200
 ADMM = {"clients": 50, "samples": 50, "dim": 8}
@@ -45,6 +52,44 @@ def federated_descent(key):
     )
 
 
+@cache
+def images():
+    """The softmax study's data, the same for every seed."""
+    pixels, labels = SOFTMAX.data()
+    loss = fl.problems.Softmax(SOFTMAX.classes)
+    return fl.problems.Problem(pixels, labels.astype(pixels.dtype), loss, strength=0.0)
+
+
+def softmax_averaging(key):
+    return fl.Simulation(
+        problem=images(),
+        algorithm=fl.algorithms.FedAvg(
+            SOFTMAX.step, clients_per_round=SOFTMAX.per_round, batch=SOFTMAX.batch
+        ),
+        metrics=["objective"],
+    )
+
+
+class Rival(NamedTuple):
+    """NumPy's way of doing a study."""
+
+    label: str
+    run: Callable[[int], Any]  # seeds -> errors
+    dtype: str
+    seeds: int  # that are run; the time is scaled
+
+
+class Study(NamedTuple):
+    """What both sides compute."""
+
+    title: str
+    scenario: Callable[[jax.Array], fl.Simulation]
+    rounds: int
+    error: Callable[[Any], float]  # of a dataset
+    rivals: list[Rival]
+    work: tuple[int, int]  # flops and bytes of one seed
+
+
 def timed(function, repeats: int = 3):
     """The best wall time of a few calls, and the last result."""
     best = np.inf
@@ -55,106 +100,166 @@ def timed(function, repeats: int = 3):
     return best, result
 
 
-def compare(name, scenario, vectorised, loop, forms, traffic, seeds, loop_seeds):
-    """Rows of one workload; returns them as text."""
-    rows = []
-    first = fl.sweep(scenario, rounds=ROUNDS, seeds=seeds, record_every=ROUNDS)
-    compile_seconds = first.attrs["compile_seconds"]
-    whole, study = timed(
-        lambda: fl.sweep(scenario, rounds=ROUNDS, seeds=seeds, record_every=ROUNDS)
+def compare(study: Study, seeds: int) -> list[str]:
+    """Run one study on both sides; its table as lines."""
+    sweep = partial(
+        fl.sweep, study.scenario, rounds=study.rounds, seeds=seeds, record_every=study.rounds
     )
-    error = float(study.normalized_error.isel(round=-1).mean())
-    every, _ = timed(lambda: fl.sweep(scenario, rounds=ROUNDS, seeds=seeds))
-    rows.append((f"fljax, blocks of {study.attrs['block']} seeds", whole, error, float32_name))
-    rows.append(("fljax, error recorded every round", every, error, float32_name))
-    for form in forms:
-        for dtype in (np.float32, np.float64):
-            for block in (1, 10):
-                run = partial(vectorised, block=block, dtype=dtype, form=form)
-                seconds, errors = timed(lambda run=run: run(seeds=seeds), 2)
-                label = f"NumPy, {form} form, {block} seed{'s' * (block > 1)} at a time"
-                rows.append((label, seconds, errors.mean(), dtype.__name__))
-    seconds, errors = timed(lambda: loop(seeds=loop_seeds), 1)
-    rows.append(
-        (f"NumPy loop over clients ({loop_seeds} seeds, scaled)",
-         seconds * seeds / loop_seeds, errors.mean(), "float64")
-    )  # fmt: skip
+    compile_seconds = sweep().attrs["compile_seconds"]
+    whole, found = timed(sweep)
+    sweep(workers=1)
+    alone, _ = timed(partial(sweep, workers=1))
+    error = study.error(found)
+    rows = [
+        (f"fljax, {found.attrs['block']} seeds a block", whole, error, "float32"),
+        ("fljax, one worker", alone, error, "float32"),
+    ]
+    for rival in study.rivals:
+        best, threads = np.inf, ""
+        for limit, name in ((1, "1 BLAS thread"), (None, "BLAS threads")):
+            with threadpool_limits(limit, user_api="blas"):
+                seconds, errors = timed(partial(rival.run, rival.seeds), 2)
+            if seconds < best:
+                best, threads = seconds, name
+        scaled = f", {rival.seeds} seeds scaled" if rival.seeds < seeds else ""
+        label = f"NumPy, {rival.label}, {threads}{scaled}"
+        rows.append((label, best * seeds / rival.seeds, np.mean(errors), rival.dtype))
+    run = f"{study.rounds} rounds, {seeds} seeds"
     lines = [
-        f"\n{name}: {ROUNDS} rounds, {seeds} seeds; compiled in {compile_seconds:.1f} s",
-        f"{'':52s} {'type':>8s} {'seconds':>8s} {'us/round':>9s} {'fljax is':>9s} {'error':>9s}",
+        f"\n{study.title}: {run}; compiled in {compile_seconds:.1f} s",
+        f"{'':76s} {'type':>8s} {'seconds':>8s} {'us/round':>9s} {'fljax is':>9s} {'error':>9s}",
     ]
     for label, seconds, error, dtype in rows:
         lines.append(
-            f"{label:52s} {dtype:>8s} {seconds:8.3f} {seconds / seeds / ROUNDS * 1e6:9.2f} "
+            f"{label:76s} {dtype:>8s} {seconds:8.3f} {seconds / seeds / study.rounds * 1e6:9.2f} "
             f"{seconds / whole:8.1f}x {error:9.2e}"
         )
-    best = min(row[1] for row in rows if row[0].startswith("NumPy,"))
-    flops, moved = traffic
-    rate = seeds * ROUNDS / whole
+    rival = min(seconds for label, seconds, *_ in rows if label.startswith("NumPy"))
+    flops, moved = study.work
+    rate = seeds / whole
+    lines.append(f"best NumPy / fljax: {rival / whole:.1f}x;  both cores: {alone / whole:.2f}x one")
     lines.append(
-        f"best NumPy / fljax: {best / whole:.1f}x;  NumPy loop / fljax: {rows[-1][1] / whole:.0f}x"
-    )
-    lines.append(
-        f"counted per round and seed: {flops / 1e3:.0f} kflop, {moved / 1e3:.0f} kB touched "
-        f"-> {flops * rate / 1e9:.1f} GFLOP/s and {moved * rate / 1e9:.1f} GB/s achieved, set-up "
-        "of data and graph included"
+        f"counted per seed: {flops / 1e6:.0f} Mflop, {moved / 1e6:.0f} MB touched "
+        f"-> {flops * rate / 1e9:.1f} GFLOP/s and {moved * rate / 1e9:.1f} GB/s achieved"
     )
     return lines
 
 
-float32_name = "float32"
+def final(name: str) -> Callable[[Any], float]:
+    """The mean over seeds of a metric's last record."""
+    return lambda found: float(found[name].isel(round=-1).mean())
 
 
-def admm_traffic() -> tuple[int, int]:
-    """Flops and bytes of a round: Gram product, one pass for the gradient bound, two mixings."""
-    k, n, d = ADMM["clients"], ADMM["samples"], ADMM["dim"]
-    flops = 2 * k * d * d + 2 * k * n * d + 2 * 2 * k * k * d + 30 * k * d
-    return flops, 4 * (k * d * d + k * n * d + 2 * k * n + 2 * k * k + 12 * k * d)
+def vectorised(run: Callable[..., Any], seeds: int, *forms: str) -> list[Rival]:
+    """Every form, precision and number of seeds at a time of a vectorised rival."""
+    return [
+        Rival(
+            f"{form} form, {block} seed{'s' * (block > 1)} at a time",
+            partial(run, block=block, dtype=dtype, form=form),
+            dtype.__name__,
+            seeds,
+        )
+        for form in forms
+        for dtype in (np.float32, np.float64)
+        for block in (1, 10)
+    ]
 
 
-def descent_traffic() -> tuple[int, int]:
-    """Flops and bytes of a round: one Gram product per client."""
-    k, d = DESCENT["clients"], DESCENT["dim"]
-    return 2 * k * d * d + 4 * k * d, 4 * (k * d * d + 3 * k * d)
+def admm(seeds: int, few: int) -> Study:
+    k, n, d = ADMM.values()
+    given = {"penalty": PENALTY, "step": STEP, "total": TOTAL, "decay": DECAY, "bound": BOUND}
+    given |= {**ADMM, "rounds": ROUNDS}
+    run, loop = (
+        partial(f, **given) for f in (numpy_side.private_admm, numpy_side.private_admm_loop)
+    )
+    # Gram product, one pass for the gradient bound, one mixing; the data and their Gram matrices.
+    flops = 2 * k * d * d + 2 * k * n * d + 2 * k * k * d + 30 * k * d
+    moved = 4 * (k * d * d + k * n * d + 2 * k * n + k * k + 12 * k * d)
+    work = (ROUNDS * flops + 2 * k * n * d * d, ROUNDS * moved + 8 * k * n * d)
+    return Study(
+        "Private networked ADMM (zCDP-NFL, ridge, K=50, N=50, D=8)",
+        private_admm,
+        ROUNDS,
+        final("normalized_error"),
+        [
+            *vectorised(run, seeds, "gram", "samples"),
+            Rival("client by client", loop, "float64", few),
+        ],
+        work,
+    )
+
+
+def descent(seeds: int, few: int) -> Study:
+    k, n, d = DESCENT.values()
+    # The pooled Gram matrix of data that are written and read once, one product with it a round.
+    work = (2 * k * n * d * d + 2 * ROUNDS * d * d, 8 * k * n * d + 4 * ROUNDS * d * d)
+    given = {**DESCENT, "rounds": ROUNDS, "step": DESCENT_STEP}
+    run = partial(numpy_side.federated_descent, **given)
+    loop = partial(numpy_side.federated_descent_loop, **given)
+    return Study(
+        "Federated gradient descent (least squares, K=100, N=50, D=32)",
+        federated_descent,
+        ROUNDS,
+        final("normalized_error"),
+        [
+            *vectorised(run, seeds, "gram", "samples", "pooled"),
+            Rival("client by client", loop, "float64", few),
+        ],
+        work,
+    )
+
+
+def softmax(seeds: int, few: int) -> Study:
+    pixels, labels = SOFTMAX.data()
+    given = {
+        "rounds": SOFTMAX.rounds,
+        "features": pixels,
+        "labels": labels,
+        "per_round": SOFTMAX.per_round,
+        "batch": SOFTMAX.batch,
+        "step": SOFTMAX.step,
+    }
+    visited = SOFTMAX.rounds * SOFTMAX.per_round * SOFTMAX.samples
+    wide = SOFTMAX.features * SOFTMAX.classes
+    # Two products a sample; each sample is read once, each model twice and written once a step.
+    moved = visited * SOFTMAX.features + 3 * visited // SOFTMAX.batch * wide
+    return Study(
+        "Federated averaging (softmax 784-10, 10 of 100 clients, 30 steps of 20 samples)",
+        softmax_averaging,
+        SOFTMAX.rounds,
+        lambda found: final("objective")(found) / SOFTMAX.clients,
+        [
+            *(
+                Rival(
+                    f"participants of {block} seed{'s' * (block > 1)} side by side",
+                    partial(numpy_side.averaging, **given, block=block),
+                    "float32",
+                    min(seeds, 4),
+                )
+                for block in (1, 4)
+            ),
+            Rival("client by client", partial(numpy_side.averaging_loop, **given), "float32", few),
+        ],
+        (4 * visited * wide, 4 * moved),
+    )
+
+
+STUDIES = {"admm": admm, "descent": descent, "softmax": softmax}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}")
     parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--loop-seeds", type=int, default=2)
-    parser.add_argument("--out", help="also write the table to this file")
+    parser.add_argument("--loop-seeds", type=int, default=2, help="of NumPy client by client")
+    parser.add_argument("--out", help="also write the tables to this file")
     arguments = parser.parse_args()
+    unknown = set(arguments.studies) - set(STUDIES)
+    if unknown:
+        parser.error(f"unknown study {', '.join(unknown)}; known: {', '.join(STUDIES)}")
     lines = header().splitlines()
-    admm = {
-        **ADMM,
-        "rounds": ROUNDS,
-        "penalty": PENALTY,
-        "step": STEP,
-        "total": TOTAL,
-        "decay": DECAY,
-        "bound": BOUND,
-    }
-    descent = {**DESCENT, "rounds": ROUNDS, "step": DESCENT_STEP}
-    lines += compare(
-        "Private networked ADMM (zCDP-NFL, ridge, K=50, N=50, D=8)",
-        private_admm,
-        partial(rival.private_admm, **admm),
-        partial(rival.private_admm_loop, **admm),
-        ("gram", "samples"),
-        admm_traffic(),
-        arguments.seeds,
-        arguments.loop_seeds,
-    )
-    lines += compare(
-        "Federated gradient descent (least squares, K=100, N=50, D=32)",
-        federated_descent,
-        partial(rival.federated_descent, **descent),
-        partial(rival.federated_descent_loop, **descent),
-        ("gram", "samples", "pooled"),
-        descent_traffic(),
-        arguments.seeds,
-        arguments.loop_seeds,
-    )
+    for name in arguments.studies or STUDIES:
+        lines += compare(STUDIES[name](arguments.seeds, arguments.loop_seeds), arguments.seeds)
     text = "\n".join(lines)
     print(text)
     if arguments.out:

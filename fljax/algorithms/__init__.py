@@ -4,6 +4,7 @@ from fljax.algorithms.admm import PADMM, NetworkedADMM
 from fljax.algorithms.base import REGISTRY, Algorithm, Info, algorithm
 from fljax.algorithms.conventional_fl import ConventionalFL
 from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
+from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.zcdp_grad_nfl import ZCDPGradNFL
 from fljax.algorithms.zcdp_nfl import ZCDPNFL
 
@@ -14,6 +15,7 @@ __all__ = [
     "Algorithm",
     "ConventionalFL",
     "EpsilonDeltaNFL",
+    "FedAvg",
     "Info",
     "NetworkedADMM",
     "ZCDPGradNFL",

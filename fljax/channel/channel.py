@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from fljax.privacy.notions import Notion
+
+#: What an algorithm draws besides the noise: each from a stream of its own, the same for all.
+PURPOSES = ("participation", "batches")
 
 
 class Traffic(NamedTuple):
@@ -57,25 +60,47 @@ class Channel:
         """The per-sample gradient bound that sensitivities are computed with (0: no privacy)."""
         return 0.0 if self._notion is None else self._notion.gradient_bound
 
+    @property
+    def exact(self) -> bool:
+        """Whether receivers hear what was sent, so that an aggregate may be computed as one."""
+        return self._notion is None
+
+    def key(self, purpose: str) -> Array:
+        """The round's key for a draw of this purpose, one of :data:`PURPOSES`.
+
+        It depends on the run's key and the round alone: under one seed all algorithms meet the
+        same participants.
+        """
+        return jax.random.fold_in(self._key, 1 + PURPOSES.index(purpose))
+
     def send(
         self,
-        message: Float[Array, "clients dim"],
-        sensitivity: Float[Array, " clients"],
-    ) -> Float[Array, "clients dim"]:
+        message: Float[Array, "senders dim"],
+        sensitivity: Float[Array, " senders"] | None = None,
+        senders: Int[Array, " senders"] | None = None,
+    ) -> Float[Array, "senders dim"]:
         """Perturb and count one message of every client; returns what its receivers hear.
 
         The same noisy vector goes to all receivers of a client, so it costs privacy once.
 
         Args:
-          message: ``[K, D]``.
-          sensitivity: ``[K]``, the l2 sensitivity of ``message`` to one replaced sample.
+          message: ``[K, D]``, or ``[M, D]`` from ``M`` senders.
+          sensitivity: ``[K]``, the l2 sensitivity of ``message`` to one replaced sample; not
+            needed where nothing is perturbed.
+          senders: ``[M]``, the clients whose messages these are; every client by default.
 
         Raises:
-          ValueError: a second private message in one round, which no noise schedule provides for.
+          ValueError: a private message of unknown sensitivity or from some clients only; a second
+            one in the same round, which no noise schedule provides for.
         """
-        self._count(self._receivers, message.shape[1])
-        if self._notion is None:
+        self.count(message.shape[1], senders)
+        if self.exact:
             return message
+        if sensitivity is None or senders is not None:
+            raise ValueError(
+                "a private round needs a message of every client, with its sensitivity; run an "
+                "algorithm that gives none without privacy."
+            )
         if self.spent:
             raise ValueError(
                 "an algorithm sent a second private message in one round; the budget's schedule "
@@ -88,13 +113,24 @@ class Channel:
         noise = self._notion.draw(self._key, message.shape, message.dtype)
         return message + release.scale[:, None] * noise
 
-    def publish(self, message: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """Count one message of the server to every client.
+    def publish(
+        self, message: Float[Array, " dim"], receivers: Int[Array, " chosen"] | None = None
+    ) -> Float[Array, " dim"]:
+        """Count one message of the server to every client, or to the given ones.
 
         What is computed from perturbed messages is private already and gets no noise.
         """
-        self._count(jnp.ones_like(self._receivers), message.shape[-1])
+        clients = self._receivers if receivers is None else receivers
+        self._count(jnp.ones_like(clients), message.shape[-1])
         return message
+
+    def count(self, dim: int, senders: Int[Array, " chosen"] | None = None) -> None:
+        """Count one message of ``dim`` numbers from every client, or from the given ones.
+
+        For messages that nothing happens to (:attr:`exact`) and that need not exist one by one.
+        """
+        receivers = self._receivers if senders is None else self._receivers[senders]
+        self._count(receivers, dim)
 
     def _count(self, receivers: Array, dim: int) -> None:
         sent = jnp.sum(receivers, dtype=jnp.int32)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import Precision
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._module import float_dtype, module
@@ -36,6 +36,7 @@ class Statistics(NamedTuple):
     moment: Any  # [K, P]   2 sum_j weight_j x_j y_j, likewise
     norms: Array  # [K, N]  Euclidean norm of each sample's features
     columns: Array | None  # [K, P, N]  the features, sample by sample contiguous, if few
+    pooled: Any  # Problem: all data at one client, with statistics of its own
 
 
 @module
@@ -154,14 +155,17 @@ class Problem:
         the smaller of the two; clipping needs each sample, so it keeps them.
         """
         self = jax.tree.map(jnp.asarray, self)  # noqa: PLW0642 (NumPy data is indexed in traces)
+        pooled = _replace(self.pooled(), clip=self.clip)
+        pooled = _replace(pooled, statistics=pooled._statistics())
+        return _replace(self, statistics=self._statistics()._replace(pooled=pooled))
+
+    def _statistics(self) -> Statistics:
         few = self.features.shape[2] <= FEW_FEATURES and self.loss.outputs == 1
         columns = jnp.swapaxes(self.features, 1, 2) if few else None
         gram = moment = None
         if isinstance(self.loss, LeastSquares) and self.clip is None and self.samples > self.dim:
-            weighted = 2 * self.weights[..., None] * self.features
-            gram = jnp.einsum("knp,knq->kpq", weighted, self.features, precision=HIGHEST)
-            moment = jnp.einsum("knp,kn->kp", weighted, self.targets, precision=HIGHEST)
-        return _replace(self, statistics=Statistics(gram, moment, self._feature_norms(), columns))
+            gram, moment = 2 * self.second_moment(), 2 * self.correlation(self.targets)
+        return Statistics(gram, moment, self._feature_norms(), columns, None)
 
     def pooled(self) -> "Problem":
         r"""All data at one client: its objective is :math:`\frac1K\sum_k f_k`."""
@@ -176,6 +180,52 @@ class Problem:
             statistics=None,
         )
 
+    def take(
+        self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"] | None = None
+    ) -> "Problem":
+        r"""Some of the clients, with all of their samples or with a batch: what they minimise now.
+
+        The regulariser's share stays :math:`\lambda/K`. A batch's weights are scaled up to a sum of
+        one, so a gradient is the mean over the batch.
+
+        Args:
+          clients: ``[M]``, which.
+          rows: ``[M, B]``, which of their samples; all by default. Padding stays padding, and an
+            index past the last sample is padding too. A batch of nothing else has no weight.
+        """
+        self = jax.tree.map(jnp.asarray, self)  # noqa: PLW0642 (as in `prepare`)
+        kept = None if self.statistics is None else self.statistics._replace(pooled=None)
+        if rows is None:
+            data = (self.features, self.targets, self.weights, kept)
+            features, targets, weights, kept = jax.tree.map(lambda a: a[clients], data)
+        else:
+            at = (clients[:, None], rows)
+            features, targets = self.features[at], self.targets[at]
+            weights = self.weights.at[at].get(mode="fill", fill_value=0)
+            total = jnp.sum(weights, axis=1, keepdims=True)
+            weights = weights / jnp.where(total > 0, total, 1)
+            if kept is not None:
+                kept = Statistics(None, None, kept.norms[at], None, None)
+        return _replace(
+            self,
+            features=features,
+            targets=targets,
+            weights=weights,
+            strength=self.strength * (clients.shape[0] / self.clients),
+            statistics=kept,
+        )
+
+    def second_moment(self) -> Float[Array, "clients features features"]:
+        r""":math:`\sum_j\omega_{k,j}x_{k,j}x_{k,j}^\top` of each client."""
+        weighted = self.weights[..., None] * self.features
+        return jnp.einsum("knp,knq->kpq", weighted, self.features, precision=HIGHEST)
+
+    def correlation(
+        self, values: Float[Array, "clients samples"]
+    ) -> Float[Array, "clients features"]:
+        r""":math:`\sum_j\omega_{k,j}v_{k,j}x_{k,j}` of each client."""
+        return jnp.einsum("knp,kn->kp", self.features, self.weights * values, precision=HIGHEST)
+
     def predictions(self, w: Float[Array, "clients dim"]) -> Array:
         """``[K, N]`` linear predictions (``[K, N, outputs]`` for several outputs)."""
         if self.statistics is not None and self.statistics.columns is not None:
@@ -183,8 +233,8 @@ class Problem:
             return sum(columns[:, p] * w[:, p, None] for p in range(columns.shape[1]))  # pyright: ignore[reportReturnType]
         if self.loss.outputs == 1:
             return jnp.einsum("knp,kp->kn", self.features, w, precision=HIGHEST)
-        w = w.reshape(self.clients, -1, self.loss.outputs)
-        return jnp.einsum("knp,kpo->kno", self.features, w, precision=HIGHEST)
+        w = w.reshape(self.clients, self.loss.outputs, -1)
+        return jnp.einsum("knp,kop->kno", self.features, w, precision=HIGHEST)
 
     def objective(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
         r"""Each client's :math:`f_k(w_k)`."""
@@ -213,12 +263,17 @@ class Problem:
         if self.loss.outputs == 1:
             return jnp.einsum("knp,kn->kp", self.features, weights * derivative, precision=HIGHEST)
         derivative = weights[..., None] * derivative
-        gradient = jnp.einsum("knp,kno->kpo", self.features, derivative, precision=HIGHEST)
+        gradient = jnp.einsum("kno,knp->kop", derivative, self.features, precision=HIGHEST)
         return gradient.reshape(self.clients, -1)
 
     def gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
         r"""A subgradient of each client's :math:`f_k`; the regulariser is public, never clipped."""
         return self.loss_gradient(w) + self.strength / self.clients * self.regulariser.gradient(w)
+
+    def mean_gradient(self, w: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        r""":math:`\frac1K\sum_k f_k'(w)` at one model that all share: all data at one client."""
+        ready = self.prepare() if self.statistics is None else self
+        return ready.statistics.pooled.gradient(w[None])[0]
 
     def _feature_norms(self) -> Float[Array, "clients samples"]:
         return jnp.sqrt(jnp.sum(self.features**2, axis=-1))

@@ -39,16 +39,16 @@ def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
             rows = _scaled_features(problem)
             system = jnp.einsum("knp,kmp->knm", rows, rows, precision=HIGHEST)
         else:
-            system = _gram(problem, 2.0)
+            system = 2 * problem.second_moment()
         return ProxFactor(weight, spd_inverse(_shift(system, shift)), None)
     if problem.loss.curvature is not None:
-        lipschitz = spd_norm_bound(_gram(problem, problem.loss.curvature)) + weight
+        lipschitz = problem.loss.curvature * spd_norm_bound(problem.second_moment()) + weight
         return ProxFactor(weight, None, lipschitz)
     # The residual threshold 1/scale is set to the residuals' own size, which makes the splitting
     # indifferent to the units of the targets.
-    gram = _gram(problem, 1.0)
+    gram = problem.second_moment()
     ridge = 1e-6 * jnp.trace(gram, axis1=1, axis2=2)
-    moment = _weighted_moment(problem, problem.targets)
+    moment = problem.correlation(problem.targets)
     fit = jnp.einsum("kpq,kq->kp", spd_inverse(_shift(gram, ridge)), moment, precision=HIGHEST)
     residual = jnp.abs(problem.predictions(fit) - problem.targets)
     scale = 1 / (jnp.sum(problem.weights * residual, axis=1) + jnp.finfo(problem.dtype).tiny)
@@ -101,8 +101,8 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
     pooled = problem.pooled().prepare()
     start = jnp.zeros((1, problem.dim), problem.dtype)
     if isinstance(pooled.loss, LeastSquares) and isinstance(pooled.regulariser, NoRegulariser):
-        moment = 2 * _weighted_moment(pooled, pooled.targets)[0]
-        return spd_solve(_gram(pooled, 2.0)[0], moment)
+        moment = 2 * pooled.correlation(pooled.targets)[0]
+        return spd_solve(2 * pooled.second_moment()[0], moment)
     if isinstance(pooled.loss, LeastAbsoluteDeviation) and isinstance(
         pooled.regulariser, NoRegulariser | L1
     ):
@@ -123,15 +123,6 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
     return _residual_admm(pooled, factor, start, start, iterations, tolerance)[0]
 
 
-def _gram(problem: Problem, factor: float) -> Float[Array, "clients features features"]:
-    weighted = factor * problem.weights[..., None] * problem.features
-    return jnp.einsum("knp,knq->kpq", weighted, problem.features, precision=HIGHEST)
-
-
-def _weighted_moment(problem: Problem, values: Array) -> Float[Array, "clients features"]:
-    return jnp.einsum("knp,kn->kp", problem.features, problem.weights * values, precision=HIGHEST)
-
-
 def _scaled_features(problem: Problem) -> Array:
     return jnp.sqrt(2 * problem.weights)[..., None] * problem.features
 
@@ -148,7 +139,7 @@ def strong_convexity(problem: Problem) -> Array:
 
 
 def _solve_quadratic(problem: Problem, factor: ProxFactor, centre: Array) -> Array:
-    right = 2 * _weighted_moment(problem, problem.targets) + factor.weight[:, None] * centre
+    right = 2 * problem.correlation(problem.targets) + factor.weight[:, None] * centre
     if problem.samples >= problem.dim:
         return jnp.einsum("kpq,kq->kp", factor.inverse, right, precision=HIGHEST)
     rows = _scaled_features(problem)  # Woodbury: never a D x D matrix when samples are few
@@ -213,7 +204,7 @@ def _residual_admm(problem, factor, centre, start, iterations, tolerance):
     def iterate(state):
         _, residual, residual_dual, copy, copy_dual = state
         target = problem.targets + residual - residual_dual
-        right = factor.weight[:, None] * centre + scale * _weighted_moment(problem, target)
+        right = factor.weight[:, None] * centre + scale * problem.correlation(target)
         right = right + split * (copy - copy_dual)
         w = jnp.einsum("kpq,kq->kp", factor.inverse, right, precision=HIGHEST)
         misfit = problem.predictions(w) - problem.targets

@@ -265,6 +265,31 @@ def conventional_fl(objective, step, draws, scale, local_steps=1):
     return np.array(history)
 
 
+def fedavg(objective, step, chosen, batches, weighting="samples"):
+    """McMahan et al. 2017, Algorithm 1, with drawn clients and batches injected; ``[T, D]``.
+
+    ``chosen[n - 1]`` are the participants of round ``n``, ``batches[n - 1][i]`` the index sets
+    that the ``i``-th of them goes through.
+    """
+    server = np.zeros(objective.dim)
+    history = []
+    for n in range(1, len(chosen) + 1):
+        total, weight = np.zeros(objective.dim), 0.0
+        for k, batched in zip(chosen[n - 1], batches[n - 1], strict=True):
+            X, y = objective.data[k]
+            w = server.copy()
+            for rows in batched:
+                pair = (X[rows], y[rows])
+                data = (*objective.data[:k], pair, *objective.data[k + 1 :])
+                w = w - step(n) * replace(objective, data=data).gradient(k, w)
+            share = len(y) if weighting == "samples" else 1
+            total += share * w
+            weight += share
+        server = total / weight
+        history.append(server)
+    return np.array(history)
+
+
 # Sensitivities [T, K] --------------------------------------------------------------------------
 
 

@@ -1,0 +1,228 @@
+"""fljax beside its peers: each in its own environment, on the same workloads, in one command.
+
+    python -m experiments.benchmarks.peers.run [--only pfl flower] [--seeds 3] [--out FILE.json]
+
+A virtual environment is made for every peer from ``requirements/<peer>.txt`` (kept for the next
+time), each workload runs there in a process of its own with a time limit, and a table is written
+beside the numbers. A peer that fails costs its row only.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.benchmarks.peers.measure import STUDY
+from experiments.benchmarks.peers.workloads import WORKLOADS
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One row of the comparison.
+
+    Attributes:
+      module: what measures it, in this package.
+      requirements: its environment; this interpreter's own if empty.
+      python: version of Python the environment needs.
+      arguments: further ones for the module.
+      repeats: at least so many runs of every seed, for those that take milliseconds.
+    """
+
+    module: str
+    requirements: str = ""
+    python: str = "3.11"
+    arguments: tuple[str, ...] = ()
+    repeats: int = 1
+
+
+HEADINGS = (
+    "side",
+    "one run",
+    "start-up",
+    f"{STUDY} seeds",
+    "start-up",
+    "one run / fljax",
+    f"{STUDY} seeds / fljax",
+    "final error",
+    "equal",
+)
+
+SIDES = {
+    "fljax": Side("fljax_side", repeats=3),
+    "numpy-clients": Side("numpy_side", arguments=("--form", "clients"), repeats=3),
+    "numpy-loop": Side("numpy_side", arguments=("--form", "loop"), repeats=3),
+    "decent-bench": Side("decent_bench_peer", "decent_bench", "3.13"),
+    "pfl": Side("pfl_peer", "pfl"),
+    "fluke": Side("fluke_peer", "fluke"),
+    "fedlab": Side("fedlab_peer", "fedlab"),
+    "flower": Side("flower_peer", "flower"),
+}
+
+
+def interpreter(side: Side, folder: Path, pythons: dict[str, str]) -> str:
+    """The Python of a side, in an environment that is made if it is missing or out of date.
+
+    Raises:
+      RuntimeError: no Python of the version it needs, or an installation that failed.
+    """
+    if not side.requirements:
+        return sys.executable
+    wanted = HERE / "requirements" / f"{side.requirements}.txt"
+    home = folder / side.requirements
+    python, installed = home / "bin" / "python", home / "installed.txt"
+    if installed.is_file() and installed.read_text() == wanted.read_text():
+        return str(python)
+    if not (base := pythons.get(side.python)):
+        raise RuntimeError(f"needs Python {side.python}, not found on PATH")
+    print(f"making the environment {home}", file=sys.stderr)
+    for command in (
+        [base, "-m", "venv", "--clear", str(home)],
+        [str(python), "-m", "pip", "install", "--quiet", "-r", str(wanted)],
+    ):
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"did not install: {last_line(done.stderr)}")
+    installed.write_text(wanted.read_text())
+    return str(python)
+
+
+def measured(
+    name: str, workload: str, python: str, seeds: int, repeats: int, limit: float
+) -> dict[str, Any]:
+    """The line that one side prints for one workload, or a line that says why there is none."""
+    side = SIDES[name]
+    command = [python, "-W", "ignore", "-m", f"{__package__}.{side.module}", workload]
+    command += ["--seeds", str(seeds), "--repeats", str(max(repeats, side.repeats))]
+    process = subprocess.Popen(
+        [*command, *side.arguments],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    failed = {"peer": name, "workload": workload}
+    try:
+        output, complaint = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return failed | {"note": f"stopped after {limit:.0f} s"}
+    if process.returncode:
+        return failed | {"note": f"failed: {last_line(complaint)}"}
+    return json.loads(output.splitlines()[-1]) | {"peer": name}
+
+
+def last_line(text: str) -> str:
+    """What a failed command said last, cut short."""
+    return (text.strip().splitlines() or ["without a word"])[-1][:200]
+
+
+def document(report: dict[str, Any]) -> str:
+    """The machine, and the tables of what was measured on it."""
+    load = ", ".join(f"{value:.1f}" for value in report["load"])
+    return (
+        f"# Measured\n\n```text\n{report['machine']}\nload when begun: {load}\n```\n\n"
+        f"`*`: scaled from {report['seeds']} seeds, run one after another.\n\n"
+        f"{table(report['results'])}"
+    )
+
+
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """Markdown: a table for each workload, and below it what the rows do not say."""
+    parts = []
+    for workload in WORKLOADS:
+        rows = [line for line in lines if line["workload"] == workload]
+        own = next((r for r in rows if r["peer"] == "fljax" and "seconds" in r), None)
+        judge = next((r for r in rows if r["peer"] == "numpy-loop" and "seconds" in r), None)
+        parts += [
+            f"## {workload}",
+            "",
+            f"| {' | '.join(HEADINGS)} |",
+            "|---" * len(HEADINGS) + "|",
+        ]
+        parts += [row(line, own, judge) for line in rows if "seconds" in line]
+        notes = [f"- {label(line)}: {line['note']}." for line in rows if line["note"]]
+        parts += ["", *notes, ""] if notes else [""]
+    return "\n".join(parts)
+
+
+def row(line: dict[str, Any], own: dict[str, Any] | None, judge: dict[str, Any] | None) -> str:
+    """One side's cells."""
+    cells = [label(line)]
+    for name in ("seconds", "startup_seconds", "study_seconds", "study_startup_seconds"):
+        scaled = name.startswith("study") and line["study_measured"] < STUDY and line[name]
+        cells.append(f"{brief(line[name])} s" + " *" * bool(scaled))
+    for name in ("seconds", "study_seconds"):
+        cells.append(f"{brief(line[name] / own[name])}x" if own else "")
+    cells.append(f"{line['error']:.3e}")
+    cells.append(("yes" if agrees(line["error"], judge["error"]) else "NO") if judge else "")
+    return f"| {' | '.join(cells)} |"
+
+
+def brief(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def label(line: dict[str, Any]) -> str:
+    return f"{line['peer']} {line.get('version', '')}".strip()
+
+
+def agrees(error: float, reference: float) -> bool:
+    """Within 2 % of NumPy's, or both at the floor of single precision."""
+    return abs(error - reference) <= 0.02 * reference + 1e-7
+
+
+def main() -> None:
+    from experiments.benchmarks.machine import header
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--seeds", type=int, default=3, help="seeds that each side runs")
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each, the best counts")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds a process may take")
+    parser.add_argument("--out", type=Path, default=HERE / "results.json")
+    default = Path.home() / ".cache" / "fljax" / "peers"
+    parser.add_argument("--environments", type=Path, default=default)
+    parser.add_argument("--python311", default=shutil.which("python3.11"))
+    parser.add_argument("--python313", default=shutil.which("python3.13"))
+    given = parser.parse_args()
+    pythons = {"3.11": given.python311, "3.13": given.python313}
+    report = {
+        "machine": header(),
+        "load": os.getloadavg(),
+        "seeds": given.seeds,
+        "results": [],
+    }
+    for name in given.only:
+        try:
+            python, problem = interpreter(SIDES[name], given.environments, pythons), ""
+        except RuntimeError as error:
+            python, problem = "", str(error)
+        for workload in given.workloads:
+            if problem:
+                line = {"peer": name, "workload": workload, "note": problem}
+            else:
+                line = measured(name, workload, python, given.seeds, given.repeats, given.limit)
+            print(json.dumps(line), file=sys.stderr, flush=True)
+            report["results"].append(line)
+            given.out.write_text(json.dumps(report, indent=1) + "\n")
+            given.out.with_suffix(".md").write_text(document(report))
+    print(document(report))
+
+
+if __name__ == "__main__":
+    main()

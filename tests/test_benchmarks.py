@@ -1,0 +1,89 @@
+"""The benchmarks run and count what they say; nothing here is timed."""
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.benchmarks import generators, machine, roofline, scaling
+from fljax.algorithms import REGISTRY
+
+FEW_SAMPLES = roofline.Size(clients=300, samples=6, dim=16, mean_degree=4, seeds=1)
+MANY_SAMPLES = roofline.Size(clients=40, samples=24, dim=16, mean_degree=4, seeds=1)
+
+
+@pytest.fixture(autouse=True)
+def single_precision():
+    with jax.enable_x64(False):
+        yield
+
+
+def test_every_registered_algorithm_has_its_cost_counted():
+    assert roofline.missing() == []
+    assert set(roofline.ENTRIES) == set(REGISTRY)
+    for label, entry in roofline.ENTRIES.items():
+        assert type(entry.make()).label == label
+        assert bool(entry.privacy()) == bool(type(entry.make()).notions)
+
+
+def test_a_missing_algorithm_is_named(monkeypatch, capsys):
+    monkeypatch.delitem(roofline.ENTRIES, "ADMM")
+    monkeypatch.setattr("sys.argv", ["roofline"])
+    with pytest.raises(SystemExit):
+        roofline.main()
+    assert "no instance and cost in roofline.ENTRIES for ADMM" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", [FEW_SAMPLES, MANY_SAMPLES])
+def test_counted_flops_and_bytes_are_near_those_of_the_compiler(size):
+    entry = roofline.ENTRIES["zCDP-NFL"]
+    by_hand = entry.cost(size, False)
+    moved, flops = roofline.counted_by_xla(size, entry)
+    assert 0.5 < flops / by_hand.flops < 3
+    assert 0.5 < moved / (roofline.WORD * by_hand.words) < 4
+
+
+def test_the_least_time_is_that_of_the_slower_of_memory_and_arithmetic():
+    limits = roofline.Limits(bandwidth=100.0, flops=10.0, draws=5.0)
+    assert limits.seconds(roofline.Cost(words=50, flops=5)) == 2.0
+    assert limits.seconds(roofline.Cost(words=1, flops=5, draws=10)) == 2.5
+
+
+def test_a_cost_by_hand():
+    # Two clients of one sample and one parameter in a full graph: 2 x 2 matrix, 2 models.
+    size = roofline.Size(2, 1, 1, 1, 1)
+    assert roofline.mixing(size) == (4 + 2 * 2, 2 * 2 * 2, 0)
+    assert roofline.gradient(size, False) == (2 * (1 + 3), 4 * 2, 0)
+    assert roofline.update(size, 5, 16, True) == (5 * 2 + 2, 16 * 2, 2)
+
+
+def test_pictures_are_drawn(tmp_path):
+    row = roofline.Row("one, private", 1e-3, roofline.Cost(1e5, 1e6, 1e3), 0.5, 1.5, 1.0)
+    limits = roofline.Limits(1e10, 1e11, 1e8)
+    roofline.draw({"a study": ([row], limits)}, tmp_path / "roofline.png")
+    found = dict.fromkeys(("compile", "setup", "round", "run", "peak", "error", "rounds"), 1.0)
+    studies = {
+        axis: (points, [found for _ in points])
+        for axis, points in scaling.axes(quick=True, largest=1000).items()
+    }
+    scaling.draw(studies, tmp_path / "scaling.png")
+    assert (tmp_path / "roofline.png").stat().st_size > 1000
+    assert (tmp_path / "scaling.png").stat().st_size > 1000
+
+
+def test_a_point_of_the_scaling_study_is_measured():
+    found = scaling.measure(scaling.POINT | {"clients": 20, "dim": 2, "seeds": 2})
+    assert all(np.isfinite(value) for value in found.values())
+    assert found["rounds"] == 1001
+    assert found["peak"] > 2**20
+    assert scaling.slope([{"k": 1}, {"k": 10}], [{"round": 2.0}, {"round": 20.0}], "k") == 1.0
+
+
+@pytest.mark.parametrize(("name", "same"), [("philox4x32", True), ("rbg", False)])
+def test_generators_that_change_under_vmap_are_found_out(name, same):
+    assert generators.same_when_batched(name) == same
+
+
+def test_machine_numbers_are_positive():
+    assert machine.update_bandwidth(2**16) > 0
+    assert machine.copy_bandwidth(2, 2**16) > 0
+    assert machine.matrix_rate(16) > 0

@@ -1,0 +1,210 @@
+"""The benchmark of fljax's peers: its data, its NumPy yardstick, fljax's side and its table."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments.benchmarks.peers import fljax_side, numpy_side, run
+from experiments.benchmarks.peers.measure import Stopwatch, main
+from experiments.benchmarks.peers.workloads import (
+    DGD,
+    LEAST_SQUARES,
+    WORKLOADS,
+    Classification,
+    cross_entropy,
+)
+
+SMALL = Classification(clients=6, per_round=3, samples=12, features=5, classes=3, batch=4, rounds=3)
+
+
+@pytest.mark.parametrize("workload", [LEAST_SQUARES, DGD])
+def test_regression_data_is_of_the_seed_alone(workload):
+    first, again, other = workload.data(3), workload.data(3), workload.data(4)
+    for a, b, c in zip(first, again, other, strict=True):
+        assert a.dtype == np.float32
+        np.testing.assert_array_equal(a, b)
+        assert not np.array_equal(a, c)
+    assert first[0].shape == (workload.clients, workload.samples, workload.dim)
+
+
+def test_softmax_data_is_like_pixels():
+    pixels, labels = SMALL.data.__wrapped__(SMALL)
+    again = SMALL.data.__wrapped__(SMALL)
+    np.testing.assert_array_equal(pixels, again[0])
+    np.testing.assert_array_equal(labels, again[1])
+    assert pixels.shape == (6, 12, 5)
+    assert pixels.min() == 0
+    assert pixels.max() < 1
+    assert 0.1 < (pixels > 0).mean() < 0.3
+    assert set(labels.ravel()) <= {0, 1, 2}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_graph_is_connected_with_doubly_stochastic_weights(seed):
+    edges, weights = DGD.edges(seed), DGD.weights(seed)
+    assert len({tuple(sorted(e)) for e in edges.tolist()}) == 40
+    assert (edges[:, 0] != edges[:, 1]).all()
+    np.testing.assert_array_equal(weights, weights.T)
+    np.testing.assert_allclose(weights.sum(1), 1)
+    assert (np.linalg.matrix_power(weights, DGD.clients) > 0).all()
+    degree = np.bincount(edges.ravel(), minlength=20)
+    k, other = edges[7]
+    assert weights[k, other] == 1 / (1 + max(degree[k], degree[other]))
+
+
+def test_error_is_zero_at_the_optimum_and_counts_every_client():
+    best = LEAST_SQUARES.optimum(0)
+    assert LEAST_SQUARES.error(best, 0) == 0
+    assert LEAST_SQUARES.error(0 * best, 0) == pytest.approx(100)
+    features, targets = (a.astype(np.float64) for a in LEAST_SQUARES.data(0))
+    gradient = np.einsum("kn,knd->d", features @ best - targets, features)
+    np.testing.assert_allclose(gradient, 0, atol=1e-9)
+
+
+def test_cross_entropy_of_equal_logits():
+    assert cross_entropy(np.full((4, 10), 1e3), np.arange(4)) == pytest.approx(np.log(10))
+
+
+@pytest.mark.parametrize("form", numpy_side.FORMS)
+def test_numpy_reaches_the_least_squares_optimum(form):
+    model = numpy_side.FORMS[form]["least_squares"](LEAST_SQUARES, 0, Stopwatch())
+    assert LEAST_SQUARES.error(model, 0) < 1e-8
+
+
+@pytest.mark.parametrize("form", numpy_side.FORMS)
+def test_numpy_dgd_is_the_written_recursion(form):
+    x, y = (a.astype(np.float64) for a in DGD.data(1))
+    weights, models = DGD.weights(1), np.zeros((20, 32))
+    for _ in range(DGD.rounds):
+        new = np.zeros_like(models)
+        for k in range(20):
+            for other in range(20):
+                new[k] += weights[k, other] * models[other]
+            for n in range(50):
+                new[k] -= 0.1 * 2 / 50 * (x[k, n] @ models[k] - y[k, n]) * x[k, n]
+        models = new
+    found = numpy_side.FORMS[form]["dgd"](DGD, 1, Stopwatch())
+    np.testing.assert_allclose(found, models, rtol=0, atol=1e-5)
+
+
+def test_softmax_gradient_is_that_of_the_cross_entropy():
+    rng = np.random.default_rng(0)
+    model, features = rng.standard_normal((5, 3)), rng.standard_normal((8, 5))
+    labels = rng.integers(3, size=8)
+    gradient = numpy_side.softmax_gradient(model, features, labels)
+    for i, j in np.ndindex(5, 3):
+        step = np.zeros((5, 3))
+        step[i, j] = 1e-6
+        rise = cross_entropy(features @ (model + step), labels)
+        rise -= cross_entropy(features @ (model - step), labels)
+        assert gradient[i, j] == pytest.approx(rise / 2e-6, abs=1e-8)
+
+
+def test_federated_averaging_is_one_where_nothing_is_drawn():
+    everything = Classification(
+        clients=4, per_round=4, samples=6, features=5, classes=3, batch=6, rounds=5, step=0.5
+    )
+    pixels, labels = everything.data()
+    model = np.zeros((5, 3))
+    for _ in range(5):
+        mean = [numpy_side.softmax_gradient(model, pixels[k], labels[k]) for k in range(4)]
+        model = model - 0.5 * np.mean(mean, 0)
+    sides = [form["softmax"] for form in numpy_side.FORMS.values()]
+    for side in [*sides, fljax_side.softmax]:
+        np.testing.assert_allclose(side(everything, 0, Stopwatch()), model, atol=1e-6)
+
+
+def test_a_local_epoch_meets_every_sample_once(monkeypatch):
+    met = []
+
+    def record(model, features, labels):
+        met.extend(features[:, 0])
+        assert len(labels) == 4
+        return np.zeros_like(model)
+
+    monkeypatch.setattr(numpy_side, "softmax_gradient", record)
+    features = np.arange(12.0)[:, None] * np.ones(5)
+    numpy_side.local_epoch(
+        SMALL, np.zeros((5, 3)), features, np.zeros(12, int), np.random.default_rng(0)
+    )
+    assert sorted(met) == list(range(12))
+
+
+@pytest.mark.parametrize("name", ["least_squares", "dgd"])
+def test_fljax_ends_where_numpy_does(name):
+    workload = WORKLOADS[name]
+    watch = Stopwatch()
+    model = getattr(fljax_side, name)(workload, 0, watch)
+    reference = numpy_side.FORMS["loop"][name](workload, 0, Stopwatch())
+    np.testing.assert_allclose(model, np.broadcast_to(reference, model.shape), atol=2e-5)
+    assert run.agrees(workload.error(model, 0), workload.error(reference, 0))
+    assert watch.seconds > 0
+
+
+def test_a_side_prints_one_line(capsys):
+    def exact(workload, seed, watch):
+        with watch.startup(), watch.run():
+            pass
+        return workload.optimum(seed)
+
+    main("numpy", {"least_squares": exact}, {"dgd": "cannot"}, "exact", ["least_squares"])
+    line = json.loads(capsys.readouterr().out)
+    assert line["peer"] == "exact"
+    assert line["error"] == 0
+    assert line["study_measured"] == 1
+    assert line["study_seconds"] == pytest.approx(100 * line["seconds"])
+    main("numpy", {"least_squares": exact}, {"dgd": "cannot"}, "exact", ["dgd"])
+    line = json.loads(capsys.readouterr().out)
+    assert line["note"] == "cannot"
+    assert "seconds" not in line
+
+
+def sample(peer, seconds, error, measured=2, **more):
+    times = {"seconds": seconds, "startup_seconds": 0.0, "study_seconds": 100 * seconds}
+    times |= {"study_startup_seconds": 0.0, "study_measured": measured}
+    return {"peer": peer, "workload": "dgd", "note": "", "error": error} | times | more
+
+
+def test_table_of_a_sample():
+    text = run.table(
+        [
+            sample("fljax", 0.5, 0.1, measured=100),
+            sample("numpy-loop", 1.0, 0.1001, version="2.4"),
+            sample("wrong", 2.0, 0.2),
+            {"peer": "pfl", "workload": "dgd", "note": "a server only"},
+        ]
+    )
+    report = {"machine": "a machine", "load": (1.0, 2.0, 3.0), "seeds": 2, "results": []}
+    assert "a machine\nload when begun: 1.0, 2.0, 3.0" in run.document(report)
+    lines = text[text.index("## dgd") :].splitlines()
+    assert lines[4] == "| fljax | 0.5 s | 0 s | 50 s | 0 s | 1x | 1x | 1.000e-01 | yes |"
+    assert lines[5].startswith("| numpy-loop 2.4 | 1 s | 0 s | 100 s * | 0 s | 2x | 2x |")
+    assert lines[6].endswith("| NO |")
+    assert "- pfl: a server only." in lines
+
+
+def test_a_side_that_fails_or_hangs_costs_its_row_only(monkeypatch):
+    monkeypatch.setitem(run.SIDES, "missing", run.Side("no_such_module"))
+    line = run.measured("missing", "dgd", run.sys.executable, 1, 1, limit=60)
+    assert line["note"].startswith("failed: ")
+    line = run.measured("numpy-loop", "softmax", run.sys.executable, 100, 1, limit=0.1)
+    assert line["note"] == "stopped after 0 s"
+
+
+def test_a_python_that_is_missing_is_named(tmp_path):
+    side = run.SIDES["decent-bench"]
+    with pytest.raises(RuntimeError, match=r"needs Python 3\.13"):
+        run.interpreter(side, tmp_path, {"3.13": ""})
+
+
+def test_every_peer_has_its_module_and_requirements():
+    for side in run.SIDES.values():
+        assert (run.HERE / f"{side.module}.py").is_file()
+        if side.requirements:
+            pins = (run.HERE / "requirements" / f"{side.requirements}.txt").read_text()
+            assert all("==" in line for line in pins.splitlines() if not line.startswith("#"))
+
+
+def test_softmax_seeds_share_the_data():
+    assert SMALL.error(np.zeros((5, 3)), 0) == SMALL.error(np.zeros((5, 3)), 7)
