@@ -37,6 +37,9 @@ CACHE_BYTES = 2**20
 #: Share of the memory at hand that the blocks in flight may take.
 MEMORY_SHARE = 0.8
 
+#: A call of a program on a CPU touches about so much (a second or so) if it has several blocks.
+CALL_BYTES = 2**33
+
 #: Points of one structure beyond this go through in several blocks on a CPU: by then what they
 #: share (data, graph, optimum) is a small part of the work.
 POINTS_AT_ONCE = 64
@@ -57,7 +60,7 @@ class Output(NamedTuple):
 class Compiled(NamedTuple):
     """One compiled form of a program."""
 
-    call: Any  # (keys, points, carry, done) -> Output, on the device
+    call: Any  # (seeds, root, points, carry, done) -> Output, on the device
     alone: bool  # must not run beside another
     memory: int  # bytes it takes while it runs
     shape: Output  # what it returns, as shapes
@@ -119,54 +122,67 @@ class Program:
 
     def compile(
         self,
-        keys: Array,
+        seeds: np.ndarray,
+        root: np.ndarray,
         points: dict[str, Any],
-        count: int,
         carry: Any,
+        size: tuple[int, int],
         records: int,
         device: jax.Device | None = None,
     ) -> tuple[Compiled, float]:
         """The compiled form for arguments of these shapes, and the seconds it took just now.
 
         Args:
-          keys: ``[S]`` run keys.
+          seeds: ``[S]``, unsigned.
+          root: data of the key that the runs' keys are folded from.
           points: stacked grid points ``[C, ...]``; without numbers in them it has no leaves.
-          count: ``C``.
           carry: a state ``[S, C, ...]`` to go on from, or ``None``.
+          size: ``C``, and how many blocks of seeds go through one after the other.
           records: how many to make.
           device: that it is for; by default the first.
         """
         device = device or jax.local_devices()[0]
-        form = (signature(points), keys.shape, signature(carry), count, records, device.id)
+        form = (signature(points), seeds.shape, signature(carry), size, records, device.id)
         with self.locks.setdefault(form, threading.Lock()):
             began = time.perf_counter()
             if form in self.forms:
                 return self.forms[form], 0.0
-
-            given = (keys, points, carry, np.int32(0))
+            given = (seeds, root, points, carry, np.int32(0))
             if self.shard_over == "clients":
                 with without_shardy():
-                    self.forms[form] = _compile(self._block(count, records), given, everywhere())
+                    self.forms[form] = _compile(self._call(*size, records), given, everywhere())
             else:
-                self.forms[form] = _compile(self._block(count, records), given, device)
+                self.forms[form] = _compile(self._call(*size, records), given, device)
             return self.forms[form], time.perf_counter() - began
 
-    def _block(self, count: int, records: int) -> Callable[..., Output]:
-        """Seeds times points of :meth:`one`."""
+    def _call(self, count: int, turns: int, records: int) -> Callable[..., Output]:
+        """Seeds times points of :meth:`one`, in so many turns."""
 
         def block(keys: Array, points: dict[str, Any], carry: Any, done: Array) -> Output:
             def one(key: Array, point: dict[str, Any], carry: Any) -> Output:
                 return self.one(key, point, carry, done, records)
 
             over_points = jax.vmap(one, (None, 0, 0), axis_size=count)
-            output = jax.vmap(over_points, (0, None, 0))(keys, points, carry)
+            return jax.vmap(over_points, (0, None, 0))(keys, points, carry)
+
+        def call(
+            seeds: Array, root: Array, points: dict[str, Any], carry: Any, done: Array
+        ) -> Output:
+            key = jax.random.wrap_key_data(root, impl=PRNG)
+            keys = jax.vmap(lambda seed: jax.random.fold_in(key, seed))(seeds)
+            if turns == 1:
+                output = block(keys, points, carry, done)
+            else:
+                cut = jax.tree.map(lambda x: x.reshape(turns, -1, *x.shape[1:]), (keys, carry))
+                output = jax.lax.map(lambda part: block(part[0], points, part[1], done), cut)
+                output = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), output)
             if self.shard_over == "clients":
                 known = output._replace(carry=None)
                 known = jax.lax.with_sharding_constraint(known, everywhere())
                 output = known._replace(carry=output.carry)
             return output
 
-        return block
+        return call
 
 
 @functools.lru_cache(maxsize=64)
@@ -200,8 +216,8 @@ def _compile(
         return _put(jax.tree.leaves(given), device)
 
     # The state that a run goes on from is not needed again.
-    before = 1 + len(jax.tree.leaves(given[:2]))
-    donated = tuple(range(before, before + len(jax.tree.leaves(given[2]))))
+    before = 1 + len(jax.tree.leaves(given[:3]))
+    donated = tuple(range(before, before + len(jax.tree.leaves(given[3]))))
     lowered = jax.jit(flat, donate_argnums=donated).lower(large, *leaves(*given))
     # Concurrent programs with LAPACK calls can block each other for ever: see fljax._linalg.
     alone = "lapack" in lowered.as_text()
@@ -213,9 +229,8 @@ def _compile(
         taken += memory.argument_size_in_bytes
     structure = jax.tree.structure(shape)
 
-    def call(keys: Array, points: dict[str, Any], carry: Any, done: int) -> Output:
-        flat = executable(large, *leaves(keys, points, carry, np.int32(done)))
-        return jax.tree.unflatten(structure, flat)
+    def call(*given: Any) -> Output:
+        return jax.tree.unflatten(structure, executable(large, *leaves(*given)))
 
     return Compiled(call, alone, taken, shape)
 
@@ -297,8 +312,6 @@ def _put(leaves: list[Any], where: jax.Device | NamedSharding) -> list[Array]:
     def share(leaf: Any) -> Array:
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
             return leaf  # a state that is there already
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(share(jax.random.key_data(leaf)), impl=PRNG)
         return jax.make_array_from_process_local_data(where, np.asarray(leaf))
 
     return [share(leaf) for leaf in leaves]
@@ -346,6 +359,23 @@ def spread(seeds: int, block: int, workers: int) -> int:
     """The block, at most as large, that gives every worker the same share."""
     turns = -(-seeds // (min(block, seeds) * workers))
     return max(1, -(-seeds // (turns * workers)))
+
+
+def turns_per_call(
+    shown: Simulation, points: int, block: int, seeds: int, workers: int, rounds: int
+) -> int:
+    """How many blocks of seeds one call of a program takes one after the other.
+
+    On a CPU a small block is done in less time than a call costs. Every worker still gets four
+    calls or more, so that none waits long for another at the end, and no call is long.
+    """
+    if not on_cpu():
+        return 1
+    shared, each = footprint(shown)
+    short = CALL_BYTES // (block * rounds * (shared + points * each))
+    most = max(1, min(short, -(-seeds // (block * workers * 4))))
+    padded = {turns: -(-seeds // (block * turns)) * block * turns for turns in range(1, most + 1)}
+    return min(padded, key=lambda turns: (padded[turns], -turns))
 
 
 def on_cpu() -> bool:

@@ -11,6 +11,7 @@ devices, processes and machines, and every finished block is kept.
 """
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import logging
@@ -103,10 +104,10 @@ class Study:
     def metrics(self) -> dict[str, dict[str, Any]]:
         return results.describe(m for group in self.groups for m in group.shown.metrics)
 
-    def keys(self, seeds: Sequence[int]) -> jax.Array:
-        """One key a run: run ``s`` depends on ``root`` and ``s`` alone."""
-        root = jax.random.key(self.root, impl=PRNG)
-        return jax.vmap(lambda s: jax.random.fold_in(root, s))(jnp.asarray(seeds, jnp.uint32))
+    @functools.cached_property
+    def root_key(self) -> np.ndarray:
+        """Data of the key that is folded with a run's seed: it depends on nothing else."""
+        return np.asarray(jax.random.key_data(jax.random.key(self.root, impl=PRNG)))
 
     def segments(self, group: Group, runs: int, done: int) -> list[int]:
         """Records of each stretch of a block's remaining rounds."""
@@ -248,9 +249,15 @@ class Cut(NamedTuple):
 
     points: int  # grid points per block
     seeds: int  # seeds per block
+    turns: int  # blocks per call
     workers: int  # blocks in flight
     compiled: Compiled  # their first stretch
     seconds: float  # that compiling it took
+
+    @property
+    def at_once(self) -> int:
+        """Seeds per call."""
+        return self.seeds * self.turns
 
 
 @dataclass(frozen=True)
@@ -386,7 +393,7 @@ def plan(
             engine.remember_block(study.identities[number], _measure(study, group))
         cut = _cut(study, number, len(group.positions), len(study.seeds))
         count, of_all = len(group.positions), len(study.seeds)
-        runs = cut.points * cut.seeds
+        runs = cut.points * cut.at_once
         segments = study.segments(group, runs, 0)
         shape = cut.compiled.shape
         total = count * of_all
@@ -430,12 +437,13 @@ def _measure(study: Study, group: Group) -> int:
     }
     rates = {}
     for size in sorted(tried):
-        cut = _fit(study, group, points, size)
-        picked, keys = group.pick(np.arange(cut.points)), study.keys(range(cut.seeds))
+        cut = _fit(study, group, points, size, 1)
+        picked, seeds = group.pick(np.arange(cut.points)), np.arange(cut.seeds, dtype=np.uint32)
 
-        def turn(cut=cut, keys=keys, picked=picked) -> float:
+        def turn(cut=cut, seeds=seeds, picked=picked) -> float:
             def block(_: int) -> None:
-                jax.block_until_ready(cut.compiled.call(keys, picked, None, 0))
+                given = seeds, study.root_key, picked, None, np.int32(0)
+                jax.block_until_ready(cut.compiled.call(*given))
 
             with ThreadPoolExecutor(cut.workers) as pool:
                 began = time.perf_counter()
@@ -455,23 +463,32 @@ def _cut(study: Study, number: int, points: int, seeds: int) -> Cut:
     if size is None:
         size = engine.seeds_per_block(group.shown, most)
     even = -(-points // -(-points // most))
-    return _fit(study, group, even, engine.spread(seeds, size, study.workers))
+    block = engine.spread(seeds, size, study.workers)
+    turns = engine.turns_per_call(group.shown, even, block, seeds, study.workers, study.rounds)
+    return _fit(study, group, even, block, turns)
 
 
-def _fit(study: Study, group: Group, points: int, seeds: int) -> Cut:
+def _fit(study: Study, group: Group, points: int, seeds: int, turns: int) -> Cut:
     free, spent = engine.memory_at_hand(), 0.0
     while True:
-        records = study.segments(group, points * seeds, 0)[0]
+        records = study.segments(group, points * seeds * turns, 0)[0]
         with engine.hint_at_static(study.axes):
             compiled, seconds = study.program.compile(
-                study.keys(range(seeds)), group.pick(np.arange(points)), points, None, records
+                np.arange(seeds * turns, dtype=np.uint32),
+                study.root_key,
+                group.pick(np.arange(points)),
+                None,
+                (points, turns),
+                records,
             )
         spent += seconds
         if compiled.memory <= free:
             together = free // max(1, compiled.memory) * jax.local_device_count()
             workers = max(1, min(study.workers, together))
-            return Cut(points, seeds, workers, compiled, spent)
-        if seeds > 1:
+            return Cut(points, seeds, turns, workers, compiled, spent)
+        if turns > 1:
+            turns = turns // 2
+        elif seeds > 1:
             seeds = seeds // 2
         elif points > 1:
             points = -(-points // 2)
@@ -716,11 +733,12 @@ class _Run:
         self, number: int, points: np.ndarray, seeds: list[int], done: int
     ) -> Iterator[Work]:
         cut = _cut(self.study, number, len(points), len(seeds))
+        self.blocks_used.add(cut.seeds)
         self._count(cut.seconds)
         slots = threading.Semaphore(cut.workers)
         for i in range(0, len(points), cut.points):
-            for j in range(0, len(seeds), cut.seeds):
-                some = points[i : i + cut.points], seeds[j : j + cut.seeds]
+            for j in range(0, len(seeds), cut.at_once):
+                some = points[i : i + cut.points], seeds[j : j + cut.at_once]
                 yield Work(number, cut, *some, done, slots)
 
     # Computing -----------------------------------------------------------------------------------
@@ -781,23 +799,30 @@ class _Run:
         labels = [names[i] for i in work.points]
         # The last block of its kind may be smaller: it repeats its last point and seed.
         points = group.pick(work.points[np.minimum(np.arange(cut.points), len(work.points) - 1)])
-        seeds = (work.seeds + work.seeds[-1:] * cut.seeds)[: cut.seeds]
-        keys = study.keys(seeds)
+        seeds = (work.seeds + work.seeds[-1:] * cut.at_once)[: cut.at_once]
+        numbers = np.asarray(seeds, np.uint32)
         carry, done = None, work.done
         if done:
             carry = self._saved(work, labels, seeds)
             done = 0 if carry is None else done
-        segments = study.segments(group, cut.points * cut.seeds, done)
+        segments = study.segments(group, cut.points * cut.at_once, done)
         for number, records in enumerate(segments):
             if self.cancelled.is_set():
                 return
             compiled, seconds = study.program.compile(
-                keys, points, cut.points, carry, records, device
+                numbers,
+                study.root_key,
+                points,
+                carry,
+                (cut.points, cut.turns),
+                records,
+                device,
             )
             self._count(seconds)
             began = time.perf_counter()
             with self.exclusive if compiled.alone else contextlib.nullcontext():
-                output = compiled.call(keys, points, carry, done * study.record_every)
+                already = np.int32(done * study.record_every)
+                output = compiled.call(numbers, study.root_key, points, carry, already)
                 recorded, known = jax.tree.map(np.asarray, (output.records, output.outcome))
             carry = output.carry
 
@@ -851,7 +876,6 @@ class _Run:
 
     def _collect(self, block: Block) -> None:
         self.collection.add(block)
-        self.blocks_used.add(len(block.seeds))
         if self.store is not None:
             self.store.add(block)
         elif self.distributed:

@@ -218,6 +218,7 @@ def test_compiled_runs_hold_no_lapack_calls(label):
         "ADMM": fl.algorithms.NetworkedADMM(1.0),
         "P-ADMM": fl.algorithms.PADMM(1.0),
         "FL": fl.algorithms.ConventionalFL(0.1),
+        "FedAvg": fl.algorithms.FedAvg(0.1, 2, batch=4),
     }[label]
     problems = {
         "ridge": fl.problems.ridge,
@@ -572,8 +573,7 @@ def test_a_scenario_may_close_over_a_key():
 
 
 def test_what_a_scenario_reads_may_change_between_studies(tmp_path):
-    """As in a notebook, where a cell above is run again: not the old program, not under its name.
-    """
+    """As in a notebook, where a cell above is run again."""
     settings = {"step": 0.02}
 
     def scenario(key):

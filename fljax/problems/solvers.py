@@ -23,6 +23,7 @@ class ProxFactor(NamedTuple):
 
     weight: Array  # [K]  c_k
     inverse: Array | None  # [K, D, D], or [K, N, N] in the sample space when N < D
+    moment: Array | None  # [K, D]  2 sum_j weight_j x_j y_j, for the closed form
     scale: Array | None  # [K]  Lipschitz constant (smooth loss) or residual penalty (nonsmooth)
 
 
@@ -36,14 +37,15 @@ def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
     if is_quadratic(problem):
         shift = weight + strong_convexity(problem)
         if problem.samples < problem.dim:
-            rows = _scaled_features(problem)
+            rows = jnp.sqrt(2 * problem.weights)[..., None] * problem.features
             system = jnp.einsum("knp,kmp->knm", rows, rows, precision=HIGHEST)
         else:
             system = 2 * problem.second_moment()
-        return ProxFactor(weight, spd_inverse(_shift(system, shift)), None)
+        moment = 2 * problem.correlation(problem.targets)
+        return ProxFactor(weight, spd_inverse(_shift(system, shift)), moment, None)
     if problem.loss.curvature is not None:
         lipschitz = problem.loss.curvature * spd_norm_bound(problem.second_moment()) + weight
-        return ProxFactor(weight, None, lipschitz)
+        return ProxFactor(weight, None, None, lipschitz)
     # The residual threshold 1/scale is set to the residuals' own size, which makes the splitting
     # indifferent to the units of the targets.
     gram = problem.second_moment()
@@ -53,7 +55,7 @@ def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
     residual = jnp.abs(problem.predictions(fit) - problem.targets)
     scale = 1 / (jnp.sum(problem.weights * residual, axis=1) + jnp.finfo(problem.dtype).tiny)
     system = _shift(scale[:, None, None] * gram, weight + _split_penalty(problem, scale))
-    return ProxFactor(weight, spd_inverse(system), scale)
+    return ProxFactor(weight, spd_inverse(system), None, scale)
 
 
 def prox(
@@ -123,10 +125,6 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
     return _residual_admm(pooled, factor, start, start, iterations, tolerance)[0]
 
 
-def _scaled_features(problem: Problem) -> Array:
-    return jnp.sqrt(2 * problem.weights)[..., None] * problem.features
-
-
 def _shift(matrices: Array, shift: Array) -> Array:
     return matrices + shift[:, None, None] * jnp.eye(matrices.shape[-1], dtype=matrices.dtype)[None]
 
@@ -139,13 +137,14 @@ def strong_convexity(problem: Problem) -> Array:
 
 
 def _solve_quadratic(problem: Problem, factor: ProxFactor, centre: Array) -> Array:
-    right = 2 * problem.correlation(problem.targets) + factor.weight[:, None] * centre
+    right = factor.moment + factor.weight[:, None] * centre
     if problem.samples >= problem.dim:
         return jnp.einsum("kpq,kq->kp", factor.inverse, right, precision=HIGHEST)
-    rows = _scaled_features(problem)  # Woodbury: never a D x D matrix when samples are few
-    inner = jnp.einsum("knp,kp->kn", rows, right, precision=HIGHEST)
-    inner = jnp.einsum("knm,km->kn", factor.inverse, inner, precision=HIGHEST)
-    back = jnp.einsum("knp,kn->kp", rows, inner, precision=HIGHEST)
+    # Woodbury: never a D x D matrix when samples are few.
+    root = jnp.sqrt(2 * problem.weights)
+    inner = root * problem.predictions(right)
+    inner = root * jnp.einsum("knm,km->kn", factor.inverse, inner, precision=HIGHEST)
+    back = jnp.einsum("knp,kn->kp", problem.features, inner, precision=HIGHEST)
     return (right - back) / (factor.weight + strong_convexity(problem))[:, None]
 
 
