@@ -45,9 +45,10 @@ class Collection:
 
     def add(self, block: Block) -> None:
         """Put a block where it belongs; what the study did not ask for, or has, is left out."""
-        if block.first >= self.records:
-            return
-        last = min(block.last, self.records)
+        beyond = block.last > self.records
+        if block.first >= self.records or (beyond and "model" in block.outcome):
+            return  # the models of a later round are not those asked for
+        last, stopped = min(block.last, self.records), block.stopped and not beyond
         for i, point in enumerate(block.points):
             row = self._row.get(point)
             if row is None:
@@ -66,13 +67,13 @@ class Collection:
                 values = values[take, i, : last - block.first]
                 whole = self._of(name, (self.records, *values.shape[2:]), values.dtype)
                 whole[row, to, block.first : last] = values
-                if block.stopped and name not in results.COUNTS:  # a stopped run keeps its model
+                if stopped and name not in results.COUNTS:  # a stopped run keeps its model
                     whole[row, to, last:] = values[:, -1:]
             for name, values in block.outcome.items():
                 values = values[take, i]
                 self._of(name, values.shape[1:], values.dtype)[row, to] = values
             self.reached[row, to] = last
-            if block.stopped:
+            if stopped:
                 self.stopped[row, to] = last
 
     def _of(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -99,6 +100,8 @@ class Collection:
         held = {name: v.reshape(*shape, *v.shape[2:]) for name, v in self._values.items()}
         model = held.pop("model", None)
         rounds = self.records * record_every
+        if "diverged" in held:  # a stored run may have gone on, and diverged only then
+            held["diverged"] = np.where(held["diverged"] > rounds, 0, held["diverged"])
         coords = {**axes, "seed": self.seeds}
         dataset = results.assemble(held, dims, coords, rounds, record_every, metrics)
         if model is not None:

@@ -101,15 +101,18 @@ class Program:
             known["model"] = runs.final_model(prepared, carry)
         return Output(recorded, known, carry)
 
-    def identity(self, group: Group) -> str:
+    def identity(self, group: Group, fresh: bool) -> str:
         """A digest of what one run computes, whatever the grid's numbers, blocks and seeds.
+
+        Unless ``fresh``, a scenario that was seen before is taken to be what it was, as `jax.jit`
+        takes a function; a store must know better.
 
         A private run's noise is spread over its rounds, which are then part of what it is.
         """
         point = jax.tree.map(lambda leaf: leaf[0], group.points)
-        known = self.identities.get(form := signature(point))
-        if known is not None:
-            return known
+        form = signature(point)
+        if not fresh and form in self.identities:
+            return self.identities[form]
         private = group.shown.privacy is not None
         rounds = self.rounds if private else self.record_every
         short = Program(self.scenario, rounds, self.record_every, self.keep_models)
@@ -118,7 +121,8 @@ class Program:
         )
         digest = hashlib.sha256()
         _digest(closed, digest.update)
-        return self.identities.setdefault(form, digest.hexdigest()[:16])
+        self.identities[form] = digest.hexdigest()[:16]
+        return self.identities[form]
 
     def compile(
         self,
@@ -142,7 +146,9 @@ class Program:
           device: that it is for; by default the first.
         """
         device = device or jax.local_devices()[0]
-        form = (signature(points), seeds.shape, signature(carry), size, records, device.id)
+        identity = self.identities[signature(jax.tree.map(lambda leaf: leaf[0], points))]
+        shapes = signature((seeds, points, carry))
+        form = (identity, shapes, size, records, device.id)
         with self.locks.setdefault(form, threading.Lock()):
             began = time.perf_counter()
             if form in self.forms:
@@ -242,13 +248,13 @@ def _digest(value: Any, update: Callable[[bytes], None]) -> None:
     if isinstance(value, core.ClosedJaxpr):
         _digest(value.jaxpr, update)
         for constant in value.consts:
-            update(np.ascontiguousarray(constant).tobytes())
+            update(_content(constant))
     elif isinstance(value, core.Jaxpr):
         names: dict[Any, int] = {}
 
         def name(atom: Any) -> str:
             if isinstance(atom, core.Literal):
-                return f"{atom.val!r}:{atom.aval.str_short()}"
+                return f"{_content(atom.val).hex()}:{atom.aval.str_short()}"
             return f"v{names.setdefault(atom, len(names))}:{atom.aval.str_short()}"
 
         update(" ".join(map(name, [*value.constvars, *value.invars])).encode())
@@ -262,10 +268,19 @@ def _digest(value: Any, update: Callable[[bytes], None]) -> None:
     elif isinstance(value, tuple | list):
         for item in value:
             _digest(item, update)
+    elif isinstance(value, np.ndarray | np.generic | jax.Array):
+        update(_content(value))
     elif callable(value):
         update(getattr(value, "__qualname__", type(value).__qualname__).encode())
     else:
         update(re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode())
+
+
+def _content(array: Any) -> bytes:
+    """Every bit: a printed array shows eight digits of a few entries."""
+    if jnp.issubdtype(jnp.result_type(array), jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    return np.ascontiguousarray(array).tobytes()
 
 
 @contextlib.contextmanager

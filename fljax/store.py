@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import platform
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -81,8 +82,9 @@ class Store:
         if not create and not (self.folder / MANIFEST).is_file():
             raise StoreError(f"{self.folder} is no store of fljax: it has no {MANIFEST}.")
         self._waiting: list[Block] = []
-        #: Where the latest state of a point and seed lies: file, block in it, row and column.
-        self._states: dict[tuple[str, int], tuple[str, int, int, int]] = {}
+        #: Where the states of a point and seed lie, by the records there are at that point of the
+        #: run: file, block in it, row and column.
+        self._states: dict[tuple[str, int], dict[int, tuple[str, int, int, int]]] = {}
         with _writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / MANIFEST).exists() and any(self._files("*")):
@@ -120,10 +122,16 @@ class Store:
             raise StoreError(
                 f"{path} cannot be read ({error}); restore it or start anew."
             ) from None
+        if not isinstance(found, dict):
+            raise StoreError(f"{path} cannot be read (no manifest); restore it or start anew.")
         if found.get("format") != FORMAT:
             raise StoreError(
                 f"{path} has format {found.get('format')!r}, this version reads {FORMAT}; open it "
                 "with the version of fljax that wrote it."
+            )
+        if absent := {"identity", "points", "axes", "seeds", "rounds", "metrics"} - set(found):
+            raise StoreError(
+                f"{path} cannot be read (no {', '.join(sorted(absent))}); restore it or start anew."
             )
         return found
 
@@ -167,31 +175,38 @@ class Store:
         Raises:
           StoreError: the disk is full or the folder not writable; what was stored is whole.
         """
-        blocks, self._waiting = self._waiting, []
+        blocks = list(self._waiting)
         if blocks:
-            stateful = [block for block in blocks if block.state is not None]
-            superseded = set()
-            for block in blocks:
-                superseded |= self._forget(block.points, block.seeds)
+            # Of stretches that are written together only the last one's state is of use.
+            latest = {(*block.points, *block.seeds): block for block in blocks}
+            stateful = [block for block in latest.values() if block.state is not None]
             if stateful:
                 name = self._save("state", _pack_states(stateful))
                 for i, block in enumerate(stateful):
-                    self._place(name, i, block.points, block.seeds)
+                    self._place(name, i, block.points, block.seeds, block.last)
             self._save("runs", pack(blocks))
-            # Only now is the later stretch safe, and the state before it of no more use.
-            for old in superseded - {place[0] for place in self._states.values()}:
+            del self._waiting[: len(blocks)]  # not before: a flush may be interrupted
+            # Only now is the later stretch safe, and the states before it of no more use.
+            superseded = set()
+            for block in blocks:
+                superseded |= self._forget(block.points, block.seeds, block.last)
+            held = {place[0] for places in self._states.values() for place in places.values()}
+            for old in superseded - held:
                 (self.folder / old).unlink(missing_ok=True)
 
-    def _place(self, file: str, block: int, points: list[str], seeds: list[int]) -> None:
-        """Note where the latest states of some runs lie."""
+    def _place(self, file: str, block: int, points: list[str], seeds: list[int], last: int) -> None:
+        """Note where the states of some runs lie."""
         for row, seed in enumerate(seeds):
             for column, point in enumerate(points):
-                self._states[point, seed] = (file, block, row, column)
+                self._states.setdefault((point, seed), {})[last] = (file, block, row, column)
 
-    def _forget(self, points: list[str], seeds: list[int]) -> set[str]:
-        """Forget the states of some runs; returns the files that held them."""
-        pairs = itertools.product(points, seeds)
-        return {place[0] for pair in pairs if (place := self._states.pop(pair, None)) is not None}
+    def _forget(self, points: list[str], seeds: list[int], last: int) -> set[str]:
+        """Forget the states of some runs before ``last``; returns the files that held them."""
+        gone = set()
+        for pair in itertools.product(points, seeds):
+            places = self._states.get(pair, {})
+            gone |= {places.pop(before)[0] for before in list(places) if before < last}
+        return gone
 
     def _save(self, kind: str, content: bytes) -> str:
         name = f"{kind}-{_digest(content)}.npz"
@@ -200,7 +215,7 @@ class Store:
 
     def _write(self, name: str, content: bytes) -> None:
         path = self.folder / name
-        temporary = self.folder / f".{name}.{_host()}.{os.getpid()}.tmp"
+        temporary = self.folder / f".{name}.{_host()}.{os.getpid()}.{threading.get_ident()}.tmp"
         try:
             with _writing(self.folder):
                 with open(temporary, "wb") as file:
@@ -218,7 +233,7 @@ class Store:
     def blocks(self) -> list[Block]:
         """All finished blocks, by the records before them; damaged files are set aside."""
         for leftover in self.folder.glob(f".*.{_host()}.*.tmp"):
-            if not _alive(int(leftover.name.split(".")[-2])):
+            if not _alive(int(leftover.name.split(".")[-3])):
                 leftover.unlink(missing_ok=True)
         states = [(path.name, self._read(path)) for path in self._files("state-*.npz")]
         found = [
@@ -228,16 +243,20 @@ class Store:
             for i, about in enumerate(_about_blocks(content))
         ]
         for _, name, i, about in sorted(found, key=lambda entry: entry[:3]):
-            self._place(name, i, about["points"], about["seeds"])
+            self._place(name, i, about["points"], about["seeds"], about["last"])
         blocks = []
         for path in self._files("runs-*.npz"):
             if (content := self._read(path)) is not None:
                 blocks += unpack(content)
         return sorted(blocks, key=lambda block: block.first)
 
-    def state(self, points: Sequence[str], seeds: Sequence[int]) -> list[np.ndarray] | None:
-        """The states of some runs, ``[S, C, ...]`` each, or ``None`` if one is not at hand."""
-        places = [[self._states.get((point, seed)) for point in points] for seed in seeds]
+    def state(
+        self, points: Sequence[str], seeds: Sequence[int], last: int
+    ) -> list[np.ndarray] | None:
+        """The states of some runs after ``last`` records, ``[S, C, ...]`` each, or ``None`` if one
+        is not at hand.
+        """
+        places = [[self._states.get((p, s), {}).get(last) for p in points] for s in seeds]
         names = {place[0] for row in places for place in row if place is not None}
         if any(place is None for row in places for place in row):
             return None
@@ -371,10 +390,10 @@ def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
 
     Args:
       into: a new folder, or a store of the same study.
-      stores: that are joined; they stay as they are.
+      stores: that are joined; they stay as they are, but for damaged files, which are set aside.
 
     Raises:
-      StoreError: one of them is no store, or in use; ``into`` cannot be written.
+      StoreError: one of them is no store; ``into`` is in use or cannot be written.
       ValueError: stores of different studies, with the difference named.
     """
     if not stores:

@@ -166,6 +166,7 @@ def _study(
     shard_over: str,
     segment: int | None,
     until: Mapping[str, float] | None,
+    fresh: bool,
 ) -> Study:
     check_rounds(rounds, record_every)
     seed_list = _seeds(seeds)
@@ -191,13 +192,13 @@ def _study(
                     f"{clients} clients cannot be shared out evenly over {devices} devices; take "
                     "a multiple, or shard_over='seeds'."
                 )
-    known = {m.name for group in groups for m in group.shown.metrics}  # pyright: ignore
+    known = set.intersection(*({m.name for m in group.shown.metrics} for group in groups))  # pyright: ignore
     for name, level in (until or {}).items():
         _check.choice("metric in until", name, sorted(known))
         _check.nonnegative(f"until[{name!r}]", level)
     program = engine.program(scenario, rounds, record_every, keep_models, shard_over, float_dtype())
     with engine.hint_at_static(axes):
-        identities = [program.identity(group) for group in groups]
+        identities = [program.identity(group, fresh) for group in groups]
     return Study(
         scenario,
         axes,
@@ -385,6 +386,7 @@ def plan(
         shard_over,
         segment,
         until,
+        False,
     )
     began = time.perf_counter()
     parts = []
@@ -463,7 +465,8 @@ def _cut(study: Study, number: int, points: int, seeds: int) -> Cut:
     if size is None:
         size = engine.seeds_per_block(group.shown, most)
     even = -(-points // -(-points // most))
-    block = engine.spread(seeds, size, study.workers)
+    # As for all seeds of the study, so that a part of it computes to the same last digit.
+    block = engine.spread(len(study.seeds), size, study.workers)
     turns = engine.turns_per_call(group.shown, even, block, seeds, study.workers, study.rounds)
     return _fit(study, group, even, block, turns)
 
@@ -598,7 +601,7 @@ def sweep(
     """
     study = _study(
         scenario, rounds, seeds, grid, record_every, root, block, workers, keep_models,
-        shard_over, segment, until,
+        shard_over, segment, until, store is not None,
     )  # fmt: skip
     part, parts = (0, 1) if shard is None else parse_shard(shard)
     processes = jax.process_count()
@@ -847,7 +850,7 @@ class _Run:
         """The states of a block's runs, or ``None``: then they start again."""
         assert self.store is not None  # where else would unfinished runs come from
         padded = labels + [labels[-1]] * (work.cut.points - len(labels))
-        leaves = self.store.state(padded, seeds)
+        leaves = self.store.state(padded, seeds, work.done)
         if leaves is None:
             log.warning(
                 "%d runs have no state in the store at round %d and start again from round 1",

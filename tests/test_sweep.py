@@ -517,7 +517,7 @@ def test_large_arrays_are_passed_to_the_program(monkeypatch, kind):
 
 def identity(scenario, **grid):
     (group,) = groups_of(scenario, axes_of(grid), T)
-    return Program(scenario, T, 1, False).identity(group)
+    return Program(scenario, T, 1, False).identity(group, fresh=True)
 
 
 def test_an_identity_is_the_same_in_every_process_whatever_came_before():

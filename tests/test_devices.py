@@ -1,0 +1,142 @@
+"""Several devices and several processes: the same numbers, whoever computed them."""
+
+import os
+import signal
+import socket
+
+import pytest
+
+import fljax as fl
+from fljax.results import checksum
+from tests.test_store import STUDY, child, compiled_once, steps  # noqa: F401
+
+START = """
+import sys
+folder, address, number, deadly = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+if address:
+    jax.distributed.initialize(address, 2, number, heartbeat_timeout_seconds=10)
+"""
+
+
+def ended(processes, seconds=120):
+    """Exit codes and what went wrong."""
+    try:
+        errors = [process.communicate(timeout=seconds)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [process.returncode for process in processes], errors
+
+
+def pair(code, folder, deadly=0):
+    """Two processes that are joined."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    return [child(START + code, folder, address, number, deadly) for number in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return fl.sweep(steps, **STUDY)
+
+
+def same(path, study):
+    """Bit for bit."""
+    return checksum(fl.load(path)) == checksum(study)
+
+
+# Devices -----------------------------------------------------------------------------------------
+
+EIGHT = """
+import fljax.engine
+used = set()
+compiled = fljax.engine._compile
+def noted(function, given, device):
+    used.add(device.id)
+    return compiled(function, given, device)
+fljax.engine._compile = noted
+
+assert jax.local_device_count() == 8
+many = {**STUDY, "workers": None, "segment": None, "seeds": 16}
+study = fl.sweep(steps, **many)
+assert study.attrs["device_count"] == 8
+assert used == set(range(8)), used
+fl.save(study, folder + "/many.nc")
+used.clear()
+few = fl.sweep(steps, **many | {"seeds": 3})
+assert not used  # compiled for these devices before
+fl.save(few, folder + "/few.nc")
+"""
+
+
+def test_eight_devices_share_a_study(tmp_path):
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    codes, errors = ended([child(START + EIGHT, tmp_path, "", 0, 0, XLA_FLAGS=flags)])
+    assert codes == [0], errors
+    # A block is one program wherever it runs: not one bit is another, whatever its device.
+    one = fl.sweep(steps, **STUDY | {"segment": None, "seeds": 16})
+    assert same(tmp_path / "many.nc", one)
+    assert same(tmp_path / "few.nc", one.sel(seed=range(3)))
+
+
+# Processes ---------------------------------------------------------------------------------------
+
+JOINED = """
+computed = []
+keep = sweeping._Run._keep
+def noted(run, block):
+    computed.append(block)
+    keep(run, block)
+sweeping._Run._keep = noted
+if number and deadly:
+    die_at(sweeping.Store, "add", deadly)
+
+def study(name, **options):
+    computed.clear()
+    found = fl.sweep(steps, **STUDY, **options)
+    fl.save(found, f"{folder}/{name}-{number}.nc")
+    return len(computed)
+"""
+
+
+def test_two_processes_share_a_study(tmp_path, whole):
+    codes, errors = ended(
+        pair(
+            JOINED
+            + """
+assert jax.process_count() == 2
+assert study("alone") == 6
+assert study("stored", store=folder + "/store") == 6
+assert study("again", store=folder + "/store") == 0
+few = fl.sweep(steps, **STUDY | {"seeds": 1, "grid": {"step": [0.02]}})
+assert few.sizes["seed"] == 1 and "done" not in few
+""",
+            tmp_path,
+        )
+    )
+    assert codes == [0, 0], errors
+    for name in ("alone", "stored", "again"):
+        for number in (0, 1):
+            assert same(tmp_path / f"{name}-{number}.nc", whole), name
+    assert same(tmp_path / "stored-0.nc", fl.sweep(steps, **STUDY, store=tmp_path / "store"))
+
+
+def test_processes_that_were_killed_go_on_together(tmp_path, whole):
+    store = tmp_path / "store"
+    run = JOINED + "print(study('whole', store=folder + '/store'))"
+    # The second one dies in the middle of a block; the first then waits in vain, and is ended too.
+    first, second = pair(run, tmp_path, deadly=5)
+    codes, errors = ended([second])
+    assert codes == [-signal.SIGKILL], errors
+    codes, _ = ended([first])
+    assert codes != [0]
+    assert 4 <= len(list(store.glob("runs-*.npz"))) <= 10
+    assert not list(tmp_path.glob("*.nc"))
+    found = len(list(store.glob("runs-*.npz")))
+    codes, errors = ended(pair(run, tmp_path))
+    assert codes == [0, 0], errors
+    assert found < len(list(store.glob("runs-*.npz"))) <= 12 + 1  # a block may start again
+    for number in (0, 1):
+        assert same(tmp_path / f"whole-{number}.nc", whole)
+    assert not list(store.glob(".*.tmp"))

@@ -1,0 +1,738 @@
+"""The store: nothing finished is lost or computed again, nothing wrong is ever taken for right."""
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax.results import checksum
+from fljax.store import Store
+
+sweeping = importlib.import_module("fljax.sweep")  # `fljax.sweep` is the function in it
+
+K, D, T = 6, 3, 12
+
+
+def build(key, algorithm, privacy=None, clients=K):
+    return fl.Simulation(
+        problem=fl.problems.ridge(key, clients=clients, samples=10, dim=D),
+        network=fl.graphs.ring(clients),
+        algorithm=algorithm,
+        privacy=privacy,
+        metrics=["consensus_error"],
+    )
+
+
+def steps(key, step):
+    return build(key, fl.algorithms.ZCDPGradNFL(step))
+
+
+def budgets(key, budget):
+    return build(key, fl.algorithms.ZCDPGradNFL(0.05), fl.privacy.ZCDP(budget, decay=0.9))
+
+
+#: Four blocks of one seed and two points, in three stretches each: twelve stretches.
+GRID = {"step": [0.02, 0.05]}
+CUT = {"grid": GRID, "block": 1, "workers": 1, "segment": 4}
+STUDY = CUT | {"rounds": T, "seeds": 4}
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return fl.sweep(steps, **STUDY)
+
+
+@pytest.fixture(scope="module")
+def longer():
+    return fl.sweep(steps, **STUDY | {"rounds": 2 * T})
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """The stretches that are computed."""
+    blocks, keep = [], sweeping._Run._keep
+
+    def noted(run, block):
+        blocks.append(block)
+        keep(run, block)
+
+    monkeypatch.setattr(sweeping._Run, "_keep", noted)
+    return blocks
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Every stretch is written at once, to files of its own."""
+    monkeypatch.setattr(sweeping, "FLUSH_SECONDS", 0)
+
+
+@pytest.fixture
+def in_step(monkeypatch, eager):
+    """No block is begun before the last one is written."""
+    stretches = sweeping._Run._stretches
+
+    def waiting(run, *args):
+        while run.events.qsize() and not run.cancelled.is_set():
+            time.sleep(0.001)
+        stretches(run, *args)
+
+    monkeypatch.setattr(sweeping._Run, "_stretches", waiting)
+
+
+def same(one, other):
+    """Bit for bit."""
+    return checksum(one) == checksum(other)
+
+
+def computed(blocks):
+    """The seeds in them."""
+    return {seed for block in blocks for seed in block.seeds}
+
+
+def close(one, other):
+    assert set(one.variables) == set(other.variables)
+    for name in one.variables:
+        np.testing.assert_allclose(one[name], other[name], rtol=1e-12, err_msg=name)
+
+
+def alter(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+# Killed ------------------------------------------------------------------------------------------
+
+CHILD = """
+import jax
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+from tests.test_store import *
+sweeping.FLUSH_SECONDS = 0
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    """Children find what the first of them compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+        yield
+
+
+def child(code, *arguments, **environment):
+    """Another process of these tests."""
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD + code, *map(str, arguments)],
+        cwd=Path(__file__).parents[1],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(process, code=0, seconds=120):
+    """What a child printed, once it ended as it should."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    assert process.returncode == code, err
+    return out
+
+
+def die_at(module, name, call, before=lambda *_: True, after=False):
+    """SIGKILL this process in the ``call``-th call of a function."""
+    function, left = getattr(module, name), [call]
+
+    def deadly(*args, **kwargs):
+        left[0] -= 1
+        if left[0]:
+            return function(*args, **kwargs)
+        if after:
+            function(*args, **kwargs)
+        else:
+            before(*args)
+        return os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(module, name, deadly)
+
+
+def halve(file):
+    os.ftruncate(file, os.fstat(file).st_size // 2)
+
+
+#: Where a study is killed, and the stretches that its store then holds. Each stretch is a file
+#: of states, then a file of records, then the state before it is removed; the manifest is first.
+DEATHS = {
+    "in the middle of writing the fifth stretch": ("die_at(os, 'fsync', 11, halve)", 4),
+    "between the state and the records of it": ("die_at(os, 'replace', 10, after=True)", 4),
+    "before an older state is removed": ("die_at(Path, 'unlink', 3)", 5),
+    "in the middle of a block": ("die_at(sweeping.Store, 'add', 3)", 2),
+}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """A folder for every death, left by a process that died of it."""
+    folders = {death: tmp_path_factory.mktemp("store") for death in DEATHS}
+    for some in (list(DEATHS)[:2], list(DEATHS)[2:]):
+        children = [
+            child(f"{DEATHS[death][0]}\nfl.sweep(steps, **STUDY, store={str(folders[death])!r})")
+            for death in some
+        ]
+        for process in children:
+            finished(process, -signal.SIGKILL)
+    return folders
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_killed_study_goes_on_where_it_was(death, killed, whole, kept):
+    folder = killed[death]
+    before = {path.name for path in folder.glob("runs-*.npz")}
+    assert len(before) == DEATHS[death][1]
+    resumed = fl.sweep(steps, **STUDY, store=folder)
+    assert same(resumed, whole)
+    assert len(kept) <= 12 - len(before) + 1  # one block may start again, for want of its state
+    assert before < {path.name for path in folder.glob("runs-*.npz")}
+    assert not list(folder.glob(".*.tmp"))
+    kept.clear()
+    again = fl.sweep(steps, **STUDY, store=folder)
+    assert same(again, whole)
+    assert not kept
+    assert again.attrs["compilations"] == 0
+
+
+def test_an_interrupted_study_says_how_far_it_is_and_goes_on(tmp_path, whole, kept):
+    store, partial = tmp_path / "store", tmp_path / "partial.nc"
+    process = child(f"""
+stretches = sweeping._Run._stretches
+def slowly(*args):
+    time.sleep(0.5)
+    stretches(*args)
+sweeping._Run._stretches = slowly
+try:
+    fl.sweep(steps, **STUDY, store={str(store)!r}, callback=lambda _: print("done", flush=True))
+except fl.Interrupted as interrupted:
+    fl.save(interrupted.results, {str(partial)!r})
+    print(interrupted)
+    raise
+""")
+    for _ in range(4):  # stretches: the first block and the start of the second
+        assert process.stdout.readline() == "done\n"
+    with pytest.raises(fl.StoreError, match="another process is at work") as caught:
+        fl.sweep(steps, **STUDY, store=store)
+    assert "Nothing was changed" in str(caught.value)
+    process.send_signal(signal.SIGINT)
+    message = finished(process, 1).splitlines()[-1]
+    results = fl.load(partial)
+    done = results.done
+    assert 0 < done.sum() < done.size
+    assert f"interrupted: {int(done.sum())} of {done.size} runs are done" in message
+    assert f"kept in {store}" in message
+    for seed in done.seed[done.all("step")]:
+        close(results.drop_vars("done").sel(seed=seed), whole.sel(seed=seed))
+    assert same(fl.sweep(steps, **STUDY, store=store), whole)
+    assert not computed(kept) & {*done.seed[done.all("step")].values}
+
+
+def test_a_full_disk_is_named_and_harms_nothing(tmp_path, whole, kept):
+    few = STUDY | {"seeds": 2}
+    first = fl.sweep(steps, **few, store=tmp_path)
+    stored = {path: path.read_bytes() for path in tmp_path.glob("runs-*.npz")}
+    out = finished(
+        child(f"""
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))
+try:
+    fl.sweep(steps, **STUDY, store={str(tmp_path)!r})
+except fl.StoreError as error:
+    print(error)
+""")
+    )
+    assert f"cannot write to the store {tmp_path}: File too large." in out
+    assert "What it holds is whole; make room" in out
+    assert {path: path.read_bytes() for path in tmp_path.glob("runs-*.npz")} == stored
+    kept.clear()
+    assert same(fl.sweep(steps, **few, store=tmp_path), first)
+    assert not kept
+    assert same(fl.sweep(steps, **STUDY, store=tmp_path), whole)
+    assert len(kept) == 6
+
+
+# Interrupted by the callback ---------------------------------------------------------------------
+
+
+def after(stretches, error, times=1):
+    """A callback that fails once so many stretches are there, so many times."""
+    left = [stretches]
+
+    def callback(_):
+        left[0] -= 1
+        if -times < left[0] <= 0:
+            raise error
+
+    return callback
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_ctrl_c_in_a_callback_returns_what_is_done(tmp_path, whole, in_step, times):
+    with pytest.raises(KeyboardInterrupt) as caught:
+        fl.sweep(steps, **STUDY, store=tmp_path, callback=after(4, KeyboardInterrupt, times))
+    assert isinstance(caught.value, fl.Interrupted)
+    results = caught.value.results
+    assert 2 <= results.done.sum() < 8
+    assert f"{int(results.done.sum())} of 8 runs are done and kept in" in str(caught.value)
+    for seed in results.seed[results.done.all("step")]:
+        close(results.drop_vars("done").sel(seed=seed), whole.sel(seed=seed))
+    assert same(fl.sweep(steps, **STUDY, store=tmp_path), whole)
+
+
+def test_ctrl_c_in_the_middle_of_a_write_loses_nothing(tmp_path, whole, kept, in_step, monkeypatch):
+    left, fsync = [7], os.fsync  # of the records that end the first block
+
+    def interrupted(file):
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(fl.Interrupted, match=r"of 8 runs are done and kept in") as caught:
+        fl.sweep(steps, **STUDY, store=tmp_path)
+    done = caught.value.results.done
+    assert 2 <= done.sum() < 8
+    kept.clear()
+    assert same(fl.sweep(steps, **STUDY, store=tmp_path), whole)
+    assert not computed(kept) & {*done.seed[done.all("step")].values}
+
+
+def test_ctrl_c_without_a_store(in_step):
+    with pytest.raises(fl.Interrupted, match=r"of 8 runs are done\.$") as caught:
+        fl.sweep(steps, **STUDY, callback=after(4, KeyboardInterrupt))
+    assert 2 <= caught.value.results.done.sum() < 8
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_an_error_in_a_callback_propagates_and_harms_nothing(tmp_path, whole, kept, in_step, times):
+    failing = after(4, RuntimeError("of the callback"), times)
+    with pytest.raises(RuntimeError, match="of the callback"):
+        fl.sweep(steps, **STUDY, store=tmp_path, callback=failing)
+    found = len(in_order(tmp_path))
+    assert 4 <= found < 12
+    kept.clear()
+    assert same(fl.sweep(steps, **STUDY, store=tmp_path), whole)
+    assert len(kept) <= 12 - found
+
+
+# Damaged -----------------------------------------------------------------------------------------
+
+
+def in_order(folder):
+    """Files of records as they were written."""
+    return sorted(folder.glob("runs-*.npz"), key=lambda path: path.stat().st_mtime_ns)
+
+
+@pytest.mark.parametrize("harm", [cut, alter, Path.unlink])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_damaged_records_are_set_aside_and_computed_again(
+    tmp_path, whole, kept, eager, harm, number
+):
+    fl.sweep(steps, **STUDY, store=tmp_path)
+    path = in_order(tmp_path)[number]
+    harm(path)
+    kept.clear()
+    if harm is Path.unlink:
+        resumed = fl.sweep(steps, **STUDY, store=tmp_path)
+    else:
+        with pytest.warns(fl.DamageWarning, match=f"{path.name} in .* was cut or altered"):
+            resumed = fl.sweep(steps, **STUDY, store=tmp_path)
+        assert path.with_suffix(".damaged").exists()
+    assert same(resumed, whole)
+    assert computed(kept) == {0}
+
+
+@pytest.mark.parametrize("harm", [cut, alter])
+def test_a_damaged_state_is_set_aside_and_the_run_starts_again(
+    tmp_path, whole, longer, kept, harm, caplog
+):
+    fl.sweep(steps, **STUDY, store=tmp_path)
+    (path,) = tmp_path.glob("state-*.npz")
+    harm(path)
+    kept.clear()
+    with pytest.warns(fl.DamageWarning, match=path.name):
+        extended = fl.sweep(steps, **STUDY | {"rounds": 2 * T}, store=tmp_path)
+    assert path.with_suffix(".damaged").exists()
+    assert "start again from round 1" in caplog.text
+    assert same(extended, longer)
+    assert len(kept) == 24
+    assert min(block.first for block in kept) == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"format": 1}', b"\xff\xfe"])
+def test_a_damaged_manifest_is_named(tmp_path, content):
+    (tmp_path / "study.json").write_bytes(content)
+    with pytest.raises(fl.StoreError, match=r"study.json (cannot be read|has format)") as caught:
+        fl.sweep(steps, **STUDY, store=tmp_path)
+    assert "restore it" in str(caught.value)
+    assert (tmp_path / "study.json").read_bytes() == content
+
+
+def test_a_manifest_of_another_format_is_named(tmp_path):
+    (tmp_path / "study.json").write_text('{"format": 99}')
+    with pytest.raises(fl.StoreError, match="has format 99, this version reads 1; open it with"):
+        fl.sweep(steps, **STUDY, store=tmp_path)
+
+
+# Another study -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store")
+    fl.sweep(steps, **STUDY, store=folder)
+    return folder
+
+
+def bolder(key, step):
+    return build(key, fl.algorithms.ZCDPGradNFL(1.0000001 * step))
+
+
+def larger(key, step):
+    return build(key, fl.algorithms.ZCDPGradNFL(step), clients=K + 1)
+
+
+def named(key, step):
+    return steps(key, step)
+
+
+def never(*_, **__):
+    raise AssertionError("must not be reached")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "change", "message"),
+    [
+        (bolder, {}, r"at grid point \{\"step\": 0.02\}:\s+program: '\w+' in the store, '\w+' now"),
+        (larger, {}, "program: "),
+        (steps, {"record_every": 2}, "record_every: 1 in the store, 2 now"),
+        (steps, {"root": 7}, "root: 0 in the store, 7 now"),
+        (steps, {"keep_models": True}, "keep_models: False in the store, True now"),
+        (steps, {"until": {"consensus_error": 0.1}}, r"until: \{\} in the store, \{'consensus_"),
+    ],
+)
+def test_another_study_is_refused_with_the_difference_named(
+    stored, monkeypatch, scenario, change, message
+):
+    monkeypatch.setattr(sweeping._Run, "execute", never)
+    before = (stored / "study.json").read_bytes()
+    with pytest.raises(ValueError, match=message) as caught:
+        fl.sweep(scenario, **STUDY | change, store=stored)
+    assert "holds another study" in str(caught.value)
+    assert "choose another store" in str(caught.value)
+    assert (stored / "study.json").read_bytes() == before
+
+
+def test_other_numbers_under_the_same_label_are_refused(tmp_path):
+    few = {"rounds": T, "block": 1, "workers": 1, "segment": 4}
+    fl.sweep(steps, **few, grid={"step": {"small": 0.02, "large": 0.05}}, store=tmp_path)
+    with pytest.raises(ValueError, match=r"at grid point \{\"step\": \"large\"\}:\s+numbers: "):
+        fl.sweep(steps, **few, grid={"step": {"small": 0.02, "large": 0.06}}, store=tmp_path)
+
+
+def test_the_order_of_the_grid_and_the_name_of_the_scenario_are_no_difference(stored, whole, kept):
+    study = fl.sweep(named, **STUDY | {"grid": {"step": [0.05, 0.02]}}, store=stored)
+    assert not kept
+    close(study.sel(step=whole.step), whole)
+
+
+@pytest.mark.parametrize("field", ["jax", "jaxlib", "fljax", "dtype", "prng"])
+def test_what_made_the_numbers_is_part_of_the_study(stored, field):
+    path = stored / "study.json"
+    before = path.read_text()
+    manifest = json.loads(before)
+    now = manifest["identity"][field]
+    manifest["identity"][field] = "0.0"
+    path.write_text(json.dumps(manifest))
+    try:
+        with pytest.raises(ValueError, match=f"{field}: '0.0' in the store, '{now}' now"):
+            fl.sweep(steps, **STUDY, store=stored)
+    finally:
+        path.write_text(before)
+
+
+def test_other_floats_are_another_study(stored):
+    with (
+        jax.enable_x64(False),
+        pytest.raises(ValueError, match="dtype: 'float64' in the store, 'float32' now"),
+    ):
+        fl.sweep(steps, **STUDY, store=stored)
+
+
+@pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
+def test_a_private_study_has_the_rounds_its_budget_is_spread_over(tmp_path):
+    few = {"seeds": 2, "grid": {"budget": [1.0]}, "store": tmp_path}
+    study = fl.sweep(budgets, rounds=T, **few)
+    for rounds in (T - 4, T + 4):
+        with pytest.raises(ValueError, match=rf"horizon: {T} in the store, {rounds} now"):
+            fl.sweep(budgets, rounds=rounds, **few)
+    assert same(fl.sweep(budgets, rounds=T, **few), study)
+
+
+# Extended ----------------------------------------------------------------------------------------
+
+
+def test_more_seeds_and_points_compute_only_what_is_new(tmp_path, whole, kept):
+    fl.sweep(steps, **STUDY | {"seeds": 2}, store=tmp_path)
+    assert len(kept) == 2 * 3
+    kept.clear()
+    assert same(fl.sweep(steps, **STUDY, store=tmp_path), whole)
+    assert len(kept) == 2 * 3
+    assert computed(kept) == {2, 3}
+    kept.clear()
+    some = fl.sweep(steps, **STUDY | {"seeds": [3, 1]}, store=tmp_path)
+    assert not kept
+    close(some, whole.sel(seed=[3, 1]))
+    wide = STUDY | {"grid": {"step": [0.02, 0.03, 0.05]}}
+    extended = fl.sweep(steps, **wide, store=tmp_path)
+    assert {label for block in kept for label in block.points} == {'{"step": 0.03}'}
+    close(extended.sel(step=whole.step), whole)
+    close(extended.sel(step=[0.03]), fl.sweep(steps, **STUDY | {"grid": {"step": [0.03]}}))
+
+
+def any_size(key, clients, step):
+    return build(key, fl.algorithms.ZCDPGradNFL(step), clients=clients)
+
+
+def test_points_of_another_structure_are_added(tmp_path, kept):
+    study = {"rounds": T, "seeds": 2}
+    small = {"clients": fl.static([4]), "step": [0.02, 0.05]}
+    both = {"clients": fl.static([4, 6]), "step": [0.02, 0.05]}
+    fl.sweep(any_size, **study, grid=small, store=tmp_path)
+    kept.clear()
+    extended = fl.sweep(any_size, **study, grid=both, store=tmp_path)
+    assert all('"clients": 6' in label for block in kept for label in block.points)
+    close(extended, fl.sweep(any_size, **study, grid=both))
+
+
+def test_more_rounds_go_on_from_the_state(tmp_path, whole, longer, kept):
+    assert same(fl.sweep(steps, **STUDY, store=tmp_path), whole)
+    kept.clear()
+    extended = fl.sweep(steps, **STUDY | {"rounds": 2 * T}, store=tmp_path)
+    assert min(block.first for block in kept) == T
+    assert len(kept) == 12
+    assert same(extended, longer)
+    kept.clear()
+    close(fl.sweep(steps, **STUDY, store=tmp_path), whole)  # fewer rounds are a part of it
+    assert not kept
+    assert same(fl.sweep(steps, **STUDY | {"rounds": 2 * T}, store=tmp_path), longer)
+    assert not kept
+
+
+def test_more_rounds_seeds_and_points_at_once(tmp_path, longer, kept):
+    few = STUDY | {"seeds": 2, "grid": {"step": [0.05]}}
+    fl.sweep(steps, **few, store=tmp_path)
+    kept.clear()
+    extended = fl.sweep(steps, **STUDY | {"rounds": 2 * T}, store=tmp_path)
+    old = [b for b in kept if set(b.seeds) <= {0, 1} and b.points == ['{"step": 0.05}']]
+    assert min(block.first for block in old) == T
+    close(extended, longer)
+
+
+def stretch(key, step):
+    return build(key, fl.algorithms.ZCDPGradNFL(step))
+
+
+def test_fewer_rounds_tell_of_those_rounds_only(tmp_path):
+    """The models and the divergence of round 4 are not those of round 12."""
+    study = {"grid": {"step": [0.02, 1e60]}, "seeds": 2, "keep_models": True, "block": 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fl.DivergenceWarning)
+        whole = fl.sweep(stretch, **study, rounds=T, store=tmp_path)
+        assert (whole.diverged.sel(step=1e60) > 4).all()
+        part = fl.sweep(stretch, **study, rounds=4, store=tmp_path)
+        close(part, fl.sweep(stretch, **study, rounds=4))
+
+
+def test_without_states_more_rounds_start_again(tmp_path, whole, longer, kept, caplog, eager):
+    fl.sweep(steps, **STUDY, store=tmp_path, keep_state=False)
+    assert not list(tmp_path.glob("state-*.npz"))
+    kept.clear()
+    extended = fl.sweep(steps, **STUDY | {"rounds": 2 * T}, store=tmp_path, keep_state=False)
+    assert min(block.first for block in kept) == 0
+    assert "have no state in the store at round 12 and start again from round 1" in caplog.text
+    assert same(extended, longer)
+    assert not list(tmp_path.glob("state-*.npz"))
+
+
+def test_states_that_are_superseded_are_removed(tmp_path, eager):
+    counts = []
+
+    def count(_):
+        counts.append(len(list(tmp_path.glob("state-*.npz"))))
+
+    fl.sweep(steps, **STUDY, store=tmp_path, callback=count)
+    assert max(counts) == 4  # one a block of one seed, whichever its stretch
+    assert len(list(tmp_path.glob("state-*.npz"))) == 4
+    fl.sweep(steps, **STUDY | {"rounds": 2 * T}, store=tmp_path)
+    assert len(list(tmp_path.glob("state-*.npz"))) == 4
+
+
+def test_states_left_by_a_killed_process_are_removed(killed, eager):
+    folder = killed["before an older state is removed"]
+    fl.sweep(steps, **STUDY | {"rounds": 2 * T}, store=folder)
+    assert len(list(folder.glob("state-*.npz"))) == 4
+
+
+def test_a_state_is_not_what_a_later_stretch_makes_of_its_memory(tmp_path, monkeypatch):
+    """The state goes on as the donated input of the next stretch while it waits to be written."""
+    blocks = []
+    monkeypatch.setattr(Store, "add", lambda _, block: blocks.append(block))
+    fl.sweep(steps, **STUDY, store=tmp_path / "whole")
+    early = {tuple(b.seeds): b.state for b in blocks if b.first == 0}
+    blocks.clear()
+    fl.sweep(steps, **STUDY | {"rounds": 4}, store=tmp_path / "part")
+    for block in blocks:
+        for one, other in zip(block.state, early[tuple(block.seeds)], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+# Shards ------------------------------------------------------------------------------------------
+
+
+def test_shards_are_merged_without_a_computation(tmp_path, whole, kept):
+    parts = []
+    for part in ("1/3", "2/3", (3, 3)):
+        parts.append(tmp_path / str(len(parts)))
+        shard = fl.sweep(steps, **STUDY, store=parts[-1], shard=part)
+        assert shard.done.any("step").sum() in (1, 2)
+        assert shard.done.all("step").sum() in (1, 2)
+    assert len(kept) == 12
+    kept.clear()
+    assert fl.merge(tmp_path / "whole", *parts) == tmp_path / "whole"
+    runs = {path.name for path in (tmp_path / "whole").glob("runs-*.npz")}
+    merged = fl.sweep(steps, **STUDY, store=tmp_path / "whole")
+    assert same(merged, whole)
+    assert merged.attrs["compilations"] == 0
+    assert not kept
+    assert {path.name for path in (tmp_path / "whole").glob("runs-*.npz")} == runs
+    fl.merge(tmp_path / "whole", *parts)  # a second time, nothing is new
+    assert {path.name for path in (tmp_path / "whole").glob("runs-*.npz")} == runs
+
+
+def test_shards_work_side_by_side_on_one_folder(tmp_path, whole, kept, eager):
+    def shard(part):
+        return fl.sweep(steps, **STUDY, store=tmp_path, shard=(part, 3))
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(shard, (1, 2, 3)))
+    assert len(kept) == 12
+    kept.clear()
+    assert same(fl.sweep(steps, **STUDY, store=tmp_path), whole)
+    assert not kept
+
+
+@pytest.mark.parametrize("grid", [GRID, {"step": [0.02]}])
+def test_there_may_be_more_shards_than_seeds(tmp_path, kept, grid):
+    study = STUDY | {"seeds": 2, "grid": grid}
+    for part in (1, 2, 3):
+        fl.sweep(steps, **study, store=tmp_path, shard=(part, 3))
+    assert len(kept) == 2 * len(grid["step"]) * 3  # stretches of one run each
+    kept.clear()
+    close(fl.sweep(steps, **study, store=tmp_path), fl.sweep(steps, **study))
+
+
+@pytest.mark.parametrize("shard", ["0/3", "4/3", "x", "1", "1/2/3", (1,), 3, "1/0", "-1/3"])
+def test_bad_shards_are_refused(tmp_path, shard):
+    with pytest.raises(ValueError, match=r"shard must be 'i/n' with 1 <= i <= n, got"):
+        fl.sweep(steps, **STUDY, store=tmp_path / "store", shard=shard)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_shard_needs_a_store():
+    with pytest.raises(ValueError, match="a shard needs a store to leave its runs in"):
+        fl.sweep(steps, **STUDY, shard="1/3")
+
+
+def test_one_shard_is_not_run_twice_at_a_time(tmp_path):
+    held = Store(tmp_path, "part-2-of-3")
+    with pytest.raises(fl.StoreError, match=r"another process is at work on .*part-2-of-3"):
+        fl.sweep(steps, **STUDY, store=tmp_path, shard="2/3")
+    held.close()
+
+
+def test_only_stores_of_one_study_are_merged(tmp_path, stored):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(fl.StoreError, match=r"empty is no store of fljax: it has no study.json"):
+        fl.merge(tmp_path / "whole", tmp_path / "empty")
+    with pytest.raises(ValueError, match="merge needs at least one store"):
+        fl.merge(tmp_path / "whole")
+    fl.sweep(steps, **STUDY | {"root": 1, "seeds": 1}, store=tmp_path / "other")
+    with pytest.raises(ValueError, match="root: 0 in the store, 1 now"):
+        fl.merge(tmp_path / "whole", stored, tmp_path / "other")
+
+
+def test_a_damaged_file_is_not_merged(tmp_path, stored, whole, kept):
+    fl.merge(tmp_path / "part", stored)
+    path = in_order(tmp_path / "part")[0]
+    alter(path)
+    with pytest.warns(fl.DamageWarning, match=path.name):
+        fl.merge(tmp_path / "whole", tmp_path / "part")
+    assert not (tmp_path / "whole" / path.name).exists()
+    assert same(fl.sweep(steps, **STUDY, store=tmp_path / "whole"), whole)
+    assert kept
+
+
+# Folders -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["/proc/fljax", "/sys/fljax"])
+def test_a_folder_that_cannot_be_made_is_named(folder):
+    if not Path(folder).parent.exists():
+        pytest.skip("a Linux file system")
+    with pytest.raises(fl.StoreError, match=f"cannot write to the store {folder}: "):
+        fl.sweep(steps, **STUDY, store=folder)
+
+
+def test_a_file_is_no_store(tmp_path):
+    (tmp_path / "file").write_text("of somebody")
+    for folder in (tmp_path / "file", tmp_path / "file" / "store"):
+        with pytest.raises(fl.StoreError, match=f"cannot write to the store {folder}"):
+            fl.sweep(steps, **STUDY, store=folder)
+    assert (tmp_path / "file").read_text() == "of somebody"
+
+
+def test_a_folder_of_something_else_is_no_store(tmp_path):
+    (tmp_path / "thesis.tex").write_text("of somebody")
+    with pytest.raises(fl.StoreError, match="is no store of fljax and is not empty; give an empty"):
+        fl.sweep(steps, **STUDY, store=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_two_studies_do_not_share_a_store_at_a_time(tmp_path, stored, whole):
+    held = Store(stored)
+    before = {path.name: path.stat().st_mtime_ns for path in stored.iterdir()}
+    with pytest.raises(fl.StoreError, match=r"another process is at work on .* wait for it"):
+        fl.sweep(steps, **STUDY, store=stored)
+    assert {path.name: path.stat().st_mtime_ns for path in stored.iterdir()} == before
+    held.close()
+    assert same(fl.sweep(steps, **STUDY, store=stored), whole)
