@@ -4,11 +4,12 @@ import os
 import signal
 import socket
 
+import numpy as np
 import pytest
 
 import fljax as fl
 from fljax.results import checksum
-from tests.test_store import STUDY, child, compiled_once, steps  # noqa: F401
+from tests.test_store import STUDY, WIDE, child, compiled_once, steps, wide  # noqa: F401
 
 START = """
 import sys
@@ -50,6 +51,13 @@ def same(path, study):
 
 EIGHT = """
 import fljax.engine
+assert jax.local_device_count() == 8
+
+shared = fl.sweep(wide, **WIDE, shard_over="clients", store=folder + "/store")
+fl.save(shared, folder + "/shared.nc")
+with pytest.raises(ValueError, match="6 clients cannot be shared out evenly over 8 devices"):
+    fl.sweep(steps, **STUDY, shard_over="clients")
+
 used = set()
 compiled = fljax.engine._compile
 def noted(function, given, device):
@@ -57,7 +65,6 @@ def noted(function, given, device):
     return compiled(function, given, device)
 fljax.engine._compile = noted
 
-assert jax.local_device_count() == 8
 many = {**STUDY, "workers": None, "segment": None, "seeds": 16}
 study = fl.sweep(steps, **many)
 assert study.attrs["device_count"] == 8
@@ -78,6 +85,33 @@ def test_eight_devices_share_a_study(tmp_path):
     one = fl.sweep(steps, **STUDY | {"segment": None, "seeds": 16})
     assert same(tmp_path / "many.nc", one)
     assert same(tmp_path / "few.nc", one.sel(seed=range(3)))
+    # Sums over clients are taken in another order.
+    shared, alone = fl.load(tmp_path / "shared.nc"), fl.sweep(wide, **WIDE)
+    for name in alone:
+        np.testing.assert_allclose(shared[name], alone[name], rtol=1e-12, err_msg=name)
+    assert same(tmp_path / "shared.nc", fl.load(tmp_path / "store"))
+
+
+def test_the_clients_of_a_network_lie_on_different_devices(tmp_path):
+    """Each holds its share of the rows, through the whole run and not only at its start."""
+    code = """
+from fljax.engine import everywhere
+from fljax.grid import axes_of, groups_of
+from fljax.engine import Program
+
+program = Program(wide, T, 1, False, "clients")
+(group,) = groups_of(wide, axes_of({}), T)
+program.identity(group, fresh=True)
+root = np.asarray(jax.random.key_data(jax.random.key(0, impl=sweeping.PRNG)))
+compiled, _ = program.compile(np.zeros(1, np.uint32), root, {}, None, (1, 1), T)
+output = compiled.call(np.zeros(1, np.uint32), root, {}, None, np.int32(0))
+model = output.carry.state.model
+assert len(model.sharding.device_set) == 8
+assert {shard.data.shape for shard in model.addressable_shards} == {(1, 1, 2, D)}, model.sharding
+"""
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    codes, errors = ended([child(START + code, tmp_path, "", 0, 0, XLA_FLAGS=flags)])
+    assert codes == [0], errors
 
 
 # Processes ---------------------------------------------------------------------------------------
@@ -109,6 +143,10 @@ assert jax.process_count() == 2
 assert study("alone") == 6
 assert study("stored", store=folder + "/store") == 6
 assert study("again", store=folder + "/store") == 0
+together = fl.sweep(wide, **WIDE, segment=4, shard_over="clients")
+fl.save(together, f"{folder}/together-{number}.nc")
+with pytest.raises(ValueError, match="a store cannot keep runs that several processes share"):
+    fl.sweep(wide, **WIDE, shard_over="clients", store=folder + "/other")
 few = fl.sweep(steps, **STUDY | {"seeds": 1, "grid": {"step": [0.02]}})
 assert few.sizes["seed"] == 1 and "done" not in few
 """,
@@ -119,6 +157,11 @@ assert few.sizes["seed"] == 1 and "done" not in few
     for name in ("alone", "stored", "again"):
         for number in (0, 1):
             assert same(tmp_path / f"{name}-{number}.nc", whole), name
+    alone = fl.sweep(wide, **WIDE)
+    for number in (0, 1):
+        together = fl.load(tmp_path / f"together-{number}.nc")
+        for name in alone:
+            np.testing.assert_allclose(together[name], alone[name], rtol=1e-12, err_msg=name)
     assert same(tmp_path / "stored-0.nc", fl.sweep(steps, **STUDY, store=tmp_path / "store"))
 
 

@@ -48,6 +48,21 @@ CUT = {"grid": GRID, "block": 1, "workers": 1, "segment": 4}
 STUDY = CUT | {"rounds": T, "seeds": 4}
 
 
+#: One network of more clients, shared out over devices.
+WIDE = {"rounds": T, "seeds": 2}
+
+
+def wide(key):
+    k_data, k_graph = jax.random.split(key)
+    return fl.Simulation(
+        problem=fl.problems.ridge(k_data, clients=16, samples=6, dim=D),
+        network=fl.graphs.random_connected(k_graph, nodes=16, mean_degree=4),
+        algorithm=fl.algorithms.ZCDPNFL(1.0, 0.3),
+        privacy=fl.privacy.ZCDP(1.0, decay=0.9),
+        metrics=["normalized_error"],
+    )
+
+
 @pytest.fixture(scope="module")
 def whole():
     return fl.sweep(steps, **STUDY)
