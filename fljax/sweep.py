@@ -192,6 +192,12 @@ def _study(
                     f"{clients} clients cannot be shared out evenly over {devices} devices; take "
                     "a multiple, or shard_over='seeds'."
                 )
+    shapes = {(group.shown.problem.clients, group.shown.problem.dim) for group in groups}
+    if keep_models and len(shapes) > 1:
+        raise ValueError(
+            f"models of several shapes, {sorted(shapes)} (clients, parameters), cannot be kept in "
+            "one array; run those grid points as studies of their own, or leave keep_models out."
+        )
     known = set.intersection(*({m.name for m in group.shown.metrics} for group in groups))  # pyright: ignore
     for name, level in (until or {}).items():
         _check.choice("metric in until", name, sorted(known))

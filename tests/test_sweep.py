@@ -156,6 +156,14 @@ def test_models_are_kept_on_request():
     assert study.model.shape == (1, 2, K, D)
 
 
+def test_models_of_several_shapes_are_not_kept():
+    def scenario(key, clients):
+        return build(key, clients=clients)
+
+    with pytest.raises(ValueError, match=r"models of several shapes, .* run those grid points"):
+        fl.sweep(scenario, rounds=T, grid={"clients": fl.static([4, 6])}, keep_models=True)
+
+
 def test_divergence_is_counted_and_named():
     def scenario(key, step):
         return build(key, fl.algorithms.ZCDPGradNFL(step))
