@@ -22,7 +22,7 @@ from fljax.algorithms import (
     ZCDPGradNFL,
     fedavg,
 )
-from fljax.algorithms.fedavg import batches, participants
+from fljax.algorithms.fedavg import PACKED_SIZE, batches, participants
 from fljax.channel import Channel
 from fljax.metrics import Metric
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
@@ -783,6 +783,18 @@ def test_only_participants_send_and_receive(algorithm, each):
     found = fl.run(fl.Simulation(make_problem(), algorithm), 4, record_every=2)
     assert found.messages.values.tolist() == [2 * each, 4 * each]
     assert found.scalars.values.tolist() == [2 * each * DIM, 4 * each * DIM]
+
+
+def test_many_are_shuffled_as_few():
+    """Beyond `PACKED_SIZE` indices no longer share a word with their random numbers."""
+    many = 2 * PACKED_SIZE
+    order = np.asarray(participants(key_of(21), many, many))
+    np.testing.assert_array_equal(np.sort(order), np.arange(many))
+    # Uniform: the correlation of position and index has standard deviation 1 / sqrt(many).
+    assert abs(np.corrcoef(order, np.arange(many))[0, 1]) < 5 / many**0.5
+    real = jnp.arange(many)[None] < 100
+    rows = np.asarray(batches(key_of(22), real, 50))[0]
+    np.testing.assert_array_equal(np.sort(rows[:2].ravel()), np.arange(100))
 
 
 def test_a_step_tells_the_gradients_of_its_participants():

@@ -20,6 +20,9 @@ from fljax.schedules import StepSize, as_schedule
 #: the other was a seventh faster.
 CACHE_BYTES = 2**19
 
+#: Up to so many indices are shuffled together with their random numbers, of 20 bits or more.
+PACKED_SIZE = 2**11
+
 #: How the server weighs the models it hears.
 WEIGHTINGS = ("samples", "equal")
 
@@ -169,12 +172,15 @@ def batches(
 def _shuffled(key: Array, first: Bool[Array, "*batch size"]) -> Int[Array, "*batch size"]:
     """Indices of the last axis in random order, those marked ``first`` before the others.
 
-    One integer holds a random number and, in its last bits, the index: XLA sorts single numbers
-    five times faster than pairs. Of two equal random numbers the smaller index goes first.
+    While both fit, one integer holds a random number and, in its last bits, the index: XLA sorts
+    single numbers five times faster than pairs. Of two equal random numbers the smaller index goes
+    first, which matters where many indices leave few bits to the numbers.
     """
     size = first.shape[-1]
+    bits = jax.random.bits(key, first.shape, jnp.uint32) >> 1
+    bits = jnp.where(first, jnp.uint32(0), jnp.uint32(2**31)) | bits
+    index = jnp.broadcast_to(jnp.arange(size, dtype=jnp.uint32), first.shape)
+    if size > PACKED_SIZE:
+        return jax.lax.sort((bits, index), num_keys=1)[1].astype(jnp.int32)
     low = jnp.uint32(2 ** (size - 1).bit_length() - 1)
-    drawn = (jax.random.bits(key, first.shape, jnp.uint32) >> 1) & ~low
-    late = jnp.where(first, jnp.uint32(0), jnp.uint32(2**31))
-    packed = late | drawn | jnp.broadcast_to(jnp.arange(size, dtype=jnp.uint32), first.shape)
-    return (jax.lax.sort(packed, is_stable=False) & low).astype(jnp.int32)
+    return (jax.lax.sort((bits & ~low) | index, is_stable=False) & low).astype(jnp.int32)
