@@ -88,7 +88,7 @@ def test_twenty_numbers_cost_one_compilation_and_repeats_none():
     assert not np.allclose(first.normalized_error, again.normalized_error)
 
 
-def test_objects_that_differ_in_numbers_share_aprogram():
+def test_objects_that_differ_in_numbers_share_a_program():
     def scenario(key, algorithm, privacy):
         return build(key, algorithm, privacy)
 

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import Precision
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax.algorithms import ZCDPNFL
@@ -148,10 +148,18 @@ class _Injecting(Channel):
         super().__init__(jax.random.key(0), round, rounds, receivers, None, None)
         self._noise = noise
 
+    @property
+    def exact(self) -> bool:
+        return False
+
     def send(
-        self, message: Float[Array, "clients dim"], sensitivity: Float[Array, " clients"]
+        self,
+        message: Float[Array, "clients dim"],
+        sensitivity: Float[Array, " clients"] | None = None,
+        senders: Int[Array, " senders"] | None = None,
     ) -> Float[Array, "clients dim"]:
-        return super().send(message, sensitivity) + self._noise
+        self.count(message.shape[1], senders)
+        return message + self._noise
 
 
 def transcript(
