@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from jax.experimental import multihost_utils
 
 from fljax import results
 from fljax.grid import label
@@ -138,8 +139,6 @@ def read(folder: str | PathLike) -> xr.Dataset:
 
 def exchange(blocks: Sequence[Block]) -> list[Block]:
     """What all processes of a distributed study computed, in the order of the processes."""
-    from jax.experimental import multihost_utils
-
     content = np.frombuffer(pack(blocks), np.uint8)
     lengths = multihost_utils.process_allgather(np.asarray(len(content), np.int32))
     padded = np.zeros(int(np.max(lengths)), np.uint8)

@@ -154,11 +154,10 @@ class Program:
             if form in self.forms:
                 return self.forms[form], 0.0
             given = (seeds, root, points, carry, np.int32(0))
-            if self.shard_over == "clients":
-                with without_shardy():
-                    self.forms[form] = _compile(self._call(*size, records), given, everywhere())
-            else:
-                self.forms[form] = _compile(self._call(*size, records), given, device)
+            shared = self.shard_over == "clients"
+            with without_shardy() if shared else contextlib.nullcontext():
+                where = everywhere() if shared else device
+                self.forms[form] = _compile(self._call(*size, records), given, where)
             return self.forms[form], time.perf_counter() - began
 
     def _call(self, count: int, turns: int, records: int) -> Callable[..., Output]:
@@ -351,8 +350,12 @@ def without_shardy() -> Iterator[None]:
 def footprint(shown: Simulation) -> tuple[int, int]:
     """Bytes that a run keeps in use: what all grid points share, and what each adds."""
     models = shown.problem.clients * shown.problem.dim * shown.problem.dtype.itemsize
-    shared = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shown))
-    return shared, 6 * models  # state, gradient, message, noise and temporaries
+    return bytes_of(shown), 6 * models  # state, gradient, message, noise and temporaries
+
+
+def bytes_of(shapes: Any) -> int:
+    """Bytes of all arrays of a tree."""
+    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
 
 def points_per_block(shown: Simulation, points: int) -> int:

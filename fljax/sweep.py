@@ -405,7 +405,7 @@ def plan(
         segments = study.segments(group, runs, 0)
         shape = cut.compiled.shape
         total = count * of_all
-        per_record = _bytes(shape.records) / (runs * segments[0])
+        per_record = engine.bytes_of(shape.records) / (runs * segments[0])
         parts.append(
             Part(
                 label_of(study.axes, group.positions[0]),
@@ -417,7 +417,7 @@ def plan(
                 len(segments),
                 cut.compiled.memory,
                 cut.compiled.memory // runs,
-                _bytes(shape.carry) // runs * total,
+                engine.bytes_of(shape.carry) // runs * total,
                 int(total * per_record * study.records),
             )
         )
@@ -428,10 +428,6 @@ def plan(
     return Plan(
         len(study.labels) * len(study.seeds), rounds, where, time.perf_counter() - began, parts
     )
-
-
-def _bytes(tree: Any) -> int:
-    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _measure(study: Study, group: Group) -> int:
