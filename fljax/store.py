@@ -87,7 +87,8 @@ class Store:
         self._states: dict[tuple[str, int], dict[int, tuple[str, int, int, int]]] = {}
         with _writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        if not (self.folder / MANIFEST).exists() and any(self._files("*")):
+        # In this order: another shard may write the manifest, always its first file, in between.
+        if any(self._files("*")) and not (self.folder / MANIFEST).exists():
             raise StoreError(
                 f"{self.folder} is no store of fljax and is not empty; give an empty folder or "
                 "one that does not exist yet."
