@@ -1,6 +1,7 @@
 """Run, check and report the figures: ``python -m experiments list | run | check | report``."""
 
 import argparse
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -8,7 +9,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -116,6 +117,17 @@ def writable(folder: Path) -> Path:
     return folder
 
 
+@contextlib.contextmanager
+def precision(double: bool) -> Iterator[None]:
+    """Runs in double precision or not; in all threads, unlike under ``jax.enable_x64``."""
+    before = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    jax.config.update("jax_enable_x64", double)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", before)
+
+
 def list_figures() -> int:
     for figure in REGISTRY.values():
         print(f"{figure.name:<18} {figure.title} ({figure.source}; {len(figure.claims)} claims)")
@@ -139,14 +151,12 @@ def run(
         writable(store)
     folder = writable(out or (QUICK_FIGURES if quick else FIGURES))
     mpl.use("Agg")
-    # Double precision, so that no claim can hang on rounding; next to compiling it costs little.
-    # Results are stored in single.
     jax.config.update("jax_enable_x64", True)
     for figure in figures:
         print(f"{figure.name}: {figure.title}\n  {figure.source}")
         print(f"  {effort.seeds} seeds, {effort.tuning_seeds} other seeds for tuning", flush=True)
         began = time.perf_counter()
-        with warnings.catch_warnings():
+        with precision(figure.double), warnings.catch_warnings():
             # Broken bounds and diverged runs are part of what is printed and stored below.
             warnings.simplefilter("ignore", fl.AssumptionWarning)
             warnings.simplefilter("ignore", fl.DivergenceWarning)

@@ -155,6 +155,8 @@ class Figure:
       claims: of the source.
       settings: every number behind it.
       tuning: a table of what was chosen on the tuning seeds, from the results.
+      double: whether runs are in double precision, so that no claim can hang on rounding; next to
+        compiling it mostly costs little. Results are stored in single.
     """
 
     name: str
@@ -166,6 +168,7 @@ class Figure:
     claims: Sequence[Claim]
     settings: Sequence[Setting]
     tuning: Callable[[Studies], list[dict[str, Any]]]
+    double: bool = True
 
     def __post_init__(self) -> None:
         names = [claim.name for claim in self.claims]

@@ -20,15 +20,6 @@ from fljax import statistics
 from fljax._module import float_dtype
 from fljax.algorithms import NPFL, NPFLRL, Algorithm, DeterministicPolicyGradient, RandomProbe
 from fljax.metrics import Metric, Snapshot
-from fljax.problems import (
-    LeastSquares,
-    Problem,
-    SquaredL2,
-    Tasks,
-    group_share,
-    random_clusters,
-)
-from fljax.problems.problem import HIGHEST
 
 # --------------------------------------------------------------------------- settings
 
@@ -111,33 +102,20 @@ def scenario(metrics: tuple[Metric | str, ...]) -> Callable[..., fl.Simulation]:
     """One run of the setting (section 6.3): everything drawn anew from its key."""
 
     def build(key: Array, algorithm: Algorithm) -> fl.Simulation:
-        keys = iter(jax.random.split(key, 8))
-        clients, dim, dtype = CLIENTS.value, DIM.value, float_dtype()
-        least, most = SIZES.value
-        network = fl.graphs.random_connected(next(keys), clients, MEAN_DEGREE.value)
-        cluster = random_clusters(next(keys), clients, CLUSTERS.value)
-        base = jax.random.normal(next(keys), (1, dim), dtype)
-        offset = jax.random.uniform(next(keys), (CLUSTERS.value, 1), dtype, *OFFSETS.value)
-        truth = (1 + offset) * base
-        size = jax.random.randint(next(keys), (clients, 1), least, most + 1)
-        real = (jnp.arange(most)[None] < size).astype(dtype)
-        noise = jnp.sqrt(jax.random.uniform(next(keys), (clients, 1), dtype, *NOISE.value))
-
-        def data(key: Array, **given: Any) -> Problem:
-            k_features, k_noise = jax.random.split(key)
-            features = jax.random.normal(k_features, (clients, most, dim), dtype) * real[..., None]
-            clean = jnp.einsum("knd,kd->kn", features, truth[cluster], precision=HIGHEST)
-            targets = clean + noise * jax.random.normal(k_noise, (clients, most), dtype)
-            weights = real / size.astype(dtype)
-            return Problem(features, targets * real, LeastSquares(), weights=weights, **given)
-
-        validation = data(next(keys))
+        k_graph, k_cluster, k_noise, k_data = jax.random.split(key, 4)
+        network = fl.graphs.random_connected(k_graph, CLIENTS.value, MEAN_DEGREE.value)
+        cluster = fl.problems.random_clusters(k_cluster, CLIENTS.value, CLUSTERS.value)
         return fl.Simulation(
-            problem=data(
-                next(keys),
-                regulariser=SquaredL2(),
-                strength=group_share(STRENGTH.value, cluster, CLUSTERS.value),
-                tasks=Tasks(cluster, CLUSTERS.value, truth, validation=validation),
+            problem=fl.problems.clustered_ridge(
+                k_data,
+                cluster,
+                CLUSTERS.value,
+                SIZES.value,
+                DIM.value,
+                OFFSETS.value[1],
+                fl.problems.group_share(STRENGTH.value, cluster, CLUSTERS.value),
+                jax.random.uniform(k_noise, (CLIENTS.value,), float_dtype(), *NOISE.value),
+                validated=True,
             ),
             network=network,
             algorithm=algorithm,

@@ -1,11 +1,23 @@
-"""Every test runs in float64 under strict dtype and rank promotion."""
+"""Every test runs in float64 under strict dtype and rank promotion.
 
+Compiling takes most of a test's time, so XLA leaves out its costly passes, in child processes too;
+``JAX_DISABLE_MOST_OPTIMIZATIONS=0`` in the environment brings them back.
+"""
+
+import gc
+import os
 from pathlib import Path
 
 import jax
 import pytest
 
 MAPS = Path("/proc/self/maps")
+
+lean = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # children read it
+jax.config.update("jax_disable_most_optimizations", lean != "0")
+
+# Tracing makes many small objects that live on, over which the collector would go again and again.
+gc.set_threshold(100_000, 20, 50)
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -140,6 +140,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 from tests.test_store import *
 sweeping.FLUSH_SECONDS = 0
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 """
 
 
@@ -240,11 +241,13 @@ def test_a_killed_study_goes_on_where_it_was(death, killed, whole, kept):
 def test_an_interrupted_study_says_how_far_it_is_and_goes_on(tmp_path, whole, kept):
     store, partial = tmp_path / "store", tmp_path / "partial.nc"
     process = child(f"""
-stretches = sweeping._Run._stretches
-def slowly(*args):
-    time.sleep(0.5)
-    stretches(*args)
-sweeping._Run._stretches = slowly
+stretches, blocks = sweeping._Run._stretches, []
+def waiting(run, *args):
+    blocks.append(args)
+    if len(blocks) > 2:
+        run.cancelled.wait(60)
+    stretches(run, *args)
+sweeping._Run._stretches = waiting
 try:
     fl.sweep(steps, **STUDY, store={str(store)!r}, callback=lambda _: print("done", flush=True))
 except fl.Interrupted as interrupted:

@@ -10,7 +10,7 @@ from fljax._module import module, static
 from fljax.algorithms import fedavg
 from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
 from fljax.algorithms.fedavg import FedAvg
-from fljax.algorithms.personal import descend, participants
+from fljax.algorithms.one_server import descend, participants
 from fljax.channel import Channel
 from fljax.graphs import Graph
 from fljax.problems import Problem

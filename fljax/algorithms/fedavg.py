@@ -10,9 +10,10 @@ from jaxtyping import Array, Bool, Int
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Info, algorithm
+from fljax.algorithms.one_server import check_participants, participants
 from fljax.channel import Channel
 from fljax.graphs import Graph
-from fljax.participation import shuffled, subset
+from fljax.participation import shuffled
 from fljax.problems import Problem
 from fljax.schedules import StepSize, as_schedule
 
@@ -76,11 +77,7 @@ class FedAvg(Algorithm):
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def init(self, problem: Problem, network: Graph) -> State:
-        if self.clients_per_round is not None and self.clients_per_round > problem.clients:
-            raise ValueError(
-                f"clients_per_round must be at most the {problem.clients} clients of the problem, "
-                f"got {self.clients_per_round}."
-            )
+        check_participants(self.clients_per_round, problem)
         if self.batch is not None and self.batch > problem.samples:
             raise ValueError(
                 f"batch must be at most the {problem.samples} samples of the largest client, got "
@@ -92,12 +89,8 @@ class FedAvg(Algorithm):
         self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
     ) -> tuple[State, Info]:
         step_size = self.step_size(round)
-        chosen = jnp.arange(problem.clients, dtype=jnp.int32)
-        if self.clients_per_round is not None:
-            key = channel.key("participation")
-            chosen = subset(key, problem.clients, self.clients_per_round)
-        real = jnp.asarray(problem.weights)[chosen] > 0
-        here = channel.available[chosen]
+        chosen, here, whole = participants(problem, channel, self.clients_per_round)
+        real = jnp.asarray(whole.weights) > 0
         server = channel.publish(state.model, here)
 
         def train(count: int, local: Callable[[Any], Problem], rows: Any, steps: int) -> Any:
@@ -115,7 +108,6 @@ class FedAvg(Algorithm):
             return jax.lax.scan(descend, carry, rows, steps)[0]
 
         if self.batch is None:
-            whole = problem if self.clients_per_round is None else problem.take(chosen)
             model, norm = train(len(chosen), lambda _: whole, None, self.epochs)
         else:
             rows = batches(channel.key("batches"), real, self.batch, self.epochs)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Info, algorithm
-from fljax.algorithms.personal import check_participants, descend, participants
+from fljax.algorithms.one_server import check_participants, descend, participants
 from fljax.channel import Channel
 from fljax.graphs import Graph
 from fljax.problems import Problem

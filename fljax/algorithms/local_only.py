@@ -8,7 +8,7 @@ from jaxtyping import Array
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
-from fljax.algorithms.personal import descend
+from fljax.algorithms.one_server import descend
 from fljax.channel import Channel
 from fljax.graphs import Graph
 from fljax.problems import Problem

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
-from fljax.algorithms.personal import check_participants, participants
+from fljax.algorithms.one_server import check_participants, participants
 from fljax.channel import Channel
 from fljax.graphs import Graph
 from fljax.problems import Problem, factorise, prox

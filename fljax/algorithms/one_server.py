@@ -1,4 +1,4 @@
-"""What the personalised methods with one server share: who takes part, and gradient steps."""
+"""What methods with one server share: who takes part, and gradient steps."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def check_participants(count: int | None, problem: Problem) -> None:
 def participants(
     problem: Problem, channel: Channel, count: int | None
 ) -> tuple[Int[Array, " chosen"], Bool[Array, " chosen"], Problem]:
-    """The clients that the server draws, the same as :class:`FedAvg` draws under this seed.
+    """The clients that the server draws, under one seed the same for every algorithm.
 
     Args:
       problem: of all clients.
