@@ -313,21 +313,23 @@ def advance(
             channel.line,
         )
 
-    def one_record(carry: Carry, first: Array) -> tuple[Carry, dict[str, Array]]:
-        carry = carry._replace(traffic=Traffic.none())
-        carry = jax.lax.fori_loop(first, first + record_every, one_round, carry)
+    def one_record(carry: Carry, first: Array) -> tuple[Carry, tuple[dict[str, Array], Array]]:
+        if record_every == 1:  # what rounds have in common leaves one loop, but not two
+            carry = one_round(first, carry)
+        else:
+            carry = jax.lax.fori_loop(first, first + record_every, one_round, carry)
         shared = carry.state.model if carry.state.model.ndim == 1 else None
         model = jnp.broadcast_to(carry.state.model, shape)
         now = Snapshot(problem, network, model, prepared.optimum, shared, carry.state)
         record = {m.name: m.measure(now) for m in simulation.metrics}  # pyright: ignore[reportAttributeAccessIssue]
         record |= {f"privacy_{name}": jnp.max(spent) for name, spent in carry.spent.items()}
-        record |= carry.traffic._asdict()
-        return carry, record
+        return carry._replace(traffic=Traffic.none()), (record, jnp.stack(carry.traffic, axis=1))
 
     firsts = jnp.asarray(done, jnp.int32) + jnp.arange(
         1, records * record_every + 1, record_every, dtype=jnp.int32
     )
-    return jax.lax.scan(one_record, carry, firsts)
+    carry, (recorded, traffic) = jax.lax.scan(one_record, carry, firsts)
+    return carry, recorded | {name: traffic[..., i] for i, name in enumerate(Traffic._fields)}
 
 
 def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[str, Array]:

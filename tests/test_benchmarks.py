@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.benchmarks import generators, machine, roofline, scaling
+from experiments.benchmarks import generators, machine, personalised, roofline, scaling
 from fljax.algorithms import REGISTRY
 
 FEW_SAMPLES = roofline.Size(clients=300, samples=6, dim=16, mean_degree=4, seeds=1)
@@ -77,6 +77,19 @@ def test_a_point_of_the_scaling_study_is_measured():
     assert found["rounds"] == 1001
     assert found["peak"] > 2**20
     assert scaling.slope([{"k": 1}, {"k": 10}], [{"round": 2.0}, {"round": 20.0}], "k") == 1.0
+
+
+def test_both_sides_of_a_comparison_simulate_the_same():
+    """Means over independent seeds agree in every round; a false alarm is rarer than 1e-4."""
+    rounds, seeds = 12, 60
+    for name, (algorithm, kind) in personalised.methods().items():
+        ours = personalised.study({name: algorithm}, seeds, rounds).network_deviation
+        ours = ours.squeeze(drop=True).transpose("seed", "round").values
+        theirs = personalised.rival(personalised.setting(rounds), seeds, **kind)
+        gap = ours.mean(0) - theirs.mean(0)
+        error = np.sqrt((ours.var(0) + theirs.var(0)) / seeds)
+        assert (abs(gap) < 5 * error).all(), name
+        assert ours.mean(0)[-1] < ours.mean(0)[0]
 
 
 @pytest.mark.parametrize(("name", "same"), [("philox4x32", True), ("rbg", False)])

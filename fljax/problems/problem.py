@@ -265,7 +265,14 @@ class Problem:
         self, values: Float[Array, "clients samples"]
     ) -> Float[Array, "clients features"]:
         r""":math:`\sum_j\omega_{k,j}v_{k,j}x_{k,j}` of each client."""
-        return jnp.einsum("knp,kn->kp", self.design, self.weights * values, precision=HIGHEST)
+        return self.combination(self.weights * values)
+
+    def combination(
+        self, values: Float[Array, "clients samples"]
+    ) -> Float[Array, "clients features"]:
+        r""":math:`\sum_jv_{k,j}x_{k,j}` of each client."""
+        # With the features first XLA would copy them, transposed, in every round.
+        return jnp.einsum("kn,knp->kp", values, self.design, precision=HIGHEST)
 
     def predictions(self, w: Float[Array, "clients dim"]) -> Array:
         """``[K, N]`` linear predictions (``[K, N, outputs]`` for several outputs)."""
@@ -305,7 +312,7 @@ class Problem:
             norms = self._sample_norms(derivative)
             weights = weights * jnp.minimum(1, self.clip / jnp.maximum(norms, self.clip))
         if self.loss.outputs == 1:
-            return jnp.einsum("knp,kn->kp", self.design, weights * derivative, precision=HIGHEST)
+            return self.combination(weights * derivative)
         derivative = weights[..., None] * derivative
         gradient = jnp.einsum("kno,knp->kop", derivative, self.design, precision=HIGHEST)
         return gradient.reshape(self.clients, -1)

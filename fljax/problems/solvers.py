@@ -22,7 +22,7 @@ class ProxFactor(NamedTuple):
     """What one prox shares with the next of the same weights."""
 
     weight: Array  # [K]  c_k
-    inverse: Array | None  # [K, D, D], or [K, N, N] in the sample space when N < D: the step
+    inverse: Array | None  # [K, D, D], or [K, N, N] among weighted samples when N < D: the step
     moment: Array | None  # [K, D]  2 sum_j weight_j x_j y_j, for the closed form
     scale: Array | None  # [K]  Lipschitz constant (smooth loss) or residual penalty (nonsmooth)
     gram: Array | None  # [K, N, N]  the samples' inner products, where predictions are iterated
@@ -48,7 +48,11 @@ def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
     if is_quadratic(problem):
         shift = weight + strong_convexity(problem)
         moment = 2 * problem.correlation(problem.targets)
-        return ProxFactor(weight, spd_inverse(_shift(_hessian(problem), shift)), moment, None, None)
+        inverse = spd_inverse(_shift(_hessian(problem), shift))
+        if problem.samples < problem.dim:
+            root = jnp.sqrt(2 * problem.weights)
+            inverse = root[:, :, None] * inverse * root[:, None, :]
+        return ProxFactor(weight, inverse, moment, None, None)
     if iterates_predictions(problem):
         gram = jnp.einsum("knp,kmp->knm", problem.design, problem.design, precision=HIGHEST)
         root = jnp.sqrt(problem.loss.curvature * problem.weights)
@@ -145,12 +149,12 @@ def solve_shifted(
         return _in_basis(vectors, inverse, right)
     root = jnp.sqrt(2 * problem.weights)
     inner = root * _in_basis(vectors, inverse, root * problem.predictions(right))
-    back = jnp.einsum("knp,kn->kp", problem.design, inner, precision=HIGHEST)
+    back = problem.combination(inner)
     return (right - back) / shift[:, None]
 
 
 def _in_basis(vectors: Array, scale: Array, right: Array) -> Array:
-    along = scale * jnp.einsum("knm,kn->km", vectors, right, precision=HIGHEST)
+    along = scale * jnp.einsum("kn,knm->km", right, vectors, precision=HIGHEST)
     return jnp.einsum("knm,km->kn", vectors, along, precision=HIGHEST)
 
 
@@ -214,10 +218,9 @@ def _solve_quadratic(problem: Problem, factor: ProxFactor, centre: Array) -> Arr
     if problem.samples >= problem.dim:
         return jnp.einsum("kpq,kq->kp", factor.inverse, right, precision=HIGHEST)
     # Woodbury: never a D x D matrix when samples are few.
-    root = jnp.sqrt(2 * problem.weights)
-    inner = root * problem.predictions(right)
-    inner = root * jnp.einsum("knm,km->kn", factor.inverse, inner, precision=HIGHEST)
-    back = jnp.einsum("knp,kn->kp", problem.design, inner, precision=HIGHEST)
+    inner = problem.predictions(right)
+    inner = jnp.einsum("knm,km->kn", factor.inverse, inner, precision=HIGHEST)
+    back = problem.combination(inner)
     return (right - back) / (factor.weight + strong_convexity(problem))[:, None]
 
 
@@ -244,7 +247,7 @@ def _solve_predictions(problem, factor, centre, start, iterations):
     first = slope(m) + problem.loss.curvature * problem.weights * (pulled / scale - m)
     first = jnp.einsum("knm,km->kn", factor.inverse, first, precision=HIGHEST)
     alpha = jax.lax.fori_loop(1, iterations, iterate, first)
-    back = jnp.einsum("knp,kn->kp", problem.design, alpha, precision=HIGHEST)
+    back = problem.combination(alpha)
     return (factor.weight[:, None] * centre - back) / scale
 
 
