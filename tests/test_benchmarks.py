@@ -1,9 +1,9 @@
 """The benchmarks run and count what they say; nothing here is timed."""
 
-import jax
 import numpy as np
 import pytest
 
+from experiments.__main__ import precision
 from experiments.benchmarks import generators, machine, personalised, roofline, scaling
 from fljax.algorithms import REGISTRY
 
@@ -13,7 +13,7 @@ MANY_SAMPLES = roofline.Size(clients=40, samples=24, dim=16, mean_degree=4, seed
 
 @pytest.fixture(autouse=True)
 def single_precision():
-    with jax.enable_x64(False):
+    with precision(double=False):
         yield
 
 
