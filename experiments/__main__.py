@@ -1,7 +1,6 @@
 """Run, check and report the figures: ``python -m experiments list | run | check | report``."""
 
 import argparse
-import contextlib
 import dataclasses
 import importlib
 import os
@@ -9,7 +8,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +20,7 @@ from experiments import figure as declared
 from experiments.figure import REGISTRY, Broken, Effort, Figure
 from experiments.report import claims_lines, gallery, privacy_lines, tuning_lines
 from fljax import _check
+from fljax.engine import configured
 
 #: Importing one declares its figure.
 MODULES = (
@@ -117,17 +117,6 @@ def writable(folder: Path) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def precision(double: bool) -> Iterator[None]:
-    """Runs in double precision or not; in all threads, unlike under ``jax.enable_x64``."""
-    before = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-    jax.config.update("jax_enable_x64", double)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_x64", before)
-
-
 def list_figures() -> int:
     for figure in REGISTRY.values():
         print(f"{figure.name:<18} {figure.title} ({figure.source}; {len(figure.claims)} claims)")
@@ -156,7 +145,7 @@ def run(
         print(f"{figure.name}: {figure.title}\n  {figure.source}")
         print(f"  {effort.seeds} seeds, {effort.tuning_seeds} other seeds for tuning", flush=True)
         began = time.perf_counter()
-        with precision(figure.double), warnings.catch_warnings():
+        with configured("jax_enable_x64", figure.double), warnings.catch_warnings():
             # Broken bounds and diverged runs are part of what is printed and stored below.
             warnings.simplefilter("ignore", fl.AssumptionWarning)
             warnings.simplefilter("ignore", fl.DivergenceWarning)

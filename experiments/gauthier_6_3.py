@@ -254,8 +254,8 @@ FIGURE = Figure(
             rougher(ch6.SAC, ch6.DPG),
             (0, ch6.INFINITE),
             "mean square of the second differences: SAC's above DPG's",
-            note="In 4 to 7 of the 100 runs a parameter of DPG comes below 0.04, where the "
-            "derivative can be steep, and jumps, mostly to 1; these make the mean.",
+            note="In 2 to 5 of the 100 runs a parameter of DPG, once below 0.04, where the "
+            "derivative can be steep, jumps to 1; these make the mean.",
         ),
         Claim(
             "gradient-is-smooth-in-most-runs",

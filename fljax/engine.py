@@ -334,16 +334,21 @@ def _put(leaves: list[Any], where: jax.Device | NamedSharding) -> list[Array]:
 
 
 @contextlib.contextmanager
-def without_shardy() -> Iterator[None]:
-    """Compile with XLA's older partitioner: Shardy (jaxlib 0.10 to 0.12) cannot take the wide
-    multiplications of ``philox4x32``.
-    """
-    before = jax.config.jax_use_shardy_partitioner  # pyright: ignore[reportAttributeAccessIssue]
-    jax.config.update("jax_use_shardy_partitioner", False)
+def configured(option: str, value: Any) -> Iterator[None]:
+    """One of JAX's options set for a while, in all threads, unlike by its own context managers."""
+    before = getattr(jax.config, option)
+    jax.config.update(option, value)
     try:
         yield
     finally:
-        jax.config.update("jax_use_shardy_partitioner", before)
+        jax.config.update(option, before)
+
+
+def without_shardy() -> contextlib.AbstractContextManager[None]:
+    """Compile with XLA's older partitioner: Shardy (jaxlib 0.10 to 0.12) cannot take the wide
+    multiplications of ``philox4x32``.
+    """
+    return configured("jax_use_shardy_partitioner", False)
 
 
 # What fits ---------------------------------------------------------------------------------------

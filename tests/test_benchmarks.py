@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from experiments.__main__ import precision
 from experiments.benchmarks import generators, machine, personalised, roofline, scaling
 from fljax.algorithms import REGISTRY
+from fljax.engine import configured
 
 FEW_SAMPLES = roofline.Size(clients=300, samples=6, dim=16, mean_degree=4, seeds=1)
 MANY_SAMPLES = roofline.Size(clients=40, samples=24, dim=16, mean_degree=4, seeds=1)
@@ -13,7 +13,7 @@ MANY_SAMPLES = roofline.Size(clients=40, samples=24, dim=16, mean_degree=4, seed
 
 @pytest.fixture(autouse=True)
 def single_precision():
-    with precision(double=False):
+    with configured("jax_enable_x64", False):
         yield
 
 

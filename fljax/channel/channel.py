@@ -424,11 +424,12 @@ def _in_groups(
     if senders.shape[0] <= GROUP or jax.default_backend() != "cpu":
         return add(rows, senders, sums)
     rank = jnp.cumsum(senders, dtype=jnp.int32)
+    room = -(-senders.shape[0] // GROUP) * GROUP
+    order = jnp.zeros(room, jnp.int32).at[jnp.where(senders, rank - 1, room)].set(rows, mode="drop")
 
     def one(group: Array, sums: Any) -> Any:
-        wanted = GROUP * group + 1 + jnp.arange(GROUP, dtype=jnp.int32)
-        found = (rank[None] == wanted[:, None]) & senders[None]
-        chosen = jnp.sum(jnp.where(found, rows[None], 0), axis=1, dtype=jnp.int32)
-        return add(chosen, wanted <= rank[-1], sums)
+        first = GROUP * group
+        chosen = jax.lax.dynamic_slice(order, (first,), (GROUP,))
+        return add(chosen, first + jnp.arange(GROUP, dtype=jnp.int32) < rank[-1], sums)
 
     return jax.lax.fori_loop(0, (rank[-1] + GROUP - 1) // GROUP, one, sums)
