@@ -405,28 +405,32 @@ def draw(studies: dict[str, tuple[list[Row], Limits]], to: Path) -> None:
     """Achieved rate against arithmetic intensity, under the roofs of the memories."""
     with plotting.style():
         figure, axes = plt.subplots(
-            1, len(studies), figsize=(10.5, 4.6), sharey=True, squeeze=False
+            1, len(studies), figsize=(10.5, 6.6), sharey=True, squeeze=False
         )
-        for axis, (title, (rows, limits)) in zip(axes[0], studies.items(), strict=True):
-            intensity = np.geomspace(0.1, 100, 200)
+        for axis, (name, (rows, limits)) in zip(axes[0], studies.items(), strict=True):
+            intensity = np.geomspace(0.1, 30, 200)
             roof = np.minimum(intensity * limits.bandwidth, limits.flops) / 1e9
             axis.plot(intensity, roof, color="black", label="measured limit")
             axis.plot(intensity, roof / 2, color="black", linestyle=":", label="half of it")
-            for row, look in zip(rows, plotting.LOOKS, strict=False):
+            kinds = len(plotting.LOOKS)
+            for number, row in enumerate(rows):
+                # Every colour meets every marker before a look comes back.
+                marker = plotting.LOOKS[(number + number // kinds) % kinds]["marker"]
                 at = row.cost.flops / (WORD * row.cost.words)
                 axis.plot(
                     at,
                     row.cost.flops / row.seconds / 1e9,
                     linestyle="none",
-                    color=look["color"],
-                    marker=look["marker"],
+                    color=plotting.LOOKS[number % kinds]["color"],
+                    marker=marker,
                     markersize=8,
                     label=f"{row.label}: {row.fraction:.0%}",
                 )
             axis.set(xscale="log", yscale="log", xlabel="arithmetic intensity (flop per byte)")
-            axis.set_title(f"{title}\nmemory {limits.bandwidth / 1e9:.0f} GB/s, "
+            axis.set_title(f"{name}\nmemory {limits.bandwidth / 1e9:.0f} GB/s, "
                            f"product {limits.flops / 1e9:.0f} GFLOP/s")  # fmt: skip
-            axis.legend(title="share of the limit, generator included", loc="lower right")
+            title = "share of the limit, generator included"
+            axis.legend(title=title, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
         axes[0, 0].set_ylabel("achieved rate (GFLOP/s)")
         figure.suptitle(f"A round of every algorithm on {device()}, commit {commit()}, float32")
         to.parent.mkdir(exist_ok=True)
