@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import jax
 import matplotlib as mpl
 
 import fljax as fl
@@ -140,7 +139,6 @@ def run(
         writable(store)
     folder = writable(out or (QUICK_FIGURES if quick else FIGURES))
     mpl.use("Agg")
-    jax.config.update("jax_enable_x64", True)
     for figure in figures:
         print(f"{figure.name}: {figure.title}\n  {figure.source}")
         print(f"  {effort.seeds} seeds, {effort.tuning_seeds} other seeds for tuning", flush=True)

@@ -403,16 +403,16 @@ def measure(size: Size, rounds: int, limits: Limits) -> list[Row]:
 
 def draw(studies: dict[str, tuple[list[Row], Limits]], to: Path) -> None:
     """Achieved rate against arithmetic intensity, under the roofs of the memories."""
+    kinds = len(plotting.LOOKS)
     with plotting.style():
         figure, axes = plt.subplots(
             1, len(studies), figsize=(10.5, 6.6), sharey=True, squeeze=False
         )
-        for axis, (name, (rows, limits)) in zip(axes[0], studies.items(), strict=True):
+        for axis, (title, (rows, limits)) in zip(axes[0], studies.items(), strict=True):
             intensity = np.geomspace(0.1, 30, 200)
             roof = np.minimum(intensity * limits.bandwidth, limits.flops) / 1e9
             axis.plot(intensity, roof, color="black", label="measured limit")
             axis.plot(intensity, roof / 2, color="black", linestyle=":", label="half of it")
-            kinds = len(plotting.LOOKS)
             for number, row in enumerate(rows):
                 # Every colour meets every marker before a look comes back.
                 marker = plotting.LOOKS[(number + number // kinds) % kinds]["marker"]
@@ -427,10 +427,14 @@ def draw(studies: dict[str, tuple[list[Row], Limits]], to: Path) -> None:
                     label=f"{row.label}: {row.fraction:.0%}",
                 )
             axis.set(xscale="log", yscale="log", xlabel="arithmetic intensity (flop per byte)")
-            axis.set_title(f"{name}\nmemory {limits.bandwidth / 1e9:.0f} GB/s, "
+            axis.set_title(f"{title}\nmemory {limits.bandwidth / 1e9:.0f} GB/s, "
                            f"product {limits.flops / 1e9:.0f} GFLOP/s")  # fmt: skip
-            title = "share of the limit, generator included"
-            axis.legend(title=title, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+            axis.legend(
+                title="share of the limit, generator included",
+                loc="upper center",
+                bbox_to_anchor=(0.5, -0.14),
+                ncols=2,
+            )
         axes[0, 0].set_ylabel("achieved rate (GFLOP/s)")
         figure.suptitle(f"A round of every algorithm on {device()}, commit {commit()}, float32")
         to.parent.mkdir(exist_ok=True)
