@@ -11,7 +11,6 @@ import functools
 import hashlib
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -118,12 +117,11 @@ class Program:
         private = group.shown.privacy is not None
         rounds = self.rounds if private else self.record_every
         short = Program(self.scenario, rounds, self.record_every, self.keep_models)
-        closed = jax.make_jaxpr(lambda key, point: short.one(key, point, None, 0, 1))(
-            jax.random.key(0, impl=PRNG), point
-        )
-        digest = hashlib.sha256()
-        _digest(closed, digest.update)
-        self.identities[form] = digest.hexdigest()[:16]
+
+        def run(key: Array, point: dict[str, Any]) -> Output:
+            return short.one(key, point, None, 0, 1)
+
+        self.identities[form] = _identity(run, jax.random.key(0, impl=PRNG), point)
         return self.identities[form]
 
     def compile(
@@ -209,23 +207,10 @@ def program(
 def _compile(
     function: Callable[..., Output], given: tuple, device: jax.Device | NamedSharding
 ) -> Compiled:
-    closed, shape = jax.make_jaxpr(function, return_shape=True)(*given)
-    hoisted = [np.size(c) * c.dtype.itemsize >= HOISTED_BYTES for c in closed.consts]
-    large = [c for c, out in zip(closed.consts, hoisted, strict=True) if out]
+    lifted, large, shape = _lift(function, given)
     large = _put(large, device)
-
-    def flat(large: list[Array], *leaves: Any) -> list[Array]:
-        passed = iter(large)
-        consts = [next(passed) if out else c for c, out in zip(closed.consts, hoisted, strict=True)]
-        return core.jaxpr_as_fun(core.ClosedJaxpr(closed.jaxpr, consts))(*leaves)
-
-    def leaves(*given: Any) -> list[Array]:
-        return _put(jax.tree.leaves(given), device)
-
     # The state that a run goes on from is not needed again.
-    before = 1 + len(jax.tree.leaves(given[:3]))
-    donated = tuple(range(before, before + len(jax.tree.leaves(given[3]))))
-    lowered = jax.jit(flat, donate_argnums=donated).lower(large, *leaves(*given))
+    lowered = jax.jit(lifted, donate_argnums=3).lower(*_put(given, device), *large)
     # Concurrent programs with LAPACK calls can block each other for ever: see fljax._linalg.
     alone = "lapack" in lowered.as_text()
     executable = lowered.compile()
@@ -234,47 +219,45 @@ def _compile(
     if memory is not None:
         taken = memory.temp_size_in_bytes + memory.output_size_in_bytes
         taken += memory.argument_size_in_bytes
-    structure = jax.tree.structure(shape)
 
     def call(*given: Any) -> Output:
-        return jax.tree.unflatten(structure, executable(large, *leaves(*given)))
+        return executable(*_put(given, device), *large)
 
     return Compiled(call, alone, taken, shape)
 
 
-def _digest(value: Any, update: Callable[[bytes], None]) -> None:
-    """Feed a traced program to a hash: the same in every process, unlike its printed form, which
-    names what happens to be shared, and addresses.
+def _lift(function: Callable, given: tuple) -> tuple[Callable, tuple[Array, ...], Any]:
+    """The function with its large closed-over arrays as further arguments, these, and what it
+    returns, as shapes.
     """
-    if isinstance(value, core.ClosedJaxpr):
-        _digest(value.jaxpr, update)
-        for constant in value.consts:
-            update(_content(constant))
-    elif isinstance(value, core.Jaxpr):
-        names: dict[Any, int] = {}
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(*given)
+    lift = [np.size(c) * c.dtype.itemsize >= HOISTED_BYTES for c in closed.consts]
+    large = tuple(c for c, out in zip(closed.consts, lift, strict=True) if out)
+    if not large:
+        return function, large, shape  # already traced: nothing is to be traced again
 
-        def name(atom: Any) -> str:
-            if isinstance(atom, core.Literal):
-                return f"{_content(atom.val).hex()}:{atom.aval.str_short()}"
-            return f"v{names.setdefault(atom, len(names))}:{atom.aval.str_short()}"
+    def lifted(*given: Any) -> Any:
+        passed = iter(given[len(given) - len(large) :])
+        consts = [next(passed) if out else c for c, out in zip(closed.consts, lift, strict=True)]
+        leaves = jax.tree.leaves(given[: len(given) - len(large)])
+        made = core.jaxpr_as_fun(core.ClosedJaxpr(closed.jaxpr, consts))(*leaves)
+        return jax.tree.unflatten(jax.tree.structure(shape), made)
 
-        update(" ".join(map(name, [*value.constvars, *value.invars])).encode())
-        for equation in value.eqns:
-            given, made = map(name, equation.invars), map(name, equation.outvars)
-            update(f"\n{' '.join(made)} = {equation.primitive.name} {' '.join(given)}".encode())
-            for key, parameter in sorted(equation.params.items()):
-                update(f" {key}=".encode())
-                _digest(parameter, update)
-        update(f"\n-> {' '.join(map(name, value.outvars))}".encode())
-    elif isinstance(value, tuple | list):
-        for item in value:
-            _digest(item, update)
-    elif isinstance(value, np.ndarray | np.generic | jax.Array):
-        update(_content(value))
-    elif callable(value):
-        update(getattr(value, "__qualname__", type(value).__qualname__).encode())
-    else:
-        update(re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode())
+    return lifted, large, shape
+
+
+def _identity(function: Callable, *given: Any) -> str:
+    """A digest of what a function computes, the same in every process and on every device.
+
+    It is taken of the StableHLO text, which holds every bit of the constants that are not passed.
+    (A printed jaxpr differs between processes: it names what happens to be shared, and addresses.)
+    """
+    lifted, large, _ = _lift(function, given)
+    lowered = jax.jit(lifted).trace(*given, *large).lower(lowering_platforms=("cpu",))
+    digest = hashlib.sha256(lowered.as_text().encode())
+    for array in large:
+        digest.update(_content(array))
+    return digest.hexdigest()[:16]
 
 
 def _content(array: Any) -> bytes:
@@ -320,17 +303,17 @@ def split(tree: Any, clients: int) -> Any:
     return jax.tree.map(place, tree)
 
 
-def _put(leaves: list[Any], where: jax.Device | NamedSharding) -> list[Array]:
+def _put(tree: Any, where: jax.Device | NamedSharding) -> Any:
     """Arrays on a device, or copied to all devices of all processes."""
     if isinstance(where, jax.Device) or where.is_fully_addressable:
-        return jax.device_put(leaves, where)
+        return jax.device_put(tree, where)
 
     def share(leaf: Any) -> Array:
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
             return leaf  # a state that is there already
         return jax.make_array_from_process_local_data(where, np.asarray(leaf))
 
-    return [share(leaf) for leaf in leaves]
+    return jax.tree.map(share, tree)
 
 
 @contextlib.contextmanager

@@ -334,6 +334,7 @@ CLIPPED = [
 ]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("case", AGAINST_LOOPS, ids=describe)
 def test_models_are_those_of_the_loops(case):
     compare(case, clip=None)
@@ -742,6 +743,7 @@ FEDAVG = [
 ]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("name", "algorithm", "clip"), FEDAVG)
 def test_federated_averaging_is_the_loop(name, algorithm, clip):
     """Ragged clients (4 to 12 samples), whole and broken batches, with and without clipping."""

@@ -51,6 +51,8 @@ def same(path, study):
 
 EIGHT = """
 import fljax.engine
+
+pytestmark = pytest.mark.core
 assert jax.local_device_count() == 8
 
 shared = fl.sweep(wide, **WIDE, shard_over="clients", store=folder + "/store")

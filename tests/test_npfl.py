@@ -151,6 +151,7 @@ def probes_of(width, epochs):
     return drawn
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("policy", "epochs", "clip", "sizes", "form"),
     [

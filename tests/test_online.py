@@ -267,6 +267,7 @@ REST = {
 EVERY = PAO | REST
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("name", EVERY)
 def test_every_round_is_that_of_the_loops(name):
     case, algorithm = world(), EVERY[name]

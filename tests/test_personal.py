@@ -155,6 +155,7 @@ CASES = [
 ]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("algorithm", "name", "environment"), CASES, ids=describe)
 def test_models_are_those_of_the_loops(algorithm, name, environment):
     key = new_key(4)

@@ -322,6 +322,7 @@ def agree(ours, theirs):
     close(ours, theirs, rtol=0, atol=1e-10 * scale)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("name", CASES)
 def test_every_round_is_that_of_the_loops(name):
     world, made, (state, spent, record), known = experiment(name)

@@ -8,6 +8,8 @@ import fljax as fl
 from fljax import simulation
 from fljax.problems import optimum
 
+pytestmark = pytest.mark.core
+
 K, D = 6, 2
 
 

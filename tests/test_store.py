@@ -19,6 +19,8 @@ import fljax as fl
 from fljax.results import checksum
 from fljax.store import Store
 
+pytestmark = pytest.mark.core
+
 sweeping = importlib.import_module("fljax.sweep")  # `fljax.sweep` is the function in it
 
 K, D, T = 6, 3, 12

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend import core
 
 import fljax as fl
 import fljax.engine
@@ -18,6 +19,8 @@ from fljax.engine import Program, program
 from fljax.grid import axes_of, groups_of
 from fljax.results import assemble
 from fljax.simulation import trace
+
+pytestmark = pytest.mark.core
 
 ZCDP, ApproximateDP = fl.privacy.ZCDP, fl.privacy.ApproximateDP
 K, D, T = 8, 3, 12
@@ -596,6 +599,56 @@ def test_an_identity_tells_constants_apart():
         assert identity(weighing(array[-size:])) == identity(weighing(array[-size:].copy()))
     assert identity(weighing(array)) != identity(weighing(other))
     assert identity(weighing(other[9_999:10_003])) != identity(weighing(array[:4]))
+
+
+def test_an_identity_sees_constants_of_inner_functions():
+    def scenario(array):
+        inner = jax.jit(lambda x: x + jnp.sum(jnp.asarray(array)))
+        return lambda key: descents(key, 0.01 * inner(jnp.zeros(())))
+
+    array = np.linspace(0.0, 1.0, 5)
+    assert identity(scenario(array)) == identity(scenario(array.copy()))
+    assert identity(scenario(array)) != identity(scenario(np.nextafter(array, 2.0)))
+
+
+# What identities and lifted arrays rest on. If JAX changes one of these, its test says which.
+
+
+def test_assumed_a_traced_function_lowers_to_the_same_text():
+    def text(function):
+        traced = jax.jit(function).trace(np.float64(1.0))
+        return traced.lower(lowering_platforms=("cpu",)).as_text()
+
+    def function(x):
+        return jax.lax.fori_loop(0, 3, lambda _, y: jnp.where(y > 0, 2 * y, -y), x)
+
+    one = text(function)
+    text(lambda x: jnp.where(x > 0, x, -x))  # what else is in JAX's caches does not show
+    jax.clear_caches()
+    assert text(function) == one
+    assert "stablehlo" in one
+    assert text(lambda x: 3 * function(x)) != one
+
+
+def test_assumed_the_text_holds_every_bit_of_a_constant():
+    def text(array):
+        return jax.jit(lambda x: x + jnp.asarray(array)).lower(np.float64(1.0)).as_text()
+
+    array = np.linspace(0.0, 1.0, 1000)
+    other = array.copy()
+    other[500] = np.nextafter(other[500], 2.0)
+    assert text(array) == text(array.copy())
+    assert text(array) != text(other)
+
+
+def test_assumed_closed_over_arrays_are_the_jaxpr_s_constants_and_may_be_replaced():
+    array = jnp.arange(4.0)
+    closed = jax.make_jaxpr(lambda x: x + array)(1.0)
+    (constant,) = closed.consts
+    np.testing.assert_array_equal(constant, array)
+    other = core.ClosedJaxpr(closed.jaxpr, [array + 1])
+    (made,) = core.jaxpr_as_fun(other)(1.0)
+    np.testing.assert_array_equal(made, array + 2)
 
 
 def test_a_scenario_may_close_over_a_key():

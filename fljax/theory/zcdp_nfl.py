@@ -168,7 +168,7 @@ def transcript(
     rounds: int,
     noise: Float[Array, "rounds clients dim"] | None = None,
 ) -> Transcript:
-    """Run a simulation and keep every round: the same numbers as :func:`fljax.run`, all of them.
+    """Run a simulation and keep every round: what :func:`fljax.run` computes, up to rounding.
 
     Args:
       simulation: of an algorithm on a graph whose state holds what was ``heard``.

@@ -248,7 +248,8 @@ def test_transcript_is_the_run():
     setup, record = private("ridge")
     with pytest.warns(fl.AssumptionWarning):
         run = fl.run(setup, ROUNDS, jax.random.key(7))
-    np.testing.assert_array_equal(record.model[-1], run.model)
+    # Another program, whose sums XLA may order in another way.
+    np.testing.assert_allclose(record.model[-1], run.model, rtol=1e-13)
     assert not np.any(record.heard[0])
     assert np.all(np.std(record.noise[1:], axis=(1, 2)) > 0)
 

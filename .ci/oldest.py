@@ -1,0 +1,16 @@
+"""Print a constraints file that pins every dependency to the lower bound `pyproject.toml` names."""
+
+import itertools
+import re
+import tomllib
+from pathlib import Path
+
+text = Path(__file__).parents[1].joinpath("pyproject.toml").read_text()
+project = tomllib.loads(text)["project"]
+extras = project["optional-dependencies"].values()
+for requirement in itertools.chain(project["dependencies"], *extras):
+    found = re.fullmatch(r"([\w-]+)>=([\d.]+)", requirement)
+    if found:
+        print(f"{found[1]}=={found[2]}")
+    elif not requirement.startswith("fljax["):
+        raise SystemExit(f"{requirement!r} names no lower bound; write it as 'name>=1.2'.")
