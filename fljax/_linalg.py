@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-HIGHEST = jax.lax.Precision.HIGHEST
+from fljax._numerics import HIGHEST
 
 
 def spd_inverse(matrices: Float[Array, "batch dim dim"]) -> Float[Array, "batch dim dim"]:

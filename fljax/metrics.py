@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax.problems.problem import HIGHEST
+from fljax._numerics import HIGHEST
 
 
 class Snapshot(NamedTuple):

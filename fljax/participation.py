@@ -4,7 +4,7 @@ A *pattern* says round by round which clients are on. The same patterns serve as
 availability (``Simulation(participation=...)``) and as the arrival of their data
 (:mod:`fljax.streams`); a client is *available* where both say so, since one without new data has
 nothing to take part with (Gauthier 2024, line 1095). A *scheduler* is the server's choice among
-the available. All draws come from keys of their own (:data:`fljax.channel.PURPOSES`), so that under
+the available. All draws come from keys of their own (:data:`fljax._numerics.PURPOSES`), so that under
 one seed every algorithm meets the same network.
 """
 

@@ -16,10 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fljax import _check
 from fljax._module import float_dtype, module, replace, static
-from fljax.channel import key_of
+from fljax._numerics import HIGHEST, key_of
 from fljax.participation import Always, Pattern
 from fljax.problems import LeastSquares, Problem
-from fljax.problems.problem import HIGHEST
 
 
 class StreamState(NamedTuple):

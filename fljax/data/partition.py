@@ -18,7 +18,8 @@ from fljax._module import float_dtype
 from fljax.data.images import Images, Task
 from fljax.participation import shuffled
 from fljax.problems.objectives import Logistic, NoRegulariser, Regulariser
-from fljax.problems.problem import HIGHEST, Problem
+from fljax._numerics import HIGHEST
+from fljax.problems.problem import Problem
 from fljax.problems.tasks import Tasks, membership
 
 ATTEMPTS = 1000  # draws of a Dirichlet partition before it is given up

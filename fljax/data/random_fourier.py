@@ -19,7 +19,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import float_dtype, module, static
-from fljax.problems.problem import FEW_FEATURES, HIGHEST
+from fljax._numerics import HIGHEST
+from fljax.problems.problem import FEW_FEATURES
 
 KINDS = ("cosine", "pair")
 

@@ -15,15 +15,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.lax import Precision
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._module import float_dtype, module, replace
+from fljax._numerics import HIGHEST
 from fljax.problems.objectives import LeastSquares, Loss, NoRegulariser, Regulariser
 from fljax.problems.tasks import Tasks
-
-HIGHEST = Precision.HIGHEST
 
 #: Up to this many features, predictions are written out as a sum over features, which XLA fuses
 #: with the loss; a batch of matrix-vector products this small measured three times slower on CPU.

@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 
 from fljax._linalg import spd_inverse, spd_norm_bound, spd_solve, symmetric_eigen
 from fljax.problems.objectives import L1, LeastAbsoluteDeviation, LeastSquares, NoRegulariser
-from fljax.problems.problem import HIGHEST, Problem
+from fljax._numerics import HIGHEST
+from fljax.problems.problem import Problem
 
 
 class ProxFactor(NamedTuple):

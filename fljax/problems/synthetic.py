@@ -29,7 +29,8 @@ from fljax.problems.objectives import (
     Softmax,
     SquaredL2,
 )
-from fljax.problems.problem import HIGHEST, Problem, sizes_to_weights
+from fljax._numerics import HIGHEST
+from fljax.problems.problem import Problem, sizes_to_weights
 from fljax.problems.tasks import Tasks
 
 NOISE_VARIANCE = 0.1

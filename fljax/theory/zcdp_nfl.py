@@ -67,7 +67,7 @@ def operators(network: Graph) -> Operators:
         signless=signless,
         laplacian=laplacian,
         degree=(signless + laplacian) / 2,
-        root=jnp.matmul(vectors * root[None, :], vectors.T, precision=Precision.HIGHEST),
+        root=jnp.matmul(vectors * root[None, :], vectors.T, precision=HIGHEST),
         phi_min=jnp.min(jnp.where(present, values, jnp.inf)),
         phi_max=values[-1],
         phi_max_signless=jnp.linalg.eigvalsh(signless)[-1],
@@ -606,7 +606,7 @@ def _dual(transcript: Transcript) -> Array:
 
 def _apply(matrix: Array, stack: Array) -> Array:
     """``(matrix kron I_D) stack`` for ``[..., K, D]``."""
-    return jnp.einsum("kl,...ld->...kd", matrix, stack, precision=Precision.HIGHEST)
+    return jnp.einsum("kl,...ld->...kd", matrix, stack, precision=HIGHEST)
 
 
 def _dot(one: Array, other: Array) -> Array:

@@ -1,0 +1,33 @@
+"""How numbers are made everywhere: the generator, keys by purpose, the precision of products."""
+
+import jax
+from jaxtyping import Array
+
+#: The random number generator of runs. On CPU about four times faster than JAX's default,
+#: threefry2x32 (`experiments/benchmarks/generators.py`), and like it bit-exact under vmap.
+PRNG = "philox4x32"
+
+#: Of matrix products: TF32 keeps three digits, and curves reach -40 to -60 dB.
+HIGHEST = jax.lax.Precision.HIGHEST
+
+#: What is drawn besides the noise: each from a stream of its own, the same for all algorithms. A
+#: new purpose goes to the end: the place of one is part of its stream.
+PURPOSES = (
+    "participation",
+    "batches",
+    "stream",
+    "arrivals",
+    "availability",
+    "delays",
+    "compression",
+    "sharing",
+    "policy",
+    "network",
+    "attack",
+    "losses",
+)
+
+
+def key_of(key: Array, purpose: str) -> Array:
+    """A round's key for a draw of this purpose, one of :data:`PURPOSES`."""
+    return jax.random.fold_in(key, 1 + PURPOSES.index(purpose))

@@ -1,0 +1,138 @@
+r"""What each peer hears in a round, and how it combines it.
+
+An inbox is lazy. A plain weighted sum is the graph's own product over what everybody said, and
+allocates nothing per edge; where links fail or messages are late, the weights of an edge move to
+the copy that is heard over it; only an aggregator that looks at single messages has them gathered,
+receiver by receiver.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fljax.aggregation import Aggregator
+from fljax.graphs import Combination, Graph
+from fljax.graphs.table import gather_sum, neighbor_sum
+
+__all__ = ["Inbox"]
+
+#: On a CPU the single messages of so many receivers are looked at together.
+RECEIVERS = 64
+
+
+class Inbox:
+    r"""What the neighbours of each client said, as it is heard.
+
+    Args:
+      network: the graph of this round.
+      said: ``[K, D]``, what everybody said; a client's own message is among it.
+      past: ``[B, K, D]``, what was said in the last ``B`` rounds, the newest at place ``newest``;
+        ``None`` where everything heard is of this round.
+      newest: as above.
+      ages: for each table of the network, how old the copy is that is heard over an edge, in
+        rounds; ``B`` or more: none. ``None`` where everything arrives at once.
+      aggregator: that takes the place of the mean, or ``None``.
+    """
+
+    def __init__(
+        self,
+        network: Graph,
+        said: Float[Array, "clients dim"],
+        past: Float[Array, "ages clients dim"] | None = None,
+        newest: Int[Array, ""] | int = 0,
+        ages: list[Int[Array, "rows slots"]] | None = None,
+        aggregator: Aggregator | None = None,
+    ) -> None:
+        self._network = network
+        self._said = said
+        self._past = said[None] if past is None else past
+        self._newest = newest
+        self._ages = ages
+        self._aggregator = aggregator
+
+    def sum(self, over: Graph | None = None) -> Float[Array, "clients dim"]:
+        r""":math:`\sum_l a_{kl}\tilde w_l`, by default over the network.
+
+        A client's own message stands in for one that it does not hear, so
+        :math:`\sum_l a_{kl}(\tilde w_k-\tilde w_l)` is over the links that work.
+
+        Args:
+          over: other weights on the edges of the network, such as :meth:`Graph.reweighted` gives.
+        """
+        graph = self._network if over is None else over
+        if self._ages is None:
+            return graph.neighbor_sum(self._said)
+        heard, weight = self._heard(graph)
+        return heard + (graph.degree - weight)[:, None].astype(heard.dtype) * self._said
+
+    def mean(self, over: Combination) -> Float[Array, "clients dim"]:
+        r""":math:`\sum_{l\in\mathcal N_k\cup\{k\}}w_{kl}\tilde w_l`, or what an aggregator makes of
+        these messages; the weight of one that is not heard goes to the client's own.
+
+        Args:
+          over: a combination of the network.
+        """
+        if self._aggregator is not None:
+            return self._aggregated(over)
+        if self._ages is None:
+            return over(self._said)
+        heard, weight = self._heard(over)
+        own = 1 - weight
+        return heard + own[:, None].astype(heard.dtype) * self._said
+
+    # Copies of several ages ----------------------------------------------------------------------
+
+    def _heard(self, over: Any) -> tuple[Array, Array]:
+        """The weighted sums of the copies that are heard, and the weights that went into them."""
+        bound, nodes = self._past.shape[:2]
+        assert self._ages is not None
+        total, weight = jnp.zeros_like(self._said), jnp.zeros(nodes, self._said.dtype)
+        for part, age in zip(over.parts, self._ages, strict=True):
+            known = age < bound
+            weights = jnp.where(known, part.weights, 0).astype(self._said.dtype)
+            if part.neighbors is None:
+                for old in range(bound):
+                    of_age = jnp.where(age == old, weights, 0)
+                    copy = self._past[(self._newest - old) % bound]
+                    total = total + neighbor_sum(nodes, of_age, None, None, None, copy)
+            else:
+                # One gather from all copies, laid end to end.
+                rows = ((self._newest - age) % bound) * nodes + part.neighbors
+                flat = self._past.reshape(bound * nodes, -1)
+                total = total.at[part.nodes].add(
+                    gather_sum(jnp.where(known, rows, part.neighbors), weights, flat), mode="drop"
+                )
+            weight = weight.at[part.nodes].add(jnp.sum(weights, axis=1), mode="drop")
+        return total, weight
+
+    # Single messages -----------------------------------------------------------------------------
+
+    def _aggregated(self, over: Combination) -> Array:
+        aggregator = self._aggregator
+        assert aggregator is not None
+        bound, nodes = self._past.shape[:2]
+        neighbors, weights = over.neighbor_table()
+        age = jnp.zeros_like(neighbors)
+        if self._ages is not None:
+            (age,) = self._ages
+        known = (age < bound) & (weights > 0) & (neighbors != jnp.arange(nodes)[:, None])
+        rows = jnp.where(known, ((self._newest - age) % bound) * nodes + neighbors, 0)
+        flat = self._past.reshape(bound * nodes, -1)
+
+        def one(given: tuple[Array, Array, Array, Array]) -> Array:
+            own, own_weight, rows, weights = given
+            messages = jnp.concatenate([own[None], flat[rows]])
+            weights = jnp.concatenate([own_weight[None], weights])
+            return aggregator.combine(messages[None], weights[None], own[None])[0]
+
+        given = (
+            self._said,
+            over.self_weight.astype(self._said.dtype),
+            rows,
+            jnp.where(known, weights, 0).astype(self._said.dtype),
+        )
+        if jax.default_backend() != "cpu" or nodes <= RECEIVERS:
+            return jax.vmap(one)(given)
+        return jax.lax.map(one, given, batch_size=RECEIVERS)

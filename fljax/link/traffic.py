@@ -1,0 +1,55 @@
+"""What was sent, counted: in messages, numbers and bits, exactly, however long the run."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+__all__ = ["Traffic", "wide", "wide_sum"]
+
+
+class Traffic(NamedTuple):
+    """What the whole network sent in one round, as 62-bit counts (see :func:`wide`)."""
+
+    messages: Array  # [2]  point-to-point messages
+    scalars: Array  # [2]  real numbers in them
+    bits_up: Array  # [2]  bits that clients sent
+    bits_down: Array  # [2]  bits that servers sent, to clients and to each other
+
+    @classmethod
+    def none(cls) -> "Traffic":
+        return cls(*(jnp.zeros(2, jnp.uint32) for _ in cls._fields))
+
+    def plus(self, other: "Traffic") -> "Traffic":
+        return Traffic(*(wide_sum(a, b) for a, b in zip(self, other, strict=True)))
+
+
+def wide(count: Array, times: int) -> Array:
+    """``count * times``, both in [0, 2^31), as ``[high, low]`` with ``low < 2^31``.
+
+    JAX has no 64-bit integers by default.
+
+    Raises:
+      ValueError: ``times`` beyond the range.
+    """
+    if times >= 2**31:
+        raise ValueError(f"a message of {times} bits is beyond what is counted, 2^31.")
+    total = jnp.zeros(2, jnp.uint32)
+    for shift in (0, 16):
+        limb = (count.astype(jnp.uint32) >> shift) & 0xFFFF
+        for more in (0, 16):
+            part = limb * jnp.uint32((times >> more) & 0xFFFF)
+            by = shift + more  # part * 2^by, part < 2^32
+            high, low = {
+                0: (part >> 31, part),
+                16: (part >> 15, part << 16),
+                32: (part << 1, jnp.zeros_like(part)),
+            }[by]
+            total = wide_sum(total, jnp.stack([high, low & jnp.uint32(2**31 - 1)]))
+    return total
+
+
+def wide_sum(a: Array, b: Array) -> Array:
+    """The sum of two such numbers."""
+    low = a[1] + b[1]
+    return jnp.stack([a[0] + b[0] + (low >> 31), low & jnp.uint32(2**31 - 1)])
