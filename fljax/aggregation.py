@@ -1,0 +1,597 @@
+r"""How a receiver makes one vector of the messages it heard.
+
+A server that may be lied to, or a client whose neighbours may, does not take the plain mean: one
+message can move it anywhere. The *breakdown point* of an aggregator is the share of messages from
+which on attackers can do so; below it the result stays within a bounded distance of what the
+honest ones said, whatever the others say.
+
+Everything has a static shape: the number of messages heard may differ from receiver to receiver
+and is read off the weights, of which a zero means that there is no message: lost, of an absent
+client, an empty slot in a table of neighbours. What stands in such a place is never read, NaN
+included. Who heard nothing keeps what it has. A message that *was* heard and is not finite counts
+as infinitely far away where robustness is promised, and makes the means not finite.
+
+Written with sorts, sums and products alone (see :mod:`fljax._linalg`).
+"""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import Precision
+from jaxtyping import Array, Bool, Float, Int
+
+from fljax import _check
+from fljax._module import module, static
+
+HIGHEST = Precision.HIGHEST
+
+
+class Aggregator:
+    """What a receiver makes of the messages it heard; subclass it for one of your own.
+
+    Attributes:
+      reference: key of ``references.bib``.
+    """
+
+    reference: ClassVar[str | None] = None
+
+    def check(self, fewest: int) -> None:
+        """Raise ``ValueError`` if ``fewest`` messages at a receiver are too few for a promise."""
+
+    def combine(
+        self,
+        messages: Float[Array, "receivers senders dim"],
+        weights: Float[Array, "receivers senders"],
+        around: Float[Array, "receivers dim"],
+    ) -> Float[Array, "receivers dim"]:
+        """One vector for each receiver.
+
+        Args:
+          messages: ``[R, M, D]``, ``messages[r, m]`` being what ``r`` heard from ``m``.
+          weights: ``[R, M]``, >= 0; zero where there is no message.
+          around: ``[R, D]``, what each receiver has itself: its own model, or the server's.
+        """
+        raise NotImplementedError
+
+
+def _need(name: str, fewest: int, wanted: int, why: str) -> None:
+    if fewest < wanted:
+        raise ValueError(
+            f"{name} needs at least {wanted} messages at every receiver, here a receiver may hear "
+            f"{fewest}: {why}."
+        )
+
+
+def _heard(weights: Array) -> tuple[Bool[Array, "receivers senders"], Int[Array, " receivers"]]:
+    """Which messages there are, and how many."""
+    heard = weights > 0
+    return heard, jnp.sum(heard, axis=1, dtype=jnp.int32)
+
+
+def _shares(weights: Float[Array, "receivers senders"]) -> Float[Array, "receivers senders"]:
+    """The weights scaled to a sum of one; zeros where nothing was heard."""
+    total = jnp.sum(weights, axis=1, keepdims=True)
+    return weights / jnp.where(total > 0, total, 1)
+
+
+def _weighted_sum(
+    weights: Float[Array, "receivers senders"], messages: Float[Array, "receivers senders dim"]
+) -> Float[Array, "receivers dim"]:
+    messages = jnp.where(weights[:, :, None] > 0, messages, 0)
+    return jnp.einsum("rm,rmd->rd", weights, messages, precision=HIGHEST)
+
+
+def _usable(messages: Array, heard: Bool[Array, "receivers senders"]) -> Array:
+    """The messages with infinity where none was heard, or one that is no number."""
+    return jnp.where(heard[:, :, None] & ~jnp.isnan(messages), messages, jnp.inf)
+
+
+def _ranks(senders: int) -> Int[Array, "1 senders 1"]:
+    return jnp.arange(senders, dtype=jnp.int32)[None, :, None]
+
+
+def _mean_of_ranks(
+    ordered: Float[Array, "receivers senders dim"],
+    first: Int[Array, " receivers"],
+    last: Int[Array, " receivers"],
+) -> Float[Array, "receivers dim"]:
+    """The mean of the sorted values from one place (0 is the smallest) to another."""
+    ranks = _ranks(ordered.shape[1])
+    inside = (ranks >= first[:, None, None]) & (ranks <= last[:, None, None])
+    total = jnp.sum(jnp.where(inside, ordered, 0), axis=1)
+    return total / jnp.maximum(last - first + 1, 1).astype(ordered.dtype)[:, None]
+
+
+def _median(ordered: Array, count: Int[Array, " receivers"]) -> Float[Array, "receivers dim"]:
+    return _mean_of_ranks(ordered, (count - 1) // 2, count // 2)
+
+
+def _weighted_median(
+    messages: Float[Array, "receivers senders dim"], weights: Float[Array, "receivers senders"]
+) -> Float[Array, "receivers dim"]:
+    """In each coordinate the smallest value with half of the weight at or below it."""
+    values = _usable(messages, weights > 0)
+    carried = jnp.broadcast_to(weights[:, :, None], values.shape)
+    values, carried = jax.lax.sort((values, carried), dimension=1, num_keys=1)
+    below = jnp.cumsum(carried, axis=1)
+    place = jnp.sum(below < below[:, -1:] / 2, axis=1, keepdims=True, dtype=jnp.int32)
+    return jnp.sum(jnp.where(_ranks(values.shape[1]) == place, values, 0), axis=1)
+
+
+def _where_heard(count: Array, result: Array, around: Array) -> Array:
+    return jnp.where(count[:, None] > 0, result, around)
+
+
+@module
+class Mean(Aggregator):
+    r"""The mean of the messages heard, :math:`\frac1n\sum_m x_m`.
+
+    Weights do not count beyond who was heard. Breakdown point 0: one attacker suffices.
+
+    Example:
+      >>> messages = jnp.array([[[1.0], [2.0], [9.0]]])
+      >>> Mean().combine(messages, jnp.array([[1.0, 3.0, 0.0]]), jnp.zeros((1, 1))).item()
+      1.5
+    """
+
+    def combine(
+        self,
+        messages: Float[Array, "receivers senders dim"],
+        weights: Float[Array, "receivers senders"],
+        around: Float[Array, "receivers dim"],
+    ) -> Float[Array, "receivers dim"]:
+        heard, count = _heard(weights)
+        mean = _weighted_sum(_shares(heard.astype(messages.dtype)), messages)
+        return _where_heard(count, mean, around)
+
+
+@module
+class WeightedMean(Aggregator):
+    r"""The weighted mean of the messages heard, :math:`\sum_mw_mx_m/\sum_mw_m`.
+
+    Weights count. They are scaled to a sum of one over those heard, so a lost message does not
+    shrink the result. Breakdown point 0: one attacker suffices.
+
+    Example:
+      >>> messages = jnp.array([[[1.0], [2.0], [9.0]]])
+      >>> WeightedMean().combine(messages, jnp.array([[1.0, 3.0, 0.0]]), jnp.zeros((1, 1))).item()
+      1.75
+
+    Reference:
+      McMahan et al. 2017, Algorithm 1.
+    """
+
+    reference: ClassVar[str | None] = "mcmahan2017"
+
+    def combine(
+        self,
+        messages: Float[Array, "receivers senders dim"],
+        weights: Float[Array, "receivers senders"],
+        around: Float[Array, "receivers dim"],
+    ) -> Float[Array, "receivers dim"]:
+        count = _heard(weights)[1]
+        return _where_heard(count, _weighted_sum(_shares(weights), messages), around)
+
+
+@module
+class Median(Aggregator):
+    r"""The median of each coordinate; of an even number, the mean of the two in the middle.
+
+    Weights do not count beyond who was heard. Breakdown point 1/2: any minority of attackers
+    leaves every coordinate within the range of the honest ones.
+
+    Example:
+      >>> messages = jnp.array([[[1.0], [2.0], [1e9]]])
+      >>> Median().combine(messages, jnp.ones((1, 3)), jnp.zeros((1, 1))).item()
+      2.0
+
+    Reference:
+      Yin et al. 2018, Definition 1.
+    """
+
+    reference: ClassVar[str | None] = "yin2018"
+
+    def check(self, fewest: int) -> None:
+        _need("Median", fewest, 3, "the median of two is their mean, and of one that one")
+
+    def combine(
+        self,
+        messages: Float[Array, "receivers senders dim"],
+        weights: Float[Array, "receivers senders"],
+        around: Float[Array, "receivers dim"],
+    ) -> Float[Array, "receivers dim"]:
+        heard, count = _heard(weights)
+        ordered = jnp.sort(_usable(messages, heard), axis=1)
+        return _where_heard(count, _median(ordered, count), around)
+
+
+@module
+class _OrderStatistics(Aggregator):
+    """A mean that does something about the ``b`` smallest and the ``b`` largest values."""
+
+    share: Float[Array, ""] | float | None = None
+    count: int | None = static(default=None)
+
+    def validate(self) -> None:
+        name = type(self).__name__
+        if (self.share is None) == (self.count is None):
+            raise ValueError(
+                f"{name} takes either a share of the messages or a count, got share={self.share!r} "
+                f"and count={self.count!r}."
+            )
+        if self.count is not None:
+            _check.count("count", self.count, at_least=0)
+        else:
+            hint = "It is taken at each end; a number of messages is given as count=..."
+            _check.interval("share", self.share, at_least=0, below=0.5, hint=hint)
+
+    def check(self, fewest: int) -> None:
+        name = type(self).__name__
+        if self.count is not None:
+            why = f"{self.count} at each end and one between them"
+            _need(name, fewest, 2 * self.count + 1, why)
+        elif _check.is_concrete(self.share):
+            share = np.asarray(self.share, np.float64)
+            idle = (share > 0) & (_part(share, np.float64(fewest)) < 1)
+            if idle.any():
+                raise ValueError(
+                    f"{name} with a share of {share[idle].flat[0]:g} is the plain mean where a "
+                    f"receiver hears {fewest} messages; take a share of at least 1/{fewest}, or "
+                    "let receivers hear more."
+                )
+
+    def _each_end(self, heard: Int[Array, " receivers"]) -> Int[Array, " receivers"]:
+        """How many at each end, of so many heard; never all of them."""
+        if self.count is not None:
+            wanted = jnp.full_like(heard, self.count)
+        else:
+            share = jnp.asarray(self.share)
+            wanted = jnp.floor(_part(share, heard.astype(share.dtype))).astype(heard.dtype)
+        return jnp.clip(wanted, 0, jnp.maximum((heard - 1) // 2, 0))
+
+
+def _part(share, of):
+    """``share * of``, lifted over the rounding of either: 0.29 of 100 are 29."""
+    return share * of * (1 + 4 * jnp.finfo(share.dtype).eps)
+
+
+@module
+class TrimmedMean(_OrderStatistics):
+    r"""In each coordinate the mean without the ``b`` smallest and the ``b`` largest values.
+
+    .. math:: \frac1{n-2b}\sum_{i=b+1}^{n-b}x_{(i)},\qquad b=\lfloor\beta n\rfloor.
+
+    Weights do not count beyond who was heard. Breakdown point ``b / n``: up to ``b`` attackers
+    leave every coordinate within the range of the honest ones. Where fewer than ``2b + 1`` were
+    heard it is the median.
+
+    Args:
+      share: :math:`\beta\in[0,1/2)`, of those heard, cut off at *each* end.
+      count: ``b`` itself, in the place of a share.
+
+    Raises:
+      ValueError: a share outside [0, 1/2) or a negative count; both, or neither.
+
+    Example:
+      >>> messages = jnp.array([[[1.0], [2.0], [4.0], [1e9]]])
+      >>> TrimmedMean(0.25).combine(messages, jnp.ones((1, 4)), jnp.zeros((1, 1))).item()
+      3.0
+
+    Reference:
+      Yin et al. 2018, Definition 2; Jung 2025, (189).
+    """
+
+    reference: ClassVar[str | None] = "yin2018"
+
+    def combine(
+        self,
+        messages: Float[Array, "receivers senders dim"],
+        weights: Float[Array, "receivers senders"],
+        around: Float[Array, "receivers dim"],
+    ) -> Float[Array, "receivers dim"]:
+        heard, count = _heard(weights)
+        cut = self._each_end(count)
+        ordered = jnp.sort(_usable(messages, heard), axis=1)
+        return _where_heard(count, _mean_of_ranks(ordered, cut, count - 1 - cut), around)
+
+
+@module
+class WinsorisedMean(_OrderStatistics):
+    r"""The mean of each coordinate, clipped to its order statistics.
+
+    .. math:: \frac1n\sum_m\min\{\max\{x_m,x_{(b+1)}\},x_{(n-b)}\},\qquad b=\lfloor\beta n\rfloor.
+
+    Extreme values are pulled in, where :class:`TrimmedMean` leaves them out. Weights do not count
+    beyond who was heard. Breakdown point ``b / n``: up to ``b`` attackers leave every coordinate
+    within the range of the honest ones. Where fewer than ``2b + 1`` were heard it is the median
+    of an odd number, and clips to the two in the middle of an even one.
+
+    Args:
+      share: :math:`\beta\in[0,1/2)`, of those heard, clipped at *each* end.
+      count: ``b`` itself, in the place of a share.
+
+    Raises:
+      ValueError: a share outside [0, 1/2) or a negative count; both, or neither.
+
+    Example:
+      >>> messages = jnp.array([[[1.0], [2.0], [4.0], [1e9]]])
+      >>> WinsorisedMean(count=1).combine(messages, jnp.ones((1, 4)), jnp.zeros((1, 1))).item()
+      3.0
+
+    Reference:
+      Jung 2025, (188), with thresholds from order statistics.
+    """
+
+    reference: ClassVar[str | None] = "jung2025"
+
+    def combine(
+        self,
+        messages: Float[Array, "receivers senders dim"],
+        weights: Float[Array, "receivers senders"],
+        around: Float[Array, "receivers dim"],
+    ) -> Float[Array, "receivers dim"]:
+        heard, count = _heard(weights)
+        cut = self._each_end(count)
+        ordered = jnp.sort(_usable(messages, heard), axis=1)
+        low = _mean_of_ranks(ordered, cut, cut)
+        high = _mean_of_ranks(ordered, count - 1 - cut, count - 1 - cut)
+        clipped = jnp.clip(ordered, low[:, None], high[:, None])
+        mean = _mean_of_ranks(clipped, jnp.zeros_like(count), count - 1)
+        return _where_heard(count, mean, around)
+
+
+@module
+class GeometricMedian(Aggregator):
+    r"""The point of least weighted distance to the messages, :math:`\min_v\sum_mw_m\|x_m-v\|`.
+
+    By the smoothed Weiszfeld iteration from the coordinate-wise weighted median,
+
+    .. math:: v\leftarrow\frac{\sum_m\beta_mx_m}{\sum_m\beta_m},\qquad
+              \beta_m=\frac{w_m}{\max\{\nu,\|x_m-v\|\}},
+
+    in a fixed number of steps. Weights count. Breakdown point 1/2 of the weight. Unlike the
+    coordinate-wise :class:`Median` it does not depend on the choice of axes.
+
+    Args:
+      iterations: >= 1. The error falls by a factor a step, slowly where the answer is a message.
+      smoothing: :math:`\nu>0`, in the units of the models: nearer than this a message pulls no
+        harder.
+
+    Raises:
+      ValueError: no iterations, a smoothing that is not positive.
+
+    Example:
+      >>> messages = jnp.array([[[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [1e9, 0.0]]])
+      >>> found = GeometricMedian().combine(messages, jnp.ones((1, 5)), jnp.zeros((1, 2)))
+      >>> [round(v, 2) for v in found[0].tolist()]
+      [0.58, 0.0]
+
+    Reference:
+      Pillutla et al. 2022, the smoothed Weiszfeld algorithm of RFA.
+    """
+
+    iterations: int = static(default=16)
+    smoothing: Float[Array, ""] | float = 1e-6
+    reference: ClassVar[str | None] = "pillutla2022"
+
+    def validate(self) -> None:
+        _check.count("iterations", self.iterations)
+        _check.positive("smoothing", self.smoothing)
+
+    def check(self, fewest: int) -> None:
+        _need("GeometricMedian", fewest, 3, "of two, every point between them is as good")
+
+    def combine(
+        self,
+        messages: Float[Array, "receivers senders dim"],
+        weights: Float[Array, "receivers senders"],
+        around: Float[Array, "receivers dim"],
+    ) -> Float[Array, "receivers dim"]:
+        smoothing = jnp.asarray(self.smoothing, messages.dtype)
+
+        def step(_, centre: Array) -> Array:
+            distance = jnp.sqrt(jnp.sum((messages - centre[:, None]) ** 2, axis=2))
+            pull = weights / jnp.maximum(smoothing, distance)
+            # One that is infinitely far away has no direction to pull to.
+            pull = jnp.where((weights > 0) & jnp.isfinite(distance), pull, 0)
+            total = jnp.sum(pull, axis=1, keepdims=True)
+            moved = _weighted_sum(pull / jnp.where(total > 0, total, 1), messages)
+            return jnp.where(total > 0, moved, centre)
+
+        start = _weighted_median(messages, weights)
+        centre = jax.lax.fori_loop(0, self.iterations, step, start)
+        return _where_heard(_heard(weights)[1], centre, around)
+
+
+@module
+class Krum(Aggregator):
+    r"""The message nearest to its neighbours, or the mean of the ``select`` nearest (multi-Krum).
+
+    Of ``n`` messages with at most ``f`` of attackers, each is scored by the sum of its squared
+    distances to the ``n - f - 2`` others nearest to it; the lowest scores win.
+
+    Weights do not count beyond who was heard. Tolerates ``f`` attackers with
+    :math:`n\ge2f+3`, so any share below 1/2 of many. Receivers that heard fewer score by at
+    least one neighbour, and promise nothing.
+
+    Args:
+      attackers: ``f``, the most that are reckoned with.
+      select: how many of the best are averaged. Proofs reach ``n - f - 2``; above ``n - f`` an
+        attacker is always among them.
+
+    Raises:
+      ValueError: a negative number of attackers, nobody to select.
+
+    Example:
+      >>> messages = jnp.array([[[1.0], [1.25], [2.0], [8.0], [-9.0]]])
+      >>> Krum(attackers=1).combine(messages, jnp.ones((1, 5)), jnp.zeros((1, 1))).tolist()
+      [[1.25]]
+
+    Reference:
+      Blanchard et al. 2017.
+    """
+
+    attackers: int = static()
+    select: int = static(default=1)
+    reference: ClassVar[str | None] = "blanchard2017"
+
+    def validate(self) -> None:
+        _check.count("attackers", self.attackers, at_least=0)
+        _check.count("select", self.select)
+
+    def check(self, fewest: int) -> None:
+        why = f"2f + 3 for the f = {self.attackers} attackers it reckons with"
+        _need("Krum", fewest, 2 * self.attackers + 3, why)
+        if self.select > fewest - self.attackers:
+            raise ValueError(
+                f"select must be at most {fewest - self.attackers}, the messages less the "
+                f"attackers where a receiver hears {fewest}, got {self.select}."
+            )
+
+    def combine(
+        self,
+        messages: Float[Array, "receivers senders dim"],
+        weights: Float[Array, "receivers senders"],
+        around: Float[Array, "receivers dim"],
+    ) -> Float[Array, "receivers dim"]:
+        heard, count = _heard(weights)
+        senders = messages.shape[1]
+        distances = _squared_distances(messages, heard, count)
+        nearest = jnp.maximum(count - self.attackers - 2, jnp.minimum(count - 1, 1))
+        ranks = jnp.arange(senders, dtype=jnp.int32)[None, None]
+        inside = ranks < nearest[:, None, None]
+        score = jnp.sum(jnp.where(inside, jnp.sort(distances, axis=2), 0), axis=2)
+        # A message at infinity still goes before none.
+        score = jnp.where(heard, jnp.minimum(score, jnp.finfo(score.dtype).max), jnp.inf)
+        best = jax.lax.top_k(-score, min(self.select, senders))[1]
+        real = jnp.take_along_axis(heard, best, axis=1).astype(messages.dtype)
+        chosen = jnp.take_along_axis(messages, best[:, :, None], axis=1)
+        return _where_heard(count, _weighted_sum(_shares(real), chosen), around)
+
+
+def _squared_distances(
+    messages: Float[Array, "receivers senders dim"],
+    heard: Bool[Array, "receivers senders"],
+    count: Int[Array, " receivers"],
+) -> Float[Array, "receivers senders senders"]:
+    """Between all pairs heard; infinite to oneself, to none, and to one that is not finite.
+
+    From products, which lose digits where vectors are long against their distance. So the origin
+    goes to the coordinate-wise median: in the midst of the honest, however far the others are.
+    """
+    centre = _median(jnp.sort(_usable(messages, heard), axis=1), count)
+    finite = heard & jnp.all(jnp.isfinite(messages), axis=2)
+    apart = jnp.where(finite[:, :, None], messages - centre[:, None], 0)
+    gram = jnp.einsum("rid,rjd->rij", apart, apart, precision=HIGHEST)
+    square = jnp.sum(apart**2, axis=2)
+    distances = square[:, :, None] + square[:, None, :] - 2 * gram
+    pair = finite[:, :, None] & finite[:, None, :] & ~jnp.eye(messages.shape[1], dtype=bool)[None]
+    # Two that are both too far for their squares leave a NaN, as does a median at infinity.
+    return jnp.where(pair & ~jnp.isnan(distances), jnp.maximum(distances, 0), jnp.inf)
+
+
+def _clipped_mean(
+    messages: Float[Array, "receivers senders dim"],
+    shares: Float[Array, "receivers senders"],
+    centre: Float[Array, "receivers dim"],
+    radius: Array | float,
+) -> Float[Array, "receivers dim"]:
+    """The centre, moved by the mean of the differences from it, none longer than the radius."""
+    radius = jnp.asarray(radius, messages.dtype)
+    apart = messages - centre[:, None]
+    length = jnp.sqrt(jnp.sum(apart**2, axis=2))
+    # One that is infinitely far away has no direction to pull to.
+    pull = jnp.where(jnp.isfinite(length), shares * radius / jnp.maximum(length, radius), 0)
+    return centre + _weighted_sum(pull, apart)
+
+
+@module
+class CenteredClipping(Aggregator):
+    r"""Messages clipped to a ball around the last model, averaged; the ball then moves there.
+
+    .. math:: v\leftarrow v+\frac1n\sum_m(x_m-v)\min\{1,\tau/\|x_m-v\|\},
+
+    from ``v`` = ``around``. Weights do not count beyond who was heard. Any share :math:`\delta`
+    of attackers moves a step by at most :math:`\delta\tau` from where it would go if they repeated
+    ``v``; the proof of convergence reaches :math:`\delta\le1/10`, and wants a radius of the order
+    of the honest ones' spread, and momentum at the clients.
+
+    Args:
+      radius: :math:`\tau>0`, in the units of the models.
+      iterations: >= 1.
+
+    Raises:
+      ValueError: a radius that is not positive, no iterations.
+
+    Example:
+      >>> messages = jnp.array([[[1.0], [2.0], [1e9]]])
+      >>> CenteredClipping(3.0).combine(messages, jnp.ones((1, 3)), jnp.zeros((1, 1))).item()
+      2.0
+
+    Reference:
+      Karimireddy et al. 2021.
+    """
+
+    radius: Float[Array, ""] | float
+    iterations: int = static(default=1)
+    reference: ClassVar[str | None] = "karimireddy2021"
+
+    def validate(self) -> None:
+        _check.positive("radius", self.radius)
+        _check.count("iterations", self.iterations)
+
+    def combine(
+        self,
+        messages: Float[Array, "receivers senders dim"],
+        weights: Float[Array, "receivers senders"],
+        around: Float[Array, "receivers dim"],
+    ) -> Float[Array, "receivers dim"]:
+        shares = _shares(_heard(weights)[0].astype(messages.dtype))
+
+        def step(_, centre: Array) -> Array:
+            return _clipped_mean(messages, shares, centre, self.radius)
+
+        return jax.lax.fori_loop(0, self.iterations, step, around)
+
+
+@module
+class NormClipping(Aggregator):
+    r"""The weighted mean of the messages, each at most a radius away from ``around``.
+
+    .. math:: v+\sum_mw_m(x_m-v)\min\{1,\tau/\|x_m-v\|\}\Big/\sum_mw_m,
+
+    ``v`` being ``around``: the server's model, or the receiver's own (then it is self-centred
+    clipping). Weights count. Attackers with a share :math:`\delta` of the weight move the result
+    by at most :math:`\delta\tau` from where it would be if they repeated ``v``, in every round and
+    at any :math:`\delta`: a bound on their speed, no breakdown point.
+
+    Args:
+      radius: :math:`\tau>0`, in the units of the models.
+
+    Raises:
+      ValueError: a radius that is not positive.
+
+    Example:
+      >>> messages = jnp.array([[[1.0], [1e9]]])
+      >>> NormClipping(2.0).combine(messages, jnp.array([[3.0, 1.0]]), jnp.zeros((1, 1))).item()
+      1.25
+
+    Reference:
+      Sun et al. 2019, norm thresholding; among peers He et al. 2022.
+    """
+
+    radius: Float[Array, ""] | float
+    reference: ClassVar[str | None] = "sun2019"
+
+    def validate(self) -> None:
+        _check.positive("radius", self.radius)
+
+    def combine(
+        self,
+        messages: Float[Array, "receivers senders dim"],
+        weights: Float[Array, "receivers senders"],
+        around: Float[Array, "receivers dim"],
+    ) -> Float[Array, "receivers dim"]:
+        return _clipped_mean(messages, _shares(weights), around, self.radius)

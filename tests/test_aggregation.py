@@ -1,0 +1,433 @@
+"""Aggregators against their definitions in loops, SciPy, and what robustness means."""
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import fljax as fl
+from fljax._module import module
+from fljax.aggregation import (
+    Aggregator,
+    CenteredClipping,
+    GeometricMedian,
+    Krum,
+    Mean,
+    Median,
+    NormClipping,
+    TrimmedMean,
+    WeightedMean,
+    WinsorisedMean,
+)
+from tests.reference import robust
+
+RECEIVERS, SENDERS, DIM = 6, 12, 5
+
+
+def heard(rng, fewest=7, receivers=RECEIVERS, senders=SENDERS):
+    """Messages, weights and models; receivers hear from 7 to all, NaN stands where nothing was."""
+    messages = rng.normal(size=(receivers, senders, DIM)) + rng.normal(size=(receivers, 1, DIM))
+    weights = rng.uniform(0.2, 2, (receivers, senders))
+    for r in range(receivers):
+        count = fewest + r % (senders - fewest + 1)
+        weights[r, rng.permutation(senders)[count:]] = 0
+    messages[weights == 0] = rng.choice([np.nan, np.inf, -np.inf, 1e300])
+    return messages, weights, rng.normal(size=(receivers, DIM))
+
+
+# Each with its definition: of the messages heard, their weights, and the receiver's model.
+PARTS = {
+    "mean": (Mean(), lambda xs, w, v: robust.mean(xs)),
+    "weighted": (WeightedMean(), lambda xs, w, v: robust.weighted_mean(xs, w)),
+    "median": (Median(), lambda xs, w, v: robust.median(xs)),
+    "trim share": (
+        TrimmedMean(0.3),
+        lambda xs, w, v: robust.trimmed_mean(xs, robust.part(0.3, len(xs))),
+    ),
+    "trim count": (TrimmedMean(count=3), lambda xs, w, v: robust.trimmed_mean(xs, 3)),
+    "winsorise share": (
+        WinsorisedMean(0.3),
+        lambda xs, w, v: robust.winsorised_mean(xs, robust.part(0.3, len(xs))),
+    ),
+    "winsorise count": (WinsorisedMean(count=3), lambda xs, w, v: robust.winsorised_mean(xs, 3)),
+    "krum": (Krum(2), lambda xs, w, v: robust.krum(xs, 2)),
+    "multi-krum": (Krum(2, select=4), lambda xs, w, v: robust.krum(xs, 2, 4)),
+    "centered": (CenteredClipping(1.5), lambda xs, w, v: robust.centered_clipping(xs, v, 1.5, 1)),
+    "centered thrice": (
+        CenteredClipping(1.5, iterations=3),
+        lambda xs, w, v: robust.centered_clipping(xs, v, 1.5, 3),
+    ),
+    "norm": (NormClipping(1.5), lambda xs, w, v: robust.norm_clipping(xs, w, v, 1.5)),
+    "geometric": (GeometricMedian(200), lambda xs, w, v: robust.geometric_median(xs, w)),
+}
+ALL = {name: aggregator for name, (aggregator, _) in PARTS.items()}
+every = pytest.mark.parametrize("aggregator", ALL.values(), ids=ALL)
+combine = jax.jit(lambda aggregator, *heard: aggregator.combine(*heard))
+
+
+def loops(rule, messages, weights, around):
+    rows = []
+    for x, w, v in zip(messages, weights, around, strict=True):
+        there = [m for m in range(len(w)) if w[m] > 0]
+        rows.append(rule([x[m] for m in there], [w[m] for m in there], v))
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", PARTS)
+def test_equals_its_definition(name, seed):
+    aggregator, rule = PARTS[name]
+    data = heard(np.random.default_rng(seed))
+    tolerance = 1e-6 if name == "geometric" else 1e-10
+    found = combine(aggregator, *data)
+    np.testing.assert_allclose(found, loops(rule, *data), atol=tolerance, rtol=0)
+
+
+def test_equals_numpy_and_scipy():
+    messages, _, around = heard(np.random.default_rng(0), fewest=SENDERS)
+    data = messages, np.ones((RECEIVERS, SENDERS)), around
+    outside = {
+        Median(): np.median(messages, axis=1),
+        TrimmedMean(0.2): stats.trim_mean(messages, 0.2, axis=1),
+        TrimmedMean(0.0): messages.mean(1),
+        WinsorisedMean(0.2): np.apply_along_axis(
+            lambda x: stats.mstats.winsorize(x, (0.2, 0.2)).mean(), 1, messages
+        ),
+        WinsorisedMean(count=0): messages.mean(1),
+        CenteredClipping(1e9): messages.mean(1),
+        Krum(0, select=SENDERS): messages.mean(1),
+    }
+    for aggregator, expected in outside.items():
+        np.testing.assert_allclose(combine(aggregator, *data), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize(("share", "of", "each"), [(0.29, 100, 29), (0.1, 10, 1), (0.3, 11, 3)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_shares_are_of_those_heard_and_meant_in_decimals(share, of, each, dtype):
+    rng = np.random.default_rng(0)
+    messages = rng.normal(size=(1, of + 5, 2)).astype(dtype)
+    weights = (np.arange(of + 5) < of).astype(dtype)[None]
+    trimmed = [
+        combine(part, messages, weights, messages[:, 0])
+        for part in (TrimmedMean(jnp.asarray(share, dtype)), TrimmedMean(count=each))
+    ]
+    np.testing.assert_array_equal(*trimmed)
+
+
+@every
+def test_what_was_not_heard_is_not_read(aggregator):
+    messages, weights, around = heard(np.random.default_rng(3))
+    there = weights[..., None] > 0
+    expected = combine(aggregator, np.where(there, messages, 0), weights, around)
+    assert np.isfinite(expected).all()
+    for garbage in (np.nan, np.inf, -np.inf, 1e308, 1.0):
+        found = combine(aggregator, np.where(there, messages, garbage), weights, around)
+        np.testing.assert_array_equal(found, expected)
+
+
+@every
+def test_whoever_heard_nothing_keeps_what_it_has(aggregator):
+    messages, weights, around = heard(np.random.default_rng(4))
+    weights[2] = 0
+    messages[2] = np.nan
+    found = np.asarray(combine(aggregator, messages, weights, around))
+    np.testing.assert_array_equal(found[2], around[2])
+    assert (found[[0, 1, 3, 4, 5]] != around[[0, 1, 3, 4, 5]]).any(1).all()
+
+
+@every
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_or_two_messages_give_something_between_them(aggregator, count):
+    messages, weights, around = heard(np.random.default_rng(5))
+    weights[:] = 0
+    weights[:, 3 : 3 + count] = 1
+    found = combine(aggregator, messages, weights, around)
+    if not isinstance(aggregator, CenteredClipping | NormClipping):  # these are near `around`
+        low, high = (f(messages[:, 3 : 3 + count], axis=1) for f in (np.min, np.max))
+        assert (low - 1e-12 <= found).all()
+        assert (found <= high + 1e-12).all()
+    assert np.isfinite(found).all()
+
+
+# What it is for ---------------------------------------------------------------------------------
+
+# The most attackers of twelve senders that each withstands.
+BREAKDOWN = {
+    "median": 5,
+    "trim share": 3,
+    "trim count": 3,
+    "winsorise share": 3,
+    "winsorise count": 3,
+    "krum": 2,
+    "multi-krum": 2,
+    "geometric": 5,
+    "centered": 5,
+    "centered thrice": 5,
+    "norm": 5,
+}
+
+
+def attacked(lie, attackers):
+    """All hear all with the same weight; the first few say ``lie`` times a common direction."""
+    rng = np.random.default_rng(6)
+    messages = rng.normal(size=(1, SENDERS, DIM))
+    honest = messages.copy()
+    messages[:, :attackers] = lie * rng.uniform(0.5, 1, DIM)
+    weights = np.ones((1, SENDERS))
+    return honest, messages, weights, honest[:, 0] * 0
+
+
+@pytest.mark.parametrize("lie", [1e6, -1e6, 1e200, np.inf, np.nan])
+@pytest.mark.parametrize("name", BREAKDOWN)
+def test_attackers_move_it_by_no_more_than_the_honest_differ(name, lie):
+    _, messages, weights, around = attacked(lie, BREAKDOWN[name])
+    found = np.asarray(combine(ALL[name], messages, weights, around))[0]
+    honest = messages[0, BREAKDOWN[name] :]
+    assert np.linalg.norm(found - honest.mean(0)) < 2 * np.ptp(honest, axis=0).max()
+
+
+@pytest.mark.parametrize("lie", [np.inf, -np.inf, np.nan, 1e200])
+@pytest.mark.parametrize("name", ["geometric", "centered", "centered thrice", "norm"])
+def test_a_message_at_infinity_pulls_nowhere(name, lie):
+    """To the geometric median it is as if not heard; where one clips, as if it said the centre."""
+    messages, weights, around = heard(np.random.default_rng(13))
+    liars = np.arange(SENDERS) == weights.argmax(1)[:, None]
+    given = np.where(liars[..., None], lie, messages), weights, around
+    aggregator, rule = PARTS[name]
+    if name == "geometric":
+        expected = loops(rule, messages, np.where(liars, 0, weights), around)
+    else:
+        expected = around
+        for _ in range(getattr(aggregator, "iterations", 1)):
+            silent = np.where(liars[..., None], expected[:, None], messages)
+            once = NormClipping(1.5) if name == "norm" else CenteredClipping(1.5)
+            expected = np.asarray(combine(once, silent, weights, expected))
+    np.testing.assert_allclose(combine(aggregator, *given), expected, atol=1e-6)
+
+
+def test_krum_beyond_its_promise_still_takes_a_message_that_was_heard():
+    """Few: it goes by the nearest one. Too far away for squares: any, but none that is absent."""
+    rng = np.random.default_rng(14)
+    messages = rng.normal(size=(1, SENDERS, DIM))
+    weights = np.isin(np.arange(SENDERS), [3, 5, 8]).astype(float)[None]
+    messages[0, 3] = 50
+    found = np.asarray(combine(Krum(2), messages, weights, messages[:, 0]))
+    assert (found == messages[0, [5, 8]]).all(1).any()
+    for far in (1e200, np.inf):
+        messages[0, 3], messages[0, 8] = far, -far
+        found = np.asarray(combine(Krum(2), messages, weights, messages[:, 0]))
+        assert (found == messages[0, [3, 5, 8]]).all(1).any()
+
+
+@pytest.mark.parametrize("name", ["mean", "weighted"])
+def test_one_attacker_moves_a_mean_anywhere(name):
+    _, messages, weights, around = attacked(1e6, 1)
+    assert np.linalg.norm(combine(ALL[name], messages, weights, around)) > 1e4
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("median", 7),
+        ("geometric", 7),
+        ("trim share", 4),
+        ("trim count", 4),
+        ("winsorise share", 4),
+        ("winsorise count", 4),
+        ("krum", 9),
+        ("multi-krum", 9),
+    ],
+)
+def test_too_many_attackers_win(name, more):
+    """So the test before this one can fail."""
+    _, messages, weights, around = attacked(1e6, more)
+    assert np.linalg.norm(combine(ALL[name], messages, weights, around)) > 1e4
+
+
+@pytest.mark.parametrize("aggregator", [CenteredClipping(0.5), NormClipping(0.5)])
+def test_clipping_bounds_what_a_share_of_attackers_moves(aggregator):
+    honest, messages, weights, around = attacked(1e6, 3)
+    silent = np.where(np.arange(SENDERS)[:, None] < 3, around[:, None], honest)
+    moved = combine(aggregator, messages, weights, around) - combine(
+        aggregator, silent, weights, around
+    )
+    np.testing.assert_allclose(np.linalg.norm(moved), 0.5 * 3 / SENDERS, rtol=1e-6)
+
+
+def test_the_geometric_median_goes_by_weight_and_not_by_heads():
+    rng = np.random.default_rng(7)
+    messages = rng.normal(size=(1, 9, DIM))
+    messages[:, :6] = 1e6
+    weights = np.where(np.arange(9) < 6, 1.0, 3.0)[None]
+    found = combine(GeometricMedian(), messages, weights, messages[:, 8])
+    assert np.linalg.norm(found) < 10
+
+
+def test_krum_sees_small_differences_far_from_zero_and_beside_attackers():
+    """Squared lengths of 1e12 leave nothing of squared distances of 1e-8 but for the centring."""
+    rng = np.random.default_rng(8)
+    messages = 1e6 + 1e-4 * rng.normal(size=(RECEIVERS, SENDERS, DIM))
+    messages[:, 0] = -1e6
+    data = messages, np.ones((RECEIVERS, SENDERS)), messages[:, 1]
+    found = combine(Krum(2), *data)
+    np.testing.assert_array_equal(found, loops(PARTS["krum"][1], *data))
+
+
+# Invariants -------------------------------------------------------------------------------------
+
+
+@every
+@hypothesis.settings(max_examples=10, deadline=None)
+@hypothesis.given(seed=st.integers(0, 2**31), shift=st.floats(-100, 100))
+def test_neither_order_nor_origin_matters(aggregator, seed, shift):
+    rng = np.random.default_rng(seed)
+    messages, weights, around = heard(rng)
+    before = combine(aggregator, messages, weights, around)
+    order = rng.permutation(SENDERS)
+    np.testing.assert_allclose(
+        combine(aggregator, messages[:, order], weights[:, order], around), before, atol=1e-10
+    )
+    moved = shift * rng.normal(size=DIM)
+    found = combine(aggregator, messages + moved, weights, around + moved)
+    np.testing.assert_allclose(np.asarray(found) - moved, before, atol=1e-8)
+
+
+@every
+def test_equal_messages_are_what_comes_out(aggregator):
+    messages = np.broadcast_to(np.arange(1.0, DIM + 1), (1, SENDERS, DIM))
+    around = np.arange(1.0, DIM + 1)[None] + 0.1
+    weights = np.linspace(0, 1, SENDERS)[None]
+    np.testing.assert_allclose(combine(aggregator, messages, weights, around), messages[:, 0])
+
+
+# Programs ---------------------------------------------------------------------------------------
+
+
+@every
+def test_batched_is_one_by_one(aggregator):
+    data = [heard(np.random.default_rng(seed)) for seed in range(3)]
+    stacked = [np.stack(parts) for parts in zip(*data, strict=True)]
+    together = jax.jit(jax.vmap(aggregator.combine))(*stacked)
+    for one, found in zip(data, together, strict=True):
+        np.testing.assert_allclose(found, combine(aggregator, *one), atol=1e-12)
+
+
+@every
+def test_single_precision_stays_single(aggregator):
+    data = [part.astype(np.float32) for part in heard(np.random.default_rng(1))]
+    found = combine(aggregator, *data)
+    assert found.dtype == np.float32
+    wide = combine(aggregator, *(part.astype(np.float64) for part in data))
+    np.testing.assert_allclose(found, wide, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [TrimmedMean, WinsorisedMean, CenteredClipping, NormClipping, lambda v: GeometricMedian(3, v)],
+)
+def test_numbers_are_swept_without_a_new_program(make):
+    traces = []
+
+    @jax.jit
+    def run(aggregator, *data):
+        traces.append(aggregator)
+        return aggregator.combine(*data)
+
+    data = heard(np.random.default_rng(2))
+    first, second = run(make(0.1), *data), run(make(0.45), *data)
+    assert len(traces) == 1
+    assert (np.asarray(first) != second).any()
+    values = jnp.array([0.1, 0.45])
+    swept = jax.vmap(lambda value: make(value).combine(*data))(values)
+    np.testing.assert_allclose(swept, np.stack([first, second]), atol=1e-12)
+
+
+def test_a_program_calls_no_library():
+    data = heard(np.random.default_rng(2))
+    for aggregator in ALL.values():
+        assert "lapack" not in combine.lower(aggregator, *data).as_text().lower()
+
+
+# What is refused --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (TrimmedMean, "either a share .* or a count"),
+        (lambda: TrimmedMean(0.1, count=1), "either a share .* or a count"),
+        (lambda: TrimmedMean(0.5), "share must be .* < 0.5"),
+        (lambda: TrimmedMean(2), "count=..."),
+        (lambda: WinsorisedMean(-0.1), "share must be"),
+        (lambda: WinsorisedMean(np.nan), "share must be finite"),
+        (lambda: WinsorisedMean(count=-1), "count must be >= 0"),
+        (lambda: GeometricMedian(0), "iterations must be >= 1"),
+        (lambda: GeometricMedian(smoothing=0.0), "smoothing must be"),
+        (lambda: Krum(-1), "attackers must be >= 0"),
+        (lambda: Krum(1, select=0), "select must be >= 1"),
+        (lambda: CenteredClipping(0.0), "radius must be"),
+        (lambda: CenteredClipping(1.0, iterations=0), "iterations must be >= 1"),
+        (lambda: NormClipping(-1.0), "radius must be"),
+    ],
+)
+def test_bad_fields_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("make", [lambda: Krum(1.0), lambda: TrimmedMean(count=0.2)])
+def test_counts_are_whole(make):
+    with pytest.raises(TypeError, match="must be an integer"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "fewest"),
+    [
+        (Median(), 3),
+        (TrimmedMean(count=2), 5),
+        (WinsorisedMean(count=2), 5),
+        (TrimmedMean(0.2), 5),
+        (WinsorisedMean(0.1), 10),
+        (GeometricMedian(), 3),
+        (Krum(2), 7),
+        (Krum(1, select=6), 7),
+    ],
+)
+def test_too_few_messages_are_refused(aggregator, fewest):
+    aggregator.check(fewest)
+    with pytest.raises(ValueError, match=rf"\b{fewest - 1}\b"):
+        aggregator.check(fewest - 1)
+
+
+@pytest.mark.parametrize(
+    "aggregator",
+    [Mean(), WeightedMean(), CenteredClipping(1.0), NormClipping(1.0), TrimmedMean(0.0)],
+)
+def test_these_do_with_one(aggregator):
+    aggregator.check(1)
+
+
+def test_checks_leave_traced_shares_alone():
+    jax.jit(lambda share: TrimmedMean(share).check(1))(0.1)
+
+
+def test_every_reference_can_be_cited():
+    for aggregator in ALL.values():
+        if aggregator.reference is not None:
+            assert aggregator.reference in fl.citation(aggregator)
+
+
+def test_one_of_your_own():
+    @module
+    class Loudest(Aggregator):
+        def combine(self, messages, weights, around):
+            return jnp.max(jnp.where(weights[:, :, None] > 0, messages, -jnp.inf), axis=1)
+
+    data = heard(np.random.default_rng(9))
+    Loudest().check(1)
+    expected = np.where(data[1][..., None] > 0, data[0], -np.inf).max(1)
+    np.testing.assert_array_equal(combine(Loudest(), *data), expected)
