@@ -9,7 +9,9 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 from fljax import (
     algorithms,
-    channel,
+    aggregation,
+    attacks,
+    link,
     data,
     federation,
     graphs,
@@ -25,7 +27,7 @@ from fljax import (
 from fljax.citation import citation
 from fljax.grid import static
 from fljax.results import AssumptionWarning, DivergenceWarning, load, save
-from fljax.simulation import Simulation, run
+from fljax.simulation import Simulation, run, view
 from fljax.store import DamageWarning, StoreError, merge
 from fljax.sweep import Interrupted, Plan, plan, sweep
 
@@ -38,7 +40,10 @@ __all__ = [
     "Simulation",
     "StoreError",
     "algorithms",
-    "channel",
+    "aggregation",
+    "attacks",
+    "link",
+    "view",
     "citation",
     "data",
     "federation",

@@ -26,10 +26,10 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from fljax import simulation as runs
-from fljax.channel.channel import GROUP
+from fljax._numerics import PRNG
 from fljax.grid import Axis, Group, Scenario, arguments, signature
-from fljax.simulation import PRNG, Simulation
-from fljax.streams import Stream
+from fljax.link.link import GROUP
+from fljax.simulation import Simulation
 
 #: Working set of one block of seeds on a CPU: half the second-level cache of the core it was
 #: measured on. Larger blocks ran slower, small ones too (`experiments/benchmarks/blocks.py`).
@@ -341,7 +341,7 @@ def footprint(shown: Simulation) -> tuple[int, int]:
     """Bytes that a run keeps in use: what all grid points share, and what each adds."""
     problem = shown.problem
     rows, number = problem.clients, problem.dim * problem.dtype.itemsize
-    if isinstance(problem, Stream) and on_cpu():  # no more than a state or a group of senders has
+    if problem.online and on_cpu():  # no more than a state or a group of senders has
         state = jax.eval_shape(lambda s: s.algorithm.init(s.problem, s.network), shown)
         rows = min(rows, max(GROUP, bytes_of(state) // number))
     return bytes_of(shown), 6 * rows * number  # state, gradient, message, noise and temporaries

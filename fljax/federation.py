@@ -6,9 +6,8 @@ Every client belongs to one server :math:`s\in\mathcal S`; servers talk to their
 cluster; it may be empty. Shapes: ``K`` clients, ``S`` servers, ``M`` clients who take part.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -16,8 +15,6 @@ from jaxtyping import Array, Bool, Float, Int
 from fljax import _check
 from fljax._module import module, static
 from fljax.graphs import Graph
-from fljax.participation import shuffled
-from fljax.problems import Problem
 from fljax.problems.tasks import membership
 
 
@@ -95,74 +92,13 @@ class Federation:
         total, count = (a + self.neighbor_sum(a) for a in (present * x, present))
         return total / jnp.maximum(count, 1)
 
-    def choose(
-        self, key: Array, count: int | None, available: Bool[Array, " clients"]
-    ) -> "Participants":
-        """``count`` of each server's available clients, uniformly without replacement; fewer where
-        fewer are there, and all of them without a ``count``.
-        """
-        if count is None:
-            return Participants(None, available)
-        server = np.asarray(self.server)
-        members = np.zeros((self.servers, self.sizes.max()), np.int32)  # padded with client 0
+    @property
+    def members(self) -> tuple[Int[np.ndarray, "servers most"], Bool[np.ndarray, "servers most"]]:
+        """Each server's clients, padded with client 0, and which of them are real."""
+        members = np.zeros((self.servers, self.sizes.max()), np.int32)
         real = np.arange(members.shape[1]) < self.sizes[:, None]
-        members[real] = np.argsort(server, kind="stable")
-        here = jnp.asarray(real) & available[members]
-        order = shuffled(key, here)[:, :count]
-        clients, here = (
-            jnp.take_along_axis(a, order, axis=1) for a in (jnp.asarray(members), here)
-        )
-        return Participants(clients.reshape(-1), here.reshape(-1))
-
-    def check_count(self, count: int | None) -> None:
-        """``ValueError`` if a server has fewer than ``count`` clients to draw."""
-        if count is not None and count > self.sizes.min():
-            raise ValueError(
-                f"clients_per_server must be at most the {self.sizes.min()} clients of server "
-                f"{self.sizes.argmin()}, got {count}."
-            )
-
-    def cell_means(
-        self,
-        values: Float[Array, "chosen dim"],
-        cluster: Int[Array, " chosen"],
-        clusters: int,
-        participants: "Participants",
-    ) -> tuple[Float[Array, "servers clusters dim"], Float[Array, "servers clusters 1"]]:
-        """The mean over the participants of each cell, zero where there is none, and whether there
-        is one (1 or 0).
-        """
-        cell = participants.take(jnp.asarray(self.server, jnp.int32)) * clusters + cluster
-        cell = jnp.where(participants.here, cell, self.servers * clusters)  # dropped
-        ones = jnp.ones((len(cell), 1), values.dtype)
-        total, count = (
-            jax.ops.segment_sum(a, cell, self.servers * clusters).reshape(
-                self.servers, clusters, -1
-            )
-            for a in (values, ones)
-        )
-        return total / jnp.maximum(count, 1), (count > 0).astype(values.dtype)
-
-
-class Participants(NamedTuple):
-    """Who takes part in a round."""
-
-    clients: Array | None  # [M] client numbers; None for all K
-    here: Array  # [M] which of them do; no client twice among these
-
-    def take(self, rows: Any) -> Any:
-        """The participants' rows of ``[K, ...]`` arrays."""
-        return rows if self.clients is None else jax.tree.map(lambda a: a[self.clients], rows)
-
-    def of(self, problem: Problem) -> Problem:
-        """The participants' data."""
-        return problem if self.clients is None else problem.take(self.clients)
-
-    def put(self, old: Float[Array, "clients ..."], new: Array) -> Float[Array, "clients ..."]:
-        """``[K, ...]`` with the rows of those who take part replaced."""
-        if self.clients is None:
-            return jnp.where(self.here.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
-        return old.at[jnp.where(self.here, self.clients, len(old))].set(new, mode="drop")
+        members[real] = np.argsort(np.asarray(self.server), kind="stable")
+        return members, real
 
 
 def balanced(clients_per_server: int, graph: Graph | None = None) -> Federation:

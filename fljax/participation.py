@@ -3,12 +3,12 @@ r"""Who is there, and when: availability of clients, arrival of data, scheduling
 A *pattern* says round by round which clients are on. The same patterns serve as the clients'
 availability (``Simulation(participation=...)``) and as the arrival of their data
 (:mod:`fljax.streams`); a client is *available* where both say so, since one without new data has
-nothing to take part with (Gauthier 2024, line 1095). A *scheduler* is the server's choice among
-the available. All draws come from keys of their own (:data:`fljax._numerics.PURPOSES`), so that under
+nothing to take part with (Gauthier 2024, line 1095). A *selector* is the choice of those who take
+part. All draws come from keys of their own (:data:`fljax._numerics.PURPOSES`), so that under
 one seed every algorithm meets the same network.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -245,27 +245,61 @@ def groups(values: Any, clients: int, *, nested: int = 1) -> np.ndarray:
     return np.tile(np.repeat(values, clients // cells), nested)
 
 
-class Scheduler:
-    """The server's choice among the available clients; subclass it for one of your own."""
+class Participants(NamedTuple):
+    """Who takes part in a round."""
 
-    def check(self, clients: int) -> None:
-        """Raise ``ValueError`` unless the scheduler fits a network of this size."""
+    clients: Array | None  # [M] client numbers; None for all K
+    here: Array  # [M] which of them do; no client twice among these
 
-    def choose(self, key: Array, available: Bool[Array, " clients"]) -> Bool[Array, " clients"]:
-        """Who takes part, a subset of the available."""
+    @property
+    def numbers(self) -> Int[Array, " chosen"]:
+        """The client of each row."""
+        if self.clients is None:
+            return jnp.arange(len(self.here), dtype=jnp.int32)
+        return self.clients
+
+    def take(self, rows: Any) -> Any:
+        """The participants' rows of ``[K, ...]`` arrays."""
+        return rows if self.clients is None else jax.tree.map(lambda a: a[self.clients], rows)
+
+    def of(self, problem: Any) -> Any:
+        """The participants' data."""
+        return problem if self.clients is None else problem.take(self.clients)
+
+    def put(self, old: Float[Array, "clients ..."], new: Array) -> Float[Array, "clients ..."]:
+        """``[K, ...]`` with the rows of those who take part replaced."""
+        if self.clients is None:
+            return jnp.where(self.here.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
+        return old.at[jnp.where(self.here, self.clients, len(old))].set(new, mode="drop")
+
+
+class Selector:
+    """Who takes part in a round; subclass it for a choice of your own."""
+
+    def check(self, clients: int, network: Any = None) -> None:
+        """Raise ``ValueError`` unless the selector fits a network of this size."""
+
+    def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
+        """Who takes part, none of whom is absent.
+
+        Args:
+          key: consumed.
+          available: ``[K]``.
+          network: of the simulation.
+        """
         raise NotImplementedError
 
 
 @module
-class Everyone(Scheduler):
+class Everyone(Selector):
     """All available clients."""
 
-    def choose(self, key: Array, available: Bool[Array, " clients"]) -> Bool[Array, " clients"]:
-        return available
+    def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
+        return Participants(None, available)
 
 
 @module
-class Fraction(Scheduler):
+class Fraction(Selector):
     r"""Each available client with probability ``fraction``, independently.
 
     Args:
@@ -280,13 +314,13 @@ class Fraction(Scheduler):
     def validate(self) -> None:
         _check_probability(self, "fraction")
 
-    def choose(self, key: Array, available: Bool[Array, " clients"]) -> Bool[Array, " clients"]:
+    def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
         uniform = jax.random.uniform(key, available.shape, jnp.result_type(self.fraction))
-        return available & (uniform < self.fraction)
+        return Participants(None, available & (uniform < self.fraction))
 
 
 @module
-class Subset(Scheduler):
+class Subset(Selector):
     """``count`` of the available clients, uniformly without replacement; all if they are fewer.
 
     Args:
@@ -301,12 +335,77 @@ class Subset(Scheduler):
     def validate(self) -> None:
         _check.count("count", self.count)
 
-    def check(self, clients: int) -> None:
+    def check(self, clients: int, network: Any = None) -> None:
         _check_subset("count", self.count, clients)
 
-    def choose(self, key: Array, available: Bool[Array, " clients"]) -> Bool[Array, " clients"]:
+    def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
         chosen = shuffled(key, available[None])[0, : self.count]
-        return available & jnp.zeros_like(available).at[chosen].set(True)
+        return Participants(None, available & jnp.zeros_like(available).at[chosen].set(True))
+
+
+@module
+class Drawn(Selector):
+    """``count`` of all clients, uniformly without replacement; those of them that are absent take
+    no part.
+
+    Args:
+      count: >= 1.
+
+    Raises:
+      ValueError: a count below 1 or above the number of clients.
+    """
+
+    count: int = static()
+
+    def validate(self) -> None:
+        _check.count("clients_per_round", self.count)
+
+    def check(self, clients: int, network: Any = None) -> None:
+        _check_subset("clients_per_round", self.count, clients)
+
+    def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
+        chosen = subset(key, available.shape[0], self.count)
+        return Participants(chosen, available[chosen])
+
+
+@module
+class PerServer(Selector):
+    """``count`` of each server's available clients, uniformly without replacement; fewer where
+    fewer are there.
+
+    Args:
+      count: >= 1.
+
+    Raises:
+      ValueError: a count below 1 or above the clients of some server.
+    """
+
+    count: int = static()
+
+    def validate(self) -> None:
+        _check.count("clients_per_server", self.count)
+
+    def check(self, clients: int, network: Any = None) -> None:
+        sizes = network.sizes
+        if self.count > sizes.min():
+            raise ValueError(
+                f"clients_per_server must be at most the {sizes.min()} clients of server "
+                f"{sizes.argmin()}, got {self.count}."
+            )
+
+    def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
+        members, real = network.members
+        here = jnp.asarray(real) & available[members]
+        order = shuffled(key, here)[:, : self.count]
+        clients, here = (
+            jnp.take_along_axis(a, order, axis=1) for a in (jnp.asarray(members), here)
+        )
+        return Participants(clients.reshape(-1), here.reshape(-1))
+
+
+def everyone_or(selector: type, count: int | None) -> Selector:
+    """All clients where there is no count, else ``selector(count)``."""
+    return Everyone() if count is None else selector(count)
 
 
 def _check_subset(name: str, count: int, clients: int) -> None:

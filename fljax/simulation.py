@@ -9,26 +9,39 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array
 
-from fljax import _check, results
+from fljax import _check, requirements, results
 from fljax._module import module, static
-from fljax.algorithms import REGISTRY, Algorithm
-from fljax.channel import Channel, Compressor, DelayLaw, Line, Traffic, empty_line, key_of
+from fljax._numerics import PRNG, key_of
+from fljax.aggregation import Aggregator
+from fljax.algorithms import Algorithm
+from fljax.attacks import Attack
 from fljax.federation import Federation
-from fljax.graphs import Graph
+from fljax.graphs import Graph, Varying
+from fljax.link import (
+    Compressor,
+    DelayLaw,
+    Link,
+    Losses,
+    Memory,
+    Stages,
+    Traffic,
+    begin as begin_link,
+    receivers_of,
+)
 from fljax.metrics import Metric, Snapshot, as_metric
 from fljax.participation import Pattern
 from fljax.privacy import Notion
 from fljax.problems import optimum
-from fljax.streams import Stream
-
-#: The random number generator of runs. On CPU about four times faster than JAX's default,
-#: threefry2x32 (`experiments/benchmarks/generators.py`), and like it bit-exact under vmap.
-PRNG = "philox4x32"
+from fljax.rounds import Round
 
 
 @module
 class Simulation:
     """One Monte-Carlo run: the data, who talks to whom and when, the algorithm, the metrics.
+
+    What may happen to a message has one order, whatever the order of the arguments: it is perturbed
+    (``privacy``), compressed, replaced if its sender attacks, lost, late, and combined by the
+    receiver (``aggregation``).
 
     A pytree: numbers in it may be traced, so a function that builds one from a key and some
     numbers is all that :func:`fljax.sweep` needs.
@@ -36,32 +49,47 @@ class Simulation:
     Args:
       problem: all clients' data and objective, or a :class:`~fljax.streams.Stream` of them.
       algorithm: one of :mod:`fljax.algorithms`.
-      network: the clients' :class:`~fljax.graphs.Graph`, or the
-        :class:`~fljax.federation.Federation` of servers they belong to; not needed by algorithms
-        with one server.
+      network: the clients' :class:`~fljax.graphs.Graph`, one of a round of its own
+        (:class:`~fljax.graphs.Varying`), or the :class:`~fljax.federation.Federation` of servers
+        they belong to; not needed by algorithms with one server.
       privacy: the budget, or ``None``.
       metrics: what is recorded, as metrics or their names.
       participation: which clients are available, a :class:`~fljax.participation.Pattern`;
-        all of them, in every round, by default.
-      delays: of clients' messages to the server, a :class:`~fljax.channel.DelayLaw`; none by
-        default.
-      compression: of clients' messages, a :class:`~fljax.channel.Compressor`; none by default.
+        all of them, in every round, by default. A peer that is not rests: it neither computes nor
+        hears, and its neighbours keep what it said last.
+      delays: of clients' messages to the server, a :class:`~fljax.link.DelayLaw`; among peers the
+        age of the copy that is heard over each edge. None by default.
+      compression: of clients' messages, a :class:`~fljax.link.Compressor`; none by default.
+      attack: what clients say that do not follow the protocol, an
+        :class:`~fljax.attacks.Attack`; all follow it by default.
+      losses: which messages never arrive, a :class:`~fljax.link.Losses`: over every edge among
+        peers, on the way up to a server else. None by default.
+      aggregation: that takes the place of the mean wherever the algorithm takes one of what was
+        heard, an :class:`~fljax.aggregation.Aggregator`.
+      honest_only: that a privacy budget protects honest clients only is understood; asked for
+        where there is an attack too.
+      allow_disconnected: accept a network in several pieces.
 
     Raises:
-      ValueError: fewer than two clients, a graph of another size, a missing graph, a privacy
-        notion that the algorithm does not run under, an unknown metric, the same metric twice; a
-        setting that the algorithm has no rule for (absent clients or delays without a server,
-        a stream where it needs all data at once, privacy of any of these).
+      TypeError: a part of another kind.
+      ValueError: fewer than two clients, a graph of another size, an unknown metric, the same
+        metric twice; a setting that the algorithm has no rule for (see its ``needs``), or that
+        does not fit another.
     """
 
     problem: Any  # Problem or Stream
     algorithm: Algorithm
-    network: Graph | Federation | None = None
+    network: Graph | Varying | Federation | None = None
     privacy: Notion | None = None
     metrics: Sequence[Metric | str] = static(default=())
     participation: Pattern | None = None
     delays: DelayLaw | None = None
     compression: Compressor | None = None
+    attack: Attack | None = None
+    losses: Losses | None = None
+    aggregation: Aggregator | None = None
+    honest_only: bool = static(default=False)
+    allow_disconnected: bool = static(default=False)
 
     def validate(self) -> None:
         if isinstance(self.metrics, str | Metric):
@@ -70,31 +98,29 @@ class Simulation:
         names = [m.name for m in self.metrics]  # pyright: ignore[reportAttributeAccessIssue]
         if len(set(names)) < len(names):
             raise ValueError(f"each metric can be recorded once, got {names}.")
-        label = type(self.algorithm).label
         if self.problem.clients < 2:
             raise ValueError(
                 f"a federation needs at least 2 clients, got {self.problem.clients}; "
                 "fljax.problems.optimum solves a single client's problem."
             )
-        self._validate_network(label)
-        if self.privacy is not None and not isinstance(self.privacy, type(self.algorithm).notions):
-            allowed = [n.__name__ for n in type(self.algorithm).notions]
-            raise ValueError(
-                f"{label} does not run under {type(self.privacy).__name__}; "
-                + (f"it accepts {', '.join(allowed)}." if allowed else "it has no private form.")
-            )
-        self._validate_environment(label)
+        requirements.check_kinds(
+            self,
+            {
+                "participation": Pattern,
+                "delays": DelayLaw,
+                "compression": Compressor,
+                "attack": Attack,
+                "losses": Losses,
+                "aggregation": Aggregator,
+            },
+        )
+        requirements.compare(self)
+        self._validate_network()
+        self._validate_stages()
+        self._validate_metrics()
 
-    def _validate_network(self, label: str) -> None:
-        needed, network = type(self.algorithm).topology, self.network
-        if needed is not None and not isinstance(network, needed):
-            hint = {
-                Graph: f"a graph of the clients; pass network=, for instance "
-                f"fljax.graphs.ring({self.problem.clients})",
-                Federation: "servers with clients; pass network=, for instance "
-                "fljax.federation.balanced(clients_per_server, graph)",
-            }[needed]
-            raise ValueError(f"{label} runs on {hint}.")
+    def _validate_network(self) -> None:
+        network = self.network
         if network is None:
             return
         if network.nodes != self.problem.clients:
@@ -102,56 +128,34 @@ class Simulation:
                 f"the network has {network.nodes} nodes but the problem "
                 f"{self.problem.clients} clients; they must be equal."
             )
-        network.require_connected()
+        if not self.allow_disconnected:
+            network.require_connected()
 
-    def _validate_environment(self, label: str) -> None:
-        algorithm, online = type(self.algorithm), isinstance(self.problem, Stream)
-        changed = {
-            "participation": self.participation is not None,
-            "delays": self.delays is not None,
-            "a stream": online,
-        }
-        changed = [name for name, on in changed.items() if on]
-        if changed and self.privacy is not None:
-            raise ValueError(
-                f"what a private run spends is known for fixed data and clients that are always "
-                f"there; leave out privacy=, or {' and '.join(changed)}."
-            )
-        peers, one_server = algorithm.topology is Graph, algorithm.topology is None
-        if (self.participation is not None and peers) or (
-            self.delays is not None and not one_server
-        ):
-            raise ValueError(
-                f"{label} has no rule for {'absent clients or ' if peers else ''}late messages; "
-                "algorithms with one server have: "
-                f"{', '.join(k for k, v in REGISTRY.items() if v.topology is None)}."
-            )
-        if online and not algorithm.online:
-            raise ValueError(
-                f"{label} needs all data at once and cannot learn from a stream; these can: "
-                f"{', '.join(k for k, v in REGISTRY.items() if v.online)}."
-            )
-        if not online and algorithm.online_only:
-            raise ValueError(
-                f"{label} learns from a stream, got a fixed problem; fljax.streams.Replay makes a "
-                "stream of it."
-            )
-        for kind, base in (
-            ("participation", Pattern),
-            ("delays", DelayLaw),
-            ("compression", Compressor),
-        ):
-            part = getattr(self, kind)
-            if part is not None:
-                _check.kind(kind, part, base)
+    def _validate_stages(self) -> None:
         if self.compression is not None:
-            if algorithm.compresses:
-                raise ValueError(f"{label} compresses its messages itself; leave out compression=.")
             self.compression.check(self.problem.dim)
-        self._validate_metrics()
+        if self.attack is not None:
+            self.attack.check(self.problem.clients)
+        if self.aggregation is not None:
+            fewest = self._fewest_messages()
+            if fewest is not None:
+                self.aggregation.check(fewest)
+
+    def _fewest_messages(self) -> int | None:
+        """How many messages a receiver combines at least, its own among them; ``None`` where this
+        is not known before the run.
+        """
+        network = self.network if type(self.algorithm).needs.network is not None else None
+        if network is None:
+            return self.problem.clients
+        if isinstance(network, Federation):
+            return int(network.sizes.min())
+        if isinstance(network, Graph) and _check.is_concrete(network.degree):
+            return 1 + int(np.min(np.asarray(network.neighbor_counts())))
+        return None
 
     def _validate_metrics(self) -> None:
-        stream = self.problem if isinstance(self.problem, Stream) else None
+        stream = self.problem if self.problem.online else None
         for metric in self.metrics:
             assert isinstance(metric, Metric)
             missing = ""
@@ -167,6 +171,23 @@ class Simulation:
             if missing:
                 raise ValueError(f"the metric {metric.name!r} needs {missing}.")
 
+    @property
+    def stages(self) -> Stages:
+        """What happens to messages, in its order."""
+        return Stages(
+            self.privacy,
+            self.compression,
+            self.attack,
+            self.losses,
+            self.delays,
+            self.aggregation,
+        )
+
+    @property
+    def among_peers(self) -> bool:
+        """Whether clients talk to each other, and not to a server."""
+        return type(self.algorithm).needs.network is Graph
+
 
 class Carry(NamedTuple):
     """What goes from round to round beside the algorithm's own state."""
@@ -178,42 +199,57 @@ class Carry(NamedTuple):
     traffic: Traffic  # since the last record
     stream: Any  # of the data, where they arrive one by one
     availability: Any  # of the pattern of participation
-    line: Line | None  # what is on its way to the server
+    memory: Memory  # of the link
 
 
 class Prepared(NamedTuple):
     """What is computed once, before the first round."""
 
     problem: Any  # Problem or Stream
+    network: Any  # as rounds see it: the clients' graph only where they talk to each other
     optimum: Array | None
     plan: Any
-    receivers: Array
+    receivers: Array | None  # None where the network changes
     curvature: Array | None  # of a stream's features, see `Stream.curvature`
 
 
 def prepare(simulation: Simulation, rounds: int) -> Prepared:
     """Statistics of the data, the optimum if a metric needs it, the noise plan."""
-    problem = simulation.problem.prepare()
+    problem, network = simulation.problem.prepare(), simulation.network
     needed = any(m.needs_optimum for m in simulation.metrics)  # pyright: ignore[reportAttributeAccessIssue]
-    if type(simulation.algorithm).topology is None:
-        receivers = jnp.ones(problem.clients, jnp.int32)
-    else:
-        receivers = simulation.network.neighbor_counts()  # pyright: ignore[reportOptionalMemberAccess]
+    if type(simulation.algorithm).needs.network is None:
+        network = None
+    elif simulation.among_peers and (simulation.aggregation or simulation.delays):
+        network = network.single_table()  # pyright: ignore[reportOptionalMemberAccess,reportAttributeAccessIssue]
     best = None
     if needed:
-        best = jnp.asarray(problem.truth) if isinstance(problem, Stream) else optimum(problem)
-    curvature = problem.curvature() if isinstance(problem, Stream) else None
-    return Prepared(problem, best, noise_plan(simulation, rounds), receivers, curvature)
+        best = jnp.asarray(problem.truth) if problem.online else optimum(problem)
+    changing = isinstance(network, Varying)
+    return Prepared(
+        problem,
+        network,
+        best,
+        noise_plan(simulation, rounds),
+        None if changing else receivers_of(network, problem.clients),
+        problem.curvature(),
+    )
 
 
 def check_length(simulation: Simulation, rounds: int) -> None:
     """Raise ``ValueError`` where a part of the simulation does not fit a run of this length."""
-    problem, clients = simulation.problem, simulation.problem.clients
-    if isinstance(problem, Stream):
-        problem.check(rounds)
+    clients = simulation.problem.clients
+    simulation.problem.check(rounds)
     for part in (simulation.participation, simulation.delays):
         if part is not None:
             part.check(clients, rounds)
+    if isinstance(simulation.network, Varying):
+        simulation.network.check(rounds)
+    law = simulation.delays
+    if law is not None and law.lags[0] >= rounds:
+        raise ValueError(
+            f"messages take at least {law.lags[0]} rounds and the run has {rounds}: nothing would "
+            "ever arrive; make the run longer or the delays shorter."
+        )
     noise_plan(simulation, rounds)
 
 
@@ -222,29 +258,106 @@ def noise_plan(simulation: Simulation, rounds: int) -> Any:
     privacy = simulation.privacy
     if privacy is None:
         return None
-    problem, network, bound = simulation.problem, simulation.network, privacy.gradient_bound
+    return privacy.plan(lambda round: _sensitivity(simulation, simulation.problem, round), rounds)
 
-    def sensitivity(round: Array) -> Array:
-        return simulation.algorithm.sensitivity(problem, network, round, bound)  # pyright: ignore[reportArgumentType]
 
-    return privacy.plan(sensitivity, rounds)
+def _sensitivity(simulation: Simulation, problem: Any, round: Array) -> Array:
+    privacy = simulation.privacy
+    assert privacy is not None
+    return simulation.algorithm.sensitivity(
+        problem, simulation.network, round, privacy.gradient_bound
+    )
 
 
 def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
     """Before the first round; ``key`` is the run's, whose rounds count from 1."""
     problem, privacy, pattern = prepared.problem, simulation.privacy, simulation.participation
-    law, zeroth = simulation.delays, jax.random.fold_in(key, 0)
+    zeroth, network = jax.random.fold_in(key, 0), requirements.shown(prepared.network)
     ledger = () if privacy is None else type(privacy).ledger
+    size = (problem.clients, problem.dim, problem.dtype)
     return Carry(
-        simulation.algorithm.init(problem, simulation.network),  # pyright: ignore[reportArgumentType]
+        simulation.algorithm.init(problem, network),
         {name: jnp.zeros(problem.clients, problem.dtype) for name in ledger},
         jnp.zeros((), problem.dtype),
         jnp.zeros((), jnp.int32),
         Traffic.none(),
-        problem.begin(zeroth) if isinstance(problem, Stream) else (),
+        problem.begin(zeroth),
         () if pattern is None else pattern.begin(key_of(zeroth, "availability"), problem.clients),
-        None if law is None else empty_line(law, problem.dim, problem.dtype),
+        begin_link(simulation.stages, network, zeroth, *size, asleep=pattern is not None),
     )
+
+
+def look(
+    simulation: Simulation,
+    prepared: Prepared,
+    key: Array,
+    carry: Carry,
+    round: Array,
+    rounds: int,
+) -> tuple[Round, Any, Any]:
+    """The view of a round, and the next states of the data and of who is there."""
+    now, pattern = jax.random.fold_in(key, round), simulation.participation
+    stream, problem = prepared.problem.observe(carry.stream, now, round)
+    available, availability = None, carry.availability
+    if problem is not prepared.problem:  # who met nothing new has nothing to take part with
+        available = jnp.any(problem.weights > 0, axis=1)
+    if pattern is not None:
+        availability, on = pattern.draw(
+            availability, key_of(now, "availability"), round, problem.clients
+        )
+        available = on if available is None else on & available
+    network, changing = prepared.network, isinstance(prepared.network, Varying)
+    if changing:
+        network = network.at(key_of(now, "network"), round)
+    link = Link(
+        now,
+        round,
+        rounds,
+        problem.clients,
+        network,
+        simulation.stages,
+        carry.memory,
+        available,
+        prepared.plan,
+        lambda: _sensitivity(simulation, problem, round),
+        key,
+        prepared.receivers,
+    )
+    return Round(round, problem, network, link, changing), stream, availability
+
+
+def view(simulation: Simulation, key: Array | int = 0, round: int = 1, rounds: int = 1) -> Round:
+    """One round as an algorithm sees it: to call a step at a prompt, or in a test.
+
+    Args:
+      simulation: whose round; what a run remembers from the rounds before is as in the first.
+      key: of the run, as of :func:`run`.
+      round: 1, 2, ...
+      rounds: of the whole run, at least ``round``.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=5, samples=10, dim=2),
+      ...     network=fl.graphs.ring(5),
+      ...     algorithm=fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5),
+      ... )
+      >>> now = fl.view(simulation)
+      >>> state = simulation.algorithm.init(now.problem, now.network)
+      >>> simulation.algorithm.step(state, now).model.shape
+      (5, 2)
+    """
+    rounds = max(round, rounds)
+    prepared, key = prepare(simulation, rounds), as_key(key)
+    carry = begin(simulation, prepared, key)
+    return look(simulation, prepared, key, carry, jnp.asarray(round, jnp.int32), rounds)[0]
+
+
+def as_key(key: Array | int) -> Array:
+    """A key, or the one that the default generator makes of an integer."""
+    if isinstance(key, int | np.integer):
+        return jax.random.key(int(key), impl=PRNG)
+    return key
 
 
 def advance(
@@ -263,54 +376,28 @@ def advance(
     since the last record. Round ``n`` draws from ``fold_in(key, n)``, so a run in several
     stretches is the same run.
     """
-    problem, network = prepared.problem, simulation.network
-    algorithm, privacy, pattern = (
-        simulation.algorithm,
-        simulation.privacy,
-        simulation.participation,
-    )
+    problem, algorithm, privacy = prepared.problem, simulation.algorithm, simulation.privacy
     shape = (problem.clients, problem.dim)
 
     def one_round(round: Array, carry: Carry) -> Carry:
-        now = jax.random.fold_in(key, round)
-        problem, available = prepared.problem, None
-        stream, availability = carry.stream, carry.availability
-        if isinstance(problem, Stream):
-            stream, problem = problem.observe(stream, now, round)
-            available = jnp.any(problem.weights > 0, axis=1)
-        if pattern is not None:
-            availability, on = pattern.draw(
-                availability, key_of(now, "availability"), round, problem.clients
-            )
-            available = on if available is None else on & available
-        channel = Channel(
-            now,
-            round,
-            rounds,
-            prepared.receivers,
-            privacy,
-            prepared.plan,
-            available,
-            simulation.delays,
-            carry.line,
-            simulation.compression,
-            key,
-        )
-        state, info = algorithm.step(carry.state, problem, network, channel, round)  # pyright: ignore[reportArgumentType]
+        now, stream, availability = look(simulation, prepared, key, carry, round, rounds)
+        state = algorithm.step(carry.state, now)
+        if simulation.among_peers and simulation.participation is not None:
+            state = _rested(now.available, state, carry.state)
         finite = jnp.all(jnp.isfinite(state.model))
         first = jnp.where((carry.diverged == 0) & ~finite, round, carry.diverged)
         return Carry(
             state,
-            {name: spent + channel.spent[name] for name, spent in carry.spent.items()},
+            {name: spent + now.link.spent[name] for name, spent in carry.spent.items()},
             # Looked at only where a guarantee rests on it: it costs a pass over the samples.
             carry.gradient_norm
             if privacy is None
-            else jnp.maximum(carry.gradient_norm, jnp.max(info.gradient_norm)),
+            else jnp.maximum(carry.gradient_norm, _witnessed(algorithm, now)),
             first.astype(jnp.int32),
-            carry.traffic.plus(channel.traffic),
+            carry.traffic.plus(now.link.traffic),
             stream,
             availability,
-            channel.line,
+            now.link.memory,
         )
 
     def one_record(carry: Carry, first: Array) -> tuple[Carry, tuple[dict[str, Array], Array]]:
@@ -320,7 +407,7 @@ def advance(
             carry = jax.lax.fori_loop(first, first + record_every, one_round, carry)
         shared = carry.state.model if carry.state.model.ndim == 1 else None
         model = jnp.broadcast_to(carry.state.model, shape)
-        now = Snapshot(problem, network, model, prepared.optimum, shared, carry.state)
+        now = Snapshot(problem, simulation.network, model, prepared.optimum, shared, carry.state)
         record = {m.name: m.measure(now) for m in simulation.metrics}  # pyright: ignore[reportAttributeAccessIssue]
         record |= {f"privacy_{name}": jnp.max(spent) for name, spent in carry.spent.items()}
         return carry._replace(traffic=Traffic.none()), (record, jnp.stack(carry.traffic, axis=1))
@@ -330,6 +417,27 @@ def advance(
     )
     carry, (recorded, traffic) = jax.lax.scan(one_record, carry, firsts)
     return carry, recorded | {name: traffic[..., i] for i, name in enumerate(Traffic._fields)}
+
+
+def _rested(available: Array, new: Any, old: Any) -> Any:
+    """The state of peers of whom those that are absent neither computed nor heard anything."""
+    clients = len(available)
+
+    def keep(new: Array, old: Array) -> Array:
+        if new.ndim == 0 or new.shape[0] != clients:
+            return new
+        return jnp.where(available.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(keep, new, old)
+
+
+def _witnessed(algorithm: Algorithm, now: Round) -> Array:
+    if now.witnessed is None:
+        raise TypeError(
+            f"{type(algorithm).__name__}.step tells nothing of the gradients that it met, on which "
+            "its privacy rests; call now.witness(problem.sample_gradient_norm(model))."
+        )
+    return now.witnessed
 
 
 def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[str, Array]:
@@ -344,7 +452,7 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
         first = jnp.ones((), jnp.int32)
         known["first_step"] = simulation.algorithm.step_size(first)  # pyright: ignore[reportAttributeAccessIssue]
         known["step_bound"] = bound
-    if simulation.network is not None:
+    if simulation.network is not None and not isinstance(simulation.network, Varying):
         known["connected"] = simulation.network.connected()
     return known
 
@@ -404,8 +512,7 @@ def run(
         raise TypeError(f"run takes an fljax.Simulation, got {type(simulation).__name__}.")
     check_rounds(rounds, record_every)
     jax.eval_shape(lambda: check_length(simulation, rounds))
-    if isinstance(key, int | np.integer):
-        key = jax.random.key(int(key), impl=PRNG)
+    key = as_key(key)
     records, model = _run(simulation, key, rounds, record_every)
     host = {name: np.asarray(value) for name, value in records.items()}
     dataset = results.assemble(

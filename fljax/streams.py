@@ -7,7 +7,7 @@ drawn inside the run and never stored. Rounds are the time index of all clients 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ class Stream:
     arrivals: Pattern
     test: Problem | None
     truth: Any
+    online: ClassVar[bool] = True
 
     @property
     def clients(self) -> int:

@@ -35,11 +35,12 @@ from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
 from fljax import _check, engine, results
+from fljax._numerics import PRNG
 from fljax._module import float_dtype
 from fljax.collection import Collection, exchange
 from fljax.engine import Compiled, Program
 from fljax.grid import Axis, Group, Scenario, axes_of, groups_of, label_of, numbers_of
-from fljax.simulation import PRNG, check_rounds
+from fljax.simulation import check_rounds
 from fljax.store import Block, Store, StoreError
 
 log = logging.getLogger("fljax")

@@ -1,7 +1,7 @@
 """One file per algorithm or close family; :data:`REGISTRY` lists them all by label."""
 
 from fljax.algorithms.admm import PADMM, NetworkedADMM
-from fljax.algorithms.base import REGISTRY, Algorithm, Info, algorithm
+from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm
 from fljax.algorithms.conventional_fl import ConventionalFL
 from fljax.algorithms.ditto import Ditto
 from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
@@ -44,7 +44,7 @@ __all__ = [
     "FedAvg",
     "FineTunedFedAvg",
     "GraphFedAvg",
-    "Info",
+    "Needs",
     "LocalOnly",
     "NetworkedADMM",
     "OnlineFed",

@@ -6,12 +6,12 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
-from fljax.channel import Channel
+from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
 from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor, strong_convexity
+from fljax.rounds import Round
 
 
 class State(NamedTuple):
@@ -22,7 +22,7 @@ class State(NamedTuple):
     factor: ProxFactor  # of the primal systems, constant
 
 
-@algorithm("ADMM", reference="gauthier2024")
+@algorithm("ADMM", "gauthier2024", Needs(minimiser=True))
 @module
 class NetworkedADMM(Algorithm):
     r"""Distributed consensus ADMM with an exact primal step.
@@ -61,20 +61,17 @@ class NetworkedADMM(Algorithm):
         zero = no_models(problem)
         return State(zero, zero, zero, zero, factorise(problem, 2 * self.penalty * network.degree))
 
-    def step(
-        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        degree = network.degree[:, None]
+    def step(self, state: State, now: Round) -> State:
+        degree = now.network.degree[:, None]
         pull = self.penalty * (degree * state.heard + state.received)
         centre = (pull - state.dual) / state.factor.weight[:, None]
-        model = prox(problem, state.factor, centre, state.model, self.inner_iterations)
-        heard = channel.send(
-            model, self.sensitivity(problem, network, round, channel.gradient_bound)
-        )
-        received = network.neighbor_sum(heard)
+        model = prox(now.problem, state.factor, centre, state.model, self.inner_iterations)
+        now.witness(now.problem.sample_gradient_norm(model))
+
+        heard, inbox = now.link.exchange(model)
+        received = inbox.sum()
         dual = state.dual + self.penalty * (degree * heard - received)
-        state = State(model, heard, received, dual, state.factor)
-        return state, Info(problem.sample_gradient_norm(model))
+        return State(model, heard, received, dual, state.factor)
 
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float
@@ -89,7 +86,11 @@ class NetworkedADMM(Algorithm):
         return 2 * gradient_bound * problem.influence / curvature
 
 
-@algorithm("P-ADMM", reference="ding2019", notions=(ZCDP, ApproximateDP, PureDP))
+@algorithm(
+    "P-ADMM",
+    "ding2019",
+    Needs(privacy=(ZCDP, ApproximateDP, PureDP), minimiser=True, smooth=True),
+)
 @module
 class PADMM(NetworkedADMM):
     r"""Private networked ADMM for smooth objectives: :class:`NetworkedADMM`, perturbed (P-ADMM).
@@ -104,12 +105,3 @@ class PADMM(NetworkedADMM):
     Reference:
       Ding et al. 2019 (P-ADMM); Gauthier 2024, section 3.4.3.
     """
-
-    def init(self, problem: Problem, network: Graph) -> State:
-        if problem.loss.curvature is None or problem.regulariser.quadratic() is None:
-            raise ValueError(
-                "P-ADMM needs a smooth objective, got "
-                f"{type(problem.loss).__name__} with {type(problem.regulariser).__name__}; "
-                "use ZCDPNFL for nonsmooth ones."
-            )
-        return super().init(problem, network)

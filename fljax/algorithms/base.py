@@ -1,20 +1,51 @@
-"""What every algorithm is, and the table of all of them."""
+"""What every algorithm is, what it needs, and the table of all of them."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax.channel import Channel
 from fljax.graphs import Graph
 from fljax.problems import Problem
+from fljax.rounds import Round
+
+__all__ = ["REGISTRY", "Algorithm", "Needs", "algorithm", "no_models"]
 
 
-class Info(NamedTuple):
-    """What a step tells about itself."""
+@dataclass(frozen=True)
+class Needs:
+    """What an algorithm runs on and copes with, as data: compared with a simulation in one place.
 
-    gradient_norm: Array  # [K]  largest per-sample loss-gradient norm the step met
+    Attributes:
+      network: what it runs on: :class:`~fljax.graphs.Graph` of clients,
+        :class:`~fljax.federation.Federation` of servers, or ``None`` for one server and all clients.
+      data: ``"fixed"``, all at once; ``"stream"``, as they arrive; ``"any"``.
+      privacy: the notions that it may run under.
+      absent: whether it copes with absent clients.
+      late: whether it copes with messages that arrive later, or as stale copies.
+      averages: whether it combines messages by a mean, which an aggregator may replace.
+      changing: whether the graph may be another one in every round.
+      compressed: whether its messages may be compressed (not if it does so by its own rule).
+      smooth: whether it needs a smooth loss and regulariser.
+      minimiser: whether it minimises a client's objective exactly, in which clipping has no place.
+      quadratic: whether it needs a quadratic objective.
+      validation: whether it needs validation data of each client.
+    """
+
+    network: type | None = Graph
+    data: str = "fixed"
+    privacy: tuple[type, ...] = ()
+    absent: bool = False
+    late: bool = False
+    averages: bool = False
+    changing: bool = False
+    compressed: bool = True
+    smooth: bool = False
+    minimiser: bool = False
+    quadratic: bool = False
+    validation: bool = False
 
 
 class Algorithm:
@@ -26,28 +57,18 @@ class Algorithm:
     Attributes:
       label: its name in the literature.
       reference: key into ``references.bib``.
-      topology: what it runs on: a graph of clients, a federation of servers, or ``None`` for one
-        server and all clients.
-      online: whether it may learn from a stream; ``online_only``: from nothing else.
-      notions: the privacy notions it may run under.
-      compresses: whether its messages are compressed by its own rule.
+      needs: what it runs on and copes with.
     """
 
     label: ClassVar[str]
-    reference: ClassVar[str]
-    topology: ClassVar[type | None]
-    online: ClassVar[bool]
-    online_only: ClassVar[bool]
-    notions: ClassVar[tuple[type, ...]]
-    compresses: ClassVar[bool] = False
+    reference: ClassVar[str | None] = None
+    needs: ClassVar[Needs]
 
     def init(self, problem: Problem, network: Any) -> Any:
         """The state before the first round."""
         raise NotImplementedError
 
-    def step(
-        self, state: Any, problem: Problem, network: Any, channel: Channel, round: Array
-    ) -> tuple[Any, Info]:
+    def step(self, state: Any, now: Round) -> Any:
         """One round of every client."""
         raise NotImplementedError
 
@@ -69,20 +90,11 @@ REGISTRY: dict[str, type[Algorithm]] = {}
 T = TypeVar("T", bound=type[Algorithm])
 
 
-def algorithm(
-    label: str,
-    reference: str,
-    topology: type | None = Graph,
-    notions: tuple[type, ...] = (),
-    online: bool = False,
-    online_only: bool = False,
-) -> Callable[[T], T]:
+def algorithm(label: str, reference: str, needs: Needs) -> Callable[[T], T]:
     """Register a class as the algorithm that the literature calls ``label``."""
 
     def register(cls: T) -> T:
-        cls.label, cls.reference, cls.topology = label, reference, topology
-        cls.notions = notions
-        cls.online, cls.online_only = online or online_only, online_only
+        cls.label, cls.reference, cls.needs = label, reference, needs
         REGISTRY[label] = cls
         return cls
 

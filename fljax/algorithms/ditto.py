@@ -2,19 +2,17 @@ r"""Ditto: personal models kept near a global one (Li, Hu, Beirami and Smith 202
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms import fedavg
-from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.algorithms.fedavg import FedAvg
-from fljax.algorithms.one_server import descend, participants
-from fljax.channel import Channel
-from fljax.graphs import Graph
+from fljax.algorithms.local_steps import descend
 from fljax.problems import Problem
 from fljax.schedules import StepSize, as_schedule
+from fljax.rounds import Round
 
 
 class State(NamedTuple):
@@ -22,7 +20,7 @@ class State(NamedTuple):
     server: Array  # [D]  the global w
 
 
-@algorithm("Ditto", reference="li2021", topology=None)
+@algorithm("Ditto", "li2021", Needs(None, absent=True, late=True, averages=True))
 @module
 class Ditto(Algorithm):
     r"""Federated averaging, and beside it a model of its own at each client, attracted to it.
@@ -64,21 +62,18 @@ class Ditto(Algorithm):
         _check.count("personal_steps", self.personal_steps)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: Graph) -> State:
+    def init(self, problem: Problem, network: None) -> State:
         return State(no_models(problem), self.solver.init(problem, network).model)
 
-    def step(
-        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        shared = fedavg.State(state.server)
-        shared, info = self.solver.step(shared, problem, network, channel, round)
+    def step(self, state: State, now: Round) -> State:
+        shared = self.solver.step(fedavg.State(state.server), now)
 
-        chosen, here, part = participants(problem, channel, self.solver.clients_per_round)
+        who = now.choose(self.solver.selector)
+        part = who.of(now.problem)
 
         def gradient(model: Array) -> Array:
             return part.gradient(model) + self.attraction * (model - state.server[None])
 
-        old = state.model[chosen]
-        new = descend(gradient, old, self.step_size(round), self.personal_steps)
-        model = state.model.at[chosen].set(jnp.where(here[:, None], new, old))
-        return State(model, shared.model), info
+        old, step_size = who.take(state.model), self.step_size(now.number)
+        new = descend(gradient, old, step_size, self.personal_steps)
+        return State(who.put(state.model, new), shared.model)

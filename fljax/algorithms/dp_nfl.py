@@ -1,12 +1,12 @@
 r"""zCDP-NFL under conventional :math:`(\epsilon,\delta)`-DP rules (Gauthier 2024, section 3.4)."""
 
 from fljax._module import module
-from fljax.algorithms.base import algorithm
+from fljax.algorithms.base import Needs, algorithm
 from fljax.algorithms.zcdp_nfl import ZCDPNFL
 from fljax.privacy import ApproximateDP
 
 
-@algorithm("(eps,delta)DP-NFL", reference="gauthier2024", notions=(ApproximateDP,))
+@algorithm("(eps,delta)DP-NFL", "gauthier2024", Needs(privacy=(ApproximateDP,)))
 @module
 class EpsilonDeltaNFL(ZCDPNFL):
     r"""The comparator "identical to zCDP-NFL except" for its privacy rules (lines 744, 2207).

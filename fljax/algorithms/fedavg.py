@@ -9,13 +9,11 @@ from jaxtyping import Array, Bool, Int
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Info, algorithm
-from fljax.algorithms.one_server import check_participants, participants
-from fljax.channel import Channel
-from fljax.graphs import Graph
-from fljax.participation import shuffled
+from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax.participation import Drawn, Selector, everyone_or, shuffled
 from fljax.problems import Problem
 from fljax.schedules import StepSize, as_schedule
+from fljax.rounds import Round
 
 #: Working set of the participants that descend side by side on a CPU: beyond it, one group after
 #: the other was a seventh faster.
@@ -29,7 +27,7 @@ class State(NamedTuple):
     model: Array  # [D]  the server's w
 
 
-@algorithm("FedAvg", reference="mcmahan2017", topology=None, online=True)
+@algorithm("FedAvg", "mcmahan2017", Needs(None, data="any", absent=True, late=True, averages=True))
 @module
 class FedAvg(Algorithm):
     r"""Local stochastic gradient descent from the server's model, then a weighted average.
@@ -76,8 +74,13 @@ class FedAvg(Algorithm):
         _check.choice("weighting", self.weighting, WEIGHTINGS)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: Graph) -> State:
-        check_participants(self.clients_per_round, problem)
+    @property
+    def selector(self) -> Selector:
+        """Who takes part."""
+        return everyone_or(Drawn, self.clients_per_round)
+
+    def init(self, problem: Problem, network: None) -> State:
+        self.selector.check(problem.clients)
         if self.batch is not None and self.batch > problem.samples:
             raise ValueError(
                 f"batch must be at most the {problem.samples} samples of the largest client, got "
@@ -85,19 +88,18 @@ class FedAvg(Algorithm):
             )
         return State(jnp.zeros(problem.dim, problem.dtype))
 
-    def step(
-        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        step_size = self.step_size(round)
-        chosen, here, whole = participants(problem, channel, self.clients_per_round)
+    def step(self, state: State, now: Round) -> State:
+        problem, link, step_size = now.problem, now.link, self.step_size(now.number)
+        who = now.choose(self.selector)
+        chosen, whole = who.numbers, who.of(problem)
         real = jnp.asarray(whole.weights) > 0
-        server = channel.publish(state.model, here)
+        server = link.publish(state.model, who.here)
 
         def train(count: int, local: Callable[[Any], Problem], rows: Any, steps: int) -> Any:
             """Models of ``count`` clients after ``steps`` on ``local(rows[step])``, and norms."""
 
-            def descend(carry: tuple[Array, Array], now: Any) -> tuple[Any, None]:
-                (model, norm), part = carry, local(now)
+            def descend(carry: tuple[Array, Array], row: Any) -> tuple[Any, None]:
+                (model, norm), part = carry, local(row)
                 busy = jnp.any(part.weights > 0, axis=1)[:, None]
                 new = model - step_size * part.gradient(model)
                 norm = jnp.maximum(norm, part.sample_gradient_norm(model))
@@ -110,12 +112,12 @@ class FedAvg(Algorithm):
         if self.batch is None:
             model, norm = train(len(chosen), lambda _: whole, None, self.epochs)
         else:
-            rows = batches(channel.key("batches"), real, self.batch, self.epochs)
+            rows = batches(now.key("batches"), real, self.batch, self.epochs)
             size = _together(problem, self.batch, len(chosen))
 
             def group(given: tuple[Array, Array]) -> Any:
                 clients, rows = given[0], jnp.swapaxes(given[1], 0, 1)
-                return train(size, lambda now: problem.take(clients, now), rows, len(rows))
+                return train(size, lambda row: problem.take(clients, row), rows, len(rows))
 
             groups = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), (chosen, rows))
             model, norm = jax.lax.map(group, groups)
@@ -124,11 +126,11 @@ class FedAvg(Algorithm):
         share = jnp.ones(len(chosen), problem.dtype)
         if self.weighting == "samples":
             share = jnp.sum(real, axis=1, dtype=problem.dtype)
-        arrived = channel.collect(
-            lambda rows: model[rows], here, server, weights=share, clients=chosen
+        now.witness(norm)
+        arrived = link.collect(
+            lambda rows: model[rows], who.here, server, weights=share, clients=chosen
         )
-        norms = jnp.zeros(problem.clients, problem.dtype).at[chosen].max(norm)
-        return State(arrived.move(server)), Info(norms)
+        return State(arrived.move(server))
 
 
 def _together(problem: Problem, batch: int, participants: int) -> int:

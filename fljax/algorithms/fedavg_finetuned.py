@@ -8,13 +8,12 @@ from jaxtyping import Array
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms import fedavg
-from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.algorithms.fedavg import FedAvg
-from fljax.algorithms.one_server import descend
-from fljax.channel import Channel
-from fljax.graphs import Graph
+from fljax.algorithms.local_steps import descend
 from fljax.problems import Problem
 from fljax.schedules import StepSize, as_schedule
+from fljax.rounds import Round
 
 
 class State(NamedTuple):
@@ -22,7 +21,7 @@ class State(NamedTuple):
     server: Array  # [D]  the server's w
 
 
-@algorithm("FedAvg-FT", reference="collins2022", topology=None)
+@algorithm("FedAvg-FT", "collins2022", Needs(None, absent=True, late=True, averages=True))
 @module
 class FineTunedFedAvg(Algorithm):
     r"""The server's rounds are those of federated averaging; judged is what clients make of them.
@@ -59,14 +58,12 @@ class FineTunedFedAvg(Algorithm):
         _check.count("tuning_steps", self.tuning_steps, hint="Without tuning, run the solver.")
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: Graph) -> State:
+    def init(self, problem: Problem, network: None) -> State:
         return State(no_models(problem), self.solver.init(problem, network).model)
 
-    def step(
-        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        shared = fedavg.State(state.server)
-        shared, info = self.solver.step(shared, problem, network, channel, round)
+    def step(self, state: State, now: Round) -> State:
+        shared = self.solver.step(fedavg.State(state.server), now)
         start = jnp.broadcast_to(shared.model, state.model.shape)
-        model = descend(problem.gradient, start, self.step_size(round), self.tuning_steps)
-        return State(model, shared.model), info
+        step_size = self.step_size(now.number)
+        model = descend(now.problem.gradient, start, step_size, self.tuning_steps)
+        return State(model, shared.model)

@@ -8,13 +8,14 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Info, algorithm
-from fljax.algorithms.conventional_fl import descent_gap
+from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax.algorithms.local_steps import descent_gap
 from fljax.algorithms.pgfl import PRIVATE
-from fljax.channel import Channel
 from fljax.federation import Federation
+from fljax.participation import PerServer, Selector, everyone_or
 from fljax.problems import Problem
 from fljax.schedules import StepSize, as_schedule
+from fljax.rounds import Round
 
 
 class State(NamedTuple):
@@ -22,7 +23,9 @@ class State(NamedTuple):
     server: Array  # [S, D]  w_p
 
 
-@algorithm("GFL, gradient", reference="rizk2023", topology=Federation, notions=PRIVATE)
+@algorithm(
+    "GFL, gradient", "rizk2023", Needs(Federation, privacy=PRIVATE, absent=True, averages=True)
+)
 @module
 class GraphFedAvg(Algorithm):
     r"""Federated averaging at every server, then a combination of neighbouring servers' models.
@@ -61,38 +64,39 @@ class GraphFedAvg(Algorithm):
             _check.count("clients_per_server", self.clients_per_server)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
+    @property
+    def selector(self) -> Selector:
+        """Who takes part."""
+        return everyone_or(PerServer, self.clients_per_server)
+
     def init(self, problem: Problem, network: Federation) -> State:
-        network.check_count(self.clients_per_server)
+        self.selector.check(problem.clients, network)
         server = jnp.zeros((network.servers, problem.dim), problem.dtype)
         return State(server[jnp.asarray(network.server, jnp.int32)], server)
 
-    def step(
-        self, state: State, problem: Problem, network: Federation, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        step_size = self.step_size(round) / self.local_steps
-        who = network.choose(
-            channel.key("participation"), self.clients_per_server, channel.available
-        )
-        data, home = who.of(problem), jnp.asarray(network.server, jnp.int32)
+    def step(self, state: State, now: Round) -> State:
+        network, link = now.network, now.link
+        step_size = self.step_size(now.number) / self.local_steps
+        who = now.choose(self.selector)
+        data, home = who.of(now.problem), jnp.asarray(network.server, jnp.int32)
 
         def descend(_, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             model, norm = carry
             norm = jnp.maximum(norm, data.sample_gradient_norm(model))
             return model - step_size * data.gradient(model), norm
 
-        start = channel.publish(state.server, who.here)[who.take(home)]
-        norm = jnp.zeros(len(start), problem.dtype)
+        start = link.publish(state.server, who.here)[who.take(home)]
+        norm = jnp.zeros(len(start), start.dtype)
         model, norm = jax.lax.fori_loop(0, self.local_steps, descend, (start, norm))
-        gap = self.sensitivity(problem, network, round, channel.gradient_bound)
-        heard = channel.send(model, gap, clients=who.clients, sending=who.here)
+        now.witness(jnp.where(who.here, norm, 0))
+        heard = link.send(model, clients=who.clients, sending=who.here)
 
         one = jnp.zeros(len(heard), jnp.int32)
-        mean, present = (a[:, 0] for a in network.cell_means(heard, one, 1, who))
-        psi = jnp.where(present > 0, mean, state.server)
-        channel.relay(network, problem.dim)
+        mean, present = link.cell_means(heard, one, 1, who, state.server[:, None])
+        psi = jnp.where(present[:, 0] > 0, mean[:, 0], state.server)
+        link.relay(psi.shape[1])
         server = psi if network.graph is None else network.graph.mixing("metropolis")(psi)
-        norms = who.put(jnp.zeros(problem.clients, problem.dtype), norm)
-        return State(server[home], server), Info(norms)
+        return State(server[home], server)
 
     def sensitivity(
         self, problem: Problem, network: Federation, round: Array, gradient_bound: Array | float

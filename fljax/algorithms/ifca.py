@@ -9,12 +9,12 @@ from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Info, algorithm
-from fljax.algorithms.one_server import check_participants, descend, participants
-from fljax.channel import Channel
-from fljax.graphs import Graph
+from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax.algorithms.local_steps import descend
+from fljax.participation import Drawn, Selector, everyone_or
 from fljax.problems import Problem
 from fljax.schedules import StepSize, as_schedule
+from fljax.rounds import Round
 
 #: What the server averages.
 AVERAGES = ("models", "gradients")
@@ -26,7 +26,7 @@ class State(NamedTuple):
     choice: Array  # [K]  the cluster of least loss, of these models
 
 
-@algorithm("IFCA", reference="ghosh2020", topology=None)
+@algorithm("IFCA", "ghosh2020", Needs(None, absent=True))
 @module
 class IFCA(Algorithm):
     r"""Iterative federated clustering: estimate who is alike, train one model for each cluster.
@@ -60,7 +60,7 @@ class IFCA(Algorithm):
 
     Raises:
       ValueError: more participants than clients; several local steps for one gradient; a start of
-        another shape or with equal models; delays, since what is on its way has no cluster.
+        another shape or with equal models.
 
     Reference:
       Ghosh et al. 2020, Algorithm 1.
@@ -104,8 +104,13 @@ class IFCA(Algorithm):
                 )
             object.__setattr__(self, "start", models)
 
-    def init(self, problem: Problem, network: Graph) -> State:
-        check_participants(self.clients_per_round, problem)
+    @property
+    def selector(self) -> Selector:
+        """Who takes part."""
+        return everyone_or(Drawn, self.clients_per_round)
+
+    def init(self, problem: Problem, network: None) -> State:
+        self.selector.check(problem.clients)
         if self.start is None:
             key = jax.random.key(0, impl="threefry2x32")
             models = random_start(key, self.clusters, problem.dim)
@@ -118,15 +123,12 @@ class IFCA(Algorithm):
             )
         return _judged(problem, models.astype(problem.dtype))
 
-    def step(
-        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        if channel.line is not None:
-            raise ValueError("IFCA has no rule for late messages; leave out delays=.")
-        step_size = self.step_size(round)
-        chosen, here, part = participants(problem, channel, self.clients_per_round)
-        server = channel.publish(state.models.reshape(-1), here)
-        choice = state.choice[chosen]
+    def step(self, state: State, now: Round) -> State:
+        step_size, problem = self.step_size(now.number), now.problem
+        who = now.choose(self.selector)
+        part = who.of(problem)
+        server = now.link.publish(state.models.reshape(-1), who.here)
+        choice = who.take(state.choice)
         picked = server.reshape(state.models.shape)[choice]
         if self.average == "models":
             message, around = descend(part.gradient, picked, step_size, self.local_steps), server
@@ -135,20 +137,19 @@ class IFCA(Algorithm):
 
         # A message goes to its cluster's place among the models, one after the other.
         place = choice[:, None] * problem.dim + jnp.arange(problem.dim, dtype=jnp.int32)[None]
-        arrived = channel.collect(
+        arrived = now.link.collect(
             lambda rows: (message[rows], place[rows]),
-            here,
+            who.here,
             around,
             size=problem.dim,
-            clients=chosen,
+            clients=who.numbers,
         )
         if self.average == "models":
             heard = arrived.share > 0
             models = jnp.where(heard, arrived.total / jnp.where(heard, arrived.share, 1), server)
         else:
             models = server - step_size * arrived.total
-        state = _judged(problem, models.reshape(state.models.shape))
-        return state, Info(jnp.zeros(problem.clients, problem.dtype))
+        return _judged(problem, models.reshape(state.models.shape))
 
 
 def _judged(problem: Problem, models: Float[Array, "clusters dim"]) -> State:

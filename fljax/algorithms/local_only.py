@@ -7,19 +7,18 @@ from jaxtyping import Array
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
-from fljax.algorithms.one_server import descend
-from fljax.channel import Channel
-from fljax.graphs import Graph
+from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
+from fljax.algorithms.local_steps import descend
 from fljax.problems import Problem
 from fljax.schedules import StepSize, as_schedule
+from fljax.rounds import Round
 
 
 class State(NamedTuple):
     model: Array  # [K, D]  w_k
 
 
-@algorithm("Local only", reference="li2021", topology=None)
+@algorithm("Local only", "li2021", Needs(None, absent=True, late=True, averages=True))
 @module
 class LocalOnly(Algorithm):
     r"""Gradient descent of each client on its own data; nothing is ever sent.
@@ -46,12 +45,10 @@ class LocalOnly(Algorithm):
         _check.count("local_steps", self.local_steps)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: Graph) -> State:
+    def init(self, problem: Problem, network: None) -> State:
         return State(no_models(problem))
 
-    def step(
-        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        model = descend(problem.gradient, state.model, self.step_size(round), self.local_steps)
-        model = jnp.where(channel.available[:, None], model, state.model)
-        return State(model), Info(jnp.zeros(problem.clients, problem.dtype))
+    def step(self, state: State, now: Round) -> State:
+        step_size = self.step_size(now.number)
+        model = descend(now.problem.gradient, state.model, step_size, self.local_steps)
+        return State(jnp.where(now.available[:, None], model, state.model))

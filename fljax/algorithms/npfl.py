@@ -7,12 +7,12 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.algorithms.pgfl import clusters_of
-from fljax.channel import Channel
 from fljax.graphs import Graph
 from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor
+from fljax.rounds import Round
 
 
 class Relations(NamedTuple):
@@ -25,12 +25,14 @@ class Relations(NamedTuple):
 class State(NamedTuple):
     model: Array  # [K, D]  w_k
     heard: Array  # [K, D]  what client k last said
+    received: Array  # [K, D]  the sum of what its cluster's neighbours said
+    others: Array  # [K, D]  the mean over the other clusters of what theirs said
     dual: Array  # [K, D]  gamma_k
     relations: Relations
     factor: ProxFactor  # of the primal systems, constant
 
 
-@algorithm("NPFL", reference="gauthier2023rl")
+@algorithm("NPFL", "gauthier2023rl", Needs(minimiser=True))
 @module
 class NPFL(Algorithm):
     r"""ADMM among neighbours of the same cluster, pulled towards neighbours of the others.
@@ -83,23 +85,23 @@ class NPFL(Algorithm):
         zero = no_models(problem)
         relations = relate(problem, network)
         factor = factorise(problem, curvature(relations, self.penalty, self.inter_cluster))
-        return State(zero, zero, zero, relations, factor)
+        return State(zero, zero, zero, zero, zero, relations, factor)
 
-    def step(
-        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        same, others = state.relations
-        pull = self.penalty * same.signless_laplacian(state.heard) - state.dual
+    def step(self, state: State, now: Round) -> State:
+        problem, (same, others) = now.problem, state.relations
+        degree = same.degree[:, None]
+        pull = self.penalty * (degree * state.heard + state.received) - state.dual
         tau = jnp.broadcast_to(self.inter_cluster, (problem.clients,))[:, None]
-        pull = pull + 2 * tau * others.neighbor_sum(state.heard)
+        pull = pull + 2 * tau * state.others
         weight = state.factor.weight[:, None]
         centre = jnp.where(weight > 0, pull / jnp.where(weight > 0, weight, 1), 0)
         model = prox(problem, state.factor, centre, state.model, self.inner_iterations)
 
-        heard = channel.send(model)
-        dual = state.dual + self.penalty * same.laplacian(heard)
-        state = State(model, heard, dual, state.relations, state.factor)
-        return state, Info(problem.sample_gradient_norm(model))
+        heard, inbox = now.link.exchange(model)
+        received = inbox.sum(over=same)
+        dual = state.dual + self.penalty * (degree * heard - received)
+        averages = inbox.sum(over=others)
+        return State(model, heard, received, averages, dual, state.relations, state.factor)
 
 
 def relate(problem: Problem, network: Graph) -> Relations:

@@ -9,12 +9,12 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.algorithms.npfl import Relations, curvature, relate
-from fljax.channel import Channel
 from fljax.graphs import Graph
 from fljax.problems import Problem
 from fljax.problems.solvers import Spectrum, decompose, solve_shifted, strong_convexity
+from fljax.rounds import Round
 
 
 class Context(NamedTuple):
@@ -27,6 +27,8 @@ class Context(NamedTuple):
 class State(NamedTuple):
     model: Array  # [K, D]  w_k
     heard: Array  # [K, D]  what client k last said
+    received: Array  # [K, D]  the sum of what its cluster's neighbours said
+    others: Array  # [K, D]  the mean over the other clusters of what theirs said
     dual: Array  # [K, D]  gamma_k
     inter_cluster: Array  # [K]  tau_k
     context: Context  # of the last primal step
@@ -97,7 +99,7 @@ class RandomProbe(Policy):
         return tau - self.rate * jnp.sign(cost(tau + probe) - cost(tau)) * probe
 
 
-@algorithm("NPFL-RL", reference="gauthier2023rl")
+@algorithm("NPFL-RL", "gauthier2023rl", Needs(quadratic=True, validation=True))
 @module
 class NPFLRL(Algorithm):
     r"""Networked personalised learning with inter-cluster learning by reinforcement learning.
@@ -142,21 +144,15 @@ class NPFLRL(Algorithm):
         _check.count("epochs", self.epochs)
 
     def init(self, problem: Problem, network: Graph) -> State:
-        if problem.tasks is None or problem.tasks.validation is None:
-            raise ValueError(
-                "NPFL-RL needs validation data of each client; give the problem "
-                "tasks=fljax.problems.Tasks(cluster, clusters, validation=...)."
-            )
         _check.per_client("initial", self.initial, problem.clients)
         zero = no_models(problem)
         tau = jnp.broadcast_to(jnp.asarray(self.initial, problem.dtype), (problem.clients,))
         relations = relate(problem, network)
-        return State(zero, zero, zero, tau, Context(zero, zero), relations, decompose(problem))
+        context = Context(zero, zero)
+        return State(zero, zero, zero, zero, zero, tau, context, relations, decompose(problem))
 
-    def step(
-        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        same, others = state.relations
+    def step(self, state: State, now: Round) -> State:
+        problem, (same, others) = now.problem, state.relations
         validation = problem.tasks.validation  # pyright: ignore[reportOptionalMemberAccess]
 
         def system(tau: Array) -> Array:
@@ -181,19 +177,30 @@ class NPFLRL(Algorithm):
             return jnp.sum(gradient * change, axis=1)
 
         def epoch(e: Array, tau: Array) -> Array:
-            key = jax.random.fold_in(channel.key("policy"), e)
+            key = jax.random.fold_in(now.key("policy"), e)
             tau = self.policy.step(key, tau, cost, slope)
             return jnp.clip(tau, 0, 1) if self.clip else tau
 
         moved = jax.lax.fori_loop(0, self.epochs, epoch, state.inter_cluster)
         # Without neighbours in other clusters costs differ by rounding only.
-        matters = (round > 1) & (others.degree > 0)
+        matters = (now.number > 1) & (others.degree > 0)
         tau = jnp.where(matters, moved, state.inter_cluster)
 
-        pull = self.penalty * same.signless_laplacian(state.heard) - state.dual
-        context = Context(pull, others.neighbor_sum(state.heard))
+        degree = same.degree[:, None]
+        pull = self.penalty * (degree * state.heard + state.received) - state.dual
+        context = Context(pull, state.others)
         model = primal(tau, context)
-        heard = channel.send(model)
-        dual = state.dual + self.penalty * same.laplacian(heard)
-        state = State(model, heard, dual, tau, context, state.relations, state.spectrum)
-        return state, Info(problem.sample_gradient_norm(model))
+        heard, inbox = now.link.exchange(model)
+        received = inbox.sum(over=same)
+        dual = state.dual + self.penalty * (degree * heard - received)
+        return State(
+            model,
+            heard,
+            received,
+            inbox.sum(over=others),
+            dual,
+            tau,
+            context,
+            state.relations,
+            state.spectrum,
+        )

@@ -7,12 +7,11 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Info, algorithm
-from fljax.channel import Channel
-from fljax.graphs import Graph
-from fljax.participation import Everyone, Scheduler
+from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax.participation import Everyone, Selector
 from fljax.problems import Problem
 from fljax.schedules import StepSize, as_schedule
+from fljax.rounds import Round
 
 #: How the server averages messages of different delays.
 AGGREGATIONS = ("pooled", "per delay")
@@ -22,7 +21,11 @@ class State(NamedTuple):
     model: Array  # [D]  the server's w
 
 
-@algorithm("Online-Fed", reference="gauthier2024", topology=None, online_only=True)
+@algorithm(
+    "Online-Fed",
+    "gauthier2024",
+    Needs(None, data="stream", absent=True, late=True, averages=True),
+)
 @module
 class OnlineFed(Algorithm):
     r"""A stochastic gradient step of the scheduled clients, then the mean of what arrives.
@@ -51,15 +54,15 @@ class OnlineFed(Algorithm):
     """
 
     step_size: StepSize
-    scheduler: Scheduler = Everyone()
+    scheduler: Selector = Everyone()
     aggregation: str = static(default="pooled")
 
     def validate(self) -> None:
-        _check.kind("scheduler", self.scheduler, Scheduler)
+        _check.kind("scheduler", self.scheduler, Selector)
         _check.choice("aggregation", self.aggregation, AGGREGATIONS)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: Graph) -> State:
+    def init(self, problem: Problem, network: None) -> State:
         self.scheduler.check(problem.clients)
         return State(jnp.zeros(problem.dim, problem.dtype))
 
@@ -67,20 +70,20 @@ class OnlineFed(Algorithm):
         r""":math:`1/\max_{k,i}\lambda_i(R_k)`, Theorem 4.2, (4.31)."""
         return 1 / curvature
 
-    def step(
-        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        here = self.scheduler.choose(channel.key("participation"), channel.available)
-        server = channel.publish(state.model, here)
+    def step(self, state: State, now: Round) -> State:
+        who = now.choose(self.scheduler)
+        server = now.link.publish(state.model, who.here)
+        clients, step_size = who.numbers, self.step_size(now.number)
 
-        def messages(group: Array) -> Float[Array, "group dim"]:
-            part = problem.take(group).mapped()
-            return lms(
-                part, jnp.broadcast_to(server, (len(group), part.dim)), self.step_size(round)
-            )
+        def messages(rows: Array) -> Float[Array, "group dim"]:
+            part = now.problem.take(clients[rows]).mapped()
+            return lms(part, jnp.broadcast_to(server, (len(rows), part.dim)), step_size)
 
-        arrived = channel.collect(messages, here, server, per_delay=self.aggregation == "per delay")
-        return State(arrived.move(server)), Info(jnp.zeros(problem.clients, problem.dtype))
+        per_delay = self.aggregation == "per delay"
+        arrived = now.link.collect(
+            messages, who.here, server, per_delay=per_delay, clients=who.clients
+        )
+        return State(arrived.move(server))
 
 
 def lms(

@@ -8,13 +8,13 @@ from jaxtyping import Array, Bool, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.algorithms.online_fed import AGGREGATIONS, lms
-from fljax.channel import Channel, Circular, Sharing
-from fljax.graphs import Graph
-from fljax.participation import Everyone, Scheduler
+from fljax.link import Circular, Sharing
+from fljax.participation import Everyone, Selector
 from fljax.problems import Problem
 from fljax.schedules import StepSize, as_schedule
+from fljax.rounds import Round
 
 #: What the available clients receive.
 RECEIVED = ("portion", "all")
@@ -25,7 +25,7 @@ class State(NamedTuple):
     local: Array  # [K, D]  w_k
 
 
-@algorithm("PAO-Fed", reference="gauthier2024", topology=None, online_only=True)
+@algorithm("PAO-Fed", "gauthier2024", Needs(None, data="stream", absent=True, late=True))
 @module
 class PAOFed(Algorithm):
     r"""Clients exchange portions of their models with the server, and learn on their own between.
@@ -53,7 +53,7 @@ class PAOFed(Algorithm):
 
     Args:
       step_size: :math:`\mu`, a schedule or a number, > 0.
-      sharing: the portions; :class:`~fljax.channel.Circular` of ``size`` :math:`m`, coordinated
+      sharing: the portions; :class:`~fljax.link.Circular` of ``size`` :math:`m`, coordinated
         (C) or not (U).
       send_next: whether a client sends the portion it is about to receive,
         :math:`S_k^{(n)}=M_k^{(n+1)}` (variants 1 and 2), refined longest; else the one just
@@ -82,7 +82,7 @@ class PAOFed(Algorithm):
     autonomous: bool = static(default=True)
     freshest: bool = static(default=True)
     aggregation: str = static(default="per delay")
-    scheduler: Scheduler = Everyone()
+    scheduler: Selector = Everyone()
 
     #: name -> coordinated, send_next, discount; lines 1103-1109 and 1117.
     VARIANTS: ClassVar[dict[str, tuple[bool, bool, float]]] = {
@@ -112,12 +112,12 @@ class PAOFed(Algorithm):
             object.__setattr__(self, "discount", np.asarray(self.discount))
         _check.interval("discount", self.discount, at_least=0, at_most=1)
         _check.kind("sharing", self.sharing, Sharing)
-        _check.kind("scheduler", self.scheduler, Scheduler)
+        _check.kind("scheduler", self.scheduler, Selector)
         _check.choice("received", self.received, RECEIVED)
         _check.choice("aggregation", self.aggregation, AGGREGATIONS)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: Graph) -> State:
+    def init(self, problem: Problem, network: None) -> State:
         self.sharing.check(problem.dim)
         self.scheduler.check(problem.clients)
         return State(jnp.zeros(problem.dim, problem.dtype), no_models(problem))
@@ -126,19 +126,19 @@ class PAOFed(Algorithm):
         r""":math:`1/\max_{k,i}\lambda_i(R_k)`, Theorem 4.2, (4.31)."""
         return 1 / curvature
 
-    def step(
-        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        here = self.scheduler.choose(channel.key("participation"), channel.available)
+    def step(self, state: State, now: Round) -> State:
+        problem, link, round = now.problem, now.link, now.number
+        who = now.choose(self.scheduler)
+        here = who.put(jnp.zeros(problem.clients, bool), who.here)
         everyone = jnp.arange(problem.clients, dtype=jnp.int32)
         dim, size = problem.dim, self.sharing.size
-        portions = channel.common_key("sharing")
+        portions = link.common_key("sharing")
         ahead = round + jnp.asarray(self.send_next, jnp.int32)
 
         received = here[:, None]
         if self.received == "portion":
             received = received & self.sharing.mask(portions, round, everyone, dim)
-        server = channel.publish(state.model, here, size if self.received == "portion" else None)
+        server = link.publish(state.model, here, size if self.received == "portion" else None)
         merged = jnp.where(received, server[None], state.local)
         local = lms(problem.mapped(), merged, self.step_size(round))
         if not self.autonomous:
@@ -148,7 +148,7 @@ class PAOFed(Algorithm):
             sent = self.sharing.indices(portions, ahead, group, dim)
             return local[group[:, None], sent], sent
 
-        arrived = channel.collect(
+        arrived = link.collect(
             messages,
             here,
             server,
@@ -157,11 +157,10 @@ class PAOFed(Algorithm):
             per_delay=self.aggregation == "per delay",
             freshest=self.freshest,
         )
-        norms = jnp.zeros(problem.clients, problem.dtype)
-        return State(arrived.move(server), local), Info(norms)
+        return State(arrived.move(server), local)
 
 
-@algorithm("PSO-Fed", reference="gogineni2022", topology=None, online_only=True)
+@algorithm("PSO-Fed", "gogineni2022", Needs(None, data="stream", absent=True, late=True))
 @module
 class PSOFed(PAOFed):
     r"""Partial sharing with client scheduling, made for a network that is always there.

@@ -8,13 +8,12 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
-from fljax.algorithms.one_server import check_participants, participants
-from fljax.channel import Channel
-from fljax.graphs import Graph
+from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
+from fljax.participation import Drawn, Selector, everyone_or
 from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor
 from fljax.schedules import StepSize, as_schedule
+from fljax.rounds import Round
 
 
 class State(NamedTuple):
@@ -23,7 +22,7 @@ class State(NamedTuple):
     factor: ProxFactor  # of the personal problems, constant
 
 
-@algorithm("pFedMe", reference="dinh2020", topology=None)
+@algorithm("pFedMe", "dinh2020", Needs(None, absent=True, late=True, averages=True, minimiser=True))
 @module
 class PFedMe(Algorithm):
     r"""Gradient descent of the server on :math:`\frac1K\sum_k F_k`, the clients' Moreau envelopes.
@@ -76,28 +75,32 @@ class PFedMe(Algorithm):
         _check.count("inner_iterations", self.inner_iterations)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: Graph) -> State:
-        check_participants(self.clients_per_round, problem)
+    @property
+    def selector(self) -> Selector:
+        """Whom the server hears."""
+        return everyone_or(Drawn, self.clients_per_round)
+
+    def init(self, problem: Problem, network: None) -> State:
+        self.selector.check(problem.clients)
         weight = jnp.full(problem.clients, self.attraction, problem.dtype)
         zero = jnp.zeros(problem.dim, problem.dtype)
         return State(no_models(problem), zero, factorise(problem, weight))
 
-    def step(
-        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        pull = self.step_size(round) * self.attraction
-        server = channel.publish(state.server)
+    def step(self, state: State, now: Round) -> State:
+        pull = self.step_size(now.number) * self.attraction
+        server = now.link.publish(state.server)
 
         def local_round(_: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
             local, personal = both
-            personal = prox(problem, state.factor, local, personal, self.inner_iterations)
+            personal = prox(now.problem, state.factor, local, personal, self.inner_iterations)
             return local - pull * (local - personal), personal
 
         start = jnp.broadcast_to(server, state.model.shape)
         local, personal = jax.lax.fori_loop(0, self.local_rounds, local_round, (start, state.model))
-        model = jnp.where(channel.available[:, None], personal, state.model)
+        model = jnp.where(now.available[:, None], personal, state.model)
 
-        chosen, here, _ = participants(problem, channel, self.clients_per_round)
-        arrived = channel.collect(lambda rows: local[chosen[rows]], here, server, clients=chosen)
+        who = now.choose(self.selector)
+        sent = who.take(local)
+        arrived = now.link.collect(lambda rows: sent[rows], who.here, server, clients=who.numbers)
         server = server + self.mixing * (arrived.move(server) - server)
-        return State(model, server, state.factor), Info(jnp.zeros(problem.clients, problem.dtype))
+        return State(model, server, state.factor)

@@ -8,13 +8,14 @@ from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
-from fljax.channel import Channel
+from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.federation import Federation
+from fljax.participation import PerServer, Selector, everyone_or
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
 from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor, strong_convexity
 from fljax.schedules import GeometricDecay
+from fljax.rounds import Round
 
 #: What stands for a cluster at a server of which no client of that cluster takes part.
 EMPTY_CELLS = ("keep", "skip")
@@ -24,6 +25,8 @@ DUAL_REFERENCES = ("received", "aggregate")
 
 PRIVATE = (ZCDP, ApproximateDP, PureDP)
 
+NEEDS = Needs(Federation, privacy=PRIVATE, absent=True, averages=True, minimiser=True)
+
 
 class State(NamedTuple):
     model: Array  # [K, D]  w_k, never sent as it is
@@ -32,7 +35,7 @@ class State(NamedTuple):
     factor: ProxFactor  # of the primal systems, constant
 
 
-@algorithm("PGFL", reference="gauthier2023", topology=Federation, notions=PRIVATE)
+@algorithm("PGFL", "gauthier2023", NEEDS)
 @module
 class PGFL(Algorithm):
     r"""Personalised graph federated learning, private or not.
@@ -112,49 +115,50 @@ class PGFL(Algorithm):
         _check.choice("dual_reference", self.dual_reference, DUAL_REFERENCES)
         _check.count("inner_iterations", self.inner_iterations)
 
+    @property
+    def selector(self) -> Selector:
+        """Who takes part."""
+        return everyone_or(PerServer, self.clients_per_server)
+
     def init(self, problem: Problem, network: Federation) -> State:
-        network.check_count(self.clients_per_server)
+        self.selector.check(problem.clients, network)
         zero = no_models(problem)
         _, clusters = clusters_of(problem, self.personalised)
         server = jnp.zeros((network.servers, clusters, problem.dim), problem.dtype)
         weight = jnp.full(problem.clients, self.penalty, problem.dtype)
         return State(zero, zero, server, factorise(problem, weight))
 
-    def step(
-        self, state: State, problem: Problem, network: Federation, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        key = channel.key("participation")
-        who = network.choose(key, self.clients_per_server, channel.available)
-        cluster, clusters = clusters_of(problem, self.personalised)
+    def step(self, state: State, now: Round) -> State:
+        network, link = now.network, now.link
+        who = now.choose(self.selector)
+        cluster, clusters = clusters_of(now.problem, self.personalised)
         server, cluster = who.take((jnp.asarray(network.server, jnp.int32), cluster))
-        data, dual = who.of(problem), who.take(state.dual)
+        data, dual = who.of(now.problem), who.take(state.dual)
 
-        start = channel.publish(state.server, who.here)
+        start = link.publish(state.server, who.here)
         centre = start[server, cluster] + dual / self.penalty
         model = prox(
             data, who.take(state.factor), centre, who.take(state.model), self.inner_iterations
         )
-        gap = self.sensitivity(problem, network, round, channel.gradient_bound)
-        heard = channel.send(model, gap, clients=who.clients, sending=who.here)
+        now.witness(jnp.where(who.here, data.sample_gradient_norm(model), 0))
+        heard = link.send(model, clients=who.clients, sending=who.here)
 
         said = heard - dual / self.penalty
-        mean, present = network.cell_means(said, cluster, clusters, who)
+        mean, present = link.cell_means(said, cluster, clusters, who, start)
         aggregate = jnp.where(present > 0, mean, start)
         around = aggregate
         if self.cooperative:
-            channel.relay(network, clusters * problem.dim)
+            link.relay(clusters * now.problem.dim)
             if self.empty_cell == "keep":
                 around = network.neighborhood_mean(aggregate)
             else:
                 somewhere = network.neighborhood_mean(present) > 0
                 around = jnp.where(somewhere, network.neighborhood_mean(mean, present), start)
-        after = mixed(around, self.inter_cluster(round))
+        after = mixed(around, self.inter_cluster(now.number))
 
         reference = after if self.dual_reference == "received" else aggregate
         dual = dual + self.penalty * (reference[server, cluster] - heard)
-        state = State(who.put(state.model, model), who.put(state.dual, dual), after, state.factor)
-        norms = jnp.zeros(problem.clients, problem.dtype)
-        return state, Info(who.put(norms, data.sample_gradient_norm(model)))
+        return State(who.put(state.model, model), who.put(state.dual, dual), after, state.factor)
 
     def sensitivity(
         self, problem: Problem, network: Federation, round: Array, gradient_bound: Array | float
@@ -169,7 +173,7 @@ class PGFL(Algorithm):
         return 2 * gradient_bound * problem.influence / (self.penalty + strong_convexity(problem))
 
 
-@algorithm("GFL", reference="gauthier2023", topology=Federation, notions=PRIVATE)
+@algorithm("GFL", "gauthier2023", NEEDS)
 @module
 class GFL(PGFL):
     r"""Graph federated learning of one model for all: :class:`PGFL` with :math:`Q=1`.
@@ -193,7 +197,7 @@ class GFL(PGFL):
             )
 
 
-@algorithm("ClusterFL", reference="gauthier2023", topology=Federation, notions=PRIVATE)
+@algorithm("ClusterFL", "gauthier2023", NEEDS)
 @module
 class ClusterFL(PGFL):
     r"""Clustered federated learning at each server alone: :class:`PGFL` on a graph without edges.

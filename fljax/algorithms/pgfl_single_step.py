@@ -7,12 +7,13 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.algorithms.pgfl import as_inter_cluster, clusters_of
-from fljax.channel import Channel
 from fljax.federation import Federation
+from fljax.participation import Everyone
 from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor
+from fljax.rounds import Round
 
 SIGNS = ("corrected", "printed")
 
@@ -26,7 +27,11 @@ class State(NamedTuple):
     factor: ProxFactor  # of the primal systems, constant
 
 
-@algorithm("PGFL, single step", reference="gauthier2023", topology=Federation)
+@algorithm(
+    "PGFL, single step",
+    "gauthier2023",
+    Needs(Federation, absent=True, averages=True, minimiser=True),
+)
 @module
 class PGFLSingleStep(Algorithm):
     r"""The server update from which the source derives :class:`PGFL`, and which it drops.
@@ -81,23 +86,21 @@ class PGFLSingleStep(Algorithm):
         weight = jnp.full(problem.clients, self.penalty, problem.dtype)
         return State(zero, zero, server, server, server, factorise(problem, weight))
 
-    def step(
-        self, state: State, problem: Problem, network: Federation, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
+    def step(self, state: State, now: Round) -> State:
         sign = 1 if self.signs == "corrected" else -1
-        who = network.choose(channel.key("participation"), None, channel.available)
+        problem, network, link = now.problem, now.network, now.link
+        who = now.choose(Everyone())
         cluster, clusters = clusters_of(problem)
         home = jnp.asarray(network.server, jnp.int32)
-        tau = self.inter_cluster(round) if clusters > 1 else jnp.zeros((), problem.dtype)
+        tau = self.inter_cluster(now.number) if clusters > 1 else jnp.zeros((), problem.dtype)
         neighbors = network.degree[:, None, None]
 
-        start = channel.publish(state.server, who.here)
+        start = link.publish(state.server, who.here)
         centre = start[home, cluster] + state.dual / self.penalty
         model = prox(problem, state.factor, centre, state.model, self.inner_iterations)
-        heard = channel.send(model, sending=who.here)
-        mean, present = network.cell_means(
-            heard - state.dual / self.penalty, cluster, clusters, who
-        )
+        heard = link.send(model, sending=who.here)
+        said = heard - state.dual / self.penalty
+        mean, present = link.cell_means(said, cluster, clusters, who, start)
 
         aggregate = jnp.where(present > 0, mean, start)
         near = (start + state.received) / (1 + neighbors)
@@ -106,11 +109,11 @@ class PGFLSingleStep(Algorithm):
         total = aggregate - state.server_dual / 2 + pull + tau * others
         server = total / (1 + tau + self.penalty * neighbors)
 
-        channel.relay(network, clusters * problem.dim)
+        link.relay(clusters * problem.dim)
         received = network.neighbor_sum(server)
         server_dual = state.server_dual + sign * self.penalty * (neighbors * server - received)
         dual = state.dual + self.penalty * (server[home, cluster] - heard)
-        state = State(
+        return State(
             who.put(state.model, model),
             who.put(state.dual, dual),
             server,
@@ -118,4 +121,3 @@ class PGFLSingleStep(Algorithm):
             server_dual,
             state.factor,
         )
-        return state, Info(problem.sample_gradient_norm(model))

@@ -1,25 +1,29 @@
 r"""Descent along signs of gradients, one bit a parameter on the way up (Jin et al. 2020)."""
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Info, algorithm
-from fljax.channel import Channel, Compressor, Sign
-from fljax.graphs import Graph
-from fljax.participation import Everyone, Scheduler
+from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax.link import Compressor, Sign
+from fljax.participation import Everyone, Selector
 from fljax.problems import Problem
 from fljax.schedules import StepSize, as_schedule
+from fljax.rounds import Round
 
 
 class State(NamedTuple):
     model: Array  # [D]  the server's w
 
 
-@algorithm("SignSGD", reference="jin2020", topology=None, online=True)
+@algorithm(
+    "SignSGD",
+    "jin2020",
+    Needs(None, data="any", absent=True, late=True, averages=True, compressed=False),
+)
 @module
 class SignSGD(Algorithm):
     r"""Clients send the signs of their descent directions; the server takes a vote, or the mean.
@@ -37,7 +41,7 @@ class SignSGD(Algorithm):
       step_size: :math:`\mu`, a schedule or a number, > 0.
       vote: majority vote, or the mean.
       signs: of the messages, deterministic by default;
-        :class:`~fljax.channel.StochasticSign` is that of the reference.
+        :class:`~fljax.link.StochasticSign` is that of the reference.
       scheduler: the server's choice among the available; everyone by default.
 
     Reference:
@@ -47,32 +51,31 @@ class SignSGD(Algorithm):
     step_size: StepSize
     vote: bool = static(default=True)
     signs: Compressor = Sign(scaled=False)
-    scheduler: Scheduler = Everyone()
-    compresses: ClassVar[bool] = True
+    scheduler: Selector = Everyone()
 
     def validate(self) -> None:
         _check.kind("signs", self.signs, Compressor)
-        _check.kind("scheduler", self.scheduler, Scheduler)
+        _check.kind("scheduler", self.scheduler, Selector)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: Graph) -> State:
+    def init(self, problem: Problem, network: None) -> State:
         self.scheduler.check(problem.clients)
         return State(jnp.zeros(problem.dim, problem.dtype))
 
-    def step(
-        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        here = self.scheduler.choose(channel.key("participation"), channel.available)
-        server = channel.publish(state.model, here)
+    def step(self, state: State, now: Round) -> State:
+        who = now.choose(self.scheduler)
+        server = now.link.publish(state.model, who.here)
+        clients = who.numbers
 
-        def messages(group: Array) -> Float[Array, "group dim"]:
-            part = problem.take(group).mapped()
-            shared = jnp.broadcast_to(server, (len(group), part.dim))
+        def messages(rows: Array) -> Float[Array, "group dim"]:
+            part = now.problem.take(clients[rows]).mapped()
+            shared = jnp.broadcast_to(server, (len(rows), part.dim))
             return -part.gradient(shared) / 2
 
         nowhere = jnp.zeros_like(server)
-        direction = channel.collect(messages, here, nowhere, compression=self.signs).total
+        direction = now.link.collect(
+            messages, who.here, nowhere, compression=self.signs, clients=who.clients
+        ).total
         if self.vote:
             direction = jnp.sign(direction)
-        model = server + self.step_size(round) * direction
-        return State(model), Info(jnp.zeros(problem.clients, problem.dtype))
+        return State(server + self.step_size(now.number) * direction)

@@ -5,22 +5,32 @@ from typing import NamedTuple
 from jaxtyping import Array, Float
 
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
-from fljax.channel import Channel
-from fljax.graphs import Graph, Mixing
+from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
+from fljax.graphs import Combination, Graph
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
 from fljax.problems import Problem
 from fljax.schedules import StepSize, as_schedule
+from fljax.rounds import Round
 
 
 class State(NamedTuple):
     model: Array  # [K, D]  w_k, never sent
     heard: Array  # [K, D]  what client k last said, perturbed
-    mixing: Mixing  # the doubly stochastic weights, constant
+    mixed: Array  # [K, D]  the combination of what client k heard
+    mixing: Combination  # the doubly stochastic weights of the first graph
 
 
 @algorithm(
-    "zCDP-grad-NFL", reference="nedic2009", notions=(ZCDP, ApproximateDP, PureDP), online=True
+    "zCDP-grad-NFL",
+    "nedic2009",
+    Needs(
+        data="any",
+        privacy=(ZCDP, ApproximateDP, PureDP),
+        absent=True,
+        late=True,
+        averages=True,
+        changing=True,
+    ),
 )
 @module
 class ZCDPGradNFL(Algorithm):
@@ -52,16 +62,14 @@ class ZCDPGradNFL(Algorithm):
 
     def init(self, problem: Problem, network: Graph) -> State:
         zero = no_models(problem)
-        return State(zero, zero, network.mixing(self.mixing))
+        return State(zero, zero, zero, network.mixing(self.mixing))
 
-    def step(
-        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        model = state.mixing(state.heard) - self.step_size(round) * problem.gradient(state.heard)
-        heard = channel.send(
-            model, self.sensitivity(problem, network, round, channel.gradient_bound)
-        )
-        return State(model, heard, state.mixing), Info(problem.sample_gradient_norm(state.heard))
+    def step(self, state: State, now: Round) -> State:
+        model = state.mixed - self.step_size(now.number) * now.problem.gradient(state.heard)
+        now.witness(now.problem.sample_gradient_norm(state.heard))
+        heard, inbox = now.link.exchange(model)
+        over = now.network.mixing(self.mixing) if now.changing else state.mixing
+        return State(model, heard, inbox.mean(over), state.mixing)
 
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float

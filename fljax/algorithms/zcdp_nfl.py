@@ -6,12 +6,12 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Algorithm, Info, algorithm, no_models
-from fljax.channel import Channel
+from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
 from fljax.problems import Problem
 from fljax.schedules import StepSize, as_schedule
+from fljax.rounds import Round
 
 
 class State(NamedTuple):
@@ -21,7 +21,7 @@ class State(NamedTuple):
     dual: Array  # [K, D]  gamma_k
 
 
-@algorithm("zCDP-NFL", reference="gauthier2024", notions=(ZCDP, ApproximateDP, PureDP))
+@algorithm("zCDP-NFL", "gauthier2024", Needs(privacy=(ZCDP, ApproximateDP, PureDP)))
 @module
 class ZCDPNFL(Algorithm):
     r"""Zero-concentrated differentially private networked federated learning (zCDP-NFL).
@@ -81,20 +81,18 @@ class ZCDPNFL(Algorithm):
         zero = no_models(problem)
         return State(zero, zero, zero, zero)
 
-    def step(
-        self, state: State, problem: Problem, network: Graph, channel: Channel, round: Array
-    ) -> tuple[State, Info]:
-        degree = network.degree[:, None]
+    def step(self, state: State, now: Round) -> State:
+        degree = now.network.degree[:, None]
         pull = self.penalty * (degree * state.heard + state.received)
-        pull = pull + state.heard / self.step_size(round)
-        curvature = self._curvature(network, round)[:, None]
-        model = (pull - state.dual - problem.gradient(state.heard)) / curvature
-        heard = channel.send(
-            model, self.sensitivity(problem, network, round, channel.gradient_bound)
-        )
-        received = network.neighbor_sum(heard)
+        pull = pull + state.heard / self.step_size(now.number)
+        curvature = self._curvature(now.network, now.number)[:, None]
+        model = (pull - state.dual - now.problem.gradient(state.heard)) / curvature
+        now.witness(now.problem.sample_gradient_norm(state.heard))
+
+        heard, inbox = now.link.exchange(model)
+        received = inbox.sum()
         dual = state.dual + self.penalty * (degree * heard - received)
-        return State(model, heard, received, dual), Info(problem.sample_gradient_norm(state.heard))
+        return State(model, heard, received, dual)
 
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float

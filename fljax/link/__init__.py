@@ -1,7 +1,6 @@
-"""What happens to a message on its way: perturbed, compressed, delayed, counted."""
+"""What happens to a message on its way: out, along, in; and what is counted of it."""
 
-from fljax.channel.channel import PURPOSES, Arrived, Channel, Traffic, key_of, wide, wide_sum
-from fljax.channel.compression import (
+from fljax.link.compression import (
     Compressor,
     Quantise,
     RandomK,
@@ -9,30 +8,40 @@ from fljax.channel.compression import (
     StochasticSign,
     TopK,
 )
-from fljax.channel.delays import DelayLaw, DelayTrace, Fixed, Geometric, Line, empty_line
-from fljax.channel.sharing import Circular, Random, Sharing
+from fljax.link.delays import DelayLaw, DelayTrace, Fixed, Geometric, Line, empty_line
+from fljax.link.inbox import Inbox
+from fljax.link.link import Arrived, Link, Memory, Stages, begin, receivers_of
+from fljax.link.losses import GilbertElliott, Independent, Losses
+from fljax.link.sharing import Circular, Random, Sharing
+from fljax.link.traffic import Traffic, wide, wide_sum
 
 __all__ = [
-    "PURPOSES",
     "Arrived",
-    "Channel",
     "Circular",
     "Compressor",
     "DelayLaw",
     "DelayTrace",
     "Fixed",
     "Geometric",
+    "GilbertElliott",
+    "Inbox",
+    "Independent",
     "Line",
+    "Link",
+    "Losses",
+    "Memory",
     "Quantise",
     "Random",
     "RandomK",
     "Sharing",
     "Sign",
+    "Stages",
     "StochasticSign",
     "TopK",
     "Traffic",
+    "begin",
     "empty_line",
-    "key_of",
+    "receivers_of",
     "wide",
     "wide_sum",
 ]

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from fljax.aggregation import Aggregator
 from fljax.graphs import Combination, Graph
-from fljax.graphs.table import gather_sum, neighbor_sum
+from fljax.graphs.tables import DISTINCT, Entries, gather_sum
 
 __all__ = ["Inbox"]
 
@@ -89,22 +89,21 @@ class Inbox:
         bound, nodes = self._past.shape[:2]
         assert self._ages is not None
         total, weight = jnp.zeros_like(self._said), jnp.zeros(nodes, self._said.dtype)
-        for part, age in zip(over.parts, self._ages, strict=True):
+        for part, age in zip(over.entries.parts, self._ages, strict=True):
             known = age < bound
             weights = jnp.where(known, part.weights, 0).astype(self._said.dtype)
             if part.neighbors is None:
                 for old in range(bound):
                     of_age = jnp.where(age == old, weights, 0)
                     copy = self._past[(self._newest - old) % bound]
-                    total = total + neighbor_sum(nodes, of_age, None, None, None, copy)
+                    total = total + Entries(nodes, of_age, None, None, None).sum(copy)
             else:
                 # One gather from all copies, laid end to end.
                 rows = ((self._newest - age) % bound) * nodes + part.neighbors
                 flat = self._past.reshape(bound * nodes, -1)
-                total = total.at[part.nodes].add(
-                    gather_sum(jnp.where(known, rows, part.neighbors), weights, flat), mode="drop"
-                )
-            weight = weight.at[part.nodes].add(jnp.sum(weights, axis=1), mode="drop")
+                heard = gather_sum(jnp.where(known, rows, part.neighbors), weights, flat)
+                total = total.at[part.nodes].add(heard, **DISTINCT)
+            weight = weight.at[part.nodes].add(jnp.sum(weights, axis=1), **DISTINCT)
         return total, weight
 
     # Single messages -----------------------------------------------------------------------------

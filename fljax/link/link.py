@@ -1,11 +1,13 @@
-"""The channel of one round: every message of an algorithm goes through it.
+"""The link of one round: every message of an algorithm goes over it.
 
-An algorithm states what it sends and how sensitive that is to one sample; whether and how it is
-perturbed, compressed, delayed or lost, and what it costs in privacy and traffic, is decided and
-counted here, so algorithms carry no code for it. Peers :meth:`~Channel.send` to their neighbours.
-Clients of a server :meth:`~Channel.collect` towards it, through delays, and hear what it
-publishes. A channel lives for one round inside the traced step; what it counted and what is still
-on its way is read from it when the step is done.
+What happens to a message has one order that nobody can get wrong. *Out*: it is perturbed,
+compressed, counted; a client that does not follow the protocol says something else. *Along*: it is
+lost, or late. *In*: the receiver combines what it hears, by a weighted mean or an aggregator of its
+own. Each stage is a part of the simulation, so an algorithm carries no code for it: peers
+:meth:`~Link.exchange` messages and find them in their :class:`~fljax.link.Inbox`; clients of a
+server :meth:`~Link.collect` theirs towards it, or :meth:`~Link.send` and :meth:`~Link.mean` them,
+and hear what it publishes. A link lives for one round inside the traced step; what it counted and
+what is still on its way is read from it when the step is done.
 """
 
 from collections.abc import Callable
@@ -16,80 +18,91 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from fljax.channel.compression import WORD, Compressor
-from fljax.channel.delays import DelayLaw, Fixed, Line
+from fljax._numerics import HIGHEST, key_of
+from fljax.aggregation import Aggregator
+from fljax.attacks import Attack
 from fljax.federation import Federation
+from fljax.graphs import Graph
+from fljax.link.compression import WORD, Compressor
+from fljax.link.delays import DelayLaw, Fixed, Line, empty_line
+from fljax.link.inbox import Inbox
+from fljax.link.losses import Losses, of_edges
+from fljax.link.traffic import Traffic, wide
+from fljax.participation import Participants
 from fljax.privacy.notions import Notion
-from fljax.problems.problem import HIGHEST
 
-#: What is drawn besides the noise: each from a stream of its own, the same for all algorithms.
-PURPOSES = (
-    "participation",
-    "batches",
-    "stream",
-    "arrivals",
-    "availability",
-    "delays",
-    "compression",
-    "sharing",
-    "policy",
-)
+__all__ = ["Arrived", "Link", "Memory", "Stages", "begin"]
 
 #: On a CPU the messages of so many senders are made together; with few clients there at a time,
 #: what the others would have sent is not computed. An accelerator makes all of them at once.
 GROUP = 32
 
 
-def key_of(key: Array, purpose: str) -> Array:
-    """A round's key for a draw of this purpose, one of :data:`PURPOSES`."""
-    return jax.random.fold_in(key, 1 + PURPOSES.index(purpose))
+class Stages(NamedTuple):
+    """What may happen to messages, in this order; the parts of a simulation."""
+
+    privacy: Notion | None = None
+    compression: Compressor | None = None
+    attack: Attack | None = None
+    losses: Losses | None = None
+    delays: DelayLaw | None = None
+    aggregation: Aggregator | None = None
 
 
-class Traffic(NamedTuple):
-    """What the whole network sent in one round, as 62-bit counts (see :func:`wide`)."""
+class Memory(NamedTuple):
+    """What a link remembers from round to round; ``None`` where nobody asks for it."""
 
-    messages: Array  # [2]  point-to-point messages
-    scalars: Array  # [2]  real numbers in them
-    bits_up: Array  # [2]  bits that clients sent
-    bits_down: Array  # [2]  bits that servers sent, to clients and to each other
-
-    @classmethod
-    def none(cls) -> "Traffic":
-        return cls(*(jnp.zeros(2, jnp.uint32) for _ in cls._fields))
-
-    def plus(self, other: "Traffic") -> "Traffic":
-        return Traffic(*(wide_sum(a, b) for a, b in zip(self, other, strict=True)))
+    line: Line | None = None  # what is on its way to a server
+    past: Array | None = None  # [B, K, D]  what peers said in the last rounds, a ring
+    losses: Any = None  # of the law of losses, for each table of edges
 
 
-def wide(count: Array, times: int) -> Array:
-    """``count * times``, both in [0, 2^31), as ``[high, low]`` with ``low < 2^31``.
+def begin(
+    stages: Stages, network: Any, key: Array, clients: int, dim: int, dtype: Any, asleep: bool
+) -> Memory:
+    """Before the first round, when everybody knows that everybody starts at zero.
 
-    JAX has no 64-bit integers by default.
-
-    Raises:
-      ValueError: ``times`` beyond the range.
+    Args:
+      stages: of the simulation.
+      network: a graph for peers; anything else for clients of servers.
+      key: of round 0.
+      clients: ``K``.
+      dim: ``D``.
+      dtype: of models.
+      asleep: whether peers may be absent.
     """
-    if times >= 2**31:
-        raise ValueError(f"a message of {times} bits is beyond what is counted, 2^31.")
-    total = jnp.zeros(2, jnp.uint32)
-    for shift in (0, 16):
-        limb = (count.astype(jnp.uint32) >> shift) & 0xFFFF
-        for more in (0, 16):
-            part = limb * jnp.uint32((times >> more) & 0xFFFF)
-            by = shift + more  # part * 2^by, part < 2^32
-            high, low = {
-                0: (part >> 31, part),
-                16: (part >> 15, part << 16),
-                32: (part << 1, jnp.zeros_like(part)),
-            }[by]
-            total = wide_sum(total, jnp.stack([high, low & jnp.uint32(2**31 - 1)]))
-    return total
+    peers, line, past, losses = isinstance(network, Graph), None, None, None
+    law = stages.delays
+    if law is not None and not peers:
+        line = empty_line(law, dim, dtype)
+    if peers and (law is not None or asleep):
+        bound = 1 if law is None else law.lags[-1] + 1
+        past = jnp.zeros((bound, clients, dim), dtype)
+    if stages.losses is not None:
+        key = key_of(key, "losses")
+        losses = [
+            stages.losses.begin(uniform)
+            for uniform in _uniforms(stages.losses, key, network, clients, dtype)
+        ]
+    return Memory(line, past, losses)
 
 
-def wide_sum(a: Array, b: Array) -> Array:
-    """The sum of two such numbers."""
-    low = a[1] + b[1]
-    return jnp.stack([a[0] + b[0] + (low >> 31), low & jnp.uint32(2**31 - 1)])
+def _uniforms(losses: Losses, key: Array, network: Any, clients: int, dtype: Any) -> list[Array]:
+    """A uniform number of every edge: of each table of a graph, or of each client's way up."""
+    if not isinstance(network, Graph):
+        return [jax.random.uniform(key, (clients,), dtype)]
+    everyone = jnp.arange(clients, dtype=jnp.int32)
+    return [
+        of_edges(key, part.nodes[:, None], part.of_neighbors(everyone), losses.symmetric, dtype)
+        for part in network.entries.parts
+    ]
+
+
+def receivers_of(network: Any, clients: int) -> Int[Array, " clients"]:
+    """To how many receivers each client's message goes: its neighbours, or its server."""
+    if isinstance(network, Graph):
+        return network.neighbor_counts()
+    return jnp.ones(clients, jnp.int32)
 
 
 class Arrived(NamedTuple):
@@ -103,61 +116,60 @@ class Arrived(NamedTuple):
         return model + self.total - self.share * model
 
 
-class Channel:
+class Link:
     """One round's messages.
 
     Args:
       key: of this round; consumed.
       round: 1, 2, ..., possibly traced.
       rounds: of the whole run.
-      receivers: ``[K]``, to how many neighbours each client's message goes.
-      notion: the privacy notion, or ``None``.
-      plan: what ``notion.plan`` returned at the start of the run.
+      clients: ``K``.
+      network: the graph of the clients, the federation they belong to, or ``None``: one server.
+      stages: what happens to messages; nothing by default.
+      memory: from the round before, see :func:`begin`.
       available: ``[K]``, which clients are there in this round; ``None`` for all.
-      delays: of messages to the server, or ``None``.
-      line: what is on its way, if there are delays.
-      compression: of clients' messages, or ``None``.
+      plan: what ``privacy.plan`` returned at the start of the run.
+      sensitivity: of this round's message, asked for only where it is perturbed.
       root: the run's key; needed where rounds share a draw.
+      receivers: ``[K]``, to how many each client's message goes; by default what
+        :func:`receivers_of` finds.
     """
 
     def __init__(
         self,
         key: Array,
-        round: Array,
+        round: Array | int,
         rounds: int,
-        receivers: Array,
-        notion: Notion | None = None,
-        plan: Any = None,
+        clients: int,
+        network: Any = None,
+        stages: Stages = Stages(),  # noqa: B008 (immutable)
+        memory: Memory = Memory(),  # noqa: B008 (immutable)
         available: Bool[Array, " clients"] | None = None,
-        delays: DelayLaw | None = None,
-        line: Line | None = None,
-        compression: Compressor | None = None,
+        plan: Any = None,
+        sensitivity: Callable[[], Float[Array, " clients"]] | None = None,
         root: Array | None = None,
+        receivers: Int[Array, " clients"] | None = None,
     ) -> None:
         self._key = key
         self._root = root
-        self._round = round
+        self._round = jnp.asarray(round)
         self._rounds = rounds
-        self._receivers = receivers
-        self._notion = notion
+        self._clients = clients
+        self._network = network
+        self._stages = stages
+        self._receivers = receivers_of(network, clients) if receivers is None else receivers
         self._plan = plan
+        self._sensitivity = sensitivity
         self._everyone = available is None
-        self._delays = delays
-        self._compression = compression
-        self.available = jnp.ones(receivers.shape, bool) if available is None else available
-        self.line = line
+        self.available = jnp.ones(clients, bool) if available is None else available
+        self.memory = memory
         self.spent: dict[str, Array] = {}
         self.traffic = Traffic.none()
 
     @property
-    def gradient_bound(self) -> Array | float:
-        """The per-sample gradient bound that sensitivities are computed with (0: no privacy)."""
-        return 0.0 if self._notion is None else self._notion.gradient_bound
-
-    @property
     def private(self) -> bool:
         """Whether messages are perturbed."""
-        return self._notion is not None
+        return self._stages.privacy is not None
 
     @property
     def exact(self) -> bool:
@@ -168,11 +180,13 @@ class Channel:
 
     @property
     def whole(self) -> bool:
-        """Whether all clients take part and what they send arrives at once, perturbed or not."""
-        return self._delays is None and self._compression is None and self._everyone
+        """Whether all clients take part, what they send arrives at once, perturbed or not, and is
+        averaged.
+        """
+        return self._everyone and all(part is None for part in self._stages[1:])
 
     def key(self, purpose: str) -> Array:
-        """The round's key for a draw of this purpose, one of :data:`PURPOSES`.
+        """The round's key for a draw of this purpose, one of ``fljax._numerics.PURPOSES``.
 
         It depends on the run's key and the round alone: under one seed all algorithms meet the
         same participants.
@@ -185,23 +199,22 @@ class Channel:
             raise ValueError(f"draws for {purpose} that rounds share need the run's key, root=.")
         return key_of(jax.random.fold_in(self._root, 0), purpose)  # rounds count from 1
 
+    # Out ---------------------------------------------------------------------------------------
+
     def send(
         self,
         message: Float[Array, "senders dim"],
-        sensitivity: Float[Array, " clients"] | None = None,
         around: Float[Array, " dim"] | None = None,
         clients: Int[Array, " senders"] | None = None,
         sending: Bool[Array, " senders"] | None = None,
     ) -> Float[Array, "senders dim"]:
-        """Perturb, compress and count one message of every client; returns what receivers hear.
+        """Perturb, compress and count one message of every client; returns what is said.
 
         The same noisy vector goes to all receivers of a client, so it costs privacy once, and a
         client that does not send spends nothing. Compressing it afterwards costs none.
 
         Args:
           message: ``[M, D]``.
-          sensitivity: ``[K]``, the l2 sensitivity of ``message`` to one replaced sample; not
-            needed where nothing is perturbed.
           around: ``[D]``, public: what differences are compressed from; zero by default.
           clients: ``[M]``, whose rows these are, none twice among those who send; all of them, in
             order, by default.
@@ -215,22 +228,20 @@ class Channel:
             clients = jnp.arange(message.shape[0], dtype=jnp.int32)
         if sending is None:
             sending = jnp.ones(clients.shape, bool)
-        self._count_sent(jnp.sum(jnp.where(sending, self._receivers[clients], 0)), message.shape[1])
-        if self._notion is not None:
-            message = self._perturb(self._notion, message, sensitivity, clients, sending)
+        messages = jnp.sum(jnp.where(sending, self._receivers[clients], 0))
+        self._count_sent(messages, message.shape[1])
+        if self._stages.privacy is not None:
+            message = self._perturb(self._stages.privacy, message, clients, sending)
         if around is None:
             around = jnp.zeros(message.shape[1:], message.dtype)
-        return self._compressed(message, clients, around[None], self._compression)
+        around = around[None]
+        message = self._compressed(message, clients, around, self._stages.compression)
+        return self._attacked(message, clients, sending, around)
 
     def _perturb(
-        self,
-        notion: Notion,
-        message: Array,
-        sensitivity: Array | None,
-        clients: Array,
-        sending: Array,
-    ) -> Array:
-        if sensitivity is None:
+        self, notion: Notion, message: Array, clients: Array, sending: Array
+    ) -> Float[Array, "senders dim"]:
+        if self._sensitivity is None:
             raise ValueError(
                 "a private round needs the sensitivity of its message; run an algorithm that "
                 "gives none without privacy."
@@ -240,6 +251,7 @@ class Channel:
                 "an algorithm sent a second private message in one round; the budget's schedule "
                 "provides for one. Join the two into one message."
             )
+        sensitivity = self._sensitivity()
         release = notion.release(
             self._plan, sensitivity, self._round, self._rounds, message.shape[1]
         )
@@ -257,9 +269,159 @@ class Channel:
     ) -> Float[Array, "senders numbers"]:
         if compression is None:
             return message
-        key = self.key("compression")
-        keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(senders)
+        keys = self._keys("compression", senders)
         return around + compression.compress(keys, message - around)
+
+    def _attacked(
+        self, message: Array, clients: Array, sending: Array, around: Array
+    ) -> Float[Array, "senders numbers"]:
+        attack = self._stages.attack
+        if attack is None:
+            return message
+        attacking = jnp.asarray(attack.attackers)[clients] & sending
+        return attack.say(self._keys("attack", clients), message, attacking, sending, around)
+
+    def _keys(self, purpose: str, clients: Int[Array, " some"]) -> Array:
+        """A key of each client, whichever row it stands in."""
+        key = self.key(purpose)
+        return jax.vmap(lambda k: jax.random.fold_in(key, k))(clients)
+
+    # Along -------------------------------------------------------------------------------------
+
+    def _works(self) -> list[Bool[Array, "..."]] | None:
+        """Which edges, or ways up to the server, work in this round."""
+        losses = self._stages.losses
+        if losses is None:
+            return None
+        uniform = _uniforms(
+            losses, self.key("losses"), self._network, self._clients, jnp.result_type(float)
+        )
+        both = [losses.draw(s, u) for s, u in zip(self.memory.losses, uniform, strict=True)]
+        self.memory = self.memory._replace(losses=[state for state, _ in both])
+        return [works for _, works in both]
+
+    def _ages(self, bound: int) -> list[Int[Array, "rows slots"]] | None:
+        """How old the copy is that is heard over each edge; ``bound``: none."""
+        law, works = self._stages.delays, self._works()
+        if law is None and works is None:
+            return None
+        assert isinstance(self._network, Graph)
+        ages = []
+        for number, part in enumerate(self._network.entries.parts):
+            if law is None:
+                age = jnp.zeros(part.weights.shape, jnp.int32)
+            else:
+                key = jax.random.fold_in(self.key("delays"), number)
+                lag = law.draw(key, self._round, part.weights.size).reshape(part.weights.shape)
+                age = jnp.asarray([*law.lags, bound], jnp.int32)[lag]
+            ages.append(age if works is None else jnp.where(works[number], age, bound))
+        return ages
+
+    # In: peers -----------------------------------------------------------------------------------
+
+    def exchange(self, message: Float[Array, "clients dim"]) -> tuple[Array, Inbox]:
+        """Send one message of every client to its neighbours.
+
+        A client that is absent says nothing; its neighbours keep what it said last.
+
+        Args:
+          message: ``[K, D]``.
+
+        Returns:
+          What each client said, ``[K, D]``, as it was perturbed and compressed, and the inbox of
+          what its neighbours hear.
+
+        Raises:
+          ValueError: as :meth:`send`.
+        """
+        said = self.send(message, sending=None if self._everyone else self.available)
+        past, newest = self.memory.past, 0
+        bound = 1 if past is None else past.shape[0]
+        if past is not None:
+            newest = self._round % bound
+            if not self._everyone:
+                before = past[(self._round - 1) % bound]
+                said = jnp.where(self.available[:, None], said, before)
+            past = past.at[newest].set(said)
+            self.memory = self.memory._replace(past=past)
+        ages = self._ages(bound)
+        inbox = Inbox(
+            self._network,
+            said,
+            past if ages is not None else None,
+            newest if ages is not None else 0,
+            ages,
+            self._stages.aggregation,
+        )
+        return said, inbox
+
+    # In: servers ---------------------------------------------------------------------------------
+
+    def mean(
+        self, said: Float[Array, "clients dim"], around: Float[Array, " dim"]
+    ) -> Float[Array, " dim"]:
+        """The server's mean of what all clients said, or what the aggregator makes of it.
+
+        Args:
+          said: ``[K, D]``, what :meth:`send` returned.
+          around: ``[D]``, what the server has; it stays where nothing arrives.
+        """
+        if self._stages.losses is None and self._stages.aggregation is None:
+            return jnp.mean(said, axis=0)
+        one = jnp.zeros(len(said), jnp.int32)
+        who = Participants(None, jnp.ones(len(said), bool))
+        mean, present = self._cells(said, one, 1, who, around[None])
+        return jnp.where(present[0] > 0, mean[0], around)
+
+    def cell_means(
+        self,
+        said: Float[Array, "chosen dim"],
+        cluster: Int[Array, " chosen"],
+        clusters: int,
+        participants: Participants,
+        around: Float[Array, "servers clusters dim"],
+    ) -> tuple[Float[Array, "servers clusters dim"], Float[Array, "servers clusters 1"]]:
+        """At each server the mean of what its participants of a cluster said, zero where there is
+        none, and whether there is one (1 or 0); an aggregator takes the place of the mean.
+
+        Args:
+          said: ``[M, D]``, what :meth:`send` returned, or what a server computes from it.
+          cluster: ``[M]``.
+          clusters: ``Q``.
+          participants: whose rows these are.
+          around: ``[P, Q, D]``, what the servers have.
+        """
+        network = self._network
+        assert isinstance(network, Federation)
+        server = participants.take(jnp.asarray(network.server, jnp.int32))
+        cells = network.servers * clusters
+        mean, present = self._cells(
+            said, server * clusters + cluster, cells, participants, around.reshape(cells, -1)
+        )
+        shape = (network.servers, clusters, -1)
+        return mean.reshape(shape), present.reshape(shape)
+
+    def _cells(
+        self, said: Array, cell: Array, cells: int, who: Participants, around: Array
+    ) -> tuple[Float[Array, "cells dim"], Float[Array, "cells 1"]]:
+        here, works = who.here, self._works()
+        if works is not None:
+            here = here & who.take(works[0])
+        aggregator = self._stages.aggregation
+        if aggregator is None:
+            cell = jnp.where(here, cell, cells)  # dropped
+            ones = jnp.ones((len(cell), 1), said.dtype)
+            total, count = (jax.ops.segment_sum(a, cell, cells) for a in (said, ones))
+            return total / jnp.maximum(count, 1), (count > 0).astype(said.dtype)
+        numbers = jnp.arange(cells, dtype=jnp.int32)[:, None]
+        inside = ((cell[None] == numbers) & here[None]).astype(said.dtype)
+
+        def one(given: tuple[Array, Array]) -> Array:
+            weights, around = given
+            return aggregator.combine(said[None], weights[None], around[None])[0]
+
+        present = (jnp.sum(inside, axis=1, keepdims=True) > 0).astype(said.dtype)
+        return present * jax.lax.map(one, (inside, around)), present
 
     def collect(
         self,
@@ -304,8 +466,8 @@ class Channel:
         """
         if self.private:
             raise ValueError("what is collected is not perturbed; a private round must send.")
-        law = self._delays or Fixed(0)
-        compression = compression or self._compression
+        law, works = self._stages.delays or Fixed(0), self._works()
+        compression = compression or self._stages.compression
         (dim,), dtype = around.shape, around.dtype
         if clients is None:
             clients = jnp.arange(len(senders), dtype=jnp.int32)
@@ -317,6 +479,14 @@ class Channel:
         self._count(sent, numbers, up=bits)
 
         lag = law.draw(self.key("delays"), self._round, len(self.available))[clients]
+        if works is not None:
+            lag = jnp.where(works[0][clients], lag, len(law.lags))  # lost
+        if self._stages.attack is not None:
+            messages = self._all(messages, clients, senders, around, compression)
+            compression = None
+        if self._stages.aggregation is not None:
+            arriving = senders & (lag < len(law.lags))
+            return self._aggregated(messages, arriving, clients, around, weights, compression)
         weight = senders.astype(dtype) if weights is None else jnp.where(senders, weights, 0)
         classes = np.arange(len(law.lags), dtype=np.int32)[:, None]
         of_class = jnp.where(lag[None] == classes, weight[None], 0)
@@ -354,21 +524,62 @@ class Channel:
             alpha = alpha ** jnp.asarray(lags, dtype)
         scale = alpha / jnp.where(count > 0, count, 1) if per_delay else alpha
         now = Line(scale[:, None] * total, scale[:, None] * share, count)
-        if self.line is not None:
+        if self.memory.line is not None:
             now = Line(*(law.placed(entry) for entry in now))
-            waiting = self.line
+            waiting = self.memory.line
             if per_delay and freshest:
                 # A class sent later arrives fresher: it takes the place of what waits there.
                 covered = law.placed(share) > 0
                 total, share = (jnp.where(covered, 0, entry) for entry in waiting[:2])
                 waiting = Line(total, share, waiting.weight)
             now = Line(*(old + new for old, new in zip(waiting, now, strict=True)))
-            self.line = Line(*(jnp.concatenate([e[1:], jnp.zeros_like(e[:1])]) for e in now))
+            line = Line(*(jnp.concatenate([e[1:], jnp.zeros_like(e[:1])]) for e in now))
+            self.memory = self.memory._replace(line=line)
         arrived = Arrived(now.total[0], now.share[0])
         if per_delay:
             return arrived
         heard = jnp.where(now.weight[0] > 0, now.weight[0], 1)
         return Arrived(*(entry / heard for entry in arrived))
+
+    def _all(
+        self,
+        messages: Callable[[Array], Any],
+        clients: Array,
+        senders: Array,
+        around: Array,
+        compression: Compressor | None,
+    ) -> Callable[[Array], Any]:
+        """All messages as they are said under an attack, which may look at them together."""
+        message = messages(jnp.arange(len(senders), dtype=jnp.int32))
+        values, at = message if isinstance(message, tuple) else (message, None)
+        known = around[None] if at is None else around[at]
+        values = self._compressed(values, clients, known, compression)
+        values = self._attacked(values, clients, senders, known)
+        return lambda group: values[group] if at is None else (values[group], at[group])
+
+    def _aggregated(
+        self,
+        messages: Callable[[Array], Any],
+        arriving: Array,
+        clients: Array,
+        around: Array,
+        weights: Array | None,
+        compression: Compressor | None,
+    ) -> Arrived:
+        aggregator = self._stages.aggregation
+        assert aggregator is not None
+        message = messages(jnp.arange(len(arriving), dtype=jnp.int32))
+        message = self._compressed(message, clients, around[None], compression)
+        weight = jnp.ones(len(arriving), around.dtype) if weights is None else weights
+        weight = jnp.where(arriving, weight, 0)
+        total = aggregator.combine(message[None], weight[None], around[None])[0]
+        any_arrives = jnp.any(weight > 0)
+        return Arrived(
+            jnp.where(any_arrives, total, 0),
+            jnp.broadcast_to(any_arrives, around.shape).astype(around.dtype),
+        )
+
+    # Down ----------------------------------------------------------------------------------------
 
     def publish(
         self,
@@ -399,14 +610,18 @@ class Channel:
         self._count_sent(jnp.sum(self._receivers), dim)
 
     def _count_sent(self, messages: Array, dim: int) -> None:
-        bits = WORD * dim if self._compression is None else self._compression.bits(dim)
+        bits = (
+            WORD * dim if self._stages.compression is None else self._stages.compression.bits(dim)
+        )
         self._count(messages.astype(jnp.int32), dim, up=bits)
 
-    def relay(self, network: Federation, numbers: int) -> None:
+    def relay(self, numbers: int) -> None:
         """Count one message of so many numbers from every server to each of its neighbours.
 
         What servers pass on is computed from messages that were perturbed already.
         """
+        network = self._network
+        assert isinstance(network, Federation)
         if network.graph is not None:
             messages = jnp.sum(network.graph.neighbor_counts(), dtype=jnp.int32)
             self._count(messages, numbers, down=WORD * numbers)

@@ -10,7 +10,7 @@ client), ``P`` features, ``D`` parameters (``D = P`` times the loss's outputs).
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -169,6 +169,25 @@ class Problem:
     @property
     def dtype(self) -> Any:
         return self.features.dtype
+
+    # A fixed problem is what clients have in every round, as a stream is what arrives in one.
+
+    online: ClassVar[bool] = False
+
+    def check(self, rounds: int) -> None:
+        """Fixed data fit a run of any length."""
+
+    def begin(self, key: Array) -> tuple[()]:
+        """Nothing changes from round to round."""
+        return ()
+
+    def observe(self, state: Any, key: Array, round: Array) -> tuple[Any, "Problem"]:
+        """The next state, and the problem itself."""
+        return state, self
+
+    def curvature(self) -> None:
+        """No step bound of this library rests on a fixed problem's."""
+        return
 
     def clipped(self, bound: Array | float) -> "Problem":
         """The same problem with per-sample gradients clipped to Euclidean norm ``bound``."""

@@ -19,16 +19,17 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.lax import Precision
 from jaxtyping import Array, Float
 
 from fljax import _check
+from fljax._module import replace
+from fljax._numerics import HIGHEST
 from fljax.algorithms import ZCDPNFL
-from fljax.channel import Channel
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP
+from fljax.privacy.notions import Release
 from fljax.problems import Problem
-from fljax.simulation import PRNG, Simulation, noise_plan, prepare
+from fljax.simulation import Simulation, as_key, begin, look, noise_plan, prepare
 
 # --------------------------------------------------------------------------- operators
 
@@ -141,25 +142,23 @@ class Transcript(NamedTuple):
         return self.heard.shape[0] - 2
 
 
-class _Injecting(Channel):
-    """A channel whose perturbation was drawn beforehand."""
+class _Given:
+    """A privacy notion of noise that was drawn beforehand."""
 
-    def __init__(self, round: Array, rounds: int, receivers: Array, noise: Array) -> None:
-        super().__init__(jax.random.key(0), round, rounds, receivers, None, None)
+    ledger = ()
+    gradient_bound = 0.0
+
+    def __init__(self, noise: Float[Array, "clients dim"]) -> None:
         self._noise = noise
 
-    @property
-    def exact(self) -> bool:
-        return False
+    def plan(self, sensitivity: Any, rounds: int) -> None:
+        """Nothing to plan."""
 
-    def send(
-        self,
-        message: Float[Array, "clients dim"],
-        *_: Any,
-        **__: Any,
-    ) -> Float[Array, "clients dim"]:
-        self.count(message.shape[1])
-        return message + self._noise
+    def release(self, plan: Any, sensitivity: Array, *_: Any) -> Release:
+        return Release(jnp.ones_like(sensitivity), {})
+
+    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+        return self._noise.astype(dtype)
 
 
 def transcript(
@@ -195,40 +194,31 @@ def transcript(
     shape = (rounds, simulation.problem.clients, simulation.problem.dim)
     if noise is not None and jnp.shape(noise) != shape:
         raise ValueError(f"noise must be [rounds, clients, dim] = {shape}, got {jnp.shape(noise)}.")
-    if isinstance(key, int | np.integer):
-        key = jax.random.key(int(key), impl=PRNG)
-    return _record(simulation, key, noise, rounds=rounds)
+    return _record(simulation, as_key(key), noise, rounds=rounds)
 
 
 def _transcribe(simulation: Simulation, key: Array, noise: Array | None, rounds: int) -> Transcript:
     algorithm, prepared = simulation.algorithm, prepare(simulation, rounds)
-    start = algorithm.init(prepared.problem, simulation.network)  # pyright: ignore[reportArgumentType]
-    if not hasattr(start, "heard"):
+    start = begin(simulation, prepared, key)
+    if not hasattr(start.state, "heard"):
         raise TypeError(f"{type(algorithm).label} keeps no messages between clients to transcribe.")
-    network = _network(simulation)
 
     def seen(state) -> Transcript:
         return Transcript(state.model, state.heard, getattr(state, "dual", None))
 
-    def one_round(state, given):
+    def one_round(carry, given):
         ordinal, injected = given
-        if injected is None:
-            channel = Channel(
-                jax.random.fold_in(key, ordinal),
-                ordinal,
-                rounds,
-                prepared.receivers,
-                simulation.privacy,
-                prepared.plan,
-            )
-        else:
-            channel = _Injecting(ordinal, rounds, prepared.receivers, injected)
-        state, _ = algorithm.step(state, prepared.problem, network, channel, ordinal)
-        return state, seen(state)
+        setting = simulation
+        if injected is not None:
+            setting = replace(simulation, privacy=_Given(injected))
+        now, _, _ = look(setting, prepared, key, carry, ordinal, rounds)
+        state = algorithm.step(carry.state, now)
+        return carry._replace(state=state), seen(state)
 
     ordinals = jnp.arange(1, rounds + 1, dtype=jnp.int32)
+    first = seen(start.state)
     _, rest = jax.lax.scan(one_round, start, (ordinals, noise))
-    return jax.tree.map(lambda first, rows: jnp.concatenate([first[None], rows]), seen(start), rest)
+    return jax.tree.map(lambda first, rows: jnp.concatenate([first[None], rows]), first, rest)
 
 
 _record = jax.jit(_transcribe, static_argnames=("rounds",))

@@ -1,0 +1,118 @@
+"""Networks that are another one in every round: a schedule of graphs, or a random process."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fljax import _check
+from fljax._module import module, static
+from fljax.graphs.graph import Graph
+
+__all__ = ["Drawn", "Schedule", "Varying"]
+
+
+class Varying:
+    """A graph in every round; subclass it for a process of your own.
+
+    Attributes:
+      first: a graph of the same nodes and shapes, before the first round.
+    """
+
+    first: Any
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes ``K``."""
+        return self.first.nodes
+
+    def check(self, rounds: int) -> None:
+        """Raise ``ValueError`` unless there are graphs for a run of this length."""
+
+    def at(self, key: Array, round: Array) -> Graph:
+        """The graph of a round; ``key`` is of this round and consumed."""
+        raise NotImplementedError
+
+    def single_table(self) -> "Varying":
+        """The same, of graphs without overflow."""
+        return self
+
+    def require_connected(self) -> "Varying":
+        """Itself: graphs of single rounds may be in pieces."""
+        return self
+
+
+@module
+class Schedule(Varying):
+    """Graphs one after the other, and then from the first again.
+
+    Args:
+      graphs: of the same nodes, in dense form.
+
+    Raises:
+      ValueError: no graph, or graphs of different sizes.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.graphs.Schedule([fl.graphs.ring(4), fl.graphs.star(4)]).nodes
+      4
+    """
+
+    graphs: Any  # a sequence of graphs, stacked once constructed
+
+    def validate(self) -> None:
+        graphs = list(self.graphs)
+        for graph in graphs:
+            _check.kind("graphs", graph, Graph)
+        sizes = sorted({graph.nodes for graph in graphs})
+        if len(sizes) != 1:
+            raise ValueError(
+                f"graphs must be at least one, all of the same nodes, got {len(graphs)} of sizes "
+                f"{sizes}."
+            )
+        graphs = [graph.as_form("dense") for graph in graphs]
+        object.__setattr__(self, "graphs", jax.tree.map(lambda *a: jnp.stack(a), *graphs))
+
+    @property
+    def first(self) -> Graph:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return jax.tree.map(lambda a: a[0], self.graphs)
+
+    def at(self, key: Array, round: Array) -> Graph:
+        place = (round - 1) % np.shape(self.graphs.degree)[0]
+        return jax.tree.map(lambda a: jnp.asarray(a)[place], self.graphs)
+
+
+@module
+class Drawn(Varying):
+    """A new random graph in every round, drawn inside the run.
+
+    Args:
+      draw: ``key -> Graph``, traceable, of the same shapes for every key; for instance
+        ``lambda key: fl.graphs.erdos_renyi(key, nodes=20, probability=0.2)``.
+
+    Raises:
+      TypeError: what is drawn is no graph.
+
+    Example:
+      >>> import fljax as fl
+      >>> network = fl.graphs.Drawn(lambda key: fl.graphs.k_regular(key, nodes=6, degree=3))
+      >>> network.nodes
+      6
+    """
+
+    draw: Callable[[Array], Graph] = static()
+
+    def validate(self) -> None:
+        if not callable(self.draw):
+            raise TypeError(f"draw must be a function of a key, got {self.draw!r}.")
+        _check.kind("what draw returns", jax.eval_shape(self.draw, jax.random.key(0)), Graph)
+
+    @property
+    def first(self) -> Graph:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.draw(jax.random.key(0))
+
+    def at(self, key: Array, round: Array) -> Graph:
+        return self.draw(key)
