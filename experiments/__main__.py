@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import importlib
 import os
+import pkgutil
 import sys
 import tempfile
 import time
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 
 import matplotlib as mpl
 
+import experiments
 import fljax as fl
 from experiments import figure as declared
 from experiments.figure import REGISTRY, Broken, Effort, Figure
@@ -21,16 +23,22 @@ from experiments.report import claims_lines, gallery, privacy_lines, tuning_line
 from fljax import _check
 from fljax.engine import configured
 
+
+def figure_modules() -> list[str]:
+    """The modules of all documents that declare a figure each, in order."""
+    documents = [d.name for d in pkgutil.iter_modules(experiments.__path__) if d.ispkg]
+    return [
+        f"experiments.{document}.{module.name}"
+        for document in documents
+        for module in pkgutil.iter_modules([str(Path(__file__).parent / document)])
+        if module.name.startswith("figure_")
+    ]
+
+
 #: Importing one declares its figure.
-MODULES = (
-    *("gauthier_3_1", "gauthier_3_2", "gauthier_3_3", "gauthier_3_stress"),
-    *("gauthier_4_2", "gauthier_4_3", "gauthier_4_4", "gauthier_4_5", "gauthier_4_6"),
-    *("gauthier_5_1", "gauthier_5_2", "gauthier_5_3", "gauthier_5_4"),
-    *("gauthier_5_5", "gauthier_5_6"),
-    *("gauthier_6_1", "gauthier_6_2", "gauthier_6_3"),
-)
+MODULES = figure_modules()
 for _module in MODULES:
-    importlib.import_module(f"experiments.{_module}")
+    importlib.import_module(_module)
 
 FULL, QUICK = Effort(), Effort(seeds=8, tuning_seeds=4, quick=True)
 

@@ -12,9 +12,9 @@ import xarray as xr
 
 import fljax as fl
 from experiments import figure as declared
-from experiments import gauthier_chapter3 as ch3
 from experiments.__main__ import MODULES, main
 from experiments.figure import REGISTRY, Claim, Effort, Estimate
+from experiments.gauthier import chapter3 as ch3
 
 NAME = "gauthier-3.1"
 STORED = Path(__file__).parents[2] / "figures"

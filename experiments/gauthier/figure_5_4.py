@@ -5,8 +5,8 @@ from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments import gauthier_chapter5 as ch5
 from experiments.figure import Claim, Effort, Figure, Setting, Studies
+from experiments.gauthier import chapter5 as ch5
 from fljax import plotting
 
 INITIALS = Setting(

@@ -3,8 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter4 as ch4
 from experiments.figure import Claim, Effort, Figure, Studies
+from experiments.gauthier import chapter4 as ch4
 from fljax import plotting
 
 SIZES = {1: "m = 1 (99.5 % saved)", 4: "m = 4 (98 %)", 32: "m = 32 (84 %)"}

@@ -5,8 +5,8 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter5_images as ch5
 from experiments.figure import Claim, Effort, Figure, Setting, Studies
+from experiments.gauthier import chapter5_images as ch5
 from fljax import plotting, statistics
 from fljax.data import SINGLE_DIGITS, TRIPLETS, mnist
 

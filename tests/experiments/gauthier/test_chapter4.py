@@ -8,9 +8,9 @@ import pytest
 import xarray as xr
 
 from experiments import figure as declared
-from experiments import gauthier_chapter4 as ch4
 from experiments.__main__ import main
 from experiments.figure import REGISTRY
+from experiments.gauthier import chapter4 as ch4
 
 DATA = Path(os.environ.get("FLJAX_DATA", "")) / "calcofi" / "cc_bottle.npz"
 SEEDS, ROUNDS = 6, np.arange(10, 401, 10)
@@ -98,7 +98,7 @@ def test_tuning_matches_the_early_curve():
 @pytest.mark.parametrize("name", ["gauthier-4.2", "gauthier-4.3", "gauthier-4.5", "gauthier-4.6"])
 def test_every_claim_can_be_judged_on_the_stored_results(name):
     """And those of order turn round when the two methods' errors change places."""
-    folder = Path(__file__).parents[2] / "figures"
+    folder = Path(__file__).parents[3] / "figures"
     figure = REGISTRY[name]
     if not (folder / f"{name}.json").is_file():
         pytest.skip("the stored figures are not in this copy")

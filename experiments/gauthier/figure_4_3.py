@@ -6,8 +6,8 @@ import matplotlib.pyplot as plt
 import xarray as xr
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter4 as ch4
 from experiments.figure import Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.gauthier import chapter4 as ch4
 from fljax import plotting
 
 SHARED = Setting(

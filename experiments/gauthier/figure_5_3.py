@@ -4,8 +4,8 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments import gauthier_chapter5 as ch5
 from experiments.figure import Claim, Effort, Figure, Setting, Studies
+from experiments.gauthier import chapter5 as ch5
 from fljax import plotting
 
 SPREAD = Setting("gamma_q of the clusters' models", 0.5, "uniform on ±, line 1530", given=True)

@@ -3,8 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter5_images as ch5
 from experiments.figure import Claim, Effort, Figure, Setting, Studies
+from experiments.gauthier import chapter5_images as ch5
 from fljax.data import DISSIMILAR_ORGANS, SIMILAR_ORGANS, organamnist
 from fljax.schedules import GeometricDecay
 

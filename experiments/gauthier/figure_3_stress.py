@@ -17,8 +17,8 @@ from jaxtyping import Array, Float
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments import gauthier_chapter3 as ch3
 from experiments.figure import Claim, Effort, Estimate, Figure, Setting, Studies, ratio
+from experiments.gauthier import chapter3 as ch3
 from fljax import plotting, statistics
 from fljax._module import module
 

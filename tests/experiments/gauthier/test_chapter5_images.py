@@ -10,15 +10,15 @@ import xarray as xr
 
 import fljax as fl
 from experiments import figure as declared
-from experiments import gauthier_5_5 as digits
-from experiments import gauthier_5_6 as organs
-from experiments import gauthier_chapter5_images as ch5
 from experiments.__main__ import main
 from experiments.figure import REGISTRY, Effort
+from experiments.gauthier import chapter5_images as ch5
+from experiments.gauthier import figure_5_5 as digits
+from experiments.gauthier import figure_5_6 as organs
 from fljax.data import SINGLE_DIGITS, mnist_sample
 
 DATA = Path(os.environ.get("FLJAX_DATA", "")) / "organamnist" / "organamnist.npz"
-STORED = Path(__file__).parents[2] / "figures"
+STORED = Path(__file__).parents[3] / "figures"
 SEEDS, ROUNDS = 6, np.arange(10, 301, 10)
 #: Figure 5.5(a) with fewer clients and the images of the package.
 SMALL = ch5.Setup(mnist_sample, SINGLE_DIGITS, 3, (1, 2), 2, test=40)

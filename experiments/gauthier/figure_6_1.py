@@ -3,8 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter6 as ch6
 from experiments.figure import Claim, Effort, Figure, Studies
+from experiments.gauthier import chapter6 as ch6
 from fljax import plotting
 from fljax.algorithms import NetworkedADMM
 

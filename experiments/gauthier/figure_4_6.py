@@ -3,8 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter4 as ch4
 from experiments.figure import Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.gauthier import chapter4 as ch4
 from fljax import plotting
 
 COMMON_DELAYS = Setting("(b) delta, longest delay", (0.8, 5), "line 1168", given=True)

@@ -3,8 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter5 as ch5
 from experiments.figure import Claim, Effort, Estimate, Figure, Studies
+from experiments.gauthier import chapter5 as ch5
 from fljax import plotting, statistics
 from fljax.theory import pgfl as theory
 

@@ -9,10 +9,10 @@ import pytest
 import xarray as xr
 
 from experiments import figure as declared
-from experiments import gauthier_6_1 as fixed
-from experiments import gauthier_6_2 as learned
-from experiments import gauthier_6_3 as evolution
-from experiments import gauthier_chapter6 as ch6
+from experiments.gauthier import chapter6 as ch6
+from experiments.gauthier import figure_6_1 as fixed
+from experiments.gauthier import figure_6_2 as learned
+from experiments.gauthier import figure_6_3 as evolution
 from fljax.metrics import Snapshot
 
 SEEDS, ROUNDS = 6, np.arange(3, 301, 3)
@@ -214,7 +214,7 @@ def test_rougher_runs_are_counted():
 @pytest.mark.parametrize("module", [fixed, learned, evolution])
 def test_every_claim_can_be_judged_on_the_stored_results(module):
     """And those of order turn round when all curves are turned upside down."""
-    folder = Path(__file__).parents[2] / "figures"
+    folder = Path(__file__).parents[3] / "figures"
     figure = module.FIGURE
     if not (folder / f"{figure.name}.json").is_file():
         pytest.skip("the stored figures are not in this copy")

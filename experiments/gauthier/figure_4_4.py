@@ -10,8 +10,8 @@ from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments import gauthier_chapter4 as ch4
 from experiments.figure import Claim, Effort, Figure, Setting, Studies
+from experiments.gauthier import chapter4 as ch4
 from fljax import plotting
 from fljax.algorithms import Algorithm
 from fljax.data import random_fourier

@@ -3,8 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter3 as ch3
 from experiments.figure import Claim, Effort, Figure, Studies
+from experiments.gauthier import chapter3 as ch3
 from fljax import plotting
 
 LINE = "line 758"

@@ -8,8 +8,8 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter6 as ch6
 from experiments.figure import Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.gauthier import chapter6 as ch6
 from fljax import plotting, statistics
 
 CAP = Setting(

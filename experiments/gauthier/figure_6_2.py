@@ -6,8 +6,8 @@ from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments import gauthier_chapter6 as ch6
 from experiments.figure import Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.gauthier import chapter6 as ch6
 from fljax import plotting, statistics
 from fljax.algorithms import NPFLRL, DeterministicPolicyGradient
 

@@ -3,9 +3,9 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter4 as ch4
 from experiments.figure import Claim, Effort, Figure, Setting, Studies
-from experiments.gauthier_4_3 import PSO, PSO_FED
+from experiments.gauthier import chapter4 as ch4
+from experiments.gauthier.figure_4_3 import PSO, PSO_FED
 from fljax import plotting
 from fljax.algorithms import SignSGD
 
