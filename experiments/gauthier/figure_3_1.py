@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments.figure import Claim, Effort, Figure, Studies
+from experiments.figure import INFINITE, Claim, Effort, Figure, Studies
 from experiments.gauthier import chapter3 as ch3
 from fljax import plotting
 
@@ -40,7 +40,7 @@ FIGURE = Figure(
             "zCDP is more accurate than (ε,δ)-DP at every total privacy loss",
             LINE,
             ch3.beats("b", ch3.UNIFORM, ch3.DYNAMIC),
-            (0, ch3.INFINITE),
+            (0, INFINITE),
             note=ch3.ACCOUNTING_NOTE,
         ),
         Claim(
@@ -48,7 +48,7 @@ FIGURE = Figure(
             "a larger privacy loss buys accuracy under both kinds of rules",
             "lines 740, 758",
             ch3.falls_with_budget(ch3.OURS, ch3.UNIFORM, ch3.DYNAMIC),
-            (0, ch3.INFINITE),
+            (0, INFINITE),
         ),
         ch3.vanishing_claim(
             "b",
