@@ -10,14 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
+from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Measure, Setting, Studies
 from experiments.measures import bound_held, curve_distance, first_rounds, gap, last, two
 from experiments.tuning import SEEDS, Protocol, Tuning
+from fljax import plotting
 from fljax._module import module, static
 from fljax.problems.synthetic import NOISE_VARIANCE
 
@@ -407,6 +410,18 @@ def honest_subtitle(*studies: xr.Dataset) -> str:
     if bound_held(norm, bound):
         return f"gradients clipped: largest {shown}, bound c₁ = {bound:g}; ε is a guarantee"
     return f"c₁ = {bound:g} is nominal: gradients reach {shown}, so ε is not a guarantee"
+
+
+def contest_picture(studies: Studies, title: str) -> Picture:
+    """Learning curves at one budget, and errors at every budget."""
+    a, b = studies["a"], studies["b"]
+    picture, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2))
+    plotting.learning_curves(drawn(a), ax=left)
+    left.set_title(f"(a) learning curves, ε = {CURVE_BUDGET.value:g}, δ = {DELTA.value:g}")
+    plotting.trade_off(drawn(b), ax=right, legend=False)
+    right.set_title(f"(b) after {ROUNDS.value} iterations")
+    picture.suptitle(f"{title} — {honest_subtitle(a, b)}", fontsize=10)
+    return picture
 
 
 def caption_of_nominal(objective: str) -> str:

@@ -1,13 +1,11 @@
 """Gauthier 2024, figure 3.3: ridge regression (lines 767-781; P2 figure 3)."""
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments.figure import INFINITE, Claim, Effort, Figure, Studies
 from experiments.gauthier import chapter3 as ch3
 from experiments.tuning import Tuning
-from fljax import plotting
 
 LINE = "lines 776, 781"
 CONSTANT = "zCDP-NFL, constant step"
@@ -32,14 +30,7 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    a, b = studies["a"], studies["b"]
-    picture, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2))
-    plotting.learning_curves(a, ax=left)
-    left.set_title(f"(a) learning curves, ε = {ch3.CURVE_BUDGET.value:g}, δ = {ch3.DELTA.value:g}")
-    plotting.trade_off(b, ax=right, legend=False)
-    right.set_title(f"(b) after {ch3.ROUNDS.value} iterations")
-    picture.suptitle("Ridge regression — " + ch3.honest_subtitle(a, b), fontsize=10)
-    return picture
+    return ch3.contest_picture(studies, "Ridge regression")
 
 
 FIGURE = Figure(

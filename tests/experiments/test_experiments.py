@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
+import experiments
 import fljax as fl
 from experiments import records
 from experiments.__main__ import MODULES, main
@@ -245,3 +246,9 @@ def test_every_module_declares_a_figure_with_reasons():
         assert all(claim.text and claim.source for claim in figure.claims)
         assert all(len(setting.why) > 5 for setting in figure.settings)
         assert all(claim.note or not claim.condition for claim in figure.claims)
+
+
+def test_what_documents_share_knows_none_of_them():
+    for path in Path(experiments.__file__).parent.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert not [name for name in MODULES if name.rsplit(".", 1)[0] in text], path.name
