@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import importlib
 import os
+import pkgutil
 import sys
 import tempfile
 import time
@@ -14,23 +15,31 @@ from typing import Any, NoReturn
 
 import matplotlib as mpl
 
+import experiments
 import fljax as fl
-from experiments import figure as declared
-from experiments.figure import REGISTRY, Broken, Effort, Figure
+from experiments import records
+from experiments.figure import REGISTRY, Effort, Figure
+from experiments.records import Broken
 from experiments.report import claims_lines, gallery, privacy_lines, tuning_lines
 from fljax import _check
 from fljax.engine import configured
 
+
+def figure_modules() -> list[str]:
+    """The modules of all documents that declare a figure each, in order."""
+    documents = [d.name for d in pkgutil.iter_modules(experiments.__path__) if d.ispkg]
+    return [
+        f"experiments.{document}.{module.name}"
+        for document in documents
+        for module in pkgutil.iter_modules([str(Path(__file__).parent / document)])
+        if module.name.startswith("figure_")
+    ]
+
+
 #: Importing one declares its figure.
-MODULES = (
-    *("gauthier_3_1", "gauthier_3_2", "gauthier_3_3", "gauthier_3_stress"),
-    *("gauthier_4_2", "gauthier_4_3", "gauthier_4_4", "gauthier_4_5", "gauthier_4_6"),
-    *("gauthier_5_1", "gauthier_5_2", "gauthier_5_3", "gauthier_5_4"),
-    *("gauthier_5_5", "gauthier_5_6"),
-    *("gauthier_6_1", "gauthier_6_2", "gauthier_6_3"),
-)
+MODULES = figure_modules()
 for _module in MODULES:
-    importlib.import_module(f"experiments.{_module}")
+    importlib.import_module(_module)
 
 FULL, QUICK = Effort(), Effort(seeds=8, tuning_seeds=4, quick=True)
 
@@ -152,10 +161,10 @@ def run(
                 found = figure.study(dataclasses.replace(effort, store=kept))
             except fl.StoreError as error:
                 raise UsageError(str(error)) from None
-            studies = {k: declared.slim(v) for k, v in found.items()}
+            studies = {k: records.slim(v) for k, v in found.items()}
         seconds = time.perf_counter() - began
         try:
-            written = declared.store(figure, studies, folder, effort, seconds)
+            written = records.store(figure, studies, folder, effort, seconds)
         except OSError as error:
             raise UsageError(f"cannot write to {folder}: {error}") from None
         show(written)
@@ -179,14 +188,14 @@ def check(names: Sequence[str], folder: Path) -> int:
     for figure in find(names):
         print(figure.name)
         try:
-            verdicts, wrong = declared.check(figure, folder)
+            verdicts, wrong = records.check(figure, folder)
         except Broken as error:
             print(f"  BROKEN: {error}")
             failed = True
             continue
         claims = {claim.name: claim for claim in figure.claims}
-        records = [declared.plain(declared.claim_record(claims[v.claim], v)) for v in verdicts]
-        print("\n".join(f"  {line}" for line in claims_lines(records)))
+        judged = [records.plain(records.claim_record(claims[v.claim], v)) for v in verdicts]
+        print("\n".join(f"  {line}" for line in claims_lines(judged)))
         for line in wrong:
             print(f"  DISAGREES: {line}")
         failed |= bool(wrong)
@@ -195,16 +204,16 @@ def check(names: Sequence[str], folder: Path) -> int:
 
 
 def report(folder: Path) -> int:
-    records = []
+    found = []
     for figure in REGISTRY.values():
         try:
-            records.append(declared.read_record(figure, folder))
+            found.append(records.read_record(figure, folder))
         except Broken as error:
             print(f"left out: {error}", file=sys.stderr)
-    if not records:
+    if not found:
         raise UsageError(f"no results in {folder}; python -m experiments run all makes them.")
     path = writable(folder) / "README.md"
-    path.write_text(gallery(records), encoding="utf-8")
+    path.write_text(gallery(found), encoding="utf-8")
     print(f"written to {path}")
     return 0
 

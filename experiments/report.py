@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.figure import PRIVACY, Estimate
+from experiments.figure import Estimate
+from experiments.records import PRIVACY
 
 Record = Mapping[str, Any]
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments import gauthier_chapter5 as ch5
 from experiments.benchmarks import generators, machine, personalised, roofline, scaling
+from experiments.gauthier import chapter5 as ch5
 from fljax.algorithms import REGISTRY
 from fljax.engine import configured
 

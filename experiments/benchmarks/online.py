@@ -16,10 +16,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import fljax as fl
-from experiments import gauthier_chapter4 as ch4
 from experiments.benchmarks import numpy_online
 from experiments.benchmarks.machine import best_of, header
-from experiments.gauthier_4_3 import PSO
+from experiments.gauthier import chapter4 as ch4
+from experiments.gauthier.figure_4_3 import PSO
 from fljax.algorithms import Algorithm
 from fljax.engine import cores
 from fljax.participation import groups

@@ -15,9 +15,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import fljax as fl
-from experiments import gauthier_chapter5 as ch5
 from experiments.benchmarks.machine import best_of, header, update_bandwidth
 from experiments.benchmarks.numpy_personalised import Setting, pgfl
+from experiments.gauthier import chapter5 as ch5
 from fljax.algorithms import Algorithm
 
 WORD = 4

@@ -6,15 +6,15 @@ import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import xarray as xr
 
+import experiments
 import fljax as fl
-from experiments import figure as declared
-from experiments import gauthier_chapter3 as ch3
+from experiments import records
 from experiments.__main__ import MODULES, main
 from experiments.figure import REGISTRY, Claim, Effort, Estimate
+from experiments.gauthier import chapter3 as ch3
 
 NAME = "gauthier-3.1"
 STORED = Path(__file__).parents[2] / "figures"
@@ -69,7 +69,7 @@ def test_run_stores_everything(quick):
         *(f"{NAME}{end}" for end in ("-a.nc", "-b.nc", "-tuning.nc", ".json", ".png"))
     ]
     assert all(0 < p.stat().st_size < 1e6 for p in quick.iterdir())
-    record = declared.read_record(REGISTRY[NAME], quick)
+    record = records.read_record(REGISTRY[NAME], quick)
     assert record["effort"] == {"seeds": 3, "tuning_seeds": 3, "quick": True}
     assert {c["name"] for c in record["claims"]} == {c.name for c in REGISTRY[NAME].claims}
     assert sum(row["chosen"] for row in record["tuning"]) == 2
@@ -91,7 +91,7 @@ def test_a_figure_goes_on_where_its_store_is(quick, tmp_path, monkeypatch):
 
 
 def test_the_budget_spent_is_the_budget_asked_for(quick):
-    record = declared.read_record(REGISTRY[NAME], quick)
+    record = records.read_record(REGISTRY[NAME], quick)
     for row in record["privacy"]["b"]:
         if row["algorithm"] in (ch3.OURS, ch3.GRADIENT, ch3.VANISHING):
             assert row["epsilon_corollary"] == pytest.approx(row["budget"], rel=1e-4)
@@ -198,8 +198,8 @@ def swapped(studies, one, other):
 
 def test_claims_fail_when_the_algorithms_are_swapped(quick):
     figure = REGISTRY[NAME]
-    record = declared.read_record(figure, quick)
-    studies = declared.read_studies(figure, quick, record["files"])
+    record = records.read_record(figure, quick)
+    studies = records.read_studies(figure, quick, record["files"])
     claims = {c.name: c for c in figure.claims}
     for name, other in (
         ("beats-subgradient", ch3.GRADIENT),
@@ -217,23 +217,6 @@ def test_claims_fail_when_the_algorithms_are_swapped(quick):
     later = studies["a"].copy(deep=True)
     later["normalized_error"].loc[{"algorithm": ch3.GRADIENT}] *= 4
     assert not claims["same-start"].judge(dict(studies, a=later)).holds
-
-
-def test_tuning_chooses_by_its_rule():
-    rounds = np.arange(1, 41)
-    target = 50 * 0.8**rounds
-    near, low = target * 1.1, np.where(rounds > 20, 1e-6, 50.0)
-    tuning = xr.Dataset(
-        {"target": ("round", target), "curve": (("candidate", "round"), [near, low, near, low])},
-        coords={
-            "round": rounds,
-            "tuned": ("candidate", ["x", "x", "y", "y"]),
-            "rule": ("candidate", ["early", "early", "final", "final"]),
-            "value": ("candidate", [1.0, 2.0, 3.0, 4.0]),
-        },
-    )
-    assert ch3.chosen(tuning, "x") == 1.0
-    assert ch3.chosen(tuning, "y") == 4.0
 
 
 @pytest.mark.parametrize(
@@ -263,3 +246,9 @@ def test_every_module_declares_a_figure_with_reasons():
         assert all(claim.text and claim.source for claim in figure.claims)
         assert all(len(setting.why) > 5 for setting in figure.settings)
         assert all(claim.note or not claim.condition for claim in figure.claims)
+
+
+def test_what_documents_share_knows_none_of_them():
+    for path in Path(experiments.__file__).parent.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert not [name for name in MODULES if name.rsplit(".", 1)[0] in text], path.name

@@ -5,8 +5,8 @@ from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments import gauthier_chapter5 as ch5
-from experiments.figure import Claim, Effort, Figure, Setting, Studies
+from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
+from experiments.gauthier import chapter5 as ch5
 from fljax import plotting
 
 INITIALS = Setting(
@@ -69,7 +69,7 @@ FIGURE = Figure(
             "a smaller φ gives a higher NMSD",
             "line 1542",
             ch5.neighbours("phi", "initial", rising=False),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
             "from each value of the grid to the next",
         ),
         Claim(
@@ -77,7 +77,7 @@ FIGURE = Figure(
             "a ζ nearer to one gives a higher NMSD",
             "line 1544",
             ch5.neighbours("zeta", "decay", rising=True),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
             "from each value of the grid to the next",
         ),
     ],

@@ -15,8 +15,9 @@ import xarray as xr
 from jaxtyping import Array
 
 import fljax as fl
-from experiments.figure import Effort, Estimate, Setting, Studies
-from fljax import statistics
+from experiments import measures
+from experiments.figure import INFINITE, Effort, Estimate, Measure, Setting
+from experiments.measures import curve_distance, curve_gap, first_rounds, last_rounds, two
 from fljax._module import float_dtype
 from fljax.algorithms import NPFL, NPFLRL, Algorithm, DeterministicPolicyGradient, RandomProbe
 from fljax.metrics import Metric, Snapshot
@@ -85,7 +86,6 @@ COMMON = (
 LEARNED = (EPOCHS, DPG_RATES, SAC_RATES, SAC_WIDTH, VALIDATION, START, CLIP)
 
 RECORD_EVERY = 3
-INFINITE = float("inf")
 
 NMSD, PRINTED = "network_deviation", "deviation_by_norm"
 #: How they are called in claims.
@@ -237,33 +237,22 @@ BETWEEN, OUTER = (metric.name for metric in PLACES)
 
 # --------------------------------------------------------------------------- claims
 
-
-def seeds_of(data: xr.Dataset, method: str, metric: str = NMSD) -> np.ndarray:
-    """``[S, rounds]`` of one method."""
-    kept = statistics.keep_finite(data, metric).sel(algorithm=method)
-    return kept.transpose("seed", "round").values
-
-
-def early(data: xr.Dataset) -> xr.Dataset:
-    return data.sel(round=slice(1, EARLY.value))
-
-
-def late(data: xr.Dataset) -> xr.Dataset:
-    return data.sel(round=slice(int(data["round"].values[-1]) - LATE.value + 1, None))
+early, late = first_rounds(EARLY.value), last_rounds(LATE.value)
 
 
 def gap(data: xr.Dataset, over: str, under: str, metric: str = NMSD) -> Estimate:
     """How far one method's error is above another's in the steady state, dB, paired by seed."""
-    samples = (seeds_of(late(data), one, metric).mean(1) for one in (over, under))
-    return Estimate(*statistics.bootstrap(lambda a, b: statistics.decibels(a / b), *samples))
+    return measures.gap(*two(late(data), over, under, metric))
 
 
 def early_gap(data: xr.Dataset, over: str, under: str, metric: str = NMSD) -> Estimate:
     """How far one mean learning curve is above another over the early iterations, dB."""
-    samples = (seeds_of(early(data), one, metric) for one in (over, under))
-    return Estimate(
-        *statistics.bootstrap(lambda a, b: statistics.decibels(a / b).mean(axis=-1), *samples)
-    )
+    return curve_gap(*two(early(data), over, under, metric))
+
+
+def early_distance(data: xr.Dataset, one: str, other: str) -> Estimate:
+    """Mean distance in dB between two mean learning curves over the early iterations."""
+    return curve_distance(*two(early(data), one, other, NMSD))
 
 
 def gaps(
@@ -271,7 +260,7 @@ def gaps(
     *pairs: tuple[str, str],
     metrics: Sequence[str] = (NMSD, PRINTED),
     measure: Callable[..., Estimate] = gap,
-) -> Callable[[Studies], dict[str, Estimate]]:
+) -> Measure:
     """For every (over, under), in every metric, how far the first is above the second."""
     return lambda studies: {
         f"{over} above {under}, {METRICS[metric]}": measure(studies[panel], over, under, metric)
@@ -288,21 +277,6 @@ def roughness(values: np.ndarray) -> np.ndarray:
     return np.mean(np.diff(values, n=2, axis=1) ** 2, axis=1)
 
 
-def rougher(values: Callable[[str], np.ndarray], one: str, other: str) -> Estimate:
-    """By how many dB one method's curves are rougher than the other's."""
-    samples = (roughness(values(method)) for method in (one, other))
-    return Estimate(*statistics.bootstrap(lambda a, b: statistics.decibels(a / b), *samples))
-
-
-def early_distance(data: xr.Dataset, one: str, other: str) -> Estimate:
-    """Mean distance in dB between two mean learning curves over the early iterations."""
-    samples = (seeds_of(early(data), method) for method in (one, other))
-    return Estimate(
-        *statistics.bootstrap(
-            lambda a, b: np.abs(statistics.decibels(a / b)).mean(axis=-1), *samples
-        )
-    )
-
-
-def second_half(data: xr.Dataset) -> xr.Dataset:
-    return data.sel(round=slice(int(data["round"].values[-1]) // 2 + 1, None))
+def rougher(one: np.ndarray, other: np.ndarray) -> Estimate:
+    """By how many dB the curves of one method are rougher than those of another."""
+    return measures.gap(roughness(one), roughness(other))

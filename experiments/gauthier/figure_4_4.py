@@ -10,8 +10,8 @@ from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments import gauthier_chapter4 as ch4
-from experiments.figure import Claim, Effort, Figure, Setting, Studies
+from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
+from experiments.gauthier import chapter4 as ch4
 from fljax import plotting
 from fljax.algorithms import Algorithm
 from fljax.data import random_fourier
@@ -82,7 +82,7 @@ def scenario(environment: ch4.Environment, by_place: bool = True) -> Callable[..
             algorithm=algorithm,
             participation=environment.participation(),
             delays=environment.delays(),
-            metrics=["test_error"],
+            metrics=[ch4.METRIC],
         )
 
     build.__qualname__ = f"calcofi({environment!r}, by_place={by_place})"
@@ -97,11 +97,11 @@ def study(effort: Effort) -> Studies:
     for panel, build in (("a", scenario), ("b", DEALT)):
         given = {"rounds": ROUNDS.value, "build": build}
         tunings = [
-            ch4.Tuning(ch4.FEDSGD, ch4.online_fed(1.0)),
-            ch4.Tuning(ONLINE_FED, ch4.online_fed(ch4.PORTION.value / ch4.DIM.value)),
+            ch4.stepped(ch4.FEDSGD, ch4.online_fed(1.0)),
+            ch4.stepped(ONLINE_FED, ch4.online_fed(ch4.PORTION.value / ch4.DIM.value)),
         ]
         tuning = ch4.tune(f"tuning-{panel}", ch4.DEFAULT, tunings, effort, **given)
-        methods = {ch4.U1: ch4.pao("U1"), ch4.C2: ch4.pao("C2")}
+        methods: dict[str, Algorithm] = {ch4.U1: ch4.pao("U1"), ch4.C2: ch4.pao("C2")}
         methods |= {t.method: t.build(ch4.chosen(tuning, t.method)) for t in tunings}
         methods[EQUAL] = ch4.online_fed(1.0)(STEP.value)
         found[panel] = ch4.study(panel, ch4.DEFAULT, methods, effort, **given)
@@ -113,7 +113,7 @@ def plot(studies: Studies) -> Picture:
     picture, panels = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True)
     titles = ("a stretch of sea for each client", "the same rows dealt at random (our addition)")
     for ax, name, title in zip(panels, "ab", titles, strict=True):
-        plotting.learning_curves(studies[name], "test_error", ax=ax, legend=name == "a")
+        plotting.learning_curves(studies[name], ch4.METRIC, ax=ax, legend=name == "a")
         ax.set_title(f"({name}) {title}")
     picture.suptitle("Salinity in the CalCOFI bottle data, 256 clients, real data", fontsize=10)
     return picture
@@ -160,7 +160,7 @@ FIGURE = Figure(
             "PAO-Fed-C2 outperforms all other methods",
             "line 1148",
             ch4.gaps("a", *((other, ch4.C2) for other in (ch4.U1, ch4.FEDSGD, ONLINE_FED))),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
             note=NON_IID,
         ),
         Claim(
@@ -168,7 +168,7 @@ FIGURE = Figure(
             "PAO-Fed-C2 outperforms Online-FedSGD",
             "line 1148",
             ch4.gaps("a", (EQUAL, ch4.C2)),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
             condition="our addition: Online-FedSGD with the same step size",
             note="With the same step Online-FedSGD converges faster, as on the synthetic streams.",
         ),
@@ -187,7 +187,7 @@ FIGURE = Figure(
             "PAO-Fed-C2 outperforms all other methods",
             "line 1148",
             ch4.gaps("b", *((other, ch4.C2) for other in (ch4.U1, ch4.FEDSGD, ONLINE_FED))),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
             condition="rows dealt at random, against the source's “non-IID”",
             note=AT_RANDOM,
         ),

@@ -1,12 +1,11 @@
 """Gauthier 2024, figure 3.3: ridge regression (lines 767-781; P2 figure 3)."""
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments import gauthier_chapter3 as ch3
-from experiments.figure import Claim, Effort, Figure, Studies
-from fljax import plotting
+from experiments.figure import INFINITE, Claim, Effort, Figure, Studies
+from experiments.gauthier import chapter3 as ch3
+from experiments.tuning import Tuning
 
 LINE = "lines 776, 781"
 CONSTANT = "zCDP-NFL, constant step"
@@ -15,11 +14,8 @@ CONSTANT = "zCDP-NFL, constant step"
 def study(effort: Effort) -> Studies:
     ours = ch3.proposed()
     tunings = [
-        ch3.Tuning(
-            ch3.PADMM,
-            "penalty rho",
-            lambda v: ch3.Method(fl.algorithms.PADMM(v)),
-            ch3.PENALTIES,
+        Tuning(
+            ch3.PADMM, lambda v: ch3.Method(fl.algorithms.PADMM(v)), ch3.PENALTIES, "penalty rho"
         )
     ]
     tuning = ch3.tune("ridge", ch3.Method(ours), tunings, effort)
@@ -34,14 +30,7 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    a, b = studies["a"], studies["b"]
-    picture, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2))
-    plotting.learning_curves(a, ax=left)
-    left.set_title(f"(a) learning curves, ε = {ch3.CURVE_BUDGET.value:g}, δ = {ch3.DELTA.value:g}")
-    plotting.trade_off(b, ax=right, legend=False)
-    right.set_title(f"(b) after {ch3.ROUNDS.value} iterations")
-    picture.suptitle("Ridge regression — " + ch3.honest_subtitle(a, b), fontsize=10)
-    return picture
+    return ch3.contest_picture(studies, "Ridge regression")
 
 
 FIGURE = Figure(
@@ -73,7 +62,7 @@ FIGURE = Figure(
             "P-ADMM is tuned to a similar initial speed",
             "lines 746-748",
             ch3.starts_like(ch3.PADMM),
-            (-ch3.INFINITE, 3),
+            (-INFINITE, 3),
             ch3.SIMILAR,
         ),
         Claim(
@@ -81,7 +70,7 @@ FIGURE = Figure(
             "the advantage is due to the time-varying step: a constant step has none",
             "line 781",
             ch3.beats("b", ch3.PADMM, ours=CONSTANT),
-            (-ch3.INFINITE, 0),
+            (-INFINITE, 0),
             "P-ADMM is not above zCDP-NFL with a constant step",
             condition="the ablation is our addition",
             note="Part of the advantage remains with a constant step.",
@@ -91,7 +80,7 @@ FIGURE = Figure(
             "a larger privacy loss buys accuracy",
             "lines 740, 781",
             ch3.falls_with_budget(ch3.OURS, ch3.PADMM),
-            (0, ch3.INFINITE),
+            (0, INFINITE),
         ),
     ],
     settings=(*ch3.COMMON, ch3.STEP, ch3.BUDGETS, ch3.ALLOCATION),

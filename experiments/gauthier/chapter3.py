@@ -7,17 +7,20 @@ other number. Every value that it leaves open is in this file, once, with its re
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
+from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments.figure import Claim, Effort, Estimate, Setting, Studies, early_difference, ratio
-from fljax import statistics
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Measure, Setting, Studies
+from experiments.measures import bound_held, curve_distance, first_rounds, gap, last, two
+from experiments.tuning import SEEDS, Protocol, Tuning
+from fljax import plotting
 from fljax._module import module, static
 from fljax.problems.synthetic import NOISE_VARIANCE
 
@@ -70,16 +73,14 @@ ALLOCATION = Setting(
     "eps(n) rising so that the variance falls by zeta; both under basic composition",
 )
 EARLY = Setting("rounds of the early match", 20, "the error falls from 50 to about 2 in them")
-TUNING_SEEDS = Setting("tuning seeds", "from 10000", "no run that is plotted was tuned on")
 
 COMMON = (
     *(CLIENTS, SAMPLES, DIM, MEAN_DEGREE, ROUNDS, DELTA, CURVE_BUDGET, PENALTY, DECAY, BOUND),
-    *(STRENGTH, NOISE, MIXING, EARLY, TUNING_SEEDS),
+    *(STRENGTH, NOISE, MIXING, EARLY, SEEDS),
 )
 
-FIRST_TUNING_SEED = 10_000
+METRIC = "normalized_error"
 SIGNIFICANTLY, SLIGHTLY = 5.0, (0.0, 5.0)  # dB, what two words of the source are taken to mean
-INFINITE = float("inf")
 
 #: Candidates of the tuning, log-spaced over what is stable and not hopelessly slow.
 GRADIENT_STEPS = (0.01, 0.015, 0.022, 0.033, 0.05, 0.075, 0.11, 0.16, 0.25)
@@ -164,7 +165,7 @@ def scenario(objective: str, clip: float | None = None) -> Callable[..., fl.Simu
             ),
             algorithm=algorithm.algorithm,
             privacy=algorithm.notion(budget, BOUND.value if clip is None else clip),
-            metrics=["normalized_error"],
+            metrics=[METRIC],
         )
 
     build.__qualname__ = f"scenario({objective!r}, clip={clip})"
@@ -219,102 +220,36 @@ def panels(full: xr.Dataset) -> dict[str, xr.Dataset]:
 
 # --------------------------------------------------------------------------- tuning
 
-
-@dataclass(frozen=True)
-class Tuning:
-    """One free parameter of one comparator.
-
-    Attributes:
-      method: which.
-      parameter: its name.
-      build: of a candidate.
-      candidates: what is tried.
-      rule: ``"early"`` gives an early learning curve like zCDP-NFL's (lines 746-748); ``"final"``
-        the comparator's own least error, where a similar start cannot be had.
-    """
-
-    method: str
-    parameter: str
-    build: Callable[[float], Method]
-    candidates: Sequence[float]
-    rule: Literal["early", "final"] = "early"
+#: The source's (lines 746-748): an early learning curve like that of zCDP-NFL.
+PROTOCOL = Protocol(METRIC, first_rounds(EARLY.value), scale=np.log, quick=5)
+chosen, tuning_table = PROTOCOL.chosen, PROTOCOL.table
 
 
 def tune(
     objective: str, reference: Method, tunings: Sequence[Tuning], effort: Effort
 ) -> xr.Dataset:
     """Mean learning curves of the reference and of every candidate, on the tuning seeds."""
-    rows = [(t, value) for t in tunings for value in effort.thin(t.candidates, 5)]
-    methods = {OURS: reference} | {f"{t.method} {v:g}": t.build(v) for t, v in rows}
-    found = effort.sweep(
-        "tuning",
-        scenario(objective),
-        rounds=ROUNDS.value,
-        seeds=range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + effort.tuning_seeds),
-        grid={"budget": [CURVE_BUDGET.value], "algorithm": methods},
-    ).squeeze("budget", drop=True)
-    numbers = statistics.summary(found, "normalized_error")
-    # A candidate that ever diverged is no candidate.
-    curves = numbers["mean"].where(numbers["diverged"] == 0, np.inf)
-    coords = {
-        "round": found["round"].values,
-        "tuned": ("candidate", [t.method for t, _ in rows]),
-        "parameter": ("candidate", [t.parameter for t, _ in rows]),
-        "rule": ("candidate", [t.rule for t, _ in rows]),
-        "value": ("candidate", np.asarray([value for _, value in rows])),
-    }
-    curves = curves.transpose("algorithm", "round").values
-    return xr.Dataset(
-        {"target": ("round", curves[0]), "curve": (("candidate", "round"), curves[1:])},
-        coords=coords,
-        attrs=found.attrs | {"tuning_seeds": effort.tuning_seeds},
-    )
 
+    def run(methods: Mapping[str, Method], seeds: Sequence[int]) -> xr.Dataset:
+        return effort.sweep(
+            "tuning",
+            scenario(objective),
+            rounds=ROUNDS.value,
+            seeds=seeds,
+            grid={"budget": [CURVE_BUDGET.value], "algorithm": dict(methods)},
+        ).squeeze("budget", drop=True)
 
-def scores(tuning: xr.Dataset) -> np.ndarray:
-    """How bad each candidate is under its rule."""
-    early = tuning.sel(round=slice(1, EARLY.value))
-    with np.errstate(divide="ignore"):
-        apart = np.abs(np.log(early["curve"].values / early["target"].values)).mean(axis=1)
-    final = tuning["curve"].isel(round=-1).values
-    return np.where(tuning["rule"].values == "early", apart, final)
-
-
-def chosen(tuning: xr.Dataset, method: str) -> float:
-    """The tuned value of a comparator's parameter."""
-    score = np.where(tuning["tuned"].values == method, scores(tuning), np.inf)
-    return float(tuning["value"].values[score.argmin()])
-
-
-def tuning_table(studies: Studies) -> list[dict[str, Any]]:
-    """Every candidate with its score, for the record."""
-    tuning = studies["tuning"]
-    final = tuning["curve"].isel(round=-1).values
-    picked = {m: chosen(tuning, m) for m in dict.fromkeys(tuning["tuned"].values.tolist())}
-    return [
-        {
-            "method": method,
-            "parameter": str(tuning["parameter"].values[i]),
-            "value": float(tuning["value"].values[i]),
-            "rule": str(tuning["rule"].values[i]),
-            "score": float(score),
-            "final_error": float(final[i]),
-            "chosen": picked[method] == float(tuning["value"].values[i]),
-        }
-        for i, (method, score) in enumerate(
-            zip(tuning["tuned"].values.tolist(), scores(tuning), strict=True)
-        )
-    ]
+    return PROTOCOL.tune(run, {OURS: reference}, tunings, effort)
 
 
 def subgradient_tunings() -> list[Tuning]:
     return [
-        Tuning(GRADIENT, "step alpha", lambda v: Method(subgradient(v)), GRADIENT_STEPS),
+        Tuning(GRADIENT, lambda v: Method(subgradient(v)), GRADIENT_STEPS, "step alpha"),
         Tuning(
             VANISHING,
-            "step alpha(n) n",
             lambda v: Method(subgradient(v, 1.0)),
             VANISHING_STEPS,
+            "step alpha(n) n",
             "final",
         ),
     ]
@@ -338,7 +273,12 @@ def nonsmooth_contest(objective: str, step: float, budgets: Sequence[float], eff
 # --------------------------------------------------------------------------- claims
 
 
-def beats(panel: str, *others: str, ours: str = OURS) -> Callable[[Studies], dict[str, Estimate]]:
+def ratio(data: xr.Dataset, over: Mapping[str, Any], under: Mapping[str, Any]) -> Estimate:
+    """How far one error is above another at the last round, dB, paired by seed."""
+    return gap(*two(last(data), over, under, METRIC))
+
+
+def beats(panel: str, *others: str, ours: str = OURS) -> Measure:
     """How far each other method's error is above ours at the last round, at each budget."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
@@ -354,17 +294,17 @@ def beats(panel: str, *others: str, ours: str = OURS) -> Callable[[Studies], dic
     return measure
 
 
-def starts_like(other: str) -> Callable[[Studies], dict[str, Estimate]]:
+def starts_like(other: str) -> Measure:
     """Mean distance of the two learning curves over the early rounds."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        one, two = {"algorithm": OURS}, {"algorithm": other}
-        return {f"n ≤ {EARLY.value}": early_difference(studies["a"], one, two, EARLY.value)}
+        curves = two(PROTOCOL.early(studies["a"]), OURS, other, METRIC)
+        return {f"n ≤ {EARLY.value}": curve_distance(*curves)}
 
     return measure
 
 
-def falls_with_budget(*methods: str) -> Callable[[Studies], dict[str, Estimate]]:
+def falls_with_budget(*methods: str) -> Measure:
     """What each larger budget gains over the one before."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
@@ -381,13 +321,15 @@ def falls_with_budget(*methods: str) -> Callable[[Studies], dict[str, Estimate]]
     return measure
 
 
-def late_gain(method: str) -> Callable[[Studies], dict[str, Estimate]]:
+def late_gain(method: str) -> Measure:
     """What the second half of the run gains."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         half = {"algorithm": method, "round": ROUNDS.value // 2}
         full = {"algorithm": method, "round": ROUNDS.value}
-        return {f"n = {half['round']} → {full['round']}": ratio(studies["a"], half, full)}
+        return {
+            f"n = {half['round']} → {full['round']}": gap(*two(studies["a"], half, full, METRIC))
+        }
 
     return measure
 
@@ -465,9 +407,21 @@ def honest_subtitle(*studies: xr.Dataset) -> str:
     norm = max(float(s["gradient_norm"].max()) for s in studies)
     shown = f"{norm:,.0f}" if norm > 10 else f"{norm:.3g}"
     bound = max(float(s["gradient_bound"].max()) for s in studies)
-    if norm <= bound * (1 + 1e-5):
+    if bound_held(norm, bound):
         return f"gradients clipped: largest {shown}, bound c₁ = {bound:g}; ε is a guarantee"
     return f"c₁ = {bound:g} is nominal: gradients reach {shown}, so ε is not a guarantee"
+
+
+def contest_picture(studies: Studies, title: str) -> Picture:
+    """Learning curves at one budget, and errors at every budget."""
+    a, b = studies["a"], studies["b"]
+    picture, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2))
+    plotting.learning_curves(drawn(a), ax=left)
+    left.set_title(f"(a) learning curves, ε = {CURVE_BUDGET.value:g}, δ = {DELTA.value:g}")
+    plotting.trade_off(drawn(b), ax=right, legend=False)
+    right.set_title(f"(b) after {ROUNDS.value} iterations")
+    picture.suptitle(f"{title} — {honest_subtitle(a, b)}", fontsize=10)
+    return picture
 
 
 def caption_of_nominal(objective: str) -> str:

@@ -8,9 +8,10 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter6 as ch6
-from experiments.figure import Claim, Effort, Estimate, Figure, Setting, Studies
-from fljax import plotting, statistics
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
+from experiments.gauthier import chapter6 as ch6
+from experiments.measures import estimate, samples, share, two
+from fljax import plotting
 
 CAP = Setting(
     "cap of DPG's step in (d)",
@@ -51,7 +52,7 @@ def by_client(
         policy = re.sub(r"NPFL-RL|[()]", "", method).strip()
         short = "" if len(methods) == 1 else f", {policy}"
         for metric, name in names.items():
-            parts.append(ch6.seeds_of(data, method, metric))
+            parts.append(samples(data, method, metric))
             lost.append(data["diverged"].sel(algorithm=method).values)
             labels.append(f"{name}{short}")
     dims, values = ("client", "seed", "round"), np.stack(parts)
@@ -87,16 +88,13 @@ def plot(studies: Studies) -> Picture:
 
 # --------------------------------------------------------------------------- claims
 
-Measure = Callable[[Studies], dict[str, Estimate]]
 SHOWN = (ch6.SAC, ch6.DPG)
 
 
 def cases(metric: str, statistic: Callable[[np.ndarray], np.ndarray], *methods: str) -> Measure:
     """A number of the mean trajectory ``[B, rounds]`` of a client, for each method."""
     return lambda studies: {
-        method: Estimate(
-            *statistics.bootstrap(statistic, ch6.seeds_of(studies["a"], method, metric)), unit=""
-        )
+        method: estimate(statistic, samples(studies["a"], method, metric), unit="")
         for method in methods or SHOWN
     }
 
@@ -137,22 +135,17 @@ def ends_at_zero(each: np.ndarray) -> np.ndarray:
 
 def most(metric: str, what: Callable[[np.ndarray], np.ndarray], *methods: str) -> Measure:
     """In how many per cent of the runs a client's trajectory, ``[S, rounds]``, does so."""
-
-    def share(studies: Studies, method: str) -> Estimate:
-        done = 100.0 * what(ch6.seeds_of(studies["a"], method, metric))
-        return Estimate(*statistics.bootstrap(lambda a: a, done), unit="%")
-
-    return lambda studies: {method: share(studies, method) for method in methods or SHOWN}
+    return lambda studies: {
+        method: share(what(samples(studies["a"], method, metric))) for method in methods or SHOWN
+    }
 
 
 def differences(pairs: Mapping[str, tuple[str, str]], *methods: str) -> Measure:
     """How much higher one parameter ends than another."""
 
-    def difference(studies: Studies, method: str, over: str, under: str) -> Estimate:
-        samples = (ch6.seeds_of(studies["a"], method, metric) for metric in (over, under))
-        return Estimate(
-            *statistics.bootstrap(lambda a, b: late_level(a) - late_level(b), *samples), unit=""
-        )
+    def difference(studies: Studies, method: str, *metrics: str) -> Estimate:
+        trajectories = (samples(studies["a"], method, metric) for metric in metrics)
+        return estimate(lambda a, b: late_level(a) - late_level(b), *trajectories, unit="")
 
     return lambda studies: {
         f"{method}, {name}": difference(studies, method, *pair)
@@ -168,65 +161,44 @@ BY_NEED = {
 BY_PLACE = {"middle above outer clusters": (ch6.BETWEEN, ch6.OUTER)}
 
 
-def rougher(one: str, other: str) -> Measure:
-    """By how many dB the trajectories of one method are rougher, for each client."""
-
-    def measure(studies: Studies) -> dict[str, Estimate]:
-        return {
-            f"{name}, {one} over {other}": ch6.rougher(
-                lambda method: ch6.seeds_of(studies["a"], method, metric),  # noqa: B023
-                one,
-                other,
-            )
-            for metric, name in NAMES.items()
-        }
-
-    return measure
-
-
-def mostly_rougher(one: str, other: str) -> Measure:
-    """In how many per cent of the runs the first method's trajectory is the rougher."""
-
-    def share(studies: Studies, metric: str) -> Estimate:
-        first, second = (
-            ch6.roughness(ch6.seeds_of(studies["a"], method, metric)) for method in (one, other)
-        )
-        return Estimate(*statistics.bootstrap(lambda a: a, 100.0 * (first > second)), unit="%")
-
+def compared(
+    one: str, word: str, other: str, measure: Callable[[np.ndarray, np.ndarray], Estimate]
+) -> Measure:
+    """A measure of the trajectories of two methods, for each client."""
     return lambda studies: {
-        f"{name}, {one} over {other}": share(studies, metric) for metric, name in NAMES.items()
-    }
-
-
-def moved(studies: Studies, method: str, metric: str) -> np.ndarray:
-    """How far each seed's parameter is from its start after the early iterations."""
-    trajectory = ch6.seeds_of(studies["a"], method, metric)
-    return np.abs(trajectory[:, at(ch6.EARLY.value)] - ch6.START.value)
-
-
-def quicker(one: str, other: str) -> Measure:
-    """By how much more the parameters of one method have moved after the early iterations."""
-    return lambda studies: {
-        f"{name}, {one} beyond {other}": Estimate(
-            *statistics.bootstrap(
-                lambda a, b: a - b, *(moved(studies, method, metric) for method in (one, other))
-            ),
-            unit="",
-        )
+        f"{name}, {one} {word} {other}": measure(*two(studies["a"], one, other, metric))
         for metric, name in NAMES.items()
     }
 
 
+def rougher(one: str, other: str) -> Measure:
+    """By how many dB the trajectories of one method are rougher."""
+    return compared(one, "over", other, ch6.rougher)
+
+
+def mostly_rougher(one: str, other: str) -> Measure:
+    """In how many per cent of the runs the first method's trajectory is the rougher."""
+    rough = ch6.roughness
+    return compared(one, "over", other, lambda a, b: share(rough(a) > rough(b)))
+
+
+def moved(each: np.ndarray) -> np.ndarray:
+    """How far each seed's parameter is from its start after the early iterations."""
+    return np.abs(each[:, at(ch6.EARLY.value)] - ch6.START.value)
+
+
+def quicker(one: str, other: str) -> Measure:
+    """By how much more the parameters of one method have moved after the early iterations."""
+
+    def measure(first: np.ndarray, second: np.ndarray) -> Estimate:
+        return estimate(lambda a, b: a - b, moved(first), moved(second), unit="")
+
+    return compared(one, "beyond", other, measure)
+
+
 def mostly_quicker(one: str, other: str) -> Measure:
     """In how many per cent of the runs the first method's parameter has moved farther."""
-
-    def share(studies: Studies, metric: str) -> Estimate:
-        first, second = (moved(studies, method, metric) for method in (one, other))
-        return Estimate(*statistics.bootstrap(lambda a: a, 100.0 * (first > second)), unit="%")
-
-    return lambda studies: {
-        f"{name}, {one} beyond {other}": share(studies, metric) for metric, name in NAMES.items()
-    }
+    return compared(one, "beyond", other, lambda a, b: share(moved(a) > moved(b)))
 
 
 SINGLE = "of single runs, as the source draws one, not of their mean"
@@ -252,7 +224,7 @@ FIGURE = Figure(
             "the parameters evolve smoothly under DPG, with extensive randomness under SAC",
             "line 1758",
             rougher(ch6.SAC, ch6.DPG),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             "mean square of the second differences: SAC's above DPG's",
             note="In 2 to 5 of the 100 runs a parameter of DPG, once below 0.04, where the "
             "derivative can be steep, jumps to 1; these make the mean.",
@@ -262,7 +234,7 @@ FIGURE = Figure(
             "the parameters evolve smoothly under DPG, with extensive randomness under SAC",
             "line 1758",
             mostly_rougher(ch6.SAC, ch6.DPG),
-            (50, ch6.INFINITE),
+            (50, INFINITE),
             f"SAC's second differences are above DPG's {MOST}",
             condition=SINGLE,
             note="DPG jumps too often.",
@@ -272,7 +244,7 @@ FIGURE = Figure(
             "the parameters evolve smoothly under DPG, with extensive randomness under SAC",
             "line 1758",
             rougher(ch6.SAC, CAPPED),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             "mean square of the second differences: SAC's above DPG's",
             condition="steps are capped at those of SAC, our addition",
             note="Even capped steps change their sign.",
@@ -282,7 +254,7 @@ FIGURE = Figure(
             "the parameters adapt quickly under SAC and fail to under DPG",
             "line 1758",
             quicker(ch6.SAC, ch6.DPG),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             f"distance from the start after {ch6.EARLY.value} iterations: SAC's above DPG's",
             note="On data of this scale the early derivatives are large: DPG moves more than SAC.",
         ),
@@ -291,7 +263,7 @@ FIGURE = Figure(
             "the parameters adapt quickly under SAC and fail to under DPG",
             "line 1758",
             mostly_quicker(ch6.SAC, ch6.DPG),
-            (50, ch6.INFINITE),
+            (50, INFINITE),
             f"SAC has moved farther after {ch6.EARLY.value} iterations {MOST}",
             condition=SINGLE,
             note="On data of this scale the early derivatives are large: DPG keeps up with SAC.",
@@ -301,7 +273,7 @@ FIGURE = Figure(
             "batch learning helps against the randomness of SAC",
             "line 1758",
             rougher(ch6.SAC, ch6.BATCH_SAC),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             "mean square of the second differences",
         ),
         Claim(
@@ -309,7 +281,7 @@ FIGURE = Figure(
             "the parameter of the client with little data increases at first",
             "line 1763",
             cases(ch6.LITTLE, early_change),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             f"the mean over seeds, after {ch6.EARLY.value} iterations",
         ),
         Claim(
@@ -326,7 +298,7 @@ FIGURE = Figure(
             "it decreases after near-convergence",
             "line 1763",
             cases(ch6.LITTLE, decline),
-            (QUARTER, ch6.INFINITE),
+            (QUARTER, INFINITE),
             "the mean over seeds ends at least a quarter below its peak",
             note=PLACE_NOTE,
         ),
@@ -335,7 +307,7 @@ FIGURE = Figure(
             "it decreases after near-convergence",
             "line 1763",
             most(ch6.LITTLE, falls),
-            (50, ch6.INFINITE),
+            (50, INFINITE),
             f"it ends at least a quarter below its peak {MOST}",
             condition=SINGLE,
             note="Under SAC it does; DPG's derivative has vanished by then.",
@@ -345,7 +317,7 @@ FIGURE = Figure(
             "the parameter of the client with much data decreases almost immediately",
             "line 1763",
             cases(ch6.MUCH, early_change),
-            (-ch6.INFINITE, 0),
+            (-INFINITE, 0),
             f"the mean over seeds, after {ch6.EARLY.value} iterations",
             note="It rises like the others: at most 35 samples for 60 parameters are not much.",
         ),
@@ -354,7 +326,7 @@ FIGURE = Figure(
             "it stabilises around 0",
             "line 1763",
             cases(ch6.MUCH, late_level),
-            (-ch6.INFINITE, ZERO),
+            (-INFINITE, ZERO),
             f"“around 0”: the mean over seeds is below half of the initial {ch6.START.value:g}",
             note=PLACE_NOTE,
         ),
@@ -363,7 +335,7 @@ FIGURE = Figure(
             "it stabilises around 0",
             "line 1763",
             most(ch6.MUCH, ends_at_zero),
-            (50, ch6.INFINITE),
+            (50, INFINITE),
             f"“around 0”: below half of the initial {ch6.START.value:g}, {MOST}",
             condition=SINGLE,
             note="Under SAC it does; DPG's derivative vanishes before it is there.",
@@ -373,7 +345,7 @@ FIGURE = Figure(
             "the parameter of the client with a moderate amount of data increases at first",
             "line 1763",
             cases(ch6.MODERATE, early_change),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             f"the mean over seeds, after {ch6.EARLY.value} iterations",
         ),
         Claim(
@@ -381,7 +353,7 @@ FIGURE = Figure(
             "it decreases afterwards and stabilises around 0",
             "line 1763",
             cases(ch6.MODERATE, late_level),
-            (-ch6.INFINITE, ZERO),
+            (-INFINITE, ZERO),
             f"“around 0”: the mean over seeds is below half of the initial {ch6.START.value:g}",
             note=PLACE_NOTE,
         ),
@@ -390,7 +362,7 @@ FIGURE = Figure(
             "it decreases afterwards and stabilises around 0",
             "line 1763",
             most(ch6.MODERATE, ends_at_zero),
-            (50, ch6.INFINITE),
+            (50, INFINITE),
             f"“around 0”: below half of the initial {ch6.START.value:g}, {MOST}",
             condition=SINGLE,
             note="Half of them do under SAC; DPG's derivative vanishes before it is there.",
@@ -400,7 +372,7 @@ FIGURE = Figure(
             "parameters evolve according to the data of clients: those with less data keep more",
             "lines 1758, 1763",
             differences(BY_NEED),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             "difference of the means over seeds in the steady state",
             note=PLACE_NOTE,
         ),
@@ -410,12 +382,11 @@ FIGURE = Figure(
             "between the others' keeps more",
             "lines 1758, 1763",
             differences(BY_PLACE, ch6.SAC, CAPPED),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             "difference of the means over seeds in the steady state",
             condition="the cluster's place, in the place of the amount of data, is our reading",
             note="Neither the data nor the cluster decides.",
         ),
     ],
     settings=(*ch6.COMMON, *ch6.LEARNED, CAP, CHOSEN),
-    tuning=lambda studies: [],
 )

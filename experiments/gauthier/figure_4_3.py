@@ -6,8 +6,9 @@ import matplotlib.pyplot as plt
 import xarray as xr
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter4 as ch4
-from experiments.figure import Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.gauthier import chapter4 as ch4
+from experiments.measures import joined
 from fljax import plotting
 
 SHARED = Setting(
@@ -33,11 +34,11 @@ def study(effort: Effort) -> Studies:
     loads = sorted({ch4.PORTION.value, ch4.DIM.value, *loads})
     least = ch4.PORTION.value
     feds = {m: f"{ONLINE_FED} {32 * m} bit" for m in loads}
-    tunings = [ch4.Tuning(name, ch4.online_fed(fraction_of(m))) for m, name in feds.items()]
-    tunings.append(ch4.Tuning(PSO_FED, ch4.pso(*PSO.value)))
+    tunings = [ch4.stepped(name, ch4.online_fed(fraction_of(m))) for m, name in feds.items()]
+    tunings.append(ch4.stepped(PSO_FED, ch4.pso(*PSO.value)))
     tuning = ch4.tune("tuning", ch4.DEFAULT, tunings, effort)
     ideal_tuning = ch4.tune(
-        "tuning-ideal", ch4.IDEAL, [ch4.Tuning(ch4.FEDSGD, ch4.online_fed(1.0))], effort
+        "tuning-ideal", ch4.IDEAL, [ch4.stepped(ch4.FEDSGD, ch4.online_fed(1.0))], effort
     )
 
     def fed(m: int):
@@ -62,8 +63,8 @@ def study(effort: Effort) -> Studies:
     fedsgd = ch4.online_fed(1.0)(ch4.chosen(ideal_tuning, ch4.FEDSGD))
     ideal = {ch4.FEDSGD: fedsgd, "PAO-Fed-C": ch4.pao("C1"), "PAO-Fed-U": ch4.pao("U1")}
     perfect = ch4.study("c-ideal", ch4.IDEAL, ideal, effort)
-    late = ch4.joined(late, a.sel(algorithm=[ch4.FEDSGD]))
-    c = ch4.joined(labelled(perfect, "0 %"), labelled(late, "100 %"))
+    late = joined(late, a.sel(algorithm=[ch4.FEDSGD]))
+    c = joined(labelled(perfect, "0 %"), labelled(late, "100 %"))
     return {"a": a, "b": b, "c": c, "tuning": tuning, "tuning-ideal": ideal_tuning}
 
 
@@ -81,7 +82,7 @@ def by_load(data: xr.Dataset, loads: list[int]) -> xr.Dataset:
         .rename(algorithm="load")
         for name in (ch4.U1, ch4.C2, ONLINE_FED)
     ]
-    found = xr.concat(rows, "algorithm", combine_attrs="override")
+    found = joined(*rows)
     found = found.assign_coords(algorithm=[ch4.U1, ch4.C2, ONLINE_FED])
     found["load"].attrs["long_name"] = "average load of a client per iteration (bit)"
     return found
@@ -89,12 +90,12 @@ def by_load(data: xr.Dataset, loads: list[int]) -> xr.Dataset:
 
 def plot(studies: Studies) -> Picture:
     picture, (a, b, c) = plt.subplots(1, 3, figsize=(15, 4.6))
-    plotting.learning_curves(studies["a"], "test_error", ax=a)
+    plotting.learning_curves(studies["a"], ch4.METRIC, ax=a)
     a.set_title("(a) learning curves; PAO-Fed, PSO-Fed, Online-Fed at 2 % load")
-    plotting.trade_off(studies["b"], "load", "test_error", ax=b)
+    plotting.trade_off(studies["b"], "load", ch4.METRIC, ax=b)
     b.set_title("(b) steady state (mean of the last 200 iterations)")
     drawn = [a for a in studies["c"]["algorithm"].values if a != f"{U2}, 100 %"]  # as U1 and C2
-    plotting.learning_curves(studies["c"].sel(algorithm=drawn), "test_error", ax=c)
+    plotting.learning_curves(studies["c"].sel(algorithm=drawn), ch4.METRIC, ax=c)
     c.set_title("(c) without and with potential stragglers")
     picture.suptitle(
         "Step sizes of the comparators set to PAO-Fed-U1's early learning curve", fontsize=10
@@ -117,7 +118,7 @@ def span(studies: Studies) -> dict[str, Estimate]:
     data = studies["b"]
     found: dict[str, Estimate] = {}
     for name in (ch4.U1, ch4.C2):
-        mean = data["test_error"].sel(algorithm=name).mean("seed")
+        mean = data[ch4.METRIC].sel(algorithm=name).mean("seed")
         best, worst = data["load"].values[[mean.values.argmin(), mean.values.argmax()]]
         found[f"{name}, {worst} above {best} bit"] = ch4.direct_gap(
             data, {"algorithm": name, "load": worst}, {"algorithm": name, "load": best}
@@ -139,7 +140,7 @@ FIGURE = Figure(
             "Online-Fed and PSO-Fed, which sub-sample the reduced pool, perform poorly",
             "line 1133",
             ch4.gaps("a", (ONLINE_FED, ch4.FEDSGD), (PSO_FED, ch4.FEDSGD)),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
             "worse than Online-FedSGD, which takes all that are available",
             note="PSO-Fed's clients learn on their own between their turns, as PAO-Fed's do, and "
             "that more than makes up for the sub-sampling.",
@@ -149,7 +150,7 @@ FIGURE = Figure(
             "U1 and U2 outperform Online-FedSGD",
             "line 1133",
             ch4.gaps("a", (ch4.FEDSGD, ch4.U1), (ch4.FEDSGD, U2)),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
             "at the step sizes of the early match",
         ),
         Claim(
@@ -157,7 +158,7 @@ FIGURE = Figure(
             "U1 and U2 outperform Online-FedSGD",
             "line 1133",
             ch4.gaps("a", (EQUAL, ch4.U1), (EQUAL, U2)),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
             condition="our addition: Online-FedSGD with the same step size",
             note="With the same step Online-FedSGD converges much faster and ends lower: the "
             "claim rests on the protocol that slows it down to PAO-Fed's start.",
@@ -167,7 +168,7 @@ FIGURE = Figure(
             "U2 is better than U1",
             "line 1133",
             ch4.gaps("a", (ch4.U1, U2)),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
         ),
         Claim(
             "communication-saved",
@@ -181,7 +182,7 @@ FIGURE = Figure(
             "Online-Fed improves monotonically with the load",
             "line 1137",
             improves_with_load,
-            (0, ch4.INFINITE),
+            (0, INFINITE),
             note="Each load has the step that matches the early curve, and from 512 to 2048 bit "
             "that step falls from 0.3 to 0.125, which costs more than the load gains.",
         ),
@@ -222,7 +223,7 @@ FIGURE = Figure(
                 (f"{ch4.C2}, 100 %", f"{ch4.FEDSGD}, 0 %"),
                 (f"{ch4.C2}, 100 %", "PAO-Fed-C, 0 %"),
             ),
-            (-ch4.INFINITE, 1),
+            (-INFINITE, 1),
             "“almost similar”: at most 1 dB above",
         ),
     ],

@@ -17,8 +17,9 @@ from jaxtyping import Array, Float
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments import gauthier_chapter3 as ch3
-from experiments.figure import Claim, Effort, Estimate, Figure, Setting, Studies, ratio
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.gauthier import chapter3 as ch3
+from experiments.tuning import means, seeds
 from fljax import plotting, statistics
 from fljax._module import module
 
@@ -118,11 +119,10 @@ def tune(objective: str, clip: float, budgets: list[float], effort: Effort) -> x
         ch3.scenario(objective, clip),
         rounds=ch3.ROUNDS.value,
         record_every=ch3.ROUNDS.value,
-        seeds=range(ch3.FIRST_TUNING_SEED, ch3.FIRST_TUNING_SEED + count),
+        seeds=seeds(count),
         grid={"budget": budgets, "algorithm": {str(i): m for i, (_, _, m) in enumerate(tried)}},
     ).isel(round=-1, drop=True)
-    numbers = statistics.summary(found, "normalized_error")
-    final = numbers["mean"].where(numbers["diverged"] == 0, np.inf)
+    final = means(found, ch3.METRIC)
     parameters = {
         name: ("candidate", np.asarray([p[name] for _, p, _ in tried]))
         for name in ("penalty", "step", "power", "decay")
@@ -230,14 +230,14 @@ def bound_holds(studies: Studies) -> dict[str, Estimate]:
     found = {}
     for name, (objective, _) in CONTESTS.items():
         share = float((studies[name]["gradient_norm"] / studies[name]["gradient_bound"]).max())
-        found[objective] = Estimate(share, share, share, "of the bound")
+        found[objective] = Estimate.exact(share, "of the bound")
     return found
 
 
 def padmm_over_ours(studies: Studies) -> dict[str, Estimate]:
     data = studies["penalty"]
     return {
-        f"rho = {rho:g}": ratio(
+        f"rho = {rho:g}": ch3.ratio(
             data, {"algorithm": ch3.PADMM, "penalty": rho}, {"algorithm": ch3.OURS, "penalty": rho}
         )
         for rho in data["penalty"].values
@@ -247,14 +247,14 @@ def padmm_over_ours(studies: Studies) -> dict[str, Estimate]:
 def padmm_over_ours_at_best(studies: Studies) -> dict[str, Estimate]:
     """Each with the penalty of its own least mean error."""
     data = studies["penalty"]
-    mean = statistics.summary(data, "normalized_error")["mean"].squeeze(drop=True)
+    mean = statistics.summary(data, ch3.METRIC)["mean"].squeeze(drop=True)
     best = {
         name: float(data["penalty"].values[mean.sel(algorithm=name).values.argmin()])
         for name in (ch3.PADMM, ch3.OURS)
     }
     label = f"P-ADMM at rho = {best[ch3.PADMM]:g}, zCDP-NFL at {best[ch3.OURS]:g}"
     over, under = ({"algorithm": name, "penalty": rho} for name, rho in best.items())
-    return {label: ratio(data, over, under)}
+    return {label: ch3.ratio(data, over, under)}
 
 
 def against(name: str, comparator: str) -> Claim:
@@ -265,7 +265,7 @@ def against(name: str, comparator: str) -> Claim:
         f"{objective}: zCDP-NFL is more accurate than zCDP-grad-NFL with a {step}",
         "lines 492, 785",
         ch3.beats(name, comparator),
-        (0, ch3.INFINITE),
+        (0, INFINITE),
         condition="the gradient bound enforced, every method tuned at every budget",
         note=f"With a real bound the noise is {clip:g} times that of c1 = 1. Our reading: the dual "
         "variables of zCDP-NFL add up the noise of all messages, and a penalty or step that keeps "
@@ -299,7 +299,7 @@ FIGURE = Figure(
             "ridge: zCDP-NFL is more accurate than P-ADMM",
             "lines 776, 781",
             padmm_over_ours,
-            (0, ch3.INFINITE),
+            (0, INFINITE),
             condition="the same penalty for both, at four penalties; the source shows one",
             note="With a large penalty the vanishing step slows zCDP-NFL down before it arrives; "
             "P-ADMM's exact step does not suffer from it.",
@@ -309,7 +309,7 @@ FIGURE = Figure(
             "ridge: zCDP-NFL is more accurate than P-ADMM when each has its best penalty",
             "lines 776, 781",
             padmm_over_ours_at_best,
-            (0, ch3.INFINITE),
+            (0, INFINITE),
             condition="penalties chosen for the final error among four, not for a similar start",
             note="A large penalty starts slowly and ends well with P-ADMM: the published order "
             "depends on the protocol that matches the early learning curves.",

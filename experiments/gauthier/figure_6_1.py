@@ -3,8 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter6 as ch6
-from experiments.figure import Claim, Effort, Figure, Studies
+from experiments.figure import INFINITE, Claim, Effort, Figure, Studies
+from experiments.gauthier import chapter6 as ch6
 from fljax import plotting
 from fljax.algorithms import NetworkedADMM
 
@@ -45,7 +45,7 @@ FIGURE = Figure(
             "NFL, with one model for all, is less accurate than every NPFL",
             "line 1742",
             ch6.gaps("a", *((NFL, other) for other in (ALONE, LEAST, MORE, MUCH, MOST))),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             "“not satisfactory”: above each of the others",
             note="Above all but τ = 0. The 12 % of clients without a neighbour of their cluster "
             "are then alone with at most 35 samples for 60 parameters, and carry three quarters of "
@@ -56,14 +56,14 @@ FIGURE = Figure(
             "NPFL with τ = 0.05 improves on τ = 0",
             "line 1742",
             ch6.gaps("a", (ALONE, LEAST)),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
         ),
         Claim(
             "over-use-degrades",
             "the steady-state accuracy decreases from τ = 0.05 to 0.1, 0.2 and 0.4",
             "line 1742",
             ch6.gaps("a", (MORE, LEAST), (MUCH, MORE), (MOST, MUCH)),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
         ),
         Claim(
             "one-model-is-not-enough-among-joined",
@@ -74,11 +74,10 @@ FIGURE = Figure(
                 *((NFL, other) for other in (ALONE, LEAST, MORE, MUCH, MOST)),
                 metrics=[ch6.JOINED.name],
             ),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             condition="the source does not say whether its network joins all clients of a cluster",
             note="Even where a cluster's clients are joined, some parts of it are small.",
         ),
     ],
     settings=(*ch6.COMMON, ch6.FIXED),
-    tuning=lambda studies: [],
 )

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from experiments import figure as declared
-from experiments import gauthier_chapter4 as ch4
+from experiments import records
 from experiments.__main__ import main
-from experiments.figure import REGISTRY
+from experiments.figure import INFINITE, REGISTRY
+from experiments.gauthier import chapter4 as ch4
 
 DATA = Path(os.environ.get("FLJAX_DATA", "")) / "calcofi" / "cc_bottle.npz"
 SEEDS, ROUNDS = 6, np.arange(10, 401, 10)
@@ -22,9 +22,7 @@ def test_real_data_end_to_end(tmp_path, capsys):
     assert "privacy spent" not in capsys.readouterr().out
     assert main(["check", "gauthier-4.4", "--out", str(tmp_path)]) == 0
     figure = REGISTRY["gauthier-4.4"]
-    studies = declared.read_studies(
-        figure, tmp_path, declared.read_record(figure, tmp_path)["files"]
-    )
+    studies = records.read_studies(figure, tmp_path, records.read_record(figure, tmp_path)["files"])
     for panel in "ab":
         final = studies[panel]["test_error"].isel(round=-1).mean("seed")
         assert (final < 0.6).all()  # of the salinity's variance
@@ -96,19 +94,15 @@ def test_tuning_matches_the_early_curve():
 
 
 @pytest.mark.parametrize("name", ["gauthier-4.2", "gauthier-4.3", "gauthier-4.5", "gauthier-4.6"])
-def test_every_claim_can_be_judged_on_the_stored_results(name):
+def test_every_claim_can_be_judged_on_the_stored_results(name, stored):
     """And those of order turn round when the two methods' errors change places."""
-    folder = Path(__file__).parents[2] / "figures"
     figure = REGISTRY[name]
-    if not (folder / f"{name}.json").is_file():
-        pytest.skip("the stored figures are not in this copy")
-    record = declared.read_record(figure, folder)
-    studies = declared.read_studies(figure, folder, record["files"])
+    studies = stored(figure)
     mirrored = {
         key: study.assign(test_error=1 / study["test_error"]) if "test_error" in study else study
         for key, study in studies.items()
     }
     for claim in figure.claims:
         verdict = claim.judge(studies)
-        if verdict.holds and claim.accept == (0, ch4.INFINITE):
+        if verdict.holds and claim.accept == (0, INFINITE):
             assert not claim.judge(mirrored).holds

@@ -3,8 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter4 as ch4
-from experiments.figure import Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.gauthier import chapter4 as ch4
 from fljax import plotting
 
 COMMON_DELAYS = Setting("(b) delta, longest delay", (0.8, 5), "line 1168", given=True)
@@ -40,7 +40,7 @@ FULL_U1, FULL_C2 = "PAO-Fed-U1, M = I", "PAO-Fed-C2, M = I"
 
 
 def study(effort: Effort) -> Studies:
-    fedsgd = ch4.Tuning(ch4.FEDSGD, ch4.online_fed(1.0))
+    fedsgd = ch4.stepped(ch4.FEDSGD, ch4.online_fed(1.0))
     tuning = ch4.tune("tuning-a", ch4.DEFAULT, [fedsgd], effort)
     methods = {
         ch4.FEDSGD: fedsgd.build(ch4.chosen(tuning, ch4.FEDSGD)),
@@ -57,7 +57,7 @@ def study(effort: Effort) -> Studies:
         ch4.C2: ch4.pao("C2", step=RAISED.value),
     }
     b = ch4.study("b", DELAYED, delayed, effort)
-    online = ch4.Tuning(ONLINE_FED, ch4.online_fed(0.02))
+    online = ch4.stepped(ONLINE_FED, ch4.online_fed(0.02))
     tuning_c = ch4.tune("tuning-c", SCARCE, [fedsgd, online], effort)
     scarce = {
         ch4.FEDSGD: fedsgd.build(ch4.chosen(tuning_c, ch4.FEDSGD)),
@@ -81,7 +81,7 @@ def plot(studies: Studies) -> Picture:
     picture, panels = plt.subplots(1, 3, figsize=(15, 4.4))
     titles = ("whole models from the server", "common delays", "fewer clients, long delays")
     for ax, name, title in zip(panels, "abc", titles, strict=True):
-        plotting.learning_curves(studies[name], "test_error", ax=ax)
+        plotting.learning_curves(studies[name], ch4.METRIC, ax=ax)
         ax.set_title(f"({name}) {title}")
     picture.suptitle("PAO-Fed in other environments", fontsize=10)
     return picture
@@ -113,7 +113,7 @@ FIGURE = Figure(
             "receiving whole models drastically reduces the performance of partial sharing",
             "line 1164",
             ch4.gaps("a", (FULL_U1, ch4.U1), (FULL_C2, ch4.C2)),
-            (3, ch4.INFINITE),
+            (3, INFINITE),
             "“drastically”: at least 3 dB",
         ),
         Claim(
@@ -121,7 +121,7 @@ FIGURE = Figure(
             "what lets partial sharing beat Online-FedSGD is the knowledge in the local models",
             "line 1164",
             ch4.gaps("a", (FULL_U1, ch4.FEDSGD), (FULL_C2, ch4.FEDSGD)),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
             "with whole models it is worse than Online-FedSGD",
         ),
         Claim(
@@ -129,14 +129,14 @@ FIGURE = Figure(
             "with common delays Online-FedSGD outperforms U1",
             "line 1168",
             ch4.gaps("b", (ch4.U1, ch4.FEDSGD)),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
         ),
         Claim(
             "c2-with-large-step",
             "C2 with a large step significantly outperforms Online-FedSGD",
             "line 1168",
             ch4.gaps("b", (ch4.FEDSGD, ch4.C2)),
-            (ch4.SIGNIFICANTLY, ch4.INFINITE),
+            (ch4.SIGNIFICANTLY, INFINITE),
             ch4.SIGNIFICANT,
             note="It is better at every iteration after the first 50, by up to about 1 dB, but not "
             "at the end of the run. Late models are averaged with the fresh ones (pooled) here, "
@@ -147,7 +147,7 @@ FIGURE = Figure(
             "with fewer clients and long delays the gap between C2 and U1 grows",
             "line 1172",
             gap_grows,
-            (0, ch4.INFINITE),
+            (0, INFINITE),
             note=LITTLE_HARM,
         ),
         Claim(
@@ -155,7 +155,7 @@ FIGURE = Figure(
             "C2 is significantly better than Online-FedSGD there",
             "line 1172",
             ch4.gaps("c", (ch4.FEDSGD, ch4.C2)),
-            (ch4.SIGNIFICANTLY, ch4.INFINITE),
+            (ch4.SIGNIFICANTLY, INFINITE),
             ch4.SIGNIFICANT,
             note=LITTLE_HARM + " Online-FedSGD's step of the early match is large here, 1.2.",
         ),
@@ -164,7 +164,7 @@ FIGURE = Figure(
             "methods that do not weigh late messages down fail to reach a satisfactory error",
             "line 1172",
             ch4.gaps("c", (ch4.U1, ch4.C2), (ch4.FEDSGD, ch4.C2), (ONLINE_FED, ch4.C2)),
-            (ch4.SIGNIFICANTLY, ch4.INFINITE),
+            (ch4.SIGNIFICANTLY, INFINITE),
             "at least 1 dB above C2",
             note=LITTLE_HARM,
         ),

@@ -5,8 +5,8 @@ from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments import gauthier_chapter5 as ch5
-from experiments.figure import Claim, Effort, Figure, Setting, Studies
+from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
+from experiments.gauthier import chapter5 as ch5
 from fljax import plotting
 
 GRID = Setting(
@@ -54,7 +54,7 @@ FIGURE = Figure(
             "the NMSD is lower for τ in (0.1, 0.5) than for τ = 0",
             "line 1528",
             ch5.gaps(*((at(0.0), at(inside)) for inside in WITHIN)),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
             "at 0.2, 0.3 and 0.4, inside the open interval",
             note="With this noise variance mixing pays up to about 0.4, where it breaks even; how "
             "far it pays is decided by the noise, which the source does not give.",
@@ -64,7 +64,7 @@ FIGURE = Figure(
             "a value too large degrades performance",
             "line 1528",
             ch5.gaps((at(1.0), at(0.0)), (at(1.0), at(0.4))),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
         ),
         Claim(
             "same-as-the-curve",

@@ -4,8 +4,9 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments import gauthier_chapter5 as ch5
-from experiments.figure import Claim, Effort, Figure, Setting, Studies
+from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
+from experiments.gauthier import chapter5 as ch5
+from experiments.measures import first_rounds
 from fljax import plotting
 
 SPREAD = Setting("gamma_q of the clusters' models", 0.5, "uniform on ±, line 1530", given=True)
@@ -30,9 +31,8 @@ def plot(studies: Studies) -> Picture:
     return picture
 
 
-def start(data):
-    """The first ten iterations."""
-    return data.sel(round=slice(1, 10))
+#: The first ten iterations.
+start = first_rounds(10)
 
 
 FIGURE = Figure(
@@ -48,14 +48,14 @@ FIGURE = Figure(
             "fixed inter-cluster learning degrades the steady state",
             "line 1530",
             ch5.gaps(*ch5.one_above("a", ch5.PGFL_MIXED, ch5.PGFL_0)),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
         ),
         Claim(
             "mixing-starts-faster",
             "inter-cluster learning improves the initial convergence rate",
             "line 1530",
             ch5.gaps(*ch5.one_above("a", ch5.PGFL_0, ch5.PGFL_MIXED), when=start),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
             "mean distance of the curves over the first ten iterations",
         ),
         Claim(

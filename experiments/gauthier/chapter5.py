@@ -14,8 +14,9 @@ import xarray as xr
 from jaxtyping import Array
 
 import fljax as fl
-from experiments.figure import Effort, Estimate, Setting, Studies
-from fljax import statistics
+from experiments.figure import Effort, Estimate, Measure, Setting, Studies
+from experiments.measures import Window, curve_gap, first_part, last, samples
+from experiments.tuning import Protocol, Tuning
 from fljax.algorithms import GFL, PGFL, Algorithm, ClusterFL, GraphFedAvg
 
 # --------------------------------------------------------------------------- settings
@@ -61,16 +62,13 @@ GRADIENT = Setting("GFL, gradient: local steps", 5, "not given; the step size is
 EARLY = Setting(
     "iterations of the early comparison", "first tenth", "where the curves fall fastest"
 )
-TUNING_SEEDS = Setting("tuning seeds", "from 10000", "no run that is plotted was tuned on")
 
 COMMON = (
     *(SERVERS, MEAN_DEGREE, PER_SERVER, CLUSTERS, SAMPLES, DIM, ROUNDS, SCHEDULED, INITIAL, DECAY),
     *(PENALTY, STRENGTH, NOISE, BOUND, LAWS, SPLIT, EMPTY, EARLY, DELTA),
 )
 
-FIRST_TUNING_SEED = 10_000
 STEPS = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5)
-INFINITE = float("inf")
 METRIC = "network_deviation"
 SAME = (-0.5, 0.5)
 SIMILAR = "“near-identical”: within 0.5 dB"
@@ -183,66 +181,23 @@ def over(
     return found
 
 
+#: The first tenth of the iterations.
+early = first_part(10)
+
+#: Algorithms are set "to observe the same initial convergence rate whenever possible" (line 1509).
+PROTOCOL = Protocol(METRIC, early, method=GFL_GRADIENT)
+chosen, tuning_table = PROTOCOL.chosen, PROTOCOL.table
+
+
 def tune(scheduled: bool, private: bool, effort: Effort) -> xr.Dataset:
-    """Learning curves of GFL by gradient steps at every candidate, beside PGFL's.
-
-    Algorithms are set "to observe the same initial convergence rate whenever possible" (line 1509).
-    """
-    steps = effort.thin(STEPS, 4)
-    methods = {PGFL_0: pgfl(0.0, scheduled)}
-    methods |= {f"{GFL_GRADIENT} {v:g}": graph_fedavg(v, scheduled) for v in steps}
-    seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + effort.tuning_seeds)
+    """Learning curves of GFL by gradient steps at every candidate, beside PGFL's."""
     name = f"tuning-{scheduled:d}{private:d}"
-    found = study(name, methods, effort, seeds, private=private)
-    numbers = statistics.summary(found, METRIC)
-    curves = numbers["mean"].where(numbers["diverged"] == 0, np.inf)
-    curves = curves.transpose("algorithm", "round").values
-    return xr.Dataset(
-        {"target": ("round", curves[0]), "curve": (("candidate", "round"), curves[1:])},
-        coords={"round": found["round"].values, "value": ("candidate", steps)},
-        attrs=found.attrs | {"tuning_seeds": effort.tuning_seeds},
+    return PROTOCOL.tune(
+        lambda methods, seeds: study(name, methods, effort, seeds, private=private),
+        {PGFL_0: pgfl(0.0, scheduled)},
+        [Tuning(GFL_GRADIENT, lambda step: graph_fedavg(step, scheduled), STEPS)],
+        effort,
     )
-
-
-def early(data: xr.Dataset) -> xr.Dataset:
-    """The first tenth of the iterations."""
-    return data.sel(round=slice(1, int(data["round"].values[-1]) // 10))
-
-
-def scores(tuning: xr.Dataset) -> np.ndarray:
-    """Mean distance in dB of each candidate's early curve from PGFL's."""
-    kept = early(tuning)
-    with np.errstate(divide="ignore"):
-        apart = statistics.decibels(kept["curve"].values / kept["target"].values)
-    return np.abs(apart).mean(axis=1)
-
-
-def chosen(tuning: xr.Dataset) -> float:
-    """The step size of GFL by gradient steps."""
-    return float(tuning["value"].values[scores(tuning).argmin()])
-
-
-def tuning_table(studies: Studies) -> list[dict[str, Any]]:
-    """Every candidate with its score, for the record."""
-    return [
-        {
-            "method": f"{GFL_GRADIENT} ({name.removeprefix('tuning-')})",
-            "parameter": "step size",
-            "value": value,
-            "rule": "early",
-            "score": float(score),
-            "final_error": float(final),
-            "chosen": chosen(tuning) == value,
-        }
-        for name, tuning in studies.items()
-        if name.startswith("tuning")
-        for value, score, final in zip(
-            tuning["value"].values.tolist(),
-            scores(tuning),
-            tuning["curve"].isel(round=-1).values,
-            strict=True,
-        )
-    ]
 
 
 # --------------------------------------------------------------------------- claims
@@ -251,39 +206,19 @@ def tuning_table(studies: Studies) -> list[dict[str, Any]]:
 Curve = tuple[str, Any]
 
 
-def _seeds(studies: Studies, curve: Curve, when: Callable[[xr.Dataset], xr.Dataset]) -> np.ndarray:
-    panel, method = curve
-    where = method if isinstance(method, dict) else {"algorithm": method}
-    return (
-        statistics.keep_finite(when(studies[panel]), METRIC)
-        .sel(where)
-        .transpose("seed", ...)
-        .values
-    )
-
-
-def last(data: xr.Dataset) -> xr.Dataset:
-    return data.isel(round=-1) if "round" in data.dims else data
-
-
-def gaps(
-    *pairs: tuple[Curve, Curve], when: Callable[[xr.Dataset], xr.Dataset] = last
-) -> Callable[[Studies], dict[str, Estimate]]:
+def gaps(*pairs: tuple[Curve, Curve], when: Window = last) -> Measure:
     """For every (over, under) how far the first NMSD is above the second, dB, paired by seed.
 
     At the last iteration, or the mean over several of the distance of the mean curves.
     """
 
-    def gap(studies: Studies, over: Curve, under: Curve) -> Estimate:
-        def apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-            found = statistics.decibels(a / b)
-            return found.mean(axis=-1) if found.ndim > 1 else found
-
-        samples = (_seeds(studies, one, when) for one in (over, under))
-        return Estimate(*statistics.bootstrap(apart, *samples))
+    def read(studies: Studies, curve: Curve) -> np.ndarray:
+        panel, method = curve
+        return samples(when(studies[panel]), method, METRIC)
 
     return lambda studies: {
-        f"{_name(over)} above {_name(under)}": gap(studies, over, under) for over, under in pairs
+        f"{_name(over)} above {_name(under)}": curve_gap(read(studies, over), read(studies, under))
+        for over, under in pairs
     }
 
 
@@ -299,7 +234,7 @@ def one_above(panel: str, over: str, *under: str) -> list[tuple[Curve, Curve]]:
     return [((panel, over), (panel, other)) for other in under]
 
 
-def neighbours(panel: str, axis: str, rising: bool) -> Callable[[Studies], dict[str, Estimate]]:
+def neighbours(panel: str, axis: str, rising: bool) -> Measure:
     """How far the NMSD is above from one value of an axis to the next, in the given direction."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:

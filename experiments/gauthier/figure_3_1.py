@@ -1,11 +1,9 @@
 """Gauthier 2024, figure 3.1: elastic net (lines 754-758; P2 figure 1)."""
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter3 as ch3
-from experiments.figure import Claim, Effort, Figure, Studies
-from fljax import plotting
+from experiments.figure import INFINITE, Claim, Effort, Figure, Studies
+from experiments.gauthier import chapter3 as ch3
 
 LINE = "line 758"
 
@@ -16,14 +14,7 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    a, b = studies["a"], studies["b"]
-    picture, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2))
-    plotting.learning_curves(ch3.drawn(a), ax=left)
-    left.set_title(f"(a) learning curves, ε = {ch3.CURVE_BUDGET.value:g}, δ = {ch3.DELTA.value:g}")
-    plotting.trade_off(ch3.drawn(b), ax=right, legend=False)
-    right.set_title(f"(b) after {ch3.ROUNDS.value} iterations")
-    picture.suptitle("Elastic net — " + ch3.honest_subtitle(a, b), fontsize=10)
-    return picture
+    return ch3.contest_picture(studies, "Elastic net")
 
 
 FIGURE = Figure(
@@ -40,7 +31,7 @@ FIGURE = Figure(
             "zCDP is more accurate than (ε,δ)-DP at every total privacy loss",
             LINE,
             ch3.beats("b", ch3.UNIFORM, ch3.DYNAMIC),
-            (0, ch3.INFINITE),
+            (0, INFINITE),
             note=ch3.ACCOUNTING_NOTE,
         ),
         Claim(
@@ -48,7 +39,7 @@ FIGURE = Figure(
             "a larger privacy loss buys accuracy under both kinds of rules",
             "lines 740, 758",
             ch3.falls_with_budget(ch3.OURS, ch3.UNIFORM, ch3.DYNAMIC),
-            (0, ch3.INFINITE),
+            (0, INFINITE),
         ),
         ch3.vanishing_claim(
             "b",

@@ -1,16 +1,14 @@
 """Chapter 5's regression figures: a quick run, and claims that notice broken data."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import xarray as xr
 
-from experiments import figure as declared
-from experiments import gauthier_5_1, gauthier_5_3
-from experiments import gauthier_chapter5 as ch5
+from experiments import records
 from experiments.__main__ import main
 from experiments.figure import REGISTRY
+from experiments.gauthier import chapter5 as ch5
+from experiments.gauthier import figure_5_1, figure_5_3
 
 SEEDS, ROUNDS = 5, np.arange(2, 301, 2)
 
@@ -21,8 +19,8 @@ def test_a_figure_end_to_end(tmp_path, capsys):
     assert "privacy" in capsys.readouterr().out
     assert main(["check", "gauthier-5.3", "--out", str(tmp_path)]) == 0
     figure = REGISTRY["gauthier-5.3"]
-    stored = declared.read_record(figure, tmp_path)
-    study = declared.read_studies(figure, tmp_path, stored["files"])["a"]
+    stored = records.read_record(figure, tmp_path)
+    study = records.read_studies(figure, tmp_path, stored["files"])["a"]
     final = study[ch5.METRIC].isel(round=-1)
     assert (final < 0.3).all()
     assert (study["gradient_norm"] > ch5.BOUND.value).all()
@@ -60,7 +58,7 @@ def test_gaps_are_paired_and_of_the_last_iteration():
 
 
 @pytest.mark.parametrize(
-    ("when", "last"), [(ch5.early, 30), (gauthier_5_1.third, 100), (gauthier_5_3.start, 10)]
+    ("when", "last"), [(ch5.early, 30), (figure_5_1.third, 100), (figure_5_3.start, 10)]
 )
 def test_early_gaps_look_at_the_early_iterations_only(when, last):
     pair = (("a", "x"), ("a", "y"))
@@ -94,11 +92,11 @@ def test_load_and_budget_are_measured():
         "b": made(**{name: 1.0}),
         "c": made(**{name: 1}),
     }
-    assert abs(gauthier_5_1.load(studies)["client uploads"].value - 50) < 1e-9
-    spent = list(gauthier_5_1.spent(studies).values())
+    assert abs(figure_5_1.load(studies)["client uploads"].value - 50) < 1e-9
+    spent = list(figure_5_1.spent(studies).values())
     assert spent[0].value == pytest.approx(1.9197, abs=1e-4)
     assert spent[1].value == 300
-    decaying = gauthier_5_1.spent_if_budget_decays(studies)
+    decaying = figure_5_1.spent_if_budget_decays(studies)
     assert next(iter(decaying.values())).value == pytest.approx(0.0951, abs=1e-4)
 
 
@@ -116,14 +114,10 @@ def test_tuning_matches_the_early_curve():
 
 
 @pytest.mark.parametrize("name", ["gauthier-5.1", "gauthier-5.2", "gauthier-5.3", "gauthier-5.4"])
-def test_every_claim_can_be_judged_on_the_stored_results(name):
+def test_every_claim_can_be_judged_on_the_stored_results(name, stored):
     """And those of order turn round when errors are turned upside down."""
-    folder = Path(__file__).parents[2] / "figures"
     figure = REGISTRY[name]
-    if not (folder / f"{name}.json").is_file():
-        pytest.skip("the stored figures are not in this copy")
-    record = declared.read_record(figure, folder)
-    studies = declared.read_studies(figure, folder, record["files"])
+    studies = stored(figure)
     mirrored = {
         key: study.assign({ch5.METRIC: 1 / study[ch5.METRIC]}) if ch5.METRIC in study else study
         for key, study in studies.items()

@@ -3,8 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter3 as ch3
-from experiments.figure import Claim, Effort, Figure, Studies
+from experiments.figure import INFINITE, Claim, Effort, Figure, Studies
+from experiments.gauthier import chapter3 as ch3
 from fljax import plotting
 
 LINE = "line 765"
@@ -40,7 +40,7 @@ FIGURE = Figure(
             "zCDP-grad-NFL is at its floor early",
             LINE,
             ch3.late_gain(ch3.GRADIENT),
-            (-ch3.INFINITE, 1),
+            (-INFINITE, 1),
             "the second half of the run gains less than 1 dB",
             note="Progress on a bounded gradient is bounded: seeds whose parameter is far from the "
             "start are still on their way at n = 100 and carry the mean.",
@@ -50,7 +50,7 @@ FIGURE = Figure(
             "zCDP-NFL goes on improving",
             LINE,
             ch3.late_gain(ch3.OURS),
-            (3, ch3.INFINITE),
+            (3, INFINITE),
             "the second half of the run gains more than 3 dB",
         ),
         ch3.vanishing_claim(

@@ -3,9 +3,9 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter4 as ch4
-from experiments.figure import Claim, Effort, Figure, Setting, Studies
-from experiments.gauthier_4_3 import PSO, PSO_FED
+from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
+from experiments.gauthier import chapter4 as ch4
+from experiments.gauthier.figure_4_3 import PSO, PSO_FED
 from fljax import plotting
 from fljax.algorithms import SignSGD
 
@@ -18,10 +18,10 @@ ONLINE_FED, SIGN_SGD = "Online-Fed (50 %)", "SignSGD"
 
 def study(effort: Effort) -> Studies:
     tunings = [
-        ch4.Tuning(PSO_FED, ch4.pso(*PSO.value)),
-        ch4.Tuning(ONLINE_FED, ch4.online_fed(HALF.value)),
-        ch4.Tuning(SIGN_SGD, SignSGD, ch4.SIGN_STEPS),
-        ch4.Tuning(ch4.FEDSGD, ch4.online_fed(1.0)),
+        ch4.stepped(PSO_FED, ch4.pso(*PSO.value)),
+        ch4.stepped(ONLINE_FED, ch4.online_fed(HALF.value)),
+        ch4.stepped(SIGN_SGD, SignSGD, ch4.SIGN_STEPS),
+        ch4.stepped(ch4.FEDSGD, ch4.online_fed(1.0)),
     ]
     tuning = ch4.tune("tuning", ch4.DEFAULT, tunings, effort)
     methods = {ch4.C2: ch4.pao("C2")}
@@ -34,9 +34,9 @@ def plot(studies: Studies) -> Picture:
         algorithm=[a for a in studies["a"]["algorithm"].values if a != ch4.FEDSGD]
     )
     picture, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.2), sharey=True)
-    plotting.learning_curves(data, "test_error", ax=left)
+    plotting.learning_curves(data, ch4.METRIC, ax=left)
     left.set_title("(a) against iterations")
-    plotting.learning_curves(data, "test_error", x="bits", ax=right, legend=False)
+    plotting.learning_curves(data, ch4.METRIC, x="bits", ax=right, legend=False)
     right.set_title("(b) against bits in both directions (our addition)")
     picture.suptitle("Reduction of communication in the asynchronous environment", fontsize=10)
     return picture
@@ -56,14 +56,14 @@ FIGURE = Figure(
             "PSO-Fed, partial sharing with scheduling, is worse than PAO-Fed-C2",
             "line 1156",
             ch4.gaps("a", (PSO_FED, ch4.C2)),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
         ),
         Claim(
             "sign-beats-online-fed",
             "SignSGD is significantly better than Online-Fed at a similar reduction",
             "line 1156",
             ch4.gaps("a", (ONLINE_FED, SIGN_SGD)),
-            (ch4.SIGNIFICANTLY, ch4.INFINITE),
+            (ch4.SIGNIFICANTLY, INFINITE),
             ch4.SIGNIFICANT,
             note="It is better beyond doubt, by just about the 1 dB that “significantly” is taken "
             "to mean here.",
@@ -73,7 +73,7 @@ FIGURE = Figure(
             "SignSGD does not reach the accuracy of PAO-Fed-C2",
             "line 1156",
             ch4.gaps("a", (SIGN_SGD, ch4.C2)),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
             note="The source gives neither the kind of SignSGD nor its step. A majority vote with "
             "the step of the early match ends slightly below PAO-Fed-C2.",
         ),

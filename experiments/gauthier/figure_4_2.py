@@ -3,8 +3,9 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter4 as ch4
-from experiments.figure import Claim, Effort, Figure, Studies
+from experiments.figure import INFINITE, Claim, Effort, Figure, Studies
+from experiments.gauthier import chapter4 as ch4
+from experiments.measures import joined
 from fljax import plotting
 
 SIZES = {1: "m = 1 (99.5 % saved)", 4: "m = 4 (98 %)", 32: "m = 32 (84 %)"}
@@ -22,7 +23,7 @@ def study(effort: Effort) -> Studies:
     others = found.sel(algorithm=[SIZES[1], SIZES[32]])
     return {
         "a": found.sel(algorithm=named("C0", "U0", "C1", "U1")),
-        "b": ch4.joined(others.sel(algorithm=[SIZES[1]]), four, others.sel(algorithm=[SIZES[32]])),
+        "b": joined(others.sel(algorithm=[SIZES[1]]), four, others.sel(algorithm=[SIZES[32]])),
         "c": found.sel(algorithm=named("C1", "U1", "C2", "U2")),
     }
 
@@ -31,7 +32,7 @@ def plot(studies: Studies) -> Picture:
     picture, panels = plt.subplots(1, 3, figsize=(14, 4.2), sharey=True)
     titles = ("selection of portions", "size of portions, PAO-Fed-U1", "weights of late messages")
     for ax, name, title in zip(panels, "abc", titles, strict=True):
-        plotting.learning_curves(studies[name], "test_error", ax=ax)
+        plotting.learning_curves(studies[name], ch4.METRIC, ax=ax)
         ax.set_title(f"({name}) {title}")
     picture.suptitle(
         f"PAO-Fed in the asynchronous environment, μ = {ch4.STEP.value:g}", fontsize=10
@@ -55,21 +56,21 @@ FIGURE = Figure(
             "C1 and U1, which send the portion refined longest, outperform C0 and U0",
             "line 1117",
             ch4.gaps("a", ("PAO-Fed-C0", "PAO-Fed-C1"), ("PAO-Fed-U0", "PAO-Fed-U1")),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
         ),
         Claim(
             "uncoordinated",
             "in asynchronous settings uncoordinated sharing is better than coordinated",
             "line 1117",
             ch4.gaps("a", ("PAO-Fed-C0", "PAO-Fed-U0"), ("PAO-Fed-C1", "PAO-Fed-U1")),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
         ),
         Claim(
             "larger-starts-faster",
             "larger portions converge faster at first",
             "line 1119",
             ch4.early_gaps("b", (ONE, FOUR), (FOUR, MANY)),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
             "mean distance in dB over the first 200 iterations",
         ),
         Claim(
@@ -77,7 +78,7 @@ FIGURE = Figure(
             "large portions end at a larger error",
             "line 1119",
             ch4.gaps("b", (MANY, FOUR)),
-            (0, ch4.INFINITE),
+            (0, INFINITE),
             note="On these streams 2000 iterations are not enough for any portion to reach its "
             "floor, and the larger one is still ahead.",
         ),
@@ -86,7 +87,7 @@ FIGURE = Figure(
             "C2 and U2, which weigh late messages down, are significantly better than C1 and U1",
             "line 1121",
             ch4.gaps("c", ("PAO-Fed-C1", "PAO-Fed-C2"), ("PAO-Fed-U1", "PAO-Fed-U2")),
-            (ch4.SIGNIFICANTLY, ch4.INFINITE),
+            (ch4.SIGNIFICANTLY, INFINITE),
             ch4.SIGNIFICANT,
             note="They are better beyond doubt, but by tenths of a dB: with one message in five "
             "late and a window that moves on, a late message overwrites few parameters.",

@@ -14,7 +14,10 @@ import xarray as xr
 from jaxtyping import Array
 
 import fljax as fl
-from experiments.figure import Effort, Estimate, Setting, Studies
+from experiments import measures
+from experiments.figure import Effort, Estimate, Measure, Setting
+from experiments.measures import curve_gap, estimate, first_part, last, last_part, samples, two
+from experiments.tuning import SEEDS, Protocol, Tuning
 from fljax import statistics
 from fljax.algorithms import Algorithm, OnlineFed, PAOFed, PSOFed
 from fljax.channel import Circular
@@ -67,18 +70,16 @@ LATE = Setting(
     "last tenth",
     "their mean: a single iteration has more noise",
 )
-TUNING_SEEDS = Setting("tuning seeds", "from 10000", "no run that is plotted was tuned on")
 EVERY = Setting("recorded", "every 10th iteration", "curves are smooth on that scale")
 
 COMMON = (
     *(CLIENTS, INPUTS, DIM, SIZES, ROUNDS, PORTION, AVAILABILITY, DELTA, LONGEST, DISCOUNT),
-    *(BANDWIDTH, STEP, ARRIVALS, CELLS, TEST, EARLY, LATE, TUNING_SEEDS, EVERY),
+    *(BANDWIDTH, STEP, ARRIVALS, CELLS, TEST, EARLY, LATE, SEEDS, EVERY),
 )
 
-FIRST_TUNING_SEED = 10_000
+METRIC = "test_error"
 RECORD_EVERY = 10
 WORD = 32
-INFINITE = float("inf")
 
 #: What some words of the source are taken to mean, in dB.
 SIGNIFICANTLY, SAME, SLIGHTLY = 1.0, (-0.5, 0.5), (0.0, 2.0)
@@ -141,7 +142,7 @@ def scenario(environment: Environment) -> Callable[..., fl.Simulation]:
             algorithm=algorithm,
             participation=environment.participation(),
             delays=environment.delays(),
-            metrics=["test_error"],
+            metrics=[METRIC],
         )
 
     build.__qualname__ = f"scenario({environment!r})"
@@ -168,11 +169,6 @@ def study(
     )
 
 
-def joined(*studies: xr.Dataset) -> xr.Dataset:
-    """Studies of different methods as one."""
-    return xr.concat(studies, "algorithm", combine_attrs="override")
-
-
 # --------------------------------------------------------------------------- methods
 
 
@@ -191,13 +187,20 @@ def pso(fraction: float, size: int) -> Callable[[float], PSOFed]:
 
 # --------------------------------------------------------------------------- tuning
 
+#: The first tenth of the iterations.
+early = first_part(10)
+_last_tenth = last_part(10)
 
-class Tuning(NamedTuple):
-    """The step size of one comparator, and what is tried."""
+#: Step sizes are set "to yield identical initial convergence rates" (line 1093).
+PROTOCOL = Protocol(METRIC, early, _last_tenth)
+chosen, tuning_table = PROTOCOL.chosen, PROTOCOL.table
 
-    method: str
-    build: Callable[[float], Algorithm]
-    candidates: Sequence[float] = STEPS
+
+def stepped(
+    method: str, build: Callable[[float], Algorithm], candidates: Sequence[float] = STEPS
+) -> Tuning:
+    """A comparator whose step size is tuned."""
+    return Tuning(method, build, candidates)
 
 
 def tune(
@@ -208,88 +211,22 @@ def tune(
     rounds: int = ROUNDS.value,
     build: Callable[[Environment], Callable[..., fl.Simulation]] = scenario,
 ) -> xr.Dataset:
-    """Mean learning curves of PAO-Fed-U1 and of every candidate, on the tuning seeds.
-
-    Step sizes are set "to yield identical initial convergence rates" (line 1093).
-    """
-    rows = [(t, value) for t in tunings for value in effort.thin(t.candidates, 4)]
-    methods = {U1: pao("U1")} | {f"{t.method} {v:g}": t.build(v) for t, v in rows}
-    seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + effort.tuning_seeds)
-    found = study(name, environment, methods, effort, rounds, build, seeds)
-    numbers = statistics.summary(found, "test_error")
-    # A candidate that ever diverged is no candidate.
-    curves = numbers["mean"].where(numbers["diverged"] == 0, np.inf)
-    curves = curves.transpose("algorithm", "round").values
-    coords = {
-        "round": found["round"].values,
-        "tuned": ("candidate", [t.method for t, _ in rows]),
-        "value": ("candidate", np.asarray([value for _, value in rows])),
-    }
-    return xr.Dataset(
-        {"target": ("round", curves[0]), "curve": (("candidate", "round"), curves[1:])},
-        coords=coords,
-        attrs=found.attrs | {"tuning_seeds": effort.tuning_seeds},
+    """Mean learning curves of PAO-Fed-U1 and of every candidate, on the tuning seeds."""
+    return PROTOCOL.tune(
+        lambda methods, seeds: study(name, environment, methods, effort, rounds, build, seeds),
+        {U1: pao("U1")},
+        tunings,
+        effort,
     )
-
-
-def early(data: xr.Dataset) -> xr.Dataset:
-    """The first tenth of the iterations."""
-    return data.sel(round=slice(1, _tenth(data)))
-
-
-def _tenth(data: xr.Dataset) -> int:
-    return int(data["round"].values[-1]) // 10
-
-
-def scores(tuning: xr.Dataset) -> np.ndarray:
-    """Mean distance in dB of each candidate's early curve from PAO-Fed-U1's."""
-    kept = early(tuning)
-    with np.errstate(divide="ignore"):
-        apart = statistics.decibels(kept["curve"].values / kept["target"].values)
-    return np.abs(apart).mean(axis=1)
-
-
-def chosen(tuning: xr.Dataset, method: str) -> float:
-    """The step size of a comparator."""
-    score = np.where(tuning["tuned"].values == method, scores(tuning), np.inf)
-    return float(tuning["value"].values[score.argmin()])
-
-
-def tuning_table(studies: Studies) -> list[dict[str, Any]]:
-    """Every candidate with its score, for the record."""
-    rows = []
-    for name, tuning in studies.items():
-        if not name.startswith("tuning"):
-            continue
-        place = name.removeprefix("tuning").strip("-")
-        final = _last_tenth(tuning)["curve"].mean("round").values
-        for i, method in enumerate(tuning["tuned"].values.tolist()):
-            value = float(tuning["value"].values[i])
-            rows.append(
-                {
-                    "method": f"{method} ({place})" if place else method,
-                    "parameter": "step size",
-                    "value": value,
-                    "rule": "early",
-                    "score": float(scores(tuning)[i]),
-                    "final_error": float(final[i]),
-                    "chosen": chosen(tuning, method) == value,
-                }
-            )
-    return rows
 
 
 # --------------------------------------------------------------------------- claims
 
 
-def _last_tenth(data: xr.Dataset) -> xr.Dataset:
-    return data.sel(round=slice(int(data["round"].values[-1]) - _tenth(data) + 1, None))
-
-
 def late(data: xr.Dataset) -> xr.Dataset:
     """The steady state: means over the last iterations, one seed at a time."""
     kept = _last_tenth(data)
-    mean = kept[["test_error"]].mean("round", keep_attrs=True)
+    mean = kept[[METRIC]].mean("round", keep_attrs=True)
     return mean.assign(diverged=data["diverged"])
 
 
@@ -300,60 +237,35 @@ def gap(data: xr.Dataset, over: Any, under: Any) -> Estimate:
 
 def early_gap(data: xr.Dataset, over: Any, under: Any) -> Estimate:
     """How far one mean learning curve is above another over the early iterations, dB."""
-    samples = (_seeds(early(data), one) for one in (over, under))
-    return Estimate(
-        *statistics.bootstrap(lambda a, b: statistics.decibels(a / b).mean(axis=-1), *samples)
-    )
+    return curve_gap(*two(early(data), over, under, METRIC))
 
 
 def direct_gap(data: xr.Dataset, over: Any, under: Any) -> Estimate:
     """How far one method's error is above another's in data without iterations, dB."""
-    samples = (_seeds(data, one) for one in (over, under))
-    return Estimate(*statistics.bootstrap(lambda a, b: statistics.decibels(a / b), *samples))
-
-
-def _seeds(data: xr.Dataset, method: Any) -> np.ndarray:
-    """``[S]`` or ``[S, rounds]`` of one method, a label or labels of several axes."""
-    where = method if isinstance(method, dict) else {"algorithm": method}
-    chosen = statistics.keep_finite(data, "test_error").sel(where)
-    return chosen.transpose("seed", ...).values
+    return measures.gap(*two(data, over, under, METRIC))
 
 
 def difference_of_gaps(data: xr.Dataset, other: xr.Dataset, over: str, under: str) -> Estimate:
     """By how much the steady-state gap of two methods is larger in ``data`` than in ``other``."""
-    samples = (_seeds(late(d), one) for d in (data, other) for one in (over, under))
-    return Estimate(
-        *statistics.bootstrap(
-            lambda a, b, c, d: statistics.decibels(a / b) - statistics.decibels(c / d), *samples
-        )
+    return estimate(
+        lambda a, b, c, d: statistics.decibels(a / b) - statistics.decibels(c / d),
+        *(samples(late(part), one, METRIC) for part in (data, other) for one in (over, under)),
     )
 
 
-def gaps(panel: str, *pairs: tuple[str, str]) -> Callable[[Studies], dict[str, Estimate]]:
+def gaps(panel: str, *pairs: tuple[str, str]) -> Measure:
     """For every (over, under) how far the first is above the second in the steady state."""
-    return lambda studies: {
-        f"{over} above {under}": gap(studies[panel], over, under) for over, under in pairs
-    }
+    return measures.gaps(panel, *pairs, measure=gap)
 
 
-def early_gaps(panel: str, *pairs: tuple[str, str]) -> Callable[[Studies], dict[str, Estimate]]:
+def early_gaps(panel: str, *pairs: tuple[str, str]) -> Measure:
     """The same over the early iterations."""
-    return lambda studies: {
-        f"{over} above {under}": early_gap(studies[panel], over, under) for over, under in pairs
-    }
+    return measures.gaps(panel, *pairs, measure=early_gap)
 
 
-def saving(
-    panel: str, method: str, reference: str, ways: Mapping[str, str]
-) -> Callable[[Studies], dict[str, Estimate]]:
+def saving(panel: str, method: str, reference: str, ways: Mapping[str, str]) -> Measure:
     """By how much less a method communicates, per cent of the reference."""
-
-    def saved(data: xr.DataArray) -> Estimate:
-        ours, theirs = (data.sel(algorithm=which).values for which in (method, reference))
-        return Estimate(
-            *statistics.bootstrap(lambda a, b: 100 * (1 - a / b), ours, theirs), unit="%"
-        )
-
     return lambda studies: {
-        name: saved(studies[panel].isel(round=-1)[way].astype(float)) for way, name in ways.items()
+        name: measures.saving(*two(last(studies[panel]), method, reference, way))
+        for way, name in ways.items()
     }

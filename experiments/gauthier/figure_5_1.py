@@ -3,9 +3,11 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter5 as ch5
-from experiments.figure import Claim, Effort, Estimate, Figure, Studies
-from fljax import plotting, statistics
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Studies
+from experiments.gauthier import chapter5 as ch5
+from experiments.measures import estimate, first_part, last, samples, saving
+from experiments.tuning import SEEDS
+from fljax import plotting
 from fljax.theory import pgfl as theory
 
 PANELS = {
@@ -36,38 +38,29 @@ def plot(studies: Studies) -> Picture:
     return picture
 
 
-def third(data):
-    """The first hundred iterations, in which the private runs are far from their end."""
-    return data.sel(round=slice(1, int(data["round"].values[-1]) // 3))
+#: The first hundred iterations, in which the private runs are far from their end.
+third = first_part(3)
 
 
 def load(studies: Studies) -> dict[str, Estimate]:
     """How much less clients send with scheduling, per cent."""
-    scheduled, all_of_them = (
-        studies[p]["bits_up"].sel(algorithm=ch5.PGFL_0).isel(round=-1).values.astype(float)
-        for p in ("b", "a")
-    )
-    return {
-        "client uploads": Estimate(
-            *statistics.bootstrap(lambda a, b: 100 * (1 - a / b), scheduled, all_of_them), unit="%"
-        )
-    }
+    sent = (samples(last(studies[p]), ch5.PGFL_0, "bits_up") for p in ("b", "a"))
+    return {"client uploads": saving(*sent)}
 
 
 def spent(studies: Studies) -> dict[str, Estimate]:
     """What the noise of the algorithm box spends, and what the worst client of a run did."""
     total = theory.zcdp_total(ch5.INITIAL.value, ch5.DECAY.value, ch5.ROUNDS.value)
-    worst = studies["c"]["privacy_rho"].sel(algorithm=ch5.PGFL_0).isel(round=-1).values
-    measured = statistics.bootstrap(lambda a: a, worst.astype(float))
+    worst = samples(last(studies["c"]), ch5.PGFL_0, "privacy_rho")
     return {
-        "variance decays (Algorithm 5), every round": Estimate(*[float(total)] * 3, unit="zCDP"),
-        "worst client of the drawn ones, measured": Estimate(*measured, unit="zCDP"),
+        "variance decays (Algorithm 5), every round": Estimate.exact(float(total), "zCDP"),
+        "worst client of the drawn ones, measured": estimate(lambda a: a, worst, unit="zCDP"),
     }
 
 
 def spent_if_budget_decays(_: Studies) -> dict[str, Estimate]:
     total = float(theory.zcdp_total(ch5.INITIAL.value, ch5.DECAY.value, ch5.ROUNDS.value, "budget"))
-    return {"φ decays, every round": Estimate(total, total, total, unit="zCDP")}
+    return {"φ decays, every round": Estimate.exact(total, "zCDP")}
 
 
 FIGURE = Figure(
@@ -88,21 +81,21 @@ FIGURE = Figure(
             "PGFL is more accurate than GFL",
             "line 1511",
             ch5.gaps(*(p for name in PERSONAL for p in ch5.one_above("a", ch5.GFL_ADMM, name))),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
         ),
         Claim(
             "mixing-is-more-accurate",
             "inter-cluster learning lowers the steady state",
             "line 1511",
             ch5.gaps(*ch5.one_above("a", ch5.PGFL_0, ch5.PGFL_MIXED)),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
         ),
         Claim(
             "mixing-is-faster",
             "inter-cluster learning speeds convergence up",
             "line 1511",
             ch5.gaps(*ch5.one_above("a", ch5.PGFL_0, ch5.PGFL_MIXED), when=ch5.early),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
             "mean distance of the curves over the first tenth of the iterations",
         ),
         Claim(
@@ -110,7 +103,7 @@ FIGURE = Figure(
             "without exchange between servers performance is notably poor",
             "line 1511",
             ch5.gaps(*ch5.one_above("a", ch5.CLUSTER_FL, *PERSONAL, ch5.GFL_ADMM)),
-            (3, ch5.INFINITE),
+            (3, INFINITE),
             "“notably”: at least 3 dB above all others",
         ),
         Claim(
@@ -118,21 +111,21 @@ FIGURE = Figure(
             "scheduling raises PGFL's steady state",
             "line 1513",
             ch5.gaps(*((("b", name), ("a", name)) for name in PERSONAL)),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
         ),
         Claim(
             "scheduling-is-slower",
             "scheduling slows PGFL down",
             "line 1513",
             ch5.gaps(*((("b", name), ("a", name)) for name in PERSONAL), when=ch5.early),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
         ),
         Claim(
             "gfl-better-with-scheduling",
             "GFL performs better with scheduling than without",
             "line 1513",
             ch5.gaps((("a", ch5.GFL_ADMM), ("b", ch5.GFL_ADMM))),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
             note="A mean over 3 clients has five times the variance of one over 15, whether the "
             "server learns by ADMM or by gradient steps; the source does not say what its idle "
             "clients do, and no rule that was tried makes fewer data better.",
@@ -142,7 +135,7 @@ FIGURE = Figure(
             "GFL performs better with scheduling than without",
             "line 1513",
             ch5.gaps((("a", ch5.GFL_GRADIENT), ("b", ch5.GFL_GRADIENT))),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
             condition="GFL in the gradient form, our addition",
             note="Short steps average over the rounds: it is the same to a tenth of a dB.",
         ),
@@ -158,7 +151,7 @@ FIGURE = Figure(
             "privacy noise makes all algorithms markedly slower",
             "line 1521",
             ch5.gaps(*((("c", name), ("b", name)) for name in ALL), when=third),
-            (0.25, ch5.INFINITE),
+            (0.25, INFINITE),
             "“markedly”: at least 0.25 dB, the mean over the first hundred iterations",
         ),
         Claim(
@@ -192,6 +185,6 @@ FIGURE = Figure(
             note="The sum of 0.001 · 0.99ⁿ over n = 0 to 299 is 0.0951.",
         ),
     ],
-    settings=(*ch5.COMMON, ch5.SPREAD, ch5.MIXED, ch5.GRADIENT, ch5.TUNING_SEEDS),
+    settings=(*ch5.COMMON, ch5.SPREAD, ch5.MIXED, ch5.GRADIENT, SEEDS),
     tuning=ch5.tuning_table,
 )

@@ -15,7 +15,9 @@ from jaxtyping import Array
 from matplotlib.axes import Axes
 
 import fljax as fl
-from experiments.figure import Effort, Estimate, Setting, Studies
+from experiments.figure import Effort, Estimate, Measure, Setting, Studies
+from experiments.measures import bound_held, each_mean, estimate, joined, two
+from experiments.tuning import SEEDS, seeds
 from fljax import plotting, statistics
 from fljax.algorithms import PGFL
 from fljax.data import binary_tasks
@@ -65,7 +67,8 @@ PENALTIES = Setting(
     "accuracy of tau = 0 for each task and noise, where it is read: at n = 100 in 5.5, at the end "
     "in 5.6. 0.03 where 0.1 is best, 30 where 10 is, gain under half a point",
 )
-TUNING_SEEDS = Setting("tuning seeds", "8 from 10000", "no run that is plotted was tuned on")
+MOST_TUNING_SEEDS = 8
+TUNING_SEEDS = SEEDS._replace(value=f"{MOST_TUNING_SEEDS} {SEEDS.value}")
 INNER = Setting(
     "inner iterations",
     20,
@@ -83,11 +86,10 @@ COMMON = (
     *(PENALTIES, TUNING_SEEDS, INNER, CELLS, TEST, EVERY, MEDIUM, LARGE),
 )
 
-FIRST_TUNING_SEED, MOST_TUNING_SEEDS = 10_000, 8
+METRIC = "accuracy"
 RECORD_EVERY = 10
 READ = 100  # iterations after which accuracy is read, line 1570
 BOUNDS = (BOUND.value, NOMINAL.value)
-INFINITE = float("inf")
 
 #: Half of the "about 5 %" that the source calls "significantly improved" (line 1576).
 SIGNIFICANTLY = 2.5
@@ -164,7 +166,7 @@ def scenario(setup: Setup, rounds: int) -> Callable[..., fl.Simulation]:
             network=network,
             algorithm=algorithm,
             privacy=ZCDP.from_initial(budget, DECAY.value, rounds, gradient_bound=bound),
-            metrics=["accuracy"],
+            metrics=[METRIC],
         )
 
     build.__qualname__ = f"images({setup.tasks!r}, {rounds})"
@@ -198,12 +200,7 @@ def study(
         parts.append(
             _swept(f"{name}-{bound:g}", setup, bound, algorithms, effort, effort.seeds, rounds)
         )
-    return joined(parts, "bound")
-
-
-def joined(parts: Sequence[xr.Dataset], axis: str) -> xr.Dataset:
-    """Studies that differ along one axis as one."""
-    return xr.concat(parts, axis, combine_attrs="override")
+    return joined(*parts, axis="bound")
 
 
 def _swept(name, setup, bound, algorithms, effort, seeds, rounds) -> xr.Dataset:
@@ -224,12 +221,11 @@ def tune(name: str, setup: Setup, effort: Effort, rounds: int) -> xr.Dataset:
     """Test errors of tau = 0 after ``rounds`` with each penalty, on the tuning seeds."""
     penalties = effort.thin(PENALTIES.value)
     count = min(effort.tuning_seeds, MOST_TUNING_SEEDS)
-    seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + count)
     algorithms = {
         f"{penalty:g}": PGFL(penalty, clients_per_server=setup.drawn) for penalty in penalties
     }
     parts = [
-        _swept(f"{name}-{bound:g}", setup, bound, algorithms, effort, seeds, rounds)
+        _swept(f"{name}-{bound:g}", setup, bound, algorithms, effort, seeds(count), rounds)
         for bound in BOUNDS
     ]
     errors = [_errors(part).rename(algorithm="penalty") for part in parts]
@@ -239,7 +235,7 @@ def tune(name: str, setup: Setup, effort: Effort, rounds: int) -> xr.Dataset:
 
 def _errors(found: xr.Dataset) -> xr.DataArray:
     """``[algorithm]``, the mean share of wrong labels at the end; infinite if a run diverged."""
-    numbers = statistics.summary(found.isel(round=-1), "accuracy")
+    numbers = statistics.summary(found.isel(round=-1), METRIC)
     errors = (1 - numbers["mean"]).where(numbers["diverged"] == 0, np.inf)
     return errors.squeeze(("budget", "bound"), drop=True).drop_vars("round")
 
@@ -281,12 +277,8 @@ def gain(data: xr.Dataset, one: str, other: str, bound: float, when: Any) -> Est
     ``when`` is an iteration, a slice of some whose mean is taken, or ``None`` for the last.
     """
     rounds = data["round"].values[-1] if when is None else when
-    kept = statistics.keep_finite(data, "accuracy").sel(bound=bound, round=rounds).squeeze("budget")
-    if "round" in kept.dims:
-        kept = kept.mean("round", skipna=False)
-    samples = (kept.sel(algorithm=which).transpose("seed").values for which in (one, other))
-    points = statistics.bootstrap(lambda a, b: 100 * (a - b), *samples)
-    return Estimate(*points, unit="points")
+    right = map(each_mean, two(data.sel(bound=bound, round=rounds), one, other, METRIC))
+    return estimate(lambda a, b: 100 * (a - b), *right, unit="points")
 
 
 def gains(
@@ -294,7 +286,7 @@ def gains(
     pairs: Sequence[tuple[str, str]],
     times: Sequence[int | slice | None] = (READ,),
     bound: float = BOUND.value,
-) -> Callable[[Studies], dict[str, Estimate]]:
+) -> Measure:
     """:func:`gain` of every pair at each of some times."""
 
     def name(when: int | slice | None) -> str:
@@ -319,7 +311,7 @@ def title(bound: float) -> str:
 
 def curves(data: xr.Dataset, bound: float, ax: Axes, legend: bool = True) -> None:
     """Accuracy against the iteration."""
-    plotting.learning_curves(data.sel(bound=[bound]), "accuracy", "algorithm", ax=ax, legend=False)
+    plotting.learning_curves(data.sel(bound=[bound]), METRIC, "algorithm", ax=ax, legend=False)
     if legend:
         ax.legend(loc="lower right")
 
@@ -343,7 +335,7 @@ def privacy_note(panels: Studies, images: Mapping[str, int]) -> str:
             f"({panel}) {spent(rho)} for one image replaced, {spent(rho * count**2)} for a data "
             f"sample of {count}"
         )
-    held = "holds" if largest <= BOUND.value * (1 + 1e-5) else "is BROKEN"
+    held = "holds" if bound_held(largest, BOUND.value) else "is BROKEN"
     return (
         f"Top: C = {BOUND.value:g} {held} (largest gradient {largest:.4f}); zCDP of the worst "
         f"client, δ = {DELTA.value:g}:\n{'; '.join(parts)}.\n"

@@ -1,18 +1,16 @@
 """Chapter 6's figures: the setting as drawn, and measures that notice broken data."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
 
-from experiments import figure as declared
-from experiments import gauthier_6_1 as fixed
-from experiments import gauthier_6_2 as learned
-from experiments import gauthier_6_3 as evolution
-from experiments import gauthier_chapter6 as ch6
+from experiments.figure import INFINITE
+from experiments.gauthier import chapter6 as ch6
+from experiments.gauthier import figure_6_1 as fixed
+from experiments.gauthier import figure_6_2 as learned
+from experiments.gauthier import figure_6_3 as evolution
 from fljax.metrics import Snapshot
 
 SEEDS, ROUNDS = 6, np.arange(3, 301, 3)
@@ -119,7 +117,7 @@ def test_roughness_is_of_bends_not_of_slopes():
     wild = np.random.default_rng(1).normal(size=(4, 50))
     np.testing.assert_allclose(ch6.roughness(10 * wild), 100 * ch6.roughness(wild))
     curves = {"one": 10 * wild, "other": wild}
-    assert abs(ch6.rougher(curves.__getitem__, "one", "other").value - 20) < 1e-9
+    assert abs(ch6.rougher(curves["one"], curves["other"]).value - 20) < 1e-9
 
 
 def test_randomness_is_of_curves_in_decibels():
@@ -212,14 +210,10 @@ def test_rougher_runs_are_counted():
 
 
 @pytest.mark.parametrize("module", [fixed, learned, evolution])
-def test_every_claim_can_be_judged_on_the_stored_results(module):
+def test_every_claim_can_be_judged_on_the_stored_results(module, stored):
     """And those of order turn round when all curves are turned upside down."""
-    folder = Path(__file__).parents[2] / "figures"
     figure = module.FIGURE
-    if not (folder / f"{figure.name}.json").is_file():
-        pytest.skip("the stored figures are not in this copy")
-    record = declared.read_record(figure, folder)
-    studies = declared.read_studies(figure, folder, record["files"])
+    studies = stored(figure)
     metrics = (ch6.NMSD, ch6.PRINTED, ch6.JOINED.name)
     mirrored = {
         key: study.assign({m: 1 / study[m] for m in metrics if m in study})
@@ -229,5 +223,5 @@ def test_every_claim_can_be_judged_on_the_stored_results(module):
     for claim in figure.claims:
         verdict = claim.judge(studies)
         assert verdict.cases
-        if module is not evolution and verdict.holds and claim.accept == (0, ch6.INFINITE):
+        if module is not evolution and verdict.holds and claim.accept == (0, INFINITE):
             assert claim.name in order or not claim.judge(mirrored).holds

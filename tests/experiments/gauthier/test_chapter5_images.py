@@ -9,16 +9,14 @@ import pytest
 import xarray as xr
 
 import fljax as fl
-from experiments import figure as declared
-from experiments import gauthier_5_5 as digits
-from experiments import gauthier_5_6 as organs
-from experiments import gauthier_chapter5_images as ch5
 from experiments.__main__ import main
 from experiments.figure import REGISTRY, Effort
+from experiments.gauthier import chapter5_images as ch5
+from experiments.gauthier import figure_5_5 as digits
+from experiments.gauthier import figure_5_6 as organs
 from fljax.data import SINGLE_DIGITS, mnist_sample
 
 DATA = Path(os.environ.get("FLJAX_DATA", "")) / "organamnist" / "organamnist.npz"
-STORED = Path(__file__).parents[2] / "figures"
 SEEDS, ROUNDS = 6, np.arange(10, 301, 10)
 #: Figure 5.5(a) with fewer clients and the images of the package.
 SMALL = ch5.Setup(mnist_sample, SINGLE_DIGITS, 3, (1, 2), 2, test=40)
@@ -151,13 +149,10 @@ def test_a_data_sample_costs_the_square_of_its_images():
 
 
 @pytest.mark.parametrize("name", ["gauthier-5.5", "gauthier-5.6"])
-def test_claims_turn_round_with_the_results(name):
+def test_claims_turn_round_with_the_results(name, stored):
     """A claim of order that holds on the stored results fails when accuracy is error."""
     figure = REGISTRY[name]
-    if not (STORED / f"{name}.json").is_file():
-        pytest.skip("the stored figures are not in this copy")
-    record = declared.read_record(figure, STORED)
-    studies = declared.read_studies(figure, STORED, record["files"])
+    studies = stored(figure)
     mirrored = {
         key: study.assign(accuracy=1 - study["accuracy"]) if "accuracy" in study else study
         for key, study in studies.items()

@@ -5,8 +5,9 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter5_images as ch5
-from experiments.figure import Claim, Effort, Figure, Setting, Studies
+from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
+from experiments.gauthier import chapter5_images as ch5
+from experiments.measures import joined
 from fljax import plotting, statistics
 from fljax.data import SINGLE_DIGITS, TRIPLETS, mnist
 
@@ -45,7 +46,7 @@ def study(effort: Effort) -> Studies:
     penalties = ch5.chosen(found["tuning-b"])
     rest = ch5.study("c", THREES, penalties, others, effort, ch5.READ)
     both = [part.sel(round=[ch5.READ]) for part in (found["b"], rest)]
-    every = ch5.joined(both, "algorithm")
+    every = joined(*both)
     # What (c) spends is the beginning of what (b) does.
     every = every.drop_vars("privacy_rho")
     found["c"] = every.sel(algorithm=[ch5.label(tau) for tau in TAUS.value])
@@ -54,7 +55,7 @@ def study(effort: Effort) -> Studies:
 
 def against_tau(data: xr.Dataset, bound: float, ax: Axes) -> None:
     """Accuracy after 100 iterations against tau."""
-    numbers = statistics.summary(data.sel(bound=bound).squeeze(("budget", "round")), "accuracy")
+    numbers = statistics.summary(data.sel(bound=bound).squeeze(("budget", "round")), ch5.METRIC)
     look = plotting.LOOKS[0]
     ax.plot(TAUS.value, numbers["mean"], **look)
     ax.fill_between(TAUS.value, numbers["low"], numbers["high"], color=look["color"], alpha=0.2)
@@ -109,7 +110,7 @@ FIGURE = Figure(
             "inter-cluster learning improves the accuracy though similarity is limited",
             "line 1564",
             ch5.gains("a", [PAIR]),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
             ch5.AT_READ,
             note=CONFLICT,
         ),
@@ -118,7 +119,7 @@ FIGURE = Figure(
             "inter-cluster learning improves the accuracy though similarity is limited",
             "line 1564",
             ch5.gains("a", [PAIR], [None]),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
             condition=ch5.AT_THE_END,
             note=CONFLICT,
         ),
@@ -127,7 +128,7 @@ FIGURE = Figure(
             "inter-cluster learning improves the accuracy though similarity is limited",
             "line 1564",
             ch5.gains("a", [PAIR], bound=ch5.NOMINAL.value),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
             ch5.AT_READ,
             condition=ch5.UNDER_NOMINAL,
             note=CONFLICT,
@@ -137,7 +138,7 @@ FIGURE = Figure(
             "inter-cluster learning improves the accuracy though similarity is limited",
             "line 1564",
             ch5.gains("flipped", [PAIR]),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
             ch5.AT_READ,
             condition=EXCHANGED,
             note="Now 8 itself is on different sides in clusters 1 and 3.",
@@ -147,7 +148,7 @@ FIGURE = Figure(
             "inter-cluster learning improves the accuracy though similarity is limited",
             "line 1564",
             ch5.gains("flipped", [PAIR], bound=ch5.NOMINAL.value),
-            (0, ch5.INFINITE),
+            (0, INFINITE),
             ch5.AT_READ,
             condition=f"{EXCHANGED}; {ch5.UNDER_NOMINAL}",
             note="Now 8 itself is on different sides in clusters 1 and 3.",
@@ -157,7 +158,7 @@ FIGURE = Figure(
             "with similar tasks inter-cluster learning significantly improves the accuracy",
             "line 1568",
             ch5.gains("b", [PAIR]),
-            (ch5.SIGNIFICANTLY, ch5.INFINITE),
+            (ch5.SIGNIFICANTLY, INFINITE),
             f"{ch5.SIGNIFICANT}; {ch5.AT_READ}",
         ),
         Claim(
@@ -165,7 +166,7 @@ FIGURE = Figure(
             "with similar tasks inter-cluster learning significantly improves the accuracy",
             "line 1568",
             ch5.gains("b", [PAIR], [None]),
-            (ch5.SIGNIFICANTLY, ch5.INFINITE),
+            (ch5.SIGNIFICANTLY, INFINITE),
             ch5.SIGNIFICANT,
             condition=ch5.AT_THE_END,
             note="What mixing gives, it gives against the noise, which falls: less of it is left.",
@@ -175,7 +176,7 @@ FIGURE = Figure(
             "with similar tasks inter-cluster learning significantly improves the accuracy",
             "line 1568",
             ch5.gains("b", [PAIR], bound=ch5.NOMINAL.value),
-            (ch5.SIGNIFICANTLY, ch5.INFINITE),
+            (ch5.SIGNIFICANTLY, INFINITE),
             f"{ch5.SIGNIFICANT}; {ch5.AT_READ}",
             condition=ch5.UNDER_NOMINAL,
             note=ENOUGH,
@@ -185,7 +186,7 @@ FIGURE = Figure(
             "medium and large tau improve the accuracy significantly",
             "line 1570",
             ch5.gains("c", [PAIR, (LARGE, ch5.ALONE)]),
-            (ch5.SIGNIFICANTLY, ch5.INFINITE),
+            (ch5.SIGNIFICANTLY, INFINITE),
             f"medium 0.4, large 0.6; {ch5.SIGNIFICANT}",
         ),
         Claim(
@@ -193,7 +194,7 @@ FIGURE = Figure(
             "very large tau degrades it",
             "line 1570",
             ch5.gains("c", [(tau, LARGE) for tau in VERY_LARGE]),
-            (-ch5.INFINITE, 0),
+            (-INFINITE, 0),
             "very large 0.8 and 1, against large 0.6; however little",
         ),
         Claim(
@@ -201,7 +202,7 @@ FIGURE = Figure(
             "medium and large tau improve the accuracy significantly",
             "line 1570",
             ch5.gains("c", [PAIR, (LARGE, ch5.ALONE)], bound=ch5.NOMINAL.value),
-            (ch5.SIGNIFICANTLY, ch5.INFINITE),
+            (ch5.SIGNIFICANTLY, INFINITE),
             f"medium 0.4, large 0.6; {ch5.SIGNIFICANT}",
             condition=ch5.UNDER_NOMINAL,
             note=ENOUGH,

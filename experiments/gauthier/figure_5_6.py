@@ -3,8 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
-from experiments import gauthier_chapter5_images as ch5
-from experiments.figure import Claim, Effort, Figure, Setting, Studies
+from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
+from experiments.gauthier import chapter5_images as ch5
 from fljax.data import DISSIMILAR_ORGANS, SIMILAR_ORGANS, organamnist
 from fljax.schedules import GeometricDecay
 
@@ -121,7 +121,7 @@ def claims(bound: float, ending: str, condition: str) -> list[Claim]:
     return [
         claim("large-tau", RAISES, *large, ch5.READ, FIVE, ABOUT_FIVE + read),
         claim("large-tau-at-the-end", RAISES, *large, None, FIVE, ABOUT_FIVE, end),
-        claim("medium-rate-speed", FASTER, *medium, EARLY, (0, ch5.INFINITE), SPEED),
+        claim("medium-rate-speed", FASTER, *medium, EARLY, (0, INFINITE), SPEED),
         claim("medium-rate", BOOSTS, *medium, ch5.READ, TWO, ABOUT_TWO + read),
         claim("medium-rate-at-the-end", BOOSTS, *medium, None, TWO, ABOUT_TWO, end),
     ]

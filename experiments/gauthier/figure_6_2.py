@@ -1,13 +1,15 @@
 """Gauthier 2024, figure 6.2: learned parameters (lines 1744-1756; P7 figure 2)."""
 
 import matplotlib.pyplot as plt
+import numpy as np
 import xarray as xr
 from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments import gauthier_chapter6 as ch6
-from experiments.figure import Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
+from experiments.gauthier import chapter6 as ch6
+from experiments.measures import gap, joined, last, last_part, samples
 from fljax import plotting, statistics
 from fljax.algorithms import NPFLRL, DeterministicPolicyGradient
 
@@ -55,7 +57,7 @@ def rates(effort: Effort) -> xr.Dataset:
         by_rate,
         rounds=ch6.ROUNDS.value,
         seeds=effort.seeds,
-        grid={"rate": effort.thin(RATES.value), "cap": [ch6.INFINITE, CAPS.value[0]]},
+        grid={"rate": effort.thin(RATES.value), "cap": [INFINITE, CAPS.value[0]]},
         record_every=ch6.ROUNDS.value,
     )
     found["rate"].attrs["long_name"] = "rate δ of NPFL-RL (DPG)"
@@ -68,21 +70,15 @@ def plot(studies: Studies) -> Picture:
     (a, b), (c, d) = panels
     plotting.learning_curves(source, ch6.NMSD, ax=a)
     a.set_title("(a) as in the source, τ clipped to [0, 1]")
-    plotting.learning_curves(
-        xr.concat([source.sel(algorithm=[FIXED]), free], "algorithm", combine_attrs="override"),
-        ch6.NMSD,
-        ax=b,
-    )
+    plotting.learning_curves(joined(source.sel(algorithm=[FIXED]), free), ch6.NMSD, ax=b)
     b.set_title("(b) nothing keeps τ in [0, 1]")
     same = source.sel(algorithm=[FIXED, ch6.SAC, ch6.BATCH_SAC])
-    plotting.learning_curves(
-        xr.concat([same, capped], "algorithm", combine_attrs="override"), ch6.NMSD, ax=c
-    )
+    plotting.learning_curves(joined(same, capped), ch6.NMSD, ax=c)
     c.set_title("(c) steps of DPG no longer than SAC's")
-    labels = {ch6.INFINITE: "any step", CAPS.value[0]: f"steps ≤ {CAPS.value[0]:g}"}
+    labels = {INFINITE: "any step", CAPS.value[0]: f"steps ≤ {CAPS.value[0]:g}"}
     plotting.trade_off(studies["d"], "rate", ch6.NMSD, ax=d, labels=labels, legend=False)
     for name, look in ((FIXED, ":"), (ch6.SAC, "-.")):
-        level = ch6.seeds_of(source, name)[:, -1].mean()
+        level = samples(last(source), name, ch6.NMSD).mean()
         d.axhline(statistics.decibels(level), color="#555555", linestyle=look, label=name)
     d.legend(loc="best")
     d.set_title(f"(d) after {ch6.ROUNDS.value} iterations")
@@ -97,29 +93,29 @@ def same_start(studies: Studies) -> dict[str, Estimate]:
     return {name: ch6.early_distance(studies["a"], name, FIXED) for name in LEARNED}
 
 
-def randomness(*pairs: tuple[str, str]):
+def randomness(*pairs: tuple[str, str]) -> Measure:
     """How much rougher the learning curves (in dB) of the first of each pair are, seed by seed."""
 
-    def curve(studies: Studies, name: str):
-        return statistics.decibels(ch6.seeds_of(ch6.second_half(studies["a"]), name))
+    def curve(studies: Studies, name: str) -> np.ndarray:
+        return statistics.decibels(samples(last_part(2)(studies["a"]), name, ch6.NMSD))
 
     return lambda studies: {
-        f"{one} over {other}": ch6.rougher(lambda name: curve(studies, name), one, other)
+        f"{one} over {other}": ch6.rougher(curve(studies, one), curve(studies, other))
         for one, other in pairs
     }
 
 
 def clipping(studies: Studies) -> dict[str, Estimate]:
     """How far each unclipped variant is above the clipped one."""
-    together = xr.concat([studies["a"], studies["b"]], "algorithm", combine_attrs="override")
+    together = joined(studies["a"], studies["b"])
     return {name: ch6.gap(together, free, name) for name, free in zip(LEARNED, FREE, strict=True)}
 
 
-def capping(over: str):
+def capping(over: str) -> Measure:
     """How far ``over`` is above DPG with capped steps."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        together = xr.concat([studies["a"], studies["c"]], "algorithm", combine_attrs="override")
+        together = joined(studies["a"], studies["c"])
         return {f"{over} above {name}": ch6.gap(together, over, name) for name in CAPPED}
 
     return measure
@@ -127,16 +123,10 @@ def capping(over: str):
 
 def uncapped(studies: Studies) -> dict[str, Estimate]:
     """How far DPG is above SAC at the last iteration, at every rate."""
-    data, last = studies["d"].sel(cap=ch6.INFINITE), studies["a"].isel(round=[-1])
-    under = ch6.seeds_of(last, ch6.SAC)[:, 0]
+    data = studies["d"].sel(cap=INFINITE)
+    under = samples(last(studies["a"]), ch6.SAC, ch6.NMSD)
     return {
-        f"δ = {rate:g}": Estimate(
-            *statistics.bootstrap(
-                lambda a, b: statistics.decibels(a / b),
-                statistics.keep_finite(data, ch6.NMSD).sel(rate=rate).values,
-                under,
-            )
-        )
+        f"δ = {rate:g}": gap(samples(data, {"rate": rate}, ch6.NMSD), under)
         for rate in data["rate"].values
     }
 
@@ -157,7 +147,7 @@ FIGURE = Figure(
             "every NPFL-RL learns faster at first than NPFL with τ = 0.05",
             "line 1756",
             ch6.gaps("a", *((FIXED, name) for name in LEARNED), measure=ch6.early_gap),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             f"mean distance in dB over the first {ch6.EARLY.value} iterations",
         ),
         Claim(
@@ -165,7 +155,7 @@ FIGURE = Figure(
             "every NPFL-RL ends more accurate than NPFL with τ = 0.05",
             "line 1756",
             ch6.gaps("a", *((FIXED, name) for name in LEARNED)),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             note="SAC does, DPG does not. The 12 % of clients without a neighbour of their cluster "
             "need a τ close to 0, where the derivative is steepest: an uncapped step jumps across, "
             "and where τ is large the derivative is too flat to return. On 40 other seeds they "
@@ -178,7 +168,7 @@ FIGURE = Figure(
             "the algorithms are tuned to have the same initial convergence rate",
             "line 1730",
             same_start,
-            (-ch6.INFINITE, 1),
+            (-INFINITE, 1),
             f"“same”: within 1 dB of NPFL on average over the first {ch6.EARLY.value} iterations",
             note="NPFL-BRL (DPG) is faster by 0.9 dB. All methods share the penalty and the rates "
             "are the source's: nothing is left to tune.",
@@ -188,14 +178,14 @@ FIGURE = Figure(
             "NPFL-RL (SAC) is more accurate than NPFL-RL (DPG)",
             "line 1756",
             ch6.gaps("a", (ch6.DPG, ch6.SAC)),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
         ),
         Claim(
             "probe-is-random",
             "the convergence of NPFL-RL (SAC) is more random than that of the others",
             "line 1756",
             randomness((ch6.SAC, ch6.DPG), (ch6.SAC, FIXED)),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             "mean square of the second differences of a seed's curve in dB, second half of the run",
         ),
         Claim(
@@ -203,7 +193,7 @@ FIGURE = Figure(
             "batch learning attenuates the randomness of SAC",
             "line 1756",
             randomness((ch6.SAC, ch6.BATCH_SAC)),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             "as above",
         ),
         Claim(
@@ -211,7 +201,7 @@ FIGURE = Figure(
             "batch learning makes DPG more accurate",
             "line 1756",
             ch6.gaps("a", (ch6.DPG, ch6.BATCH_DPG)),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             note="By little: both stop far from their best for the same clients, see above; with "
             "capped steps the batch variant is ahead by 1.2 dB.",
         ),
@@ -220,7 +210,7 @@ FIGURE = Figure(
             "parameters that may leave [0, 1] end less accurate than clipped ones",
             "lines 1701-1708",
             clipping,
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             condition="the source has no rule that keeps a parameter in its interval",
             note="SAC needs it by many dB: parameters below 0 make primal systems singular. DPG, "
             "whose steps vanish with its slope, loses half a dB.",
@@ -230,7 +220,7 @@ FIGURE = Figure(
             "DPG ends more accurate than NPFL with τ = 0.05",
             "line 1756",
             capping(FIXED),
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             condition="steps are capped at those of SAC, our addition",
             note="What DPG lacks at the source's rates is a bound on its steps.",
         ),
@@ -239,11 +229,10 @@ FIGURE = Figure(
             "SAC is more accurate than DPG at other rates, too",
             "line 1756",
             uncapped,
-            (0, ch6.INFINITE),
+            (0, INFINITE),
             condition="the other rates are our addition",
             note="A rate small enough for the steep clients leaves the others at their start.",
         ),
     ],
     settings=(*ch6.COMMON, *ch6.LEARNED, RATES, CAPS),
-    tuning=lambda studies: [],
 )

@@ -1,0 +1,1 @@
+"""Gauthier 2024, the thesis: its figures, by chapter. Lines are those of its text."""

@@ -1,0 +1,138 @@
+"""What claims are measured with: parts of studies, the seeds of a method, estimates from them.
+
+A chapter says which metric it reads, and when; how that becomes a number with an interval is here.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from experiments.figure import Estimate, Measure
+from fljax import statistics
+
+#: What a study keeps of its rounds.
+Window = Callable[[xr.Dataset], xr.Dataset]
+
+# --------------------------------------------------------------------------- parts of studies
+
+
+def joined(*parts: xr.Dataset, axis: str = "algorithm") -> xr.Dataset:
+    """Studies that differ along one axis as one."""
+    return xr.concat(parts, axis, combine_attrs="override")
+
+
+def last(data: xr.Dataset) -> xr.Dataset:
+    """The last round, or what has no rounds as it is."""
+    return data.isel(round=-1) if "round" in data.dims else data
+
+
+def first_rounds(count: int) -> Window:
+    return lambda data: data.sel(round=slice(1, count))
+
+
+def last_rounds(count: int) -> Window:
+    return lambda data: data.sel(round=slice(_end(data) - count + 1, None))
+
+
+def first_part(parts: int) -> Window:
+    """The first of so many equal parts of a run."""
+    return lambda data: first_rounds(_end(data) // parts)(data)
+
+
+def last_part(parts: int) -> Window:
+    """The last of so many equal parts of a run."""
+    return lambda data: last_rounds(_end(data) // parts)(data)
+
+
+def _end(data: xr.Dataset) -> int:
+    return int(data["round"].values[-1])
+
+
+# --------------------------------------------------------------------------- seeds
+
+
+def samples(data: xr.Dataset, which: str | Mapping[str, Any], metric: str) -> np.ndarray:
+    """``[S]`` or ``[S, rounds]`` of one method; NaN where a run diverged.
+
+    Args:
+      data: a study.
+      which: an algorithm, or labels of several axes.
+      metric: a variable of the study.
+
+    Raises:
+      ValueError: more than one method is left.
+    """
+    where = {"algorithm": which} if isinstance(which, str) else which
+    found = statistics.keep_finite(data, metric).sel(where)
+    rest = [d for d in found.dims if d not in ("seed", "round")]
+    left = [d for d in rest if found.sizes[d] > 1]
+    if left:
+        raise ValueError(f"axes {left} are left; select them.")
+    return found.squeeze(rest, drop=True).transpose("seed", ...).values
+
+
+def two(
+    data: xr.Dataset, one: str | Mapping[str, Any], other: str | Mapping[str, Any], metric: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """The :func:`samples` of two methods, paired by seed."""
+    return samples(data, one, metric), samples(data, other, metric)
+
+
+def each_mean(found: np.ndarray) -> np.ndarray:
+    """``[S]``: of several rounds, the mean of each seed (or resample)."""
+    return found.mean(axis=1) if found.ndim > 1 else found
+
+
+# --------------------------------------------------------------------------- estimates
+
+
+def estimate(
+    statistic: Callable[..., np.ndarray], *samples: np.ndarray, unit: str = "dB"
+) -> Estimate:
+    """A number computed from seed means, as in :func:`fljax.statistics.bootstrap`."""
+    return Estimate(*statistics.bootstrap(statistic, *samples), unit=unit)
+
+
+def gap(over: np.ndarray, under: np.ndarray) -> Estimate:
+    """How far one mean is above another, dB; of several rounds, that of each seed's mean."""
+    return estimate(_above, each_mean(over), each_mean(under))
+
+
+def curve_gap(over: np.ndarray, under: np.ndarray) -> Estimate:
+    """How far one mean curve is above another on average over its rounds, dB."""
+    return estimate(lambda a, b: each_mean(_above(a, b)), over, under)
+
+
+def curve_distance(one: np.ndarray, other: np.ndarray) -> Estimate:
+    """Mean distance of two mean curves, whichever is above, dB."""
+    return estimate(lambda a, b: each_mean(np.abs(_above(a, b))), one, other)
+
+
+def _above(over: np.ndarray, under: np.ndarray) -> np.ndarray:
+    return statistics.decibels(over / under)
+
+
+def saving(ours: np.ndarray, theirs: np.ndarray) -> Estimate:
+    """By how much less one uses than another, per cent of the other."""
+    return estimate(lambda a, b: 100 * (1 - a / b), ours, theirs, unit="%")
+
+
+def share(done: np.ndarray) -> Estimate:
+    """In how many per cent of the runs something is so, ``[S]``."""
+    return estimate(lambda a: a, 100.0 * done, unit="%")
+
+
+def gaps(
+    panel: str, *pairs: tuple[str, str], measure: Callable[[xr.Dataset, str, str], Estimate]
+) -> Measure:
+    """A measure of every (over, under) of a panel."""
+    return lambda studies: {
+        f"{over} above {under}": measure(studies[panel], over, under) for over, under in pairs
+    }
+
+
+def bound_held(norm: float, bound: float) -> bool:
+    """Whether no gradient is longer than the bound, up to rounding."""
+    return norm <= bound * (1 + 1e-5)

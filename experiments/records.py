@@ -1,0 +1,265 @@
+"""What is stored about a figure, and how it is judged again.
+
+Everything that is printed or stored about a figure is computed from its stored results alone, so
+`check` can compute it all again.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+
+import fljax as fl
+from experiments.figure import Claim, Effort, Figure, Studies, Verdict
+from experiments.measures import bound_held
+from fljax import plotting
+from fljax.privacy import accounting
+
+# --------------------------------------------------------------------------- privacy
+
+
+#: The columns of :func:`privacy_table` that are no axes of the study.
+PRIVACY = (
+    *("rho", "delta", "epsilon_composed", "epsilon_corollary", "epsilon_tight"),
+    *("largest_gradient", "gradient_bound", "bound_held"),
+)
+
+
+def privacy_table(study: xr.Dataset, delta: float) -> list[dict[str, Any]]:
+    """What each case spent, by the Corollary and tightly, and whether its assumption held.
+
+    The ledger's zCDP parameter is that of the noise itself, also for runs that were calibrated by
+    (epsilon, delta) rules: it says what their noise is really worth.
+    """
+    if "privacy_rho" not in study:
+        return []
+    free = [str(d) for d in study["gradient_norm"].dims if d != "seed"]
+    rows = []
+    for values in product(*(study[d].values for d in free)):
+        named = dict(zip(free, values, strict=True))
+        case = study.sel(named)
+        last = case.isel(round=-1) if "round" in case.dims else case
+        rho = float(last["privacy_rho"].max())
+        row = {d: v.item() if isinstance(v, np.generic) else v for d, v in named.items()}
+        composed = float(last["privacy_epsilon"].max()) if "privacy_epsilon" in last else math.nan
+        norm, bound = float(case["gradient_norm"].max()), float(case["gradient_bound"].max())
+        row |= {
+            "rho": rho,
+            "delta": delta,
+            "epsilon_composed": None if math.isnan(composed) else composed,
+            "epsilon_corollary": float(accounting.zcdp_epsilon(rho, delta, "proposition")),
+            "epsilon_tight": float(accounting.zcdp_epsilon(rho, delta, "gaussian")),
+            "largest_gradient": norm,
+            "gradient_bound": bound,
+            "bound_held": bound_held(norm, bound),
+        }
+        rows.append(row)
+    return rows
+
+
+# --------------------------------------------------------------------------- on disk
+
+
+class Broken(Exception):
+    """Stored results are missing, unreadable or disagree; the message says which and why."""
+
+
+def slim(study: xr.Dataset) -> xr.Dataset:
+    """A study in single precision, compressed: what is stored, and what claims are judged on."""
+    narrow = {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32}
+    study = study.copy()
+    for name in [*study.data_vars]:
+        variable = study[name]
+        study[name] = variable.astype(narrow.get(variable.dtype, variable.dtype), keep_attrs=True)
+        if variable.dtype.kind in "fiub" and variable.ndim:
+            study[name].encoding = {"zlib": True, "complevel": 5, "shuffle": True}
+    return study
+
+
+def path_of(folder: Path, figure: Figure, study: str) -> Path:
+    return folder / f"{figure.name}-{study}.nc"
+
+
+def record(figure: Figure, studies: Studies, effort: Effort, seconds: float) -> dict[str, Any]:
+    """All that is said about a figure, as plain numbers."""
+    delta = next((s.value for s in figure.settings if s.name == "delta"), None)
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "source": figure.source,
+        "caption": figure.caption,
+        "effort": {"seeds": effort.seeds, "tuning_seeds": effort.tuning_seeds}
+        | {"quick": effort.quick},
+        "settings": [s._asdict() for s in figure.settings],
+        "tuning": figure.tuning(studies),
+        "privacy": {
+            name: rows
+            for name, study in studies.items()
+            if delta is not None and (rows := privacy_table(study, delta))
+        },
+        "diverged": {
+            name: [int((study["diverged"] > 0).sum()), int(study["diverged"].size)]
+            for name, study in studies.items()
+            if "diverged" in study
+        },
+        "claims": [claim_record(c, c.judge(studies)) for c in figure.claims],
+        "files": sorted(path_of(Path(), figure, name).name for name in studies),
+        "seconds": round(seconds, 1),
+        "provenance": _provenance(studies),
+    }
+
+
+def claim_record(claim: Claim, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "name": claim.name,
+        "text": claim.text,
+        "source": claim.source,
+        "accepted": claim.wanted,
+        "convention": claim.convention,
+        "condition": claim.condition,
+        "holds": verdict.holds,
+        "decided": verdict.decided,
+        "cases": {
+            name: asdict(e) | {"holds": verdict.good[name]} for name, e in verdict.cases.items()
+        },
+        "note": "" if verdict.holds else claim.note,
+    }
+
+
+_PROVENANCE = (
+    *("fljax", "code", "jax", "jaxlib", "numpy", "python", "platform", "machine", "device"),
+    *("dtype", "prng", "root", "created"),
+)
+
+
+def _provenance(studies: Studies) -> dict[str, Any]:
+    studies = {name: studies[name] for name in sorted(studies)}
+    attrs = next(s.attrs for s in studies.values() if "code" in s.attrs)
+    found = {k: attrs[k] for k in _PROVENANCE if k in attrs}
+    return {k: v.item() if isinstance(v, np.generic) else v for k, v in found.items()} | {
+        "scenarios": {
+            name: [study.attrs["scenario"], study.attrs["scenario_hash"]]
+            for name, study in studies.items()
+            if "scenario_hash" in study.attrs
+        }
+    }
+
+
+def plain(value: Any) -> Any:
+    """``value`` for strict JSON, in which NaN and infinity are null."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def store(
+    figure: Figure, studies: Studies, folder: Path, effort: Effort, seconds: float
+) -> dict[str, Any]:
+    """Write the studies, the picture and the record; returns the record."""
+    for name, study in studies.items():
+        fl.save(study, path_of(folder, figure, name))
+    with plotting.style():
+        picture = figure.plot(studies)
+        # No software version or date inside: the same results give the same bytes.
+        picture.savefig(folder / f"{figure.name}.png", metadata={"Software": None})
+        plt.close(picture)
+    written = plain(record(figure, studies, effort, seconds))
+    text = json.dumps(written, indent=1, ensure_ascii=False, allow_nan=False)
+    (folder / f"{figure.name}.json").write_text(text + "\n", encoding="utf-8")
+    return written
+
+
+def read_record(figure: Figure, folder: Path) -> dict[str, Any]:
+    """The stored record.
+
+    Raises:
+      Broken: missing or not the record of this figure.
+    """
+    path = folder / f"{figure.name}.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Broken(
+            f"no results {path}; python -m experiments run {figure.name} makes them."
+        ) from None
+    except ValueError as error:
+        raise Broken(f"{path} is not valid JSON: {error}") from None
+    missing = {"name", "claims", "files", "effort", "provenance"} - set(found)
+    if missing or found["name"] != figure.name:
+        raise Broken(f"{path} is not a record of {figure.name} (lacks {sorted(missing)}).")
+    return found
+
+
+def read_studies(figure: Figure, folder: Path, files: Sequence[str]) -> dict[str, xr.Dataset]:
+    """The stored studies.
+
+    Raises:
+      Broken: one is missing, cut short or altered.
+    """
+    studies = {}
+    for file in files:
+        try:
+            studies[file[len(figure.name) + 1 : -len(".nc")]] = fl.load(folder / file)
+        except (FileNotFoundError, ValueError) as error:
+            raise Broken(str(error)) from None
+    return studies
+
+
+def check(figure: Figure, folder: Path) -> tuple[list[Verdict], list[str]]:
+    """Judge every claim again on the stored results.
+
+    Returns:
+      The verdicts, and what disagrees with the stored record (nothing, if all is well).
+
+    Raises:
+      Broken: files are missing or unreadable.
+    """
+    stored = read_record(figure, folder)
+    if not (folder / f"{figure.name}.png").is_file():
+        raise Broken(f"the picture {folder / f'{figure.name}.png'} is missing.")
+    studies = read_studies(figure, folder, stored["files"])
+    by_name = {claim["name"]: claim for claim in stored["claims"]}
+    verdicts, wrong = [], []
+    for claim in figure.claims:
+        try:
+            verdict = claim.judge(studies)
+        except (KeyError, ValueError) as error:
+            wrong.append(f"{claim.name}: cannot be judged on the stored results ({error!r})")
+            continue
+        verdicts.append(verdict)
+        before = by_name.pop(claim.name, None)
+        now = plain(claim_record(claim, verdict))
+        if before is None:
+            wrong.append(f"{claim.name}: not in the stored record")
+        elif before["holds"] != now["holds"]:
+            words = {True: "holds", False: "does not hold"}
+            wrong.append(
+                f"{claim.name}: stored verdict {words.get(before['holds'], before['holds'])!r}, "
+                f"recomputed {words[now['holds']]!r}"
+            )
+        elif not _same_numbers(before["cases"], now["cases"]):
+            wrong.append(f"{claim.name}: stored numbers differ from the recomputed ones")
+    wrong += [f"{name}: stored, but no claim of the figure" for name in by_name]
+    return verdicts, wrong
+
+
+def _same_numbers(before: dict, now: dict) -> bool:
+    if before.keys() != now.keys():
+        return False
+    pairs = [(before[c].get(k), now[c][k]) for c in now for k in ("value", "low", "high")]
+    # Sums over seeds may be taken in another order by another NumPy.
+    return all(
+        a is b is None or (None not in (a, b) and math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6))
+        for a, b in pairs
+    )

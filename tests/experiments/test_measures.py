@@ -1,0 +1,88 @@
+"""Measures on studies whose numbers are known."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from experiments import measures
+
+ROUNDS = np.arange(10, 101, 10)
+
+
+def made(**levels):
+    """Constant curves, with noise in common."""
+    noise = np.exp(0.1 * np.random.default_rng(0).normal(size=(5, len(ROUNDS))))
+    data = np.array(list(levels.values()), float)[:, None, None] * noise
+    return xr.Dataset(
+        {
+            "error": (("algorithm", "seed", "round"), data),
+            "diverged": (("algorithm", "seed"), np.zeros((len(levels), 5), int)),
+        },
+        coords={"algorithm": list(levels), "round": ROUNDS},
+    )
+
+
+@pytest.mark.parametrize(
+    ("window", "kept"),
+    [
+        (measures.first_rounds(20), [10, 20]),
+        (measures.last_rounds(20), [90, 100]),
+        (measures.first_part(5), [10, 20]),
+        (measures.last_part(5), [90, 100]),
+        (measures.last_part(2), [60, 70, 80, 90, 100]),
+    ],
+)
+def test_windows_keep_what_they_say(window, kept):
+    assert window(made(a=1))["round"].values.tolist() == kept
+
+
+def test_the_last_round_of_what_has_none_is_itself():
+    last = measures.last(made(a=1))
+    assert int(last["round"]) == 100
+    xr.testing.assert_identical(measures.last(last), last)
+
+
+def test_samples_are_of_one_method_without_diverged_runs():
+    data = made(a=1, b=2)
+    data["diverged"].loc[{"algorithm": "a", "seed": 3}] = 40
+    found = measures.samples(data, "a", "error")
+    assert found.shape == (5, 10)
+    assert np.isnan(found).all(axis=1).tolist() == [False, False, False, True, False]
+    both = data.expand_dims(budget=[1.0, 2.0])
+    with pytest.raises(ValueError, match="axes \\['budget'\\] are left"):
+        measures.samples(both, "a", "error")
+    one = measures.samples(both, {"algorithm": "a", "budget": 2.0}, "error")
+    np.testing.assert_array_equal(one, found)
+    np.testing.assert_array_equal(measures.samples(both[{"budget": [0]}], "a", "error"), found)
+
+
+def test_gaps_are_of_means_and_curve_gaps_means_of_distances():
+    over, under = np.array([[1.0, 100.0]]), np.array([[1.0, 1.0]])
+    assert measures.gap(over, under).value == pytest.approx(10 * np.log10(50.5))
+    assert measures.curve_gap(over, under).value == pytest.approx(10)
+    assert measures.curve_gap(under, over).value == pytest.approx(-10)
+    assert measures.curve_distance(under, over).value == pytest.approx(10)
+    flat = measures.two(measures.last(made(a=10, b=1)), "a", "b", "error")
+    for measure in (measures.gap, measures.curve_gap, measures.curve_distance):
+        found = measure(*flat)
+        assert found.value == pytest.approx(10)
+        assert found.high - found.low < 1e-9  # paired: the common noise cancels
+
+
+def test_shares_are_per_cent():
+    assert measures.saving(np.full(4, 2.0), np.full(4, 8.0)).value == 75
+    found = measures.share(np.array([True, True, True, False]))
+    assert (found.value, found.unit) == (75, "%")
+
+
+def test_gaps_of_a_panel_are_named_by_their_pairs():
+    def ratio(data, over, under):
+        return measures.gap(*measures.two(data, over, under, "error"))
+
+    found = measures.gaps("x", ("a", "b"), ("b", "a"), measure=ratio)({"x": made(a=10, b=1)})
+    assert {k: round(e.value, 6) for k, e in found.items()} == {"a above b": 10, "b above a": -10}
+
+
+def test_joined_studies_are_one():
+    found = measures.joined(made(a=1), made(b=2))
+    xr.testing.assert_allclose(found, made(a=1, b=2))
