@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import results
-from fljax._numerics import PRNG
 from fljax._module import as_leaf
+from fljax._numerics import PRNG
 from fljax.simulation import Simulation, check_length
 
 Scenario = Callable[..., Simulation]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fljax import _check
-from fljax.algorithms import REGISTRY, Algorithm, Needs
+from fljax.algorithms import REGISTRY, Needs
 from fljax.federation import Federation
 from fljax.graphs import Graph
 from fljax.link import DelayTrace

@@ -25,8 +25,10 @@ from fljax.link import (
     Memory,
     Stages,
     Traffic,
-    begin as begin_link,
     receivers_of,
+)
+from fljax.link import (
+    begin as begin_link,
 )
 from fljax.metrics import Metric, Snapshot, as_metric
 from fljax.participation import Pattern

@@ -35,8 +35,8 @@ from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
 from fljax import _check, engine, results
-from fljax._numerics import PRNG
 from fljax._module import float_dtype
+from fljax._numerics import PRNG
 from fljax.collection import Collection, exchange
 from fljax.engine import Compiled, Program
 from fljax.grid import Axis, Group, Scenario, axes_of, groups_of, label_of, numbers_of

@@ -37,7 +37,7 @@ from fljax.algorithms import (
     fedavg,
 )
 from fljax.algorithms.fedavg import batches
-from fljax.channel import Channel
+from fljax.link import Channel
 from fljax.metrics import Metric
 from fljax.participation import PACKED_SIZE, subset
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
@@ -947,7 +947,7 @@ def test_step_by_step_is_the_scan(label):
 def test_compressing_a_private_message_keeps_its_noise_and_its_cost():
     """The difference from the server's model is rounded after it was perturbed."""
     plain = simulate("FL", metrics=("normalized_error",))
-    rounded = dataclasses.replace(plain, compression=fl.channel.Quantise(16))
+    rounded = dataclasses.replace(plain, compression=fl.link.Quantise(16))
     public = dataclasses.replace(rounded, privacy=None)
     first, second, third = (fl.run(s, ROUNDS, key_of(3)) for s in (plain, rounded, public))
     close(second.privacy_rho, first.privacy_rho)

@@ -14,7 +14,7 @@ from fljax._module import module
 from fljax.algorithms import NPFL, NPFLRL, DeterministicPolicyGradient, NetworkedADMM, RandomProbe
 from fljax.algorithms.npfl import relate
 from fljax.algorithms.npfl_rl import Policy
-from fljax.channel import Quantise, key_of
+from fljax.link import Quantise, key_of
 from fljax.metrics import Metric
 from fljax.problems import (
     LeastSquares,

@@ -23,7 +23,8 @@ from fljax.algorithms import (
     PSOFed,
     SignSGD,
 )
-from fljax.channel import (
+from fljax.data import RandomFourier
+from fljax.link import (
     Circular,
     DelayLaw,
     DelayTrace,
@@ -34,7 +35,6 @@ from fljax.channel import (
     StochasticSign,
     key_of,
 )
-from fljax.data import RandomFourier
 from fljax.participation import (
     Always,
     Bernoulli,

@@ -16,7 +16,7 @@ from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
 from fljax.algorithms.ifca import IFCA, random_start
 from fljax.algorithms.local_only import LocalOnly
 from fljax.algorithms.pfedme import PFedMe
-from fljax.channel import DelayTrace, Fixed, Quantise, TopK, key_of
+from fljax.link import DelayTrace, Fixed, Quantise, TopK, key_of
 from fljax.metrics import Metric
 from fljax.participation import Trace, subset
 from fljax.problems import LeastSquares, Logistic, SquaredL2, from_clients, optimum
@@ -255,7 +255,7 @@ def run_states(algorithm, problem, rounds):
     state = algorithm.init(problem, None)
     for n in range(1, rounds + 1):
         now = jnp.asarray(n, jnp.int32)
-        channel = fl.channel.Channel(new_key(n), now, rounds, jnp.ones(CLIENTS, jnp.int32))
+        channel = fl.link.Channel(new_key(n), now, rounds, jnp.ones(CLIENTS, jnp.int32))
         state, _ = algorithm.step(state, problem, None, channel, now)
     return state
 
@@ -317,7 +317,7 @@ def test_the_stationary_point_of_pfedme_stays():
         theta = np.array([nfl.prox(objective, k, 2.0, server) for k in range(CLIENTS)])
         server = theta.mean(axis=0)
     state = algorithm.init(problem, None)._replace(server=jnp.asarray(server))
-    channel = fl.channel.Channel(new_key(), jnp.asarray(1), 1, jnp.ones(CLIENTS, jnp.int32))
+    channel = fl.link.Channel(new_key(), jnp.asarray(1), 1, jnp.ones(CLIENTS, jnp.int32))
     after, _ = algorithm.step(state, problem, None, channel, jnp.asarray(1, jnp.int32))
     close(after.server, server, rtol=0, atol=1e-12)
     close(after.model, theta, rtol=0, atol=1e-12)
@@ -406,7 +406,7 @@ def test_compressed_models_of_ifca_stay_with_their_cluster():
     problem = make_problem().prepare()
     algorithm = IFCA(0.05, 2, start=THREE[:2])
     whole, cut = (
-        fl.channel.Channel(
+        fl.link.Channel(
             new_key(), jnp.asarray(1), 1, jnp.ones(CLIENTS, jnp.int32), compression=compression
         )
         for compression in (None, TopK(1))

@@ -16,9 +16,9 @@ import fljax as fl
 from fljax import simulation as engine
 from fljax._module import replace
 from fljax.algorithms import GFL, PGFL, ClusterFL, GraphFedAvg, PGFLSingleStep
-from fljax.channel import Channel, RandomK, key_of
-from fljax.channel.compression import WORD
 from fljax.federation import Federation, balanced
+from fljax.link import Channel, RandomK, key_of
+from fljax.link.compression import WORD
 from fljax.metrics import Metric
 from fljax.participation import Trace
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
@@ -1303,7 +1303,7 @@ WRONG = {
         "6 nodes but the problem 4 clients",
     ),
     "late": (
-        lambda: start(PGFL(1.0), delays=fl.channel.Fixed(1)),
+        lambda: start(PGFL(1.0), delays=fl.link.Fixed(1)),
         "PGFL has no rule for late messages",
     ),
     "private single step": (

@@ -14,9 +14,9 @@ from jax.extend import core
 
 import fljax as fl
 import fljax.engine
-from fljax.channel import wide, wide_sum
 from fljax.engine import Program, program
 from fljax.grid import axes_of, groups_of
+from fljax.link import wide, wide_sum
 from fljax.results import assemble
 from fljax.simulation import trace
 
@@ -233,8 +233,8 @@ def test_compiled_runs_hold_no_lapack_calls(label):
         "FL": fl.algorithms.ConventionalFL(0.1),
         "FedAvg": fl.algorithms.FedAvg(0.1, 2, batch=4),
         "Online-Fed": fl.algorithms.OnlineFed(0.1),
-        "PAO-Fed": fl.algorithms.PAOFed(0.1, fl.channel.Circular(1)),
-        "PSO-Fed": fl.algorithms.PSOFed(0.1, fl.channel.Random(1)),
+        "PAO-Fed": fl.algorithms.PAOFed(0.1, fl.link.Circular(1)),
+        "PSO-Fed": fl.algorithms.PSOFed(0.1, fl.link.Random(1)),
         "SignSGD": fl.algorithms.SignSGD(0.1),
         "Local only": fl.algorithms.LocalOnly(0.1),
         "FedAvg-FT": fl.algorithms.FineTunedFedAvg(fl.algorithms.FedAvg(0.1, 2), 0.1),
@@ -267,8 +267,8 @@ def test_compiled_runs_hold_no_lapack_calls(label):
         parts: dict = {"metrics": metrics}
         if type(algorithm).online_only:
             problem = fl.streams.Replay(problem, test=problem.pooled())
-            law = fl.channel.Geometric(0.2, 3)
-            parts = {"metrics": ["test_error"], "delays": law, "compression": fl.channel.TopK(1)}
+            law = fl.link.Geometric(0.2, 3)
+            parts = {"metrics": ["test_error"], "delays": law, "compression": fl.link.TopK(1)}
         simulation = fl.Simulation(problem, algorithm, graph, **parts)
         lowered = jax.jit(lambda s, k: trace(s, k, 2, 1)).lower(simulation, jax.random.key(2))
         assert "lapack" not in lowered.as_text()

@@ -38,7 +38,7 @@ from experiments.benchmarks.machine import (
 )
 from fljax import plotting
 from fljax.algorithms import REGISTRY, Algorithm
-from fljax.channel import Channel
+from fljax.link import Channel
 from fljax.simulation import PRNG, Simulation
 
 WORD = 4  # bytes of a float32 or an int32

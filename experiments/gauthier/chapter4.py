@@ -20,8 +20,8 @@ from experiments.measures import curve_gap, estimate, first_part, last, last_par
 from experiments.tuning import SEEDS, Protocol, Tuning
 from fljax import statistics
 from fljax.algorithms import Algorithm, OnlineFed, PAOFed, PSOFed
-from fljax.channel import Circular
 from fljax.data import random_fourier
+from fljax.link import Circular
 from fljax.participation import Bernoulli, Fraction, Pattern, groups
 
 # --------------------------------------------------------------------------- settings
@@ -113,10 +113,10 @@ class Environment(NamedTuple):
         cells = len(SIZES.value)
         return Bernoulli(groups(self.availability, CLIENTS.value, nested=cells))
 
-    def delays(self) -> fl.channel.DelayLaw | None:
+    def delays(self) -> fl.link.DelayLaw | None:
         if self.delta is None:
             return None
-        return fl.channel.Geometric(self.delta, self.longest, self.step, self.beyond)
+        return fl.link.Geometric(self.delta, self.longest, self.step, self.beyond)
 
 
 DEFAULT = Environment()

@@ -12,8 +12,8 @@ from fljax.algorithms.base import Algorithm, Needs, algorithm
 from fljax.algorithms.local_steps import descent_gap
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
 from fljax.problems import Problem
-from fljax.schedules import StepSize, as_schedule
 from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
 
 
 class State(NamedTuple):

@@ -12,8 +12,8 @@ from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm
 from fljax.participation import Drawn, Selector, everyone_or, shuffled
 from fljax.problems import Problem
-from fljax.schedules import StepSize, as_schedule
 from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
 
 #: Working set of the participants that descend side by side on a CPU: beyond it, one group after
 #: the other was a seventh faster.

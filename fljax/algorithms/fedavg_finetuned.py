@@ -12,8 +12,8 @@ from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.local_steps import descend
 from fljax.problems import Problem
-from fljax.schedules import StepSize, as_schedule
 from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
 
 
 class State(NamedTuple):

@@ -14,8 +14,8 @@ from fljax.algorithms.pgfl import PRIVATE
 from fljax.federation import Federation
 from fljax.participation import PerServer, Selector, everyone_or
 from fljax.problems import Problem
-from fljax.schedules import StepSize, as_schedule
 from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
 
 
 class State(NamedTuple):

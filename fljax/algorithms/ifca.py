@@ -13,8 +13,8 @@ from fljax.algorithms.base import Algorithm, Needs, algorithm
 from fljax.algorithms.local_steps import descend
 from fljax.participation import Drawn, Selector, everyone_or
 from fljax.problems import Problem
-from fljax.schedules import StepSize, as_schedule
 from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
 
 #: What the server averages.
 AVERAGES = ("models", "gradients")

@@ -10,8 +10,8 @@ from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.algorithms.local_steps import descend
 from fljax.problems import Problem
-from fljax.schedules import StepSize, as_schedule
 from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
 
 
 class State(NamedTuple):

@@ -10,8 +10,8 @@ from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm
 from fljax.participation import Everyone, Selector
 from fljax.problems import Problem
-from fljax.schedules import StepSize, as_schedule
 from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
 
 #: How the server averages messages of different delays.
 AGGREGATIONS = ("pooled", "per delay")

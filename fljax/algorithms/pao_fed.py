@@ -13,8 +13,8 @@ from fljax.algorithms.online_fed import AGGREGATIONS, lms
 from fljax.link import Circular, Sharing
 from fljax.participation import Everyone, Selector
 from fljax.problems import Problem
-from fljax.schedules import StepSize, as_schedule
 from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
 
 #: What the available clients receive.
 RECEIVED = ("portion", "all")

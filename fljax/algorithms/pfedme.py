@@ -12,8 +12,8 @@ from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.participation import Drawn, Selector, everyone_or
 from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor
-from fljax.schedules import StepSize, as_schedule
 from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
 
 
 class State(NamedTuple):

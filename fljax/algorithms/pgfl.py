@@ -14,8 +14,8 @@ from fljax.participation import PerServer, Selector, everyone_or
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
 from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor, strong_convexity
-from fljax.schedules import GeometricDecay
 from fljax.rounds import Round
+from fljax.schedules import GeometricDecay
 
 #: What stands for a cluster at a server of which no client of that cluster takes part.
 EMPTY_CELLS = ("keep", "skip")

@@ -11,8 +11,8 @@ from fljax.algorithms.base import Algorithm, Needs, algorithm
 from fljax.link import Compressor, Sign
 from fljax.participation import Everyone, Selector
 from fljax.problems import Problem
-from fljax.schedules import StepSize, as_schedule
 from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
 
 
 class State(NamedTuple):

@@ -9,8 +9,8 @@ from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.graphs import Combination, Graph
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
 from fljax.problems import Problem
-from fljax.schedules import StepSize, as_schedule
 from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
 
 
 class State(NamedTuple):

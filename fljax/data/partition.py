@@ -15,10 +15,10 @@ from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._module import float_dtype
+from fljax._numerics import HIGHEST
 from fljax.data.images import Images, Task
 from fljax.participation import shuffled
 from fljax.problems.objectives import Logistic, NoRegulariser, Regulariser
-from fljax._numerics import HIGHEST
 from fljax.problems.problem import Problem
 from fljax.problems.tasks import Tasks, membership
 

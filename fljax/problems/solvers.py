@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax._linalg import spd_inverse, spd_norm_bound, spd_solve, symmetric_eigen
-from fljax.problems.objectives import L1, LeastAbsoluteDeviation, LeastSquares, NoRegulariser
 from fljax._numerics import HIGHEST
+from fljax.problems.objectives import L1, LeastAbsoluteDeviation, LeastSquares, NoRegulariser
 from fljax.problems.problem import Problem
 
 

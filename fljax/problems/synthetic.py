@@ -17,6 +17,7 @@ from jaxtyping import Array, Int
 
 from fljax import _check
 from fljax._module import float_dtype
+from fljax._numerics import HIGHEST
 from fljax.problems.objectives import (
     ElasticNet,
     Huber,
@@ -29,7 +30,6 @@ from fljax.problems.objectives import (
     Softmax,
     SquaredL2,
 )
-from fljax._numerics import HIGHEST
 from fljax.problems.problem import Problem, sizes_to_weights
 from fljax.problems.tasks import Tasks
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 import fljax as fl
 from fljax.algorithms import OnlineFed, PAOFed
-from fljax.channel import Circular, Quantise, RandomK, Sign, StochasticSign, TopK
+from fljax.link import Circular, Quantise, RandomK, Sign, StochasticSign, TopK
 from fljax.streams import Linear
 
 LEVEL = 1e-4

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fljax.channel import DelayTrace, Fixed, Geometric, empty_line
+from fljax.link import DelayTrace, Fixed, Geometric, empty_line
 
 LEVEL = 1e-4
 ROUND = jnp.int32(1)

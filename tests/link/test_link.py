@@ -14,7 +14,7 @@ import fljax as fl
 from fljax import channel as channels
 from fljax._module import module
 from fljax.algorithms import ConventionalFL, OnlineFed
-from fljax.channel import (
+from fljax.link import (
     PURPOSES,
     Arrived,
     Channel,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fljax.channel import Circular, Random
+from fljax.link import Circular, Random
 from tests.reference.online import portion
 
 LEVEL = 1e-4

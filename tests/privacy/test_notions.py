@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fljax as fl
-from fljax.channel import Channel
+from fljax.link import Channel
 from fljax.privacy import ZCDP, ApproximateDP, PureDP, accounting
 from tests.reference import nfl
 

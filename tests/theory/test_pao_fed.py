@@ -518,7 +518,7 @@ def test_the_steady_state_is_near_that_of_the_algorithm_itself(variant, ratio):
             stream,
             fl.algorithms.PAOFed.variant(variant, instance.step_size, instance.portion),
             participation=fl.participation.Bernoulli(instance.participation),
-            delays=fl.channel.Geometric(0.3, 2),
+            delays=fl.link.Geometric(0.3, 2),
             metrics=["mean_square_deviation"],
         )
 

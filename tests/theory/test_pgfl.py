@@ -283,7 +283,7 @@ def test_too_small_a_penalty_diverges():
             "every client",
             {"participation": fl.participation.Trace(np.ones((9, 15), bool))},
         ),
-        (ValueError, "compressed", {"compression": fl.channel.Quantise(8)}),
+        (ValueError, "compressed", {"compression": fl.link.Quantise(8)}),
         (ValueError, "number", {"algorithm": PGFL(1.0, GeometricDecay(0.4, 0.98))}),
         (
             ValueError,
