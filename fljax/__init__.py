@@ -24,6 +24,7 @@ from fljax import (
     streams,
     theory,
 )
+from fljax._module import module
 from fljax.citation import citation
 from fljax.grid import static
 from fljax.results import AssumptionWarning, DivergenceWarning, load, save
@@ -50,6 +51,7 @@ __all__ = [
     "load",
     "merge",
     "metrics",
+    "module",
     "participation",
     "plan",
     "plotting",

@@ -1,7 +1,7 @@
 """What an algorithm needs against what a simulation offers: compared here and nowhere else."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from fljax import _check
 from fljax.algorithms import REGISTRY, Needs
@@ -13,6 +13,13 @@ from fljax.problems.solvers import is_quadratic
 __all__ = ["alternatives", "compare", "shown", "unmet"]
 
 
+class Unmet(NamedTuple):
+    """A need that a simulation does not meet."""
+
+    text: str  # the end of a sentence that begins with the algorithm
+    elsewhere: bool  # whether another algorithm would do
+
+
 def compare(simulation: Any) -> None:
     """Raise ``ValueError`` with the first need that is not met, and who would meet the rest.
 
@@ -20,12 +27,10 @@ def compare(simulation: Any) -> None:
       simulation: a :class:`~fljax.Simulation` whose parts are of the right kinds.
     """
     algorithm = type(simulation.algorithm)
-    for problem, about_algorithm in unmet(algorithm.needs, simulation):
-        text = f"{algorithm.label} {problem}"
-        if about_algorithm:
-            others = alternatives(simulation)
-            text += f" {'These can: ' + ', '.join(others) + '.' if others else ''}"
-        raise ValueError(text.strip())
+    for text, elsewhere in unmet(algorithm.needs, simulation):
+        others = alternatives(simulation) if elsewhere else []
+        can = f" These can: {', '.join(others)}." if others else ""
+        raise ValueError(f"{algorithm.label} {text}{can}")
 
 
 def alternatives(simulation: Any) -> list[str]:
@@ -33,17 +38,15 @@ def alternatives(simulation: Any) -> list[str]:
     return [label for label, other in REGISTRY.items() if not any(unmet(other.needs, simulation))]
 
 
-def unmet(needs: Needs, simulation: Any) -> Iterator[tuple[str, bool]]:
-    """What is not met, each as the end of a sentence that begins with the algorithm, and whether
-    another algorithm would help.
-    """
+def unmet(needs: Needs, simulation: Any) -> Iterator[Unmet]:
+    """What the needs ask for and the simulation does not offer."""
     yield from _network(needs, simulation)
     yield from _data(needs, simulation)
     yield from _privacy(needs, simulation)
     yield from _messages(needs, simulation)
 
 
-def _network(needs: Needs, simulation: Any) -> Iterator[tuple[str, bool]]:
+def _network(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     clients, network = simulation.problem.clients, simulation.network
     if needs.network is not None and not isinstance(shown(network), needs.network):
         hint = {
@@ -52,17 +55,17 @@ def _network(needs: Needs, simulation: Any) -> Iterator[tuple[str, bool]]:
             Federation: "servers with clients; pass network=, for instance "
             "fljax.federation.balanced(clients_per_server, graph).",
         }[needs.network]
-        yield f"runs on {hint}", False
+        yield Unmet(f"runs on {hint}", False)
     if _changes(network) and not needs.changing:
-        yield "has no rule for a graph that changes; pass one graph as network=.", True
+        yield Unmet("has no rule for a graph that changes; pass one graph as network=.", True)
 
 
-def _data(needs: Needs, simulation: Any) -> Iterator[tuple[str, bool]]:
+def _data(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     problem = simulation.problem
     if problem.online and needs.data == "fixed":
-        yield "needs all data at once and cannot learn from a stream.", True
+        yield Unmet("needs all data at once and cannot learn from a stream.", True)
     if not problem.online and needs.data == "stream":
-        yield (
+        yield Unmet(
             "learns from a stream, got a fixed problem; fljax.streams.Replay makes a stream of it.",
             False,
         )
@@ -72,34 +75,35 @@ def _data(needs: Needs, simulation: Any) -> Iterator[tuple[str, bool]]:
     objective = f"{type(loss).__name__} with {type(regulariser).__name__}"
     quadratic = regulariser.quadratic() is not None
     if needs.smooth and (loss.curvature is None or not quadratic):
-        yield f"needs a smooth objective, got {objective}; use ZCDPNFL for nonsmooth ones.", True
+        text = f"needs a smooth objective, got {objective}; use ZCDPNFL for nonsmooth ones."
+        yield Unmet(text, True)
     if needs.quadratic and not is_quadratic(problem):
-        yield (
-            f"has a closed form that needs the squared loss with no or a squared regulariser, got "
+        yield Unmet(
+            "has a closed form that needs the squared loss with no or a squared regulariser, got "
             f"{objective}.",
             True,
         )
     if problem.clip is not None and (needs.minimiser or needs.quadratic):
-        yield (
+        yield Unmet(
             "minimises exactly: per-sample clipping cannot be applied inside an exact minimiser; "
             "use an algorithm with a linearised update (ZCDPNFL) or leave the problem unclipped.",
             True,
         )
     if needs.validation and (problem.tasks is None or problem.tasks.validation is None):
-        yield (
+        yield Unmet(
             "needs validation data of each client; give the problem "
             "tasks=fljax.problems.Tasks(cluster, clusters, validation=...).",
             False,
         )
 
 
-def _privacy(needs: Needs, simulation: Any) -> Iterator[tuple[str, bool]]:
+def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     privacy = simulation.privacy
     if privacy is None:
         return
     if not isinstance(privacy, needs.privacy):
         allowed = ", ".join(notion.__name__ for notion in needs.privacy)
-        yield (
+        yield Unmet(
             f"does not run under {type(privacy).__name__}; "
             + (f"it accepts {allowed}." if allowed else "it has no private form."),
             True,
@@ -111,39 +115,39 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[tuple[str, bool]]:
         "a changing network": _changes(simulation.network),
     }
     if changed := [name for name, on in changed.items() if on]:
-        yield (
+        yield Unmet(
             "spends a budget that is known for fixed data, a fixed graph and clients that are "
             f"always there; leave out privacy=, or {' and '.join(changed)}.",
             False,
         )
     if simulation.attack is not None and not simulation.honest_only:
-        yield (
-            "under an attack keeps its promise to honest clients only: an attacker's own data go "
-            "wherever it sends them. Say so with honest_only=True, or leave out privacy= or attack=.",
+        yield Unmet(
+            "under an attack keeps its promise to honest clients only, since attackers send what "
+            "they like; say so with honest_only=True, or leave out privacy= or attack=.",
             False,
         )
 
 
-def _messages(needs: Needs, simulation: Any) -> Iterator[tuple[str, bool]]:
+def _messages(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     if simulation.participation is not None and not needs.absent:
-        yield "has no rule for absent clients; leave out participation=.", True
+        yield Unmet("has no rule for absent clients; leave out participation=.", True)
     if simulation.delays is not None and not needs.late:
-        yield "has no rule for late messages; leave out delays=.", True
+        yield Unmet("has no rule for late messages; leave out delays=.", True)
     peers = isinstance(shown(simulation.network), Graph) and needs.network is Graph
     if peers and isinstance(simulation.delays, DelayTrace):
-        yield (
+        yield Unmet(
             "exchanges messages over edges, and a DelayTrace has one delay of each client; use "
             "fljax.link.Geometric or Fixed.",
             False,
         )
     if simulation.compression is not None and not needs.compressed:
-        yield "compresses its messages itself; leave out compression=.", True
+        yield Unmet("compresses its messages itself; leave out compression=.", True)
     if simulation.aggregation is None:
         return
     if not needs.averages:
-        yield "combines messages otherwise than by a mean; leave out aggregation=.", True
+        yield Unmet("combines messages otherwise than by a mean; leave out aggregation=.", True)
     if simulation.delays is not None and not peers:
-        yield (
+        yield Unmet(
             "looks at single messages with aggregation=, and of late ones a server keeps the sums "
             "only; leave out delays= or aggregation=.",
             False,

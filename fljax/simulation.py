@@ -1,5 +1,6 @@
 """One run: a simulation is what is run, :func:`run` runs it once, as a scan over rounds."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -221,7 +222,7 @@ def prepare(simulation: Simulation, rounds: int) -> Prepared:
     needed = any(m.needs_optimum for m in simulation.metrics)  # pyright: ignore[reportAttributeAccessIssue]
     if type(simulation.algorithm).needs.network is None:
         network = None
-    elif simulation.among_peers and (simulation.aggregation or simulation.delays):
+    elif simulation.among_peers and simulation.aggregation is not None:
         network = network.single_table()  # pyright: ignore[reportOptionalMemberAccess,reportAttributeAccessIssue]
     best = None
     if needed:
@@ -260,7 +261,7 @@ def noise_plan(simulation: Simulation, rounds: int) -> Any:
     privacy = simulation.privacy
     if privacy is None:
         return None
-    return privacy.plan(lambda round: _sensitivity(simulation, simulation.problem, round), rounds)
+    return privacy.plan(functools.partial(_sensitivity, simulation, simulation.problem), rounds)
 
 
 def _sensitivity(simulation: Simulation, problem: Any, round: Array) -> Array:

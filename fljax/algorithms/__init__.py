@@ -1,7 +1,7 @@
 """One file per algorithm or close family; :data:`REGISTRY` lists them all by label."""
 
 from fljax.algorithms.admm import PADMM, NetworkedADMM
-from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm
+from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, no_models
 from fljax.algorithms.conventional_fl import ConventionalFL
 from fljax.algorithms.ditto import Ditto
 from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
@@ -57,4 +57,5 @@ __all__ = [
     "SignSGD",
     "ZCDPGradNFL",
     "algorithm",
+    "no_models",
 ]

@@ -127,20 +127,20 @@ class PAOFed(Algorithm):
         return 1 / curvature
 
     def step(self, state: State, now: Round) -> State:
-        problem, link, round = now.problem, now.link, now.number
+        problem, link = now.problem, now.link
         who = now.choose(self.scheduler)
         here = who.put(jnp.zeros(problem.clients, bool), who.here)
         everyone = jnp.arange(problem.clients, dtype=jnp.int32)
         dim, size = problem.dim, self.sharing.size
         portions = link.common_key("sharing")
-        ahead = round + jnp.asarray(self.send_next, jnp.int32)
+        ahead = now.number + jnp.asarray(self.send_next, jnp.int32)
 
         received = here[:, None]
         if self.received == "portion":
-            received = received & self.sharing.mask(portions, round, everyone, dim)
+            received = received & self.sharing.mask(portions, now.number, everyone, dim)
         server = link.publish(state.model, here, size if self.received == "portion" else None)
         merged = jnp.where(received, server[None], state.local)
-        local = lms(problem.mapped(), merged, self.step_size(round))
+        local = lms(problem.mapped(), merged, self.step_size(now.number))
         if not self.autonomous:
             local = jnp.where(here[:, None], local, state.local)
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fljax import _check
-from fljax._module import float_dtype, module, static
+from fljax._module import float_dtype, module, replace, static
 from fljax.graphs import tables
 from fljax.graphs.combination import RULES, Combination, by_rule
 from fljax.graphs.tables import Overflow
@@ -178,7 +178,10 @@ class Graph:
 
     def single_table(self) -> "Graph":
         """The same graph without overflow, for what looks at one neighbour after the other."""
-        return self
+        table = self.entries.single_table()
+        return replace(
+            self, neighbors=table.neighbors, weights=table.weights, overflow=table.overflow
+        )
 
     # Edges --------------------------------------------------------------------------------------
 

@@ -129,6 +129,25 @@ class Entries(NamedTuple):
         ]
         return self.with_weights(weights), add_rows(parts, [jnp.sum(w, axis=1) for w in weights])
 
+    def single_table(self) -> "Entries":
+        """The same with what overflows in further slots of everybody's row."""
+        if self.overflow is None:
+            return self
+        assert self.neighbors is not None
+        assert self.weights is not None
+        rest, everyone = self.overflow, jnp.arange(self.nodes, dtype=np.int32)
+        shape = (self.nodes, rest.neighbors.shape[1])
+        more = jnp.broadcast_to(everyone[:, None], shape)
+        more = more.at[rest.nodes].set(rest.neighbors, **DISTINCT)
+        extra = jnp.zeros(shape, rest.weights.dtype).at[rest.nodes].set(rest.weights, **DISTINCT)
+        return Entries(
+            self.nodes,
+            None,
+            jnp.concatenate([self.neighbors, more], axis=1),
+            jnp.concatenate([self.weights, extra], axis=1),
+            None,
+        )
+
     def dense(self) -> Array:
         """``[K, K]``."""
         if self.matrix is not None:

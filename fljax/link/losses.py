@@ -5,7 +5,7 @@ the place of the one that did not come, a server goes on with those that did. A 
 what was lost; it has sent, and what that costs in traffic and privacy is spent.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,14 @@ from fljax._module import module, static
 __all__ = ["GilbertElliott", "Independent", "Losses"]
 
 
-class Losses(Protocol):
-    """Which links work in a round; subclass it for a law of your own."""
+class Losses:
+    """Which links work in a round; subclass it for a law of your own.
+
+    Attributes:
+      symmetric: whether a link that fails does so in both directions.
+    """
+
+    symmetric: bool = True
 
     def begin(self, uniform: Float[Array, "*edges"]) -> Any:
         """The state before the first round, from one uniform number an edge."""
@@ -28,12 +34,7 @@ class Losses(Protocol):
         self, state: Any, uniform: Float[Array, "*edges"]
     ) -> tuple[Any, Bool[Array, "*edges"]]:
         """The next state, and which links work, from one uniform number an edge and round."""
-        ...
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether a link that fails does so in both directions."""
-        ...
+        raise NotImplementedError
 
 
 @module

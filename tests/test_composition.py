@@ -1,0 +1,465 @@
+"""Stages that meet: lost links, stale copies, absent peers, changing graphs, attackers and robust
+aggregation, each against loops, and together in every algorithm that takes them.
+"""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax import aggregation, attacks, requirements
+from fljax._module import module, static
+from fljax.algorithms import (
+    IFCA,
+    REGISTRY,
+    ZCDPNFL,
+    ConventionalFL,
+    FedAvg,
+    NetworkedADMM,
+    ZCDPGradNFL,
+)
+from fljax.link import DelayLaw, Losses
+from fljax.metrics import Metric
+from fljax.simulation import trace
+from tests.cases import (
+    CLIENTS,
+    DIM,
+    EDGES,
+    INSTANCES,
+    make_network,
+    make_objective,
+    make_problem,
+    simulate,
+)
+from tests.reference import links
+
+ROUNDS = 8
+STEP = 0.06
+MODELS = Metric("models", lambda now: now.model, "the models themselves")
+rng = np.random.default_rng(3)
+WORKS = rng.random((ROUNDS, CLIENTS, CLIENTS)) < 0.6
+BOTH = WORKS & WORKS.transpose(0, 2, 1)
+AGES = rng.integers(0, 3, (ROUNDS, CLIENTS, CLIENTS))
+THERE = rng.random((ROUNDS, CLIENTS)) < 0.6
+ATTACKERS = np.arange(CLIENTS) == 2
+#: Everybody next to everybody: five messages at each, enough for Krum.
+COMPLETE = [(k, j) for k in range(CLIENTS) for j in range(k)]
+
+AGGREGATORS = {
+    "mean": aggregation.Mean(),
+    "weighted": aggregation.WeightedMean(),
+    "median": aggregation.Median(),
+    "trimmed": aggregation.TrimmedMean(count=1),
+    "winsorised": aggregation.WinsorisedMean(count=1),
+    "krum": aggregation.Krum(1),
+    "centered": aggregation.CenteredClipping(0.5, 3),
+    "norm": aggregation.NormClipping(0.5),
+}
+
+
+@module
+class Replayed(Losses):
+    """What works is given; the state counts the rounds."""
+
+    table: object  # [T, ...]
+    symmetric: bool = static(default=False)
+
+    def begin(self, uniform):
+        return jnp.zeros((), jnp.int32)
+
+    def draw(self, state, uniform):
+        return state + 1, jnp.asarray(self.table)[state]
+
+
+@module
+class Ages(DelayLaw):
+    """How old each copy is is given, for a dense graph."""
+
+    table: object  # [T, K, K]
+    longest: int = static(default=2)
+
+    @property
+    def lags(self):
+        return tuple(range(self.longest + 1))
+
+    def draw(self, key, round, clients):
+        return jnp.asarray(self.table, jnp.int32)[round - 1].reshape(clients)
+
+
+def adjacency(edges):
+    matrix = np.zeros((CLIENTS, CLIENTS))
+    for k, j in edges:
+        matrix[k, j] = matrix[j, k] = 1
+    return matrix
+
+
+def models(algorithm=None, network=None, rounds=ROUNDS, key=1, **parts):
+    """``[rounds, K, D]``."""
+    simulation = fl.Simulation(
+        make_problem(),
+        ZCDPGradNFL(STEP) if algorithm is None else algorithm,
+        make_network() if network is None else network,
+        metrics=[MODELS],
+        **parts,
+    )
+    return np.asarray(_trace(simulation, jax.random.key(key), rounds))
+
+
+def _models(simulation, key, rounds):
+    return trace(simulation, key, rounds, 1)[0]["models"]
+
+
+_trace = jax.jit(_models, static_argnums=2)
+
+
+def loops(edges=EDGES, **given):
+    return links.peers(make_objective(), [adjacency(edges)] * ROUNDS, STEP, ROUNDS, **given)
+
+
+def close(ours, theirs):
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
+
+
+# Peers against the loops -------------------------------------------------------------------------
+
+
+def test_lost_links_are_those_of_the_loops():
+    ours = models(losses=Replayed(WORKS))
+    close(ours, loops(works=WORKS))
+    assert np.abs(ours - loops()).max() > 1e-3
+
+
+def test_stale_copies_are_those_of_the_loops():
+    ours = models(delays=Ages(AGES))
+    close(ours, loops(ages=AGES))
+    assert np.abs(ours - loops()).max() > 1e-3
+
+
+def test_absent_peers_rest_and_their_neighbours_keep_what_they_said():
+    ours = models(participation=fl.participation.Trace(THERE))
+    close(ours, loops(there=THERE))
+    asleep = ~THERE[1:]
+    np.testing.assert_array_equal(ours[1:][asleep], ours[:-1][asleep])
+
+
+def test_everything_at_once_is_the_loops():
+    parts = {
+        "losses": Replayed(WORKS),
+        "delays": Ages(AGES),
+        "participation": fl.participation.Trace(THERE),
+        "attack": attacks.SignFlip(ATTACKERS, 2.0),
+    }
+    given = {"works": WORKS, "ages": AGES, "there": THERE, "attackers": ATTACKERS, "scale": 2.0}
+    close(models(**parts), loops(**given))
+    network = make_network(edges=COMPLETE)
+    ours = models(network=network, aggregation=aggregation.Median(), **parts)
+    close(ours, loops(COMPLETE, aggregate="median", **given))
+
+
+def test_graphs_that_change_are_those_of_the_loops():
+    edges = [EDGES, EDGES[:4], COMPLETE]
+    network = fl.graphs.Schedule([make_network(edges=e) for e in edges])
+    graphs = [adjacency(edges[n % 3]) for n in range(ROUNDS)]
+    close(models(network=network), links.peers(make_objective(), graphs, STEP, ROUNDS))
+
+
+def test_a_random_graph_process_draws_a_graph_a_round():
+    def draw(key):
+        return fl.graphs.erdos_renyi(key, nodes=CLIENTS, probability=0.5)
+
+    seen = []
+    simulation = fl.Simulation(make_problem(), ZCDPGradNFL(STEP), fl.graphs.Drawn(draw))
+    for n in (1, 2, 3):
+        seen.append(np.asarray(fl.view(simulation, key=4, round=n).network.dense()))
+    again = np.asarray(fl.view(simulation, key=4, round=2).network.dense())
+    np.testing.assert_array_equal(seen[1], again)
+    assert len({graph.tobytes() for graph in seen}) == 3
+    assert fl.run(simulation, rounds=5).model.shape == (CLIENTS, DIM)
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_attacked_peers_are_those_of_the_loops(name):
+    ours = models(
+        network=make_network(edges=COMPLETE),
+        attack=attacks.SignFlip(ATTACKERS, 3.0),
+        aggregation=AGGREGATORS[name],
+    )
+    close(ours, loops(COMPLETE, attackers=ATTACKERS, scale=3.0, aggregate=name))
+
+
+def test_admm_over_links_that_fail_in_both_directions_is_the_loop():
+    ours = models(ZCDPNFL(0.9, 0.3), losses=Replayed(BOTH))
+    close(ours, links.zcdp_nfl(make_objective(), EDGES, 0.9, 0.3, BOTH))
+
+
+@pytest.mark.parametrize("form", ["dense", "padded"])
+def test_lost_links_do_not_depend_on_how_a_graph_is_stored(form):
+    for law in (fl.link.Independent(0.4), fl.link.GilbertElliott(0.3, 0.5, symmetric=False)):
+        one, other = (models(network=make_network(f), losses=law) for f in ("dense", form))
+        close(one, other)
+        assert np.abs(one - models()).max() > 1e-3
+
+
+def test_stale_copies_in_a_table_are_of_the_drawn_ages():
+    """Of one age everywhere, so that it does not matter in which order they are drawn."""
+    one, other = (
+        models(network=make_network(form), delays=fl.link.Fixed(2)) for form in ("dense", "padded")
+    )
+    close(one, other)
+    close(one, loops(ages=np.full_like(AGES, 2)))
+
+
+def test_crowded_nodes_are_heard_over_links_that_fail():
+    """A table with overflow, for sums and for single messages."""
+    nodes = 40
+    edges = [(0, k) for k in range(1, nodes)] + [(k, k + 1) for k in range(1, nodes - 1)]
+    problem = fl.problems.ridge(jax.random.key(0), clients=nodes, samples=5, dim=2)
+    found = []
+    for form in ("padded", "dense"):
+        network = fl.graphs.from_edges(nodes, edges, form=form)
+        assert form == "dense" or network.overflow is not None
+        for parts in (
+            {"losses": fl.link.Independent(0.3)},
+            {"losses": fl.link.Independent(0.3), "aggregation": aggregation.Median()},
+            {"delays": fl.link.Fixed(1), "aggregation": aggregation.Median()},
+        ):
+            simulation = fl.Simulation(problem, ZCDPGradNFL(0.05), network, **parts)
+            found.append(np.asarray(fl.run(simulation, rounds=6, key=2).model))
+    for table, dense in zip(found[:3], found[3:], strict=True):
+        close(table, dense)
+
+
+def test_groups_of_receivers_hear_as_all_at_once(monkeypatch):
+    setting = {"network": make_network(edges=COMPLETE), "aggregation": aggregation.Median()}
+    whole = models(**setting)
+    monkeypatch.setattr(fl.link.inbox, "RECEIVERS", 2)
+    jax.clear_caches()
+    close(models(**setting), whole)
+
+
+# Servers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_an_attacked_federation_is_that_of_the_loops(name):
+    parts = {"attack": attacks.SignFlip(ATTACKERS, 3.0), "aggregation": AGGREGATORS[name]}
+    theirs = links.server(
+        make_objective(), STEP, ROUNDS, attackers=ATTACKERS, scale=3.0, aggregate=name
+    )
+    for algorithm in (ConventionalFL(STEP), FedAvg(STEP, weighting="equal")):
+        close(models(algorithm, **parts), np.repeat(theirs[:, None], CLIENTS, axis=1))
+
+
+def test_a_server_goes_on_with_what_arrives():
+    up = WORKS[:, 0]
+    up[3] = False  # nothing at all
+    theirs = links.server(make_objective(), STEP, ROUNDS, works=up)
+    for algorithm in (ConventionalFL(STEP), FedAvg(STEP, weighting="equal")):
+        ours = models(algorithm, losses=Replayed(up))
+        close(ours, np.repeat(theirs[:, None], CLIENTS, axis=1))
+        np.testing.assert_array_equal(ours[3], ours[2])
+
+
+# Everything that may meet, meets -----------------------------------------------------------------
+
+STAGES = {
+    "losses": fl.link.Independent(0.3),
+    "attack": attacks.SignFlip(ATTACKERS),
+    "delays": fl.link.Geometric(0.3, 2, beyond="clip"),
+    "participation": fl.participation.Bernoulli(0.7),
+    "compression": fl.link.Quantise(4),
+    "aggregation": aggregation.NormClipping(1e-3),
+}
+
+
+@pytest.mark.parametrize("label", INSTANCES)
+def test_every_algorithm_meets_every_stage_that_its_needs_allow(label):
+    """Each alone: accepted and different from the run without, or refused with those that can."""
+    plain = simulate(label, private=False, network=make_network(edges=COMPLETE))
+    known = np.asarray(fl.run(plain, rounds=3).model)
+    for name, stage in STAGES.items():
+        changed = {"network": plain.network, "problem": plain.problem, name: stage}
+        if label == "Local only" and name != "participation":
+            continue  # says nothing, so nothing changes
+        if label == "SignSGD" and name == "aggregation":
+            continue  # a vote of shorter votes is the same
+        needs = REGISTRY[label].needs
+        copes = {
+            "delays": needs.late,
+            "participation": needs.absent,
+            "aggregation": needs.averages,
+            "compression": needs.compressed,
+        }
+        if not copes.get(name, True):
+            with pytest.raises(ValueError, match=re.escape(label)) as caught:
+                fl.Simulation(algorithm=plain.algorithm, **changed)
+            listed = str(caught.value).partition("These can: ")[2].rstrip(".").split(", ")
+            assert label not in listed
+            continue
+        simulation = fl.Simulation(algorithm=plain.algorithm, **changed)
+        found = fl.run(simulation, rounds=3)
+        assert np.isfinite(found.model).all()
+        assert np.abs(found.model - known).max() > 1e-9, name
+
+
+def test_alternatives_are_those_that_run():
+    problem, network = make_problem(), make_network()
+    with pytest.raises(ValueError, match="no rule for late messages") as caught:
+        fl.Simulation(problem, IFCA(0.1, 2), network, delays=fl.link.Fixed(1))
+    listed = str(caught.value).partition("These can: ")[2].rstrip(".").split(", ")
+    assert "IFCA" not in listed
+    assert {"FL", "FedAvg", "zCDP-grad-NFL"} <= set(listed)
+    for label in set(listed) & set(INSTANCES):
+        algorithm = INSTANCES[label][0]
+        fl.Simulation(problem, algorithm, network, delays=fl.link.Fixed(1))
+
+
+def test_a_plain_sum_allocates_nothing_per_edge():
+    """Four times the edges, the same memory beside the table itself."""
+    nodes, dim = 2000, 64
+    problem = fl.problems.ridge(jax.random.key(1), clients=nodes, samples=2, dim=dim)
+    taken = []
+    for degree in (6, 24):
+        network = fl.graphs.k_regular(jax.random.key(0), nodes, degree, form="padded")
+        simulation = fl.Simulation(problem, ZCDPNFL(1.0, 0.3), network)
+        now = fl.view(simulation)
+        state = simulation.algorithm.init(now.problem, now.network)
+
+        def step(simulation, state):
+            return simulation.algorithm.step(state, fl.view(simulation))
+
+        compiled = jax.jit(step).lower(simulation, state).compile()
+        taken.append(compiled.memory_analysis().temp_size_in_bytes)
+    per_edge = nodes * 18 * dim * 8
+    assert taken[1] - taken[0] < 0.1 * per_edge
+
+
+# Bad input ---------------------------------------------------------------------------------------
+
+BAD = {
+    "a median over one neighbour": (
+        "Median needs at least 3 messages",
+        lambda: fl.Simulation(
+            make_problem(),
+            ZCDPGradNFL(STEP),
+            fl.graphs.path(CLIENTS),
+            aggregation=aggregation.Median(),
+        ),
+    ),
+    "attackers of another network": (
+        "one boolean of each of the 5 clients, got 4",
+        lambda: fl.Simulation(
+            make_problem(), FedAvg(STEP), attack=attacks.SignFlip(attacks.first(1, 4))
+        ),
+    ),
+    "privacy under attack": (
+        "honest_only=True",
+        lambda: fl.Simulation(
+            make_problem(),
+            ConventionalFL(STEP),
+            privacy=fl.privacy.ZCDP(1.0),
+            attack=attacks.SignFlip(ATTACKERS),
+        ),
+    ),
+    "delays longer than the run": (
+        "nothing would ever arrive",
+        lambda: fl.run(
+            fl.Simulation(make_problem(), FedAvg(STEP), delays=fl.link.Fixed(100)), rounds=10
+        ),
+    ),
+    "an aggregator of late messages": (
+        "leave out delays= or aggregation=",
+        lambda: fl.Simulation(
+            make_problem(),
+            FedAvg(STEP),
+            delays=fl.link.Fixed(1),
+            aggregation=aggregation.Median(),
+        ),
+    ),
+    "an aggregator in place of a sum": (
+        "combines messages otherwise than by a mean.* These can: .*FedAvg",
+        lambda: fl.Simulation(
+            make_problem(), NetworkedADMM(1.0), make_network(), aggregation=aggregation.Median()
+        ),
+    ),
+    "delays of clients among peers": (
+        "a DelayTrace has one delay of each client",
+        lambda: fl.Simulation(
+            make_problem(),
+            ZCDPGradNFL(STEP),
+            make_network(),
+            delays=fl.link.DelayTrace(np.zeros((3, CLIENTS), int), 1),
+        ),
+    ),
+    "a graph that changes under ADMM": (
+        "no rule for a graph that changes",
+        lambda: fl.Simulation(
+            make_problem(), NetworkedADMM(1.0), fl.graphs.Schedule([make_network()])
+        ),
+    ),
+    "a network in pieces": (
+        "disconnected",
+        lambda: fl.Simulation(
+            make_problem(),
+            ZCDPGradNFL(STEP),
+            fl.graphs.from_edges(CLIENTS, [(0, 1), (2, 3), (3, 4)], allow_disconnected=True),
+        ),
+    ),
+    "graphs of different sizes": (
+        "all of the same nodes",
+        lambda: fl.graphs.Schedule([fl.graphs.ring(4), fl.graphs.ring(5)]),
+    ),
+    "a probability of failure of one": (
+        "probability must be finite and >= 0 and < 1",
+        lambda: fl.link.Independent(1.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_meet_is_refused(name):
+    message, make = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("part", ["attack", "losses", "aggregation"])
+def test_a_part_of_another_kind_is_refused(part):
+    with pytest.raises(TypeError, match=f"{part} must be an instance of fljax"):
+        fl.Simulation(make_problem(), FedAvg(STEP), **{part: 0.3})
+
+
+def test_a_draw_that_is_no_graph_is_refused():
+    with pytest.raises(TypeError, match="what draw returns must be an instance"):
+        fl.graphs.Drawn(lambda key: jax.random.normal(key, (3, 3)))
+    with pytest.raises(TypeError, match="draw must be a function of a key"):
+        fl.graphs.Drawn(fl.graphs.ring(4))
+
+
+def test_a_network_in_pieces_is_taken_where_it_is_said():
+    network = fl.graphs.from_edges(CLIENTS, [(0, 1), (2, 3), (3, 4)], allow_disconnected=True)
+    simulation = fl.Simulation(make_problem(), ZCDPGradNFL(STEP), network, allow_disconnected=True)
+    assert not bool(fl.run(simulation, rounds=2).connected)
+
+
+def test_a_private_step_that_tells_no_gradients_is_an_error():
+    class Silent(ConventionalFL):
+        needs = ConventionalFL.needs
+
+        def step(self, state, now):
+            state = super().step(state, now)
+            now.witnessed = None
+            return state
+
+    simulation = fl.Simulation(make_problem(), module(Silent)(STEP), privacy=fl.privacy.ZCDP(1.0))
+    with pytest.raises(TypeError, match=r"call now\.witness"):
+        fl.run(simulation, rounds=2)
+
+
+def test_needs_of_all_registered_algorithms_are_data():
+    for label, algorithm in REGISTRY.items():
+        assert algorithm.needs.data in ("fixed", "any", "stream"), label
+    assert list(requirements.alternatives(simulate("FL"))).count("FL") == 1
