@@ -1,16 +1,17 @@
 """What an algorithm needs against what a simulation offers: compared here and nowhere else."""
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from fljax import _check
-from fljax.algorithms import REGISTRY, Needs
+from fljax.algorithms import REGISTRY, Algorithm, Needs
 from fljax.federation import Federation
 from fljax.graphs import Graph
 from fljax.link import DelayTrace
 from fljax.problems.solvers import is_quadratic
 
-__all__ = ["alternatives", "compare", "shown", "unmet"]
+__all__ = ["alternatives", "check_kinds", "compare", "shown", "table", "unmet"]
 
 
 class Unmet(NamedTuple):
@@ -169,3 +170,31 @@ def check_kinds(simulation: Any, kinds: dict[str, type]) -> None:
         part = getattr(simulation, name)
         if part is not None:
             _check.kind(name, part, base)
+
+
+def table() -> str:
+    """All registered algorithms and what they cope with, in Markdown."""
+    head = "algorithm | class | reference | runs on | private | absent | late | robust".split(" | ")
+    rows = [head, ["---"] * len(head)]
+    runs_on = {Graph: "peers", Federation: "servers on a graph", None: "one server"}
+    data = {"fixed": "", "any": ", streams too", "stream": ", streams only"}
+    for label, algorithm in REGISTRY.items():
+        needs = algorithm.needs
+        signs = ["yes" if on else "" for on in (needs.absent, needs.late, needs.averages)]
+        rows.append(
+            [
+                label,
+                f"`{algorithm.__name__}`",
+                _reference(algorithm),
+                runs_on[needs.network] + data[needs.data],
+                "yes" if needs.privacy else "",
+                *signs,
+            ]
+        )
+    return "\n".join(f"| {' | '.join(row)} |".replace("  ", " ") for row in rows)
+
+
+def _reference(algorithm: type[Algorithm]) -> str:
+    """The first of what the docstring refers to."""
+    _, _, text = (algorithm.__doc__ or "").partition("Reference:")
+    return re.split("; |, lines? ", " ".join(text.split()))[0].rstrip(".")

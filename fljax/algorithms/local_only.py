@@ -35,7 +35,7 @@ class LocalOnly(Algorithm):
       local_steps: gradient steps a round, on all of a client's samples, >= 1.
 
     Reference:
-      Li et al. 2021 (Ditto), whose personal models these are at :math:`\lambda=0`.
+      Li et al. 2021; the personal models of Ditto at :math:`\lambda=0`.
     """
 
     step_size: StepSize

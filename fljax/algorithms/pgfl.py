@@ -181,6 +181,9 @@ class GFL(PGFL):
     The single-task comparator of figure 5.1, "modified to ensure privacy in the same manner as
     PGFL" (line 1509; the journal's captions call the curve FedAvg). :class:`GraphFedAvg` is the
     same task by gradient steps.
+
+    Reference:
+      Gauthier 2024, section 5.4; Gauthier et al. 2023.
     """
 
     personalised: ClassVar[bool] = False
@@ -204,6 +207,9 @@ class ClusterFL(PGFL):
 
     The comparator of figure 5.1 that learns personalised models with inter-cluster learning but
     has no server graph (line 1509; the curve :math:`\mathcal E=\emptyset` of the arXiv version).
+
+    Reference:
+      Gauthier 2024, section 5.4; Gauthier et al. 2023.
     """
 
     cooperative: ClassVar[bool] = False
