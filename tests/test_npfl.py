@@ -11,10 +11,11 @@ import pytest
 
 import fljax as fl
 from fljax._module import module
+from fljax._numerics import PRNG, key_of
 from fljax.algorithms import NPFL, NPFLRL, DeterministicPolicyGradient, NetworkedADMM, RandomProbe
 from fljax.algorithms.npfl import relate
 from fljax.algorithms.npfl_rl import Policy
-from fljax.link import Quantise, key_of
+from fljax.link import Quantise
 from fljax.metrics import Metric
 from fljax.problems import (
     LeastSquares,
@@ -24,7 +25,7 @@ from fljax.problems import (
     from_clients,
     group_share,
 )
-from fljax.simulation import PRNG, _run, trace
+from fljax.simulation import _run, trace
 from tests.reference import npfl as loops
 from tests.reference.nfl import neighbours
 from tests.reference.pgfl import Client, central
@@ -507,7 +508,7 @@ def alter(**changes):
         (
             ValueError,
             lambda: records(rl(), World("few", "logistic").problem()),
-            "closed form needs the squared loss .*got Logistic",
+            "closed form that needs the squared loss .*got Logistic",
         ),
         (
             ValueError,

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax import channel as channels
+from fljax import link as links
+from fljax._numerics import PRNG, key_of
 from fljax.algorithms import (
     REGISTRY,
     ConventionalFL,
@@ -33,7 +34,6 @@ from fljax.link import (
     Random,
     Sign,
     StochasticSign,
-    key_of,
 )
 from fljax.participation import (
     Always,
@@ -50,7 +50,7 @@ from fljax.participation import (
 )
 from fljax.problems import LeastSquares, SquaredL2, from_clients
 from fljax.schedules import PowerDecay
-from fljax.simulation import PRNG, advance, begin, prepare, trace
+from fljax.simulation import advance, begin, prepare, trace
 from fljax.streams import Replay
 from tests.reference import nfl, online
 
@@ -301,9 +301,9 @@ def test_the_worlds_tell_the_rules_apart():
     """The injected environment would show each rule of the algorithm if it were another."""
     environment = world().environment
     sent = (environment.fresh & environment.available).sum(axis=1)
-    assert sent.max() > channels.channel.GROUP > sent.min() == 0
+    assert sent.max() > links.link.GROUP > sent.min() == 0
     there = wide().environment
-    assert (there.fresh & there.available).sum(axis=1).max() > 2 * channels.channel.GROUP
+    assert (there.fresh & there.available).sum(axis=1).max() > 2 * links.link.GROUP
     settings = [
         {},
         {"conflict": "none"},
@@ -328,7 +328,7 @@ def test_the_worlds_tell_the_rules_apart():
     [("U1", "discard"), ("every class", "clip"), ("Online-Fed, per delay", "discard")],
 )
 def test_lags_in_steps(name, beyond):
-    """Figure 4.6(c)'s law, drawn again with the channel's key."""
+    """Figure 4.6(c)'s law, drawn again with the link's key."""
     case, key = world(), new_key(4)
     law = Geometric(0.6, longest=30, step=10, beyond=beyond)
     algorithm, rounds = EVERY[name], case.environment.rounds
@@ -611,7 +611,7 @@ def test_groups_of_senders_are_all_at_once(monkeypatch, name, size):
     """Some senders after the other, or all together as on an accelerator."""
     simulation = world().simulate(EVERY[name])
     known = models(simulation)
-    monkeypatch.setattr(channels.channel, "GROUP", size)
+    monkeypatch.setattr(links.link, "GROUP", size)
     anew = jax.jit(lambda *given: path.__wrapped__(*given, 48), compiler_options=QUICK)
     agree(anew(simulation, new_key(1))[0].model, known)
 
@@ -632,7 +632,8 @@ def test_the_server_chooses_among_the_available(make, scheduler):
     case, key, algorithm = world(), new_key(9), make(scheduler=scheduler)
     there = case.environment.fresh & case.environment.available
     now = jax.vmap(lambda n: key_of(jax.random.fold_in(key, n), "participation"))
-    chosen = np.asarray(jax.vmap(scheduler.choose)(now(jnp.arange(1, 49)), there))
+    choose = jax.vmap(lambda key, there: scheduler.choose(key, there, None).here)
+    chosen = np.asarray(choose(now(jnp.arange(1, 49)), there))
     assert not (chosen & ~there).any()
     if isinstance(scheduler, Subset):
         np.testing.assert_array_equal(chosen.sum(axis=1), np.minimum(there.sum(axis=1), 5))
@@ -688,7 +689,7 @@ LABELS = {
 
 
 def test_every_algorithm_for_streams_alone_is_tested_here():
-    assert {label for label, cls in REGISTRY.items() if cls.online_only} <= set(LABELS)
+    assert {label for label, cls in REGISTRY.items() if cls.needs.data == "stream"} <= set(LABELS)
     for label, algorithm in LABELS.items():
         assert type(algorithm) is REGISTRY[label]
 
@@ -739,7 +740,7 @@ def test_batches_and_stretches_are_whole_runs_one_by_one(label):
         for alone, together in zip(*pairs, strict=True):
             close(alone, together[i], rtol=1e-9, atol=1e-12)
     assert np.abs(np.diff(carries.state.model, axis=0)).max() > 1e-3
-    assert np.abs(carries.line.total).max() > 1e-3
+    assert np.abs(carries.memory.line.total).max() > 1e-3
     x, y = some_data(5)[0]
     mse = ((y - np.asarray(carries.state.model) @ x.T) ** 2).mean(axis=1)
     close(records["test_error"][:, -1], mse, rtol=1e-12)
@@ -795,7 +796,7 @@ def test_what_is_on_its_way_does_not_grow_with_clients():
         stream = stream_of(some_data(clients), Always())
         simulation = fl.Simulation(stream, PAOFed(MU), delays=Geometric(0.5, 10))
         carry = jax.eval_shape(lambda s: begin(s, prepare(s, 3), new_key(0)), simulation)
-        lines.append([leaf.shape for leaf in carry.line])
+        lines.append([leaf.shape for leaf in carry.memory.line])
     assert lines[0] == lines[1] == [(11, 9), (11, 9), (11,)]
 
 
@@ -907,22 +908,22 @@ REFUSED = [
     (
         ValueError,
         refused(NetworkedADMM(1.0), network=RING),
-        "ADMM needs all data at once and cannot learn from a stream; these can: .*PAO-Fed",
+        r"ADMM needs all data at once and cannot learn from a stream\. These can: FL, .*PAO-Fed",
     ),
     (
         ValueError,
         refused(NetworkedADMM(1.0), FIXED, network=RING, participation=Bernoulli(0.5)),
-        "ADMM has no rule for absent clients or late messages; .*: FL",
+        r"ADMM has no rule for absent clients; leave out participation=\. These can: FL, ",
     ),
     (
         ValueError,
         refused(NetworkedADMM(1.0), FIXED, network=RING, delays=Fixed(1)),
-        "ADMM has no rule for absent clients or late messages",
+        r"ADMM has no rule for late messages; leave out delays=\. These can: FL, ",
     ),
     (
         ValueError,
         refused(ConventionalFL(0.1), privacy=fl.privacy.ZCDP(1.0)),
-        "fixed data and clients that are always there; leave out privacy=, or a stream",
+        "for fixed data, .* and clients that are always there; leave out privacy=, or a stream",
     ),
     (
         ValueError,
@@ -948,7 +949,7 @@ REFUSED = [
     (TypeError, refused(participation=0.5), "participation must be .*Pattern, got 0.5"),
     (TypeError, refused(delays=3), "delays must be .*DelayLaw, got 3"),
     (TypeError, refused(compression="sign"), "compression must be .*Compressor, got 'sign'"),
-    (TypeError, lambda: OnlineFed(MU, 0.5), "scheduler must be .*Scheduler, got 0.5"),
+    (TypeError, lambda: OnlineFed(MU, 0.5), "scheduler must be .*Selector, got 0.5"),
     (TypeError, lambda: PAOFed(MU, 4), "sharing must be .*Sharing, got 4"),
 ]
 

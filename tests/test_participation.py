@@ -220,9 +220,9 @@ def test_clients_that_groups_do_not_divide_are_refused():
 AVAILABLE = np.array([True, False, True, True, False, True])
 
 
-def choices(scheduler, available, count, seed=0):
+def choices(selector, available, count, seed=0):
     keys = jax.random.split(jax.random.key(seed), count)
-    draw = jax.vmap(lambda key: scheduler.choose(key, jnp.asarray(available)))
+    draw = jax.vmap(lambda key: selector.choose(key, jnp.asarray(available), None).here)
     return np.asarray(jax.jit(draw)(keys))
 
 

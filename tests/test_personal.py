@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._numerics import PRNG, key_of
 from fljax.algorithms.base import REGISTRY, Algorithm
 from fljax.algorithms.ditto import Ditto
 from fljax.algorithms.fedavg import FedAvg
@@ -16,12 +17,12 @@ from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
 from fljax.algorithms.ifca import IFCA, random_start
 from fljax.algorithms.local_only import LocalOnly
 from fljax.algorithms.pfedme import PFedMe
-from fljax.link import DelayTrace, Fixed, Quantise, TopK, key_of
+from fljax.link import DelayTrace, Fixed, Quantise, TopK
 from fljax.metrics import Metric
 from fljax.participation import Trace, subset
 from fljax.problems import LeastSquares, Logistic, SquaredL2, from_clients, optimum
 from fljax.schedules import PowerDecay
-from fljax.simulation import PRNG, trace
+from fljax.simulation import trace
 from tests.reference import nfl, personal
 
 close = np.testing.assert_allclose
@@ -243,20 +244,19 @@ def test_one_cluster_is_federated_averaging(average):
 def test_a_model_that_nobody_picks_stays():
     far = np.concatenate([THREE[:1], 1e3 + THREE[1:2]])
     for average in ("models", "gradients"):
-        algorithm, problem = IFCA(0.1, 2, average=average, start=far), make_problem().prepare()
-        state = run_states(algorithm, problem, 3)
+        state = state_after(
+            3, fl.Simulation(make_problem(), IFCA(0.1, 2, average=average, start=far))
+        )
         np.testing.assert_array_equal(state.models[1], far[1])
         assert not np.any(state.choice)
         assert np.abs(state.models[0] - far[0]).max() > 0.1
 
 
-def run_states(algorithm, problem, rounds):
+def state_after(rounds, simulation):
     """The state after some rounds of everyone."""
-    state = algorithm.init(problem, None)
+    state = simulation.algorithm.init(simulation.problem.prepare(), None)
     for n in range(1, rounds + 1):
-        now = jnp.asarray(n, jnp.int32)
-        channel = fl.link.Channel(new_key(n), now, rounds, jnp.ones(CLIENTS, jnp.int32))
-        state, _ = algorithm.step(state, problem, None, channel, now)
+        state = simulation.algorithm.step(state, fl.view(simulation, round=n))
     return state
 
 
@@ -310,15 +310,14 @@ def test_pfedme_ends_where_the_envelopes_balance(name):
 
 
 def test_the_stationary_point_of_pfedme_stays():
-    problem, objective = make_problem().prepare(), make_objective()
-    algorithm, rng = PFedMe(0.3, 2.0, 1), np.random.default_rng(7)
-    server = rng.normal(size=DIM)
+    algorithm, objective = PFedMe(0.3, 2.0, 1), make_objective()
+    server = np.random.default_rng(7).normal(size=DIM)
     for _ in range(3000):
         theta = np.array([nfl.prox(objective, k, 2.0, server) for k in range(CLIENTS)])
         server = theta.mean(axis=0)
-    state = algorithm.init(problem, None)._replace(server=jnp.asarray(server))
-    channel = fl.link.Channel(new_key(), jnp.asarray(1), 1, jnp.ones(CLIENTS, jnp.int32))
-    after, _ = algorithm.step(state, problem, None, channel, jnp.asarray(1, jnp.int32))
+    now = fl.view(fl.Simulation(make_problem(), algorithm))
+    state = algorithm.init(now.problem, None)._replace(server=jnp.asarray(server))
+    after = algorithm.step(state, now)
     close(after.server, server, rtol=0, atol=1e-12)
     close(after.model, theta, rtol=0, atol=1e-12)
 
@@ -405,13 +404,11 @@ def test_compressed_models_of_ifca_stay_with_their_cluster():
     """All but the largest change of a message is dropped, in its own cluster's place."""
     problem = make_problem().prepare()
     algorithm = IFCA(0.05, 2, start=THREE[:2])
+    state = algorithm.init(problem, None)
     whole, cut = (
-        fl.link.Channel(
-            new_key(), jnp.asarray(1), 1, jnp.ones(CLIENTS, jnp.int32), compression=compression
-        )
+        algorithm.step(state, fl.view(fl.Simulation(problem, algorithm, compression=compression)))
         for compression in (None, TopK(1))
     )
-    state, now = algorithm.init(problem, None), jnp.asarray(1, jnp.int32)
     assert 0 < int(state.choice.sum()) < CLIENTS
     expected, message = (
         np.array(THREE[:2]),
@@ -423,9 +420,8 @@ def test_compressed_models_of_ifca_stay_with_their_cluster():
             change = message[k] - THREE[q]
             total += np.where(np.abs(change) == np.abs(change).max(), change, 0)
         expected[q] += total / len(mine)
-    close(algorithm.step(state, problem, None, cut, now)[0].models, expected, rtol=0, atol=1e-13)
-    exact = algorithm.step(state, problem, None, whole, now)[0].models
-    assert np.abs(exact - expected).max() > 1e-3
+    close(cut.models, expected, rtol=0, atol=1e-13)
+    assert np.abs(whole.models - expected).max() > 1e-3
 
 
 # What is refused ---------------------------------------------------------------------------------

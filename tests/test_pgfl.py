@@ -15,12 +15,13 @@ from scipy import stats
 import fljax as fl
 from fljax import simulation as engine
 from fljax._module import replace
+from fljax._numerics import PRNG, key_of
 from fljax.algorithms import GFL, PGFL, ClusterFL, GraphFedAvg, PGFLSingleStep
 from fljax.federation import Federation, balanced
-from fljax.link import Channel, RandomK, key_of
+from fljax.link import Link, RandomK, Stages
 from fljax.link.compression import WORD
 from fljax.metrics import Metric
-from fljax.participation import Trace
+from fljax.participation import Everyone, PerServer, Trace
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
 from fljax.problems import (
     Huber,
@@ -37,7 +38,7 @@ from fljax.problems import (
     random_clusters,
 )
 from fljax.schedules import Constant, GeometricDecay, PowerDecay
-from fljax.simulation import PRNG, advance, begin, prepare
+from fljax.simulation import advance, begin, look, prepare
 from tests.reference import nfl
 from tests.reference import pgfl as loops
 
@@ -178,14 +179,12 @@ def drawn(simulation, rounds=ROUNDS, key=None):
     """``(clients, whether they take part)`` of the rows that each round sends."""
     key = new_key() if key is None else key
     network, pattern = simulation.network, simulation.participation
-    count = getattr(simulation.algorithm, "clients_per_server", None)
     rows = []
     for n in range(1, rounds + 1):
         there = np.ones(network.nodes, bool) if pattern is None else pattern.table[n - 1]
         now = key_of(jax.random.fold_in(key, n), "participation")
-        who = network.choose(now, count, jnp.asarray(there))
-        clients = np.arange(network.nodes) if who.clients is None else np.asarray(who.clients)
-        rows.append((clients, np.asarray(who.here)))
+        who = simulation.algorithm.selector.choose(now, jnp.asarray(there), network)
+        rows.append((np.asarray(who.numbers), np.asarray(who.here)))
     return rows
 
 
@@ -653,7 +652,7 @@ def test_every_server_draws_its_own_clients_uniformly():
     rounds = jnp.arange(1, draws + 1, dtype=jnp.int32)
     keys = jax.vmap(lambda n: key_of(jax.random.fold_in(new_key(), n), "participation"))(rounds)
     everyone = jnp.ones(12, bool)
-    draw = jax.vmap(lambda key: network.choose(key, 2, everyone)[:])
+    draw = jax.vmap(lambda key: PerServer(2).choose(key, everyone, network)[:])
     clients, here = (np.asarray(part).reshape(draws, 3, 2) for part in draw(keys))
     assert here.all()
     which = np.zeros((3, draws), int)
@@ -680,7 +679,7 @@ def test_servers_draw_among_the_clients_that_are_there():
     """Uniformly (a chi-square test at the level 1e-4), all of them where they are fewer."""
     network = Federation((0, 0, 0, 0, 1, 1, 2, 2, 2), fl.graphs.path(3))
     there = jnp.asarray([1, 0, 1, 1, 0, 0, 0, 1, 0], bool)
-    draw = jax.vmap(lambda key: network.choose(key, 2, there)[:])
+    draw = jax.vmap(lambda key: PerServer(2).choose(key, there, network)[:])
     clients, here = (np.asarray(part) for part in draw(jax.random.split(new_key(), 3000)))
     taken = np.zeros((3000, 9), int)
     np.add.at(taken, (np.arange(3000)[:, None], clients), here)
@@ -688,7 +687,7 @@ def test_servers_draw_among_the_clients_that_are_there():
     same(taken[:, [1, 4, 5, 6, 7, 8]], np.tile([0, 0, 0, 0, 1, 0], (3000, 1)))
     pairs = np.bincount(taken[:, [0, 2, 3]] @ [0, 1, 2])
     assert stats.chisquare(pairs[1:]).pvalue > 1e-4
-    everyone = network.choose(new_key(), None, there)
+    everyone = PGFL(1.0).selector.choose(new_key(), there, network)
     assert everyone.clients is None
     same(everyone.here, there)
 
@@ -696,29 +695,27 @@ def test_servers_draw_among_the_clients_that_are_there():
 # What is sent ------------------------------------------------------------------------------------
 
 
-class Recorder(Channel):
-    """A channel that remembers what it was told to send and what was heard of it."""
+class Recorder(Link):
+    """A link that remembers what it was told to send and what was heard of it."""
 
-    saying: Any = None
-    seen: Any = None
+    def __init__(self, link, saying):
+        vars(self).update(vars(link))
+        self.saying, self.seen = saying, None
 
-    def send(self, message, *given, **options):
-        heard = super().send(message, *given, **options)
+    def send(self, message, around=None, clients=None, sending=None):
+        heard = super().send(message, around, clients, sending)
         if self.saying is not None:  # words put into the clients' mouths
             heard = self.saying
-        self.seen = message, heard, options.get("clients"), options.get("sending")
+        self.seen = message, heard, clients, sending
         return heard
 
 
 @functools.partial(jax.jit, static_argnums=4, compiler_options=QUICK)
 def one_round(simulation, state, round, key, rounds, saying=None):
     ready = prepare(simulation, rounds)
-    now = jax.random.fold_in(key, round)
-    channel = Recorder(now, round, rounds, ready.receivers, simulation.privacy, ready.plan)
-    channel.saying = saying
-    network = simulation.network
-    state, _ = simulation.algorithm.step(state, ready.problem, network, channel, round)
-    return state, channel.seen
+    now, *_ = look(simulation, ready, key, begin(simulation, ready, key), round, rounds)
+    now.link = Recorder(now.link, saying)
+    return simulation.algorithm.step(state, now), now.link.seen
 
 
 @pytest.mark.parametrize("schedule", ["privacy", "variance"])
@@ -897,14 +894,14 @@ def test_drawing_three_of_fifteen_sends_a_fifth():
     same((counts(record["bits_down"]) - relayed) * 5, np.full(4, 30 * 3 * WORD))
 
 
-# The channel -------------------------------------------------------------------------------------
+# The link ----------------------------------------------------------------------------------------
 
 
-def open_channel(notion=None, compression=None, clients=6):
-    plan = None if notion is None else notion.plan(lambda _: jnp.ones(clients), 5)
-    receivers = jnp.ones(clients, jnp.int32)
-    given = new_key(), jnp.asarray(2, jnp.int32), 5, receivers, notion, plan
-    return Channel(*given, compression=compression)
+def open_link(notion=None, compression=None, network=None, sensitivity=None):
+    """Of six clients in the second of five rounds."""
+    plan = None if notion is None else notion.plan(lambda _: jnp.ones(6), 5)
+    given = new_key(), 2, 5, 6, network, Stages(notion, compression)
+    return Link(*given, plan=plan, sensitivity=lambda: sensitivity)
 
 
 SOME = jnp.asarray([4, 0, 2, 0], jnp.int32)  # client 0 also as padding, which sends nothing
@@ -917,9 +914,9 @@ def test_only_those_who_send_spend_and_are_counted(notion):
 
     @functools.partial(jax.jit, compiler_options=QUICK)
     def talk(gap, message):
-        some, whole = open_channel(notion), open_channel(notion)
-        heard = some.send(message, gap, clients=SOME, sending=ON)
-        whole.send(jnp.ones((6, 3)), gap)
+        some, whole = (open_link(notion, sensitivity=gap) for _ in range(2))
+        heard = some.send(message, clients=SOME, sending=ON)
+        whole.send(jnp.ones((6, 3)))
         release = notion.release(some._plan, gap, jnp.asarray(2), 5, 3)
         noise = release.scale[SOME][:, None] * notion.draw(new_key(), (4, 3), message.dtype)
         return heard - message, noise, some.spent, whole.spent, some.traffic
@@ -937,7 +934,7 @@ def test_a_client_compresses_its_message_alike_among_all_and_among_some():
 
     @functools.partial(jax.jit, compiler_options=QUICK)
     def send(message):
-        whole, some = (open_channel(compression=RandomK(3)) for _ in range(2))
+        whole, some = (open_link(compression=RandomK(3)) for _ in range(2))
         heard = some.send(message[SOME], clients=SOME, sending=ON)
         return whole.send(message), heard, some.traffic.bits_up
 
@@ -948,11 +945,11 @@ def test_a_client_compresses_its_message_alike_among_all_and_among_some():
 
 
 def test_what_servers_pass_on_is_counted_and_nothing_else():
-    channel = open_channel()
-    channel.relay(Federation((0, 1, 2, 3, 0, 0), fl.graphs.star(4)), 10)
-    same([int(low) for _, low in channel.traffic], [6, 60, 0, 60 * WORD])
-    lonely = open_channel()
-    lonely.relay(Federation((0, 0, 1, 1, 0, 0)), 10)
+    link = open_link(network=Federation((0, 1, 2, 3, 0, 0), fl.graphs.star(4)))
+    link.relay(10)
+    same([int(low) for _, low in link.traffic], [6, 60, 0, 60 * WORD])
+    lonely = open_link(network=Federation((0, 0, 1, 1, 0, 0)))
+    lonely.relay(10)
     same([int(low) for _, low in lonely.traffic], [0, 0, 0, 0])
 
 
@@ -980,8 +977,10 @@ def test_sums_over_neighbours_and_cells_are_those_of_loops(form):
     close(means(x, present), (mean, some), atol=1e-15)
     here = jnp.asarray(rng.uniform(size=13) < 0.5)
     values, cluster = rng.normal(size=(13, 2)), np.array(RAGGED.cluster)
-    who = network.choose(new_key(), None, here)
-    ours = network.cell_means(jnp.asarray(values), jnp.asarray(cluster, jnp.int32), 3, who)
+    who = Everyone().choose(new_key(), here, network)
+    link = Link(new_key(), 1, 1, 13, network)
+    given = jnp.asarray(values), jnp.asarray(cluster, jnp.int32), 3, who, jnp.ones((4, 3, 2))
+    ours = link.cell_means(*given)
     for s, q in np.ndindex(4, 3):
         cell = [k for k in range(13) if here[k] and (RAGGED.server[k], cluster[k]) == (s, q)]
         close(ours[0][s, q], np.mean(values[cell], axis=0) if cell else np.zeros(2), atol=1e-15)

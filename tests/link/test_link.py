@@ -11,22 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fljax as fl
-from fljax import channel as channels
+from fljax import link as links
 from fljax._module import module
+from fljax._numerics import PURPOSES, key_of
+from fljax.aggregation import Median
 from fljax.algorithms import ConventionalFL, OnlineFed
+from fljax.attacks import SignFlip
 from fljax.link import (
-    PURPOSES,
     Arrived,
-    Channel,
     Compressor,
     DelayTrace,
     Fixed,
     Geometric,
+    Independent,
+    Link,
+    Memory,
     Sign,
+    Stages,
     TopK,
     Traffic,
     empty_line,
-    key_of,
     wide,
     wide_sum,
 )
@@ -43,8 +47,8 @@ def whole(pair):
     return high * 2**31 + low
 
 
-def traffic(channel):
-    return tuple(whole(pair) for pair in channel.traffic)
+def traffic(link):
+    return tuple(whole(pair) for pair in link.traffic)
 
 
 # Collecting, round by round -----------------------------------------------------------------------
@@ -65,16 +69,15 @@ def collected(law, rounds, dim, clients=None, available=None, **options):
     @jax.jit
     def one(n, line, values, at, senders, weights):
         everyone = len(values) if available is None else available
-        channel = Channel(
+        link = Link(
             jax.random.fold_in(jax.random.key(0), n),
             n,
             len(rounds),
-            jnp.ones(everyone, jnp.int32),
-            available=jnp.ones(everyone, bool),
-            delays=law,
-            line=line,
+            everyone,
+            stages=Stages(delays=law),
+            memory=Memory(line),
         )
-        arrived = channel.collect(
+        arrived = link.collect(
             lambda group: values[group] if at is None else (values[group], at[group]),
             senders,
             jnp.zeros(dim),
@@ -83,7 +86,7 @@ def collected(law, rounds, dim, clients=None, available=None, **options):
             clients=None if clients is None else jnp.asarray(clients, jnp.int32),
             **options,
         )
-        return arrived, channel.line, channel.traffic
+        return arrived, link.memory.line, link.traffic
 
     line, results, counted = None, [], None
     if law is not None:
@@ -251,7 +254,7 @@ def test_what_arrives_is_what_the_messages_say(
     monkeypatch, group, size, per_delay, freshest, weighted
 ):
     """All rules at once, with the messages made all together or in groups of three."""
-    monkeypatch.setattr(channels.channel, "GROUP", group)
+    monkeypatch.setattr(links.link, "GROUP", group)
     rng = np.random.default_rng(0)
     clients, dim, longest, count = 10, 5, 3, 9
     table = rng.integers(-1, longest + 2, size=(count, clients))
@@ -283,11 +286,11 @@ def test_fixed_delays_move_everything_by_as_many_rounds():
 
 @pytest.mark.parametrize("group", [3, 64])
 def test_compressed_are_the_differences_whoever_is_made_with_whom(monkeypatch, group):
-    monkeypatch.setattr(channels.channel, "GROUP", group)
+    monkeypatch.setattr(links.link, "GROUP", group)
     rng = np.random.default_rng(1)
     values, around = jnp.asarray(rng.normal(size=(7, 4))), jnp.asarray(rng.normal(size=4))
     senders = jnp.array([True, False, True, True, True, False, True])
-    own = Channel(jax.random.key(0), jnp.int32(1), 1, jnp.ones(7, jnp.int32), compression=TopK(4))
+    own = Link(jax.random.key(0), 1, 1, 7, stages=Stages(compression=TopK(4)))
     arrived = own.collect(lambda g: values[g], senders, around, compression=Sign())
     difference = np.asarray(values - around[None])
     signs = np.sign(difference) * np.abs(difference).mean(1, keepdims=True)
@@ -295,62 +298,65 @@ def test_compressed_are_the_differences_whoever_is_made_with_whom(monkeypatch, g
     assert traffic(own) == (5, 20, 5 * (4 + 32), 0)
     at = jnp.array([[0, 2], [1, 3], [2, 3], [3, 0], [0, 1], [1, 2], [2, 0]], jnp.int32)
     part = jnp.take_along_axis(values, at, axis=1)
-    channel = Channel(
-        jax.random.key(0), jnp.int32(1), 1, jnp.ones(7, jnp.int32), compression=Sign()
-    )
-    arrived = channel.collect(lambda g: (part[g], at[g]), senders, around, size=2)
+    link = Link(jax.random.key(0), 1, 1, 7, stages=Stages(compression=Sign()))
+    arrived = link.collect(lambda g: (part[g], at[g]), senders, around, size=2)
     change = np.zeros(4)
     for k in np.flatnonzero(senders):
         difference = np.asarray(part[k] - around[at[k]])
         change[np.asarray(at[k])] += np.sign(difference) * np.abs(difference).mean() / 5
     close(arrived.move(around), around + change)
-    assert traffic(channel) == (5, 10, 5 * (2 + 32), 0)
+    assert traffic(link) == (5, 10, 5 * (2 + 32), 0)
 
 
 # Publishing and counting --------------------------------------------------------------------------
 
 
-def plain(clients=4, **parts):
+def plain(clients=4, available=None, root=None, **stages):
+    """Of round 1; client ``k`` has ``k + 1`` receivers."""
     receivers = jnp.arange(1, clients + 1, dtype=jnp.int32)
-    return Channel(jax.random.key(0), jnp.int32(1), 5, receivers, **parts)
+    parts = {"available": available, "root": root, "receivers": receivers}
+    return Link(jax.random.key(0), 1, 5, clients, stages=Stages(**stages), **parts)
 
 
 def test_the_server_pays_for_whom_it_tells_and_how_much():
     model = jnp.arange(6.0)
-    channel = plain(available=jnp.array([True, False, True, True]))
-    np.testing.assert_array_equal(channel.publish(model), model)
-    assert traffic(channel) == (3, 18, 0, 3 * 6 * 32)
-    channel.publish(model, jnp.array([True, False, False, False]))
-    assert traffic(channel) == (4, 24, 0, 4 * 6 * 32)
-    channel.publish(model, size=2)
-    assert traffic(channel) == (7, 30, 0, 30 * 32)
+    link = plain(available=jnp.array([True, False, True, True]))
+    np.testing.assert_array_equal(link.publish(model), model)
+    assert traffic(link) == (3, 18, 0, 3 * 6 * 32)
+    link.publish(model, jnp.array([True, False, False, False]))
+    assert traffic(link) == (4, 24, 0, 4 * 6 * 32)
+    link.publish(model, size=2)
+    assert traffic(link) == (7, 30, 0, 30 * 32)
     compressed = plain(compression=Sign())
     compressed.publish(model)  # what the server says is not compressed
     assert traffic(compressed) == (4, 24, 0, 24 * 32)
 
 
 def test_messages_to_neighbours_count_once_a_receiver():
-    channel = plain()
-    channel.count(6)
-    assert traffic(channel) == (10, 60, 60 * 32, 0)
+    link = plain()
+    link.count(6)
+    assert traffic(link) == (10, 60, 60 * 32, 0)
     message = jnp.asarray(np.random.default_rng(2).normal(size=(4, 6)))
-    heard = channel.send(message)
+    heard = link.send(message)
     np.testing.assert_array_equal(heard, message)
-    assert traffic(channel) == (20, 120, 120 * 32, 0)
-    channel = plain(compression=TopK(2))
-    heard = np.asarray(channel.send(message))
+    assert traffic(link) == (20, 120, 120 * 32, 0)
+    link = plain(compression=TopK(2))
+    heard = np.asarray(link.send(message))
     assert (np.count_nonzero(heard, axis=1) == 2).all()
     np.testing.assert_array_equal(heard[heard != 0], np.asarray(message)[heard != 0])
-    assert traffic(channel) == (10, 60, 10 * 2 * (32 + 3), 0)
+    assert traffic(link) == (10, 60, 10 * 2 * (32 + 3), 0)
 
 
-def test_a_channel_knows_whether_what_is_sent_is_what_is_heard():
+def test_a_link_knows_whether_what_is_sent_is_what_is_heard():
     assert plain().exact
     assert plain().whole
     for parts in (
         {"available": jnp.ones(4, bool)},
-        {"delays": Geometric(0.2, 3), "line": empty_line(Geometric(0.2, 3), 2, jnp.float64)},
+        {"delays": Geometric(0.2, 3)},
         {"compression": Sign()},
+        {"attack": SignFlip(np.zeros(4, bool))},
+        {"losses": Independent(0.1)},
+        {"aggregation": Median()},
     ):
         assert not plain(**parts).whole
         assert not plain(**parts).exact
