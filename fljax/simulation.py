@@ -302,7 +302,8 @@ def look(
     now, pattern = jax.random.fold_in(key, round), simulation.participation
     stream, problem = prepared.problem.observe(carry.stream, now, round)
     available, availability = None, carry.availability
-    if problem is not prepared.problem:  # who met nothing new has nothing to take part with
+    if problem is not prepared.problem and not simulation.among_peers:
+        # Who met nothing new has nothing for a server; a peer goes on mixing what it heard.
         available = jnp.any(problem.weights > 0, axis=1)
     if pattern is not None:
         availability, on = pattern.draw(

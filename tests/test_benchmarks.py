@@ -20,11 +20,11 @@ def single_precision():
 
 def test_every_registered_algorithm_has_its_cost_counted():
     assert roofline.missing() == []
-    fixed = {label for label, cls in REGISTRY.items() if not cls.online_only}
+    fixed = {label for label, cls in REGISTRY.items() if cls.needs.data != "stream"}
     assert set(roofline.ENTRIES) == fixed
     for label, entry in roofline.ENTRIES.items():
         assert type(entry.make()).label == label
-        assert bool(entry.privacy()) == bool(type(entry.make()).notions)
+        assert bool(entry.privacy()) == bool(type(entry.make()).needs.privacy)
 
 
 def test_a_missing_algorithm_is_named(monkeypatch, capsys):

@@ -14,10 +14,11 @@ from scipy import stats
 import fljax as fl
 from fljax import plotting
 from fljax._module import module
+from fljax._numerics import key_of
 from fljax.algorithms import ConventionalFL, FedAvg, NetworkedADMM, OnlineFed, PAOFed, ZCDPGradNFL
 from fljax.algorithms.online_fed import lms
 from fljax.data import random_fourier
-from fljax.link import Circular, Geometric, key_of
+from fljax.link import Circular, Geometric
 from fljax.participation import Always, Bernoulli, Trace, Until, groups
 from fljax.problems import LeastSquares, Problem, SquaredL2, from_clients, least_squares, optimum
 from fljax.streams import (

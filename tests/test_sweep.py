@@ -262,10 +262,10 @@ def test_compiled_runs_hold_no_lapack_calls(label):
         tasks = fl.problems.Tasks(even, 2, truth, validation=problem)
         problem = dataclasses.replace(problem, tasks=tasks)
         graph = fl.graphs.random_connected(jax.random.key(1), nodes=K, mean_degree=3)
-        if type(algorithm).topology is fl.federation.Federation:
+        if type(algorithm).needs.network is fl.federation.Federation:
             graph = fl.federation.balanced(K // 2, fl.graphs.path(2))
         parts: dict = {"metrics": metrics}
-        if type(algorithm).online_only:
+        if type(algorithm).needs.data == "stream":
             problem = fl.streams.Replay(problem, test=problem.pooled())
             law = fl.link.Geometric(0.2, 3)
             parts = {"metrics": ["test_error"], "delays": law, "compression": fl.link.TopK(1)}

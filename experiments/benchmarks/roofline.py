@@ -38,8 +38,9 @@ from experiments.benchmarks.machine import (
 )
 from fljax import plotting
 from fljax.algorithms import REGISTRY, Algorithm
-from fljax.link import Channel
-from fljax.simulation import PRNG, Simulation
+from fljax.link import Link
+from fljax.rounds import Round
+from fljax.simulation import PRNG, Simulation, as_key
 
 WORD = 4  # bytes of a float32 or an int32
 
@@ -251,7 +252,7 @@ ENTRIES: dict[str, Entry] = {
 
 def missing() -> list[str]:
     """Registered algorithms without an entry."""
-    fixed = {label for label, cls in REGISTRY.items() if not cls.online_only}
+    fixed = {label for label, cls in REGISTRY.items() if cls.needs.data != "stream"}
     return sorted(fixed - set(ENTRIES))
 
 
@@ -265,9 +266,9 @@ def simulation(key: jax.Array, size: Size, entry: Entry, private: bool = True) -
     validation = fl.problems.ridge(k_validation, *shape) if learns else None
     tasks = fl.problems.Tasks(even, 2, validation=validation)
     network = None
-    if type(algorithm).topology is fl.graphs.Graph:
+    if type(algorithm).needs.network is fl.graphs.Graph:
         network = fl.graphs.random_connected(k_graph, size.clients, size.mean_degree)
-    if type(algorithm).topology is fl.federation.Federation:
+    if type(algorithm).needs.network is fl.federation.Federation:
         servers = fl.graphs.random_connected(k_graph, size.clients // SERVED, mean_degree=3)
         network = fl.federation.balanced(SERVED, servers)
     return fl.Simulation(
@@ -296,7 +297,7 @@ def study_seconds(size: Size, entry: Entry, rounds: int) -> float:
 
 def run_seconds(size: Size, entry: Entry, rounds: int) -> float:
     """Seconds a round of one large run whose data and graph exist already."""
-    made = simulation(jax.random.key(0, impl=PRNG), size, entry)
+    made = simulation(as_key(0), size, entry)
 
     def once() -> Any:
         return fl.run(made, rounds, record_every=rounds).consensus_error.values
@@ -309,10 +310,8 @@ def counted_by_xla(size: Size, entry: Entry) -> tuple[float, float]:
     """Bytes accessed and flops of one compiled noiseless step."""
 
     def step(state, made: Simulation):
-        first = jnp.ones((), jnp.int32)
-        everyone = jnp.ones(made.problem.clients, jnp.int32)
-        channel = Channel(jax.random.key(0, impl=PRNG), first, 1, everyone)
-        return made.algorithm.step(state, made.problem, made.network, channel, first)[0]
+        link = Link(as_key(0), 1, 1, made.problem.clients, made.network)
+        return made.algorithm.step(state, Round(1, made.problem, made.network, link))
 
     def start(key):
         made = simulation(key, size, entry, private=False)
@@ -321,7 +320,7 @@ def counted_by_xla(size: Size, entry: Entry) -> tuple[float, float]:
         )
         return made.algorithm.init(made.problem, made.network), prepared  # pyright: ignore[reportArgumentType]
 
-    shapes = jax.eval_shape(start, jax.random.key(0, impl=PRNG))
+    shapes = jax.eval_shape(start, as_key(0))
     found = jax.jit(step).lower(*shapes).compile().cost_analysis()
     return found["bytes accessed"], found["flops"]
 
@@ -348,7 +347,7 @@ def draw_rate(count: int = 2**20) -> float:
 
         return jax.lax.scan(add, jnp.zeros(count), jnp.arange(8))[0]
 
-    draw, key = jax.jit(total), jax.random.key(0, impl=PRNG)
+    draw, key = jax.jit(total), as_key(0)
     draw(key).block_until_ready()
     return 8 * count / best_of(lambda: draw(key), 3)
 

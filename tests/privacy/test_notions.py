@@ -1,4 +1,4 @@
-"""Privacy notions and the channel: what is spent, which noise that buys, and what is counted."""
+"""Privacy notions and the link: what is spent, which noise that buys, and what is counted."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fljax as fl
-from fljax.link import Channel
+from fljax.link import Link, Stages
 from fljax.privacy import ZCDP, ApproximateDP, PureDP, accounting
 from tests.reference import nfl
 
@@ -50,14 +50,21 @@ def releases(notion, sensitivity=falling, rounds=ROUNDS):
     return np.array([r.scale for r in found]), spent
 
 
-def channel(notion, sensitivity=falling, round=1, rounds=ROUNDS, seed=0, receivers=(2, 1, 5)):
-    plan = None if notion is None else notion.plan(sensitivity, rounds)
-    key = jax.random.key(seed)
-    return Channel(key, jnp.asarray(round), rounds, jnp.asarray(receivers, np.int32), notion, plan)
+def link(notion, sensitivity=falling, round=1, rounds=ROUNDS, seed=0, receivers=(2, 1, 5)):
+    return Link(
+        jax.random.key(seed),
+        round,
+        rounds,
+        CLIENTS,
+        stages=Stages(privacy=notion),
+        plan=None if notion is None else notion.plan(sensitivity, rounds),
+        sensitivity=lambda: sensitivity(jnp.asarray(round)),
+        receivers=jnp.asarray(receivers, np.int32),
+    )
 
 
-def totals(channel):
-    return tuple((int(high) << 31) + int(low) for high, low in channel.traffic)
+def totals(link):
+    return tuple((int(high) << 31) + int(low) for high, low in link.traffic)
 
 
 # zCDP ------------------------------------------------------------------------------------------
@@ -209,7 +216,7 @@ def test_a_run_takes_advanced_composition():
     assert float(found.privacy_epsilon[-1]) > 0
 
 
-# The channel -----------------------------------------------------------------------------------
+# The link --------------------------------------------------------------------------------------
 
 NOTIONS = {
     "zcdp": (ZCDP(0.7, 0.8), stats.norm),
@@ -232,8 +239,7 @@ def test_noise_has_the_stated_law(name):
         "pure": nfl.laplace_schedule(table(falling), 2.0, 0.8, 20_000),
     }[name][3]
     message = jnp.ones((CLIENTS, 20_000)) * jnp.arange(3.0)[:, None]
-    now = jnp.asarray(4)
-    heard = channel(notion, round=4).send(message, falling(now))
+    heard = link(notion, round=4).send(message)
     noise = np.asarray(heard - message) / scale[:, None]
     for row in noise:
         assert stats.kstest(row, law.cdf).pvalue > 1e-4
@@ -243,46 +249,50 @@ def test_noise_has_the_stated_law(name):
 
 def test_rounds_and_keys_draw_anew():
     notion, message = ZCDP(1.0), jnp.zeros((CLIENTS, DIM))
-    heard = [
-        channel(notion, seed=seed).send(message, falling(jnp.asarray(1))) for seed in (0, 0, 1)
-    ]
+    heard = [link(notion, seed=seed).send(message) for seed in (0, 0, 1)]
     np.testing.assert_array_equal(heard[0], heard[1])
     assert float(jnp.abs(heard[0] - heard[2]).min()) > 0
 
 
 def test_without_a_notion_messages_arrive_as_they_are():
     message = jnp.arange(12.0).reshape(CLIENTS, DIM)
-    open_channel = channel(None)
-    np.testing.assert_array_equal(open_channel.send(message, jnp.ones(CLIENTS)), message)
-    assert open_channel.spent == {}
-    assert open_channel.gradient_bound == 0
-    open_channel.send(message, jnp.ones(CLIENTS))  # as often as one likes
-    assert float(channel(ZCDP(1.0, gradient_bound=2.5)).gradient_bound) == 2.5
+    open_link = link(None)
+    np.testing.assert_array_equal(open_link.send(message), message)
+    assert open_link.spent == {}
+    open_link.send(message)  # as often as one likes
+
+
+def test_noise_grows_with_the_bound_of_gradients():
+    """In a run the sensitivity is the algorithm's, at the notion's own bound."""
+    heard = []
+    for bound in (1.0, 2.5):
+        now = fl.view(simulation(ApproximateDP(2.0, 1e-3, gradient_bound=bound)), rounds=10)
+        heard.append(now.link.send(jnp.zeros((5, 2))))
+    close(heard[1], 2.5 * heard[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", NOTIONS)
 def test_a_second_private_message_is_refused(name):
     notion = NOTIONS[name][0]
-    private = channel(notion)
-    message, sensitivity = jnp.zeros((CLIENTS, DIM)), falling(jnp.asarray(1))
-    private.send(message, sensitivity)
+    private, message = link(notion), jnp.zeros((CLIENTS, DIM))
+    private.send(message)
     assert set(private.spent) == set(notion.ledger)
     assert all(value.shape == (CLIENTS,) for value in private.spent.values())
     with pytest.raises(ValueError, match="second private message in one round"):
-        private.send(message, sensitivity)
+        private.send(message)
 
 
 def test_every_message_is_counted_once_a_receiver():
-    counted = channel(None)
-    counted.send(jnp.zeros((CLIENTS, DIM)), jnp.ones(CLIENTS))
+    counted = link(None)
+    counted.send(jnp.zeros((CLIENTS, DIM)))
     assert totals(counted) == (8, 8 * DIM, 32 * 8 * DIM, 0)
     counted.publish(jnp.zeros(7))  # to every client
     assert totals(counted) == (8 + 3, 8 * DIM + 3 * 7, 32 * 8 * DIM, 32 * 3 * 7)
 
 
 def test_clients_without_receivers_send_nothing_but_still_pay():
-    private = channel(ZCDP(1.0, 0.9), receivers=(0, 0, 0))
-    private.send(jnp.zeros((CLIENTS, DIM)), falling(jnp.asarray(1)))
+    private = link(ZCDP(1.0, 0.9), receivers=(0, 0, 0))
+    private.send(jnp.zeros((CLIENTS, DIM)))
     assert totals(private) == (0, 0, 0, 0)
     assert float(private.spent["rho"].min()) > 0
 

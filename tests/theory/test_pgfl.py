@@ -15,7 +15,7 @@ from fljax.federation import Federation
 from fljax.privacy import accounting
 from fljax.problems import LeastSquares, Logistic, SquaredL2, Tasks, from_clients
 from fljax.schedules import GeometricDecay
-from fljax.simulation import PRNG, advance, begin, prepare
+from fljax.simulation import advance, as_key, begin, prepare
 from fljax.theory import pgfl as theory
 from tests.reference.pgfl import Client, central, pgfl, primal
 
@@ -70,7 +70,7 @@ _run = jax.jit(
 
 
 def simulate(case, rounds):
-    return np.asarray(_run(case, jax.random.key(0, impl=PRNG), rounds=rounds))
+    return np.asarray(_run(case, as_key(0), rounds=rounds))
 
 
 EMPTIED = np.where((SERVER == 0) | (SERVER == 1), 0, CLUSTER)  # no second cluster at two servers
@@ -449,7 +449,7 @@ def test_drawn_clients_spend_in_expectation_what_a_run_s_ledger_says():
     rounds = 400
     privacy = fl.privacy.ZCDP.from_initial(0.001, 0.99, rounds)
     case = dataclasses.replace(simulation(PGFL(PENALTY, clients_per_server=1)), privacy=privacy)
-    prepared, key = prepare(case, rounds), jax.random.key(0, impl=PRNG)
+    prepared, key = prepare(case, rounds), as_key(0)
     start = begin(case, prepared, key)
     carry, _ = advance(case, prepared, key, start, 0, 1, rounds, rounds)
     spent = np.asarray(carry.spent["rho"])

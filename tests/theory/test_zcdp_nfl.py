@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import fljax as fl
 from fljax._module import module
 from fljax.algorithms.zcdp_nfl import State
-from fljax.link import Channel
 from fljax.simulation import noise_plan
 from fljax.theory import zcdp_nfl as theory
 
@@ -302,11 +301,9 @@ def test_closed_form_is_the_minimiser_of_the_augmented_lagrangian(loss):
     setup = simulation(loss)
     reference, rng, n = Reference(setup), np.random.default_rng(2), 4
     heard, dual = rng.normal(size=(2, CLIENTS, DIM))
-    receivers = setup.network.neighbor_counts()
-    channel = Channel(jax.random.key(0), jnp.asarray(n), 10, receivers, None, None)
     received = setup.network.neighbor_sum(jnp.asarray(heard))
     state = State(jnp.zeros((CLIENTS, DIM)), jnp.asarray(heard), received, jnp.asarray(dual))
-    new, _ = setup.algorithm.step(state, setup.problem, setup.network, channel, jnp.asarray(n))
+    new = setup.algorithm.step(state, fl.view(setup, round=n))
     for k in range(CLIENTS):
 
         def lagrangian(w, k=k):  # (7) of P2, with (5)
