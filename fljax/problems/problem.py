@@ -76,6 +76,8 @@ class Problem:
     tasks: Tasks | None = None
 
     def validate(self) -> None:
+        _check.registered("loss", self.loss)
+        _check.registered("regulariser", self.regulariser)
         for name in ("features", "targets", "weights", "strength"):
             value = getattr(self, name)
             if isinstance(value, list | tuple):
