@@ -18,6 +18,8 @@ from fljax import _check, statistics
 from fljax.graphs import Graph
 from fljax.records import TRAFFIC
 
+__all__ = ["HOUSE", "LOOKS", "draw_graph", "learning_curves", "style", "trade_off"]
+
 #: Okabe and Ito's colours, which most colour-blind readers can tell apart (yellow left out: it
 #: vanishes on paper), each with a line style and a marker of its own, for print without colour.
 LOOKS: tuple[dict[str, Any], ...] = (

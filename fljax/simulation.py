@@ -37,6 +37,25 @@ from fljax.problems import optimum
 from fljax.records import assemble, describe, provenance, warn
 from fljax.rounds import Round
 
+__all__ = [
+    "Carry",
+    "Prepared",
+    "Simulation",
+    "advance",
+    "as_key",
+    "begin",
+    "check_length",
+    "check_rounds",
+    "final_model",
+    "look",
+    "noise_plan",
+    "outcome",
+    "prepare",
+    "run",
+    "trace",
+    "view",
+]
+
 
 @module
 class Simulation:

@@ -13,6 +13,16 @@ from scipy import stats
 from fljax import _check
 from fljax.records import PER_RUN
 
+__all__ = [
+    "LEVEL",
+    "bootstrap",
+    "decibels",
+    "is_decibel",
+    "keep_finite",
+    "metric_names",
+    "summary",
+]
+
 LEVEL = 0.95
 
 #: What a dataset of results holds beside metrics.

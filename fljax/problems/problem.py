@@ -23,6 +23,14 @@ from fljax._numerics import HIGHEST
 from fljax.problems.objectives import LeastSquares, Loss, NoRegulariser, Regulariser
 from fljax.problems.tasks import Tasks
 
+__all__ = [
+    "FEW_FEATURES",
+    "Problem",
+    "Statistics",
+    "from_clients",
+    "sizes_to_weights",
+]
+
 #: Up to this many features, predictions are written out as a sum over features, which XLA fuses
 #: with the loss; a batch of matrix-vector products this small measured three times slower on CPU.
 FEW_FEATURES = 16

@@ -50,6 +50,7 @@ POINTS_AT_ONCE = 64
 
 
 def on_cpu() -> bool:
+    """Whether what computes here is a CPU."""
     return jax.local_devices()[0].platform == "cpu"
 
 
