@@ -22,7 +22,7 @@ from experiments.figure import REGISTRY, Effort, Figure
 from experiments.records import Broken
 from experiments.report import claims_lines, gallery, privacy_lines, tuning_lines
 from fljax import _check
-from fljax.engine import configured
+from fljax.study.engine import configured
 
 
 def figure_modules() -> list[str]:

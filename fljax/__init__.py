@@ -1,12 +1,5 @@
 """fljax: federated, networked and private learning as one compiled array program."""
 
-from importlib.metadata import PackageNotFoundError, version
-
-try:
-    __version__ = version("fljax")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
-
 from fljax import (
     aggregation,
     algorithms,
@@ -24,13 +17,22 @@ from fljax import (
     streams,
     theory,
 )
-from fljax._module import module
+from fljax._module import module, static
+from fljax._version import __version__ as __version__
 from fljax.citation import citation
-from fljax.grid import static
-from fljax.results import AssumptionWarning, DivergenceWarning, load, save
+from fljax.records import AssumptionWarning, DivergenceWarning
 from fljax.simulation import Simulation, run, view
-from fljax.store import DamageWarning, StoreError, merge
-from fljax.sweep import Interrupted, Plan, plan, sweep
+from fljax.study import (
+    DamageWarning,
+    Interrupted,
+    Plan,
+    StoreError,
+    load,
+    merge,
+    plan,
+    save,
+    sweep,
+)
 
 __all__ = [
     "AssumptionWarning",

@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 import jax
 
 import fljax as fl
-from fljax.collection import read
-from fljax.sweep import human, parse_shard
+from fljax.study.collection import read
+from fljax.study.planning import human
+from fljax.study.request import parse_shard
 
 
 class UsageError(Exception):

@@ -90,6 +90,15 @@ def kind(name: str, value: Any, base: type) -> None:
         )
 
 
+def registered(name: str, value: Any) -> None:
+    """Raise ``TypeError`` if JAX would take an object of a user's own class for a single number."""
+    if jax.tree_util.all_leaves((value,)):
+        raise TypeError(
+            f"{name} is of class {type(value).__name__}, which is no pytree: JAX cannot see the "
+            "numbers in it. Decorate the class with fl.module."
+        )
+
+
 def finite(name: str, value: Any, hint: str = "") -> None:
     """Raise ``ValueError`` if a concrete array holds NaN or infinity."""
     if is_concrete(value):

@@ -6,17 +6,63 @@ structure (sizes, switches, callables) is static and compared by value.
 
 import dataclasses
 import numbers
-from typing import Any, TypeVar, dataclass_transform
+from collections.abc import Iterable
+from typing import Any, TypeVar, dataclass_transform, overload
 
 import jax
 import numpy as np
 
+__all__ = ["Static", "as_leaf", "float_dtype", "module", "replace", "static"]
+
 T = TypeVar("T")
 
 
-def static(**kwargs: Any) -> Any:
-    """A dataclass field that is structure: hashable, part of the compiled program's identity."""
-    return dataclasses.field(metadata={"static": True}, **kwargs)
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True)
+class Static:
+    """A value that is structure: compiled in, one program for each."""
+
+    value: Any
+
+    def tree_flatten(self):
+        return (), self.value
+
+    @classmethod
+    def tree_unflatten(cls, value, _):
+        return cls(value)
+
+
+@overload
+def static(values: Iterable[Any]) -> list[Static]: ...
+@overload
+def static(*, default: Any = ..., default_factory: Any = ..., **field: Any) -> Any: ...
+def static(values: Any = dataclasses.MISSING, **field: Any) -> Any:
+    """What is structure: the values of a grid's axis, or a field of a :func:`module`.
+
+    Structure is hashable and part of the compiled program: each value of it has a program of its
+    own, where numbers share one. Sizes, switches and callables are structure.
+
+    Args:
+      values: of an axis of the grid, ``{"clients": fl.static([10, 100])}``.
+      field: without values, what :func:`dataclasses.field` takes, such as ``default``.
+
+    Returns:
+      The marked values; or the field.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> [clients.value for clients in fl.static([10, 100])]
+      [10, 100]
+      >>> @fl.module
+      ... class Window:
+      ...     width: float = 1.0
+      ...     size: int = fl.static(default=5)
+      >>> len(jax.tree.leaves(Window(2.0)))  # the size is none of its numbers
+      1
+    """
+    if values is not dataclasses.MISSING:
+        return [Static(value) for value in values]
+    return dataclasses.field(metadata={"static": True}, **field)
 
 
 def float_dtype() -> np.dtype:
@@ -43,10 +89,41 @@ def as_leaf(value: Any) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
 def module(cls: type[T]) -> type[T]:
-    """Make ``cls`` a frozen dataclass and a pytree whose non-``static`` fields are its children.
+    """Make a class a part of simulations: a frozen dataclass, and a pytree of its numbers.
+
+    Its fields are numbers, arrays or modules, but for those marked :func:`static`. It is the
+    decorator of losses, algorithms, stages and all other parts, a user's own as well.
 
     A method ``validate(self)`` is called at construction with the values as the user gave them,
     before numbers become arrays; rebuilding by JAX skips it, since leaves may then be anything.
+
+    Args:
+      cls: with annotated fields, as for :func:`dataclasses.dataclass`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class Quantile(fl.problems.Loss):
+      ...     level: float = 0.5  # a number: a grid of levels shares one program
+      ...
+      ...     def value(self, prediction, target):
+      ...         error = target - prediction
+      ...         return jnp.maximum(self.level * error, (self.level - 1) * error)
+      ...
+      ...     def derivative(self, prediction, target):
+      ...         return jnp.where(target > prediction, -self.level, 1 - self.level)
+      >>> def scenario(key, level):
+      ...     return fl.Simulation(
+      ...         problem=fl.problems.linear(
+      ...             key, clients=4, samples=9, dim=2, loss=Quantile(level)
+      ...         ),
+      ...         network=fl.graphs.ring(4),
+      ...         algorithm=fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5),
+      ...         metrics=["consensus_error"],
+      ...     )
+      >>> study = fl.sweep(scenario, rounds=5, seeds=2, grid={"level": [0.1, 0.5, 0.9]})
+      >>> study.attrs["compilations"]
+      1
     """
     validate = getattr(cls, "validate", None)
 

@@ -25,6 +25,19 @@ from jaxtyping import Array, Bool, Float, Int
 from fljax import _check
 from fljax._module import module, static
 
+__all__ = [
+    "Aggregator",
+    "CenteredClipping",
+    "GeometricMedian",
+    "Krum",
+    "Mean",
+    "Median",
+    "NormClipping",
+    "TrimmedMean",
+    "WeightedMean",
+    "WinsorisedMean",
+]
+
 HIGHEST = Precision.HIGHEST
 
 

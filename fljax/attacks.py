@@ -25,6 +25,18 @@ from fljax.participation import subset
 from fljax.problems.objectives import Softmax
 from fljax.problems.problem import Problem
 
+__all__ = [
+    "ALittleIsEnough",
+    "Attack",
+    "Constant",
+    "InnerProductManipulation",
+    "LargeNoise",
+    "SignFlip",
+    "first",
+    "poison_labels",
+    "random_attackers",
+]
+
 
 def first(count: int, clients: int) -> np.ndarray:
     """The mask of attackers that holds the first ``count`` of all clients.

@@ -1,12 +1,16 @@
 """What to cite for a simulation."""
 
+import dataclasses
 import functools
 import re
 from importlib import resources
+from typing import Any
 
 from fljax import _check
 from fljax.privacy import ZCDP, ApproximateDP
 from fljax.simulation import Simulation
+
+__all__ = ["citation"]
 
 _PRIVACY = {ZCDP: ("bun2016",), ApproximateDP: ("dwork2014",)}
 
@@ -18,11 +22,12 @@ def _entries() -> dict[str, str]:
 
 
 def citation(subject: Simulation | type | object | str) -> str:
-    """BibTeX of what a run rests on: its algorithm, and its privacy notion if it has one.
+    """BibTeX of what a run rests on: its algorithm, its privacy notion, and its other parts.
 
     Args:
-      subject: a :class:`~fljax.Simulation`, an algorithm (class or instance) or a key of
-        ``references.bib``.
+      subject: a :class:`~fljax.Simulation`; an algorithm, aggregator or attack (class or
+        instance); or a key of ``references.bib``. The class attribute ``reference`` of a part is
+        such a key; of one of your own, also an entry of BibTeX.
 
     Raises:
       TypeError: something that has no reference.
@@ -32,15 +37,42 @@ def citation(subject: Simulation | type | object | str) -> str:
       >>> import fljax as fl
       >>> print(fl.citation(fl.algorithms.ZCDPGradNFL).splitlines()[0])
       @article{nedic2009,
+      >>> class Mine(fl.algorithms.Algorithm):
+      ...     reference = "@misc{me, title = {Mine}}"
+      >>> print(fl.citation(Mine))
+      @misc{me, title = {Mine}}
     """
     if isinstance(subject, Simulation):
-        keys = [type(subject.algorithm).reference, *_PRIVACY.get(type(subject.privacy), ())]
+        keys = [_reference(subject.algorithm), *_PRIVACY.get(type(subject.privacy), ())]
+        parts = (getattr(subject, field.name) for field in dataclasses.fields(subject))  # pyright: ignore[reportArgumentType]
+        keys += [key for part in parts if isinstance(key := _stated(part), str)]
     elif isinstance(subject, str):
         keys = [subject]
-    elif isinstance(reference := getattr(subject, "reference", None), str):
-        keys = [reference]
     else:
-        raise TypeError(f"nothing to cite for {subject!r}; pass a simulation or an algorithm.")
-    for key in keys:
-        _check.choice("reference", key, _entries())
-    return "\n\n".join(_entries()[key] for key in keys)
+        keys = [_reference(subject)]
+    return "\n\n".join(_entry(key) for key in dict.fromkeys(keys))
+
+
+def _stated(part: Any) -> Any:
+    """The class attribute; the field of an instance would be something else."""
+    return getattr(part if isinstance(part, type) else type(part), "reference", None)
+
+
+def _reference(part: Any) -> str:
+    reference = _stated(part)
+    if isinstance(reference, str):
+        return reference
+    name = part.__name__ if isinstance(part, type) else type(part).__name__
+    if hasattr(part, "reference"):
+        raise TypeError(
+            f"{name} states no reference; give its class the attribute `reference`, a key of "
+            "references.bib or an entry of BibTeX."
+        )
+    raise TypeError(f"nothing to cite for {part!r}; pass a simulation or an algorithm.")
+
+
+def _entry(reference: str) -> str:
+    if reference.lstrip().startswith("@"):
+        return reference.strip()
+    _check.choice("reference", reference, _entries())
+    return _entries()[reference]

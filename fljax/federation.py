@@ -17,6 +17,8 @@ from fljax._module import module, static
 from fljax.graphs import Graph
 from fljax.problems.tasks import membership
 
+__all__ = ["Federation", "balanced"]
+
 
 @module
 class Federation:

@@ -11,6 +11,22 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._numerics import HIGHEST
 
+__all__ = [
+    "METRICS",
+    "Metric",
+    "Snapshot",
+    "accuracy",
+    "as_metric",
+    "consensus_error",
+    "deviation_by_norm",
+    "mean_square_deviation",
+    "network_deviation",
+    "normalized_error",
+    "objective",
+    "suboptimality",
+    "test_error",
+]
+
 
 class Snapshot(NamedTuple):
     """What a metric may look at."""

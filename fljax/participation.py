@@ -18,6 +18,28 @@ from jaxtyping import Array, Bool, Float, Int
 from fljax import _check
 from fljax._module import float_dtype, module, static
 
+__all__ = [
+    "PACKED_SIZE",
+    "Always",
+    "Bernoulli",
+    "Drawn",
+    "Everyone",
+    "Fraction",
+    "Markov",
+    "Participants",
+    "Pattern",
+    "PerServer",
+    "Periodic",
+    "Selector",
+    "Subset",
+    "Trace",
+    "Until",
+    "everyone_or",
+    "groups",
+    "shuffled",
+    "subset",
+]
+
 #: Up to so many indices are shuffled together with their random numbers, of 20 bits or more.
 PACKED_SIZE = 2**11
 

@@ -14,8 +14,11 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
-from fljax import _check, results, statistics
+from fljax import _check, statistics
 from fljax.graphs import Graph
+from fljax.records import TRAFFIC
+
+__all__ = ["HOUSE", "LOOKS", "draw_graph", "learning_curves", "style", "trade_off"]
 
 #: Okabe and Ito's colours, which most colour-blind readers can tell apart (yellow left out: it
 #: vanishes on paper), each with a line style and a marker of its own, for print without colour.
@@ -97,7 +100,7 @@ def learning_curves(
     Raises:
       ValueError: an unknown metric or axis, or an axis left that is neither drawn nor selected.
     """
-    _check.choice("x axis", x, ("round", *(n for n in results.TRAFFIC if n in dataset)))
+    _check.choice("x axis", x, ("round", *(n for n in TRAFFIC if n in dataset)))
     return _curves(dataset, metric, "round", hue, ax, labels, level, legend, x)
 
 
@@ -203,9 +206,9 @@ def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str, numbers: xr.Da
     name = attrs.get("long_name", metric)
     ax.set_ylabel(name if unit == "1" else f"{name} [{unit}]")
     name = dataset[x].attrs.get("long_name", "iteration" if x == "round" else x)
-    unit = dataset[x].attrs.get("units", "1") if x in results.TRAFFIC else "1"
+    unit = dataset[x].attrs.get("units", "1") if x in TRAFFIC else "1"
     ax.set_xlabel(name if unit in ("1", x) else f"{name} [{unit}]")
-    if x in results.TRAFFIC:
+    if x in TRAFFIC:
         ax.set_xscale("log")
     elif x != "round" and dataset[x].min() > 0 and dataset[x].max() > 3 * dataset[x].min():
         ax.set_xscale("log")

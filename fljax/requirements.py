@@ -165,11 +165,13 @@ def _changes(network: Any) -> bool:
 
 
 def check_kinds(simulation: Any, kinds: dict[str, type]) -> None:
-    """Raise ``TypeError`` for a part that is given and of another kind."""
+    """Raise ``TypeError`` for a part that is given and of another kind, or no pytree."""
     for name, base in kinds.items():
         part = getattr(simulation, name)
         if part is not None:
             _check.kind(name, part, base)
+    for name in ("problem", "algorithm", "network", "privacy", *kinds):
+        _check.registered(name, getattr(simulation, name))
 
 
 def table() -> str:

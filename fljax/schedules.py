@@ -12,6 +12,15 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module
 
+__all__ = [
+    "Constant",
+    "GeometricDecay",
+    "PowerDecay",
+    "Schedule",
+    "StepSize",
+    "as_schedule",
+]
+
 
 class Schedule(Protocol):
     """A positive number for every round ``1, 2, ...``."""

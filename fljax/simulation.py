@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array
 
-from fljax import _check, requirements, results
+from fljax import _check, requirements
 from fljax._module import module, static
 from fljax._numerics import PRNG, key_of
 from fljax.aggregation import Aggregator
@@ -35,7 +35,27 @@ from fljax.metrics import Metric, Snapshot, as_metric
 from fljax.participation import Pattern
 from fljax.privacy import Notion
 from fljax.problems import optimum
+from fljax.records import assemble, describe, provenance, warn
 from fljax.rounds import Round
+
+__all__ = [
+    "Carry",
+    "Prepared",
+    "Simulation",
+    "advance",
+    "as_key",
+    "begin",
+    "check_length",
+    "check_rounds",
+    "final_model",
+    "look",
+    "noise_plan",
+    "outcome",
+    "prepare",
+    "run",
+    "trace",
+    "view",
+]
 
 
 @module
@@ -519,14 +539,12 @@ def run(
     key = as_key(key)
     records, model = _run(simulation, key, rounds, record_every)
     host = {name: np.asarray(value) for name, value in records.items()}
-    dataset = results.assemble(
-        host, (), {}, rounds, record_every, results.describe(simulation.metrics)
-    )
+    dataset = assemble(host, (), {}, rounds, record_every, describe(simulation.metrics))
     dataset["model"] = (("client", "parameter"), np.asarray(model))
-    dataset.attrs |= results.provenance(
+    dataset.attrs |= provenance(
         dtype=str(simulation.problem.dtype), prng=str(jax.random.key_impl(key)), rounds=rounds
     )
-    results.warn(dataset)
+    warn(dataset)
     return dataset
 
 

@@ -10,12 +10,23 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
-from fljax import _check, results
+from fljax import _check
+from fljax.records import PER_RUN
+
+__all__ = [
+    "LEVEL",
+    "bootstrap",
+    "decibels",
+    "is_decibel",
+    "keep_finite",
+    "metric_names",
+    "summary",
+]
 
 LEVEL = 0.95
 
 #: What a dataset of results holds beside metrics.
-_NOT_METRICS = (*results.PER_RUN, "model", "done", "stopped")
+_NOT_METRICS = (*PER_RUN, "model", "done", "stopped")
 
 
 def metric_names(dataset: xr.Dataset) -> list[str]:

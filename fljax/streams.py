@@ -20,8 +20,22 @@ from fljax._numerics import HIGHEST, key_of
 from fljax.participation import Always, Pattern
 from fljax.problems import LeastSquares, Problem
 
+__all__ = [
+    "Autoregressive",
+    "Linear",
+    "Replay",
+    "Stream",
+    "StreamState",
+    "autoregressive",
+    "classical_target",
+    "printed_target",
+    "samples",
+]
+
 
 class StreamState(NamedTuple):
+    """What a stream keeps from round to round."""
+
     arrivals: Any  # of the pattern of arrivals
     source: Any  # of the source of samples
 

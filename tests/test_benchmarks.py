@@ -6,7 +6,7 @@ import pytest
 from experiments.benchmarks import generators, machine, personalised, roofline, scaling
 from experiments.gauthier import chapter5 as ch5
 from fljax.algorithms import REGISTRY
-from fljax.engine import configured
+from fljax.study.engine import configured
 
 FEW_SAMPLES = roofline.Size(clients=300, samples=6, dim=16, mean_degree=4, seeds=1)
 MANY_SAMPLES = roofline.Size(clients=40, samples=24, dim=16, mean_degree=4, seeds=1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax.results import checksum
+from fljax.study.results import checksum
 from tests.test_store import STUDY, WIDE, child, compiled_once, steps, wide  # noqa: F401
 
 START = """
@@ -50,7 +50,7 @@ def same(path, study):
 # Devices -----------------------------------------------------------------------------------------
 
 EIGHT = """
-import fljax.engine
+from fljax.study import engine
 
 pytestmark = pytest.mark.core
 assert jax.local_device_count() == 8
@@ -61,11 +61,11 @@ with pytest.raises(ValueError, match="6 clients cannot be shared out evenly over
     fl.sweep(steps, **STUDY, shard_over="clients")
 
 used = set()
-compiled = fljax.engine._compile
+compiled = engine._compile
 def noted(function, given, device):
     used.add(device.id)
     return compiled(function, given, device)
-fljax.engine._compile = noted
+engine._compile = noted
 
 many = {**STUDY, "workers": None, "segment": None, "seeds": 16}
 study = fl.sweep(steps, **many)
@@ -97,14 +97,14 @@ def test_eight_devices_share_a_study(tmp_path):
 def test_the_clients_of_a_network_lie_on_different_devices(tmp_path):
     """Each holds its share of the rows, through the whole run and not only at its start."""
     code = """
-from fljax.engine import everywhere
-from fljax.grid import axes_of, groups_of
-from fljax.engine import Program
+from fljax._numerics import PRNG
+from fljax.study.engine import Program, everywhere
+from fljax.study.grid import axes_of, groups_of
 
 program = Program(wide, T, 1, False, "clients")
 (group,) = groups_of(wide, axes_of({}), T)
 program.identity(group, fresh=True)
-root = np.asarray(jax.random.key_data(jax.random.key(0, impl=sweeping.PRNG)))
+root = np.asarray(jax.random.key_data(jax.random.key(0, impl=PRNG)))
 compiled, _ = program.compile(np.zeros(1, np.uint32), root, {}, None, (1, 1), T)
 output = compiled.call(np.zeros(1, np.uint32), root, {}, None, np.int32(0))
 model = output.carry.state.model

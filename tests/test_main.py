@@ -4,6 +4,7 @@ import pytest
 
 import fljax as fl
 from fljax.__main__ import main
+from fljax.study.results import checksum
 
 SCENARIO = """
 import jax, fljax as fl
@@ -37,9 +38,9 @@ def test_shards_are_run_merged_and_shown(ask, capsys):
     assert main(["run", *ask, "--store", "whole", "--out", "merged.nc"]) == 0
     assert main(["run", *ask, "--out", "alone.nc"]) == 0
     merged, alone = fl.load("merged.nc"), fl.load("alone.nc")
-    assert fl.results.checksum(merged) == fl.results.checksum(alone)
+    assert checksum(merged) == checksum(alone)
     assert merged.attrs["compilations"] == 0
-    assert fl.results.checksum(fl.load("whole")) == fl.results.checksum(alone)
+    assert checksum(fl.load("whole")) == checksum(alone)
 
 
 def test_a_study_is_planned(ask, capsys):

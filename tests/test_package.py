@@ -1,6 +1,9 @@
 """What the package promises about itself."""
 
+import ast
+import importlib
 import inspect
+import pkgutil
 import re
 from pathlib import Path
 
@@ -14,14 +17,76 @@ SHORT = "seeds=2, rounds=20"
 README = (ROOT / "README.md").read_text()
 
 
-def test_every_public_name_is_documented():
-    for name in fl.__all__:
-        value = getattr(fl, name)
-        assert inspect.getdoc(value), name
-        if inspect.ismodule(value):
-            for inner in getattr(value, "__all__", []):
-                if callable(getattr(value, inner)):
-                    assert inspect.getdoc(getattr(value, inner)), f"{name}.{inner}"
+#: Rooms under reconstruction, whose modules do not all say yet what of them is public.
+OPEN = ("fljax.graphs.", "fljax.link.", "fljax.privacy.accounting")
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(fl.__path__, "fljax.")
+    if not re.search(r"\._", module.name)
+]
+
+
+@pytest.mark.parametrize("name", ["fljax", *MODULES])
+def test_everything_public_is_listed_and_documented(name):
+    module = importlib.import_module(name)
+    assert module.__doc__, name
+    public = getattr(module, "__all__", None)
+    if public is None:
+        assert name.startswith((*OPEN, "fljax.__main__")), f"{name} has no __all__"
+        return
+    assert len(set(public)) == len(public)
+    for inner in public:
+        value = getattr(module, inner)
+        if inspect.isclass(value) or inspect.isroutine(value):
+            text = value.__doc__ or ""  # that a dataclass or named tuple writes itself is none
+            written = text and not text.startswith(f"{value.__name__}(")
+            assert written, f"{name}.{inner} has no docstring"
+
+
+def imports(path):
+    """The modules of fljax that a file imports, and whether at its top."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "fljax":
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            for name in inner:
+                yield name if name in FILES else node.module, node in tree.body
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "fljax":
+                    yield alias.name, node in tree.body
+
+
+def module_of(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_of(path): path for path in (ROOT / "fljax").rglob("*.py")}
+
+
+def test_arrows_point_one_way():
+    """No circle of imports, none hidden in a function."""
+    above = {"fljax", "fljax.__main__"}
+    arrows = {}
+    for name, path in FILES.items():
+        if name not in above:
+            assert all(top for _, top in imports(path)), f"{name} imports fljax in a function"
+            arrows[name] = {other for other, _ in imports(path)} - {name}
+    for _ in FILES:
+        free = {name for name, others in arrows.items() if not others & arrows.keys()}
+        arrows = {name: others for name, others in arrows.items() if name not in free}
+    assert not arrows
+
+
+def test_simulations_know_nothing_of_studies():
+    for name, path in FILES.items():
+        if not name.startswith("fljax.study") and name not in ("fljax", "fljax.__main__"):
+            assert not any(other.startswith("fljax.study") for other, _ in imports(path)), name
+
+
+def test_the_package_is_marked_as_typed():
+    assert (ROOT / "fljax" / "py.typed").exists()
 
 
 @pytest.mark.parametrize("label", fl.algorithms.REGISTRY)

@@ -127,3 +127,44 @@ def test_citations_cover_algorithm_and_privacy():
         fl.citation("nedich2009")
     with pytest.raises(TypeError, match="nothing to cite for 3"):
         fl.citation(3)
+
+
+def test_citations_cover_the_parts_once_each():
+    attack = fl.attacks.SignFlip(fl.attacks.first(1, K))
+    made = make(
+        algorithm=fl.algorithms.FedAvg(0.1),
+        network=None,
+        attack=attack,
+        aggregation=fl.aggregation.WeightedMean(),
+    )
+    text = fl.citation(made)
+    assert text.count("@inproceedings{mcmahan2017") == 1  # of the algorithm, and of the mean
+    assert attack.reference in text
+
+
+def test_algorithms_of_your_own_are_cited_by_their_own_entry():
+    @fl.module
+    class Mine(fl.algorithms.FedAvg):
+        reference = "@misc{me, title = {Mine}}\n"
+
+    @fl.module
+    class Unpublished(fl.algorithms.FedAvg):
+        reference = None
+
+    assert fl.citation(make(algorithm=Mine(0.1), network=None)) == Mine.reference.strip()
+    for subject in (Unpublished, make(algorithm=Unpublished(0.1), network=None)):
+        with pytest.raises(TypeError, match="Unpublished states no reference; give its class"):
+            fl.citation(subject)
+
+
+def test_a_part_that_is_no_pytree_is_refused():
+    class Mine(fl.algorithms.FedAvg):
+        pass
+
+    class Loss(fl.problems.LeastSquares):
+        pass
+
+    with pytest.raises(TypeError, match=r"algorithm is of class Mine, .* Decorate .* fl\.module"):
+        make(algorithm=Mine(0.1), network=None)
+    with pytest.raises(TypeError, match="loss is of class Loss, which is no pytree"):
+        fl.problems.Problem(np.ones((2, 3, 1)), np.ones((2, 3)), Loss())

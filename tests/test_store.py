@@ -1,6 +1,5 @@
 """The store: nothing finished is lost or computed again, nothing wrong is ever taken for right."""
 
-import importlib
 import json
 import os
 import signal
@@ -16,12 +15,11 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax.results import checksum
-from fljax.store import Store
+from fljax.study import running as sweeping
+from fljax.study.results import checksum
+from fljax.study.store import Store
 
 pytestmark = pytest.mark.core
-
-sweeping = importlib.import_module("fljax.sweep")  # `fljax.sweep` is the function in it
 
 K, D, T = 6, 3, 12
 

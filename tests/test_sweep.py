@@ -13,12 +13,12 @@ import pytest
 from jax.extend import core
 
 import fljax as fl
-import fljax.engine
-from fljax.engine import Program, program
-from fljax.grid import axes_of, groups_of
 from fljax.link import wide, wide_sum
-from fljax.results import assemble
+from fljax.records import assemble
 from fljax.simulation import trace
+from fljax.study import engine, machine
+from fljax.study.engine import Program, program
+from fljax.study.grid import axes_of, groups_of
 
 pytestmark = pytest.mark.core
 
@@ -314,7 +314,7 @@ def test_bad_studies_are_refused_before_anything_is_built(kwargs, error, message
 
 
 def test_a_bad_grid_point_is_named_before_compilation(monkeypatch):
-    monkeypatch.setattr(fljax.engine, "_compile", never)
+    monkeypatch.setattr(engine, "_compile", never)
     with pytest.raises(ValueError, match="total_rho must be finite and > 0, got -1") as caught:
         fl.sweep(budgets, rounds=T, grid={"budget": [1.0, -1.0]})
     assert "This was grid point {'budget': -1.0}." in caught.value.__notes__
@@ -424,7 +424,7 @@ def test_a_tolerance_nobody_meets_changes_nothing():
     ],
 )
 def test_bad_tolerances_and_segments_are_refused(monkeypatch, options, message):
-    monkeypatch.setattr(fljax.engine, "_compile", never)
+    monkeypatch.setattr(engine, "_compile", never)
     with pytest.raises(ValueError, match=message):
         fl.sweep(descents, rounds=T, grid={"step": [0.1]}, **options)
 
@@ -433,7 +433,7 @@ def test_a_tolerance_for_a_metric_that_some_points_lack_is_refused(monkeypatch):
     def scenario(key, metrics):
         return build(key, metrics=[metrics])
 
-    monkeypatch.setattr(fljax.engine, "_compile", never)
+    monkeypatch.setattr(engine, "_compile", never)
     with pytest.raises(ValueError, match="normalized_error"):
         fl.sweep(
             scenario,
@@ -479,13 +479,13 @@ def test_a_measured_block_is_used(monkeypatch, tmp_path):
         return build(key, fl.algorithms.ZCDPGradNFL(0.05), metrics=[])
 
     monkeypatch.setenv("FLJAX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(fljax.engine, "seeds_per_block", lambda *_: 4)
+    monkeypatch.setattr(machine, "seeds_per_block", lambda *_: 4)
     study = {"rounds": T, "seeds": 24, "workers": 1}
     plan = fl.plan(scenario, **study, measure=True)
     ((program, block),) = json.loads((tmp_path / "cache" / "blocks.json").read_text()).items()
     assert f"jax {jax.__version__}" in program
     assert block in (1, 2, 4, 8, 16)
-    assert plan.parts[0].seeds_per_block == fljax.engine.spread(24, block, 1)
+    assert plan.parts[0].seeds_per_block == machine.spread(24, block, 1)
     for measured in (3, 12):
         (tmp_path / "cache" / "blocks.json").write_text(json.dumps({program: measured}))
         assert fl.sweep(scenario, **study).attrs["block"] == f"[{measured}]"
@@ -498,13 +498,13 @@ def test_blocks_are_halved_until_they_fit(monkeypatch):
     whole = fl.sweep(descents, **study, block=8)
     one = fl.plan(descents, **study, block=1).parts[0].memory
     eight = fl.plan(descents, **study, block=8).parts[0].memory
-    monkeypatch.setattr(fljax.engine, "memory_at_hand", lambda: (one + eight) // 2)
+    monkeypatch.setattr(machine, "memory_at_hand", lambda: (one + eight) // 2)
     small = fl.sweep(descents, **study, block=8)
     used = json.loads(small.attrs["block"])
     assert max(used) in (1, 2, 4)
     for name in whole:
         np.testing.assert_allclose(small[name], whole[name], rtol=1e-12, err_msg=name)
-    monkeypatch.setattr(fljax.engine, "memory_at_hand", lambda: 1000)
+    monkeypatch.setattr(machine, "memory_at_hand", lambda: 1000)
     with pytest.raises(MemoryError, match=r"one run at \{\"step\": 0.02\} takes .*B and 1 kB are"):
         fl.sweep(descents, **study, block=1)
 
@@ -550,7 +550,7 @@ def test_large_arrays_are_passed_to_the_program(monkeypatch, kind):
     passed = fl.sweep(weighing(array), rounds=2, seeds=2)
     assert max(map(len, texts)) < array.nbytes
     texts.clear()
-    monkeypatch.setattr(fljax.engine, "HOISTED_BYTES", 2**62)
+    monkeypatch.setattr(engine, "HOISTED_BYTES", 2**62)
     embedded = fl.sweep(weighing(array), rounds=2, seeds=2)
     assert max(map(len, texts)) > array.nbytes
     np.testing.assert_allclose(passed.weight, embedded.weight, rtol=1e-12)

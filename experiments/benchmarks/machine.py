@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.engine import cores
-from fljax.results import code_version
+from fljax.records import code_version
+from fljax.study.machine import cores
 
 PICTURES = Path(__file__).parents[2] / "figures" / "benchmarks"
 MAIN_MEMORY = 2**28  # bytes of an array that no core's own cache holds

@@ -21,8 +21,8 @@ from experiments.benchmarks.machine import best_of, header
 from experiments.gauthier import chapter4 as ch4
 from experiments.gauthier.figure_4_3 import PSO
 from fljax.algorithms import Algorithm
-from fljax.engine import cores
 from fljax.participation import groups
+from fljax.study.machine import cores
 
 #: Of Online-FedSGD and Online-Fed, as tuned for figure 4.3(a).
 FEDSGD_STEP, FED_STEP = 0.08, 0.5

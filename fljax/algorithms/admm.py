@@ -13,8 +13,12 @@ from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor, strong_convexity
 from fljax.rounds import Round
 
+__all__ = ["PADMM", "NetworkedADMM", "State"]
+
 
 class State(NamedTuple):
+    """What ADMM keeps from round to round."""
+
     model: Array  # [K, D]  w_k
     heard: Array  # [K, D]  what client k last said
     received: Array  # [K, D]  the sum of what its neighbours said

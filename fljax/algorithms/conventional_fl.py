@@ -15,8 +15,12 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
+__all__ = ["ConventionalFL", "State"]
+
 
 class State(NamedTuple):
+    """What FL keeps from round to round."""
+
     model: Array  # [D]  the server's w
 
 

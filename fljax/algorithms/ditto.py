@@ -14,8 +14,12 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
+__all__ = ["Ditto", "State"]
+
 
 class State(NamedTuple):
+    """What Ditto keeps from round to round."""
+
     model: Array  # [K, D]  the personal v_k
     server: Array  # [D]  the global w
 

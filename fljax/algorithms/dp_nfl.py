@@ -5,6 +5,8 @@ from fljax.algorithms.base import Needs, algorithm
 from fljax.algorithms.zcdp_nfl import ZCDPNFL
 from fljax.privacy import ApproximateDP
 
+__all__ = ["EpsilonDeltaNFL"]
+
 
 @algorithm("(eps,delta)DP-NFL", "gauthier2024", Needs(privacy=(ApproximateDP,)))
 @module

@@ -15,6 +15,8 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
+__all__ = ["FedAvg", "State", "batches"]
+
 #: Working set of the participants that descend side by side on a CPU: beyond it, one group after
 #: the other was a seventh faster.
 CACHE_BYTES = 2**19
@@ -24,6 +26,8 @@ WEIGHTINGS = ("samples", "equal")
 
 
 class State(NamedTuple):
+    """What FedAvg keeps from round to round."""
+
     model: Array  # [D]  the server's w
 
 

@@ -15,8 +15,12 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
+__all__ = ["FineTunedFedAvg", "State"]
+
 
 class State(NamedTuple):
+    """What FedAvg-FT keeps from round to round."""
+
     model: Array  # [K, D]  the tuned v_k
     server: Array  # [D]  the server's w
 

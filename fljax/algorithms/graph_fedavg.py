@@ -17,8 +17,12 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
+__all__ = ["GraphFedAvg", "State"]
+
 
 class State(NamedTuple):
+    """What GraphFedAvg keeps from round to round."""
+
     model: Array  # [K, D]  the model of each client's server
     server: Array  # [S, D]  w_p
 

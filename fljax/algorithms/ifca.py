@@ -16,11 +16,15 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
+__all__ = ["IFCA", "State", "random_start"]
+
 #: What the server averages.
 AVERAGES = ("models", "gradients")
 
 
 class State(NamedTuple):
+    """What IFCA keeps from round to round."""
+
     model: Array  # [K, D]  of the cluster that fits each client best
     models: Array  # [Q, D]  the server's theta_q
     choice: Array  # [K]  the cluster of least loss, of these models

@@ -13,8 +13,12 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
+__all__ = ["LocalOnly", "State"]
+
 
 class State(NamedTuple):
+    """What local learning keeps from round to round."""
+
     model: Array  # [K, D]  w_k
 
 

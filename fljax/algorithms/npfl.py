@@ -14,6 +14,14 @@ from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor
 from fljax.rounds import Round
 
+__all__ = [
+    "NPFL",
+    "Relations",
+    "State",
+    "curvature",
+    "relate",
+]
+
 
 class Relations(NamedTuple):
     """How the neighbours of each client relate to it, constant over a run."""
@@ -23,6 +31,8 @@ class Relations(NamedTuple):
 
 
 class State(NamedTuple):
+    """What NPFL keeps from round to round."""
+
     model: Array  # [K, D]  w_k
     heard: Array  # [K, D]  what client k last said
     received: Array  # [K, D]  the sum of what its cluster's neighbours said

@@ -16,6 +16,15 @@ from fljax.problems import Problem
 from fljax.problems.solvers import Spectrum, decompose, solve_shifted, strong_convexity
 from fljax.rounds import Round
 
+__all__ = [
+    "NPFLRL",
+    "Context",
+    "DeterministicPolicyGradient",
+    "Policy",
+    "RandomProbe",
+    "State",
+]
+
 
 class Context(NamedTuple):
     r"""What a primal step depends on besides :math:`\tau_k`."""
@@ -25,6 +34,8 @@ class Context(NamedTuple):
 
 
 class State(NamedTuple):
+    """What NPFL-RL keeps from round to round."""
+
     model: Array  # [K, D]  w_k
     heard: Array  # [K, D]  what client k last said
     received: Array  # [K, D]  the sum of what its cluster's neighbours said

@@ -13,11 +13,15 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
+__all__ = ["AGGREGATIONS", "OnlineFed", "State", "lms"]
+
 #: How the server averages messages of different delays.
 AGGREGATIONS = ("pooled", "per delay")
 
 
 class State(NamedTuple):
+    """What Online-Fed keeps from round to round."""
+
     model: Array  # [D]  the server's w
 
 

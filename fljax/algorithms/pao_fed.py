@@ -16,11 +16,15 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
+__all__ = ["PAOFed", "PSOFed", "State"]
+
 #: What the available clients receive.
 RECEIVED = ("portion", "all")
 
 
 class State(NamedTuple):
+    """What PAO-Fed keeps from round to round."""
+
     model: Array  # [D]  the server's w
     local: Array  # [K, D]  w_k
 

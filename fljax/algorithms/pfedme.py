@@ -15,8 +15,12 @@ from fljax.problems.solvers import ProxFactor
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
+__all__ = ["PFedMe", "State"]
+
 
 class State(NamedTuple):
+    """What pFedMe keeps from round to round."""
+
     model: Array  # [K, D]  the personal theta_k
     server: Array  # [D]  the global w
     factor: ProxFactor  # of the personal problems, constant

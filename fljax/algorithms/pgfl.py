@@ -17,6 +17,17 @@ from fljax.problems.solvers import ProxFactor, strong_convexity
 from fljax.rounds import Round
 from fljax.schedules import GeometricDecay
 
+__all__ = [
+    "GFL",
+    "PGFL",
+    "PRIVATE",
+    "ClusterFL",
+    "State",
+    "as_inter_cluster",
+    "clusters_of",
+    "mixed",
+]
+
 #: What stands for a cluster at a server of which no client of that cluster takes part.
 EMPTY_CELLS = ("keep", "skip")
 
@@ -29,6 +40,8 @@ NEEDS = Needs(Federation, privacy=PRIVATE, absent=True, averages=True, minimiser
 
 
 class State(NamedTuple):
+    """What PGFL keeps from round to round."""
+
     model: Array  # [K, D]  w_k, never sent as it is
     dual: Array  # [K, D]  varphi_k
     server: Array  # [S, Q, D]  w_{s,(q)}

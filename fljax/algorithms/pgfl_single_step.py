@@ -15,10 +15,14 @@ from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor
 from fljax.rounds import Round
 
+__all__ = ["PGFLSingleStep", "State"]
+
 SIGNS = ("corrected", "printed")
 
 
 class State(NamedTuple):
+    """What single-step PGFL keeps from round to round."""
+
     model: Array  # [K, D]  w_k
     dual: Array  # [K, D]  varphi_k
     server: Array  # [S, Q, D]  w_{s,(q)}

@@ -14,8 +14,12 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
+__all__ = ["SignSGD", "State"]
+
 
 class State(NamedTuple):
+    """What SignSGD keeps from round to round."""
+
     model: Array  # [D]  the server's w
 
 

@@ -12,8 +12,12 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
+__all__ = ["State", "ZCDPGradNFL"]
+
 
 class State(NamedTuple):
+    """What zCDP-grad-NFL keeps from round to round."""
+
     model: Array  # [K, D]  w_k, never sent
     heard: Array  # [K, D]  what client k last said, perturbed
     mixed: Array  # [K, D]  the combination of what client k heard

@@ -13,8 +13,12 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
+__all__ = ["ZCDPNFL", "State"]
+
 
 class State(NamedTuple):
+    """What zCDP-NFL keeps from round to round."""
+
     model: Array  # [K, D]  w_k, never sent
     heard: Array  # [K, D]  what client k last said, perturbed
     received: Array  # [K, D]  the sum of what its neighbours said

@@ -38,6 +38,14 @@ from fljax._module import float_dtype
 from fljax.data.files import locate
 from fljax.problems import LeastSquares, Problem, from_clients
 
+__all__ = [
+    "FILE",
+    "HOW",
+    "SHA256",
+    "CalCOFI",
+    "calcofi",
+]
+
 FILE = "calcofi/cc_bottle.npz"
 SHA256 = "514c7e2b6af353811735d1d472c56d7d9fe39242502cd0ba525bb0982fd72d2b"
 HOW = (

@@ -14,6 +14,8 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+__all__ = ["cache_folder", "download", "locate"]
+
 CHUNK = 2**20
 TIMEOUT = 60  # seconds without an answer
 

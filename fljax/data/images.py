@@ -19,6 +19,21 @@ import numpy as np
 from fljax.data.files import download as fetch
 from fljax.data.files import locate
 
+__all__ = [
+    "DISSIMILAR_ORGANS",
+    "MNIST_FILES",
+    "SAMPLE",
+    "SIMILAR_ORGANS",
+    "SINGLE_DIGITS",
+    "TRIPLETS",
+    "Images",
+    "Task",
+    "mnist",
+    "mnist_sample",
+    "organamnist",
+    "read_idx",
+]
+
 MNIST_FILES = {  # SHA-256
     "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",

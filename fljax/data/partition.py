@@ -22,6 +22,8 @@ from fljax.problems.objectives import Logistic, NoRegulariser, Regulariser
 from fljax.problems.problem import Problem
 from fljax.problems.tasks import Tasks, membership
 
+__all__ = ["binary_tasks", "by_label", "dirichlet", "iid"]
+
 ATTEMPTS = 1000  # draws of a Dirichlet partition before it is given up
 
 

@@ -22,6 +22,8 @@ from fljax._module import float_dtype, module, static
 from fljax._numerics import HIGHEST
 from fljax.problems.problem import FEW_FEATURES
 
+__all__ = ["RandomFourier", "cos_turns", "random_fourier"]
+
 KINDS = ("cosine", "pair")
 
 # sin(2 pi s) = s P(s^2) for |s| <= 1/4: coefficients of P from the constant on, minimax in the

@@ -18,6 +18,14 @@ from fljax import _check
 from fljax._module import module, static
 from fljax.privacy import accounting
 
+__all__ = [
+    "ZCDP",
+    "ApproximateDP",
+    "Notion",
+    "PureDP",
+    "Release",
+]
+
 #: ``round -> [K]``: the l2 sensitivity of each client's message of that round.
 Sensitivity = Callable[[Array], Float[Array, " clients"]]
 

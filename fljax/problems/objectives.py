@@ -16,6 +16,21 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, static
 
+__all__ = [
+    "L1",
+    "ElasticNet",
+    "Huber",
+    "LeastAbsoluteDeviation",
+    "LeastSquares",
+    "Logistic",
+    "Loss",
+    "NoRegulariser",
+    "Regulariser",
+    "Softmax",
+    "SquaredL2",
+    "soft_threshold",
+]
+
 
 def soft_threshold(value: Array, threshold: Array | float) -> Array:
     r"""The prox of :math:`t\|\cdot\|_1`: :math:`\mathrm{sign}(v)\max(|v|-t,0)`."""

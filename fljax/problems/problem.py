@@ -23,6 +23,14 @@ from fljax._numerics import HIGHEST
 from fljax.problems.objectives import LeastSquares, Loss, NoRegulariser, Regulariser
 from fljax.problems.tasks import Tasks
 
+__all__ = [
+    "FEW_FEATURES",
+    "Problem",
+    "Statistics",
+    "from_clients",
+    "sizes_to_weights",
+]
+
 #: Up to this many features, predictions are written out as a sum over features, which XLA fuses
 #: with the loss; a batch of matrix-vector products this small measured three times slower on CPU.
 FEW_FEATURES = 16
@@ -76,6 +84,8 @@ class Problem:
     tasks: Tasks | None = None
 
     def validate(self) -> None:
+        _check.registered("loss", self.loss)
+        _check.registered("regulariser", self.regulariser)
         for name in ("features", "targets", "weights", "strength"):
             value = getattr(self, name)
             if isinstance(value, list | tuple):

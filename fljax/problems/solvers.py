@@ -18,6 +18,19 @@ from fljax._numerics import HIGHEST
 from fljax.problems.objectives import L1, LeastAbsoluteDeviation, LeastSquares, NoRegulariser
 from fljax.problems.problem import Problem
 
+__all__ = [
+    "ProxFactor",
+    "Spectrum",
+    "decompose",
+    "factorise",
+    "is_quadratic",
+    "iterates_predictions",
+    "optimum",
+    "prox",
+    "solve_shifted",
+    "strong_convexity",
+]
+
 
 class ProxFactor(NamedTuple):
     """What one prox shares with the next of the same weights."""

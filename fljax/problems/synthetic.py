@@ -33,6 +33,19 @@ from fljax.problems.objectives import (
 from fljax.problems.problem import Problem, sizes_to_weights
 from fljax.problems.tasks import Tasks
 
+__all__ = [
+    "NOISE_VARIANCE",
+    "clustered_ridge",
+    "elastic_net",
+    "huber",
+    "least_absolute_deviation",
+    "least_squares",
+    "linear",
+    "logistic",
+    "ridge",
+    "softmax",
+]
+
 NOISE_VARIANCE = 0.1
 
 

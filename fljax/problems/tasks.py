@@ -16,6 +16,8 @@ from jaxtyping import Array, Float, Int
 from fljax import _check
 from fljax._module import float_dtype, module, static
 
+__all__ = ["Tasks", "group_share", "membership", "random_clusters"]
+
 
 @module
 class Tasks:

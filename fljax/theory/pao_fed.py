@@ -48,6 +48,27 @@ from jaxtyping import Float
 
 from fljax import _check
 
+__all__ = [
+    "Draws",
+    "Extended",
+    "Instance",
+    "expected_matrices",
+    "extended_matrices",
+    "extended_run",
+    "mean_bound",
+    "mean_error",
+    "mean_matrix",
+    "mean_radius",
+    "mean_square_bound",
+    "mean_square_matrix",
+    "mean_square_radius",
+    "noise_vector",
+    "second_moments",
+    "stable_step",
+    "steady_state",
+    "transient",
+]
+
 #: The largest extended model, in numbers; F has the square of it as rows.
 LARGEST = 300
 

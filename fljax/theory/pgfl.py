@@ -39,6 +39,24 @@ from fljax.problems.solvers import is_quadratic, strong_convexity
 from fljax.schedules import GeometricDecay
 from fljax.simulation import Simulation, advance, begin, prepare
 
+__all__ = [
+    "Bias",
+    "Round",
+    "TheoremTwo",
+    "affine_round",
+    "bias",
+    "cluster_distance",
+    "cluster_optima",
+    "fixed_point",
+    "inter_cluster_bound",
+    "large_penalty_limit",
+    "rate",
+    "sensitivity",
+    "server_models",
+    "theorem_two",
+    "zcdp_total",
+]
+
 #: Up to this many numbers in a round's state, all eigenvalues of its map are computed.
 FEW_NUMBERS = 600
 

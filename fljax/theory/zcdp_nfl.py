@@ -31,6 +31,26 @@ from fljax.privacy.notions import Release
 from fljax.problems import Problem
 from fljax.simulation import Simulation, as_key, begin, look, noise_plan, prepare
 
+__all__ = [
+    "Arcs",
+    "Operators",
+    "Sides",
+    "TheoremTwo",
+    "Transcript",
+    "arcs",
+    "combined_residual",
+    "convergence_rate",
+    "dual_residual",
+    "ergodic_gap",
+    "lemma_two",
+    "noise_constant",
+    "operators",
+    "optimality_residual",
+    "privacy_accuracy_bound",
+    "theorem_two_bound",
+    "transcript",
+]
+
 # --------------------------------------------------------------------------- operators
 
 

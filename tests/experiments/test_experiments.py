@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from experiments import records
 from experiments.__main__ import MODULES, main
 from experiments.figure import REGISTRY, Claim, Effort, Estimate
 from experiments.gauthier import chapter3 as ch3
+from fljax.study import running
 
 NAME = "gauthier-3.1"
 STORED = Path(__file__).parents[2] / "figures"
@@ -80,7 +80,7 @@ def test_a_figure_goes_on_where_its_store_is(quick, tmp_path, monkeypatch):
     def computed(*_):
         raise AssertionError("a stored run is computed again")
 
-    monkeypatch.setattr(sys.modules["fljax.sweep"]._Run, "_stretches", computed)
+    monkeypatch.setattr(running._Run, "_stretches", computed)
     store, again = quick.with_name("store"), tmp_path / "again"
     ask = ["run", NAME, "--quick", "--seeds", "3", "--store", str(store), "--out"]
     assert main([*ask, str(again)]) == 0

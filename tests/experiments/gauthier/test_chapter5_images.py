@@ -15,6 +15,7 @@ from experiments.gauthier import chapter5_images as ch5
 from experiments.gauthier import figure_5_5 as digits
 from experiments.gauthier import figure_5_6 as organs
 from fljax.data import SINGLE_DIGITS, mnist_sample
+from fljax.records import warn
 
 DATA = Path(os.environ.get("FLJAX_DATA", "")) / "organamnist" / "organamnist.npz"
 SEEDS, ROUNDS = 6, np.arange(10, 301, 10)
@@ -47,7 +48,7 @@ def small():
 def test_the_bound_of_one_holds_and_the_nominal_one_does_not(small):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fl.results.warn(small.sel(bound=[1.0]))
+        warn(small.sel(bound=[1.0]))
     assert (small["gradient_norm"].sel(bound=0.03) > 0.03).all()
 
 

@@ -1,28 +1,18 @@
-"""Studies: a scenario over seeds and a grid, compiled once per structure, run in blocks.
+"""Running a study: its missing runs are shared out, and every finished block is kept.
 
-A scenario is a pure function ``(key, **point) -> Simulation``. All seeds of a block and all grid
-points of the same structure are array axes of one compiled program; what does not depend on the
-grid point (data, graph, optimum, noise draws) is computed once per seed and shared by all points,
-so points are compared under common random numbers.
-
-What a run computes depends on its seed and grid point alone. Everything else here is about doing
-no run twice and losing none: a study is planned, its missing runs are shared out over threads,
-devices, processes and machines, and every finished block is kept.
+Threads, devices, processes and machines each take runs of their own; what a run computes depends
+on its seed and grid point alone.
 """
 
 import contextlib
-import functools
 import hashlib
-import itertools
 import logging
 import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from importlib import metadata
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -34,24 +24,23 @@ from jax.experimental import multihost_utils
 from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
-from fljax import _check, engine, results
 from fljax._module import float_dtype
 from fljax._numerics import PRNG
-from fljax.collection import Collection, exchange
-from fljax.engine import Compiled, Program
-from fljax.grid import Axis, Group, Scenario, axes_of, groups_of, label_of, numbers_of
-from fljax.simulation import check_rounds
-from fljax.store import Block, Store, StoreError
+from fljax.records import provenance, warn
+from fljax.study import machine
+from fljax.study.collection import Collection, exchange
+from fljax.study.grid import Scenario
+from fljax.study.planning import Cut, cut_of, segments_of
+from fljax.study.request import Request, Study, parse_shard
+from fljax.study.store import Block, Store, StoreError
+
+__all__ = ["Interrupted", "Work", "sweep"]
 
 log = logging.getLogger("fljax")
 
 #: Finished blocks are gathered for so long before they are written together: small enough to be
 #: worth losing, large enough that writing takes no time.
 FLUSH_SECONDS = 2.0
-
-#: A stretch of a run whose rounds touch more bytes than this (half a minute or so of a CPU's
-#: memory traffic) ends in a checkpoint.
-SEGMENT_BYTES = 2**38
 
 
 class Interrupted(KeyboardInterrupt):
@@ -64,456 +53,6 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, message: str, results: xr.Dataset) -> None:
         super().__init__(message)
         self.results = results
-
-
-@dataclass(frozen=True)
-class Study:
-    """What is asked for, checked, and how it is cut."""
-
-    scenario: Scenario
-    axes: list[Axis]
-    groups: list[Group]
-    seeds: list[int]
-    rounds: int
-    record_every: int
-    root: int
-    program: Program
-    identities: list[str]  # of the groups' programs
-    block: int | None
-    workers: int
-    segment: int | None  # rounds between checkpoints, if asked for
-    until: dict[str, float]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(len(axis.labels) for axis in self.axes)
-
-    @property
-    def labels(self) -> list[str]:
-        """Of all grid points, in the order of the grid."""
-        return [label_of(self.axes, p) for p in itertools.product(*map(range, self.shape))]
-
-    def names(self, group: int) -> list[str]:
-        """Labels of a group's points."""
-        return [label_of(self.axes, position) for position in self.groups[group].positions]
-
-    @property
-    def records(self) -> int:
-        return self.rounds // self.record_every
-
-    @property
-    def metrics(self) -> dict[str, dict[str, Any]]:
-        return results.describe(m for group in self.groups for m in group.shown.metrics)
-
-    @functools.cached_property
-    def root_key(self) -> np.ndarray:
-        """Data of the key that is folded with a run's seed: it depends on nothing else."""
-        return np.asarray(jax.random.key_data(jax.random.key(self.root, impl=PRNG)))
-
-    def segments(self, group: Group, runs: int, done: int) -> list[int]:
-        """Records of each stretch of a block's remaining rounds."""
-        if self.segment is not None:
-            size = self.segment // self.record_every
-        elif self.until:
-            size = -(-self.records // 10)
-        else:
-            shared, each = engine.footprint(group.shown)
-            touched = self.record_every * runs * (shared + each)
-            size = max(1, SEGMENT_BYTES // touched)
-        left = self.records - done
-        return [size] * (left // size) + ([left % size] if left % size else [])
-
-    def description(self) -> dict[str, Any]:
-        """What a store must know of it."""
-        points = {}
-        for group, identity in zip(self.groups, self.identities, strict=True):
-            horizon = None if group.shown.privacy is None else self.rounds
-            for position in group.positions:
-                points[label_of(self.axes, position)] = {
-                    "program": identity,
-                    "numbers": numbers_of(self.axes, position),
-                    "horizon": horizon,
-                }
-        return {
-            "identity": {
-                "fljax": metadata.version("fljax"),
-                "jax": jax.__version__,
-                "jaxlib": metadata.version("jaxlib"),
-                "dtype": str(float_dtype()),
-                "prng": PRNG,
-                "root": self.root,
-                "record_every": self.record_every,
-                "keep_models": self.program.keep_models,
-                "until": self.until,
-            },
-            "points": points,
-            "axes": {axis.name: axis.labels for axis in self.axes},
-            "seeds": self.seeds,
-            "rounds": self.rounds,
-            "metrics": self.metrics,
-        }
-
-
-def _study(
-    scenario: Scenario,
-    rounds: int,
-    seeds: int | Sequence[int],
-    grid: Mapping[str, Any] | None,
-    record_every: int,
-    root: int,
-    block: int | None,
-    workers: int | None,
-    keep_models: bool,
-    shard_over: str,
-    segment: int | None,
-    until: Mapping[str, float] | None,
-    fresh: bool,
-) -> Study:
-    check_rounds(rounds, record_every)
-    seed_list = _seeds(seeds)
-    if block is not None:
-        _check.count("block", block)
-    if workers is not None:
-        _check.count("workers", workers)
-    if segment is not None:
-        _check.count("segment", segment)
-        if segment % record_every:
-            raise ValueError(
-                f"segment must be a multiple of record_every={record_every}, got {segment}."
-            )
-    _check.choice("shard_over", shard_over, ("seeds", "clients"))
-    axes = axes_of(grid)
-    groups = groups_of(scenario, axes, rounds)
-    if shard_over == "clients":
-        block, workers = block or 1, 1  # every run takes all devices
-        for group in groups:
-            clients, devices = group.shown.problem.clients, jax.device_count()
-            if clients % devices:
-                raise ValueError(
-                    f"{clients} clients cannot be shared out evenly over {devices} devices; take "
-                    "a multiple, or shard_over='seeds'."
-                )
-    shapes = {(group.shown.problem.clients, group.shown.problem.dim) for group in groups}
-    if keep_models and len(shapes) > 1:
-        raise ValueError(
-            f"models of several shapes, {sorted(shapes)} (clients, parameters), cannot be kept in "
-            "one array; run those grid points as studies of their own, or leave keep_models out."
-        )
-    measured = {m.name for group in groups for m in group.shown.metrics}  # pyright: ignore
-    for axis in axes:
-        if axis.name in measured:
-            raise ValueError(
-                f"grid axis {axis.name!r} has the name of a recorded metric; rename it (and the "
-                "scenario's argument)."
-            )
-    known = set.intersection(*({m.name for m in group.shown.metrics} for group in groups))  # pyright: ignore
-    for name, level in (until or {}).items():
-        _check.choice("metric in until", name, sorted(known))
-        _check.nonnegative(f"until[{name!r}]", level)
-    program = engine.program(scenario, rounds, record_every, keep_models, shard_over, float_dtype())
-    with engine.hint_at_static(axes):
-        identities = [program.identity(group, fresh) for group in groups]
-    return Study(
-        scenario,
-        axes,
-        groups,
-        seed_list,
-        rounds,
-        record_every,
-        root,
-        program,
-        identities,
-        block,
-        engine.default_workers() if workers is None else workers,
-        segment,
-        {name: float(level) for name, level in (until or {}).items()},
-    )
-
-
-def _seeds(seeds: int | Sequence[int]) -> list[int]:
-    if isinstance(seeds, int | np.integer) or not isinstance(seeds, Iterable):
-        _check.count("seeds", seeds, hint="It is the number of Monte-Carlo runs per grid point.")
-        return list(range(int(seeds)))
-    found = [int(s) for s in seeds]
-    if not found or min(found) < 0 or len(set(found)) < len(found):
-        raise ValueError(f"seeds must be distinct integers >= 0, at least one, got {found}.")
-    return found
-
-
-def parse_shard(shard: str | tuple[int, int]) -> tuple[int, int]:
-    """``"2/5"`` or ``(2, 5)``, the second of five parts, as (1, 5), counted from zero.
-
-    Raises:
-      ValueError: anything else.
-    """
-    try:
-        part, parts = shard.split("/") if isinstance(shard, str) else shard
-        part, parts = int(part), int(parts)
-    except (TypeError, ValueError):
-        part, parts = 0, 0
-    if not 1 <= part <= parts:
-        raise ValueError(f"shard must be 'i/n' with 1 <= i <= n, got {shard!r}.")
-    return part - 1, parts
-
-
-# The plan ----------------------------------------------------------------------------------------
-
-
-class Cut(NamedTuple):
-    """How runs of one structure go through."""
-
-    points: int  # grid points per block
-    seeds: int  # seeds per block
-    turns: int  # blocks per call
-    workers: int  # blocks in flight
-    compiled: Compiled  # their first stretch
-    seconds: float  # that compiling it took
-
-    @property
-    def at_once(self) -> int:
-        """Seeds per call."""
-        return self.seeds * self.turns
-
-
-@dataclass(frozen=True)
-class Part:
-    """One structure of a planned study.
-
-    Attributes:
-      example: the first of its grid points.
-      points: how many it has.
-      points_per_block: grid points that go through together.
-      seeds_per_block: seeds that go through together.
-      blocks: how many there are.
-      workers: blocks in flight.
-      segments: stretches that a run is cut into by checkpoints.
-      memory: bytes that one block takes while it runs, from the compiled program's own analysis.
-      memory_per_run: the same for one run.
-      state: bytes of the states of all its runs, as stored.
-      records: bytes of the records of all its runs.
-    """
-
-    example: str
-    points: int
-    points_per_block: int
-    seeds_per_block: int
-    blocks: int
-    workers: int
-    segments: int
-    memory: int
-    memory_per_run: int
-    state: int
-    records: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a study would be run, see :func:`plan`."""
-
-    runs: int
-    rounds: int
-    devices: str
-    compile_seconds: float
-    parts: list[Part]
-
-    @property
-    def compilations(self) -> int:
-        """Programs there are to compile: one a structure."""
-        return len(self.parts)
-
-    def __str__(self) -> str:
-        text = (
-            f"{self.runs} runs of {self.rounds} rounds on {self.devices}; {self.compilations} "
-            f"program{'s' * (self.compilations > 1)}, compiled in {self.compile_seconds:.1f} s"
-        )
-        for part in self.parts:
-            text += (
-                f"\n- {part.points} point{'s' * (part.points > 1)} like {part.example}"
-                f"\n    {part.blocks} blocks of {part.seeds_per_block} seeds x "
-                f"{part.points_per_block} points, {part.workers} at a time, {part.segments} "
-                f"stretch{'es' * (part.segments > 1)} each"
-                f"\n    memory {human(part.memory)} a block ({human(part.memory_per_run)} a run), "
-                f"{human(part.workers * part.memory)} in all; on disk {human(part.records)} of "
-                f"records and {human(part.state)} of states"
-            )
-        return text
-
-
-def human(count: float) -> str:
-    """Bytes, readable."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def plan(
-    scenario: Scenario,
-    *,
-    rounds: int,
-    seeds: int | Sequence[int] = 1,
-    grid: Mapping[str, Any] | None = None,
-    record_every: int = 1,
-    block: int | None = None,
-    workers: int | None = None,
-    keep_models: bool = False,
-    shard_over: str = "seeds",
-    segment: int | None = None,
-    until: Mapping[str, float] | None = None,
-    measure: bool = False,
-) -> Plan:
-    """How :func:`sweep` would run a study, without running it.
-
-    Everything is compiled, so that the memory is the compiled programs' own, and a :func:`sweep`
-    after it in the same process compiles nothing.
-
-    Args:
-      scenario: as in :func:`sweep`, like all arguments but the last.
-      rounds: of every run.
-      seeds: how many, or which.
-      grid: of points.
-      record_every: rounds a record.
-      block: seeds per block.
-      workers: blocks in flight.
-      keep_models: whether final models are returned.
-      shard_over: what devices share.
-      segment: rounds between checkpoints.
-      until: tolerances.
-      measure: run some blocks of several sizes, and remember the fastest for later studies of
-        this program on this kind of machine (in ``~/.cache/fljax``, or where ``FLJAX_CACHE``
-        says).
-
-    Returns:
-      A :class:`Plan`; printed, it is a short table.
-    """
-    study = _study(
-        scenario,
-        rounds,
-        seeds,
-        grid,
-        record_every,
-        0,
-        block,
-        workers,
-        keep_models,
-        shard_over,
-        segment,
-        until,
-        False,
-    )
-    began = time.perf_counter()
-    parts = []
-    for number, group in enumerate(study.groups):
-        if measure:
-            engine.remember_block(study.identities[number], _measure(study, group))
-        cut = _cut(study, number, len(group.positions), len(study.seeds))
-        count, of_all = len(group.positions), len(study.seeds)
-        runs = cut.points * cut.at_once
-        segments = study.segments(group, runs, 0)
-        shape = cut.compiled.shape
-        total = count * of_all
-        per_record = engine.bytes_of(shape.records) / (runs * segments[0])
-        parts.append(
-            Part(
-                label_of(study.axes, group.positions[0]),
-                count,
-                cut.points,
-                cut.seeds,
-                -(-count // cut.points) * -(-of_all // cut.seeds),
-                cut.workers,
-                len(segments),
-                cut.compiled.memory,
-                cut.compiled.memory // runs,
-                engine.bytes_of(shape.carry) // runs * total,
-                int(total * per_record * study.records),
-            )
-        )
-    device = jax.local_devices()[0]
-    where = f"{jax.local_device_count()} x {device.device_kind} ({device.platform})"
-    if engine.on_cpu():
-        where += f", {engine.cores()} cores"
-    return Plan(
-        len(study.labels) * len(study.seeds), rounds, where, time.perf_counter() - began, parts
-    )
-
-
-def _measure(study: Study, group: Group) -> int:
-    """Seeds per block that run fastest, of some around what is expected to be."""
-    points = engine.points_per_block(group.shown, len(group.positions))
-    expected = engine.seeds_per_block(group.shown, points)
-    tried = {
-        max(1, int(expected * factor))
-        for factor in (0.25, 0.5, 1, 2, 4)
-        if expected * factor * study.workers <= max(len(study.seeds), expected)
-    }
-    rates = {}
-    for size in sorted(tried):
-        cut = _fit(study, group, points, size, 1)
-        picked, seeds = group.pick(np.arange(cut.points)), np.arange(cut.seeds, dtype=np.uint32)
-
-        def turn(cut=cut, seeds=seeds, picked=picked) -> float:
-            def block(_: int) -> None:
-                given = seeds, study.root_key, picked, None, np.int32(0)
-                jax.block_until_ready(cut.compiled.call(*given))
-
-            with ThreadPoolExecutor(cut.workers) as pool:
-                began = time.perf_counter()
-                list(pool.map(block, range(cut.workers)))
-                return (time.perf_counter() - began) / (cut.workers * cut.seeds * cut.points)
-
-        turn()
-        rates[cut.seeds] = min(turn() for _ in range(3))
-    return min(rates, key=lambda size: rates[size])
-
-
-def _cut(study: Study, number: int, points: int, seeds: int) -> Cut:
-    """Block sizes for some runs that suit the machine and fit its memory; compiles them."""
-    group = study.groups[number]
-    most = engine.points_per_block(group.shown, points)
-    size = study.block or engine.measured_block(study.identities[number])
-    if size is None:
-        size = engine.seeds_per_block(group.shown, most)
-    even = -(-points // -(-points // most))
-    # As for all seeds of the study, so that a part of it computes to the same last digit.
-    block = engine.spread(len(study.seeds), size, study.workers)
-    turns = engine.turns_per_call(group.shown, even, block, seeds, study.workers, study.rounds)
-    return _fit(study, group, even, block, turns)
-
-
-def _fit(study: Study, group: Group, points: int, seeds: int, turns: int) -> Cut:
-    free, spent = engine.memory_at_hand(), 0.0
-    while True:
-        records = study.segments(group, points * seeds * turns, 0)[0]
-        with engine.hint_at_static(study.axes):
-            compiled, seconds = study.program.compile(
-                np.arange(seeds * turns, dtype=np.uint32),
-                study.root_key,
-                group.pick(np.arange(points)),
-                None,
-                (points, turns),
-                records,
-            )
-        spent += seconds
-        if compiled.memory <= free:
-            together = free // max(1, compiled.memory) * jax.local_device_count()
-            workers = max(1, min(study.workers, together))
-            return Cut(points, seeds, turns, workers, compiled, spent)
-        if turns > 1:
-            turns = turns // 2
-        elif seeds > 1:
-            seeds = seeds // 2
-        elif points > 1:
-            points = -(-points // 2)
-        else:
-            raise MemoryError(
-                f"one run at {label_of(study.axes, group.positions[0])} takes "
-                f"{human(compiled.memory)} and {human(free)} are free: use a smaller network, "
-                "fewer samples, or a machine with more memory."
-            )
-
-
-# The run -----------------------------------------------------------------------------------------
 
 
 class Work(NamedTuple):
@@ -609,10 +148,23 @@ def sweep(
       >>> dict(study.sizes)
       {'penalty': 2, 'seed': 3, 'round': 20}
     """
-    study = _study(
-        scenario, rounds, seeds, grid, record_every, root, block, workers, keep_models,
-        shard_over, segment, until, store is not None,
-    )  # fmt: skip
+    study = Study.of(
+        Request(
+            scenario=scenario,
+            rounds=rounds,
+            seeds=seeds,
+            grid=grid,
+            record_every=record_every,
+            root=root,
+            block=block,
+            workers=workers,
+            keep_models=keep_models,
+            shard_over=shard_over,
+            segment=segment,
+            until=until,
+            fresh=store is not None,
+        )
+    )
     part, parts = (0, 1) if shard is None else parse_shard(shard)
     processes = jax.process_count()
     if shard is not None:
@@ -625,7 +177,7 @@ def sweep(
     with _Run(study, store, keep_state, part, parts, shard is not None, callback, progress) as run:
         run.execute()
         dataset = run.finish()
-    results.warn(dataset)
+    warn(dataset)
     return dataset
 
 
@@ -643,9 +195,12 @@ class _Run:
         callback: Callable[[xr.Dataset], None] | None,
         progress: bool | None,
     ) -> None:
-        self.study, self.part, self.parts, self.sharded = study, part, parts, sharded
+        self.study, self.asked, self.sharded = study, study.asked, sharded
+        self.part, self.parts = part, parts
         self.keep_state, self.callback = keep_state, callback
-        self.collection = Collection(study.labels, study.shape, study.seeds, study.records)
+        self.collection = Collection(
+            study.labels, study.shape, self.asked.seed_list, self.asked.records
+        )
         self.own: list[Block] = []  # for the other processes, if there is no store
         self.timing = {"compile_seconds": 0.0, "compilations": 0}
         self.blocks_used: set[int] = set()
@@ -665,8 +220,8 @@ class _Run:
         self.store = self._open(folder)
         self.found = self.reached
         self.bar = tqdm(
-            total=int(self.mine.sum()) * study.rounds,
-            initial=self.found * study.record_every,
+            total=int(self.mine.sum()) * self.asked.rounds,
+            initial=self.found * self.asked.record_every,
             unit="round",
             unit_scale=True,
             disable=None if progress is None else not progress,
@@ -736,7 +291,7 @@ class _Run:
             for points in alike.values():
                 row = missing[points[0]]
                 for done in np.unique(row[row >= 0]):
-                    seeds = [self.study.seeds[j] for j in np.flatnonzero(row == done)]
+                    seeds = [self.asked.seed_list[j] for j in np.flatnonzero(row == done)]
                     works += self._rectangle(number, np.asarray(points), seeds, int(done))
             self.events.put(works)
         except BaseException as error:
@@ -745,7 +300,7 @@ class _Run:
     def _rectangle(
         self, number: int, points: np.ndarray, seeds: list[int], done: int
     ) -> Iterator[Work]:
-        cut = _cut(self.study, number, len(points), len(seeds))
+        cut = cut_of(self.study, number, len(points), len(seeds))
         self.blocks_used.add(cut.seeds)
         self._count(cut.seconds)
         slots = threading.Semaphore(cut.workers)
@@ -763,7 +318,7 @@ class _Run:
         with (
             threadpool_limits(1, user_api="blas"),
             # In order where processes compute together.
-            ThreadPoolExecutor(1 if self.together else engine.cores()) as compilers,
+            ThreadPoolExecutor(1 if self.together else machine.cores()) as compilers,
             ThreadPoolExecutor(self.study.workers) as workers,
         ):
             jobs: list[Future] = [compilers.submit(self._plan, g) for g in pending]
@@ -818,7 +373,7 @@ class _Run:
         if done:
             carry = self._saved(work, labels, seeds)
             done = 0 if carry is None else done
-        segments = study.segments(group, cut.points * cut.at_once, done)
+        segments = segments_of(study, group, cut.points * cut.at_once, done)
         for number, records in enumerate(segments):
             if self.cancelled.is_set():
                 return
@@ -834,7 +389,7 @@ class _Run:
             self._count(seconds)
             began = time.perf_counter()
             with self.exclusive if compiled.alone else contextlib.nullcontext():
-                already = np.int32(done * study.record_every)
+                already = np.int32(done * self.asked.record_every)
                 output = compiled.call(numbers, study.root_key, points, carry, already)
                 recorded, known = jax.tree.map(np.asarray, (output.records, output.outcome))
             carry = output.carry
@@ -865,7 +420,7 @@ class _Run:
             log.warning(
                 "%d runs have no state in the store at round %d and start again from round 1",
                 len(work.seeds) * len(labels),
-                work.done * self.study.record_every,
+                work.done * self.asked.record_every,
             )
             return None
         structure = jax.tree.structure(work.cut.compiled.shape.carry)
@@ -898,7 +453,7 @@ class _Run:
         before = self.reached
         self._collect(block)
         done = self.collection.done
-        self.bar.update((self.reached - before) * self.study.record_every)
+        self.bar.update((self.reached - before) * self.asked.record_every)
         self.bar.set_postfix_str(
             f"{int(done.all(axis=0).sum())}/{done.shape[1]} seeds, "
             f"{int(done.all(axis=1).sum())}/{done.shape[0]} points"
@@ -913,7 +468,7 @@ class _Run:
         if self.callback is not None:
             self.callback(self.dataset())
         now = time.perf_counter()
-        left = int(self.mine.sum()) * self.study.records - self.reached
+        left = int(self.mine.sum()) * self.asked.records - self.reached
         if left > 0 and self.reached > self.found:
             rate = (self.reached - self.found) / (now - self.began)
             log.info(
@@ -949,16 +504,16 @@ class _Run:
         return self.dataset()
 
     def dataset(self) -> xr.Dataset:
-        study = self.study
+        study, asked = self.study, self.asked
         axes = {axis.name: axis.labels for axis in study.axes}
-        dataset = self.collection.dataset(axes, study.record_every, study.metrics)
-        dataset.attrs |= results.provenance(
+        dataset = self.collection.dataset(axes, asked.record_every, study.metrics)
+        dataset.attrs |= provenance(
             dtype=str(float_dtype()),
             prng=PRNG,
-            root=study.root,
-            rounds=study.rounds,
-            record_every=study.record_every,
-            scenario=getattr(study.scenario, "__qualname__", repr(study.scenario)),
+            root=asked.root,
+            rounds=asked.rounds,
+            record_every=asked.record_every,
+            scenario=getattr(asked.scenario, "__qualname__", repr(asked.scenario)),
             scenario_hash=hashlib.sha256("".join(study.identities).encode()).hexdigest()[:16],
             block=str(sorted(self.blocks_used)),
             run_seconds=max(0.0, self.last - self.first),

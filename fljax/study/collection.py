@@ -9,9 +9,11 @@ import numpy as np
 import xarray as xr
 from jax.experimental import multihost_utils
 
-from fljax import results
-from fljax.grid import label
-from fljax.store import Block, Store, pack, unpack
+from fljax.records import COUNTS, assemble
+from fljax.study.grid import label
+from fljax.study.store import Block, Store, pack, unpack
+
+__all__ = ["Collection", "exchange", "read"]
 
 
 class Collection:
@@ -68,7 +70,7 @@ class Collection:
                 values = values[take, i, : last - block.first]
                 whole = self._of(name, (self.records, *values.shape[2:]), values.dtype)
                 whole[row, to, block.first : last] = values
-                if stopped and name not in results.COUNTS:  # a stopped run keeps its model
+                if stopped and name not in COUNTS:  # a stopped run keeps its model
                     whole[row, to, last:] = values[:, -1:]
             for name, values in block.outcome.items():
                 values = values[take, i]
@@ -94,7 +96,7 @@ class Collection:
         Args:
           axes: the grid's names and labels.
           record_every: rounds per record.
-          metrics: attributes by name, see :func:`fljax.results.describe`.
+          metrics: attributes by name, see :func:`fljax.records.describe`.
         """
         dims = (*axes, "seed")
         shape = (*self.shape, len(self.seeds))
@@ -104,7 +106,7 @@ class Collection:
         if "diverged" in held:  # a stored run may have gone on, and diverged only then
             held["diverged"] = np.where(held["diverged"] > rounds, 0, held["diverged"])
         coords = {**axes, "seed": self.seeds}
-        dataset = results.assemble(held, dims, coords, rounds, record_every, metrics)
+        dataset = assemble(held, dims, coords, rounds, record_every, metrics)
         if model is not None:
             dataset["model"] = ((*dims, "client", "parameter"), model)
         if not self.done.all():

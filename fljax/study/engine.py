@@ -1,21 +1,12 @@
-"""Compiled programs of a study, and what of the machine they are given.
-
-On a CPU one huge batch of seeds falls out of the cache, and XLA leaves cores idle on work this
-small. So seeds go through in blocks that fit the second-level cache, one block per core at a
-time, from a few threads. An accelerator gets the largest blocks that its memory takes, and every
-device blocks of its own: no device ever waits for another.
-"""
+"""Compiled programs of a study: seeds times grid points as array axes of one program."""
 
 import contextlib
 import functools
 import hashlib
-import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -27,23 +18,19 @@ from jaxtyping import Array
 
 from fljax import simulation as runs
 from fljax._numerics import PRNG
-from fljax.grid import Axis, Group, Scenario, arguments, signature
-from fljax.link.link import GROUP
-from fljax.simulation import Simulation
+from fljax.study.grid import Axis, Group, Scenario, arguments, signature
 
-#: Working set of one block of seeds on a CPU: half the second-level cache of the core it was
-#: measured on. Larger blocks ran slower, small ones too (`experiments/benchmarks/blocks.py`).
-CACHE_BYTES = 2**20
-
-#: Share of the memory at hand that the blocks in flight may take.
-MEMORY_SHARE = 0.8
-
-#: A call of a program on a CPU touches about so much (a second or so) if it has several blocks.
-CALL_BYTES = 2**33
-
-#: Points of one structure beyond this go through in several blocks on a CPU: by then what they
-#: share (data, graph, optimum) is a small part of the work.
-POINTS_AT_ONCE = 64
+__all__ = [
+    "Compiled",
+    "Output",
+    "Program",
+    "configured",
+    "everywhere",
+    "hint_at_static",
+    "program",
+    "split",
+    "without_shardy",
+]
 
 #: Closed-over arrays from this size on are passed to the program: XLA would spend seconds on
 #: folding them into it, and keep a copy in every form of it.
@@ -332,135 +319,3 @@ def without_shardy() -> contextlib.AbstractContextManager[None]:
     multiplications of ``philox4x32``.
     """
     return configured("jax_use_shardy_partitioner", False)
-
-
-# What fits ---------------------------------------------------------------------------------------
-
-
-def footprint(shown: Simulation) -> tuple[int, int]:
-    """Bytes that a run keeps in use: what all grid points share, and what each adds."""
-    problem = shown.problem
-    rows, number = problem.clients, problem.dim * problem.dtype.itemsize
-    if problem.online and on_cpu():  # no more than a state or a group of senders has
-        state = jax.eval_shape(lambda s: s.algorithm.init(s.problem, s.network), shown)
-        rows = min(rows, max(GROUP, bytes_of(state) // number))
-    return bytes_of(shown), 6 * rows * number  # state, gradient, message, noise and temporaries
-
-
-def bytes_of(shapes: Any) -> int:
-    """Bytes of all arrays of a tree."""
-    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-
-
-def points_per_block(shown: Simulation, points: int) -> int:
-    """How many of a group's points go through together."""
-    shared, each = footprint(shown)
-    if on_cpu():
-        return min(points, max(POINTS_AT_ONCE, shared // each))
-    return max(1, min(points, int((memory_at_hand() - shared) // each)))
-
-
-def seeds_per_block(shown: Simulation, points: int) -> int:
-    """How many seeds go through together."""
-    shared, each = footprint(shown)
-    available = CACHE_BYTES if on_cpu() else memory_at_hand()
-    return max(1, int(available // (shared + points * each)))
-
-
-def spread(seeds: int, block: int, workers: int) -> int:
-    """The block, at most as large, that gives every worker the same share."""
-    turns = -(-seeds // (min(block, seeds) * workers))
-    return max(1, -(-seeds // (turns * workers)))
-
-
-def turns_per_call(
-    shown: Simulation, points: int, block: int, seeds: int, workers: int, rounds: int
-) -> int:
-    """How many blocks of seeds one call of a program takes one after the other.
-
-    On a CPU a small block is done in less time than a call costs. Every worker still gets four
-    calls or more, so that none waits long for another at the end, and no call is long.
-    """
-    if not on_cpu():
-        return 1
-    shared, each = footprint(shown)
-    short = CALL_BYTES // (block * rounds * (shared + points * each))
-    most = max(1, min(short, -(-seeds // (block * workers * 4))))
-    padded = {turns: -(-seeds // (block * turns)) * block * turns for turns in range(1, most + 1)}
-    return min(padded, key=lambda turns: (padded[turns], -turns))
-
-
-def on_cpu() -> bool:
-    return jax.local_devices()[0].platform == "cpu"
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1  # macOS and Windows do not tell
-
-
-def default_workers() -> int:
-    """Blocks in flight: one a device, or one a core if all cores are one device."""
-    devices = jax.local_device_count()
-    return cores() if on_cpu() and devices == 1 else devices
-
-
-def memory_at_hand() -> int:
-    """Bytes that blocks in flight may take: of all local devices, or of this machine on a CPU."""
-    if on_cpu():
-        free = _free_memory()
-    else:
-        free = sum(
-            (device.memory_stats() or {}).get("bytes_limit", 2**34)
-            for device in jax.local_devices()
-        )
-    return int(MEMORY_SHARE * free)
-
-
-def _free_memory() -> int:
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-        return free * 1024
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows
-        return 2**33
-
-
-# The measured block ------------------------------------------------------------------------------
-
-
-def measurements() -> Path:
-    """The file of block sizes measured on this machine (``FLJAX_CACHE`` moves it)."""
-    base = os.environ.get("FLJAX_CACHE") or Path.home() / ".cache" / "fljax"
-    return Path(base) / "blocks.json"
-
-
-def measured_block(identity: str) -> int | None:
-    """The seeds per block that :func:`fljax.plan` measured to be the fastest here, if it did."""
-    try:
-        return json.loads(measurements().read_text()).get(_measurement(identity))
-    except (OSError, ValueError):
-        return None
-
-
-def remember_block(identity: str, block: int) -> None:
-    """Keep a measurement for later studies of the same program on this kind of machine."""
-    path = measurements()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        known = json.loads(path.read_text())
-    except (OSError, ValueError):
-        known = {}
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(known | {_measurement(identity): block}, indent=1))
-    os.replace(temporary, path)
-
-
-def _measurement(identity: str) -> str:
-    device = jax.local_devices()[0]
-    where = f"{device.device_kind} x{jax.local_device_count()}, {cores()} cores"
-    return f"{identity}, {where}, jax {jax.__version__}"

@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from filelock import FileLock, Timeout
 
+__all__ = ["Block", "DamageWarning", "Store", "StoreError", "difference", "merge", "pack", "unpack"]
+
 FORMAT = 1
 MANIFEST = "study.json"
 

@@ -5,17 +5,30 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import results
-from fljax._module import as_leaf
+from fljax._module import Static, as_leaf
 from fljax._numerics import PRNG
+from fljax.records import PER_RUN, TRAFFIC
 from fljax.simulation import Simulation, check_length
+
+__all__ = [
+    "Axis",
+    "Group",
+    "Scenario",
+    "arguments",
+    "axes_of",
+    "groups_of",
+    "label",
+    "label_of",
+    "names_of",
+    "numbers_of",
+    "signature",
+]
 
 Scenario = Callable[..., Simulation]
 
@@ -26,28 +39,8 @@ CHECKED_POINTS = 100
 #: Axes of every result, and keywords of xarray's ``sel``, which a dimension of that name hides.
 RESERVED_NAMES = (
     *("seed", "round", "client", "parameter", "method", "tolerance", "drop"),
-    *("model", "done", "stopped", *results.PER_RUN, *results.TRAFFIC),
+    *("model", "done", "stopped", *PER_RUN, *TRAFFIC),
 )
-
-
-@jax.tree_util.register_pytree_node_class
-@dataclass(frozen=True)
-class Static:
-    """A grid value that is structure: compiled in, one program for each."""
-
-    value: Any
-
-    def tree_flatten(self):
-        return (), self.value
-
-    @classmethod
-    def tree_unflatten(cls, value, _):
-        return cls(value)
-
-
-def static(values: Iterable[Any]) -> list[Static]:
-    """Mark a grid axis as structure, e.g. ``{"clients": fl.static([10, 100])}``."""
-    return [Static(value) for value in values]
 
 
 class Axis(NamedTuple):

@@ -1,0 +1,291 @@
+"""How a study goes through: its runs cut into blocks that fit, and its programs compiled."""
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fljax.study import engine, machine
+from fljax.study.engine import Compiled
+from fljax.study.grid import Group, Scenario, label_of
+from fljax.study.request import Request, Study
+
+__all__ = ["Cut", "Part", "Plan", "cut_of", "human", "plan", "segments_of"]
+
+#: A stretch of a run whose rounds touch more bytes than this (half a minute or so of a CPU's
+#: memory traffic) ends in a checkpoint.
+SEGMENT_BYTES = 2**38
+
+
+class Cut(NamedTuple):
+    """How runs of one structure go through."""
+
+    points: int  # grid points per block
+    seeds: int  # seeds per block
+    turns: int  # blocks per call
+    workers: int  # blocks in flight
+    compiled: Compiled  # their first stretch
+    seconds: float  # that compiling it took
+
+    @property
+    def at_once(self) -> int:
+        """Seeds per call."""
+        return self.seeds * self.turns
+
+
+@dataclass(frozen=True)
+class Part:
+    """One structure of a planned study.
+
+    Attributes:
+      example: the first of its grid points.
+      points: how many it has.
+      points_per_block: grid points that go through together.
+      seeds_per_block: seeds that go through together.
+      blocks: how many there are.
+      workers: blocks in flight.
+      segments: stretches that a run is cut into by checkpoints.
+      memory: bytes that one block takes while it runs, from the compiled program's own analysis.
+      memory_per_run: the same for one run.
+      state: bytes of the states of all its runs, as stored.
+      records: bytes of the records of all its runs.
+    """
+
+    example: str
+    points: int
+    points_per_block: int
+    seeds_per_block: int
+    blocks: int
+    workers: int
+    segments: int
+    memory: int
+    memory_per_run: int
+    state: int
+    records: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a study would be run, see :func:`plan`."""
+
+    runs: int
+    rounds: int
+    devices: str
+    compile_seconds: float
+    parts: list[Part]
+
+    @property
+    def compilations(self) -> int:
+        """Programs there are to compile: one a structure."""
+        return len(self.parts)
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.runs} runs of {self.rounds} rounds on {self.devices}; {self.compilations} "
+            f"program{'s' * (self.compilations > 1)}, compiled in {self.compile_seconds:.1f} s"
+        )
+        for part in self.parts:
+            text += (
+                f"\n- {part.points} point{'s' * (part.points > 1)} like {part.example}"
+                f"\n    {part.blocks} blocks of {part.seeds_per_block} seeds x "
+                f"{part.points_per_block} points, {part.workers} at a time, {part.segments} "
+                f"stretch{'es' * (part.segments > 1)} each"
+                f"\n    memory {human(part.memory)} a block ({human(part.memory_per_run)} a run), "
+                f"{human(part.workers * part.memory)} in all; on disk {human(part.records)} of "
+                f"records and {human(part.state)} of states"
+            )
+        return text
+
+
+def human(count: float) -> str:
+    """Bytes, readable."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def plan(
+    scenario: Scenario,
+    *,
+    rounds: int,
+    seeds: int | Sequence[int] = 1,
+    grid: Mapping[str, Any] | None = None,
+    record_every: int = 1,
+    block: int | None = None,
+    workers: int | None = None,
+    keep_models: bool = False,
+    shard_over: str = "seeds",
+    segment: int | None = None,
+    until: Mapping[str, float] | None = None,
+    measure: bool = False,
+) -> Plan:
+    """How :func:`sweep` would run a study, without running it.
+
+    Everything is compiled, so that the memory is the compiled programs' own, and a :func:`sweep`
+    after it in the same process compiles nothing.
+
+    Args:
+      scenario: as in :func:`sweep`, like all arguments but the last.
+      rounds: of every run.
+      seeds: how many, or which.
+      grid: of points.
+      record_every: rounds a record.
+      block: seeds per block.
+      workers: blocks in flight.
+      keep_models: whether final models are returned.
+      shard_over: what devices share.
+      segment: rounds between checkpoints.
+      until: tolerances.
+      measure: run some blocks of several sizes, and remember the fastest for later studies of
+        this program on this kind of machine (in ``~/.cache/fljax``, or where ``FLJAX_CACHE``
+        says).
+
+    Returns:
+      A :class:`Plan`; printed, it is a short table.
+    """
+    study = Study.of(
+        Request(
+            scenario=scenario,
+            rounds=rounds,
+            seeds=seeds,
+            grid=grid,
+            record_every=record_every,
+            block=block,
+            workers=workers,
+            keep_models=keep_models,
+            shard_over=shard_over,
+            segment=segment,
+            until=until,
+        )
+    )
+    of_all = len(study.asked.seed_list)
+    began = time.perf_counter()
+    parts = []
+    for number, group in enumerate(study.groups):
+        if measure:
+            machine.remember_block(study.identities[number], _measure(study, group))
+        count = len(group.positions)
+        cut = cut_of(study, number, count, of_all)
+        runs = cut.points * cut.at_once
+        segments = segments_of(study, group, runs, 0)
+        shape = cut.compiled.shape
+        total = count * of_all
+        per_record = machine.bytes_of(shape.records) / (runs * segments[0])
+        parts.append(
+            Part(
+                label_of(study.axes, group.positions[0]),
+                count,
+                cut.points,
+                cut.seeds,
+                -(-count // cut.points) * -(-of_all // cut.seeds),
+                cut.workers,
+                len(segments),
+                cut.compiled.memory,
+                cut.compiled.memory // runs,
+                machine.bytes_of(shape.carry) // runs * total,
+                int(total * per_record * study.asked.records),
+            )
+        )
+    device = jax.local_devices()[0]
+    where = f"{jax.local_device_count()} x {device.device_kind} ({device.platform})"
+    if machine.on_cpu():
+        where += f", {machine.cores()} cores"
+    return Plan(len(study.labels) * of_all, rounds, where, time.perf_counter() - began, parts)
+
+
+def _measure(study: Study, group: Group) -> int:
+    """Seeds per block that run fastest, of some around what is expected to be."""
+    points = machine.points_per_block(group.shown, len(group.positions))
+    expected = machine.seeds_per_block(group.shown, points)
+    tried = {
+        max(1, int(expected * factor))
+        for factor in (0.25, 0.5, 1, 2, 4)
+        if expected * factor * study.workers <= max(len(study.asked.seed_list), expected)
+    }
+    rates = {}
+    for size in sorted(tried):
+        cut = _fit(study, group, points, size, 1)
+        picked, seeds = group.pick(np.arange(cut.points)), np.arange(cut.seeds, dtype=np.uint32)
+
+        def turn(cut=cut, seeds=seeds, picked=picked) -> float:
+            def block(_: int) -> None:
+                given = seeds, study.root_key, picked, None, np.int32(0)
+                jax.block_until_ready(cut.compiled.call(*given))
+
+            with ThreadPoolExecutor(cut.workers) as pool:
+                began = time.perf_counter()
+                list(pool.map(block, range(cut.workers)))
+                return (time.perf_counter() - began) / (cut.workers * cut.seeds * cut.points)
+
+        turn()
+        rates[cut.seeds] = min(turn() for _ in range(3))
+    return min(rates, key=lambda size: rates[size])
+
+
+def cut_of(study: Study, number: int, points: int, seeds: int) -> Cut:
+    """Block sizes for some runs that suit the machine and fit its memory; compiles them."""
+    group = study.groups[number]
+    most = machine.points_per_block(group.shown, points)
+    size = study.block or machine.measured_block(study.identities[number])
+    if size is None:
+        size = machine.seeds_per_block(group.shown, most)
+    even = -(-points // -(-points // most))
+    # As for all seeds of the study, so that a part of it computes to the same last digit.
+    block = machine.spread(len(study.asked.seed_list), size, study.workers)
+    turns = machine.turns_per_call(
+        group.shown, even, block, seeds, study.workers, study.asked.rounds
+    )
+    return _fit(study, group, even, block, turns)
+
+
+def segments_of(study: Study, group: Group, runs: int, done: int) -> list[int]:
+    """Records of each stretch of a block's remaining rounds."""
+    asked = study.asked
+    if asked.segment is not None:
+        size = asked.segment // asked.record_every
+    elif study.until:
+        size = -(-asked.records // 10)
+    else:
+        shared, each = machine.footprint(group.shown)
+        touched = asked.record_every * runs * (shared + each)
+        size = max(1, SEGMENT_BYTES // touched)
+    left = asked.records - done
+    return [size] * (left // size) + ([left % size] if left % size else [])
+
+
+def _fit(study: Study, group: Group, points: int, seeds: int, turns: int) -> Cut:
+    free, spent = machine.memory_at_hand(), 0.0
+    while True:
+        records = segments_of(study, group, points * seeds * turns, 0)[0]
+        with engine.hint_at_static(study.axes):
+            compiled, seconds = study.program.compile(
+                np.arange(seeds * turns, dtype=np.uint32),
+                study.root_key,
+                group.pick(np.arange(points)),
+                None,
+                (points, turns),
+                records,
+            )
+        spent += seconds
+        if compiled.memory <= free:
+            together = free // max(1, compiled.memory) * jax.local_device_count()
+            workers = max(1, min(study.workers, together))
+            return Cut(points, seeds, turns, workers, compiled, spent)
+        if turns > 1:
+            turns = turns // 2
+        elif seeds > 1:
+            seeds = seeds // 2
+        elif points > 1:
+            points = -(-points // 2)
+        else:
+            raise MemoryError(
+                f"one run at {label_of(study.axes, group.positions[0])} takes "
+                f"{human(compiled.memory)} and {human(free)} are free: use a smaller network, "
+                "fewer samples, or a machine with more memory."
+            )

@@ -1,0 +1,236 @@
+"""What a study is asked to be: said once, checked before anything is compiled.
+
+A :class:`Request` is what was said; a :class:`Study` is the request with its grid built, grouped
+by structure, and the program of each.
+"""
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+import jax
+import numpy as np
+
+from fljax import _check
+from fljax._module import float_dtype
+from fljax._numerics import PRNG
+from fljax._version import __version__
+from fljax.records import describe
+from fljax.simulation import check_rounds
+from fljax.study import engine, machine
+from fljax.study.engine import Program
+from fljax.study.grid import Axis, Group, Scenario, axes_of, groups_of, label_of, numbers_of
+
+__all__ = ["Request", "Study", "parse_shard"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked for, see :func:`fljax.sweep`; what can be told without the scenario is checked.
+
+    Attributes:
+      fresh: whether the scenario is traced anew, even if it was seen before: a store must know.
+      seed_list: the seeds, one by one.
+
+    Raises:
+      TypeError, ValueError: by the checks of single values.
+    """
+
+    scenario: Scenario
+    rounds: int
+    seeds: int | Sequence[int] = 1
+    grid: Mapping[str, Any] | None = None
+    record_every: int = 1
+    root: int = 0
+    block: int | None = None
+    workers: int | None = None
+    keep_models: bool = False
+    shard_over: str = "seeds"
+    segment: int | None = None  # rounds between checkpoints, if asked for
+    until: Mapping[str, float] | None = None
+    fresh: bool = False
+    seed_list: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_rounds(self.rounds, self.record_every)
+        object.__setattr__(self, "seed_list", _seeds(self.seeds))
+        for name in ("block", "workers", "segment"):
+            value = getattr(self, name)
+            if value is not None:
+                _check.count(name, value)
+        if self.segment is not None and self.segment % self.record_every:
+            raise ValueError(
+                f"segment must be a multiple of record_every={self.record_every}, got "
+                f"{self.segment}."
+            )
+        _check.choice("shard_over", self.shard_over, ("seeds", "clients"))
+
+    @property
+    def records(self) -> int:
+        """Of every run."""
+        return self.rounds // self.record_every
+
+
+@dataclass(frozen=True)
+class Study:
+    """A request whose scenario was built at its grid points, and checked there."""
+
+    asked: Request
+    axes: list[Axis]
+    groups: list[Group]
+    program: Program
+    identities: list[str]  # of the groups' programs
+    block: int | None  # seeds per block, if that is settled
+    workers: int
+    until: dict[str, float]
+
+    @classmethod
+    def of(cls, asked: Request) -> "Study":
+        """Build the grid points of a request.
+
+        Raises:
+          TypeError, ValueError: by the checks of what the scenario builds, with the point named;
+            a wish that does not fit it.
+        """
+        axes = axes_of(asked.grid)
+        groups = groups_of(asked.scenario, axes, asked.rounds)
+        block, workers = asked.block, asked.workers
+        if asked.shard_over == "clients":
+            block, workers = block or 1, 1  # every run takes all devices
+            _check_shares(groups)
+        if asked.keep_models:
+            _check_shapes(groups)
+        _check_names(axes, groups)
+        until = _tolerances(asked.until or {}, groups)
+        program = engine.program(
+            asked.scenario,
+            asked.rounds,
+            asked.record_every,
+            asked.keep_models,
+            asked.shard_over,
+            float_dtype(),
+        )
+        with engine.hint_at_static(axes):
+            identities = [program.identity(group, asked.fresh) for group in groups]
+        workers = machine.default_workers() if workers is None else workers
+        return cls(asked, axes, groups, program, identities, block, workers, until)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the grid."""
+        return tuple(len(axis.labels) for axis in self.axes)
+
+    @property
+    def labels(self) -> list[str]:
+        """Of all grid points, in the order of the grid."""
+        return [label_of(self.axes, p) for p in itertools.product(*map(range, self.shape))]
+
+    def names(self, group: int) -> list[str]:
+        """Labels of a group's points."""
+        return [label_of(self.axes, position) for position in self.groups[group].positions]
+
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """What a dataset says of the metrics."""
+        return describe(m for group in self.groups for m in group.shown.metrics)
+
+    @functools.cached_property
+    def root_key(self) -> np.ndarray:
+        """Data of the key that is folded with a run's seed: it depends on nothing else."""
+        return np.asarray(jax.random.key_data(jax.random.key(self.asked.root, impl=PRNG)))
+
+    def description(self) -> dict[str, Any]:
+        """What a store must know of it."""
+        asked, points = self.asked, {}
+        for group, identity in zip(self.groups, self.identities, strict=True):
+            horizon = None if group.shown.privacy is None else asked.rounds
+            for position in group.positions:
+                points[label_of(self.axes, position)] = {
+                    "program": identity,
+                    "numbers": numbers_of(self.axes, position),
+                    "horizon": horizon,
+                }
+        return {
+            "identity": {
+                "fljax": __version__,
+                "jax": jax.__version__,
+                "jaxlib": metadata.version("jaxlib"),
+                "dtype": str(float_dtype()),
+                "prng": PRNG,
+                "root": asked.root,
+                "record_every": asked.record_every,
+                "keep_models": asked.keep_models,
+                "until": self.until,
+            },
+            "points": points,
+            "axes": {axis.name: axis.labels for axis in self.axes},
+            "seeds": asked.seed_list,
+            "rounds": asked.rounds,
+            "metrics": self.metrics,
+        }
+
+
+def _seeds(seeds: int | Sequence[int]) -> list[int]:
+    if isinstance(seeds, int | np.integer) or not isinstance(seeds, Iterable):
+        _check.count("seeds", seeds, hint="It is the number of Monte-Carlo runs per grid point.")
+        return list(range(int(seeds)))
+    found = [int(s) for s in seeds]
+    if not found or min(found) < 0 or len(set(found)) < len(found):
+        raise ValueError(f"seeds must be distinct integers >= 0, at least one, got {found}.")
+    return found
+
+
+def _check_shares(groups: list[Group]) -> None:
+    for group in groups:
+        clients, devices = group.shown.problem.clients, jax.device_count()
+        if clients % devices:
+            raise ValueError(
+                f"{clients} clients cannot be shared out evenly over {devices} devices; take "
+                "a multiple, or shard_over='seeds'."
+            )
+
+
+def _check_shapes(groups: list[Group]) -> None:
+    shapes = {(group.shown.problem.clients, group.shown.problem.dim) for group in groups}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"models of several shapes, {sorted(shapes)} (clients, parameters), cannot be kept in "
+            "one array; run those grid points as studies of their own, or leave keep_models out."
+        )
+
+
+def _check_names(axes: list[Axis], groups: list[Group]) -> None:
+    measured = {m.name for group in groups for m in group.shown.metrics}  # pyright: ignore
+    for axis in axes:
+        if axis.name in measured:
+            raise ValueError(
+                f"grid axis {axis.name!r} has the name of a recorded metric; rename it (and the "
+                "scenario's argument)."
+            )
+
+
+def _tolerances(until: Mapping[str, float], groups: list[Group]) -> dict[str, float]:
+    known = set.intersection(*({m.name for m in group.shown.metrics} for group in groups))  # pyright: ignore
+    for name, level in until.items():
+        _check.choice("metric in until", name, sorted(known))
+        _check.nonnegative(f"until[{name!r}]", level)
+    return {name: float(level) for name, level in until.items()}
+
+
+def parse_shard(shard: str | tuple[int, int]) -> tuple[int, int]:
+    """``"2/5"`` or ``(2, 5)``, the second of five parts, as (1, 5), counted from zero.
+
+    Raises:
+      ValueError: anything else.
+    """
+    try:
+        part, parts = shard.split("/") if isinstance(shard, str) else shard
+        part, parts = int(part), int(parts)
+    except (TypeError, ValueError):
+        part, parts = 0, 0
+    if not 1 <= part <= parts:
+        raise ValueError(f"shard must be 'i/n' with 1 <= i <= n, got {shard!r}.")
+    return part - 1, parts

@@ -1,0 +1,86 @@
+"""Results on disk: saved and loaded without loss, damage detected."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from fljax.study.collection import read
+
+__all__ = ["checksum", "load", "save"]
+
+
+def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
+    """Write results to one netCDF-4 file, whole or not at all.
+
+    Raises:
+      OSError: the folder is missing or not writable (the message says which).
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent}; create it first.")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.touch()
+    except OSError as error:
+        raise PermissionError(
+            f"cannot write to {path.parent} ({error.strerror}); choose another folder."
+        ) from error
+    try:
+        checked = dataset.assign_attrs(checksum=checksum(dataset))
+        checked.to_netcdf(temporary, engine="h5netcdf")
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def load(path: str | os.PathLike) -> xr.Dataset:
+    """Read what :func:`save` wrote, or the store of a study, and check that it is whole.
+
+    A store may be read while its study is running.
+
+    Raises:
+      FileNotFoundError: no such file.
+      StoreError: a folder that is no store.
+      ValueError: the file is cut short, altered, or no results file at all.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return read(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no results file {path}.")
+    try:
+        with xr.open_dataset(path, engine="h5netcdf", decode_timedelta=False) as opened:
+            dataset = opened.load()
+    except Exception as error:
+        raise ValueError(
+            f"{path} is not a readable results file (cut short, or not written by fljax.save): "
+            f"{error}. Run the study again, or restore the file."
+        ) from error
+    if "checksum" not in dataset.attrs or dataset.attrs.pop("checksum") != checksum(dataset):
+        raise ValueError(
+            f"{path} does not match its own checksum: it was altered after it was saved. Run the "
+            "study again, or restore the file."
+        )
+    return dataset
+
+
+def checksum(dataset: xr.Dataset) -> str:
+    """A digest of every name, dimension, dtype and value of the variables and coordinates."""
+    digest = hashlib.sha256()
+    for name in sorted(map(str, dataset.variables)):
+        variable = dataset[name].variable
+        values = np.asarray(variable.values)
+        if values.dtype.kind in "OUT":
+            content = json.dumps([str(v) for v in values.ravel()]).encode()
+            kind = "text"
+        else:
+            content, kind = np.ascontiguousarray(values).tobytes(), values.dtype.str
+        head = json.dumps([name, [str(d) for d in variable.dims], list(values.shape), kind])
+        digest.update(head.encode() + content)
+    return digest.hexdigest()
