@@ -1,0 +1,52 @@
+"""Network topologies as pytrees: neighbourhood sums, Laplacians, mixing weights and spectra.
+
+A :class:`Graph` is held as a matrix or as a table of neighbours, whichever is faster for its size
+(:mod:`fljax.graphs.tables`), and is built from edges, matrices and networkx, by name, or at random
+on the device. All shapes are static, so that every seed of a study may have its own topology.
+
+Shapes: ``K`` nodes (clients), ``E`` undirected edges, ``S`` slots of the neighbour table, ``M``
+rows of its overflow.
+"""
+
+from fljax.graphs.builders import (
+    complete,
+    from_adjacency,
+    from_edges,
+    from_networkx,
+    grid,
+    path,
+    ring,
+    star,
+)
+from fljax.graphs.combination import Mixing
+from fljax.graphs.graph import Graph
+from fljax.graphs.random import (
+    erdos_renyi,
+    k_regular,
+    random_connected,
+    random_geometric,
+    small_world,
+    stochastic_block_model,
+)
+from fljax.graphs.tables import DENSE_BELOW, Overflow
+
+__all__ = [
+    "DENSE_BELOW",
+    "Graph",
+    "Mixing",
+    "Overflow",
+    "complete",
+    "erdos_renyi",
+    "from_adjacency",
+    "from_edges",
+    "from_networkx",
+    "grid",
+    "k_regular",
+    "path",
+    "random_connected",
+    "random_geometric",
+    "ring",
+    "small_world",
+    "star",
+    "stochastic_block_model",
+]

@@ -1,0 +1,223 @@
+"""Graphs from edges, matrices and networkx, and the deterministic topologies."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import _check
+from fljax._module import float_dtype
+from fljax.graphs import tables
+from fljax.graphs.graph import Graph, of_edges, of_matrix
+
+
+def from_edges(
+    nodes: int,
+    edges: Any,
+    weights: Any = None,
+    *,
+    form: str = "auto",
+    max_degree: int | None = None,
+    allow_disconnected: bool = False,
+) -> Graph:
+    """A graph from a list of undirected edges.
+
+    Args:
+        nodes: number of nodes ``K >= 2``.
+        edges: pairs of node identifiers in ``0..K-1``, ``[E, 2]``, each edge once in either order.
+        weights: positive weights ``[E]``; one by default.
+        form: ``"auto"`` (dense below :data:`DENSE_BELOW` nodes or if some node has many
+            neighbours, else padded), ``"dense"`` or ``"padded"``.
+        max_degree: number of slots of the padded form, at least the largest number of neighbours
+            (the default); set it where graphs of several seeds must share a shape.
+        allow_disconnected: accept a graph of several components.
+
+    Raises:
+        ValueError: identifiers out of range, self-loops, duplicates, weights that are not
+            positive and finite, or a disconnected graph.
+    """
+    tables.check_nodes(nodes)
+    if not _check.is_concrete(edges) and not isinstance(edges, Iterable):
+        raise TypeError(f"edges must be concrete pairs of nodes, got {type(edges).__name__}.")
+    edges = np.asarray(edges if _check.is_concrete(edges) else list(edges))
+    if edges.size == 0:
+        edges = np.zeros((0, 2), np.int64)
+    if edges.ndim != 2 or edges.shape[1] != 2 or not np.issubdtype(edges.dtype, np.integer):
+        raise ValueError(
+            "edges must be integer pairs (k, l), an array of shape [E, 2], got shape "
+            f"{edges.shape} of {edges.dtype}; give weights separately."
+        )
+    outside = (edges < 0) | (edges >= nodes)
+    if np.any(outside):
+        bad = edges[np.any(outside, axis=1)][0].tolist()
+        raise ValueError(
+            f"edge {tuple(bad)} is out of range for {nodes} nodes; nodes are 0..{nodes - 1}."
+        )
+    loops = edges[:, 0] == edges[:, 1]
+    if np.any(loops):
+        raise ValueError(
+            f"{int(loops.sum())} self-loops, the first at node {int(edges[loops][0, 0])}; "
+            "drop them: a node's own weight is added by Graph.mixing."
+        )
+    edges = np.sort(edges.astype(np.int64), axis=1)
+    codes = np.sort(tables.pair_codes(edges, nodes))
+    again = codes[1:][codes[1:] == codes[:-1]]
+    if len(again):
+        raise ValueError(
+            f"{len(again)} duplicate edges, the first is ({again[0] // nodes}, "
+            f"{again[0] % nodes}); give each undirected edge once, in one direction, and add "
+            "parallel weights together."
+        )
+    if weights is None:
+        weights = np.ones(len(edges))
+    weights = np.asarray(weights, np.float64)
+    if weights.shape != (len(edges),):
+        raise ValueError(
+            f"weights must be one per edge, shape ({len(edges)},), got shape {weights.shape}."
+        )
+    _check.positive("weights", weights, hint="Leave an edge out rather than give it weight zero.")
+    graph = of_edges(nodes, edges, weights, form, max_degree)
+    return graph if allow_disconnected else graph.require_connected()
+
+
+def from_adjacency(
+    matrix: Any,
+    *,
+    form: str = "auto",
+    max_degree: int | None = None,
+    allow_disconnected: bool = False,
+) -> Graph:
+    """A graph from a symmetric, non-negative matrix ``[K, K]`` with zero diagonal.
+
+    A traced matrix cannot be checked; it is kept dense unless ``max_degree``, a bound on the
+    number of neighbours that must hold, is given.
+
+    Args:
+        matrix: weights ``[K, K]``; zero means no edge.
+        form: as in :func:`from_edges`.
+        max_degree: as in :func:`from_edges`.
+        allow_disconnected: as in :func:`from_edges`.
+
+    Raises:
+        ValueError: not square, NaN or negative entries, asymmetric, self-loops, or disconnected.
+    """
+    shape = np.shape(matrix)
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise ValueError(f"the adjacency matrix must be square, [K, K], got shape {shape}.")
+    nodes = shape[0]
+    tables.check_nodes(nodes)
+    if not _check.is_concrete(matrix):
+        return of_matrix(jnp.asarray(matrix).astype(float_dtype()), nodes, form, max_degree)
+    array = np.asarray(matrix, np.float64)
+    _check.nonnegative("adjacency", array)
+    if np.any(np.diagonal(array)):
+        raise ValueError(
+            f"the adjacency matrix has {np.count_nonzero(np.diagonal(array))} self-loops; set its "
+            "diagonal to zero: a node's own weight is added by Graph.mixing."
+        )
+    if not np.allclose(array, array.T, rtol=1e-6, atol=0.0):
+        row, column = np.argwhere(~np.isclose(array, array.T, rtol=1e-6, atol=0.0))[0]
+        raise ValueError(
+            f"the adjacency matrix is asymmetric: entry ({row}, {column}) is "
+            f"{array[row, column]:g}, its mirror is {array[column, row]:g}; graphs here are "
+            "undirected, use (A + A.T) / 2."
+        )
+    edges = np.argwhere(np.triu(array) > 0)
+    weights = array[edges[:, 0], edges[:, 1]]
+    return from_edges(
+        nodes,
+        edges,
+        weights,
+        form=form,
+        max_degree=max_degree,
+        allow_disconnected=allow_disconnected,
+    )
+
+
+def from_networkx(
+    graph: Any,
+    *,
+    weight: str = "weight",
+    form: str = "auto",
+    max_degree: int | None = None,
+    allow_disconnected: bool = False,
+) -> Graph:
+    """A graph from an undirected ``networkx.Graph``; nodes are numbered in its own order.
+
+    Args:
+        graph: the networkx graph, simple and undirected.
+        weight: edge attribute that holds the weight; one where it is missing.
+        form: as in :func:`from_edges`.
+        max_degree: as in :func:`from_edges`.
+        allow_disconnected: as in :func:`from_edges`.
+    """
+    if graph.is_directed() or graph.is_multigraph():
+        kind = "directed" if graph.is_directed() else "a multigraph"
+        raise ValueError(
+            f"the networkx graph is {kind}, an undirected simple graph is expected; "
+            "convert it with networkx.Graph(graph)."
+        )
+    number = {node: index for index, node in enumerate(graph.nodes)}
+    triples = [
+        (number[a], number[b], data.get(weight, 1.0)) for a, b, data in graph.edges(data=True)
+    ]
+    return from_edges(
+        len(number),
+        [(a, b) for a, b, _ in triples],
+        [value for *_, value in triples],
+        form=form,
+        max_degree=max_degree,
+        allow_disconnected=allow_disconnected,
+    )
+
+
+# Deterministic topologies -----------------------------------------------------------------------
+
+
+def ring(nodes: int, *, form: str = "auto") -> Graph:
+    """A cycle: every node has its two neighbours, ``E = K``."""
+    tables.check_nodes(nodes, 3, "a ring")
+    start = np.arange(nodes)
+    return from_edges(nodes, np.stack([start, (start + 1) % nodes], axis=1), form=form)
+
+
+def path(nodes: int, *, form: str = "auto") -> Graph:
+    """A line ``0 - 1 - ... - K-1``, ``E = K - 1``."""
+    tables.check_nodes(nodes)
+    start = np.arange(nodes - 1)
+    return from_edges(nodes, np.stack([start, start + 1], axis=1), form=form)
+
+
+def star(nodes: int, *, form: str = "auto") -> Graph:
+    """Node 0 joined to every other, ``E = K - 1``."""
+    tables.check_nodes(nodes)
+    leaves = np.arange(1, nodes)
+    return from_edges(nodes, np.stack([np.zeros_like(leaves), leaves], axis=1), form=form)
+
+
+def complete(nodes: int, *, form: str = "auto") -> Graph:
+    """Every pair of nodes joined, ``E = K (K-1) / 2``."""
+    tables.check_nodes(nodes)
+    return from_edges(nodes, np.stack(np.triu_indices(nodes, 1), axis=1), form=form)
+
+
+def grid(rows: int, columns: int, torus: bool = False, *, form: str = "auto") -> Graph:
+    """A rectangular lattice; node ``r * columns + c`` lies at row ``r``, column ``c``.
+
+    Args:
+        rows: number of rows, at least 3 for a torus, which otherwise has double edges.
+        columns: number of columns, likewise.
+        torus: join opposite borders, so that every node has four neighbours.
+        form: as in :func:`from_edges`.
+    """
+    least = 3 if torus else 1
+    _check.count("rows", rows, at_least=least)
+    _check.count("columns", columns, at_least=least)
+    tables.check_nodes(rows * columns)
+    place = np.arange(rows * columns).reshape(rows, columns)
+    right, below = np.roll(place, -1, axis=1), np.roll(place, -1, axis=0)
+    across = np.stack([place, right], axis=-1)[:, : columns if torus else columns - 1]
+    down = np.stack([place, below], axis=-1)[: rows if torus else rows - 1]
+    edges = np.concatenate([across.reshape(-1, 2), down.reshape(-1, 2)])
+    return from_edges(rows * columns, edges, form=form)

@@ -1,0 +1,344 @@
+"""The undirected graph as a pytree: its linear maps, edges and connectivity."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from fljax import _check
+from fljax._module import float_dtype, module, static
+from fljax.graphs import tables
+from fljax.graphs.combination import RULES, Mixing, by_rule
+from fljax.graphs.tables import Overflow
+
+if TYPE_CHECKING:
+    import networkx
+
+_EIGEN_LIMIT = 2000  # largest network whose spectrum is computed only to check a step size
+
+
+@module
+class Graph:
+    """An undirected weighted graph without self-loops.
+
+    With adjacency matrix ``A`` (``a_kl = a_lk >= 0``, ``a_kk = 0``) and degrees
+    ``d_k = sum_l a_kl``, the Laplacian is ``L = diag(d) - A`` and the signless Laplacian
+    ``diag(d) + A``. A node is never its own neighbour. Build one with the functions of this
+    module rather than directly; exactly one of the two forms below is present.
+
+    Attributes:
+        nodes: number of nodes ``K``.
+        adjacency: dense form, ``[K, K]``, or None.
+        neighbors: padded form, ``[K, S]`` neighbour identifiers, or None. An empty slot of node
+            ``k`` holds ``k`` and has weight zero.
+        weights: padded form, ``[K, S]``, or None.
+        degree: weighted degrees ``[K]``; the number of neighbours if all weights are one.
+        overflow: padded form, the neighbours that found no slot, or None.
+    """
+
+    nodes: int = static()
+    adjacency: Float[Array, "nodes nodes"] | None
+    neighbors: Int[Array, "nodes slots"] | None
+    weights: Float[Array, "nodes slots"] | None
+    degree: Float[Array, " nodes"]
+    overflow: Overflow | None = None
+
+    def validate(self) -> None:
+        dense = self.adjacency is not None
+        padded = self.neighbors is not None and self.weights is not None
+        if dense == padded:
+            raise ValueError(
+                "a Graph needs either adjacency or both neighbors and weights, got "
+                f"{'both forms' if dense else 'neither form whole'}; "
+                "build it with fljax.graphs.from_edges or from_adjacency."
+            )
+
+    @property
+    def form(self) -> str:
+        """``"dense"`` or ``"padded"``."""
+        return "padded" if self.adjacency is None else "dense"
+
+    # Linear maps --------------------------------------------------------------------------------
+
+    def neighbor_sum(self, x: Float[Array, "nodes ..."]) -> Float[Array, "nodes ..."]:
+        """Sum over neighbours ``y_k = sum_l a_kl x_l`` for ``x`` of shape ``[K, ...]``."""
+        return self._entries.sum(x)
+
+    def laplacian(self, x: Float[Array, "nodes ..."]) -> Float[Array, "nodes ..."]:
+        """``y_k = sum_l a_kl (x_k - x_l)``, that is ``L_- x = (diag(d) - A) x``."""
+        return tables.scale_rows(self.degree, x) - self.neighbor_sum(x)
+
+    def signless_laplacian(self, x: Float[Array, "nodes ..."]) -> Float[Array, "nodes ..."]:
+        """``y_k = sum_l a_kl (x_k + x_l)``, that is ``L_+ x = (diag(d) + A) x``."""
+        return tables.scale_rows(self.degree, x) + self.neighbor_sum(x)
+
+    def mixing(self, rule: str = "metropolis", step: Any = None) -> "Mixing":
+        """Weights ``W`` with rows that sum to one, supported on the edges and the diagonal.
+
+        ===============  =================================  ==========================
+        rule             ``w_kl`` for ``l`` next to ``k``   ``W`` is
+        ===============  =================================  ==========================
+        ``metropolis``   ``a_kl / (1 + max(d_k, d_l))``     doubly stochastic
+        ``max-degree``   ``a_kl / (1 + max_j d_j)``         doubly stochastic
+        ``averaging``    ``a_kl / (1 + d_k)``               row-stochastic only
+        ``laplacian``    ``step * a_kl``, ``W = I-step*L``  symmetric, rows sum to one
+        ===============  =================================  ==========================
+
+        The diagonal takes what is missing to one. The first three are non-negative with a
+        positive diagonal, so on a connected graph ``W^n x`` converges: to the mean for the
+        symmetric rules, to the mean weighted by ``1 + d_k`` for ``averaging``. The last may have
+        negative diagonal entries when ``step > 1 / max_j d_j``.
+
+        Args:
+            rule: one of the four names above.
+            step: only for ``laplacian``; in ``(0, 2 / lambda_max(L))``, where ``I - step*L`` is
+                a contraction towards consensus. Default ``1 / (1 + max_j d_j)``.
+
+        Raises:
+            ValueError: unknown rule, a step for another rule, or a step outside its interval.
+
+        Reference: Xiao and Boyd, Fast linear iterations for distributed averaging (2004);
+        Xiao, Boyd and Kim, Distributed average consensus with least-mean-square deviation (2007).
+        """
+        _check.choice("mixing rule", rule, RULES)
+        if step is not None and rule != "laplacian":
+            raise ValueError(
+                f"step={step} was given for the rule {rule!r}, whose weights follow from the "
+                "graph; leave step out, or use rule='laplacian'."
+            )
+        if rule == "laplacian" and step is not None:
+            self._check_step(step)
+
+        return by_rule(self._entries, self.degree, rule, step)
+
+    def reweighted(self, factor: Callable[[Array, Array], Array]) -> "Graph":
+        """The graph with ``a_kl f(k, l)`` for ``a_kl``, to be read row by row.
+
+        With an ``f`` that is not symmetric it is no undirected graph any more: ``neighbor_sum`` is
+        ``sum_l a_kl f(k, l) x_l`` and ``degree`` the sum of a row.
+
+        Args:
+            factor: of two arrays of node numbers ``k`` and ``l`` that broadcast to all stored
+                pairs; finite for every pair of nodes.
+        """
+        return of_entries(*self._entries.scaled(factor))
+
+    @property
+    def _entries(self) -> tables.Entries:
+        return tables.Entries(
+            self.nodes, self.adjacency, self.neighbors, self.weights, self.overflow
+        )
+
+    def _check_step(self, step: Any) -> None:
+        _check.positive("step", step)
+        if not (_check.is_concrete(step) and self._concrete):
+            return
+        most = float(np.max(np.asarray(self.degree)))
+        if float(step) * most <= 1.0:  # then every weight is non-negative: nothing more to check
+            return
+        # lambda_max >= d_max always; the eigenvalues themselves only where they are cheap.
+        largest = most
+        if self.nodes <= _EIGEN_LIMIT:
+            with jax.ensure_compile_time_eval():
+                matrix = np.asarray(self.laplacian_matrix(), np.float64)
+            largest = float(np.linalg.eigvalsh(matrix)[-1])
+        if float(step) >= 2.0 / largest:
+            raise ValueError(
+                f"step must be below 2 / lambda_max(L) = {2.0 / largest:.4g} for I - step*L to "
+                f"contract, got {float(step):g}; leave it out to get 1 / (1 + max degree) = "
+                f"{1.0 / (1.0 + most):.4g}."
+            )
+
+    # Matrices -----------------------------------------------------------------------------------
+
+    def dense(self) -> Float[Array, "nodes nodes"]:
+        """The adjacency matrix ``[K, K]``."""
+        return self._entries.dense()
+
+    def laplacian_matrix(self) -> Float[Array, "nodes nodes"]:
+        """``L = diag(d) - A``, ``[K, K]``, positive semidefinite with ``L 1 = 0``."""
+        return jnp.diag(self.degree) - self.dense()
+
+    def signless_laplacian_matrix(self) -> Float[Array, "nodes nodes"]:
+        """``diag(d) + A``, ``[K, K]``; singular exactly if some component is bipartite."""
+        return jnp.diag(self.degree) + self.dense()
+
+    def as_form(self, form: str = "auto", max_degree: int | None = None) -> "Graph":
+        """The same graph in another form; ``"padded"`` also trims a table that is too wide.
+
+        A traced graph has no known width, and then needs ``max_degree``; neighbours beyond it
+        would be lost, so it must be a bound that is known to hold.
+        """
+        if self._concrete:
+            return of_edges(self.nodes, *self._edge_data(), form, max_degree)
+        return of_matrix(self.dense(), self.nodes, form, max_degree)
+
+    # Edges --------------------------------------------------------------------------------------
+
+    @property
+    def edges(self) -> Int[np.ndarray, "edges 2"]:
+        """Edges ``k < l`` as a NumPy array ``[E, 2]`` in lexicographic order (concrete only)."""
+        self._need_concrete("edges")
+        return self._edge_data()[0]
+
+    def edge_list(self) -> list[tuple[int, int]]:
+        """The edges as Python pairs ``(k, l)``, ``k < l`` (concrete only)."""
+        return [(int(k), int(m)) for k, m in self.edges]
+
+    def edge_weights(self) -> Float[np.ndarray, " edges"]:
+        """Weights in the order of ``edges``, ``[E]`` (concrete only)."""
+        self._need_concrete("edge_weights()")
+        return self._edge_data()[1]
+
+    def _edge_data(self) -> tuple[np.ndarray, np.ndarray]:
+        """Edges ``[E, 2]`` in lexicographic order and their weights ``[E]``."""
+        with jax.ensure_compile_time_eval():
+            parts = [jax.tree.map(np.asarray, part) for part in self._entries.parts]
+        pairs, weights = [], []
+        for near, far, values in parts:
+            if far is None:
+                far = np.arange(self.nodes)[None, :]
+            rows, columns = np.nonzero((values > 0) & (near[:, None] < far))
+            far = np.broadcast_to(far, values.shape)[rows, columns]
+            pairs.append(np.stack([near[rows], far], axis=1))
+            weights.append(values[rows, columns])
+        edges = np.concatenate(pairs).astype(np.int32)
+        order = np.argsort(tables.pair_codes(edges, self.nodes))
+        return edges[order], np.concatenate(weights)[order]
+
+    def edge_count(self) -> Int[Array, ""]:
+        """Number ``E`` of undirected edges."""
+        return jnp.sum(self.neighbor_counts()) // 2
+
+    def neighbor_counts(self) -> Int[Array, " nodes"]:
+        """Number of neighbours of every node whatever the weights, ``[K]``."""
+        parts = self._entries.parts
+        return tables.add_rows(
+            parts, [jnp.sum(part.weights > 0, axis=1, dtype=np.int32) for part in parts]
+        )
+
+    def incidence(self, oriented: bool = True) -> Float[Array, "nodes edges"]:
+        """Incidence matrix ``B`` of shape ``[K, E]`` (concrete only).
+
+        Column ``e = (k, l)``, ``k < l``, holds ``sqrt(a_kl)`` in row ``k`` and, in row ``l``,
+        minus that if oriented and the same if not: ``B B' = L`` or ``diag(d) + A``.
+        """
+        low, high = self.edges.T
+        root = np.sqrt(self.edge_weights())
+        matrix = np.zeros((self.nodes, len(root)))
+        matrix[low, np.arange(len(root))] = root
+        matrix[high, np.arange(len(root))] = -root if oriented else root
+        return tables.constant(matrix, float_dtype())
+
+    # Connectivity -------------------------------------------------------------------------------
+
+    def components(self) -> Int[Array, " nodes"]:
+        """For every node the smallest identifier in its connected component, ``[K]``."""
+        return _component_labels(self)
+
+    def connected(self) -> Bool[Array, ""]:
+        """Whether every node can be reached from every other."""
+        return jnp.all(self.components() == 0)
+
+    def require_connected(self) -> "Graph":
+        """The graph itself, or ``ValueError`` if it falls apart; a traced one passes unseen."""
+        if self._concrete:
+            with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
+                component = np.asarray(self.components())
+            labels, sizes = np.unique(component, return_counts=True)
+            if len(labels) > 1:
+                smallest = int(np.argmin(sizes))
+                members = np.flatnonzero(component == labels[smallest])
+                shown = ", ".join(map(str, members[:8])) + (", ..." if len(members) > 8 else "")
+                raise ValueError(
+                    f"the graph is disconnected: {len(labels)} components, the smallest has "
+                    f"{len(members)} of {self.nodes} nodes ({shown}). Add edges, raise the "
+                    "density, draw again, or pass allow_disconnected=True where it is offered."
+                )
+        return self
+
+    def algebraic_connectivity(self) -> Float[Array, ""]:
+        """Second smallest eigenvalue of ``L``, positive iff connected; ``O(K^3)``."""
+        return jnp.linalg.eigvalsh(self.laplacian_matrix())[1]
+
+    # networkx --------------------------------------------------------------------------------
+
+    def to_networkx(self) -> "networkx.Graph":
+        """A ``networkx.Graph`` on ``0..K-1`` with the edge attribute ``weight`` (concrete only)."""
+        try:
+            import networkx
+        except ImportError:
+            raise ImportError(
+                "Graph.to_networkx needs networkx, which is not installed; "
+                "pip install 'fljax[graphs]'."
+            ) from None
+        graph = networkx.Graph()
+        graph.add_nodes_from(range(self.nodes))
+        graph.add_weighted_edges_from(
+            (k, m, float(weight))
+            for (k, m), weight in zip(self.edge_list(), self.edge_weights(), strict=True)
+        )
+        return graph
+
+    @property
+    def _concrete(self) -> bool:
+        return _check.is_concrete(self.degree)
+
+    def _need_concrete(self, what: str) -> None:
+        if not self._concrete:
+            raise TypeError(
+                f"Graph.{what} has a shape that depends on the graph and cannot be traced; "
+                "call it outside jit and vmap, or use dense() or neighbor_counts()."
+            )
+        if np.ndim(self.degree) != 1:
+            raise ValueError(
+                f"Graph.{what} is for one graph, this one is batched with shape "
+                f"{np.shape(self.degree)[:-1]}; take one with jax.tree.map(lambda a: a[0], graph)."
+            )
+
+
+@jax.jit
+def _component_labels(graph: Graph) -> Int[Array, " nodes"]:
+    """Smallest-identifier propagation with pointer jumping, ``O(log K)`` rounds in practice."""
+
+    def spread(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        labels, _ = state
+        lower = labels
+        for part in parts:
+            far = jnp.where(part.weights > 0, part.of_neighbors(labels), graph.nodes)
+            lower = lower.at[part.nodes].min(jnp.min(far, axis=1), **tables.DISTINCT)
+        # A label names a node of the same component, whose own label may be lower still.
+        lower = lower[lower]
+        return lower, jnp.any(lower != labels)
+
+    parts = graph._entries.parts
+    start = jnp.arange(graph.nodes, dtype=np.int32)
+    return jax.lax.while_loop(lambda state: state[1], spread, (start, jnp.asarray(True)))[0]
+
+
+def of_edges(
+    nodes: int, edges: np.ndarray, weights: np.ndarray, form: str, max_degree: int | None
+) -> Graph:
+    """A graph from checked NumPy edges ``[E, 2]`` and weights ``[E]``."""
+    ends = np.concatenate([edges, edges[:, ::-1]])
+    order = np.argsort(tables.pair_codes(ends, nodes))
+    near, far = ends[order].T
+    both = np.concatenate([weights, weights])[order]
+    entries = tables.pack(nodes, near, far, both, form, max_degree)
+    degree = tables.constant(np.bincount(near, both, minlength=nodes), float_dtype())
+    return of_entries(entries, degree)
+
+
+def of_matrix(matrix: Array, nodes: int, form: str, slots: int | None) -> Graph:
+    """A graph from a traced adjacency matrix."""
+    degree = jnp.sum(matrix, axis=1)
+    return of_entries(tables.repack(matrix, nodes, form, slots), degree)
+
+
+def of_entries(entries: tables.Entries, degree: Array) -> Graph:
+    return Graph(
+        entries.nodes, entries.matrix, entries.neighbors, entries.weights, degree, entries.overflow
+    )
