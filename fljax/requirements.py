@@ -176,7 +176,7 @@ def check_kinds(simulation: Any, kinds: dict[str, type]) -> None:
 
 def table() -> str:
     """All registered algorithms and what they cope with, in Markdown."""
-    head = "algorithm | class | reference | runs on | private | absent | late | robust".split(" | ")
+    head = ["algorithm", "class", "reference", "runs on", "private", "absent", "late", "robust"]
     rows = [head, ["---"] * len(head)]
     runs_on = {Graph: "peers", Federation: "servers on a graph", None: "one server"}
     data = {"fixed": "", "any": ", streams too", "stream": ", streams only"}

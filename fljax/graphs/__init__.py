@@ -2,7 +2,9 @@
 
 A :class:`Graph` is held as a matrix or as a table of neighbours, whichever is faster for its size
 (:mod:`fljax.graphs.tables`), and is built from edges, matrices and networkx, by name, or at random
-on the device. All shapes are static, so that every seed of a study may have its own topology.
+on the device. A :class:`Combination` is a stochastic matrix over the nodes, directed or not: from
+a graph by a rule (:meth:`Graph.mixing`), or given (:func:`from_stochastic`). All shapes are static,
+so that every seed of a study may have its own topology.
 
 Shapes: ``K`` nodes (clients), ``E`` undirected edges, ``S`` slots of the neighbour table, ``M``
 rows of its overflow.
@@ -18,7 +20,7 @@ from fljax.graphs.builders import (
     ring,
     star,
 )
-from fljax.graphs.combination import Combination
+from fljax.graphs.combination import Combination, from_stochastic
 from fljax.graphs.graph import Graph
 from fljax.graphs.random import (
     erdos_renyi,
@@ -28,6 +30,7 @@ from fljax.graphs.random import (
     small_world,
     stochastic_block_model,
 )
+from fljax.graphs.spectra import perron_vector
 from fljax.graphs.tables import DENSE_BELOW, Overflow
 from fljax.graphs.varying import Drawn, Schedule, Varying
 
@@ -44,9 +47,11 @@ __all__ = [
     "from_adjacency",
     "from_edges",
     "from_networkx",
+    "from_stochastic",
     "grid",
     "k_regular",
     "path",
+    "perron_vector",
     "random_connected",
     "random_geometric",
     "ring",

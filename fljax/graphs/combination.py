@@ -1,30 +1,48 @@
 """Combination matrices: what each node makes of its own value and those of its neighbours."""
 
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
+from scipy import sparse
 
-from fljax._module import module, static
-from fljax.graphs import tables
+from fljax import _check
+from fljax._module import float_dtype, module, replace, static
+from fljax.graphs import spectra, tables
 from fljax.graphs.tables import Overflow
 
-RULES = ("metropolis", "max-degree", "averaging", "laplacian")
+RULES = ("metropolis", "max-degree", "averaging", "laplacian", "hastings", "relative-degree")
+_CONVENTIONS = {"left": "columns", "right": "rows"}
+_ALIKE = 1e-6  # entries and sums that differ by less are taken for equal, in double precision
 
 
 @module
 class Combination:
-    """Averaging weights ``W = diag(self_weight) + off-diagonal`` on the edges of a graph.
+    r"""Weights ``W = diag(self_weight) + off-diagonal`` with which nodes combine what they hear.
+
+    .. math:: y_k = \sum_l w_{kl} x_l, \qquad \sum_l w_{kl} = 1
+
+    Row ``k`` of ``W`` holds the weights that the *receiver* ``k`` gives. The literature on
+    diffusion writes the same as ``w_k = sum_l a_lk psi_l`` with a *left*-stochastic ``A``, whose
+    columns sum to one: ``W = A'``. The support may be directed: ``w_kl > 0`` says that ``k`` hears
+    ``l``. From a graph by :meth:`Graph.mixing`, from any matrix by :func:`from_stochastic`.
 
     Attributes:
         nodes: number of nodes ``K``.
         self_weight: ``w_kk``, ``[K]``.
         off_diagonal: dense form, ``[K, K]`` with zero diagonal, or None.
-        neighbors: padded form, ``[K, S]``, or None.
+        neighbors: padded form, whom each node hears, ``[K, S]``, or None.
         weights: padded form, ``w_kl`` per slot ``[K, S]``, or None.
-        stationary: ``pi`` with ``pi' W = pi'`` and sum one, ``[K]``: what repeated mixing
-            converges to is ``sum_k pi_k x_k``. Uniform if ``W`` is symmetric.
+        stationary: the Perron vector ``pi`` with ``pi' W = pi'`` and sum one, ``[K]``: what
+            repeated combination converges to is ``sum_k pi_k x_k``. Uniform if ``W`` is doubly
+            stochastic. None where it is not known, after :meth:`thinned`.
         overflow: padded form, the neighbours that found no slot, or None.
+
+    Reference: Sayed, Adaptation, learning, and optimization over networks (2014), chapter 8, for
+    left-stochastic matrices and their Perron vectors.
     """
 
     nodes: int = static()
@@ -32,8 +50,13 @@ class Combination:
     off_diagonal: Float[Array, "nodes nodes"] | None
     neighbors: Int[Array, "nodes slots"] | None
     weights: Float[Array, "nodes slots"] | None
-    stationary: Float[Array, " nodes"]
+    stationary: Float[Array, " nodes"] | None
     overflow: Overflow | None = None
+
+    @property
+    def form(self) -> str:
+        """``"dense"`` or ``"padded"``."""
+        return "padded" if self.off_diagonal is None else "dense"
 
     def __call__(self, x: Float[Array, "nodes ..."]) -> Float[Array, "nodes ..."]:
         """``W x`` for ``x`` of shape ``[K, ...]``."""
@@ -44,28 +67,189 @@ class Combination:
         """``W`` as a ``[K, K]`` matrix."""
         return self.entries.dense() + jnp.diag(self.self_weight)
 
+    def neighbor_table(self) -> tuple[Int[Array, "nodes slots"], Float[Array, "nodes slots"]]:
+        """Whom each node hears, one per slot, and with which weight, both ``[K, S]``.
+
+        As :meth:`Graph.neighbor_table`; a node's own value is in no slot, its weight is
+        ``self_weight``.
+        """
+        return self.entries.slots()
+
+    def thinned(self, keep: Callable[[Array, Array], Array]) -> "Combination":
+        """The weights where some of what was said is not heard: the receiver keeps to itself more.
+
+        ``w_kl keep(k, l)`` for ``w_kl``; what is missing to one goes to ``w_kk``. Symmetric weights
+        stay doubly stochastic if ``keep`` is symmetric. The Perron vector is another one, which is
+        left out: :func:`perron_vector` has it.
+
+        Args:
+            keep: of two arrays of node numbers, receiver ``k`` and sender ``l``, that broadcast to
+                all stored pairs; boolean, or factors in ``[0, 1]``.
+
+        Example:
+            >>> from fljax import graphs
+            >>> deaf = graphs.path(3).mixing().thinned(lambda receiver, sender: receiver != 0)
+            >>> [round(float(weight), 3) for weight in deaf.self_weight]
+            [1.0, 0.333, 0.667]
+        """
+        entries = self.entries
+        before = entries.row_sums()
+        left, after = entries.scaled(keep)
+        return replace(
+            self,
+            self_weight=self.self_weight + (before - after),
+            off_diagonal=left.matrix,
+            weights=left.weights,
+            stationary=None,
+            overflow=left.overflow,
+        )
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether ``W = W'``, up to rounding (concrete only)."""
+        matrix = self._sparse("symmetric")
+        return bool(abs(matrix - matrix.T).max() <= self._alike)
+
+    @property
+    def doubly_stochastic(self) -> bool:
+        """Whether ``W >= 0`` and columns, as rows, sum to one, up to rounding (concrete only)."""
+        matrix = self._sparse("doubly_stochastic")
+        sums = np.concatenate([matrix.sum(axis=0), matrix.sum(axis=1)])
+        return bool(matrix.min() >= -self._alike and np.all(np.abs(sums - 1.0) <= self._alike))
+
     def rate(self) -> Float[Array, ""]:
         """Factor by which disagreement shrinks per mixing; below one iff consensus is reached.
 
         The second largest modulus among the eigenvalues of ``W``. For symmetric ``W`` it is the
-        spectral norm of ``W - 11'/K``. The weights are reversible, ``pi_k w_kl = pi_l w_lk``, so
-        the eigenvalues are those of the symmetric ``P^1/2 W P^-1/2``, ``P = diag(pi)``, from
-        which the leading pair is taken out. ``O(K^3)``.
+        spectral norm of ``W - 11'/K``. If the weights are reversible, ``pi_k w_kl = pi_l w_lk``,
+        as those of :meth:`Graph.mixing` are, the eigenvalues are those of the symmetric
+        ``P^1/2 W P^-1/2``, ``P = diag(pi)``, from which the leading pair is taken out. Traced
+        weights, which may be anything, are squared repeatedly instead. ``O(K^3)``.
         """
-        root = jnp.sqrt(self.stationary)
-        similar = root[:, None] * self.matrix() / root[None, :]
-        similar = (similar + similar.T) / 2 - root[:, None] * root[None, :]
-        return jnp.max(jnp.abs(jnp.linalg.eigvalsh(similar)))
+        law = self.stationary
+        if not _check.is_concrete(self.self_weight):
+            matrix = self.matrix()
+            law = spectra.perron_vector(matrix) if law is None else law
+            return spectra.second_modulus(matrix, law)
+        matrix = self._sparse("rate()")
+        if law is None or not self._reversible(matrix, np.asarray(law, np.float64)):
+            moduli = np.abs(np.linalg.eigvals(matrix.toarray()))
+            return tables.constant(np.sort(moduli)[-2], float_dtype())
+        with jax.ensure_compile_time_eval():  # the weights may be known while others are traced
+            root = jnp.sqrt(law)
+            similar = root[:, None] * self.matrix() / root[None, :]
+            similar = (similar + similar.T) / 2 - root[:, None] * root[None, :]
+            return jnp.max(jnp.abs(jnp.linalg.eigvalsh(similar)))
+
+    def _reversible(self, matrix: sparse.csr_array, law: np.ndarray) -> bool:
+        if np.any(law <= 0.0):
+            return False
+        flow = sparse.diags_array(law) @ matrix
+        # Strict, since the other way is right for every matrix and only dearer.
+        rounding = 1e3 * float(jnp.finfo(self.self_weight.dtype).eps)
+        return bool(abs(flow - flow.T).max() <= rounding * abs(flow).max())
+
+    @property
+    def _alike(self) -> float:
+        return max(_ALIKE, 100.0 * float(jnp.finfo(self.self_weight.dtype).eps))
 
     @property
     def entries(self) -> tables.Entries:
+        """Where the off-diagonal weights stand."""
         return tables.Entries(
             self.nodes, self.off_diagonal, self.neighbors, self.weights, self.overflow
         )
 
+    def _sparse(self, what: str) -> sparse.csr_array:
+        """``W`` as a SciPy matrix in float64."""
+        if not _check.is_concrete(self.self_weight):
+            raise TypeError(
+                f"Combination.{what} is decided by values and cannot be traced; call it outside "
+                "jit and vmap."
+            )
+        if np.ndim(self.self_weight) != 1:
+            raise ValueError(
+                f"Combination.{what} is for one matrix, this one is batched with shape "
+                f"{np.shape(self.self_weight)[:-1]}; take one with jax.tree.map(lambda a: a[0], "
+                "combination)."
+            )
+        near, far, values = self.entries.arcs()
+        mine = np.asarray(self.self_weight, np.float64)
+        off = sparse.coo_array((values.astype(np.float64), (near, far)), (self.nodes, self.nodes))
+        return sparse.csr_array(off + sparse.diags_array(mine))
 
-def by_rule(entries: tables.Entries, degree: Array, rule: str, step: Any) -> Combination:
+
+def from_stochastic(
+    matrix: Any,
+    *,
+    convention: str,
+    form: str = "auto",
+    max_degree: int | None = None,
+    allow_imprimitive: bool = False,
+) -> Combination:
+    """A combination of any stochastic matrix, such as one that a paper states.
+
+    A traced matrix cannot be checked; it is kept dense unless ``max_degree``, a bound on the
+    number of neighbours that must hold, is given. Sums that are off by rounding are made one.
+
+    Args:
+        matrix: ``[K, K]``, finite and non-negative; its support may be directed.
+        convention: ``"left"`` for ``A`` whose *columns* sum to one, ``a_lk`` being what ``k``
+            gives to ``l`` (Sayed, Rizk); ``"right"`` for ``W = A'`` whose *rows* do. Nothing tells
+            one from the other if the matrix is doubly stochastic, so it has to be said.
+        form: as in :func:`from_edges`.
+        max_degree: as in :func:`from_edges`, for the number of nodes that a node hears.
+        allow_imprimitive: accept a matrix whose powers do not converge to one law, that is a
+            reducible or a periodic one.
+
+    Raises:
+        ValueError: not square, negative or not finite entries, sums other than one, or an
+            imprimitive matrix.
+
+    Example:
+        >>> from fljax import graphs
+        >>> a = [[0.8, 0.5, 0.0], [0.2, 0.0, 0.5], [0.0, 0.5, 0.5]]
+        >>> combination = graphs.from_stochastic(a, convention="left")
+        >>> [round(float(p), 3) for p in combination.stationary]
+        [0.556, 0.222, 0.222]
+        >>> combination.doubly_stochastic
+        False
+    """
+    _check.choice("convention", convention, _CONVENTIONS)
+    shape = np.shape(matrix)
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise ValueError(f"the combination matrix must be square, [K, K], got shape {shape}.")
+    nodes = shape[0]
+    tables.check_nodes(nodes)
+    if not _check.is_concrete(matrix):
+        traced = jnp.asarray(matrix).astype(float_dtype())
+        traced = traced.T if convention == "left" else traced
+        off = jnp.where(jnp.eye(nodes, dtype=bool), 0, traced)
+        entries = tables.repack(off, nodes, form, max_degree)
+        return _of_entries(entries, jnp.diagonal(traced), spectra.perron_vector(traced))
+    array = np.asarray(matrix, np.float64)
+    name = "the combination matrix"
+    axis, other = (0, "right") if convention == "left" else (1, "left")
+    spectra.check_stochastic(name, array, axis, f"give convention={other!r}")
+    array = array.T if convention == "left" else array
+    if not allow_imprimitive:
+        spectra.check_primitive(name, array)
+    array = array / array.sum(axis=1, keepdims=True)
+    near, far = np.nonzero(array * ~np.eye(nodes, dtype=bool))
+    entries = tables.pack(nodes, near, far, array[near, far], form, max_degree)
+    own = tables.constant(np.diagonal(array), float_dtype())
+    return _of_entries(entries, own, spectra.perron_vector(array))
+
+
+def by_rule(
+    entries: tables.Entries, degree: Array, rule: str, step: Any = None, target: Any = None
+) -> Combination:
     """The weights of :meth:`Graph.mixing` on an undirected graph, from checked arguments."""
+    if rule == "hastings":
+        target = jnp.asarray(target, degree.dtype)
+        flow = target / (1.0 + degree)
+    elif rule == "relative-degree":
+        total = 1.0 + degree + entries.sum(1.0 + degree)
 
     def scaled(part: tables.Part) -> Array:
         mine = degree[part.nodes][:, None]
@@ -73,6 +257,11 @@ def by_rule(entries: tables.Entries, degree: Array, rule: str, step: Any) -> Com
             scale = 1.0 / (1.0 + jnp.maximum(mine, part.of_neighbors(degree)))
         elif rule == "averaging":
             scale = 1.0 / (1.0 + mine)
+        elif rule == "hastings":
+            least = jnp.minimum(flow[part.nodes][:, None], part.of_neighbors(flow))
+            scale = least / target[part.nodes][:, None]
+        elif rule == "relative-degree":
+            scale = (1.0 + part.of_neighbors(degree)) / total[part.nodes][:, None]
         elif rule == "max-degree" or step is None:
             scale = 1.0 / (1.0 + jnp.max(degree))[None, None]
         else:
@@ -81,14 +270,25 @@ def by_rule(entries: tables.Entries, degree: Array, rule: str, step: Any) -> Com
 
     parts = entries.parts
     weights = [scaled(part) for part in parts]
-    stationary = 1.0 + degree if rule == "averaging" else jnp.ones_like(degree)
-    off = entries.with_weights(weights)
+    if rule == "averaging":
+        law = 1.0 + degree
+    elif rule == "hastings":
+        law = target
+    elif rule == "relative-degree":
+        law = (1.0 + degree) * total
+    else:
+        law = jnp.ones_like(degree)
+    own = 1.0 - tables.add_rows(parts, [jnp.sum(each, axis=1) for each in weights])
+    return _of_entries(entries.with_weights(weights), own, law / jnp.sum(law))
+
+
+def _of_entries(entries: tables.Entries, own: Array, stationary: Array) -> Combination:
     return Combination(
-        nodes=off.nodes,
-        self_weight=1.0 - tables.add_rows(parts, [jnp.sum(each, axis=1) for each in weights]),
-        off_diagonal=off.matrix,
-        neighbors=off.neighbors,
-        weights=off.weights,
-        stationary=stationary / jnp.sum(stationary),
-        overflow=off.overflow,
+        nodes=entries.nodes,
+        self_weight=own,
+        off_diagonal=entries.matrix,
+        neighbors=entries.neighbors,
+        weights=entries.weights,
+        stationary=stationary,
+        overflow=entries.overflow,
     )

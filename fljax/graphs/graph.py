@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fljax import _check
-from fljax._module import float_dtype, module, replace, static
+from fljax._module import float_dtype, module, static
 from fljax.graphs import tables
 from fljax.graphs.combination import RULES, Combination, by_rule
 from fljax.graphs.tables import Overflow
@@ -75,33 +75,50 @@ class Graph:
         """``y_k = sum_l a_kl (x_k + x_l)``, that is ``L_+ x = (diag(d) + A) x``."""
         return tables.scale_rows(self.degree, x) + self.neighbor_sum(x)
 
-    def mixing(self, rule: str = "metropolis", step: Any = None) -> "Combination":
+    def mixing(self, rule: str = "metropolis", step: Any = None, target: Any = None) -> Combination:
         """Weights ``W`` with rows that sum to one, supported on the edges and the diagonal.
 
-        ===============  =================================  ==========================
-        rule             ``w_kl`` for ``l`` next to ``k``   ``W`` is
-        ===============  =================================  ==========================
-        ``metropolis``   ``a_kl / (1 + max(d_k, d_l))``     doubly stochastic
-        ``max-degree``   ``a_kl / (1 + max_j d_j)``         doubly stochastic
-        ``averaging``    ``a_kl / (1 + d_k)``               row-stochastic only
-        ``laplacian``    ``step * a_kl``, ``W = I-step*L``  symmetric, rows sum to one
-        ===============  =================================  ==========================
+        ===================  =============================================  ====================
+        rule                 ``w_kl`` for ``l`` next to ``k``               ``W`` is
+        ===================  =============================================  ====================
+        ``metropolis``       ``a_kl / (1 + max(d_k, d_l))``                 doubly stochastic
+        ``max-degree``       ``a_kl / (1 + max_j d_j)``                     doubly stochastic
+        ``averaging``        ``a_kl / (1 + d_k)``                           row-stochastic only
+        ``relative-degree``  ``a_kl n_l / (n_k + sum_m a_km n_m)``          row-stochastic only
+        ``hastings``         ``a_kl min(p_k / n_k, p_l / n_l) / p_k``       row-stochastic only
+        ``laplacian``        ``step * a_kl``, ``W = I-step*L``              symmetric, rows sum
+                                                                            to one
+        ===================  =============================================  ====================
 
-        The diagonal takes what is missing to one. The first three are non-negative with a
-        positive diagonal, so on a connected graph ``W^n x`` converges: to the mean for the
-        symmetric rules, to the mean weighted by ``1 + d_k`` for ``averaging``. The last may have
-        negative diagonal entries when ``step > 1 / max_j d_j``.
+        with ``n_k = 1 + d_k``. The diagonal takes what is missing to one. All but the last are
+        non-negative with a positive diagonal, so on a connected graph ``W^n x`` converges: to the
+        mean for the symmetric rules, to the mean weighted by ``n_k`` for ``averaging``, by
+        ``n_k (n_k + sum_m a_km n_m)`` for ``relative-degree``, by the target ``p`` for
+        ``hastings``, which with a uniform one is ``metropolis``. The last may have negative
+        diagonal entries when ``step > 1 / max_j d_j``.
 
         Args:
-            rule: one of the four names above.
+            rule: one of the six names above.
             step: only for ``laplacian``; in ``(0, 2 / lambda_max(L))``, where ``I - step*L`` is
                 a contraction towards consensus. Default ``1 / (1 + max_j d_j)``.
+            target: only for ``hastings``, which needs it; the Perron vector ``p``, ``[K]``,
+                positive, scaled to sum to one.
 
         Raises:
-            ValueError: unknown rule, a step for another rule, or a step outside its interval.
+            ValueError: unknown rule, a step or target for another rule, a step outside its
+                interval, or a target that is missing, not positive or of the wrong shape.
+
+        Example:
+            >>> from fljax import graphs
+            >>> weights = graphs.path(3).mixing("hastings", target=[1.0, 1.0, 2.0])
+            >>> [[round(float(entry), 3) for entry in row] for row in weights.matrix()]
+            [[0.667, 0.333, 0.0], [0.333, 0.333, 0.333], [0.0, 0.167, 0.833]]
 
         Reference: Xiao and Boyd, Fast linear iterations for distributed averaging (2004);
-        Xiao, Boyd and Kim, Distributed average consensus with least-mean-square deviation (2007).
+        Xiao, Boyd and Kim, Distributed average consensus with least-mean-square deviation (2007);
+        Sayed, Adaptation, learning, and optimization over networks (2014), chapter 14
+        (relative-degree and Hastings rules); Hastings, Monte Carlo sampling methods using Markov
+        chains and their applications (1970).
         """
         _check.choice("mixing rule", rule, RULES)
         if step is not None and rule != "laplacian":
@@ -109,10 +126,23 @@ class Graph:
                 f"step={step} was given for the rule {rule!r}, whose weights follow from the "
                 "graph; leave step out, or use rule='laplacian'."
             )
+        if (target is None) == (rule == "hastings"):
+            raise ValueError(
+                "the rule 'hastings' needs target, the Perron vector to be attained, [K]."
+                if target is None
+                else f"target was given for the rule {rule!r}, which attains a law of its own; "
+                "leave target out, or use rule='hastings'."
+            )
+        if target is not None:
+            if np.shape(target) != (self.nodes,):
+                raise ValueError(
+                    f"target must have shape ({self.nodes},), one weight per node, got shape "
+                    f"{np.shape(target)}."
+                )
+            _check.positive("target", target)
         if rule == "laplacian" and step is not None:
             self._check_step(step)
-
-        return by_rule(self.entries, self.degree, rule, step)
+        return by_rule(self.entries, self.degree, rule, step, target)
 
     def reweighted(self, factor: Callable[[Array, Array], Array]) -> "Graph":
         """The graph with ``a_kl f(k, l)`` for ``a_kl``, to be read row by row.
@@ -124,10 +154,49 @@ class Graph:
             factor: of two arrays of node numbers ``k`` and ``l`` that broadcast to all stored
                 pairs; finite for every pair of nodes.
         """
-        return ofentries(*self.entries.scaled(factor))
+        return of_entries(*self.entries.scaled(factor))
+
+    def thinned(self, keep: Callable[[Array, Array], Array]) -> "Graph":
+        """The graph where some of what was said is not heard, to be read row by row.
+
+        ``a_kl keep(k, l)`` for ``a_kl``, as :meth:`reweighted`; see :meth:`Combination.thinned`
+        for weights that go on summing to one.
+
+        Args:
+            keep: of two arrays of node numbers, receiver ``k`` and sender ``l``, that broadcast to
+                all stored pairs; boolean, or factors in ``[0, 1]``.
+
+        Example:
+            >>> from fljax import graphs
+            >>> graphs.ring(4).thinned(lambda receiver, sender: sender != 0).degree.tolist()
+            [2.0, 1.0, 2.0, 1.0]
+        """
+        return self.reweighted(keep)
+
+    def neighbor_table(self) -> tuple[Int[Array, "nodes slots"], Float[Array, "nodes slots"]]:
+        """The neighbours of each node, one per slot, and their weights, both ``[K, S]``.
+
+        Of the padded form its table, the overflow in further columns; an empty slot of node ``k``
+        holds ``k`` and weight zero. Of the dense form every node is a slot, in order, and the
+        weights are the matrix. Valid while tracing; ``x[neighbors]`` is ``[K, S, D]`` in memory.
+
+        Example:
+            >>> from fljax import graphs
+            >>> neighbors, weights = graphs.star(3, form="padded").neighbor_table()
+            >>> neighbors.tolist(), weights.tolist()
+            ([[1, 2], [0, 1], [0, 2]], [[1.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+        """
+        return self.entries.slots()
+
+    def single_table(self) -> "Graph":
+        """The same graph without overflow, for what looks at one neighbour after the other."""
+        if self.overflow is None:
+            return self
+        return Graph(self.nodes, None, *self.entries.slots(), self.degree)
 
     @property
     def entries(self) -> tables.Entries:
+        """Where the weights of the edges stand."""
         return tables.Entries(
             self.nodes, self.adjacency, self.neighbors, self.weights, self.overflow
         )
@@ -176,13 +245,6 @@ class Graph:
             return of_edges(self.nodes, *self._edge_data(), form, max_degree)
         return of_matrix(self.dense(), self.nodes, form, max_degree)
 
-    def single_table(self) -> "Graph":
-        """The same graph without overflow, for what looks at one neighbour after the other."""
-        table = self.entries.single_table()
-        return replace(
-            self, neighbors=table.neighbors, weights=table.weights, overflow=table.overflow
-        )
-
     # Edges --------------------------------------------------------------------------------------
 
     @property
@@ -202,19 +264,11 @@ class Graph:
 
     def _edge_data(self) -> tuple[np.ndarray, np.ndarray]:
         """Edges ``[E, 2]`` in lexicographic order and their weights ``[E]``."""
-        with jax.ensure_compile_time_eval():
-            parts = [jax.tree.map(np.asarray, part) for part in self.entries.parts]
-        pairs, weights = [], []
-        for near, far, values in parts:
-            if far is None:
-                far = np.arange(self.nodes)[None, :]
-            rows, columns = np.nonzero((values > 0) & (near[:, None] < far))
-            far = np.broadcast_to(far, values.shape)[rows, columns]
-            pairs.append(np.stack([near[rows], far], axis=1))
-            weights.append(values[rows, columns])
-        edges = np.concatenate(pairs).astype(np.int32)
+        near, far, weights = self.entries.arcs()
+        once = (weights > 0) & (near < far)
+        edges = np.stack([near[once], far[once]], axis=1).astype(np.int32)
         order = np.argsort(tables.pair_codes(edges, self.nodes))
-        return edges[order], np.concatenate(weights)[order]
+        return edges[order], weights[once][order]
 
     def edge_count(self) -> Int[Array, ""]:
         """Number ``E`` of undirected edges."""
@@ -336,16 +390,16 @@ def of_edges(
     both = np.concatenate([weights, weights])[order]
     entries = tables.pack(nodes, near, far, both, form, max_degree)
     degree = tables.constant(np.bincount(near, both, minlength=nodes), float_dtype())
-    return ofentries(entries, degree)
+    return of_entries(entries, degree)
 
 
 def of_matrix(matrix: Array, nodes: int, form: str, slots: int | None) -> Graph:
     """A graph from a traced adjacency matrix."""
     degree = jnp.sum(matrix, axis=1)
-    return ofentries(tables.repack(matrix, nodes, form, slots), degree)
+    return of_entries(tables.repack(matrix, nodes, form, slots), degree)
 
 
-def ofentries(entries: tables.Entries, degree: Array) -> Graph:
+def of_entries(entries: tables.Entries, degree: Array) -> Graph:
     return Graph(
         entries.nodes, entries.matrix, entries.neighbors, entries.weights, degree, entries.overflow
     )

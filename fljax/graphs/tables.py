@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._module import float_dtype
+from fljax._numerics import HIGHEST
 
 DENSE_BELOW = 256
 """Networks with fewer nodes than this are dense unless ``form`` says otherwise.
@@ -63,7 +64,6 @@ _UNROLLED_SLOTS = 64  # up to here one fused multiply-add per slot, above one co
 
 DISTINCT: Any = {"mode": "drop", "indices_are_sorted": True, "unique_indices": True}
 _FORMS = ("auto", "dense", "padded")
-_HIGHEST = jax.lax.Precision.HIGHEST
 
 
 class Overflow(NamedTuple):
@@ -129,24 +129,41 @@ class Entries(NamedTuple):
         ]
         return self.with_weights(weights), add_rows(parts, [jnp.sum(w, axis=1) for w in weights])
 
-    def single_table(self) -> "Entries":
-        """The same with what overflows in further slots of everybody's row."""
-        if self.overflow is None:
-            return self
-        assert self.neighbors is not None
-        assert self.weights is not None
-        rest, everyone = self.overflow, jnp.arange(self.nodes, dtype=np.int32)
-        shape = (self.nodes, rest.neighbors.shape[1])
-        more = jnp.broadcast_to(everyone[:, None], shape)
-        more = more.at[rest.nodes].set(rest.neighbors, **DISTINCT)
-        extra = jnp.zeros(shape, rest.weights.dtype).at[rest.nodes].set(rest.weights, **DISTINCT)
-        return Entries(
-            self.nodes,
-            None,
-            jnp.concatenate([self.neighbors, more], axis=1),
-            jnp.concatenate([self.weights, extra], axis=1),
-            None,
-        )
+    def row_sums(self) -> Array:
+        """``sum_l c_kl``, ``[K]``."""
+        parts = self.parts
+        return add_rows(parts, [jnp.sum(part.weights, axis=1) for part in parts])
+
+    def slots(self) -> tuple[Array, Array]:
+        """Columns and weights of one table ``[K, S + S']``, or of the whole matrix ``[K, K]``."""
+        everyone = jnp.arange(self.nodes, dtype=np.int32)
+        if self.matrix is not None:
+            return jnp.broadcast_to(everyone[None, :], self.matrix.shape), self.matrix
+        neighbors, weights = self.neighbors, self.weights
+        assert neighbors is not None
+        assert weights is not None
+        if self.overflow is not None:
+            owners, far, more = self.overflow
+            blank = jnp.zeros((self.nodes, more.shape[1]), np.int32)
+            far = blank.at[owners].set(far, **DISTINCT)
+            more = blank.astype(more.dtype).at[owners].set(more, **DISTINCT)
+            neighbors = jnp.concatenate([neighbors, far], axis=1)
+            weights = jnp.concatenate([weights, more], axis=1)
+        return jnp.where(weights != 0, neighbors, everyone[:, None]), weights
+
+    def arcs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows, columns and values of what is not zero, as NumPy arrays (concrete only)."""
+        with jax.ensure_compile_time_eval():
+            parts = [jax.tree.map(np.asarray, part) for part in self.parts]
+        found = []
+        for near, far, values in parts:
+            if far is None:
+                far = np.arange(self.nodes)[None, :]
+            rows, columns = np.nonzero(values)
+            far = np.broadcast_to(far, values.shape)[rows, columns]
+            found.append((near[rows], far, values[rows, columns]))
+        near, far, values = zip(*found, strict=True)
+        return np.concatenate(near), np.concatenate(far), np.concatenate(values)
 
     def dense(self) -> Array:
         """``[K, K]``."""
@@ -172,7 +189,7 @@ class Entries(NamedTuple):
         dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else coefficients.dtype
         rows = x.astype(dtype).reshape(self.nodes, -1)
         if self.neighbors is None:
-            total = jnp.matmul(coefficients.astype(dtype), rows, precision=_HIGHEST)
+            total = jnp.matmul(coefficients.astype(dtype), rows, precision=HIGHEST)
         else:
             total = gather_sum(self.neighbors, coefficients.astype(dtype), rows)
         if self.overflow is not None:
@@ -186,7 +203,7 @@ def gather_sum(neighbors: Array, weights: Array, rows: Array) -> Array:
     """``sum_s weights[:, s] * rows[neighbors[:, s]]`` for every row of a table."""
     if neighbors.shape[1] > _UNROLLED_SLOTS:
         gathered = _take(rows, neighbors)
-        return jnp.einsum("ks,ksd->kd", weights, gathered, precision=_HIGHEST)
+        return jnp.einsum("ks,ksd->kd", weights, gathered, precision=HIGHEST)
     # One gather per slot fuses into a running sum; [K, S, D] is never written to memory.
     total = jnp.zeros((len(neighbors), rows.shape[1]), rows.dtype)
     for slot in range(neighbors.shape[1]):
@@ -324,7 +341,7 @@ def repack(matrix: Array, nodes: int, form: str, slots: int | None) -> Entries:
         return Entries(nodes, matrix, None, None, None)
     if slots is None:
         raise ValueError(
-            "a traced graph in padded form needs max_degree, the number of slots of its table, "
+            "a traced network in padded form needs max_degree, the number of slots of its table, "
             "since the number of neighbours is not known before it runs."
         )
     order = jnp.argsort(matrix <= 0, axis=1, stable=True)[:, : min(slots, nodes)]

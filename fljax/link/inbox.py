@@ -112,15 +112,12 @@ class Inbox:
         aggregator = self._aggregator
         assert aggregator is not None
         bound, nodes = self._past.shape[:2]
-        table = over.entries.parts[0]
-        weights = table.weights
-        neighbors = jnp.broadcast_to(
-            table.of_neighbors(jnp.arange(nodes, dtype=jnp.int32)), weights.shape
-        )
+        neighbors, weights = over.neighbor_table()
+        receivers = jnp.arange(nodes, dtype=jnp.int32)[:, None]
         age = jnp.zeros_like(neighbors)
         if self._ages is not None:
             (age,) = self._ages
-        known = (age < bound) & (weights > 0) & (neighbors != table.nodes[:, None])
+        known = (age < bound) & (weights > 0) & (neighbors != receivers)
         rows = jnp.where(known, ((self._newest - age) % bound) * nodes + neighbors, 0)
         flat = self._past.reshape(bound * nodes, -1)
 

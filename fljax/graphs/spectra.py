@@ -1,0 +1,153 @@
+"""What repeated combination does: Perron vectors, primitivity and rates of stochastic matrices.
+
+Concrete matrices are treated on the host in float64; traced ones by array operations alone, since a
+run must not call LAPACK (see :mod:`fljax._linalg`).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.sparse import csgraph
+
+from fljax import _check
+from fljax._module import float_dtype
+from fljax._numerics import HIGHEST
+from fljax.graphs import tables
+
+_SUMS = 1e-6  # how far from one a row may sum: single precision rounds less
+_SQUARINGS = 40  # of a matrix, whose power then tells its spectral radius to 1e-11
+
+
+def check_stochastic(name: str, matrix: np.ndarray, axis: int, mend: str = "") -> None:
+    """Raise unless entries are finite and non-negative and their sums over ``axis`` are one."""
+    _check.nonnegative(name, matrix)
+    sums = matrix.sum(axis=axis)
+    wrong = np.flatnonzero(np.abs(sums - 1.0) > _SUMS)
+    if len(wrong):
+        line, other = ("column", "row") if axis == 0 else ("row", "column")
+        swapped = np.all(np.abs(matrix.sum(axis=1 - axis) - 1.0) <= _SUMS)
+        hint = f"its {other}s do: {mend or 'transpose it'}." if swapped else "divide by the sums."
+        raise ValueError(
+            f"every {line} of {name} must sum to one, {line} {wrong[0]} sums to "
+            f"{sums[wrong[0]]:g} ({len(wrong)} of {len(sums)} are wrong); {hint}"
+        )
+
+
+def check_primitive(name: str, matrix: np.ndarray) -> None:
+    """Raise unless some power of the non-negative ``[K, K]`` matrix is positive everywhere."""
+    mend = "or pass allow_imprimitive=True."
+    count, labels = csgraph.connected_components(matrix > 0, connection="strong")
+    if count > 1:
+        sizes = np.bincount(labels)
+        members = np.flatnonzero(labels == np.argmin(sizes))
+        shown = ", ".join(map(str, members[:8])) + (", ..." if len(members) > 8 else "")
+        raise ValueError(
+            f"{name} is reducible: it has {count} strongly connected components, the smallest of "
+            f"{len(members)} of {len(matrix)} nodes ({shown}), so what some node has never reaches "
+            f"another. Add weights in both directions between them, {mend}"
+        )
+    level = csgraph.shortest_path(matrix > 0, unweighted=True, indices=0)
+    near, far = np.nonzero(matrix)
+    period = int(np.gcd.reduce(np.abs(level[near] + 1 - level[far]).astype(np.int64)))
+    if period > 1:
+        raise ValueError(
+            f"{name} is periodic: values go round in {period} turns and never agree. Let some node "
+            f"keep a part of its own value, as in (I + W) / 2, {mend}"
+        )
+
+
+def perron_vector(matrix: Any) -> Float[Array, " nodes"]:
+    r"""The stationary law of a stochastic matrix.
+
+    .. math:: \pi^\top W = \pi^\top, \qquad \pi \ge 0, \qquad 1^\top \pi = 1
+
+    Unique and positive if ``W`` is irreducible. If it falls apart, one of several: of a concrete
+    matrix each closed class of nodes weighs as much as it has nodes. A traced matrix cannot be
+    checked; it is eliminated node by node without a subtraction, ``O(K^3)``, which keeps all
+    digits of the smallest entry.
+
+    Args:
+        matrix: ``W``, ``[K, K]``, rows sum to one.
+
+    Raises:
+        ValueError: not square, negative or not finite entries, or rows that do not sum to one.
+
+    Example:
+        >>> [round(float(p), 3) for p in perron_vector([[0.9, 0.1], [0.3, 0.7]])]
+        [0.75, 0.25]
+
+    Reference: Grassmann, Taksar and Heyman, Regenerative analysis and steady state distributions
+    for Markov chains (1985), for the traced matrix.
+    """
+    shape = np.shape(matrix)
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise ValueError(f"the matrix must be square, [K, K], got shape {shape}.")
+    if not _check.is_concrete(matrix):
+        return _eliminate(jnp.asarray(matrix).astype(float_dtype()))
+    array = np.asarray(matrix, np.float64)
+    check_stochastic("the matrix", array, 1)
+    return tables.constant(_solve(array), float_dtype())
+
+
+def _solve(matrix: np.ndarray) -> np.ndarray:
+    nodes = len(matrix)
+    if np.allclose(matrix.sum(axis=0), 1.0, rtol=0.0, atol=1e-12):
+        return np.full(nodes, 1.0 / nodes)
+    count, labels = csgraph.connected_components(matrix > 0, connection="strong")
+    near, far = np.nonzero(matrix)
+    leaking = labels[near][labels[near] != labels[far]]
+    law = np.zeros(nodes)
+    for label in np.setdiff1d(np.arange(count), leaking):
+        members = np.flatnonzero(labels == label)
+        size = len(members)
+        # (I - W' + 11'/n) pi = 1/n: the sum of its rows says that pi sums to one.
+        system = np.eye(size) - matrix[np.ix_(members, members)].T + 1.0 / size
+        law[members] = size * np.linalg.solve(system, np.full(size, 1.0 / size))
+    law = np.maximum(law, 0.0)
+    return law / law.sum()
+
+
+def _eliminate(matrix: Array) -> Array:
+    """Nodes leave from the last to the first, their flow shared out; then they come back."""
+    nodes = matrix.shape[0]
+    index = jnp.arange(nodes)
+
+    def leave(turn: Array, work: Array) -> Array:
+        last = nodes - 1 - turn
+        row = jnp.where(index < last, work[last], 0)
+        column = jnp.where(index < last, work[:, last], 0)
+        total = jnp.sum(row)
+        row = row / jnp.where(total > 0, total, 1)
+        return work + column[:, None] * row[None, :]
+
+    work = jax.lax.fori_loop(0, nodes - 1, leave, matrix)
+    totals = jnp.sum(jnp.tril(work, -1), axis=1)
+
+    def come_back(node: Array, law: Array) -> Array:
+        total = totals[node]
+        entry = jnp.sum(jnp.where(index < node, law * work[:, node], 0))
+        entry = entry / jnp.where(total > 0, total, 1)
+        alone = jnp.asarray(index == node, law.dtype)
+        # Whoever reaches no earlier node is left by none: it and what follows hold all the weight.
+        law = jnp.where(total > 0, law.at[node].set(entry), alone)
+        return law / jnp.sum(law)  # which keeps long drifts from overflowing
+
+    return jax.lax.fori_loop(1, nodes, come_back, jnp.asarray(index == 0, matrix.dtype))
+
+
+def second_modulus(matrix: Array, stationary: Array) -> Float[Array, ""]:
+    """Largest modulus of the eigenvalues of ``W - 1 pi'``, by Gelfand's ``|B^n|^(1/n)``."""
+    rest = matrix - stationary[None, :]
+
+    def square(turn: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        power, log = state
+        size = jnp.max(jnp.abs(power))
+        power = power / jnp.where(size > 0, size, 1)
+        weight = jnp.exp2(-turn.astype(log.dtype))
+        return jnp.matmul(power, power, precision=HIGHEST), log + weight * jnp.log(size)
+
+    start = (rest, jnp.zeros((), rest.dtype))
+    return jnp.exp(jax.lax.fori_loop(0, _SQUARINGS, square, start)[1])

@@ -1,0 +1,105 @@
+r"""Privacy accounting: what a sequence of noisy releases has cost, and what a budget allows.
+
+Two datasets are neighbours when they have the same size and differ in *one sample, replaced*
+(Gauthier 2024, chapter 2); a sensitivity handed to these functions is taken over such pairs, and
+is up to twice the one over pairs in which a sample is added or removed. Everything else here
+(composition, conversion) holds whatever the relation, as long as it is one and the same.
+Post-processing is free: what a server or a neighbour computes from a release costs nothing more.
+
+Closed forms take Python numbers, NumPy arrays (both: float64 results) and JAX arrays, traced or
+not (the dtype of the JAX arguments), so that a budget can be swept inside a compiled simulation.
+Root finding (the conversions other than ``"proposition"``, the analytic Gaussian mechanism) runs
+on the host in float64 and refuses traced values. All functions are elementwise; "per round" means
+a trailing axis. A traced value cannot be checked.
+
+References, by the names used below:
+
+* *Bun & Steinke 2016*: Concentrated differential privacy: simplifications, extensions, and lower
+  bounds, TCC.
+* *Canonne, Kamath & Steinke 2020*: The discrete Gaussian for differential privacy, NeurIPS
+  (numbering of arXiv:2004.00010v4).
+* *Balle & Wang 2018*: Improving the Gaussian mechanism for differential privacy, ICML.
+* *Dong, Roth & Su 2022*: Gaussian differential privacy, JRSS B (numbering of arXiv:1905.02383).
+* *Dwork & Roth 2014*: The algorithmic foundations of differential privacy.
+* *Kairouz, Oh & Viswanath 2015*: The composition theorem for differential privacy, ICML.
+* *Mironov 2017*: Rényi differential privacy, CSF.
+* *Gauthier 2024*: PhD thesis, NTNU, chapter 3.
+"""
+
+from fljax.privacy.accounting._inputs import Result
+from fljax.privacy.accounting.composition import (
+    RULES,
+    Rule,
+    advanced_composition,
+    advanced_epsilon,
+    allocate,
+    basic_composition,
+    kairouz_composition,
+    pure_composition,
+)
+from fljax.privacy.accounting.conversions import (
+    CONVERSIONS,
+    Conversion,
+    pure_to_zcdp,
+    zcdp_delta,
+    zcdp_epsilon,
+    zcdp_rho,
+)
+from fljax.privacy.accounting.dynamic import (
+    dynamic_zcdp_curve,
+    dynamic_zcdp_initial,
+    dynamic_zcdp_total,
+)
+from fljax.privacy.accounting.mechanisms import (
+    analytic_gaussian_sigma,
+    classical_gaussian_sigma,
+    gaussian_sigma,
+    gaussian_zcdp,
+    laplace_epsilon,
+    laplace_scale,
+)
+from fljax.privacy.accounting.renyi import (
+    RENYI_CONVERSIONS,
+    RENYI_ORDERS,
+    RenyiConversion,
+    renyi_delta,
+    renyi_epsilon,
+    renyi_gaussian,
+    renyi_laplace,
+    renyi_pure,
+)
+
+__all__ = [
+    "CONVERSIONS",
+    "RENYI_CONVERSIONS",
+    "RENYI_ORDERS",
+    "RULES",
+    "Conversion",
+    "RenyiConversion",
+    "Result",
+    "Rule",
+    "advanced_composition",
+    "advanced_epsilon",
+    "allocate",
+    "analytic_gaussian_sigma",
+    "basic_composition",
+    "classical_gaussian_sigma",
+    "dynamic_zcdp_curve",
+    "dynamic_zcdp_initial",
+    "dynamic_zcdp_total",
+    "gaussian_sigma",
+    "gaussian_zcdp",
+    "kairouz_composition",
+    "laplace_epsilon",
+    "laplace_scale",
+    "pure_composition",
+    "pure_to_zcdp",
+    "renyi_delta",
+    "renyi_epsilon",
+    "renyi_gaussian",
+    "renyi_laplace",
+    "renyi_pure",
+    "zcdp_delta",
+    "zcdp_epsilon",
+    "zcdp_rho",
+]

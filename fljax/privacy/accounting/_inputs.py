@@ -1,0 +1,44 @@
+"""What accounting takes: numbers, NumPy or JAX arrays, and how they are checked."""
+
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from fljax import _check
+from fljax._module import float_dtype
+
+Result: TypeAlias = Any  # jax.Array if any argument is one, else np.ndarray or np.float64
+
+
+def arrays(*values: ArrayLike) -> tuple[Any, ...]:
+    """``numpy`` or ``jax.numpy``, then the values as its arrays, all of one float dtype."""
+    jax_values = [v for v in values if isinstance(v, jax.Array)]
+    if not jax_values:
+        return np, *(np.asarray(v, np.float64) for v in values)
+    floats = [v.dtype for v in jax_values if jnp.issubdtype(v.dtype, jnp.floating)]
+    dtype = jnp.result_type(*floats) if floats else float_dtype()
+    return jnp, *(jnp.asarray(v, dtype) for v in values)
+
+
+def on_host(function: str, instead: str, **values: ArrayLike) -> list[np.ndarray]:
+    """The values as float64 NumPy arrays; ``TypeError`` if one is traced."""
+    for name, value in values.items():
+        if not _check.is_concrete(value):
+            raise TypeError(
+                f"{function} finds a root on the host and cannot take the traced value {name}; "
+                f"compute it outside jax.jit and jax.vmap and pass the result in{instead}."
+            )
+    return [np.asarray(value, np.float64) for value in values.values()]
+
+
+def probability(name: str, value: ArrayLike) -> None:
+    _check.interval(
+        name, value, above=0, below=1, hint="It is a probability; usual values are below 1/samples."
+    )
+
+
+def budget(name: str, value: ArrayLike) -> None:
+    _check.positive(name, value, "No finite noise attains a zero budget; leave the release out.")

@@ -1,0 +1,185 @@
+"""From concentrated to approximate differential privacy and back.
+
+The thesis's proposition in closed form, two tighter conversions by root finding on the host.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from jax.typing import ArrayLike
+from scipy import optimize, special
+
+from fljax import _check
+from fljax.privacy.accounting import _inputs
+from fljax.privacy.accounting._inputs import Result
+
+__all__ = [
+    "CONVERSIONS",
+    "Conversion",
+    "pure_to_zcdp",
+    "zcdp_delta",
+    "zcdp_epsilon",
+    "zcdp_rho",
+]
+
+Conversion: TypeAlias = Literal["proposition", "canonne-kamath-steinke", "gaussian"]
+
+CONVERSIONS = ("proposition", "canonne-kamath-steinke", "gaussian")
+
+
+def pure_to_zcdp(epsilon: ArrayLike) -> Result:
+    r"""ZCDP implied by :math:`\epsilon`-DP, :math:`\rho = \epsilon^2 / 2`.
+
+    References:
+        Bun & Steinke 2016, Proposition 1.4.
+    """
+    _check.nonnegative("epsilon", epsilon)
+    _, epsilon = _inputs.arrays(epsilon)
+    return epsilon**2 / 2
+
+
+def _root(f: Callable[[float], float], low: float, high: float) -> float:
+    # Relative accuracy only: roots may be as small as 1e-20.
+    brentq: Callable[..., Any] = optimize.brentq
+    return float(brentq(f, low, high, xtol=1e-300, rtol=1e-14, maxiter=1000))
+
+
+def _log_delta_gaussian(rho: float, epsilon: float) -> float:
+    """Log delta of a Gaussian mechanism (Balle & Wang 2018, Theorem 8; mu = sensitivity/sigma)."""
+    mu = np.sqrt(2 * rho)
+    first = special.log_ndtr(mu / 2 - epsilon / mu)
+    second = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
+    # In logarithms, so that deltas below the smallest float still steer the root finder.
+    with np.errstate(divide="ignore"):
+        return first + np.log(-np.expm1(min(second - first, 0.0)))
+
+
+def _log_delta_cks(rho: float, epsilon: float) -> float:
+    """Least log delta over the orders (Canonne, Kamath & Steinke 2020, Corollary 13).
+
+    With t = order - 1, log delta is t ((t + 1) rho - epsilon) + t log t - (t + 1) log(t + 1),
+    convex in t; its derivative is written in u = log t, where the root is never near a boundary.
+    """
+
+    def slope(u: float) -> float:
+        return (2 * np.exp(u) + 1) * rho - epsilon - np.logaddexp(0, -u)
+
+    u = _root(slope, min(0.0, epsilon - 3 * rho - 1), np.log((epsilon + 1) / (2 * rho) + 1))
+    t = np.exp(u)
+    return t * ((t + 1) * rho - epsilon) - t * np.logaddexp(0, -u) - np.log1p(t)
+
+
+_LOG_DELTA = {"canonne-kamath-steinke": _log_delta_cks, "gaussian": _log_delta_gaussian}
+
+
+def _tight_epsilon(log_delta: Callable, rho: float, delta: float) -> float:
+    if rho == 0 or log_delta(rho, 0.0) <= np.log(delta):
+        return 0.0
+    looser = rho + 2 * np.sqrt(-rho * np.log(delta))
+    return _root(lambda epsilon: log_delta(rho, epsilon) - np.log(delta), 0.0, looser)
+
+
+def _tight_delta(log_delta: Callable, rho: float, epsilon: float) -> float:
+    return 0.0 if rho == 0 else float(np.exp(min(0.0, log_delta(rho, epsilon))))
+
+
+def _tight_rho(log_delta: Callable, epsilon: float, delta: float) -> float:
+    low = np.log(_proposition_rho(np, epsilon, delta))
+    high = low + 1
+    while log_delta(np.exp(high), epsilon) < np.log(delta):
+        high += 1
+    return np.exp(_root(lambda r: log_delta(np.exp(r), epsilon) - np.log(delta), low, high))
+
+
+def _proposition_rho(xp: Any, epsilon: Any, delta: Any) -> Any:
+    # (sqrt(L + epsilon) - sqrt(L))^2 without its cancellation for small epsilon.
+    log = -xp.log(delta)
+    return (epsilon / (xp.sqrt(log + epsilon) + xp.sqrt(log))) ** 2
+
+
+def _tight(function: str, solve: Callable, conversion: str, **values: ArrayLike) -> Result:
+    arrays = _inputs.on_host(
+        f"{function}(conversion={conversion!r})", ", or use conversion='proposition'", **values
+    )
+    solve_all = np.vectorize(lambda *a: solve(_LOG_DELTA[conversion], *a), otypes=[float])
+    return solve_all(*arrays)[()]
+
+
+def zcdp_epsilon(
+    rho: ArrayLike, delta: ArrayLike, conversion: Conversion = "proposition"
+) -> Result:
+    r"""Epsilon at ``delta`` of a mechanism that is :math:`\rho`-zCDP.
+
+    Args:
+        rho: Total zCDP cost, the sum over releases.
+        delta: In (0, 1).
+        conversion: How.
+
+            * ``"proposition"``: :math:`\rho + 2 \sqrt{\rho \ln(1/\delta)}`, as in the thesis.
+            * ``"canonne-kamath-steinke"``: the best over all orders, tighter, as general (host).
+            * ``"gaussian"``: exact, but only if *every* release is Gaussian noise on a vector of
+              bounded l2 sensitivity: such releases, adaptive or not, are together
+              :math:`\mu`-GDP with :math:`\mu = \sqrt{2 \rho}` (host).
+
+    Returns:
+        Epsilon, >= 0; ordered gaussian <= canonne-kamath-steinke <= proposition.
+
+    Guarantees:
+        The mechanism is (epsilon, delta)-DP, for each delta of (0, 1) at once.
+
+    References:
+        Bun & Steinke 2016, Proposition 1.3; Gauthier 2024, Corollary (L610). Canonne, Kamath &
+        Steinke 2020, Corollary 13. Balle & Wang 2018, Theorem 8, with Dong, Roth & Su 2022,
+        Theorem 2.7 and Corollary 3.3 (Gaussian mechanism, composition).
+
+    Example:
+        >>> [round(float(zcdp_epsilon(0.1, 1e-5, c)), 3) for c in CONVERSIONS]
+        [2.246, 1.914, 1.76]
+    """
+    _check.choice("conversion", conversion, CONVERSIONS)
+    _check.nonnegative("rho", rho)
+    _inputs.probability("delta", delta)
+    if conversion == "proposition":
+        xp, rho, delta = _inputs.arrays(rho, delta)
+        return rho + 2 * xp.sqrt(rho * -xp.log(delta))
+    return _tight("zcdp_epsilon", _tight_epsilon, conversion, rho=rho, delta=delta)
+
+
+def zcdp_delta(
+    rho: ArrayLike, epsilon: ArrayLike, conversion: Conversion = "proposition"
+) -> Result:
+    r"""Delta at ``epsilon`` of a mechanism that is :math:`\rho`-zCDP; see `zcdp_epsilon`.
+
+    ``"proposition"`` gives :math:`\exp(-(\epsilon - \rho)^2 / (4 \rho))`, and 1 where
+    :math:`\epsilon \le \rho`.
+    """
+    _check.choice("conversion", conversion, CONVERSIONS)
+    _check.nonnegative("rho", rho)
+    _check.nonnegative("epsilon", epsilon)
+    if conversion == "proposition":
+        xp, spent, allowed = _inputs.arrays(rho, epsilon)
+        excess = xp.maximum(allowed - spent, 0)
+        safe = xp.where(spent > 0, spent, 1)  # nothing spent: delta 0, without dividing by 0
+        return xp.where(spent > 0, xp.exp(-(excess**2) / (4 * safe)), 0.0)[()]
+    return _tight("zcdp_delta", _tight_delta, conversion, rho=rho, epsilon=epsilon)
+
+
+def zcdp_rho(
+    epsilon: ArrayLike, delta: ArrayLike, conversion: Conversion = "proposition"
+) -> Result:
+    r"""Largest zCDP cost whose `zcdp_epsilon` at ``delta`` is at most ``epsilon``.
+
+    ``"proposition"`` gives :math:`(\sqrt{L + \epsilon} - \sqrt{L})^2` with
+    :math:`L = \ln(1/\delta)`, computed without cancellation.
+
+    Example:
+        >>> round(float(zcdp_rho(epsilon=1.0, delta=1e-3)), 5)
+        0.03379
+    """
+    _check.choice("conversion", conversion, CONVERSIONS)
+    _inputs.budget("epsilon", epsilon)
+    _inputs.probability("delta", delta)
+    if conversion == "proposition":
+        return _proposition_rho(*_inputs.arrays(epsilon, delta))
+    return _tight("zcdp_rho", _tight_rho, conversion, epsilon=epsilon, delta=delta)
