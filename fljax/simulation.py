@@ -174,7 +174,8 @@ class Simulation:
         if isinstance(network, Federation):
             return int(network.sizes.min())
         if isinstance(network, Graph) and _check.is_concrete(network.degree):
-            return 1 + int(np.min(np.asarray(network.neighbor_counts())))
+            with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
+                return 1 + int(np.min(np.asarray(network.neighbor_counts())))
         return None
 
     def _validate_metrics(self) -> None:

@@ -8,9 +8,11 @@ import re
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 import fljax as fl
+from fljax import requirements
 
 ROOT = Path(__file__).parents[1]
 SHORT = "seeds=2, rounds=20"
@@ -95,6 +97,12 @@ def test_the_readme_lists_every_algorithm(label):
     assert re.search(rf"^\| {re.escape(label)} \| `{cls}` \|", README, re.M), label
 
 
+def test_the_readme_s_table_of_algorithms_is_that_of_their_needs():
+    table = re.search(r"<!-- algorithms -->\n(.+?)\n<!-- end -->", README, re.S)
+    assert table
+    assert table[1] == requirements.table()
+
+
 def test_the_readme_has_its_two_commands():
     for marker, command in (("main", "experiments run gauthier-3.1"), ("tests", "pytest")):
         block = re.search(rf"<!-- {marker} -->\n```bash\n(.+)\n```", README)
@@ -121,3 +129,14 @@ def test_the_readmes_online_program_runs():
     names = {"fl": fl, "jax": jax}
     exec(compile(code, "README.md", "exec"), names)
     assert dict(names["results"].sizes) == {"algorithm": 2, "seed": 2, "round": 2}
+
+
+def test_the_readmes_program_of_attackers_runs():
+    program = re.search(r"## Links that fail.+?```python\n(.+?)```", README, re.S)
+    assert program
+    code = program[1].replace("seeds=20, rounds=200", SHORT)
+    assert SHORT in code
+    names = {"fl": fl, "jax": jax}
+    exec(compile(code, "README.md", "exec"), names)
+    assert dict(names["results"].sizes) == {"share": 3, "seed": 2, "round": 20}
+    assert np.isfinite(names["results"].normalized_error).all()

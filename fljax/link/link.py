@@ -100,9 +100,7 @@ def _uniforms(losses: Losses, key: Array, network: Any, clients: int, dtype: Any
 
 def receivers_of(network: Any, clients: int) -> Int[Array, " clients"]:
     """To how many receivers each client's message goes: its neighbours, or its server."""
-    if isinstance(network, Graph):
-        return network.neighbor_counts()
-    return jnp.ones(clients, jnp.int32)
+    return jnp.ones(clients, jnp.int32) if network is None else network.neighbor_counts()
 
 
 class Arrived(NamedTuple):
@@ -332,10 +330,15 @@ class Link:
           what its neighbours hear.
 
         Raises:
-          ValueError: as :meth:`send`.
+          ValueError: as :meth:`send`; absent clients where nobody remembers what they said.
         """
-        said = self.send(message, sending=None if self._everyone else self.available)
         past, newest = self.memory.past, 0
+        if past is None and not self._everyone:
+            raise ValueError(
+                "absent peers need a memory of what they said last; begin the link with "
+                "fljax.link.begin(..., asleep=True)."
+            )
+        said = self.send(message, sending=None if self._everyone else self.available)
         bound = 1 if past is None else past.shape[0]
         if past is not None:
             newest = self._round % bound
