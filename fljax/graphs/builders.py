@@ -11,6 +11,17 @@ from fljax._module import float_dtype
 from fljax.graphs import tables
 from fljax.graphs.graph import Graph, of_edges, of_matrix
 
+__all__ = [
+    "complete",
+    "from_adjacency",
+    "from_edges",
+    "from_networkx",
+    "grid",
+    "path",
+    "ring",
+    "star",
+]
+
 
 def from_edges(
     nodes: int,

@@ -14,6 +14,8 @@ from fljax._module import float_dtype, module, replace, static
 from fljax.graphs import spectra, tables
 from fljax.graphs.tables import Overflow
 
+__all__ = ["RULES", "Combination", "by_rule", "from_stochastic"]
+
 RULES = ("metropolis", "max-degree", "averaging", "laplacian", "hastings", "relative-degree")
 _CONVENTIONS = {"left": "columns", "right": "rows"}
 _ALIKE = 1e-6  # entries and sums that differ by less are taken for equal, in double precision

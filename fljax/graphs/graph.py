@@ -17,6 +17,8 @@ from fljax.graphs.tables import Overflow
 if TYPE_CHECKING:
     import networkx
 
+__all__ = ["Graph"]
+
 _EIGEN_LIMIT = 2000  # largest network whose spectrum is computed only to check a step size
 
 

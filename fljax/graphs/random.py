@@ -22,6 +22,15 @@ from fljax.graphs import tables
 from fljax.graphs.graph import Graph, of_matrix
 from fljax.graphs.tables import Overflow, Table
 
+__all__ = [
+    "erdos_renyi",
+    "k_regular",
+    "random_connected",
+    "random_geometric",
+    "small_world",
+    "stochastic_block_model",
+]
+
 _OVERFLOW = 1e-3  # chance that a random graph exceeds its default neighbour bound and is redrawn
 
 

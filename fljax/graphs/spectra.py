@@ -17,6 +17,8 @@ from fljax._module import float_dtype
 from fljax._numerics import HIGHEST
 from fljax.graphs import tables
 
+__all__ = ["check_primitive", "check_stochastic", "perron_vector", "second_modulus"]
+
 _SUMS = 1e-6  # how far from one a row may sum: single precision rounds less
 _SQUARINGS = 40  # of a matrix, whose power then tells its spectral radius to 1e-11
 

@@ -23,6 +23,8 @@ from fljax import _check
 from fljax._module import float_dtype
 from fljax._numerics import HIGHEST
 
+__all__ = ["DENSE_BELOW", "DISTINCT", "Entries", "Overflow", "Part", "Table", "gather_sum"]
+
 DENSE_BELOW = 256
 """Networks with fewer nodes than this are dense unless ``form`` says otherwise.
 

@@ -18,6 +18,8 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, static
 
+__all__ = ["WORD", "Compressor", "Quantise", "RandomK", "Sign", "StochasticSign", "TopK"]
+
 #: A real number on the wire, whatever the precision of the simulation (Gauthier 2024, line 1099).
 WORD = 32
 

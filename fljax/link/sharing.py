@@ -12,6 +12,8 @@ from jaxtyping import Array, Bool, Int
 from fljax import _check
 from fljax._module import module, static
 
+__all__ = ["Circular", "Random", "Sharing"]
+
 
 class Sharing:
     """Which parameters go into the messages of a round; subclass it for a schedule of your own.
