@@ -24,6 +24,7 @@ NAMES = [
     *("gauthier-5.1", "gauthier-5.2", "gauthier-5.3", "gauthier-5.4"),
     *("gauthier-5.5", "gauthier-5.6"),
     *("gauthier-6.1", "gauthier-6.2", "gauthier-6.3"),
+    "robustness",
 ]
 
 

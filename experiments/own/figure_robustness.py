@@ -1,0 +1,635 @@
+r"""Attackers against aggregators: four algorithms, five attacks, six ways to combine what is heard.
+
+The error is that of honest clients alone, the mean over them of
+
+.. math:: \|w_k-w_k^\star\|^2/\|w_k^\star\|^2,
+
+where :math:`w_k^\star` is what client ``k`` holds if the honest clients are alone in the world and
+all is at rest: the minimiser :math:`w_H` of the sum of *their* objectives; for Ditto that of
+:math:`f_k(v)+\frac\lambda2\|v-w_H\|^2`. It is found in closed form for every set of attackers, from
+clean data. Who attacks is drawn anew for each seed, and who attacks at one share does so at every
+larger one. All that changes from point to point is a number, so an algorithm with an aggregator is
+one compiled program for all attacks, shares and seeds.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Bool, Float, Key
+from matplotlib.figure import Figure as Picture
+
+import fljax as fl
+from experiments import measures
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
+from fljax import attacks, plotting, statistics
+from fljax._linalg import spd_solve
+from fljax._module import float_dtype, module, replace
+from fljax._numerics import HIGHEST
+from fljax.aggregation import (
+    Aggregator,
+    CenteredClipping,
+    GeometricMedian,
+    Krum,
+    Median,
+    TrimmedMean,
+)
+from fljax.algorithms import Algorithm, Ditto, FedAvg, GraphFedAvg, ZCDPGradNFL
+from fljax.metrics import Metric, Snapshot
+from fljax.participation import shuffled
+from fljax.problems import LeastSquares, Problem, Tasks, optimum
+
+# --------------------------------------------------------------------------- settings
+
+CLIENTS = Setting("clients K", 30, "each share below is a whole number of them")
+SAMPLES = Setting("samples per client N", 20, "twice the parameters: each client has a minimiser")
+DIM = Setting("parameters D", 10, "enough for directions to matter, few enough for one study")
+SPREAD = Setting(
+    "spread of the clients' models",
+    0.3,
+    "w_k = w + 0.3 N(0, I), w ~ N(0, I): a client's own model is about 10 dB below zero error of "
+    "the common one, so clients must learn together and yet say different things",
+)
+NOISE = Setting("noise variance", 0.1, "as in the other synthetic figures; features are N(0, I)")
+ROUNDS = Setting(
+    "rounds", 100, "undisturbed, the slowest direction shrinks by 0.86 a round: to below -60 dB"
+)
+LOCAL = Setting(
+    "local steps E of FedAvg, GFL and Ditto", 5, "so that clients drift apart in a round"
+)
+STEP = Setting(
+    "step sizes",
+    0.1,
+    "over the local steps of a round together, 0.02 each; 0.05 among peers and 0.1 of Ditto's "
+    "personal models. Curvatures go up to about 6: each is a third or less of what is stable for "
+    "every client, so that an unstable curve is the work of attackers. Tuned for nobody",
+)
+PEER_STEP, PERSONAL_STEP = 0.05, 0.1
+ATTRACTION = Setting("Ditto's attraction lambda", 2.0, "the mean curvature: halfway between both")
+SERVERS = Setting("servers of GFL", 3, "of 10 clients each, all linked")
+DEGREE = Setting(
+    "neighbours of a peer",
+    14,
+    "a random regular graph of each seed: 15 messages with one's own, of which Krum can reckon "
+    "with the same share of attackers as elsewhere",
+)
+SHARES = Setting(
+    "shares of attackers", (0.0, 0.1, 0.2, 0.3, 0.4, 0.6), "up to and beyond the half of all"
+)
+RECKONED = Setting(
+    "share of attackers reckoned with",
+    0.3,
+    "trimmed mean cuts it off at each end and Krum's f is it, of the messages of one receiver: 9 "
+    "of 30, 3 of 10, 4 of 15. A receiver does not know the true one",
+)
+RADIUS = Setting(
+    "radius of clipping",
+    0.2,
+    "about the length of an honest change near the end: clients' models are 0.95 apart, and a "
+    "round makes up for a fifth of it",
+)
+FLIP = Setting("scale of the sign flip", 4.0, "a fifth of attackers cancels the honest change")
+LOUD = Setting("deviation of the large noise", 10.0, "ten times that of a model's coordinates")
+MANIPULATION = Setting(
+    "scale of the inner-product manipulation", 0.5, "small: among the honest changes, not beyond"
+)
+
+MEAN, MEDIAN, TRIMMED = "mean", "median", "trimmed mean"
+GEOMETRIC, KRUM, CLIPPING = "geometric median", "multi-Krum", "centred clipping"
+AGGREGATORS = (MEAN, MEDIAN, TRIMMED, GEOMETRIC, KRUM, CLIPPING)
+ROBUST = AGGREGATORS[1:]
+
+FLIPPED, NOISY, LITTLE = "sign flip", "large noise", "a little is enough"
+MANIPULATED, POISONED = "inner product", "poisoned labels"
+#: Those that replace messages, by name.
+ON_MESSAGES = {
+    FLIPPED: lambda who: attacks.SignFlip(who, FLIP.value),
+    NOISY: lambda who: attacks.LargeNoise(who, LOUD.value),
+    LITTLE: attacks.ALittleIsEnough,
+    MANIPULATED: lambda who: attacks.InnerProductManipulation(who, MANIPULATION.value),
+}
+ATTACKS = (*ON_MESSAGES, POISONED)
+
+
+class Place(NamedTuple):
+    """An algorithm, and how many messages one receiver combines in it."""
+
+    title: str
+    algorithm: Algorithm
+    messages: int
+
+
+def places() -> dict[str, Place]:
+    """The algorithms by the letter of their row."""
+    fedavg = FedAvg(STEP.value / LOCAL.value, epochs=LOCAL.value, weighting="equal")
+    ditto = Ditto(fedavg, PERSONAL_STEP, ATTRACTION.value)
+    cell = CLIENTS.value // SERVERS.value
+    return {
+        "a": Place("FedAvg", fedavg, CLIENTS.value),
+        "b": Place("GFL, gradient", GraphFedAvg(STEP.value, LOCAL.value), cell),
+        "c": Place("gradient, peers", ZCDPGradNFL(PEER_STEP), DEGREE.value + 1),
+        "d": Place("Ditto", ditto, CLIENTS.value),
+    }
+
+
+def aggregators(messages: int, reckoned: float = RECKONED.value) -> dict[str, Aggregator | None]:
+    """All of them, for so many messages at a receiver and this share of attackers among them.
+
+    Raises:
+      ValueError: the library has no promise for so few messages.
+    """
+    count = int(np.floor(reckoned * messages + 1e-9))
+    found: dict[str, Aggregator | None] = {
+        MEAN: None,
+        MEDIAN: Median(),
+        TRIMMED: TrimmedMean(count=count),
+        GEOMETRIC: GeometricMedian(),
+        KRUM: Krum(count, max(messages - count - 2, 1)),
+        CLIPPING: CenteredClipping(RADIUS.value),
+    }
+    for aggregator in found.values():
+        if aggregator is not None:
+            aggregator.check(messages)
+    return found
+
+
+def refused() -> str:
+    """Which shares could not be reckoned with, and where, by the library's own checks."""
+    words = []
+    for place, share in itertools.product(places().values(), SHARES.value):
+        try:
+            aggregators(place.messages, share)
+        except ValueError as error:
+            words.append(f"{place.title} at {share:g} ({str(error).split()[0]})")
+    return ", ".join(words)
+
+
+REFUSED = Setting(
+    "shares that the library refuses to reckon with",
+    refused(),
+    "Krum needs 2f + 3 messages at every receiver, trimming by a count 2b + 1; of 10 in a cell, "
+    "Krum can reckon with 3, hence the 0.3 above",
+)
+
+# --------------------------------------------------------------------------- the scenario
+
+
+@module
+class OneOf(attacks.Attack):
+    """The attack on messages of this number, which may be traced."""
+
+    which: Float[Array, ""] | int  # numbers of a part are floating point
+
+    def lie(
+        self,
+        key: Key[Array, "*senders"],
+        messages: Float[Array, "senders dim"],
+        attacking: Bool[Array, " senders"],
+        sending: Bool[Array, " senders"],
+        around: Float[Array, "#senders dim"],
+    ) -> Float[Array, "senders dim"]:
+        number = jnp.asarray(self.which).astype(jnp.int32)
+        lies = [
+            make(self.attackers).lie(key, messages, attacking, sending, around)
+            for make in ON_MESSAGES.values()
+        ]
+        return jnp.stack([jnp.broadcast_to(lie, messages.shape) for lie in lies])[number]
+
+
+def _honest_error(now: Snapshot) -> Array:
+    honest = jnp.isfinite(now.problem.tasks.truth[:, 0])
+    target = jnp.where(honest[:, None], now.problem.tasks.truth, 1)
+    error = jnp.sum((now.model - target) ** 2, axis=1) / jnp.sum(target**2, axis=1)
+    return jnp.sum(jnp.where(honest, error, 0)) / jnp.sum(honest, dtype=error.dtype)
+
+
+#: Of the models named in the problem's tasks, NaN for clients who are not judged.
+ERROR = Metric("honest_error", _honest_error, "error of honest clients", needs_tasks="truth")
+METRIC = ERROR.name
+
+
+def clean_problem(key: Key[Array, ""]) -> Problem:
+    """Everybody's clean data."""
+    keys, dtype = jax.random.split(key, 4), float_dtype()
+    clients, samples, dim = CLIENTS.value, SAMPLES.value, DIM.value
+    common = jax.random.normal(keys[0], (1, dim), dtype)
+    truth = common + SPREAD.value * jax.random.normal(keys[1], (clients, dim), dtype)
+    features = jax.random.normal(keys[2], (clients, samples, dim), dtype)
+    noise = np.sqrt(NOISE.value) * jax.random.normal(keys[3], (clients, samples), dtype)
+    clean = jnp.einsum("knp,kp->kn", features, truth, precision=HIGHEST)
+    return Problem(features, clean + noise, LeastSquares())
+
+
+def honest_models(
+    problem: Problem, attackers: Bool[Array, " clients"], attraction: Array | None = None
+) -> Float[Array, "clients dim"]:
+    """What honest clients find alone, NaN for attackers; a model each if there is an attraction."""
+    weights = jnp.where(attackers[:, None], 0, problem.weights)
+    # Not checked again: a problem of its own would refuse clients without weight.
+    common = optimum(replace(problem, weights=weights))
+    best = jnp.broadcast_to(common, (problem.clients, problem.dim))
+    if attraction is not None:
+        shift = attraction * jnp.eye(problem.dim, dtype=problem.dtype)[None]
+        moment = 2 * problem.correlation(problem.targets) + attraction * best
+        best = jax.vmap(spd_solve)(2 * problem.second_moment() + shift, moment)
+    return jnp.where(attackers[:, None], jnp.nan, best)
+
+
+def build(
+    key: Key[Array, ""],
+    attack: Array,
+    share: Array,
+    aggregator: Aggregator | None,
+    algorithm: Algorithm,
+) -> fl.Simulation:
+    """One point: who attacks, how, and what receivers and algorithm make of it."""
+    data_key, who, network_key = jax.random.split(key, 3)
+    clean, network = clean_problem(data_key), None
+    rank = shuffled(who, jnp.ones((1, CLIENTS.value), bool))[0]
+    attackers = rank < jnp.round(share * CLIENTS.value).astype(jnp.int32)
+    attraction = algorithm.attraction if isinstance(algorithm, Ditto) else None
+    tasks = Tasks(
+        np.arange(CLIENTS.value), CLIENTS.value, honest_models(clean, attackers, attraction)
+    )
+    by_label = jnp.equal(attack, ATTACKS.index(POISONED))
+    problem = attacks.poison_labels(clean, attackers & by_label)
+    if isinstance(algorithm, GraphFedAvg):
+        servers = fl.graphs.complete(SERVERS.value)
+        network = fl.federation.balanced(CLIENTS.value // SERVERS.value, servers)
+    elif isinstance(algorithm, ZCDPGradNFL):
+        network = fl.graphs.k_regular(network_key, CLIENTS.value, DEGREE.value)
+    return fl.Simulation(
+        problem=dataclasses.replace(problem, tasks=tasks),
+        algorithm=algorithm,
+        network=network,
+        metrics=(ERROR,),
+        attack=OneOf(attackers & ~by_label, jnp.minimum(attack, len(ON_MESSAGES) - 1)),
+        aggregation=aggregator,
+    )
+
+
+def row(
+    name: str,
+    effort: Effort,
+    combined: Sequence[str] = AGGREGATORS,
+    shares: Sequence[float] = SHARES.value,
+    rounds: int = ROUNDS.value,
+) -> xr.Dataset:
+    """One algorithm against all attacks, after the last round."""
+    place = places()[name]
+    all_of = aggregators(place.messages)
+
+    def scenario(key: Array, attack: Array, share: Array, aggregator: Aggregator | None):
+        return build(key, attack, share, aggregator, place.algorithm)
+
+    scenario.__qualname__ = f"robustness({place.title!r})"
+    found = effort.sweep(
+        name,
+        scenario,
+        rounds=rounds,
+        record_every=rounds,
+        seeds=effort.seeds,
+        grid={
+            "aggregator": {other: all_of[other] for other in combined},
+            "attack": {attack: number for number, attack in enumerate(ATTACKS)},
+            "share": list(shares),
+        },
+    ).isel(round=-1)
+    found["share"].attrs["long_name"] = "share of attackers"
+    return found
+
+
+def study(effort: Effort) -> Studies:
+    shares = (0.0, 0.2, 0.3, 0.4, 0.6) if effort.quick else SHARES.value
+    return {name: row(name, effort, shares=shares) for name in places()}
+
+
+# --------------------------------------------------------------------------- the picture
+
+#: dB; what is worse than the upper end is off the scale.
+SCALE = (-50, 12)
+
+
+def plot(studies: Studies) -> Picture:
+    """A row an algorithm, a column an attack."""
+    small = {"font.size": 7.5, "axes.titlesize": 8, "legend.fontsize": 8, "lines.linewidth": 1.2}
+    small |= {"axes.labelsize": 8, "lines.markersize": 3.2}
+    with plotting.style(**small):
+        picture, panels = plt.subplots(
+            len(studies),
+            len(ATTACKS),
+            figsize=(7.2, 1.75 * len(studies) + 0.8),
+            sharex=True,
+            sharey=True,
+        )
+        for axes, (name, place) in zip(panels, places().items(), strict=True):
+            for ax, attack in zip(axes, ATTACKS, strict=True):
+                data = studies[name].sel(attack=attack)
+                plotting.trade_off(data, "share", METRIC, "aggregator", ax, legend=False)
+                for text in [*ax.texts]:  # what it says is said once, below
+                    text.remove()
+                ax.axvline(0.5, color="#999999", lw=0.8, ls=":", zorder=0)
+                ax.set(xlabel="", ylabel="", ylim=SCALE, xticks=(0, 0.2, 0.4, 0.6))
+            axes[0].set_ylabel(f"({name}) {place.title}\nerror [dB]")
+        for ax, attack in zip(panels[0], ATTACKS, strict=True):
+            ax.set_title(attack)
+        seeds = next(iter(studies.values())).sizes["seed"]
+        picture.supxlabel(
+            f"share of attackers (dotted: one half); error of honest clients, {seeds} seeds, mean "
+            "and 95 % band; what leaves the top is larger",
+            fontsize=8,
+        )
+        lines = panels[0, 0].get_lines()[: len(AGGREGATORS)]
+        picture.legend(
+            lines,
+            AGGREGATORS,
+            loc="outside upper center",
+            ncols=len(AGGREGATORS),
+            handlelength=2.2,
+            columnspacing=1.2,
+        )
+    return picture
+
+
+# --------------------------------------------------------------------------- the claims
+
+#: What a client's own data are worth: the clean error of a client's own true model is near it.
+ALONE = -10.0
+USELESS = f"“not tolerated”: above {ALONE:g} dB, where a client's own true model is"
+
+
+def errors(studies: Studies, name: str, aggregator: str, attack: str, share: float) -> np.ndarray:
+    """``[S]``, of one point."""
+    which = {"aggregator": aggregator, "attack": attack, "share": share}
+    return measures.samples(studies[name], which, METRIC)
+
+
+#: A row, an aggregator, an attack and a share.
+Point = tuple[str, str, str, float]
+
+
+def level(point: Point, studies: Studies) -> Estimate:
+    """The error there, dB."""
+    return measures.estimate(statistics.decibels, errors(studies, *point))
+
+
+def gap(over: Point, under: Point, studies: Studies) -> Estimate:
+    """How far the error at one point is above that at another, dB, paired by seed."""
+    return measures.gap(errors(studies, *over), errors(studies, *under))
+
+
+def levels(points: Mapping[str, Point]) -> Measure:
+    return lambda studies: {name: level(point, studies) for name, point in points.items()}
+
+
+def gaps(pairs: Mapping[str, tuple[Point, Point]]) -> Measure:
+    return lambda studies: {name: gap(*pair, studies) for name, pair in pairs.items()}
+
+
+def mean_above(rows: str, others: Sequence[str], attack: str, share: float) -> Measure:
+    """How far the mean's error is above those of others, in some rows."""
+    return gaps(
+        {
+            f"({name}) mean above {other}": (
+                (name, MEAN, attack, share),
+                (name, other, attack, share),
+            )
+            for name in rows
+            for other in others
+        }
+    )
+
+
+def rise(rows: str, others: Sequence[str], attack: str, share: float) -> Measure:
+    """By how much attackers raise the error over that without any."""
+    return gaps(
+        {
+            f"({name}) {other}": ((name, other, attack, share), (name, other, attack, 0.0))
+            for name in rows
+            for other in others
+        }
+    )
+
+
+def worst(share: float) -> Measure:
+    """The error under the attack that is worst for each aggregator in each row."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        found = {}
+        for name, other in itertools.product(studies, AGGREGATORS):
+            tried = {a: level((name, other, a, share), studies) for a in ATTACKS}
+            attack = max(tried, key=lambda a: tried[a].value)
+            found[f"({name}) {other}, {attack}"] = tried[attack]
+        return found
+
+    return measure
+
+
+OURS = "ours"
+EACH = "abcd"
+COMMON_MODEL = "abc"
+
+FIGURE = Figure(
+    name="robustness",
+    title="What attackers do to four algorithms, by aggregator",
+    source="ours; claims of the papers that introduced the aggregators and attacks",
+    caption="Columns are attacks, rows algorithms: (a) FedAvg with one server; (b) graph federated "
+    "learning, three linked servers of ten clients; (c) gradient descent among peers "
+    "(zCDP-grad-NFL without privacy); (d) Ditto, judged by its personal models. The error is of "
+    "honest clients, against what they find alone with clean data, relative to its energy. The "
+    "aggregator takes the place of the mean of clients' messages; the three servers still combine "
+    "their own models by weights, so one cell with a majority of attackers reaches all. "
+    "Attackers are drawn among all clients, not per cell or neighbourhood. In (a) and (d) a lie is "
+    "about the change of the server's model, which both ends know; in (b) and (c) the library has "
+    "no such reference and the lie is about the model itself, so a flipped sign or a small "
+    "inner-product manipulation hurts the mean far more there than in (a). Stored with "
+    "`--seeds 20`, which tell curves apart that differ by a decibel or two.",
+    study=study,
+    plot=plot,
+    claims=[
+        Claim(
+            "little-lost-without-attackers",
+            "without attackers every robust aggregator comes near what the mean finds",
+            "Yin et al. 2018; Blanchard et al. 2017; Pillutla et al. 2022",
+            levels({f"({n}) {o}": (n, o, FLIPPED, 0.0) for n in EACH for o in AGGREGATORS}),
+            (-INFINITE, -18),
+            "“near”: an error below -18 dB, 1.6 % of the energy, while clients' own models lie at "
+            f"{ALONE:g} dB",
+            "ours: clients of unlike data; the papers assume like ones",
+        ),
+        Claim(
+            "mean-is-best-without-attackers",
+            "without attackers no robust aggregator is as good as the mean, where clients differ",
+            OURS,
+            gaps(
+                {
+                    f"({n}) {o} above mean": ((n, o, FLIPPED, 0.0), (n, MEAN, FLIPPED, 0.0))
+                    for n in EACH
+                    for o in ROBUST
+                }
+            ),
+            (0, INFINITE),
+            condition="ours",
+        ),
+        Claim(
+            "mean-tolerates-nobody",
+            "no linear combination tolerates even a few attackers who say anything",
+            "Blanchard et al. 2017",
+            rise(EACH, [MEAN], NOISY, 0.1),
+            (20, INFINITE),
+            "“not tolerated”: large noise of a tenth of the clients costs 20 dB or more",
+        ),
+        Claim(
+            "robust-against-sign-flip",
+            "median, trimmed mean and geometric median are far better than the mean with a fifth "
+            "of attackers that flip signs",
+            "Yin et al. 2018; Pillutla et al. 2022",
+            mean_above(EACH, [MEDIAN, TRIMMED, GEOMETRIC], FLIPPED, 0.2),
+            (10, INFINITE),
+            "“far”: 10 dB",
+            "ours: this scale, and attackers drawn among all clients",
+            "It fails for the trimmed mean in (b) alone: of ten clients in a cell it cuts three at "
+            "each end, and with six attackers drawn among thirty some cell often has four or more.",
+        ),
+        Claim(
+            "noise-is-harmless",
+            "large noise of up to the reckoned share hardly touches median, geometric median, "
+            "trimmed mean and multi-Krum at one server",
+            "Yin et al. 2018; Pillutla et al. 2022; Blanchard et al. 2017",
+            rise("a", [MEDIAN, TRIMMED, GEOMETRIC, KRUM], NOISY, 0.3),
+            (-INFINITE, 3),
+            "“hardly”: at most 3 dB more than without attackers, at 30 %",
+        ),
+        Claim(
+            "trimming-holds-to-its-cut",
+            "the trimmed mean tolerates as many attackers as it cuts off at each end",
+            "Yin et al. 2018",
+            levels({f"(a) {attack}": ("a", TRIMMED, attack, RECKONED.value) for attack in ATTACKS}),
+            (-INFINITE, ALONE),
+            f"“tolerates”: an error below {ALONE:g} dB, that of a client's own true model",
+        ),
+        Claim(
+            "trimming-fails-beyond-its-cut",
+            "and no more: of 40 % that flip signs, some are left in its mean",
+            "Yin et al. 2018",
+            gaps(
+                {
+                    f"({n}) 0.4 above 0.3": ((n, TRIMMED, FLIPPED, 0.4), (n, TRIMMED, FLIPPED, 0.3))
+                    for n in "ad"
+                }
+            ),
+            (10, INFINITE),
+            "10 dB above the error at its cut",
+        ),
+        Claim(
+            "a-little-defeats-the-robust",
+            "lies hidden in the honest spread pass trimmed mean and Krum: 40 % of attackers raise "
+            "their error by 6 dB and more",
+            "Baruch et al. 2019",
+            rise("abc", [MEDIAN, TRIMMED, GEOMETRIC, KRUM], LITTLE, 0.4),
+            (6, INFINITE),
+            condition="ours: convex, clients of unlike data; median and geometric median too",
+        ),
+        Claim(
+            "a-little-is-met-best-by-the-mean",
+            "against a little-is-enough the mean, which defends nothing, does better than median, "
+            "trimmed mean, geometric median and Krum",
+            "Baruch et al. 2019, experiments",
+            gaps(
+                {
+                    f"({n}) {o} above mean": ((n, o, LITTLE, 0.4), (n, MEAN, LITTLE, 0.4))
+                    for n in COMMON_MODEL
+                    for o in (MEDIAN, TRIMMED, GEOMETRIC, KRUM)
+                }
+            ),
+            (0, INFINITE),
+            condition="ours: at 40 % of attackers",
+        ),
+        Claim(
+            "small-manipulation-breaks-median-and-krum",
+            "a small manipulation of the inner product defeats Krum and the median",
+            "Xie et al. 2020",
+            rise("abc", [MEDIAN, KRUM], MANIPULATED, 0.4),
+            (6, INFINITE),
+            "“defeats”: 6 dB and more above the error without attackers, at 40 %",
+        ),
+        Claim(
+            "small-manipulation-hardly-slows-the-mean",
+            "it does not defeat the mean of changes, whose fixed point it leaves where it is",
+            OURS,
+            rise("a", [MEAN], MANIPULATED, 0.4),
+            (-INFINITE, 6),
+            "at most 6 dB at 40 %, of an error near -46 dB",
+            "ours: lies about changes, at one server",
+        ),
+        Claim(
+            "clipping-bounds-the-harm",
+            "centred clipping bounds what each attacker does in a round: up to 10 % of them raise "
+            "no error above -18 dB, whatever they say",
+            "Karimireddy et al. 2021",
+            levels({f"({n}) {a}": (n, CLIPPING, a, 0.1) for n in EACH for a in ATTACKS}),
+            (-INFINITE, -18),
+            "a tenth is what their proof reaches",
+            "ours: without momentum, one radius for all",
+        ),
+        Claim(
+            "labels-poison-the-mean",
+            "wrong labels of a fifth of the clients spoil the mean, and robust aggregation repairs "
+            "most of it",
+            "Tolpegin et al. 2020; Pillutla et al. 2022",
+            mean_above(EACH, [MEDIAN, TRIMMED, GEOMETRIC], POISONED, 0.2),
+            (5, INFINITE),
+            "“most”: at least 5 dB, two thirds of the error",
+        ),
+        Claim(
+            "small-groups-break-first",
+            "receivers of few messages break at lower shares: 40 % of sign flips, which the median "
+            "of all clients stands, break the median of a cell or a neighbourhood",
+            "He et al. 2022",
+            gaps(
+                {
+                    f"({n}) above (a), {o}": ((n, o, FLIPPED, 0.4), ("a", o, FLIPPED, 0.4))
+                    for n in "bc"
+                    for o in (MEDIAN, GEOMETRIC)
+                }
+            ),
+            (3, INFINITE),
+            "3 dB above",
+            "ours: attackers drawn among all clients, so a cell may hold a majority of them",
+        ),
+        Claim(
+            "personal-models-are-safer",
+            "Ditto's personal models suffer less from attackers than the common model",
+            "Li et al. 2021",
+            gaps(
+                {
+                    f"(a) above (d), mean, {a}, {s:g}": (("a", MEAN, a, s), ("d", MEAN, a, s))
+                    for a in (NOISY, POISONED)
+                    for s in (0.1, 0.2)
+                }
+            ),
+            (3, INFINITE),
+            "3 dB, with the mean as in the paper",
+            "ours: each against what it would be without attackers",
+        ),
+        Claim(
+            "nobody-tolerates-a-majority",
+            "no aggregator tolerates more than half of attackers: under some attack each is "
+            "useless at 60 %",
+            "Yin et al. 2018; Blanchard et al. 2017; Pillutla et al. 2022",
+            worst(0.6),
+            (ALONE, INFINITE),
+            USELESS,
+        ),
+    ],
+    settings=(
+        *(CLIENTS, SAMPLES, DIM, SPREAD, NOISE, ROUNDS, LOCAL, STEP, ATTRACTION, SERVERS, DEGREE),
+        *(SHARES, RECKONED, REFUSED, RADIUS, FLIP, LOUD, MANIPULATION),
+    ),
+)

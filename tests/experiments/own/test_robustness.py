@@ -1,0 +1,145 @@
+"""The figure on attackers: its runs against loops in NumPy, and claims that notice broken data."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax as fl
+from experiments.figure import INFINITE, Effort
+from experiments.own import figure_robustness as rob
+from fljax._numerics import PRNG
+from fljax.aggregation import Krum
+
+SEEDS, ROUNDS, SHARES = 2, 20, (0.0, 0.2)
+PLACES = rob.places()
+
+
+def built(seed, attack, share, place="a", aggregator=None):
+    """What a sweep builds at one point."""
+    key = jax.random.split(jax.random.fold_in(jax.random.key(0, impl=PRNG), seed))[0]
+    return rob.build(key, attack, share, aggregator, PLACES[place].algorithm)
+
+
+@functools.partial(jax.jit, static_argnames="place")
+def parts(seed, attack, share, place):
+    made = built(seed, attack, share, place)
+    return made.problem, made.attack.attackers
+
+
+def point(seed, attack=rob.FLIPPED, share=0.2, place="a"):
+    """Features, targets, what each client is judged by, and who sends lies."""
+    problem, liars = parts(seed, rob.ATTACKS.index(attack), share, place)
+    found = problem.features, problem.targets, problem.tasks.truth, liars
+    return [np.asarray(part) for part in found]
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """FedAvg with two aggregators: two programs, the only ones compiled here."""
+    effort = Effort(seeds=SEEDS, progress=False)
+    return rob.row("a", effort, (rob.MEAN, rob.MEDIAN), SHARES, ROUNDS)[rob.METRIC]
+
+
+def alone(X, y):
+    """Least squares on some clients' data, each client of the same weight."""
+    return np.linalg.lstsq(X.reshape(-1, X.shape[-1]), y.ravel(), rcond=None)[0]
+
+
+def by_loops(seed, attack, share, combine):
+    """FedAvg's error in NumPy, with a flipped sign or wrong labels."""
+    X, y, _, liars = point(seed, rob.FLIPPED, share)
+    assert liars.sum() == round(share * len(liars))
+    best = alone(X[~liars], y[~liars])
+    if attack == rob.POISONED:
+        y = np.where(liars[:, None], -y, y)
+    server = np.zeros(X.shape[-1])
+    for _ in range(ROUNDS):
+        models = []
+        for k in range(len(X)):
+            w = server.copy()
+            for _ in range(rob.LOCAL.value):
+                w -= rob.STEP.value / rob.LOCAL.value * 2 / len(X[k]) * X[k].T @ (X[k] @ w - y[k])
+            lies = liars[k] and attack == rob.FLIPPED
+            models.append(server - rob.FLIP.value * (w - server) if lies else w)
+        server = combine(np.stack(models), axis=0)
+    return np.sum((server - best) ** 2) / np.sum(best**2)
+
+
+@pytest.mark.parametrize("attack", [rob.FLIPPED, rob.POISONED])
+def test_runs_equal_loops(quick, attack):
+    ways = {rob.MEAN: np.mean, rob.MEDIAN: np.median}
+    for seed, share, name in itertools.product(range(SEEDS), SHARES, ways):
+        found = quick.sel(seed=seed, share=share, aggregator=name, attack=attack)
+        np.testing.assert_allclose(found, by_loops(seed, attack, share, ways[name]), rtol=1e-9)
+
+
+def test_without_attackers_there_is_no_attack(quick):
+    honest = quick.sel(share=0.0)
+    assert (honest.max("attack") == honest.min("attack")).all()
+
+
+def test_attackers_spoil_the_mean_more_than_the_median(quick):
+    attacked = quick.sel(share=0.2, attack=[rob.FLIPPED, rob.NOISY]).mean("seed")
+    assert (attacked.sel(aggregator=rob.MEAN) > 10 * attacked.sel(aggregator=rob.MEDIAN)).all()
+
+
+def test_larger_shares_keep_the_attackers():
+    masks = [point(3, share=share)[3] for share in rob.SHARES.value]
+    assert [int(m.sum()) for m in masks] == [0, 3, 6, 9, 12, 18]
+    assert all((more | less == more).all() for less, more in itertools.pairwise(masks))
+
+
+def test_a_number_chooses_the_attack():
+    who = fl.attacks.first(2, 5)
+    messages = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)))
+    given = jax.random.key(1), messages, jnp.asarray(who), jnp.ones(5, bool), messages[:1]
+    makes = enumerate(rob.ON_MESSAGES.values())
+    both = jax.jit(lambda: [(rob.OneOf(who, n).say(*given), m(who).say(*given)) for n, m in makes])
+    for said, meant in both():
+        np.testing.assert_array_equal(said, meant)
+
+
+@pytest.mark.parametrize("attack", rob.ATTACKS)
+def test_an_attack_is_on_messages_or_on_labels(attack):
+    _, said, _, lying = point(0, attack)
+    wrong = np.any(said != point(0, attack, share=0.0)[1], axis=1)
+    by_label = attack == rob.POISONED
+    assert (wrong.sum(), lying.sum()) == ((6, 0) if by_label else (0, 6))
+
+
+def test_honest_clients_are_judged_by_what_they_find_alone():
+    X, y, common, liars = point(0)
+    best = alone(X[~liars], y[~liars])
+    assert np.isnan(common[liars]).all()
+    for found in common[~liars]:
+        np.testing.assert_allclose(found, best, rtol=1e-9)
+    own, pull = point(0, place="d")[2], rob.ATTRACTION.value
+    fit = np.einsum("knp,kn->kp", X, np.einsum("knp,kp->kn", X, own) - y) / X.shape[1]
+    np.testing.assert_allclose((2 * fit + pull * (own - best))[~liars], 0, atol=1e-9)
+
+
+def test_too_few_messages_are_refused():
+    assert "GFL, gradient at 0.4 (Krum)" in rob.REFUSED.value
+    assert "FedAvg at 0.4" not in rob.REFUSED.value
+    with pytest.raises(ValueError, match="Krum needs at least 11 messages"):
+        jax.eval_shape(lambda: built(0, 0, 0.2, "b", Krum(4)))
+    with pytest.raises(ValueError, match="Krum needs at least 11 messages"):
+        rob.aggregators(10, 0.4)
+
+
+def test_every_claim_can_be_judged_on_the_stored_results(stored):
+    """And those of order turn round when all errors are turned upside down."""
+    studies = stored(rob.FIGURE)
+    mirrored = {k: s.assign({rob.METRIC: 1 / s[rob.METRIC]}) for k, s in studies.items()}
+    for claim in rob.FIGURE.claims:
+        verdict = claim.judge(studies)
+        assert verdict.cases
+        if verdict.holds and claim.accept[1] == INFINITE and claim.accept[0] >= 0:
+            assert not claim.judge(mirrored).holds
+    for study in studies.values():  # nobody attacks: all columns begin at one point
+        first = study[rob.METRIC].sel(share=0.0)
+        np.testing.assert_allclose(first.max("attack"), first.min("attack"), rtol=1e-5)
