@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 
 import fljax as fl
 from experiments.figure import INFINITE, Effort
@@ -129,6 +130,12 @@ def test_too_few_messages_are_refused():
         jax.eval_shape(lambda: built(0, 0, 0.2, "b", Krum(4)))
     with pytest.raises(ValueError, match="Krum needs at least 11 messages"):
         rob.aggregators(10, 0.4)
+
+
+def test_lost_runs_count_as_the_largest_error():
+    data = xr.Dataset({rob.METRIC: ("seed", np.float32([1e-3, 1.0, 1e30, np.inf]))})
+    found = rob.capped(data)[rob.METRIC].values
+    np.testing.assert_allclose(found, [1e-3, 1.0, 1e4, 1e4], rtol=1e-6)
 
 
 def test_every_claim_can_be_judged_on_the_stored_results(stored):
