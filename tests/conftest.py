@@ -24,6 +24,21 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+def pytest_collection_modifyitems(items):
+    """Of the cases of a test marked ``thin(n)`` all but ``n``, spread evenly, are slow ones."""
+    cases = {}
+    for item in items:
+        if thin := item.get_closest_marker("thin"):
+            cases.setdefault((item.parent.nodeid, item.originalname), (thin.args[0], []))[1].append(
+                item
+            )
+    for count, found in cases.values():
+        kept = {round(i * (len(found) - 1) / max(count - 1, 1)) for i in range(count)}
+        for place, item in enumerate(found):
+            if place not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_programs():
     """Compiled programs go after a file that leaves many.

@@ -76,6 +76,7 @@ def loops(rule, messages, weights, around):
     return np.array(rows)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", PARTS)
 def test_equals_its_definition(name, seed):
@@ -189,6 +190,7 @@ def test_attackers_move_it_by_no_more_than_the_honest_differ(name, lie):
     assert np.linalg.norm(found - honest.mean(0)) < 2 * np.ptp(honest, axis=0).max()
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("lie", [np.inf, -np.inf, np.nan, 1e200])
 @pytest.mark.parametrize("name", ["geometric", "centered", "centered thrice", "norm"])
 def test_a_message_at_infinity_pulls_nowhere(name, lie):
@@ -306,6 +308,7 @@ def test_equal_messages_are_what_comes_out(aggregator):
 # Programs ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(2)
 @every
 def test_batched_is_one_by_one(aggregator):
     data = [heard(np.random.default_rng(seed)) for seed in range(3)]
@@ -315,6 +318,7 @@ def test_batched_is_one_by_one(aggregator):
         np.testing.assert_allclose(found, combine(aggregator, *one), atol=1e-12)
 
 
+@pytest.mark.thin(2)
 @every
 def test_single_precision_stays_single(aggregator):
     data = [part.astype(np.float32) for part in heard(np.random.default_rng(1))]
@@ -324,6 +328,7 @@ def test_single_precision_stays_single(aggregator):
     np.testing.assert_allclose(found, wide, atol=1e-4)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "make",
     [TrimmedMean, WinsorisedMean, CenteredClipping, NormClipping, lambda v: GeometricMedian(3, v)],

@@ -230,12 +230,14 @@ CLIPPED = [
 ]
 
 
+@pytest.mark.thin(7)
 @pytest.mark.core
 @pytest.mark.parametrize("case", AGAINST_LOOPS, ids=describe)
 def test_models_are_those_of_the_loops(case):
     compare(case, clip=None)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("case", CLIPPED, ids=describe)
 def test_clipped_models_are_those_of_the_loops(case):
     compare(case, clip=0.8)
@@ -257,6 +259,7 @@ def compare(case, clip):
     assert np.abs(theirs[-1] - theirs[0]).max() > 1e-3 * scale
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("algorithm", [PADMM(1.4), ZCDPNFL(0.7, ETA)], ids=["P-ADMM", "zCDP-NFL"])
 def test_fewer_samples_than_parameters(algorithm):
     """Where the primal step goes through the sample space."""
@@ -305,6 +308,7 @@ def test_the_loops_primal_step_is_the_minimiser_of_its_definition():
 # Identities and limits -------------------------------------------------------------------------
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("label", ["zCDP-NFL", "(eps,delta)DP-NFL", "ADMM", "P-ADMM"])
 def test_duals_sum_to_zero_in_every_round(label):
     """T10, noise included."""
@@ -314,12 +318,14 @@ def test_duals_sum_to_zero_in_every_round(label):
         assert float(jnp.abs(jnp.sum(state.dual, axis=0)).max()) < 1e-13 * (1 + size)
 
 
+@pytest.mark.slow
 def test_p_admm_without_noise_is_admm():
     """T12, bit by bit."""
     private = simulate("P-ADMM", private=False)
     np.testing.assert_array_equal(trajectory(private), trajectory(simulate("ADMM")))
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", ["ridge", "elastic", "logistic"])
 def test_without_noise_everything_meets_at_the_centralised_optimum(name):
     """T8, T9, T13."""
@@ -333,6 +339,7 @@ def test_without_noise_everything_meets_at_the_centralised_optimum(name):
         close(last, np.tile(best, (CLIENTS, 1)), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_without_noise_least_absolute_deviation_is_approached():
     """T8: sublinear, and slower for a vanishing step."""
     problem = make_problem("lad")
@@ -350,6 +357,7 @@ def test_federated_averaging_with_one_local_step_is_gradient_descent():
     close(last, np.tile(best, (CLIENTS, 1)), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_subgradient_descent_with_a_constant_step_stops_short():
     """T11: at the solution of ``(I - A) w = -alpha f'(w)``, a neighbourhood of size alpha."""
     problem, objective = make_problem(), make_objective()
@@ -383,6 +391,7 @@ def at_optimum(label, problem, network):
     return state._replace(**{name: fields[name] for name in state._fields if name in fields})
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("label", [label for label in PLAIN if label != "SignSGD"])
 def test_the_optimum_is_a_fixed_point(label):
     data = make_data()
@@ -397,6 +406,7 @@ def test_the_optimum_is_a_fixed_point(label):
         close(after, before, atol=1e-12)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("label", [*PLAIN, *PERSONAL])
 def test_relabelling_clients_relabels_the_models(label):
     """Between the two forms of the graph, too."""
@@ -485,6 +495,7 @@ def listen(algorithm, state, problem, network, number):
     return link.message, state
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize(
     ("label", "algorithm"),
@@ -502,6 +513,7 @@ def test_one_sample_changes_a_message_by_the_sensitivity_at_most(name, label, al
     assert ratios.max() > 0.95
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "regulariser", [NoRegulariser(), SquaredL2(), L1()], ids=["none", "l2", "l1"]
 )
@@ -637,6 +649,7 @@ FEDAVG = [
 ]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.core
 @pytest.mark.parametrize(("name", "algorithm", "clip"), FEDAVG)
 def test_federated_averaging_is_the_loop(name, algorithm, clip):
@@ -651,6 +664,7 @@ def test_federated_averaging_is_the_loop(name, algorithm, clip):
     assert np.abs(theirs[-1] - theirs[0]).max() > 1e-2
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("name", ["ridge", "lad"])
 def test_federated_averaging_of_all_clients_with_full_batches_is_conventional(name, epochs):
@@ -665,6 +679,7 @@ def test_federated_averaging_of_all_clients_with_full_batches_is_conventional(na
     close(trajectory(fl.Simulation(even, found)), known, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_groups_of_participants_are_trained_as_all_at_once(monkeypatch):
     simulation = fl.Simulation(make_problem(), FedAvg(0.05, 4, 2, 5))
     known = trajectory(simulation, key=as_key(18))
@@ -786,6 +801,7 @@ def scaled(node, factor):
     return float(node) * factor if real else node
 
 
+@pytest.mark.thin(5)
 @quiet
 @pytest.mark.parametrize("label", STEPS)
 def test_new_numbers_do_not_compile_again(label):
@@ -808,6 +824,7 @@ def test_new_numbers_do_not_compile_again(label):
     assert programs[0] == programs[1] == programs[2] > before
 
 
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("label", STEPS)
 def test_a_step_keeps_the_state_s_types(label):
     stepper = Stepper(simulate(label), ROUNDS)
@@ -825,6 +842,7 @@ def test_a_step_keeps_the_state_s_types(label):
     assert (float(jnp.abs(state.model).max()) == 0) == (label != "IFCA")
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("label", [*PLAIN, "Ditto", "PGFL", "NPFL-RL"])
 def test_a_batch_of_keys_is_as_many_runs(label):
     simulation = simulate(label, metrics=(EXACT,))
@@ -843,6 +861,7 @@ def test_step_by_step_is_the_scan(label):
     close(trajectory(simulation, key=key), apart, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.slow
 @quiet
 def test_compressing_a_private_message_keeps_its_noise_and_its_cost():
     """The difference from the server's model is rounded after it was perturbed."""
@@ -865,6 +884,7 @@ def test_a_run_returns_its_last_models():
         close(fl.run(simulation, ROUNDS, key).model, trajectory(simulation, key=key)[-1])
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("label", PRIVATE)
 def test_clipping_makes_the_assumption_hold(label, recwarn):
     problem = make_problem()
@@ -878,6 +898,7 @@ def test_clipping_makes_the_assumption_hold(label, recwarn):
     close(found.gradient_bound, 1)
 
 
+@pytest.mark.thin(3)
 @quiet
 @pytest.mark.parametrize(
     ("label", "form"),
@@ -1012,6 +1033,7 @@ def test_bad_settings_are_refused(error, make, message):
         make()
 
 
+@pytest.mark.slow
 def test_p_admm_takes_every_smooth_loss():
     data = make_data("logistic")
     for loss in (Logistic(), Huber(0.5)):

@@ -160,6 +160,7 @@ def test_noise_depends_on_the_sender_and_not_on_the_others():
     np.testing.assert_array_equal(some, whole[order])
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "make", [SignFlip, LargeNoise, Constant, ALittleIsEnough, InnerProductManipulation]
 )

@@ -72,6 +72,7 @@ def test_pictures_are_drawn(tmp_path):
     assert (tmp_path / "scaling.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_a_point_of_the_scaling_study_is_measured():
     found = scaling.measure(scaling.POINT | {"clients": 20, "dim": 2, "seeds": 2})
     assert all(np.isfinite(value) for value in found.values())
@@ -80,6 +81,7 @@ def test_a_point_of_the_scaling_study_is_measured():
     assert scaling.slope([{"k": 1}, {"k": 10}], [{"round": 2.0}, {"round": 20.0}], "k") == 1.0
 
 
+@pytest.mark.slow
 def test_both_sides_of_a_comparison_simulate_the_same():
     """Means over independent seeds agree in every round; a false alarm is rarer than 1e-4."""
     rounds, seeds = 12, 60

@@ -166,6 +166,7 @@ def test_graphs_that_change_are_those_of_the_loops():
     close(models(network=network), links.peers(make_objective(), graphs, STEP, ROUNDS))
 
 
+@pytest.mark.slow
 def test_a_random_graph_process_draws_a_graph_a_round():
     def draw(key):
         return fl.graphs.erdos_renyi(key, nodes=CLIENTS, probability=0.5)
@@ -180,6 +181,7 @@ def test_a_random_graph_process_draws_a_graph_a_round():
     assert fl.run(simulation, rounds=5).model.shape == (CLIENTS, DIM)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_attacked_peers_are_those_of_the_loops(name):
     ours = models(
@@ -195,6 +197,7 @@ def test_admm_over_links_that_fail_in_both_directions_is_the_loop():
     close(ours, links.zcdp_nfl(make_objective(), EDGES, 0.9, 0.3, BOTH))
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("form", ["dense", "padded"])
 def test_lost_links_do_not_depend_on_how_a_graph_is_stored(form):
     for law in (fl.link.Independent(0.4), fl.link.GilbertElliott(0.3, 0.5, symmetric=False)):
@@ -212,6 +215,7 @@ def test_stale_copies_in_a_table_are_of_the_drawn_ages():
     close(one, loops(ages=np.full_like(AGES, 2)))
 
 
+@pytest.mark.slow
 def test_crowded_nodes_are_heard_over_links_that_fail():
     """A table with overflow, for sums and for single messages."""
     nodes = 40
@@ -232,6 +236,7 @@ def test_crowded_nodes_are_heard_over_links_that_fail():
         close(table, dense)
 
 
+@pytest.mark.slow
 def test_groups_of_receivers_hear_as_all_at_once(monkeypatch):
     setting = {"network": make_network(edges=COMPLETE), "aggregation": aggregation.Median()}
     whole = models(**setting)
@@ -243,6 +248,7 @@ def test_groups_of_receivers_hear_as_all_at_once(monkeypatch):
 # Servers -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_an_attacked_federation_is_that_of_the_loops(name):
     parts = {"attack": attacks.SignFlip(ATTACKERS, 3.0), "aggregation": AGGREGATORS[name]}
@@ -275,6 +281,7 @@ STAGES = {
 }
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("label", INSTANCES)
 def test_every_algorithm_meets_every_stage_that_its_needs_allow(label):
     """Each alone: accepted and different from the run without, or refused with those that can."""
@@ -317,6 +324,7 @@ def test_alternatives_are_those_that_run():
         fl.Simulation(problem, algorithm, network, delays=fl.link.Fixed(1))
 
 
+@pytest.mark.slow
 def test_a_plain_sum_allocates_nothing_per_edge():
     """Four times the edges, the same memory beside the table itself."""
     nodes, dim = 2000, 64

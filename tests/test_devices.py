@@ -52,7 +52,7 @@ def same(path, study):
 EIGHT = """
 from fljax.study import engine
 
-pytestmark = pytest.mark.core
+pytestmark = [pytest.mark.core, pytest.mark.slow]
 assert jax.local_device_count() == 8
 
 shared = fl.sweep(wide, **WIDE, shard_over="clients", store=folder + "/store")
@@ -79,6 +79,7 @@ fl.save(few, folder + "/few.nc")
 """
 
 
+@pytest.mark.slow
 def test_eight_devices_share_a_study(tmp_path):
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     codes, errors = ended([child(START + EIGHT, tmp_path, "", 0, 0, XLA_FLAGS=flags)])
@@ -136,6 +137,7 @@ def study(name, **options):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_study(tmp_path, whole):
     codes, errors = ended(
         pair(
@@ -167,6 +169,7 @@ assert few.sizes["seed"] == 1 and "done" not in few
     assert same(tmp_path / "stored-0.nc", fl.sweep(steps, **STUDY, store=tmp_path / "store"))
 
 
+@pytest.mark.slow
 def test_processes_that_were_killed_go_on_together(tmp_path, whole):
     store = tmp_path / "store"
     run = JOINED + "print(study('whole', store=folder + '/store'))"

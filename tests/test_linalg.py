@@ -70,6 +70,7 @@ def check_eigen(matrices, values, vectors):
     assert (np.linalg.norm(again - exact, axis=(1, 2)) <= error * size).all()
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("dim", "rows"), [(1, 1), (2, 2), (3, 3), (35, 35), (35, 8), (60, 60)])
 def test_symmetric_eigen(dim, rows, dtype):

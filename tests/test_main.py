@@ -28,6 +28,7 @@ def ask(tmp_path, monkeypatch):
     return ["mine.py:study", "--rounds", "6", "--seeds", "4", "--grid", "penalty=0.5,1"]
 
 
+@pytest.mark.slow
 def test_shards_are_run_merged_and_shown(ask, capsys):
     assert main(["run", *ask, "--store", "one", "--shard", "1/2"]) == 0
     assert "4 of 8 runs of 6 rounds are done (penalty 2, seed 4)" in capsys.readouterr().out
@@ -43,6 +44,7 @@ def test_shards_are_run_merged_and_shown(ask, capsys):
     assert checksum(fl.load("whole")) == checksum(alone)
 
 
+@pytest.mark.slow
 def test_a_study_is_planned(ask, capsys):
     assert main(["plan", *ask, "--static", "clients=4,6", "--segment", "3"]) == 0
     out = capsys.readouterr().out

@@ -152,6 +152,7 @@ def probes_of(width, epochs):
     return drawn
 
 
+@pytest.mark.thin(2)
 @pytest.mark.core
 @pytest.mark.parametrize(
     ("policy", "epochs", "clip", "sizes", "form"),
@@ -219,6 +220,7 @@ class ByDifferences(Policy):
         return tau - self.rate * (cost(tau + self.width) - cost(tau - self.width)) / self.width / 2
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize(
     ("policy", "tolerance"), [(ByDifferentiation(0.05), 1e-12), (ByDifferences(0.05, 1e-4), 1e-7)]
@@ -262,6 +264,7 @@ def test_the_printed_dual_diverges_and_the_corrected_one_does_not():
     close(models(NPFL(RHO, 0.1), rounds=60), right, rtol=0, atol=1e-10)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(("loss", "form"), [("squared", "padded"), ("logistic", "dense")])
 def test_one_cluster_is_networked_admm(loss, form):
     """Whatever the parameter, fixed or learned."""
@@ -321,6 +324,7 @@ def test_at_rest_each_part_agrees_and_its_gradients_cancel():
         close(total, np.zeros(DIM), atol=1e-6)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("policy", [DeterministicPolicyGradient(1e-14), RandomProbe(1e-14, 0.1)])
 def test_a_rate_of_next_to_nothing_leaves_the_parameter_as_it_is(policy):
     problem, taus = World("few").problem(), jnp.asarray(TAUS)
@@ -357,6 +361,7 @@ def test_probes_differ_between_clients_epochs_and_runs():
     assert (one[1] != other[1]).sum() >= CLIENTS - 1
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     "algorithm", [NPFL(RHO, 0.3), NPFLRL(RHO, RandomProbe(0.5, 0.4))], ids=["NPFL", "NPFL-RL"]
 )
@@ -380,6 +385,7 @@ def hub_and_ring(nodes):
     return sorted(ring | chords | {(0, i) for i in range(2, nodes, 3)})
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("form", ["dense", "padded"])
 def test_reweighted_rows_are_those_of_the_matrix(form):
     nodes = 300
@@ -400,6 +406,7 @@ def test_reweighted_rows_are_those_of_the_matrix(form):
     )
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("form", ["dense", "padded"])
 def test_relations_are_the_means_over_clusters(form):
     nodes, clusters = 300, 5
@@ -434,6 +441,7 @@ ALL = {
 }
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("name", "form"), [("fixed", "padded"), ("gradient", "dense"), ("probe", "padded")]
 )

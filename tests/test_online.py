@@ -267,6 +267,7 @@ REST = {
 EVERY = PAO | REST
 
 
+@pytest.mark.thin(5)
 @pytest.mark.core
 @pytest.mark.parametrize("name", EVERY)
 def test_every_round_is_that_of_the_loops(name):
@@ -280,6 +281,7 @@ def mapped():
     return world(mapped=True)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("make", "name"),
     [
@@ -323,6 +325,7 @@ def test_the_worlds_tell_the_rules_apart():
             assert np.abs(one - other).max() > 1e-2
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("name", "beyond"),
     [("U1", "discard"), ("every class", "clip"), ("Online-Fed, per delay", "discard")],
@@ -355,6 +358,7 @@ def redrawn(law, key, purpose, rounds, clients):
     return np.asarray(jax.lax.scan(one, start, jnp.arange(1, rounds + 1, dtype=jnp.int32))[1])
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("coordinated", [False, True])
 @pytest.mark.parametrize("send_next", [False, True])
 def test_both_ends_know_what_is_drawn_to_be_shared(monkeypatch, coordinated, send_next):
@@ -371,6 +375,7 @@ def test_both_ends_know_what_is_drawn_to_be_shared(monkeypatch, coordinated, sen
     compare(case.simulate(algorithm), expected, key)
 
 
+@pytest.mark.slow
 def test_stochastic_signs():
     case, key, algorithm = world(), new_key(6), SignSGD(0.05, True, StochasticSign(0.8))
     rounds, clients, dim = case.environment.features.shape
@@ -433,6 +438,7 @@ SERVED = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", SERVED)
 def test_averaging_over_a_stream_is_the_loop(name):
     case, key, (algorithm, steps) = world(), new_key(7), SERVED[name]
@@ -452,6 +458,7 @@ def test_averaging_over_a_stream_is_the_loop(name):
     compare(case.simulate(algorithm), averaged(environment, descend, case.longest), key)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("algorithm", "delayed"),
     [
@@ -493,6 +500,7 @@ def test_averaging_over_a_problem_with_absent_clients_is_the_loop(algorithm, del
     compare(simulation, expected, key)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     "algorithm",
     [OnlineFed(MU), PAOFed(MU, Circular(9), aggregation="pooled")],
@@ -569,6 +577,7 @@ def test_no_delay_is_a_delay_of_zero():
         agree(models(case.simulate(algorithm, delays=law)), none)
 
 
+@pytest.mark.slow
 def test_a_fixed_delay_shifts():
     """Until the first messages arrive everyone starts from zero."""
     case, algorithm = world(), EVERY["Online-Fed"]
@@ -606,6 +615,7 @@ def test_sums_of_a_lag_are_a_buffer_of_every_client_s_messages(name):
     compare(case.simulate(EVERY[name]), expected)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(("name", "size"), [("U2", 7), ("U2", 1000), ("Online-Fed", 1000)])
 def test_groups_of_senders_are_all_at_once(monkeypatch, name, size):
     """Some senders after the other, or all together as on an accelerator."""
@@ -619,6 +629,7 @@ def test_groups_of_senders_are_all_at_once(monkeypatch, name, size):
 # Scheduling and common random numbers ------------------------------------------------------------
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("make", "scheduler"),
     [
@@ -649,6 +660,7 @@ def test_everyone_is_scheduled_by_default():
         assert isinstance(algorithm.scheduler, Everyone)
 
 
+@pytest.mark.slow
 def test_under_one_seed_all_algorithms_meet_one_network():
     """Same arrivals, absences and delays whatever the algorithm and its settings."""
     key, data = new_key(10), some_data()
@@ -720,6 +732,7 @@ def stretch(simulation, key, carry, done, records):
     return advance(simulation, prepare(simulation, T), key, carry, done, records, 1, T)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("label", LABELS)
 def test_batches_and_stretches_are_whole_runs_one_by_one(label):
     """Under vmap several runs from end to end; alone each in two stretches, line and all."""
@@ -759,6 +772,7 @@ def halve(node):
     return float(node) / 2 if real else node
 
 
+@pytest.mark.slow
 def test_the_six_variants_are_one_program():
     variants = {name: PAOFed.variant(name, 0.3) for name in VARIANTS}
     study = fl.sweep(scenario, rounds=T, seeds=2, grid={"algorithm": variants})
@@ -773,6 +787,7 @@ def test_the_six_variants_are_one_program():
             close(study[what].sel(seed=1, algorithm=name), one[what], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_numbers_of_a_sweep_compile_once():
     def numbers(key, discount, step_size, probability, delta):
         return scenario(key, PAOFed(step_size, Circular(2), discount=discount), probability, delta)
@@ -800,6 +815,7 @@ def test_what_is_on_its_way_does_not_grow_with_clients():
     assert lines[0] == lines[1] == [(11, 9), (11, 9), (11,)]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_rounds():
     simulation, sizes = scenario(jax.random.key(0), LABELS["PAO-Fed"]), []
     for rounds in (20, 2000):
@@ -960,6 +976,7 @@ def test_bad_settings_are_refused(error, make, message):
         make()
 
 
+@pytest.mark.slow
 def test_a_step_above_the_bound_of_the_theory_is_named():
     """And one below it is not: the bound is 1 / 2 on features of second moment 2 I."""
     rng = np.random.default_rng(0)

@@ -117,6 +117,7 @@ def test_the_readmes_program_runs(monkeypatch):
     assert dict(names["results"].sizes) == {"budget": 3, "seed": 2, "round": 10}
 
 
+@pytest.mark.slow
 def test_the_readmes_online_program_runs():
     program = re.search(r"## Clients that come and go.+?```python\n(.+?)```", README, re.S)
     assert program

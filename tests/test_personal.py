@@ -156,6 +156,7 @@ CASES = [
 ]
 
 
+@pytest.mark.thin(7)
 @pytest.mark.core
 @pytest.mark.parametrize(("algorithm", "name", "environment"), CASES, ids=describe)
 def test_models_are_those_of_the_loops(algorithm, name, environment):
@@ -232,6 +233,7 @@ def test_with_few_samples_training_alone_ends_nearest_to_zero():
         close(last[k], np.linalg.pinv(X[:1]) @ y[:1], rtol=0, atol=1e-10)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("average", ["models", "gradients"])
 def test_one_cluster_is_federated_averaging(average):
     problem, zero = make_problem(), np.zeros((1, DIM))
@@ -241,6 +243,7 @@ def test_one_cluster_is_federated_averaging(average):
     close(trajectory(fl.Simulation(problem, ours, **parts)), trajectory(known), rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_a_model_that_nobody_picks_stays():
     far = np.concatenate([THREE[:1], 1e3 + THREE[1:2]])
     for average in ("models", "gradients"):
@@ -295,6 +298,7 @@ def test_every_seed_of_a_study_may_have_its_own_start():
 EXACT_NORM = Metric("norm", lambda now: jnp.sum(now.model**2), "norm", decibel=False)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_pfedme_ends_where_the_envelopes_balance(name):
     r"""At the minimiser of :math:`\sum_kF_k`: the :math:`\lambda(w-\theta_k)` sum to zero."""
@@ -332,6 +336,7 @@ def test_strong_attraction_makes_pfedme_gradient_descent():
         close(found, before, rtol=0, atol=100 / attraction)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("solver", [FedAvg(0.05, 4, 2, 3), FedAvg(LOCAL, weighting="equal")])
 def test_fine_tuning_leaves_the_server_s_rounds_alone(solver):
     """One step back from the tuned models, all clients hold the solver's model."""
@@ -361,6 +366,7 @@ TRAFFIC = [
 ]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("algorithm", "down", "size", "up"), TRAFFIC, ids=describe)
 def test_traffic_is_counted(algorithm, down, size, up):
     """Nothing is sent of personal models."""
@@ -381,6 +387,7 @@ def records(simulation, rounds, every, key=None):
     return found
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("algorithm", "down", "size", "up"), TRAFFIC, ids=describe)
 def test_traffic_is_of_those_who_are_there_and_compressed_upwards(algorithm, down, size, up):
     key = new_key(0)

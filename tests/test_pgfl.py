@@ -321,6 +321,7 @@ def agree(ours, theirs):
     close(ours, theirs, rtol=0, atol=1e-10 * scale)
 
 
+@pytest.mark.thin(5)
 @pytest.mark.core
 @pytest.mark.parametrize("name", CASES)
 def test_every_round_is_that_of_the_loops(name):
@@ -471,6 +472,7 @@ def test_duals_average_to_zero_in_a_cell_under_the_literal_reading():
 # Limits ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_cluster_no_clusters_and_graph_federated_learning_are_the_same():
     """Noise and scheduling included; the inter-cluster parameter has nothing to act on."""
     world, _, (state, _, _), _ = experiment("GFL")
@@ -524,6 +526,7 @@ def test_without_inter_cluster_learning_clusters_do_not_feel_each_other(name):
             assert np.array_equal(a, b) is apart
 
 
+@pytest.mark.slow
 def test_clustered_learning_is_that_of_servers_without_a_graph_and_of_each_alone():
     """Noise apart, whose rows differ: the same models to the last bits."""
     cluster = (0, 1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1)
@@ -605,6 +608,7 @@ def test_the_signs_of_the_single_step_as_printed_diverge():
     assert size[59] > 1e4 * size[19]
 
 
+@pytest.mark.slow
 def test_a_single_step_without_clusters_or_a_client_has_nothing_of_them():
     """One cluster: the inter-cluster parameter is void. A client that is never there keeps what it
     has, and the others' run is that without it.
@@ -718,6 +722,7 @@ def one_round(simulation, state, round, key, rounds, saying=None):
     return simulation.algorithm.step(state, now), now.link.seen
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("schedule", ["privacy", "variance"])
 def test_noise_is_on_what_clients_send_and_has_the_stated_deviation(schedule):
     """``Delta / sqrt(2 phi)`` with ``phi(n) = 0.001 * 0.99^-(n-1)``, times the round's own draw."""
@@ -867,6 +872,7 @@ def test_no_replaced_sample_moves_a_message_further_than_its_sensitivity(algorit
     assert worst.max() > 0.4
 
 
+@pytest.mark.slow
 def test_the_bound_holds_for_normalised_inputs_and_not_for_least_squares():
     made = fl.Simulation(bounded(), PGFL(RHO), LOGIT.network(), ZCDP(1.0))
     assert float(bounded().gradient_bound()) <= 1

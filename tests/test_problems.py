@@ -91,6 +91,7 @@ def log_softmax_loss(z, y):
     return np.log(np.exp(z).sum(-1)) - z[np.arange(len(z)), y.astype(int)]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_loss_values_are_the_formulas(loss):
     z, y = predictions(loss, np.random.default_rng(0))
@@ -105,6 +106,7 @@ def test_loss_values_are_the_formulas(loss):
     close(LOSSES[loss].value(z, y), expected, rtol=1e-12)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_loss_derivatives_are_those_of_the_values(loss):
     z, y = predictions(loss, np.random.default_rng(1))  # kinks have probability zero
@@ -116,6 +118,7 @@ def test_loss_derivatives_are_those_of_the_values(loss):
     close(derivative[:, 0] if loss == "softmax" else derivative, slope, atol=1e-6)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_slope_bound_and_curvature_bound_the_derivatives(loss):
     z, y = predictions(loss, np.random.default_rng(2), 1000)
@@ -176,6 +179,7 @@ def test_regulariser_value_gradient_and_prox(regulariser):
 ORACLE = [("squared", "elastic"), ("absolute", "l1"), ("logistic", "l2"), ("squared", "none")]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("loss", "regulariser"), ORACLE)
 @pytest.mark.parametrize("clip", [None, 0.6])
 def test_values_and_gradients_are_the_loops_over_samples(loss, regulariser, clip):
@@ -199,6 +203,7 @@ def test_values_and_gradients_are_the_loops_over_samples(loss, regulariser, clip
         assert float(jnp.max(problem.sample_gradient_norm(w))) <= clip * (1 + 1e-12)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("loss", SMOOTH)
 @pytest.mark.parametrize("regulariser", ["none", "l2"])
 def test_gradient_is_the_derivative_of_the_objective(loss, regulariser):
@@ -208,6 +213,7 @@ def test_gradient_is_the_derivative_of_the_objective(loss, regulariser):
     close(problem.gradient(w), gradient, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("bound", [0.5, 3.0])
 def test_softmax_gradients_are_clipped_sample_by_sample(bound):
     problem = build(8, "softmax").clipped(bound)
@@ -232,6 +238,7 @@ def test_gram_and_samples_give_the_same_gradient():
     close(tall.prepare().gradient(w), tall.gradient(w), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("clip", [None, 0.6])
 @pytest.mark.parametrize("dim", [3, 15, 20])  # more samples than parameters, in all only, neither
@@ -244,6 +251,7 @@ def test_mean_gradient_is_the_mean_of_the_gradients(loss, clip, dim):
         close(ready.mean_gradient(w), expected, rtol=1e-10, atol=1e-13)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("clip", [None, 0.6])
 def test_some_clients_and_some_rows_are_problems_of_their_own(loss, clip):
@@ -302,6 +310,7 @@ def test_squared_loss_is_bounded_by_clipping_alone():
 padding = st.floats(-1e3, 1e3)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     loss=st.sampled_from(["squared", "absolute", "logistic", "huber", "softmax"]),
@@ -339,6 +348,7 @@ def test_padding_never_matters(loss, clip, rows, filling, seed):
     close(padded.gradient_bound(), problem.gradient_bound())
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(("loss", "regulariser"), ORACLE)
 def test_permuting_clients_permutes_the_results(loss, regulariser):
     data = ragged(15, loss=loss)
@@ -398,6 +408,7 @@ OPTIMA = [
 ]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize(("loss", "regulariser"), OPTIMA)
 def test_optimum_is_what_an_interior_point_finds(loss, regulariser):
@@ -417,6 +428,7 @@ def test_optimum_of_a_smooth_objective_has_zero_gradient(loss):
     assert float(jnp.abs(jnp.sum(problem.gradient(stack), axis=0)).max()) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("strength", [0.0, 0.3, 40.0])
 def test_least_absolute_optimum_is_the_linear_programme(seed, strength):
@@ -455,6 +467,7 @@ def test_least_absolute_optimum_of_one_feature_is_the_weighted_median():
     assert 3 <= float(optimum(problem)[0]) <= 4
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("case", ["repeated samples", "indicator features", "exact fit", "zeros"])
 def test_least_absolute_optimum_of_degenerate_data(case):
     """Rows that depend on each other must not make the vertex singular."""
@@ -510,6 +523,7 @@ PROXES = [  # loss, regulariser, dim (sizes are 4 to 12), iterations, accuracy
 ]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize(("loss", "regulariser", "dim", "iterations", "accuracy"), PROXES)
 def test_prox_is_what_an_interior_point_finds(loss, regulariser, dim, iterations, accuracy):
@@ -556,6 +570,7 @@ def test_float32_is_kept_and_accurate():
     close(w, sharp, atol=2e-5)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("loss", ["squared", "absolute"])
 def test_float32_quadratic_and_least_absolute_optima(loss):
     data = ragged(29)
@@ -569,6 +584,7 @@ def test_float32_quadratic_and_least_absolute_optima(loss):
 # Synthetic problems ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_linear_targets_have_the_stated_noise(key):
     """Residuals at the least-squares fit: variance in its 99.99 % chi-square interval, normal."""
     problem = problems.least_squares(key, 50, 80, 4, noise_variance=0.3)
@@ -581,6 +597,7 @@ def test_linear_targets_have_the_stated_noise(key):
     assert stats.kstest(np.asarray(rows).ravel(), "norm").pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_parameters_are_standard_normal(key):
     """Over seeds, the noiseless optimum is the drawn parameter itself."""
     draw = lambda key: optimum(problems.least_squares(key, 2, 6, 3, noise_variance=0.0))  # noqa: E731
@@ -588,6 +605,7 @@ def test_parameters_are_standard_normal(key):
     assert stats.kstest(found, "norm").pvalue > 1e-4
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("classes", [2, 4])
 def test_labels_follow_their_model(key, classes):
     """Labels drawn from a model with strong parameters are fitted by that model's own optimum."""
@@ -616,6 +634,7 @@ GENERATORS = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", GENERATORS)
 def test_generators_shapes_and_sizes(key, name):
     make, loss, regulariser = GENERATORS[name]

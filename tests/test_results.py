@@ -24,6 +24,7 @@ def study():
     return fl.sweep(scenario, rounds=6, seeds=2, grid=grid, keep_models=True)
 
 
+@pytest.mark.slow
 def test_saved_is_loaded(study, tmp_path):
     study["model"][0, 0, 0, 0, 0] = np.nan
     path = fl.save(study, tmp_path / "study.nc")
@@ -44,6 +45,7 @@ def test_provenance_says_how_the_numbers_came_about(study):
     assert len(study.attrs["scenario_hash"]) == 16
 
 
+@pytest.mark.slow
 def test_the_scenario_hash_follows_the_program():
     def hashed(penalty):
         def scenario(key):

@@ -221,6 +221,7 @@ def killed(tmp_path_factory):
     return folders
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("death", DEATHS)
 def test_a_killed_study_goes_on_where_it_was(death, killed, whole, kept):
     folder = killed[death]
@@ -238,6 +239,7 @@ def test_a_killed_study_goes_on_where_it_was(death, killed, whole, kept):
     assert again.attrs["compilations"] == 0
 
 
+@pytest.mark.slow
 def test_an_interrupted_study_says_how_far_it_is_and_goes_on(tmp_path, whole, kept):
     store, partial = tmp_path / "store", tmp_path / "partial.nc"
     process = child(f"""
@@ -273,6 +275,7 @@ except fl.Interrupted as interrupted:
     assert not computed(kept) & {*done.seed[done.all("step")].values}
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_harms_nothing(tmp_path, whole, kept):
     few = STUDY | {"seeds": 2}
     first = fl.sweep(steps, **few, store=tmp_path)
@@ -370,6 +373,7 @@ def in_order(folder):
     return sorted(folder.glob("runs-*.npz"), key=lambda path: path.stat().st_mtime_ns)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("harm", [cut, alter, Path.unlink])
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_damaged_records_are_set_aside_and_computed_again(
@@ -389,6 +393,7 @@ def test_damaged_records_are_set_aside_and_computed_again(
     assert computed(kept) == {0}
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("harm", [cut, alter])
 def test_a_damaged_state_is_set_aside_and_the_run_starts_again(
     tmp_path, whole, longer, kept, harm, caplog
@@ -506,6 +511,7 @@ def test_other_floats_are_another_study(stored):
         fl.sweep(steps, **STUDY, store=stored)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
 def test_a_private_study_has_the_rounds_its_budget_is_spread_over(tmp_path):
     few = {"seeds": 2, "grid": {"budget": [1.0]}, "store": tmp_path}

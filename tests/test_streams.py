@@ -433,6 +433,7 @@ def with_map(samples=6, loss=None):
     return problem, Problem(features, raw.targets, problem.loss, SquaredL2(), 0.3)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("samples", [6, 20])
 def test_a_mapped_problem_is_the_problem_of_its_features(samples):
     problem, mapped = with_map(samples)
@@ -453,6 +454,7 @@ def test_a_mapped_problem_is_the_problem_of_its_features(samples):
     assert problem.prepare().feature_map is None
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("algorithm", "network"),
     [

@@ -45,6 +45,7 @@ def penalties(key, penalty):
     return build(key, algorithm=fl.algorithms.ZCDPNFL(penalty, 0.3))
 
 
+@pytest.mark.slow
 def test_a_sweep_is_its_runs_one_by_one():
     study = fl.sweep(budgets, rounds=T, seeds=3, grid={"budget": [0.5, 5.0]}, root=7)
     root = jax.random.key(7, impl=study.attrs["prng"])
@@ -57,6 +58,7 @@ def test_a_sweep_is_its_runs_one_by_one():
                 np.testing.assert_allclose(many[name], one[name], rtol=1e-9, err_msg=name)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(("block", "workers"), [(1, 1), (2, 3), (5, 1), (64, 2)])
 def test_blocks_and_workers_do_not_change_the_numbers(block, workers):
     grid = {"budget": [1.0, 10.0]}
@@ -66,6 +68,7 @@ def test_blocks_and_workers_do_not_change_the_numbers(block, workers):
         np.testing.assert_allclose(parts[name], whole[name], rtol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_study_is_continued_by_its_seeds():
     whole = fl.sweep(budgets, rounds=T, seeds=4, grid={"budget": [1.0]})
     rest = fl.sweep(budgets, rounds=T, seeds=range(2, 4), grid={"budget": [1.0]})
@@ -83,6 +86,7 @@ def test_seeds_differ_and_grid_points_share_their_draws():
     np.testing.assert_allclose(final.sel(budget=1e12), final.sel(budget=2e12), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_twenty_numbers_cost_one_compilation_and_repeats_none():
     grid = {"penalty": np.linspace(0.5, 2, 20)}
     first = fl.sweep(penalties, rounds=T, seeds=2, grid=grid)
@@ -93,6 +97,7 @@ def test_twenty_numbers_cost_one_compilation_and_repeats_none():
     assert not np.allclose(first.normalized_error, again.normalized_error)
 
 
+@pytest.mark.slow
 def test_objects_that_differ_in_numbers_share_a_program():
     def scenario(key, algorithm, privacy):
         return build(key, algorithm, privacy)
@@ -120,6 +125,7 @@ def test_objects_that_differ_in_numbers_share_a_program():
         )
 
 
+@pytest.mark.slow
 def test_structural_axes_are_compiled_one_by_one():
     def scenario(key, clients, reading):
         return build(key, clients=clients, privacy=ZCDP(1.0, 0.9, schedule=reading))
@@ -130,6 +136,7 @@ def test_structural_axes_are_compiled_one_by_one():
     assert (study.messages.isel(seed=0, round=0, reading=0) == [8, 12]).all()
 
 
+@pytest.mark.slow
 def test_compiled_programs_do_not_depend_on_the_study_that_made_them():
     def a(key, x):
         return build(key, fl.algorithms.ZCDPNFL(x, 0.3))
@@ -145,6 +152,7 @@ def test_compiled_programs_do_not_depend_on_the_study_that_made_them():
     )
 
 
+@pytest.mark.slow
 def test_records_are_thinned_without_losing_counts():
     every = fl.sweep(budgets, rounds=T, seeds=2, grid={"budget": [1.0]})
     third = fl.sweep(budgets, rounds=T, seeds=2, grid={"budget": [1.0]}, record_every=3)
@@ -155,6 +163,7 @@ def test_records_are_thinned_without_losing_counts():
         )
 
 
+@pytest.mark.slow
 def test_models_are_kept_on_request():
     study = fl.sweep(penalties, rounds=T, seeds=2, grid={"penalty": [1.0]}, keep_models=True)
     assert study.model.dims == ("penalty", "seed", "client", "parameter")
@@ -169,6 +178,7 @@ def test_models_of_several_shapes_are_not_kept():
         fl.sweep(scenario, rounds=T, grid={"clients": fl.static([4, 6])}, keep_models=True)
 
 
+@pytest.mark.slow
 def test_divergence_is_counted_and_named():
     def scenario(key, step):
         return build(key, fl.algorithms.ZCDPGradNFL(step))
@@ -221,6 +231,7 @@ def test_a_bound_that_holds_is_not_complained_of(recwarn):
     assert not [w for w in recwarn if issubclass(w.category, fl.AssumptionWarning)]
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("label", fl.algorithms.REGISTRY)
 def test_compiled_runs_hold_no_lapack_calls(label):
     """Two programs with LAPACK calls can wait for each other for ever on a CPU."""
@@ -365,6 +376,7 @@ def descents(key, step):
     return build(key, fl.algorithms.ZCDPGradNFL(step))
 
 
+@pytest.mark.slow
 def test_segments_are_the_unsegmented_run():
     study = {"rounds": T, "seeds": 2, "grid": {"budget": [1.0]}, "record_every": 2}
     whole = fl.sweep(budgets, **study)
@@ -375,6 +387,7 @@ def test_segments_are_the_unsegmented_run():
         np.testing.assert_allclose(parts[name], whole[name], rtol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_run_is_over_when_it_is_good_enough():
     study = {"rounds": 40, "seeds": 2, "grid": {"step": [0.02, 0.05]}, "block": 1}
     whole = fl.sweep(descents, **study)
@@ -450,6 +463,7 @@ def two_sizes(key, clients, step):
     return build(key, fl.algorithms.ZCDPGradNFL(step), clients=clients)
 
 
+@pytest.mark.slow
 def test_a_plan_is_what_is_then_done():
     study = {"rounds": T, "seeds": 6, "block": 2, "workers": 2}
     study |= {"grid": {"clients": fl.static([4, 6]), "step": [0.02, 0.05, 0.07]}}
@@ -474,6 +488,7 @@ def test_a_plan_is_what_is_then_done():
     assert [part.segments for part in cut.parts] == [3, 3]
 
 
+@pytest.mark.slow
 def test_a_measured_block_is_used(monkeypatch, tmp_path):
     def scenario(key):
         return build(key, fl.algorithms.ZCDPGradNFL(0.05), metrics=[])
@@ -493,6 +508,7 @@ def test_a_measured_block_is_used(monkeypatch, tmp_path):
     assert fl.sweep(scenario, **study).attrs["block"] == "[4]"
 
 
+@pytest.mark.slow
 def test_blocks_are_halved_until_they_fit(monkeypatch):
     study = {"rounds": T, "seeds": 8, "grid": {"step": [0.02, 0.05]}, "workers": 1}
     whole = fl.sweep(descents, **study, block=8)
@@ -537,6 +553,7 @@ def weighing(array):
     return lambda key: build(key, fl.algorithms.ZCDPGradNFL(0.05), metrics=[metric])
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
 def test_large_arrays_are_passed_to_the_program(monkeypatch, kind):
     array = kind(np.random.default_rng(0).normal(size=100_000))
@@ -663,6 +680,7 @@ def test_a_scenario_may_close_over_a_key():
     )
 
 
+@pytest.mark.slow
 def test_what_a_scenario_reads_may_change_between_studies(tmp_path):
     """As in a notebook, where a cell above is run again."""
     settings = {"step": 0.02}

@@ -75,6 +75,7 @@ def sizes_of(problem):
 # Tasks of clusters --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_each_client_has_as_many_of_each_class_in_the_listed_order(pool, problem):
     numbers, targets = number_of(problem.features), np.asarray(problem.targets)
     assert numbers.shape == (7, 12)
@@ -144,6 +145,7 @@ def test_test_images_are_of_the_tasks_classes_and_drawn_once(pool, problem):
     np.testing.assert_allclose(test.weights, 1 / 20)
 
 
+@pytest.mark.slow
 def test_test_images_come_in_their_natural_proportions(key, pool):
     """All of them, if so many are asked for: 12, 14 and 16 of classes 1, 2 and 3."""
     test = draw(key, pool, tasks=TASKS[:1], cluster=np.zeros(4, int), test=42).tasks.test
@@ -237,6 +239,7 @@ def test_too_few_images_are_found_before_anything_is_compiled(pool):
 # What linear models reach on the real images ------------------------------------------------------
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("load", "task", "level", "tolerance"),
     [

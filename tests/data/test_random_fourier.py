@@ -21,6 +21,7 @@ def oracle(feature_map, x):
     return float(feature_map.scale) * np.sqrt(2 / waves.shape[-1]) * waves
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(3,), (7, 3), (2, 7, 3)])
 def test_is_the_definition(key, kind, shape):

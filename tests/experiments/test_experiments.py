@@ -65,6 +65,7 @@ def test_list_names_all_figures(capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == NAMES
 
 
+@pytest.mark.slow
 def test_run_stores_everything(quick):
     assert sorted(p.name for p in quick.iterdir()) == [
         *(f"{NAME}{end}" for end in ("-a.nc", "-b.nc", "-tuning.nc", ".json", ".png"))
@@ -152,6 +153,7 @@ def test_check_refuses_a_garbled_record(copy, capsys):
     assert "not valid JSON" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not STORED.is_dir(), reason="the stored figures are not in this copy")
 def test_the_figures_of_the_repository_are_confirmed(capsys):
     assert main(["check", "--out", str(STORED)]) == 0, capsys.readouterr().out

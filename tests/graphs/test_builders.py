@@ -26,6 +26,7 @@ FIXED = {
 ASYMMETRIC = np.array([[0.0, 1.0, 0.0], [0.5, 0.0, 1.0], [0.0, 1.0, 0.0]])
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", FIXED)
 def test_fixed_topologies_equal_networkx(name, form):

@@ -44,6 +44,7 @@ def stationary_of(matrix: np.ndarray) -> np.ndarray:
     return law / law.sum()
 
 
+@pytest.mark.slow
 @settings(**WITHIN)
 @given(
     seed=st.integers(0, 10**6),
@@ -102,6 +103,7 @@ def test_mixing_rules_by_hand_on_a_path():
     assert float(tree.mixing("max-degree").matrix()[0, 1]) == pytest.approx(1 / 4)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("rule", RULES)
 def test_rate_is_the_second_largest_eigenvalue(rule, form):
@@ -142,6 +144,7 @@ def test_mixing_refuses_bad_rules_and_steps():
 # Any stochastic matrix --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(**WITHIN)
 @given(
     seed=st.integers(0, 10**6),
@@ -217,6 +220,7 @@ def test_rate_is_that_of_the_disagreement():
     assert float(follower.rate()) == pytest.approx(0.3, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_traced_rates_agree_with_concrete_ones_under_vmap():
     keys = jax.random.split(jax.random.key(0), 4)
     draw = lambda key: graphs.random_connected(key, 12, 3.0)  # noqa: E731
@@ -273,6 +277,7 @@ def both_kinds():
     yield graphs.from_stochastic(directed_matrix(2, 9), convention="right", form="padded")
 
 
+@pytest.mark.slow
 def test_the_table_lists_every_neighbour_once():
     for network in both_kinds():
         neighbors, weights = map(np.asarray, TABLE(network))

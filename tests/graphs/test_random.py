@@ -39,6 +39,7 @@ LARGE = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_graphs_under_jit_and_vmap(name):
     draw = RANDOM[name]
@@ -64,6 +65,7 @@ def test_random_graphs_under_jit_and_vmap(name):
         assert connected.all()
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", LARGE)
 def test_large_random_graphs_are_tables_of_simple_graphs(name):
     graph = LARGE[name](jax.random.key(2))
@@ -73,6 +75,7 @@ def test_large_random_graphs_are_tables_of_simple_graphs(name):
     assert np.all(graph.edge_weights() == 1.0)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("nodes", "mean_degree", "edges"),
     [(50, 3, 75), (2, 1, 1), (3, 2, 3), (50, 1.96, 49), (12, 11, 66), (30, 20, 300), (300, 5, 750)],
@@ -187,6 +190,7 @@ def test_random_geometric_joins_exactly_the_near_nodes(nodes):
         pytest.fail("no attempt explains the graph")
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("nodes", "degree"), [(2, 1), (10, 2), (10, 4), (11, 6), (8, 7), (50, 24)])
 def test_k_regular_is_regular_and_connected(nodes, degree):
     keys = jax.random.split(jax.random.key(4), 10)
@@ -249,6 +253,7 @@ def test_max_degree_bounds_the_neighbours_and_drops_nothing():
     np.testing.assert_array_equal(same, most <= 7)
 
 
+@pytest.mark.slow
 def test_twenty_thousand_nodes_stay_sparse():
     draw = jax.jit(lambda key: graphs.random_connected(key, 20_000, 3.0))
     shapes = {str(jax.typeof(v)) for v in jax.tree.leaves(jax.eval_shape(draw, jax.random.key(0)))}

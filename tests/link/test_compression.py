@@ -190,6 +190,7 @@ def noiseless():
     return Linear(roots, rng.normal(size=DIM) + 1, np.zeros(CLIENTS))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "compressor",
     [Quantise(2), Quantise(4), TopK(2), RandomK(4), Sign()],
@@ -209,6 +210,7 @@ def test_what_is_compressed_is_the_difference_from_the_servers_model(compressor)
     np.testing.assert_array_equal(run["bits_down"], messages * 32 * DIM)
 
 
+@pytest.mark.slow
 def test_finer_levels_disturb_less():
     errors = []
     for compressor in (Quantise(2), Quantise(6), None):

@@ -244,6 +244,7 @@ def expected(law, table, rounds, dim, alpha, per_delay, freshest):
     return np.array(totals), np.array(shares)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("group", [3, 64])
 @pytest.mark.parametrize("size", [None, 2])
 @pytest.mark.parametrize(
@@ -284,6 +285,7 @@ def test_fixed_delays_move_everything_by_as_many_rounds():
     close([a.total[0] for a in arrived], [0, 0, 0, 2, 4])
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("group", [3, 64])
 def test_compressed_are_the_differences_whoever_is_made_with_whom(monkeypatch, group):
     monkeypatch.setattr(links.link, "GROUP", group)

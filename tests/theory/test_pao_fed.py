@@ -423,6 +423,7 @@ CURVES = {
 }
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("kind", CURVES)
 def test_the_learning_curve_is_that_of_simulation(kind):
     """With the term in mu^2 nothing is neglected: the curve and the plateau are exact."""
@@ -505,6 +506,7 @@ def test_curves_refuse_another_dimension(call):
         call(case(), OPTIMUM[:3], 10)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(("variant", "ratio"), [("U2", 0.95), ("C2", 1.0)])
 def test_the_steady_state_is_near_that_of_the_algorithm_itself(variant, ratio):
     """PAO-Fed as it runs, whose portions follow a schedule (against A4): within 4 %."""

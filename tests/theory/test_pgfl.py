@@ -445,6 +445,7 @@ def test_both_readings_of_the_published_total():
     assert accounting.zcdp_epsilon(growing[0], 1e-5) == pytest.approx(printed)
 
 
+@pytest.mark.slow
 def test_drawn_clients_spend_in_expectation_what_a_run_s_ledger_says():
     rounds = 400
     privacy = fl.privacy.ZCDP.from_initial(0.001, 0.99, rounds)

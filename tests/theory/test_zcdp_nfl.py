@@ -168,6 +168,7 @@ GRAPHS = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_operators_are_the_matrices_of_the_graph(name):
     network = GRAPHS[name]
@@ -230,6 +231,7 @@ def test_noise_constant_is_that_of_the_ring():
 # --------------------------------------------------------------------------- transcripts
 
 
+@pytest.mark.thin(1)
 @each_loss
 def test_transcript_is_the_algorithm_under_injected_noise(loss):
     setup = simulation(loss)
@@ -296,6 +298,7 @@ def test_transcripts_of_other_algorithms():
 # --------------------------------------------------------------------------- T1: primal step
 
 
+@pytest.mark.thin(1)
 @each_loss
 def test_closed_form_is_the_minimiser_of_the_augmented_lagrangian(loss):
     setup = simulation(loss)
@@ -322,6 +325,7 @@ def test_closed_form_is_the_minimiser_of_the_augmented_lagrangian(loss):
 # --------------------------------------------------------------------------- T2, T10: identities
 
 
+@pytest.mark.thin(1)
 @each_loss
 def test_identities_hold_along_a_private_run(loss):
     setup, record = private(loss)
@@ -331,6 +335,7 @@ def test_identities_hold_along_a_private_run(loss):
     close(theory.combined_residual(setup, record), 0)
 
 
+@pytest.mark.thin(1)
 @each_loss
 def test_identities_notice_another_algorithm(loss):
     setup, record = private(loss)
@@ -343,6 +348,7 @@ def test_identities_notice_another_algorithm(loss):
     assert np.abs(theory.combined_residual(setup, shifted)).max() > 0.1
 
 
+@pytest.mark.thin(1)
 @each_loss
 def test_printed_identity_is_off_by_the_noise(loss):
     setup, record = private(loss)
@@ -364,6 +370,7 @@ def test_duals_sum_to_zero_in_every_round(loss):
 # --------------------------------------------------------------------------- T3: Lemma II
 
 
+@pytest.mark.thin(1)
 @each_loss
 def test_lemma_two_holds_with_exactly_the_slack_of_convexity(loss):
     setup, record = private(loss)
@@ -467,6 +474,7 @@ def over_seeds(loss):
     return jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(13), 200))
 
 
+@pytest.mark.thin(1)
 @each_loss
 def test_theorem_two_bounds_every_run(loss):
     result, bound = over_seeds(loss)["realised"]
@@ -529,6 +537,7 @@ def test_unknown_noise_term_is_refused():
 # --------------------------------------------------------------------------- T8, T9, Theorem IV
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(("loss", "level"), [("lad", 1e-3), ("elastic net", 1e-8), ("ridge", 1e-8)])
 def test_noiseless_runs_converge_to_the_centralised_optimum(loss, level):
     setup, record, optimum = full_size(loss, 1000)

@@ -16,6 +16,7 @@ DATA = Path(os.environ.get("FLJAX_DATA", "")) / "calcofi" / "cc_bottle.npz"
 SEEDS, ROUNDS = 6, np.arange(10, 401, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_file(), reason="FLJAX_DATA holds no calcofi/cc_bottle.npz")
 def test_real_data_end_to_end(tmp_path, capsys):
     assert main(["run", "gauthier-4.4", "--quick", "--seeds", "2", "--out", str(tmp_path)]) == 0

@@ -13,6 +13,7 @@ from experiments.gauthier import figure_5_1, figure_5_3
 SEEDS, ROUNDS = 5, np.arange(2, 301, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
 def test_a_figure_end_to_end(tmp_path, capsys):
     assert main(["run", "gauthier-5.3", "--quick", "--seeds", "2", "--out", str(tmp_path)]) == 0

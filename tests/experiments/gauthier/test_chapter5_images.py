@@ -23,6 +23,7 @@ SEEDS, ROUNDS = 6, np.arange(10, 301, 10)
 SMALL = ch5.Setup(mnist_sample, SINGLE_DIGITS, 3, (1, 2), 2, test=40)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_file(), reason="FLJAX_DATA holds no organamnist/organamnist.npz")
 def test_real_images_end_to_end(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(organs, "DISSIMILAR", organs.SIMILAR)  # compiled once for both panels
@@ -45,6 +46,7 @@ def small():
         return ch5.study("small", SMALL, PENALTIES, METHODS, EFFORT, 40)
 
 
+@pytest.mark.slow
 def test_the_bound_of_one_holds_and_the_nominal_one_does_not(small):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -58,6 +60,7 @@ def test_weak_noise_lets_the_clients_learn(small):
     assert float(final.sel(bound=0.03)) > float(final.sel(bound=1.0)) + 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
 def test_shorter_runs_are_the_beginnings_of_longer_ones(small):
     """So that (c), simulated to the iteration it is read at, may be joined with (b)."""

@@ -61,6 +61,7 @@ def test_the_scenario_is_the_setting():
     assert 2 < np.max(ratios) < 1.5 / 0.5
 
 
+@pytest.mark.slow
 def test_metrics_look_at_the_clients_they_name():
     simulation = ch6.scenario((ch6.NMSD,))(jax.random.key(3), ch6.probe())
     problem, network = simulation.problem, simulation.network
