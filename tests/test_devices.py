@@ -11,6 +11,8 @@ import fljax as fl
 from fljax.study.results import checksum
 from tests.test_store import STUDY, WIDE, child, compiled_once, steps, wide  # noqa: F401
 
+pytestmark = [pytest.mark.core, pytest.mark.slow]
+
 START = """
 import sys
 folder, address, number, deadly = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -51,8 +53,6 @@ def same(path, study):
 
 EIGHT = """
 from fljax.study import engine
-
-pytestmark = [pytest.mark.core, pytest.mark.slow]
 assert jax.local_device_count() == 8
 
 shared = fl.sweep(wide, **WIDE, shard_over="clients", store=folder + "/store")

@@ -475,6 +475,8 @@ FIGURE = Figure(
             "“near”: an error below -18 dB, 1.6 % of the energy, while clients' own models lie at "
             f"{ALONE:g} dB",
             "ours: clients of unlike data; the papers assume like ones",
+            note="How much is lost follows from how unlike the clients are: the middle of "
+            "different minimisers is not their mean.",
         ),
         Claim(
             "mean-is-best-without-attackers",
@@ -489,6 +491,8 @@ FIGURE = Figure(
             ),
             (0, INFINITE),
             condition="ours",
+            note="The mean of the changes leads to the optimum of the sum; any other middle is "
+            "biased where clients differ.",
         ),
         Claim(
             "mean-tolerates-nobody",
@@ -552,6 +556,8 @@ FIGURE = Figure(
             rise("abc", [MEDIAN, TRIMMED, GEOMETRIC, KRUM], LITTLE, 0.4),
             (6, INFINITE),
             condition="ours: convex, clients of unlike data; median and geometric median too",
+            note="Lies within the honest spread are kept by rules that drop what is far out; how "
+            "far they shift depends on that spread.",
         ),
         Claim(
             "a-little-is-met-best-by-the-mean",
@@ -567,6 +573,8 @@ FIGURE = Figure(
             ),
             (0, INFINITE),
             condition="ours: at 40 % of attackers",
+            note="The mean dilutes a lie by the honest share; rules that pick from the middle "
+            "take it whole.",
         ),
         Claim(
             "small-manipulation-breaks-median-and-krum",
@@ -584,6 +592,8 @@ FIGURE = Figure(
             (-INFINITE, 6),
             "at most 6 dB at 40 %, of an error near -46 dB",
             "ours: lies about changes, at one server",
+            note="A small lie against the honest change shortens the mean's step and does not "
+            "move where it ends.",
         ),
         Claim(
             "clipping-bounds-the-harm",
@@ -594,6 +604,8 @@ FIGURE = Figure(
             (-INFINITE, -18),
             "a tenth is what their proof reaches",
             "ours: without momentum, one radius for all",
+            note="Each attacker moves a receiver by at most the radius a round, and the honest "
+            "ones pull back.",
         ),
         Claim(
             "labels-poison-the-mean",
@@ -637,6 +649,8 @@ FIGURE = Figure(
             (3, INFINITE),
             "3 dB, with the mean as in the paper",
             "ours: each against what it would be without attackers",
+            note="A personal model holds on to its client's data and follows the common one only "
+            "in part.",
         ),
         Claim(
             "nobody-tolerates-a-majority",
