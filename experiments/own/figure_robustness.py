@@ -169,11 +169,12 @@ def aggregators(messages: int, reckoned: float = RECKONED.value) -> dict[str, Ag
 def refused() -> str:
     """Which shares could not be reckoned with, and where, by the library's own checks."""
     words = []
-    for place, share in itertools.product(places().values(), SHARES.value):
-        try:
-            aggregators(place.messages, share)
-        except ValueError as error:
-            words.append(f"{place.title} at {share:g} ({str(error).split()[0]})")
+    for place in places().values():
+        for share in SHARES.value:
+            try:
+                aggregators(place.messages, share)
+            except ValueError as error:
+                words.append(f"{place.title} at {share:g} ({str(error).split()[0]})")
     return ", ".join(words)
 
 
@@ -234,7 +235,7 @@ def clean_problem(key: Key[Array, ""]) -> Problem:
 
 
 def honest_models(
-    problem: Problem, attackers: Bool[Array, " clients"], attraction: Array | None = None
+    problem: Problem, attackers: Bool[Array, " clients"], attraction: Array | float | None = None
 ) -> Float[Array, "clients dim"]:
     """What honest clients find alone, NaN for attackers; a model each if there is an attraction."""
     weights = jnp.where(attackers[:, None], 0, problem.weights)
