@@ -100,10 +100,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def in_order() -> list[Figure]:
+    """All figures by name, whichever was imported first."""
+    return [REGISTRY[name] for name in sorted(REGISTRY)]
+
+
 def find(names: Sequence[str]) -> list[Figure]:
     """The figures of these names; all of them for none or ``all``."""
     if not names or list(names) == ["all"]:
-        return list(REGISTRY.values())
+        return in_order()
     try:
         for name in names:
             _check.choice("figure", name, REGISTRY)
@@ -126,7 +131,7 @@ def writable(folder: Path) -> Path:
 
 
 def list_figures() -> int:
-    for figure in REGISTRY.values():
+    for figure in in_order():
         print(f"{figure.name:<18} {figure.title} ({figure.source}; {len(figure.claims)} claims)")
     return 0
 
@@ -205,7 +210,7 @@ def check(names: Sequence[str], folder: Path) -> int:
 
 def report(folder: Path) -> int:
     found = []
-    for figure in REGISTRY.values():
+    for figure in in_order():
         try:
             found.append(records.read_record(figure, folder))
         except Broken as error:
