@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fljax import _check
 from fljax._module import float_dtype, module, static
@@ -33,6 +33,7 @@ __all__ = [
     "Selector",
     "Subset",
     "Trace",
+    "Unequal",
     "Until",
     "everyone_or",
     "groups",
@@ -272,6 +273,9 @@ class Participants(NamedTuple):
 
     clients: Array | None  # [M] client numbers; None for all K
     here: Array  # [M] which of them do; no client twice among these
+    #: [M] ``1 / (K p)`` where clients were drawn with unequal chances ``p``: the mean of what these
+    #: clients say, so weighted, estimates that of all clients without bias; None where all are 1
+    weights: Array | None = None
 
     @property
     def numbers(self) -> Int[Array, " chosen"]:
@@ -288,7 +292,7 @@ class Participants(NamedTuple):
         """The participants' data."""
         return problem if self.clients is None else problem.take(self.clients)
 
-    def put(self, old: Float[Array, "clients ..."], new: Array) -> Float[Array, "clients ..."]:
+    def put(self, old: Shaped[Array, "clients ..."], new: Array) -> Shaped[Array, "clients ..."]:
         """``[K, ...]`` with the rows of those who take part replaced."""
         if self.clients is None:
             return jnp.where(self.here.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
@@ -388,6 +392,76 @@ class Drawn(Selector):
     def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
         chosen = subset(key, available.shape[0], self.count)
         return Participants(chosen, available[chosen])
+
+
+@module
+class Unequal(Selector):
+    r"""``count`` of all clients without replacement, with unequal chances (Hartley and Rao 1962).
+
+    Clients in random order are laid out on a line of length ``count``, client :math:`k` on a piece
+    of length :math:`L p_k`; those on whose pieces the points :math:`u, u+1, \dots, u+L-1` with one
+    uniform :math:`u` fall take part. So client :math:`k` does with probability exactly
+    :math:`L p_k`. Those drawn that are absent take no part.
+
+    Args:
+      count: :math:`L\ge 1`.
+      probability: :math:`p_k`, ``[K]``: the chance of each client in one of the ``count`` draws,
+        with sum 1 and at most :math:`1/L` each, so that no client is drawn twice.
+
+    Raises:
+      ValueError: probabilities that are not one of each client, do not sum to 1, or are not within
+        (0, 1/L].
+
+    Reference:
+      Rizk 2023, section 2.4.3, (2.55), with the random order that the original has: without it
+      some pairs of clients never meet.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> selector = Unequal(2, [0.5, 0.25, 0.125, 0.125])
+      >>> who = selector.choose(jax.random.key(0), jnp.ones(4, bool), None)
+      >>> 0 in who.clients.tolist()  # half of two draws: in every round
+      True
+      >>> (who.weights * selector.probability[who.clients]).tolist()  # 1 / K
+      [0.25, 0.25]
+    """
+
+    count: int = static()
+    probability: Any  # [K]
+
+    def validate(self) -> None:
+        _check.count("clients_per_round", self.count)
+        _as_array(self, "probability")
+        p = self.probability
+        _check.interval(
+            "probabilities",
+            p,
+            above=0,
+            at_most=(1 + 1e-6) / self.count,
+            hint=f"Beyond 1/{self.count} a client would be drawn twice among {self.count}.",
+        )
+        if _check.is_concrete(p) and abs(float(np.sum(p)) - 1) > 1e-5:
+            raise ValueError(
+                f"probabilities must sum to 1, got {float(np.sum(p)):g}; divide them by their sum."
+            )
+
+    def check(self, clients: int, network: Any = None) -> None:
+        if np.shape(self.probability) != (clients,):
+            raise ValueError(
+                f"probabilities must be one of each of the {clients} clients, got the shape "
+                f"{np.shape(self.probability)}."
+            )
+
+    def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
+        order, start = jax.random.split(key)
+        p = jnp.asarray(self.probability)
+        clients = subset(order, len(p), len(p))
+        ends = jnp.cumsum(p[clients])
+        ends = ends * (self.count / ends[-1])  # exactly `count`, whatever was rounded
+        points = jax.random.uniform(start, (), p.dtype) + jnp.arange(self.count, dtype=p.dtype)
+        place = jnp.minimum(jnp.searchsorted(ends, points, side="right"), len(p) - 1)
+        chosen = clients[place]
+        return Participants(chosen, available[chosen], 1 / (len(p) * p[chosen]))
 
 
 @module

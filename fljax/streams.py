@@ -198,12 +198,12 @@ class Replay(Stream):
 # Autoregressive inputs ---------------------------------------------------------------------------
 
 
-def printed_target(x: Float[Array, "... 4"]) -> Float[Array, "..."]:
+def printed_target(x: Float[Array, "... inputs"]) -> Float[Array, "..."]:
     r""":math:`\sqrt{x_1^2+\sin^2(\pi x_4)}+(0.8-0.5e^{-x_2^2}x_3)`, (4.35) as printed."""
     return _first_term(x) + (0.8 - 0.5 * jnp.exp(-(x[..., 1] ** 2)) * x[..., 2])
 
 
-def classical_target(x: Float[Array, "... 4"]) -> Float[Array, "..."]:
+def classical_target(x: Float[Array, "... inputs"]) -> Float[Array, "..."]:
     r""":math:`\sqrt{x_1^2+\sin^2(\pi x_4)}+(0.8-0.5e^{-x_2^2})x_3`.
 
     The bracket that (4.35) seems to misprint: the form in which this benchmark is used elsewhere.

@@ -1,20 +1,49 @@
-"""Every test runs in float64 under strict dtype and rank promotion.
+"""Every test runs in float64, under strict dtype and rank promotion, with annotations checked.
 
-Compiling takes most of a test's time, so XLA leaves out its costly passes, in child processes too;
-``JAX_DISABLE_MOST_OPTIMIZATIONS=0`` in the environment brings them back.
+What is tested is the installed package where there is one: the source tree, which has the tests
+and the experiments, comes last on the path.
+
+Compiling takes most of a test's time. XLA leaves out its costly passes, and programs are kept for
+the other workers and the next run in the folder of pytest's cache (``--cache-clear`` empties it);
+all of it in child processes too. ``JAX_DISABLE_MOST_OPTIMIZATIONS=0`` in the environment brings the
+passes back.
 """
 
+import contextlib
 import gc
+import importlib
 import os
+import sys
 from pathlib import Path
 
 import jax
+import jaxtyping
 import pytest
 
 MAPS = Path("/proc/self/maps")
+ROOT = str(Path(__file__).parents[1])
 
-lean = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # children read it
-jax.config.update("jax_disable_most_optimizations", lean != "0")
+sys.path[:] = [*(place for place in sys.path if place not in ("", ROOT)), ROOT]
+importlib.import_module("tests.annotations")  # the hook knows it by name
+
+# Every call of a function checks its arguments and results against the annotations, shapes too.
+# Constructors say themselves what is wrong with a value, in words.
+jaxtyping.install_import_hook("fljax", "tests.annotations.checked")
+
+# Children read the environment; here JAX is imported already.
+lean = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") != "0"
+jax.config.update("jax_disable_most_optimizations", lean)
+if lean and jax.__version_info__ < (0, 11) and "xla_cpu_use" not in os.environ.get("XLA_FLAGS", ""):
+    # Half of XLA's time is in these emitters; later versions compile as fast with their own.
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+    os.environ["XLA_FLAGS"] = flags.strip()
+for option, value in {
+    "jax_compilation_cache_dir": f"{ROOT}/.pytest_cache/d/programs",
+    "jax_persistent_cache_min_compile_time_secs": "0",
+    "jax_persistent_cache_min_entry_size_bytes": "-1",
+}.items():
+    kept = os.environ.setdefault(option.upper(), value)
+    jax.config.update(option, kept if option.endswith("dir") else int(kept))
 
 # Tracing makes many small objects that live on, over which the collector would go again and again.
 gc.set_threshold(100_000, 20, 50)
@@ -22,6 +51,24 @@ gc.set_threshold(100_000, 20, 50)
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("filterwarnings", "error::fljax.DivergenceWarning")
+
+
+@contextlib.contextmanager
+def raises(*args, raises=pytest.raises, **kwargs):
+    """:func:`pytest.raises`, within which the function called is to find the bad value itself."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        with raises(*args, **kwargs) as found:
+            yield found
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
+pytest.raises = raises
 
 
 def pytest_collection_modifyitems(items):

@@ -621,8 +621,9 @@ def drawn(algorithm, key, sizes, rounds=ROUNDS):
         link = link_of(key, n)
         some = np.arange(len(sizes))
         if algorithm.clients_per_round is not None:
-            k_clients = link.key("participation")
-            some = np.asarray(subset(k_clients, len(sizes), algorithm.clients_per_round))
+            everyone = jnp.ones(len(sizes), bool)
+            who = algorithm.selector.choose(link.key("participation"), everyone, None)
+            some = np.asarray(who.clients)
         if algorithm.batch is None:
             visited.append([[np.arange(sizes[k])] * algorithm.epochs for k in some])
         else:
@@ -646,10 +647,12 @@ FEDAVG = [
     ("logistic", FedAvg(0.3, 2, 3), None),
     ("logistic", FedAvg(0.3, 3, 2, 12), 0.4),
     ("ridge", FedAvg(0.05, 2, 1, 4), 0.8),
+    ("ridge", FedAvg(0.05, 2, 1, 4, probabilities=[0.1, 0.3, 0.15, 0.25, 0.2]), None),
+    ("ridge", FedAvg(0.05, 2, 1, 4, "equal", [0.1, 0.3, 0.15, 0.25, 0.2]), None),
 ]
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.core
 @pytest.mark.parametrize(("name", "algorithm", "clip"), FEDAVG)
 def test_federated_averaging_is_the_loop(name, algorithm, clip):
@@ -658,7 +661,8 @@ def test_federated_averaging_is_the_loop(name, algorithm, clip):
     chosen, visited = drawn(algorithm, key, SIZES)
     step = step_of(algorithm.step_size)
     objective = make_objective(name, clip)
-    theirs = nfl.fedavg(objective, step, chosen, visited, algorithm.weighting)
+    chances = algorithm.probabilities
+    theirs = nfl.fedavg(objective, step, chosen, visited, algorithm.weighting, chances)
     ours = trajectory(fl.Simulation(make_problem(name, clip), algorithm), key=key)
     close(ours, np.broadcast_to(theirs[:, None], ours.shape), rtol=0, atol=1e-11)
     assert np.abs(theirs[-1] - theirs[0]).max() > 1e-2

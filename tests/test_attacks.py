@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -165,16 +166,15 @@ def test_noise_depends_on_the_sender_and_not_on_the_others():
     "make", [SignFlip, LargeNoise, Constant, ALittleIsEnough, InnerProductManipulation]
 )
 def test_numbers_and_attackers_are_swept_without_a_new_program(make):
-    traces = []
+    chex.clear_trace_counter()  # of the other cases
 
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def run(attack, *given):
-        traces.append(attack)
         return attack.say(*given)
 
     given = told(9)
     one, two = run(make(MASK, 0.5), *given), run(make(jnp.asarray(~MASK), 3), *given)
-    assert len(traces) == 1
     assert (np.asarray(one) != two).any()
     swept = jax.vmap(lambda scale: make(MASK, scale).say(*given))(jnp.array([0.5, 3.0]))
     np.testing.assert_allclose(swept[0], one, atol=1e-12)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fljax.algorithms import FedAvg
 from fljax.participation import (
     PACKED_SIZE,
     Always,
@@ -21,6 +22,7 @@ from fljax.participation import (
     Periodic,
     Subset,
     Trace,
+    Unequal,
     Until,
     groups,
     shuffled,
@@ -259,6 +261,58 @@ def test_a_subset_larger_than_the_network_is_refused():
     Subset(6).check(6)
     with pytest.raises(ValueError, match=r"count must be at most the 5 clients .* got 6"):
         Subset(6).check(5)
+
+
+CHANCES = np.array([0.3, 0.2, 0.05, 0.15, 0.2, 0.1])
+
+
+@pytest.mark.core
+def test_unequal_chances_are_met_exactly_and_nobody_is_drawn_twice():
+    selector = Unequal(3, CHANCES)
+    keys = jax.random.split(jax.random.key(8), 20_000)
+    everyone = jnp.ones(6, bool)
+    who = jax.jit(jax.vmap(lambda key: selector.choose(key, everyone, None)))(keys)
+    drawn, weights = np.asarray(who.clients), np.asarray(who.weights)
+    assert (np.diff(np.sort(drawn, axis=1), axis=1) > 0).all()
+    for k in range(6):
+        is_frequency((drawn == k).sum(), 20_000, 3 * CHANCES[k])
+    np.testing.assert_allclose(weights, 1 / (6 * CHANCES[drawn]), rtol=1e-12)
+    pairs = np.unique(np.sort(drawn, axis=1)[:, :2], axis=0)
+    assert len({tuple(pair) for pair in pairs}) > 5  # in one fixed order only few ever meet
+    # The weighted mean of what is said is that of all clients, on average (Lemma 2.1).
+    said = np.random.default_rng(0).normal(size=6)
+    means = (weights * said[drawn]).mean(axis=1)
+    assert stats.ttest_1samp(means, said.mean()).pvalue > LEVEL
+
+
+def test_equal_chances_are_a_uniform_draw():
+    keys = jax.random.split(jax.random.key(9), 12_000)
+    selector = Unequal(2, np.full(4, 0.25))
+    draw = jax.jit(jax.vmap(lambda key: selector.choose(key, jnp.ones(4, bool), None).clients))
+    _, counts = np.unique(np.sort(np.asarray(draw(keys)), axis=1), axis=0, return_counts=True)
+    assert len(counts) == 6
+    assert stats.chisquare(counts).pvalue > LEVEL
+
+
+def test_absent_clients_of_unequal_chances_take_no_part():
+    who = Unequal(6, np.full(6, 1 / 6)).choose(jax.random.key(0), jnp.asarray(AVAILABLE), None)
+    np.testing.assert_array_equal(np.asarray(who.here), AVAILABLE[np.asarray(who.clients)])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Unequal(2, [0.5, 0.6]), "probabilities.*0.6.*drawn twice among 2"),
+        (lambda: Unequal(2, [0.3, 0.3]), r"must sum to 1, got 0\.6; divide"),
+        (lambda: Unequal(1, [1.0, 0.0]), "probabilities"),
+        (lambda: Unequal(0, [1.0]), "clients_per_round must be >= 1"),
+        (lambda: Unequal(1, [0.5, 0.5]).check(3), r"one of each of the 3 clients.*\(2,\)"),
+        (lambda: FedAvg(0.1, probabilities=[0.5, 0.5]), "probabilities need clients_per_round"),
+    ],
+)
+def test_chances_that_cannot_be_met_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 @pytest.mark.parametrize("size", [1, 7, PACKED_SIZE, PACKED_SIZE + 1])

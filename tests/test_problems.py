@@ -148,7 +148,10 @@ def test_subgradients_at_a_kink_are_zero():
 def test_loss_prox_is_the_argmin(loss, step):
     points = np.array([-3.0, -0.71, -0.2, 0.0, 0.4, 1.1, 5.0])
     for point in points:
-        objective = lambda r: float(LOSSES[loss].value(r, 0.3)) + (r - point) ** 2 / (2 * step)  # noqa: B023, E731
+        objective = lambda r: (  # noqa: E731
+            float(LOSSES[loss].value(jnp.asarray(r, float), jnp.asarray(0.3)))
+            + (r - point) ** 2 / (2 * step)  # noqa: B023
+        )
         best = optimize.minimize_scalar(objective, (-8, 8), options={"xtol": 1e-12}).x
         ours = LOSSES[loss].prox(jnp.asarray(point), jnp.asarray(0.3), jnp.asarray(step))
         close(ours, best, atol=1e-6)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -497,7 +498,9 @@ def test_what_made_the_numbers_is_part_of_the_study(stored, field):
     manifest["identity"][field] = "0.0"
     path.write_text(json.dumps(manifest))
     try:
-        with pytest.raises(ValueError, match=f"{field}: '0.0' in the store, '{now}' now"):
+        with pytest.raises(
+            ValueError, match=re.escape(f"{field}: '0.0' in the store, '{now}' now")
+        ):
             fl.sweep(steps, **STUDY, store=stored)
     finally:
         path.write_text(before)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from fljax.graphs import Graph
 from fljax.problems import Problem
 from fljax.rounds import Round
+from fljax.streams import Stream
 
 __all__ = ["REGISTRY", "Algorithm", "Needs", "algorithm", "no_models"]
 
@@ -110,7 +111,7 @@ class Algorithm:
     def __init_subclass__(cls) -> None:
         cls.label = cls.__name__
 
-    def init(self, problem: Problem, network: Any) -> Any:
+    def init(self, problem: Any, network: Any) -> Any:
         """The state before the first round."""
         raise NotImplementedError
 
@@ -147,6 +148,6 @@ def algorithm(label: str, reference: str, needs: Needs) -> Callable[[T], T]:
     return register
 
 
-def no_models(problem: Problem) -> Float[Array, "clients dim"]:
+def no_models(problem: Problem | Stream) -> Float[Array, "clients dim"]:
     """All clients at zero: where every run of the literature starts."""
     return jnp.zeros((problem.clients, problem.dim), problem.dtype)

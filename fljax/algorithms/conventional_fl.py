@@ -1,6 +1,6 @@
 r"""Conventional federated learning with a server (Gauthier 2024, Algorithm 1; FedAvg)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from fljax.privacy import ZCDP, ApproximateDP, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
+from fljax.streams import Stream
 
 __all__ = ["ConventionalFL", "State"]
 
@@ -65,7 +66,7 @@ class ConventionalFL(Algorithm):
         _check.count("local_steps", self.local_steps)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: None) -> State:
+    def init(self, problem: Problem | Stream, network: Any) -> State:
         return State(jnp.zeros(problem.dim, problem.dtype))
 
     def step(self, state: State, now: Round) -> State:
@@ -98,7 +99,7 @@ class ConventionalFL(Algorithm):
         return jax.lax.fori_loop(0, self.local_steps, descend, (_copies(server, problem), norms))
 
     def sensitivity(
-        self, problem: Problem, network: None, round: Array, gradient_bound: Array | float
+        self, problem: Problem, network: Any, round: Array, gradient_bound: Array | float
     ) -> Float[Array, " clients"]:
         """Of :func:`~fljax.algorithms.local_steps.descent_gap`."""
         return descent_gap(problem, self.step_size(round), self.local_steps, gradient_bound)

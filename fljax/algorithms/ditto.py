@@ -1,6 +1,6 @@
 r"""Ditto: personal models kept near a global one (Li, Hu, Beirami and Smith 2021)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float
 
@@ -66,7 +66,7 @@ class Ditto(Algorithm):
         _check.count("personal_steps", self.personal_steps)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: None) -> State:
+    def init(self, problem: Problem, network: Any) -> State:
         return State(no_models(problem), self.solver.init(problem, network).model)
 
     def step(self, state: State, now: Round) -> State:

@@ -10,10 +10,11 @@ from jaxtyping import Array, Bool, Int
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm
-from fljax.participation import Drawn, Selector, everyone_or, shuffled
+from fljax.participation import Drawn, Selector, Unequal, everyone_or, shuffled
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
+from fljax.streams import Stream
 
 __all__ = ["FedAvg", "State", "batches"]
 
@@ -48,7 +49,9 @@ class FedAvg(Algorithm):
 
     A client's last batch is the smaller one where ``batch`` does not divide :math:`D_k`; a client
     with fewer batches than another is done earlier. A drawn client that is not available neither
-    receives nor sends; with delays, the average is over the models that arrive in the round.
+    receives nor sends; with delays, the average is over the models that arrive in the round. Under
+    unequal chances :math:`p_k` a model's weight is divided by :math:`Kp_k`: where the chances are
+    the shares of the samples, all models that arrive count alike.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
@@ -57,9 +60,11 @@ class FedAvg(Algorithm):
       batch: samples a step; all of a client's by default.
       weighting: ``"samples"`` as above, or ``"equal"``, for the objective of this library, in
         which each client's mean counts alike.
+      probabilities: ``[K]``: unequal chances of the draw (:class:`fljax.participation.Unequal`).
 
     Raises:
-      ValueError: more participants than clients, a batch larger than every client.
+      ValueError: more participants than clients, a batch larger than every client, probabilities
+        without ``clients_per_round`` or that cannot be met.
 
     Reference:
       McMahan et al. 2017, Algorithm 1.
@@ -70,6 +75,7 @@ class FedAvg(Algorithm):
     epochs: int = static(default=1)
     batch: int | None = static(default=None)
     weighting: str = static(default="samples")
+    probabilities: Any = None  # [K]
 
     def validate(self) -> None:
         for name in ("clients_per_round", "epochs", "batch"):
@@ -77,13 +83,20 @@ class FedAvg(Algorithm):
                 _check.count(name, getattr(self, name))
         _check.choice("weighting", self.weighting, WEIGHTINGS)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
+        if self.probabilities is not None:
+            if self.clients_per_round is None:
+                raise ValueError("probabilities need clients_per_round: how many are drawn.")
+            unequal = Unequal(self.clients_per_round, self.probabilities)
+            object.__setattr__(self, "probabilities", unequal.probability)
 
     @property
     def selector(self) -> Selector:
         """Who takes part."""
-        return everyone_or(Drawn, self.clients_per_round)
+        if self.clients_per_round is None or self.probabilities is None:
+            return everyone_or(Drawn, self.clients_per_round)
+        return Unequal(self.clients_per_round, self.probabilities)
 
-    def init(self, problem: Problem, network: None) -> State:
+    def init(self, problem: Problem | Stream, network: Any) -> State:
         self.selector.check(problem.clients)
         if self.batch is not None and self.batch > problem.samples:
             raise ValueError(
@@ -130,6 +143,8 @@ class FedAvg(Algorithm):
         share = jnp.ones(len(chosen), problem.dtype)
         if self.weighting == "samples":
             share = jnp.sum(real, axis=1, dtype=problem.dtype)
+        if who.weights is not None:
+            share = share * who.weights.astype(problem.dtype)
         now.witness(norm)
         arrived = link.collect(
             lambda rows: model[rows], who.here, server, weights=share, clients=chosen

@@ -1,6 +1,6 @@
 r"""Federated averaging whose model each client tunes to its own data (Collins et al. 2022)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -62,7 +62,7 @@ class FineTunedFedAvg(Algorithm):
         _check.count("tuning_steps", self.tuning_steps, hint="Without tuning, run the solver.")
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: None) -> State:
+    def init(self, problem: Problem, network: Any) -> State:
         return State(no_models(problem), self.solver.init(problem, network).model)
 
     def step(self, state: State, now: Round) -> State:

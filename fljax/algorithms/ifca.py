@@ -113,7 +113,7 @@ class IFCA(Algorithm):
         """Who takes part."""
         return everyone_or(Drawn, self.clients_per_round)
 
-    def init(self, problem: Problem, network: None) -> State:
+    def init(self, problem: Problem, network: Any) -> State:
         self.selector.check(problem.clients)
         if self.start is None:
             key = jax.random.key(0, impl="threefry2x32")

@@ -1,6 +1,6 @@
 """Every client on its own, without any communication: what collaboration has to beat."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -49,7 +49,7 @@ class LocalOnly(Algorithm):
         _check.count("local_steps", self.local_steps)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: None) -> State:
+    def init(self, problem: Problem, network: Any) -> State:
         return State(no_models(problem))
 
     def step(self, state: State, now: Round) -> State:

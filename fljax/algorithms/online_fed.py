@@ -1,6 +1,6 @@
 r"""Online federated learning with a server: Online-FedSGD, Online-Fed (Gauthier 2024, P4 II.B)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -12,6 +12,7 @@ from fljax.participation import Everyone, Selector
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
+from fljax.streams import Stream
 
 __all__ = ["AGGREGATIONS", "OnlineFed", "State", "lms"]
 
@@ -66,7 +67,7 @@ class OnlineFed(Algorithm):
         _check.choice("aggregation", self.aggregation, AGGREGATIONS)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: None) -> State:
+    def init(self, problem: Problem | Stream, network: Any) -> State:
         self.scheduler.check(problem.clients)
         return State(jnp.zeros(problem.dim, problem.dtype))
 

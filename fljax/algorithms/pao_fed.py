@@ -15,6 +15,7 @@ from fljax.participation import Everyone, Selector
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
+from fljax.streams import Stream
 
 __all__ = ["PAOFed", "PSOFed", "State"]
 
@@ -121,7 +122,7 @@ class PAOFed(Algorithm):
         _check.choice("aggregation", self.aggregation, AGGREGATIONS)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: None) -> State:
+    def init(self, problem: Problem | Stream, network: Any) -> State:
         self.sharing.check(problem.dim)
         self.scheduler.check(problem.clients)
         return State(jnp.zeros(problem.dim, problem.dtype), no_models(problem))

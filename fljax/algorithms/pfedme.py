@@ -1,6 +1,6 @@
 r"""pFedMe: personal models by Moreau envelopes (Dinh, Tran and Nguyen 2020)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ class PFedMe(Algorithm):
         """Whom the server hears."""
         return everyone_or(Drawn, self.clients_per_round)
 
-    def init(self, problem: Problem, network: None) -> State:
+    def init(self, problem: Problem, network: Any) -> State:
         self.selector.check(problem.clients)
         weight = jnp.full(problem.clients, self.attraction, problem.dtype)
         zero = jnp.zeros(problem.dim, problem.dtype)

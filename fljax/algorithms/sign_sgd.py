@@ -1,6 +1,6 @@
 r"""Descent along signs of gradients, one bit a parameter on the way up (Jin et al. 2020)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -13,6 +13,7 @@ from fljax.participation import Everyone, Selector
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
+from fljax.streams import Stream
 
 __all__ = ["SignSGD", "State"]
 
@@ -62,7 +63,7 @@ class SignSGD(Algorithm):
         _check.kind("scheduler", self.scheduler, Selector)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: None) -> State:
+    def init(self, problem: Problem | Stream, network: Any) -> State:
         self.scheduler.check(problem.clients)
         return State(jnp.zeros(problem.dim, problem.dtype))
 

@@ -11,6 +11,7 @@ from fljax.privacy import ZCDP, ApproximateDP, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
+from fljax.streams import Stream
 
 __all__ = ["State", "ZCDPGradNFL"]
 
@@ -64,7 +65,7 @@ class ZCDPGradNFL(Algorithm):
     def validate(self) -> None:
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def init(self, problem: Problem, network: Graph) -> State:
+    def init(self, problem: Problem | Stream, network: Graph) -> State:
         zero = no_models(problem)
         return State(zero, zero, zero, network.mixing(self.mixing))
 

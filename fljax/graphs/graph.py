@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fljax import _check
 from fljax._module import float_dtype, module, static
@@ -65,11 +65,11 @@ class Graph:
 
     # Linear maps --------------------------------------------------------------------------------
 
-    def neighbor_sum(self, x: Float[Array, "nodes ..."]) -> Float[Array, "nodes ..."]:
+    def neighbor_sum(self, x: Shaped[Array, "nodes ..."]) -> Float[Array, "nodes ..."]:
         """Sum over neighbours ``y_k = sum_l a_kl x_l`` for ``x`` of shape ``[K, ...]``."""
         return self.entries.sum(x)
 
-    def laplacian(self, x: Float[Array, "nodes ..."]) -> Float[Array, "nodes ..."]:
+    def laplacian(self, x: Shaped[Array, "nodes ..."]) -> Float[Array, "nodes ..."]:
         """``y_k = sum_l a_kl (x_k - x_l)``, that is ``L_- x = (diag(d) - A) x``."""
         return tables.scale_rows(self.degree, x) - self.neighbor_sum(x)
 

@@ -586,17 +586,17 @@ class Link:
 
     def publish(
         self,
-        message: Float[Array, " dim"],
+        message: Float[Array, "*servers dim"],
         receivers: Bool[Array, "..."] | None = None,
         size: int | None = None,
-    ) -> Float[Array, " dim"]:
+    ) -> Float[Array, "*servers dim"]:
         """Count one message of the server to every available client, or to the given ones.
 
         What is computed from perturbed messages is private already and gets no noise; nothing is
         delayed on this way (P4, line 2556).
 
         Args:
-          message: ``[D]``.
+          message: ``[D]``; of several servers ``[P, D]`` or ``[P, Q, D]``.
           receivers: a mask of who gets it.
           size: of its numbers that are sent to each; all by default.
         """

@@ -135,7 +135,7 @@ class Random(Sharing):
         tops = jnp.arange(dim - self.size + 1, dim + 1, dtype=jnp.int32)
         draws = jax.vmap(lambda k: jax.random.randint(k, (self.size,), 0, tops, jnp.int32))(keys)
 
-        def pick(i: int, chosen: Array) -> Array:
+        def pick(i: Array, chosen: Array) -> Array:
             drawn = draws[:, i]
             taken = jnp.any(chosen == drawn[:, None], axis=1)
             return chosen.at[:, i].set(jnp.where(taken, tops[i] - 1, drawn))

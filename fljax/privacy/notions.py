@@ -8,7 +8,7 @@ is spent by its own messages alone and the network's guarantee is the worst clie
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,7 @@ class Release(NamedTuple):
     spent: dict[str, Array]  # [K] each: what the release adds to the ledger
 
 
+@runtime_checkable
 class Notion(Protocol):
     """A privacy budget with its mechanism and schedule.
 

@@ -6,7 +6,7 @@ they are the outer product of the features with ``derivative``. A regulariser ac
 parameters. The source's squared loss carries no factor one half (Gauthier 2024, (3.24)).
 """
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -203,6 +203,7 @@ class Softmax(Loss):
         return 2.0**0.5
 
 
+@runtime_checkable
 class Regulariser(Protocol):
     """A convex penalty :math:`R(w)` over the last axis."""
 

@@ -265,11 +265,12 @@ def conventional_fl(objective, step, draws, scale, local_steps=1):
     return np.array(history)
 
 
-def fedavg(objective, step, chosen, batches, weighting="samples"):
+def fedavg(objective, step, chosen, batches, weighting="samples", chances=None):
     """McMahan et al. 2017, Algorithm 1, with drawn clients and batches injected; ``[T, D]``.
 
     ``chosen[n - 1]`` are the participants of round ``n``, ``batches[n - 1][i]`` the index sets
-    that the ``i``-th of them goes through.
+    that the ``i``-th of them goes through; a client drawn with the chance ``chances[k]`` counts
+    inversely to it.
     """
     server = np.zeros(objective.dim)
     history = []
@@ -283,6 +284,8 @@ def fedavg(objective, step, chosen, batches, weighting="samples"):
                 data = (*objective.data[:k], pair, *objective.data[k + 1 :])
                 w = w - step(n) * replace(objective, data=data).gradient(k, w)
             share = len(y) if weighting == "samples" else 1
+            if chances is not None:
+                share = share / chances[k]
             total += share * w
             weight += share
         server = total / weight

@@ -1,5 +1,6 @@
 """What accounting takes: numbers, NumPy or JAX arrays, and how they are checked."""
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -10,10 +11,11 @@ from jax.typing import ArrayLike
 from fljax import _check
 from fljax._module import float_dtype
 
+Numbers: TypeAlias = ArrayLike | Sequence[float]
 Result: TypeAlias = Any  # jax.Array if any argument is one, else np.ndarray or np.float64
 
 
-def arrays(*values: ArrayLike) -> tuple[Any, ...]:
+def arrays(*values: Numbers) -> tuple[Any, ...]:
     """``numpy`` or ``jax.numpy``, then the values as its arrays, all of one float dtype."""
     jax_values = [v for v in values if isinstance(v, jax.Array)]
     if not jax_values:
@@ -23,7 +25,7 @@ def arrays(*values: ArrayLike) -> tuple[Any, ...]:
     return jnp, *(jnp.asarray(v, dtype) for v in values)
 
 
-def on_host(function: str, instead: str, **values: ArrayLike) -> list[np.ndarray]:
+def on_host(function: str, instead: str, **values: Numbers) -> list[np.ndarray]:
     """The values as float64 NumPy arrays; ``TypeError`` if one is traced."""
     for name, value in values.items():
         if not _check.is_concrete(value):
@@ -34,11 +36,11 @@ def on_host(function: str, instead: str, **values: ArrayLike) -> list[np.ndarray
     return [np.asarray(value, np.float64) for value in values.values()]
 
 
-def probability(name: str, value: ArrayLike) -> None:
+def probability(name: str, value: Numbers) -> None:
     _check.interval(
         name, value, above=0, below=1, hint="It is a probability; usual values are below 1/samples."
     )
 
 
-def budget(name: str, value: ArrayLike) -> None:
+def budget(name: str, value: Numbers) -> None:
     _check.positive(name, value, "No finite noise attains a zero budget; leave the release out.")

@@ -7,7 +7,7 @@ from jax.typing import ArrayLike
 
 from fljax import _check
 from fljax.privacy.accounting import _inputs
-from fljax.privacy.accounting._inputs import Result
+from fljax.privacy.accounting._inputs import Numbers, Result
 
 __all__ = [
     "RULES",
@@ -28,7 +28,7 @@ RULES = ("uniform", "geometric", "advanced")
 _BISECTIONS = 60
 
 
-def pure_composition(epsilon: ArrayLike) -> Result:
+def pure_composition(epsilon: Numbers) -> Result:
     """Total of pure-DP releases ``[..., rounds]``: their sum.
 
     References:
@@ -39,7 +39,7 @@ def pure_composition(epsilon: ArrayLike) -> Result:
     return xp.sum(epsilon, axis=-1)
 
 
-def basic_composition(epsilon: ArrayLike, delta: ArrayLike) -> tuple[Result, Result]:
+def basic_composition(epsilon: Numbers, delta: Numbers) -> tuple[Result, Result]:
     """Total of (epsilon, delta) releases ``[..., rounds]``: both sums.
 
     References:
@@ -96,9 +96,7 @@ def advanced_epsilon(total: ArrayLike, rounds: int, slack: ArrayLike) -> Result:
     return low[()]
 
 
-def kairouz_composition(
-    epsilon: ArrayLike, delta: ArrayLike, slack: ArrayLike
-) -> tuple[Result, Result]:
+def kairouz_composition(epsilon: Numbers, delta: Numbers, slack: Numbers) -> tuple[Result, Result]:
     r"""Total of unequal (epsilon, delta) releases: never worse than the basic one in epsilon.
 
     With :math:`m = \sum_n \epsilon_n \tanh(\epsilon_n / 2)` and :math:`s = \sum_n \epsilon_n^2`,

@@ -7,7 +7,7 @@ from jax.typing import ArrayLike
 
 from fljax import _check
 from fljax.privacy.accounting import _inputs
-from fljax.privacy.accounting._inputs import Result
+from fljax.privacy.accounting._inputs import Numbers, Result
 
 __all__ = [
     "RENYI_CONVERSIONS",
@@ -29,7 +29,7 @@ RENYI_CONVERSIONS = ("mironov", "canonne-kamath-steinke")
 RENYI_ORDERS = np.concatenate([np.arange(1.02, 2, 0.02), np.geomspace(2, 1024, 200)])
 
 
-def _orders(orders: ArrayLike) -> None:
+def _orders(orders: Numbers) -> None:
     _check.interval("orders", orders, above=1, hint="RENYI_ORDERS is a good default.")
 
 
@@ -131,7 +131,7 @@ def renyi_epsilon(
 
 
 def renyi_delta(
-    orders: ArrayLike,
+    orders: Numbers,
     rdp: ArrayLike,
     epsilon: ArrayLike,
     conversion: RenyiConversion = "canonne-kamath-steinke",

@@ -1,0 +1,43 @@
+"""What the import hook of the tests checks each function of fljax with."""
+
+import collections.abc
+import functools
+import operator
+import types
+import typing
+
+import jax
+import jaxtyping
+import numpy as np
+from beartype import BeartypeConf, beartype
+
+__all__ = ["checked"]
+
+CONF = BeartypeConf(is_pep484_tower=True)  # an int is a float
+NUMPY = {
+    jax.Array: jax.Array | np.ndarray | np.generic,
+    float: float | np.floating | np.integer,
+    int: int | np.integer,
+}
+
+
+def with_numpy(hint):
+    """The annotation with NumPy's arrays and numbers wherever it has JAX's and Python's."""
+    if isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray):
+        return hint.dtype[NUMPY.get(hint.array_type, hint.array_type), hint.dim_str]
+    if hint in NUMPY:
+        return NUMPY[hint]
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return functools.reduce(operator.or_, map(with_numpy, inside))
+    if origin in (tuple, list, dict, collections.abc.Sequence) and inside:
+        return origin[tuple(map(with_numpy, inside))]
+    return hint
+
+
+def checked(function):
+    """``function``, whose calls are checked; a constructor as it is."""
+    if function.__name__ == "__init__":
+        return function
+    function.__annotations__ = {n: with_numpy(h) for n, h in function.__annotations__.items()}
+    return beartype(conf=CONF)(function)

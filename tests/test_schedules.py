@@ -1,0 +1,119 @@
+"""Step sizes by round: formulas, those of optax, plain functions, what is refused."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fljax as fl
+from fljax.schedules import Constant, GeometricDecay, PowerDecay, as_schedule, from_optax
+from tests.cases import make_problem
+
+ROUNDS = np.arange(1, 31, dtype=np.int32)
+
+
+def values(schedule):
+    return np.asarray(jax.vmap(schedule)(ROUNDS))
+
+
+def test_the_formulas_of_the_literature():
+    np.testing.assert_allclose([Constant(0.3)(n) for n in ROUNDS], 0.3)
+    np.testing.assert_allclose(values(PowerDecay(0.5)), 0.5 / np.sqrt(ROUNDS), rtol=1e-14)
+    np.testing.assert_allclose(values(PowerDecay(0.5, 1.0)), 0.5 / ROUNDS, rtol=1e-14)
+    np.testing.assert_allclose(values(GeometricDecay(0.4, 0.98)), 0.4 * 0.98**ROUNDS, rtol=1e-14)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+    ("make", "given", "swept"),
+    [
+        (optax.constant_schedule, {"value": 0.3}, 1),
+        (optax.cosine_decay_schedule, {"init_value": 0.3, "decay_steps": 20, "alpha": 0.1}, 2),
+        # What optax looks at while it builds the schedule is structure: here the rate, the peak.
+        (
+            optax.exponential_decay,
+            {"init_value": 0.3, "transition_steps": 7, "decay_rate": 0.5, "staircase": True},
+            1,
+        ),
+        (
+            optax.warmup_cosine_decay_schedule,
+            {"init_value": 0.0, "peak_value": 0.3, "warmup_steps": 5, "decay_steps": 25},
+            1,
+        ),
+    ],
+)
+def test_a_schedule_of_optax_starts_in_round_one_and_keeps_its_numbers_free(make, given, swept):
+    ours = from_optax(make, **given)
+    np.testing.assert_allclose(values(ours), [make(**given)(n - 1.0) for n in ROUNDS], rtol=1e-6)
+    assert len(jax.tree.leaves(ours)) == swept
+    assert as_schedule(ours) is ours
+
+
+def test_numbers_of_optax_are_swept_in_one_program():
+    @chex.assert_max_traces(n=1)
+    def first(schedule, number):
+        return schedule(number)
+
+    run = jax.jit(first)
+    make = functools.partial(from_optax, optax.polynomial_schedule, power=1, transition_steps=10)
+    for start in (0.1, 0.2):
+        found = run(make(init_value=start, end_value=0.0), jnp.int32(6))
+        np.testing.assert_allclose(found, start / 2, rtol=1e-12)
+
+
+def test_what_optax_reads_can_be_swept_as_structure_alone():
+    def scenario(key, rate):
+        schedule = from_optax(
+            optax.exponential_decay, init_value=0.1, transition_steps=5, decay_rate=rate
+        )
+        return fl.Simulation(make_problem(), fl.algorithms.FedAvg(schedule))
+
+    with pytest.raises(ValueError, match=r"optax reads decay_rate.*fl.static"):
+        fl.sweep(scenario, rounds=2, seeds=1, grid={"rate": [0.5, 0.9]})
+    study = fl.sweep(scenario, rounds=2, seeds=1, grid={"rate": fl.static([0.5, 0.9])})
+    assert study.attrs["compilations"] == 2
+
+
+def test_a_plain_function_of_the_round_is_a_schedule():
+    def models(step):
+        run = fl.run(
+            fl.Simulation(make_problem(), fl.algorithms.FedAvg(step), metrics=["objective"]), 9
+        )
+        return run.objective.values
+
+    np.testing.assert_allclose(
+        models(lambda n: 0.1 / jnp.sqrt(n.astype(float))), models(PowerDecay(0.1)), rtol=1e-12
+    )
+    joined = optax.join_schedules([lambda _: 0.1, lambda _: 0.05], [4])
+    assert np.isfinite(models(joined)).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: from_optax(optax.cosine_decay_schedule, start=0.1), TypeError, "start"),
+        (
+            lambda: from_optax(optax.cosine_decay_schedule, init_value=0.1, decay_steps=0),
+            ValueError,
+            "positive decay_steps",
+        ),
+        (
+            lambda: from_optax(
+                optax.piecewise_constant_schedule,
+                init_value=0.1,
+                boundaries_and_scales={3: 0.5},
+            ),
+            TypeError,
+            "arguments of piecewise_constant_schedule must be numbers",
+        ),
+        (lambda: PowerDecay(0.1, 1.5), ValueError, "power"),
+        (lambda: Constant(0.0), ValueError, "step size"),
+    ],
+)
+def test_schedules_that_cannot_be_are_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
