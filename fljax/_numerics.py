@@ -25,9 +25,19 @@ PURPOSES = (
     "network",
     "attack",
     "losses",
+    "algorithm",
 )
 
 
 def key_of(key: Array, purpose: str) -> Array:
-    """A round's key for a draw of this purpose, one of :data:`PURPOSES`."""
+    """A round's key for a draw of this purpose, one of :data:`PURPOSES`.
+
+    Raises:
+      ValueError: an unknown purpose.
+    """
+    if purpose not in PURPOSES:
+        raise ValueError(
+            f"no draws are made for the purpose {purpose!r}; an algorithm's own are for "
+            f"'algorithm' (further keys: fold it). Known: {', '.join(PURPOSES)}."
+        )
     return jax.random.fold_in(key, 1 + PURPOSES.index(purpose))

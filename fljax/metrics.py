@@ -37,6 +37,7 @@ class Snapshot(NamedTuple):
     optimum: Array | None  # [D]  the centralised solution, if the metric asked for it
     shared: Array | None = None  # [D]  the model, where all clients share one
     state: Any = None  # the algorithm's
+    honest: Array | None = None  # [K]  who follows the protocol; None where nobody attacks
 
 
 @dataclass(frozen=True)
@@ -64,22 +65,29 @@ class Metric:
     needs_tasks: str = ""
 
 
+def _mean(now: Snapshot, rows: Float[Array, "clients ..."]) -> Float[Array, "..."]:
+    """Over the clients; over the honest ones where some attack, whose own models say nothing."""
+    if now.honest is None:
+        return jnp.mean(rows, axis=0)
+    honest = now.honest.reshape((-1,) + (1,) * (rows.ndim - 1))
+    return jnp.sum(jnp.where(honest, rows, 0), axis=0) / jnp.sum(now.honest, dtype=rows.dtype)
+
+
 def _normalized_error(now: Snapshot) -> Array:
-    distance = jnp.sum((now.model - now.optimum[None]) ** 2)
-    return distance / jnp.sum(now.optimum**2)
+    distance = jnp.sum((now.model - now.optimum[None]) ** 2, axis=1)
+    return len(distance) * _mean(now, distance) / jnp.sum(now.optimum**2)
 
 
 def _consensus_error(now: Snapshot) -> Array:
-    mean = jnp.mean(now.model, axis=0, keepdims=True)
-    return jnp.mean(jnp.sum((now.model - mean) ** 2, axis=1))
+    return _mean(now, jnp.sum((now.model - _mean(now, now.model)[None]) ** 2, axis=1))
 
 
 def _deviation(now: Snapshot) -> Array:
-    return jnp.mean(jnp.sum((now.model - now.optimum[None]) ** 2, axis=1))
+    return _mean(now, jnp.sum((now.model - now.optimum[None]) ** 2, axis=1))
 
 
 def _objective(now: Snapshot) -> Array:
-    mean = jnp.broadcast_to(jnp.mean(now.model, axis=0, keepdims=True), now.model.shape)
+    mean = jnp.broadcast_to(_mean(now, now.model)[None], now.model.shape)
     return jnp.sum(now.problem.objective(mean))
 
 
@@ -92,7 +100,7 @@ def _test_error(now: Snapshot) -> Array:
     test = now.problem.test
     if now.shared is not None:
         return test.mean_loss(now.shared[None])[0]
-    return jnp.mean(jax.vmap(lambda w: test.mean_loss(w[None])[0])(now.model))
+    return _mean(now, jax.vmap(lambda w: test.mean_loss(w[None])[0])(now.model))
 
 
 def _own_truth(now: Snapshot) -> tuple[Array, Array]:
@@ -104,12 +112,12 @@ def _own_truth(now: Snapshot) -> tuple[Array, Array]:
 
 def _network_deviation(now: Snapshot) -> Array:
     distance, size = _own_truth(now)
-    return jnp.mean(distance / size)
+    return _mean(now, distance / size)
 
 
 def _deviation_by_norm(now: Snapshot) -> Array:
     distance, size = _own_truth(now)
-    return jnp.mean(distance / jnp.sqrt(size))
+    return _mean(now, distance / jnp.sqrt(size))
 
 
 def _accuracy(now: Snapshot) -> Array:
@@ -121,7 +129,7 @@ def _accuracy(now: Snapshot) -> Array:
     right = test.loss.correct(predictions, test.targets[:, None])
     share = jnp.sum(jnp.where(right, test.weights[:, None], 0), axis=2)  # [Q, K]
     own = cluster[None] == jnp.arange(tasks.clusters, dtype=jnp.int32)[:, None]
-    return jnp.sum(jnp.where(own, share, 0)) / now.model.shape[0]
+    return _mean(now, jnp.sum(jnp.where(own, share, 0), axis=0))
 
 
 #: ``sum_k ||w_k - w_c||^2 / ||w_c||^2`` (Gauthier 2024, line 750; no ``1/K``: K at a zero start).

@@ -216,8 +216,11 @@ def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str, numbers: xr.Da
         ax.minorticks_off()
     seeds = numbers.attrs["seeds"]
     text = f"{seeds} seeds, mean and {100 * numbers.attrs['level']:.0f} % band"
+    text = text if seeds > 1 else "1 seed, no band"
+    if "nominal" in dataset and dataset["nominal"].values.any():
+        text += "; privacy nominal" if dataset["nominal"].values.all() else "; some privacy nominal"
     ax.annotate(
-        text if seeds > 1 else "1 seed, no band",
+        text,
         (0.015, 0.02),
         xycoords="axes fraction",
         fontsize=7.5,

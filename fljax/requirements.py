@@ -9,7 +9,7 @@ from fljax.algorithms import REGISTRY, Algorithm, Needs
 from fljax.federation import Federation
 from fljax.graphs import Graph
 from fljax.link import DelayTrace
-from fljax.problems.solvers import is_quadratic
+from fljax.problems.solvers import is_quadratic, takes_public_steps
 
 __all__ = ["alternatives", "check_kinds", "compare", "shown", "table", "unmet"]
 
@@ -109,6 +109,7 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             + (f"it accepts {allowed}." if allowed else "it has no private form."),
             True,
         )
+    yield from _iterated(needs, simulation.problem)
     changed = {
         "participation": simulation.participation is not None,
         "delays": simulation.delays is not None,
@@ -126,6 +127,29 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             "under an attack keeps its promise to honest clients only, since attackers send what "
             "they like; say so with honest_only=True, or leave out privacy= or attack=.",
             False,
+        )
+
+
+def _iterated(needs: Needs, problem: Any) -> Iterator[Unmet]:
+    """What a minimiser found by iterations lacks to be covered by a guarantee however it stops."""
+    if not needs.minimiser or problem.online or is_quadratic(problem):
+        return
+    if takes_public_steps(problem):
+        return
+    found = f"finds the minimisers of {type(problem.loss).__name__} by iterations"
+    if problem.loss.curvature is None:
+        yield Unmet(
+            f"{found}, and how far they stop from them depends on the data: for losses that are "
+            "not smooth no guarantee covers that. Use an algorithm with a linearised update "
+            "(ZCDPNFL), a smooth loss (Huber), or leave out privacy=.",
+            True,
+        )
+    else:
+        yield Unmet(
+            f"{found}, which a guarantee covers only if they take steps of a public size: declare "
+            "the largest norm that features can have, Problem(feature_bound=...), or use an "
+            "algorithm with a linearised update (ZCDPNFL).",
+            True,
         )
 
 

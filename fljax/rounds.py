@@ -40,7 +40,11 @@ class Round:
         return self.link.available
 
     def key(self, purpose: str) -> Array:
-        """The round's key for a draw of this purpose, one of ``fljax._numerics.PURPOSES``."""
+        """The round's key for a draw of this purpose.
+
+        ``"algorithm"`` is for what an algorithm draws of its own; ``"batches"``, ``"sharing"``,
+        ``"policy"`` and others are for what several do alike.
+        """
         return self.link.key(purpose)
 
     def choose(self, selector: Selector) -> Participants:

@@ -58,6 +58,10 @@ __all__ = [
 ]
 
 
+#: Relative; what a bound may be exceeded by in single precision.
+ROUNDING = 1e-5
+
+
 @module
 class Simulation:
     """One Monte-Carlo run: the data, who talks to whom and when, the algorithm, the metrics.
@@ -76,7 +80,7 @@ class Simulation:
         (:class:`~fljax.graphs.Varying`), or the :class:`~fljax.federation.Federation` of servers
         they belong to; not needed by algorithms with one server.
       privacy: the budget, or ``None``.
-      metrics: what is recorded, as metrics or their names.
+      metrics: what is recorded, as metrics or their names; of the honest clients where some attack.
       participation: which clients are available, a :class:`~fljax.participation.Pattern`;
         all of them, in every round, by default. A peer that is not rests: it neither computes nor
         hears, and its neighbours keep what it said last.
@@ -89,6 +93,9 @@ class Simulation:
         peers, on the way up to a server else. None by default.
       aggregation: that takes the place of the mean wherever the algorithm takes one of what was
         heard, an :class:`~fljax.aggregation.Aggregator`.
+      model: which models metrics measure and results keep: the clients' ``"exact"`` ones, as the
+        literature does, which no budget covers, or the ``"released"`` ones, that the network may
+        see: what was last sent, perturbed, or what servers computed of it.
       honest_only: that a privacy budget protects honest clients only is understood; asked for
         where there is an attack too.
       allow_disconnected: accept a network in several pieces.
@@ -111,6 +118,7 @@ class Simulation:
     attack: Attack | None = None
     losses: Losses | None = None
     aggregation: Aggregator | None = None
+    model: str = static(default="exact")
     honest_only: bool = static(default=False)
     allow_disconnected: bool = static(default=False)
 
@@ -138,6 +146,12 @@ class Simulation:
             },
         )
         requirements.compare(self)
+        _check.choice("model", self.model, ("exact", "released"))
+        if self.model == "released" and type(self.algorithm).released is Algorithm.released:
+            raise ValueError(
+                f"{self.algorithm.label} does not say which of its models the network may see; "
+                "leave out model=, or give the algorithm a method `released`."
+            )
         self._validate_network()
         self._validate_stages()
         self._validate_metrics()
@@ -217,7 +231,7 @@ class Carry(NamedTuple):
     """What goes from round to round beside the algorithm's own state."""
 
     state: Any
-    spent: dict[str, Array]  # [K] each: the privacy ledger so far
+    spent: dict[str, Array]  # [2, K] each: the privacy ledger so far, and what rounding left of it
     gradient_norm: Array  # []  largest per-sample gradient so far
     diverged: Array  # []  first round with a non-finite model, 0 if none
     traffic: Traffic  # since the last record
@@ -298,10 +312,10 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
     problem, privacy, pattern = prepared.problem, simulation.privacy, simulation.participation
     zeroth, network = jax.random.fold_in(key, 0), requirements.shown(prepared.network)
     ledger = () if privacy is None else type(privacy).ledger
-    size = (problem.clients, problem.dim, problem.dtype)
+    size = (problem.clients, simulation.algorithm.message_size(problem.dim), problem.dtype)
     return Carry(
         simulation.algorithm.init(problem, network),
-        {name: jnp.zeros(problem.clients, problem.dtype) for name in ledger},
+        {name: jnp.zeros((2, problem.clients), problem.dtype) for name in ledger},
         jnp.zeros((), problem.dtype),
         jnp.zeros((), jnp.int32),
         Traffic.none(),
@@ -407,13 +421,14 @@ def advance(
     def one_round(round: Array, carry: Carry) -> Carry:
         now, stream, availability = look(simulation, prepared, key, carry, round, rounds)
         state = algorithm.step(carry.state, now)
+        now.link.finish(type(algorithm).__name__)
         if simulation.among_peers and simulation.participation is not None:
             state = _rested(now.available, state, carry.state)
         finite = jnp.all(jnp.isfinite(state.model))
         first = jnp.where((carry.diverged == 0) & ~finite, round, carry.diverged)
         return Carry(
             state,
-            {name: spent + now.link.spent[name] for name, spent in carry.spent.items()},
+            {name: _booked(spent, now.link.spent[name]) for name, spent in carry.spent.items()},
             # Looked at only where a guarantee rests on it: it costs a pass over the samples.
             carry.gradient_norm
             if privacy is None
@@ -430,11 +445,16 @@ def advance(
             carry = one_round(first, carry)
         else:
             carry = jax.lax.fori_loop(first, first + record_every, one_round, carry)
-        shared = carry.state.model if carry.state.model.ndim == 1 else None
-        model = jnp.broadcast_to(carry.state.model, shape)
-        now = Snapshot(problem, simulation.network, model, prepared.optimum, shared, carry.state)
+        model = _judged(simulation, prepared, carry.state)
+        shared = model if model.ndim == 1 else None
+        model = jnp.broadcast_to(model, shape)
+        honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.attackers)
+        now = Snapshot(
+            problem, simulation.network, model, prepared.optimum, shared, carry.state, honest
+        )
         record = {m.name: m.measure(now) for m in simulation.metrics}  # pyright: ignore[reportAttributeAccessIssue]
-        record |= {f"privacy_{name}": jnp.max(spent) for name, spent in carry.spent.items()}
+        spent = {name: jnp.max(jnp.sum(both, axis=0)) for name, both in carry.spent.items()}
+        record |= {f"privacy_{name}": total for name, total in spent.items()}
         return carry._replace(traffic=Traffic.none()), (record, jnp.stack(carry.traffic, axis=1))
 
     firsts = jnp.asarray(done, jnp.int32) + jnp.arange(
@@ -442,6 +462,35 @@ def advance(
     )
     carry, (recorded, traffic) = jax.lax.scan(one_record, carry, firsts)
     return carry, recorded | {name: traffic[..., i] for i, name in enumerate(Traffic._fields)}
+
+
+def _booked(spent: Array, more: Array) -> Array:
+    """The ledger with another entry, as a sum of two numbers, the second within the first's
+    rounding: twice the digits (Knuth; Dekker 1971).
+    """
+    total, rest = spent
+    new = total + more
+    part = new - total
+    rest = rest + ((total - (new - part)) + (more - part))
+    both = new + rest
+    return jnp.stack([both, rest - (both - new)])
+
+
+def _is_covered(simulation: Simulation, prepared: Prepared, state: Any) -> bool:
+    """Whether the models that are judged are those that the network may see."""
+    if type(simulation.algorithm).released is Algorithm.released:
+        return False
+    network = requirements.shown(prepared.network)
+    seen = simulation.algorithm.released(state, prepared.problem, network)
+    return simulation.model == "released" or seen is state.model
+
+
+def _judged(simulation: Simulation, prepared: Prepared, state: Any) -> Array:
+    """The models that metrics look at, ``[K, D]`` or one for all, ``[D]``."""
+    if simulation.model == "exact":
+        return state.model
+    network = requirements.shown(prepared.network)
+    return simulation.algorithm.released(state, prepared.problem, network)
 
 
 def _rested(available: Array, new: Any, old: Any) -> Any:
@@ -470,7 +519,11 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
     known = {"diverged": carry.diverged}
     if simulation.privacy is not None:
         known["gradient_norm"] = carry.gradient_norm
-        known["gradient_bound"] = jnp.asarray(simulation.privacy.gradient_bound)
+        bound = jnp.asarray(simulation.privacy.gradient_bound)
+        known["gradient_bound"] = bound
+        covered = _is_covered(simulation, prepared, carry.state)
+        known["exact_model"] = jnp.asarray(not covered)
+        known["nominal"] = prepared.problem.promised_bound() > bound * (1 + ROUNDING)
     curvature = prepared.curvature
     bound = None if curvature is None else simulation.algorithm.step_bound(curvature)
     if bound is not None:
@@ -482,10 +535,11 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
     return known
 
 
-def final_model(prepared: Prepared, carry: Carry) -> Array:
+def final_model(simulation: Simulation, prepared: Prepared, carry: Carry) -> Array:
     """``[K, D]``, whether the clients have a model each or share one."""
     problem = prepared.problem
-    return jnp.broadcast_to(carry.state.model, (problem.clients, problem.dim))
+    model = _judged(simulation, prepared, carry.state)
+    return jnp.broadcast_to(model, (problem.clients, problem.dim))
 
 
 def trace(
@@ -496,7 +550,7 @@ def trace(
     carry = begin(simulation, prepared, key)
     records = rounds // record_every
     carry, recorded = advance(simulation, prepared, key, carry, 0, records, record_every, rounds)
-    return recorded | outcome(simulation, prepared, carry), final_model(prepared, carry)
+    return recorded | outcome(simulation, prepared, carry), final_model(simulation, prepared, carry)
 
 
 def check_rounds(rounds: int, record_every: int) -> None:

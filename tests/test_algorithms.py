@@ -884,7 +884,7 @@ def test_compressing_a_private_message_keeps_its_noise_and_its_cost():
 
 def test_a_run_returns_its_last_models():
     simulation, key = simulate("zCDP-NFL"), as_key(11)
-    with pytest.warns(fl.AssumptionWarning, match="above the assumed bound 1"):
+    with pytest.warns(fl.AssumptionWarning, match=r"bound 1\. The data at hand .* above it"):
         close(fl.run(simulation, ROUNDS, key).model, trajectory(simulation, key=key)[-1])
 
 

@@ -471,3 +471,113 @@ def test_needs_of_all_registered_algorithms_are_data():
     for label, algorithm in REGISTRY.items():
         assert algorithm.needs.data in ("fixed", "any", "stream"), label
     assert list(requirements.alternatives(simulate("FL"))).count("FL") == 1
+
+
+# What newcomers' own algorithms meet ------------------------------------------------------------
+
+
+@fl.module
+class Twice(fl.algorithms.Algorithm):
+    """Says 1, then 100, and keeps the mean of what it hears each time."""
+
+    joined: bool = fl.static(default=False)
+    reads: bool = fl.static(default=True)
+    needs = fl.algorithms.Needs(averages=True, late=True, absent=True)
+
+    def message_size(self, dim):
+        return 2 * dim if self.joined else dim
+
+    def init(self, problem, network):
+        zero = jnp.zeros((problem.clients, problem.dim))
+        return fl.algorithms.zcdp_grad_nfl.State(zero, zero, zero, network.mixing())
+
+    def step(self, state, now):
+        one = jnp.ones_like(state.model)
+        over = now.network.mixing()
+        if self.joined:
+            _, inbox = now.link.exchange(jnp.concatenate([one, 100 * one], axis=1))
+            first, second = jnp.split(inbox.mean(over=over), 2, axis=1)
+            return state._replace(model=first, mixed=second)
+        said, first = now.link.exchange(one)
+        more, second = now.link.exchange(100 * one)
+        if not self.reads:
+            return state._replace(model=over(said), mixed=over(more))
+        return state._replace(model=first.mean(over=over), mixed=second.mean(over=over))
+
+
+def heard_by(algorithm, **stages):
+    """The final models of a run, and what they heard second, least and most of each."""
+    found = []
+
+    def keep(now):
+        jax.debug.callback(lambda *both: found.append(both), now.model, now.state.mixed)
+        return jnp.sum(now.model)
+
+    metric = fl.metrics.Metric("sum", keep, "sum")
+    simulation = fl.Simulation(
+        make_problem(), algorithm, make_network(), metrics=[metric], **stages
+    )
+    fl.run(simulation, 6)
+    jax.effects_barrier()
+    return np.array([[np.asarray(a) for a in both] for both in found])  # [T, 2, K, D]
+
+
+def test_a_second_message_of_a_round_is_refused_where_peers_remember_one():
+    late = {"delays": fl.link.Geometric(0.5, 3, beyond="clip")}
+    absent = {"participation": fl.participation.Bernoulli(0.5)}
+    for stages in (late, absent):
+        with pytest.raises(ValueError, match="exchanged a second message in one round"):
+            heard_by(Twice(), **stages)
+        heard = heard_by(Twice(joined=True), **stages)
+        assert set(np.unique(heard[:, 0])) <= {0.0, 1.0} or heard[:, 0].max() <= 1 + 1e-12
+        np.testing.assert_allclose(heard[:, 1], 100 * heard[:, 0], rtol=1e-12)
+
+
+def test_two_messages_of_a_round_go_over_the_same_links():
+    heard = heard_by(Twice(), losses=fl.link.GilbertElliott(0.4, 0.3))
+    np.testing.assert_allclose(heard[:, 0], 1.0, rtol=1e-12)  # its own stands in for what is lost
+    said = heard_by(Alternating(), losses=fl.link.Independent(0.5))
+    np.testing.assert_allclose(said[:, 0], said[:, 1], rtol=1e-12)
+    assert np.ptp(said[:, 0]) > 0
+
+
+@fl.module
+class Alternating(Twice):
+    """Says its own number, twice: over the same links the same is heard."""
+
+    def step(self, state, now):
+        own = jnp.arange(len(state.model), dtype=state.model.dtype)[:, None] + state.model * 0
+        over = now.network.mixing()
+        _, first = now.link.exchange(own)
+        _, second = now.link.exchange(own)
+        return state._replace(model=first.mean(over=over), mixed=second.mean(over=over))
+
+
+def test_a_step_that_reads_no_inbox_is_refused_where_that_would_matter():
+    heard_by(Twice(reads=False))
+    for stage in ({"losses": fl.link.Independent(0.3)}, {"aggregation": fl.aggregation.Median()}):
+        with pytest.raises(TypeError, match=r"Twice\.step reads none of its inboxes"):
+            heard_by(Twice(reads=False), **stage)
+
+
+def test_a_key_of_an_unknown_purpose_is_refused_and_algorithms_have_one():
+    now = fl.view(fl.Simulation(make_problem(), Twice(), make_network()))
+    assert now.key("algorithm") != now.key("batches")
+    with pytest.raises(ValueError, match=r"no draws are made for the purpose 'mine'.*'algorithm'"):
+        now.key("mine")
+
+
+def test_metrics_under_an_attack_are_of_the_honest_clients():
+    mask = np.arange(5) == 2
+    attack = fl.attacks.SignFlip(mask, 3.0)
+
+    def direct(now):
+        return jnp.sum(jnp.where(mask, 0, jnp.sum((now.model - now.optimum[None]) ** 2, axis=1)))
+
+    own = fl.metrics.Metric("own", direct, "own", needs_optimum=True)
+    given = (make_problem(), ZCDPGradNFL(STEP), make_network())
+    names = ["normalized_error", "mean_square_deviation", own]
+    run = fl.run(fl.Simulation(*given, metrics=names, attack=attack), 6)
+    best = np.sum(np.asarray(fl.problems.optimum(make_problem())) ** 2)
+    np.testing.assert_allclose(run.mean_square_deviation, run.own / 4, rtol=1e-12)
+    np.testing.assert_allclose(run.normalized_error, run.own * 5 / 4 / best, rtol=1e-10)

@@ -156,7 +156,8 @@ def path(simulation, key, rounds):
 
     def one(carry, done):
         carry, record = advance(simulation, prepared, key, carry, done, 1, 1, rounds)
-        return carry, (carry.state, carry.spent, record)
+        spent = jax.tree.map(lambda both: jnp.sum(both, axis=0), carry.spent)
+        return carry, (carry.state, spent, record)
 
     done = jnp.arange(rounds, dtype=jnp.int32)
     return jax.lax.scan(one, begin(simulation, prepared, key), done)[1]
@@ -656,7 +657,7 @@ def test_every_server_draws_its_own_clients_uniformly():
     rounds = jnp.arange(1, draws + 1, dtype=jnp.int32)
     keys = jax.vmap(lambda n: key_of(jax.random.fold_in(new_key(), n), "participation"))(rounds)
     everyone = jnp.ones(12, bool)
-    draw = jax.vmap(lambda key: PerServer(2).choose(key, everyone, network)[:])
+    draw = jax.vmap(lambda key: PerServer(2).choose(key, everyone, network)[:2])
     clients, here = (np.asarray(part).reshape(draws, 3, 2) for part in draw(keys))
     assert here.all()
     which = np.zeros((3, draws), int)
@@ -683,7 +684,7 @@ def test_servers_draw_among_the_clients_that_are_there():
     """Uniformly (a chi-square test at the level 1e-4), all of them where they are fewer."""
     network = Federation((0, 0, 0, 0, 1, 1, 2, 2, 2), fl.graphs.path(3))
     there = jnp.asarray([1, 0, 1, 1, 0, 0, 0, 1, 0], bool)
-    draw = jax.vmap(lambda key: PerServer(2).choose(key, there, network)[:])
+    draw = jax.vmap(lambda key: PerServer(2).choose(key, there, network)[:2])
     clients, here = (np.asarray(part) for part in draw(jax.random.split(new_key(), 3000)))
     taken = np.zeros((3000, 9), int)
     np.add.at(taken, (np.arange(3000)[:, None], clients), here)

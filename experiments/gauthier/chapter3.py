@@ -119,7 +119,7 @@ class Method:
         epsilon = self.share * epsilon
         if self.rules == "zcdp":
             return fl.privacy.ZCDP.from_epsilon(
-                epsilon, DELTA.value, decay=self.decay, gradient_bound=bound
+                epsilon, DELTA.value, "proposition", decay=self.decay, gradient_bound=bound
             )
         return fl.privacy.ApproximateDP(
             epsilon,

@@ -1,6 +1,6 @@
 r"""Exact networked ADMM, without privacy (Gauthier 2024, (3.4)) and with it (P-ADMM)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float
 
@@ -77,6 +77,10 @@ class NetworkedADMM(Algorithm):
         dual = state.dual + self.penalty * (degree * heard - received)
         return State(model, heard, received, dual, state.factor)
 
+    def released(self, state: State, problem: Problem, network: Any) -> Array:
+        """What clients said last."""
+        return state.heard
+
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float
     ) -> Float[Array, " clients"]:
@@ -100,8 +104,10 @@ class PADMM(NetworkedADMM):
     r"""Private networked ADMM for smooth objectives: :class:`NetworkedADMM`, perturbed (P-ADMM).
 
     :math:`\tilde w_k=w_k+\xi_k` with the exact primal step at the perturbed neighbours. The
-    gradient bound must be *assumed*: clipping has no place inside an exact minimiser. The original
-    writes :math:`\lambda_k=\gamma_k/2` and :math:`\eta` for :math:`\rho`.
+    gradient bound must be *assumed*, or follow from ``Problem(feature_bound=)`` and a loss of
+    bounded slope: clipping has no place inside an exact minimiser. One found by iterations must
+    take steps of a public size, which the same bound gives. The original writes
+    :math:`\lambda_k=\gamma_k/2` and :math:`\eta` for :math:`\rho`.
 
     Raises:
       ValueError: a nonsmooth loss or regulariser, which the method does not cover.

@@ -125,6 +125,14 @@ class Algorithm:
         """
         return None
 
+    def message_size(self, dim: int) -> int:
+        """How many numbers a message among peers has: those of a model, unless it says more."""
+        return dim
+
+    def released(self, state: Any, problem: Any, network: Any) -> Float[Array, "*clients dim"]:
+        """The models that the network may see: what was sent, perturbed, or follows from that."""
+        raise NotImplementedError
+
     def sensitivity(
         self, problem: Problem, network: Any, round: Array, gradient_bound: Array | float
     ) -> Float[Array, " clients"]:

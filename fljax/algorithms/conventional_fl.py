@@ -98,6 +98,10 @@ class ConventionalFL(Algorithm):
         norms = jnp.zeros(problem.clients, problem.dtype)
         return jax.lax.fori_loop(0, self.local_steps, descend, (_copies(server, problem), norms))
 
+    def released(self, state: State, problem: Problem, network: Any) -> Array:
+        """The server's model."""
+        return state.model
+
     def sensitivity(
         self, problem: Problem, network: Any, round: Array, gradient_bound: Array | float
     ) -> Float[Array, " clients"]:

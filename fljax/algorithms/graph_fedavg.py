@@ -1,6 +1,6 @@
 r"""Graph federated learning by gradient steps (Rizk 2023, section 3.2)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -101,6 +101,10 @@ class GraphFedAvg(Algorithm):
         link.relay(psi.shape[1])
         server = psi if network.graph is None else network.graph.mixing("metropolis")(psi)
         return State(server[home], server)
+
+    def released(self, state: State, problem: Problem, network: Any) -> Array:
+        """The servers' models."""
+        return state.model
 
     def sensitivity(
         self, problem: Problem, network: Federation, round: Array, gradient_bound: Array | float

@@ -98,7 +98,8 @@ class PGFL(Algorithm):
     Guarantees:
       The data enter a message only through the minimiser of a :math:`\rho`-strongly convex
       objective, so :meth:`sensitivity` bounds it *if* per-sample gradients are bounded, which
-      those of least squares are not.
+      those of least squares are not. Where it is found by iterations they must take steps of a
+      public size, ``Problem(feature_bound=)``, which keep to the same bound however few they are.
 
     Raises:
       ValueError: an inter-cluster parameter outside [0, 1] in the first round; more clients a
@@ -172,6 +173,11 @@ class PGFL(Algorithm):
         reference = after if self.dual_reference == "received" else aggregate
         dual = dual + self.penalty * (reference[server, cluster] - heard)
         return State(who.put(state.model, model), who.put(state.dual, dual), after, state.factor)
+
+    def released(self, state: State, problem: Problem, network: Federation) -> Array:
+        """The model that each client's server has for its cluster."""
+        cluster, _ = clusters_of(problem, self.personalised)
+        return state.server[jnp.asarray(network.server, jnp.int32), cluster]
 
     def sensitivity(
         self, problem: Problem, network: Federation, round: Array, gradient_bound: Array | float

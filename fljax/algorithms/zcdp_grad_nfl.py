@@ -1,6 +1,6 @@
 r"""Private networked subgradient descent, the comparator zCDP-grad-NFL (Gauthier 2024, 3.4)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float
 
@@ -75,6 +75,10 @@ class ZCDPGradNFL(Algorithm):
         heard, inbox = now.link.exchange(model)
         over = now.network.mixing(self.mixing) if now.changing else state.mixing
         return State(model, heard, inbox.mean(over), state.mixing)
+
+    def released(self, state: State, problem: Problem, network: Any) -> Array:
+        """What clients said last."""
+        return state.heard
 
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float

@@ -1,6 +1,6 @@
 r"""Private networked ADMM for nonsmooth objectives (Gauthier 2024, Algorithm 2)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float
 
@@ -97,6 +97,10 @@ class ZCDPNFL(Algorithm):
         received = inbox.sum()
         dual = state.dual + self.penalty * (degree * heard - received)
         return State(model, heard, received, dual)
+
+    def released(self, state: State, problem: Problem, network: Any) -> Array:
+        """What clients said last."""
+        return state.heard
 
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float

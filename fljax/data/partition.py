@@ -123,6 +123,7 @@ def binary_tasks(
         strength=strength,
         weights=real.astype(dtype) / sizes[:, None].astype(dtype),
         tasks=Tasks(cluster, len(sides), test=_test(k_test, images, tasks, test, dtype)),
+        feature_bound=1.0,
     )
 
 

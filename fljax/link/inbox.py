@@ -34,6 +34,9 @@ class Inbox:
       ages: for each table of the network, how old the copy is that is heard over an edge, in
         rounds; ``B`` or more: none. ``None`` where everything arrives at once.
       aggregator: that takes the place of the mean, or ``None``.
+
+    Attributes:
+      read: whether it was combined at all.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Inbox:
         self._newest = newest
         self._ages = ages
         self._aggregator = aggregator
+        self.read = False
 
     def sum(self, over: Graph | None = None) -> Float[Array, "clients dim"]:
         r""":math:`\sum_l a_{kl}\tilde w_l`, by default over the network.
@@ -61,6 +65,7 @@ class Inbox:
         Args:
           over: other weights on the edges of the network, such as :meth:`Graph.reweighted` gives.
         """
+        self.read = True
         graph = self._network if over is None else over
         if self._ages is None:
             return graph.neighbor_sum(self._said)
@@ -74,6 +79,7 @@ class Inbox:
         Args:
           over: a combination of the network.
         """
+        self.read = True
         if self._aggregator is not None:
             return self._aggregated(over)
         if self._ages is None:

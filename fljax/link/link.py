@@ -163,6 +163,9 @@ class Link:
         self.memory = memory
         self.spent: dict[str, Array] = {}
         self.traffic = Traffic.none()
+        self._sent = 0  # messages of a client so far
+        self._working: list[Array] | None = None  # drawn once a round
+        self._inboxes: list[Inbox] = []
 
     @property
     def private(self) -> bool:
@@ -222,6 +225,7 @@ class Link:
           ValueError: a private message of unknown sensitivity; a second one in the same round,
             which no noise schedule provides for.
         """
+        self._sent += 1
         if clients is None:
             clients = jnp.arange(message.shape[0], dtype=jnp.int32)
         if sending is None:
@@ -256,6 +260,9 @@ class Link:
         sent = jnp.zeros(sensitivity.shape, bool).at[clients].max(sending)
         self.spent = {name: jnp.where(sent, spent, 0) for name, spent in release.spent.items()}
         noise = notion.draw(self._key, message.shape, message.dtype)
+        # Noise on what is not finite hides nothing; a client in that state says noise alone.
+        finite = jnp.all(jnp.isfinite(message), axis=1, keepdims=True)
+        message = jnp.where(finite, message, 0)
         return message + release.scale[clients][:, None] * noise
 
     def _compressed(
@@ -282,6 +289,8 @@ class Link:
     def _keys(self, purpose: str, clients: Int[Array, " some"]) -> Array:
         """A key of each client, whichever row it stands in."""
         key = self.key(purpose)
+        if self._sent > 1:
+            key = jax.random.fold_in(key, self._clients + self._sent)  # beyond all clients
         return jax.vmap(lambda k: jax.random.fold_in(key, k))(clients)
 
     # Along -------------------------------------------------------------------------------------
@@ -289,14 +298,15 @@ class Link:
     def _works(self) -> list[Bool[Array, "..."]] | None:
         """Which edges, or ways up to the server, work in this round."""
         losses = self._stages.losses
-        if losses is None:
-            return None
+        if losses is None or self._working is not None:
+            return self._working
         uniform = _uniforms(
             losses, self.key("losses"), self._network, self._clients, jnp.result_type(float)
         )
         both = [losses.draw(s, u) for s, u in zip(self.memory.losses, uniform, strict=True)]
         self.memory = self.memory._replace(losses=[state for state, _ in both])
-        return [works for _, works in both]
+        self._working = [works for _, works in both]
+        return self._working
 
     def _ages(self, bound: int) -> list[Int[Array, "rows slots"]] | None:
         """How old the copy is that is heard over each edge; ``bound``: none."""
@@ -327,12 +337,26 @@ class Link:
 
         Returns:
           What each client said, ``[K, D]``, as it was perturbed and compressed, and the inbox of
-          what its neighbours hear.
+          what its neighbours hear. A second message of the same round goes over the same links,
+          working or not, and draws its compression for itself.
 
         Raises:
-          ValueError: as :meth:`send`; absent clients where nobody remembers what they said.
+          ValueError: as :meth:`send`; absent clients where nobody remembers what they said; a
+            second message in a round, or one of another size, where what is said is remembered.
         """
         past, newest = self.memory.past, 0
+        if past is not None and self._sent:
+            raise ValueError(
+                "an algorithm exchanged a second message in one round, and of each peer one is "
+                "remembered for the rounds in which it is late or absent. Join the two into one "
+                "message, [clients, 2 * dim], and let the algorithm's message_size say so; or "
+                "leave out delays= and participation=."
+            )
+        if past is not None and message.shape[1] != past.shape[2]:
+            raise ValueError(
+                f"a message has {message.shape[1]} numbers, and {past.shape[2]} are remembered of "
+                "each peer; let the algorithm's message_size say how many there are."
+            )
         if past is None and not self._everyone:
             raise ValueError(
                 "absent peers need a memory of what they said last; begin the link with "
@@ -356,7 +380,23 @@ class Link:
             ages,
             self._stages.aggregation,
         )
+        self._inboxes.append(inbox)
         return said, inbox
+
+    def finish(self, algorithm: str) -> None:
+        """Raise ``TypeError`` where nobody read what was heard: failing links, late messages and
+        aggregators would do nothing.
+        """
+        stages = self._stages
+        given = {"losses": stages.losses, "delays": stages.delays}
+        given["aggregation"] = stages.aggregation
+        useless = [f"{name}=" for name, part in given.items() if part is not None]
+        if useless and self._inboxes and not any(inbox.read for inbox in self._inboxes):
+            raise TypeError(
+                f"{algorithm}.step reads none of its inboxes, so {' and '.join(useless)} would do "
+                "nothing. Combine what was heard by inbox.mean(over=now.network.mixing()) or "
+                "inbox.sum(), and not what was said by the network itself."
+            )
 
     # In: servers ---------------------------------------------------------------------------------
 

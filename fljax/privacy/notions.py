@@ -5,6 +5,14 @@ A notion turns an algorithm's sensitivity :math:`\Delta_k(n)` (computed from the
 client. Neighbouring data sets differ in one replaced sample of one client, so a client's budget
 is spent by its own messages alone and the network's guarantee is the worst client's (Gauthier
 2024, Corollary).
+
+What a total covers: all messages of a run, for every pair of neighbouring data sets within the
+problem's clip or declared domain. Where neither bounds the gradients the results say ``nominal``.
+What it does not cover: metrics and exact models, which look at private data (``exact_model``); two
+runs of one seed at two budgets, whose noise is the same (``fl.sweep(independent_noise=True)``);
+choosing numbers by what came out. And this is a simulator, not a deployment: noise is drawn in
+floating point, so that in single precision a normal has 2^23 values and none beyond 5.4 standard
+deviations, and a Laplace one none beyond 16.6 scales.
 """
 
 from collections.abc import Callable
@@ -57,8 +65,8 @@ class Notion(Protocol):
 
 
 _BOUND_HINT = (
-    "It is the assumed bound on every per-sample gradient; problem.gradient_bound() computes it "
-    "where one exists, problem.clipped(c) makes one hold."
+    "It is the bound on every per-sample gradient that the guarantee assumes: problem.clipped(c) "
+    "makes one hold, and problem.promised_bound() tells the one that holds."
 )
 
 
@@ -107,9 +115,34 @@ class ZCDP:
         _check.choice("schedule", self.schedule, ("privacy", "variance"))
 
     @classmethod
-    def from_epsilon(cls, epsilon: Array | float, delta: Array | float, **kwargs: Any) -> "ZCDP":
-        r"""The largest budget whose total is :math:`(\epsilon,\delta)`-DP by the Corollary."""
-        return cls(accounting.zcdp_rho(epsilon, delta, "proposition"), **kwargs)
+    def from_epsilon(
+        cls,
+        epsilon: Array | float,
+        delta: Array | float,
+        conversion: accounting.Conversion = "gaussian",
+        **kwargs: Any,
+    ) -> "ZCDP":
+        r"""The largest budget whose total is :math:`(\epsilon,\delta)`-DP.
+
+        Args:
+          epsilon: total, > 0.
+          delta: total, in (0, 1).
+          conversion: by which theorem (:func:`~fljax.privacy.accounting.zcdp_epsilon`): exact for
+            Gaussian noise, which all of this is, by default; ``"proposition"`` is the source's
+            Corollary, which spends less than it could, and takes traced values.
+          kwargs: the other fields.
+
+        Raises:
+          TypeError: a traced epsilon or delta where a root is to be found on the host: solve for
+            rho before the study, and sweep that.
+
+        Example:
+          >>> round(float(ZCDP.from_epsilon(1.0, 1e-5).total_rho), 4)
+          0.0359
+          >>> round(float(ZCDP.from_epsilon(1.0, 1e-5, "proposition").total_rho), 4)
+          0.0208
+        """
+        return cls(accounting.zcdp_rho(epsilon, delta, conversion), **kwargs)
 
     @classmethod
     def from_initial(

@@ -61,6 +61,11 @@ class Problem:
         real samples, 0 on padding); by default every sample is real.
       clip: if given, every *per-sample* loss gradient is scaled down to at most this Euclidean
         norm before it is averaged. This makes a bounded-gradient assumption true.
+      feature_bound: a public bound :math:`R` of the norm of every sample's features (the values of
+        the ``feature_map`` if there is one), for all data sets that a privacy promise is to cover.
+        With a loss of bounded slope it bounds every per-sample gradient, and iterative minimisers
+        take steps that it alone decides (:mod:`fljax.problems.solvers`). Data known at construction
+        must meet it; what is drawn inside a run is scaled down to it where it does not.
       statistics: filled by :meth:`prepare`.
       feature_map: applied to the features, ``[..., P]`` to ``[..., F]``, for instance
         :class:`fljax.data.RandomFourier`; a model then has ``F`` parameters in place of ``P``.
@@ -69,7 +74,8 @@ class Problem:
 
     Raises:
       ValueError: mismatched shapes, NaN or infinite data, labels that the loss does not know, an
-        empty client, a negative strength, a clip that is not positive.
+        empty client, a negative strength, a clip or feature bound that is not positive, features
+        beyond their bound.
     """
 
     features: Any  # Float[Array, "clients samples features"], NumPy or JAX
@@ -82,6 +88,7 @@ class Problem:
     statistics: Statistics | None = None
     feature_map: Any = None
     tasks: Tasks | None = None
+    feature_bound: Float[Array, ""] | float | None = None
 
     def validate(self) -> None:
         _check.registered("loss", self.loss)
@@ -133,11 +140,26 @@ class Problem:
             self._check_tasks(self.tasks)
         if self.clip is not None:
             _check.positive("clip", self.clip)
+        if self.feature_bound is not None:
+            _check.positive("feature_bound", self.feature_bound)
+            self._check_features(self.feature_bound)
         dtype = jnp.result_type(self.features)
         if self.weights is None:
             object.__setattr__(self, "weights", np.full(shape[:2], 1 / shape[1], dtype))
         if _check.is_concrete(self.targets) and _check.is_concrete(self.weights):
             self.loss.check_targets(np.asarray(self.targets)[np.asarray(self.weights) > 0])
+
+    def _check_features(self, bound: Any) -> None:
+        if not (_check.is_concrete(self.features) and _check.is_concrete(bound)):
+            return
+        if self.feature_map is None:
+            largest = float(np.max(_norm(np.asarray(self.features, np.float64), np)))
+            if largest > float(bound) * (1 + 1e-6):
+                raise ValueError(
+                    f"feature_bound must bound every sample's norm, got {float(bound):g} and a "
+                    f"sample of norm {largest:g}. Scale the features by a public factor, or "
+                    "declare a larger bound."
+                )
 
     def _check_tasks(self, tasks: Tasks) -> None:
         if len(tasks.cluster) != self.clients:
@@ -221,7 +243,12 @@ class Problem:
 
     def mapped(self) -> "Problem":
         """The same problem with the feature map's values as its features, computed once."""
-        return replace(self, features=self.design, feature_map=None)
+        features = self.design
+        if self.feature_bound is not None:
+            norms = _norm(features)[..., None]
+            bound = jnp.asarray(self.feature_bound, features.dtype)
+            features = jnp.where(norms > bound, features * (bound / norms), features)
+        return replace(self, features=features, feature_map=None)
 
     def _statistics(self) -> Statistics:
         few = self.features.shape[2] <= FEW_FEATURES and self.loss.outputs == 1
@@ -323,9 +350,9 @@ class Problem:
     def sample_gradient_norm(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
         """The largest per-sample loss-gradient norm of each client, after clipping."""
         derivative = self.loss.derivative(self.predictions(w), self.targets)
-        norms = self._sample_norms(derivative)
         if self.clip is not None:
-            norms = jnp.minimum(norms, self.clip)
+            derivative = self._clipped(derivative)
+        norms = self._sample_norms(derivative)
         return jnp.max(jnp.where(self.weights > 0, norms, 0), axis=1)
 
     def loss_gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
@@ -334,13 +361,11 @@ class Problem:
             product = jnp.einsum("kpq,kq->kp", self.statistics.gram, w, precision=HIGHEST)
             return product - self.statistics.moment
         derivative = self.loss.derivative(self.predictions(w), self.targets)
-        weights = self.weights
         if self.clip is not None:
-            norms = self._sample_norms(derivative)
-            weights = weights * jnp.minimum(1, self.clip / jnp.maximum(norms, self.clip))
+            derivative = self._clipped(derivative)
         if self.loss.outputs == 1:
-            return self.combination(weights * derivative)
-        derivative = weights[..., None] * derivative
+            return self.combination(self.weights * derivative)
+        derivative = self.weights[..., None] * derivative
         gradient = jnp.einsum("kno,knp->kop", derivative, self.design, precision=HIGHEST)
         return gradient.reshape(self.clients, -1)
 
@@ -353,25 +378,63 @@ class Problem:
         ready = self.prepare() if self.statistics is None else self
         return ready.statistics.pooled.gradient(w[None])[0]
 
+    def _clipped(self, derivative: Array) -> Array:
+        """Derivatives whose outer products with the features have norm ``clip`` at most.
+
+        Whatever the data: a prediction or derivative that overflows is clipped as well, and one
+        that is not a number, of a difference of infinities, counts for nothing.
+        """
+        huge = jnp.finfo(derivative.dtype).max
+        derivative = jnp.where(jnp.isnan(derivative), 0, derivative)
+        allowed = jnp.minimum(self.clip / self._norms(), huge)
+        if self.loss.outputs == 1:
+            return jnp.clip(derivative, -allowed, allowed)
+        derivative = jnp.clip(derivative, -huge, huge)
+        size = _norm(derivative)
+        keep = jnp.where(size > allowed, allowed / jnp.where(size > 0, size, 1), 1)
+        return derivative * keep[..., None]
+
     def _feature_norms(self) -> Float[Array, "clients samples"]:
-        return jnp.sqrt(jnp.sum(self.design**2, axis=-1))
+        return _norm(self.design)
+
+    def _norms(self) -> Float[Array, "clients samples"]:
+        return self._feature_norms() if self.statistics is None else self.statistics.norms
 
     def _sample_norms(self, derivative: Array) -> Float[Array, "clients samples"]:
-        norms = self._feature_norms() if self.statistics is None else self.statistics.norms
-        if self.loss.outputs == 1:
-            return norms * jnp.abs(derivative)
-        return norms * jnp.sqrt(jnp.sum(derivative**2, axis=-1))
+        size = jnp.abs(derivative) if self.loss.outputs == 1 else _norm(derivative)
+        return jnp.where(size > 0, self._norms() * size, 0)  # a norm may overflow, clipped to none
 
     def gradient_bound(self) -> Float[Array, ""]:
         r"""The :math:`c_1` that truly bounds every per-sample gradient of *this* data.
 
         The loss's largest slope times the longest feature vector (or ``clip``, if smaller);
-        infinite for the squared loss without clipping. It bounds the data at hand; a guarantee
-        against an arbitrary replacement needs the same bound on the features' domain.
+        infinite for the squared loss without clipping. It depends on the private data and bounds
+        those at hand alone: :meth:`promised_bound` is what a guarantee may rest on.
         """
         norms = jnp.where(jnp.asarray(self.weights) > 0, self._feature_norms(), 0)
         bound = self.loss.slope_bound() * jnp.max(norms)
         return bound if self.clip is None else jnp.minimum(bound, self.clip)
+
+    def promised_bound(self) -> Float[Array, ""]:
+        r"""The :math:`c_1` that bounds per-sample gradients for *every* data set a promise covers.
+
+        ``clip``, or the loss's largest slope times ``feature_bound``, whichever is smaller;
+        infinite where neither is there. No data enter it.
+        """
+        bounds = [jnp.asarray(jnp.inf, float_dtype())]
+        if self.clip is not None:
+            bounds.append(jnp.asarray(self.clip, float_dtype()))
+        if self.feature_bound is not None:
+            bound = jnp.asarray(self.feature_bound, float_dtype())
+            bounds.append(jnp.asarray(self.loss.slope_bound(), float_dtype()) * bound)
+        return jnp.min(jnp.stack(bounds))
+
+
+def _norm(rows: Any, xp: Any = jnp) -> Any:
+    """Euclidean, ``[..., N]`` to ``[...]``, also where squares overflow or vanish."""
+    smallest = np.finfo(rows.dtype).tiny  # whose inverse is still a number, and the other way round
+    scale = xp.clip(xp.max(xp.abs(rows), axis=-1), smallest, 1 / smallest)
+    return scale * xp.sqrt(xp.sum((rows / scale[..., None]) ** 2, axis=-1))
 
 
 def from_clients(

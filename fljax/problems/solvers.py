@@ -5,6 +5,14 @@ once: :math:`c_k>0` is ADMM's primal step (Gauthier 2024, (3.4)), one pooled row
 the centralised solution (3.1). Quadratic objectives are solved in closed form through a factor
 computed once; other smooth losses by accelerated proximal gradient, or in the sample space when
 samples are fewer than parameters; nonsmooth losses by ADMM on their residuals.
+
+Where the problem declares a bound of its features (``feature_bound``), a smooth loss is minimised
+by plain proximal gradient steps of a size that depends on the bound alone. They converge more
+slowly, and are what a privacy guarantee covers however early they stop: on two data sets that
+differ in one sample each step is a contraction by :math:`(1-\eta c)/(1+\eta\mu)`, and at one model
+the two steps differ by at most :math:`\eta g/(1+\eta\mu)`, :math:`g` being what the sample can
+change of the gradient. So models that start at most :math:`g/(c+\mu)` apart, which is how far apart
+exact minimisers can be, stay so, a warm start from the last round's model included.
 """
 
 from typing import NamedTuple
@@ -14,6 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax._linalg import spd_inverse, spd_norm_bound, spd_solve, symmetric_eigen
+from fljax._module import replace
 from fljax._numerics import HIGHEST
 from fljax.problems.objectives import L1, LeastAbsoluteDeviation, LeastSquares, NoRegulariser
 from fljax.problems.problem import Problem
@@ -27,8 +36,10 @@ __all__ = [
     "iterates_predictions",
     "optimum",
     "prox",
+    "public_scale",
     "solve_shifted",
     "strong_convexity",
+    "takes_public_steps",
 ]
 
 
@@ -38,7 +49,7 @@ class ProxFactor(NamedTuple):
     weight: Array  # [K]  c_k
     inverse: Array | None  # [K, D, D], or [K, N, N] among weighted samples when N < D: the step
     moment: Array | None  # [K, D]  2 sum_j weight_j x_j y_j, for the closed form
-    scale: Array | None  # [K]  Lipschitz constant (smooth loss) or residual penalty (nonsmooth)
+    scale: Array | None  # [K]  one over the step (smooth loss) or residual penalty (nonsmooth)
     gram: Array | None  # [K, N, N]  the samples' inner products, where predictions are iterated
 
 
@@ -57,6 +68,21 @@ def iterates_predictions(problem: Problem) -> bool:
     )
 
 
+def takes_public_steps(problem: Problem) -> bool:
+    """Whether the prox is found by steps of a public size, see the head of this module."""
+    return (
+        problem.feature_bound is not None
+        and problem.loss.curvature is not None
+        and not is_quadratic(problem)
+    )
+
+
+def public_scale(problem: Problem, weight: Float[Array, " clients"]) -> Float[Array, " clients"]:
+    r""":math:`1/\eta=\ell''_{\max}R^2+c_k`, the smoothness of any data within the bound."""
+    assert problem.loss.curvature is not None
+    return problem.loss.curvature * jnp.asarray(problem.feature_bound) ** 2 + weight
+
+
 def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
     """Prepare :func:`prox` for quadratic weights ``weight`` (``[K]``, >= 0)."""
     if is_quadratic(problem):
@@ -67,8 +93,12 @@ def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
             root = jnp.sqrt(2 * problem.weights)
             inverse = root[:, :, None] * inverse * root[:, None, :]
         return ProxFactor(weight, inverse, moment, None, None)
+    gram = None
     if iterates_predictions(problem):
         gram = jnp.einsum("knp,kmp->knm", problem.design, problem.design, precision=HIGHEST)
+    if takes_public_steps(problem):
+        return ProxFactor(weight, None, None, public_scale(problem, weight), gram)
+    if gram is not None:
         root = jnp.sqrt(problem.loss.curvature * problem.weights)
         system = root[:, :, None] * gram * root[:, None, :]
         inner = root[:, :, None] * spd_inverse(_shift(system, weight + strong_convexity(problem)))
@@ -112,6 +142,9 @@ def prox(
     _refuse_clipping(problem)
     if is_quadratic(problem):
         return _solve_quadratic(problem, factor, centre)
+    if takes_public_steps(problem):
+        steps = _public_steps if factor.gram is None else _public_steps_of_predictions
+        return steps(problem, factor, centre, start, iterations)
     if factor.gram is not None:
         return _solve_predictions(problem, factor, centre, start, iterations)
     solve = _proximal_gradient if problem.loss.curvature is not None else _residual_admm
@@ -194,6 +227,7 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
     """
     pooled = problem.pooled().prepare()
     start = jnp.zeros((1, problem.dim), problem.dtype)
+    pooled = replace(pooled, feature_bound=None)  # nothing of the optimum is sent
     if isinstance(pooled.loss, LeastSquares) and isinstance(pooled.regulariser, NoRegulariser):
         moment = 2 * pooled.correlation(pooled.targets)[0]
         return spd_solve(2 * pooled.second_moment()[0], moment)
@@ -304,6 +338,46 @@ def _proximal_gradient(problem, factor, centre, start, iterations, tolerance):
 
     momentum = jnp.ones((start.shape[0], 1), start.dtype)
     return _until(iterate, (start, start, momentum), iterations, tolerance, watched=1)[0]
+
+
+def _public_steps(problem, factor, centre, start, iterations):
+    """Proximal gradient steps whose size depends on no data."""
+    step, weight = (1 / factor.scale)[:, None], factor.weight[:, None]
+    penalty = step * problem.share[:, None]
+
+    def iterate(_, w):
+        descent = w - step * (problem.loss_gradient(w) + weight * (w - centre))
+        return problem.regulariser.prox(descent, penalty)
+
+    return jax.lax.fori_loop(0, iterations, iterate, start)
+
+
+def _public_steps_of_predictions(problem, factor, centre, start, iterations):
+    r"""The same steps among the predictions of few samples: three passes over them in all.
+
+    A model on the way is :math:`w=aw^0+bv-X^\top\alpha`; its predictions :math:`m=Xw` need no more
+    than the samples' inner products.
+    """
+    step, weight = (1 / factor.scale)[:, None], factor.weight[:, None]
+    shrink = 1 / (1 + step * strong_convexity(problem)[:, None])
+    pulled = problem.predictions(centre)
+
+    def iterate(_, state):
+        m, alpha, a, b = state
+        slope = problem.weights * problem.loss.derivative(m, problem.targets)
+        along = jnp.einsum("knm,km->kn", factor.gram, slope, precision=HIGHEST)
+        keep = 1 - step * weight
+        return (
+            shrink * (keep * m + step * (weight * pulled - along)),
+            shrink * (keep * alpha + step * slope),
+            shrink * keep * a,
+            shrink * (keep * b + step * weight),
+        )
+
+    zero = jnp.zeros_like(step)
+    state = (problem.predictions(start), jnp.zeros_like(problem.targets), zero + 1, zero)
+    _, alpha, a, b = jax.lax.fori_loop(0, iterations, iterate, state)
+    return a * start + b * centre - problem.combination(alpha)
 
 
 def _split_penalty(problem: Problem, scale: Array) -> Array:

@@ -18,7 +18,7 @@ from jaxtyping import Array
 
 from fljax import simulation as runs
 from fljax._numerics import PRNG
-from fljax.study.grid import Axis, Group, Scenario, arguments, signature
+from fljax.study.grid import NOISE, Axis, Group, Scenario, arguments, signature
 
 __all__ = [
     "Compiled",
@@ -72,6 +72,8 @@ class Program:
     ) -> Output:
         """A stretch of one run, from the start if there is no ``carry``."""
         k_scenario, k_run = jax.random.split(key)
+        if NOISE in point:
+            k_run = jax.random.fold_in(k_run, point[NOISE])
         simulation = self.scenario(k_scenario, **arguments(point))
         clients = simulation.problem.clients
         if self.shard_over == "clients":
@@ -86,7 +88,7 @@ class Program:
         )
         known = runs.outcome(simulation, prepared, carry)
         if self.keep_models:
-            known["model"] = runs.final_model(prepared, carry)
+            known["model"] = runs.final_model(simulation, prepared, carry)
         return Output(recorded, known, carry)
 
     def identity(self, group: Group, fresh: bool) -> str:

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import itertools
 import json
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from fljax.records import PER_RUN, TRAFFIC
 from fljax.simulation import Simulation, check_length
 
 __all__ = [
+    "NOISE",
     "Axis",
     "Group",
     "Scenario",
@@ -32,8 +34,12 @@ __all__ = [
 
 Scenario = Callable[..., Simulation]
 
-#: At most this many grid points are each built once with concrete values before compiling;
-#: of a larger grid, every value of every axis is.
+#: In a stack of grid points, what the noise of a point's runs depends on besides the seed; no
+#: argument of the scenario.
+NOISE = ""
+
+#: At most this many grid points are each built once with concrete values before compiling; of a
+#: larger grid every value of every axis is, and the privacy of every point.
 CHECKED_POINTS = 100
 
 #: Axes of every result, and keywords of xarray's ``sel``, which a dimension of that name hides.
@@ -121,7 +127,7 @@ def _plain(value: Any) -> Any:
 
 def arguments(point: Mapping[str, Any]) -> dict[str, Any]:
     """A grid point as the scenario's keyword arguments."""
-    return {name: _plain(tree) for name, tree in point.items()}
+    return {name: _plain(tree) for name, tree in point.items() if name != NOISE}
 
 
 def _as_tree(value: Any) -> Any:
@@ -169,7 +175,9 @@ def numbers_of(axes: list[Axis], position: tuple[int, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def groups_of(scenario: Scenario, axes: list[Axis], rounds: int) -> list[Group]:
+def groups_of(
+    scenario: Scenario, axes: list[Axis], rounds: int, independent_noise: bool = False
+) -> list[Group]:
     """All grid points by structure, each checked with concrete values first.
 
     Raises:
@@ -178,10 +186,23 @@ def groups_of(scenario: Scenario, axes: list[Axis], rounds: int) -> list[Group]:
     choices = list(itertools.product(*(_alike(axis) for axis in axes)))
     members = [list(itertools.product(*choice)) for choice in choices]
     shown = _check_points(scenario, axes, rounds, [points[0] for points in members])
-    return [
+    groups = [
         Group(points, _stack(axes, points), simulation)
         for points, simulation in zip(members, shown, strict=True)
     ]
+    if len(axes) and np.prod([len(axis.labels) for axis in axes], dtype=float) > CHECKED_POINTS:
+        for group in groups:
+            _check_privacy(scenario, axes, rounds, group)
+    if not independent_noise:
+        return groups
+    return [group._replace(points=group.points | {NOISE: _own(axes, group)}) for group in groups]
+
+
+def _own(axes: list[Axis], group: Group) -> np.ndarray:
+    """``[C]``: a number of each point that depends on its labels and numbers alone."""
+    texts = (label_of(axes, p) + numbers_of(axes, p) for p in group.positions)
+    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
+    return np.array([int.from_bytes(digest[:4]) for digest in digests], np.uint32)
 
 
 def _alike(axis: Axis) -> list[list[int]]:
@@ -200,6 +221,26 @@ def _stack(axes: list[Axis], points: list[tuple[int, ...]]) -> dict[str, Any]:
         )
         for i, axis in enumerate(axes)
     }
+
+
+def _check_privacy(scenario: Scenario, axes: list[Axis], rounds: int, group: Group) -> None:
+    """Check the privacy of all points of a group, built together.
+
+    Only what the privacy depends on is computed: compiling leaves the data out.
+    """
+    if group.shown.privacy is None:
+        return
+    key = jax.random.key(0, impl=PRNG)
+    every = jax.jit(jax.vmap(lambda point: scenario(key, **arguments(point)).privacy))
+    built = jax.tree.map(np.asarray, every(group.points))
+    for i, position in enumerate(group.positions):
+        notion = jax.tree.map(operator.itemgetter(i), built)
+        try:
+            notion.validate()
+            notion.plan(lambda _: jnp.ones(1), rounds)
+        except ValueError as error:
+            error.add_note(f"This was grid point {names_of(axes, position)}.")
+            raise
 
 
 def _check_points(

@@ -48,6 +48,7 @@ class Request:
     block: int | None = None
     workers: int | None = None
     keep_models: bool = False
+    independent_noise: bool = False
     shard_over: str = "seeds"
     segment: int | None = None  # rounds between checkpoints, if asked for
     until: Mapping[str, float] | None = None
@@ -96,7 +97,7 @@ class Study:
             a wish that does not fit it.
         """
         axes = axes_of(asked.grid)
-        groups = groups_of(asked.scenario, axes, asked.rounds)
+        groups = groups_of(asked.scenario, axes, asked.rounds, asked.independent_noise)
         block, workers = asked.block, asked.workers
         if asked.shard_over == "clients":
             block, workers = block or 1, 1  # every run takes all devices
@@ -163,6 +164,7 @@ class Study:
                 "root": asked.root,
                 "record_every": asked.record_every,
                 "keep_models": asked.keep_models,
+                "independent_noise": asked.independent_noise,
                 "until": self.until,
             },
             "points": points,
@@ -213,6 +215,11 @@ def _check_names(axes: list[Axis], groups: list[Group]) -> None:
 
 
 def _tolerances(until: Mapping[str, float], groups: list[Group]) -> dict[str, float]:
+    if until and any(group.shown.privacy is not None for group in groups):
+        raise ValueError(
+            "until= ends runs by their metrics, which look at private data and at no cost to the "
+            "budget: under privacy= the number of rounds must not depend on them. Leave it out."
+        )
     known = set.intersection(*({m.name for m in group.shown.metrics} for group in groups))  # pyright: ignore
     for name, level in until.items():
         _check.choice("metric in until", name, sorted(known))

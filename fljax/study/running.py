@@ -77,6 +77,7 @@ def sweep(
     block: int | None = None,
     workers: int | None = None,
     keep_models: bool = False,
+    independent_noise: bool = False,
     shard_over: str = "seeds",
     store: str | PathLike | None = None,
     keep_state: bool = True,
@@ -109,6 +110,10 @@ def sweep(
         (CPU) or memory (accelerator). It changes numbers by no more than float re-association.
       workers: blocks in flight; by default the cores at hand on a CPU, else 1.
       keep_models: also return every run's final models, ``[..., seed, client, parameter]``.
+      independent_noise: draw every grid point's noise (and participants, delays, losses) for
+        itself. By default one seed draws the same at all points, which makes their differences
+        precise, and means that two private points of one seed must not both be published: their
+        difference cancels the noise, whatever each of their ledgers says.
       shard_over: what several devices share: ``"seeds"``, each running blocks of its own; or, for
         one very large network, its ``"clients"``, mixing included (their number must be a
         multiple of the devices of all processes).
@@ -159,6 +164,7 @@ def sweep(
             block=block,
             workers=workers,
             keep_models=keep_models,
+            independent_noise=independent_noise,
             shard_over=shard_over,
             segment=segment,
             until=until,

@@ -78,6 +78,7 @@ def test_run_stores_everything(quick):
     assert str(quick) not in json.dumps(record)
 
 
+@pytest.mark.slow
 def test_a_figure_goes_on_where_its_store_is(quick, tmp_path, monkeypatch):
     def computed(*_):
         raise AssertionError("a stored run is computed again")

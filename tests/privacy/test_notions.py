@@ -118,13 +118,25 @@ def test_zcdp_survives_long_runs_in_float32(schedule):
 
 
 def test_zcdp_from_epsilon_is_the_corollary_inverted():
-    notion = ZCDP.from_epsilon(3.0, 1e-3, decay=0.7, gradient_bound=2.0)
+    notion = ZCDP.from_epsilon(3.0, 1e-3, "proposition", decay=0.7, gradient_bound=2.0)
     rho = float(notion.total_rho)
     close(rho + 2 * math.sqrt(rho * math.log(1e3)), 3.0, rtol=1e-12)
     assert float(notion.decay) == 0.7
     assert float(notion.gradient_bound) == 2.0
     sharp = accounting.zcdp_epsilon(releases(notion)[1]["rho"].sum(0).max(), 1e-3)
     close(sharp, 3.0, rtol=1e-12)
+
+
+def test_zcdp_from_epsilon_spends_all_that_gaussian_noise_allows():
+    for epsilon, delta in ((0.1, 1e-5), (1.0, 1e-6), (8.0, 1e-3)):
+        rho = float(ZCDP.from_epsilon(epsilon, delta).total_rho)
+        mu = math.sqrt(2 * rho)  # Balle & Wang 2018, Theorem 8
+        found = stats.norm.cdf(mu / 2 - epsilon / mu)
+        found -= math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+        close(found, delta, rtol=1e-6)
+        assert rho > float(ZCDP.from_epsilon(epsilon, delta, "proposition").total_rho)
+    with pytest.raises(TypeError, match=r"finds a root on the host.*proposition"):
+        jax.jit(lambda e: ZCDP.from_epsilon(e, 1e-5).total_rho)(1.0)
 
 
 def test_zcdp_from_initial_starts_there():

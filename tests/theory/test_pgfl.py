@@ -453,7 +453,7 @@ def test_drawn_clients_spend_in_expectation_what_a_run_s_ledger_says():
     prepared, key = prepare(case, rounds), as_key(0)
     start = begin(case, prepared, key)
     carry, _ = advance(case, prepared, key, start, 0, 1, rounds, rounds)
-    spent = np.asarray(carry.spent["rho"])
+    spent = np.asarray(carry.spent["rho"]).sum(axis=0)
     chance = 1 / np.bincount(SERVER)[SERVER]
     expected = np.array([theory.zcdp_total(0.001, 0.99, rounds, participation=p) for p in chance])
     budgets = 0.001 * 0.99 ** -np.arange(rounds)

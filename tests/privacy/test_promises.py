@@ -1,0 +1,422 @@
+"""What a printed epsilon rests on: for every data set, every early stop, every grid point."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax.algorithms import GFL, PADMM, PGFL, ZCDPNFL, ClusterFL, ConventionalFL, ZCDPGradNFL
+from fljax.privacy import ZCDP, ApproximateDP
+from fljax.problems import (
+    ElasticNet,
+    Huber,
+    LeastAbsoluteDeviation,
+    LeastSquares,
+    Logistic,
+    NoRegulariser,
+    Problem,
+    Softmax,
+    SquaredL2,
+    factorise,
+    optimum,
+    prox,
+)
+from fljax.problems.solvers import strong_convexity
+from fljax.simulation import _booked
+from tests.cases import CLIENTS, make_data, make_network, make_problem, quiet
+
+RADIUS = 3.0
+
+LOSSES = {"logistic": Logistic(), "huber": Huber(0.7)}
+REGULARISERS = {"none": NoRegulariser(), "l2": SquaredL2(), "elastic": ElasticNet(0.3, 0.4)}
+
+
+def in_ball(rng, *shape):
+    """Features of norm at most ``RADIUS``, some on the sphere, some at zero."""
+    x = rng.normal(size=shape)
+    size = rng.choice([0.0, 0.05, 1.0, 1.0], size=(*shape[:-1], 1))
+    return RADIUS * size * x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def targets_of(loss, rng, shape):
+    return np.sign(rng.normal(size=shape)) if loss == "logistic" else 5 * rng.normal(size=shape)
+
+
+def build(loss, regulariser, x, y, bound=RADIUS):
+    return Problem(x, y, LOSSES[loss], REGULARISERS[regulariser], 0.2, feature_bound=bound)
+
+
+def largest_gap(loss, regulariser, samples, iterations, seed, bound=RADIUS, dim=6):
+    """How far two worlds that differ in one sample come apart over five rounds with the same
+    centres, warm starts included, against what exact minimisers may.
+    """
+    rng = np.random.default_rng(seed)
+    trials = 200
+    x, weight = in_ball(rng, trials, samples, dim), 10 ** rng.uniform(-2, 0.5, trials)
+    y = targets_of(loss, rng, (trials, samples))
+    other, others = x.copy(), y.copy()
+    other[:, 0], others[:, 0] = in_ball(rng, trials, dim), targets_of(loss, rng, trials)
+    other[::3, 0], others[::3, 0] = -x[::3, 0], y[::3, 0]
+    worlds = [
+        build(loss, regulariser, *data, bound).prepare() for data in ((x, y), (other, others))
+    ]
+    factors = [factorise(problem, jnp.asarray(weight)) for problem in worlds]
+    models, worst = [jnp.zeros((trials, dim))] * 2, 0.0
+    c1 = float(LOSSES[loss].slope_bound()) * RADIUS
+    allowed = 2 * c1 / samples / (weight + np.asarray(strong_convexity(worlds[0])))
+    for _ in range(5):
+        centre = jnp.asarray(rng.normal(size=(trials, dim)) * 10 ** rng.uniform(-1, 1))
+        models = [
+            prox(problem, factor, centre, model, iterations)
+            for problem, factor, model in zip(worlds, factors, models, strict=True)
+        ]
+        gap = np.linalg.norm(np.asarray(models[0] - models[1]), axis=1)
+        worst = max(worst, float((gap / allowed).max()))
+    return worst
+
+
+@pytest.mark.core
+@pytest.mark.thin(6)
+@pytest.mark.parametrize("iterations", [1, 20, 100])
+@pytest.mark.parametrize("samples", [4, 9])  # fewer and more than parameters
+@pytest.mark.parametrize("regulariser", REGULARISERS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_early_stops_keep_the_distance_of_exact_minimisers(loss, regulariser, samples, iterations):
+    for seed in range(3):
+        assert largest_gap(loss, regulariser, samples, iterations, seed) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(("samples", "regulariser"), [(4, "l2"), (9, "l2"), (9, "elastic")])
+def test_steps_that_the_data_decide_do_not(samples, regulariser):
+    """So the test above can see what it is for."""
+    gaps = [largest_gap("logistic", regulariser, samples, 1, seed, None) for seed in range(3)]
+    assert max(gaps) > 1.05
+
+
+@pytest.mark.parametrize("regulariser", REGULARISERS)
+@pytest.mark.parametrize("samples", [3, 8])
+def test_public_steps_are_the_loop_and_end_at_the_minimiser(samples, regulariser):
+    rng = np.random.default_rng(1)
+    x, y = in_ball(rng, 2, samples, 5), targets_of("huber", rng, (2, samples))
+    weight, centre, start = np.array([0.3, 2.0]), rng.normal(size=(2, 5)), rng.normal(size=(2, 5))
+    problem = build("huber", regulariser, x, y).prepare()
+    l1, l2 = {"none": (0, 0), "l2": (0, 1), "elastic": (0.3, 0.4)}[regulariser]
+    theirs = start.copy()
+    for _ in range(7):
+        for k in range(2):
+            step = 1 / (1.0 * RADIUS**2 + weight[k])
+            residual = x[k] @ theirs[k] - y[k]
+            slope = x[k].T @ np.clip(residual, -0.7, 0.7) / samples
+            point = theirs[k] - step * (slope + weight[k] * (theirs[k] - centre[k]))
+            shrunk = np.sign(point) * np.maximum(np.abs(point) - step * 0.1 * l1, 0)
+            theirs[k] = shrunk / (1 + 2 * step * 0.1 * l2)
+    factor = factorise(problem, jnp.asarray(weight))
+    ours = prox(problem, factor, jnp.asarray(centre), jnp.asarray(start), 7)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+    ended = prox(problem, factor, jnp.asarray(centre), jnp.asarray(start), 3000)
+    free = build("huber", regulariser, x, y, None).prepare()
+    exact = prox(
+        free, factorise(free, jnp.asarray(weight)), jnp.asarray(centre), jnp.asarray(start), 3000
+    )
+    np.testing.assert_allclose(ended, exact, atol=1e-8)
+
+
+def test_an_optimum_is_no_message_and_is_found_as_before():
+    rng = np.random.default_rng(2)
+    x, y = in_ball(rng, 3, 9, 4), targets_of("logistic", rng, (3, 9))
+    bounded, free = (build("logistic", "l2", x, y, bound) for bound in (RADIUS, None))
+    np.testing.assert_allclose(optimum(bounded), optimum(free), rtol=0, atol=1e-13)
+
+
+FEDERATION = fl.federation.Federation([0, 0, 1, 1, 1], make_network("dense", 2, [(0, 1)]))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "network"),
+    [
+        (PGFL(0.9), FEDERATION),
+        (GFL(0.9), FEDERATION),
+        (ClusterFL(0.9), FEDERATION),
+        (PADMM(0.9), make_network()),
+    ],
+)
+def test_iterated_minimisers_without_public_steps_are_refused(algorithm, network):
+    problem = make_problem("logistic")
+    with pytest.raises(ValueError, match=r"declare the largest norm.*feature_bound"):
+        fl.Simulation(problem, algorithm, network, ZCDP(1.0))
+    fl.Simulation(problem, algorithm, network)  # without a promise there is nothing to keep
+    x, weights = np.asarray(problem.features), problem.weights
+    bound = np.linalg.norm(x, axis=-1).max()
+    given = (x, problem.targets, Logistic(), SquaredL2(), 0.8, weights)
+    fl.Simulation(Problem(*given, feature_bound=bound), algorithm, network, ZCDP(1.0))
+
+
+def test_a_loss_that_is_not_smooth_has_no_certificate():
+    with pytest.raises(ValueError, match="for losses that are not smooth no guarantee"):
+        fl.Simulation(make_problem("lad"), PGFL(0.9), FEDERATION, ZCDP(1.0))
+
+
+# Clipping ---------------------------------------------------------------------------------------
+
+HUGE = [
+    ([1e25, 0.0], 0.0),
+    ([1e25, -1e25], 2.0),
+    ([1.0, 2.0], 2.5e38),
+    ([3e38, 3e38], -3e38),
+    ([0.0, 0.0], 2.5e38),
+    ([1e-30, 0.0], 3e38),
+]
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("model", [0.0, 1.0, -1e10, 1e30])
+@pytest.mark.parametrize(("x", "y"), HUGE)
+def test_clipped_gradients_are_finite_and_short_whatever_the_data(x, y, model, dtype):
+    features = np.array([[[1.0, 0.5], x]] * 2, dtype)
+    with jax.enable_x64(dtype == np.float64):
+        for loss in (LeastSquares(), LeastAbsoluteDeviation(), Softmax(2)):
+            targets = np.array([[1.0, y if loss.outputs == 1 else 1.0]] * 2, dtype)
+            problem = Problem(features, targets, loss, clip=1.0)
+            w = jnp.full((2, problem.dim), model, dtype)
+            for ready in (problem, problem.prepare()):
+                gradient = np.asarray(ready.loss_gradient(w), np.float64)
+                assert np.isfinite(gradient).all()
+                assert np.linalg.norm(gradient, axis=1).max() <= 1 + 1e-5
+                norms = np.asarray(ready.sample_gradient_norm(w))
+                assert np.isfinite(norms).all()
+                assert norms.max() <= 1 + 1e-5
+
+
+def test_what_is_not_finite_is_never_sent():
+    """An unclipped client of huge data says noise; the divergence is recorded all the same."""
+    data = [(x * 1e200 if k == 0 else x, y) for k, (x, y) in enumerate(make_data())]
+    problem = make_problem(data=data)
+    simulation = fl.Simulation(problem, ZCDPGradNFL(0.1), make_network(), ZCDP(1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        now = fl.view(simulation)
+        state = simulation.algorithm.init(now.problem, now.network)
+        state = state._replace(model=state.model.at[0].set(jnp.nan))
+        said = np.asarray(now.link.send(state.model))
+        assert np.isfinite(said).all()
+        assert (said[0] != 0).all()
+
+
+# What is promised -------------------------------------------------------------------------------
+
+
+def studied(problem, algorithm=None, **given):
+    algorithm = ZCDPNFL(1.0, 0.5) if algorithm is None else algorithm
+    return fl.Simulation(problem, algorithm, make_network(), ZCDP(1.0, **given))
+
+
+@pytest.mark.parametrize(
+    ("make", "bound", "nominal"),
+    [
+        (make_problem, 20.0, True),  # calm data within the bound say nothing of others
+        (lambda: make_problem(clip=1.0), 1.0, False),
+        (lambda: make_problem(clip=1.0), 0.9, True),
+        (lambda: make_problem("lad"), 20.0, True),
+        (lambda: bounded(4.0), 4.0, False),
+        (lambda: bounded(4.0), 3.9, True),
+        (lambda: bounded(4.0).clipped(2.0), 2.0, False),
+    ],
+)
+def test_a_promise_that_nothing_keeps_is_called_nominal(make, bound, nominal):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = fl.run(studied(make(), gradient_bound=bound), 3)
+    assert bool(found.nominal) is nominal
+    said = [str(w.message) for w in told if w.category is fl.AssumptionWarning]
+    assert bool(said) is nominal
+    if nominal:
+        assert "nominal, not a guarantee" in said[0]
+        assert "feature_bound" in said[0]
+
+
+def bounded(radius):
+    data = [(x / np.linalg.norm(x, axis=1, keepdims=True), y) for x, y in make_data("lad")]
+    problem = make_problem("lad", data=tuple(data))
+    given = (radius * problem.features, problem.targets, problem.loss, problem.regulariser, 0.8)
+    return Problem(*given, problem.weights, feature_bound=radius)
+
+
+def test_the_promised_bound_depends_on_no_data():
+    assert np.isinf(make_problem().promised_bound())
+    assert float(make_problem(clip=0.7).promised_bound()) == 0.7
+    assert float(bounded(4.0).promised_bound()) == 4.0
+    assert float(bounded(4.0).clipped(0.5).promised_bound()) == 0.5
+    rows = np.ones((2, 3, 1))
+    logistic = Problem(rows, np.ones((2, 3)), Softmax(2), feature_bound=2.0)
+    assert float(logistic.promised_bound()) == pytest.approx(2 * 2**0.5)
+
+
+def test_features_beyond_their_bound_are_refused_or_scaled_down():
+    x, y = np.full((2, 3, 4), 1.0), np.ones((2, 3))
+    with pytest.raises(ValueError, match=r"feature_bound .* got 1.5 and a sample of norm 2"):
+        Problem(x, y, Logistic(), feature_bound=1.5)
+    with pytest.raises(ValueError, match="feature_bound must be finite and > 0"):
+        Problem(x, y, Logistic(), feature_bound=0.0)
+
+    def drawn(features):
+        return Problem(features, y, Logistic(), feature_bound=1.5).prepare().features
+
+    norms = np.linalg.norm(jax.jit(drawn)(x), axis=-1)
+    np.testing.assert_allclose(norms, 1.5, rtol=1e-12)
+    np.testing.assert_array_equal(jax.jit(drawn)(0.5 * x), 0.5 * x)
+
+
+@quiet
+def test_plots_say_that_a_promise_is_nominal():
+    def scenario(key, clip):
+        problem = make_problem().clipped(clip)
+        simulation = studied(problem, gradient_bound=1.0)
+        return fl.Simulation(
+            problem, simulation.algorithm, simulation.network, simulation.privacy, ["objective"]
+        )
+
+    for clips, text in (
+        ([1.0], ""),
+        ([1.0, 2.0], "some privacy nominal"),
+        ([2.0], "; privacy nom"),
+    ):
+        study = fl.sweep(scenario, rounds=3, seeds=2, grid={"clip": clips})
+        ax = fl.plotting.learning_curves(study, "objective")
+        shown = " ".join(t.get_text() for t in ax.texts)
+        assert (text in shown) if text else ("nominal" not in shown)
+        plt.close(ax.figure)
+
+
+# Every grid point -------------------------------------------------------------------------------
+
+
+def test_privacy_is_checked_at_every_point_of_a_large_grid():
+    def scenario(key, epsilon, decay, penalty):
+        return fl.Simulation(
+            make_problem(clip=1.0),
+            ZCDPNFL(penalty, 0.5),
+            make_network(),
+            ApproximateDP(epsilon, 1e-5, decay, rule="geometric"),
+        )
+
+    grid = {
+        "epsilon": [48.0, 0.1, 0.2, 0.3],
+        "decay": [0.99, 0.9, 0.8, 0.01],  # 48 meets 0.01 off the diagonal
+        "penalty": [1.0 + i for i in range(8)],
+    }
+    with pytest.raises(ValueError, match="epsilon must be") as caught:
+        fl.sweep(scenario, rounds=20, seeds=1, grid=grid)
+    assert "'epsilon': 48.0" in caught.value.__notes__[-1]
+    negative = {"epsilon": [0.1, 0.2], "decay": [0.9] * 1, "penalty": [1.0 + i for i in range(60)]}
+
+    def shifted(key, epsilon, decay, penalty):
+        return scenario(key, jnp.where(penalty > 59.5, -1.0, epsilon), decay, penalty)
+
+    with pytest.raises(ValueError, match="epsilon must be finite and > 0"):
+        fl.sweep(shifted, rounds=20, seeds=1, grid=negative)
+
+
+# What is outside of the ledger ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "network", "seen"),
+    [
+        (ZCDPNFL(1.0, 0.5), make_network(), lambda s: s.heard),
+        (ZCDPGradNFL(0.1), make_network(), lambda s: s.heard),
+        (PADMM(1.0), make_network(), lambda s: s.heard),
+        (ConventionalFL(0.1), None, lambda s: jnp.broadcast_to(s.model, (CLIENTS, 3))),
+        (GFL(1.0), FEDERATION, lambda s: s.server[jnp.asarray([0, 0, 1, 1, 1]), 0]),
+        (fl.algorithms.GraphFedAvg(0.1), FEDERATION, lambda s: s.model),
+    ],
+)
+@quiet
+def test_metrics_of_released_models_look_at_what_the_network_may_see(algorithm, network, seen):
+    states = []
+
+    def keep(now):
+        jax.debug.callback(lambda *leaves: states.append(leaves), *jax.tree.leaves(now.state))
+        return jnp.sum(now.model)
+
+    metric = fl.metrics.Metric("sum", keep, "sum of the models")
+    given = (make_problem(), algorithm, network, ZCDP(1.0), [metric])
+    released = fl.run(fl.Simulation(*given, model="released"), 3)
+    jax.effects_barrier()
+    structure = jax.tree.structure(
+        jax.eval_shape(lambda: algorithm.init(make_problem().prepare(), network))
+    )
+    expected = [jnp.sum(seen(jax.tree.unflatten(structure, leaves))) for leaves in states]
+    np.testing.assert_allclose(np.sort(released["sum"]), np.sort(expected), rtol=1e-12)
+    assert not bool(released.exact_model)
+    exact = fl.run(fl.Simulation(*given), 3)
+    server = isinstance(algorithm, ConventionalFL | fl.algorithms.GraphFedAvg)
+    assert bool(exact.exact_model) is not server
+    if not server:
+        assert (exact["sum"].values != released["sum"].values).all()
+        assert (exact.model.values != released.model.values).any()
+
+
+def test_released_models_of_an_algorithm_without_any_are_refused():
+    with pytest.raises(ValueError, match="does not say which of its models the network may see"):
+        fl.Simulation(make_problem(), fl.algorithms.LocalOnly(0.1), model="released")
+    with pytest.raises(ValueError, match="model"):
+        fl.Simulation(make_problem(), ConventionalFL(0.1), model="noisy")
+
+
+def test_a_private_run_does_not_end_by_its_metrics():
+    def scenario(key):
+        given = (make_problem(clip=1.0), ZCDPNFL(1.0, 0.5), make_network(), ZCDP(1.0))
+        return fl.Simulation(*given, ["objective"])
+
+    with pytest.raises(ValueError, match="until= ends runs by their metrics"):
+        fl.sweep(scenario, rounds=4, seeds=1, until={"objective": 0.1})
+
+
+# Noise of one's own -----------------------------------------------------------------------------
+
+
+def test_one_seed_at_two_budgets_draws_the_same_noise_unless_told_otherwise():
+    def scenario(key, budget):
+        given = (make_problem(clip=1.0), ZCDPNFL(1.0, 0.5), make_network(), ZCDP(budget))
+        return fl.Simulation(*given, model="released")
+
+    def studied(budgets, **given):
+        grid = {"budget": budgets}
+        study = fl.sweep(scenario, rounds=1, seeds=3, grid=grid, keep_models=True, **given)
+        return study.model
+
+    bare = studied([1e12]).isel(budget=0)  # all but without noise
+    common, own = studied([0.5, 2.0]), studied([0.5, 2.0], independent_noise=True)
+    shared, apart = (
+        (m - bare).values * np.sqrt([0.5, 2.0])[:, None, None, None] for m in (common, own)
+    )
+    np.testing.assert_allclose(shared[0], shared[1], rtol=1e-4)
+    correlation = np.corrcoef(apart[0].ravel(), apart[1].ravel())[0, 1]
+    assert abs(correlation) < 0.5
+    assert np.std(apart) == pytest.approx(np.std(shared), rel=0.5)
+    # It depends on the point itself: not on the order of the grid or what else is in it.
+    again = studied([3.0, 2.0], independent_noise=True, block=1)
+    np.testing.assert_array_equal(again.sel(budget=2.0), own.sel(budget=2.0))
+
+
+# The ledger -------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+def test_the_ledger_sums_exactly_in_single_precision():
+    term = jnp.float32(1e-4) * 3
+
+    def add(spent, _):
+        return _booked(spent, term[None]), None
+
+    rounds = 300_000
+    spent = jax.jit(lambda: jax.lax.scan(add, jnp.zeros((2, 1), jnp.float32), length=rounds)[0])()
+    plain = jax.jit(lambda: jax.lax.fori_loop(0, rounds, lambda _, s: s + term, jnp.float32(0)))()
+    exact = float(term) * rounds
+    assert abs(float(spent.sum()) / exact - 1) < 2e-7
+    assert abs(float(plain) / exact - 1) > 1e-4  # what it is for
