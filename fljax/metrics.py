@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._numerics import HIGHEST
+from fljax.records import RESERVED
 
 __all__ = [
     "METRICS",
@@ -29,7 +30,7 @@ __all__ = [
 
 
 class Snapshot(NamedTuple):
-    """What a metric may look at."""
+    """What a metric may look at, in the round of a record."""
 
     problem: Any  # Problem, or Stream
     network: Any  # Graph, Federation or None
@@ -42,7 +43,19 @@ class Snapshot(NamedTuple):
 
 @dataclass(frozen=True)
 class Metric:
-    """A named number of a round.
+    r"""A named number of a round; one of your own goes into ``metrics=`` beside the names.
+
+    ====================================  =========================================================
+    ``normalized_error``                  :math:`\sum_k\|w_k-w_c\|^2/\|w_c\|^2`, ``K`` at zero
+    ``mean_square_deviation``             :math:`\frac1K\sum_k\|w_k-w_c\|^2`
+    ``consensus_error``                   :math:`\frac1K\sum_k\|w_k-\bar w\|^2`
+    ``objective``, ``suboptimality``      :math:`\sum_kf_k(\bar w)`, without and with the least
+    ``test_error``                        mean loss on a stream's held-out data
+    ``network_deviation``                 :math:`\frac1K\sum_k\|w_k-w_k^\star\|^2/\|w_k^\star\|^2`
+    ``accuracy``                          on the held-out data of the client's own task
+    ====================================  =========================================================
+
+    Under an attack they are over the honest clients.
 
     Attributes:
       name: the variable it becomes in the results.
@@ -53,6 +66,23 @@ class Metric:
       needs_test: whether it looks at a stream's held-out data.
       needs_tasks: the part of the problem's tasks that it looks at, ``"truth"`` or ``"test"``.
       decibel: whether it is a non-negative quantity that is read on a dB scale.
+
+    Raises:
+      ValueError: a name that results use themselves, or none.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> def largest(now):
+      ...     return jnp.max(jnp.sum((now.model - now.optimum[None]) ** 2, axis=1))
+      >>> worst = Metric("worst_client", largest, "error of the worst client", needs_optimum=True)
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=9, dim=2),
+      ...     network=fl.graphs.ring(4),
+      ...     algorithm=fl.algorithms.NetworkedADMM(1.0),
+      ...     metrics=[worst, "normalized_error"],
+      ... )
+      >>> fl.run(simulation, rounds=5).worst_client.sizes["round"]
+      5
     """
 
     name: str
@@ -63,6 +93,12 @@ class Metric:
     needs_data: bool = False
     needs_test: bool = False
     needs_tasks: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name in RESERVED or self.name.startswith("privacy_"):
+            raise ValueError(
+                f"a metric cannot be called {self.name!r}, which results use themselves; rename it."
+            )
 
 
 def _mean(now: Snapshot, rows: Float[Array, "clients ..."]) -> Float[Array, "..."]:

@@ -22,6 +22,7 @@ from fljax._version import __version__
 __all__ = [
     "COUNTS",
     "PER_RUN",
+    "RESERVED",
     "TRAFFIC",
     "AssumptionWarning",
     "DivergenceWarning",
@@ -43,6 +44,13 @@ PER_RUN = (
     *("diverged", "gradient_norm", "gradient_bound", "nominal", "exact_model"),
     "connected",
     *("first_step", "step_bound"),
+)
+
+#: Names that axes and metrics must not have: those of every result's axes and variables, and
+#: keywords of xarray's ``sel``, which a dimension of that name hides.
+RESERVED = (
+    *("seed", "round", "client", "parameter", "method", "tolerance", "drop"),
+    *("model", "done", "stopped", *PER_RUN, *TRAFFIC),
 )
 
 _DESCRIPTIONS = {

@@ -154,10 +154,13 @@ def _iterated(needs: Needs, problem: Any) -> Iterator[Unmet]:
 
 
 def _messages(needs: Needs, simulation: Any) -> Iterator[Unmet]:
+    own = type(simulation.algorithm).label not in REGISTRY
     if simulation.participation is not None and not needs.absent:
-        yield Unmet("has no rule for absent clients; leave out participation=.", True)
+        declare = " (or, if your step copes with them, declare absent=True in its needs)" * own
+        yield Unmet(f"has no rule for absent clients; leave out participation={declare}.", not own)
     if simulation.delays is not None and not needs.late:
-        yield Unmet("has no rule for late messages; leave out delays=.", True)
+        declare = " (or, if your step copes with them, declare late=True in its needs)" * own
+        yield Unmet(f"has no rule for late messages; leave out delays={declare}.", not own)
     peers = isinstance(shown(simulation.network), Graph) and needs.network is Graph
     if peers and isinstance(simulation.delays, DelayTrace):
         yield Unmet(
@@ -194,8 +197,20 @@ def check_kinds(simulation: Any, kinds: dict[str, type]) -> None:
         part = getattr(simulation, name)
         if part is not None:
             _check.kind(name, part, base)
+    for name in ("problem", "algorithm", "network", "privacy"):
+        if isinstance(getattr(simulation, name), type):
+            raise TypeError(
+                f"{name} must be an object, got the class {getattr(simulation, name).__name__}; "
+                "call it with its numbers."
+            )
     for name in ("problem", "algorithm", "network", "privacy", *kinds):
         _check.registered(name, getattr(simulation, name))
+    algorithm = simulation.algorithm
+    if not hasattr(algorithm, "needs"):
+        raise TypeError(
+            f"{type(algorithm).__name__} must say what it runs on: give the class "
+            "needs = fljax.algorithms.Needs(...)."
+        )
 
 
 def table() -> str:

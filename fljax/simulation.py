@@ -452,7 +452,7 @@ def advance(
         now = Snapshot(
             problem, simulation.network, model, prepared.optimum, shared, carry.state, honest
         )
-        record = {m.name: m.measure(now) for m in simulation.metrics}  # pyright: ignore[reportAttributeAccessIssue]
+        record = {m.name: _number(m, m.measure(now)) for m in simulation.metrics}  # pyright: ignore[reportAttributeAccessIssue]
         spent = {name: jnp.max(jnp.sum(both, axis=0)) for name, both in carry.spent.items()}
         record |= {f"privacy_{name}": total for name, total in spent.items()}
         return carry._replace(traffic=Traffic.none()), (record, jnp.stack(carry.traffic, axis=1))
@@ -462,6 +462,13 @@ def advance(
     )
     carry, (recorded, traffic) = jax.lax.scan(one_record, carry, firsts)
     return carry, recorded | {name: traffic[..., i] for i, name in enumerate(Traffic._fields)}
+
+
+def _number(metric: Any, value: Any) -> Array:
+    if not isinstance(value, jax.Array | np.ndarray | np.generic | float | int) or np.shape(value):
+        found = f"the shape {np.shape(value)}" if hasattr(value, "shape") else repr(value)
+        raise TypeError(f"the metric {metric.name!r} must be one number, got {found}.")
+    return jnp.asarray(value)
 
 
 def _booked(spent: Array, more: Array) -> Array:

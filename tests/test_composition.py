@@ -581,3 +581,79 @@ def test_metrics_under_an_attack_are_of_the_honest_clients():
     best = np.sum(np.asarray(fl.problems.optimum(make_problem())) ** 2)
     np.testing.assert_allclose(run.mean_square_deviation, run.own / 4, rtol=1e-12)
     np.testing.assert_allclose(run.normalized_error, run.own * 5 / 4 / best, rtol=1e-10)
+
+
+class Bare(fl.algorithms.Algorithm):
+    def init(self, problem, network):
+        return Twice().init(problem, network)
+
+
+@fl.module
+class Silent(Twice):
+    needs = fl.algorithms.Needs(privacy=(fl.privacy.ZCDP,))
+
+    def step(self, state, now):
+        now.witness(now.problem.sample_gradient_norm(state.model))
+        return state
+
+    def sensitivity(self, problem, network, round, gradient_bound):
+        return jnp.ones(problem.clients)
+
+
+def metric_of(value, name="own"):
+    return fl.metrics.Metric(name, lambda now: value(now), "own")
+
+
+GIVEN = (make_problem(clip=1.0), Twice(), make_network())
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: fl.Simulation(GIVEN[0], fl.module(Bare)(), GIVEN[2]), TypeError, "needs = fljax"),
+        (lambda: fl.Simulation(GIVEN[0], Twice, GIVEN[2]), TypeError, "must be an object.*Twice"),
+        (
+            lambda: fl.run(fl.Simulation(GIVEN[0], Silent(), GIVEN[2], fl.privacy.ZCDP(1.0)), 2),
+            TypeError,
+            "Silent.step sends no message",
+        ),
+        (
+            lambda: fl.run(fl.Simulation(*GIVEN, metrics=[metric_of(lambda now: now.model)]), 2),
+            TypeError,
+            r"'own' must be one number, got the shape \(5, 3\)",
+        ),
+        (
+            lambda: fl.run(fl.Simulation(*GIVEN, metrics=[metric_of(lambda now: None)]), 2),
+            TypeError,
+            "'own' must be one number, got None",
+        ),
+        (lambda: metric_of(lambda now: 0.0, "bits_up"), ValueError, "cannot be called 'bits_up'"),
+        (lambda: metric_of(lambda now: 0.0, "seed"), ValueError, "cannot be called 'seed'"),
+        (lambda: metric_of(lambda now: 0.0, ""), ValueError, "cannot be called ''"),
+        (
+            lambda: fl.Simulation(*GIVEN, privacy=fl.privacy.ZCDP(1.0)),
+            ValueError,
+            "Twice does not run under ZCDP",
+        ),
+        (
+            lambda: fl.run(fl.Simulation(GIVEN[0], NoRule(), GIVEN[2], fl.privacy.ZCDP(1.0)), 2),
+            NotImplementedError,
+            "NoRule has no method 'sensitivity'",
+        ),
+        (
+            lambda: fl.Simulation(
+                GIVEN[0], NoRule(), GIVEN[2], participation=fl.participation.Bernoulli(0.5)
+            ),
+            ValueError,
+            r"declare absent=True in its needs",
+        ),
+    ],
+)
+def test_parts_of_ones_own_that_cannot_be_are_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+@fl.module
+class NoRule(Twice):
+    needs = fl.algorithms.Needs(privacy=(fl.privacy.ZCDP,))

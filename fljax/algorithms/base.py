@@ -73,8 +73,12 @@ class Algorithm:
       ...     mixed: Any  # [K, D]  what it makes of what it heard
       >>> @fl.module
       ... class Diffusion(fl.algorithms.Algorithm):
-      ...     step_size: float
+      ...     step_size: fl.schedules.StepSize  # a number or a schedule
       ...     needs = fl.algorithms.Needs(privacy=(fl.privacy.ZCDP,), averages=True)
+      ...
+      ...     def validate(self):  # as the user gave them
+      ...         schedule = fl.schedules.as_schedule(self.step_size)
+      ...         object.__setattr__(self, "step_size", schedule)
       ...
       ...     def init(self, problem, network):
       ...         zero = fl.algorithms.no_models(problem)
@@ -83,11 +87,12 @@ class Algorithm:
       ...     def step(self, state, now):
       ...         slope = now.problem.gradient(state.mixed)
       ...         now.witness(now.problem.sample_gradient_norm(state.mixed))
-      ...         said, inbox = now.link.exchange(state.mixed - self.step_size * slope)
+      ...         step = self.step_size(now.number)
+      ...         said, inbox = now.link.exchange(state.mixed - step * slope)
       ...         return State(said, inbox.mean(over=now.network.mixing()))
       ...
       ...     def sensitivity(self, problem, network, round, gradient_bound):
-      ...         return 2 * gradient_bound * problem.influence * self.step_size
+      ...         return 2 * gradient_bound * problem.influence * self.step_size(round)
       >>> def scenario(key, budget):
       ...     problem = fl.problems.ridge(key, clients=6, samples=20, dim=2)
       ...     return fl.Simulation(
@@ -113,11 +118,11 @@ class Algorithm:
 
     def init(self, problem: Any, network: Any) -> Any:
         """The state before the first round."""
-        raise NotImplementedError
+        raise NotImplementedError(_missing(self, "init", "the state before the first round"))
 
     def step(self, state: Any, now: Round) -> Any:
         """One round of every client."""
-        raise NotImplementedError
+        raise NotImplementedError(_missing(self, "step", "one round of every client"))
 
     def step_bound(self, curvature: Array) -> Array | None:
         r"""The largest step size that theory allows where the data's second moment has
@@ -131,13 +136,31 @@ class Algorithm:
 
     def released(self, state: Any, problem: Any, network: Any) -> Float[Array, "*clients dim"]:
         """The models that the network may see: what was sent, perturbed, or follows from that."""
-        raise NotImplementedError
+        raise NotImplementedError(_missing(self, "released", "the models that may be seen"))
 
     def sensitivity(
         self, problem: Problem, network: Any, round: Array, gradient_bound: Array | float
     ) -> Float[Array, " clients"]:
-        """How far one replaced sample can move a client's message, in Euclidean norm."""
-        raise NotImplementedError
+        r"""How far one replaced sample can move each client's message, in Euclidean norm.
+
+        Given all that was said before: what a client keeps to itself (momentum, a tracker, a warm
+        start) depends on its data of all rounds so far, and counts. One sample moves a mean
+        gradient by at most ``2 * gradient_bound * problem.influence``.
+
+        Args:
+          problem: the clients' data; what it returns may depend on their sizes alone.
+          network: of the simulation.
+          round: 1, 2, ..., possibly traced.
+          gradient_bound: of per-sample gradients, :math:`c_1`.
+
+        Returns:
+          ``[K]``.
+        """
+        raise NotImplementedError(_missing(self, "sensitivity", "what one sample can move"))
+
+
+def _missing(part: object, method: str, what: str) -> str:
+    return f"{type(part).__name__} has no method {method!r}: {what}. Give its class one."
 
 
 REGISTRY: dict[str, type[Algorithm]] = {}

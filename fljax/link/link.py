@@ -384,12 +384,17 @@ class Link:
         return said, inbox
 
     def finish(self, algorithm: str) -> None:
-        """Raise ``TypeError`` where nobody read what was heard: failing links, late messages and
-        aggregators would do nothing.
+        """Raise ``TypeError`` where a stage had nothing to do: a budget without a message; failing
+        links, late messages or an aggregator where nobody read what was heard.
         """
         stages = self._stages
         given = {"losses": stages.losses, "delays": stages.delays}
         given["aggregation"] = stages.aggregation
+        if self.private and not self.spent:
+            raise TypeError(
+                f"{algorithm}.step sends no message in a round, so there is nothing private to "
+                "account for; let it exchange or send one, or leave out privacy=."
+            )
         useless = [f"{name}=" for name, part in given.items() if part is not None]
         if useless and self._inboxes and not any(inbox.read for inbox in self._inboxes):
             raise TypeError(

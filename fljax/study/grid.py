@@ -14,7 +14,7 @@ import numpy as np
 
 from fljax._module import Static, as_leaf
 from fljax._numerics import PRNG
-from fljax.records import PER_RUN, TRAFFIC
+from fljax.records import RESERVED
 from fljax.simulation import Simulation, check_length
 
 __all__ = [
@@ -42,11 +42,15 @@ NOISE = ""
 #: larger grid every value of every axis is, and the privacy of every point.
 CHECKED_POINTS = 100
 
-#: Axes of every result, and keywords of xarray's ``sel``, which a dimension of that name hides.
-RESERVED_NAMES = (
-    *("seed", "round", "client", "parameter", "method", "tolerance", "drop"),
-    *("model", "done", "stopped", *PER_RUN, *TRAFFIC),
-)
+Scenario = Callable[..., Simulation]
+
+#: In a stack of grid points, what the noise of a point's runs depends on besides the seed; no
+#: argument of the scenario.
+NOISE = ""
+
+#: At most this many grid points are each built once with concrete values before compiling; of a
+#: larger grid every value of every axis is, and the privacy of every point.
+CHECKED_POINTS = 100
 
 
 class Axis(NamedTuple):
@@ -81,10 +85,10 @@ def axes_of(grid: Mapping[str, Any] | None) -> list[Axis]:
 
 
 def _axis(name: str, values: Any) -> Axis:
-    if name in RESERVED_NAMES:
+    if name in RESERVED:
         raise ValueError(
             f"grid axis {name!r} has a name that results use themselves; rename it (and the "
-            f"scenario's argument). Reserved: {', '.join(RESERVED_NAMES)}."
+            f"scenario's argument). Reserved: {', '.join(RESERVED)}."
         )
     if isinstance(values, Mapping):
         labels, values = list(values), list(values.values())
