@@ -21,6 +21,7 @@ from fljax._version import __version__
 
 __all__ = [
     "COUNTS",
+    "PER_CLIENT",
     "PER_RUN",
     "RESERVED",
     "TRAFFIC",
@@ -46,11 +47,14 @@ PER_RUN = (
     *("first_step", "step_bound"),
 )
 
+#: Of every client, once a run: its own ledger, where final models are kept.
+PER_CLIENT = ("client_rho", "client_epsilon", "client_delta")
+
 #: Names that axes and metrics must not have: those of every result's axes and variables, and
 #: keywords of xarray's ``sel``, which a dimension of that name hides.
 RESERVED = (
     *("seed", "round", "client", "parameter", "method", "tolerance", "drop"),
-    *("model", "done", "stopped", *PER_RUN, *TRAFFIC),
+    *("model", "done", "stopped", *PER_RUN, *PER_CLIENT, *TRAFFIC),
 )
 
 _DESCRIPTIONS = {
@@ -61,6 +65,9 @@ _DESCRIPTIONS = {
     "bits_down": ("bits sent by servers so far", "bit"),
     "privacy_rho": ("zCDP parameter spent so far, worst client", "rho"),
     "privacy_epsilon": ("epsilon spent so far, basic composition, worst client", "epsilon"),
+    "client_rho": ("zCDP parameter that the client spent", "rho"),
+    "client_epsilon": ("epsilon that the client spent, basic composition", "epsilon"),
+    "client_delta": ("delta that the client spent, basic composition", "delta"),
     "privacy_delta": ("delta spent so far, basic composition, worst client", "delta"),
     "diverged": ("first round with a non-finite model, 0 if none", "round"),
     "gradient_norm": ("largest per-sample loss gradient met in the run", "norm"),
@@ -95,12 +102,15 @@ def assemble(
         if name in records:
             high, low = np.moveaxis(records[name].astype(np.int64), -1, 0)
             records[name] = np.cumsum((high << 31) + low, axis=-1)
+    for name in {"nominal", "exact_model"} & records.keys():  # of runs without privacy neither
+        records[name] = records[name] & ~np.isnan(records["gradient_bound"])
     if {"bits_up", "bits_down"} <= records.keys():
         records["bits"] = records["bits_up"] + records["bits_down"]
     for name, value in records.items():
         label, unit = _DESCRIPTIONS.get(name, (name, "1"))
         attrs = metrics.get(name, {"long_name": label, "units": unit})
         axes = (*dims,) if name in PER_RUN else (*dims, "round")
+        axes = (*dims, "client") if name in PER_CLIENT else axes
         variables[name] = (axes, value, attrs)
     every = np.arange(record_every, rounds + 1, record_every)
     return xr.Dataset(variables, coords={**coords, "round": every})

@@ -47,6 +47,7 @@ __all__ = [
     "begin",
     "check_length",
     "check_rounds",
+    "final_ledger",
     "final_model",
     "look",
     "noise_plan",
@@ -549,6 +550,11 @@ def final_model(simulation: Simulation, prepared: Prepared, carry: Carry) -> Arr
     return jnp.broadcast_to(model, (problem.clients, problem.dim))
 
 
+def final_ledger(carry: Carry) -> dict[str, Array]:
+    """``[K]`` each: what every client spent."""
+    return {f"client_{name}": jnp.sum(both, axis=0) for name, both in carry.spent.items()}
+
+
 def trace(
     simulation: Simulation, key: Array, rounds: int, record_every: int
 ) -> tuple[dict[str, Array], Array]:
@@ -557,7 +563,8 @@ def trace(
     carry = begin(simulation, prepared, key)
     records = rounds // record_every
     carry, recorded = advance(simulation, prepared, key, carry, 0, records, record_every, rounds)
-    return recorded | outcome(simulation, prepared, carry), final_model(simulation, prepared, carry)
+    known = outcome(simulation, prepared, carry) | final_ledger(carry)
+    return recorded | known, final_model(simulation, prepared, carry)
 
 
 def check_rounds(rounds: int, record_every: int) -> None:
@@ -589,7 +596,8 @@ def run(
 
     Returns:
       A dataset over ``round`` with the metrics, the privacy ledger and the traffic, the final
-      models as ``model`` over ``client`` and ``parameter``, and the provenance as attributes.
+      models as ``model`` over ``client`` and ``parameter``, what each client spent, and the
+      provenance as attributes.
 
     Raises:
       TypeError, ValueError: as said by the arguments' own checks.

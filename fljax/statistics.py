@@ -11,7 +11,7 @@ import xarray as xr
 from scipy import stats
 
 from fljax import _check
-from fljax.records import PER_RUN
+from fljax.records import PER_CLIENT, PER_RUN
 
 __all__ = [
     "LEVEL",
@@ -26,7 +26,7 @@ __all__ = [
 LEVEL = 0.95
 
 #: What a dataset of results holds beside metrics.
-_NOT_METRICS = (*PER_RUN, "model", "done", "stopped")
+_NOT_METRICS = (*PER_RUN, *PER_CLIENT, "model", "done", "stopped")
 
 
 def metric_names(dataset: xr.Dataset) -> list[str]:

@@ -153,7 +153,7 @@ class Problem:
         if not (_check.is_concrete(self.features) and _check.is_concrete(bound)):
             return
         if self.feature_map is None:
-            largest = float(np.max(_norm(np.asarray(self.features, np.float64), np)))
+            largest = float(np.max(np.linalg.norm(np.asarray(self.features, np.float64), axis=-1)))
             if largest > float(bound) * (1 + 1e-6):
                 raise ValueError(
                     f"feature_bound must bound every sample's norm, got {float(bound):g} and a "
@@ -386,7 +386,10 @@ class Problem:
         """
         huge = jnp.finfo(derivative.dtype).max
         derivative = jnp.where(jnp.isnan(derivative), 0, derivative)
-        allowed = jnp.minimum(self.clip / self._norms(), huge)
+        norms = self._norms()
+        # No infinities: what XLA makes of constant ones is not to be relied on.
+        allowed = jnp.minimum(self.clip / jnp.where(norms > 0, norms, 1), huge)
+        allowed = jnp.where(norms > 0, allowed, jnp.where(norms == 0, huge, 0))
         if self.loss.outputs == 1:
             return jnp.clip(derivative, -allowed, allowed)
         derivative = jnp.clip(derivative, -huge, huge)
@@ -430,11 +433,13 @@ class Problem:
         return jnp.min(jnp.stack(bounds))
 
 
-def _norm(rows: Any, xp: Any = jnp) -> Any:
+def _norm(rows: Any) -> Any:
     """Euclidean, ``[..., N]`` to ``[...]``, also where squares overflow or vanish."""
     smallest = np.finfo(rows.dtype).tiny  # whose inverse is still a number, and the other way round
-    scale = xp.clip(xp.max(xp.abs(rows), axis=-1), smallest, 1 / smallest)
-    return scale * xp.sqrt(xp.sum((rows / scale[..., None]) ** 2, axis=-1))
+    scale = jnp.clip(jnp.max(jnp.abs(rows), axis=-1), smallest, 1 / smallest)
+    # Of data that it knows XLA would make the ratio's square the ratio of squares, which overflow.
+    scaled = jax.lax.optimization_barrier(rows / scale[..., None])
+    return scale * jnp.sqrt(jnp.sum(scaled**2, axis=-1))
 
 
 def from_clients(

@@ -89,6 +89,7 @@ class Program:
         known = runs.outcome(simulation, prepared, carry)
         if self.keep_models:
             known["model"] = runs.final_model(simulation, prepared, carry)
+            known |= runs.final_ledger(carry)
         return Output(recorded, known, carry)
 
     def identity(self, group: Group, fresh: bool) -> str:

@@ -109,7 +109,8 @@ def sweep(
       block: seeds per block; by default what :func:`plan` measured, else what fits the cache
         (CPU) or memory (accelerator). It changes numbers by no more than float re-association.
       workers: blocks in flight; by default the cores at hand on a CPU, else 1.
-      keep_models: also return every run's final models, ``[..., seed, client, parameter]``.
+      keep_models: also return every run's final models, ``[..., seed, client, parameter]``, and
+        what every client spent.
       independent_noise: draw every grid point's noise (and participants, delays, losses) for
         itself. By default one seed draws the same at all points, which makes their differences
         precise, and means that two private points of one seed must not both be published: their

@@ -183,10 +183,17 @@ def test_clipped_gradients_are_finite_and_short_whatever_the_data(x, y, model, d
             targets = np.array([[1.0, y if loss.outputs == 1 else 1.0]] * 2, dtype)
             problem = Problem(features, targets, loss, clip=1.0)
             w = jnp.full((2, problem.dim), model, dtype)
-            for ready in (problem, problem.prepare()):
-                gradient = np.asarray(ready.loss_gradient(w), np.float64)
+            prepared = problem.prepare()
+            for slope in (
+                problem.loss_gradient,
+                prepared.loss_gradient,
+                jax.jit(problem.loss_gradient),  # data that XLA knows
+                jax.jit(lambda w, p=problem: p.prepare().loss_gradient(w)),
+            ):
+                gradient = np.asarray(slope(w), np.float64)
                 assert np.isfinite(gradient).all()
                 assert np.linalg.norm(gradient, axis=1).max() <= 1 + 1e-5
+            for ready in (problem, prepared):
                 norms = np.asarray(ready.sample_gradient_norm(w))
                 assert np.isfinite(norms).all()
                 assert norms.max() <= 1 + 1e-5
@@ -420,3 +427,39 @@ def test_the_ledger_sums_exactly_in_single_precision():
     exact = float(term) * rounds
     assert abs(float(spent.sum()) / exact - 1) < 2e-7
     assert abs(float(plain) / exact - 1) > 1e-4  # what it is for
+
+
+@quiet
+def test_every_client_has_a_ledger_of_its_own():
+    """Of servers that draw one of their clients a round, only who was drawn spends."""
+
+    def scenario(key):
+        given = (make_problem(), PGFL(0.9, clients_per_server=1), FEDERATION, ZCDP(2.0, 0.9))
+        return fl.Simulation(*given)
+
+    study = fl.sweep(scenario, rounds=6, seeds=3, keep_models=True)
+    assert study.client_rho.dims == ("seed", "client")
+    np.testing.assert_allclose(
+        study.client_rho.max("client"), study.privacy_rho.isel(round=-1), rtol=1e-12
+    )
+    servers = study.client_rho.values.reshape(3, CLIENTS)
+    np.testing.assert_allclose(servers[:, :2].sum(1), 2.0, rtol=1e-12)
+    np.testing.assert_allclose(servers[:, 2:].sum(1), 2.0, rtol=1e-12)
+    assert np.ptp(servers) > 0
+    alone = fl.run(scenario(None), 6)
+    assert alone.client_rho.dims == ("client",)
+    assert "client_rho" not in fl.sweep(scenario, rounds=6, seeds=1)
+
+
+def test_points_without_privacy_are_neither_nominal_nor_private():
+    def scenario(key, algorithm):
+        private = isinstance(algorithm, ZCDPNFL)
+        given = (make_problem(clip=1.0) if private else make_problem(), algorithm, make_network())
+        return fl.Simulation(*given, ZCDP(1.0) if private else None)
+
+    grid = {"algorithm": [ZCDPNFL(1.0, 0.5), fl.algorithms.NetworkedADMM(1.0)]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fl.AssumptionWarning)
+        study = fl.sweep(scenario, rounds=3, seeds=2, grid=grid)
+    assert not study.nominal.any()
+    np.testing.assert_array_equal(study.exact_model, [[True, True], [False, False]])
