@@ -63,6 +63,7 @@ __all__ = [
     "claimed_epsilon",
     "corners",
     "counted_epsilon",
+    "gaussian_misses",
     "guessed_epsilon",
     "one_run",
     "shaped_epsilon",
@@ -342,7 +343,9 @@ class TwoWorlds(Report):
             right.plot(share, 1 - share, color="#999999", lw=0.8, label="blind guessing")
             right.plot(alarms, misses, color=blue["color"], lw=4.0, alpha=0.5, label="attack")
             right.plot(share, self._claimed_misses(share), **_line(red), label="claim: not below")
-            right.plot(share, _gaussian(self.apart, share), **_line(green), label="Gaussian fit")
+            right.plot(
+                share, gaussian_misses(self.apart, share), **_line(green), label="Gaussian fit"
+            )
             right.set_xlabel("false alarms: a taken for b")
             right.set_ylabel("misses: b taken for a")
             right.set_xlim(-0.01, 1.01)
@@ -358,7 +361,7 @@ class TwoWorlds(Report):
     def _claimed_misses(self, alarms: np.ndarray) -> np.ndarray:
         """The fewest misses that the claim allows beside so many false alarms."""
         if "rho" in self.ledger:
-            return _gaussian(math.sqrt(2 * self.ledger["rho"]), alarms)
+            return gaussian_misses(math.sqrt(2 * self.ledger["rho"]), alarms)
         growth, first = math.exp(self.ledger["epsilon"]), self.ledger.get("delta", 0.0)
         both = (1 - first - growth * alarms, (1 - first - alarms) / growth)
         return np.maximum(np.maximum(*both), 0)
@@ -383,7 +386,8 @@ def _line(look: dict[str, Any]) -> dict[str, Any]:
     return {"color": look["color"], "linestyle": look["linestyle"]}
 
 
-def _gaussian(apart: float, alarms: np.ndarray) -> np.ndarray:
+def gaussian_misses(apart: float, alarms: np.ndarray) -> np.ndarray:
+    r"""The misses of a :math:`\mu`-GDP test, ``apart`` being :math:`\mu`, at so many false alarms."""
     return stats.norm.cdf(stats.norm.isf(alarms) - apart)
 
 
