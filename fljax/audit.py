@@ -343,9 +343,8 @@ class TwoWorlds(Report):
             right.plot(share, 1 - share, color="#999999", lw=0.8, label="blind guessing")
             right.plot(alarms, misses, color=blue["color"], lw=4.0, alpha=0.5, label="attack")
             right.plot(share, self._claimed_misses(share), **_line(red), label="claim: not below")
-            right.plot(
-                share, gaussian_misses(self.apart, share), **_line(green), label="Gaussian fit"
-            )
+            fit = gaussian_misses(self.apart, share)
+            right.plot(share, fit, **_line(green), label="Gaussian fit")
             right.set_xlabel("false alarms: a taken for b")
             right.set_ylabel("misses: b taken for a")
             right.set_xlim(-0.01, 1.01)
@@ -387,7 +386,12 @@ def _line(look: dict[str, Any]) -> dict[str, Any]:
 
 
 def gaussian_misses(apart: float, alarms: np.ndarray) -> np.ndarray:
-    r"""The misses of a :math:`\mu`-GDP test, ``apart`` being :math:`\mu`, at so many false alarms."""
+    r"""The misses of the best test at so many false alarms, under :math:`\mu`-GDP exactly.
+
+    Args:
+      apart: :math:`\mu`.
+      alarms: ``[...]``, in [0, 1].
+    """
     return stats.norm.cdf(stats.norm.isf(alarms) - apart)
 
 
