@@ -20,7 +20,8 @@ noise the likelihood ratio of the whole run is then
 .. math:: \sum_t\frac{\langle m_t-\tfrac12(a_t+b_t),\,b_t-a_t\rangle}{\sigma_t^2},
 
 and no test is stronger (Neyman and Pearson). The noise's size :math:`\sigma_t` is measured, never
-taken from the mechanism's own word.
+taken from the mechanism's own word. What goes past the link has no message to listen to; but in the
+same history it would move what *other* clients say, which is looked for too.
 """
 
 import dataclasses
@@ -70,11 +71,11 @@ __all__ = [
     "two_worlds",
 ]
 
-#: Runs of both worlds together that are at work at a time hold about this many numbers an array.
+#: Runs that are at work at a time hold about this many numbers in an array of all models.
 AT_ONCE = 1 << 20
 
-#: Fewer decide nothing: half of them choose the attack, and the other half could not show an
-#: epsilon of 3 if every guess was right.
+#: Fewer decide little: half of them choose the attack, and the other half could not show an
+#: epsilon of 3.3 if every guess was right.
 FEWEST_SEEDS = 200
 
 #: With fewer, even right guesses of all of them show an epsilon of 1 only.
@@ -82,6 +83,10 @@ FEWEST_CANARIES = 10
 
 #: Beyond this many standard deviations between the worlds there is no privacy left to speak of.
 APART = 50.0
+
+#: More than this many deviations of what others say, by data that they did not hear of, is no
+#: rounding: nothing that was perturbed on its way moves them at all.
+PAST_THE_LINK = 0.01
 
 
 # What is claimed ---------------------------------------------------------------------------------
@@ -300,6 +305,8 @@ class TwoWorlds(Report):
         on; large speaks for b.
       threshold: of the score, chosen on the other half.
       rule: which score was chosen there.
+      past_link: by how many deviations of their noise the attacked sample moves what *other*
+        clients say, beyond what they heard: zero but for rounding, unless data go past the link.
     """
 
     shaped: float
@@ -307,6 +314,22 @@ class TwoWorlds(Report):
     scores: np.ndarray = dataclasses.field(repr=False)
     threshold: float
     rule: str
+    past_link: float
+
+    @property
+    def broken(self) -> bool:
+        """Whether the bound exceeds the claim, or data go past the link."""
+        return super().broken or self.past_link > PAST_THE_LINK
+
+    @property
+    def verdict(self) -> str:
+        """In plain words."""
+        if self.past_link <= PAST_THE_LINK:
+            return super().verdict
+        return (
+            f"{super().verdict} The sample moves what other clients say by {self.past_link:.3g} "
+            "deviations beyond what they heard: data go past the link, unperturbed."
+        )
 
     def errors(self) -> tuple[np.ndarray, np.ndarray]:
         """The trade-off curve: how often a test of each threshold takes a for b, and b for a."""
@@ -583,7 +606,9 @@ def _both_worlds(
     rounds: int,
     batch: int,
 ) -> list[Heard]:
-    """``[S, T]`` each of the attacked client, in world a and in world b."""
+    """``[S, T]`` each of the attacked client, in world a and in world b; and ``past_link``,
+    ``[S]``, how far the other data set moves what others say in the same history.
+    """
     ready = (prepare(worlds[0], rounds), prepare(worlds[1], rounds))
 
     def world(real: int, keys: Array) -> Heard:
@@ -594,6 +619,9 @@ def _both_worlds(
         def one(key: Array) -> Heard:
             kept, spent, norm = _listen(simulations, prepared, key, rounds, _of_worlds)
             mine = jax.tree.map(lambda a: a[:, client], kept)
+            noise = jnp.sum(kept["square"], axis=0) + jnp.finfo(kept["square"].dtype).tiny
+            moved = jnp.sqrt(jnp.sum(kept["gap"], axis=0) / noise)
+            mine["past_link"] = jnp.max(moved.at[client].set(0))
             return mine, {n: jnp.sum(s[:, client]) for n, s in spent.items()}, jnp.max(norm)
 
         return jax.lax.map(one, keys, batch_size=batch)
@@ -716,6 +744,7 @@ def two_worlds(
         {name: np.asarray(value, np.float64)[:seeds] for name, value in world[0].items()}
         for world in heard
     ]
+    past_link = max(float(np.max(world.pop("past_link"))) for world in kept)
     half = seeds // 2
     rules = _scores(kept, half)
     rule, threshold, upwards = _attack(rules, half, delta, confidence)
@@ -739,6 +768,7 @@ def two_worlds(
         scores=judged,
         threshold=threshold,
         rule=rule,
+        past_link=past_link,
     )
 
 

@@ -36,6 +36,7 @@ from fljax.algorithms import (
 from fljax.federation import Federation
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
+from fljax.privacy.notions import Release
 from fljax.problems import LeastAbsoluteDeviation, LeastSquares, Problem, SquaredL2, Tasks
 from fljax.records import provenance
 
@@ -71,7 +72,7 @@ class HalfNoise(ZCDP):
 
     def release(
         self, plan: Any, sensitivity: Array, round: Array, rounds: int, dim: int
-    ) -> fl.privacy.notions.Release:
+    ) -> Release:
         found = super().release(plan, sensitivity, round, rounds, dim)
         return found._replace(scale=found.scale / 2)
 

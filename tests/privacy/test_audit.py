@@ -138,6 +138,15 @@ class EarlyStopped(PADMM):
         return state._replace(model=model, heard=heard, received=received, dual=dual)
 
 
+@module
+class PastTheLink(ZCDPGradNFL):
+    """Neighbours combine what was never perturbed."""
+
+    def step(self, state, now):
+        after = super().step(state, now)
+        return after._replace(mixed=state.mixing(after.model))
+
+
 SMALL = (0.5, 0.9)  # a budget at which a thousand runs are enough
 
 FAULTS = {
@@ -170,6 +179,18 @@ def test_a_forgotten_factor_of_two_is_caught():
     label, sound = "zCDP-grad-NFL", ZCDP(*SMALL)
     assert both(label, sound, TwoForgotten(0.05)).broken
     assert not both(label, sound, ZCDPGradNFL(0.05)).broken
+
+
+def test_data_that_go_past_the_link_are_caught():
+    """Even where what the attacked client sends tells no more than it may."""
+    found = both("zCDP-grad-NFL", ZCDP(*SMALL), PastTheLink(0.05))
+    assert found.past_link > 0.1
+    assert dataclasses.replace(found, bound=0.5 * found.claimed).broken
+    assert found.verdict.startswith("BROKEN")
+    assert "data go past the link" in found.verdict
+    sound = both("zCDP-grad-NFL", ZCDP(*SMALL))
+    assert sound.past_link < 1e-9
+    assert "past the link" not in sound.verdict
 
 
 @pytest.mark.parametrize("privacy", [RootForgotten, PureDP])
