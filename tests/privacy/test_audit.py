@@ -219,7 +219,7 @@ def test_a_solver_that_stops_early_is_caught(algorithm):
         pair.append(dataclasses.replace(problem, features=features))
     simulation = simulate("P-ADMM", pair[0])
     simulation = dataclasses.replace(
-        simulation, algorithm=algorithm(0.1), privacy=ZCDP(0.1, gradient_bound=3.0)
+        simulation, algorithm=algorithm(0.1, 40), privacy=ZCDP(0.1, gradient_bound=3.0)
     )
     found = audit.two_worlds(simulation, pair[1], 8, 2000, delta=DELTA)
     assert found.gradient_norm <= found.gradient_bound
