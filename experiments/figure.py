@@ -157,6 +157,7 @@ class Figure:
       claims: of the source.
       settings: every number behind it.
       tuning: a table of what was chosen on the tuning seeds, from the results.
+      table: rows for readers beyond the gallery, from the results.
       double: whether runs are in double precision, so that no claim can hang on rounding; next to
         compiling it mostly costs little. Results are stored in single.
     """
@@ -170,6 +171,7 @@ class Figure:
     claims: Sequence[Claim]
     settings: Sequence[Setting]
     tuning: Callable[[Studies], list[dict[str, Any]]] = lambda studies: []
+    table: Callable[[Studies], list[dict[str, Any]]] = lambda studies: []
     double: bool = True
 
     def __post_init__(self) -> None:

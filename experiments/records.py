@@ -99,6 +99,7 @@ def record(figure: Figure, studies: Studies, effort: Effort, seconds: float) -> 
         | {"quick": effort.quick},
         "settings": [s._asdict() for s in figure.settings],
         "tuning": figure.tuning(studies),
+        "table": figure.table(studies),
         "privacy": {
             name: rows
             for name, study in studies.items()

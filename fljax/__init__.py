@@ -4,6 +4,7 @@ from fljax import (
     aggregation,
     algorithms,
     attacks,
+    audit,
     data,
     federation,
     graphs,
@@ -34,6 +35,9 @@ from fljax.study import (
     sweep,
 )
 
+# An audit runs simulations, which privacy is below and knows nothing of.
+privacy.audit = audit  # pyright: ignore[reportAttributeAccessIssue]
+
 __all__ = [
     "AssumptionWarning",
     "DamageWarning",
@@ -45,6 +49,7 @@ __all__ = [
     "aggregation",
     "algorithms",
     "attacks",
+    "audit",
     "citation",
     "data",
     "federation",

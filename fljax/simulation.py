@@ -1,7 +1,7 @@
 """One run: a simulation is what is run, :func:`run` runs it once, as a scan over rounds."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -56,6 +56,7 @@ __all__ = [
     "run",
     "trace",
     "view",
+    "witnessed",
 ]
 
 
@@ -333,8 +334,12 @@ def look(
     carry: Carry,
     round: Array,
     rounds: int,
+    linked: Callable[..., Link] = Link,
 ) -> tuple[Round, Any, Any]:
-    """The view of a round, and the next states of the data and of who is there."""
+    """The view of a round, and the next states of the data and of who is there.
+
+    ``linked`` makes its link: one of another kind can listen to what is said.
+    """
     now, pattern = jax.random.fold_in(key, round), simulation.participation
     stream, problem = prepared.problem.observe(carry.stream, now, round)
     available, availability = None, carry.availability
@@ -349,7 +354,7 @@ def look(
     network, changing = prepared.network, isinstance(prepared.network, Varying)
     if changing:
         network = network.at(key_of(now, "network"), round)
-    link = Link(
+    link = linked(
         now,
         round,
         rounds,
@@ -433,7 +438,7 @@ def advance(
             # Looked at only where a guarantee rests on it: it costs a pass over the samples.
             carry.gradient_norm
             if privacy is None
-            else jnp.maximum(carry.gradient_norm, _witnessed(algorithm, now)),
+            else jnp.maximum(carry.gradient_norm, witnessed(algorithm, now)),
             first.astype(jnp.int32),
             carry.traffic.plus(now.link.traffic),
             stream,
@@ -513,7 +518,8 @@ def _rested(available: Array, new: Any, old: Any) -> Any:
     return jax.tree.map(keep, new, old)
 
 
-def _witnessed(algorithm: Algorithm, now: Round) -> Array:
+def witnessed(algorithm: Algorithm, now: Round) -> Array:
+    """The largest per-sample gradient that a step met, on which its privacy rests."""
     if now.witnessed is None:
         raise TypeError(
             f"{type(algorithm).__name__}.step tells nothing of the gradients that it met, on which "

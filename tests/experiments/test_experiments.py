@@ -19,6 +19,7 @@ from fljax.study import running
 NAME = "gauthier-3.1"
 STORED = Path(__file__).parents[2] / "figures"
 NAMES = [
+    "audit",
     *("gauthier-3.1", "gauthier-3.2", "gauthier-3.3", "gauthier-3.stress"),
     *("gauthier-4.2", "gauthier-4.3", "gauthier-4.4", "gauthier-4.5", "gauthier-4.6"),
     *("gauthier-5.1", "gauthier-5.2", "gauthier-5.3", "gauthier-5.4"),

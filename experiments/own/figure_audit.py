@@ -1,0 +1,368 @@
+r"""The audit: what an attacker finds of the privacy that every private algorithm claims.
+
+Each algorithm runs under its budget on two data sets that differ in one sample at two corners of
+the domain, chosen so that a message moves by all that its sensitivity allows, and
+:func:`fljax.audit.two_worlds` bounds epsilon from below. A ratio near one says that the claim is
+met and that there is no slack in it; above one it would be wrong.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Float
+from matplotlib.figure import Figure as Picture
+
+import fljax as fl
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
+from fljax import audit, plotting
+from fljax._module import module
+from fljax.algorithms import (
+    GFL,
+    PADMM,
+    PGFL,
+    ZCDPNFL,
+    Algorithm,
+    ClusterFL,
+    ConventionalFL,
+    EpsilonDeltaNFL,
+    GraphFedAvg,
+    ZCDPGradNFL,
+)
+from fljax.federation import Federation
+from fljax.graphs import Graph
+from fljax.privacy import ZCDP, ApproximateDP, PureDP
+from fljax.privacy.notions import Release
+from fljax.problems import LeastAbsoluteDeviation, LeastSquares, Problem, SquaredL2, Tasks
+from fljax.records import provenance
+
+# --------------------------------------------------------------------------- settings
+
+CLIENTS = Setting("clients K", 6, "few: an attack on one client is none on the others")
+SAMPLES = Setting("samples per client N", 6, "few: all that counts is the one that is replaced")
+DIM = Setting("parameters D", 4, "enough for the l1 and the l2 norm to differ")
+ROUNDS = Setting("rounds T", 5, "enough for a budget that is spread, and for history to matter")
+RHO = Setting("zCDP budget", 0.5, "worlds one standard deviation apart")
+DECAY = Setting("decay", 0.9, "so that rounds have different noise")
+APPROXIMATE = Setting(
+    "budget of (eps,delta)DP-NFL", (4.0, 1e-3), "0.8 a round: below one, as asked"
+)
+PURE = Setting("budget under Laplace noise", 3.0, "of the order of the others' tight epsilons")
+DELTA = Setting(
+    "delta of the audit",
+    0.01,
+    "a claim of zCDP holds at every delta; what is counted must happen often enough to be counted",
+)
+CONFIDENCE = Setting("confidence of each bound", 0.99, "one-sided; there is a dozen of them")
+RUNS = Setting("runs of each world, for each seed asked for", 4000, "400,000 by default")
+CANARIES = Setting("canaries of the one-run audit", 5000, "one client each")
+CANARY_DELTA = Setting("delta of the one-run audit", 1e-5, "well below one over the canaries")
+PENALTY, STEP = 0.5, 0.1
+
+SOUND, FAULTY, SINGLE = "sound", "fault", "one run"
+
+
+@module
+class HalfNoise(ZCDP):
+    """A planted fault: half the noise that the budget asks for."""
+
+    def release(
+        self, plan: Any, sensitivity: Array, round: Array, rounds: int, dim: int
+    ) -> Release:
+        found = super().release(plan, sensitivity, round, rounds, dim)
+        return found._replace(scale=found.scale / 2)
+
+
+@module
+class FactorForgotten(ZCDPGradNFL):
+    """A planted fault: the sensitivity of a sample that goes away, where one is replaced."""
+
+    def sensitivity(
+        self, problem: Problem, network: Any, round: Array, gradient_bound: Array | float
+    ) -> Float[Array, " clients"]:
+        return super().sensitivity(problem, network, round, gradient_bound) / 2
+
+
+class Case(NamedTuple):
+    """A row: what is audited, and what is claimed of it."""
+
+    algorithm: Algorithm
+    privacy: Any
+    claim: str
+    kind: str = SOUND
+
+
+def cases() -> dict[str, Case]:
+    zcdp, written = ZCDP(RHO.value, DECAY.value), f"{RHO.value:g}-zCDP"
+    epsilon, delta = APPROXIMATE.value
+    sound = {
+        "zCDP-NFL": ZCDPNFL(PENALTY, 0.5),
+        "zCDP-grad-NFL": ZCDPGradNFL(STEP),
+        "FL": ConventionalFL(STEP),
+        "GFL, gradient": GraphFedAvg(STEP),
+        "P-ADMM": PADMM(PENALTY),
+        "PGFL": PGFL(PENALTY, 0.3),
+        "GFL": GFL(PENALTY),
+        "ClusterFL": ClusterFL(PENALTY, 0.3),
+    }
+    return {
+        **{name: Case(algorithm, zcdp, written) for name, algorithm in sound.items()},
+        "(eps,delta)DP-NFL": Case(
+            EpsilonDeltaNFL(PENALTY, 0.5),
+            ApproximateDP(epsilon, delta),
+            f"({epsilon:g}, {delta:g})-DP",
+        ),
+        "FL, Laplace": Case(ConventionalFL(STEP), PureDP(PURE.value), f"{PURE.value:g}-DP, pure"),
+        "FL, one run": Case(ConventionalFL(STEP), zcdp, written, SINGLE),
+        "half the noise": Case(
+            ConventionalFL(STEP), HalfNoise(RHO.value, DECAY.value), written, FAULTY
+        ),
+        "factor 2 left out": Case(FactorForgotten(STEP), zcdp, written, FAULTY),
+    }
+
+
+# --------------------------------------------------------------------------- the worlds
+
+
+def clipped_worlds(clients: int, attacked: Any = 0) -> tuple[Problem, Problem]:
+    """Gradients of length one, whatever happens, in opposite directions."""
+    problem = fl.problems.linear(
+        jax.random.key(1),
+        clients=clients,
+        samples=SAMPLES.value,
+        dim=DIM.value,
+        loss=LeastAbsoluteDeviation(),
+    ).clipped(1.0)
+    return audit.corners(problem, attacked, radius=2.0, targets=(-1e4, 1e4))
+
+
+def minimised_worlds() -> tuple[Problem, Problem]:
+    """For exact minimisers, which cannot clip: features so short, and a target so far out, that
+    the gradient of the squared loss hardly depends on the model, and is just below one.
+    """
+    rng = np.random.default_rng(1)
+    features = rng.normal(size=(CLIENTS.value, SAMPLES.value, DIM.value))
+    features /= 100 * np.linalg.norm(features, axis=2, keepdims=True)
+    targets = rng.choice([-1.0, 1.0], size=features.shape[:2])
+    problem = Problem(features, targets, LeastSquares(), SquaredL2(), 0.5)
+    return audit.corners(problem, radius=0.01, targets=(-49.5, 49.5))
+
+
+def simulations(case: Case) -> tuple[fl.Simulation, Problem]:
+    """World a, and the data of world b."""
+    needs, network = type(case.algorithm).needs, None
+    single = case.kind == SINGLE
+    clients = CANARIES.value if single else CLIENTS.value
+    if needs.minimiser:
+        a, b = minimised_worlds()
+        tasks = Tasks(np.arange(clients) % 2, 2)
+        a, b = (dataclasses.replace(p, tasks=tasks) for p in (a, b))
+    else:
+        a, b = clipped_worlds(clients, range(clients) if single else 0)
+    if needs.network is Graph:
+        network = fl.graphs.ring(clients)
+    elif needs.network is Federation:
+        network = fl.federation.balanced(clients // 2, fl.graphs.complete(2))
+    return fl.Simulation(a, case.algorithm, network, case.privacy), b
+
+
+#: Where the trade-off curves are read.
+ALARMS = np.linspace(0, 1, 101)
+
+
+def row(name: str, seeds: int) -> xr.Dataset:
+    """One case, audited."""
+    case, key = cases()[name], [*cases()].index(name)  # noise of its own
+    simulation, other = simulations(case)
+    if case.kind == SINGLE:
+        found = audit.one_run(
+            *(simulation, other, ROUNDS.value),
+            delta=CANARY_DELTA.value,
+            confidence=CONFIDENCE.value,
+            key=key,
+        )
+        more = {"shaped": np.nan, "apart": np.nan, "runs": 1}
+        misses = np.full(len(ALARMS), np.nan)
+    else:
+        found = audit.two_worlds(
+            *(simulation, other, ROUNDS.value, seeds),
+            delta=DELTA.value,
+            confidence=CONFIDENCE.value,
+            key=key,
+        )
+        more = {"shaped": found.shaped, "apart": found.apart, "runs": seeds}
+        alarms, missed = found.errors()
+        misses = np.interp(ALARMS, alarms[::-1], missed[::-1])
+    numbers = more | {
+        "claimed": found.claimed,
+        "bound": found.bound,
+        "most": found.most,
+        "delta": found.delta,
+        "gradient_met": found.gradient_norm,
+        "gradient_assumed": found.gradient_bound,
+    }
+    return xr.Dataset(
+        {n: ("case", [v]) for n, v in numbers.items()} | {"misses": (("case", "alarms"), [misses])},
+        {
+            "case": [name],
+            "claim": ("case", [case.claim]),
+            "kind": ("case", [case.kind]),
+            "gaussian": ("case", [not isinstance(case.privacy, PureDP)]),
+            "alarms": ALARMS,
+        },
+    )
+
+
+def study(effort: Effort) -> Studies:
+    found = xr.concat([row(name, RUNS.value * effort.seeds) for name in cases()], "case")
+    found.attrs |= provenance(dtype=str(jnp.result_type(float)))
+    return {"all": found}
+
+
+# --------------------------------------------------------------------------- what is read from it
+
+
+def ratios(studies: Studies, bound: str, kind: str, gaussian: bool = False) -> dict[str, Estimate]:
+    data = studies["all"]
+    return {
+        str(name): Estimate.exact(float(one[bound] / one["claimed"]), "")
+        for name in data["case"].values
+        if (one := data.sel(case=name))["kind"] == kind
+        and (not gaussian or one["gaussian"])
+        and not np.isnan(one[bound])
+    }
+
+
+def table(studies: Studies) -> list[dict[str, Any]]:
+    """The rows of the README's table."""
+    names = ("claimed", "bound", "shaped", "delta")
+    rows = []
+    for name in studies["all"]["case"].values:
+        one = studies["all"].sel(case=name)
+        numbers = {n: float(f"{float(one[n]):.4g}") for n in names}
+        shown = {n: None if np.isnan(v) else v for n, v in numbers.items()}
+        gaussian = bool(one["gaussian"])
+        if not gaussian:
+            shown["shaped"] = None  # it assumes what is not so
+        words = {n: str(one[n].values) for n in ("case", "claim", "kind")}
+        rows.append(words | shown)
+    return rows
+
+
+def markdown(record: dict[str, Any]) -> str:
+    """The README's table from the stored record."""
+    head = "audited | claim | δ | tight ε | ε found, by counts | ratio | by Gaussian fit | ratio"
+    lines = [f"| {head} |", "|" + " --- |" * 8]
+    for row in record["table"]:
+        fault = " *(planted fault)*" if row["kind"] == FAULTY else ""
+        cells = [row["case"] + fault, row["claim"], f"{row['delta']:g}", f"{row['claimed']:.2f}"]
+        for found in (row["bound"], row["shaped"]):
+            shown = found is not None
+            cells += [f"{found:.2f}", f"{found / row['claimed']:.2f}"] if shown else ["", ""]
+        lines.append(f"| {' | '.join(cells)} |".replace("  ", " "))
+    return "\n".join(lines)
+
+
+# --------------------------------------------------------------------------- the picture
+
+
+def plot(studies: Studies) -> Picture:
+    data = studies["all"]
+    blue, red, green = (look["color"] for look in plotting.LOOKS[:3])
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(10.0, 4.4), gridspec_kw={"width_ratios": [1.5, 1]}
+    )
+    place = np.arange(data.sizes["case"])[::-1]
+    left.barh(place, data["claimed"], color="#dddddd", label="claimed: tight epsilon")
+    left.plot(data["bound"], place, "o", color=blue, label="found: at least, by counts")
+    fit = data["shaped"].where(data["gaussian"])
+    left.plot(fit, place, "D", color=green, mfc="none", label="found: at least, if Gaussian")
+    left.set_yticks(place, [str(name) for name in data["case"].values])
+    for label, kind in zip(left.get_yticklabels(), data["kind"].values, strict=True):
+        if kind == FAULTY:
+            label.set_color(red)
+    left.set_xlabel(f"epsilon at delta = {DELTA.value:g} (one run: {CANARY_DELTA.value:g})")
+    left.set_ylabel("audited (planted faults in red)")
+    left.grid(axis="y", visible=False)
+    left.legend(loc="upper right", fontsize=7.5)
+    share = np.linspace(1e-6, 1 - 1e-6, 400)
+    claimed = audit.gaussian_misses(float(np.sqrt(2 * RHO.value)), share)
+    right.plot(share, 1 - share, color="#999999", lw=0.8, label="blind guessing")
+    for name in ("FL", "zCDP-NFL", "P-ADMM"):
+        right.plot(data["alarms"], data["misses"].sel(case=name), lw=2.5, alpha=0.6, label=name)
+    faulty = data["misses"].sel(case="half the noise")
+    right.plot(data["alarms"], faulty, color=red, label="half the noise (fault)")
+    right.plot(share, claimed, color="#000000", ls="--", lw=1.2, label="claim: not below")
+    right.set_xlabel("false alarms: world a taken for b")
+    right.set_ylabel("misses: world b taken for a")
+    right.legend(loc="upper right", fontsize=7.5)
+    return figure
+
+
+# --------------------------------------------------------------------------- the figure
+
+OURS = "this library"
+
+FIGURE = Figure(
+    name="audit",
+    title="What an attacker finds of the privacy that is claimed",
+    source="this library; the attacks of Nasr et al. 2023 and Steinke et al. 2023",
+    caption="Lower bounds on epsilon from what the attacked client sends in two worlds, beside the "
+    "tight epsilon of the claim; on the right how often either world is taken for the other. "
+    "“By counts” holds whatever the noise; “if Gaussian” assumes normal scores.",
+    study=study,
+    plot=plot,
+    claims=[
+        Claim(
+            "no-bound-above-its-claim",
+            "no private algorithm leaks more than it claims",
+            OURS,
+            lambda studies: ratios(studies, "bound", SOUND) | ratios(studies, "bound", SINGLE),
+            (0, 1),
+            "the lower bound by counts over the tight epsilon is at most one",
+        ),
+        Claim(
+            "gaussian-claims-are-tight",
+            "the attack finds nearly all of what a Gaussian mechanism claims",
+            OURS,
+            lambda studies: ratios(studies, "bound", SOUND, True),
+            (0.9, 1),
+            "the lower bound by counts is 0.9 of the tight epsilon or more",
+            note="Counting rare events costs: the smaller the claim, the more runs it takes to see "
+            "most of it. The fit, which uses all runs, finds more.",
+        ),
+        Claim(
+            "gaussian-claims-are-tight-by-their-shape",
+            "the same by the Gaussian fit of the scores",
+            OURS,
+            lambda studies: ratios(studies, "shaped", SOUND, True),
+            (0.9, 1),
+            "the lower bound by the fit is 0.9 of the tight epsilon or more, and not above it",
+        ),
+        Claim(
+            "planted-faults-are-caught",
+            "half the noise, or a factor of two left out of the sensitivity, does not pass",
+            OURS,
+            lambda studies: ratios(studies, "bound", FAULTY),
+            (1.0001, INFINITE),
+            "the lower bound by counts is above the claim",
+        ),
+        Claim(
+            "one-run-finds-less",
+            "a single run with many canaries finds a part of the claim only",
+            "Steinke et al. 2023",
+            lambda studies: ratios(studies, "bound", SINGLE),
+            (0.1, 0.9),
+            "between a tenth and nine tenths of it",
+        ),
+    ],
+    settings=(
+        *(CLIENTS, SAMPLES, DIM, ROUNDS, RHO, DECAY, APPROXIMATE, PURE),
+        *(DELTA, CONFIDENCE, RUNS, CANARIES, CANARY_DELTA),
+    ),
+    table=table,
+)

@@ -1,0 +1,938 @@
+r"""Audits: what an attacker can really tell from all that clients say, against what is claimed.
+
+An audit treats a private simulation as a black box: it runs it, listens to the link after the noise
+was added, and guesses which of two data sets was there. From how often the guess is right follows
+a *lower* bound on the privacy loss that no proof can argue away. Where it exceeds the claim, the
+claim is wrong; where it stays below, nothing is proved, but a bound close to the claim says that
+there was little left to find.
+
+* :func:`two_worlds`: two data sets that differ in one sample, many runs of each.
+* :func:`one_run`: many such samples (canaries), each in or out by a coin, one run.
+* :func:`corners`: the data sets for either, with samples at the corners of their domain.
+
+The attacker knows the algorithm, both data sets and all public coins (who takes part, batches,
+lost links), and hears every message; the noise it does not know. What a client says depends on what
+it heard before, so the attacker keeps both data sets' simulation beside the run and feeds either
+what was really said: their next messages before noise, :math:`a_t` and :math:`b_t`, are those that
+*this* history calls for, whatever a client carries from round to round. For independent Gaussian
+noise the likelihood ratio of the whole run is then
+
+.. math:: \sum_t\frac{\langle m_t-\tfrac12(a_t+b_t),\,b_t-a_t\rangle}{\sigma_t^2},
+
+and no test is stronger (Neyman and Pearson). The noise's size :math:`\sigma_t` is measured, never
+taken from the mechanism's own word. What goes past the link has no message to listen to; but in the
+same history it would move what *other* clients say, which is looked for too.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+from matplotlib.figure import Figure
+from scipy import stats
+
+from fljax import _check, plotting
+from fljax._module import replace
+from fljax.link import Link
+from fljax.privacy import accounting
+from fljax.privacy.notions import Notion
+from fljax.problems import Problem
+from fljax.simulation import (
+    Carry,
+    Prepared,
+    Simulation,
+    as_key,
+    begin,
+    check_length,
+    check_rounds,
+    look,
+    prepare,
+    witnessed,
+)
+
+__all__ = [
+    "OneRun",
+    "Report",
+    "TwoWorlds",
+    "claimed_epsilon",
+    "corners",
+    "counted_epsilon",
+    "gaussian_misses",
+    "guessed_epsilon",
+    "one_run",
+    "shaped_epsilon",
+    "two_worlds",
+]
+
+#: Runs that are at work at a time hold about this many numbers in an array of all models.
+AT_ONCE = 1 << 20
+
+#: Fewer decide little: half of them choose the attack, and the other half could not show an
+#: epsilon of 3.3 if every guess was right.
+FEWEST_SEEDS = 200
+
+#: With fewer, even right guesses of all of them show an epsilon of 1 only.
+FEWEST_CANARIES = 10
+
+#: Beyond this many standard deviations between the worlds there is no privacy left to speak of.
+APART = 50.0
+
+#: More than this many deviations of what others say, by data that they did not hear of, is no
+#: rounding: nothing that was perturbed on its way moves them at all.
+PAST_THE_LINK = 0.01
+
+
+# What is claimed ---------------------------------------------------------------------------------
+
+
+def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
+    r"""The smallest epsilon at ``delta`` that follows from what a run says it spent.
+
+    Of a zCDP parameter :math:`\rho` by the exact conversion for Gaussian noise
+    (:func:`~fljax.privacy.accounting.zcdp_epsilon`), far below the usual one. Of
+    :math:`(\epsilon,\delta_0)`, and of pure :math:`\epsilon` with :math:`\delta_0=0`,
+
+    .. math:: \ln\Big(e^\epsilon-\frac{\delta-\delta_0}{1-\delta_0}(1+e^\epsilon)\Big),
+
+    which randomised response attains; nothing follows at :math:`\delta<\delta_0`.
+
+    Args:
+      ledger: ``rho``, or ``epsilon`` with or without ``delta``.
+      delta: in (0, 1).
+
+    Example:
+      >>> [round(claimed_epsilon(spent, 0.01), 2) for spent in ({"rho": 0.5}, {"epsilon": 1})]
+      [2.32, 0.99]
+    """
+    if "rho" in ledger:
+        return float(accounting.zcdp_epsilon(ledger["rho"], delta, "gaussian"))
+    epsilon, first = ledger["epsilon"], ledger.get("delta", 0.0)
+    if delta < first:
+        return math.inf
+    share = (delta - first) / (1 - first)
+    return max(0.0, epsilon + math.log(max(1 - share * (1 + math.exp(-epsilon)), 1e-300)))
+
+
+# From guesses to epsilon -------------------------------------------------------------------------
+
+
+def _at_least(right: Any, of: int, confidence: float) -> Any:
+    """Clopper-Pearson: the chance is at least this."""
+    right = np.asarray(right)
+    found = stats.beta.ppf(1 - confidence, np.maximum(right, 1), of - right + 1)
+    return np.where(right == 0, 0.0, found)
+
+
+def counted_epsilon(hits: Any, false_alarms: Any, of: int, delta: float, confidence: float) -> Any:
+    r"""A lower bound on epsilon from how often a test was right and wrong, whatever the noise.
+
+    Under :math:`(\epsilon,\delta)`-DP a test that says "b" with chance :math:`p` in world b and
+    :math:`q` in world a has :math:`p\le e^\epsilon q+\delta`, so
+    :math:`\epsilon\ge\ln((p-\delta)/q)`; :math:`p` and :math:`q` at their Clopper-Pearson bounds,
+    each with half of what the confidence leaves.
+
+    Args:
+      hits: ``[...]``, how often the test said "b" in world b.
+      false_alarms: ``[...]``, how often it did in world a.
+      of: runs of each world.
+      delta: in (0, 1).
+      confidence: in (0, 1).
+
+    Example:
+      >>> round(float(counted_epsilon(900, 30, 1000, 0.01, 0.95)), 2)
+      3.02
+    """
+    each = 1 - (1 - confidence) / 2
+    hit = _at_least(hits, of, each)
+    alarm = 1 - _at_least(of - np.asarray(false_alarms), of, each)
+    return np.log(np.maximum(hit - delta, 1e-300) / alarm).clip(min=0.0)
+
+
+def shaped_epsilon(
+    scores: Float[np.ndarray, "2 seeds"], delta: float, confidence: float
+) -> tuple[float, float]:
+    r"""A lower bound on epsilon from the two score distributions *if they are Gaussian*.
+
+    Two normal distributions of one variance, :math:`\mu` deviations apart, are the worlds of a
+    :math:`\mu`-GDP mechanism, which is that of :math:`\rho=\mu^2/2`. All runs count and not just
+    those beyond a threshold, so it is much sharper than :func:`counted_epsilon`; but it holds for
+    that shape alone, which the likelihood ratio of Gaussian noise has and others have not.
+
+    Args:
+      scores: of world a and world b.
+      delta: in (0, 1).
+      confidence: in (0, 1).
+
+    Returns:
+      The bound, and the estimate of :math:`\mu`.
+
+    Reference:
+      Dong, Roth & Su 2022; Nasr et al. 2023.
+    """
+    seeds = scores.shape[1]
+    spread = math.sqrt(float(np.mean(np.var(scores, axis=1, ddof=1))))
+    gap = float(np.mean(scores[1]) - np.mean(scores[0]))
+    apart = abs(gap) / spread if spread > 0 else (math.inf if gap else 0.0)
+    if apart > APART:
+        return math.inf, apart
+    error = math.sqrt(2 / seeds + apart**2 / (4 * seeds))
+    least = max(apart - float(stats.norm.ppf(confidence)) * error, 0.0)
+    epsilon = accounting.zcdp_epsilon(least**2 / 2, delta, "gaussian") if least > 0 else 0.0
+    return float(epsilon), apart
+
+
+def guessed_epsilon(
+    right: int, guesses: int, canaries: int, delta: float, confidence: float
+) -> float:
+    r"""A lower bound on epsilon from one run's guesses of independent canaries.
+
+    Under :math:`(\epsilon,\delta)`-DP the number of right ones among :math:`r` guesses of :math:`m`
+    fair coins is at least :math:`v` with a chance of at most
+
+    .. math::
+
+        \Pr[B\ge v]+2m\delta\max_{1\le i\le v}\frac1i\Pr[v>B\ge v-i],\qquad
+        B\sim\mathrm{Bin}\Big(r,\frac{e^\epsilon}{1+e^\epsilon}\Big);
+
+    the bound is the epsilon at which that is what the confidence leaves.
+
+    Args:
+      right: ``v``.
+      guesses: ``r``; those who know nothing abstain.
+      canaries: ``m``.
+      delta: in (0, 1).
+      confidence: in (0, 1).
+
+    Example:
+      >>> round(guessed_epsilon(90, 100, 1000, 1e-5, 0.95), 2)
+      1.63
+
+    Reference:
+      Steinke, Nasr & Jagielski 2023, Theorem 5.2 and appendix D.
+    """
+
+    def chance(epsilon: float) -> float:
+        share = 1 / (1 + math.exp(-epsilon))
+        back = np.arange(1, right + 1)
+        between = np.cumsum(stats.binom.pmf(right - back, guesses, share)) / back
+        worst = float(between.max()) if right else 0.0
+        return float(stats.binom.sf(right - 1, guesses, share)) + 2 * canaries * delta * worst
+
+    low, high, left = 0.0, 40.0, 1 - confidence
+    if chance(low) > left:
+        return 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance(middle) <= left else (low, middle)
+    return low
+
+
+# Reports -----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What an audit found.
+
+    Attributes:
+      ledger: what the run says it spent, of the attacked client; of several the most.
+      delta: at which epsilon is compared.
+      confidence: of the bound.
+      bound: epsilon is at least this.
+      most: what the bound would be if the attacker was never wrong.
+      gradient_norm: the largest per-sample gradient met.
+      gradient_bound: the bound on it that the claim rests on.
+    """
+
+    ledger: dict[str, float]
+    delta: float
+    confidence: float
+    bound: float
+    most: float
+    gradient_norm: float
+    gradient_bound: float
+
+    @property
+    def claimed(self) -> float:
+        """The tight epsilon of the claim, see :func:`claimed_epsilon`."""
+        return claimed_epsilon(self.ledger, self.delta)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the bound exceeds the claim."""
+        return self.bound > self.claimed
+
+    @property
+    def ratio(self) -> float:
+        """How much of the claim was found."""
+        return self.bound / self.claimed
+
+    @property
+    def verdict(self) -> str:
+        """In plain words."""
+        found = (
+            f"{'BROKEN' if self.broken else 'not broken'}: epsilon is at least {self.bound:.3g} "
+            f"({self.confidence:.0%} confidence), {self.claimed:.3g} is claimed, at "
+            f"delta={self.delta:g}."
+        )
+        if self.most < self.claimed:
+            found += (
+                f" So few trials could show {self.most:.3g} at most: take more, or a larger delta."
+            )
+        if self.gradient_norm > self.gradient_bound * (1 + 1e-5):
+            found += (
+                f" Gradients of norm {self.gradient_norm:.3g} were met and at most "
+                f"{self.gradient_bound:.3g} is assumed: on these data the claim is nominal."
+            )
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoWorlds(Report):
+    r"""What :func:`two_worlds` found.
+
+    Attributes:
+      shaped: epsilon is at least this *if* the scores are Gaussian, which is assumed, not shown.
+      apart: the estimate of :math:`\mu` under the same assumption.
+      scores: ``[2, seeds]`` of world a and b, the half of the runs that the attack was not chosen
+        on; large speaks for b.
+      threshold: of the score, chosen on the other half.
+      rule: which score was chosen there.
+      past_link: by how many deviations of their noise the attacked sample moves what *other*
+        clients say, beyond what they heard: zero but for rounding, unless data go past the link.
+    """
+
+    shaped: float
+    apart: float
+    scores: np.ndarray = dataclasses.field(repr=False)
+    threshold: float
+    rule: str
+    past_link: float
+
+    @property
+    def broken(self) -> bool:
+        """Whether the bound exceeds the claim, or data go past the link."""
+        return super().broken or self.past_link > PAST_THE_LINK
+
+    @property
+    def verdict(self) -> str:
+        """In plain words."""
+        if self.past_link <= PAST_THE_LINK:
+            return super().verdict
+        return (
+            f"{super().verdict} The sample moves what other clients say by {self.past_link:.3g} "
+            "deviations beyond what they heard: data go past the link, unperturbed."
+        )
+
+    def errors(self) -> tuple[np.ndarray, np.ndarray]:
+        """The trade-off curve: how often a test of each threshold takes a for b, and b for a."""
+        at = np.concatenate([[-np.inf], np.unique(self.scores), [np.inf]])
+        below = [np.searchsorted(np.sort(s), at, side="left") / len(s) for s in self.scores]
+        return 1 - below[0], below[1]
+
+    def draw(self) -> Figure:
+        """A picture: the scores in both worlds, and the trade-off curve beside the claim's.
+
+        Returns:
+          The figure, to show or to save.
+        """
+        with plotting.style():
+            figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.6))
+            low, high = np.quantile(self.scores, [0.0005, 0.9995])
+            for name, scores, look in zip("ab", self.scores, plotting.LOOKS, strict=False):
+                left.hist(
+                    scores,
+                    np.linspace(low, high, 61),
+                    density=True,
+                    histtype="stepfilled",
+                    alpha=0.35,
+                    color=look["color"],
+                    label=f"world {name}",
+                )
+            left.axvline(self.threshold, color="#000000", ls="--", lw=1.0, label="threshold")
+            left.set_xlabel(f"score, {self.rule} (large speaks for b)")
+            left.set_ylabel("density")
+            left.legend(loc="best")
+            alarms, misses = self.errors()
+            share = np.linspace(1e-6, 1 - 1e-6, 400)
+            blue, red, green = plotting.LOOKS[:3]
+            right.plot(share, 1 - share, color="#999999", lw=0.8, label="blind guessing")
+            right.plot(alarms, misses, color=blue["color"], lw=4.0, alpha=0.5, label="attack")
+            right.plot(share, self._claimed_misses(share), **_line(red), label="claim: not below")
+            fit = gaussian_misses(self.apart, share)
+            right.plot(share, fit, **_line(green), label="Gaussian fit")
+            right.set_xlabel("false alarms: a taken for b")
+            right.set_ylabel("misses: b taken for a")
+            right.set_xlim(-0.01, 1.01)
+            right.set_ylim(-0.01, 1.01)
+            right.legend(loc="upper right")
+            figure.suptitle(
+                f"epsilon {self.bound:.3g} found, {self.claimed:.3g} claimed at {self.delta:g}, "
+                f"{self.scores.shape[1]} runs of each world",
+                fontsize=9.5,
+            )
+        return figure
+
+    def _claimed_misses(self, alarms: np.ndarray) -> np.ndarray:
+        """The fewest misses that the claim allows beside so many false alarms."""
+        if "rho" in self.ledger:
+            return gaussian_misses(math.sqrt(2 * self.ledger["rho"]), alarms)
+        growth, first = math.exp(self.ledger["epsilon"]), self.ledger.get("delta", 0.0)
+        both = (1 - first - growth * alarms, (1 - first - alarms) / growth)
+        return np.maximum(np.maximum(*both), 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneRun(Report):
+    """What :func:`one_run` found.
+
+    Attributes:
+      canaries: how many coins there were.
+      guesses: how many of them were guessed, at the bound.
+      right: and how many of these were right.
+    """
+
+    canaries: int
+    guesses: int
+    right: int
+
+
+def _line(look: dict[str, Any]) -> dict[str, Any]:
+    return {"color": look["color"], "linestyle": look["linestyle"]}
+
+
+def gaussian_misses(apart: float, alarms: np.ndarray) -> np.ndarray:
+    r"""The misses of the best test at so many false alarms, under :math:`\mu`-GDP exactly.
+
+    Args:
+      apart: :math:`\mu`.
+      alarms: ``[...]``, in [0, 1].
+    """
+    return stats.norm.cdf(stats.norm.isf(alarms) - apart)
+
+
+# Data --------------------------------------------------------------------------------------------
+
+
+def corners(
+    problem: Problem,
+    client: int | Sequence[int] = 0,
+    sample: int = 0,
+    *,
+    radius: float = 1.0,
+    targets: tuple[float, float] = (-1.0, 1.0),
+) -> tuple[Problem, Problem]:
+    r"""Two data sets that differ in one sample, at two corners of the domain.
+
+    Both have the features :math:`\frac r{\sqrt P}(1,\dots,1)` there, and the two extreme targets:
+    for a loss of the residual or the margin this turns the gradient around. If the extremes are
+    far enough out to be clipped, one replaced sample moves a client's mean gradient by all that the
+    bound allows; and as the change is the same in all coordinates, its l1 norm is the largest too.
+
+    Args:
+      problem: whose other samples both keep.
+      client: whose sample is replaced; several clients for :func:`one_run`.
+      sample: which.
+      radius: ``r``, of the features' domain, > 0.
+      targets: the extremes.
+
+    Returns:
+      The problem with the first of the targets there, and with the second.
+
+    Raises:
+      TypeError: no :class:`~fljax.problems.Problem`.
+      ValueError: a client or sample that is not there, or is padding.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=3, samples=5, dim=4)
+      >>> a, b = corners(problem, client=1, radius=2.0, targets=(-9.0, 9.0))
+      >>> [float(x) for x in b.features[1, 0]], float(a.targets[1, 0]), float(b.targets[1, 0])
+      ([1.0, 1.0, 1.0, 1.0], -9.0, 9.0)
+    """
+    _check.kind("problem", problem, Problem)
+    _check.positive("radius", radius)
+    chosen = np.atleast_1d(np.asarray(client))
+    if chosen.min() < 0 or chosen.max() >= problem.clients or not 0 <= sample < problem.samples:
+        raise ValueError(
+            f"client must be in 0..{problem.clients - 1} and sample in 0..{problem.samples - 1}, "
+            f"got {client} and {sample}."
+        )
+    if np.any(np.asarray(problem.weights)[chosen, sample] == 0):
+        raise ValueError(
+            f"sample {sample} of client {client} is padding and has no weight; choose a real one."
+        )
+    features = np.array(problem.features)
+    features[chosen, sample] = radius / features.shape[2] ** 0.5
+    pair = []
+    for target in targets:
+        values = np.array(problem.targets)
+        values[chosen, sample] = target
+        pair.append(dataclasses.replace(problem, features=features, targets=values))
+    return pair[0], pair[1]
+
+
+def _differing(one: Any, two: Any) -> Bool[np.ndarray, "clients samples"]:
+    """Which samples of two data sets differ; ``ValueError`` if anything else does."""
+    for problem in (one, two):
+        _check.kind("the audited data", problem, Problem)
+    shapes = [(np.shape(p.features), np.shape(p.targets)) for p in (one, two)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            "neighbours must have the same shape, as one sample is replaced and none added, got "
+            f"features and targets of {shapes[0]} and {shapes[1]}."
+        )
+    rest = [replace(p, features=None, targets=None) for p in (one, two)]
+    same = jax.tree.structure(rest[0]) == jax.tree.structure(rest[1]) and all(
+        np.array_equal(a, b)
+        for a, b in zip(jax.tree.leaves(rest[0]), jax.tree.leaves(rest[1]), strict=True)
+    )
+    if not same:
+        raise ValueError(
+            "neighbours must agree in all but their samples (loss, regulariser, weights, clip, "
+            "tasks); make the second with dataclasses.replace(problem, features=..., targets=...)."
+        )
+    features, targets = (
+        np.asarray(getattr(one, name)) != np.asarray(getattr(two, name))
+        for name in ("features", "targets")
+    )
+    return (features.any(axis=-1) | targets) & (np.asarray(one.weights) > 0)
+
+
+# Listening ---------------------------------------------------------------------------------------
+
+
+class _Tap(Link):
+    """A link that keeps what clients would have said without noise, and what they said.
+
+    With ``words`` they say these instead, as they were overheard elsewhere: so a simulation goes
+    through a history that is not its own.
+    """
+
+    def __init__(self, *args: Any, words: Array | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._words = words
+        self.clean: Array | None = None  # [K, D]
+        self.said: Array | None = None  # [K, D]
+        self.rows: Array | None = None  # [M, D]
+
+    def _perturb(
+        self, notion: Notion, message: Array, clients: Array, sending: Array
+    ) -> Float[Array, "senders dim"]:
+        own = super()._perturb(notion, message, clients, sending)
+        said = own if self._words is None else self._words
+        place = jnp.where(sending, clients, self._clients)  # of who does not send: dropped
+        silence = jnp.zeros((self._clients, message.shape[1]), message.dtype)
+        self.clean = silence.at[place].set(message, mode="drop")
+        self.said = silence.at[place].set(said, mode="drop")
+        self.rows = said
+        return said
+
+
+#: Of each round: what is kept of the messages; the ledger, [K] each; the largest gradient.
+Heard = tuple[dict[str, Array], dict[str, Array], Array]
+
+
+def _listen(
+    simulations: tuple[Simulation, ...],
+    ready: tuple[Prepared, ...],
+    key: Array,
+    rounds: int,
+    keep: Callable[..., dict[str, Array]],
+) -> Heard:
+    """One run of the first simulation, and beside it the others in the same history.
+
+    ``keep`` is given what was said and each simulation's messages without noise, ``[K, D]`` each.
+    """
+
+    def one_round(carries: tuple[Carry, ...], round: Array) -> tuple[tuple[Carry, ...], Heard]:
+        after, taps, norm = [], [], jnp.zeros(())
+        for simulation, prepared, carry in zip(simulations, ready, carries, strict=True):
+            linked = functools.partial(_Tap, words=taps[0].rows if taps else None)
+            now, *_ = look(simulation, prepared, key, carry, round, rounds, linked)
+            state, tap = simulation.algorithm.step(carry.state, now), now.link
+            assert isinstance(tap, _Tap)
+            if tap.said is None:
+                raise ValueError(
+                    f"{type(simulation.algorithm).__name__} said nothing over the link in a round; "
+                    "there is nothing to audit."
+                )
+            if not taps:
+                norm = witnessed(simulation.algorithm, now)
+            taps.append(tap)
+            after.append(carry._replace(state=state, memory=tap.memory))
+        kept = keep(taps[0].said, *(tap.clean for tap in taps))
+        return tuple(after), (kept, taps[0].spent, norm)
+
+    start = tuple(begin(s, r, key) for s, r in zip(simulations, ready, strict=True))
+    return jax.lax.scan(one_round, start, jnp.arange(1, rounds + 1, dtype=jnp.int32))[1]
+
+
+def _towards(said: Array, one: Array, two: Array) -> dict[str, Array]:
+    """How much each client's message speaks for the second of two, ``[K]`` each."""
+    change, off = two - one, said - (one + two) / 2
+    return {
+        "gap": jnp.sum(change**2, axis=1),
+        "product": jnp.sum(off * change, axis=1),
+        "absolute": jnp.sum(jnp.abs(said - one) - jnp.abs(said - two), axis=1),
+    }
+
+
+def _of_worlds(said: Array, own: Array, other: Array) -> dict[str, Array]:
+    noise = said - own
+    return _towards(said, own, other) | {
+        "square": jnp.mean(noise**2, axis=1),
+        "size": jnp.mean(jnp.abs(noise), axis=1),
+    }
+
+
+def _of_canaries(said: Array, own: Array, low: Array, high: Array) -> dict[str, Array]:
+    off = said - (low + high) / 2
+    return _towards(said, low, high) | {"square": jnp.mean(off**2, axis=1)}
+
+
+@functools.partial(jax.jit, static_argnames=("rounds", "batch"))
+def _both_worlds(
+    worlds: tuple[Simulation, Simulation],
+    keys: Array,
+    client: Int[Array, ""],
+    rounds: int,
+    batch: int,
+) -> list[Heard]:
+    """``[S, T]`` each of the attacked client, in world a and in world b; and ``past_link``,
+    ``[S]``, how far the other data set moves what others say in the same history.
+    """
+    ready = (prepare(worlds[0], rounds), prepare(worlds[1], rounds))
+
+    def world(real: int, keys: Array) -> Heard:
+        order = (real, 1 - real)
+        simulations = tuple(worlds[i] for i in order)
+        prepared = tuple(ready[i] for i in order)
+
+        def one(key: Array) -> Heard:
+            kept, spent, norm = _listen(simulations, prepared, key, rounds, _of_worlds)
+            mine = jax.tree.map(lambda a: a[:, client], kept)
+            noise = jnp.sum(kept["square"], axis=0) + jnp.finfo(kept["square"].dtype).tiny
+            moved = jnp.sqrt(jnp.sum(kept["gap"], axis=0) / noise)
+            mine["past_link"] = jnp.max(moved.at[client].set(0))
+            return mine, {n: jnp.sum(s[:, client]) for n, s in spent.items()}, jnp.max(norm)
+
+        return jax.lax.map(one, keys, batch_size=batch)
+
+    return [world(real, keys[real]) for real in (0, 1)]
+
+
+@functools.partial(jax.jit, static_argnames="rounds")
+def _once(simulations: tuple[Simulation, ...], key: Array, rounds: int) -> Heard:
+    """``[T, K]`` each."""
+    ready = tuple(prepare(s, rounds) for s in simulations)
+    return _listen(simulations, ready, key, rounds, _of_canaries)
+
+
+# The audits --------------------------------------------------------------------------------------
+
+
+def _checked(
+    simulation: Simulation, rounds: int, delta: float, confidence: float
+) -> tuple[Simulation, Notion]:
+    """The simulation without what an audit does not need, and its budget."""
+    if not isinstance(simulation, Simulation):
+        raise TypeError(f"audits take an fljax.Simulation, got {type(simulation).__name__}.")
+    if simulation.privacy is None:
+        raise ValueError(
+            "there is no claim to audit: the simulation runs without privacy; give it privacy=, "
+            "such as fljax.privacy.ZCDP(total_rho=1.0)."
+        )
+    check_rounds(rounds, 1)
+    _check.interval("delta", delta, above=0, below=1, hint="It is the claim's, or a larger one.")
+    _check.interval("confidence", confidence, above=0, below=1, hint="0.95 is usual.")
+    jax.eval_shape(lambda: check_length(simulation, rounds))
+    return dataclasses.replace(simulation, metrics=()), simulation.privacy
+
+
+def two_worlds(
+    simulation: Simulation,
+    neighbour: Problem,
+    rounds: int,
+    seeds: int = 2000,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    key: Array | int = 0,
+) -> TwoWorlds:
+    r"""Audit a private simulation by telling two neighbouring data sets apart.
+
+    In world a the clients have the simulation's problem, in world b the neighbour. Each world is
+    run ``seeds`` times with noise of its own, all runs of both in one compiled program. On half of
+    the runs the attacker measures the noise and chooses one of three scores and a threshold: the
+    likelihood ratio of Gaussian noise, that of Laplace noise,
+    :math:`\sum_t(\|m_t-a_t\|_1-\|m_t-b_t\|_1)/s_t`, and the linear discriminant over all rounds
+    together, which sees noise that is not independent from round to round. On the other half it is
+    counted how often the test is right (:func:`counted_epsilon`), and the Gaussian fit is made
+    (:func:`shaped_epsilon`).
+
+    Args:
+      simulation: what is audited, with world a's data; its privacy is the claim.
+      neighbour: world b's data: one sample of one client replaced, all else as it is, for instance
+        by :func:`corners`.
+      rounds: of every run, >= 1.
+      seeds: runs of each world, >= 200. A bound of :math:`\epsilon` takes some ten times
+        :math:`e^\epsilon` of them; the report says how much could be shown at most.
+      delta: at which epsilon is bounded, in (0, 1). A claim of zCDP holds at every delta; a larger
+        one takes fewer seeds to audit.
+      confidence: of the bounds, one-sided.
+      key: of all runs; an integer seeds the default generator.
+
+    Returns:
+      Claim, bounds and verdict; ``.draw()`` makes a picture.
+
+    Raises:
+      TypeError: no simulation, or no problem.
+      ValueError: no privacy; a delta or confidence of 0 or 1; too few seeds; data sets that do not
+        differ in exactly one sample.
+
+    Guarantees:
+      If the mechanism is :math:`(\epsilon,\delta)`-DP, ``bound`` exceeds :math:`\epsilon` with a
+      chance of at most ``1 - confidence``, whatever its noise; ``shaped`` only if the scores are
+      normal.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2).clipped(1.0)
+      >>> a, b = fl.audit.corners(problem, radius=5.0, targets=(-100.0, 100.0))
+      >>> simulation = fl.Simulation(
+      ...     problem=a,
+      ...     network=fl.graphs.ring(4),
+      ...     algorithm=fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5),
+      ...     privacy=fl.privacy.ZCDP(total_rho=0.5, gradient_bound=1.0),
+      ... )
+      >>> found = fl.audit.two_worlds(simulation, b, rounds=5, seeds=4000, delta=0.05)
+      >>> found.broken, 0.5 < found.ratio < 1, round(found.claimed, 2)
+      (False, True, 1.57)
+
+    Reference:
+      Nasr et al. 2023 (black-box bounds, Gaussian shape).
+    """
+    simulation, privacy = _checked(simulation, rounds, delta, confidence)
+    _check.count(
+        "seeds",
+        seeds,
+        at_least=FEWEST_SEEDS,
+        hint="Half of them choose the attack, the other half count how often it is right.",
+    )
+    differs = _differing(simulation.problem, neighbour)
+    if differs.sum() != 1:
+        raise ValueError(
+            f"neighbours must differ in one sample of one client, got {int(differs.sum())} samples "
+            f"of {int(differs.any(axis=1).sum())} clients; fljax.audit.corners makes a pair."
+        )
+    client = int(np.argmax(differs.any(axis=1)))
+    other = dataclasses.replace(simulation, problem=neighbour)
+    size = simulation.problem.clients * simulation.problem.dim
+    batches = -(-seeds // max(1, AT_ONCE // size))
+    batch = -(-seeds // batches)
+    keys = jax.random.split(as_key(key), (2, batches * batch))
+    heard = _both_worlds((simulation, other), keys, jnp.asarray(client, jnp.int32), rounds, batch)
+    kept = [
+        {name: np.asarray(value, np.float64)[:seeds] for name, value in world[0].items()}
+        for world in heard
+    ]
+    past_link = max(float(np.max(world.pop("past_link"))) for world in kept)
+    half = seeds // 2
+    rules = _scores(kept, half)
+    rule, threshold, upwards = _attack(rules, half, delta, confidence)
+    # Deviations are measured much more surely than tails: by them another score may be the best.
+    fitted = max(rules, key=lambda name: shaped_epsilon(rules[name][:, :half], delta, 0.5)[1])
+    ledger = {n: max(float(np.max(world[1][n])) for world in heard) for n in heard[0][1]}
+    judged = rules[rule][:, half:]
+    hits, alarms = _bets(judged, threshold, upwards)
+    of = judged.shape[1]
+    shaped, apart = shaped_epsilon(rules[fitted][:, half:], delta, confidence)
+    return TwoWorlds(
+        ledger=ledger,
+        delta=delta,
+        confidence=confidence,
+        bound=float(counted_epsilon(hits, alarms, of, delta, confidence)),
+        most=float(counted_epsilon(of, 0, of, delta, confidence)),
+        gradient_norm=max(float(np.max(world[2])) for world in heard),
+        gradient_bound=float(privacy.gradient_bound),
+        shaped=shaped,
+        apart=apart,
+        scores=judged,
+        threshold=threshold,
+        rule=rule,
+        past_link=past_link,
+    )
+
+
+def _attack(
+    rules: dict[str, np.ndarray], half: int, delta: float, confidence: float
+) -> tuple[str, float, bool]:
+    """A bet as chosen on the first half of the runs: the score, its threshold, and whether the bet
+    is on b above it or on a below.
+    """
+    best = (-1.0, "", 0.0, True)
+    for rule, scores in rules.items():
+        learnt = scores[:, :half]
+        at = np.unique(np.quantile(learnt, np.linspace(0, 1, 2001)))
+        below = [np.searchsorted(np.sort(s), at, side="left") for s in learnt]
+        for upwards in (True, False):
+            hits, alarms = (half - below[1], half - below[0]) if upwards else below
+            found = counted_epsilon(hits, alarms, half, delta, confidence)
+            place = int(np.argmax(found))
+            if found[place] > best[0]:
+                best = float(found[place]), rule, float(at[place]), upwards
+    return best[1:]
+
+
+def _bets(scores: np.ndarray, threshold: float, upwards: bool) -> tuple[int, int]:
+    """How often a bet is won, and how often it is lost."""
+    in_a, in_b = (int(np.sum((s >= threshold) == upwards)) for s in scores)
+    return (in_b, in_a) if upwards else (in_a, in_b)
+
+
+def _scores(kept: list[dict[str, np.ndarray]], half: int) -> dict[str, np.ndarray]:
+    """``[2, S]`` by each rule, with what is learnt from the first half of the runs."""
+    sign = np.array([1.0, -1.0])[:, None, None]  # towards b, from towards the other world
+    both = {name: np.stack([world[name] for world in kept]) for name in kept[0]}  # [2, S, T]
+    product, absolute = sign * both["product"], sign * both["absolute"]
+    length = np.sqrt(both["gap"])
+    learn = np.s_[:, :half]
+    square = _floor(both["square"][learn].mean(axis=(0, 1)), both["gap"][learn].mean(axis=(0, 1)))
+    size = _floor(both["size"][learn].mean(axis=(0, 1)), length[learn].mean(axis=(0, 1)))
+    along = product / np.where(length > 0, length, 1)  # [2, S, T], of the change's direction
+    means = along[learn].mean(axis=1)
+    within = (along[learn] - means[:, None]).reshape(-1, along.shape[2])
+    spread = within.T @ within / len(within)
+    scale = np.sqrt(_floor(np.diag(spread), length[learn].mean(axis=(0, 1)) ** 2))
+    # In units of each round's deviation, with a little added: two rounds may share their noise.
+    spread = spread / np.outer(scale, scale) + 1e-9 * np.eye(len(scale))
+    weights = np.linalg.solve(spread, (means[1] - means[0]) / scale) / scale
+    return {
+        "Gaussian likelihood ratio": np.sum(product / square, axis=2),
+        "Laplace likelihood ratio": np.sum(absolute / size, axis=2),
+        "linear discriminant": along @ weights,
+    }
+
+
+def _floor(noise: np.ndarray, signal: np.ndarray) -> np.ndarray:
+    """Noise that may be missing altogether: then a trifle of the signal."""
+    return np.maximum(noise, 1e-12 * signal + 1e-300)
+
+
+def one_run(
+    simulation: Simulation,
+    canaries: Problem,
+    rounds: int,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    key: Array | int = 0,
+) -> OneRun:
+    r"""Audit a private simulation by a single run with many canaries.
+
+    Each client in whose data the two problems differ is a canary: a fair coin decides which version
+    of its sample it has. The attacker hears the run, scores each client's messages by the Gaussian
+    likelihood ratio, guesses those coins whose scores are largest in size and abstains on the
+    others. Numbers of guesses are tried from all of the canaries down to a few, by halves, and
+    share what the confidence leaves.
+
+    It costs one run where :func:`two_worlds` takes thousands, and finds less: the bound is that of
+    the guesses, which for Gaussian noise lies well below the claim however many canaries there are.
+
+    Args:
+      simulation: what is audited; its privacy is the claim.
+      canaries: the same data with the canaries' other version, at most one sample of each client,
+        of ten clients or more; :func:`corners` of many clients makes both.
+      rounds: of the run, >= 1.
+      delta: at which epsilon is bounded, in (0, 1); it costs most where it is not far below one
+        over the number of canaries.
+      confidence: of the bound, one-sided.
+      key: of coins and run; an integer seeds the default generator.
+
+    Returns:
+      Claim, bound and verdict.
+
+    Raises:
+      TypeError: no simulation, or no problem.
+      ValueError: no privacy; a delta or confidence of 0 or 1; data sets that differ in more than a
+        sample of a client, or of too few clients.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=400, samples=5, dim=2)
+      >>> low, high = fl.audit.corners(
+      ...     problem.clipped(1.0), range(400), radius=5.0, targets=(-100.0, 100.0)
+      ... )
+      >>> simulation = fl.Simulation(
+      ...     problem=low,
+      ...     algorithm=fl.algorithms.ConventionalFL(step_size=0.1),
+      ...     privacy=fl.privacy.ZCDP(total_rho=2.0, gradient_bound=1.0),
+      ... )
+      >>> found = fl.audit.one_run(simulation, high, rounds=5, delta=1e-5)
+      >>> found.broken, found.bound > 1, found.canaries
+      (False, True, 400)
+
+    Reference:
+      Steinke, Nasr & Jagielski 2023, Algorithm 1 and Theorem 5.2.
+    """
+    simulation, privacy = _checked(simulation, rounds, delta, confidence)
+    differs = _differing(simulation.problem, canaries)
+    placed = np.flatnonzero(differs.any(axis=1))
+    if differs.sum(axis=1).max(initial=0) > 1:
+        raise ValueError(
+            f"a client can hold one canary, got up to {int(differs.sum(axis=1).max())} samples of "
+            "one that differ: they would drown each other out. Spread them over the clients."
+        )
+    if len(placed) < FEWEST_CANARIES:
+        raise ValueError(
+            f"one run needs canaries at {FEWEST_CANARIES} clients or more, got {len(placed)}; use "
+            "more clients, or fljax.audit.two_worlds, which needs one."
+        )
+    coin_key, run_key = jax.random.split(as_key(key))
+    coins = np.asarray(jax.random.bernoulli(coin_key, 0.5, (simulation.problem.clients,)))
+    low, high = (
+        dataclasses.replace(simulation, problem=problem)
+        for problem in (simulation.problem, canaries)
+    )
+    mixed = dataclasses.replace(
+        simulation.problem,
+        features=np.where(coins[:, None, None], canaries.features, simulation.problem.features),
+        targets=np.where(coins[:, None], canaries.targets, simulation.problem.targets),
+    )
+    real = dataclasses.replace(simulation, problem=mixed)
+    kept, spent, norm = _once((real, low, high), run_key, rounds)
+    found = {name: np.asarray(value, np.float64)[:, placed] for name, value in kept.items()}
+    # Noise differs by round and by client, and is measured from few numbers each: its square is
+    # taken for a product of both.
+    square = found["square"]
+    square = square.mean(0, keepdims=True) * square.mean(1, keepdims=True) / square.mean()
+    scores = np.sum(found["product"] / _floor(square, found["gap"].mean(1, keepdims=True)), axis=0)
+    order = np.argsort(-np.abs(scores), kind="stable")
+    correct = np.cumsum((scores > 0)[order] == coins[placed][order])
+    total = len(placed)
+    tried = [total >> halved for halved in range(total.bit_length()) if total >> halved >= 8]
+    each = 1 - (1 - confidence) / len(tried)
+    bounds = [
+        guessed_epsilon(int(correct[guesses - 1]), guesses, total, delta, each) for guesses in tried
+    ]
+    best = int(np.argmax(bounds))
+    return OneRun(
+        ledger={n: float(np.max(np.sum(s, axis=0)[placed])) for n, s in spent.items()},
+        delta=delta,
+        confidence=confidence,
+        bound=bounds[best],
+        most=max(guessed_epsilon(g, g, total, delta, each) for g in tried),
+        gradient_norm=float(np.max(norm)),
+        gradient_bound=float(privacy.gradient_bound),
+        canaries=total,
+        guesses=tried[best],
+        right=int(correct[tried[best] - 1]),
+    )

@@ -1,0 +1,97 @@
+"""The figure on audits: its rows, its claims on broken data, and the README's table."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax as fl
+from experiments import records
+from experiments.own import figure_audit as own
+from fljax.simulation import as_key, prepare
+from tests.cases import PRIVATE
+
+STORED = Path(__file__).parents[3] / "figures"
+README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+
+
+def judged(studies):
+    return {claim.name: claim.judge(studies) for claim in own.FIGURE.claims}
+
+
+def test_every_private_algorithm_has_a_row():
+    sound = {type(c.algorithm).label for c in own.cases().values() if c.kind == own.SOUND}
+    assert sound == set(PRIVATE)
+
+
+@pytest.mark.thin(3)
+@pytest.mark.parametrize("name", own.cases())
+def test_messages_move_by_all_that_the_sensitivity_allows(name):
+    """So that a ratio below one is the attack's, or the claim's, and not the data's."""
+    case = own.cases()[name]
+    simulation, other = own.simulations(case)
+    pair = (simulation, dataclasses.replace(simulation, problem=other))
+    ready = tuple(prepare(world, own.ROUNDS.value) for world in pair)
+
+    def keep(said, one, two):
+        return {"change": jnp.linalg.norm(one - two, axis=1)}
+
+    kept, *_ = fl.audit._listen(pair, ready, as_key(0), own.ROUNDS.value, keep)
+    factor = 2 if name == "factor 2 left out" else 1
+    for number, change in enumerate(np.asarray(kept["change"]), 1):
+        at = (ready[0].problem, simulation.network, jnp.asarray(number, jnp.int32), 1.0)
+        allowed = factor * float(simulation.algorithm.sensitivity(*at)[0])
+        assert 0.98 * allowed < change[0] <= allowed * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["P-ADMM", "factor 2 left out"])
+def test_a_row_says_what_was_found(name):
+    found = own.row(name, 4000)
+    one = found.isel(case=0)
+    assert (float(one["bound"]) > float(one["claimed"])) == (one["kind"] == own.FAULTY)
+    assert one["gradient_met"] <= one["gradient_assumed"]
+    misses = one["misses"].values
+    assert np.all(np.diff(misses) <= 0)
+    assert 0 <= misses[-1] < misses[0] <= 1
+    figure = own.plot({"all": with_curves(found)})
+    assert all(ax.get_xlabel() and ax.get_ylabel() for ax in figure.axes)
+    fl.plotting.plt.close(figure)
+
+
+def with_curves(found):
+    """The row under the names whose curves the picture shows."""
+    names = ["FL", "zCDP-NFL", "P-ADMM", "half the noise"]
+    return found.isel(case=[0] * len(names)).assign_coords(case=names)
+
+
+def test_claims_notice_what_is_wrong(stored):
+    studies = stored(own.FIGURE)
+    data = studies["all"]
+    assert judged(studies)["no-bound-above-its-claim"].holds
+    leaky = data.assign(bound=data["bound"].where(data["case"] != "PGFL", 1.01 * data["claimed"]))
+    assert judged({"all": leaky})["no-bound-above-its-claim"].failed == ["PGFL"]
+    weak = data.assign(bound=0.4 * data["bound"], shaped=0.4 * data["shaped"])
+    for name, verdict in judged({"all": weak}).items():
+        assert verdict.holds == (name in ("no-bound-above-its-claim", "one-run-finds-less")), name
+
+
+def test_the_readme_s_table_is_that_of_the_stored_figure(stored):
+    stored(own.FIGURE)
+    table = re.search(r"<!-- audit -->\n(.+?)\n<!-- end audit -->", README, re.S)
+    assert table
+    assert table[1] == own.markdown(records.read_record(own.FIGURE, STORED))
+
+
+def test_the_readme_s_audit_runs():
+    program = re.search(r"## Privacy that is measured.+?```python\n(.+?)```", README, re.S)
+    assert program
+    code = program[1].replace("seeds=50_000", "seeds=200")
+    assert code != program[1]
+    names = {"fl": fl, "jax": jax}
+    exec(compile(code, "README.md", "exec"), names)
+    assert not names["found"].broken
+    fl.plotting.plt.close("all")

@@ -1,0 +1,517 @@
+"""Audits find planted faults, and find nothing where there is none."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax import audit
+from fljax._module import module
+from fljax.algorithms import PADMM, ConventionalFL, ZCDPGradNFL
+from fljax.privacy import ZCDP, PureDP, accounting
+from fljax.problems import (
+    LeastAbsoluteDeviation,
+    LeastSquares,
+    Logistic,
+    NoRegulariser,
+    SquaredL2,
+    from_clients,
+)
+from fljax.simulation import as_key, prepare
+from tests.cases import INSTANCES, PRIVATE, make_data, make_problem, simulate
+
+ROUNDS = 4
+CLIENT = 2  # the attacked one, of six samples
+DELTA = 0.05
+#: Those that minimise exactly, in closed form for the squared loss.
+EXACT = [label for label in PRIVATE if type(INSTANCES[label][0]).needs.minimiser]
+
+
+def clipped():
+    """Two corners where every gradient is at its clip, in opposite directions."""
+    return audit.corners(make_problem("lad", clip=1.0), CLIENT, targets=(-1e3, 1e3))
+
+
+def short():
+    """Features of length 0.1 and targets of 4.5: gradients of the squared loss near 0.9, wherever
+    the models go within a few units of zero, and hardly any curvature.
+    """
+    units = [(X / np.linalg.norm(X, axis=1, keepdims=True), np.sign(y)) for X, y in make_data()]
+    problem = from_clients([(0.1 * X, y) for X, y in units], LeastSquares(), SquaredL2(), 0.8)
+    return audit.corners(problem, CLIENT, radius=0.1, targets=(-4.5, 4.5))
+
+
+def both(label, privacy=None, algorithm=None, rounds=ROUNDS, seeds=2000, delta=DELTA):
+    """The audit of an algorithm at small size, by default of its instance."""
+    a, b = (simulate(label, problem) for problem in (short() if label in EXACT else clipped()))
+    changes = {
+        name: part
+        for name, part in {"privacy": privacy, "algorithm": algorithm}.items()
+        if part is not None
+    }
+    a = dataclasses.replace(a, **changes)
+    return audit.two_worlds(a, b.problem, rounds, seeds, delta=delta)
+
+
+# Every private algorithm -------------------------------------------------------------------------
+
+
+@pytest.mark.thin(4)
+@pytest.mark.parametrize("label", PRIVATE)
+def test_no_registered_algorithm_breaks_its_claim(label):
+    """And the attack is as strong as it can be: these worlds are as far apart as is allowed."""
+    # Everybody takes part: who is not drawn says nothing, and less is found than was claimed.
+    algorithm, _ = INSTANCES[label]
+    if getattr(algorithm, "clients_per_server", None):
+        algorithm = dataclasses.replace(algorithm, clients_per_server=None)
+    found = both(label, algorithm=algorithm)
+    assert not found.broken
+    assert found.verdict.startswith("not broken")
+    assert found.gradient_norm <= found.gradient_bound
+    allowed = math.sqrt(2 * found.ledger["rho"])
+    error = math.sqrt(2 / 1000 + allowed**2 / 4000)
+    reach = 0.85 if label in EXACT else 1.0
+    assert reach * allowed - 3 * error < found.apart < allowed + 3 * error
+    assert found.shaped < found.claimed
+
+
+# Faults ------------------------------------------------------------------------------------------
+
+
+@module
+class HalfNoise(ZCDP):
+    def release(self, plan, sensitivity, round, rounds, dim):
+        found = super().release(plan, sensitivity, round, rounds, dim)
+        return found._replace(scale=found.scale / 2)
+
+
+@module
+class BareRound(ZCDP):
+    def release(self, plan, sensitivity, round, rounds, dim):
+        found = super().release(plan, sensitivity, round, rounds, dim)
+        return found._replace(scale=jnp.where(round == 3, 0, found.scale))
+
+
+@module
+class SameNoise(ZCDP):
+    """The noise of every round and run is the same."""
+
+    def draw(self, key, shape, dtype):
+        return super().draw(jax.random.key(3), shape, dtype)
+
+
+@module
+class RootForgotten(PureDP):
+    """The l2 sensitivity is taken for the l1 one."""
+
+    def release(self, plan, sensitivity, round, rounds, dim):
+        return super().release(plan, sensitivity, round, rounds, 1)
+
+
+@module
+class TwoForgotten(ZCDPGradNFL):
+    """A sample is thought to go away, and is replaced."""
+
+    def sensitivity(self, problem, network, round, gradient_bound):
+        return super().sensitivity(problem, network, round, gradient_bound) / 2
+
+
+@module
+class EarlyStopped(PADMM):
+    """A gradient step from the client's own last model, as long as its data allow."""
+
+    def step(self, state, now):
+        degree = now.network.degree[:, None]
+        pull = self.penalty * (degree * state.heard + state.received) - state.dual
+        weight = state.factor.weight[:, None]
+        slope = now.problem.gradient(state.model) + weight * state.model - pull
+        curvature = 2 * jnp.trace(now.problem.second_moment(), axis1=1, axis2=2)[:, None]
+        model = state.model - slope / (weight + curvature)
+        now.witness(now.problem.sample_gradient_norm(model))
+        heard, inbox = now.link.exchange(model)
+        received = inbox.sum()
+        dual = state.dual + self.penalty * (degree * heard - received)
+        return state._replace(model=model, heard=heard, received=received, dual=dual)
+
+
+@module
+class PastTheLink(ZCDPGradNFL):
+    """Neighbours combine what was never perturbed."""
+
+    def step(self, state, now):
+        after = super().step(state, now)
+        return after._replace(mixed=state.mixing(after.model))
+
+
+SMALL = (0.5, 0.9)  # a budget at which a thousand runs are enough
+
+FAULTS = {
+    "half the noise": ("zCDP-NFL", HalfNoise(*SMALL), ZCDP(*SMALL)),
+    "one round without": ("FL", BareRound(*SMALL), ZCDP(*SMALL)),
+    "noise that is not random": ("zCDP-grad-NFL", SameNoise(*SMALL), ZCDP(*SMALL)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faulty_noise_is_caught(name):
+    """And the same without the fault is not."""
+    label, faulty, sound = FAULTS[name]
+    found = both(label, faulty)
+    assert found.broken, found
+    assert found.verdict.startswith("BROKEN")
+    assert found.claimed == pytest.approx(accounting.zcdp_epsilon(0.5, DELTA, "gaussian"))
+    assert not both(label, sound).broken
+
+
+def test_half_the_noise_is_four_times_the_budget():
+    """A fault mended into the claim is none."""
+    found = both("zCDP-NFL", HalfNoise(*SMALL))
+    assert dataclasses.replace(found, ledger={"rho": 0.5}).broken
+    assert not dataclasses.replace(found, ledger={"rho": 4 * 0.5}).broken
+    assert found.apart == pytest.approx(math.sqrt(2 * 4 * 0.5), rel=0.08)
+
+
+def test_a_forgotten_factor_of_two_is_caught():
+    label, sound = "zCDP-grad-NFL", ZCDP(*SMALL)
+    assert both(label, sound, TwoForgotten(0.05)).broken
+    assert not both(label, sound, ZCDPGradNFL(0.05)).broken
+
+
+def test_data_that_go_past_the_link_are_caught():
+    """Even where what the attacked client sends tells no more than it may."""
+    found = both("zCDP-grad-NFL", ZCDP(*SMALL), PastTheLink(0.05))
+    assert found.past_link > 0.1
+    assert dataclasses.replace(found, bound=0.5 * found.claimed).broken
+    assert found.verdict.startswith("BROKEN")
+    assert "data go past the link" in found.verdict
+    sound = both("zCDP-grad-NFL", ZCDP(*SMALL))
+    assert sound.past_link < 1e-9
+    assert "past the link" not in sound.verdict
+
+
+@pytest.mark.parametrize("privacy", [RootForgotten, PureDP])
+def test_laplace_noise_needs_the_root_of_the_dimension(privacy):
+    """With 16 parameters; the attack is the likelihood ratio of Laplace noise."""
+    data = make_data("lad", dim=16)
+    problem = from_clients(data, LeastAbsoluteDeviation(), NoRegulariser()).clipped(1.0)
+    a, b = audit.corners(problem, CLIENT, radius=1.0, targets=(-1e3, 1e3))
+    simulation = fl.Simulation(
+        problem=a, algorithm=ConventionalFL(0.05), privacy=privacy(1.5, gradient_bound=1.0)
+    )
+    found = audit.two_worlds(simulation, b, 2, 4000, delta=0.01)
+    assert found.ledger == {"epsilon": pytest.approx(1.5)}
+    assert found.broken == (privacy is RootForgotten), found
+
+
+@pytest.mark.parametrize("algorithm", [EarlyStopped, PADMM])
+def test_a_solver_that_stops_early_is_caught(algorithm):
+    """How far it comes depends on the data by more than their gradients, which are bounded."""
+    units = [(X / np.linalg.norm(X, axis=1, keepdims=True), y) for X, y in make_data("logistic")]
+    problem = from_clients([(0.3 * X, y) for X, y in units], Logistic(), SquaredL2(), 0.1)
+    pair = []
+    for length in (0.3, 3.0):  # the second is far more curved
+        features = np.array(problem.features)
+        features[CLIENT, 0] = length * units[CLIENT][0][0]
+        pair.append(dataclasses.replace(problem, features=features))
+    simulation = simulate("P-ADMM", pair[0])
+    simulation = dataclasses.replace(
+        simulation, algorithm=algorithm(0.1, 40), privacy=ZCDP(0.1, gradient_bound=3.0)
+    )
+    found = audit.two_worlds(simulation, pair[1], 8, 2000, delta=DELTA)
+    assert found.gradient_norm <= found.gradient_bound
+    assert found.broken == (algorithm is EarlyStopped), found
+
+
+# What is listened to -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", ["P-ADMM", "PGFL"])
+def test_the_same_data_in_the_same_history_say_the_same(label):
+    a, b = (simulate(label, problem) for problem in short())
+    key, ready = as_key(5), prepare(a, ROUNDS)
+
+    def keep(said, own, same, other):
+        return {"same": jnp.abs(own - same), "other": jnp.abs(own - other), "noise": said - own}
+
+    ready = (ready, ready, prepare(b, ROUNDS))
+    kept, spent, _ = audit._listen((a, a, b), ready, key, ROUNDS, keep)
+    assert kept["same"].max() == 0
+    others = np.delete(np.asarray(kept["other"]), CLIENT, axis=1)
+    assert others.max() < 1e-12  # what they say follows from what they heard and their own data
+    assert kept["other"][:, CLIENT].max() > 1e-3
+    talks = np.asarray(spent["rho"]) > 0
+    np.testing.assert_array_equal((kept["noise"] != 0).all(axis=2), talks)
+    assert spent["rho"].sum(axis=0).max() == pytest.approx(2.0)
+
+
+def test_a_run_that_is_listened_to_is_the_run():
+    a, _ = (simulate("zCDP-NFL", problem) for problem in clipped())
+    ready = prepare(a, ROUNDS)
+    kept, *_ = audit._listen((a,), (ready,), as_key(5), ROUNDS, lambda said, own: {"own": own})
+    run = fl.run(a, ROUNDS, as_key(5))
+    np.testing.assert_allclose(kept["own"][-1], run.model.values, rtol=1e-12)
+
+
+# From guesses to epsilon -------------------------------------------------------------------------
+
+
+def test_counts_are_those_of_clopper_and_pearson():
+    """Rule of three: none of n has a chance of 3/n at most."""
+    none = 1 - 0.025 ** (1 / 1000)
+    expected = math.log((1 - none - 0.01) / none)
+    assert audit.counted_epsilon(1000, 0, 1000, 0.01, 0.95) == pytest.approx(expected)
+    assert audit.counted_epsilon(500, 500, 1000, 0.01, 0.95) == 0
+    assert audit.counted_epsilon(0, 0, 1000, 0.01, 0.95) == 0
+
+
+def test_guesses_without_delta_are_randomised_response():
+    """Then the bound is the Clopper-Pearson one of the share of right guesses."""
+    share = audit._at_least(180, 200, 0.95)
+    found = audit.guessed_epsilon(180, 200, 500, 0.0, 0.95)
+    assert found == pytest.approx(math.log(share / (1 - share)), abs=1e-6)
+    assert audit.guessed_epsilon(180, 200, 500, 1e-3, 0.95) < found
+    assert audit.guessed_epsilon(90, 200, 500, 0.0, 0.95) == 0
+    assert audit.guessed_epsilon(0, 10, 10, 0.0, 0.95) == 0
+
+
+def test_the_chance_of_guesses_is_that_of_the_paper():
+    """Against the loop of appendix D."""
+    binomial = [math.comb(30, k) for k in range(31)]
+    epsilon = audit.guessed_epsilon(27, 30, 100, 1e-3, 0.95)
+    q = 1 / (1 + math.exp(-epsilon))
+    chance = [c * q**k * (1 - q) ** (30 - k) for k, c in enumerate(binomial)]
+    alpha = max(sum(chance[27 - i : 27]) / i for i in range(1, 28))
+    assert sum(chance[27:]) + alpha * 1e-3 * 2 * 100 == pytest.approx(0.05, rel=1e-6)
+
+
+def test_the_bound_is_seldom_above_the_truth():
+    """Of a Gaussian mechanism with an attack chosen on the same kind of runs."""
+    rng, true = np.random.default_rng(0), audit.claimed_epsilon({"rho": 0.5}, DELTA)
+    over = 0
+    for _ in range(200):
+        noise = rng.normal(size=(2, 400, 1))
+        world = [
+            {
+                "gap": np.ones_like(n),
+                "product": 0 * n - 0.5 + n,
+                "absolute": np.abs(n) - np.abs(n - 1),
+                "square": n**2,
+                "size": np.abs(n),
+            }
+            for n in noise
+        ]
+        rules = audit._scores(world, 200)
+        rule, at, upwards = audit._attack(rules, 200, DELTA, 0.9)
+        hits, alarms = audit._bets(rules[rule][:, 200:], at, upwards)
+        over += audit.counted_epsilon(hits, alarms, 200, DELTA, 0.9) > true
+    assert over <= 0.1 * 200 + 3 * math.sqrt(0.09 * 200)
+
+
+def test_claims_are_converted_tightly():
+    assert audit.claimed_epsilon({"rho": 0.5, "epsilon": 9.0}, 1e-5) == pytest.approx(
+        accounting.zcdp_epsilon(0.5, 1e-5, "gaussian")
+    )
+    epsilon, delta = 1.2, 0.03
+    less = audit.claimed_epsilon({"epsilon": epsilon}, delta)
+    # Randomised response: the chance beyond e^eps' of the other answer's.
+    right = 1 / (1 + math.exp(-epsilon))
+    assert right - math.exp(less) * (1 - right) == pytest.approx(delta)
+    assert audit.claimed_epsilon({"epsilon": epsilon, "delta": 0.1}, 0.05) == math.inf
+    assert audit.claimed_epsilon({"epsilon": epsilon, "delta": 0.05}, 0.05) == epsilon
+    assert audit.claimed_epsilon({"epsilon": 0.01}, 0.5) == 0
+
+
+def test_the_gaussian_fit():
+    """Near the truth, and seldom above it."""
+    rng, true = np.random.default_rng(1), audit.claimed_epsilon({"rho": 0.5}, 1e-5)
+    means = np.array([[0.0], [1.0]])
+    found = [
+        audit.shaped_epsilon(3 * (rng.normal(size=(2, 500)) + means), 1e-5, 0.9) for _ in range(200)
+    ]
+    assert np.mean([apart for _, apart in found]) == pytest.approx(1, abs=0.02)
+    over = sum(bound > true for bound, _ in found)
+    assert 0 < over <= 0.1 * 200 + 3 * math.sqrt(0.09 * 200)
+    assert min(bound for bound, _ in found) > 0.7 * true
+    assert audit.shaped_epsilon(1e-3 * rng.normal(size=(2, 500)) + means, 0.1, 0.9)[0] == math.inf
+    assert audit.shaped_epsilon(np.ones((2, 100)), 1e-5, 0.95) == (0.0, 0.0)
+
+
+# One run -----------------------------------------------------------------------------------------
+
+
+def canaries(privacy, clients=300):
+    problem = fl.problems.ridge(jax.random.key(0), clients=clients, samples=4, dim=3).clipped(1.0)
+    low, high = audit.corners(problem, range(clients), targets=(-1e3, 1e3))
+    return fl.Simulation(problem=low, algorithm=ConventionalFL(0.1), privacy=privacy), high
+
+
+def test_one_run_finds_a_part_of_the_claim():
+    found = audit.one_run(*canaries(ZCDP(2.0, 0.9)), 5, delta=1e-5)
+    assert not found.broken
+    assert 1.0 < found.bound < found.claimed
+    assert found.canaries == 300
+    assert 0.7 * found.guesses < found.right <= found.guesses < 300
+
+
+@pytest.mark.parametrize("privacy", [HalfNoise, BareRound, ZCDP])
+def test_one_run_catches_faults(privacy):
+    found = audit.one_run(*canaries(privacy(0.3, 0.9), 3000), 5, delta=1e-5)
+    assert found.broken == (privacy is BareRound)
+
+
+def test_clients_without_a_canary_are_not_guessed():
+    simulation, high = canaries(ZCDP(2.0))
+    features, targets = np.array(high.features), np.array(high.targets)
+    features[100:], targets[100:] = (
+        np.asarray(getattr(simulation.problem, n))[100:] for n in ("features", "targets")
+    )
+    high = dataclasses.replace(high, features=features, targets=targets)
+    assert audit.one_run(simulation, high, 5, delta=1e-5).canaries == 100
+
+
+# Reports -----------------------------------------------------------------------------------------
+
+
+def test_reports_say_what_a_reader_must_know():
+    found = both("zCDP-NFL", ZCDP(20.0), seeds=200)
+    assert found.most < found.claimed
+    assert "So few trials could show" in found.verdict
+    a, b = audit.corners(make_problem("ridge"), CLIENT, targets=(-9, 9))
+    simulation = simulate("zCDP-NFL", a)
+    nominal = audit.two_worlds(simulation, b, 2, 200, delta=DELTA)
+    assert nominal.gradient_norm > nominal.gradient_bound
+    assert "nominal" in nominal.verdict
+    assert "nominal" not in found.verdict
+
+
+def test_pictures_have_labels():
+    for privacy in (None, PureDP(1.0)):
+        found = both("zCDP-NFL", privacy, seeds=400)
+        figure = found.draw()
+        assert all(ax.get_xlabel() and ax.get_ylabel() for ax in figure.axes)
+        left, right = (ax.get_legend_handles_labels()[1] for ax in figure.axes)
+        assert sorted(left) == ["threshold", "world a", "world b"]
+        assert right == ["blind guessing", "attack", "claim: not below", "Gaussian fit"]
+        alarms, misses = found.errors()
+        assert (alarms[0], misses[0], alarms[-1], misses[-1]) == (1, 0, 0, 1)
+        assert np.all(np.diff(alarms) <= 0)
+        assert np.all(np.diff(misses) >= 0)
+        fl.plotting.plt.close(figure)
+
+
+def test_the_audit_is_a_part_of_privacy():
+    assert fl.privacy.audit is fl.audit is audit
+
+
+def test_a_second_audit_of_other_numbers_does_not_compile():
+    a, b = clipped()
+    for rho in (0.5, 1.0):
+        audit.two_worlds(
+            dataclasses.replace(simulate("FL", a), privacy=ZCDP(rho)), b, 3, 200, delta=0.1
+        )
+        count = audit._both_worlds._cache_size()
+    audit.two_worlds(simulate("FL", a), b, 3, 200, delta=0.1, key=1)
+    assert audit._both_worlds._cache_size() == count
+
+
+# Bad input ---------------------------------------------------------------------------------------
+
+
+def given(**changes):
+    a, b = clipped()
+    simulation = simulate("zCDP-NFL", a)
+    part = {k: changes.pop(k) for k in ("privacy",) if k in changes}
+    known = {"neighbour": b, "rounds": 2, "seeds": 200, "delta": 0.1}
+    return {"simulation": dataclasses.replace(simulation, **part), **known, **changes}
+
+
+def moved(problem, rows):
+    features = np.array(problem.features)
+    features[rows] += 1
+    return dataclasses.replace(problem, features=features)
+
+
+@pytest.mark.parametrize(
+    ("error", "changes", "message"),
+    [
+        (ValueError, {"delta": 0.0}, "delta must be finite and > 0 and < 1, got 0"),
+        (ValueError, {"delta": 1.0}, "delta must be finite and > 0 and < 1, got 1"),
+        (ValueError, {"confidence": 1.0}, "confidence must be"),
+        (ValueError, {"privacy": None}, "no claim to audit: .* give it privacy="),
+        (ValueError, {"seeds": 199}, "seeds must be >= 200, got 199. Half of them"),
+        (TypeError, {"seeds": 1e3}, "seeds must be an integer"),
+        (ValueError, {"rounds": 0}, "rounds must be >= 1"),
+        (TypeError, {"simulation": "mine"}, r"audits take an fljax.Simulation, got str"),
+        (TypeError, {"neighbour": 3}, r"must be an instance of .*Problem, got 3"),
+        (ValueError, {"neighbour": clipped()[0]}, "one sample .*, got 0 samples of 0 clients"),
+        (
+            ValueError,
+            {"neighbour": moved(clipped()[0], np.s_[1:3, 0])},
+            r"one sample .*, got 2 samples of 2 clients; fljax.audit.corners makes a pair",
+        ),
+        (
+            ValueError,
+            {"neighbour": make_problem("lad", clip=1.0, sizes=(4, 9, 6, 13, 7))},
+            r"same shape.*\(5, 12, 3\).*\(5, 13, 3\)",
+        ),
+        (ValueError, {"neighbour": clipped()[0].clipped(2.0)}, "agree in all but their samples"),
+        (
+            ValueError,
+            {"neighbour": dataclasses.replace(clipped()[0], loss=LeastSquares())},
+            "agree in all but their samples",
+        ),
+    ],
+)
+def test_bad_audits_are_refused(error, changes, message):
+    with pytest.raises(error, match=message):
+        audit.two_worlds(**given(**changes))
+
+
+def test_padding_is_no_sample():
+    a, _ = clipped()
+    with pytest.raises(ValueError, match="got 0 samples"):
+        audit.two_worlds(**given(neighbour=moved(a, np.s_[CLIENT, 11])))
+    with pytest.raises(ValueError, match="sample 11 of client 2 is padding"):
+        audit.corners(a, CLIENT, 11)
+
+
+def test_bad_corners_are_refused():
+    problem = make_problem()
+    with pytest.raises(ValueError, match=r"client must be in 0..4 .* got 5 and 0"):
+        audit.corners(problem, 5)
+    with pytest.raises(ValueError, match="radius must be finite and > 0"):
+        audit.corners(problem, radius=0.0)
+    with pytest.raises(TypeError, match="problem must be an instance of"):
+        audit.corners("data")
+
+
+def test_bad_canaries_are_refused():
+    simulation, high = canaries(ZCDP(2.0), 12)
+    run = {"rounds": 2, "delta": 1e-3}
+    with pytest.raises(ValueError, match="10 clients or more, got 0"):
+        audit.one_run(simulation, simulation.problem, **run)
+    with pytest.raises(ValueError, match="one canary, got up to 2 samples"):
+        audit.one_run(simulation, moved(high, np.s_[:, 1]), **run)
+    with pytest.raises(ValueError, match="no claim to audit"):
+        audit.one_run(dataclasses.replace(simulation, privacy=None), high, **run)
+    with pytest.raises(ValueError, match="delta must be"):
+        audit.one_run(simulation, high, 2, delta=1.0)
+
+
+class Silent(ZCDPGradNFL):
+    """Says nothing over the link."""
+
+    def step(self, state, now):
+        now.witness(now.problem.sample_gradient_norm(state.heard))
+        return state
+
+
+def test_an_algorithm_that_says_nothing_is_refused():
+    a, b = clipped()
+    silent = dataclasses.replace(simulate("zCDP-grad-NFL", a), algorithm=module(Silent)(0.05))
+    with pytest.raises(ValueError, match="Silent said nothing over the link"):
+        audit.two_worlds(silent, b, 2, 200, delta=0.1)
