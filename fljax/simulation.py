@@ -46,6 +46,7 @@ __all__ = [
     "as_key",
     "begin",
     "check_length",
+    "check_metrics",
     "check_rounds",
     "final_ledger",
     "final_model",
@@ -458,7 +459,7 @@ def advance(
         now = Snapshot(
             problem, simulation.network, model, prepared.optimum, shared, carry.state, honest
         )
-        record = {m.name: _number(m, m.measure(now)) for m in simulation.metrics}  # pyright: ignore[reportAttributeAccessIssue]
+        record = {m.name: m.measure(now) for m in simulation.metrics}  # pyright: ignore[reportAttributeAccessIssue]
         spent = {name: jnp.max(jnp.sum(both, axis=0)) for name, both in carry.spent.items()}
         record |= {f"privacy_{name}": total for name, total in spent.items()}
         return carry._replace(traffic=Traffic.none()), (record, jnp.stack(carry.traffic, axis=1))
@@ -468,13 +469,6 @@ def advance(
     )
     carry, (recorded, traffic) = jax.lax.scan(one_record, carry, firsts)
     return carry, recorded | {name: traffic[..., i] for i, name in enumerate(Traffic._fields)}
-
-
-def _number(metric: Any, value: Any) -> Array:
-    if not isinstance(value, jax.Array | np.ndarray | np.generic | float | int) or np.shape(value):
-        found = f"the shape {np.shape(value)}" if hasattr(value, "shape") else repr(value)
-        raise TypeError(f"the metric {metric.name!r} must be one number, got {found}.")
-    return jnp.asarray(value)
 
 
 def _booked(spent: Array, more: Array) -> Array:
@@ -573,6 +567,18 @@ def trace(
     return recorded | known, final_model(simulation, prepared, carry)
 
 
+def check_metrics(simulation: Simulation, recorded: dict[str, Any], records: int) -> None:
+    """Raise ``TypeError`` unless every metric was one number a record."""
+    for metric in simulation.metrics:
+        value = recorded[metric.name]  # pyright: ignore[reportAttributeAccessIssue]
+        if np.shape(value) != (records,):
+            found = "None" if value is None else f"an array of shape {np.shape(value)[1:]}"
+            raise TypeError(
+                f"the metric {metric.name!r} must be one number, got {found}; reduce it, for "  # pyright: ignore[reportAttributeAccessIssue]
+                "instance over the clients."
+            )
+
+
 def check_rounds(rounds: int, record_every: int) -> None:
     """Raise unless the recorded rounds divide the run."""
     _check.count("rounds", rounds, hint="It is the number of iterations of every run.")
@@ -614,6 +620,7 @@ def run(
     jax.eval_shape(lambda: check_length(simulation, rounds))
     key = as_key(key)
     records, model = _run(simulation, key, rounds, record_every)
+    check_metrics(simulation, records, rounds // record_every)
     host = {name: np.asarray(value) for name, value in records.items()}
     dataset = assemble(host, (), {}, rounds, record_every, describe(simulation.metrics))
     dataset["model"] = (("client", "parameter"), np.asarray(model))

@@ -620,7 +620,7 @@ GIVEN = (make_problem(clip=1.0), Twice(), make_network())
         (
             lambda: fl.run(fl.Simulation(*GIVEN, metrics=[metric_of(lambda now: now.model)]), 2),
             TypeError,
-            r"'own' must be one number, got the shape \(5, 3\)",
+            r"'own' must be one number, got an array of shape \(5, 3\)",
         ),
         (
             lambda: fl.run(fl.Simulation(*GIVEN, metrics=[metric_of(lambda now: None)]), 2),

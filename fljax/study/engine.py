@@ -86,6 +86,7 @@ class Program:
         carry, recorded = runs.advance(
             simulation, prepared, k_run, carry, done, records, self.record_every, self.rounds
         )
+        runs.check_metrics(simulation, recorded, records)
         known = runs.outcome(simulation, prepared, carry)
         if self.keep_models:
             known["model"] = runs.final_model(simulation, prepared, carry)

@@ -216,7 +216,7 @@ def test_a_solver_that_stops_early_is_caught(algorithm):
     for length in (0.3, 3.0):  # the second is far more curved
         features = np.array(problem.features)
         features[CLIENT, 0] = length * units[CLIENT][0][0]
-        pair.append(dataclasses.replace(problem, features=features))
+        pair.append(dataclasses.replace(problem, features=features, feature_bound=3.0))
     simulation = simulate("P-ADMM", pair[0])
     simulation = dataclasses.replace(
         simulation, algorithm=algorithm(0.1, 40), privacy=ZCDP(0.1, gradient_bound=3.0)
