@@ -24,6 +24,7 @@ __all__ = [
     "network_deviation",
     "normalized_error",
     "objective",
+    "signal_to_noise",
     "suboptimality",
     "test_error",
 ]
@@ -39,6 +40,7 @@ class Snapshot(NamedTuple):
     shared: Array | None = None  # [D]  the model, where all clients share one
     state: Any = None  # the algorithm's
     honest: Array | None = None  # [K]  who follows the protocol; None where nobody attacks
+    signal_to_noise: Array | None = None  # [K]  of this round's private messages, NaN if none
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Metric:
     ``test_error``                        mean loss on a stream's held-out data
     ``network_deviation``                 :math:`\frac1K\sum_k\|w_k-w_k^\star\|^2/\|w_k^\star\|^2`
     ``accuracy``                          on the held-out data of the client's own task
+    ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
+                                          messages, the median client's
     ====================================  =========================================================
 
     Under an attack they are over the honest clients.
@@ -65,6 +69,7 @@ class Metric:
       needs_data: whether it looks at all of the clients' data, which a stream does not hold.
       needs_test: whether it looks at a stream's held-out data.
       needs_tasks: the part of the problem's tasks that it looks at, ``"truth"`` or ``"test"``.
+      needs_noise: whether it looks at how private messages stand to their noise.
       decibel: whether it is a non-negative quantity that is read on a dB scale.
 
     Raises:
@@ -93,6 +98,7 @@ class Metric:
     needs_data: bool = False
     needs_test: bool = False
     needs_tasks: str = ""
+    needs_noise: bool = False
 
     def __post_init__(self) -> None:
         if not self.name or self.name in RESERVED or self.name.startswith("privacy_"):
@@ -168,6 +174,10 @@ def _accuracy(now: Snapshot) -> Array:
     return _mean(now, jnp.sum(jnp.where(own, share, 0), axis=0))
 
 
+def _signal_to_noise(now: Snapshot) -> Array:
+    return jnp.nanmedian(now.signal_to_noise)
+
+
 #: ``sum_k ||w_k - w_c||^2 / ||w_c||^2`` (Gauthier 2024, line 750; no ``1/K``: K at a zero start).
 normalized_error = Metric("normalized_error", _normalized_error, "normalised error", True)
 #: ``(1/K) sum_k ||w_k - w_c||^2``.
@@ -195,6 +205,10 @@ deviation_by_norm = Metric(
 )
 #: The mean over clients of the share of their cluster's held-out data that ``w_k`` labels right.
 accuracy = Metric("accuracy", _accuracy, "test accuracy", decibel=False, needs_tasks="test")
+#: ``||m_k||^2 / (D sigma_k^2)`` of the round's private messages: the median of who sent one.
+signal_to_noise = Metric(
+    "signal_to_noise", _signal_to_noise, "signal to noise of a message", needs_noise=True
+)
 
 METRICS = {
     m.name: m
@@ -208,6 +222,7 @@ METRICS = {
         network_deviation,
         deviation_by_norm,
         accuracy,
+        signal_to_noise,
     )
 }
 

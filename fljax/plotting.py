@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 
 from fljax import _check, statistics
 from fljax.graphs import Graph
+from fljax.metrics import Metric
 from fljax.records import TRAFFIC
 
 __all__ = ["HOUSE", "LOOKS", "draw_graph", "learning_curves", "style", "trade_off"]
@@ -72,7 +73,7 @@ def style(**changes: Any) -> Iterator[None]:
 
 def learning_curves(
     dataset: xr.Dataset,
-    metric: str = "normalized_error",
+    metric: str | Metric = "normalized_error",
     hue: str | None = None,
     ax: Axes | None = None,
     *,
@@ -85,7 +86,7 @@ def learning_curves(
 
     Args:
       dataset: what :func:`fljax.sweep` returned.
-      metric: a variable of it.
+      metric: a variable of it, by its name or as the metric it is.
       hue: the axis with one curve per value; by default the only one beside seed and round.
       ax: where to draw; by default a new figure.
       x: ``"round"``, or what was sent until then, the mean over seeds on a logarithmic axis:
@@ -107,7 +108,7 @@ def learning_curves(
 def trade_off(
     dataset: xr.Dataset,
     x: str = "budget",
-    metric: str = "normalized_error",
+    metric: str | Metric = "normalized_error",
     hue: str | None = None,
     ax: Axes | None = None,
     *,
@@ -123,7 +124,7 @@ def trade_off(
     Args:
       dataset: what :func:`fljax.sweep` returned.
       x: the axis with the numbers; its ``long_name`` attribute, if any, labels it.
-      metric: a variable of it.
+      metric: a variable of it, by its name or as the metric it is.
       hue: the axis with one curve per value; by default the only one beside seed and ``x``.
       ax: where to draw; by default a new figure.
       round: when to read the metric; by default the last recorded round.
@@ -149,7 +150,12 @@ def trade_off(
 
 
 def _curves(dataset, metric, x, hue, ax, labels, level, legend, against=None) -> Axes:
-    against = against or x
+    against, metric = against or x, getattr(metric, "name", metric)
+    if "seed" not in dataset.dims:
+        raise ValueError(
+            "a plot is of means over seeds, and one run has no seed axis; run fljax.sweep, of one "
+            "seed if need be."
+        )
     _check.choice("metric", metric, statistics.metric_names(dataset))
     free = [
         str(dim)
@@ -218,7 +224,8 @@ def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str, numbers: xr.Da
     text = f"{seeds} seeds, mean and {100 * numbers.attrs['level']:.0f} % band"
     text = text if seeds > 1 else "1 seed, no band"
     if "nominal" in dataset and dataset["nominal"].values.any():
-        text += "; privacy nominal" if dataset["nominal"].values.all() else "; some privacy nominal"
+        some = "" if dataset["nominal"].values.all() else "some "
+        text = f"{some}privacy nominal\n{text}"  # beside the legend there is no room for one line
     ax.annotate(
         text,
         (0.015, 0.02),

@@ -110,6 +110,14 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             True,
         )
     yield from _iterated(needs, simulation.problem)
+    clip, bound = getattr(simulation.problem, "clip", None), privacy.gradient_bound
+    known = clip is not None and _check.is_concrete(clip) and _check.is_concrete(bound)
+    if known and float(clip) > float(bound) * (1 + 1e-6):
+        yield Unmet(
+            f"clips gradients to {float(clip):g}, above the bound {float(bound):g} that the budget "
+            "assumes; give the budget gradient_bound= of the clip, or clip to the bound.",
+            False,
+        )
     changed = {
         "participation": simulation.participation is not None,
         "delays": simulation.delays is not None,

@@ -166,6 +166,12 @@ def from_optax(make: Callable[..., Callable], **arguments: Any) -> Schedule:
         is_float = jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.floating)
         (numbers if is_float else structure)[name] = leaf
 
+    if not arguments:
+        raise TypeError(
+            "from_optax takes the function that makes a schedule, and its arguments by name: "
+            "from_optax(optax.cosine_decay_schedule, init_value=0.1, decay_steps=100). Of a "
+            "schedule made already, give lambda n: schedule(n - 1)."
+        )
     stand_in = {n: float(v) if _check.is_concrete(v) else 0.5 for n, v in numbers.items()}
 
     def reads(name: str) -> bool:
@@ -185,7 +191,8 @@ def from_optax(make: Callable[..., Callable], **arguments: Any) -> Schedule:
         if not _check.is_concrete(numbers[name]):
             raise ValueError(
                 f"optax reads {name} while it builds {make.__name__}, so it cannot be swept as a "
-                f"number: make it structure, grid={{..: fl.static([...])}}."
+                f"number: make it structure, grid={{..: fl.static([...])}}, or sweep a factor of "
+                "your own, a fl.module with __call__(self, n) = factor * schedule(n - 1)."
             )
         structure[name] = float(numbers.pop(name))
     try:
@@ -193,7 +200,7 @@ def from_optax(make: Callable[..., Callable], **arguments: Any) -> Schedule:
     except TypeError:
         raise TypeError(
             f"the arguments of {make.__name__} must be numbers, switches or names; make the "
-            "schedule with optax and give a function of the round that calls it."
+            "schedule with optax and give a function of the round, lambda n: schedule(n - 1)."
         ) from None
     schedule = _Optax(make, tuple(sorted(structure.items())), numbers)
     jax.eval_shape(schedule, jnp.ones((), jnp.int32))  # what optax refuses, it refuses here

@@ -203,6 +203,8 @@ class Simulation:
             tasks = getattr(self.problem, "tasks", None)
             if metric.needs_tasks and getattr(tasks, metric.needs_tasks, None) is None:
                 missing = f"a problem with tasks=fljax.problems.Tasks({metric.needs_tasks}=...)"
+            elif metric.needs_noise and self.privacy is None:
+                missing = "private messages; give the simulation privacy="
             elif metric.needs_test and (stream is None or stream.test is None):
                 missing = "held-out data, a stream with test="
             elif stream is not None and metric.needs_data:
@@ -241,6 +243,7 @@ class Carry(NamedTuple):
     stream: Any  # of the data, where they arrive one by one
     availability: Any  # of the pattern of participation
     memory: Memory  # of the link
+    signal_to_noise: Array | None  # [K]  of the last private messages, if a metric asks
 
 
 class Prepared(NamedTuple):
@@ -325,6 +328,7 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
         problem.begin(zeroth),
         () if pattern is None else pattern.begin(key_of(zeroth, "availability"), problem.clients),
         begin_link(simulation.stages, network, zeroth, *size, asleep=pattern is not None),
+        jnp.full(problem.clients, jnp.nan, problem.dtype) if _looks_at_noise(simulation) else None,
     )
 
 
@@ -445,6 +449,7 @@ def advance(
             stream,
             availability,
             now.link.memory,
+            now.link.signal_to_noise if _looks_at_noise(simulation) else None,
         )
 
     def one_record(carry: Carry, first: Array) -> tuple[Carry, tuple[dict[str, Array], Array]]:
@@ -458,7 +463,7 @@ def advance(
         honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.attackers)
         now = Snapshot(
             problem, simulation.network, model, prepared.optimum, shared, carry.state, honest
-        )
+        )._replace(signal_to_noise=carry.signal_to_noise)
         record = {m.name: m.measure(now) for m in simulation.metrics}  # pyright: ignore[reportAttributeAccessIssue]
         spent = {name: jnp.max(jnp.sum(both, axis=0)) for name, both in carry.spent.items()}
         record |= {f"privacy_{name}": total for name, total in spent.items()}
@@ -498,6 +503,10 @@ def _judged(simulation: Simulation, prepared: Prepared, state: Any) -> Array:
         return state.model
     network = requirements.shown(prepared.network)
     return simulation.algorithm.released(state, prepared.problem, network)
+
+
+def _looks_at_noise(simulation: Simulation) -> bool:
+    return any(m.needs_noise for m in simulation.metrics)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _rested(available: Array, new: Any, old: Any) -> Any:

@@ -156,6 +156,15 @@ def test_it_plots_what_a_sweep_returns(key):
     assert len(plotting.trade_off(found, x="penalty").lines) == 1
 
 
+def test_a_run_without_seeds_is_refused_and_a_metric_may_be_an_object(pair):
+    with pytest.raises(ValueError, match=r"one run has no seed axis; run fljax\.sweep"):
+        plotting.learning_curves(pair.isel(seed=0))
+    by_name = plotting.learning_curves(pair)
+    by_object = plotting.learning_curves(pair, fl.metrics.normalized_error)
+    for one, other in zip(by_name.lines, by_object.lines, strict=True):
+        np.testing.assert_array_equal(one.get_ydata(), other.get_ydata())
+
+
 def test_draw_graph_shows_every_node_and_link():
     ax = plotting.draw_graph(fl.graphs.ring(7))
     assert len(ax.lines) == 7

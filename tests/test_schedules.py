@@ -97,6 +97,11 @@ def test_a_plain_function_of_the_round_is_a_schedule():
     [
         (lambda: from_optax(optax.cosine_decay_schedule, start=0.1), TypeError, "start"),
         (
+            lambda: from_optax(optax.cosine_decay_schedule(0.1, 9)),
+            TypeError,
+            "takes the function that makes a schedule",
+        ),
+        (
             lambda: from_optax(optax.cosine_decay_schedule, init_value=0.1, decay_steps=0),
             ValueError,
             "positive decay_steps",

@@ -163,6 +163,8 @@ class Link:
         self.memory = memory
         self.spent: dict[str, Array] = {}
         self.traffic = Traffic.none()
+        #: [K] how private messages stand to their noise, as powers; NaN where none was sent
+        self.signal_to_noise: Array | None = None
         self._sent = 0  # messages of a client so far
         self._working: list[Array] | None = None  # drawn once a round
         self._inboxes: list[Inbox] = []
@@ -263,7 +265,12 @@ class Link:
         # Noise on what is not finite hides nothing; a client in that state says noise alone.
         finite = jnp.all(jnp.isfinite(message), axis=1, keepdims=True)
         message = jnp.where(finite, message, 0)
-        return message + release.scale[clients][:, None] * noise
+        scale = release.scale[clients][:, None]
+        ratio = jnp.mean((message / scale) ** 2, axis=1) / release.variance
+        missing = jnp.full(sensitivity.shape, jnp.nan, message.dtype)
+        at = jnp.where(sending, clients, len(missing))
+        self.signal_to_noise = missing.at[at].set(ratio, mode="drop")
+        return message + scale * noise
 
     def _compressed(
         self,

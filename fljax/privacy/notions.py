@@ -43,6 +43,7 @@ class Release(NamedTuple):
 
     scale: Array  # [K] standard deviation (Gaussian) or scale (Laplace) of every coordinate
     spent: dict[str, Array]  # [K] each: what the release adds to the ledger
+    variance: float = 1.0  # of a drawn number before it is scaled
 
 
 @runtime_checkable
@@ -309,7 +310,8 @@ class PureDP:
     ) -> Release:
         epsilon = plan * self.decay ** ((rounds - round).astype(sensitivity.dtype) / 2)
         scale = accounting.laplace_scale(sensitivity * dim**0.5, epsilon)
-        return Release(scale, {"epsilon": jnp.broadcast_to(epsilon, sensitivity.shape)})
+        spent = {"epsilon": jnp.broadcast_to(epsilon, sensitivity.shape)}
+        return Release(scale, spent, variance=2.0)
 
     def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
         return jax.random.laplace(key, shape, dtype)

@@ -227,7 +227,6 @@ def studied(problem, algorithm=None, **given):
     [
         (make_problem, 20.0, True),  # calm data within the bound say nothing of others
         (lambda: make_problem(clip=1.0), 1.0, False),
-        (lambda: make_problem(clip=1.0), 0.9, True),
         (lambda: make_problem("lad"), 20.0, True),
         (lambda: bounded(4.0), 4.0, False),
         (lambda: bounded(4.0), 3.9, True),
@@ -244,6 +243,18 @@ def test_a_promise_that_nothing_keeps_is_called_nominal(make, bound, nominal):
     if nominal:
         assert "nominal, not a guarantee" in said[0]
         assert "feature_bound" in said[0]
+
+
+def test_a_bound_below_the_clip_is_refused():
+    with pytest.raises(ValueError, match="clips gradients to 2, above the bound 1"):
+        studied(make_problem(clip=2.0), gradient_bound=1.0)
+
+    def scenario(key, bound):
+        return studied(make_problem(clip=1.0), gradient_bound=bound)
+
+    with pytest.raises(ValueError, match=r"clips gradients to 1, above the bound 0\.5") as caught:
+        fl.sweep(scenario, rounds=2, seeds=1, grid={"bound": [1.0, 0.5]})
+    assert "grid point" in caught.value.__notes__[-1]
 
 
 def bounded(radius):
@@ -280,19 +291,19 @@ def test_features_beyond_their_bound_are_refused_or_scaled_down():
 
 @quiet
 def test_plots_say_that_a_promise_is_nominal():
-    def scenario(key, clip):
-        problem = make_problem().clipped(clip)
-        simulation = studied(problem, gradient_bound=1.0)
+    def scenario(key, clips):
+        simulation = studied(make_problem(clip=1.0 if clips else None), gradient_bound=1.0)
+        problem = simulation.problem
         return fl.Simulation(
             problem, simulation.algorithm, simulation.network, simulation.privacy, ["objective"]
         )
 
     for clips, text in (
-        ([1.0], ""),
-        ([1.0, 2.0], "some privacy nominal"),
-        ([2.0], "; privacy nom"),
+        ([True], ""),
+        ([True, False], "some privacy nominal"),
+        ([False], "privacy nominal"),
     ):
-        study = fl.sweep(scenario, rounds=3, seeds=2, grid={"clip": clips})
+        study = fl.sweep(scenario, rounds=3, seeds=2, grid={"clips": fl.static(clips)})
         ax = fl.plotting.learning_curves(study, "objective")
         shown = " ".join(t.get_text() for t in ax.texts)
         assert (text in shown) if text else ("nominal" not in shown)
@@ -463,3 +474,63 @@ def test_points_without_privacy_are_neither_nominal_nor_private():
         study = fl.sweep(scenario, rounds=3, seeds=2, grid=grid)
     assert not study.nominal.any()
     np.testing.assert_array_equal(study.exact_model, [[True, True], [False, False]])
+
+
+# Signal and noise, and what others count with ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("privacy", "variance"), [(ZCDP(2.0, 0.9), 1.0), (fl.privacy.PureDP(3.0), 2.0)]
+)
+@quiet
+def test_the_signal_to_noise_is_that_of_the_messages(privacy, variance):
+    algorithm, network, key = ZCDPNFL(0.9, 0.5), make_network(), fl.simulation.as_key(3)
+    problem = make_problem(clip=1.0)
+    given = (problem, algorithm, network, privacy, ["signal_to_noise"])
+    run = fl.run(fl.Simulation(*given), 4, key)
+    states = []
+
+    def keep(now):
+        jax.debug.callback(lambda *both: states.append(both), now.model)
+        return jnp.sum(now.model)
+
+    metric = fl.metrics.Metric("sum", keep, "sum")
+    fl.run(fl.Simulation(*given[:4], [metric]), 4, key)
+    jax.effects_barrier()
+    plan = privacy.plan(lambda n: algorithm.sensitivity(problem, network, n, 1.0), 4)
+    models = sorted((np.asarray(m) for (m,) in states), key=lambda m: np.abs(m).sum())
+    expected = []
+    for n in range(1, 5):
+        sensitivity = algorithm.sensitivity(problem, network, jnp.asarray(n), 1.0)
+        scale = np.asarray(privacy.release(plan, sensitivity, jnp.asarray(n), 4, 3).scale)
+        ratios = [np.sort(np.mean(m**2, axis=1) / scale**2 / variance)[2] for m in models]
+        expected.append(ratios)
+    found = run.signal_to_noise.values
+    assert all(np.isclose(f, e, rtol=1e-9).any() for f, e in zip(found, expected, strict=True))
+
+
+def test_a_signal_without_noise_is_refused():
+    with pytest.raises(ValueError, match=r"signal_to_noise.*needs private messages"):
+        fl.Simulation(make_problem(), ConventionalFL(0.1), metrics=["signal_to_noise"])
+
+
+def test_only_senders_have_a_signal():
+    given = (make_problem(), PGFL(0.9, clients_per_server=1), FEDERATION, ZCDP(2.0))
+    simulation = fl.Simulation(*given)
+    now = fl.view(simulation)
+    simulation.algorithm.step(simulation.algorithm.init(now.problem, FEDERATION), now)
+    assert np.isfinite(now.link.signal_to_noise).sum() == 2
+
+
+def test_what_was_spent_is_one_event():
+    dp_accounting = pytest.importorskip("dp_accounting")
+    from dp_accounting import pld
+
+    event = fl.privacy.accounting.gaussian_event(0.3)
+    assert isinstance(event, dp_accounting.GaussianDpEvent)
+    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
+    found = accountant.compose(event).get_epsilon(1e-5)
+    tight = fl.privacy.accounting.zcdp_epsilon(0.3, 1e-5, "gaussian")
+    assert tight <= found <= 1.01 * tight
+    with pytest.raises(ValueError, match="rho must be"):
+        fl.privacy.accounting.gaussian_event(0.0)

@@ -50,6 +50,7 @@ from fljax.privacy.accounting.dynamic import (
     dynamic_zcdp_initial,
     dynamic_zcdp_total,
 )
+from fljax.privacy.accounting.events import gaussian_event
 from fljax.privacy.accounting.mechanisms import (
     analytic_gaussian_sigma,
     classical_gaussian_sigma,
@@ -87,6 +88,7 @@ __all__ = [
     "dynamic_zcdp_curve",
     "dynamic_zcdp_initial",
     "dynamic_zcdp_total",
+    "gaussian_event",
     "gaussian_sigma",
     "gaussian_zcdp",
     "kairouz_composition",
