@@ -175,6 +175,7 @@ def _accuracy(now: Snapshot) -> Array:
 
 
 def _signal_to_noise(now: Snapshot) -> Array:
+    assert now.signal_to_noise is not None
     return jnp.nanmedian(now.signal_to_noise)
 
 

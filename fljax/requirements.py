@@ -110,14 +110,7 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             True,
         )
     yield from _iterated(needs, simulation.problem)
-    clip, bound = getattr(simulation.problem, "clip", None), privacy.gradient_bound
-    known = clip is not None and _check.is_concrete(clip) and _check.is_concrete(bound)
-    if known and float(clip) > float(bound) * (1 + 1e-6):
-        yield Unmet(
-            f"clips gradients to {float(clip):g}, above the bound {float(bound):g} that the budget "
-            "assumes; give the budget gradient_bound= of the clip, or clip to the bound.",
-            False,
-        )
+    yield from _clipped(simulation.problem, privacy.gradient_bound)
     changed = {
         "participation": simulation.participation is not None,
         "delays": simulation.delays is not None,
@@ -134,6 +127,19 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         yield Unmet(
             "under an attack keeps its promise to honest clients only, since attackers send what "
             "they like; say so with honest_only=True, or leave out privacy= or attack=.",
+            False,
+        )
+
+
+def _clipped(problem: Any, bound: Any) -> Iterator[Unmet]:
+    """A clip that is no part of the promise."""
+    clip = getattr(problem, "clip", None)
+    if clip is None or not (_check.is_concrete(clip) and _check.is_concrete(bound)):
+        return
+    if float(clip) > float(bound) * (1 + 1e-6):
+        yield Unmet(
+            f"clips gradients to {float(clip):g}, above the bound {float(bound):g} that the budget "
+            "assumes; give the budget gradient_bound= of the clip, or clip to the bound.",
             False,
         )
 
