@@ -132,6 +132,7 @@ def test_the_readmes_online_program_runs():
     assert dict(names["results"].sizes) == {"algorithm": 2, "seed": 2, "round": 2}
 
 
+@pytest.mark.slow
 def test_the_readmes_program_of_attackers_runs():
     program = re.search(r"## Links that fail.+?```python\n(.+?)```", README, re.S)
     assert program
