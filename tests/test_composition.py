@@ -281,7 +281,7 @@ STAGES = {
 }
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("label", INSTANCES)
 def test_every_algorithm_meets_every_stage_that_its_needs_allow(label):
     """Each alone: accepted and different from the run without, or refused with those that can."""

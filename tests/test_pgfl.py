@@ -760,7 +760,8 @@ def test_under_one_seed_all_algorithms_meet_the_same_participants():
 def bounded():
     problem = LOGIT.problem()
     length = np.linalg.norm(problem.features, axis=2, keepdims=True)
-    return dataclasses.replace(problem, features=problem.features / np.maximum(length, 1))
+    features = problem.features / np.maximum(length, 1)
+    return dataclasses.replace(problem, features=features, feature_bound=1.0)
 
 
 @pytest.mark.parametrize("name", ["as published", "skip, aggregate"])

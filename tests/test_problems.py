@@ -254,7 +254,7 @@ def test_mean_gradient_is_the_mean_of_the_gradients(loss, clip, dim):
         close(ready.mean_gradient(w), expected, rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("clip", [None, 0.6])
 def test_some_clients_and_some_rows_are_problems_of_their_own(loss, clip):

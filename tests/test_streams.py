@@ -590,6 +590,7 @@ def _close():
     plt.close("all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("x", ["bits", "bits_up", "bits_down", "scalars", "messages"])
 def test_curves_run_over_the_mean_traffic_on_a_logarithmic_axis(study, x):
     assert (study[x].sel(seed=0) != study[x].sel(seed=1)).any()

@@ -94,6 +94,7 @@ def test_a_figure_goes_on_where_its_store_is(quick, tmp_path, monkeypatch):
         main([*ask, str(again), "--seeds", "4"])
 
 
+@pytest.mark.slow
 def test_the_budget_spent_is_the_budget_asked_for(quick):
     record = records.read_record(REGISTRY[NAME], quick)
     for row in record["privacy"]["b"]:
@@ -105,22 +106,26 @@ def test_the_budget_spent_is_the_budget_asked_for(quick):
         assert not row["bound_held"]  # nominal, and said to be
 
 
+@pytest.mark.slow
 def test_check_confirms_what_was_stored(quick, capsys):
     assert main(["check", NAME, "--out", str(quick)]) == 0
     assert "all stored verdicts confirmed" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_check_misses_figures_that_were_not_run(quick, capsys):
     assert main(["check", "--out", str(quick)]) == 1
     assert "python -m experiments run gauthier-3.2 makes them" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_check_finds_a_tampered_verdict(copy, capsys):
     edit(copy, lambda r: r["claims"][0].update(holds=not r["claims"][0]["holds"]))
     assert main(["check", NAME, "--out", str(copy)]) == 1
     assert "DISAGREES: beats-subgradient: stored verdict" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_check_finds_a_tampered_number_and_a_dropped_claim(copy, capsys):
     def change(record):
         next(iter(record["claims"][0]["cases"].values()))["value"] += 0.01
@@ -133,6 +138,7 @@ def test_check_finds_a_tampered_number_and_a_dropped_claim(copy, capsys):
     assert "beats-approximate-dp: not in the stored record" in out
 
 
+@pytest.mark.slow
 def test_check_finds_truncated_results(copy, capsys):
     path = copy / f"{NAME}-a.nc"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -142,6 +148,7 @@ def test_check_finds_truncated_results(copy, capsys):
     assert "not a readable results file" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["-b.nc", ".png", ".json"])
 def test_check_finds_missing_files(copy, capsys, end):
     (copy / f"{NAME}{end}").unlink()
@@ -149,6 +156,7 @@ def test_check_finds_missing_files(copy, capsys, end):
     assert f"{NAME}{end}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_check_refuses_a_garbled_record(copy, capsys):
     (copy / f"{NAME}.json").write_text("{", encoding="utf-8")
     assert main(["check", NAME, "--out", str(copy)]) == 1
@@ -161,6 +169,7 @@ def test_the_figures_of_the_repository_are_confirmed(capsys):
     assert main(["check", "--out", str(STORED)]) == 0, capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_report_writes_the_gallery(copy):
     assert main(["report", "--out", str(copy)]) == 0
     text = (copy / "README.md").read_text(encoding="utf-8")
@@ -201,6 +210,7 @@ def swapped(studies, one, other):
     }
 
 
+@pytest.mark.slow
 def test_claims_fail_when_the_algorithms_are_swapped(quick):
     figure = REGISTRY[NAME]
     record = records.read_record(figure, quick)

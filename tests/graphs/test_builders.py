@@ -70,6 +70,7 @@ def test_fixed_topologies_stay_concrete_while_tracing():
     np.testing.assert_array_equal(traced(jnp.arange(5.0)), [5.0, 2.0, 4.0, 6.0, 3.0])
 
 
+@pytest.mark.slow
 def test_float_type_follows_the_configuration():
     assert graphs.ring(5).degree.dtype == jnp.float64
     with jax.enable_x64(False):

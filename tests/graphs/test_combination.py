@@ -340,6 +340,7 @@ def test_thinned_weights_go_to_the_receiver(seed, form, fair, share):
     )
 
 
+@pytest.mark.slow
 def test_what_is_kept_whole_is_the_same_to_the_bit():
     for network in both_kinds():
         same = network.thinned(lambda k, l: jnp.ones_like(k + l, bool))  # noqa: E741

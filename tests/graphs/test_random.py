@@ -39,7 +39,7 @@ LARGE = {
 }
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_graphs_under_jit_and_vmap(name):
     draw = RANDOM[name]
@@ -65,6 +65,7 @@ def test_random_graphs_under_jit_and_vmap(name):
         assert connected.all()
 
 
+@pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("name", LARGE)
 def test_large_random_graphs_are_tables_of_simple_graphs(name):
@@ -98,6 +99,7 @@ def test_spanning_tree_is_uniform_over_labelled_trees():
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("mean_degree", "sampler"),
     [(2.5, "_sample_ranked"), (2.0, "_sample_ranked"), (2.0, "_sample_tree_plus")],
@@ -129,6 +131,7 @@ def test_extra_edges_are_uniform_given_the_tree(mean_degree, sampler, monkeypatc
     assert stats.chisquare(counts, draws * np.asarray(expected)).pvalue > 1e-3
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(("nodes", "probability"), [(40, 0.3), (800, 0.01)])
 def test_erdos_renyi_edge_frequency(nodes, probability):
     # Total over seeds is binomial: two-sided test at level 1e-3; its variance too.
@@ -190,7 +193,7 @@ def test_random_geometric_joins_exactly_the_near_nodes(nodes):
         pytest.fail("no attempt explains the graph")
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(("nodes", "degree"), [(2, 1), (10, 2), (10, 4), (11, 6), (8, 7), (50, 24)])
 def test_k_regular_is_regular_and_connected(nodes, degree):
     keys = jax.random.split(jax.random.key(4), 10)
@@ -211,6 +214,7 @@ def test_k_regular_edges_are_equally_likely():
     assert np.abs(off - chance).max() < 5 * math.sqrt(chance * (1 - chance) / 4000)
 
 
+@pytest.mark.slow
 def test_small_world_between_lattice_and_random():
     key = jax.random.key(6)
     lattice = graphs.small_world(key, 30, 4, 0.0)

@@ -60,7 +60,7 @@ def both(label, privacy=None, algorithm=None, rounds=ROUNDS, seeds=2000, delta=D
 # Every private algorithm -------------------------------------------------------------------------
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("label", PRIVATE)
 def test_no_registered_algorithm_breaks_its_claim(label):
     """And the attack is as strong as it can be: these worlds are as far apart as is allowed."""
@@ -156,6 +156,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", FAULTS)
 def test_faulty_noise_is_caught(name):
     """And the same without the fault is not."""
@@ -357,6 +358,7 @@ def test_one_run_finds_a_part_of_the_claim():
     assert 0.7 * found.guesses < found.right <= found.guesses < 300
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("privacy", [HalfNoise, BareRound, ZCDP])
 def test_one_run_catches_faults(privacy):
     found = audit.one_run(*canaries(privacy(0.3, 0.9), 3000), 5, delta=1e-5)

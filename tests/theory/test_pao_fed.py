@@ -477,6 +477,7 @@ def test_the_mean_square_bound_is_not_necessary():
         assert np.sign(simulated - 1) == np.sign(share - 1) or share == 1
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("kind", ["gaussian", "constant norm"])
 def test_the_mean_square_bound_is_not_sufficient(kind):
     """A5 neglects what limits the step; simulated at steps well below (4.31)."""
@@ -506,6 +507,7 @@ def test_curves_refuse_another_dimension(call):
         call(case(), OPTIMUM[:3], 10)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(("variant", "ratio"), [("U2", 0.95), ("C2", 1.0)])
 def test_the_steady_state_is_near_that_of_the_algorithm_itself(variant, ratio):

@@ -402,6 +402,7 @@ def slanted(angle=0.2, extra=1e-3):
     return problem, fl.federation.balanced(2, fl.graphs.complete(2))
 
 
+@pytest.mark.slow
 def test_theorem_two_fails_in_the_steady_state_by_any_factor():
     """No noise, equal cells, a complete graph, a large penalty: still false."""
     for angle in (0.3, 0.2):

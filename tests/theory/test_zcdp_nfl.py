@@ -484,6 +484,7 @@ def test_theorem_two_bounds_every_run(loss):
     assert np.mean(bound) < 500 * np.mean(np.abs(result.gap))
 
 
+@pytest.mark.thin(1)
 @each_loss
 def test_theorem_two_bounds_the_mean_without_and_with_the_printed_noise_term(loss):
     realised, bound = over_seeds(loss)["realised"]

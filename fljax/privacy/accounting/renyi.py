@@ -90,7 +90,7 @@ def _along_orders(xp: Any, orders: Any, rdp: Any, value: Any) -> tuple[Any, Any]
 
 
 def renyi_epsilon(
-    orders: ArrayLike,
+    orders: Numbers,
     rdp: ArrayLike,
     delta: ArrayLike,
     conversion: RenyiConversion = "canonne-kamath-steinke",
@@ -122,11 +122,11 @@ def renyi_epsilon(
     _orders(orders)
     _check.nonnegative("rdp", rdp)
     _inputs.probability("delta", delta)
-    xp, orders, rdp, delta = _inputs.arrays(orders, rdp, delta)
-    orders, log = _along_orders(xp, orders, rdp, -xp.log(delta))
+    xp, alpha, rdp, delta = _inputs.arrays(orders, rdp, delta)
+    alpha, log = _along_orders(xp, alpha, rdp, -xp.log(delta))
     if conversion == "mironov":
-        return xp.min(rdp + log / (orders - 1), axis=-1)
-    epsilon = rdp + (log - xp.log(orders)) / (orders - 1) + xp.log1p(-1 / orders)
+        return xp.min(rdp + log / (alpha - 1), axis=-1)
+    epsilon = rdp + (log - xp.log(alpha)) / (alpha - 1) + xp.log1p(-1 / alpha)
     return xp.maximum(xp.min(epsilon, axis=-1), 0)
 
 

@@ -54,6 +54,7 @@ def test_the_bound_of_one_holds_and_the_nominal_one_does_not(small):
     assert (small["gradient_norm"].sel(bound=0.03) > 0.03).all()
 
 
+@pytest.mark.slow
 def test_weak_noise_lets_the_clients_learn(small):
     final = small["accuracy"].isel(round=-1, budget=0).mean("seed").sel(algorithm=ch5.ALONE)
     assert float(final.sel(bound=0.03)) > 0.8
@@ -70,6 +71,7 @@ def test_shorter_runs_are_the_beginnings_of_longer_ones(small):
     np.testing.assert_allclose(short["privacy_rho"], long["privacy_rho"], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
 def test_tuning_measures_on_its_own_seeds(monkeypatch):
     monkeypatch.setattr(ch5, "PENALTIES", ch5.PENALTIES._replace(value=(0.1, 10.0)))

@@ -28,6 +28,7 @@ def test_every_private_algorithm_has_a_row():
     assert sound == set(PRIVATE)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(3)
 @pytest.mark.parametrize("name", own.cases())
 def test_messages_move_by_all_that_the_sensitivity_allows(name):
@@ -48,6 +49,7 @@ def test_messages_move_by_all_that_the_sensitivity_allows(name):
         assert 0.98 * allowed < change[0] <= allowed * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["P-ADMM", "factor 2 left out"])
 def test_a_row_says_what_was_found(name):
     found = own.row(name, 4000)
