@@ -222,6 +222,7 @@ def killed(tmp_path_factory):
     return folders
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("death", DEATHS)
 def test_a_killed_study_goes_on_where_it_was(death, killed, whole, kept):

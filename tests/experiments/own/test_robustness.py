@@ -70,6 +70,7 @@ def by_loops(seed, attack, share, combine):
     return np.sum((server - best) ** 2) / np.sum(best**2)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("attack", [rob.FLIPPED, rob.POISONED])
 def test_runs_equal_loops(quick, attack):
