@@ -877,11 +877,11 @@ def test_no_replaced_sample_moves_a_message_further_than_its_sensitivity(algorit
 @pytest.mark.slow
 def test_the_bound_holds_for_normalised_inputs_and_not_for_least_squares():
     made = fl.Simulation(bounded(), PGFL(RHO), LOGIT.network(), ZCDP(1.0))
-    assert float(bounded().gradient_bound()) <= 1
+    assert float(bounded().gradient_bound()) <= 1 + 1e-12
     with warnings.catch_warnings():
         warnings.simplefilter("error", fl.AssumptionWarning)
         run = fl.run(made, rounds=ROUNDS)
-    assert 0 < float(run.gradient_norm) <= 1
+    assert 0 < float(run.gradient_norm) <= 1 + 1e-12
     with pytest.warns(fl.AssumptionWarning, match="nominal, not a guarantee"):
         fl.run(private(PAIRS.problem()), rounds=ROUNDS)
 
