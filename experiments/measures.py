@@ -11,6 +11,7 @@ import xarray as xr
 
 from experiments.figure import Estimate, Measure
 from fljax import statistics
+from fljax.records import ROUNDING
 
 #: What a study keeps of its rounds.
 Window = Callable[[xr.Dataset], xr.Dataset]
@@ -135,4 +136,4 @@ def gaps(
 
 def bound_held(norm: float, bound: float) -> bool:
     """Whether no gradient is longer than the bound, up to rounding."""
-    return norm <= bound * (1 + 1e-5)
+    return norm <= bound * (1 + ROUNDING)

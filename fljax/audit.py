@@ -44,6 +44,7 @@ from fljax.link import Link
 from fljax.privacy import accounting
 from fljax.privacy.notions import Notion
 from fljax.problems import Problem
+from fljax.records import ROUNDING
 from fljax.simulation import (
     Carry,
     Prepared,
@@ -286,7 +287,7 @@ class Report:
             found += (
                 f" So few trials could show {self.most:.3g} at most: take more, or a larger delta."
             )
-        if self.gradient_norm > self.gradient_bound * (1 + 1e-5):
+        if self.gradient_norm > self.gradient_bound * (1 + ROUNDING):
             found += (
                 f" Gradients of norm {self.gradient_norm:.3g} were met and at most "
                 f"{self.gradient_bound:.3g} is assumed: on these data the claim is nominal."

@@ -24,6 +24,7 @@ __all__ = [
     "PER_CLIENT",
     "PER_RUN",
     "RESERVED",
+    "ROUNDING",
     "TRAFFIC",
     "AssumptionWarning",
     "DivergenceWarning",
@@ -78,6 +79,10 @@ _DESCRIPTIONS = {
     "exact_model": ("whether models and metrics are of what no budget covers", "1"),
     "connected": ("whether the graph is connected", "1"),
 }
+
+
+#: By what share a bound may be exceeded in single precision and still be met.
+ROUNDING = 1e-5
 
 
 class DivergenceWarning(UserWarning):
@@ -170,7 +175,11 @@ def warn(dataset: xr.Dataset) -> None:
     if "nominal" in dataset and dataset["nominal"].values.any():
         nominal = dataset["nominal"].values
         norm, bound = (float(dataset[f"gradient_{name}"].max()) for name in ("norm", "bound"))
-        met = "above it" if norm > bound * (1 + 1e-5) else "within it, which says nothing of others"
+        met = (
+            "above it"
+            if norm > bound * (1 + ROUNDING)
+            else "within it, which says nothing of others"
+        )
         warnings.warn(
             f"the privacy figures of {int(nominal.sum())} of {nominal.size} private runs are "
             "nominal, not a guarantee: nothing makes every data set keep the assumed gradient "

@@ -160,18 +160,18 @@ def from_optax(make: Callable[..., Callable], **arguments: Any) -> Schedule:
       >>> study.attrs["compilations"]
       1
     """
-    numbers, structure = {}, {}
-    for name, value in arguments.items():
-        leaf = value if isinstance(value, int) else as_leaf(value)
-        is_float = jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.floating)
-        (numbers if is_float else structure)[name] = leaf
-
     if not arguments:
         raise TypeError(
             "from_optax takes the function that makes a schedule, and its arguments by name: "
             "from_optax(optax.cosine_decay_schedule, init_value=0.1, decay_steps=100). Of a "
             "schedule made already, give lambda n: schedule(n - 1)."
         )
+    numbers, structure = {}, {}
+    for name, value in arguments.items():
+        leaf = value if isinstance(value, int) else as_leaf(value)
+        is_float = jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.floating)
+        (numbers if is_float else structure)[name] = leaf
+
     stand_in = {n: float(v) if _check.is_concrete(v) else 0.5 for n, v in numbers.items()}
 
     def reads(name: str) -> bool:
@@ -195,13 +195,14 @@ def from_optax(make: Callable[..., Callable], **arguments: Any) -> Schedule:
                 "your own, a fl.module with __call__(self, n) = factor * schedule(n - 1)."
             )
         structure[name] = float(numbers.pop(name))
+    known = tuple(sorted(structure.items()))
     try:
-        hash(tuple(structure.items()))
+        hash(known)
     except TypeError:
         raise TypeError(
             f"the arguments of {make.__name__} must be numbers, switches or names; make the "
             "schedule with optax and give a function of the round, lambda n: schedule(n - 1)."
         ) from None
-    schedule = _Optax(make, tuple(sorted(structure.items())), numbers)
+    schedule = _Optax(make, known, numbers)
     jax.eval_shape(schedule, jnp.ones((), jnp.int32))  # what optax refuses, it refuses here
     return schedule

@@ -35,7 +35,7 @@ from fljax.metrics import Metric, Snapshot, as_metric
 from fljax.participation import Pattern
 from fljax.privacy import Notion
 from fljax.problems import optimum
-from fljax.records import assemble, describe, provenance, warn
+from fljax.records import ROUNDING, assemble, describe, provenance, warn
 from fljax.rounds import Round
 
 __all__ = [
@@ -59,10 +59,6 @@ __all__ = [
     "view",
     "witnessed",
 ]
-
-
-#: Relative; what a bound may be exceeded by in single precision.
-ROUNDING = 1e-5
 
 
 @module
@@ -457,16 +453,22 @@ def advance(
             carry = one_round(first, carry)
         else:
             carry = jax.lax.fori_loop(first, first + record_every, one_round, carry)
-        model = _judged(simulation, prepared, carry.state)
+        model, _ = _judged(simulation, prepared, carry.state)
         shared = model if model.ndim == 1 else None
         model = jnp.broadcast_to(model, shape)
         honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.attackers)
         now = Snapshot(
-            problem, simulation.network, model, prepared.optimum, shared, carry.state, honest
-        )._replace(signal_to_noise=carry.signal_to_noise)
+            problem,
+            simulation.network,
+            model,
+            prepared.optimum,
+            shared,
+            carry.state,
+            honest,
+            carry.signal_to_noise,
+        )
         record = {m.name: m.measure(now) for m in simulation.metrics}  # pyright: ignore[reportAttributeAccessIssue]
-        spent = {name: jnp.max(jnp.sum(both, axis=0)) for name, both in carry.spent.items()}
-        record |= {f"privacy_{name}": total for name, total in spent.items()}
+        record |= {f"privacy_{name}": jnp.max(spent) for name, spent in _totals(carry).items()}
         return carry._replace(traffic=Traffic.none()), (record, jnp.stack(carry.traffic, axis=1))
 
     firsts = jnp.asarray(done, jnp.int32) + jnp.arange(
@@ -488,21 +490,20 @@ def _booked(spent: Array, more: Array) -> Array:
     return jnp.stack([both, rest - (both - new)])
 
 
-def _is_covered(simulation: Simulation, prepared: Prepared, state: Any) -> bool:
-    """Whether the models that are judged are those that the network may see."""
-    if type(simulation.algorithm).released is Algorithm.released:
-        return False
-    network = requirements.shown(prepared.network)
-    seen = simulation.algorithm.released(state, prepared.problem, network)
-    return simulation.model == "released" or seen is state.model
+def _totals(carry: Carry) -> dict[str, Array]:
+    """``[K]`` each: the ledger."""
+    return {name: jnp.sum(both, axis=0) for name, both in carry.spent.items()}
 
 
-def _judged(simulation: Simulation, prepared: Prepared, state: Any) -> Array:
-    """The models that metrics look at, ``[K, D]`` or one for all, ``[D]``."""
-    if simulation.model == "exact":
-        return state.model
-    network = requirements.shown(prepared.network)
-    return simulation.algorithm.released(state, prepared.problem, network)
+def _judged(simulation: Simulation, prepared: Prepared, state: Any) -> tuple[Array, bool]:
+    """The models that metrics look at, ``[K, D]`` or one for all, ``[D]``, and whether they are
+    those that the network may see.
+    """
+    algorithm = simulation.algorithm
+    if type(algorithm).released is Algorithm.released:
+        return state.model, False
+    seen = algorithm.released(state, prepared.problem, requirements.shown(prepared.network))
+    return (seen, True) if simulation.model == "released" else (state.model, seen is state.model)
 
 
 def _looks_at_noise(simulation: Simulation) -> bool:
@@ -538,7 +539,7 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
         known["gradient_norm"] = carry.gradient_norm
         bound = jnp.asarray(simulation.privacy.gradient_bound)
         known["gradient_bound"] = bound
-        covered = _is_covered(simulation, prepared, carry.state)
+        _, covered = _judged(simulation, prepared, carry.state)
         known["exact_model"] = jnp.asarray(not covered)
         known["nominal"] = prepared.problem.promised_bound() > bound * (1 + ROUNDING)
     curvature = prepared.curvature
@@ -555,13 +556,13 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
 def final_model(simulation: Simulation, prepared: Prepared, carry: Carry) -> Array:
     """``[K, D]``, whether the clients have a model each or share one."""
     problem = prepared.problem
-    model = _judged(simulation, prepared, carry.state)
+    model, _ = _judged(simulation, prepared, carry.state)
     return jnp.broadcast_to(model, (problem.clients, problem.dim))
 
 
 def final_ledger(carry: Carry) -> dict[str, Array]:
     """``[K]`` each: what every client spent."""
-    return {f"client_{name}": jnp.sum(both, axis=0) for name, both in carry.spent.items()}
+    return {f"client_{name}": spent for name, spent in _totals(carry).items()}
 
 
 def trace(

@@ -1,11 +1,13 @@
 """The grid of a study: its axes, and which of its points can share a compiled program."""
 
+import contextlib
 import functools
 import hashlib
 import itertools
 import json
+import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -31,16 +33,6 @@ __all__ = [
     "numbers_of",
     "signature",
 ]
-
-Scenario = Callable[..., Simulation]
-
-#: In a stack of grid points, what the noise of a point's runs depends on besides the seed; no
-#: argument of the scenario.
-NOISE = ""
-
-#: At most this many grid points are each built once with concrete values before compiling; of a
-#: larger grid every value of every axis is, and the privacy of every point.
-CHECKED_POINTS = 100
 
 Scenario = Callable[..., Simulation]
 
@@ -194,12 +186,27 @@ def groups_of(
         Group(points, _stack(axes, points), simulation)
         for points, simulation in zip(members, shown, strict=True)
     ]
-    if len(axes) and np.prod([len(axis.labels) for axis in axes], dtype=float) > CHECKED_POINTS:
+    if _is_large(axes):
         for group in groups:
             _check_privacy(scenario, axes, rounds, group)
     if not independent_noise:
         return groups
     return [group._replace(points=group.points | {NOISE: _own(axes, group)}) for group in groups]
+
+
+def _is_large(axes: list[Axis]) -> bool:
+    return math.prod(len(axis.labels) for axis in axes) > CHECKED_POINTS
+
+
+@contextlib.contextmanager
+def _named(axes: list[Axis], position: tuple[int, ...]) -> Iterator[None]:
+    """Errors within name the grid point."""
+    try:
+        yield
+    except Exception as error:
+        if axes:
+            error.add_note(f"This was grid point {names_of(axes, position)}.")
+        raise
 
 
 def _own(axes: list[Axis], group: Group) -> np.ndarray:
@@ -239,12 +246,10 @@ def _check_privacy(scenario: Scenario, axes: list[Axis], rounds: int, group: Gro
     built = jax.tree.map(np.asarray, every(group.points))
     for i, position in enumerate(group.positions):
         notion = jax.tree.map(operator.itemgetter(i), built)
-        try:
-            notion.validate()
+        with _named(axes, position):
+            if hasattr(notion, "validate"):
+                notion.validate()
             notion.plan(lambda _: jnp.ones(1), rounds)
-        except ValueError as error:
-            error.add_note(f"This was grid point {names_of(axes, position)}.")
-            raise
 
 
 def _check_points(
@@ -255,7 +260,7 @@ def _check_points(
     Returns:
       The simulations at ``firsts``, as shapes.
     """
-    if int(np.prod([len(axis.labels) for axis in axes], dtype=float)) <= CHECKED_POINTS:
+    if not _is_large(axes):
         points = list(itertools.product(*(range(len(axis.labels)) for axis in axes)))
     else:
         longest = max(len(axis.labels) for axis in axes)
@@ -273,12 +278,8 @@ def _check_points(
     shown = {}
     for position in dict.fromkeys([*points, *firsts]):
         point = {axis.name: axis.values[i] for axis, i in zip(axes, position, strict=True)}
-        try:
+        with _named(axes, position):
             shown[position] = jax.eval_shape(
                 functools.partial(build, point=point), jax.random.key(0, impl=PRNG)
             )
-        except Exception as error:
-            if point:
-                error.add_note(f"This was grid point {names_of(axes, position)}.")
-            raise
     return [shown[first] for first in firsts]
