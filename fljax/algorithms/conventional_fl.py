@@ -98,7 +98,7 @@ class ConventionalFL(Algorithm):
         norms = jnp.zeros(problem.clients, problem.dtype)
         return jax.lax.fori_loop(0, self.local_steps, descend, (_copies(server, problem), norms))
 
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
+    def released(self, state: State, problem: Problem | Stream, network: Any) -> Array:
         """The server's model."""
         return state.model
 

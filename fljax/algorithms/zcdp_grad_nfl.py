@@ -76,7 +76,7 @@ class ZCDPGradNFL(Algorithm):
         over = now.network.mixing(self.mixing) if now.changing else state.mixing
         return State(model, heard, inbox.mean(over), state.mixing)
 
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
+    def released(self, state: State, problem: Problem | Stream, network: Any) -> Array:
         """What clients said last."""
         return state.heard
 
