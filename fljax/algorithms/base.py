@@ -134,9 +134,7 @@ class Algorithm:
         """How many numbers a message among peers has: those of a model, unless it says more."""
         return dim
 
-    def released(
-        self, state: Any, problem: Problem | Stream, network: Any
-    ) -> Float[Array, "*clients dim"]:
+    def released(self, state: Any, problem: Any, network: Any) -> Float[Array, "*clients dim"]:
         """The models that the network may see: what was sent, perturbed, or follows from that."""
         raise NotImplementedError(_missing(self, "released", "the models that may be seen"))
 
