@@ -8,7 +8,7 @@ batched 8 x 8 matrices). What a run needs is small and done once, so it is done 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from fljax._numerics import HIGHEST
 
@@ -104,3 +104,25 @@ def symmetric_eigen(
 def spd_norm_bound(matrices: Float[Array, "batch dim dim"]) -> Float[Array, " batch"]:
     """An upper bound of the largest eigenvalue: the largest absolute row sum."""
     return jnp.max(jnp.sum(jnp.abs(matrices), axis=-1), axis=-1)
+
+
+def norm(rows: Float[Array, "*batch size"]) -> Float[Array, "*batch"]:
+    """Euclidean, ``[..., N]`` to ``[...]``, also where squares overflow or vanish."""
+    smallest = np.finfo(rows.dtype).tiny  # whose inverse is still a number, and the other way round
+    scale = jnp.clip(jnp.max(jnp.abs(rows), axis=-1), smallest, 1 / smallest)
+    # Of data that it knows XLA would make the ratio's square the ratio of squares, which overflow.
+    scaled = jax.lax.optimization_barrier(rows / scale[..., None])
+    return scale * jnp.sqrt(jnp.sum(scaled**2, axis=-1))
+
+
+def clipped_rows(
+    rows: Float[Array, "rows size"], bound: Float[Array, ""]
+) -> tuple[Float[Array, "rows size"], Bool[Array, " rows"]]:
+    """Rows scaled down to Euclidean norm ``bound`` at most, zero for those that are not finite;
+    and which of them were finite and within it.
+    """
+    norms = norm(rows)
+    finite = jnp.isfinite(norms)
+    within = finite & (norms <= bound)
+    scale = jnp.where(within, 1, bound / jnp.where(norms > 0, norms, 1))
+    return jnp.where(finite[:, None], rows * scale[:, None], 0), within

@@ -26,6 +26,8 @@ PURPOSES = (
     "attack",
     "losses",
     "algorithm",
+    "gradients",
+    "server",
 )
 
 

@@ -42,6 +42,7 @@ from fljax import _check, plotting
 from fljax._module import replace
 from fljax.link import Link
 from fljax.privacy import accounting
+from fljax.privacy.ledger import claimed_epsilon
 from fljax.privacy.notions import Notion
 from fljax.problems import Problem
 from fljax.records import ROUNDING
@@ -88,37 +89,6 @@ APART = 50.0
 #: More than this many deviations of what others say, by data that they did not hear of, is no
 #: rounding: nothing that was perturbed on its way moves them at all.
 PAST_THE_LINK = 0.01
-
-
-# What is claimed ---------------------------------------------------------------------------------
-
-
-def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
-    r"""The smallest epsilon at ``delta`` that follows from what a run says it spent.
-
-    Of a zCDP parameter :math:`\rho` by the exact conversion for Gaussian noise
-    (:func:`~fljax.privacy.accounting.zcdp_epsilon`), far below the usual one. Of
-    :math:`(\epsilon,\delta_0)`, and of pure :math:`\epsilon` with :math:`\delta_0=0`,
-
-    .. math:: \ln\Big(e^\epsilon-\frac{\delta-\delta_0}{1-\delta_0}(1+e^\epsilon)\Big),
-
-    which randomised response attains; nothing follows at :math:`\delta<\delta_0`.
-
-    Args:
-      ledger: ``rho``, or ``epsilon`` with or without ``delta``.
-      delta: in (0, 1).
-
-    Example:
-      >>> [round(claimed_epsilon(spent, 0.01), 2) for spent in ({"rho": 0.5}, {"epsilon": 1})]
-      [2.32, 0.99]
-    """
-    if "rho" in ledger:
-        return float(accounting.zcdp_epsilon(ledger["rho"], delta, "gaussian"))
-    epsilon, first = ledger["epsilon"], ledger.get("delta", 0.0)
-    if delta < first:
-        return math.inf
-    share = (delta - first) / (1 - first)
-    return max(0.0, epsilon + math.log(max(1 - share * (1 + math.exp(-epsilon)), 1e-300)))
 
 
 # From guesses to epsilon -------------------------------------------------------------------------

@@ -22,9 +22,11 @@ __all__ = [
     "PACKED_SIZE",
     "Always",
     "Bernoulli",
+    "Cyclic",
     "Drawn",
     "Everyone",
     "Fraction",
+    "Law",
     "Markov",
     "Participants",
     "Pattern",
@@ -299,29 +301,83 @@ class Participants(NamedTuple):
         return old.at[jnp.where(self.here, self.clients, len(old))].set(new, mode="drop")
 
 
+class Law(NamedTuple):
+    """How a selector chooses, whatever the data."""
+
+    rate: Array | float  # the share of all clients that takes part, on average
+    apart: int = 1  # rounds from one participation of a client to its next, at least
+    #: "poisson" or "drawn" (:mod:`fljax.privacy.accounting`): each round by chance, independently
+    sampling: str | None = None
+
+
 class Selector:
     """Who takes part in a round; subclass it for a choice of your own."""
 
     def check(self, clients: int, network: Any = None) -> None:
         """Raise ``ValueError`` unless the selector fits a network of this size."""
 
-    def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
+    def choose(
+        self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
+    ) -> Participants:
         """Who takes part, none of whom is absent.
 
         Args:
           key: consumed.
           available: ``[K]``.
           network: of the simulation.
+          round: 1, 2, ...
         """
         raise NotImplementedError
+
+    def law(self, clients: int) -> "Law | None":
+        """What an account of privacy may assume of the choice; ``None``: nothing."""
+        return None
 
 
 @module
 class Everyone(Selector):
     """All available clients."""
 
-    def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
+    def choose(
+        self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
+    ) -> Participants:
         return Participants(None, available)
+
+    def law(self, clients: int) -> Law:
+        return Law(1.0)
+
+
+@module
+class Cyclic(Selector):
+    """Cohorts that take turns: client ``k`` in round ``n`` where ``n - 1 = k`` modulo ``cohorts``.
+
+    Args:
+      cohorts: >= 1.
+
+    Raises:
+      ValueError: more cohorts than clients.
+    """
+
+    cohorts: int = static()
+
+    def validate(self) -> None:
+        _check.count("cohorts", self.cohorts)
+
+    def check(self, clients: int, network: Any = None) -> None:
+        _check_subset("cohorts", self.cohorts, clients)
+
+    def choose(
+        self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
+    ) -> Participants:
+        most = -(-len(available) // self.cohorts)
+        turn = (jnp.asarray(round, jnp.int32) - 1) % self.cohorts
+        clients = turn + self.cohorts * jnp.arange(most, dtype=jnp.int32)
+        real = clients < len(available)
+        clients = jnp.where(real, clients, 0)
+        return Participants(clients, real & available[clients])
+
+    def law(self, clients: int) -> Law:
+        return Law(1 / self.cohorts, self.cohorts)
 
 
 @module
@@ -340,9 +396,14 @@ class Fraction(Selector):
     def validate(self) -> None:
         _check_probability(self, "fraction")
 
-    def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
+    def choose(
+        self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
+    ) -> Participants:
         uniform = jax.random.uniform(key, available.shape, jnp.result_type(self.fraction))
         return Participants(None, available & (uniform < self.fraction))
+
+    def law(self, clients: int) -> Law:
+        return Law(self.fraction, sampling="poisson")
 
 
 @module
@@ -364,7 +425,9 @@ class Subset(Selector):
     def check(self, clients: int, network: Any = None) -> None:
         _check_subset("count", self.count, clients)
 
-    def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
+    def choose(
+        self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
+    ) -> Participants:
         chosen = shuffled(key, available[None])[0, : self.count]
         return Participants(None, available & jnp.zeros_like(available).at[chosen].set(True))
 
@@ -389,9 +452,14 @@ class Drawn(Selector):
     def check(self, clients: int, network: Any = None) -> None:
         _check_subset("clients_per_round", self.count, clients)
 
-    def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
+    def choose(
+        self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
+    ) -> Participants:
         chosen = subset(key, available.shape[0], self.count)
         return Participants(chosen, available[chosen])
+
+    def law(self, clients: int) -> Law:
+        return Law(self.count / clients, sampling="drawn")
 
 
 @module
@@ -452,7 +520,9 @@ class Unequal(Selector):
                 f"{np.shape(self.probability)}."
             )
 
-    def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
+    def choose(
+        self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
+    ) -> Participants:
         order, start = jax.random.split(key)
         p = jnp.asarray(self.probability)
         clients = subset(order, len(p), len(p))
@@ -489,7 +559,9 @@ class PerServer(Selector):
                 f"{sizes.argmin()}, got {self.count}."
             )
 
-    def choose(self, key: Array, available: Bool[Array, " clients"], network: Any) -> Participants:
+    def choose(
+        self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
+    ) -> Participants:
         members, real = network.members
         here = jnp.asarray(real) & available[members]
         order = shuffled(key, here)[:, : self.count]

@@ -46,10 +46,11 @@ PER_RUN = (
     *("diverged", "gradient_norm", "gradient_bound", "nominal", "exact_model"),
     "connected",
     *("first_step", "step_bound"),
+    *("noise_multiplier", "sampling_rate", "drawn_from", "clip"),
 )
 
 #: Of every client, once a run: its own ledger, where final models are kept.
-PER_CLIENT = ("client_rho", "client_epsilon", "client_delta")
+PER_CLIENT = ("client_rho", "client_epsilon", "client_delta", "client_releases")
 
 #: Names that axes and metrics must not have: those of every result's axes and variables, and
 #: keywords of xarray's ``sel``, which a dimension of that name hides.
@@ -78,6 +79,12 @@ _DESCRIPTIONS = {
     "step_bound": ("largest step size of the theory, at most", "1"),
     "exact_model": ("whether models and metrics are of what no budget covers", "1"),
     "connected": ("whether the graph is connected", "1"),
+    "privacy_releases": ("sampled Gaussian releases so far, most affected client", "releases"),
+    "client_releases": ("sampled Gaussian releases that could meet the client", "releases"),
+    "noise_multiplier": ("standard deviation of the noise on a sum, in clips", "1"),
+    "sampling_rate": ("share sampled in secret, 1 if none is or no theorem covers it", "1"),
+    "drawn_from": ("records of which a fixed number was drawn, 0 if each was by chance", "1"),
+    "clip": ("largest norm of an update at the end", "norm"),
 }
 
 
@@ -107,8 +114,9 @@ def assemble(
         if name in records:
             high, low = np.moveaxis(records[name].astype(np.int64), -1, 0)
             records[name] = np.cumsum((high << 31) + low, axis=-1)
+    spent = [value[..., -1] for name, value in records.items() if name.startswith("privacy_")]
     for name in {"nominal", "exact_model"} & records.keys():  # of runs without privacy neither
-        records[name] = records[name] & ~np.isnan(records["gradient_bound"])
+        records[name] = records[name] & ~np.all(np.isnan(spent), axis=0)
     if {"bits_up", "bits_down"} <= records.keys():
         records["bits"] = records["bits_up"] + records["bits_down"]
     for name, value in records.items():

@@ -9,6 +9,7 @@ from fljax.algorithms import REGISTRY, Algorithm, Needs
 from fljax.federation import Federation
 from fljax.graphs import Graph
 from fljax.link import DelayTrace
+from fljax.privacy import CentralGaussian, Notion
 from fljax.problems.solvers import is_quadratic, takes_public_steps
 
 __all__ = ["alternatives", "check_kinds", "compare", "shown", "table", "unmet"]
@@ -109,6 +110,47 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             + (f"it accepts {allowed}." if allowed else "it has no private form."),
             True,
         )
+    if isinstance(privacy, Notion):
+        yield from _noisy_messages(needs, simulation, privacy)
+    else:
+        yield from _sampled(simulation, privacy)
+    if simulation.attack is not None and not simulation.honest_only:
+        yield Unmet(
+            "under an attack keeps its promise to honest clients only, since attackers send what "
+            "they like; say so with honest_only=True, or leave out privacy= or attack=.",
+            False,
+        )
+
+
+def _sampled(simulation: Any, privacy: Any) -> Iterator[Unmet]:
+    """What a trusted server, or clients with noisy gradients, have no account for."""
+    if isinstance(privacy, CentralGaussian):
+        given = {
+            "late messages, of which two of a client could meet in one sum": simulation.delays,
+            "an aggregator, of which nothing bounds what one client moves": simulation.aggregation,
+        }
+        for what, part in given.items():
+            if part is not None:
+                yield Unmet(
+                    f"has no account under CentralGaussian for {what}; leave one of them out.",
+                    False,
+                )
+        weighting = getattr(simulation.algorithm, "weighting", "equal")
+        if weighting != "equal":
+            yield Unmet(
+                f"weighs clients by {weighting!r}, and CentralGaussian bounds what one client "
+                "adds to a plain sum; pass weighting='equal'.",
+                False,
+            )
+    elif getattr(simulation.problem, "clip", None) is not None:
+        yield Unmet(
+            "descends along gradients that NoisyGradients(clip=...) clips; leave the problem "
+            "unclipped.",
+            False,
+        )
+
+
+def _noisy_messages(needs: Needs, simulation: Any, privacy: Notion) -> Iterator[Unmet]:
     yield from _iterated(needs, simulation.problem)
     yield from _clipped(simulation.problem, privacy.gradient_bound)
     changed = {
@@ -121,12 +163,6 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         yield Unmet(
             "spends a budget that is known for fixed data, a fixed graph and clients that are "
             f"always there; leave out privacy=, or {' and '.join(changed)}.",
-            False,
-        )
-    if simulation.attack is not None and not simulation.honest_only:
-        yield Unmet(
-            "under an attack keeps its promise to honest clients only, since attackers send what "
-            "they like; say so with honest_only=True, or leave out privacy= or attack=.",
             False,
         )
 

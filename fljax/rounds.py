@@ -49,7 +49,8 @@ class Round:
 
     def choose(self, selector: Selector) -> Participants:
         """Who takes part, under one seed the same for every algorithm."""
-        return selector.choose(self.key("participation"), self.available, self.network)
+        key = self.key("participation")
+        return selector.choose(key, self.available, self.network, self.number)
 
     def witness(self, gradient_norm: Float[Array, " some"]) -> None:
         """Tell the largest per-sample loss gradients that the step met, on which a privacy budget

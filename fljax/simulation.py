@@ -33,7 +33,7 @@ from fljax.link import (
 )
 from fljax.metrics import Metric, Snapshot, as_metric
 from fljax.participation import Pattern
-from fljax.privacy import Notion
+from fljax.privacy import CentralGaussian, Notion
 from fljax.problems import optimum
 from fljax.records import ROUNDING, assemble, describe, provenance, warn
 from fljax.rounds import Round
@@ -78,7 +78,9 @@ class Simulation:
       network: the clients' :class:`~fljax.graphs.Graph`, one of a round of its own
         (:class:`~fljax.graphs.Varying`), or the :class:`~fljax.federation.Federation` of servers
         they belong to; not needed by algorithms with one server.
-      privacy: the budget, or ``None``.
+      privacy: the budget, or ``None``: a :class:`~fljax.privacy.Notion` for messages, a trusted
+        server's :class:`~fljax.privacy.CentralGaussian`, or
+        :class:`~fljax.privacy.NoisyGradients` within clients.
       metrics: what is recorded, as metrics or their names; of the honest clients where some attack.
       participation: which clients are available, a :class:`~fljax.participation.Pattern`;
         all of them, in every round, by default. A peer that is not rests: it neither computes nor
@@ -109,7 +111,7 @@ class Simulation:
     problem: Any  # Problem or Stream
     algorithm: Algorithm
     network: Graph | Varying | Federation | None = None
-    privacy: Notion | None = None
+    privacy: Any = None  # Notion, CentralGaussian or NoisyGradients
     metrics: Sequence[Metric | str] = static(default=())
     participation: Pattern | None = None
     delays: DelayLaw | None = None
@@ -294,16 +296,20 @@ def check_length(simulation: Simulation, rounds: int) -> None:
 
 
 def noise_plan(simulation: Simulation, rounds: int) -> Any:
-    """What the privacy notion fixes for the whole run, from the algorithm's sensitivities."""
+    """What the privacy part fixes for the whole run: of the noise on messages, from the algorithm's
+    sensitivities; of a trusted server's, from how it chooses who takes part.
+    """
     privacy = simulation.privacy
-    if privacy is None:
+    if isinstance(privacy, CentralGaussian):
+        return privacy.plan(simulation.algorithm.selector, simulation.problem.clients)  # pyright: ignore[reportAttributeAccessIssue]
+    if not isinstance(privacy, Notion):
         return None
     return privacy.plan(functools.partial(_sensitivity, simulation, simulation.problem), rounds)
 
 
 def _sensitivity(simulation: Simulation, problem: Any, round: Array) -> Array:
     privacy = simulation.privacy
-    assert privacy is not None
+    assert isinstance(privacy, Notion)
     return simulation.algorithm.sensitivity(
         problem, simulation.network, round, privacy.gradient_bound
     )
@@ -438,7 +444,7 @@ def advance(
             {name: _booked(spent, now.link.spent[name]) for name, spent in carry.spent.items()},
             # Looked at only where a guarantee rests on it: it costs a pass over the samples.
             carry.gradient_norm
-            if privacy is None
+            if not isinstance(privacy, Notion)
             else jnp.maximum(carry.gradient_norm, witnessed(algorithm, now)),
             first.astype(jnp.int32),
             carry.traffic.plus(now.link.traffic),
@@ -535,13 +541,19 @@ def witnessed(algorithm: Algorithm, now: Round) -> Array:
 def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[str, Array]:
     """What is known of a run once, at its end so far."""
     known = {"diverged": carry.diverged}
-    if simulation.privacy is not None:
-        known["gradient_norm"] = carry.gradient_norm
-        bound = jnp.asarray(simulation.privacy.gradient_bound)
-        known["gradient_bound"] = bound
+    privacy = simulation.privacy
+    if privacy is not None:
         _, covered = _judged(simulation, prepared, carry.state)
         known["exact_model"] = jnp.asarray(not covered)
+    if isinstance(privacy, Notion):
+        known["gradient_norm"] = carry.gradient_norm
+        bound = jnp.asarray(privacy.gradient_bound)
+        known["gradient_bound"] = bound
         known["nominal"] = prepared.problem.promised_bound() > bound * (1 + ROUNDING)
+    elif privacy is not None:
+        known |= _sampled(simulation)
+    if isinstance(privacy, CentralGaussian):
+        known["clip"] = carry.memory.mechanism.clip
     curvature = prepared.curvature
     bound = None if curvature is None else simulation.algorithm.step_bound(curvature)
     if bound is not None:
@@ -551,6 +563,25 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
     if simulation.network is not None and not isinstance(simulation.network, Varying):
         known["connected"] = simulation.network.connected()
     return known
+
+
+def _sampled(simulation: Simulation) -> dict[str, Array]:
+    """What :func:`fljax.privacy.spent` needs of a sampled Gaussian mechanism."""
+    privacy, algorithm, problem = simulation.privacy, simulation.algorithm, simulation.problem
+    if isinstance(privacy, CentralGaussian):
+        law, records = algorithm.selector.law(problem.clients), problem.clients  # pyright: ignore[reportAttributeAccessIssue]
+    else:
+        law, records = algorithm.batches(problem), jnp.min(problem.sample_counts())  # pyright: ignore[reportAttributeAccessIssue]
+    # Either way of drawing has its theorem for one relation of neighbours only.
+    proven = {"poisson": "add-or-remove", "drawn": "replace"}
+    amplified = law.sampling is not None and proven[law.sampling] == privacy.neighbors  # pyright: ignore[reportOptionalMemberAccess]
+    drawn = amplified and law.sampling == "drawn"
+    return {
+        "noise_multiplier": jnp.asarray(privacy.noise_multiplier),  # pyright: ignore[reportOptionalMemberAccess]
+        "sampling_rate": jnp.asarray(law.rate if amplified else 1.0),
+        "drawn_from": jnp.asarray(records if drawn else 0),
+        "nominal": jnp.asarray(False),  # clips hold for all data
+    }
 
 
 def final_model(simulation: Simulation, prepared: Prepared, carry: Carry) -> Array:

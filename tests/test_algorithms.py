@@ -24,7 +24,7 @@ from fljax.algorithms import (
 )
 from fljax.algorithms.fedavg import batches
 from fljax.link import Link, Stages
-from fljax.participation import PACKED_SIZE, subset
+from fljax.participation import PACKED_SIZE, Unequal, subset
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
 from fljax.problems import (
     L1,
@@ -622,7 +622,7 @@ def drawn(algorithm, key, sizes, rounds=ROUNDS):
     for n in range(1, rounds + 1):
         link = link_of(key, n)
         some = np.arange(len(sizes))
-        if algorithm.clients_per_round is not None:
+        if algorithm.clients_per_round is not None or algorithm.scheduler is not None:
             everyone = jnp.ones(len(sizes), bool)
             who = algorithm.selector.choose(link.key("participation"), everyone, None)
             some = np.asarray(who.clients)
@@ -641,6 +641,7 @@ def own_batches(rows, size):
     return [row for row in cut if len(row)]
 
 
+UNEQUAL = Unequal(2, [0.1, 0.3, 0.15, 0.25, 0.2])
 FEDAVG = [
     ("ridge", FedAvg(PowerDecay(0.1), 2, 1, 4), None),
     ("ridge", FedAvg(0.05, 3, 2, 5, "equal"), None),
@@ -649,8 +650,8 @@ FEDAVG = [
     ("logistic", FedAvg(0.3, 2, 3), None),
     ("logistic", FedAvg(0.3, 3, 2, 12), 0.4),
     ("ridge", FedAvg(0.05, 2, 1, 4), 0.8),
-    ("ridge", FedAvg(0.05, 2, 1, 4, probabilities=[0.1, 0.3, 0.15, 0.25, 0.2]), None),
-    ("ridge", FedAvg(0.05, 2, 1, 4, "equal", [0.1, 0.3, 0.15, 0.25, 0.2]), None),
+    ("ridge", FedAvg(0.05, None, 1, 4, scheduler=UNEQUAL), None),
+    ("ridge", FedAvg(0.05, None, 1, 4, "equal", UNEQUAL), None),
 ]
 
 
@@ -663,7 +664,7 @@ def test_federated_averaging_is_the_loop(name, algorithm, clip):
     chosen, visited = drawn(algorithm, key, SIZES)
     step = step_of(algorithm.step_size)
     objective = make_objective(name, clip)
-    chances = algorithm.probabilities
+    chances = algorithm.scheduler and algorithm.scheduler.probability
     theirs = nfl.fedavg(objective, step, chosen, visited, algorithm.weighting, chances)
     ours = trajectory(fl.Simulation(make_problem(name, clip), algorithm), key=key)
     close(ours, np.broadcast_to(theirs[:, None], ours.shape), rtol=0, atol=1e-11)
@@ -972,7 +973,7 @@ TWO = make_problem("lad")
         (
             ValueError,
             lambda: fl.Simulation(TWO, FedAvg(1.0), privacy=ZCDP(1.0)),
-            "FedAvg does not run under ZCDP; it has no private form",
+            "FedAvg does not run under ZCDP; it accepts CentralGaussian",
         ),
         (
             ValueError,

@@ -5,6 +5,7 @@ from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, no_mode
 from fljax.algorithms.conventional_fl import ConventionalFL
 from fljax.algorithms.ditto import Ditto
 from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
+from fljax.algorithms.dp_sgd import DPSGD
 from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
 from fljax.algorithms.graph_fedavg import GraphFedAvg
@@ -27,6 +28,7 @@ from fljax.algorithms.zcdp_grad_nfl import ZCDPGradNFL
 from fljax.algorithms.zcdp_nfl import ZCDPNFL
 
 __all__ = [
+    "DPSGD",
     "GFL",
     "IFCA",
     "NPFL",

@@ -10,7 +10,8 @@ from jaxtyping import Array, Bool, Int
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm
-from fljax.participation import Drawn, Selector, Unequal, everyone_or, shuffled
+from fljax.participation import Drawn, Selector, everyone_or, shuffled
+from fljax.privacy import CentralGaussian
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
@@ -32,7 +33,11 @@ class State(NamedTuple):
     model: Array  # [D]  the server's w
 
 
-@algorithm("FedAvg", "mcmahan2017", Needs(None, data="any", absent=True, late=True, averages=True))
+@algorithm(
+    "FedAvg",
+    "mcmahan2017",
+    Needs(None, data="any", privacy=(CentralGaussian,), absent=True, late=True, averages=True),
+)
 @module
 class FedAvg(Algorithm):
     r"""Local stochastic gradient descent from the server's model, then a weighted average.
@@ -60,11 +65,12 @@ class FedAvg(Algorithm):
       batch: samples a step; all of a client's by default.
       weighting: ``"samples"`` as above, or ``"equal"``, for the objective of this library, in
         which each client's mean counts alike.
-      probabilities: ``[K]``: unequal chances of the draw (:class:`fljax.participation.Unequal`).
+      scheduler: another :class:`~fljax.participation.Selector` in the place of
+        ``clients_per_round``: clients drawn with unequal chances, each by chance, in turns.
 
     Raises:
-      ValueError: more participants than clients, a batch larger than every client, probabilities
-        without ``clients_per_round`` or that cannot be met.
+      ValueError: more participants than clients, a batch larger than every client, a scheduler
+        beside ``clients_per_round``.
 
     Reference:
       McMahan et al. 2017, Algorithm 1.
@@ -75,7 +81,7 @@ class FedAvg(Algorithm):
     epochs: int = static(default=1)
     batch: int | None = static(default=None)
     weighting: str = static(default="samples")
-    probabilities: Any = None  # [K]
+    scheduler: Selector | None = None
 
     def validate(self) -> None:
         for name in ("clients_per_round", "epochs", "batch"):
@@ -83,18 +89,18 @@ class FedAvg(Algorithm):
                 _check.count(name, getattr(self, name))
         _check.choice("weighting", self.weighting, WEIGHTINGS)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
-        if self.probabilities is not None:
-            if self.clients_per_round is None:
-                raise ValueError("probabilities need clients_per_round: how many are drawn.")
-            unequal = Unequal(self.clients_per_round, self.probabilities)
-            object.__setattr__(self, "probabilities", unequal.probability)
+        if self.scheduler is not None:
+            _check.kind("scheduler", self.scheduler, Selector)
+            if self.clients_per_round is not None:
+                raise ValueError(
+                    f"clients_per_round={self.clients_per_round} and a scheduler both say who "
+                    "takes part; leave out one."
+                )
 
     @property
     def selector(self) -> Selector:
         """Who takes part."""
-        if self.clients_per_round is None or self.probabilities is None:
-            return everyone_or(Drawn, self.clients_per_round)
-        return Unequal(self.clients_per_round, self.probabilities)
+        return self.scheduler or everyone_or(Drawn, self.clients_per_round)
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
         self.selector.check(problem.clients)
@@ -140,16 +146,20 @@ class FedAvg(Algorithm):
             model, norm = jax.lax.map(group, groups)
             model, norm = model.reshape(-1, problem.dim), norm.reshape(-1)
 
-        share = jnp.ones(len(chosen), problem.dtype)
+        share = None
         if self.weighting == "samples":
             share = jnp.sum(real, axis=1, dtype=problem.dtype)
         if who.weights is not None:
-            share = share * who.weights.astype(problem.dtype)
+            share = (1 if share is None else share) * who.weights.astype(problem.dtype)
         now.witness(norm)
         arrived = link.collect(
             lambda rows: model[rows], who.here, server, weights=share, clients=chosen
         )
         return State(arrived.move(server))
+
+    def released(self, state: State, problem: Problem | Stream, network: Any) -> Array:
+        """The server's model."""
+        return state.model
 
 
 def _together(problem: Problem, batch: int, participants: int) -> int:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from fljax._linalg import clipped_rows
 from fljax._numerics import HIGHEST, key_of
 from fljax.aggregation import Aggregator
 from fljax.attacks import Attack
@@ -29,7 +30,7 @@ from fljax.link.inbox import Inbox
 from fljax.link.losses import Losses, of_edges
 from fljax.link.traffic import Traffic, wide
 from fljax.participation import Participants
-from fljax.privacy.notions import Notion
+from fljax.privacy import CentralGaussian, NoisyGradients, Notion
 
 __all__ = ["Arrived", "Link", "Memory", "Stages", "begin"]
 
@@ -41,7 +42,7 @@ GROUP = 32
 class Stages(NamedTuple):
     """What may happen to messages, in this order; the parts of a simulation."""
 
-    privacy: Notion | None = None
+    privacy: Any = None  # a notion, or a mechanism at the server or on gradients
     compression: Compressor | None = None
     attack: Attack | None = None
     losses: Losses | None = None
@@ -55,6 +56,7 @@ class Memory(NamedTuple):
     line: Line | None = None  # what is on its way to a server
     past: Array | None = None  # [B, K, D]  what peers said in the last rounds, a ring
     losses: Any = None  # of the law of losses, for each table of edges
+    mechanism: Any = None  # of a trusted server
 
 
 def begin(
@@ -84,7 +86,10 @@ def begin(
             stages.losses.begin(uniform)
             for uniform in _uniforms(stages.losses, key, network, clients, dtype)
         ]
-    return Memory(line, past, losses)
+    mechanism = None
+    if isinstance(stages.privacy, CentralGaussian):
+        mechanism = stages.privacy.begin(dim, dtype)
+    return Memory(line, past, losses, mechanism)
 
 
 def _uniforms(losses: Losses, key: Array, network: Any, clients: int, dtype: Any) -> list[Array]:
@@ -172,7 +177,13 @@ class Link:
     @property
     def private(self) -> bool:
         """Whether messages are perturbed."""
-        return self._stages.privacy is not None
+        return self._scope == "message"
+
+    @property
+    def _scope(self) -> str | None:
+        """Where noise is added: to messages, at the server, or to gradients."""
+        privacy = self._stages.privacy
+        return None if privacy is None else getattr(privacy, "scope", "message")
 
     @property
     def exact(self) -> bool:
@@ -186,7 +197,11 @@ class Link:
         """Whether all clients take part, what they send arrives at once, perturbed or not, and is
         averaged.
         """
-        return self._everyone and all(part is None for part in self._stages[1:])
+        return (
+            self._everyone
+            and self._scope != "server"
+            and all(part is None for part in self._stages[1:])
+        )
 
     def key(self, purpose: str) -> Array:
         """The round's key for a draw of this purpose, one of ``fljax._numerics.PURPOSES``.
@@ -234,7 +249,12 @@ class Link:
             sending = jnp.ones(clients.shape, bool)
         messages = jnp.sum(jnp.where(sending, self._receivers[clients], 0))
         self._count_sent(messages, message.shape[1])
-        if self._stages.privacy is not None:
+        if self._scope == "server":
+            raise ValueError(
+                "a trusted server perturbs the sum of what it collects, and not messages; let the "
+                "step collect them (now.link.collect), or take a budget for messages (ZCDP)."
+            )
+        if self.private:
             message = self._perturb(self._stages.privacy, message, clients, sending)
         if around is None:
             around = jnp.zeros(message.shape[1:], message.dtype)
@@ -299,6 +319,23 @@ class Link:
         if self._sent > 1:
             key = jax.random.fold_in(key, self._clients + self._sent)  # beyond all clients
         return jax.vmap(lambda k: jax.random.fold_in(key, k))(clients)
+
+    # Within a client ----------------------------------------------------------------------------
+
+    def gradients(self, steps: int, participants: Participants) -> Callable[..., Array]:
+        """The gradient that participants descend along, so many times a round, perturbed where the
+        budget is spent on gradients: ``gradient(key, batch, model, share)``.
+
+        Args:
+          steps: of each participant, in this round.
+          participants: who takes them.
+        """
+        mechanism = self._stages.privacy
+        if not isinstance(mechanism, NoisyGradients):
+            return lambda key, batch, model, share: batch.gradient(model)
+        here = participants.put(jnp.zeros(self._clients, bool), participants.here)
+        self.spent = mechanism.spent(steps, here, jnp.result_type(float))
+        return mechanism.gradient
 
     # Along -------------------------------------------------------------------------------------
 
@@ -397,7 +434,7 @@ class Link:
         stages = self._stages
         given = {"losses": stages.losses, "delays": stages.delays}
         given["aggregation"] = stages.aggregation
-        if self.private and not self.spent:
+        if stages.privacy is not None and not self.spent:
             raise TypeError(
                 f"{algorithm}.step sends no message in a round, so there is nothing private to "
                 "account for; let it exchange or send one, or leave out privacy=."
@@ -517,7 +554,9 @@ class Link:
           clients: ``[M]``, whose rows these are; all of them, in order, by default.
 
         Raises:
-          ValueError: in a private run; a discount with another number of lags.
+          ValueError: where messages are perturbed at their senders; under a trusted server's
+            mechanism where what it sums is not bounded (weights, parts of a model); a discount
+            with another number of lags.
         """
         if self.private:
             raise ValueError("what is collected is not perturbed; a private round must send.")
@@ -539,8 +578,15 @@ class Link:
         if self._stages.attack is not None:
             messages = self._all(messages, clients, senders, around, compression)
             compression = None
+        arriving = senders & (lag < len(law.lags))
+        if self._scope == "server":
+            if size is not None or weights is not None:
+                raise ValueError(
+                    "a trusted server's mechanism bounds what one client adds to a plain sum of "
+                    "whole models; weigh all clients alike and send all parameters."
+                )
+            return self._perturbed_sum(messages, senders, arriving, around, clients, compression)
         if self._stages.aggregation is not None:
-            arriving = senders & (lag < len(law.lags))
             return self._aggregated(messages, arriving, clients, around, weights, compression)
         weight = senders.astype(dtype) if weights is None else jnp.where(senders, weights, 0)
         classes = np.arange(len(law.lags), dtype=np.int32)[:, None]
@@ -611,6 +657,40 @@ class Link:
         values = self._compressed(values, clients, known, compression)
         values = self._attacked(values, clients, senders, known)
         return lambda group: values[group] if at is None else (values[group], at[group])
+
+    def _perturbed_sum(
+        self,
+        messages: Callable[[Array], Any],
+        senders: Array,
+        arriving: Array,
+        around: Array,
+        clients: Array,
+        compression: Compressor | None,
+    ) -> Arrived:
+        """What a trusted server publishes in the place of a mean."""
+        mechanism, state = self._stages.privacy, self.memory.mechanism
+        if self.spent:
+            raise ValueError(
+                "an algorithm collected twice in one round, and the budget's account knows of one "
+                "release. Join the two messages into one."
+            )
+        assert isinstance(mechanism, CentralGaussian)
+        zero = jnp.zeros((), around.dtype)
+
+        def add(group: Array, real: Array, sums: Any) -> Any:
+            total, within, count = sums
+            message = self._compressed(messages(group), clients[group], around[None], compression)
+            change, kept = clipped_rows(message - around[None], state.clip)
+            here = real.astype(around.dtype)
+            total = total + jnp.matmul(here, change, precision=HIGHEST)
+            return total, within + jnp.sum(jnp.where(kept, here, 0)), count + jnp.sum(here)
+
+        sums = _in_groups(add, arriving, (jnp.zeros_like(around), zero, zero))
+        mean, state = mechanism.release(self._plan, state, self.key("server"), *sums)
+        took_part = jnp.zeros(len(self.available), bool).at[clients].max(senders)
+        self.spent = mechanism.spent(took_part, around.dtype)
+        self.memory = self.memory._replace(mechanism=state)
+        return Arrived(around + mean, jnp.ones_like(around))
 
     def _aggregated(
         self,

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
+from fljax._linalg import norm
 from fljax._module import float_dtype, module, replace
 from fljax._numerics import HIGHEST
 from fljax.problems.objectives import LeastSquares, Loss, NoRegulariser, Regulariser
@@ -198,6 +199,10 @@ class Problem:
         """
         return jnp.max(jnp.asarray(self.weights), axis=1)
 
+    def sample_counts(self) -> Int[Array, " clients"]:
+        """How many samples each client has."""
+        return jnp.sum(jnp.asarray(self.weights) > 0, axis=1, dtype=jnp.int32)
+
     @property
     def dtype(self) -> Any:
         return self.features.dtype
@@ -245,7 +250,7 @@ class Problem:
         """The same problem with the feature map's values as its features, computed once."""
         features = self.design
         if self.feature_bound is not None:
-            norms = _norm(features)[..., None]
+            norms = norm(features)[..., None]
             bound = jnp.asarray(self.feature_bound, features.dtype)
             features = jnp.where(norms > bound, features * (bound / norms), features)
         return replace(self, features=features, feature_map=None)
@@ -393,18 +398,18 @@ class Problem:
         if self.loss.outputs == 1:
             return jnp.clip(derivative, -allowed, allowed)
         derivative = jnp.clip(derivative, -huge, huge)
-        size = _norm(derivative)
+        size = norm(derivative)
         keep = jnp.where(size > allowed, allowed / jnp.where(size > 0, size, 1), 1)
         return derivative * keep[..., None]
 
     def _feature_norms(self) -> Float[Array, "clients samples"]:
-        return _norm(self.design)
+        return norm(self.design)
 
     def _norms(self) -> Float[Array, "clients samples"]:
         return self._feature_norms() if self.statistics is None else self.statistics.norms
 
     def _sample_norms(self, derivative: Array) -> Float[Array, "clients samples"]:
-        size = jnp.abs(derivative) if self.loss.outputs == 1 else _norm(derivative)
+        size = jnp.abs(derivative) if self.loss.outputs == 1 else norm(derivative)
         return jnp.where(size > 0, self._norms() * size, 0)  # a norm may overflow, clipped to none
 
     def gradient_bound(self) -> Float[Array, ""]:
@@ -431,15 +436,6 @@ class Problem:
             bound = jnp.asarray(self.feature_bound, float_dtype())
             bounds.append(jnp.asarray(self.loss.slope_bound(), float_dtype()) * bound)
         return jnp.min(jnp.stack(bounds))
-
-
-def _norm(rows: Any) -> Any:
-    """Euclidean, ``[..., N]`` to ``[...]``, also where squares overflow or vanish."""
-    smallest = np.finfo(rows.dtype).tiny  # whose inverse is still a number, and the other way round
-    scale = jnp.clip(jnp.max(jnp.abs(rows), axis=-1), smallest, 1 / smallest)
-    # Of data that it knows XLA would make the ratio's square the ratio of squares, which overflow.
-    scaled = jax.lax.optimization_barrier(rows / scale[..., None])
-    return scale * jnp.sqrt(jnp.sum(scaled**2, axis=-1))
 
 
 def from_clients(

@@ -69,6 +69,12 @@ from fljax.privacy.accounting.renyi import (
     renyi_laplace,
     renyi_pure,
 )
+from fljax.privacy.accounting.sampling import (
+    Sampling,
+    sampled_gaussian_epsilon,
+    sampled_gaussian_event,
+    sampled_gaussian_multiplier,
+)
 
 __all__ = [
     "CONVERSIONS",
@@ -79,6 +85,7 @@ __all__ = [
     "RenyiConversion",
     "Result",
     "Rule",
+    "Sampling",
     "advanced_composition",
     "advanced_epsilon",
     "allocate",
@@ -101,6 +108,9 @@ __all__ = [
     "renyi_gaussian",
     "renyi_laplace",
     "renyi_pure",
+    "sampled_gaussian_epsilon",
+    "sampled_gaussian_event",
+    "sampled_gaussian_multiplier",
     "zcdp_delta",
     "zcdp_epsilon",
     "zcdp_rho",

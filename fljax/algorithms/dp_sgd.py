@@ -1,0 +1,155 @@
+r"""Local stochastic gradient descent on batches drawn anew in every step: DP-SGD at clients."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module, replace, static
+from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax.participation import Drawn, Law, Selector, everyone_or, shuffled
+from fljax.privacy import NoisyGradients
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
+
+__all__ = ["DPSGD", "State"]
+
+
+class State(NamedTuple):
+    """What DP-SGD keeps from round to round."""
+
+    model: Array  # [D]  the server's w
+
+
+@algorithm(
+    "DP-SGD",
+    "abadi2016",
+    Needs(None, privacy=(NoisyGradients,), absent=True, late=True, averages=True),
+)
+@module
+class DPSGD(Algorithm):
+    r"""Federated averaging of clients that take steps of (differentially private) SGD.
+
+    A participant starts from the server's model and takes ``steps`` steps, each on a batch of its
+    own drawn anew: every sample with probability ``rate`` (Poisson), or ``batch`` of them without
+    replacement,
+
+    .. math::
+
+        w_k\leftarrow w_k-\mu\tilde g_k(w_k),\qquad w=\frac1{|S|}\sum_{k\in S}w_k,
+
+    with :math:`\tilde g` of :class:`~fljax.privacy.NoisyGradients` under ``privacy=``, else the
+    batch's gradient as it is. A sum over a batch is divided by the size that batches have on
+    average, so that it is an unbiased gradient of the client's mean loss.
+
+    Args:
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0.
+      steps: of a participant in a round, >= 1.
+      rate: the chance of each sample to be in a batch, in (0, 1].
+      batch: samples in a batch, in the place of ``rate``; all of a client's that has fewer, and of
+        everyone's without either.
+      clients_per_round: how many take part, drawn without replacement; all by default.
+
+    Raises:
+      ValueError: both ``rate`` and ``batch``; a batch larger than every client; more participants
+        than clients.
+
+    Reference:
+      Abadi et al. 2016, Algorithm 1, as the local solver of McMahan et al. 2017.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=10, samples=200, dim=3),
+      ...     algorithm=fl.algorithms.DPSGD(0.1, steps=5, rate=0.05),
+      ...     privacy=fl.privacy.NoisyGradients(noise_multiplier=1.0, clip=2.0),
+      ... )
+      >>> found = fl.run(simulation, rounds=20, record_every=10)
+      >>> fl.privacy.spent(found, delta=1e-5).epsilon.values.round(1).tolist()
+      [2.7, 3.5]
+    """
+
+    step_size: StepSize
+    steps: int = static(default=1)
+    rate: Float[Array, ""] | float | None = None
+    batch: int | None = static(default=None)
+    clients_per_round: int | None = static(default=None)
+
+    def validate(self) -> None:
+        _check.count("steps", self.steps)
+        if self.rate is not None:
+            _check.interval("rate", self.rate, above=0, at_most=1)
+            if self.batch is not None:
+                raise ValueError(
+                    f"rate={self.rate} and batch={self.batch} both say how batches are drawn; "
+                    "leave out one."
+                )
+        for name in ("batch", "clients_per_round"):
+            if getattr(self, name) is not None:
+                _check.count(name, getattr(self, name))
+        object.__setattr__(self, "step_size", as_schedule(self.step_size))
+
+    @property
+    def selector(self) -> Selector:
+        """Who takes part."""
+        return everyone_or(Drawn, self.clients_per_round)
+
+    def batches(self, problem: Problem) -> Law:
+        """How samples get into a batch, at the client with the fewest."""
+        if self.rate is not None:
+            return Law(self.rate, sampling="poisson")
+        if self.batch is None:
+            return Law(1.0)
+        rate = jnp.minimum(1, self.batch / jnp.min(problem.sample_counts()))
+        return Law(rate, sampling="drawn")
+
+    def init(self, problem: Problem, network: Any) -> State:
+        self.selector.check(problem.clients)
+        if self.batch is not None and self.batch > problem.samples:
+            raise ValueError(
+                f"batch must be at most the {problem.samples} samples of the largest client, got "
+                f"{self.batch}; leave it out for full batches."
+            )
+        return State(jnp.zeros(problem.dim, problem.dtype))
+
+    def step(self, state: State, now: Round) -> State:
+        link, step_size, key = now.link, self.step_size(now.number), now.key("gradients")
+        who = now.choose(self.selector)
+        data = who.of(now.problem)
+        server = link.publish(state.model, who.here)
+
+        def descend(step: Array, model: Array) -> Array:
+            k_batch, k_noise = jax.random.split(jax.random.fold_in(key, step))
+            drawn, share = self._drawn(k_batch, data)
+            return model - step_size * gradient(k_noise, drawn, model, share)
+
+        gradient = link.gradients(self.steps, who)
+        start = jnp.broadcast_to(server, (data.clients, data.dim))
+        model = jax.lax.fori_loop(0, self.steps, descend, start)
+        arrived = link.collect(lambda rows: model[rows], who.here, server, clients=who.numbers)
+        return State(arrived.move(server))
+
+    def _drawn(self, key: Array, data: Problem) -> tuple[Problem, Float[Array, " clients"]]:
+        """A batch of every client, and the largest weight that a sample can have in it."""
+        weights, known = jnp.asarray(data.weights), data.statistics
+        if self.batch is None:
+            if known is not None:  # sums over all samples are not those of a batch
+                known = known._replace(gram=None, moment=None, pooled=None)
+            rate = jnp.asarray(1.0 if self.rate is None else self.rate, data.dtype)
+            if self.rate is not None:
+                uniform = jax.random.uniform(key, weights.shape, data.dtype)
+                weights = jnp.where(uniform < rate, weights, 0) / rate
+            return replace(data, weights=weights, statistics=known), data.influence / rate
+        rate = jnp.minimum(1, self.batch / data.sample_counts().astype(data.dtype))
+        rows = shuffled(key, weights > 0)[:, : self.batch]
+        everyone = jnp.arange(data.clients, dtype=jnp.int32)
+        batch = data.take(everyone, rows)
+        weights = jnp.take_along_axis(weights, rows, axis=1) / rate[:, None]
+        return replace(batch, weights=weights), data.influence / rate
+
+    def released(self, state: State, problem: Problem, network: Any) -> Array:
+        """The server's model."""
+        return state.model

@@ -1,0 +1,189 @@
+r"""Gaussian releases of a random sample of the data: what secret sampling is worth.
+
+A release that meets a record only by chance, and keeps to itself whether it did, tells less about
+it: privacy is *amplified by sampling*. Two ways to draw are accounted here, each release anew and
+independently of the others:
+
+* ``"poisson"``: every record with the same probability, independently;
+* ``"drawn"``: a fixed number of all records, uniformly without replacement.
+
+Numbers come from ``dp_accounting`` (the extra ``accounting``): for ``"poisson"`` by composing
+privacy loss distributions, tight up to their grid and never below the truth; for ``"drawn"`` by
+Rényi-DP, the only composition it has for it.
+"""
+
+import math
+from typing import Any, Literal, TypeAlias
+
+from fljax import _check
+from fljax.privacy.accounting._inputs import probability
+from fljax.privacy.accounting.conversions import zcdp_epsilon
+
+__all__ = [
+    "Sampling",
+    "sampled_gaussian_epsilon",
+    "sampled_gaussian_event",
+    "sampled_gaussian_multiplier",
+]
+
+Sampling: TypeAlias = Literal["poisson", "drawn"]
+
+_SAMPLINGS = ("poisson", "drawn")
+
+#: Of Rényi-DP without replacement, where only whole orders have a bound, each a sum over all below.
+_ORDERS = (*range(2, 33), 40, 48, 64, 96, 128, 256)
+
+
+def accountants() -> Any:
+    """``dp_accounting``, or an ``ImportError`` that says where it comes from."""
+    try:
+        import dp_accounting
+        import dp_accounting.pld
+        import dp_accounting.rdp
+    except ImportError as error:
+        raise ImportError(
+            "this needs dp_accounting, which is not installed; "
+            "python -m pip install 'fljax[accounting]' brings it."
+        ) from error
+    return dp_accounting
+
+
+def sampled_gaussian_event(
+    noise_multiplier: float,
+    releases: int,
+    rate: float = 1.0,
+    sampling: Sampling = "poisson",
+    records: int | None = None,
+) -> Any:
+    r"""So many releases of a sampled Gaussian mechanism, as an event of ``dp_accounting``.
+
+    Args:
+      noise_multiplier: the noise's standard deviation over what *adding* a record can move,
+        :math:`z>0`, whatever the neighbours.
+      releases: >= 1.
+      rate: the chance of a record to be in a release, in (0, 1].
+      sampling: how it is drawn. ``"poisson"`` has its guarantee for a record added or removed
+        (compose under ``ADD_OR_REMOVE_ONE``), ``"drawn"`` for one replaced (``REPLACE_ONE``).
+      records: of how many ``"drawn"`` draws.
+
+    Returns:
+      A ``dp_accounting.SelfComposedDpEvent``.
+
+    Raises:
+      ImportError: without ``dp_accounting``.
+      ValueError: a number out of its range; ``"drawn"`` without ``records``.
+
+    Example:
+      >>> sampled_gaussian_event(1.1, releases=100, rate=0.1).count
+      100
+    """
+    _check.positive("noise_multiplier", noise_multiplier)
+    _check.count("releases", releases)
+    _check.interval("rate", rate, above=0, at_most=1, hint="It is a share of the records.")
+    _check.choice("sampling", sampling, _SAMPLINGS)
+    dp = accountants()
+    event = dp.GaussianDpEvent(float(noise_multiplier))
+    if sampling == "drawn":
+        if records is None:
+            raise ValueError("'drawn' draws some of a number of records; pass records=.")
+        _check.count("records", records)
+        drawn = round(rate * records)
+        if not math.isclose(drawn, rate * records, rel_tol=1e-4):
+            raise ValueError(
+                f"a rate of {rate:g} is no whole number of {records} records; pass m / records."
+            )
+        event = dp.SampledWithoutReplacementDpEvent(records, drawn, event)
+    elif rate < 1:
+        event = dp.PoissonSampledDpEvent(float(rate), event)
+    return dp.SelfComposedDpEvent(event, int(releases))
+
+
+def sampled_gaussian_epsilon(
+    noise_multiplier: float,
+    delta: float,
+    releases: int,
+    rate: float = 1.0,
+    sampling: Sampling = "poisson",
+    records: int | None = None,
+) -> float:
+    r"""Epsilon at ``delta`` of so many releases of a sampled Gaussian mechanism.
+
+    Args:
+      noise_multiplier: as of :func:`sampled_gaussian_event`, like the other arguments.
+      delta: in (0, 1).
+      releases: as there.
+      rate: as there.
+      sampling: as there; neighbours differ in a record added or removed for ``"poisson"``, in one
+        replaced for ``"drawn"``.
+      records: as there.
+
+    Raises:
+      ImportError: without ``dp_accounting``.
+      ValueError: a number out of its range.
+
+    Guarantees:
+      :math:`(\epsilon,\delta)`-DP if who is in a sample stays secret.
+
+    References:
+      Abadi et al. 2016; Koskela, Jälkö & Honkela 2020 (loss distributions); Wang, Balle &
+      Kasiviswanathan 2019 (without replacement).
+
+    Example:
+      >>> round(sampled_gaussian_epsilon(1.1, delta=1e-5, releases=1000, rate=0.01), 2)
+      1.52
+      >>> round(sampled_gaussian_epsilon(1.1, delta=1e-5, releases=1000))  # nothing is secret
+      535
+    """
+    probability("delta", delta)
+    event = sampled_gaussian_event(noise_multiplier, releases, rate, sampling, records)
+    dp = accountants()
+    if sampling == "drawn":
+        accountant = dp.rdp.RdpAccountant(_ORDERS, dp.NeighboringRelation.REPLACE_ONE)
+    elif rate < 1:
+        accountant = dp.pld.PLDAccountant()
+    else:
+        return float(zcdp_epsilon(releases / (2 * noise_multiplier**2), delta, "gaussian"))
+    return float(accountant.compose(event).get_epsilon(float(delta)))
+
+
+def sampled_gaussian_multiplier(
+    epsilon: float,
+    delta: float,
+    releases: int,
+    rate: float = 1.0,
+    sampling: Sampling = "poisson",
+    records: int | None = None,
+) -> float:
+    r"""The smallest noise multiplier whose releases are :math:`(\epsilon,\delta)`-DP together.
+
+    Args:
+      epsilon: total, > 0.
+      delta: total, in (0, 1).
+      releases: as of :func:`sampled_gaussian_event`, like the other arguments.
+      rate: as there.
+      sampling: as there.
+      records: as there.
+
+    Returns:
+      :math:`z`, from above to a thousandth.
+
+    Raises:
+      ImportError: without ``dp_accounting``.
+      ValueError: a number out of its range.
+
+    Example:
+      >>> round(sampled_gaussian_multiplier(2.0, delta=1e-5, releases=1000, rate=0.01), 2)
+      0.96
+    """
+    _check.positive("epsilon", epsilon, "A zero budget would need infinite noise.")
+
+    def spent(multiplier: float) -> float:
+        return sampled_gaussian_epsilon(multiplier, delta, releases, rate, sampling, records)
+
+    low, high = 0.0, 1.0
+    while spent(high) > epsilon:
+        low, high = high, 2 * high
+    while low < 0.999 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
+    return high

@@ -1,0 +1,248 @@
+r"""A trusted server's Gaussian mechanism: clipped updates, summed, perturbed once.
+
+Where a notion of :mod:`fljax.privacy.notions` perturbs every message at its sender, here clients
+trust the server: it clips what each of them changed, sums, and perturbs the sum, so that the noise
+is that of one message and not of all. What is protected is a *client*, with all of its data, in all
+rounds, against anyone who sees every model that the server publishes. Federated averaging becomes
+DP-FedAvg, with one full-batch step DP-FedSGD, with correlated noise DP-FTRL.
+"""
+
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from fljax import _check
+from fljax._module import module, static
+from fljax.participation import Selector
+
+__all__ = ["AdaptiveClip", "CentralGaussian", "Plan", "State", "banded_root"]
+
+#: How far a neighbour moves the sum of updates, in clips.
+_MOVED = {"add-or-remove": 1.0, "replace": 2.0}
+
+
+class Plan(NamedTuple):
+    """What is fixed for a whole run."""
+
+    expected: Array  # []  how many clients take part in a round, on average: the divisor
+    update_noise: Array  # []  of the sum, in clips
+    share_noise: Array  # []  of the number of updates within the clip, standard deviation
+
+
+class State(NamedTuple):
+    """What a server remembers of its mechanism."""
+
+    clip: Array  # []  of this round
+    past: Array  # [bands - 1, D]  noise of the last rounds, newest first, in units of its own
+
+
+@module
+class AdaptiveClip:
+    r"""A clip that follows a quantile of the updates' norms, itself found privately.
+
+    .. math::
+
+        C^{(n+1)}=C^{(n)}e^{-\eta(\tilde b^{(n)}-\gamma)},\qquad
+        \tilde b^{(n)}=\tfrac12+\tfrac1m\Big(\sum_k\big(b_k-\tfrac12\big)
+            +\mathcal N(0,\sigma_b^2)\Big)
+
+    with :math:`b_k=1` where an update is within the clip. A part of the noise multiplier pays for
+    it: with :math:`z` in total the updates get
+    :math:`z_\Delta=\big(z^{-2}-(2\sigma_b)^{-2}\big)^{-1/2}`.
+
+    Args:
+      initial: :math:`C^{(1)}` > 0.
+      quantile: :math:`\gamma\in(0,1)`; 0.5 is the median.
+      learning_rate: :math:`\eta` > 0.
+      share_noise: :math:`\sigma_b/m`, of the share of updates within the clip, > 0.
+
+    Reference:
+      Andrew et al. 2021, Algorithm 1 and Theorem 1.
+    """
+
+    initial: Float[Array, ""] | float = 0.1
+    quantile: Float[Array, ""] | float = 0.5
+    learning_rate: Float[Array, ""] | float = 0.2
+    share_noise: Float[Array, ""] | float = 0.05
+
+    def validate(self) -> None:
+        _check.positive("initial", self.initial)
+        _check.interval("quantile", self.quantile, above=0, below=1)
+        _check.positive("learning_rate", self.learning_rate)
+        _check.positive("share_noise", self.share_noise)
+
+
+@module
+class CentralGaussian:
+    r"""Client-level differential privacy by a trusted server: DP-FedAvg, DP-FedSGD, DP-FTRL.
+
+    Of the clients that take part in a round the server publishes
+
+    .. math::
+
+        w^{(n)}=w^{(n-1)}+\frac1m\Big(\sum_k\Delta_k\min\big(1,C/\|\Delta_k\|\big)
+            +zC\,y^{(n)}\Big),\qquad \Delta_k=w_k-w^{(n-1)},
+
+    with a fixed :math:`m`, the number of clients that take part on average. For ``bands=1`` all
+    :math:`y^{(n)}` are independent standard normals. For more of them,
+    :math:`y^{(n)}=\big(g^{(n)}-\sum_{j=1}^{b-1}c_jy^{(n-j)}\big)/c_0` with normals :math:`g` and
+    :math:`c_j\propto\binom{2j}j4^{-j}`, :math:`\|c\|=1`: the banded square root of the matrix of
+    prefix sums. The noise of a round then takes back some of that of earlier ones, of whose sum
+    less is left, as in DP-FTRL.
+
+    What a client costs: each time it takes part, one Gaussian release of multiplier :math:`z`,
+    :math:`\rho=1/(2z^2)` (``"add-or-remove"``) or :math:`2/z^2` (``"replace"``); columns of the
+    banded matrix that are ``bands`` rounds apart are orthogonal, so this holds for correlated noise
+    too, where nobody takes part more often. Where the server draws who takes part and keeps it
+    secret, :func:`fljax.privacy.spent` accounts for the amplification besides.
+
+    Args:
+      noise_multiplier: :math:`z>0`: standard deviation of the noise on the sum, in clips.
+      clip: :math:`C>0`, or :class:`AdaptiveClip`.
+      bands: :math:`b\ge1`.
+      neighbors: ``"add-or-remove"``: one client takes part or says nothing, in every round;
+        ``"replace"``: it has other data. The divisor is public and stays.
+
+    Guarantees:
+      The ledger's zCDP for any one client, whatever its data and all other clients' are, against
+      those who see all published models, and even who took part. With
+      :class:`~fljax.participation.Fraction` (``"add-or-remove"``) or
+      :class:`~fljax.participation.Drawn` (``"replace"``) the amplified epsilon against those who do
+      not see who took part, nor the messages between clients and server.
+
+    Raises:
+      ValueError: numbers out of their ranges; a noise of the clip's share that leaves none for the
+        updates; several bands where clients can take part more often than every so many rounds.
+
+    Reference:
+      McMahan et al. 2018, Algorithm 1 (a fixed divisor); Andrew et al. 2021; Kairouz et al. 2021
+      (DP-FTRL); Choquette-Choo et al. 2023 (banded matrices).
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=100, samples=10, dim=3),
+      ...     algorithm=fl.algorithms.FedAvg(
+      ...         0.1, epochs=5, weighting="equal", scheduler=fl.participation.Fraction(0.1)
+      ...     ),
+      ...     privacy=fl.privacy.CentralGaussian(noise_multiplier=1.0, clip=0.5),
+      ... )
+      >>> found = fl.run(simulation, rounds=100, record_every=50)
+      >>> fl.privacy.spent(found, delta=1e-5).epsilon.values.round(1).tolist()
+      [5.1, 7.0]
+    """
+
+    noise_multiplier: Float[Array, ""] | float
+    clip: AdaptiveClip | Float[Array, ""] | float = 1.0
+    bands: int = static(default=1)
+    neighbors: Literal["add-or-remove", "replace"] = static(default="add-or-remove")
+
+    scope: ClassVar[str] = "server"
+    reference: ClassVar[str] = "mcmahan2018"
+    ledger: ClassVar[tuple[str, ...]] = ("rho", "releases")
+
+    def validate(self) -> None:
+        _check.positive(
+            "noise_multiplier", self.noise_multiplier, "Without noise there is no privacy."
+        )
+        if not isinstance(self.clip, AdaptiveClip):
+            _check.positive("clip", self.clip, "It is the largest norm of an update.")
+        _check.count("bands", self.bands)
+        _check.choice("neighbors", self.neighbors, _MOVED)
+
+    def plan(self, selector: Selector, clients: int) -> Plan:
+        """What is fixed for a run in which the selector chooses who takes part.
+
+        Raises:
+          ValueError: a selector of which nothing is known, or that does not fit.
+        """
+        law = selector.law(clients)
+        if law is None:
+            raise ValueError(
+                f"how {type(selector).__name__} chooses is not accounted for under "
+                "CentralGaussian; take Everyone, Fraction, Drawn or Cyclic of fljax.participation."
+            )
+        if self.bands > 1 and law.apart < self.bands:
+            raise ValueError(
+                f"noise correlated over {self.bands} rounds protects clients that take part at "
+                f"most every {self.bands} rounds, and {type(selector).__name__} may choose one "
+                f"after {law.apart}; choose by fljax.participation.Cyclic({self.bands})."
+            )
+        expected, multiplier = law.rate * clients, self.noise_multiplier
+        if not isinstance(self.clip, AdaptiveClip):
+            return Plan(jnp.asarray(expected), jnp.asarray(multiplier), jnp.zeros(()))
+        share = self.clip.share_noise * expected
+        if _check.is_concrete(share) and _check.is_concrete(multiplier) and 2 * share <= multiplier:
+            raise ValueError(
+                f"share_noise={float(self.clip.share_noise):g} among {float(expected):g} clients "
+                f"leaves no part of the noise multiplier {float(multiplier):g} for the updates; it "
+                f"must exceed {float(multiplier / (2 * expected)):g}. Take more clients a round, "
+                "a larger share_noise or a smaller multiplier."
+            )
+        left = multiplier**-2.0 - (2 * share) ** -2.0
+        return Plan(jnp.asarray(expected), jnp.asarray(left**-0.5), jnp.asarray(share))
+
+    def begin(self, dim: int, dtype: Any) -> State:
+        """Before the first round."""
+        first = self.clip.initial if isinstance(self.clip, AdaptiveClip) else self.clip
+        return State(jnp.asarray(first, dtype), jnp.zeros((self.bands - 1, dim), dtype))
+
+    def release(
+        self,
+        plan: Plan,
+        state: State,
+        key: Array,
+        total: Float[Array, " dim"],
+        within: Float[Array, ""],
+        count: Float[Array, ""],
+    ) -> tuple[Float[Array, " dim"], State]:
+        """The server's perturbed mean, and what it remembers.
+
+        Args:
+          plan: of the run.
+          state: from the round before.
+          key: consumed.
+          total: the sum of the clipped updates.
+          within: how many of them needed no clipping.
+          count: how many there were.
+        """
+        k_updates, k_share = jax.random.split(key)
+        column = jnp.asarray(banded_root(self.bands), total.dtype)
+        noise = jax.random.normal(k_updates, total.shape, total.dtype)
+        noise = (noise - jnp.sum(column[1:, None] * state.past, axis=0)) / column[0]
+        past = jnp.concatenate([noise[None], state.past])[: self.bands - 1]
+        mean = (total + plan.update_noise * state.clip * noise) / plan.expected
+        clip = state.clip
+        if isinstance(self.clip, AdaptiveClip):
+            counted = (
+                within - count / 2 + plan.share_noise * jax.random.normal(k_share, (), total.dtype)
+            )
+            share = 0.5 + counted / plan.expected
+            clip = clip * jnp.exp(-self.clip.learning_rate * (share - self.clip.quantile))
+        return mean.astype(total.dtype), State(clip.astype(state.clip.dtype), past)
+
+    def spent(self, took_part: Bool[Array, " clients"], dtype: Any) -> dict[str, Array]:
+        """What a round adds to the ledger: where sampling is secret every client meets each
+        release by chance, whether or not it took part.
+        """
+        rho = (_MOVED[self.neighbors] / self.noise_multiplier) ** 2 / 2
+        return {
+            "rho": jnp.where(took_part, rho, 0).astype(dtype),
+            "releases": jnp.ones(took_part.shape, dtype),
+        }
+
+
+def banded_root(bands: int) -> np.ndarray:
+    r"""First column of the square root of the matrix of prefix sums, cut off after ``bands``
+    entries, of norm one: :math:`c_j\propto\binom{2j}j4^{-j}`.
+
+    Example:
+      >>> (banded_root(3) / banded_root(3)[0]).round(3).tolist()
+      [1.0, 0.5, 0.375]
+    """
+    steps = np.arange(1, bands)
+    column = np.concatenate([[1.0], np.cumprod((2 * steps - 1) / (2 * steps))])
+    return column / np.linalg.norm(column)

@@ -1,0 +1,86 @@
+r"""Noise on the gradients of clients: what makes stochastic gradient descent DP-SGD."""
+
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from fljax import _check
+from fljax._module import module, replace, static
+from fljax.problems import Problem
+
+__all__ = ["NoisyGradients"]
+
+
+@module
+class NoisyGradients:
+    r"""Sample-level differential privacy by noise on the sums of clipped per-sample gradients.
+
+    In each of its steps a client descends along
+
+    .. math::
+
+        \tilde g=\frac1b\Big(\sum_{j\in B}\ell'_j(w)\min\big(1,c/\|\ell'_j(w)\|\big)
+            +zc\,\mathcal N(0,I)\Big)+\frac\lambda KR'(w),
+
+    with a fixed :math:`b`, the size of the random batch :math:`B` on average. All that it says
+    follows from these. Clients keep their batches to themselves, so that privacy is amplified by
+    their sampling, for which :func:`fljax.privacy.spent` accounts.
+
+    Args:
+      noise_multiplier: :math:`z>0`: standard deviation of the noise on a sum, in clips.
+      clip: :math:`c>0`, of per-sample loss gradients.
+      neighbors: ``"add-or-remove"``: a sample of one client is there or its place is empty;
+        ``"replace"``: it is another one. The divisor is public and stays.
+
+    Guarantees:
+      The ledger's zCDP of every client for any one of its samples, whatever the data, against those
+      who see all messages and even the batches: each step is a Gaussian release of multiplier
+      :math:`z`, :math:`\rho=1/(2z^2)` (``"add-or-remove"``) or :math:`2/z^2` (``"replace"``). The
+      amplified epsilon where each step draws its batch anew, each sample with one probability
+      (``"add-or-remove"``) or so many of them (``"replace"``), against those who do not see them.
+
+    Raises:
+      ValueError: numbers out of their ranges.
+
+    Reference:
+      Abadi et al. 2016, Algorithm 1.
+    """
+
+    noise_multiplier: Float[Array, ""] | float
+    clip: Float[Array, ""] | float = 1.0
+    neighbors: Literal["add-or-remove", "replace"] = static(default="add-or-remove")
+
+    scope: ClassVar[str] = "gradient"
+    reference: ClassVar[str] = "abadi2016"
+    ledger: ClassVar[tuple[str, ...]] = ("rho", "releases")
+
+    def validate(self) -> None:
+        _check.positive(
+            "noise_multiplier", self.noise_multiplier, "Without noise there is no privacy."
+        )
+        _check.positive("clip", self.clip, "It is the largest norm of a sample's gradient.")
+        _check.choice("neighbors", self.neighbors, ("add-or-remove", "replace"))
+
+    def gradient(
+        self, key: Array, batch: Problem, model: Float[Array, "clients dim"], share: Array
+    ) -> Float[Array, "clients dim"]:
+        """The noisy gradient of every client.
+
+        Args:
+          key: consumed.
+          batch: its samples' weights are their shares of the mean.
+          model: ``[K, D]``.
+          share: ``[K]``, the largest weight that a sample can have.
+        """
+        exact = replace(batch, clip=jnp.asarray(self.clip, model.dtype)).gradient(model)
+        scale = self.noise_multiplier * self.clip * share[:, None]
+        return exact + scale * jax.random.normal(key, model.shape, model.dtype)
+
+    def spent(self, steps: int, sending: Bool[Array, " clients"], dtype: Any) -> dict[str, Array]:
+        """What so many steps of those who take part add to the ledger."""
+        factor = 2.0 if self.neighbors == "replace" else 1.0
+        releases = jnp.where(sending, steps, 0).astype(dtype)
+        rho = (factor / jnp.asarray(self.noise_multiplier, dtype)) ** 2 / 2
+        return {"rho": rho * releases, "releases": releases}

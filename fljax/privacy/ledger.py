@@ -1,0 +1,182 @@
+"""What a run spent: its ledger as epsilon at a delta, and as events for other accountants."""
+
+import math
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from fljax.privacy import accounting
+from fljax.privacy.accounting._inputs import probability
+
+__all__ = ["claimed_epsilon", "events", "spent"]
+
+
+def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
+    r"""The smallest epsilon at ``delta`` that follows from what a run says it spent.
+
+    Of a zCDP parameter :math:`\rho` by the exact conversion for Gaussian noise
+    (:func:`~fljax.privacy.accounting.zcdp_epsilon`), far below the usual one. Of
+    :math:`(\epsilon,\delta_0)`, and of pure :math:`\epsilon` with :math:`\delta_0=0`,
+
+    .. math:: \ln\Big(e^\epsilon-\frac{\delta-\delta_0}{1-\delta_0}(1+e^\epsilon)\Big),
+
+    which randomised response attains; nothing follows at :math:`\delta<\delta_0`. Of ``releases``
+    of a sampled Gaussian mechanism besides what secret sampling leaves of it
+    (:func:`~fljax.privacy.accounting.sampled_gaussian_epsilon`), if that is less.
+
+    Args:
+      ledger: ``rho``, or ``epsilon`` with or without ``delta``; or ``rho`` and ``releases`` with
+        ``noise_multiplier``, ``sampling_rate`` and ``drawn_from``, as results name them.
+      delta: in (0, 1).
+
+    Raises:
+      ImportError: sampled releases without ``dp_accounting``.
+
+    Example:
+      >>> [round(claimed_epsilon(spent, 0.01), 2) for spent in ({"rho": 0.5}, {"epsilon": 1})]
+      [2.32, 0.99]
+    """
+    if "rho" in ledger:
+        rho = ledger["rho"]
+        shown = float(accounting.zcdp_epsilon(rho, delta, "gaussian")) if rho > 0 else 0.0
+        return min(shown, _secret_epsilon(ledger, delta))
+    epsilon, first = ledger["epsilon"], ledger.get("delta", 0.0)
+    if delta < first:
+        return math.inf
+    share = (delta - first) / (1 - first)
+    return max(0.0, epsilon + math.log(max(1 - share * (1 + math.exp(-epsilon)), 1e-300)))
+
+
+def _releases(ledger: dict[str, float]) -> dict[str, Any] | None:
+    """What is amplified by sampling, as the accounting's arguments; ``None``: nothing."""
+    rate, releases = ledger.get("sampling_rate", math.nan), ledger.get("releases", math.nan)
+    if not (rate < 1 and releases > 0):
+        return None
+    records = int(ledger["drawn_from"])
+    return {
+        "noise_multiplier": ledger["noise_multiplier"],
+        "releases": round(releases),
+        "rate": rate,
+        "sampling": "drawn" if records else "poisson",
+        "records": records or None,
+    }
+
+
+def _secret_epsilon(ledger: dict[str, float], delta: float) -> float:
+    found = _releases(ledger)
+    return math.inf if found is None else accounting.sampled_gaussian_epsilon(delta=delta, **found)
+
+
+def spent(results: xr.Dataset, delta: float) -> xr.Dataset:
+    r"""Epsilon at ``delta`` of everything that was said so far, round by round.
+
+    By the tightest theorem that the library knows for the mechanism (:func:`claimed_epsilon`):
+    exact for Gaussian noise, with amplification where what is sampled stays secret. It covers the
+    messages, or what a trusted server publishes, for the neighbours that the budget names, of the
+    most affected client; where results are ``nominal`` or their models exact, what is said there
+    goes for this number too.
+
+    Args:
+      results: of :func:`fljax.run` or :func:`fljax.sweep`.
+      delta: in (0, 1).
+
+    Returns:
+      A dataset with ``epsilon`` over the axes of the ledger, NaN for runs without privacy; and
+      ``client_epsilon`` over ``client``, at the end, where every client's ledger was kept.
+
+    Raises:
+      ImportError: amplification by sampling without ``dp_accounting``.
+      ValueError: results without privacy, a delta outside (0, 1).
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=5, samples=9, dim=2).clipped(1),
+      ...     network=fl.graphs.ring(5),
+      ...     algorithm=fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5),
+      ...     privacy=fl.privacy.ZCDP(total_rho=0.5),
+      ... )
+      >>> results = fl.run(simulation, rounds=100, record_every=50)
+      >>> spent(results, delta=1e-5).epsilon.values.round(2).tolist()
+      [2.94, 4.38]
+    """
+    probability("delta", delta)
+    found = {"epsilon": _epsilon(_ledger(results, "privacy_"), delta)}
+    if any(str(name).startswith("client_") for name in results.variables):
+        found["client_epsilon"] = _epsilon(_ledger(results, "client_"), delta)
+    for value in found.values():
+        value.attrs = {"long_name": f"epsilon at delta={delta:g}", "units": "1"}
+    return xr.Dataset(found)
+
+
+def _ledger(results: xr.Dataset, prefix: str) -> xr.Dataset:
+    """A ledger's variables by the names of :func:`claimed_epsilon`."""
+    names = {f"{prefix}{name}": name for name in ("rho", "epsilon", "delta", "releases")}
+    about = ("noise_multiplier", "sampling_rate", "drawn_from")
+    kept = [name for name in (*names, *about) if name in results]
+    if not names.keys() & set(kept):
+        raise ValueError(
+            "the results have no privacy ledger; run with privacy=, such as "
+            "fljax.privacy.ZCDP(total_rho=1.0)."
+        )
+    return results[kept].rename({old: new for old, new in names.items() if old in results})
+
+
+def _epsilon(ledger: xr.Dataset, delta: float) -> xr.DataArray:
+    """Each different ledger is converted once: all seeds share theirs."""
+    arrays = xr.broadcast(*ledger.data_vars.values())
+    table = np.stack([np.asarray(a, np.float64).ravel() for a in arrays], axis=1)
+    rows, where = np.unique(table, axis=0, return_inverse=True)
+    names = [str(name) for name in ledger.data_vars]
+    values = [_of_row(dict(zip(names, row, strict=True)), delta) for row in rows.tolist()]
+    return arrays[0].copy(data=np.asarray(values)[where.ravel()].reshape(arrays[0].shape))
+
+
+def _of_row(row: dict[str, float], delta: float) -> float:
+    known = {name: value for name, value in row.items() if not math.isnan(value)}
+    if not {"rho", "epsilon"} & known.keys():
+        return math.nan
+    return claimed_epsilon(known, delta)
+
+
+def events(results: xr.Dataset) -> Any:
+    """All that one point's runs released, as an event of ``dp_accounting``, to be composed with
+    what others spend.
+
+    Args:
+      results: of one run, or of one point of a study (``results.sel(...)``), under Gaussian noise.
+
+    Returns:
+      A ``DpEvent`` of the most affected client, to be composed under the relation of neighbours
+      that the budget names.
+
+    Raises:
+      ImportError: without ``dp_accounting``.
+      ValueError: results of several points, without privacy, or of other noise.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=50, samples=9, dim=2),
+      ...     algorithm=fl.algorithms.FedAvg(
+      ...         0.1, weighting="equal", scheduler=fl.participation.Fraction(0.1)
+      ...     ),
+      ...     privacy=fl.privacy.CentralGaussian(noise_multiplier=2.0),
+      ... )
+      >>> events(fl.run(simulation, rounds=20)).count
+      20
+    """
+    last = _ledger(results, "privacy_").isel(round=-1)
+    several = [str(name) for name in last.dims if name != "seed"]
+    if several:
+        raise ValueError(
+            f"the results have points over {', '.join(several)}; choose one, results.sel(...)."
+        )
+    row = {str(name): float(value.max()) for name, value in last.data_vars.items()}
+    if "rho" not in row or math.isnan(row["rho"]):
+        raise ValueError("the ledger counts no Gaussian releases; only these are exported.")
+    found = _releases(row)
+    if found is not None:
+        return accounting.sampled_gaussian_event(**found)
+    return accounting.gaussian_event(row["rho"])

@@ -1,0 +1,589 @@
+"""Private learners: a trusted server's noise (DP-FedAvg, DP-FTRL) and DP-SGD at clients."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+import fljax as fl
+from fljax.algorithms import DPSGD, ConventionalFL, FedAvg
+from fljax.participation import Cyclic, Drawn, Everyone, Fraction, Subset, Unequal, shuffled
+from fljax.privacy import AdaptiveClip, CentralGaussian, NoisyGradients, accounting, events, spent
+from fljax.privacy.central import banded_root
+from fljax.privacy.ledger import claimed_epsilon
+from fljax.simulation import as_key
+from tests.cases import CLIENTS, DIM, EXACT, SIZES, make_data, make_objective, make_problem
+from tests.reference import private
+
+close = np.testing.assert_allclose
+ROUNDS = 12
+KEY = 4
+
+
+def simulate(algorithm, privacy, problem=None, **parts):
+    problem = make_problem() if problem is None else problem
+    return fl.Simulation(problem, algorithm, privacy=privacy, **parts)
+
+
+def trajectory(simulation, rounds=ROUNDS):
+    """``[T, D]``, and the results."""
+    simulation = fl._module.replace(simulation, metrics=(EXACT,))
+    from fljax.simulation import trace
+
+    found = jax.jit(trace, static_argnums=(2, 3))(simulation, as_key(KEY), rounds, 1)[0]
+    return np.asarray(found["exact"])[:, 0], found
+
+
+def key_of(n, purpose):
+    return fl._numerics.key_of(jax.random.fold_in(as_key(KEY), n), purpose)
+
+
+def participants(selector, rounds=ROUNDS):
+    everyone, found = jnp.ones(CLIENTS, bool), []
+    for n in range(1, rounds + 1):
+        who = selector.choose(key_of(n, "participation"), everyone, None, n)
+        found.append(sorted(np.asarray(who.numbers)[np.asarray(who.here)].tolist()))
+    return found
+
+
+def server_draws(rounds=ROUNDS):
+    """The library's own normals of every round: of updates ``[T, D]`` and of shares ``[T]``."""
+    keys = [jax.random.split(key_of(n, "server")) for n in range(1, rounds + 1)]
+    updates = [jax.random.normal(k[0], (DIM,)) for k in keys]
+    return np.array(updates), np.array([jax.random.normal(k[1], ()) for k in keys])
+
+
+# Loops -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected", "bands"),
+    [
+        (Everyone(), CLIENTS, 1),
+        (Fraction(0.4), 0.4 * CLIENTS, 1),
+        (Drawn(2), 2, 1),
+        (Cyclic(2), CLIENTS / 2, 2),
+        (Cyclic(4), CLIENTS / 4, 3),
+    ],
+)
+def test_private_averaging_is_the_loop(selector, expected, bands):
+    """DP-FedAvg, and DP-FTRL as one linear system over all rounds."""
+    algorithm = FedAvg(0.05, epochs=3, weighting="equal", scheduler=selector)
+    mechanism = CentralGaussian(0.7, clip=0.2, bands=bands)
+    ours, _ = trajectory(simulate(algorithm, mechanism))
+    present = participants(selector)
+    theirs = private.dp_fedavg(
+        make_objective(), 0.05, 3, present, expected, 0.7, 0.2, server_draws()[0], bands
+    )
+    close(ours, theirs, rtol=0, atol=1e-11)
+    assert len({tuple(p) for p in present}) > 1 or isinstance(selector, Everyone)
+
+
+def test_an_adaptive_clip_is_the_loop_and_finds_its_quantile():
+    numbers = {"initial": 0.05, "quantile": 0.6, "learning_rate": 0.3, "share_noise": 0.2}
+    algorithm = FedAvg(0.05, weighting="equal", scheduler=Fraction(0.6))
+    mechanism = CentralGaussian(0.7, clip=AdaptiveClip(**numbers))
+    ours, found = trajectory(simulate(algorithm, mechanism))
+    draws, shares = server_draws()
+    theirs, clip = private.dp_fedavg_adaptive(
+        make_objective(),
+        0.05,
+        participants(Fraction(0.6)),
+        0.6 * CLIENTS,
+        0.7,
+        draws,
+        shares,
+        *numbers.values(),
+    )
+    close(ours, theirs, rtol=0, atol=1e-11)
+    close(found["clip"], clip, rtol=1e-11)
+
+
+def of_batches(algorithm, n, n_steps):
+    """The library's own batches and normals of a round, by client and step."""
+    real = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
+    keys = [jax.random.split(jax.random.fold_in(key_of(n, "gradients"), i)) for i in range(n_steps)]
+    batches, draws = [[] for _ in SIZES], [[] for _ in SIZES]
+    for k_batch, k_noise in keys:
+        if algorithm.batch is not None:
+            rows = np.asarray(shuffled(k_batch, jnp.asarray(real)))[:, : algorithm.batch]
+        elif algorithm.rate is not None:
+            chosen = np.asarray(jax.random.uniform(k_batch, real.shape)) < float(algorithm.rate)
+            rows = [np.flatnonzero(row) for row in chosen & real]
+        else:
+            rows = [np.arange(size) for size in SIZES]
+        normal = np.asarray(jax.random.normal(k_noise, (CLIENTS, DIM)))
+        for k in range(CLIENTS):
+            batches[k].append([j for j in rows[k] if j < SIZES[k]])
+            draws[k].append(normal[k])
+    return batches, draws
+
+
+@pytest.mark.parametrize("private_run", [False, True])
+@pytest.mark.parametrize("batching", [{}, {"rate": 0.3}, {"batch": 3}])
+@pytest.mark.parametrize("name", ["ridge", "logistic"])
+def test_private_descent_is_the_loop(name, batching, private_run):
+    algorithm = DPSGD(0.05, steps=2, **batching)
+    mechanism = NoisyGradients(0.8, clip=0.5) if private_run else None
+    ours, _ = trajectory(simulate(algorithm, mechanism, make_problem(name)))
+    found = [of_batches(algorithm, n, 2) for n in range(1, ROUNDS + 1)]
+    rate = batching.get("rate", 1.0)
+    sizes = [batching.get("batch", rate * size) for size in SIZES]
+    theirs = private.dp_sgd(
+        make_objective(name, 0.5 if private_run else None),
+        0.05,
+        [range(CLIENTS)] * ROUNDS,
+        [batches for batches, _ in found],
+        sizes,
+        0.8,
+        [draws for _, draws in found],
+    )
+    close(ours, theirs, rtol=0, atol=1e-11)
+
+
+def test_without_clip_or_noise_to_speak_of_private_averaging_is_averaging():
+    algorithm = FedAvg(0.05, epochs=2, weighting="equal")
+    plain, _ = trajectory(simulate(algorithm, None))
+    almost, _ = trajectory(simulate(algorithm, CentralGaussian(1e-12, clip=100.0)))
+    close(almost, plain, rtol=0, atol=1e-8)
+
+
+def test_correlated_noise_leaves_less_in_the_sum_of_all_rounds():
+    """What DP-FTRL is for, and the matrix by which it does: its square is that of prefix sums."""
+    whole = private.prefix_root(40, 40)
+    root = whole / whole[0, 0]
+    close(root @ root, np.tril(np.ones((40, 40))), atol=1e-12)
+    column = banded_root(8)
+    close(np.linalg.norm(column), 1)
+    prefix = np.tril(np.ones((40, 40)))
+    left = [
+        np.linalg.norm(prefix @ np.linalg.inv(private.prefix_root(40, bands)), axis=1)[-1]
+        for bands in (1, 2, 4, 8)
+    ]
+    assert np.all(np.diff(left) < 0)
+    close(left[0], math.sqrt(40))
+
+
+# Whatever clients have -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1e4, 1e150, 1e200, np.inf, np.nan])
+def test_no_client_moves_the_server_by_more_than_its_clip(size):
+    """In float64; beyond 1e154 squares overflow."""
+    data = list(make_data())
+    data[2] = (data[2][0] * 0, data[2][1])
+    silent = make_problem(data=data)
+    features = np.array(silent.features)
+    features[2, 0] = np.nan_to_num(size, nan=1.0, posinf=1.0)
+    loud = fl._module.replace(silent, features=features)
+    targets = np.array(silent.targets)
+    targets[2, 0] = size
+    loud = fl._module.replace(loud, targets=targets)
+    algorithm = FedAvg(0.05, weighting="equal", scheduler=Everyone())
+    mechanism = CentralGaussian(1.0, clip=0.3)
+    first = [trajectory(simulate(algorithm, mechanism, p), 1)[0][0] for p in (silent, loud)]
+    assert np.all(np.isfinite(first))
+    moved = np.linalg.norm(first[1] - first[0])
+    assert moved <= 0.3 / CLIENTS * (1 + 1e-12)
+    if np.isfinite(size) and size < 1e100:
+        close(moved, 0.3 / CLIENTS)
+
+
+# Accounts --------------------------------------------------------------------------------------
+
+
+def poisson_delta(epsilon, z, rate):
+    """Of one Poisson-sampled Gaussian release, both ways round, by quadrature of ``max(p - e q)``
+    up to where the densities' ratio crosses.
+    """
+
+    def mixed(x):
+        return (1 - rate) * stats.norm.pdf(x, 0, z) + rate * stats.norm.pdf(x, 1, z)
+
+    def plain(x):
+        return stats.norm.pdf(x, 0, z)
+
+    def crossing(ratio):
+        return 0.5 + z**2 * math.log((ratio - 1 + rate) / rate) if ratio > 1 - rate else -math.inf
+
+    growth = math.exp(epsilon)
+    high, low = crossing(growth), crossing(1 / growth)
+    one, _ = integrate.quad(
+        lambda x: mixed(x) - growth * plain(x), high, high + 20 * z, epsabs=1e-14
+    )
+    if low == -math.inf:
+        return one
+    two, _ = integrate.quad(lambda x: plain(x) - growth * mixed(x), low - 20 * z, low, epsabs=1e-14)
+    return max(one, two)
+
+
+@pytest.mark.parametrize(("z", "rate"), [(1.0, 0.1), (0.6, 0.02), (2.0, 0.5)])
+def test_one_sampled_release_by_quadrature(z, rate):
+    pytest.importorskip("dp_accounting")
+    epsilon = accounting.sampled_gaussian_epsilon(z, 1e-4, 1, rate)
+    close(poisson_delta(epsilon, z, rate), 1e-4, rtol=2e-3)
+    assert poisson_delta(epsilon, z, rate) <= 1e-4 * (1 + 1e-6)  # from above
+
+
+def test_sampling_is_worth_nothing_at_rate_one_and_more_the_less_is_sampled():
+    pytest.importorskip("dp_accounting")
+    whole = accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30)
+    close(whole, accounting.zcdp_epsilon(30 / 8, 1e-5, "gaussian"))
+    almost = accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, 0.999999)
+    close(almost, whole, rtol=1e-3)
+    found = [accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, q) for q in (0.5, 0.1, 0.01)]
+    assert whole > found[0] > found[1] > found[2]
+    drawn = accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, 0.1, "drawn", 100)
+    assert found[1] < drawn < accounting.zcdp_epsilon(4 * 30 / 8, 1e-5, "gaussian")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sampling", "records"), [("poisson", None), ("drawn", 50)])
+def test_a_noise_multiplier_keeps_its_budget_and_wastes_little(sampling, records):
+    pytest.importorskip("dp_accounting")
+    law = (100, 0.1, sampling, records)
+    z = accounting.sampled_gaussian_multiplier(1.5, 1e-5, *law)
+    assert accounting.sampled_gaussian_epsilon(z, 1e-5, *law) <= 1.5
+    assert accounting.sampled_gaussian_epsilon(0.995 * z, 1e-5, *law) > 1.5
+
+
+@pytest.mark.parametrize(("neighbors", "factor"), [("add-or-remove", 1), ("replace", 2)])
+@pytest.mark.parametrize("selector", [Fraction(0.3), Cyclic(3)])
+def test_a_client_pays_when_it_takes_part_if_that_is_seen(selector, neighbors, factor):
+    algorithm = FedAvg(0.05, weighting="equal", scheduler=selector)
+    _, found = trajectory(simulate(algorithm, CentralGaussian(1.5, neighbors=neighbors)))
+    times = np.bincount(np.concatenate(participants(selector)).astype(int), minlength=CLIENTS)
+    close(found["client_rho"], times * factor**2 / (2 * 1.5**2))
+    close(found["client_releases"], ROUNDS)
+
+
+def test_what_is_printed_is_the_accountant_s_number():
+    dp = pytest.importorskip("dp_accounting")
+    pld = pytest.importorskip("dp_accounting.pld")
+
+    def scenario(key, multiplier):
+        return simulate(
+            FedAvg(0.05, weighting="equal", scheduler=Fraction(0.2)), CentralGaussian(multiplier)
+        )
+
+    results = fl.sweep(
+        scenario, grid={"multiplier": [0.8, 1.6]}, seeds=2, rounds=10, record_every=5
+    )
+    found = spent(results, delta=1e-5)
+    assert found.epsilon.dims == ("multiplier", "seed", "round")
+    for z in (0.8, 1.6):
+        for n in (5, 10):
+            event = dp.PoissonSampledDpEvent(0.2, dp.GaussianDpEvent(z))
+            accountant = pld.PLDAccountant().compose(event, n)
+            theirs = accountant.get_epsilon(1e-5)
+            close(found.epsilon.sel(multiplier=z, round=n), theirs, rtol=1e-5)
+    event = events(results.sel(multiplier=1.6))
+    close(pld.PLDAccountant().compose(event).get_epsilon(1e-5), theirs, rtol=1e-5)
+    assert not results.nominal.any()
+    assert not results.exact_model.any()
+    with pytest.raises(ValueError, match="points over multiplier; choose one"):
+        events(results)
+
+
+def test_fixed_numbers_are_amplified_for_a_replaced_client_only():
+    pytest.importorskip("dp_accounting")
+    algorithm = FedAvg(0.05, 2, weighting="equal")
+    epsilons = {}
+    for neighbors in ("replace", "add-or-remove"):
+        run = fl.run(simulate(algorithm, CentralGaussian(4.0, neighbors=neighbors)), 10)
+        epsilons[neighbors] = float(spent(run, 1e-5).epsilon[-1])
+        rho = float(run.privacy_rho[-1])
+    close(epsilons["add-or-remove"], accounting.zcdp_epsilon(rho, 1e-5, "gaussian"), rtol=1e-6)
+    drawn = accounting.sampled_gaussian_epsilon(4.0, 1e-5, 10, 2 / CLIENTS, "drawn", CLIENTS)
+    unamplified = accounting.zcdp_epsilon(4 * rho, 1e-5, "gaussian")
+    close(epsilons["replace"], min(drawn, unamplified), rtol=1e-6)
+
+
+def test_steps_of_private_descent_are_counted_where_clients_take_part():
+    pytest.importorskip("dp_accounting")
+    algorithm = DPSGD(0.05, steps=3, rate=0.2, clients_per_round=2)
+    run = fl.run(simulate(algorithm, NoisyGradients(1.2)), ROUNDS)
+    releases = run.client_releases.values
+    assert releases.sum() == 2 * 3 * ROUNDS
+    close(run.client_rho, releases / (2 * 1.2**2))
+    found = spent(run, 1e-5)
+    for k in range(CLIENTS):
+        count = int(releases[k])
+        law = (1.2, 1e-5, count, 0.2)
+        close(found.client_epsilon[k], accounting.sampled_gaussian_epsilon(*law), rtol=1e-4)
+    assert float(found.epsilon[-1]) == float(found.client_epsilon.max())
+
+
+def test_ledgers_of_messages_are_converted_too():
+    def scenario(key, budget):
+        return fl.Simulation(make_problem(clip=1.0), ConventionalFL(0.05), privacy=budget)
+
+    budgets = {
+        "zCDP": fl.privacy.ZCDP(0.5),
+        "pure": fl.privacy.PureDP(1.0),
+        "none": None,
+    }
+    results = fl.sweep(scenario, grid={"budget": budgets}, seeds=2, rounds=4)
+    found = spent(results, 1e-4).epsilon.isel(seed=0, round=-1)
+    close(found.sel(budget="zCDP"), accounting.zcdp_epsilon(0.5, 1e-4, "gaussian"), rtol=1e-5)
+    close(found.sel(budget="pure"), claimed_epsilon({"epsilon": 1.0}, 1e-4), rtol=1e-5)
+    assert np.isnan(found.sel(budget="none"))
+    plain = fl.sweep(scenario, grid={"budget": {"none": None}}, seeds=2, rounds=4)
+    with pytest.raises(ValueError, match="no privacy ledger; run with privacy="):
+        spent(plain, 1e-4)
+    with pytest.raises(ValueError, match="delta must be"):
+        spent(results, 0.0)
+    with pytest.raises(ValueError, match="counts no Gaussian releases"):
+        events(results.sel(budget="pure"))
+
+
+# Attacks ---------------------------------------------------------------------------------------
+
+
+AUDIT = {"rounds": 4, "seeds": 8000, "delta": 0.05}
+
+
+@functools.partial(jax.jit, static_argnames=("rounds", "seeds"))
+def published(simulation, seed, rounds, seeds):
+    """``[S, T, D]``: the server's models."""
+    from fljax.simulation import trace
+
+    simulation = fl._module.replace(simulation, metrics=(EXACT,))
+    keys = jax.random.split(seed, seeds)
+    return jax.lax.map(lambda key: trace(simulation, key, rounds, 1)[0]["exact"][:, 0], keys,
+                       batch_size=500)  # fmt: skip
+
+
+def worlds(loud):
+    """Client 0 has nothing to say, or pulls as far as it can; the others have nothing."""
+    data = [(np.zeros((3, 2)), np.zeros(3)) for _ in range(8)]
+    if loud:
+        data[0] = (np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]), np.array([1e6, 0.0, 0.0]))
+    return fl.problems.from_clients(tuple(data), fl.problems.LeastSquares())
+
+
+def attacked(algorithm, privacy, clip, rate, seed=0):
+    """The best test there is of each round's release in units of its noise, on many runs."""
+    scores, z = [], float(privacy.noise_multiplier)
+    for world in (False, True):
+        simulation = simulate(algorithm, privacy, worlds(world))
+        models = published(simulation, as_key(seed + world), AUDIT["rounds"], AUDIT["seeds"])
+        moves = np.diff(np.concatenate([0 * models[:, :1], models], axis=1), axis=1)[..., 0]
+        ratio = np.log1p(rate * np.expm1(moves / clip / z**2 - 0.5 / z**2))
+        scores.append(ratio.sum(axis=1))
+    half = AUDIT["seeds"] // 2
+    tries = np.quantile(np.concatenate(scores), np.linspace(0.01, 0.995, 100))
+    bounds = []
+    for part in (slice(None, half), slice(half, None)):
+        hits, alarms = ([(s[part] > t).sum() for t in tries] for s in (scores[1], scores[0]))
+        bounds.append(
+            fl.audit.counted_epsilon(np.array(hits), np.array(alarms), half, AUDIT["delta"], 0.95)
+        )
+    return float(bounds[1][int(np.argmax(bounds[0]))])
+
+
+def claimed(simulation):
+    return float(spent(fl.run(simulation, AUDIT["rounds"]), AUDIT["delta"]).epsilon[-1])
+
+
+#: algorithm, mechanism, how far one clip moves the server, the chance that a release meets it
+LEARNERS = {
+    "DP-FedAvg": (
+        FedAvg(0.1, weighting="equal"),
+        CentralGaussian(2.0, clip=0.5),
+        0.5 / 8,
+        1.0,
+    ),
+    "DP-FedAvg, sampled": (
+        FedAvg(0.1, weighting="equal", scheduler=Fraction(0.5)),
+        CentralGaussian(1.2, clip=0.5),
+        0.5 / 4,
+        0.5,
+    ),
+    "DP-SGD": (DPSGD(0.1), NoisyGradients(2.0, clip=0.5), 0.1 * 0.5 / 3 / 8, 1.0),
+    "DP-SGD, sampled": (
+        DPSGD(0.1, rate=0.5),
+        NoisyGradients(1.2, clip=0.5),
+        0.1 * 0.5 / 1.5 / 8,
+        0.5,
+    ),
+}
+
+
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("name", LEARNERS)
+def test_private_learners_survive_an_attack_that_finds_most_of_the_claim(name, monkeypatch):
+    algorithm, privacy, clip, rate = LEARNERS[name]
+    pytest.importorskip("dp_accounting")
+    if name.startswith("DP-SGD"):  # others' noise is not the attacker's to hear
+        monkeypatch.setattr(fl.privacy.NoisyGradients, "gradient", only_of_client(0))
+    claim = claimed(simulate(algorithm, privacy, worlds(True)))
+    found = attacked(algorithm, privacy, clip, rate)
+    assert 0.7 * claim < found < claim, (found, claim)
+
+
+def only_of_client(client, factor=1.0, original=NoisyGradients.gradient):
+    def gradient(self, key, batch, model, share):
+        share = factor * jnp.where(jnp.arange(len(share)) == client, share, 0)
+        return original(self, key, batch, model, share)
+
+    return gradient
+
+
+def test_half_of_a_client_s_noise_is_caught(monkeypatch):
+    algorithm, privacy, clip, rate = LEARNERS["DP-SGD"]
+    claim = claimed(simulate(algorithm, privacy, worlds(True)))
+    monkeypatch.setattr(NoisyGradients, "gradient", only_of_client(0, 0.5))
+    jax.clear_caches()
+    assert attacked(algorithm, privacy, clip, rate) > claim
+
+
+def test_half_of_a_server_s_noise_is_caught(monkeypatch):
+    algorithm, privacy, clip, rate = LEARNERS["DP-FedAvg"]
+    honest = CentralGaussian.plan
+
+    def halved(self, selector, clients):
+        plan = honest(self, selector, clients)
+        return plan._replace(update_noise=plan.update_noise / 2)
+
+    claim = claimed(simulate(algorithm, privacy, worlds(True)))
+    monkeypatch.setattr(CentralGaussian, "plan", halved)
+    jax.clear_caches()
+    assert attacked(algorithm, privacy, clip, rate) > claim
+
+
+# Bad input -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (lambda: CentralGaussian(0.0), "noise_multiplier must be"),
+        (lambda: CentralGaussian(math.nan), "noise_multiplier must be"),
+        (lambda: CentralGaussian(1.0, clip=-1.0), "clip must be"),
+        (lambda: CentralGaussian(1.0, bands=0), "bands must be"),
+        (lambda: CentralGaussian(1.0, neighbors="sample"), "unknown neighbors"),
+        (lambda: AdaptiveClip(quantile=1.0), "quantile must be"),
+        (lambda: AdaptiveClip(initial=0.0), "initial must be"),
+        (lambda: AdaptiveClip(learning_rate=math.inf), "learning_rate must be"),
+        (lambda: AdaptiveClip(share_noise=0.0), "share_noise must be"),
+        (lambda: NoisyGradients(-1.0), "noise_multiplier must be"),
+        (lambda: NoisyGradients(1.0, clip=0.0), "clip must be"),
+        (lambda: NoisyGradients(1.0, neighbors="client"), "unknown neighbors"),
+        (lambda: DPSGD(0.1, rate=0.0), "rate must be"),
+        (lambda: DPSGD(0.1, rate=0.5, batch=3), "both say how batches are drawn"),
+        (lambda: DPSGD(0.1, steps=0), "steps must be"),
+        (lambda: FedAvg(0.1, 2, scheduler=Everyone()), "both say who takes part"),
+        (lambda: FedAvg(0.1, scheduler=0.5), "scheduler must be"),
+        (lambda: Cyclic(0), "cohorts must be"),
+        (
+            lambda: simulate(FedAvg(0.1), CentralGaussian(1.0)),
+            "weighs clients by 'samples'.*pass weighting='equal'",
+        ),
+        (
+            lambda: simulate(ConventionalFL(0.1), CentralGaussian(1.0)),
+            "FL does not run under CentralGaussian.*These can: FedAvg",
+        ),
+        (
+            lambda: simulate(FedAvg(0.1, weighting="equal"), NoisyGradients(1.0)),
+            "FedAvg does not run under NoisyGradients.*These can: DP-SGD",
+        ),
+        (
+            lambda: simulate(
+                FedAvg(0.1, weighting="equal"), CentralGaussian(1.0), delays=fl.link.Fixed(1)
+            ),
+            "late messages",
+        ),
+        (
+            lambda: simulate(
+                FedAvg(0.1, weighting="equal"),
+                CentralGaussian(1.0),
+                aggregation=fl.aggregation.Median(),
+            ),
+            "an aggregator",
+        ),
+        (
+            lambda: simulate(DPSGD(0.1), NoisyGradients(1.0), make_problem(clip=1.0)),
+            "leave the problem unclipped",
+        ),
+        (
+            lambda: accounting.sampled_gaussian_epsilon(1.0, 0.0, 5),
+            "delta must be",
+        ),
+        (lambda: accounting.sampled_gaussian_epsilon(1.0, 1e-5, 0), "releases must be"),
+        (lambda: accounting.sampled_gaussian_epsilon(1.0, 1e-5, 5, 1.5), "rate must be"),
+        (
+            lambda: accounting.sampled_gaussian_event(1.0, 5, 0.5, "drawn"),
+            "pass records=",
+        ),
+        (
+            lambda: accounting.sampled_gaussian_event(1.0, 5, 0.33, "drawn", 10),
+            "no whole number of 10 records",
+        ),
+        (
+            lambda: accounting.sampled_gaussian_event(1.0, 5, 0.5, "cyclic"),
+            "unknown sampling",
+        ),
+        (lambda: accounting.sampled_gaussian_multiplier(0.0, 1e-5, 5), "epsilon must be"),
+    ],
+)
+def test_bad_input_says_what_is_wrong(build, match):
+    pytest.importorskip("dp_accounting")
+    with pytest.raises((TypeError, ValueError), match=match):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "privacy", "match"),
+    [
+        (
+            FedAvg(0.1, weighting="equal", scheduler=Subset(2)),
+            CentralGaussian(1.0),
+            "Subset chooses is not accounted for",
+        ),
+        (
+            FedAvg(0.1, weighting="equal", scheduler=Unequal(2, np.full(CLIENTS, 1 / CLIENTS))),
+            CentralGaussian(1.0),
+            "Unequal chooses is not accounted for",
+        ),
+        (
+            FedAvg(0.1, weighting="equal", scheduler=Cyclic(2)),
+            CentralGaussian(1.0, bands=3),
+            "choose by fljax.participation.Cyclic\\(3\\)",
+        ),
+        (
+            FedAvg(0.1, weighting="equal"),
+            CentralGaussian(3.0, clip=AdaptiveClip()),
+            "leaves no part of the noise multiplier 3",
+        ),
+        (
+            FedAvg(0.1, weighting="equal", scheduler=Cyclic(6)),
+            CentralGaussian(1.0),
+            "cohorts must be at most the 5 clients",
+        ),
+        (DPSGD(0.1, batch=13), NoisyGradients(1.0), "at most the 12 samples of the largest client"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_runs(algorithm, privacy, match):
+    def scenario(key, multiplier):
+        return simulate(algorithm, fl._module.replace(privacy, noise_multiplier=multiplier))
+
+    with pytest.raises(ValueError, match=match):
+        fl.run(simulate(algorithm, privacy), 3)
+    with pytest.raises(ValueError, match=match):
+        fl.sweep(scenario, grid={"multiplier": [float(privacy.noise_multiplier)]}, rounds=3)
+
+
+def test_a_step_that_sends_instead_of_collecting_is_told():
+    class Sending(FedAvg):
+        def step(self, state, now):
+            heard = now.link.send(jnp.zeros((now.problem.clients, now.problem.dim)))
+            return type(state)(jnp.mean(heard, axis=0))
+
+    Sending = fl.module(Sending)
+    with pytest.raises(ValueError, match="a trusted server perturbs the sum"):
+        fl.run(simulate(Sending(0.1, weighting="equal"), CentralGaussian(1.0)), 2)
