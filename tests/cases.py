@@ -1,11 +1,18 @@
 """One table of cases: a small world, and in it an instance of every registered algorithm."""
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import fljax as fl
+from experiments.benchmarks import costs
+from experiments.benchmarks.costs import Cost, Size
+from fljax._numerics import key_of
 from fljax.algorithms import (
     GFL,
     IFCA,
@@ -15,6 +22,7 @@ from fljax.algorithms import (
     PGFL,
     REGISTRY,
     ZCDPNFL,
+    Algorithm,
     ClusterFL,
     ConventionalFL,
     Ditto,
@@ -24,12 +32,16 @@ from fljax.algorithms import (
     GraphFedAvg,
     LocalOnly,
     NetworkedADMM,
+    OnlineFed,
+    PAOFed,
     PFedMe,
     PGFLSingleStep,
+    PSOFed,
     RandomProbe,
     SignSGD,
     ZCDPGradNFL,
 )
+from fljax.link import Circular
 from fljax.metrics import Metric
 from fljax.privacy import ZCDP, ApproximateDP
 from fljax.problems import (
@@ -42,13 +54,16 @@ from fljax.problems import (
     from_clients,
 )
 from fljax.schedules import GeometricDecay, PowerDecay
-from tests.reference import nfl
+from fljax.simulation import as_key
+from tests.reference import nfl, npfl, online, personal, pgfl
 
 SIZES = (4, 9, 6, 12, 7)
 CLIENTS = len(SIZES)
 DIM = 3
 EDGES = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (1, 3)]
 ROUNDS = 12
+#: With servers: who is at which, and how they are joined. With tasks: who is of which cluster.
+SERVER, LINE, CLUSTER = [0, 0, 1, 1, 1], [(0, 1)], [0, 1, 0, 1, 1]
 EXACT = Metric("exact", lambda now: now.model, "the models themselves")
 
 #: name -> loss, regulariser, and the same to the reference: loss, l1, l2
@@ -87,51 +102,242 @@ def make_network(form="dense", nodes=CLIENTS, edges=EDGES):
     return fl.graphs.from_edges(nodes, edges, form=form)
 
 
-#: A small instance of every registered algorithm and a budget it runs under (None: it has none).
-INSTANCES = {
-    "zCDP-NFL": (ZCDPNFL(0.9, PowerDecay(0.5)), ZCDP(2.0, 0.9)),
-    "(eps,delta)DP-NFL": (EpsilonDeltaNFL(0.9, PowerDecay(0.5)), ApproximateDP(2.0, 1e-3, 0.9)),
-    "zCDP-grad-NFL": (ZCDPGradNFL(0.05), ZCDP(2.0, 0.9)),
-    "ADMM": (NetworkedADMM(0.9), None),
-    "P-ADMM": (PADMM(0.9), ZCDP(2.0, 0.9)),
-    "FL": (ConventionalFL(0.05), ZCDP(2.0, 0.9)),
-    "FedAvg": (FedAvg(0.05, weighting="equal"), None),
-    "SignSGD": (SignSGD(0.05), None),
-    "Local only": (LocalOnly(0.05), None),
-    "FedAvg-FT": (FineTunedFedAvg(FedAvg(0.05), 0.05), None),
-    "Ditto": (Ditto(FedAvg(0.05), 0.05, 1.0), None),
-    "pFedMe": (PFedMe(0.05, 1.0), None),
-    "IFCA": (IFCA(0.05, 2), None),
-    "PGFL": (PGFL(0.9, GeometricDecay(0.3, 0.9), 2), ZCDP(2.0, 0.9)),
-    "GFL": (GFL(0.9), ZCDP(2.0, 0.9)),
-    "ClusterFL": (ClusterFL(0.9, 0.3), ZCDP(2.0, 0.9)),
-    "PGFL, single step": (PGFLSingleStep(0.9, GeometricDecay(0.3, 0.9)), None),
-    "GFL, gradient": (GraphFedAvg(0.05), ZCDP(2.0, 0.9)),
-    "NPFL": (NPFL(0.9, 0.3), None),
-    "NPFL-RL": (NPFLRL(0.9, RandomProbe(0.1, 0.05)), None),
+def make_servers():
+    return fl.federation.Federation(SERVER, make_network(nodes=2, edges=LINE))
+
+
+# What the loops say of the small world without noise: models ``[T, K, D]``, or ``[T, 1, D]`` of a
+# server. They are told the algorithm's own numbers, and other worlds where a test has one.
+
+OBJECTIVE = make_objective()
+SILENCE = np.zeros((ROUNDS, CLIENTS, DIM)), np.zeros((ROUNDS, CLIENTS))  # draws and their scale
+THERE, AT_ONCE = np.ones((ROUNDS, CLIENTS), bool), np.zeros((ROUNDS, CLIENTS), int)
+TOGETHER = personal.World([range(CLIENTS)] * ROUNDS, THERE, AT_ONCE)
+ONE_BY_ONE = online.environment_of(make_data(), THERE, THERE, AT_ONCE)
+MEMBERS = [pgfl.Client(X, y, ridge=STRENGTH / CLIENTS) for X, y in make_data()]
+
+
+def step_of(schedule):
+    if isinstance(schedule, PowerDecay):
+        return lambda n: float(schedule.initial) * n ** -float(schedule.power)
+    return lambda n: float(schedule.value)
+
+
+def linearised(it, objective=OBJECTIVE, noise=SILENCE):
+    return nfl.zcdp_nfl(objective, EDGES, float(it.penalty), step_of(it.step_size), *noise).model
+
+
+def exact(it, objective=OBJECTIVE, noise=SILENCE):
+    return nfl.admm(objective, EDGES, float(it.penalty), *noise).model
+
+
+def subgradient(it, objective=OBJECTIVE, noise=SILENCE):
+    return nfl.zcdp_grad_nfl(objective, EDGES, step_of(it.step_size), *noise).model
+
+
+def conventional(it, objective=OBJECTIVE, noise=SILENCE):
+    step = step_of(it.step_size)
+    return nfl.conventional_fl(objective, step, *noise, it.local_steps)[:, None]
+
+
+def averaged(it):
+    whole = [[np.arange(size)] * it.epochs for size in SIZES]
+    chosen, visited = TOGETHER.drawn, [whole] * ROUNDS
+    step = step_of(it.step_size)
+    return nfl.fedavg(OBJECTIVE, step, chosen, visited, it.weighting)[:, None]
+
+
+def alone(it, objective=OBJECTIVE, world=TOGETHER):
+    return personal.local_only(objective, world, step_of(it.step_size), it.local_steps).personal
+
+
+def of_solver(it):
+    return step_of(it.solver.step_size), it.solver.epochs, it.solver.weighting
+
+
+def tuned(it, objective=OBJECTIVE, world=TOGETHER):
+    given = *of_solver(it), step_of(it.step_size), it.tuning_steps
+    return personal.fine_tuned(objective, world, *given).personal
+
+
+def attracted(it, objective=OBJECTIVE, world=TOGETHER):
+    given = *of_solver(it), step_of(it.step_size), float(it.attraction), it.personal_steps
+    return personal.ditto(objective, world, *given).personal
+
+
+def enveloped(it, objective=OBJECTIVE, world=TOGETHER):
+    numbers = float(it.attraction), it.local_rounds, float(it.mixing)
+    return personal.pfedme(objective, world, step_of(it.step_size), *numbers).personal
+
+
+def clustered(it, objective=OBJECTIVE, world=TOGETHER):
+    start = it.init(make_problem(), None).models if it.start is None else it.start
+    given = step_of(it.step_size), np.asarray(start), it.local_steps, it.average
+    return personal.ifca(objective, world, *given).personal
+
+
+def inter_cluster(it):
+    return lambda n: float(it.inter_cluster.initial) * float(it.inter_cluster.factor) ** n
+
+
+def federated(it):
+    cluster = CLUSTER if it.personalised else [0] * CLIENTS
+    edges = LINE if it.cooperative else []
+    given = ROUNDS, float(it.penalty), inter_cluster(it), 2, max(cluster) + 1
+    return pgfl.pgfl(MEMBERS, SERVER, cluster, edges, *given, scheduled=drawn(it)).model
+
+
+def drawn(it, seed=1):
+    """``[T, K]``: who takes part, as drawn in the run."""
+    choose = partial(it.selector.choose, available=THERE[0], network=make_servers())
+    each = [choose(key_of(now, "participation")) for now in keys_of(seed)]
+    return np.array([who.put(jnp.zeros(CLIENTS, bool), who.here) for who in each])
+
+
+def keys_of(seed, rounds=ROUNDS):
+    return [jax.random.fold_in(as_key(seed), n) for n in range(1, rounds + 1)]
+
+
+def single_step(it):
+    given = ROUNDS, float(it.penalty), inter_cluster(it), 2, 2
+    return pgfl.pgfl_single_step(MEMBERS, SERVER, CLUSTER, LINE, *given, it.signs).model
+
+
+def graph_averaged(it):
+    given = nfl.metropolis(2, LINE), ROUNDS, float(it.step_size.value), it.local_steps
+    return pgfl.gfl_gradient(MEMBERS, SERVER, *given).server[:, SERVER]
+
+
+def related(it):
+    numbers = ROUNDS, float(it.penalty), float(it.inter_cluster)
+    return npfl.npfl(MEMBERS, CLUSTER, EDGES, *numbers).model
+
+
+def learned(it):
+    start = ROUNDS, float(it.penalty), float(it.initial)
+    policy = "probe", float(it.policy.rate), it.epochs, probes(it), (0, 1) if it.clip else None
+    return npfl.npfl_rl(MEMBERS, make_data(seed=7), CLUSTER, EDGES, *start, *policy).model
+
+
+def probes(it, clients=CLIENTS, rounds=ROUNDS, seed=1):
+    """``[T, E, K]``: the directions of a random policy, as drawn in the run."""
+    half = float(it.policy.width) / 2
+    unit = partial(jax.random.uniform, shape=(clients,), dtype=float, minval=-1)
+    each = [key_of(now, "policy") for now in keys_of(seed, rounds)]
+    epochs = range(it.epochs)
+    return half * np.array([[unit(jax.random.fold_in(k, e)) for e in epochs] for k in each])
+
+
+def weights_of(discount, lags):
+    if np.ndim(discount):
+        return lambda lag: float(np.asarray(discount)[lags.index(lag)])
+    return lambda lag: float(discount) ** lag
+
+
+def online_loop(it, environment=ONE_BY_ONE, lags=(0,), objective=None):
+    """The loops' whole record under its own settings."""
+    step, longest = float(it.step_size.value), lags[-1]
+    if isinstance(it, OnlineFed):
+        return online.online_fed(environment, step, it.aggregation, longest=longest)
+    if isinstance(it, PSOFed):
+        sharing = it.sharing
+        return online.pso_fed(
+            environment, step, sharing.size, bool(sharing.coordinated), longest=longest
+        )
+    if isinstance(it, SignSGD):
+        vote = "majority" if it.vote else "mean"
+        return online.sign_sgd(environment, step, vote, longest=longest, objective=objective)
+    return online.pao_fed(
+        environment,
+        step,
+        it.sharing.size,
+        bool(it.sharing.coordinated),
+        bool(it.send_next),
+        weights_of(it.discount, lags),
+        "freshest" if it.freshest and it.aggregation == "per delay" else "none",
+        it.autonomous,
+        it.received,
+        it.aggregation,
+        longest,
+    )
+
+
+def streamed(it):
+    return online_loop(it).server[:, None]
+
+
+def signs(it):
+    everywhere = dataclasses.replace(ONE_BY_ONE, fresh=THERE)
+    return online_loop(it, everywhere, objective=OBJECTIVE).server[:, None]
+
+
+class Case(NamedTuple):
+    """A registered algorithm at a small size."""
+
+    algorithm: Algorithm
+    privacy: Any  # the budget it runs under; None: it has no private form
+    oracle: Callable[..., np.ndarray]  # algorithm -> its models by the loops
+    cost: Callable[[Size, bool], Cost]  # size, private -> what a round of it must do
+
+
+DECAYING = GeometricDecay(0.3, 0.9)
+#: By the literature's name: what is registered is tested, and measured, by what stands here.
+CASES = {
+    "zCDP-NFL": Case(ZCDPNFL(0.9, PowerDecay(0.5)), ZCDP(2.0, 0.9), linearised, costs.linearised),
+    "(eps,delta)DP-NFL": Case(
+        EpsilonDeltaNFL(0.9, PowerDecay(0.5)),
+        ApproximateDP(2.0, 1e-3, 0.9),
+        linearised,
+        costs.linearised,
+    ),
+    "zCDP-grad-NFL": Case(ZCDPGradNFL(0.05), ZCDP(2.0, 0.9), subgradient, costs.subgradient),
+    "ADMM": Case(NetworkedADMM(0.9), None, exact, costs.exact),
+    "P-ADMM": Case(PADMM(0.9), ZCDP(2.0, 0.9), exact, costs.exact),
+    "FL": Case(ConventionalFL(0.05), ZCDP(2.0, 0.9), conventional, costs.server),
+    "FedAvg": Case(FedAvg(0.05, weighting="equal"), None, averaged, costs.server),
+    "SignSGD": Case(SignSGD(0.05), None, signs, costs.server),
+    "Local only": Case(LocalOnly(0.05), None, alone, costs.alone),
+    "FedAvg-FT": Case(FineTunedFedAvg(FedAvg(0.05), 0.05), None, tuned, costs.tuned),
+    "Ditto": Case(Ditto(FedAvg(0.05), 0.05, 1.0), None, attracted, costs.attracted),
+    "pFedMe": Case(PFedMe(0.05, 1.0), None, enveloped, costs.enveloped),
+    "IFCA": Case(IFCA(0.05, 2), None, clustered, costs.clustered),
+    "PGFL": Case(PGFL(0.9, DECAYING, 2), ZCDP(2.0, 0.9), federated, partial(costs.drawn, 2)),
+    "GFL": Case(GFL(0.9), ZCDP(2.0, 0.9), federated, costs.federated),
+    "ClusterFL": Case(ClusterFL(0.9, 0.3), ZCDP(2.0, 0.9), federated, costs.federated),
+    "PGFL, single step": Case(PGFLSingleStep(0.9, DECAYING), None, single_step, costs.federated),
+    "GFL, gradient": Case(GraphFedAvg(0.05), ZCDP(2.0, 0.9), graph_averaged, costs.averaged),
+    "NPFL": Case(NPFL(0.9, 0.3), None, related, costs.related),
+    "NPFL-RL": Case(NPFLRL(0.9, RandomProbe(0.1, 0.05)), None, learned, costs.learned),
+    "Online-Fed": Case(OnlineFed(0.3), None, streamed, costs.streamed),
+    "PAO-Fed": Case(
+        PAOFed(0.3, Circular(2), discount=0.5), None, streamed, partial(costs.portions, 2)
+    ),
+    "PSO-Fed": Case(PSOFed(0.3, Circular(2)), None, streamed, partial(costs.portions, 2)),
 }
-PRIVATE = [label for label, (_, privacy) in INSTANCES.items() if privacy is not None]
-LABELS = list(INSTANCES)
+LABELS = list(CASES)
+PRIVATE = [label for label, case in CASES.items() if case.privacy is not None]
+STREAMED = [label for label in LABELS if REGISTRY[label].needs.data == "stream"]
 SERVED = [label for label in LABELS if REGISTRY[label].needs.network is None]
 #: With one server and a model of each client beside its own: more of them in test_personal.
 PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA"]
 #: With servers on a graph, or clusters: more of them in test_pgfl and test_npfl.
 CLUSTERED = ["PGFL", "GFL", "ClusterFL", "PGFL, single step", "GFL, gradient", "NPFL", "NPFL-RL"]
-PLAIN = [label for label in LABELS if label not in (*PERSONAL, *CLUSTERED)]
+PLAIN = [label for label in LABELS if label not in (*PERSONAL, *CLUSTERED, *STREAMED)]
 #: Each step once: GFL and ClusterFL are PGFL with a switch.
 STEPS = [label for label in LABELS if label not in ("GFL", "ClusterFL")]
-quiet = pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
 
 
 def simulate(label, problem=None, network=None, private=True, metrics=()):
-    algorithm, privacy = INSTANCES[label]
+    algorithm, privacy, *_ = CASES[label]
     problem = make_problem() if problem is None else problem
     network = make_network() if network is None else network
     if label in CLUSTERED:
-        tasks = fl.problems.Tasks([0, 1, 0, 1, 1], 2, validation=make_problem(seed=7))
+        tasks = fl.problems.Tasks(CLUSTER, 2, validation=make_problem(seed=7))
         problem = dataclasses.replace(problem, tasks=tasks)
+    if label in STREAMED:
+        problem = fl.streams.Replay(dataclasses.replace(problem, strength=0.0))
     if REGISTRY[label].needs.network is fl.federation.Federation:
-        network = fl.federation.Federation([0, 0, 1, 1, 1], make_network("dense", 2, [(0, 1)]))
+        network = make_servers()
     return fl.Simulation(
         problem=problem,
         algorithm=algorithm,

@@ -25,10 +25,10 @@ from fljax.link import DelayLaw, Losses
 from fljax.metrics import Metric
 from fljax.simulation import trace
 from tests.cases import (
+    CASES,
     CLIENTS,
     DIM,
     EDGES,
-    INSTANCES,
     make_network,
     make_objective,
     make_problem,
@@ -282,7 +282,7 @@ STAGES = {
 
 
 @pytest.mark.thin(2)
-@pytest.mark.parametrize("label", INSTANCES)
+@pytest.mark.parametrize("label", CASES)
 def test_every_algorithm_meets_every_stage_that_its_needs_allow(label):
     """Each alone: accepted and different from the run without, or refused with those that can."""
     plain = simulate(label, private=False, network=make_network(edges=COMPLETE))
@@ -319,9 +319,8 @@ def test_alternatives_are_those_that_run():
     listed = str(caught.value).partition("These can: ")[2].rstrip(".").split(", ")
     assert "IFCA" not in listed
     assert {"FL", "FedAvg", "zCDP-grad-NFL"} <= set(listed)
-    for label in set(listed) & set(INSTANCES):
-        algorithm = INSTANCES[label][0]
-        fl.Simulation(problem, algorithm, network, delays=fl.link.Fixed(1))
+    for label in listed:
+        fl.Simulation(problem, CASES[label].algorithm, network, delays=fl.link.Fixed(1))
 
 
 @pytest.mark.slow

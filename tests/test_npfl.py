@@ -11,7 +11,7 @@ import pytest
 
 import fljax as fl
 from fljax._module import module
-from fljax._numerics import PRNG, key_of
+from fljax._numerics import PRNG
 from fljax.algorithms import NPFL, NPFLRL, DeterministicPolicyGradient, NetworkedADMM, RandomProbe
 from fljax.algorithms.npfl import relate
 from fljax.algorithms.npfl_rl import Policy
@@ -26,6 +26,7 @@ from fljax.problems import (
     group_share,
 )
 from fljax.simulation import _run, trace
+from tests.cases import probes
 from tests.reference import npfl as loops
 from tests.reference.nfl import neighbours
 from tests.reference.pgfl import Client, central
@@ -141,17 +142,6 @@ def test_a_logistic_loss_is_minimised_too():
     close(ours, theirs, rtol=0, atol=1e-10)
 
 
-def probes_of(width, epochs):
-    """``[T, E, K]``, as drawn in the run."""
-    drawn = np.zeros((ROUNDS, epochs, CLIENTS))
-    for n in range(1, ROUNDS + 1):
-        policy = key_of(jax.random.fold_in(new_key(), n), "policy")
-        for e in range(epochs):
-            key = jax.random.fold_in(policy, e)
-            drawn[n - 1, e] = width / 2 * jax.random.uniform(key, (CLIENTS,), float, -1, 1)
-    return drawn
-
-
 @pytest.mark.thin(2)
 @pytest.mark.core
 @pytest.mark.parametrize(
@@ -181,7 +171,7 @@ def test_learned_parameters_are_those_of_the_loops(policy, epochs, clip, sizes, 
         "dpg" if gradient else "probe",
         float(policy.rate),
         epochs,
-        None if gradient else probes_of(float(policy.width), epochs),
+        None if gradient else probes(algorithm, CLIENTS, ROUNDS),
         (0, 1) if clip else None,
         float(policy.cap) if gradient and np.isfinite(policy.cap) else None,
     )
@@ -352,7 +342,7 @@ def test_clipping_keeps_the_parameters_in_their_interval():
 
 
 def test_probes_differ_between_clients_epochs_and_runs():
-    drawn = probes_of(2.0, 3)
+    drawn = probes(NPFLRL(RHO, RandomProbe(0.5, 2.0), epochs=3), CLIENTS, ROUNDS)
     assert len(np.unique(drawn)) == drawn.size
     assert np.abs(drawn).max() <= 1
     assert abs(drawn.mean()) < 0.2

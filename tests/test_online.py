@@ -15,7 +15,6 @@ import fljax as fl
 from fljax import link as links
 from fljax._numerics import PRNG, key_of
 from fljax.algorithms import (
-    REGISTRY,
     ConventionalFL,
     FedAvg,
     NetworkedADMM,
@@ -52,6 +51,7 @@ from fljax.problems import LeastSquares, SquaredL2, from_clients
 from fljax.schedules import PowerDecay
 from fljax.simulation import advance, begin, prepare, trace
 from fljax.streams import Replay
+from tests.cases import CASES, STREAMED, online_loop
 from tests.reference import nfl, online
 
 close = np.testing.assert_allclose
@@ -94,24 +94,6 @@ def make_data(clients, sizes, inputs, seed):
     return tuple(data)
 
 
-def environment_of(data, arrived, available, delay, feature_map=None):
-    """The loops' environment: client ``k``'s ``j``-th sample where it arrives for the ``j``-th
-    time.
-    """
-    rounds, clients = arrived.shape
-    seen = np.cumsum(arrived, axis=0)
-    fresh = arrived & (seen <= np.array([len(y) for _, y in data])[None])
-    dim = data[0][0].shape[1] if feature_map is None else feature_map.dim
-    features, targets = np.full((rounds, clients, dim), np.nan), np.full((rounds, clients), np.nan)
-    for n, k in np.argwhere(fresh):
-        x, targets[n, k] = (part[seen[n, k] - 1] for part in data[k])
-        if feature_map is not None:
-            frequencies, phases = np.asarray(feature_map.frequencies), feature_map.phases
-            x = float(feature_map.scale) * online.cosine_features(x, frequencies, phases)
-        features[n, k] = x
-    return online.Environment(features, targets, fresh, available, delay)
-
-
 def stream_of(data, arrivals, feature_map=None):
     problem = from_clients(data, LeastSquares(), strength=0.0)
     return Replay(dataclasses.replace(problem, feature_map=feature_map), arrivals)
@@ -136,7 +118,7 @@ def build(data, arrived, available, delay, longest, feature_map=None):
         stream_of(data, Trace(arrived), feature_map),
         Trace(available),
         DelayTrace(delay, longest),
-        environment_of(data, arrived, available, delay, feature_map),
+        online.environment_of(data, arrived, available, delay, feature_map),
     )
 
 
@@ -204,40 +186,6 @@ def compare(simulation, expected, key=None, participants=None):
         np.testing.assert_array_equal(counts(record["messages"]), 2 * participants)
 
 
-def weights_of(discount, lags):
-    if np.ndim(discount):
-        return lambda lag: float(np.asarray(discount)[lags.index(lag)])
-    return lambda lag: float(discount) ** lag
-
-
-def expected_of(algorithm, environment, lags):
-    """The loops under the algorithm's own settings."""
-    step, longest = float(algorithm.step_size.value), lags[-1]
-    if isinstance(algorithm, OnlineFed):
-        return online.online_fed(environment, step, algorithm.aggregation, longest=longest)
-    if isinstance(algorithm, PSOFed):
-        sharing = algorithm.sharing
-        return online.pso_fed(
-            environment, step, sharing.size, bool(sharing.coordinated), longest=longest
-        )
-    if isinstance(algorithm, SignSGD):
-        vote = "majority" if algorithm.vote else "mean"
-        return online.sign_sgd(environment, step, vote, longest=longest)
-    return online.pao_fed(
-        environment,
-        step,
-        algorithm.sharing.size,
-        bool(algorithm.sharing.coordinated),
-        bool(algorithm.send_next),
-        weights_of(algorithm.discount, lags),
-        "freshest" if algorithm.freshest and algorithm.aggregation == "per delay" else "none",
-        algorithm.autonomous,
-        algorithm.received,
-        algorithm.aggregation,
-        longest,
-    )
-
-
 # Against the loops -------------------------------------------------------------------------------
 
 #: One weight a lag. What arrives after two rounds has none, yet takes the place of what is older.
@@ -273,7 +221,7 @@ EVERY = PAO | REST
 def test_every_round_is_that_of_the_loops(name):
     case, algorithm = world(), EVERY[name]
     there = (case.environment.fresh & case.environment.available).sum(axis=1)
-    expected = expected_of(algorithm, case.environment, case.delays.lags)
+    expected = online_loop(algorithm, case.environment, case.delays.lags)
     compare(case.simulate(algorithm), expected, participants=there)
 
 
@@ -295,7 +243,7 @@ def mapped():
 def test_other_worlds(make, name):
     """A few clients, each with several messages on their way; many; features of a map."""
     case, algorithm = make(), EVERY[name]
-    expected = expected_of(algorithm, case.environment, case.delays.lags)
+    expected = online_loop(algorithm, case.environment, case.delays.lags)
     compare(case.simulate(algorithm), expected)
 
 
@@ -339,7 +287,7 @@ def test_lags_in_steps(name, beyond):
     delay = lags[redrawn(law, key, "delays", rounds, case.environment.clients)]
     assert set(np.unique(delay)) == {0, 10, 20, 30} | ({-1} if beyond == "discard" else set())
     environment = dataclasses.replace(case.environment, delay=delay)
-    expected = expected_of(algorithm, environment, law.lags)
+    expected = online_loop(algorithm, environment, law.lags)
     compare(case.simulate(algorithm, delays=law), expected, key)
 
 
@@ -371,7 +319,7 @@ def test_both_ends_know_what_is_drawn_to_be_shared(monkeypatch, coordinated, sen
     masks = np.asarray(jax.vmap(lambda n: draw(round=n))(jnp.arange(50)))
     monkeypatch.setattr(online, "portion", lambda n, k, *_: masks[n, k])
     algorithm = PAOFed(MU, sharing, send_next, discount=0.5)
-    expected = expected_of(algorithm, case.environment, case.delays.lags)
+    expected = online_loop(algorithm, case.environment, case.delays.lags)
     compare(case.simulate(algorithm), expected, key)
 
 
@@ -610,7 +558,7 @@ def test_sums_of_a_lag_are_a_buffer_of_every_client_s_messages(name):
     arrival = (rounds + delay[:, 1])[:11]
     assert set(arrival) == {10}
     assert set(delay[:11, 1]) == set(lags)
-    expected = expected_of(EVERY[name], case.environment, case.delays.lags)
+    expected = online_loop(EVERY[name], case.environment, case.delays.lags)
     assert np.abs(np.diff(expected.server, axis=0)[9]).max() > 0.01
     compare(case.simulate(EVERY[name]), expected)
 
@@ -651,7 +599,7 @@ def test_the_server_chooses_among_the_available(make, scheduler):
     else:
         assert abs(chosen.sum() / there.sum() - 0.4) < 0.1
     environment = dataclasses.replace(case.environment, scheduled=chosen)
-    expected = expected_of(algorithm, environment, case.delays.lags)
+    expected = online_loop(algorithm, environment, case.delays.lags)
     compare(case.simulate(algorithm), expected, key, chosen.sum(axis=1))
 
 
@@ -672,7 +620,7 @@ def test_under_one_seed_all_algorithms_meet_one_network():
     arrived, available, lags = (redrawn(law, key, name, 48, 40) for name, law in laws.items())
     delay = np.where(lags > 4, -1, lags)
     assert set(np.unique(delay)) == {-1, 0, 1, 2, 3, 4}
-    environment = environment_of(data, arrived, available, delay)
+    environment = online.environment_of(data, arrived, available, delay)
     stream = stream_of(data, laws["arrivals"])
     there = (environment.fresh & environment.available).sum(axis=1)
     algorithms = [
@@ -686,24 +634,23 @@ def test_under_one_seed_all_algorithms_meet_one_network():
         simulation = fl.Simulation(
             stream, algorithm, participation=laws["availability"], delays=laws["delays"]
         )
-        compare(simulation, expected_of(algorithm, environment, range(5)), key, there)
+        compare(simulation, online_loop(algorithm, environment, range(5)), key, there)
 
 
 # The engine's contract ---------------------------------------------------------------------------
 
 T = 12
-LABELS = {
-    "Online-Fed": OnlineFed(0.3, Fraction(0.6)),
-    "PAO-Fed": PAOFed(0.3, Circular(4), discount=0.5),
-    "PSO-Fed": PSOFed(0.3, Circular(4), scheduler=Subset(3)),
-    "SignSGD": SignSGD(0.1, signs=StochasticSign(1.0)),
+ONLINE = [*STREAMED, "SignSGD"]
+#: What the instances leave out: draws of the algorithm's own.
+DRAWS = {
+    "Online-Fed": {"scheduler": Fraction(0.6)},
+    "PSO-Fed": {"scheduler": Subset(3)},
+    "SignSGD": {"signs": StochasticSign(1.0)},
 }
 
 
-def test_every_algorithm_for_streams_alone_is_tested_here():
-    assert {label for label, cls in REGISTRY.items() if cls.needs.data == "stream"} <= set(LABELS)
-    for label, algorithm in LABELS.items():
-        assert type(algorithm) is REGISTRY[label]
+def drawing(label):
+    return dataclasses.replace(CASES[label].algorithm, **DRAWS.get(label, {}))
 
 
 def scenario(key, algorithm, probability=0.7, delta=0.4):
@@ -733,10 +680,10 @@ def stretch(simulation, key, carry, done, records):
 
 
 @pytest.mark.thin(1)
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("label", ONLINE)
 def test_batches_and_stretches_are_whole_runs_one_by_one(label):
     """Under vmap several runs from end to end; alone each in two stretches, line and all."""
-    simulation, keys = scenario(jax.random.key(0), LABELS[label]), jax.random.split(new_key(11), 3)
+    simulation, keys = scenario(jax.random.key(0), drawing(label)), jax.random.split(new_key(11), 3)
 
     def run(key):
         carry = ready.__wrapped__(simulation, key)
@@ -758,7 +705,7 @@ def test_batches_and_stretches_are_whole_runs_one_by_one(label):
     mse = ((y - np.asarray(carries.state.model) @ x.T) ** 2).mean(axis=1)
     close(records["test_error"][:, -1], mse, rtol=1e-12)
     programs = stretch._cache_size()
-    other = scenario(jax.random.key(1), halve(LABELS[label]), 0.2, 0.7)
+    other = scenario(jax.random.key(1), halve(drawing(label)), 0.2, 0.7)
     stretch(other, new_key(12), ready(other, new_key(12)), jnp.asarray(0), T // 2)
     assert stretch._cache_size() == programs
 
@@ -817,7 +764,7 @@ def test_what_is_on_its_way_does_not_grow_with_clients():
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_rounds():
-    simulation, sizes = scenario(jax.random.key(0), LABELS["PAO-Fed"]), []
+    simulation, sizes = scenario(jax.random.key(0), drawing("PAO-Fed")), []
     for rounds in (20, 2000):
         made = jax.jit(trace, static_argnums=(2, 3)).lower(simulation, new_key(0), rounds, rounds)
         memory = made.compile(compiler_options=QUICK).memory_analysis()

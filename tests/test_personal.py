@@ -23,6 +23,7 @@ from fljax.participation import Trace, subset
 from fljax.problems import LeastSquares, Logistic, SquaredL2, from_clients, optimum
 from fljax.schedules import PowerDecay
 from fljax.simulation import trace
+from tests import cases
 from tests.reference import nfl, personal
 
 close = np.testing.assert_allclose
@@ -99,32 +100,6 @@ def some_world(algorithm, absences, lateness, key):
     return parts, personal.World(drawn, available, delay)
 
 
-def step_of(schedule):
-    if isinstance(schedule, PowerDecay):
-        return lambda n: float(schedule.initial) * n ** -float(schedule.power)
-    return lambda n: float(schedule.value)
-
-
-def reference(algorithm, objective, world):
-    step = step_of(algorithm.step_size)
-    if isinstance(algorithm, LocalOnly):
-        return personal.local_only(objective, world, step, algorithm.local_steps)
-    if isinstance(algorithm, PFedMe):
-        numbers = float(algorithm.attraction), algorithm.local_rounds, float(algorithm.mixing)
-        return personal.pfedme(objective, world, step, *numbers)
-    if isinstance(algorithm, IFCA):
-        start = np.asarray(algorithm.start)
-        return personal.ifca(
-            objective, world, step, start, algorithm.local_steps, algorithm.average
-        )
-    solver = algorithm.solver
-    given = step_of(solver.step_size), solver.epochs, solver.weighting, step
-    if isinstance(algorithm, Ditto):
-        rest = float(algorithm.attraction), algorithm.personal_steps
-        return personal.ditto(objective, world, *given, *rest)
-    return personal.fine_tuned(objective, world, *given, algorithm.tuning_steps)
-
-
 #: A start from which both groups find a model.
 THREE = np.random.default_rng(4).normal(size=(3, DIM))
 ALL_FORMS = [
@@ -163,7 +138,7 @@ def test_models_are_those_of_the_loops(algorithm, name, environment):
     key = new_key(4)
     parts, world = some_world(algorithm, environment != "whole", environment == "delays", key)
     ours = trajectory(fl.Simulation(make_problem(name), algorithm, **parts), key=key)
-    theirs = reference(algorithm, make_objective(name), world).personal
+    theirs = cases.CASES[algorithm.label].oracle(algorithm, make_objective(name), world)
     close(ours, theirs, rtol=0, atol=1e-10)
     assert np.ptp(theirs[-1], axis=0).max() > 1e-2  # clients differ
     assert np.abs(theirs[-1] - theirs[1]).max() > 1e-2  # and move

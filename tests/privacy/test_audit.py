@@ -22,13 +22,13 @@ from fljax.problems import (
     from_clients,
 )
 from fljax.simulation import as_key, prepare
-from tests.cases import INSTANCES, PRIVATE, make_data, make_problem, simulate
+from tests.cases import CASES, PRIVATE, make_data, make_problem, simulate
 
 ROUNDS = 4
 CLIENT = 2  # the attacked one, of six samples
 DELTA = 0.05
 #: Those that minimise exactly, in closed form for the squared loss.
-EXACT = [label for label in PRIVATE if type(INSTANCES[label][0]).needs.minimiser]
+EXACT = [label for label in PRIVATE if type(CASES[label].algorithm).needs.minimiser]
 
 
 def clipped():
@@ -65,7 +65,7 @@ def both(label, privacy=None, algorithm=None, rounds=ROUNDS, seeds=2000, delta=D
 def test_no_registered_algorithm_breaks_its_claim(label):
     """And the attack is as strong as it can be: these worlds are as far apart as is allowed."""
     # Everybody takes part: who is not drawn says nothing, and less is found than was claimed.
-    algorithm, _ = INSTANCES[label]
+    algorithm = CASES[label].algorithm
     if getattr(algorithm, "clients_per_server", None):
         algorithm = dataclasses.replace(algorithm, clients_per_server=None)
     found = both(label, algorithm=algorithm)

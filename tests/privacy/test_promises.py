@@ -28,7 +28,8 @@ from fljax.problems import (
 )
 from fljax.problems.solvers import strong_convexity
 from fljax.simulation import _booked
-from tests.cases import CLIENTS, make_data, make_network, make_problem, quiet
+from tests.cases import CLIENTS, make_data, make_network, make_problem
+from tests.marks import quiet
 
 RADIUS = 3.0
 

@@ -51,6 +51,24 @@ class Environment:
         return bool(self.has_data(n, k) and self.available[n - 1, k] and picked)
 
 
+def environment_of(data, arrived, available, delay, feature_map=None):
+    """The loops' environment: client ``k``'s ``j``-th sample where it arrives for the ``j``-th
+    time.
+    """
+    rounds, clients = arrived.shape
+    seen = np.cumsum(arrived, axis=0)
+    fresh = arrived & (seen <= np.array([len(y) for _, y in data])[None])
+    dim = data[0][0].shape[1] if feature_map is None else feature_map.dim
+    features, targets = np.full((rounds, clients, dim), np.nan), np.full((rounds, clients), np.nan)
+    for n, k in np.argwhere(fresh):
+        x, targets[n, k] = (part[seen[n, k] - 1] for part in data[k])
+        if feature_map is not None:
+            frequencies, phases = np.asarray(feature_map.frequencies), feature_map.phases
+            x = float(feature_map.scale) * cosine_features(x, frequencies, phases)
+        features[n, k] = x
+    return Environment(features, targets, fresh, available, delay)
+
+
 @dataclass(frozen=True)
 class Message:
     sender: int
@@ -246,8 +264,17 @@ def pso_fed(environment, step, size, coordinated, ideal=False, longest=math.inf)
     return Run(*(np.array(part) for part in zip(*history, strict=True)))
 
 
-def sign_sgd(environment, step, vote="majority", uniforms=None, bound=1.0, longest=math.inf):
-    """Signs of ``g_k(n) = e_k(n) z_k(n)`` at ``w(n)``, applied in the round they arrive in.
+def sign_sgd(
+    environment,
+    step,
+    vote="majority",
+    uniforms=None,
+    bound=1.0,
+    longest=math.inf,
+    objective=None,
+):
+    """Signs of ``g_k(n) = e_k(n) z_k(n)`` at ``w(n)``, applied in the round they arrive in; of
+    ``-f_k'(w(n)) / 2``, of which that is the case of one sample, where there is an ``objective``.
 
     ``vote``: ``w + step sign(sum of the signs)`` ("majority"; a tie leaves the coordinate where it
     is) or ``w + step mean of the signs`` ("mean"). An entry of ``g`` that is exactly zero sends 0:
@@ -264,8 +291,11 @@ def sign_sgd(environment, step, vote="majority", uniforms=None, bound=1.0, longe
         up = down = 0
         for k in range(environment.clients):
             if environment.participates(n, k):
-                z, y = environment.sample(n, k)
-                gradient = (y - server @ z) * z
+                if objective is None:
+                    z, y = environment.sample(n, k)
+                    gradient = (y - server @ z) * z
+                else:
+                    gradient = -objective.gradient(k, server) / 2
                 signs = np.zeros(dim)
                 for i in range(dim):
                     if uniforms is None:

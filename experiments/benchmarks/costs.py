@@ -1,0 +1,180 @@
+"""What a round of each algorithm must move, compute and draw, counted by hand from its own lines.
+
+State arrays are read and written once, the data read once, each neighbour's model gathered once.
+`tests.cases.CASES` says which count is whose, and `experiments.benchmarks.roofline` holds them
+against the machine.
+"""
+
+from typing import Any, NamedTuple
+
+import fljax as fl
+
+#: Clients of a server where an algorithm has several servers.
+SERVED = 10
+#: Of a stream's samples: how many inputs the random features are of, and how many are remembered.
+INPUTS, RECENT = 4, 5
+#: Operations of a random feature beside its product with the inputs: the cosine is a polynomial.
+COSINE = 16
+
+
+class Size(NamedTuple):
+    """The shapes that decide what a round costs."""
+
+    clients: int
+    samples: int
+    dim: int
+    mean_degree: int
+    seeds: int  # runs that share the device at a time
+
+    @property
+    def arcs(self) -> int:
+        return self.clients * self.mean_degree
+
+    @property
+    def models(self) -> int:
+        """Numbers in one array of all models."""
+        return self.clients * self.dim
+
+
+class Cost(NamedTuple):
+    """What a round of one run must do."""
+
+    words: float  # moved
+    flops: float
+    draws: float = 0  # normal numbers
+
+    def __add__(self, other: Any) -> "Cost":
+        return Cost(*(mine + yours for mine, yours in zip(self, other, strict=True)))
+
+
+def mixing(size: Size) -> Cost:
+    """A sum over neighbours, the result written: by matrix in a small network, else by list."""
+    if size.clients < fl.graphs.DENSE_BELOW:
+        return Cost(size.clients**2 + 2 * size.models, 2 * size.clients * size.models)
+    gathered = size.arcs * size.dim
+    return Cost(2 * size.arcs + gathered + size.models, 2 * gathered)
+
+
+def gradient(size: Size, private: bool) -> Cost:
+    """The Gram matrices or the samples, whichever fljax keeps; the bound check reads samples."""
+    samples = size.clients * size.samples
+    by_samples = Cost(samples * (size.dim + 3), 4 * samples * size.dim)  # targets, weights, norms
+    if size.samples <= size.dim:
+        return by_samples
+    by_gram = Cost(size.models * (size.dim + 1), 2 * size.models * size.dim)
+    check = Cost(samples * (size.dim + 3), 2 * samples * size.dim)
+    return by_gram + check if private else by_gram
+
+
+def exact_step(size: Size, private: bool) -> Cost:
+    """A solve with the stored factor; the bound check reads the samples."""
+    samples = size.clients * size.samples
+    if size.samples < size.dim:
+        words = samples * (size.dim + size.samples) + size.models
+        flops = 4 * samples * size.dim + 2 * samples * size.samples
+        extra = Cost(3 * samples, 2 * samples * size.dim)
+    else:
+        words = size.models * (size.dim + 1)
+        flops = 2 * size.models * size.dim
+        extra = Cost(samples * (size.dim + 3), 2 * samples * size.dim)
+    return Cost(words, flops) + (extra if private else Cost(0, 0))
+
+
+def update(size: Size, arrays: int, operations: int, private: bool) -> Cost:
+    """State arrays read and written once, so many operations an entry, one noisy message."""
+    written = size.models if private else 0  # what is heard is no longer what was said
+    draws = size.models if private else 0
+    return Cost(arrays * size.models + written, operations * size.models, draws)
+
+
+def linearised(size: Size, private: bool) -> Cost:
+    # Read: heard, received, dual. Written: heard, dual (and received, with the mixing).
+    return gradient(size, private) + mixing(size) + update(size, 5, 16, private)
+
+
+def exact(size: Size, private: bool) -> Cost:
+    return exact_step(size, private) + mixing(size) + update(size, 5, 14, private)
+
+
+def subgradient(size: Size, private: bool) -> Cost:
+    # Read: heard. Written: the model, with the mixing.
+    return gradient(size, private) + mixing(size) + update(size, 1, 6, private)
+
+
+def server(size: Size, private: bool) -> Cost:
+    # One shared model: nothing of size [K, D] need ever be stored.
+    return gradient(size, private) + Cost(0, 4 * size.models, size.models if private else 0)
+
+
+def alone(size: Size, private: bool) -> Cost:
+    # Read and written: the models.
+    return gradient(size, private) + Cost(2 * size.models, 2 * size.models)
+
+
+def tuned(size: Size, private: bool) -> Cost:
+    # The server's round, and a step of every client from its result.
+    return server(size, private) + gradient(size, private) + Cost(size.models, 2 * size.models)
+
+
+def attracted(size: Size, private: bool) -> Cost:
+    # The server's round, and a step of every client from its own model.
+    return server(size, private) + alone(size, private) + Cost(0, 3 * size.models)
+
+
+def enveloped(size: Size, private: bool) -> Cost:
+    # Written: the personal models, all of which start at the server's.
+    return exact_step(size, private) + Cost(size.models, 8 * size.models)
+
+
+def clustered(size: Size, private: bool) -> Cost:
+    # A gradient, and the losses of two models in one pass over the samples.
+    samples = size.clients * size.samples
+    losses = Cost(samples * (size.dim + 2), 2 * samples * (2 * size.dim + 4))
+    return gradient(size, private) + losses + Cost(size.models, 4 * size.models)
+
+
+def federated(size: Size, private: bool) -> Cost:
+    # Read: duals, servers' models. Written: models, duals; a server has SERVED clients.
+    servers = update(size, 1, 8, False)
+    return exact_step(size, private) + update(size, 4, 10, private) + servers
+
+
+def drawn(each: int, size: Size, private: bool) -> Cost:
+    """Only so many clients of each server take part."""
+    return federated(size._replace(clients=each * size.clients // SERVED), private)
+
+
+def averaged(size: Size, private: bool) -> Cost:
+    return gradient(size, private) + update(size, 3, 8, private)
+
+
+def related(size: Size, private: bool) -> Cost:
+    # The sums over neighbours of the same cluster and of the others are apart.
+    return exact_step(size, private) + mixing(size) + mixing(size) + update(size, 5, 16, private)
+
+
+def learned(size: Size, private: bool) -> Cost:
+    # A probe's two primal steps and their costs on as many validation samples.
+    samples = size.clients * size.samples
+    judged = Cost(samples * (size.dim + 2), 4 * samples * size.dim)
+    steps = exact_step(size, private) + exact_step(size, private)
+    return related(size, private) + steps + judged
+
+
+def sample(size: Size) -> Cost:
+    """A new sample of every client, made where it is needed, and its random features."""
+    # Read: the inputs so far, the process's parameters. Written: the inputs.
+    made = Cost((2 * RECENT + 4) * size.clients, 20 * size.clients, 2 * size.clients)
+    return made + Cost(0, (2 * INPUTS + COSINE) * size.models)
+
+
+def streamed(size: Size, private: bool) -> Cost:
+    # One shared model, as with `server`: predicted, moved and averaged as it is made.
+    return sample(size) + Cost(0, 8 * size.models)
+
+
+def portions(shared: int, size: Size, private: bool) -> Cost:
+    """A least-mean-squares step of every client's own model, of which a part is ``shared``."""
+    # Read and written: the models. Gathered from them: what is shared.
+    sent = shared * size.clients
+    return sample(size) + Cost(2 * size.models + sent, 7 * size.models + 4 * sent)
