@@ -14,6 +14,7 @@ from experiments.benchmarks import costs
 from experiments.benchmarks.costs import Cost, Size
 from fljax._numerics import key_of
 from fljax.algorithms import (
+    DPSGD,
     GFL,
     IFCA,
     NPFL,
@@ -43,7 +44,7 @@ from fljax.algorithms import (
 )
 from fljax.link import Circular
 from fljax.metrics import Metric
-from fljax.privacy import ZCDP, ApproximateDP
+from fljax.privacy import ZCDP, ApproximateDP, CentralGaussian, NoisyGradients, Notion
 from fljax.problems import (
     ElasticNet,
     LeastAbsoluteDeviation,
@@ -55,7 +56,7 @@ from fljax.problems import (
 )
 from fljax.schedules import GeometricDecay, PowerDecay
 from fljax.simulation import as_key
-from tests.reference import nfl, npfl, online, personal, pgfl
+from tests.reference import nfl, npfl, online, personal, pgfl, private
 
 SIZES = (4, 9, 6, 12, 7)
 CLIENTS = len(SIZES)
@@ -145,6 +146,14 @@ def averaged(it):
     chosen, visited = TOGETHER.drawn, [whole] * ROUNDS
     step = step_of(it.step_size)
     return nfl.fedavg(OBJECTIVE, step, chosen, visited, it.weighting)[:, None]
+
+
+def stepped(it):
+    everyone = [range(CLIENTS)] * ROUNDS
+    whole = [[[range(size)] * it.steps for size in SIZES]] * ROUNDS
+    none = np.zeros((ROUNDS, CLIENTS, it.steps, DIM))
+    step = float(it.step_size.value)
+    return private.dp_sgd(OBJECTIVE, step, everyone, whole, SIZES, 0.0, none)[:, None]
 
 
 def alone(it, objective=OBJECTIVE, world=TOGETHER):
@@ -294,7 +303,10 @@ CASES = {
     "ADMM": Case(NetworkedADMM(0.9), None, exact, costs.exact),
     "P-ADMM": Case(PADMM(0.9), ZCDP(2.0, 0.9), exact, costs.exact),
     "FL": Case(ConventionalFL(0.05), ZCDP(2.0, 0.9), conventional, costs.server),
-    "FedAvg": Case(FedAvg(0.05, weighting="equal"), None, averaged, costs.server),
+    "FedAvg": Case(
+        FedAvg(0.05, weighting="equal"), CentralGaussian(0.7, 0.4), averaged, costs.trusted
+    ),
+    "DP-SGD": Case(DPSGD(0.05), NoisyGradients(0.7, 0.4), stepped, partial(costs.stepped, 1)),
     "SignSGD": Case(SignSGD(0.05), None, signs, costs.server),
     "Local only": Case(LocalOnly(0.05), None, alone, costs.alone),
     "FedAvg-FT": Case(FineTunedFedAvg(FedAvg(0.05), 0.05), None, tuned, costs.tuned),
@@ -315,7 +327,7 @@ CASES = {
     "PSO-Fed": Case(PSOFed(0.3, Circular(2)), None, streamed, partial(costs.portions, 2)),
 }
 LABELS = list(CASES)
-PRIVATE = [label for label, case in CASES.items() if case.privacy is not None]
+PRIVATE = [label for label, case in CASES.items() if isinstance(case.privacy, Notion)]
 STREAMED = [label for label in LABELS if REGISTRY[label].needs.data == "stream"]
 SERVED = [label for label in LABELS if REGISTRY[label].needs.network is None]
 #: With one server and a model of each client beside its own: more of them in test_personal.

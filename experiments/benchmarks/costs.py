@@ -106,6 +106,20 @@ def server(size: Size, private: bool) -> Cost:
     return gradient(size, private) + Cost(0, 4 * size.models, size.models if private else 0)
 
 
+def trusted(size: Size, private: bool) -> Cost:
+    """One noisy vector at the server; privately, every update's norm besides."""
+    own = Cost(0, 3 * size.models, size.dim) if private else Cost(0, 0)
+    return server(size, False) + own
+
+
+def stepped(steps: int, size: Size, private: bool) -> Cost:
+    """So many noisy gradients of every client, each by its samples: clips need them one by one."""
+    samples = size.clients * size.samples
+    by_samples = Cost(samples * (size.dim + 3), 4 * samples * size.dim)
+    one = by_samples + Cost(0, 4 * size.models, size.models if private else 0)
+    return Cost(*(steps * part for part in one))
+
+
 def alone(size: Size, private: bool) -> Cost:
     # Read and written: the models.
     return gradient(size, private) + Cost(2 * size.models, 2 * size.models)

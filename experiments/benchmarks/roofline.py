@@ -63,8 +63,10 @@ def simulation(key: jax.Array, size: Size, case: Case, private: bool = True) -> 
         servers = fl.graphs.random_connected(k_graph, size.clients // SERVED, mean_degree=3)
         network = fl.federation.balanced(SERVED, servers)
     if private and case.privacy is not None:
-        # The small world's decay over many rounds would start with noise beyond every number.
-        privacy = dataclasses.replace(case.privacy, decay=1.0)
+        privacy = case.privacy
+        if hasattr(privacy, "decay"):
+            # The small world's, over many rounds, would start with noise beyond every number.
+            privacy = dataclasses.replace(privacy, decay=1.0)
     return fl.Simulation(
         problem=problem,
         network=network,

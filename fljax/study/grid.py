@@ -16,6 +16,7 @@ import numpy as np
 
 from fljax._module import Static, as_leaf
 from fljax._numerics import PRNG
+from fljax.privacy import CentralGaussian, Notion
 from fljax.records import RESERVED
 from fljax.simulation import Simulation, check_length
 
@@ -242,14 +243,22 @@ def _check_privacy(scenario: Scenario, axes: list[Axis], rounds: int, group: Gro
     if group.shown.privacy is None:
         return
     key = jax.random.key(0, impl=PRNG)
-    every = jax.jit(jax.vmap(lambda point: scenario(key, **arguments(point)).privacy))
-    built = jax.tree.map(np.asarray, every(group.points))
+    central = isinstance(group.shown.privacy, CentralGaussian)
+
+    def parts(point: dict[str, Any]) -> tuple[Any, Any]:
+        simulation = scenario(key, **arguments(point))
+        return simulation.privacy, simulation.algorithm.selector if central else None  # pyright: ignore[reportAttributeAccessIssue]
+
+    built = jax.tree.map(np.asarray, jax.jit(jax.vmap(parts))(group.points))
     for i, position in enumerate(group.positions):
-        notion = jax.tree.map(operator.itemgetter(i), built)
+        privacy, selector = jax.tree.map(operator.itemgetter(i), built)
         with _named(axes, position):
-            if hasattr(notion, "validate"):
-                notion.validate()
-            notion.plan(lambda _: jnp.ones(1), rounds)
+            if hasattr(privacy, "validate"):
+                privacy.validate()
+            if central:
+                privacy.plan(selector, group.shown.problem.clients)
+            elif isinstance(privacy, Notion):
+                privacy.plan(lambda _: jnp.ones(1), rounds)
 
 
 def _check_points(

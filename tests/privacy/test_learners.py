@@ -587,3 +587,29 @@ def test_a_step_that_sends_instead_of_collecting_is_told():
     Sending = fl.module(Sending)
     with pytest.raises(ValueError, match="a trusted server perturbs the sum"):
         fl.run(simulate(Sending(0.1, weighting="equal"), CentralGaussian(1.0)), 2)
+
+
+def test_every_point_of_a_large_grid_is_checked():
+    """Beyond a hundred points their privacy is built together."""
+    sizes = np.linspace(0.5, 2.0, 11)
+
+    def scenario(key, multiplier, share):
+        clip = AdaptiveClip(share_noise=share)
+        algorithm = FedAvg(0.1, weighting="equal", scheduler=Fraction(0.8))
+        return simulate(algorithm, CentralGaussian(multiplier, clip=clip))
+
+    shares = np.linspace(0.3, 0.5, 10).tolist()
+    grid = {"multiplier": sizes.tolist(), "share": shares}
+    plan = fl.plan(scenario, grid=grid, rounds=3)
+    assert plan is not None
+    grid["share"][3] = 0.2
+    with pytest.raises(ValueError, match="leaves no part of the noise multiplier") as found:
+        fl.plan(scenario, grid=grid, rounds=3)
+    assert "'share': 0.2" in str(found.value.__notes__)
+
+    def batches(key, multiplier, rate):
+        return simulate(DPSGD(0.1, rate=rate), NoisyGradients(multiplier))
+
+    grid = {"multiplier": [*sizes.tolist()[:-1], -1.0], "rate": np.linspace(0.1, 1, 10).tolist()}
+    with pytest.raises(ValueError, match="noise_multiplier must be"):
+        fl.plan(batches, grid=grid, rounds=3)
