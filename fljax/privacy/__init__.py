@@ -1,6 +1,23 @@
 """Budgets and mechanisms, and the exact accounting of what they cost."""
 
 from fljax.privacy import accounting
-from fljax.privacy.notions import ZCDP, ApproximateDP, Notion, PureDP
+from fljax.privacy.notions import (
+    NEIGHBORS,
+    ZCDP,
+    ApproximateDP,
+    Gap,
+    Neighbors,
+    Notion,
+    PureDP,
+)
 
-__all__ = ["ZCDP", "ApproximateDP", "Notion", "PureDP", "accounting"]
+__all__ = [
+    "NEIGHBORS",
+    "ZCDP",
+    "ApproximateDP",
+    "Gap",
+    "Neighbors",
+    "Notion",
+    "PureDP",
+    "accounting",
+]

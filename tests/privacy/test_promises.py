@@ -28,7 +28,7 @@ from fljax.problems import (
 )
 from fljax.problems.solvers import strong_convexity
 from fljax.simulation import _booked
-from tests.cases import CLIENTS, make_data, make_network, make_problem, quiet
+from tests.cases import CLIENTS, gap_of, make_data, make_network, make_problem, quiet
 
 RADIUS = 3.0
 
@@ -504,11 +504,12 @@ def test_the_signal_to_noise_is_that_of_the_messages(privacy, variance):
     metric = fl.metrics.Metric("sum", keep, "sum")
     fl.run(fl.Simulation(*given[:4], [metric]), 4, key)
     jax.effects_barrier()
-    plan = privacy.plan(lambda n: algorithm.sensitivity(problem, network, n, 1.0), 4)
+    gap = gap_of(problem)
+    plan = privacy.plan(lambda n: algorithm.sensitivity(problem, network, n, gap), 4)
     models = sorted((np.asarray(m) for (m,) in states), key=lambda m: np.abs(m).sum())
     expected = []
     for n in range(1, 5):
-        sensitivity = algorithm.sensitivity(problem, network, jnp.asarray(n), 1.0)
+        sensitivity = algorithm.sensitivity(problem, network, jnp.asarray(n), gap)
         scale = np.asarray(privacy.release(plan, sensitivity, jnp.asarray(n), 4, 3).scale)
         ratios = [np.sort(np.mean(m**2, axis=1) / scale**2 / variance)[2] for m in models]
         expected.append(ratios)
