@@ -116,8 +116,8 @@ class RootForgotten(PureDP):
 class TwoForgotten(ZCDPGradNFL):
     """A sample is thought to go away, and is replaced."""
 
-    def sensitivity(self, problem, network, round, gradient_bound):
-        return super().sensitivity(problem, network, round, gradient_bound) / 2
+    def sensitivity(self, problem, network, round, gap):
+        return super().sensitivity(problem, network, round, gap) / 2
 
 
 @module
@@ -496,7 +496,7 @@ def test_bad_canaries_are_refused():
     run = {"rounds": 2, "delta": 1e-3}
     with pytest.raises(ValueError, match="10 clients or more, got 0"):
         audit.one_run(simulation, simulation.problem, **run)
-    with pytest.raises(ValueError, match="one canary, got up to 2 samples"):
+    with pytest.raises(ValueError, match=r"each client that is a canary.* got 24 samples of 12"):
         audit.one_run(simulation, moved(high, np.s_[:, 1]), **run)
     with pytest.raises(ValueError, match="no claim to audit"):
         audit.one_run(dataclasses.replace(simulation, privacy=None), high, **run)
