@@ -6,9 +6,11 @@ a *lower* bound on the privacy loss that no proof can argue away. Where it excee
 claim is wrong; where it stays below, nothing is proved, but a bound close to the claim says that
 there was little left to find.
 
-* :func:`two_worlds`: two data sets that differ in one sample, many runs of each.
-* :func:`one_run`: many such samples (canaries), each in or out by a coin, one run.
+* :func:`two_worlds`: two neighbouring data sets, many runs of each.
+* :func:`one_run`: many such clients (canaries), each with one or the other by a coin, one run.
 * :func:`corners`: the data sets for either, with samples at the corners of their domain.
+
+Neighbours are what the budget's ``neighbors`` says (:mod:`fljax.privacy.notions`).
 
 The attacker knows the algorithm, both data sets and all public coins (who takes part, batches,
 lost links), and hears every message; the noise it does not know. What a client says depends on what
@@ -43,7 +45,7 @@ from fljax._module import replace
 from fljax.link import Link
 from fljax.privacy import accounting
 from fljax.privacy.ledger import claimed_epsilon
-from fljax.privacy.notions import Notion
+from fljax.privacy.notions import NEIGHBORS, Neighbors, Notion
 from fljax.problems import Problem
 from fljax.records import ROUNDING
 from fljax.simulation import (
@@ -399,27 +401,32 @@ def corners(
     *,
     radius: float = 1.0,
     targets: tuple[float, float] = (-1.0, 1.0),
+    neighbors: Neighbors = "replace",
 ) -> tuple[Problem, Problem]:
-    r"""Two data sets that differ in one sample, at two corners of the domain.
+    r"""Two neighbouring data sets, with samples at two corners of the domain.
 
-    Both have the features :math:`\frac r{\sqrt P}(1,\dots,1)` there, and the two extreme targets:
-    for a loss of the residual or the margin this turns the gradient around. If the extremes are
-    far enough out to be clipped, one replaced sample moves a client's mean gradient by all that the
-    bound allows; and as the change is the same in all coordinates, its l1 norm is the largest too.
+    Under ``"replace"`` both have the features :math:`\frac r{\sqrt P}(1,\dots,1)` in the place of
+    one sample, and the two extreme targets: for a loss of the residual or the margin this turns the
+    gradient around. Under ``"client"`` all of the client's samples are like this; under
+    ``"add-or-remove"`` the second data set lacks the sample: its features are zero. If the extremes
+    are far enough out to be clipped, a client's mean gradient moves by all that the bound allows;
+    and as the change is the same in all coordinates, its l1 norm is the largest too.
 
     Args:
       problem: whose other samples both keep.
-      client: whose sample is replaced; several clients for :func:`one_run`.
-      sample: which.
+      client: whose data differ; several clients for :func:`one_run`.
+      sample: which; of no account where all of them differ.
       radius: ``r``, of the features' domain, > 0.
       targets: the extremes.
+      neighbors: in which way the two are neighbours, that of the budget.
 
     Returns:
-      The problem with the first of the targets there, and with the second.
+      The problem with the first of the targets there, and with the second, or without the sample.
+      Of a problem with a feature map without it, as no features may be mapped to zero.
 
     Raises:
       TypeError: no :class:`~fljax.problems.Problem`.
-      ValueError: a client or sample that is not there, or is padding.
+      ValueError: a client or sample that is not there, or is padding; an unknown relation.
 
     Example:
       >>> import jax, fljax as fl
@@ -427,7 +434,11 @@ def corners(
       >>> a, b = corners(problem, client=1, radius=2.0, targets=(-9.0, 9.0))
       >>> [float(x) for x in b.features[1, 0]], float(a.targets[1, 0]), float(b.targets[1, 0])
       ([1.0, 1.0, 1.0, 1.0], -9.0, 9.0)
+      >>> a, b = corners(problem, client=1, neighbors="add-or-remove")
+      >>> float(a.features[1, 0, 0]), float(b.features[1, 0, 0])
+      (0.5, 0.0)
     """
+    _check.choice("neighbors", neighbors, NEIGHBORS)
     _check.kind("problem", problem, Problem)
     _check.positive("radius", radius)
     chosen = np.atleast_1d(np.asarray(client))
@@ -436,18 +447,51 @@ def corners(
             f"client must be in 0..{problem.clients - 1} and sample in 0..{problem.samples - 1}, "
             f"got {client} and {sample}."
         )
-    if np.any(np.asarray(problem.weights)[chosen, sample] == 0):
+    at = np.zeros(np.shape(problem.targets), bool)
+    at[chosen, slice(None) if neighbors == "client" else sample] = True
+    at &= np.asarray(problem.weights) > 0
+    if not at[chosen].any(axis=1).all():
         raise ValueError(
             f"sample {sample} of client {client} is padding and has no weight; choose a real one."
         )
-    features = np.array(problem.features)
-    features[chosen, sample] = radius / features.shape[2] ** 0.5
-    pair = []
-    for target in targets:
-        values = np.array(problem.targets)
-        values[chosen, sample] = target
-        pair.append(dataclasses.replace(problem, features=features, targets=values))
-    return pair[0], pair[1]
+    if neighbors == "add-or-remove":
+        problem = problem.mapped()
+    corner = np.where(at[..., None], radius / problem.features.shape[2] ** 0.5, problem.features)
+    low, high = (
+        dataclasses.replace(problem, features=corner, targets=np.where(at, target, problem.targets))
+        for target in targets
+    )
+    if neighbors == "add-or-remove":
+        high = dataclasses.replace(low, features=np.where(at[..., None], 0.0, corner))
+    return low, high
+
+
+def _neighbouring(
+    one: Any, two: Any, neighbors: Neighbors, each: bool = False
+) -> Int[np.ndarray, " differing"]:
+    """The client in whose data two data sets differ as neighbours do, or ``each`` of several.
+
+    Raises:
+      ValueError: they differ in another way.
+    """
+    differs = _differing(one, two)
+    samples, clients = int(differs.sum()), np.flatnonzero(differs.any(axis=1))
+    where = "each client that is a canary" if each else "one client"
+    must = f"neighbours must differ in {'' if neighbors == 'client' else 'one sample of '}{where}"
+    if not (each or len(clients) == 1) or (neighbors != "client" and samples > len(clients)):
+        raise ValueError(
+            f"{must}, as the budget has neighbors={neighbors!r}, got {samples} samples of "
+            f"{len(clients)} clients; fljax.audit.corners makes a pair."
+        )
+    if neighbors == "add-or-remove":
+        there = [np.asarray(p.design)[differs].any(axis=1) for p in (one, two)]
+        if np.any(there[0] & there[1]):
+            raise ValueError(
+                f"{must} that is there in one of them only, as the budget has "
+                f"neighbors={neighbors!r}, got one with features in both; a sample is taken out by "
+                "making its features zero, once mapped; fljax.audit.corners makes a pair."
+            )
+    return clients
 
 
 def _differing(one: Any, two: Any) -> Bool[np.ndarray, "clients samples"]:
@@ -457,8 +501,8 @@ def _differing(one: Any, two: Any) -> Bool[np.ndarray, "clients samples"]:
     shapes = [(np.shape(p.features), np.shape(p.targets)) for p in (one, two)]
     if shapes[0] != shapes[1]:
         raise ValueError(
-            "neighbours must have the same shape, as one sample is replaced and none added, got "
-            f"features and targets of {shapes[0]} and {shapes[1]}."
+            "neighbours must have the same shape, as samples are replaced, or taken out by making "
+            f"their features zero, got features and targets of {shapes[0]} and {shapes[1]}."
         )
     rest = [replace(p, features=None, targets=None) for p in (one, two)]
     same = jax.tree.structure(rest[0]) == jax.tree.structure(rest[1]) and all(
@@ -651,8 +695,9 @@ def two_worlds(
 
     Args:
       simulation: what is audited, with world a's data; its privacy is the claim.
-      neighbour: world b's data: one sample of one client replaced, all else as it is, for instance
-        by :func:`corners`.
+      neighbour: world b's data, of one client other ones as the budget's ``neighbors`` allows: one
+        sample replaced; one sample of features zero in either world, where it is taken out; or any
+        number of samples replaced. All else as it is; :func:`corners` makes such a pair.
       rounds: of every run, >= 1.
       seeds: runs of each world, >= 200. A bound of :math:`\epsilon` takes some ten times
         :math:`e^\epsilon` of them; the report says how much could be shown at most.
@@ -666,8 +711,8 @@ def two_worlds(
 
     Raises:
       TypeError: no simulation, or no problem.
-      ValueError: no privacy; a delta or confidence of 0 or 1; too few seeds; data sets that do not
-        differ in exactly one sample.
+      ValueError: no privacy; a delta or confidence of 0 or 1; too few seeds; data sets that are no
+        neighbours.
 
     Guarantees:
       If the mechanism is :math:`(\epsilon,\delta)`-DP, ``bound`` exceeds :math:`\epsilon` with a
@@ -698,13 +743,7 @@ def two_worlds(
         at_least=FEWEST_SEEDS,
         hint="Half of them choose the attack, the other half count how often it is right.",
     )
-    differs = _differing(simulation.problem, neighbour)
-    if differs.sum() != 1:
-        raise ValueError(
-            f"neighbours must differ in one sample of one client, got {int(differs.sum())} samples "
-            f"of {int(differs.any(axis=1).sum())} clients; fljax.audit.corners makes a pair."
-        )
-    client = int(np.argmax(differs.any(axis=1)))
+    (client,) = _neighbouring(simulation.problem, neighbour, privacy.neighbors)
     other = dataclasses.replace(simulation, problem=neighbour)
     size = simulation.problem.clients * simulation.problem.dim
     batches = -(-seeds // max(1, AT_ONCE // size))
@@ -809,19 +848,19 @@ def one_run(
 ) -> OneRun:
     r"""Audit a private simulation by a single run with many canaries.
 
-    Each client in whose data the two problems differ is a canary: a fair coin decides which version
-    of its sample it has. The attacker hears the run, scores each client's messages by the Gaussian
-    likelihood ratio, guesses those coins whose scores are largest in size and abstains on the
-    others. Numbers of guesses are tried from all of the canaries down to a few, by halves, and
-    share what the confidence leaves.
+    Each client in whose data the two problems differ, as the budget's ``neighbors`` allows, is a
+    canary: a fair coin decides which version it has. The attacker hears the run, scores each
+    client's messages by the Gaussian likelihood ratio, guesses those coins whose scores are largest
+    in size and abstains on the others. Numbers of guesses are tried from all of the canaries down
+    to a few, by halves, and share what the confidence leaves.
 
     It costs one run where :func:`two_worlds` takes thousands, and finds less: the bound is that of
     the guesses, which for Gaussian noise lies well below the claim however many canaries there are.
 
     Args:
       simulation: what is audited; its privacy is the claim.
-      canaries: the same data with the canaries' other version, at most one sample of each client,
-        of ten clients or more; :func:`corners` of many clients makes both.
+      canaries: the same data with the canaries' other version, of ten clients or more;
+        :func:`corners` of many clients makes both.
       rounds: of the run, >= 1.
       delta: at which epsilon is bounded, in (0, 1); it costs most where it is not far below one
         over the number of canaries.
@@ -833,8 +872,8 @@ def one_run(
 
     Raises:
       TypeError: no simulation, or no problem.
-      ValueError: no privacy; a delta or confidence of 0 or 1; data sets that differ in more than a
-        sample of a client, or of too few clients.
+      ValueError: no privacy; a delta or confidence of 0 or 1; data of a client that are no
+        neighbours, or too few clients whose data differ.
 
     Example:
       >>> import jax, fljax as fl
@@ -855,13 +894,7 @@ def one_run(
       Steinke, Nasr & Jagielski 2023, Algorithm 1 and Theorem 5.2.
     """
     simulation, privacy = _checked(simulation, rounds, delta, confidence)
-    differs = _differing(simulation.problem, canaries)
-    placed = np.flatnonzero(differs.any(axis=1))
-    if differs.sum(axis=1).max(initial=0) > 1:
-        raise ValueError(
-            f"a client can hold one canary, got up to {int(differs.sum(axis=1).max())} samples of "
-            "one that differ: they would drown each other out. Spread them over the clients."
-        )
+    placed = _neighbouring(simulation.problem, canaries, privacy.neighbors, each=True)
     if len(placed) < FEWEST_CANARIES:
         raise ValueError(
             f"one run needs canaries at {FEWEST_CANARIES} clients or more, got {len(placed)}; use "

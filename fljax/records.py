@@ -120,8 +120,7 @@ def assemble(
     if {"bits_up", "bits_down"} <= records.keys():
         records["bits"] = records["bits_up"] + records["bits_down"]
     for name, value in records.items():
-        label, unit = _DESCRIPTIONS.get(name, (name, "1"))
-        attrs = metrics.get(name, {"long_name": label, "units": unit})
+        attrs = metrics.get(name, _labelled(name))
         axes = (*dims,) if name in PER_RUN else (*dims, "round")
         axes = (*dims, "client") if name in PER_CLIENT else axes
         variables[name] = (axes, value, attrs)
@@ -129,11 +128,24 @@ def assemble(
     return xr.Dataset(variables, coords={**coords, "round": every})
 
 
-def describe(metrics: Iterable[Any]) -> dict[str, dict[str, Any]]:
-    """What a dataset says of its metrics, by name."""
-    return {
+def describe(metrics: Iterable[Any], budgets: Iterable[Any] = ()) -> dict[str, dict[str, Any]]:
+    """What a dataset says of its metrics and of what was spent of its budgets, by name."""
+    said: dict[str, dict[str, Any]] = {
         m.name: {"long_name": m.label, "units": "1", "decibel": int(m.decibel)} for m in metrics
     }
+    relations: dict[str, set[str]] = {}
+    for budget in budgets:
+        for entry in () if budget is None else type(budget).ledger:
+            relations.setdefault(entry, set()).add(budget.neighbors)
+    for entry, neighbors in relations.items():
+        for name in (f"privacy_{entry}", f"client_{entry}"):
+            said[name] = _labelled(name) | {"neighbors": ", ".join(sorted(neighbors))}
+    return said
+
+
+def _labelled(name: str) -> dict[str, Any]:
+    label, unit = _DESCRIPTIONS.get(name, (name, "1"))
+    return {"long_name": label, "units": unit}
 
 
 def provenance(**extra: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from fljax.link import (
 )
 from fljax.metrics import Metric, Snapshot, as_metric
 from fljax.participation import Pattern
-from fljax.privacy import CentralGaussian, Notion
+from fljax.privacy import CentralGaussian, Gap, Notion
 from fljax.problems import optimum
 from fljax.records import ROUNDING, assemble, describe, provenance, warn
 from fljax.rounds import Round
@@ -311,7 +311,7 @@ def _sensitivity(simulation: Simulation, problem: Any, round: Array) -> Array:
     privacy = simulation.privacy
     assert isinstance(privacy, Notion)
     return simulation.algorithm.sensitivity(
-        problem, simulation.network, round, privacy.gradient_bound
+        problem, simulation.network, round, Gap.of(privacy, problem)
     )
 
 
@@ -663,7 +663,8 @@ def run(
     records, model = _run(simulation, key, rounds, record_every)
     check_metrics(simulation, records, rounds // record_every)
     host = {name: np.asarray(value) for name, value in records.items()}
-    dataset = assemble(host, (), {}, rounds, record_every, describe(simulation.metrics))
+    said = describe(simulation.metrics, [simulation.privacy])
+    dataset = assemble(host, (), {}, rounds, record_every, said)
     dataset["model"] = (("client", "parameter"), np.asarray(model))
     dataset.attrs |= provenance(
         dtype=str(simulation.problem.dtype), prng=str(jax.random.key_impl(key)), rounds=rounds

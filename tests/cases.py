@@ -44,7 +44,7 @@ from fljax.algorithms import (
 )
 from fljax.link import Circular
 from fljax.metrics import Metric
-from fljax.privacy import ZCDP, ApproximateDP, CentralGaussian, NoisyGradients, Notion
+from fljax.privacy import ZCDP, ApproximateDP, CentralGaussian, Gap, NoisyGradients, Notion
 from fljax.problems import (
     ElasticNet,
     LeastAbsoluteDeviation,
@@ -97,6 +97,10 @@ def make_problem(name="ridge", clip=None, data=None, **kwargs):
 def make_objective(name="ridge", clip=None, **kwargs):
     _, _, loss, l1, l2 = PROBLEMS[name]
     return nfl.Objective(make_data(name, **kwargs), loss, l1, l2, STRENGTH, clip)
+
+
+def gap_of(problem, bound=1.0, neighbors="replace"):
+    return Gap.of(ZCDP(1.0, gradient_bound=bound, neighbors=neighbors), problem)
 
 
 def make_network(form="dense", nodes=CLIENTS, edges=EDGES):

@@ -55,6 +55,7 @@ from tests.cases import (
     STEPS,
     STREAMED,
     STRENGTH,
+    gap_of,
     make_data,
     make_network,
     make_objective,
@@ -425,11 +426,10 @@ def test_relabelling_clients_relabels_the_models(label):
     second = simulate(label, make_problem(data=tuple(data[k] for k in order)), other, private=False)
     close(trajectory(second), trajectory(first)[:, order], rtol=1e-9, atol=1e-11)
     if label in PRIVATE:
-        at = (jnp.asarray(3), 1.7)
-        algorithm = first.algorithm
+        algorithm, at = first.algorithm, jnp.asarray(3)
         close(
-            algorithm.sensitivity(second.problem, other, *at),
-            algorithm.sensitivity(first.problem, make_network(), *at)[order],
+            algorithm.sensitivity(second.problem, other, at, gap_of(second.problem)),
+            algorithm.sensitivity(first.problem, make_network(), at, gap_of(first.problem))[order],
         )
 
 
@@ -470,7 +470,7 @@ def message_change(label, name, algorithm, clip, trials=120):
         public = {"heard": heard, "dual": dual, "model": heard[0] if label == "FL" else heard}
         state = state._replace(**{f: v for f, v in public.items() if f in state._fields})
         said, _ = listen(algorithm, state, changed, network, number)
-        return said, algorithm.sensitivity(changed, network, number, clip)
+        return said, algorithm.sensitivity(changed, network, number, gap_of(changed, clip))
 
     ratios = []
     for _ in range(trials):
@@ -534,7 +534,7 @@ def test_several_local_steps_change_a_message_by_the_sensitivity_at_most(regular
         problem = from_clients(data, LeastAbsoluteDeviation(), regulariser, strength).prepare()
         said, _ = listen(algorithm, algorithm.init(problem, None), problem, None, 1)
         messages.append(said[0])
-    allowed = float(algorithm.sensitivity(problem, None, jnp.asarray(1), 1.0)[0])
+    allowed = float(algorithm.sensitivity(problem, None, jnp.asarray(1), gap_of(problem))[0])
     assert 0 < float(jnp.linalg.norm(messages[0] - messages[1])) <= allowed * (1 + 1e-9)
 
 
@@ -558,7 +558,7 @@ def test_p_admm_message_changes_by_the_sensitivity_at_most(inner_iterations, pre
         if previous == "private":  # again, from the same public state but the new exact model
             state = state._replace(heard=heard, dual=dual)
             said, _ = listen(algorithm, state, problem, network, 2)
-        return said, algorithm.sensitivity(problem, network, jnp.asarray(1), bound)
+        return said, algorithm.sensitivity(problem, network, jnp.asarray(1), gap_of(problem, bound))
 
     base = make_problem("logistic", data=tuple(ball))
     for _ in range(40):
@@ -589,7 +589,7 @@ def test_sensitivity_follows_the_heaviest_sample():
             return  # refusing unequal weights is as good
         said, _ = listen(algorithm, algorithm.init(problem, network), problem, network, 1)
         heard.append(said[0])
-    allowed = algorithm.sensitivity(problem, network, jnp.asarray(1), 1.0)[0]
+    allowed = algorithm.sensitivity(problem, network, jnp.asarray(1), gap_of(problem))[0]
     assert abs(float(heard[0][0] - heard[1][0])) <= float(allowed) * (1 + 1e-9)
 
 
@@ -597,7 +597,7 @@ def test_sensitivity_follows_the_heaviest_sample():
 def test_sensitivity_is_the_formula(label):
     """Lemma I (3.12) and its relatives, for unequal clients, at several rounds."""
     problem, network, objective = make_problem(), make_network(), make_objective()
-    algorithm = CASES[label].algorithm
+    algorithm, gap = CASES[label].algorithm, gap_of(problem, 1.7)
     if label == "P-ADMM":
         expected = nfl.minimiser_sensitivity(objective, EDGES, 0.9, 1.7, 5)
     elif label in ("zCDP-NFL", "(eps,delta)DP-NFL"):
@@ -605,11 +605,11 @@ def test_sensitivity_is_the_formula(label):
     else:
         expected = nfl.gradient_sensitivity(objective, lambda n: 0.05, 1.7, 5)
     for n in range(1, 6):
-        close(algorithm.sensitivity(problem, network, jnp.asarray(n), 1.7), expected[n - 1])
+        close(algorithm.sensitivity(problem, network, jnp.asarray(n), gap), expected[n - 1])
     if label == "FL":
         several = ConventionalFL(0.05, local_steps=3)
         expected = nfl.gradient_sensitivity(objective, lambda n: 0.05, 1.7, 5, 3)
-        found = several.sensitivity(problem, network, jnp.asarray(1), 1.7)
+        found = several.sensitivity(problem, network, jnp.asarray(1), gap)
         close(found, expected[0])
 
 

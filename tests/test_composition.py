@@ -595,7 +595,7 @@ class Silent(Twice):
         now.witness(now.problem.sample_gradient_norm(state.model))
         return state
 
-    def sensitivity(self, problem, network, round, gradient_bound):
+    def sensitivity(self, problem, network, round, gap):
         return jnp.ones(problem.clients)
 
 

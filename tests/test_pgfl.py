@@ -39,6 +39,7 @@ from fljax.problems import (
 )
 from fljax.schedules import Constant, GeometricDecay, PowerDecay
 from fljax.simulation import advance, begin, look, prepare
+from tests.cases import gap_of
 from tests.reference import nfl
 from tests.reference import pgfl as loops
 
@@ -790,7 +791,7 @@ def test_all_that_is_sent_fits_other_data_with_other_noise():
     problem, network, k = bounded(), LOGIT.network(), 7
     features = problem.features.copy()
     features[k, 0] = -features[k, 0]
-    gap = float(algorithm.sensitivity(problem, network, jnp.asarray(1), 1.0)[k])
+    gap = float(algorithm.sensitivity(problem, network, jnp.asarray(1), gap_of(problem))[k])
     one, two = (
         fl.Simulation(p, algorithm, network) for p in (problem, replace(problem, features=features))
     )
@@ -844,12 +845,12 @@ def test_no_replaced_sample_moves_a_message_further_than_its_sensitivity(algorit
     the state they meet, comes near the bound and stays below it. The regulariser sharpens it.
     """
     problem, network = bounded(), LOGIT.network()
-    gap = np.asarray(algorithm.sensitivity(problem, network, jnp.asarray(1), 1.0))
+    gap = np.asarray(algorithm.sensitivity(problem, network, jnp.asarray(1), gap_of(problem)))
     if isinstance(algorithm, PGFL):
         sizes = np.array([len(c.y) for c in LOGIT.clients()])
         close(gap, 2 / (sizes * (RHO + 2 * np.array(LOGIT.ridges()))), rtol=1e-12)
         plain = algorithm.sensitivity(
-            replace(problem, strength=jnp.zeros(13)), network, jnp.asarray(1), 1.0
+            replace(problem, strength=jnp.zeros(13)), network, jnp.asarray(1), gap_of(problem)
         )
         close(plain, [loops.sensitivity(1.0, RHO, d) for d in sizes], rtol=1e-12)
     rng, worst = np.random.default_rng(4), np.zeros(13)

@@ -35,7 +35,7 @@ from fljax.algorithms import (
 )
 from fljax.federation import Federation
 from fljax.graphs import Graph
-from fljax.privacy import ZCDP, ApproximateDP, PureDP
+from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.privacy.notions import Release
 from fljax.problems import LeastAbsoluteDeviation, LeastSquares, Problem, SquaredL2, Tasks
 from fljax.records import provenance
@@ -82,9 +82,9 @@ class FactorForgotten(ZCDPGradNFL):
     """A planted fault: the sensitivity of a sample that goes away, where one is replaced."""
 
     def sensitivity(
-        self, problem: Problem, network: Any, round: Array, gradient_bound: Array | float
+        self, problem: Problem, network: Any, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        return super().sensitivity(problem, network, round, gradient_bound) / 2
+        return super().sensitivity(problem, network, round, gap) / 2
 
 
 class Case(NamedTuple):

@@ -8,7 +8,7 @@ from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.graphs import Graph
-from fljax.privacy import ZCDP, ApproximateDP, PureDP
+from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor, strong_convexity
 from fljax.rounds import Round
@@ -82,16 +82,17 @@ class NetworkedADMM(Algorithm):
         return state.heard
 
     def sensitivity(
-        self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float
+        self, problem: Problem, network: Graph, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        r""":math:`2c_1/\big(D_k(2\rho|\mathcal N_k|+\mu_k)\big)`.
+        r"""The gradient's gap over :math:`2\rho|\mathcal N_k|+\mu_k`.
 
         The minimisers of two :math:`m`-strongly convex functions whose gradients differ by at
         most :math:`g` are at most :math:`g/m` apart; :math:`\mu_k` is what the regulariser adds
-        (:math:`2\lambda/K` for ridge).
+        (:math:`2\lambda/K` for ridge). What the data add to the curvature is not counted on, so
+        that it may differ too.
         """
         curvature = 2 * self.penalty * network.degree + strong_convexity(problem)
-        return 2 * gradient_bound * problem.influence / curvature
+        return gap.gradient / curvature
 
 
 @algorithm(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax.graphs import Graph
+from fljax.privacy import Gap
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.streams import Stream
@@ -91,8 +92,8 @@ class Algorithm:
       ...         said, inbox = now.link.exchange(state.mixed - step * slope)
       ...         return State(said, inbox.mean(over=now.network.mixing()))
       ...
-      ...     def sensitivity(self, problem, network, round, gradient_bound):
-      ...         return 2 * gradient_bound * problem.influence * self.step_size(round)
+      ...     def sensitivity(self, problem, network, round, gap):
+      ...         return gap.gradient * self.step_size(round)
       >>> def scenario(key, budget):
       ...     problem = fl.problems.ridge(key, clients=6, samples=20, dim=2)
       ...     return fl.Simulation(
@@ -139,24 +140,26 @@ class Algorithm:
         raise NotImplementedError(_missing(self, "released", "the models that may be seen"))
 
     def sensitivity(
-        self, problem: Problem, network: Any, round: Array, gradient_bound: Array | float
+        self, problem: Problem, network: Any, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        r"""How far one replaced sample can move each client's message, in Euclidean norm.
+        r"""How far neighbouring data can move each client's message, in Euclidean norm.
 
         Given all that was said before: what a client keeps to itself (momentum, a tracker, a warm
-        start) depends on its data of all rounds so far, and counts. One sample moves a mean
-        gradient by at most ``2 * gradient_bound * problem.influence``.
+        start) depends on its data of all rounds so far, and counts. A mean loss gradient moves by
+        ``gap.gradient`` at most if it is taken at a model that follows from what was said, and by
+        ``gap.anywhere`` else; which data are neighbours is the notion's affair.
 
         Args:
           problem: the clients' data; what it returns may depend on their sizes alone.
           network: of the simulation.
           round: 1, 2, ..., possibly traced.
-          gradient_bound: of per-sample gradients, :math:`c_1`.
+          gap: of the clients' mean gradients; :meth:`Gap.of(privacy, problem)
+            <fljax.privacy.Gap.of>` makes it.
 
         Returns:
           ``[K]``.
         """
-        raise NotImplementedError(_missing(self, "sensitivity", "what one sample can move"))
+        raise NotImplementedError(_missing(self, "sensitivity", "what neighbouring data can move"))
 
 
 def _missing(part: object, method: str, what: str) -> str:

@@ -10,7 +10,7 @@ from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm
 from fljax.algorithms.local_steps import descent_gap
-from fljax.privacy import ZCDP, ApproximateDP, PureDP
+from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
@@ -103,10 +103,10 @@ class ConventionalFL(Algorithm):
         return state.model
 
     def sensitivity(
-        self, problem: Problem, network: Any, round: Array, gradient_bound: Array | float
+        self, problem: Problem, network: Any, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
         """Of :func:`~fljax.algorithms.local_steps.descent_gap`."""
-        return descent_gap(problem, self.step_size(round), self.local_steps, gradient_bound)
+        return descent_gap(problem, self.step_size(round), self.local_steps, gap)
 
 
 def _copies(server: Array, problem: Problem) -> Float[Array, "clients dim"]:

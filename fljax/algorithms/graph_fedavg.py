@@ -13,6 +13,7 @@ from fljax.algorithms.local_steps import descent_gap
 from fljax.algorithms.pgfl import PRIVATE
 from fljax.federation import Federation
 from fljax.participation import PerServer, Selector, everyone_or
+from fljax.privacy import Gap
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
@@ -107,8 +108,8 @@ class GraphFedAvg(Algorithm):
         return state.model
 
     def sensitivity(
-        self, problem: Problem, network: Federation, round: Array, gradient_bound: Array | float
+        self, problem: Problem, network: Federation, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        """Of :func:`~fljax.algorithms.conventional_fl.descent_gap`."""
+        """Of :func:`~fljax.algorithms.local_steps.descent_gap`."""
         step_size = self.step_size(round) / self.local_steps
-        return descent_gap(problem, step_size, self.local_steps, gradient_bound)
+        return descent_gap(problem, step_size, self.local_steps, gap)

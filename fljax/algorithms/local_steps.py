@@ -1,4 +1,4 @@
-"""Gradient steps of a client on its own data, and how far one sample can move them."""
+"""Gradient steps of a client on its own data, and how far neighbouring data can move them."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fljax.privacy import Gap
 from fljax.problems import Problem
 
 __all__ = ["descend", "descent_gap"]
@@ -26,19 +27,20 @@ def descend(
 
 
 def descent_gap(
-    problem: Problem, step_size: Array, steps: int, gradient_bound: Array | float
+    problem: Problem, step_size: Array, steps: int, gap: Gap
 ) -> Float[Array, " clients"]:
-    r"""How far one replaced sample moves a client's model in some gradient steps.
+    r"""How far apart neighbouring data take a client's model in some gradient steps.
 
-    :math:`2c_1\mu/D_k` for one step; :math:`\Delta_E` below for :math:`E` of them. Only the first
-    step starts from a public point. After it two trajectories may meet any gradients of norm
-    :math:`c_1`, and the regulariser acts on models that already differ: with
-    :math:`R'(w)=aw+s(w)`, the values of :math:`s` at most :math:`b` apart,
-    :math:`\Delta_{e+1}=|1-\mu\tfrac\lambda Ka|\Delta_e+2c_1\mu+\mu\tfrac\lambda Kb`.
+    :math:`\Delta_1=\mu g` for one step, with :math:`g` the gap of gradients at one model;
+    :math:`\Delta_E` below for :math:`E` of them. Only the first step starts from a public point.
+    After it two trajectories may meet any gradients, :math:`G` apart at most, and the regulariser
+    acts on models that already differ: with :math:`R'(w)=aw+s(w)`, the values of :math:`s` at most
+    :math:`b` apart,
+    :math:`\Delta_{e+1}=|1-\mu\tfrac\lambda Ka|\Delta_e+\mu G+\mu\tfrac\lambda Kb`.
     """
     slope, jump = problem.regulariser.growth(problem.dim)
     share = step_size * problem.share
-    gap = 2 * gradient_bound * step_size * problem.influence
+    apart = step_size * gap.gradient
     for _ in range(steps - 1):
-        gap = jnp.abs(1 - share * slope) * gap + 2 * gradient_bound * step_size + share * jump
-    return gap
+        apart = jnp.abs(1 - share * slope) * apart + step_size * gap.anywhere + share * jump
+    return apart

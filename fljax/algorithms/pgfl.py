@@ -11,7 +11,7 @@ from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.federation import Federation
 from fljax.participation import PerServer, Selector, everyone_or
-from fljax.privacy import ZCDP, ApproximateDP, PureDP
+from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor, strong_convexity
 from fljax.rounds import Round
@@ -180,16 +180,16 @@ class PGFL(Algorithm):
         return state.server[jnp.asarray(network.server, jnp.int32), cluster]
 
     def sensitivity(
-        self, problem: Problem, network: Federation, round: Array, gradient_bound: Array | float
+        self, problem: Problem, network: Federation, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        r""":math:`2C_k/\big(D_k(\rho+\mu_k)\big)`, with :math:`\mu_k=2\lambda/|\mathcal C_s|` for a
-        squared regulariser; (5.31) without :math:`\mu_k`.
+        r"""The gradient's gap over :math:`\rho+\mu_k`, with :math:`\mu_k=2\lambda/|\mathcal C_s|`
+        for a squared regulariser; (5.31), whose gap is :math:`2C_k/D_k`, has no :math:`\mu_k`.
 
         The minimisers of two :math:`m`-strongly convex functions whose gradients differ by at most
         :math:`g` are at most :math:`g/m` apart (the proof at line 1465 evaluates both gradients at
         one model and states equality; the inequality holds).
         """
-        return 2 * gradient_bound * problem.influence / (self.penalty + strong_convexity(problem))
+        return gap.gradient / (self.penalty + strong_convexity(problem))
 
 
 @algorithm("GFL", "gauthier2023", NEEDS)

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.graphs import Combination, Graph
-from fljax.privacy import ZCDP, ApproximateDP, PureDP
+from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
@@ -81,7 +81,7 @@ class ZCDPGradNFL(Algorithm):
         return state.heard
 
     def sensitivity(
-        self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float
+        self, problem: Problem, network: Graph, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        r""":math:`2c_1\alpha^{(n)}/D_k`."""
-        return 2 * gradient_bound * problem.influence * self.step_size(round)
+        r"""The gradient's gap times :math:`\alpha^{(n)}`."""
+        return gap.gradient * self.step_size(round)

@@ -8,7 +8,7 @@ from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.graphs import Graph
-from fljax.privacy import ZCDP, ApproximateDP, PureDP
+from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
@@ -103,10 +103,12 @@ class ZCDPNFL(Algorithm):
         return state.heard
 
     def sensitivity(
-        self, problem: Problem, network: Graph, round: Array, gradient_bound: Array | float
+        self, problem: Problem, network: Graph, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        r"""Lemma I: :math:`2c_1/\big(D_k(2\rho|\mathcal N_k|+1/\eta^{(n)})\big)`."""
-        return 2 * gradient_bound * problem.influence / self._curvature(network, round)
+        r"""The gradient's gap over :math:`2\rho|\mathcal N_k|+1/\eta^{(n)}`: Lemma I, whose gap is
+        :math:`2c_1/D_k`.
+        """
+        return gap.gradient / self._curvature(network, round)
 
     def _curvature(self, network: Graph, round: Array) -> Float[Array, " clients"]:
         return 2 * self.penalty * network.degree + 1 / self.step_size(round)

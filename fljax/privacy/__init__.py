@@ -4,13 +4,24 @@ from fljax.privacy import accounting
 from fljax.privacy.central import AdaptiveClip, CentralGaussian
 from fljax.privacy.gradients import NoisyGradients
 from fljax.privacy.ledger import events, spent
-from fljax.privacy.notions import ZCDP, ApproximateDP, Notion, PureDP
+from fljax.privacy.notions import (
+    NEIGHBORS,
+    ZCDP,
+    ApproximateDP,
+    Gap,
+    Neighbors,
+    Notion,
+    PureDP,
+)
 
 __all__ = [
+    "NEIGHBORS",
     "ZCDP",
     "AdaptiveClip",
     "ApproximateDP",
     "CentralGaussian",
+    "Gap",
+    "Neighbors",
     "NoisyGradients",
     "Notion",
     "PureDP",

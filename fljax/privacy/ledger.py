@@ -8,6 +8,7 @@ import xarray as xr
 
 from fljax.privacy import accounting
 from fljax.privacy.accounting._inputs import probability
+from fljax.privacy.notions import NEIGHBORS
 
 __all__ = ["claimed_epsilon", "events", "spent"]
 
@@ -179,4 +180,10 @@ def events(results: xr.Dataset) -> Any:
     found = _releases(row)
     if found is not None:
         return accounting.sampled_gaussian_event(**found)
-    return accounting.gaussian_event(row["rho"])
+    relation = results["privacy_rho"].attrs["neighbors"]
+    if relation not in NEIGHBORS:
+        raise ValueError(
+            f"the results mix budgets whose neighbours are of different kinds ({relation}); export "
+            "studies of one kind."
+        )
+    return accounting.gaussian_event(row["rho"], relation)

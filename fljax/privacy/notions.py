@@ -2,9 +2,18 @@ r"""Privacy notions: what a budget means, how it is spread over the rounds, whic
 
 A notion turns an algorithm's sensitivity :math:`\Delta_k(n)` (computed from the gradient bound
 :math:`c_1`) into the noise of each round and enters what was spent into a ledger, client by
-client. Neighbouring data sets differ in one replaced sample of one client, so a client's budget
-is spent by its own messages alone and the network's guarantee is the worst client's (Gauthier
-2024, Corollary).
+client. Neighbouring data sets differ in the data of one client, so a client's budget is spent by
+its own messages alone and the network's guarantee is the worst client's (Gauthier 2024,
+Corollary). In which way they differ is the notion's ``neighbors``:
+
+* ``"replace"``, the source's: one sample is another one;
+* ``"add-or-remove"``: one sample is there in one of them only, and leaves its place in the mean
+  empty: it has no gradient at any model, as if its features were zero, and the others weigh what
+  they weighed (the zero-out relation, ``REPLACE_SPECIAL`` of ``dp_accounting``);
+* ``"client"``: any or all samples of the client are others, so that all that it has is protected.
+
+How many samples clients have and what these weigh is public in each of them, since steps, divisors
+and noise follow from it; so are the network, the clusters and who is a client.
 
 What a total covers: all messages of a run, for every pair of neighbouring data sets within the
 problem's clip or declared domain. Where neither bounds the gradients the results say ``nominal``.
@@ -16,7 +25,16 @@ deviations, and a Laplace one none beyond 16.6 scales.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    get_args,
+    runtime_checkable,
+)
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +43,23 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, static
 from fljax.privacy import accounting
+from fljax.problems import Problem
 
 __all__ = [
+    "NEIGHBORS",
     "ZCDP",
     "ApproximateDP",
+    "Gap",
+    "Neighbors",
     "Notion",
     "PureDP",
     "Release",
 ]
+
+#: In which way two data sets are neighbours, see the head of this module.
+Neighbors: TypeAlias = Literal["replace", "add-or-remove", "client"]
+
+NEIGHBORS: tuple[Neighbors, ...] = get_args(Neighbors)
 
 #: ``round -> [K]``: the l2 sensitivity of each client's message of that round.
 Sensitivity = Callable[[Array], Float[Array, " clients"]]
@@ -52,10 +79,14 @@ class Notion(Protocol):
 
     Attributes:
       ledger: the names of what it accounts, each one number a client.
+      neighbors: between which data sets it promises anything.
+      gradient_bound: on which the promise rests.
     """
 
     ledger: ClassVar[tuple[str, ...]]
 
+    @property
+    def neighbors(self) -> Neighbors: ...
     @property
     def gradient_bound(self) -> Array | float: ...
     def plan(self, sensitivity: Sensitivity, rounds: int) -> Any: ...
@@ -63,6 +94,48 @@ class Notion(Protocol):
         self, plan: Any, sensitivity: Array, round: Array, rounds: int, dim: int
     ) -> Release: ...
     def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array: ...
+
+
+class Gap(NamedTuple):
+    r"""How far neighbouring data can move a client's mean loss gradient, in Euclidean norm.
+
+    With per-sample gradients of norm :math:`c_1` at most and weights :math:`\omega_j`
+    (:math:`1/D_k`), the heaviest of them :math:`\omega`:
+
+    * at one and the same model :math:`2c_1\omega` (``"replace"``), :math:`c_1\omega`
+      (``"add-or-remove"``) or :math:`2c_1\sum_j\omega_j` (``"client"``);
+    * anywhere, at two models that differ too, :math:`2c_1\sum_j\omega_j`: neither gradient is
+      longer than half of it.
+
+    Algorithms state their sensitivity in these terms, and hold for every relation.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=[5, 10], dim=3)
+      >>> for neighbors in fl.privacy.NEIGHBORS:
+      ...     privacy = fl.privacy.ZCDP(1.0, gradient_bound=0.5, neighbors=neighbors)
+      ...     gap = fl.privacy.Gap.of(privacy, problem)
+      ...     print(neighbors, [round(float(g), 2) for g in gap.gradient])
+      replace [0.2, 0.1]
+      add-or-remove [0.1, 0.05]
+      client [1.0, 1.0]
+    """
+
+    gradient: Float[Array, " clients"]  # at one and the same model
+    anywhere: Float[Array, " clients"]  # at any two
+
+    @classmethod
+    def of(cls, notion: Notion, problem: Problem) -> "Gap":
+        """Between the data sets that are neighbours in this notion.
+
+        Args:
+          notion: whose ``neighbors`` and ``gradient_bound`` these are.
+          problem: of whose clients; nothing but the samples' weights enters.
+        """
+        longest = notion.gradient_bound * jnp.sum(jnp.asarray(problem.weights), axis=1)
+        one = notion.gradient_bound * problem.influence
+        gradient = {"replace": 2 * one, "add-or-remove": one, "client": 2 * longest}
+        return cls(gradient[notion.neighbors], 2 * longest)
 
 
 _BOUND_HINT = (
@@ -92,9 +165,10 @@ class ZCDP:
       decay: :math:`\zeta\in(0,1]`; smaller protects the early rounds more.
       gradient_bound: :math:`c_1>0`, the bound on per-sample gradients of Assumption 1.
       schedule: which reading of the decay.
+      neighbors: between which data sets of a client it holds, see the head of this module.
 
     Guarantees:
-      ``total_rho``-zCDP for the replacement of one sample of any one client, against anyone who
+      ``total_rho``-zCDP between neighbouring data sets of any one client, against anyone who
       sees all messages, *if* per-sample gradients are bounded by ``gradient_bound`` for every
       data set (Lemma I, Theorem I; adaptive composition: Bun & Steinke 2016, Lemma 2.3).
 
@@ -106,6 +180,7 @@ class ZCDP:
     decay: Float[Array, ""] | float = 1.0
     gradient_bound: Float[Array, ""] | float = 1.0
     schedule: Literal["privacy", "variance"] = static(default="privacy")
+    neighbors: Neighbors = static(default="replace")
 
     ledger: ClassVar[tuple[str, ...]] = ("rho",)
 
@@ -114,6 +189,7 @@ class ZCDP:
         _check.interval("decay", self.decay, above=0, at_most=1)
         _check.positive("gradient_bound", self.gradient_bound, _BOUND_HINT)
         _check.choice("schedule", self.schedule, ("privacy", "variance"))
+        _check.choice("neighbors", self.neighbors, NEIGHBORS)
 
     @classmethod
     def from_epsilon(
@@ -208,9 +284,10 @@ class ApproximateDP:
       gradient_bound: :math:`c_1>0`.
       rule: allocation and composition.
       calibration: noise of one round.
+      neighbors: between which data sets of a client it holds, see the head of this module.
 
     Guarantees:
-      :math:`(\epsilon,\delta)`-DP for the replacement of one sample of any one client under the
+      :math:`(\epsilon,\delta)`-DP between neighbouring data sets of any one client under the
       bounded-gradient assumption. The ledger also carries the zCDP parameter of the same noise,
       which is what that noise is really worth.
 
@@ -225,6 +302,7 @@ class ApproximateDP:
     gradient_bound: Float[Array, ""] | float = 1.0
     rule: accounting.Rule = static(default="uniform")
     calibration: Literal["classical", "zcdp"] = static(default="classical")
+    neighbors: Neighbors = static(default="replace")
 
     ledger: ClassVar[tuple[str, ...]] = ("epsilon", "delta", "rho")
 
@@ -235,6 +313,7 @@ class ApproximateDP:
         _check.positive("gradient_bound", self.gradient_bound, _BOUND_HINT)
         _check.choice("rule", self.rule, accounting.RULES)
         _check.choice("calibration", self.calibration, ("classical", "zcdp"))
+        _check.choice("neighbors", self.neighbors, NEIGHBORS)
 
     def plan(self, sensitivity: Sensitivity, rounds: int) -> tuple[Array, Array]:
         r"""``[T]`` each: :math:`\epsilon_n` and :math:`\delta_n`."""
@@ -283,15 +362,17 @@ class PureDP:
       epsilon: total, > 0.
       decay: :math:`\zeta\in(0,1]`.
       gradient_bound: :math:`c_1>0`.
+      neighbors: between which data sets of a client it holds, see the head of this module.
 
     Guarantees:
-      :math:`\epsilon`-DP for the replacement of one sample of any one client under the
+      :math:`\epsilon`-DP between neighbouring data sets of any one client under the
       bounded-gradient assumption.
     """
 
     epsilon: Float[Array, ""] | float
     decay: Float[Array, ""] | float = 1.0
     gradient_bound: Float[Array, ""] | float = 1.0
+    neighbors: Neighbors = static(default="replace")
 
     ledger: ClassVar[tuple[str, ...]] = ("epsilon",)
 
@@ -299,6 +380,7 @@ class PureDP:
         _check.positive("epsilon", self.epsilon, "A zero budget would need infinite noise.")
         _check.interval("decay", self.decay, above=0, at_most=1)
         _check.positive("gradient_bound", self.gradient_bound, _BOUND_HINT)
+        _check.choice("neighbors", self.neighbors, NEIGHBORS)
 
     def plan(self, sensitivity: Sensitivity, rounds: int) -> Array:
         r""":math:`\epsilon_T` of the last round, from which earlier ones follow."""

@@ -8,11 +8,12 @@ samples are fewer than parameters; nonsmooth losses by ADMM on their residuals.
 
 Where the problem declares a bound of its features (``feature_bound``), a smooth loss is minimised
 by plain proximal gradient steps of a size that depends on the bound alone. They converge more
-slowly, and are what a privacy guarantee covers however early they stop: on two data sets that
-differ in one sample each step is a contraction by :math:`(1-\eta c)/(1+\eta\mu)`, and at one model
-the two steps differ by at most :math:`\eta g/(1+\eta\mu)`, :math:`g` being what the sample can
-change of the gradient. So models that start at most :math:`g/(c+\mu)` apart, which is how far apart
-exact minimisers can be, stay so, a warm start from the last round's model included.
+slowly, and are what a privacy guarantee covers however early they stop: whatever the data within
+the bound, each step is a contraction by :math:`(1-\eta c)/(1+\eta\mu)`, and at one model the steps
+of two data sets differ by at most :math:`\eta g/(1+\eta\mu)`, :math:`g` being how far apart their
+mean gradients are there. So models that start at most :math:`g/(c+\mu)` apart, which is how far
+apart exact minimisers can be, stay so, a warm start from the last round's model included. Nothing
+more is asked of the two data sets: they may differ in one sample, lack it, or have none in common.
 """
 
 from typing import NamedTuple

@@ -135,8 +135,9 @@ class Study:
 
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """What a dataset says of the metrics."""
-        return describe(m for group in self.groups for m in group.shown.metrics)
+        """What a dataset says of the metrics, and of the budgets."""
+        shown = [group.shown for group in self.groups]
+        return describe((m for s in shown for m in s.metrics), (s.privacy for s in shown))
 
     @functools.cached_property
     def root_key(self) -> np.ndarray:

@@ -459,7 +459,7 @@ def theorem_two(
 
 
 def sensitivity(gradient_bound: Any, penalty: Any, samples: Any) -> Any:
-    r""":math:`\Delta_{k,2}=2C_k/(\rho D_k)`, Lemma 5.1 (5.31), (42).
+    r""":math:`\Delta_{k,2}=2C_k/(\rho D_k)` of one replaced sample, Lemma 5.1 (5.31), (42).
 
     It is an upper bound: the proof subtracts two instances of (5.25) as if their gradients were
     taken at one model and states equality; the minimiser of a :math:`\rho`-strongly convex function

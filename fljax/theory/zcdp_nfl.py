@@ -26,7 +26,7 @@ from fljax._module import replace
 from fljax._numerics import HIGHEST
 from fljax.algorithms import ZCDPNFL
 from fljax.graphs import Graph
-from fljax.privacy import ZCDP
+from fljax.privacy import ZCDP, Gap
 from fljax.privacy.notions import Release
 from fljax.problems import Problem
 from fljax.simulation import Simulation, as_key, begin, look, noise_plan, prepare
@@ -167,6 +167,7 @@ class _Given:
 
     ledger = ()
     gradient_bound = 0.0
+    neighbors = "replace"
 
     def __init__(self, noise: Float[Array, "clients dim"]) -> None:
         self._noise = noise
@@ -580,7 +581,7 @@ def privacy_accuracy_bound(
     _check.count("rounds", rounds)
     problem, first = simulation.problem, jnp.asarray(1, jnp.int32)
     sensitivity = algorithm.sensitivity(
-        problem, _network(simulation), first, privacy.gradient_bound
+        problem, _network(simulation), first, Gap.of(privacy, problem)
     )
     plan = noise_plan(simulation, rounds)
     scale = privacy.release(plan, sensitivity, first, rounds, problem.dim).scale

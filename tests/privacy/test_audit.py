@@ -10,9 +10,9 @@ import pytest
 
 import fljax as fl
 from fljax import audit
-from fljax._module import module
+from fljax._module import module, static
 from fljax.algorithms import PADMM, ConventionalFL, ZCDPGradNFL
-from fljax.privacy import ZCDP, PureDP, accounting
+from fljax.privacy import NEIGHBORS, ZCDP, PureDP, accounting
 from fljax.problems import (
     LeastAbsoluteDeviation,
     LeastSquares,
@@ -22,32 +22,17 @@ from fljax.problems import (
     from_clients,
 )
 from fljax.simulation import as_key, prepare
-from tests.cases import CASES, PRIVATE, make_data, make_problem, simulate
+from tests.cases import CASES, PRIVATE, gap_of, make_data, make_problem, simulate
+from tests.privacy.worlds import CLIENT, EXACT, clipped, short, worlds_of
 
 ROUNDS = 4
-CLIENT = 2  # the attacked one, of six samples
 DELTA = 0.05
-#: Those that minimise exactly, in closed form for the squared loss.
-EXACT = [label for label in PRIVATE if type(CASES[label].algorithm).needs.minimiser]
-
-
-def clipped():
-    """Two corners where every gradient is at its clip, in opposite directions."""
-    return audit.corners(make_problem("lad", clip=1.0), CLIENT, targets=(-1e3, 1e3))
-
-
-def short():
-    """Features of length 0.1 and targets of 4.5: gradients of the squared loss near 0.9, wherever
-    the models go within a few units of zero, and hardly any curvature.
-    """
-    units = [(X / np.linalg.norm(X, axis=1, keepdims=True), np.sign(y)) for X, y in make_data()]
-    problem = from_clients([(0.1 * X, y) for X, y in units], LeastSquares(), SquaredL2(), 0.8)
-    return audit.corners(problem, CLIENT, radius=0.1, targets=(-4.5, 4.5))
 
 
 def both(label, privacy=None, algorithm=None, rounds=ROUNDS, seeds=2000, delta=DELTA):
     """The audit of an algorithm at small size, by default of its instance."""
-    a, b = (simulate(label, problem) for problem in (short() if label in EXACT else clipped()))
+    neighbors = "replace" if privacy is None else privacy.neighbors
+    a, b = (simulate(label, problem) for problem in worlds_of(label, neighbors))
     changes = {
         name: part
         for name, part in {"privacy": privacy, "algorithm": algorithm}.items()
@@ -114,10 +99,18 @@ class RootForgotten(PureDP):
 
 @module
 class TwoForgotten(ZCDPGradNFL):
-    """A sample is thought to go away, and is replaced."""
+    """Half the sensitivity: as if a sample went away, where one is replaced."""
 
-    def sensitivity(self, problem, network, round, gradient_bound):
-        return super().sensitivity(problem, network, round, gradient_bound) / 2
+    def sensitivity(self, problem, network, round, gap):
+        return super().sensitivity(problem, network, round, gap) / 2
+
+
+@module
+class OfSamples(ConventionalFL):
+    """The sensitivity of a replaced sample, whatever the relation."""
+
+    def sensitivity(self, problem, network, round, gap):
+        return super().sensitivity(problem, network, round, gap_of(problem))
 
 
 @module
@@ -176,10 +169,27 @@ def test_half_the_noise_is_four_times_the_budget():
     assert found.apart == pytest.approx(math.sqrt(2 * 4 * 0.5), rel=0.08)
 
 
-def test_a_forgotten_factor_of_two_is_caught():
-    label, sound = "zCDP-grad-NFL", ZCDP(*SMALL)
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("neighbors", NEIGHBORS)
+def test_a_forgotten_factor_of_two_is_caught(neighbors):
+    """Of every relation, and the same without the fault comes near the claim."""
+    label, sound = "zCDP-grad-NFL", ZCDP(*SMALL, neighbors=neighbors)
     assert both(label, sound, TwoForgotten(0.05)).broken
-    assert not both(label, sound, ZCDPGradNFL(0.05)).broken
+    found = both(label, sound, ZCDPGradNFL(0.05))
+    assert not found.broken
+    assert found.apart == pytest.approx(math.sqrt(2 * 0.5), rel=0.1)
+
+
+def test_a_budget_for_samples_does_not_cover_clients():
+    """What is no neighbour of this budget would break its claim, and is refused."""
+    pair = worlds_of("FL", "client")
+    a, b = (dataclasses.replace(simulate("FL", p), privacy=ZCDP(*SMALL)) for p in pair)
+    with pytest.raises(ValueError, match=r"one sample of one client.* got 6 samples of 1 clients"):
+        audit.two_worlds(a, b.problem, ROUNDS, 200, delta=DELTA)
+    whole = dataclasses.replace(a, privacy=ZCDP(*SMALL, neighbors="client"))
+    assert not audit.two_worlds(whole, b.problem, ROUNDS, 2000, delta=DELTA).broken
+    few = dataclasses.replace(whole, algorithm=OfSamples(0.05))
+    assert audit.two_worlds(few, b.problem, ROUNDS, 2000, delta=DELTA).broken
 
 
 def test_data_that_go_past_the_link_are_caught():
@@ -346,12 +356,15 @@ def test_the_gaussian_fit():
 
 def canaries(privacy, clients=300):
     problem = fl.problems.ridge(jax.random.key(0), clients=clients, samples=4, dim=3).clipped(1.0)
-    low, high = audit.corners(problem, range(clients), targets=(-1e3, 1e3))
+    given = {"targets": (-1e3, 1e3), "neighbors": privacy.neighbors}
+    low, high = audit.corners(problem, range(clients), **given)
     return fl.Simulation(problem=low, algorithm=ConventionalFL(0.1), privacy=privacy), high
 
 
-def test_one_run_finds_a_part_of_the_claim():
-    found = audit.one_run(*canaries(ZCDP(2.0, 0.9)), 5, delta=1e-5)
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("neighbors", NEIGHBORS)
+def test_one_run_finds_a_part_of_the_claim(neighbors):
+    found = audit.one_run(*canaries(ZCDP(2.0, 0.9, neighbors=neighbors)), 5, delta=1e-5)
     assert not found.broken
     assert 1.0 < found.bound < found.claimed
     assert found.canaries == 300
@@ -473,6 +486,56 @@ def test_bad_audits_are_refused(error, changes, message):
         audit.two_worlds(**given(**changes))
 
 
+def under(neighbors):
+    """World a under a budget of this relation."""
+    return dataclasses.replace(given()["simulation"], privacy=ZCDP(1.0, neighbors=neighbors))
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "neighbour", "message"),
+    [
+        (
+            "add-or-remove",
+            clipped()[1],
+            "in one of them only.* got one with features in both",
+        ),
+        ("add-or-remove", moved(clipped()[0], np.s_[1, :2]), "one sample .*, got 2 samples of 1"),
+        ("client", moved(clipped()[0], np.s_[1:3, 0]), "differ in one client.* got 2 samples of 2"),
+        ("client", clipped()[0], "'client', got 0 samples of 0 clients; .*corners makes"),
+    ],
+)
+def test_pairs_of_another_relation_are_refused(neighbors, neighbour, message):
+    with pytest.raises(ValueError, match=message):
+        audit.two_worlds(**given(simulation=under(neighbors), neighbour=neighbour))
+
+
+def test_pairs_of_the_relation_are_taken():
+    """In either order, with one of a client's samples replaced, and after a feature map."""
+    a, lacking = clipped("add-or-remove")
+    some = {"rounds": 1, "seeds": 200, "delta": 0.1}
+    for simulation, neighbour in (
+        (dataclasses.replace(under("add-or-remove"), problem=a), lacking),
+        (dataclasses.replace(under("add-or-remove"), problem=lacking), a),
+        (under("client"), clipped()[1]),
+    ):
+        audit.two_worlds(simulation, neighbour, **some)
+    mapped = dataclasses.replace(make_problem("lad", clip=1.0), feature_map=Squares(3))
+    there, gone = audit.corners(mapped, CLIENT, neighbors="add-or-remove")
+    assert there.feature_map is None
+    assert there.features[CLIENT, 0].any()
+    assert not gone.features[CLIENT, 0].any()
+
+
+@module
+class Squares:
+    """A feature map under which zero is not zero."""
+
+    dim: int = static()
+
+    def __call__(self, x):
+        return 1 + x**2
+
+
 def test_padding_is_no_sample():
     a, _ = clipped()
     with pytest.raises(ValueError, match="got 0 samples"):
@@ -485,6 +548,8 @@ def test_bad_corners_are_refused():
     problem = make_problem()
     with pytest.raises(ValueError, match=r"client must be in 0..4 .* got 5 and 0"):
         audit.corners(problem, 5)
+    with pytest.raises(ValueError, match="unknown neighbors 'add'; known: replace, add-or-remove"):
+        audit.corners(problem, neighbors="add")
     with pytest.raises(ValueError, match="radius must be finite and > 0"):
         audit.corners(problem, radius=0.0)
     with pytest.raises(TypeError, match="problem must be an instance of"):
@@ -496,7 +561,7 @@ def test_bad_canaries_are_refused():
     run = {"rounds": 2, "delta": 1e-3}
     with pytest.raises(ValueError, match="10 clients or more, got 0"):
         audit.one_run(simulation, simulation.problem, **run)
-    with pytest.raises(ValueError, match="one canary, got up to 2 samples"):
+    with pytest.raises(ValueError, match=r"each client that is a canary.* got 24 samples of 12"):
         audit.one_run(simulation, moved(high, np.s_[:, 1]), **run)
     with pytest.raises(ValueError, match="no claim to audit"):
         audit.one_run(dataclasses.replace(simulation, privacy=None), high, **run)

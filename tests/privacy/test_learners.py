@@ -237,8 +237,26 @@ def test_sampling_is_worth_nothing_at_rate_one_and_more_the_less_is_sampled():
     close(almost, whole, rtol=1e-3)
     found = [accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, q) for q in (0.5, 0.1, 0.01)]
     assert whole > found[0] > found[1] > found[2]
+    replaced = accounting.zcdp_epsilon(4 * 30 / 8, 1e-5, "gaussian")
     drawn = accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, 0.1, "drawn", 100)
-    assert found[1] < drawn < accounting.zcdp_epsilon(4 * 30 / 8, 1e-5, "gaussian")
+    assert found[1] < drawn < replaced
+    assert accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, 1.0, "drawn", 100) > replaced
+
+
+@pytest.mark.parametrize(("z", "rate"), [(2.0, 0.5), (4.0, 0.9), (2.0, 0.1), (8.0, 0.5)])
+def test_no_replaced_record_tells_more_than_is_accounted_for_one_that_is_drawn(z, rate):
+    """It pulls one way or the other while all others are silent: a pair of mixtures, whose delta
+    is that of the account at most.
+    """
+    pytest.importorskip("dp_accounting")
+    epsilon = accounting.sampled_gaussian_epsilon(z, 1e-3, 1, rate, "drawn", 100)
+
+    def density(x, side):
+        return (1 - rate) * stats.norm.pdf(x, 0, z) + rate * stats.norm.pdf(x, side, z)
+
+    x = np.linspace(-15 * z, 15 * z, 400_001)
+    more = np.maximum(density(x, 1) - math.exp(epsilon) * density(x, -1), 0)
+    assert integrate.trapezoid(more, x) <= 1e-3
 
 
 @pytest.mark.slow

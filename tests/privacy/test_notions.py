@@ -333,6 +333,7 @@ BAD = [
     *((ApproximateDP, "delta", value, f"{POSITIVE} and < 1") for value in (0.0, 1.0, -0.1)),
     *((kind, "decay", value, f"{POSITIVE} and <= 1") for kind in KINDS for value in (0.0, 1.1)),
     *((kind, "gradient_bound", v, f"{POSITIVE}.*clipped") for kind in KINDS for v in (0, math.inf)),
+    *((kind, "neighbors", "remove", "'remove'; known: replace, add-or-remove") for kind in KINDS),
     (ZCDP, "schedule", "variances", "'variances'.*Did you mean 'variance'"),
     (ApproximateDP, "rule", "geometrical", "'geometrical'.*Did you mean 'geometric'"),
     (ApproximateDP, "calibration", "exact", "'exact'; known: classical, zcdp"),

@@ -28,7 +28,7 @@ from fljax.problems import (
 )
 from fljax.problems.solvers import strong_convexity
 from fljax.simulation import _booked
-from tests.cases import CLIENTS, make_data, make_network, make_problem
+from tests.cases import CLIENTS, gap_of, make_data, make_network, make_problem
 from tests.marks import quiet
 
 RADIUS = 3.0
@@ -65,23 +65,31 @@ def models_of(x, y, weight, centres, loss, regulariser, iterations, bound):
     return jax.lax.scan(minimise, jnp.zeros(centres.shape[1:]), centres)[1]
 
 
-def largest_gap(loss, regulariser, samples, iterations, seed, bound=RADIUS, dim=6):
-    """How far two worlds that differ in one sample come apart over five rounds with the same
-    centres, warm starts included, against what exact minimisers may.
+def largest_gap(
+    loss, regulariser, samples, iterations, seed, bound=RADIUS, dim=6, neighbors="replace"
+):
+    """How far two neighbouring worlds come apart over five rounds with the same centres, warm
+    starts included, against what exact minimisers may.
     """
     rng = np.random.default_rng(seed)
     trials = 200
     x, weight = in_ball(rng, trials, samples, dim), 10 ** rng.uniform(-2, 0.5, trials)
     y = targets_of(loss, rng, (trials, samples))
     other, others = x.copy(), y.copy()
-    other[:, 0], others[:, 0] = in_ball(rng, trials, dim), targets_of(loss, rng, trials)
-    other[::3, 0], others[::3, 0] = -x[::3, 0], y[::3, 0]
+    some = slice(None) if neighbors == "client" else slice(1)
+    other[:, some] = in_ball(rng, *x[:, some].shape) * (neighbors != "add-or-remove")
+    others[:, some] = targets_of(loss, rng, y[:, some].shape)
+    if neighbors != "add-or-remove":
+        other[::3, some], others[::3, some] = -x[::3, some], y[::3, some]
+    if neighbors == "client":  # all of a client's samples alike, and opposite
+        x[::3], y[::3] = x[::3, :1], y[::3, :1]
+        other[::3], others[::3] = -x[::3], y[::3]
     centres = rng.normal(size=(5, trials, dim)) * 10 ** rng.uniform(-1, 1, size=(5, 1, 1))
     known = (weight, centres, loss, regulariser, iterations, bound)
     gap = np.linalg.norm(models_of(x, y, *known) - models_of(other, others, *known), axis=2)
-    c1 = float(LOSSES[loss].slope_bound()) * RADIUS
-    convexity = np.asarray(strong_convexity(build(loss, regulariser, x, y)))
-    return float((gap * (weight + convexity) * samples / (2 * c1)).max())
+    problem = build(loss, regulariser, x, y)
+    moves = gap_of(problem, float(LOSSES[loss].slope_bound()) * RADIUS, neighbors).gradient
+    return float((gap * np.asarray((weight + strong_convexity(problem)) / moves)).max())
 
 
 @pytest.mark.core
@@ -93,6 +101,20 @@ def largest_gap(loss, regulariser, samples, iterations, seed, bound=RADIUS, dim=
 def test_early_stops_keep_the_distance_of_exact_minimisers(loss, regulariser, samples, iterations):
     for seed in range(5):
         assert largest_gap(loss, regulariser, samples, iterations, seed) <= 1 + 1e-9
+
+
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("iterations", [1, 20])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("neighbors", ["add-or-remove", "client"])
+def test_early_stops_keep_it_whatever_the_relation(neighbors, loss, iterations):
+    """All of it is attained in time, or half where one margin's slope is the other's rest."""
+    given = {"neighbors": neighbors}
+    for samples, regulariser in ((4, "l2"), (9, "elastic")):
+        gaps = [largest_gap(loss, regulariser, samples, iterations, s, **given) for s in range(2)]
+        assert max(gaps) <= 1 + 1e-9
+        half = (neighbors, loss) == ("client", "logistic")
+        assert iterations == 1 or max(gaps) > (0.49 if half else 0.99)
 
 
 @pytest.mark.parametrize(("samples", "regulariser"), [(4, "l2"), (9, "l2"), (9, "elastic")])
@@ -505,11 +527,12 @@ def test_the_signal_to_noise_is_that_of_the_messages(privacy, variance):
     metric = fl.metrics.Metric("sum", keep, "sum")
     fl.run(fl.Simulation(*given[:4], [metric]), 4, key)
     jax.effects_barrier()
-    plan = privacy.plan(lambda n: algorithm.sensitivity(problem, network, n, 1.0), 4)
+    gap = gap_of(problem)
+    plan = privacy.plan(lambda n: algorithm.sensitivity(problem, network, n, gap), 4)
     models = sorted((np.asarray(m) for (m,) in states), key=lambda m: np.abs(m).sum())
     expected = []
     for n in range(1, 5):
-        sensitivity = algorithm.sensitivity(problem, network, jnp.asarray(n), 1.0)
+        sensitivity = algorithm.sensitivity(problem, network, jnp.asarray(n), gap)
         scale = np.asarray(privacy.release(plan, sensitivity, jnp.asarray(n), 4, 3).scale)
         ratios = [np.sort(np.mean(m**2, axis=1) / scale**2 / variance)[2] for m in models]
         expected.append(ratios)
@@ -530,15 +553,25 @@ def test_only_senders_have_a_signal():
     assert np.isfinite(now.link.signal_to_noise).sum() == 2
 
 
-def test_what_was_spent_is_one_event():
+@pytest.mark.parametrize(
+    ("neighbors", "theirs"),
+    [
+        ("replace", "REPLACE_ONE"),
+        ("add-or-remove", "REPLACE_SPECIAL"),
+        ("client", "REPLACE_ONE"),
+    ],
+)
+def test_what_was_spent_is_one_event(neighbors, theirs):
     dp_accounting = pytest.importorskip("dp_accounting")
     from dp_accounting import pld
 
-    event = fl.privacy.accounting.gaussian_event(0.3)
+    event = fl.privacy.accounting.gaussian_event(0.3, neighbors)
     assert isinstance(event, dp_accounting.GaussianDpEvent)
-    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
+    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation[theirs])
     found = accountant.compose(event).get_epsilon(1e-5)
     tight = fl.privacy.accounting.zcdp_epsilon(0.3, 1e-5, "gaussian")
     assert tight <= found <= 1.01 * tight
     with pytest.raises(ValueError, match="rho must be"):
-        fl.privacy.accounting.gaussian_event(0.0)
+        fl.privacy.accounting.gaussian_event(0.0, neighbors)
+    with pytest.raises(ValueError, match="unknown neighbors 'swap'; known: replace"):
+        fl.privacy.accounting.gaussian_event(0.3, "swap")

@@ -17,6 +17,7 @@ from fljax.problems import LeastSquares, Logistic, SquaredL2, Tasks, from_client
 from fljax.schedules import GeometricDecay
 from fljax.simulation import advance, as_key, begin, prepare
 from fljax.theory import pgfl as theory
+from tests.cases import gap_of
 from tests.reference.pgfl import Client, central, pgfl, primal
 
 DIM, PENALTY = 3, 3.0
@@ -480,5 +481,6 @@ def test_sensitivity_bounds_the_primal_step_of_neighbouring_data():
         ratios.append(np.linalg.norm(steps[0] - steps[1]) / theory.sensitivity(1.0, penalty, size))
     assert 0.2 < max(ratios) < 1
     problem = make_problem(make_data())
-    ours = PGFL(penalty).sensitivity(problem, CASES["plain"].network, jnp.asarray(1), 1.0)
+    at = (CASES["plain"].network, jnp.asarray(1), gap_of(problem))
+    ours = PGFL(penalty).sensitivity(problem, *at)
     close(ours, theory.sensitivity(1.0, penalty + 2 * RIDGE, np.array(SAMPLES)), atol=1e-14)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import fljax as fl
 from fljax._module import module
 from fljax.algorithms.zcdp_nfl import State
+from fljax.privacy import Gap
 from fljax.simulation import noise_plan
 from fljax.theory import zcdp_nfl as theory
 
@@ -258,11 +259,11 @@ def test_transcript_is_the_run():
 def test_noise_of_a_transcript_has_the_variance_of_theorem_one():
     # 60 rounds x 12 clients x 3 coordinates, each divided by its own deviation.
     setup, record = private("ridge")
-    plan = noise_plan(setup, ROUNDS)
+    plan, gap = noise_plan(setup, ROUNDS), Gap.of(setup.privacy, setup.problem)
     release = [
         setup.privacy.release(
             plan,
-            setup.algorithm.sensitivity(setup.problem, setup.network, jnp.asarray(n), 1.0),
+            setup.algorithm.sensitivity(setup.problem, setup.network, jnp.asarray(n), gap),
             jnp.asarray(n),
             ROUNDS,
             DIM,

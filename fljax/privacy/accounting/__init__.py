@@ -1,8 +1,7 @@
 r"""Privacy accounting: what a sequence of noisy releases has cost, and what a budget allows.
 
-Two datasets are neighbours when they have the same size and differ in *one sample, replaced*
-(Gauthier 2024, chapter 2); a sensitivity handed to these functions is taken over such pairs, and
-is up to twice the one over pairs in which a sample is added or removed. Everything else here
+A sensitivity handed to these functions is taken over all pairs of neighbouring data sets; which
+these are is the caller's choice (:mod:`fljax.privacy.notions` has three). Everything here
 (composition, conversion) holds whatever the relation, as long as it is one and the same.
 Post-processing is free: what a server or a neighbour computes from a release costs nothing more.
 

@@ -6,39 +6,62 @@ import numpy as np
 
 from fljax import _check
 
-__all__ = ["gaussian_event"]
+__all__ = ["accountants", "gaussian_event"]
 
 
-def gaussian_event(rho: float) -> Any:
+#: By how many times what a record moves if it is there the releases of neighbours differ.
+_MOVES = {"replace": 2, "add-or-remove": 1, "client": 2}
+
+
+def accountants() -> Any:
+    """``dp_accounting``, or an ``ImportError`` that says where it comes from."""
+    try:
+        import dp_accounting
+        import dp_accounting.pld
+        import dp_accounting.rdp
+    except ImportError as error:
+        raise ImportError(
+            "this needs dp_accounting, which is not installed; "
+            "python -m pip install 'fljax[accounting]' brings it."
+        ) from error
+    return dp_accounting
+
+
+def gaussian_event(rho: float, neighbors: str = "replace") -> Any:
     r"""Gaussian releases of :math:`\rho` in total as the one event of ``dp_accounting`` they are.
 
     Any number of Gaussian releases, adaptive or not, of vectors of bounded l2 sensitivity are
     together one of :math:`\mu=\sqrt{2\rho}` (Dong, Roth & Su 2022, Corollary 3.3): a Gaussian
     release whose noise is :math:`1/\mu` times its sensitivity. The ledger of a run under ZCDP, and
-    ``client_rho``, count just these. Neighbours differ in one sample replaced, so compose it under
-    ``NeighboringRelation.REPLACE_ONE``, which states noise in units of what adding a sample moves:
-    half of what replacing one does, hence the multiplier :math:`2/\mu`.
+    ``client_rho``, count just these. ``dp_accounting`` states noise in units of what a record moves
+    if it is there or not, and its ``PLDAccountant`` is told which data sets are neighbours:
+
+    * ``"replace"``: ``NeighboringRelation.REPLACE_ONE``, whose neighbours are two of these units
+      apart, hence the multiplier :math:`2/\mu`;
+    * ``"add-or-remove"``: ``REPLACE_SPECIAL``, the multiplier :math:`1/\mu`;
+    * ``"client"``: ``REPLACE_ONE`` of records that are whole clients, :math:`2/\mu`. It composes
+      with events of whole clients only.
+
+    Its ``RdpAccountant`` counts Gaussian events alike whatever it was told: under ``REPLACE_ONE`` a
+    quarter of what they cost.
 
     Args:
       rho: total, > 0.
+      neighbors: the relation that it was spent under, the notion's.
 
     Returns:
       A ``dp_accounting.GaussianDpEvent``.
 
     Raises:
       ImportError: without ``dp_accounting``, which the extra ``accounting`` brings.
-      ValueError: a rho that is not positive.
+      ValueError: a rho that is not positive, an unknown relation.
 
     Example:
       >>> gaussian_event(0.5)
       GaussianDpEvent(noise_multiplier=2.0)
+      >>> gaussian_event(0.5, "add-or-remove")
+      GaussianDpEvent(noise_multiplier=1.0)
     """
     _check.positive("rho", rho)
-    try:
-        import dp_accounting
-    except ImportError as error:
-        raise ImportError(
-            "gaussian_event needs dp_accounting, which is not installed; "
-            "python -m pip install 'fljax[accounting]' brings it."
-        ) from error
-    return dp_accounting.GaussianDpEvent(float(2 / np.sqrt(2 * rho)))
+    _check.choice("neighbors", neighbors, _MOVES)
+    return accountants().GaussianDpEvent(float(_MOVES[neighbors] / np.sqrt(2 * rho)))

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 from fljax import _check
 from fljax.privacy.accounting._inputs import probability
 from fljax.privacy.accounting.conversions import zcdp_epsilon
+from fljax.privacy.accounting.events import accountants
 
 __all__ = [
     "Sampling",
@@ -32,20 +33,6 @@ _SAMPLINGS = ("poisson", "drawn")
 
 #: Of Rényi-DP without replacement, where only whole orders have a bound, each a sum over all below.
 _ORDERS = (*range(2, 33), 40, 48, 64, 96, 128, 256)
-
-
-def accountants() -> Any:
-    """``dp_accounting``, or an ``ImportError`` that says where it comes from."""
-    try:
-        import dp_accounting
-        import dp_accounting.pld
-        import dp_accounting.rdp
-    except ImportError as error:
-        raise ImportError(
-            "this needs dp_accounting, which is not installed; "
-            "python -m pip install 'fljax[accounting]' brings it."
-        ) from error
-    return dp_accounting
 
 
 def sampled_gaussian_event(
@@ -63,7 +50,8 @@ def sampled_gaussian_event(
       releases: >= 1.
       rate: the chance of a record to be in a release, in (0, 1].
       sampling: how it is drawn. ``"poisson"`` has its guarantee for a record added or removed
-        (compose under ``ADD_OR_REMOVE_ONE``), ``"drawn"`` for one replaced (``REPLACE_ONE``).
+        (compose by a ``PLDAccountant``), ``"drawn"`` for one replaced (by an ``RdpAccountant``
+        under ``REPLACE_ONE``).
       records: of how many ``"drawn"`` draws.
 
     Returns:
@@ -92,6 +80,8 @@ def sampled_gaussian_event(
             raise ValueError(
                 f"a rate of {rate:g} is no whole number of {records} records; pass m / records."
             )
+        # Its theorem counts in what *replacing* a record moves, twice of what adding one does.
+        event = dp.GaussianDpEvent(float(noise_multiplier / 2))
         event = dp.SampledWithoutReplacementDpEvent(records, drawn, event)
     elif rate < 1:
         event = dp.PoissonSampledDpEvent(float(rate), event)

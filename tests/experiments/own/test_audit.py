@@ -13,7 +13,7 @@ import fljax as fl
 from experiments import records
 from experiments.own import figure_audit as own
 from fljax.simulation import as_key, prepare
-from tests.cases import PRIVATE
+from tests.cases import PRIVATE, gap_of
 
 STORED = Path(__file__).parents[3] / "figures"
 README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
@@ -44,8 +44,9 @@ def test_messages_move_by_all_that_the_sensitivity_allows(name):
     kept, *_ = fl.audit._listen(pair, ready, as_key(0), own.ROUNDS.value, keep)
     factor = 2 if name == "factor 2 left out" else 1
     for number, change in enumerate(np.asarray(kept["change"]), 1):
-        at = (ready[0].problem, simulation.network, jnp.asarray(number, jnp.int32), 1.0)
-        allowed = factor * float(simulation.algorithm.sensitivity(*at)[0])
+        problem, network = ready[0].problem, simulation.network
+        at = (network, jnp.asarray(number, jnp.int32), gap_of(problem))
+        allowed = factor * float(simulation.algorithm.sensitivity(problem, *at)[0])
         assert 0.98 * allowed < change[0] <= allowed * (1 + 1e-9)
 
 
