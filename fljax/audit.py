@@ -10,6 +10,9 @@ there was little left to find.
 * :func:`one_run`: many such clients (canaries), each with one or the other by a coin, one run.
 * :func:`corners`: the data sets for either, with samples at the corners of their domain.
 
+Of a trusted server (:class:`~fljax.privacy.CentralGaussian`) the attacker hears what it publishes
+instead, and knows who took part: what secret sampling adds is not on trial.
+
 Neighbours are what the budget's ``neighbors`` says (:mod:`fljax.privacy.notions`).
 
 The attacker knows the algorithm, both data sets and all public coins (who takes part, batches,
@@ -43,10 +46,10 @@ from scipy import stats
 from fljax import _check, plotting
 from fljax._module import replace
 from fljax.link import Link
-from fljax.privacy import accounting
+from fljax.privacy import CentralGaussian, NoisyGradients, accounting
 from fljax.privacy.ledger import claimed_epsilon
 from fljax.privacy.notions import NEIGHBORS, Neighbors, Notion
-from fljax.problems import Problem
+from fljax.problems import NoRegulariser, Problem
 from fljax.records import ROUNDING
 from fljax.simulation import (
     Carry,
@@ -494,6 +497,20 @@ def _neighbouring(
     return clients
 
 
+def _silent(client: int, privacy: CentralGaussian, *worlds: Problem) -> None:
+    """Raise ``ValueError`` unless a trusted server's neighbours under add-or-remove are a client
+    with something to say and one without.
+    """
+    says = [bool(np.any(np.asarray(world.design)[client])) for world in worlds]
+    penalised = not isinstance(worlds[0].regulariser, NoRegulariser)
+    if privacy.neighbors == "add-or-remove" and (all(says) or penalised):
+        raise ValueError(
+            "under a trusted server's add-or-remove the client says nothing in one of the two data "
+            "sets: make all of its features zero there, in a problem without a regulariser; or "
+            "audit neighbors='replace'."
+        )
+
+
 def _differing(one: Any, two: Any) -> Bool[np.ndarray, "clients samples"]:
     """Which samples of two data sets differ; ``ValueError`` if anything else does."""
     for problem in (one, two):
@@ -534,9 +551,9 @@ class _Tap(Link):
     def __init__(self, *args: Any, words: Array | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._words = words
-        self.clean: Array | None = None  # [K, D]
-        self.said: Array | None = None  # [K, D]
-        self.rows: Array | None = None  # [M, D]
+        self.clean: Array | None = None  # [K, D], or of a trusted server [1, D]
+        self.said: Array | None = None  # likewise
+        self.rows: Array | None = None  # [M, D], likewise
 
     def _perturb(
         self, notion: Notion, message: Array, clients: Array, sending: Array
@@ -549,6 +566,15 @@ class _Tap(Link):
         self.said = silence.at[place].set(said, mode="drop")
         self.rows = said
         return said
+
+    def _release(
+        self, mechanism: CentralGaussian, state: Any, total: Array, within: Array, count: Array
+    ) -> tuple[Array, Any]:
+        own, state = super()._release(mechanism, state, total, within, count)
+        said = own if self._words is None else self._words[0]
+        self.clean = (total / self._plan.expected)[None]
+        self.said = self.rows = said[None]
+        return said, state
 
 
 #: Of each round: what is kept of the messages; the ledger, [K] each; the largest gradient.
@@ -579,7 +605,7 @@ def _listen(
                     f"{type(simulation.algorithm).__name__} said nothing over the link in a round; "
                     "there is nothing to audit."
                 )
-            if not taps:
+            if not taps and isinstance(simulation.privacy, Notion):
                 norm = witnessed(simulation.algorithm, now)
             taps.append(tap)
             after.append(carry._replace(state=state, memory=tap.memory))
@@ -625,6 +651,7 @@ def _both_worlds(
     ``[S]``, how far the other data set moves what others say in the same history.
     """
     ready = (prepare(worlds[0], rounds), prepare(worlds[1], rounds))
+    speaker = 0 if isinstance(worlds[0].privacy, CentralGaussian) else client
 
     def world(real: int, keys: Array) -> Heard:
         order = (real, 1 - real)
@@ -633,10 +660,10 @@ def _both_worlds(
 
         def one(key: Array) -> Heard:
             kept, spent, norm = _listen(simulations, prepared, key, rounds, _of_worlds)
-            mine = jax.tree.map(lambda a: a[:, client], kept)
+            mine = jax.tree.map(lambda a: a[:, speaker], kept)
             noise = jnp.sum(kept["square"], axis=0) + jnp.finfo(kept["square"].dtype).tiny
             moved = jnp.sqrt(jnp.sum(kept["gap"], axis=0) / noise)
-            mine["past_link"] = jnp.max(moved.at[client].set(0))
+            mine["past_link"] = jnp.max(moved.at[speaker].set(0))
             return mine, {n: jnp.sum(s[:, client]) for n, s in spent.items()}, jnp.max(norm)
 
         return jax.lax.map(one, keys, batch_size=batch)
@@ -656,7 +683,7 @@ def _once(simulations: tuple[Simulation, ...], key: Array, rounds: int) -> Heard
 
 def _checked(
     simulation: Simulation, rounds: int, delta: float, confidence: float
-) -> tuple[Simulation, Notion]:
+) -> tuple[Simulation, Notion | CentralGaussian]:
     """The simulation without what an audit does not need, and its budget."""
     if not isinstance(simulation, Simulation):
         raise TypeError(f"audits take an fljax.Simulation, got {type(simulation).__name__}.")
@@ -664,6 +691,12 @@ def _checked(
         raise ValueError(
             "there is no claim to audit: the simulation runs without privacy; give it privacy=, "
             "such as fljax.privacy.ZCDP(total_rho=1.0)."
+        )
+    if isinstance(simulation.privacy, NoisyGradients):
+        raise ValueError(
+            "audits listen to messages, and NoisyGradients perturbs what clients compute before; "
+            "audit one full-batch step a round as ConventionalFL under ZCDP, which is the same "
+            "release."
         )
     check_rounds(rounds, 1)
     _check.interval("delta", delta, above=0, below=1, hint="It is the claim's, or a larger one.")
@@ -743,7 +776,11 @@ def two_worlds(
         at_least=FEWEST_SEEDS,
         hint="Half of them choose the attack, the other half count how often it is right.",
     )
-    (client,) = _neighbouring(simulation.problem, neighbour, privacy.neighbors)
+    if isinstance(privacy, CentralGaussian):
+        (client,) = _neighbouring(simulation.problem, neighbour, "client")
+        _silent(client, privacy, simulation.problem, neighbour)
+    else:
+        (client,) = _neighbouring(simulation.problem, neighbour, privacy.neighbors)
     other = dataclasses.replace(simulation, problem=neighbour)
     size = simulation.problem.clients * simulation.problem.dim
     batches = -(-seeds // max(1, AT_ONCE // size))
@@ -772,7 +809,7 @@ def two_worlds(
         bound=float(counted_epsilon(hits, alarms, of, delta, confidence)),
         most=float(counted_epsilon(of, 0, of, delta, confidence)),
         gradient_norm=max(float(np.max(world[2])) for world in heard),
-        gradient_bound=float(privacy.gradient_bound),
+        gradient_bound=float(getattr(privacy, "gradient_bound", math.inf)),
         shaped=shaped,
         apart=apart,
         scores=judged,
@@ -894,6 +931,11 @@ def one_run(
       Steinke, Nasr & Jagielski 2023, Algorithm 1 and Theorem 5.2.
     """
     simulation, privacy = _checked(simulation, rounds, delta, confidence)
+    if isinstance(privacy, CentralGaussian):
+        raise ValueError(
+            "a trusted server publishes one sum for all clients, in which canaries drown; use "
+            "fljax.audit.two_worlds."
+        )
     placed = _neighbouring(simulation.problem, canaries, privacy.neighbors, each=True)
     if len(placed) < FEWEST_CANARIES:
         raise ValueError(

@@ -686,11 +686,16 @@ class Link:
             return total, within + jnp.sum(jnp.where(kept, here, 0)), count + jnp.sum(here)
 
         sums = _in_groups(add, arriving, (jnp.zeros_like(around), zero, zero))
-        mean, state = mechanism.release(self._plan, state, self.key("server"), *sums)
+        mean, state = self._release(mechanism, state, *sums)
         took_part = jnp.zeros(len(self.available), bool).at[clients].max(senders)
         self.spent = mechanism.spent(took_part, around.dtype)
         self.memory = self.memory._replace(mechanism=state)
         return Arrived(around + mean, jnp.ones_like(around))
+
+    def _release(
+        self, mechanism: CentralGaussian, state: Any, total: Array, within: Array, count: Array
+    ) -> tuple[Array, Any]:
+        return mechanism.release(self._plan, state, self.key("server"), total, within, count)
 
     def _aggregated(
         self,
