@@ -1,7 +1,8 @@
 r"""The audit: what an attacker finds of the privacy that every private algorithm claims.
 
 Each algorithm runs under its budget on two data sets that differ in one sample at two corners of
-the domain, chosen so that a message moves by all that its sensitivity allows, and
+the domain (a trusted server's in all samples of one client), chosen so that a message moves by all
+that its sensitivity allows, and
 :func:`fljax.audit.two_worlds` bounds epsilon from below. A ratio near one says that the claim is
 met and that there is no slack in it; above one it would be wrong.
 """
@@ -30,12 +31,13 @@ from fljax.algorithms import (
     ClusterFL,
     ConventionalFL,
     EpsilonDeltaNFL,
+    FedAvg,
     GraphFedAvg,
     ZCDPGradNFL,
 )
 from fljax.federation import Federation
 from fljax.graphs import Graph
-from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
+from fljax.privacy import ZCDP, ApproximateDP, CentralGaussian, Gap, Neighbors, PureDP
 from fljax.privacy.notions import Release
 from fljax.problems import LeastAbsoluteDeviation, LeastSquares, Problem, SquaredL2, Tasks
 from fljax.records import provenance
@@ -96,6 +98,12 @@ class Case(NamedTuple):
     kind: str = SOUND
 
 
+def central() -> CentralGaussian:
+    """The same budget for a whole client's data, by a trusted server's noise."""
+    multiplier = float(np.sqrt(2 * ROUNDS.value / RHO.value))
+    return CentralGaussian(multiplier, clip=STEP / 2, neighbors="replace")
+
+
 def cases() -> dict[str, Case]:
     zcdp, written = ZCDP(RHO.value, DECAY.value), f"{RHO.value:g}-zCDP"
     epsilon, delta = APPROXIMATE.value
@@ -117,6 +125,7 @@ def cases() -> dict[str, Case]:
             f"({epsilon:g}, {delta:g})-DP",
         ),
         "FL, Laplace": Case(ConventionalFL(STEP), PureDP(PURE.value), f"{PURE.value:g}-DP, pure"),
+        "DP-FedAvg, client": Case(FedAvg(STEP, weighting="equal"), central(), written),
         "FL, one run": Case(ConventionalFL(STEP), zcdp, written, SINGLE),
         "half the noise": Case(
             ConventionalFL(STEP), HalfNoise(RHO.value, DECAY.value), written, FAULTY
@@ -128,7 +137,9 @@ def cases() -> dict[str, Case]:
 # --------------------------------------------------------------------------- the worlds
 
 
-def clipped_worlds(clients: int, attacked: Any = 0) -> tuple[Problem, Problem]:
+def clipped_worlds(
+    clients: int, attacked: Any = 0, neighbors: Neighbors = "replace"
+) -> tuple[Problem, Problem]:
     """Gradients of length one, whatever happens, in opposite directions."""
     problem = fl.problems.linear(
         jax.random.key(1),
@@ -137,7 +148,7 @@ def clipped_worlds(clients: int, attacked: Any = 0) -> tuple[Problem, Problem]:
         dim=DIM.value,
         loss=LeastAbsoluteDeviation(),
     ).clipped(1.0)
-    return audit.corners(problem, attacked, radius=2.0, targets=(-1e4, 1e4))
+    return audit.corners(problem, attacked, radius=2.0, targets=(-1e4, 1e4), neighbors=neighbors)
 
 
 def minimised_worlds() -> tuple[Problem, Problem]:
@@ -161,6 +172,8 @@ def simulations(case: Case) -> tuple[fl.Simulation, Problem]:
         a, b = minimised_worlds()
         tasks = Tasks(np.arange(clients) % 2, 2)
         a, b = (dataclasses.replace(p, tasks=tasks) for p in (a, b))
+    elif isinstance(case.privacy, CentralGaussian):
+        a, b = clipped_worlds(clients, neighbors="client")
     else:
         a, b = clipped_worlds(clients, range(clients) if single else 0)
     if needs.network is Graph:

@@ -57,9 +57,6 @@ class DPSGD(Algorithm):
       ValueError: both ``rate`` and ``batch``; a batch larger than every client; more participants
         than clients.
 
-    Reference:
-      Abadi et al. 2016, Algorithm 1, as the local solver of McMahan et al. 2017.
-
     Example:
       >>> import jax, fljax as fl
       >>> simulation = fl.Simulation(
@@ -70,6 +67,9 @@ class DPSGD(Algorithm):
       >>> found = fl.run(simulation, rounds=20, record_every=10)
       >>> fl.privacy.spent(found, delta=1e-5).epsilon.values.round(1).tolist()
       [2.7, 3.5]
+
+    Reference:
+      Abadi et al. 2016, Algorithm 1; as the local solver of McMahan et al. 2017.
     """
 
     step_size: StepSize

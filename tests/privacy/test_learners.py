@@ -123,6 +123,7 @@ def of_batches(algorithm, n, n_steps):
     return batches, draws
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("private_run", [False, True])
 @pytest.mark.parametrize("batching", [{}, {"rate": 0.3}, {"batch": 3}])
 @pytest.mark.parametrize("name", ["ridge", "logistic"])
@@ -171,6 +172,7 @@ def test_correlated_noise_leaves_less_in_the_sum_of_all_rounds():
 # Whatever clients have -------------------------------------------------------------------------
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("size", [1e4, 1e150, 1e200, np.inf, np.nan])
 def test_no_client_moves_the_server_by_more_than_its_clip(size):
     """In float64; beyond 1e154 squares overflow."""

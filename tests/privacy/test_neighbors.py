@@ -15,6 +15,7 @@ from fljax.problems import LeastSquares, Problem, SquaredL2, factorise, prox
 from fljax.problems.solvers import strong_convexity
 from fljax.simulation import as_key, prepare
 from tests.cases import PRIVATE, SIZES, gap_of, make_network, make_problem, simulate
+from tests.marks import quiet
 from tests.privacy.worlds import CLIENT, EXACT, clipped, worlds_of
 
 ROUNDS = 4

@@ -12,8 +12,11 @@ privacy loss distributions, tight up to their grid and never below the truth; fo
 Rényi-DP, the only composition it has for it.
 """
 
+import functools
 import math
 from typing import Any, Literal, TypeAlias
+
+from scipy import optimize
 
 from fljax import _check
 from fljax.privacy.accounting._inputs import probability
@@ -125,6 +128,21 @@ def sampled_gaussian_epsilon(
       535
     """
     probability("delta", delta)
+    sampled_gaussian_event(noise_multiplier, releases, rate, sampling, records)  # checks them
+    return _epsilon(
+        float(noise_multiplier), float(delta), int(releases), float(rate), sampling, records
+    )
+
+
+@functools.lru_cache(maxsize=1024)  # clients of one run ask alike, and each answer takes a second
+def _epsilon(
+    noise_multiplier: float,
+    delta: float,
+    releases: int,
+    rate: float,
+    sampling: Sampling,
+    records: int | None,
+) -> float:
     event = sampled_gaussian_event(noise_multiplier, releases, rate, sampling, records)
     dp = accountants()
     if sampling == "drawn":
@@ -133,7 +151,7 @@ def sampled_gaussian_epsilon(
         accountant = dp.pld.PLDAccountant()
     else:
         return float(zcdp_epsilon(releases / (2 * noise_multiplier**2), delta, "gaussian"))
-    return float(accountant.compose(event).get_epsilon(float(delta)))
+    return float(accountant.compose(event).get_epsilon(delta))
 
 
 def sampled_gaussian_multiplier(
@@ -170,10 +188,16 @@ def sampled_gaussian_multiplier(
     def spent(multiplier: float) -> float:
         return sampled_gaussian_epsilon(multiplier, delta, releases, rate, sampling, records)
 
-    low, high = 0.0, 1.0
+    low = high = 1.0
     while spent(high) > epsilon:
         low, high = high, 2 * high
-    while low < 0.999 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
-    return high
+    while spent(low) <= epsilon:
+        low, high = low / 2, low
+
+    def excess(log_multiplier: float) -> float:
+        return math.log(spent(math.exp(log_multiplier)) / epsilon)
+
+    found = math.exp(optimize.brentq(excess, math.log(low), math.log(high), xtol=2e-4))
+    while spent(found) > epsilon:
+        found *= 1.0002
+    return found
