@@ -197,7 +197,8 @@ def sampled_gaussian_multiplier(
     def excess(log_multiplier: float) -> float:
         return math.log(spent(math.exp(log_multiplier)) / epsilon)
 
-    found = math.exp(optimize.brentq(excess, math.log(low), math.log(high), xtol=2e-4))
+    bracket = (math.log(low), math.log(high))
+    found = math.exp(optimize.root_scalar(excess, bracket=bracket, xtol=2e-4).root)
     while spent(found) > epsilon:
         found *= 1.0002
     return found
