@@ -31,6 +31,7 @@ from fljax.link.losses import Losses, of_edges
 from fljax.link.traffic import Traffic, wide
 from fljax.participation import Participants
 from fljax.privacy import CentralGaussian, NoisyGradients, Notion
+from fljax.privacy.discrete import on_grid
 
 __all__ = ["Arrived", "Link", "Memory", "Stages", "begin"]
 
@@ -290,6 +291,8 @@ class Link:
         missing = jnp.full(sensitivity.shape, jnp.nan, message.dtype)
         at = jnp.where(sending, clients, len(missing))
         self.signal_to_noise = missing.at[at].set(ratio, mode="drop")
+        if release.grid is not None:
+            return on_grid(message, noise, release.grid[clients][:, None])
         return message + scale * noise
 
     def _compressed(

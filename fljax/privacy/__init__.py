@@ -2,6 +2,7 @@
 
 from fljax.privacy import accounting
 from fljax.privacy.central import AdaptiveClip, CentralGaussian
+from fljax.privacy.discrete import DiscreteZCDP
 from fljax.privacy.gradients import NoisyGradients
 from fljax.privacy.ledger import events, spent
 from fljax.privacy.notions import (
@@ -20,6 +21,7 @@ __all__ = [
     "AdaptiveClip",
     "ApproximateDP",
     "CentralGaussian",
+    "DiscreteZCDP",
     "Gap",
     "Neighbors",
     "NoisyGradients",

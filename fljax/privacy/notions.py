@@ -71,6 +71,7 @@ class Release(NamedTuple):
     scale: Array  # [K] standard deviation (Gaussian) or scale (Laplace) of every coordinate
     spent: dict[str, Array]  # [K] each: what the release adds to the ledger
     variance: float = 1.0  # of a drawn number before it is scaled
+    grid: Array | None = None  # [K] steps that messages are rounded to; what is drawn counts them
 
 
 @runtime_checkable

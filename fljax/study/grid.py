@@ -18,7 +18,7 @@ from fljax._module import Static, as_leaf
 from fljax._numerics import PRNG
 from fljax.privacy import CentralGaussian, Notion
 from fljax.records import RESERVED
-from fljax.simulation import Simulation, check_length
+from fljax.simulation import Simulation, check_budget, check_length
 
 __all__ = [
     "NOISE",
@@ -258,6 +258,7 @@ def _check_privacy(scenario: Scenario, axes: list[Axis], rounds: int, group: Gro
             if central:
                 privacy.plan(selector, group.shown.problem.clients)
             elif isinstance(privacy, Notion):
+                check_budget(privacy, group.shown, rounds)
                 privacy.plan(lambda _: jnp.ones(1), rounds)
 
 
