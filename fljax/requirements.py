@@ -124,10 +124,15 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
 
 def _sampled(simulation: Any, privacy: Any) -> Iterator[Unmet]:
     """What a trusted server, or clients with noisy gradients, have no account for."""
+    sampler = "selector" if isinstance(privacy, CentralGaussian) else "batches"
+    if not hasattr(simulation.algorithm, sampler):
+        what = {"selector": "who takes part: a property", "batches": "samples: a method"}[sampler]
+        yield Unmet(f"does not say how it draws {what} {sampler!r}. Give its class one.", False)
     if isinstance(privacy, CentralGaussian):
         given = {
             "late messages, of which two of a client could meet in one sum": simulation.delays,
             "an aggregator, of which nothing bounds what one client moves": simulation.aggregation,
+            "an attack, as attackers see what honest clients say in the clear": simulation.attack,
         }
         for what, part in given.items():
             if part is not None:

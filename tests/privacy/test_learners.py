@@ -550,6 +550,15 @@ def test_half_of_a_server_s_noise_is_caught(monkeypatch):
             "an aggregator",
         ),
         (
+            lambda: simulate(
+                FedAvg(0.1, weighting="equal"),
+                CentralGaussian(1.0),
+                attack=fl.attacks.SignFlip([True] + [False] * 4),
+                honest_only=True,
+            ),
+            "attackers see what honest clients say in the clear",
+        ),
+        (
             lambda: simulate(DPSGD(0.1), NoisyGradients(1.0), make_problem(clip=1.0)),
             "leave the problem unclipped",
         ),
@@ -619,6 +628,22 @@ def test_what_does_not_fit_is_refused_before_anything_runs(algorithm, privacy, m
         fl.run(simulate(algorithm, privacy), 3)
     with pytest.raises(ValueError, match=match):
         fl.sweep(scenario, grid={"multiplier": [float(privacy.noise_multiplier)]}, rounds=3)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "match"),
+    [
+        (CentralGaussian(1.0), "how it draws who takes part: a property 'selector'"),
+        (NoisyGradients(1.0), "how it draws samples: a method 'batches'"),
+    ],
+)
+def test_own_algorithms_say_how_they_sample(privacy, match):
+    @fl.module
+    class Mine(fl.algorithms.Algorithm):
+        needs = fl.algorithms.Needs(privacy=(type(privacy),))
+
+    with pytest.raises(ValueError, match=match):
+        simulate(Mine(), privacy)
 
 
 def test_a_step_that_sends_instead_of_collecting_is_told():
