@@ -113,7 +113,7 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     if isinstance(privacy, Notion):
         yield from _noisy_messages(needs, simulation, privacy)
     else:
-        yield from _sampled(simulation, privacy)
+        yield from _sampled(needs, simulation, privacy)
     if simulation.attack is not None and not simulation.honest_only:
         yield Unmet(
             "under an attack keeps its promise to honest clients only, since attackers send what "
@@ -122,10 +122,11 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         )
 
 
-def _sampled(simulation: Any, privacy: Any) -> Iterator[Unmet]:
+def _sampled(needs: Needs, simulation: Any, privacy: Any) -> Iterator[Unmet]:
     """What a trusted server, or clients with noisy gradients, have no account for."""
+    own = needs is type(simulation.algorithm).needs  # and not those of an alternative
     sampler = "selector" if isinstance(privacy, CentralGaussian) else "batches"
-    if not hasattr(simulation.algorithm, sampler):
+    if own and not hasattr(simulation.algorithm, sampler):
         what = {"selector": "who takes part: a property", "batches": "samples: a method"}[sampler]
         yield Unmet(f"does not say how it draws {what} {sampler!r}. Give its class one.", False)
     if isinstance(privacy, CentralGaussian):
@@ -141,7 +142,7 @@ def _sampled(simulation: Any, privacy: Any) -> Iterator[Unmet]:
                     False,
                 )
         weighting = getattr(simulation.algorithm, "weighting", "equal")
-        if weighting != "equal":
+        if own and weighting != "equal":
             yield Unmet(
                 f"weighs clients by {weighting!r}, and CentralGaussian bounds what one client "
                 "adds to a plain sum; pass weighting='equal'.",

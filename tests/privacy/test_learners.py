@@ -640,7 +640,7 @@ def test_what_does_not_fit_is_refused_before_anything_runs(algorithm, privacy, m
 def test_own_algorithms_say_how_they_sample(privacy, match):
     @fl.module
     class Mine(fl.algorithms.Algorithm):
-        needs = fl.algorithms.Needs(privacy=(type(privacy),))
+        needs = fl.algorithms.Needs(None, privacy=(type(privacy),))
 
     with pytest.raises(ValueError, match=match):
         simulate(Mine(), privacy)
