@@ -76,7 +76,8 @@ def spent(results: xr.Dataset, delta: float) -> xr.Dataset:
     exact for Gaussian noise, with amplification where what is sampled stays secret. It covers the
     messages, or what a trusted server publishes, for the neighbours that the budget names, of the
     most affected client; where results are ``nominal`` or their models exact, what is said there
-    goes for this number too.
+    goes for this number too. Amplification takes a quarter of a second for every different number
+    of releases: of a long run record some rounds only.
 
     Args:
       results: of :func:`fljax.run` or :func:`fljax.sweep`.

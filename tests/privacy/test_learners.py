@@ -2,6 +2,8 @@
 
 import functools
 import math
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -746,3 +748,16 @@ def test_one_run_of_a_trusted_server_is_refused():
     simulation = simulate(FedAvg(0.1, weighting="equal"), mechanism, loud)
     with pytest.raises(ValueError, match=r"use fljax\.audit\.two_worlds"):
         fl.audit.one_run(simulation, other, 3, delta=0.1)
+
+
+def test_the_readme_s_private_learner_runs():
+    pytest.importorskip("dp_accounting")
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    program = re.search(r"Where clients trust the server.+?```python\n(.+?)```", readme, re.S)
+    assert program
+    names = {"fl": fl, "jax": jax}
+    exec(compile(program[1], "README.md", "exec"), names)
+    epsilon = spent(names["results"], 1e-5).epsilon.values
+    assert np.all(np.diff(epsilon) > 0)
+    assert epsilon[-1] < 5
+    assert names["results"].normalized_error[-1] < 0.5
