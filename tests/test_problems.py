@@ -216,6 +216,7 @@ def test_gradient_is_the_derivative_of_the_objective(loss, regulariser):
     close(problem.gradient(w), gradient, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("bound", [0.5, 3.0])
 def test_softmax_gradients_are_clipped_sample_by_sample(bound):

@@ -625,6 +625,7 @@ def test_states_that_are_superseded_are_removed(tmp_path, eager):
     assert len(list(tmp_path.glob("state-*.npz"))) == 4
 
 
+@pytest.mark.slow
 def test_states_left_by_a_killed_process_are_removed(killed, eager):
     folder = killed["before an older state is removed"]
     fl.sweep(steps, **STUDY | {"rounds": 2 * T}, store=folder)

@@ -169,7 +169,7 @@ def test_half_the_noise_is_four_times_the_budget():
     assert found.apart == pytest.approx(math.sqrt(2 * 4 * 0.5), rel=0.08)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("neighbors", NEIGHBORS)
 def test_a_forgotten_factor_of_two_is_caught(neighbors):
     """Of every relation, and the same without the fault comes near the claim."""
@@ -204,6 +204,7 @@ def test_data_that_go_past_the_link_are_caught():
     assert "past the link" not in sound.verdict
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("privacy", [RootForgotten, PureDP])
 def test_laplace_noise_needs_the_root_of_the_dimension(privacy):
     """With 16 parameters; the attack is the likelihood ratio of Laplace noise."""
@@ -218,6 +219,7 @@ def test_laplace_noise_needs_the_root_of_the_dimension(privacy):
     assert found.broken == (privacy is RootForgotten), found
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("algorithm", [EarlyStopped, PADMM])
 def test_a_solver_that_stops_early_is_caught(algorithm):
     """How far it comes depends on the data by more than their gradients, which are bounded."""
@@ -299,6 +301,7 @@ def test_the_chance_of_guesses_is_that_of_the_paper():
     assert sum(chance[27:]) + alpha * 1e-3 * 2 * 100 == pytest.approx(0.05, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_bound_is_seldom_above_the_truth():
     """Of a Gaussian mechanism with an attack chosen on the same kind of runs."""
     rng, true = np.random.default_rng(0), audit.claimed_epsilon({"rho": 0.5}, DELTA)

@@ -62,6 +62,7 @@ def server_draws(rounds=ROUNDS):
 # Loops -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("selector", "expected", "bands"),
     [
@@ -225,6 +226,7 @@ def poisson_delta(epsilon, z, rate):
     return max(one, two)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("z", "rate"), [(1.0, 0.1), (0.6, 0.02), (2.0, 0.5)])
 def test_one_sampled_release_by_quadrature(z, rate):
     pytest.importorskip("dp_accounting")
@@ -247,6 +249,7 @@ def test_sampling_is_worth_nothing_at_rate_one_and_more_the_less_is_sampled():
     assert accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, 1.0, "drawn", 100) > replaced
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("z", "rate"), [(2.0, 0.5), (4.0, 0.9), (2.0, 0.1), (8.0, 0.5)])
 def test_no_replaced_record_tells_more_than_is_accounted_for_one_that_is_drawn(z, rate):
     """It pulls one way or the other while all others are silent: a pair of mixtures, whose delta
@@ -325,6 +328,7 @@ def test_fixed_numbers_are_amplified_for_a_replaced_client_only():
     close(epsilons["replace"], min(drawn, unamplified), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_steps_of_private_descent_are_counted_where_clients_take_part():
     pytest.importorskip("dp_accounting")
     algorithm = DPSGD(0.05, steps=3, rate=0.2, clients_per_round=2)
@@ -436,7 +440,7 @@ LEARNERS = {
 }
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", LEARNERS)
 def test_private_learners_survive_an_attack_that_finds_most_of_the_claim(name, monkeypatch):
     algorithm, privacy, clip, rate = LEARNERS[name]
@@ -448,6 +452,7 @@ def test_private_learners_survive_an_attack_that_finds_most_of_the_claim(name, m
     assert 0.7 * claim < found < claim, (found, claim)
 
 
+@pytest.mark.slow
 def test_correlated_noise_survives_an_attacker_who_takes_the_correlation_out():
     """Who knows the matrix whitens all that is published; the claim is tight for it."""
     bands, rounds, z, seeds = 3, 6, 2.0, AUDIT["seeds"]
@@ -479,6 +484,7 @@ def only_of_client(client, factor=1.0, original=NoisyGradients.gradient):
     return gradient
 
 
+@pytest.mark.slow
 def test_half_of_a_client_s_noise_is_caught(monkeypatch):
     algorithm, privacy, clip, rate = LEARNERS["DP-SGD"]
     claim = claimed(simulate(algorithm, privacy, worlds(True)))

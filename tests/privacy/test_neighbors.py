@@ -154,6 +154,7 @@ def test_runs_say_whose_neighbours_their_budget_covers():
     assert not any("neighbors" in plain[name].attrs for name in plain)
 
 
+@pytest.mark.slow
 @quiet
 def test_studies_say_it_of_all_their_budgets_on_disk_too(tmp_path):
     budgets = {

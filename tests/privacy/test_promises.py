@@ -428,6 +428,7 @@ def test_a_private_run_does_not_end_by_its_metrics():
 # Noise of one's own -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_seed_at_two_budgets_draws_the_same_noise_unless_told_otherwise():
     def scenario(key, budget):
         given = (make_problem(clip=1.0), ZCDPNFL(1.0, 0.5), make_network(), ZCDP(budget))

@@ -477,6 +477,7 @@ def test_the_mean_square_bound_is_not_necessary():
         assert np.sign(simulated - 1) == np.sign(share - 1) or share == 1
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("kind", ["gaussian", "constant norm"])
 def test_the_mean_square_bound_is_not_sufficient(kind):

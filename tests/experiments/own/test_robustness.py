@@ -80,6 +80,7 @@ def test_runs_equal_loops(quick, attack):
         np.testing.assert_allclose(found, by_loops(seed, attack, share, ways[name]), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_without_attackers_there_is_no_attack(quick):
     honest = quick.sel(share=0.0)
     assert (honest.max("attack") == honest.min("attack")).all()
