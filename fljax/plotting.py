@@ -173,7 +173,8 @@ def _curves(dataset, metric, x, hue, ax, labels, level, legend, against=None) ->
             f"axes {left} of {metric!r} are neither drawn nor selected; choose one value with "
             f"dataset.sel({left[0]}=...)" + ("." if hue else " or draw one as hue.")
         )
-    dataset = dataset.squeeze([d for d in dataset.dims if d not in (x, "seed", hue)], drop=True)
+    single = [d for d in dataset.dims if dataset.sizes[d] == 1 and d not in (x, "seed", hue)]
+    dataset = dataset.squeeze(single, drop=True)
     numbers = statistics.summary(dataset, metric, level)
     if against == x:
         numbers = numbers.assign(at=numbers[x])

@@ -46,7 +46,7 @@ PER_RUN = (
     *("diverged", "gradient_norm", "gradient_bound", "nominal", "exact_model"),
     "connected",
     *("first_step", "step_bound"),
-    *("noise_multiplier", "sampling_rate", "drawn_from", "clip"),
+    *("noise_multiplier", "sampling_rate", "drawn_from", "update_clip"),
 )
 
 #: Of every client, once a run: its own ledger, where final models are kept.
@@ -84,7 +84,7 @@ _DESCRIPTIONS = {
     "noise_multiplier": ("standard deviation of the noise on a sum, in clips", "1"),
     "sampling_rate": ("share sampled in secret, 1 if none is or no theorem covers it", "1"),
     "drawn_from": ("records of which a fixed number was drawn, 0 if each was by chance", "1"),
-    "clip": ("largest norm of an update at the end", "norm"),
+    "update_clip": ("largest norm of an update at the end", "norm"),
 }
 
 

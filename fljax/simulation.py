@@ -561,7 +561,7 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
     elif privacy is not None:
         known |= _sampled(simulation)
     if isinstance(privacy, CentralGaussian):
-        known["clip"] = carry.memory.mechanism.clip
+        known["update_clip"] = carry.memory.mechanism.clip
     curvature = prepared.curvature
     bound = None if curvature is None else simulation.algorithm.step_bound(curvature)
     if bound is not None:

@@ -195,3 +195,13 @@ def test_the_bootstrap_interval_covers_a_known_ratio():
         _, low, high = statistics.bootstrap(lambda a, b: a / b, a, b, resamples=400)
         hits += low < 2 < high
     assert hits > 175  # 95 % of 200 is 190
+
+
+def test_models_that_were_kept_do_not_stand_in_the_way(pair):
+    whole = pair.assign(
+        model=(("algorithm", "seed", "client", "parameter"), np.zeros((2, 4, 5, 3)))
+    )
+    for known, found in zip(
+        plotting.learning_curves(pair).lines, plotting.learning_curves(whole).lines, strict=True
+    ):
+        np.testing.assert_array_equal(known.get_ydata(), found.get_ydata())

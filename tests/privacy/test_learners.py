@@ -103,7 +103,7 @@ def test_an_adaptive_clip_is_the_loop_and_finds_its_quantile():
         *numbers.values(),
     )
     close(ours, theirs, rtol=0, atol=1e-11)
-    close(found["clip"], clip, rtol=1e-11)
+    close(found["update_clip"], clip, rtol=1e-11)
 
 
 def of_batches(algorithm, n, n_steps):
