@@ -19,6 +19,7 @@ from fljax.simulation import trace
 from fljax.study import engine, machine
 from fljax.study.engine import Program, program
 from fljax.study.grid import axes_of, groups_of
+from tests.cases import CASES
 
 pytestmark = pytest.mark.core
 
@@ -232,34 +233,10 @@ def test_a_bound_that_holds_is_not_complained_of(recwarn):
 
 
 @pytest.mark.thin(4)
-@pytest.mark.parametrize("label", fl.algorithms.REGISTRY)
+@pytest.mark.parametrize("label", CASES)
 def test_compiled_runs_hold_no_lapack_calls(label):
     """Two programs with LAPACK calls can wait for each other for ever on a CPU."""
-    algorithm = {
-        "zCDP-NFL": fl.algorithms.ZCDPNFL(1.0, 0.3),
-        "(eps,delta)DP-NFL": fl.algorithms.EpsilonDeltaNFL(1.0, 0.3),
-        "zCDP-grad-NFL": fl.algorithms.ZCDPGradNFL(0.1),
-        "ADMM": fl.algorithms.NetworkedADMM(1.0),
-        "P-ADMM": fl.algorithms.PADMM(1.0),
-        "FL": fl.algorithms.ConventionalFL(0.1),
-        "FedAvg": fl.algorithms.FedAvg(0.1, 2, batch=4),
-        "Online-Fed": fl.algorithms.OnlineFed(0.1),
-        "PAO-Fed": fl.algorithms.PAOFed(0.1, fl.link.Circular(1)),
-        "PSO-Fed": fl.algorithms.PSOFed(0.1, fl.link.Random(1)),
-        "SignSGD": fl.algorithms.SignSGD(0.1),
-        "Local only": fl.algorithms.LocalOnly(0.1),
-        "FedAvg-FT": fl.algorithms.FineTunedFedAvg(fl.algorithms.FedAvg(0.1, 2), 0.1),
-        "Ditto": fl.algorithms.Ditto(fl.algorithms.FedAvg(0.1, 2), 0.1, 1.0),
-        "pFedMe": fl.algorithms.PFedMe(0.1, 1.0),
-        "IFCA": fl.algorithms.IFCA(0.1, 2),
-        "PGFL": fl.algorithms.PGFL(1.0, 0.4, clients_per_server=2),
-        "GFL": fl.algorithms.GFL(1.0),
-        "ClusterFL": fl.algorithms.ClusterFL(1.0, 0.4),
-        "PGFL, single step": fl.algorithms.PGFLSingleStep(1.0, 0.4),
-        "GFL, gradient": fl.algorithms.GraphFedAvg(0.1),
-        "NPFL": fl.algorithms.NPFL(1.0, 0.4),
-        "NPFL-RL": fl.algorithms.NPFLRL(1.0, fl.algorithms.RandomProbe(0.1, 0.05)),
-    }[label]
+    algorithm = CASES[label].algorithm
     metrics = [
         name for name, m in fl.metrics.METRICS.items() if not (m.needs_test or m.needs_noise)
     ]
