@@ -24,7 +24,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from filelock import FileLock, Timeout
 
-__all__ = ["Block", "DamageWarning", "Store", "StoreError", "difference", "merge", "pack", "unpack"]
+__all__ = [
+    "Block",
+    "DamageWarning",
+    "Store",
+    "StoreError",
+    "difference",
+    "merge",
+    "pack",
+    "unpack",
+    "write_whole",
+]
 
 FORMAT = 1
 MANIFEST = "study.json"
@@ -217,19 +227,8 @@ class Store:
         return name
 
     def _write(self, name: str, content: bytes) -> None:
-        path = self.folder / name
-        temporary = self.folder / f".{name}.{_host()}.{os.getpid()}.{threading.get_ident()}.tmp"
-        try:
-            with _writing(self.folder):
-                with open(temporary, "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+        with _writing(self.folder):
+            write_whole(self.folder / name, content)
 
     # Reading -------------------------------------------------------------------------------------
 
@@ -300,6 +299,22 @@ class Store:
             stacklevel=2,
         )
         return None
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all."""
+    process = f"{_host()}.{os.getpid()}.{threading.get_ident()}"
+    temporary = path.with_name(f".{path.name}.{process}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def pack(blocks: Sequence[Block]) -> bytes:
