@@ -48,11 +48,11 @@ def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
 def load(path: str | os.PathLike) -> xr.Dataset:
     """Read what :func:`save` wrote, or the store of a study, and check that it is whole.
 
-    A store may be read while its study is running.
+    A store may be read while its study is running, by anybody who may read its files.
 
     Raises:
       FileNotFoundError: no such file.
-      StoreError: a folder that is no store.
+      StoreError: a folder that is no store, or holds files of another study.
       ValueError: the file is cut short, altered, or no results file at all.
     """
     path = Path(path)
