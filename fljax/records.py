@@ -28,6 +28,7 @@ __all__ = [
     "TRAFFIC",
     "AssumptionWarning",
     "DivergenceWarning",
+    "MetricWarning",
     "assemble",
     "code_version",
     "describe",
@@ -94,6 +95,10 @@ ROUNDING = 1e-5
 
 class DivergenceWarning(UserWarning):
     """Some runs became non-finite."""
+
+
+class MetricWarning(UserWarning):
+    """A metric is NaN or infinite in runs whose models are finite."""
 
 
 class AssumptionWarning(UserWarning):
@@ -180,8 +185,13 @@ def code_version() -> str:
     return digest.hexdigest()[:16]
 
 
-def warn(dataset: xr.Dataset) -> None:
-    """Say what a reader of the numbers must know: divergence, broken assumptions, cut graphs."""
+def warn(dataset: xr.Dataset, recorded: Iterable[tuple[Any, Any]]) -> None:
+    """Say what a reader of the numbers must know: divergence, broken assumptions, cut graphs.
+
+    Args:
+      dataset: the results.
+      recorded: its metrics, and at which grid points each is: a ``DataArray`` or ``True``.
+    """
     diverged = int((dataset["diverged"] > 0).sum())
     if diverged:
         where = dataset["diverged"].values
@@ -190,6 +200,23 @@ def warn(dataset: xr.Dataset) -> None:
             "they are kept, marked in `diverged`, and left out of plotted means. A smaller step, "
             "a larger penalty or a larger budget usually mends it.",
             DivergenceWarning,
+            stacklevel=3,
+        )
+    whole = (dataset["diverged"] == 0) & dataset.get("done", True)
+    bad = {
+        metric: int((~np.isfinite(dataset[metric.name]).all("round") & whole & where).sum())
+        for metric, where in recorded
+        if not metric.needs_noise  # NaN where nobody sent a message
+    }
+    if found := ", ".join(f"{metric.name!r} in {n}" for metric, n in bad.items() if n):
+        hint = "A centralised optimum that is zero or does not exist (separable data without a "
+        hint += "regulariser) makes errors so. "
+        at_optimum = any(metric.needs_optimum for metric, n in bad.items() if n)
+        warnings.warn(
+            f"metrics are NaN or infinite in runs whose models are finite: {found} of "
+            f"{whole.size} runs. {hint if at_optimum else ''}Look for a division by zero or an "
+            "overflow.",
+            MetricWarning,
             stacklevel=3,
         )
     if "nominal" in dataset and dataset["nominal"].values.any():

@@ -194,6 +194,33 @@ def test_divergence_is_counted_and_named():
     assert np.isfinite(errors.sel(round=first // 3))
 
 
+def ratio(now):
+    return jnp.sum(now.model**2) / jnp.sum(now.problem.targets**2)
+
+
+RATIO = fl.metrics.Metric("ratio", ratio, "energy by that of the targets", needs_data=True)
+
+
+def test_a_metric_that_is_no_number_of_a_finite_model_is_named(recwarn):
+    """Where the metric was not asked for, its absence is no fault."""
+
+    def scenario(key, scale, metrics):
+        simulation = build(key, metrics=metrics)
+        problem = simulation.problem
+        problem = dataclasses.replace(problem, targets=scale * problem.targets)
+        return dataclasses.replace(simulation, problem=problem)
+
+    grid = {"scale": [0.0, 1.0], "metrics": {"one": [RATIO], "other": ["consensus_error"]}}
+    message = r"runs whose models are finite: 'ratio' in 2 of 8 runs\. Look for a division by zero"
+    with pytest.warns(fl.MetricWarning, match=message):
+        fl.sweep(scenario, rounds=2, seeds=2, grid=grid)
+    simulation = scenario(jax.random.key(0), 0.0, [RATIO, "consensus_error"])
+    with pytest.warns(fl.MetricWarning, match="'ratio' in 1 of 1 runs"):
+        fl.run(simulation, rounds=2)
+    fl.sweep(scenario, rounds=2, seeds=2, grid=grid | {"scale": [1.0]})
+    assert not [w for w in recwarn if w.category is fl.MetricWarning]
+
+
 def test_disconnected_random_graphs_are_named():
     def scenario(key):
         simulation = build(key)

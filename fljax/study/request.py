@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import xarray as xr
 
 from fljax import _check
 from fljax._module import float_dtype
@@ -138,6 +139,17 @@ class Study:
         """What a dataset says of the metrics, and of the budgets."""
         shown = [group.shown for group in self.groups]
         return describe((m for s in shown for m in s.metrics), (s.privacy for s in shown))
+
+    @property
+    def recorded(self) -> list[tuple[Any, xr.DataArray]]:
+        """Every metric, and at which grid points it is one."""
+        at: dict[Any, np.ndarray] = {}
+        for group in self.groups:
+            for metric in group.shown.metrics:
+                where = at.setdefault(metric, np.zeros(self.shape, bool))
+                where[tuple(zip(*group.positions, strict=True))] = True
+        names = [axis.name for axis in self.axes]
+        return [(metric, xr.DataArray(where, dims=names)) for metric, where in at.items()]
 
     @functools.cached_property
     def root_key(self) -> np.ndarray:

@@ -184,7 +184,7 @@ def sweep(
     with _Run(study, store, keep_state, part, parts, shard is not None, callback, progress) as run:
         run.execute()
         dataset = run.finish()
-    warn(dataset)
+    warn(dataset, study.recorded)
     return dataset
 
 
