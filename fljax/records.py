@@ -9,6 +9,7 @@ import hashlib
 import importlib.metadata
 import platform
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -185,12 +186,13 @@ def code_version() -> str:
     return digest.hexdigest()[:16]
 
 
-def warn(dataset: xr.Dataset, recorded: Iterable[tuple[Any, Any]]) -> None:
+def warn(dataset: xr.Dataset, built: Sequence[tuple[Any, Any]]) -> None:
     """Say what a reader of the numbers must know: divergence, broken assumptions, cut graphs.
 
     Args:
       dataset: the results.
-      recorded: its metrics, and at which grid points each is: a ``DataArray`` or ``True``.
+      built: the simulations behind them, or their shapes, and at which grid points each is: a
+        ``DataArray`` or ``True``.
     """
     diverged = int((dataset["diverged"] > 0).sum())
     if diverged:
@@ -203,20 +205,34 @@ def warn(dataset: xr.Dataset, recorded: Iterable[tuple[Any, Any]]) -> None:
             stacklevel=3,
         )
     whole = (dataset["diverged"] == 0) & dataset.get("done", True)
-    bad = {
-        metric: int((~np.isfinite(dataset[metric.name]).all("round") & whole & where).sum())
-        for metric, where in recorded
-        if not metric.needs_noise  # NaN where nobody sent a message
-    }
-    if found := ", ".join(f"{metric.name!r} in {n}" for metric, n in bad.items() if n):
-        hint = "A centralised optimum that is zero or does not exist (separable data without a "
-        hint += "regulariser) makes errors so. "
-        at_optimum = any(metric.needs_optimum for metric, n in bad.items() if n)
+    bad, silent = Counter(), 0
+    for simulation, where in built:
+        for metric in simulation.metrics:
+            if not metric.needs_noise:  # NaN where nobody sent a message
+                finite = np.isfinite(dataset[metric.name]).all("round")
+                bad[metric] += int((~finite & whole & where).sum())
+        if simulation.algorithm.message_size(simulation.problem.dim):
+            heard = dataset["messages"].isel(round=-1) > 0
+            silent += int((~heard & whole & where).sum())
+    if found := [metric for metric, count in bad.items() if count]:
+        optimum = (
+            "A centralised optimum that is zero, or that does not exist (separable data without "
+            "a regulariser), makes errors so. "
+        )
         warnings.warn(
-            f"metrics are NaN or infinite in runs whose models are finite: {found} of "
-            f"{whole.size} runs. {hint if at_optimum else ''}Look for a division by zero or an "
-            "overflow.",
+            "metrics are NaN or infinite in runs whose models are finite: "
+            f"{', '.join(f'{metric.name!r} in {bad[metric]}' for metric in found)} of "
+            f"{whole.size} runs. {optimum if any(m.needs_optimum for m in found) else ''}Look "
+            "for a division by zero or an overflow.",
             MetricWarning,
+            stacklevel=3,
+        )
+    if silent:
+        warnings.warn(
+            f"no message was sent in {silent} of {whole.size} runs: nobody took part in any "
+            "round, or nobody has a neighbour. Look at participation=, the data's arrivals and "
+            "the network.",
+            AssumptionWarning,
             stacklevel=3,
         )
     if "nominal" in dataset and dataset["nominal"].values.any():
