@@ -21,7 +21,7 @@ from fljax import (
 from fljax._module import module, static
 from fljax._version import __version__ as __version__
 from fljax.citation import citation
-from fljax.records import AssumptionWarning, DivergenceWarning
+from fljax.records import AssumptionWarning, DivergenceWarning, MetricWarning
 from fljax.simulation import Simulation, run, view
 from fljax.study import (
     DamageWarning,
@@ -43,6 +43,7 @@ __all__ = [
     "DamageWarning",
     "DivergenceWarning",
     "Interrupted",
+    "MetricWarning",
     "Plan",
     "Simulation",
     "StoreError",

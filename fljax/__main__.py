@@ -127,7 +127,10 @@ def show(asked: argparse.Namespace) -> int:
 
 
 def merge(asked: argparse.Namespace) -> int:
-    fl.merge(asked.into, *asked.stores)
+    try:
+        fl.merge(asked.into, *asked.stores)
+    except ValueError as error:
+        raise UsageError(error) from None
     return show(argparse.Namespace(store=asked.into))
 
 
@@ -144,10 +147,13 @@ def study(asked: argparse.Namespace) -> dict[str, Any]:
     if asked.x64:
         jax.config.update("jax_enable_x64", True)
     fixed = {name: fl.static(values) for name, values in axes(asked.static, "--static").items()}
+    grid = axes(asked.grid, "--grid")
+    if both := grid.keys() & fixed.keys():
+        raise UsageError(f"{', '.join(sorted(both))} must be in --grid or in --static, not both.")
     return {
         "rounds": asked.rounds,
         "seeds": asked.seeds,
-        "grid": axes(asked.grid, "--grid") | fixed,
+        "grid": grid | fixed,
         "record_every": asked.record_every,
         "block": asked.block,
         "workers": asked.workers,
@@ -163,6 +169,10 @@ def axes(given: Sequence[str], option: str) -> dict[str, list[Any]]:
         name, separator, values = text.partition("=")
         if not (name and separator and values):
             raise UsageError(f"{option} must be NAME=VALUE,VALUE..., got {text!r}.")
+        if name in found:
+            raise UsageError(
+                f"{option} {name} is given twice; write all its values as {name}=VALUE,VALUE..."
+            )
         found[name] = [value(word) for word in values.split(",")]
     return found
 

@@ -82,6 +82,14 @@ def count(name: str, value: Any, *, at_least: int = 1, hint: str = "") -> None:
         raise ValueError(f"{name} must be >= {at_least}, got {value}.{' ' + hint if hint else ''}")
 
 
+def switch(name: str, value: Any) -> None:
+    """Raise ``TypeError`` unless ``value`` is ``True`` or ``False``: any text would be true."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(
+            f"{name} must be True or False, got {value!r} of type {type(value).__name__}."
+        )
+
+
 def kind(name: str, value: Any, base: type) -> None:
     """Raise ``TypeError`` unless ``value`` is an instance of ``base``."""
     if not isinstance(value, base):

@@ -99,7 +99,8 @@ def learning_curves(
       The axes.
 
     Raises:
-      ValueError: an unknown metric or axis, or an axis left that is neither drawn nor selected.
+      ValueError: an unknown metric or axis, an axis left that is neither drawn nor selected, or
+        nothing to plot.
     """
     _check.choice("x axis", x, ("round", *(n for n in TRAFFIC if n in dataset)))
     return _curves(dataset, metric, "round", hue, ax, labels, level, legend, x)
@@ -138,7 +139,7 @@ def trade_off(
     Raises:
       ValueError: as for :func:`learning_curves`; a round that was not recorded.
     """
-    if "round" in dataset.dims:
+    if dataset.sizes.get("round"):
         recorded = dataset["round"].values
         if round is not None and round not in recorded:
             raise ValueError(
@@ -157,6 +158,12 @@ def _curves(dataset, metric, x, hue, ax, labels, level, legend, against=None) ->
             "seed if need be."
         )
     _check.choice("metric", metric, statistics.metric_names(dataset))
+    if empty := [str(dim) for dim, size in dataset[metric].sizes.items() if not size]:
+        raise ValueError(f"nothing of {metric!r} is left to plot: axis {empty[0]!r} is empty.")
+    if not statistics.keep_finite(dataset, metric).notnull().any():
+        raise ValueError(
+            f"nothing of {metric!r} can be plotted: no value is finite, or every run diverged."
+        )
     free = [
         str(dim)
         for dim in dataset[metric].dims

@@ -9,6 +9,7 @@ import hashlib
 import importlib.metadata
 import platform
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ __all__ = [
     "TRAFFIC",
     "AssumptionWarning",
     "DivergenceWarning",
+    "MetricWarning",
     "assemble",
     "code_version",
     "describe",
@@ -94,6 +96,10 @@ ROUNDING = 1e-5
 
 class DivergenceWarning(UserWarning):
     """Some runs became non-finite."""
+
+
+class MetricWarning(UserWarning):
+    """A metric is NaN or infinite in runs whose models are finite."""
 
 
 class AssumptionWarning(UserWarning):
@@ -180,8 +186,14 @@ def code_version() -> str:
     return digest.hexdigest()[:16]
 
 
-def warn(dataset: xr.Dataset) -> None:
-    """Say what a reader of the numbers must know: divergence, broken assumptions, cut graphs."""
+def warn(dataset: xr.Dataset, built: Sequence[tuple[Any, Any]]) -> None:
+    """Say what a reader of the numbers must know: divergence, broken assumptions, cut graphs.
+
+    Args:
+      dataset: the results.
+      built: the simulations behind them, or their shapes, and at which grid points each is: a
+        ``DataArray`` or ``True``.
+    """
     diverged = int((dataset["diverged"] > 0).sum())
     if diverged:
         where = dataset["diverged"].values
@@ -190,6 +202,37 @@ def warn(dataset: xr.Dataset) -> None:
             "they are kept, marked in `diverged`, and left out of plotted means. A smaller step, "
             "a larger penalty or a larger budget usually mends it.",
             DivergenceWarning,
+            stacklevel=3,
+        )
+    whole = (dataset["diverged"] == 0) & dataset.get("done", True)
+    bad, silent = Counter(), 0
+    for simulation, where in built:
+        for metric in simulation.metrics:
+            if not metric.needs_noise:  # NaN where nobody sent a message
+                finite = np.isfinite(dataset[metric.name]).all("round")
+                bad[metric] += int((~finite & whole & where).sum())
+        if simulation.algorithm.message_size(simulation.problem.dim):
+            heard = dataset["messages"].isel(round=-1) > 0
+            silent += int((~heard & whole & where).sum())
+    if found := [metric for metric, count in bad.items() if count]:
+        optimum = (
+            "A centralised optimum that is zero, or that does not exist (separable data without "
+            "a regulariser), makes errors so. "
+        )
+        warnings.warn(
+            "metrics are NaN or infinite in runs whose models are finite: "
+            f"{', '.join(f'{metric.name!r} in {bad[metric]}' for metric in found)} of "
+            f"{whole.size} runs. {optimum if any(m.needs_optimum for m in found) else ''}Look "
+            "for a division by zero or an overflow.",
+            MetricWarning,
+            stacklevel=3,
+        )
+    if silent:
+        warnings.warn(
+            f"no message was sent in {silent} of {whole.size} runs: nobody took part in any "
+            "round, or nobody has a neighbour. Look at participation=, the data's arrivals and "
+            "the network.",
+            AssumptionWarning,
             stacklevel=3,
         )
     if "nominal" in dataset and dataset["nominal"].values.any():

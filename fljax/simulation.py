@@ -677,7 +677,7 @@ def run(
     dataset.attrs |= provenance(
         dtype=str(simulation.problem.dtype), prng=str(jax.random.key_impl(key)), rounds=rounds
     )
-    warn(dataset)
+    warn(dataset, [(simulation, True)])
     return dataset
 
 

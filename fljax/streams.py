@@ -155,7 +155,8 @@ class Replay(Stream):
     Args:
       data: all clients' samples, of any sizes; its feature map, if any, is applied to what is met.
       arrivals: who gets its next sample; everyone by default. A client that has met all of its
-        samples gets no more.
+        samples gets no more; where everyone gets one a round, no run may be longer than the data
+        of the client with the most.
       test: held-out data of one client.
 
     Raises:
@@ -172,6 +173,15 @@ class Replay(Stream):
             raise ValueError(
                 f"test must be the data of 1 client with {self.data.dim} parameters, got "
                 f"{self.test.clients} and {self.test.dim}."
+            )
+
+    def check(self, rounds: int) -> None:
+        super().check(rounds)
+        if isinstance(self.arrivals, Always) and rounds > self.data.samples:
+            raise ValueError(
+                f"the run has {rounds} rounds and no client more than {self.data.samples} samples "
+                "to replay, one a round: nobody would get any after that. Make the run shorter, or "
+                "samples rarer with arrivals=."
             )
 
     @property

@@ -165,6 +165,23 @@ def test_a_run_without_seeds_is_refused_and_a_metric_may_be_an_object(pair):
         np.testing.assert_array_equal(one.get_ydata(), other.get_ydata())
 
 
+def test_plots_of_nothing_are_refused(pair):
+    for draw, some, message in (
+        (fl.plotting.learning_curves, pair.isel(seed=[]), "axis 'seed' is empty"),
+        (fl.plotting.learning_curves, pair.isel(round=[]), "axis 'round' is empty"),
+        (fl.plotting.trade_off, pair.isel(round=[]), "axis 'round' is empty"),
+        (fl.plotting.learning_curves, np.nan * pair.normalized_error, "no value is finite"),
+        (
+            fl.plotting.learning_curves,
+            pair.assign(diverged=1 + pair.diverged),
+            "every run diverged",
+        ),
+    ):
+        some = some if isinstance(some, xr.Dataset) else pair.assign(normalized_error=some)
+        with pytest.raises(ValueError, match=f"nothing of 'normalized_error'.*{message}"):
+            draw(some)
+
+
 def test_draw_graph_shows_every_node_and_link():
     ax = plotting.draw_graph(fl.graphs.ring(7))
     assert len(ax.lines) == 7

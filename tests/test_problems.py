@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
+import fljax as fl
 from fljax import problems
 from fljax.problems import (
     L1,
@@ -583,6 +584,43 @@ def test_float32_quadratic_and_least_absolute_optima(loss):
         w = optimum(from_clients(data, LOSSES[loss]))
         assert w.dtype == np.float32
     close(w, sharp, atol=2e-5)
+
+
+def separable(loss, strength=0.0, flip=()):
+    """Two classes on either side of the origin; the labels of some samples are those of others."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3, 8, 2)) + 3 * np.sign(rng.normal(size=(3, 8, 1)))
+    labels = np.sign(rows.sum(-1))
+    labels.flat[list(flip)] *= -1
+    if isinstance(loss, Softmax):
+        labels = (labels > 0).astype(float)
+    return from_clients(list(zip(rows, labels, strict=True)), loss, SquaredL2(), strength)
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(2)])
+def test_separable_data_have_no_optimum(loss):
+    with pytest.raises(ValueError, match=r"no minimum: a model separates .*SquaredL2"):
+        problems.optimum(separable(loss))
+    with pytest.raises(ValueError, match="has no minimum"):
+        problems.optimum(dataclasses.replace(separable(loss), regulariser=NoRegulariser()))
+    assert np.isnan(optimum(separable(loss))).all()
+    with jax.enable_x64(False):
+        assert np.isnan(optimum(separable(loss))).all()
+    for has_one in (separable(loss, flip=[5]), separable(loss, strength=1e-6)):
+        assert np.isfinite(optimum(has_one)).all()
+
+
+def test_a_run_on_separable_data_says_that_there_is_no_optimum():
+    simulation = fl.Simulation(
+        separable(Logistic()),
+        fl.algorithms.ZCDPNFL(1.0, 0.3),
+        fl.graphs.ring(3),
+        metrics=["normalized_error", "objective"],
+    )
+    with pytest.warns(fl.MetricWarning, match=r"'normalized_error' in 1 of 1 runs\. A centralised"):
+        results = fl.run(simulation, rounds=2)
+    assert np.isnan(results.normalized_error).all()
+    assert np.isfinite(results.objective).all()
 
 
 # Synthetic problems ----------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Results: provenance, saving and loading without loss, damage detected."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import xarray as xr
 
 import fljax as fl
+from fljax.study import store
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +89,11 @@ def test_a_missing_file_and_folder_are_named(study, tmp_path):
 
 
 def test_an_unwritable_folder_is_named(study, tmp_path, monkeypatch):
-    def refuse(self):
+    def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "touch", refuse)
-    with pytest.raises(PermissionError, match=r"cannot write to .* \(Permission denied\)"):
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(PermissionError, match=r"cannot write .*study.nc \(Permission denied\)"):
         fl.save(study, tmp_path / "study.nc")
 
 
@@ -99,13 +101,38 @@ def test_a_failed_save_leaves_the_old_file_and_no_litter(study, tmp_path, monkey
     path = fl.save(study, tmp_path / "study.nc")
     before = path.read_bytes()
 
-    def fail(self, temporary, **_):
-        with open(temporary, "wb") as file:
-            file.write(b"half")
+    def fail(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(xr.Dataset, "to_netcdf", fail)
-    with pytest.raises(OSError, match="No space left"):
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=r"cannot write .*\(No space left.*; make room") as caught:
         fl.save(study, path)
+    assert caught.value.errno == 28
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["study.nc"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a Linux device")
+def test_hdf5_never_meets_a_full_disk(study, tmp_path, monkeypatch):
+    """It kills the interpreter after the error."""
+
+    def full(file, mode):
+        return open("/dev/full", mode)
+
+    monkeypatch.setattr(store, "open", full, raising=False)
+    with pytest.raises(OSError, match="No space left"):
+        fl.save(study, tmp_path / "study.nc")
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_files_are_replaced(study, tmp_path):
+    (tmp_path / "device").symlink_to("/dev/null")
+    (tmp_path / "folder").mkdir()
+    for name in ("device", "folder"):
+        with pytest.raises(FileExistsError, match=f"{name} is no regular file and is not replaced"):
+            fl.save(study, tmp_path / name)
+    assert (tmp_path / "device").is_char_device()
+    (tmp_path / "link").symlink_to("study.nc")
+    fl.load(fl.save(study, tmp_path / "link"))
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "study.nc").is_file()

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +15,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import xarray as xr
 
 import fljax as fl
 from fljax.study import running as sweeping
 from fljax.study.results import checksum
-from fljax.study.store import Store
+from fljax.study.store import Store, _host
 
 pytestmark = pytest.mark.core
 
@@ -413,7 +415,7 @@ def test_a_damaged_state_is_set_aside_and_the_run_starts_again(
     assert min(block.first for block in kept) == 0
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"format": 1}', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"format": 2}', b"\xff\xfe"])
 def test_a_damaged_manifest_is_named(tmp_path, content):
     (tmp_path / "study.json").write_bytes(content)
     with pytest.raises(fl.StoreError, match=r"study.json (cannot be read|has format)") as caught:
@@ -424,8 +426,37 @@ def test_a_damaged_manifest_is_named(tmp_path, content):
 
 def test_a_manifest_of_another_format_is_named(tmp_path):
     (tmp_path / "study.json").write_text('{"format": 99}')
-    with pytest.raises(fl.StoreError, match="has format 99, this version reads 1; open it with"):
+    with pytest.raises(fl.StoreError, match="has format 99, this version reads 2; open it with"):
         fl.sweep(steps, **STUDY, store=tmp_path)
+
+
+def test_a_store_of_another_user_is_read(tmp_path, whole, monkeypatch):
+    fl.sweep(steps, **STUDY, store=tmp_path)
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    leftover = tmp_path / f".runs-0.npz.{_host()}.{dead.pid}.0.tmp"
+    leftover.write_bytes(b"half")
+    (path,) = tmp_path.glob("runs-*.npz")
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        patch.setattr(Path, "mkdir", refuse)
+        patch.setattr(os, "replace", refuse)
+        close(fl.load(tmp_path), whole)
+        alter(path)
+        with pytest.warns(fl.DamageWarning, match="What it held is left out"):
+            assert not fl.load(tmp_path).get("done", xr.DataArray(False)).any()
+    assert leftover.exists()
+
+
+def test_a_smaller_study_leaves_the_store_as_large_as_it_is(tmp_path, whole):
+    fl.sweep(steps, **STUDY, store=tmp_path)
+    few = {"rounds": 4, "seeds": [1], "grid": {"step": [0.05]}}
+    fl.sweep(steps, **STUDY | few, store=tmp_path)
+    close(fl.load(tmp_path), whole)
 
 
 # Another study -----------------------------------------------------------------------------------
@@ -475,6 +506,35 @@ def test_another_study_is_refused_with_the_difference_named(
     assert "holds another study" in str(caught.value)
     assert "choose another store" in str(caught.value)
     assert (stored / "study.json").read_bytes() == before
+
+
+def test_a_file_of_another_study_is_refused(tmp_path, stored):
+    fl.sweep(bolder, **STUDY | {"seeds": 1}, store=tmp_path / "other")
+    fl.merge(tmp_path / "mine", stored)
+    foreign = next((tmp_path / "other").glob("runs-*.npz"))
+    shutil.copy(foreign, tmp_path / "mine")
+    message = (
+        rf"{foreign.name} in .*mine is of another study:\n at .*\n  program: '\w+' in the store, "
+    )
+    for reading in (
+        lambda: fl.load(tmp_path / "mine"),
+        lambda: fl.sweep(steps, **STUDY, store=tmp_path / "mine"),
+        lambda: fl.merge(tmp_path / "whole", tmp_path / "mine"),
+    ):
+        with pytest.raises(fl.StoreError, match=message) as caught:
+            reading()
+        assert "Take it out of the folder" in str(caught.value)
+    (tmp_path / "mine" / foreign.name).unlink()
+    assert same(fl.load(tmp_path / "mine"), fl.load(stored))
+
+
+def other_axes(key, step, again):
+    return steps(key, step + 0 * again)
+
+
+def test_other_axes_are_another_study(stored):
+    with pytest.raises(ValueError, match=r"axes: \['step'\] in the store, \['again', 'step'\] now"):
+        fl.sweep(other_axes, **STUDY | {"grid": GRID | {"again": [0.0]}}, store=stored)
 
 
 def test_other_numbers_under_the_same_label_are_refused(tmp_path):
@@ -716,8 +776,32 @@ def test_only_stores_of_one_study_are_merged(tmp_path, stored):
     with pytest.raises(ValueError, match="merge needs at least one store"):
         fl.merge(tmp_path / "whole")
     fl.sweep(steps, **STUDY | {"root": 1, "seeds": 1}, store=tmp_path / "other")
-    with pytest.raises(ValueError, match="root: 0 in the store, 1 now"):
+    places = rf"root: 0 in {stored}, 1 in {tmp_path / 'other'}"
+    with pytest.raises(ValueError, match=rf"other does not fit {stored}:\n  {places}"):
         fl.merge(tmp_path / "whole", stored, tmp_path / "other")
+    fl.sweep(steps, **STUDY | {"rounds": 4, "seeds": 1}, store=tmp_path / "short")
+    with pytest.raises(ValueError, match=r"rounds: 12 in .*, 4 in .*short\nOnly stores of one"):
+        fl.merge(tmp_path / "whole", stored, tmp_path / "short")
+    for twice in (
+        (stored, stored),
+        (tmp_path / "whole", stored, Path(f"{stored}/../{stored.name}")),
+    ):
+        with pytest.raises(ValueError, match=f"{stored} is given twice; name each once"):
+            fl.merge(*twice)
+    assert not (tmp_path / "whole").exists()
+
+
+def test_parts_of_the_seeds_and_the_grid_are_merged(tmp_path, whole):
+    for part, cut in enumerate(
+        (
+            {"seeds": [2, 3]},
+            {"seeds": [0, 1], "grid": {"step": [0.05]}},
+            {"seeds": [0, 1], "grid": {"step": [0.02]}},
+        )
+    ):
+        fl.sweep(steps, **STUDY | cut, store=tmp_path / str(part))
+    merged = fl.load(fl.merge(tmp_path / "whole", *(tmp_path / str(part) for part in range(3))))
+    close(merged, whole)
 
 
 def test_a_damaged_file_is_not_merged(tmp_path, stored, whole, kept):

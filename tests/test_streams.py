@@ -338,12 +338,20 @@ def test_by_default_everyone_gets_its_next_sample():
 
 def test_a_client_without_a_new_sample_keeps_its_model_and_is_not_available():
     _, problem = uneven()
-    simulation = fl.Simulation(Replay(problem), OnlineFed(0.2))
+    simulation = fl.Simulation(Replay(problem, Trace(np.ones((30, 3), bool))), OnlineFed(0.2))
     run = fl.run(simulation, 12)
     there = [sum(n <= size for size in SIZES) for n in range(1, 13)]
     np.testing.assert_array_equal(run["messages"], 2 * np.cumsum(there))
     short, long = (fl.run(simulation, n)["model"] for n in (7, 30))
     np.testing.assert_array_equal(short, long)
+
+
+def test_a_replay_of_fewer_samples_than_rounds_is_refused():
+    _, problem = uneven()
+    simulation, most = fl.Simulation(Replay(problem), OnlineFed(0.2)), max(SIZES)
+    fl.run(simulation, most)
+    with pytest.raises(ValueError, match=f"{most + 1} rounds and no client more than {most}"):
+        fl.run(simulation, most + 1)
 
 
 def test_a_client_without_a_sample_keeps_its_model_whatever_regularises_it():

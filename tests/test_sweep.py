@@ -195,6 +195,47 @@ def test_divergence_is_counted_and_named():
     assert np.isfinite(errors.sel(round=first // 3))
 
 
+def ratio(now):
+    return jnp.sum(now.model**2) / jnp.sum(now.problem.targets**2)
+
+
+RATIO = fl.metrics.Metric("ratio", ratio, "energy by that of the targets", needs_data=True)
+
+
+def test_a_metric_that_is_no_number_of_a_finite_model_is_named(recwarn):
+    """Where the metric was not asked for, its absence is no fault."""
+
+    def scenario(key, scale, metrics):
+        simulation = build(key, metrics=metrics)
+        problem = simulation.problem
+        problem = dataclasses.replace(problem, targets=scale * problem.targets)
+        return dataclasses.replace(simulation, problem=problem)
+
+    grid = {"scale": [0.0, 1.0], "metrics": {"one": [RATIO], "other": ["consensus_error"]}}
+    message = r"runs whose models are finite: 'ratio' in 2 of 8 runs\. Look for a division by zero"
+    with pytest.warns(fl.MetricWarning, match=message):
+        fl.sweep(scenario, rounds=2, seeds=2, grid=grid)
+    simulation = scenario(jax.random.key(0), 0.0, [RATIO, "consensus_error"])
+    with pytest.warns(fl.MetricWarning, match="'ratio' in 1 of 1 runs"):
+        fl.run(simulation, rounds=2)
+    fl.sweep(scenario, rounds=2, seeds=2, grid=grid | {"scale": [1.0]})
+    assert not [w for w in recwarn if w.category is fl.MetricWarning]
+
+
+def test_a_run_in_which_nobody_says_anything_is_named(recwarn):
+    def scenario(key, chance, algorithm):
+        pattern = fl.participation.Bernoulli(chance)
+        simulation = build(key, algorithm, participation=pattern, metrics=[])
+        return dataclasses.replace(simulation, network=None)
+
+    fedavg, local = fl.algorithms.FedAvg(0.1), fl.algorithms.LocalOnly(0.1)
+    grid = {"chance": [0.0, 0.9], "algorithm": [fedavg, local]}
+    with pytest.warns(fl.AssumptionWarning, match="no message was sent in 2 of 8 runs: nobody"):
+        fl.sweep(scenario, rounds=3, seeds=2, grid=grid)
+    fl.sweep(scenario, rounds=3, seeds=2, grid=grid | {"chance": [0.9]})
+    assert not recwarn
+
+
 def test_disconnected_random_graphs_are_named():
     def scenario(key):
         simulation = build(key)
@@ -286,6 +327,22 @@ def never(key, **_):
         ({"seeds": 0}, ValueError, "seeds must be >= 1, got 0"),
         ({"seeds": []}, ValueError, "seeds must be distinct integers >= 0, at least one"),
         ({"seeds": [1, 1]}, ValueError, "seeds must be distinct"),
+        (
+            {"seeds": "12"},
+            TypeError,
+            "seeds must be a number of runs or a list of integers, got '1",
+        ),
+        ({"seeds": [0.5, 1.9]}, TypeError, r"list of integers, got \[0.5, 1.9\]"),
+        ({"seeds": [True]}, TypeError, "list of integers"),
+        ({"seeds": [2**32]}, ValueError, r"below 2\*\*32"),
+        (
+            {"keep_models": "no"},
+            TypeError,
+            "keep_models must be True or False, got 'no' of type str",
+        ),
+        ({"independent_noise": 1}, TypeError, "independent_noise must be True or False"),
+        ({"keep_state": "no"}, TypeError, "keep_state must be True or False"),
+        ({"progress": "yes"}, TypeError, "progress must be True or False, got 'yes'"),
         ({"seeds": [-1]}, ValueError, "seeds must be distinct integers >= 0"),
         ({"record_every": 5}, ValueError, "multiple of record_every, got 12 and 5"),
         ({"block": 0}, ValueError, "block must be >= 1"),

@@ -132,7 +132,9 @@ class Algorithm:
         return None
 
     def message_size(self, dim: int) -> int:
-        """How many numbers a message among peers has: those of a model, unless it says more."""
+        """How many numbers a message among peers has: those of a model, unless it says
+        otherwise; none if nothing is ever sent.
+        """
         return dim
 
     def released(self, state: Any, problem: Any, network: Any) -> Float[Array, "*clients dim"]:

@@ -49,6 +49,9 @@ class LocalOnly(Algorithm):
         _check.count("local_steps", self.local_steps)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
+    def message_size(self, dim: int) -> int:
+        return 0
+
     def init(self, problem: Problem, network: Any) -> State:
         return State(no_models(problem))
 

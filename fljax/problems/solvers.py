@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fljax import _check
 from fljax._linalg import spd_inverse, spd_norm_bound, spd_solve, symmetric_eigen
 from fljax._module import replace
 from fljax._numerics import HIGHEST
@@ -225,6 +226,10 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
       problem: any stacked problem; its clipping is ignored.
       iterations: at most this many iterations of the methods without closed form, which stop
         once a step is below a few units of rounding.
+
+    Raises:
+      ValueError: a loss that falls for ever, such as the logistic one of separable data without a
+        regulariser; inside traced code the solution is then NaN.
     """
     pooled = problem.pooled().prepare()
     start = jnp.zeros((1, problem.dim), problem.dtype)
@@ -248,8 +253,32 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
         return _solve_quadratic(pooled, factor, start)[0]
     tolerance = 4 * jnp.finfo(problem.dtype).eps
     if pooled.loss.curvature is not None:
-        return _proximal_gradient(pooled, factor, start, start, iterations, tolerance)[0]
+        found = _proximal_gradient(pooled, factor, start, start, iterations, tolerance)
+        endless = _falls_for_ever(pooled, found)
+        if _check.is_concrete(endless) and endless:
+            raise ValueError(
+                f"the {type(pooled.loss).__name__} loss of these data has no minimum: a model "
+                "separates the labels, and the larger it is, the lower the loss. Give the problem "
+                "a regulariser, such as SquaredL2() with a strength > 0."
+            )
+        return jnp.where(endless, jnp.nan, found[0])
     return _residual_admm(pooled, factor, start, start, iterations, tolerance)[0]
+
+
+def _falls_for_ever(problem: Problem, w: Float[Array, "clients dim"]) -> Array:
+    """Whether the objective falls along the ray from zero through ``w``, however far: a proof, up
+    to rounding, that it has no minimum. (A convex one that grows anywhere grows far out.)
+    """
+    m, eps = problem.predictions(w), jnp.finfo(problem.dtype).eps
+    weights = problem.weights.reshape(problem.weights.shape + (1,) * (m.ndim - 2))
+
+    def slope(distance):
+        data = weights * problem.loss.derivative(distance * m, problem.targets) * m
+        penalty = problem.share[:, None] * problem.regulariser.gradient(distance * w) * w
+        return jnp.sum(data) + jnp.sum(penalty)
+
+    rounding = 8 * eps * jnp.sum(weights * jnp.abs(m))
+    return (slope(1) < 0) & (slope(1 / eps) <= rounding)
 
 
 def _shift(matrices: Array, shift: Array) -> Array:

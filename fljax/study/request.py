@@ -13,13 +13,14 @@ from typing import Any
 
 import jax
 import numpy as np
+import xarray as xr
 
 from fljax import _check
 from fljax._module import float_dtype
 from fljax._numerics import PRNG
 from fljax._version import __version__
 from fljax.records import describe
-from fljax.simulation import check_rounds
+from fljax.simulation import Simulation, check_rounds
 from fljax.study import engine, machine
 from fljax.study.engine import Program
 from fljax.study.grid import Axis, Group, Scenario, axes_of, groups_of, label_of, numbers_of
@@ -67,6 +68,8 @@ class Request:
                 f"segment must be a multiple of record_every={self.record_every}, got "
                 f"{self.segment}."
             )
+        for name in ("keep_models", "independent_noise"):
+            _check.switch(name, getattr(self, name))
         _check.choice("shard_over", self.shard_over, ("seeds", "clients"))
 
     @property
@@ -139,6 +142,16 @@ class Study:
         shown = [group.shown for group in self.groups]
         return describe((m for s in shown for m in s.metrics), (s.privacy for s in shown))
 
+    @property
+    def built(self) -> list[tuple[Simulation, xr.DataArray]]:
+        """The simulations, as shapes, and at which grid points each is."""
+        found = []
+        for group in self.groups:
+            where = np.zeros(self.shape, bool)
+            where[tuple(zip(*group.positions, strict=True))] = True
+            found.append((group.shown, xr.DataArray(where, dims=[a.name for a in self.axes])))
+        return found
+
     @functools.cached_property
     def root_key(self) -> np.ndarray:
         """Data of the key that is folded with a run's seed: it depends on nothing else."""
@@ -180,9 +193,17 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
     if isinstance(seeds, int | np.integer) or not isinstance(seeds, Iterable):
         _check.count("seeds", seeds, hint="It is the number of Monte-Carlo runs per grid point.")
         return list(range(int(seeds)))
-    found = [int(s) for s in seeds]
-    if not found or min(found) < 0 or len(set(found)) < len(found):
-        raise ValueError(f"seeds must be distinct integers >= 0, at least one, got {found}.")
+    found = np.asarray(seeds if hasattr(seeds, "dtype") else list(seeds))
+    if found.size and (found.ndim != 1 or found.dtype.kind not in "iu"):
+        raise TypeError(
+            f"seeds must be a number of runs or a list of integers, got {seeds!r}; "
+            "range(100, 200) are the hundred after the first hundred."
+        )
+    found = found.tolist()
+    if not found or min(found) < 0 or max(found) >= 2**32 or len(set(found)) < len(found):
+        raise ValueError(
+            f"seeds must be distinct integers >= 0, at least one, all below 2**32, got {found}."
+        )
     return found
 
 

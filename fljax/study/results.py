@@ -1,14 +1,18 @@
 """Results on disk: saved and loaded without loss, damage detected."""
 
 import hashlib
+import io
 import json
 import os
 from pathlib import Path
 
+import h5netcdf
 import numpy as np
 import xarray as xr
+from xarray.backends import H5NetCDFStore
 
 from fljax.study.collection import read
+from fljax.study.store import write_whole
 
 __all__ = ["checksum", "load", "save"]
 
@@ -17,36 +21,38 @@ def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
     """Write results to one netCDF-4 file, whole or not at all.
 
     Raises:
-      OSError: the folder is missing or not writable (the message says which).
+      OSError: the folder is missing or not writable, the disk is full, or the path is of
+        something else than a file (the message says which); what was there is as it was.
     """
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"no folder {path.parent}; create it first.")
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    if path.exists() and not path.is_file():
+        raise FileExistsError(
+            f"{path} is no regular file and is not replaced; give the name of a file, such as "
+            "results.nc."
+        )
+    content = io.BytesIO()  # HDF5 does not survive a write that fails
+    with h5netcdf.File(content, "w") as file:
+        dataset.assign_attrs(checksum=checksum(dataset)).dump_to_store(H5NetCDFStore(file))
     try:
-        temporary.touch()
+        write_whole(path.resolve(), content.getvalue())  # a link stays one
     except OSError as error:
-        raise PermissionError(
-            f"cannot write to {path.parent} ({error.strerror}); choose another folder."
+        raise OSError(
+            error.errno,
+            f"cannot write {path} ({error.strerror}); make room or choose another folder",
         ) from error
-    try:
-        checked = dataset.assign_attrs(checksum=checksum(dataset))
-        checked.to_netcdf(temporary, engine="h5netcdf")
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     return path
 
 
 def load(path: str | os.PathLike) -> xr.Dataset:
     """Read what :func:`save` wrote, or the store of a study, and check that it is whole.
 
-    A store may be read while its study is running.
+    A store may be read while its study is running, by anybody who may read its files.
 
     Raises:
       FileNotFoundError: no such file.
-      StoreError: a folder that is no store.
+      StoreError: a folder that is no store, or holds files of another study.
       ValueError: the file is cut short, altered, or no results file at all.
     """
     path = Path(path)

@@ -24,6 +24,7 @@ from jax.experimental import multihost_utils
 from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
+from fljax import _check
 from fljax._module import float_dtype
 from fljax._numerics import PRNG
 from fljax.records import provenance, warn
@@ -154,6 +155,9 @@ def sweep(
       >>> dict(study.sizes)
       {'penalty': 2, 'seed': 3, 'round': 20}
     """
+    _check.switch("keep_state", keep_state)
+    if progress is not None:
+        _check.switch("progress", progress)
     study = Study.of(
         Request(
             scenario=scenario,
@@ -184,7 +188,7 @@ def sweep(
     with _Run(study, store, keep_state, part, parts, shard is not None, callback, progress) as run:
         run.execute()
         dataset = run.finish()
-    warn(dataset)
+    warn(dataset, study.built)
     return dataset
 
 

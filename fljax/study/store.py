@@ -1,11 +1,11 @@
 """A study on disk: every finished block of runs, whole or not at all.
 
 A store is a folder. ``study.json`` says what the study is; each ``runs-<digest>.npz`` holds the
-records of some finished blocks and each ``state-<digest>.npz`` the states to go on from. A file's
-name is the digest of its bytes, it appears under that name only when it is whole, and it is never
-changed: so a process may be killed at any moment, and a cut or altered file is known for what it
-is. What a run computes depends on its grid point and seed alone, so any mixture of files is a
-study, and what is missing is found by looking.
+records of some finished blocks and each ``state-<digest>.npz`` the states to go on from; both say
+what programs made them. A file's name is the digest of its bytes, it appears under that name only
+when it is whole, and it is never changed: so a process may be killed at any moment, and a cut or
+altered file is known for what it is. What a run computes depends on its grid point and seed alone,
+so any mixture of a study's files is that study, and what is missing is found by looking.
 """
 
 import contextlib
@@ -24,9 +24,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from filelock import FileLock, Timeout
 
-__all__ = ["Block", "DamageWarning", "Store", "StoreError", "difference", "merge", "pack", "unpack"]
+__all__ = [
+    "Block",
+    "DamageWarning",
+    "Store",
+    "StoreError",
+    "difference",
+    "merge",
+    "pack",
+    "unpack",
+    "write_whole",
+]
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "study.json"
 
 
@@ -55,13 +65,52 @@ class Block(NamedTuple):
         return self.first + next(iter(self.records.values())).shape[2]
 
 
-def difference(stored: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+#: Where the two sides of a difference are found, unless said otherwise.
+_HERE = ("in the store", "now")
+
+
+def difference(
+    one: Mapping[str, Any], other: Mapping[str, Any], places: tuple[str, str] = _HERE
+) -> str:
     """What tells two identities apart, one line a field; empty if nothing does."""
-    return "\n".join(
-        f"  {name}: {stored.get(name)!r} in the store, {given.get(name)!r} now"
-        for name in sorted({*stored, *given})
-        if stored.get(name) != given.get(name)
+    return "".join(
+        f"\n  {name}: {one.get(name)!r} {places[0]}, {other.get(name)!r} {places[1]}"
+        for name in sorted({*one, *other})
+        if one.get(name) != other.get(name)
     )
+
+
+def _conflict(
+    one: Mapping[str, Any], other: Mapping[str, Any], places: tuple[str, str] = _HERE
+) -> str:
+    """What tells two studies apart where both say something; empty if nothing does."""
+    text = difference(one["identity"], other["identity"], places)
+    for label, point in other["points"].items():
+        if found := difference(one["points"].get(label, point), point, places):
+            text += f"\n at grid point {label}:{found}"
+    return text + difference({"axes": sorted(one["axes"])}, {"axes": sorted(other["axes"])}, places)
+
+
+def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """One study of two that do not conflict: all axes, seeds and rounds of both."""
+    axes = {name: _union(labels, other["axes"][name]) for name, labels in one["axes"].items()}
+    return {
+        **other,
+        "points": {**one["points"], **other["points"]},
+        "axes": axes,
+        "seeds": _union(one["seeds"], other["seeds"]),
+        "rounds": max(one["rounds"], other["rounds"]),
+        "metrics": {**one["metrics"], **other["metrics"]},
+    }
+
+
+def _union(one: list[Any], other: list[Any]) -> list[Any]:
+    """The values of both; in order, if both are numbers in order."""
+    if set(one) <= set(other):
+        return other
+    both = [*one, *(value for value in other if value not in one)]
+    numbers = all(isinstance(value, int | float) for value in both)
+    return sorted(both) if numbers and [sorted(one), sorted(other)] == [one, other] else both
 
 
 class Store:
@@ -84,11 +133,13 @@ class Store:
         if not create and not (self.folder / MANIFEST).is_file():
             raise StoreError(f"{self.folder} is no store of fljax: it has no {MANIFEST}.")
         self._waiting: list[Block] = []
+        self._study: dict[str, Any] = {}  # the manifest, as it was last read or written
         #: Where the states of a point and seed lie, by the records there are at that point of the
         #: run: file, block in it, row and column.
         self._states: dict[tuple[str, int], dict[int, tuple[str, int, int, int]]] = {}
-        with _writing(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        if create:
+            with _writing(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
         # In this order: another shard may write the manifest, always its first file, in between.
         if any(self._files("*")) and not (self.folder / MANIFEST).exists():
             raise StoreError(
@@ -136,35 +187,30 @@ class Store:
             raise StoreError(
                 f"{path} cannot be read (no {', '.join(sorted(absent))}); restore it or start anew."
             )
+        self._study = found
         return found
 
     def agree(self, study: Mapping[str, Any]) -> None:
         """Take the store for ``study``, or refuse it with the difference named.
 
-        The grid points of a manifest are joined; their number, the seeds and the rounds may grow.
+        What the manifest says is joined with it: the grid's values, the seeds and the rounds may
+        grow, and do not shrink.
 
         Raises:
           ValueError: the store holds another study.
         """
         stored = self.manifest()
         if stored:
-            text = difference(stored["identity"], study["identity"])
-            for label, point in study["points"].items():
-                before = stored["points"].get(label)
-                if before is not None and (found := difference(before, point)):
-                    text += f"\n at grid point {label}:\n{found}"
-            if text:
+            if text := _conflict(stored, study):
                 raise ValueError(
-                    f"the store {self.folder} holds another study:\n{text}\n"
+                    f"the store {self.folder} holds another study:{text}\n"
                     "Finish it with what it was begun with, or choose another store. (`program` "
                     "stands for the scenario and the algorithms in it, `numbers` for the grid's "
                     "values, `horizon` for the rounds a privacy budget is spread over.)"
                 )
-        joined = {**stored.get("points", {}), **study["points"]}
-        self._write(
-            MANIFEST,
-            json.dumps({"format": FORMAT, **study, "points": joined}, indent=1).encode(),
-        )
+            study = _joined(stored, study)
+        self._study = {**study, "format": FORMAT}
+        self._write(MANIFEST, json.dumps(self._study, indent=1).encode())
 
     # Writing -------------------------------------------------------------------------------------
 
@@ -184,10 +230,10 @@ class Store:
             latest = {(*block.points, *block.seeds): block for block in blocks}
             stateful = [block for block in latest.values() if block.state is not None]
             if stateful:
-                name = self._save("state", _pack_states(stateful))
+                name = self._save("state", _pack_states(stateful, self._study))
                 for i, block in enumerate(stateful):
                     self._place(name, i, block.points, block.seeds, block.last)
-            self._save("runs", pack(blocks))
+            self._save("runs", pack(blocks, self._study))
             del self._waiting[: len(blocks)]  # not before: a flush may be interrupted
             # Only now is the later stretch safe, and the states before it of no more use.
             superseded = set()
@@ -217,33 +263,28 @@ class Store:
         return name
 
     def _write(self, name: str, content: bytes) -> None:
-        path = self.folder / name
-        temporary = self.folder / f".{name}.{_host()}.{os.getpid()}.{threading.get_ident()}.tmp"
-        try:
-            with _writing(self.folder):
-                with open(temporary, "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+        with _writing(self.folder):
+            write_whole(self.folder / name, content)
 
     # Reading -------------------------------------------------------------------------------------
 
     def blocks(self) -> list[Block]:
-        """All finished blocks, by the records before them; damaged files are set aside."""
+        """All finished blocks, by the records before them; damaged files are set aside.
+
+        Raises:
+          StoreError: a file in it is of another study.
+        """
         for leftover in self.folder.glob(f".*.{_host()}.*.tmp"):
             if not _alive(int(leftover.name.split(".")[-3])):
-                leftover.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # who only reads may lack the right
+                    leftover.unlink(missing_ok=True)
+        self.manifest()
         states = [(path.name, self._read(path)) for path in self._files("state-*.npz")]
         found = [
             (about["last"], name, i, about)
             for name, content in states
             if content is not None
-            for i, about in enumerate(_about_blocks(content))
+            for i, about in enumerate(_about(content)["blocks"])
         ]
         for _, name, i, about in sorted(found, key=lambda entry: entry[:3]):
             self._place(name, i, about["points"], about["seeds"], about["last"])
@@ -289,53 +330,91 @@ class Store:
         except OSError:
             content = b""
         if path.stem.rpartition("-")[2] == _digest(content):
+            self._require_own(path, content)
             return content
         aside = path.with_suffix(".damaged")
-        with contextlib.suppress(OSError):
+        try:
             os.replace(path, aside)
+        except OSError:
+            outcome = "What it held is left out."
+        else:
+            outcome = f"It is set aside as {aside.name}, and what it held is computed again."
         warnings.warn(
             f"{path.name} in {self.folder} was cut or altered: its bytes do not match its name. "
-            f"It is set aside as {aside.name}, and what it held is computed again.",
+            f"{outcome}",
             DamageWarning,
             stacklevel=2,
         )
         return None
 
+    def _require_own(self, path: Path, content: bytes) -> None:
+        """Raise ``StoreError`` for a file that was made by another study."""
+        if text := _conflict(self._study, _about(content), ("in the store", "in the file")):
+            raise StoreError(
+                f"{path.name} in {self.folder} is of another study:{text}\n"
+                "Take it out of the folder; fljax.merge joins stores of one study."
+            )
 
-def pack(blocks: Sequence[Block]) -> bytes:
-    """Blocks without their states as the bytes of one file."""
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all."""
+    process = f"{_host()}.{os.getpid()}.{threading.get_ident()}"
+    temporary = path.with_name(f".{path.name}.{process}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def pack(blocks: Sequence[Block], study: Mapping[str, Any] | None = None) -> bytes:
+    """Blocks without their states as the bytes of one file, of a study if there is one."""
     arrays = {
         f"{i}/{kind}/{key}": value
         for i, block in enumerate(blocks)
         for kind, values in (("records", block.records), ("outcome", block.outcome))
         for key, value in values.items()
     }
-    return _file(blocks, arrays)
+    return _file(blocks, arrays, study or {})
 
 
-def _pack_states(blocks: Sequence[Block]) -> bytes:
+def _pack_states(blocks: Sequence[Block], study: Mapping[str, Any]) -> bytes:
     leaves = enumerate(block.state or () for block in blocks)
-    return _file(blocks, {f"{i}/{j}": leaf for i, state in leaves for j, leaf in enumerate(state)})
+    arrays = {f"{i}/{j}": leaf for i, state in leaves for j, leaf in enumerate(state)}
+    return _file(blocks, arrays, study)
 
 
-def _file(blocks: Sequence[Block], arrays: Mapping[str, np.ndarray]) -> bytes:
-    about = [
-        {
-            "points": block.points,
-            "seeds": block.seeds,
-            "first": block.first,
-            "last": block.last,
-            "stopped": block.stopped,
-        }
-        for block in blocks
-    ]
+def _file(
+    blocks: Sequence[Block], arrays: Mapping[str, np.ndarray], study: Mapping[str, Any]
+) -> bytes:
+    known = study.get("points", {})
+    about = {
+        "identity": study.get("identity", {}),
+        "axes": [*study.get("axes", {})],
+        "points": {p: known[p] for block in blocks for p in block.points if p in known},
+        "blocks": [
+            {
+                "points": block.points,
+                "seeds": block.seeds,
+                "first": block.first,
+                "last": block.last,
+                "stopped": block.stopped,
+            }
+            for block in blocks
+        ],
+    }
     buffer = io.BytesIO()
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
     np.savez(buffer, about=text, **arrays)  # pyright: ignore[reportArgumentType]
     return buffer.getvalue()
 
 
-def _about_blocks(content: bytes) -> list[dict[str, Any]]:
+def _about(content: bytes) -> dict[str, Any]:
     with np.load(io.BytesIO(content)) as held:
         return json.loads(held["about"].tobytes())
 
@@ -344,7 +423,7 @@ def unpack(content: bytes) -> list[Block]:
     """The blocks that :func:`pack` was given."""
     blocks = [
         Block(a["points"], a["seeds"], a["first"], a["stopped"], {}, {})
-        for a in _about_blocks(content)
+        for a in _about(content)["blocks"]
     ]
     with np.load(io.BytesIO(content)) as held:
         for key in held.files:
@@ -397,16 +476,35 @@ def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
 
     Raises:
       StoreError: one of them is no store; ``into`` is in use or cannot be written.
-      ValueError: stores of different studies, with the difference named.
+      ValueError: a store given twice, stores of different studies or of other rounds, with the
+        difference named; nothing is written.
     """
     if not stores:
         raise ValueError("merge needs at least one store to take runs from.")
-    parts = [Store(folder, lock=None, create=False) for folder in stores]
+    folders = [Path(folder).resolve() for folder in (into, *stores)]
+    for position, folder in enumerate(folders):
+        if folder in folders[:position]:
+            raise ValueError(
+                f"merge joins several stores, and {folder} is given twice; name each once, and a "
+                "folder of its own to join them into."
+            )
+    begun = [into] if (Path(into) / MANIFEST).is_file() else []
+    first, *others = parts = [Store(f, lock=None, create=False) for f in (*begun, *stores)]
+    study = first.manifest()
+    for part in others:
+        manifest, places = part.manifest(), (f"in {first.folder}", f"in {part.folder}")
+        text = _conflict(study, manifest, places)
+        text += difference({"rounds": study["rounds"]}, {"rounds": manifest["rounds"]}, places)
+        if text:
+            raise ValueError(
+                f"{part.folder} does not fit {first.folder}:{text}\n"
+                "Only stores of one study, of as many rounds, can be merged."
+            )
+        study = _joined(study, manifest)
     whole = Store(into)
     try:
+        whole.agree(study)
         for part in parts:
-            manifest = part.manifest()
-            whole.agree({key: value for key, value in manifest.items() if key != "format"})
             for path in [*part._files("state-*.npz"), *part._files("runs-*.npz")]:
                 present = (whole.folder / path.name).exists()
                 if not present and (content := part._read(path)) is not None:

@@ -483,7 +483,23 @@ BAD = [
     (lambda: acc.renyi_epsilon([2.0], [-1.0], 1e-5), r"rdp must be .*>= 0, got -1"),
     (lambda: acc.renyi_epsilon([2.0], [1.0], 1e-5, "miranov"), r"Did you mean 'mironov'\?"),
     (lambda: acc.renyi_delta([2.0], [1.0], -1.0), r"epsilon must be .*>= 0, got -1"),
+    (
+        lambda: acc.basic_composition([0.1, 0.1], [1e-6]),
+        r"epsilon and delta must be equally long, got lengths 2 and 1; give each release its own",
+    ),
+    (lambda: acc.kairouz_composition([0.1], [0.0] * 3, 1e-5), r"got lengths 1 and 3"),
+    (lambda: acc.renyi_epsilon([2.0], [1.0, 2.0], 1e-5), r"orders and rdp must be equally long"),
+    (lambda: acc.renyi_delta([2.0, 3.0], jnp.ones(4), 1.0), r"got lengths 2 and 4"),
 ]
+
+
+def test_one_number_is_that_of_every_release():
+    each = [0.1, 0.2, 0.3]
+    close(acc.basic_composition(each, 1e-6), acc.basic_composition(each, [1e-6] * 3))
+    close(acc.basic_composition(0.1, jnp.full(3, 1e-6)), (0.3, 3e-6))
+    close(acc.basic_composition(0.1, 1e-6), (0.1, 1e-6))
+    one, many = (acc.kairouz_composition(each, d, 1e-5) for d in (1e-6, [1e-6] * 3))
+    close(one, many)
 
 
 @pytest.mark.parametrize(("call", "message"), BAD)

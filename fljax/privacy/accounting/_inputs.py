@@ -25,6 +25,25 @@ def arrays(*values: Numbers) -> tuple[Any, ...]:
     return jnp, *(jnp.asarray(v, dtype) for v in values)
 
 
+def same_length(**values: Numbers) -> None:
+    """Raise ``ValueError`` unless all are as long along their last axis, or single numbers."""
+    lengths = {name: np.shape(value)[-1] for name, value in values.items() if np.ndim(value)}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(
+            f"{' and '.join(lengths)} must be equally long, got lengths "
+            f"{' and '.join(map(str, lengths.values()))}; give each release its own, or one number "
+            "for all."
+        )
+
+
+def per_round(epsilon: Numbers, delta: Numbers) -> tuple[Any, Any, Any]:
+    """`arrays` of (epsilon, delta) releases ``[..., rounds]``; one number counts in every round."""
+    same_length(epsilon=epsilon, delta=delta)
+    xp, epsilon, delta = arrays(epsilon, delta)
+    rounds = max(epsilon.shape[-1:], delta.shape[-1:])
+    return xp, *(v if v.ndim else xp.broadcast_to(v, rounds) for v in (epsilon, delta))
+
+
 def on_host(function: str, instead: str, **values: Numbers) -> list[np.ndarray]:
     """The values as float64 NumPy arrays; ``TypeError`` if one is traced."""
     for name, value in values.items():

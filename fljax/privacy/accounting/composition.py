@@ -42,12 +42,16 @@ def pure_composition(epsilon: Numbers) -> Result:
 def basic_composition(epsilon: Numbers, delta: Numbers) -> tuple[Result, Result]:
     """Total of (epsilon, delta) releases ``[..., rounds]``: both sums.
 
+    Args:
+        epsilon: ``[..., rounds]``, or one number for all rounds.
+        delta: ``[..., rounds]``, or one number, in [0, 1).
+
     References:
         Dwork & Roth 2014, Theorem 3.16; Gauthier 2024, Theorem 2.2.
     """
     _check.nonnegative("epsilon", epsilon)
     _check.interval("delta", delta, at_least=0, below=1)
-    xp, epsilon, delta = _inputs.arrays(epsilon, delta)
+    xp, epsilon, delta = _inputs.per_round(epsilon, delta)
     return xp.sum(epsilon, axis=-1), xp.sum(delta, axis=-1)
 
 
@@ -105,8 +109,8 @@ def kairouz_composition(epsilon: Numbers, delta: Numbers, slack: Numbers) -> tup
     :math:`1 - (1 - \delta') \prod_n (1 - \delta_n)`.
 
     Args:
-        epsilon: ``[..., rounds]``.
-        delta: ``[..., rounds]``, in [0, 1).
+        epsilon: ``[..., rounds]``, or one number for all rounds.
+        delta: ``[..., rounds]``, or one number, in [0, 1).
         slack: :math:`\delta'` in (0, 1), ``[...]``.
 
     References:
@@ -116,6 +120,7 @@ def kairouz_composition(epsilon: Numbers, delta: Numbers, slack: Numbers) -> tup
     _check.interval("delta", delta, at_least=0, below=1)
     _inputs.probability("slack", slack)
     xp, each, each_delta, paid = _inputs.arrays(epsilon, delta, slack)
+    _, each, each_delta = _inputs.per_round(each, each_delta)
     basic = xp.sum(each, axis=-1)
     mean = xp.sum(each * xp.tanh(each / 2), axis=-1)
     squares = xp.sum(each**2, axis=-1)

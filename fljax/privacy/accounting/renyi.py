@@ -86,6 +86,7 @@ def renyi_pure(orders: ArrayLike, epsilon: ArrayLike) -> Result:
 
 def _along_orders(xp: Any, orders: Any, rdp: Any, value: Any) -> tuple[Any, Any]:
     """Orders ``[A]`` and a value ``[...]`` in the shape of the curves ``[..., A]``."""
+    _inputs.same_length(orders=orders, rdp=rdp)
     return xp.broadcast_to(orders, rdp.shape), xp.broadcast_to(value[..., None], rdp.shape)
 
 
