@@ -36,12 +36,13 @@ def same_length(**values: Numbers) -> None:
         )
 
 
-def per_round(epsilon: Numbers, delta: Numbers) -> tuple[Any, Any, Any]:
+def per_round(epsilon: Numbers, delta: Numbers) -> tuple[Any, ...]:
     """`arrays` of (epsilon, delta) releases ``[..., rounds]``; one number counts in every round."""
     same_length(epsilon=epsilon, delta=delta)
-    xp, epsilon, delta = arrays(epsilon, delta)
-    rounds = max(epsilon.shape[-1:], delta.shape[-1:])
-    return xp, *(v if v.ndim else xp.broadcast_to(v, rounds) for v in (epsilon, delta))
+    xp, each, each_delta = arrays(epsilon, delta)
+    rounds = max(each.shape[-1:], each_delta.shape[-1:])
+    spread = (v if v.ndim else xp.broadcast_to(v, rounds) for v in (each, each_delta))
+    return xp, *spread
 
 
 def on_host(function: str, instead: str, **values: Numbers) -> list[np.ndarray]:
