@@ -7,6 +7,8 @@ from typing import Any, ClassVar, TypeVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fljax import _check
+from fljax._arguments import checked
 from fljax.graphs import Graph
 from fljax.privacy import Gap
 from fljax.problems import Problem
@@ -81,11 +83,13 @@ class Algorithm:
       ...         schedule = fl.schedules.as_schedule(self.step_size)
       ...         object.__setattr__(self, "step_size", schedule)
       ...
-      ...     def init(self, problem, network):
+      ...     @_check.required
+    def init(self, problem, network):
       ...         zero = fl.algorithms.no_models(problem)
       ...         return State(zero, zero)
       ...
-      ...     def step(self, state, now):
+      ...     @_check.required
+    def step(self, state, now):
       ...         slope = now.problem.gradient(state.mixed)
       ...         now.witness(now.problem.sample_gradient_norm(state.mixed))
       ...         step = self.step_size(now.number)
@@ -119,11 +123,11 @@ class Algorithm:
 
     def init(self, problem: Any, network: Any) -> Any:
         """The state before the first round."""
-        raise NotImplementedError(_missing(self, "init", "the state before the first round"))
+        raise NotImplementedError
 
     def step(self, state: Any, now: Round) -> Any:
         """One round of every client."""
-        raise NotImplementedError(_missing(self, "step", "one round of every client"))
+        raise NotImplementedError
 
     def step_bound(self, curvature: Array) -> Array | None:
         r"""The largest step size that theory allows where the data's second moment has
@@ -137,7 +141,9 @@ class Algorithm:
 
     def released(self, state: Any, problem: Any, network: Any) -> Float[Array, "*clients dim"]:
         """The models that the network may see: what was sent, perturbed, or follows from that."""
-        raise NotImplementedError(_missing(self, "released", "the models that may be seen"))
+        raise NotImplementedError(
+            _check.lacks(type(self), "released", "the models that may be seen")
+        )
 
     def sensitivity(
         self, problem: Problem, network: Any, round: Array, gap: Gap
@@ -159,11 +165,9 @@ class Algorithm:
         Returns:
           ``[K]``.
         """
-        raise NotImplementedError(_missing(self, "sensitivity", "what neighbouring data can move"))
-
-
-def _missing(part: object, method: str, what: str) -> str:
-    return f"{type(part).__name__} has no method {method!r}: {what}. Give its class one."
+        raise NotImplementedError(
+            _check.lacks(type(self), "sensitivity", "what neighbouring data can move")
+        )
 
 
 REGISTRY: dict[str, type[Algorithm]] = {}
@@ -171,6 +175,7 @@ REGISTRY: dict[str, type[Algorithm]] = {}
 T = TypeVar("T", bound=type[Algorithm])
 
 
+@checked
 def algorithm(label: str, reference: str, needs: Needs) -> Callable[[T], T]:
     """Register a class as the algorithm that the literature calls ``label``."""
 

@@ -50,6 +50,7 @@ class State(NamedTuple):
 class Policy:
     """How a client moves its parameter; subclass it for one of your own."""
 
+    @_check.required
     def step(self, key: Array, tau: Array, cost: Callable, slope: Callable) -> Array:
         """The next parameters.
 

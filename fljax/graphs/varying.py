@@ -32,6 +32,7 @@ class Varying:
     def check(self, rounds: int) -> None:
         """Raise ``ValueError`` unless there are graphs for a run of this length."""
 
+    @_check.required
     def at(self, key: Array, round: Array) -> Graph:
         """The graph of a round; ``key`` is of this round and consumed."""
         raise NotImplementedError
