@@ -68,7 +68,7 @@ def _any_of(hints: Iterable[Any]) -> Rule | None:
     known = [one for one in rules if one is not None]
     if len(known) < len(rules):
         return None
-    words = " or ".join(dict.fromkeys(one.words for one in known))
+    words = " or ".join(dict.fromkeys(one.words for one in known if one.words != "None"))
     return Rule(words, lambda value: any(one.fits(value) for one in known))
 
 
@@ -137,7 +137,7 @@ _NUMBERS = Rule("a number or an array of numbers", _check.is_real)
 
 #: Kinds of which more than an instance will do, or less.
 _KINDS: dict[type, Rule] = {
-    float: Rule("one number", lambda value: _tried(_is_number, value)),
+    float: Rule("a number", lambda value: _tried(_is_number, value)),
     int: Rule(
         "an integer",
         lambda value: isinstance(value, numbers.Integral) and not isinstance(value, bool),

@@ -129,9 +129,9 @@ class Simulation:
     def validate(self) -> None:
         check("problem", self.problem, rule(Problem | Stream))
         check("metrics", self.metrics, rule(Metric | str | Sequence[Any]))
-        if isinstance(self.metrics, str | Metric):
-            object.__setattr__(self, "metrics", (self.metrics,))
-        object.__setattr__(self, "metrics", tuple(as_metric(m) for m in self.metrics))
+        one = isinstance(self.metrics, str | Metric)
+        metrics = (self.metrics,) if one else self.metrics
+        object.__setattr__(self, "metrics", tuple(as_metric(m) for m in metrics))
         names = [m.name for m in self.metrics]  # pyright: ignore[reportAttributeAccessIssue]
         if len(set(names)) < len(names):
             raise ValueError(f"each metric can be recorded once, got {names}.")
@@ -140,17 +140,7 @@ class Simulation:
                 f"a federation needs at least 2 clients, got {self.problem.clients}; "
                 "fljax.problems.optimum solves a single client's problem."
             )
-        requirements.check_kinds(
-            self,
-            {
-                "participation": Pattern,
-                "delays": DelayLaw,
-                "compression": Compressor,
-                "attack": Attack,
-                "losses": Losses,
-                "aggregation": Aggregator,
-            },
-        )
+        requirements.check_parts(self)
         requirements.compare(self)
         _check.choice("model", self.model, ("exact", "released"))
         if self.model == "released" and type(self.algorithm).released is Algorithm.released:

@@ -489,7 +489,7 @@ def judge(label, parameter, arguments):
 
 
 def expected(label, name, kind):
-    """What may become of a bad value: a default of None, and accounting's arrays, may fit or not."""
+    """What may become of a bad value: defaults of None and accounting's arrays may fit or not."""
     if kind in ACCEPTED.get((label, name), "").split():
         return {"accepted"}
     default = parameters(PUBLIC[label])[name].default
@@ -531,3 +531,75 @@ def test_bad_input_is_refused_in_words(label):
         if verdict not in expected(label, name, kind)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_parts_of_ones_own_that_lack_a_method_are_named():
+    for base, method in (
+        (fl.aggregation.Aggregator, "combine"),
+        (fl.algorithms.Policy, "step"),
+        (fl.link.Compressor, "bits"),
+        (fl.link.DelayLaw, "draw"),
+        (fl.link.Losses, "draw"),
+        (fl.participation.Pattern, "draw"),
+        (fl.participation.Selector, "choose"),
+        (fl.problems.Loss, "derivative"),
+        (fl.streams.Stream, "clients"),
+    ):
+        own = fl.module(type("Own", (base,), {"__annotations__": {}}))
+        with pytest.raises(TypeError, match=f"Own has no method '{method}': .*Give its class one"):
+            own()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (lambda: 0.1, "function of the round, too many positional"),
+        (lambda n: "text", "one number for a round, got 'text'"),
+        (lambda n: np.ones(3), r"one number for a round, got an array of shape \(3,\)"),
+        (fl.schedules.Constant, "got the class Constant"),
+    ],
+)
+def test_a_schedule_is_a_function_of_the_round(schedule, message):
+    with pytest.raises(TypeError, match=message):
+        fl.algorithms.FedAvg(schedule)
+
+
+@pytest.mark.parametrize(
+    ("measured", "message"),
+    [
+        (None, "got None"),
+        ("text", "got 'text'"),
+        (1j, "got 1j"),
+        (np.ones(3), r"got an array of shape \(3,\)"),
+    ],
+)
+def test_a_metric_is_one_number(measured, message):
+    metric = fl.metrics.Metric("own", lambda now: measured, "own")
+    with pytest.raises(TypeError, match=f"metric 'own' must be one number, {message}"):
+        fl.run(dataclasses.replace(SIMULATION, metrics=metric), rounds=2)
+
+
+def test_a_state_has_models_and_a_sensitivity_is_of_each_client():
+    @fl.module
+    class Own(fl.algorithms.Algorithm):
+        needs = fl.algorithms.Needs(privacy=(fl.privacy.ZCDP,))
+
+        def init(self, problem, network):
+            return ()
+
+        def step(self, state, now):
+            return state
+
+        def sensitivity(self, problem, network, round, gap):
+            return 1.0
+
+    own = dataclasses.replace(SIMULATION, algorithm=Own())
+    with pytest.raises(TypeError, match=r"Own\.init must return a state with a field model"):
+        fl.run(own, rounds=2)
+    with pytest.raises(TypeError, match=r"Own\.sensitivity must return one number of each"):
+        fl.run(dataclasses.replace(own, privacy=fl.privacy.ZCDP(1.0)), rounds=2)
+
+
+def test_one_hot_labels_are_no_labels():
+    with pytest.raises(ValueError, match=r"one-hot rows take labels\.argmax"):
+        fl.data.dirichlet(np.eye(4), clients=2, concentration=1.0, seed=0)

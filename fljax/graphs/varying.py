@@ -107,8 +107,6 @@ class Drawn(Varying):
     draw: Callable[[Array], Graph] = static()
 
     def validate(self) -> None:
-        if not callable(self.draw):
-            raise TypeError(f"draw must be a function of a key, got {self.draw!r}.")
         _check.kind("what draw returns", jax.eval_shape(self.draw, jax.random.key(0)), Graph)
 
     @property
