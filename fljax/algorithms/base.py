@@ -83,13 +83,11 @@ class Algorithm:
       ...         schedule = fl.schedules.as_schedule(self.step_size)
       ...         object.__setattr__(self, "step_size", schedule)
       ...
-      ...     @_check.required
-    def init(self, problem, network):
+      ...     def init(self, problem, network):
       ...         zero = fl.algorithms.no_models(problem)
       ...         return State(zero, zero)
       ...
-      ...     @_check.required
-    def step(self, state, now):
+      ...     def step(self, state, now):
       ...         slope = now.problem.gradient(state.mixed)
       ...         now.witness(now.problem.sample_gradient_norm(state.mixed))
       ...         step = self.step_size(now.number)
@@ -121,10 +119,12 @@ class Algorithm:
     def __init_subclass__(cls) -> None:
         cls.label = cls.__name__
 
+    @_check.required
     def init(self, problem: Any, network: Any) -> Any:
         """The state before the first round."""
         raise NotImplementedError
 
+    @_check.required
     def step(self, state: Any, now: Round) -> Any:
         """One round of every client."""
         raise NotImplementedError
