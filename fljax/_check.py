@@ -4,15 +4,19 @@ Values that are being traced cannot be looked at and pass unseen; the sweep buil
 point once with its concrete values, so that a bad one still meets these checks.
 """
 
+import contextlib
 import difflib
+import functools
 import numbers
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
+
+F = TypeVar("F", bound=Callable)
 
 
 def is_concrete(value: Any) -> bool:
@@ -20,6 +24,49 @@ def is_concrete(value: Any) -> bool:
     return isinstance(value, numbers.Number | np.ndarray | np.generic | list | tuple) or (
         isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
     )
+
+
+def dtype_of(value: Any) -> np.dtype:
+    """Of a number, an array or nested lists; of anything else that of objects."""
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        return value.dtype
+    if isinstance(value, numbers.Number | list | tuple):
+        with contextlib.suppress(ValueError):  # ragged lists
+            return np.asarray(value).dtype
+    return np.dtype(object)
+
+
+def is_real(value: Any) -> bool:
+    """Whether it is made of real numbers: a number, an array or nested lists."""
+    dtype = dtype_of(value)
+    return any(jnp.issubdtype(dtype, kind) for kind in (np.floating, np.integer, np.bool_))
+
+
+def array(name: str, value: Any, axes: int | None = None) -> Any:
+    """An array of real numbers, a NumPy one of lists; raise if that is not what it is."""
+    if not is_real(value):
+        raise TypeError(f"{name} must be an array of real numbers, got {shown(value)}.")
+    if axes is not None and np.ndim(value) != axes:
+        raise ValueError(f"{name} must be an array of {axes} axes, got {shown(value)}.")
+    return value if isinstance(value, jax.Array) else np.asarray(value)
+
+
+def no_nan(name: str, value: Any) -> None:
+    """Raise ``ValueError`` for the number NaN."""
+    if isinstance(value, np.ndarray) and not value.ndim and is_real(value) and np.isnan(value):
+        raise ValueError(f"{name} must be a number, got nan.")
+
+
+def shown(value: Any) -> str:
+    """What was given, in one short line."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}; call it with its numbers"
+    if isinstance(value, jax.Array | np.ndarray):
+        return f"an array of shape {value.shape} of {value.dtype}"
+    if value is None:
+        return "None"
+    text = " ".join(repr(value).split())
+    return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(value).__name__}"
 
 
 def interval(
@@ -35,12 +82,9 @@ def interval(
     """Raise ``ValueError`` unless every entry of ``value`` is finite and inside the interval."""
     if isinstance(value, jax.core.Tracer):
         return
-    try:
-        array = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{name} must be a number, got {value!r} of type {type(value).__name__}."
-        ) from None
+    if not is_real(value):
+        raise TypeError(f"{name} must be a number, got {shown(value)}.")
+    array = np.asarray(value, np.float64)
     wanted = []
     ok = np.isfinite(array)
     for bound, text, test in (
@@ -75,8 +119,7 @@ def count(name: str, value: Any, *, at_least: int = 1, hint: str = "") -> None:
         )
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(
-            f"{name} must be an integer, got {value!r} of type {type(value).__name__}."
-            f"{' ' + hint if hint else ''}"
+            f"{name} must be an integer, got {shown(value)}.{' ' + hint if hint else ''}"
         )
     if value < at_least:
         raise ValueError(f"{name} must be >= {at_least}, got {value}.{' ' + hint if hint else ''}")
@@ -94,8 +137,30 @@ def kind(name: str, value: Any, base: type) -> None:
     """Raise ``TypeError`` unless ``value`` is an instance of ``base``."""
     if not isinstance(value, base):
         raise TypeError(
-            f"{name} must be an instance of {base.__module__}.{base.__name__}, got {value!r}."
+            f"{name} must be an instance of {base.__module__}.{base.__name__}, got {shown(value)}."
         )
+
+
+def required(method: F) -> F:
+    """A method that every class of one's own must give."""
+    method.__required__ = True  # pyright: ignore[reportFunctionMemberAccess]
+    return method
+
+
+@functools.cache
+def missing(cls: type) -> str:
+    """The first method that a class lacks, in a sentence; empty if it has all."""
+    for name in dir(cls):
+        method = getattr(cls, name)
+        method = getattr(method, "fget", method)  # of a property
+        if getattr(method, "__required__", False):
+            return lacks(cls, name, (method.__doc__ or "").partition("\n")[0])
+    return ""
+
+
+def lacks(cls: type, name: str, what: str) -> str:
+    """The sentence."""
+    return f"{cls.__name__} has no method {name!r}: {what.rstrip('.')}. Give its class one."
 
 
 def registered(name: str, value: Any) -> None:
@@ -118,9 +183,20 @@ def finite(name: str, value: Any, hint: str = "") -> None:
             )
 
 
+def feature_map(value: Any) -> None:
+    """Raise ``TypeError`` unless it is ``None`` or a function that says how many it returns."""
+    if value is not None and not (callable(value) and hasattr(value, "dim")):
+        raise TypeError(
+            "feature_map must be a function with an attribute dim, its number of features, such "
+            f"as fljax.data.RandomFourier, got {shown(value)}."
+        )
+
+
 def choice(name: str, value: Any, known: Iterable[str]) -> None:
     """Raise ``ValueError`` unless ``value`` is one of ``known``, suggesting the nearest."""
     known = list(known)
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be one of {', '.join(known)}, got {shown(value)}.")
     if value not in known:
         near = difflib.get_close_matches(str(value), known, 1)
         raise ValueError(
@@ -138,13 +214,19 @@ def per_client(name: str, value: Any, clients: int) -> None:
         )
 
 
+def strength(value: Any, clients: int) -> None:
+    """Raise unless it is a regulariser's: >= 0, for all clients or of each."""
+    nonnegative("strength", value)
+    per_client("strength", value, clients)
+
+
 def trace(name: str, table: Any, kind: str, dtype: Any) -> Any:
     """The table as an array; ``ValueError`` unless it is ``[rounds, clients]`` of this kind."""
-    table = np.asarray(table) if isinstance(table, list | tuple) else table
-    if np.ndim(table) != 2 or not np.issubdtype(jnp.result_type(table), dtype):
+    table = array(name, table)
+    if np.ndim(table) != 2 or not np.issubdtype(table.dtype, dtype):
         raise ValueError(
             f"{name} must be {kind} of shape [rounds, clients], got shape {np.shape(table)} of "
-            f"{jnp.result_type(table)}."
+            f"{table.dtype}."
         )
     return table
 

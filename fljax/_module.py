@@ -12,6 +12,8 @@ from typing import Any, TypeVar, dataclass_transform, overload
 import jax
 import numpy as np
 
+from fljax import _arguments, _check
+
 __all__ = ["Static", "as_leaf", "float_dtype", "module", "replace", "static"]
 
 T = TypeVar("T")
@@ -92,7 +94,8 @@ def module(cls: type[T]) -> type[T]:
     """Make a class a part of simulations: a frozen dataclass, and a pytree of its numbers.
 
     Its fields are numbers, arrays or modules, but for those marked :func:`static`. It is the
-    decorator of losses, algorithms, stages and all other parts, a user's own as well.
+    decorator of losses, algorithms, stages and all other parts, a user's own as well. What a field
+    is given is checked against its annotation: ``float`` is one number, and no array.
 
     A method ``validate(self)`` is called at construction with the values as the user gave them,
     before numbers become arrays; rebuilding by JAX skips it, since leaves may then be anything.
@@ -128,11 +131,18 @@ def module(cls: type[T]) -> type[T]:
     validate = getattr(cls, "validate", None)
 
     def post_init(self) -> None:
+        if lacking := _check.missing(type(self)):
+            raise TypeError(lacking)
+        _arguments.check_fields(self)
         if validate is not None:
             self.validate()
         for field in dataclasses.fields(self):
             if not field.metadata.get("static"):
-                object.__setattr__(self, field.name, as_leaf(getattr(self, field.name)))
+                value = as_leaf(getattr(self, field.name))
+                if type(value) in (list, tuple) and value and _check.is_real(value):
+                    value = np.asarray(value, float_dtype())
+                _check.no_nan(field.name, value)
+                object.__setattr__(self, field.name, value)
 
     cls.__post_init__ = post_init  # pyright: ignore[reportAttributeAccessIssue]
     new = dataclasses.dataclass(frozen=True, eq=False)(cls)

@@ -53,6 +53,7 @@ class Aggregator:
     def check(self, fewest: int) -> None:
         """Raise ``ValueError`` if ``fewest`` messages at a receiver are too few for a promise."""
 
+    @_check.required
     def combine(
         self,
         messages: Float[Array, "receivers senders dim"],

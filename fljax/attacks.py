@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import float_dtype, module
 from fljax.participation import subset
 from fljax.problems.objectives import Softmax
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 
+@checked
 def first(count: int, clients: int) -> np.ndarray:
     """The mask of attackers that holds the first ``count`` of all clients.
 
@@ -56,6 +58,7 @@ def first(count: int, clients: int) -> np.ndarray:
     return np.arange(clients) < count
 
 
+@checked
 def random_attackers(key: Key[Array, ""], clients: int, count: int) -> Bool[Array, " clients"]:
     """The mask of ``count`` attackers drawn uniformly among all clients.
 
@@ -84,13 +87,13 @@ def _check_count(count: int, clients: int) -> None:
 
 def _mask(attackers: Any) -> Any:
     """The mask as an array of booleans, checked as far as it is concrete."""
-    mask = attackers if isinstance(attackers, jax.Array) else np.asarray(attackers)
-    if mask.dtype != np.bool_:
+    if _check.dtype_of(attackers) != np.bool_:
         raise TypeError(
-            f"attackers must be booleans, one of each client, got {attackers!r}; "
+            f"attackers must be booleans, one of each client, got {_check.shown(attackers)}; "
             "fljax.attacks.first(count, clients) and random_attackers(key, clients, count) make "
             "such a mask."
         )
+    mask = attackers if isinstance(attackers, jax.Array) else np.asarray(attackers)
     if mask.ndim != 1:
         raise ValueError(f"attackers must be a mask of shape [clients], got shape {mask.shape}.")
     if _check.is_concrete(mask) and np.all(np.asarray(mask)):
@@ -139,7 +142,7 @@ class Attack:
         around: Float[Array, "#senders dim"],
     ) -> Float[Array, "#senders dim"]:
         """What an attacker says in the place of each row; arguments as in :meth:`say`."""
-        raise NotImplementedError
+        raise NotImplementedError(_check.lacks(type(self), "lie", "what an attacker says"))
 
     def say(
         self,
@@ -282,8 +285,9 @@ class Constant(Attack):
 
     def validate(self) -> None:
         super().validate()
-        if isinstance(self.value, list | tuple | np.ndarray):
-            object.__setattr__(self, "value", np.asarray(self.value, float_dtype()))
+        value = _check.array("value", self.value)
+        if isinstance(value, np.ndarray):
+            object.__setattr__(self, "value", value.astype(float_dtype()))
         _check.interval("value", self.value)
         if np.ndim(self.value) > 1:
             raise ValueError(
@@ -412,6 +416,7 @@ class InnerProductManipulation(Attack):
         return around - jnp.asarray(self.scale, messages.dtype) * change
 
 
+@checked
 def poison_labels(
     problem: Problem, attackers: Any, flip: Callable[[Array], Array] | None = None
 ) -> Problem:

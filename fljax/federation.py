@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import module, static
 from fljax.graphs import Graph
 from fljax.problems.tasks import membership
@@ -103,6 +104,7 @@ class Federation:
         return members, real
 
 
+@checked
 def balanced(clients_per_server: int, graph: Graph | None = None) -> Federation:
     """Servers with equally many clients each: client ``k`` belongs to server ``k // size``.
 

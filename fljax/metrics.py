@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
+from fljax._arguments import check_fields
 from fljax._numerics import HIGHEST
 from fljax.records import RESERVED
 
@@ -101,6 +102,8 @@ class Metric:
     needs_noise: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        _check.choice("needs_tasks", self.needs_tasks, ("", "truth", "test", "validation"))
         if not self.name or self.name in RESERVED or self.name.startswith("privacy_"):
             raise ValueError(
                 f"a metric cannot be called {self.name!r}, which results use themselves; rename it."
@@ -239,5 +242,7 @@ def as_metric(metric: Metric | str) -> Metric:
         _check.choice("metric", metric, METRICS)
         return METRICS[metric]
     if not isinstance(metric, Metric):
-        raise TypeError(f"a metric must be a name or an fljax.metrics.Metric, got {metric!r}.")
+        raise TypeError(
+            f"a metric must be a name or an fljax.metrics.Metric, got {_check.shown(metric)}."
+        )
     return metric

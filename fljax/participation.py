@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import float_dtype, module, static
 
 __all__ = [
@@ -57,6 +58,7 @@ class Pattern:
         """The state before the first round."""
         return ()
 
+    @_check.required
     def draw(
         self, state: Any, key: Array, round: Array, clients: int
     ) -> tuple[Any, Bool[Array, " clients"]]:
@@ -71,10 +73,11 @@ def _check_probability(owner: Any, name: str) -> None:
 
 
 def _as_array(owner: Any, name: str) -> None:
-    value = getattr(owner, name)
-    whole = isinstance(value, np.ndarray) and not np.issubdtype(value.dtype, np.floating)
-    if isinstance(value, list | tuple) or whole:
-        object.__setattr__(owner, name, np.asarray(value, float_dtype()))
+    value = _check.array(name, getattr(owner, name))
+    if np.ndim(value) > 1:
+        raise ValueError(f"{name} must be one number or one a client, got {_check.shown(value)}.")
+    if isinstance(value, np.ndarray) and value.ndim:
+        object.__setattr__(owner, name, value.astype(float_dtype()))
 
 
 @module
@@ -171,9 +174,10 @@ class Periodic(Pattern):
 
     def validate(self) -> None:
         for name in ("period", "offset"):
-            value = np.asarray(getattr(self, name))
+            value = np.asarray(_check.array(name, getattr(self, name)))
             if not np.issubdtype(value.dtype, np.integer) or np.any(value < 1):
-                raise ValueError(f"{name} must be whole rounds >= 1, got {getattr(self, name)!r}.")
+                given = _check.shown(getattr(self, name))
+                raise ValueError(f"{name} must be whole rounds >= 1, got {given}.")
             object.__setattr__(self, name, tuple(value.tolist()) if value.ndim else int(value))
 
     def check(self, clients: int, rounds: int) -> None:
@@ -240,6 +244,7 @@ class Trace(Pattern):
         return state, jnp.asarray(self.table)[round - 1]
 
 
+@checked
 def groups(values: Any, clients: int, *, nested: int = 1) -> np.ndarray:
     """``[K]``: a few values spread evenly over all clients, as the groups of a published setting.
 
@@ -256,11 +261,13 @@ def groups(values: Any, clients: int, *, nested: int = 1) -> np.ndarray:
       >>> groups([0.5, 0.1], 8, nested=2).tolist()
       [0.5, 0.5, 0.1, 0.1, 0.5, 0.5, 0.1, 0.1]
     """
-    values = np.asarray(values)
+    values = np.asarray(_check.array("values", values))
     _check.count("clients", clients)
     _check.count("nested", nested)
     if values.ndim != 1 or not len(values):
-        raise ValueError(f"values must be a list of one value for each group, got {values!r}.")
+        raise ValueError(
+            f"values must be a list of one value for each group, got {_check.shown(values)}."
+        )
     cells = len(values) * nested
     if clients % cells:
         raise ValueError(
@@ -316,6 +323,7 @@ class Selector:
     def check(self, clients: int, network: Any = None) -> None:
         """Raise ``ValueError`` unless the selector fits a network of this size."""
 
+    @_check.required
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
     ) -> Participants:

@@ -12,7 +12,14 @@ from fljax.link import DelayTrace
 from fljax.privacy import CentralGaussian, Notion
 from fljax.problems.solvers import is_quadratic, takes_public_steps
 
-__all__ = ["alternatives", "check_kinds", "compare", "shown", "table", "unmet"]
+__all__ = ["alternatives", "check_parts", "compare", "shown", "table", "unmet"]
+
+
+#: The parts of a simulation in which a run looks for numbers.
+PARTS = (
+    *("problem", "algorithm", "network", "privacy", "participation", "delays", "compression"),
+    *("attack", "losses", "aggregation"),
+)
 
 
 class Unmet(NamedTuple):
@@ -247,19 +254,11 @@ def _changes(network: Any) -> bool:
     return shown(network) is not network
 
 
-def check_kinds(simulation: Any, kinds: dict[str, type]) -> None:
-    """Raise ``TypeError`` for a part that is given and of another kind, or no pytree."""
-    for name, base in kinds.items():
-        part = getattr(simulation, name)
-        if part is not None:
-            _check.kind(name, part, base)
-    for name in ("problem", "algorithm", "network", "privacy"):
-        if isinstance(getattr(simulation, name), type):
-            raise TypeError(
-                f"{name} must be an object, got the class {getattr(simulation, name).__name__}; "
-                "call it with its numbers."
-            )
-    for name in ("problem", "algorithm", "network", "privacy", *kinds):
+def check_parts(simulation: Any) -> None:
+    """Raise ``TypeError`` for a part that is a class or no pytree, or has no needs."""
+    if isinstance(simulation.privacy, type):
+        raise TypeError(f"privacy must be an object, got {_check.shown(simulation.privacy)}.")
+    for name in PARTS:
         _check.registered(name, getattr(simulation, name))
     algorithm = simulation.algorithm
     if not hasattr(algorithm, "needs"):

@@ -1,13 +1,16 @@
 """Step sizes that change from round to round: pytrees, so their numbers can be swept."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
+from fljax._arguments import check, checked, rule
 from fljax._module import as_leaf, float_dtype, module, static
 
 __all__ = [
@@ -81,15 +84,36 @@ class _Function:
 
     function: Callable[[Array], Array] = static()
 
+    def validate(self) -> None:
+        try:
+            inspect.signature(self.function).bind(1)
+        except TypeError as error:
+            raise TypeError(f"a schedule is a function of the round, {error}.") from None
+        except ValueError:  # of what has no signature nothing is known
+            return
+        values = []
+        jax.eval_shape(lambda n: values.append(self.function(n)), jnp.ones((), jnp.int32))
+        if not _check.is_real(values[0]) or np.ndim(values[0]):
+            raise TypeError(
+                f"a schedule must return one number for a round, got {_check.shown(values[0])}."
+            )
+
     def __call__(self, round: Array) -> Array:
         return jnp.asarray(self.function(round), float_dtype())
 
 
 def as_schedule(value: StepSize) -> Schedule:
-    """A number as a :class:`Constant`; a schedule, or a function of the round, as it is."""
+    """A number as a :class:`Constant`; a schedule, or a function of the round, as it is.
+
+    Raises:
+      TypeError: neither, a function of something else, or one that returns no number.
+    """
     if not callable(value):
+        check("a step size, where it is no schedule,", value, rule(float))
         return Constant(value)
     schedule: Any = value
+    if isinstance(value, type):
+        raise TypeError(f"a step size must be a number or a schedule, got {_check.shown(value)}.")
     return _Function(schedule) if jax.tree_util.all_leaves([schedule]) else schedule
 
 
@@ -127,6 +151,7 @@ class _Optax:
         return jnp.asarray(self.make(**dict(self.structure), **self.numbers)(count))
 
 
+@checked
 def from_optax(make: Callable[..., Callable], **arguments: Any) -> Schedule:
     """A schedule of optax, whose numbers can be swept as those of any other here.
 

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Array
+from jaxtyping import Array, Key
 
 from fljax import _check, requirements
+from fljax._arguments import check, checked, rule
 from fljax._module import module, static
 from fljax._numerics import PRNG, key_of
 from fljax.aggregation import Aggregator
@@ -34,9 +35,10 @@ from fljax.link import (
 from fljax.metrics import Metric, Snapshot, as_metric
 from fljax.participation import Pattern
 from fljax.privacy import CentralGaussian, Gap, Notion
-from fljax.problems import optimum
+from fljax.problems import Problem, optimum
 from fljax.records import ROUNDING, assemble, describe, provenance, warn
 from fljax.rounds import Round
+from fljax.streams import Stream
 
 __all__ = [
     "Carry",
@@ -113,7 +115,7 @@ class Simulation:
     algorithm: Algorithm
     network: Graph | Varying | Federation | None = None
     privacy: Any = None  # Notion, CentralGaussian or NoisyGradients
-    metrics: Sequence[Metric | str] = static(default=())
+    metrics: Any = static(default=())  # Metric, name, or a sequence of them
     participation: Pattern | None = None
     delays: DelayLaw | None = None
     compression: Compressor | None = None
@@ -125,9 +127,11 @@ class Simulation:
     allow_disconnected: bool = static(default=False)
 
     def validate(self) -> None:
-        if isinstance(self.metrics, str | Metric):
-            object.__setattr__(self, "metrics", (self.metrics,))
-        object.__setattr__(self, "metrics", tuple(as_metric(m) for m in self.metrics))
+        check("problem", self.problem, rule(Problem | Stream))
+        check("metrics", self.metrics, rule(Metric | str | Sequence[Any]))
+        one = isinstance(self.metrics, str | Metric)
+        metrics = (self.metrics,) if one else self.metrics
+        object.__setattr__(self, "metrics", tuple(as_metric(m) for m in metrics))
         names = [m.name for m in self.metrics]  # pyright: ignore[reportAttributeAccessIssue]
         if len(set(names)) < len(names):
             raise ValueError(f"each metric can be recorded once, got {names}.")
@@ -136,17 +140,7 @@ class Simulation:
                 f"a federation needs at least 2 clients, got {self.problem.clients}; "
                 "fljax.problems.optimum solves a single client's problem."
             )
-        requirements.check_kinds(
-            self,
-            {
-                "participation": Pattern,
-                "delays": DelayLaw,
-                "compression": Compressor,
-                "attack": Attack,
-                "losses": Losses,
-                "aggregation": Aggregator,
-            },
-        )
+        requirements.check_parts(self)
         requirements.compare(self)
         _check.choice("model", self.model, ("exact", "released"))
         if self.model == "released" and type(self.algorithm).released is Algorithm.released:
@@ -318,9 +312,14 @@ def noise_plan(simulation: Simulation, rounds: int) -> Any:
 def _sensitivity(simulation: Simulation, problem: Any, round: Array) -> Array:
     privacy = simulation.privacy
     assert isinstance(privacy, Notion)
-    return simulation.algorithm.sensitivity(
-        problem, simulation.network, round, Gap.of(privacy, problem)
-    )
+    algorithm = simulation.algorithm
+    moved = algorithm.sensitivity(problem, simulation.network, round, Gap.of(privacy, problem))
+    if np.shape(moved) != (problem.clients,):
+        raise TypeError(
+            f"{type(algorithm).__name__}.sensitivity must return one number of each of the "
+            f"{problem.clients} clients, got {_check.shown(moved)}."
+        )
+    return moved
 
 
 def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
@@ -329,8 +328,14 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
     zeroth, network = jax.random.fold_in(key, 0), requirements.shown(prepared.network)
     ledger = () if privacy is None else type(privacy).ledger
     size = (problem.clients, simulation.algorithm.message_size(problem.dim), problem.dtype)
+    state = simulation.algorithm.init(problem, network)
+    if not hasattr(state, "model"):
+        raise TypeError(
+            f"{type(simulation.algorithm).__name__}.init must return a state with a field model, "
+            f"[clients, dim] or [dim], got {_check.shown(state)}."
+        )
     return Carry(
-        simulation.algorithm.init(problem, network),
+        state,
         {name: jnp.zeros((2, problem.clients), problem.dtype) for name in ledger},
         jnp.zeros((), problem.dtype),
         jnp.zeros((), jnp.int32),
@@ -386,7 +391,10 @@ def look(
     return Round(round, problem, network, link, changing), stream, availability
 
 
-def view(simulation: Simulation, key: Array | int = 0, round: int = 1, rounds: int = 1) -> Round:
+@checked
+def view(
+    simulation: Simulation, key: Key[Array, ""] | int = 0, round: int = 1, rounds: int = 1
+) -> Round:
     """One round as an algorithm sees it: to call a step at a prompt, or in a test.
 
     Args:
@@ -407,6 +415,8 @@ def view(simulation: Simulation, key: Array | int = 0, round: int = 1, rounds: i
       >>> simulation.algorithm.step(state, now).model.shape
       (5, 2)
     """
+    _check.count("round", round)
+    _check.count("rounds", rounds)
     rounds = max(round, rounds)
     prepared, key = prepare(simulation, rounds), as_key(key)
     carry = begin(simulation, prepared, key)
@@ -481,7 +491,7 @@ def advance(
             honest,
             carry.signal_to_noise,
         )
-        record = {m.name: m.measure(now) for m in simulation.metrics}  # pyright: ignore[reportAttributeAccessIssue]
+        record = {m.name: _measured(m, now) for m in simulation.metrics}
         record |= {f"privacy_{name}": jnp.max(spent) for name, spent in _totals(carry).items()}
         return carry._replace(traffic=Traffic.none()), (record, jnp.stack(carry.traffic, axis=1))
 
@@ -490,6 +500,15 @@ def advance(
     )
     carry, (recorded, traffic) = jax.lax.scan(one_record, carry, firsts)
     return carry, recorded | {name: traffic[..., i] for i, name in enumerate(Traffic._fields)}
+
+
+def _measured(metric: Any, now: Snapshot) -> Array:
+    value = metric.measure(now)
+    if not _check.is_real(value):
+        raise TypeError(
+            f"the metric {metric.name!r} must be one number, got {_check.shown(value)}."
+        )
+    return jnp.asarray(value)
 
 
 def _booked(spent: Array, more: Array) -> Array:
@@ -621,10 +640,9 @@ def check_metrics(simulation: Simulation, recorded: dict[str, Any], records: int
     for metric in simulation.metrics:
         value = recorded[metric.name]  # pyright: ignore[reportAttributeAccessIssue]
         if np.shape(value) != (records,):
-            found = "None" if value is None else f"an array of shape {np.shape(value)[1:]}"
             raise TypeError(
-                f"the metric {metric.name!r} must be one number, got {found}; reduce it, for "  # pyright: ignore[reportAttributeAccessIssue]
-                "instance over the clients."
+                f"the metric {metric.name!r} must be one number, got an array of shape "  # pyright: ignore[reportAttributeAccessIssue]
+                f"{np.shape(value)[1:]}; reduce it, for instance over the clients."
             )
 
 
@@ -638,10 +656,11 @@ def check_rounds(rounds: int, record_every: int) -> None:
         )
 
 
+@checked
 def run(
     simulation: Simulation,
     rounds: int,
-    key: Array | int = 0,
+    key: Key[Array, ""] | int = 0,
     record_every: int = 1,
 ) -> xr.Dataset:
     """Run a simulation once.
@@ -663,13 +682,10 @@ def run(
     Raises:
       TypeError, ValueError: as said by the arguments' own checks.
     """
-    if not isinstance(simulation, Simulation):
-        raise TypeError(f"run takes an fljax.Simulation, got {type(simulation).__name__}.")
     check_rounds(rounds, record_every)
     jax.eval_shape(lambda: check_length(simulation, rounds))
     key = as_key(key)
     records, model = _run(simulation, key, rounds, record_every)
-    check_metrics(simulation, records, rounds // record_every)
     host = {name: np.asarray(value) for name, value in records.items()}
     said = describe(simulation.metrics, [simulation.privacy])
     dataset = assemble(host, (), {}, rounds, record_every, said)
@@ -681,4 +697,9 @@ def run(
     return dataset
 
 
-_run = jax.jit(trace, static_argnames=("rounds", "record_every"))
+@functools.partial(jax.jit, static_argnames=("rounds", "record_every"))
+def _run(simulation: Simulation, key: Array, rounds: int, record_every: int) -> Any:
+    """:func:`trace`, whose metrics are looked at before anything is compiled."""
+    records, model = trace(simulation, key, rounds, record_every)
+    check_metrics(simulation, records, rounds // record_every)
+    return records, model

@@ -12,9 +12,10 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import HIGHEST, key_of
 from fljax.participation import Always, Pattern
@@ -56,10 +57,12 @@ class Stream:
     online: ClassVar[bool] = True
 
     @property
+    @_check.required
     def clients(self) -> int:
         raise NotImplementedError
 
     @property
+    @_check.required
     def dim(self) -> int:
         """The number of parameters of a model."""
         raise NotImplementedError
@@ -77,6 +80,7 @@ class Stream:
         """The source's state before the first round."""
         return ()
 
+    @_check.required
     def draw(self, state: Any, key: Array, arrived: Bool[Array, " clients"]) -> tuple[Any, Problem]:
         """The source's next state and the samples of a round, weightless where none arrived."""
         raise NotImplementedError
@@ -139,6 +143,11 @@ def samples(
     )
 
 
+def _check_truth(truth: Any) -> None:
+    if truth is not None:
+        _check.finite("truth", _check.array("truth", truth, axes=1))
+
+
 def _held_out(features: Array, targets: Array, feature_map: Any) -> Problem:
     return Problem(
         features[None], targets[None], LeastSquares(), strength=0.0, feature_map=feature_map
@@ -169,6 +178,7 @@ class Replay(Stream):
     truth: Any = None
 
     def validate(self) -> None:
+        _check_truth(self.truth)
         if self.test is not None and (self.test.clients, self.test.dim) != (1, self.data.dim):
             raise ValueError(
                 f"test must be the data of 1 client with {self.data.dim} parameters, got "
@@ -271,15 +281,17 @@ class Autoregressive(Stream):
 
     def validate(self) -> None:
         for name in ("memory", "mean", "variance", "noise"):
-            value = getattr(self, name)
-            if isinstance(value, list | tuple):
-                value = np.asarray(value, float_dtype())
+            value = _check.array(name, getattr(self, name))
+            if isinstance(value, np.ndarray):
+                value = value.astype(float_dtype())
                 object.__setattr__(self, name, value)
             if np.ndim(value) != 1 or np.shape(value) != np.shape(self.memory):
                 raise ValueError(
                     f"{name} must have one entry a client, like memory, got shape "
                     f"{np.shape(value)} beside {np.shape(self.memory)}."
                 )
+        _check_truth(self.truth)
+        _check.feature_map(self.feature_map)
         _check.interval("memory", self.memory, at_least=0, below=1)
         _check.nonnegative("variance", self.variance)
         _check.nonnegative("noise", self.noise)
@@ -336,8 +348,9 @@ class Autoregressive(Stream):
         return _held_out(x, y, self.feature_map)
 
 
+@checked
 def autoregressive(
-    key: Array,
+    key: Key[Array, ""],
     clients: int,
     feature_map: Any = None,
     arrivals: Pattern = Always(),  # noqa: B008 (immutable)
@@ -404,8 +417,10 @@ class Linear(Stream):
 
     def validate(self) -> None:
         for name in ("roots", "truth", "noise"):
-            if isinstance(value := getattr(self, name), list | tuple):
-                object.__setattr__(self, name, np.asarray(value, float_dtype()))
+            value = _check.array(name, getattr(self, name))
+            if isinstance(value, np.ndarray):
+                object.__setattr__(self, name, value.astype(float_dtype()))
+            _check.finite(name, value)
         _check.nonnegative("noise", self.noise)
         shape = np.shape(self.roots)
         if (

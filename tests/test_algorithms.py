@@ -1041,7 +1041,7 @@ TWO = make_problem("lad")
         ),
         (ValueError, lambda: fl.run(simulate("FL"), 0), "rounds must be >= 1"),
         (ValueError, lambda: fl.run(simulate("FL"), 5, record_every=2), "multiple of record_every"),
-        (TypeError, lambda: fl.run("FL", 5), "run takes an fljax.Simulation"),
+        (TypeError, lambda: fl.run("FL", 5), "simulation must be an instance of"),
     ],
 )
 def test_bad_settings_are_refused(error, make, message):

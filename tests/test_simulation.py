@@ -106,7 +106,7 @@ def test_an_algorithm_without_a_private_form_says_so():
 
 
 def test_run_takes_a_simulation():
-    with pytest.raises(TypeError, match=r"run takes an fljax.Simulation, got int"):
+    with pytest.raises(TypeError, match=r"simulation must be an instance.*got 3"):
         fl.run(3, rounds=2)  # pyright: ignore[reportArgumentType]
 
 

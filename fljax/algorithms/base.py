@@ -7,6 +7,8 @@ from typing import Any, ClassVar, TypeVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fljax import _check
+from fljax._arguments import checked
 from fljax.graphs import Graph
 from fljax.privacy import Gap
 from fljax.problems import Problem
@@ -117,13 +119,15 @@ class Algorithm:
     def __init_subclass__(cls) -> None:
         cls.label = cls.__name__
 
+    @_check.required
     def init(self, problem: Any, network: Any) -> Any:
         """The state before the first round."""
-        raise NotImplementedError(_missing(self, "init", "the state before the first round"))
+        raise NotImplementedError
 
+    @_check.required
     def step(self, state: Any, now: Round) -> Any:
         """One round of every client."""
-        raise NotImplementedError(_missing(self, "step", "one round of every client"))
+        raise NotImplementedError
 
     def step_bound(self, curvature: Array) -> Array | None:
         r"""The largest step size that theory allows where the data's second moment has
@@ -139,7 +143,9 @@ class Algorithm:
 
     def released(self, state: Any, problem: Any, network: Any) -> Float[Array, "*clients dim"]:
         """The models that the network may see: what was sent, perturbed, or follows from that."""
-        raise NotImplementedError(_missing(self, "released", "the models that may be seen"))
+        raise NotImplementedError(
+            _check.lacks(type(self), "released", "the models that may be seen")
+        )
 
     def sensitivity(
         self, problem: Problem, network: Any, round: Array, gap: Gap
@@ -161,11 +167,9 @@ class Algorithm:
         Returns:
           ``[K]``.
         """
-        raise NotImplementedError(_missing(self, "sensitivity", "what neighbouring data can move"))
-
-
-def _missing(part: object, method: str, what: str) -> str:
-    return f"{type(part).__name__} has no method {method!r}: {what}. Give its class one."
+        raise NotImplementedError(
+            _check.lacks(type(self), "sensitivity", "what neighbouring data can move")
+        )
 
 
 REGISTRY: dict[str, type[Algorithm]] = {}
@@ -173,6 +177,7 @@ REGISTRY: dict[str, type[Algorithm]] = {}
 T = TypeVar("T", bound=type[Algorithm])
 
 
+@checked
 def algorithm(label: str, reference: str, needs: Needs) -> Callable[[T], T]:
     """Register a class as the algorithm that the literature calls ``label``."""
 

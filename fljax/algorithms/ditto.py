@@ -61,7 +61,6 @@ class Ditto(Algorithm):
     personal_steps: int = static(default=1)
 
     def validate(self) -> None:
-        _check.kind("solver", self.solver, FedAvg)
         _check.nonnegative("attraction", self.attraction)
         _check.count("personal_steps", self.personal_steps)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))

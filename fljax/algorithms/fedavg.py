@@ -89,13 +89,11 @@ class FedAvg(Algorithm):
                 _check.count(name, getattr(self, name))
         _check.choice("weighting", self.weighting, WEIGHTINGS)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
-        if self.scheduler is not None:
-            _check.kind("scheduler", self.scheduler, Selector)
-            if self.clients_per_round is not None:
-                raise ValueError(
-                    f"clients_per_round={self.clients_per_round} and a scheduler both say who "
-                    "takes part; leave out one."
-                )
+        if self.scheduler is not None and self.clients_per_round is not None:
+            raise ValueError(
+                f"clients_per_round={self.clients_per_round} and a scheduler both say who takes "
+                "part; leave out one."
+            )
 
     @property
     def selector(self) -> Selector:

@@ -58,7 +58,6 @@ class FineTunedFedAvg(Algorithm):
     tuning_steps: int = static(default=1)
 
     def validate(self) -> None:
-        _check.kind("solver", self.solver, FedAvg)
         _check.count("tuning_steps", self.tuning_steps, hint="Without tuning, run the solver.")
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 

@@ -93,6 +93,7 @@ class IFCA(Algorithm):
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def _check_start(self) -> None:
+        object.__setattr__(self, "start", _check.array("start", self.start))
         if np.ndim(self.start) != 2 or np.shape(self.start)[0] != self.clusters:
             raise ValueError(
                 f"start must be [{self.clusters}, parameters], one model a cluster, got shape "

@@ -1,7 +1,7 @@
 r"""NPFL whose clients learn how much to learn from other clusters (Gauthier 2024, Algorithm 6)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,7 @@ class State(NamedTuple):
 class Policy:
     """How a client moves its parameter; subclass it for one of your own."""
 
+    @_check.required
     def step(self, key: Array, tau: Array, cost: Callable, slope: Callable) -> Array:
         """The next parameters.
 
@@ -143,14 +144,13 @@ class NPFLRL(Algorithm):
     """
 
     penalty: Float[Array, ""] | float
-    policy: Any
+    policy: Policy
     initial: Float[Array, "*clients"] | float = 0.05
     epochs: int = static(default=1)
     clip: bool = static(default=True)
 
     def validate(self) -> None:
         _check.positive("penalty", self.penalty)
-        _check.kind("policy", self.policy, Policy)
         _check.interval("initial", self.initial, at_least=0, at_most=1)
         _check.count("epochs", self.epochs)
 

@@ -63,7 +63,6 @@ class OnlineFed(Algorithm):
     aggregation: str = static(default="pooled")
 
     def validate(self) -> None:
-        _check.kind("scheduler", self.scheduler, Selector)
         _check.choice("aggregation", self.aggregation, AGGREGATIONS)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 

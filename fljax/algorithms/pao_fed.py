@@ -116,8 +116,6 @@ class PAOFed(Algorithm):
         if isinstance(self.discount, list | tuple):
             object.__setattr__(self, "discount", np.asarray(self.discount))
         _check.interval("discount", self.discount, at_least=0, at_most=1)
-        _check.kind("sharing", self.sharing, Sharing)
-        _check.kind("scheduler", self.scheduler, Selector)
         _check.choice("received", self.received, RECEIVED)
         _check.choice("aggregation", self.aggregation, AGGREGATIONS)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm
 from fljax.link import Compressor, Sign
@@ -59,8 +58,6 @@ class SignSGD(Algorithm):
     scheduler: Selector = Everyone()
 
     def validate(self) -> None:
-        _check.kind("signs", self.signs, Compressor)
-        _check.kind("scheduler", self.scheduler, Selector)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def init(self, problem: Problem | Stream, network: Any) -> State:

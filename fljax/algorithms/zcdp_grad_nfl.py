@@ -4,9 +4,11 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float
 
+from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
 from fljax.graphs import Combination, Graph
+from fljax.graphs.combination import RULES
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -63,6 +65,7 @@ class ZCDPGradNFL(Algorithm):
     mixing: str = static(default="metropolis")
 
     def validate(self) -> None:
+        _check.choice("mixing", self.mixing, RULES)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def init(self, problem: Problem | Stream, network: Graph) -> State:

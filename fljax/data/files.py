@@ -14,6 +14,8 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+from fljax._arguments import checked
+
 __all__ = ["cache_folder", "download", "locate"]
 
 CHUNK = 2**20
@@ -26,6 +28,7 @@ def cache_folder() -> Path:
     return Path(base) / "data"
 
 
+@checked
 def locate(relative_path: str, sha256: str, how: str) -> Path:
     """The file, its checksum verified: first in the folder ``FLJAX_DATA`` names, then in the cache.
 
@@ -61,6 +64,7 @@ def locate(relative_path: str, sha256: str, how: str) -> Path:
     )
 
 
+@checked
 def download(urls: str | Sequence[str], relative_path: str, sha256: str) -> Path:
     """The file in the cache, fetched if it is not there yet from the first mirror that has it.
 

@@ -7,13 +7,15 @@ to exactly one client; how many a client gets is structure there, so they are ca
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import float_dtype
 from fljax._numerics import HIGHEST
 from fljax.data.images import Images, Task
@@ -27,15 +29,16 @@ __all__ = ["binary_tasks", "by_label", "dirichlet", "iid"]
 ATTEMPTS = 1000  # draws of a Dirichlet partition before it is given up
 
 
+@checked
 def binary_tasks(
-    key: Array,
+    key: Key[Array, ""],
     images: Images,
-    tasks: Sequence[Task],
+    tasks: Sequence[Any],  # Task
     cluster: Int[Array, " clients"],
     samples: tuple[int, int],
     test: int = 512,
     regulariser: Regulariser = NoRegulariser(),  # noqa: B008 (immutable)
-    strength: Array | float = 1.0,
+    strength: Float[Array, "*clients"] | float = 1.0,
 ) -> Problem:
     r"""Each cluster tells some classes from others: logistic regression on a few images a client.
 
@@ -128,7 +131,7 @@ def binary_tasks(
 
 
 def _test(
-    key: Array, images: Images, tasks: Sequence[Task], count: int, dtype: np.dtype
+    key: Key[Array, ""], images: Images, tasks: Sequence[Task], count: int, dtype: np.dtype
 ) -> Problem:
     """``count`` test images of each task."""
     rows = _rows("test", images, [(*first, *second) for first, second in tasks])
@@ -150,7 +153,8 @@ def _sides(tasks: Sequence[Task]) -> tuple[np.ndarray, np.ndarray]:
     if not len(tasks):
         raise ValueError("tasks must hold at least one task, got none.")
     for q, task in enumerate(tasks):
-        two = len(task) == 2 and all(np.ndim(side) == 1 and len(side) for side in task)
+        pair = isinstance(task, tuple | list | np.ndarray) and len(task) == 2
+        two = pair and all(np.ndim(side) == 1 and len(side) for side in task)
         if not two or len({*task[0], *task[1]}) < len(task[0]) + len(task[1]):
             raise ValueError(
                 f"task {q} must be two sides of one or more classes, none of them twice, such as "
@@ -202,15 +206,17 @@ def _unit_rows(
 # Partitions of rows -------------------------------------------------------------------------------
 
 
+@checked
 def iid(rows: int, clients: int, seed: int) -> list[np.ndarray]:
     """Rows in random order, cut into equal parts; the first ``rows % clients`` have one more.
 
     Raises:
       ValueError: fewer rows than clients.
     """
-    return _cut(np.random.default_rng(seed).permutation(rows), clients)
+    return _cut(_generator(seed).permutation(rows), clients)
 
 
+@checked
 def by_label(labels: np.ndarray, clients: int, shards: int, seed: int) -> list[np.ndarray]:
     """Rows sorted by label, cut into ``clients * shards`` shards, ``shards`` of them a client.
 
@@ -221,15 +227,17 @@ def by_label(labels: np.ndarray, clients: int, shards: int, seed: int) -> list[n
     Raises:
       ValueError: fewer rows than shards.
     """
-    rng = np.random.default_rng(seed)
+    rng, labels = _generator(seed), _one_each(labels)
+    _check.count("clients", clients)
     _check.count("shards", shards)
     order = rng.permutation(len(labels))
-    order = order[np.argsort(np.asarray(labels)[order], kind="stable")]
+    order = order[np.argsort(labels[order], kind="stable")]
     pieces = _cut(order, clients * shards)
     hands = rng.permutation(clients * shards).reshape(clients, shards)
     return [np.concatenate([pieces[i] for i in hand]) for hand in hands]
 
 
+@checked
 def dirichlet(
     labels: np.ndarray, clients: int, concentration: float, seed: int, least: int = 1
 ) -> list[np.ndarray]:
@@ -253,8 +261,8 @@ def dirichlet(
     _check.count("clients", clients)
     _check.positive("concentration", concentration)
     _check.count("least", least)
-    rng = np.random.default_rng(seed)
-    groups = [np.flatnonzero(np.asarray(labels) == c) for c in np.unique(labels)]
+    rng, labels = _generator(seed), _one_each(labels)
+    groups = [np.flatnonzero(labels == c) for c in np.unique(labels)]
     for _ in range(ATTEMPTS):
         shares = rng.dirichlet(np.full(clients, concentration), len(groups))
         pieces = []
@@ -269,6 +277,21 @@ def dirichlet(
         f"{ATTEMPTS} draws; take a greater concentration than {concentration:g}, fewer clients or "
         "a smaller least."
     )
+
+
+def _generator(seed: int) -> np.random.Generator:
+    _check.count("seed", seed, at_least=0)
+    return np.random.default_rng(seed)
+
+
+def _one_each(labels: np.ndarray) -> np.ndarray:
+    labels = np.asarray(labels)
+    if labels.ndim != 1:
+        raise ValueError(
+            f"labels must be one of each row, [n], got shape {labels.shape}; of one-hot rows take "
+            "labels.argmax(axis=1)."
+        )
+    return labels
 
 
 def _cut(order: np.ndarray, parts: int) -> list[np.ndarray]:

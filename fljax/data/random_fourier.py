@@ -15,9 +15,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import float_dtype, module, static
 from fljax._numerics import HIGHEST
 from fljax.problems.problem import FEW_FEATURES
@@ -155,13 +156,14 @@ class RandomFourier:
         return row.reshape((1,) * (x.ndim - 1) + row.shape)
 
 
+@checked
 def random_fourier(
-    key: Array,
+    key: Key[Array, ""],
     inputs: int,
     features: int,
-    bandwidth: Array | float = 1.0,
+    bandwidth: Float[Array, ""] | float = 1.0,
     kind: str = "cosine",
-    scale: Array | float = 1.0,
+    scale: Float[Array, ""] | float = 1.0,
 ) -> RandomFourier:
     r"""Draw a map for the Gaussian kernel :math:`\exp(-\|x-x'\|^2/(2\sigma^2))`.
 

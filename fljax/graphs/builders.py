@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import float_dtype
 from fljax.graphs import tables
 from fljax.graphs.graph import Graph, of_edges, of_matrix
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 
+@checked
 def from_edges(
     nodes: int,
     edges: Any,
@@ -82,7 +84,7 @@ def from_edges(
         )
     if weights is None:
         weights = np.ones(len(edges))
-    weights = np.asarray(weights, np.float64)
+    weights = np.asarray(_check.array("weights", weights), np.float64)
     if weights.shape != (len(edges),):
         raise ValueError(
             f"weights must be one per edge, shape ({len(edges)},), got shape {weights.shape}."
@@ -92,6 +94,7 @@ def from_edges(
     return graph if allow_disconnected else graph.require_connected()
 
 
+@checked
 def from_adjacency(
     matrix: Any,
     *,
@@ -113,7 +116,7 @@ def from_adjacency(
     Raises:
         ValueError: not square, NaN or negative entries, asymmetric, self-loops, or disconnected.
     """
-    shape = np.shape(matrix)
+    shape = _check.array("matrix", matrix).shape
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"the adjacency matrix must be square, [K, K], got shape {shape}.")
     nodes = shape[0]
@@ -146,6 +149,7 @@ def from_adjacency(
     )
 
 
+@checked
 def from_networkx(
     graph: Any,
     *,
@@ -163,6 +167,8 @@ def from_networkx(
         max_degree: as in :func:`from_edges`.
         allow_disconnected: as in :func:`from_edges`.
     """
+    if not hasattr(graph, "is_directed"):
+        raise TypeError(f"graph must be a networkx.Graph, got {_check.shown(graph)}.")
     if graph.is_directed() or graph.is_multigraph():
         kind = "directed" if graph.is_directed() else "a multigraph"
         raise ValueError(
@@ -186,6 +192,7 @@ def from_networkx(
 # Deterministic topologies -----------------------------------------------------------------------
 
 
+@checked
 def ring(nodes: int, *, form: str = "auto") -> Graph:
     """A cycle: every node has its two neighbours, ``E = K``."""
     tables.check_nodes(nodes, 3, "a ring")
@@ -193,6 +200,7 @@ def ring(nodes: int, *, form: str = "auto") -> Graph:
     return from_edges(nodes, np.stack([start, (start + 1) % nodes], axis=1), form=form)
 
 
+@checked
 def path(nodes: int, *, form: str = "auto") -> Graph:
     """A line ``0 - 1 - ... - K-1``, ``E = K - 1``."""
     tables.check_nodes(nodes)
@@ -200,6 +208,7 @@ def path(nodes: int, *, form: str = "auto") -> Graph:
     return from_edges(nodes, np.stack([start, start + 1], axis=1), form=form)
 
 
+@checked
 def star(nodes: int, *, form: str = "auto") -> Graph:
     """Node 0 joined to every other, ``E = K - 1``."""
     tables.check_nodes(nodes)
@@ -207,12 +216,14 @@ def star(nodes: int, *, form: str = "auto") -> Graph:
     return from_edges(nodes, np.stack([np.zeros_like(leaves), leaves], axis=1), form=form)
 
 
+@checked
 def complete(nodes: int, *, form: str = "auto") -> Graph:
     """Every pair of nodes joined, ``E = K (K-1) / 2``."""
     tables.check_nodes(nodes)
     return from_edges(nodes, np.stack(np.triu_indices(nodes, 1), axis=1), form=form)
 
 
+@checked
 def grid(rows: int, columns: int, torus: bool = False, *, form: str = "auto") -> Graph:
     """A rectangular lattice; node ``r * columns + c`` lies at row ``r``, column ``c``.
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from scipy import sparse
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import float_dtype, module, replace, static
 from fljax.graphs import spectra, tables
 from fljax.graphs.tables import Overflow
@@ -181,6 +182,7 @@ class Combination:
         return sparse.csr_array(off + sparse.diags_array(mine))
 
 
+@checked
 def from_stochastic(
     matrix: Any,
     *,
@@ -218,7 +220,7 @@ def from_stochastic(
         False
     """
     _check.choice("convention", convention, _CONVENTIONS)
-    shape = np.shape(matrix)
+    shape = _check.array("matrix", matrix).shape
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"the combination matrix must be square, [K, K], got shape {shape}.")
     nodes = shape[0]

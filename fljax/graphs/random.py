@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Float, Int, Key
 from scipy import special
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import float_dtype
 from fljax.graphs import tables
 from fljax.graphs.graph import Graph, of_matrix
@@ -244,6 +245,7 @@ def _check_static(name: str, value: Any) -> None:
         )
 
 
+@checked
 def random_connected(
     key: Key[Array, ""],
     nodes: int,
@@ -348,10 +350,11 @@ def _sample_ranked(key: Array, numbers: Any, nodes: int, edges: int) -> _Edges:
     )
 
 
+@checked
 def erdos_renyi(
     key: Key[Array, ""],
     nodes: int,
-    probability: Any,
+    probability: Float[Array, ""] | float,
     *,
     form: str = "auto",
     max_degree: int | None = None,
@@ -379,6 +382,7 @@ def erdos_renyi(
     return _blocks(key, (nodes,), probability, form, max_degree)
 
 
+@checked
 def stochastic_block_model(
     key: Key[Array, ""],
     sizes: Sequence[int],
@@ -405,6 +409,7 @@ def stochastic_block_model(
     for index, size in enumerate(sizes):
         _check.count(f"sizes[{index}]", size)
     tables.check_nodes(sum(sizes))
+    probabilities = _check.array("probabilities", probabilities)
     if np.shape(probabilities) != (len(sizes), len(sizes)):
         raise ValueError(
             f"probabilities must have shape ({len(sizes)}, {len(sizes)}), one row per group, got "
@@ -513,10 +518,11 @@ def _sample_block_edges(
     return _distinct(k_distinct, drawn, jnp.ones(block.shape, bool), draw, nodes)
 
 
+@checked
 def random_geometric(
     key: Key[Array, ""],
     nodes: int,
-    radius: Any,
+    radius: Float[Array, ""] | float,
     *,
     form: str = "auto",
     max_degree: int | None = None,
@@ -591,6 +597,7 @@ def _sample_near_edges(key: Array, radius: Array, nodes: int, window: int, cap: 
     )
 
 
+@checked
 def k_regular(key: Key[Array, ""], nodes: int, degree: int, *, form: str = "auto") -> Graph:
     """A random connected graph in which every node has the same number of neighbours.
 
@@ -691,11 +698,12 @@ def _sample_pairing_complement(key: Array, numbers: Any, nodes: int, degree: int
     return ~absent
 
 
+@checked
 def small_world(
     key: Key[Array, ""],
     nodes: int,
     degree: int,
-    rewire: Any,
+    rewire: Float[Array, ""] | float,
     *,
     form: str = "auto",
     max_degree: int | None = None,

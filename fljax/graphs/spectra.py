@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from scipy.sparse import csgraph
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import float_dtype
 from fljax._numerics import HIGHEST
 from fljax.graphs import tables
@@ -61,6 +62,7 @@ def check_primitive(name: str, matrix: np.ndarray) -> None:
         )
 
 
+@checked
 def perron_vector(matrix: Any) -> Float[Array, " nodes"]:
     r"""The stationary law of a stochastic matrix.
 
@@ -84,7 +86,7 @@ def perron_vector(matrix: Any) -> Float[Array, " nodes"]:
     Reference: Grassmann, Taksar and Heyman, Regenerative analysis and steady state distributions
     for Markov chains (1985), for the traced matrix.
     """
-    shape = np.shape(matrix)
+    shape = _check.array("matrix", matrix).shape
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"the matrix must be square, [K, K], got shape {shape}.")
     if not _check.is_concrete(matrix):

@@ -32,6 +32,7 @@ class Varying:
     def check(self, rounds: int) -> None:
         """Raise ``ValueError`` unless there are graphs for a run of this length."""
 
+    @_check.required
     def at(self, key: Array, round: Array) -> Graph:
         """The graph of a round; ``key`` is of this round and consumed."""
         raise NotImplementedError
@@ -106,8 +107,6 @@ class Drawn(Varying):
     draw: Callable[[Array], Graph] = static()
 
     def validate(self) -> None:
-        if not callable(self.draw):
-            raise TypeError(f"draw must be a function of a key, got {self.draw!r}.")
         _check.kind("what draw returns", jax.eval_shape(self.draw, jax.random.key(0)), Graph)
 
     @property

@@ -30,10 +30,12 @@ class Compressor:
     def check(self, dim: int) -> None:
         """Raise ``ValueError`` unless messages of ``dim`` numbers can be compressed so."""
 
+    @_check.required
     def bits(self, dim: int) -> int:
         """Of a compressed message of ``dim`` numbers."""
         raise NotImplementedError
 
+    @_check.required
     def compress(
         self, keys: Array, message: Float[Array, "senders dim"]
     ) -> Float[Array, "senders dim"]:

@@ -35,6 +35,7 @@ class DelayLaw:
     def check(self, clients: int, rounds: int) -> None:
         """Raise ``ValueError`` unless the law fits a run of this size."""
 
+    @_check.required
     def draw(self, key: Array, round: Array, clients: int) -> Int[Array, " clients"]:
         """For each client's message the index of its lag in ``lags``; ``len(lags)`` is lost."""
         raise NotImplementedError

@@ -30,6 +30,7 @@ class Losses:
         """The state before the first round, from one uniform number an edge."""
         return ()
 
+    @_check.required
     def draw(
         self, state: Any, uniform: Float[Array, "*edges"]
     ) -> tuple[Any, Bool[Array, "*edges"]]:

@@ -32,6 +32,7 @@ class Sharing:
                 f"{self.size}."
             )
 
+    @_check.required
     def indices(
         self, key: Array, round: Array, clients: Int[Array, " some"], dim: int
     ) -> Int[Array, "some size"]:

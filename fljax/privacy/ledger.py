@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from fljax._arguments import checked
 from fljax.privacy import accounting
 from fljax.privacy.accounting._inputs import probability
 from fljax.privacy.notions import NEIGHBORS
@@ -69,6 +70,7 @@ def _secret_epsilon(ledger: dict[str, float], delta: float) -> float:
     return math.inf if found is None else accounting.sampled_gaussian_epsilon(delta=delta, **found)
 
 
+@checked
 def spent(results: xr.Dataset, delta: float) -> xr.Dataset:
     r"""Epsilon at ``delta`` of everything that was said so far, round by round.
 
@@ -142,6 +144,7 @@ def _of_row(row: dict[str, float], delta: float) -> float:
     return claimed_epsilon(known, delta)
 
 
+@checked
 def events(results: xr.Dataset) -> Any:
     """All that one point's runs released, as an event of ``dp_accounting``, to be composed with
     what others spend.

@@ -49,16 +49,19 @@ class Loss:
     outputs: ClassVar[int] = 1
     curvature: ClassVar[float | None] = None
 
+    @_check.required
     def value(self, prediction: Array, target: Array) -> Array:
+        """The loss of each prediction."""
         raise NotImplementedError
 
+    @_check.required
     def derivative(self, prediction: Array, target: Array) -> Array:
         """A (sub)derivative in the prediction."""
         raise NotImplementedError
 
     def prox(self, point: Array, target: Array, step: Array) -> Array:
         """``argmin_z step * value(z, target) + (z - point)^2 / 2``; nonsmooth losses need it."""
-        raise NotImplementedError
+        raise NotImplementedError(_check.lacks(type(self), "prox", "its proximal operator"))
 
     def correct(self, prediction: Array, target: Array) -> Array:
         """Whether a classifier's prediction has the target's label."""

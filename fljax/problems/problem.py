@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._linalg import norm
 from fljax._module import float_dtype, module, replace
 from fljax._numerics import HIGHEST
@@ -83,7 +84,7 @@ class Problem:
     targets: Any  # Float[Array, "clients samples"]
     loss: Loss
     regulariser: Regulariser = NoRegulariser()
-    strength: Float[Array, ""] | float = 1.0
+    strength: Float[Array, "*clients"] | float = 1.0
     weights: Any = None  # Float[Array, "clients samples"] once constructed
     clip: Float[Array, ""] | float | None = None
     statistics: Statistics | None = None
@@ -96,8 +97,8 @@ class Problem:
         _check.registered("regulariser", self.regulariser)
         for name in ("features", "targets", "weights", "strength"):
             value = getattr(self, name)
-            if isinstance(value, list | tuple):
-                value = np.asarray(value)
+            if name != "weights" or value is not None:
+                value = _check.array(name, value)
             if isinstance(value, np.ndarray) or (
                 isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jnp.floating)
             ):
@@ -135,8 +136,8 @@ class Problem:
                     )
         _check.finite("features", self.features)
         _check.finite("targets", self.targets)
-        _check.nonnegative("strength", self.strength)
-        _check.per_client("strength", self.strength, shape[0])
+        _check.strength(self.strength, shape[0])
+        _check.feature_map(self.feature_map)
         if self.tasks is not None:
             self._check_tasks(self.tasks)
         if self.clip is not None:
@@ -438,11 +439,12 @@ class Problem:
         return jnp.min(jnp.stack(bounds))
 
 
+@checked
 def from_clients(
     data: Sequence[tuple[Any, Any]],
     loss: Loss,
     regulariser: Regulariser = NoRegulariser(),  # noqa: B008 (immutable)
-    strength: Array | float = 1.0,
+    strength: Float[Array, "*clients"] | float = 1.0,
 ) -> Problem:
     """Stack clients of different sizes.
 
@@ -457,7 +459,13 @@ def from_clients(
     """
     if not len(data):
         raise ValueError("data must hold at least one client, got none.")
-    arrays = [(np.asarray(x, float_dtype()), np.asarray(y, float_dtype())) for x, y in data]
+    arrays = [
+        tuple(
+            np.asarray(_check.array(f"{name} of client {k}", part), float_dtype())
+            for name, part in zip(("features", "targets"), pair, strict=True)
+        )
+        for k, pair in enumerate(data)
+    ]
     width = arrays[0][0].shape[-1] if arrays[0][0].ndim == 2 else 0
     for k, (x, y) in enumerate(arrays):
         if x.ndim != 2 or y.shape != x.shape[:1] or x.shape[1] != width:
@@ -495,7 +503,8 @@ def sizes_to_weights(
     sizes = np.asarray(samples)
     if sizes.shape != (clients,) or not np.issubdtype(sizes.dtype, np.integer):
         raise ValueError(
-            f"samples must be one integer or {clients} integers (one a client), got {samples!r}."
+            f"samples must be one integer or {clients} integers (one a client), got "
+            f"{_check.shown(samples)}."
         )
     if sizes.min() < 1:
         raise ValueError(

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._linalg import spd_inverse, spd_norm_bound, spd_solve, symmetric_eigen
 from fljax._module import replace
 from fljax._numerics import HIGHEST
@@ -215,6 +216,7 @@ def _hessian(problem: Problem) -> Array:
     return jnp.einsum("knp,kmp->knm", rows, rows, precision=HIGHEST)
 
 
+@checked
 def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
     r"""The centralised solution :math:`w_c=\arg\min_w\sum_k f_k(w)`, to solver accuracy.
 
@@ -231,6 +233,7 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
       ValueError: a loss that falls for ever, such as the logistic one of separable data without a
         regulariser; inside traced code the solution is then NaN.
     """
+    _check.count("iterations", iterations)
     pooled = problem.pooled().prepare()
     start = jnp.zeros((1, problem.dim), problem.dtype)
     pooled = replace(pooled, feature_bound=None)  # nothing of the optimum is sent

@@ -13,9 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int, Key
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import float_dtype
 from fljax._numerics import HIGHEST
 from fljax.problems.objectives import (
@@ -49,15 +50,16 @@ __all__ = [
 NOISE_VARIANCE = 0.1
 
 
+@checked
 def linear(
-    key: Array,
+    key: Key[Array, ""],
     clients: int,
     samples: int | Sequence[int],
     dim: int,
     loss: Loss,
     regulariser: Regulariser = NoRegulariser(),  # noqa: B008 (immutable)
-    strength: Array | float = 1.0,
-    noise_variance: Array | float = NOISE_VARIANCE,
+    strength: Float[Array, "*clients"] | float = 1.0,
+    noise_variance: Float[Array, ""] | float = NOISE_VARIANCE,
 ) -> Problem:
     r"""Noisy linear observations of one unknown parameter shared by all clients.
 
@@ -77,6 +79,7 @@ def linear(
     _check.count("clients", clients)
     _check.count("dim", dim)
     _check.nonnegative("noise_variance", noise_variance)
+    _check.strength(strength, clients)
     dtype = float_dtype()
     longest, weights = sizes_to_weights(samples, clients, dtype)
     k_features, k_parameter, k_noise = jax.random.split(key, 3)
@@ -108,42 +111,49 @@ def _normal_rows(key: Array, shape: tuple[int, ...], dtype) -> Array:
     )
 
 
-def least_squares(key: Array, clients: int, samples: int | Sequence[int], dim: int, **kwargs):
+@checked
+def least_squares(
+    key: Key[Array, ""], clients: int, samples: int | Sequence[int], dim: int, **kwargs
+):
     """:func:`linear` with the squared loss and no regulariser."""
     return linear(key, clients, samples, dim, LeastSquares(), **kwargs)
 
 
-def ridge(key: Array, clients: int, samples: int | Sequence[int], dim: int, **kwargs):
+@checked
+def ridge(key: Key[Array, ""], clients: int, samples: int | Sequence[int], dim: int, **kwargs):
     r"""Squared loss, :math:`R=\|w\|^2` (Gauthier 2024, (3.24)); ``strength`` is :math:`\lambda`."""
     return linear(key, clients, samples, dim, LeastSquares(), SquaredL2(), **kwargs)
 
 
+@checked
 def least_absolute_deviation(
-    key: Array, clients: int, samples: int | Sequence[int], dim: int, **kwargs
+    key: Key[Array, ""], clients: int, samples: int | Sequence[int], dim: int, **kwargs
 ):
     """Absolute loss, no regulariser (Gauthier 2024, section 3.4.2)."""
     return linear(key, clients, samples, dim, LeastAbsoluteDeviation(), **kwargs)
 
 
+@checked
 def huber(
-    key: Array,
+    key: Key[Array, ""],
     clients: int,
     samples: int | Sequence[int],
     dim: int,
-    threshold: Array | float = 1.0,
+    threshold: Float[Array, ""] | float = 1.0,
     **kwargs,
 ):
     """:func:`linear` with the Huber loss of this ``threshold``."""
     return linear(key, clients, samples, dim, Huber(threshold), **kwargs)
 
 
+@checked
 def elastic_net(
-    key: Array,
+    key: Key[Array, ""],
     clients: int,
     samples: int | Sequence[int],
     dim: int,
-    l1_factor: Array | float = 0.001,
-    l2: Array | float = 1.0,
+    l1_factor: Float[Array, ""] | float = 0.001,
+    l2: Float[Array, ""] | float = 1.0,
     **kwargs,
 ):
     r"""Squared loss with :math:`\lambda_1\|w\|_1+\lambda_2\|w\|^2` (Gauthier 2024, section 3.4.1).
@@ -153,6 +163,7 @@ def elastic_net(
     what it leaks is not accounted.
     """
     _check.nonnegative("l1_factor", l1_factor)
+    _check.nonnegative("l2", l2)
     problem = linear(key, clients, samples, dim, LeastSquares(), **kwargs)
     product = jnp.einsum("knp,kn->p", problem.features, problem.targets)
     regulariser = ElasticNet(l1_factor * jnp.max(jnp.abs(product)), l2)
@@ -166,15 +177,18 @@ def elastic_net(
     )
 
 
+@checked
 def logistic(
-    key: Array,
+    key: Key[Array, ""],
     clients: int,
     samples: int | Sequence[int],
     dim: int,
     regulariser: Regulariser = SquaredL2(),  # noqa: B008 (immutable)
-    strength: Array | float = 0.01,
+    strength: Float[Array, "*clients"] | float = 0.01,
 ) -> Problem:
     r"""Labels :math:`\pm1` drawn from the logistic model of a standard normal parameter."""
+    _check.count("clients", clients)
+    _check.strength(strength, clients)
     k_linear, k_label = jax.random.split(key)
     base = linear(k_linear, clients, samples, dim, LeastSquares(), noise_variance=0.0)
     uniform = jax.random.uniform(k_label, base.targets.shape, base.dtype)
@@ -182,17 +196,20 @@ def logistic(
     return Problem(base.features, labels, Logistic(), regulariser, strength, base.weights)
 
 
+@checked
 def softmax(
-    key: Array,
+    key: Key[Array, ""],
     clients: int,
     samples: int | Sequence[int],
     dim: int,
     classes: int = 10,
     regulariser: Regulariser = SquaredL2(),  # noqa: B008 (immutable)
-    strength: Array | float = 0.01,
+    strength: Float[Array, "*clients"] | float = 0.01,
 ) -> Problem:
     """Labels drawn from the softmax model: ``dim`` features, ``dim * classes`` parameters."""
     loss = Softmax(classes)
+    _check.count("clients", clients)
+    _check.strength(strength, clients)
     k_features, k_parameter, k_label = jax.random.split(key, 3)
     base = linear(k_features, clients, samples, dim, LeastSquares(), noise_variance=0.0)
     parameter = jax.random.normal(k_parameter, (dim, classes), base.dtype)
@@ -201,15 +218,16 @@ def softmax(
     return Problem(base.features, labels, loss, regulariser, strength, base.weights)
 
 
+@checked
 def clustered_ridge(
-    key: Array,
+    key: Key[Array, ""],
     cluster: Int[Array, " clients"],
     clusters: int,
     samples: tuple[int, int],
     dim: int,
-    spread: Array | float,
-    strength: Array | float,
-    noise_variance: Array | float = NOISE_VARIANCE,
+    spread: Float[Array, ""] | float,
+    strength: Float[Array, "*clients"] | float,
+    noise_variance: Float[Array, "*clients"] | float = NOISE_VARIANCE,
     validated: bool = False,
 ) -> Problem:
     r"""Ridge regression of clusters with like models (Gauthier 2024, lines 1495-1500 and 1714).
@@ -239,9 +257,12 @@ def clustered_ridge(
     _check.count("samples", least)
     _check.count("samples", most, at_least=least, hint="samples are (fewest, most).")
     _check.count("dim", dim)
+    _check.count("clusters", clusters)
     _check.nonnegative("spread", spread)
-    _check.nonnegative("noise_variance", noise_variance)
     dtype, clients = float_dtype(), len(cluster)
+    _check.strength(strength, clients)
+    _check.nonnegative("noise_variance", noise_variance)
+    _check.per_client("noise_variance", noise_variance, clients)
     cluster = jnp.asarray(cluster, jnp.int32)
     k_model, k_spread, k_size, *k_parts = jax.random.split(key, 5)
     offset = jax.random.uniform(k_spread, (clusters,), dtype, -1, 1) * spread

@@ -11,9 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import float_dtype, module, static
 
 __all__ = ["Tasks", "group_share", "membership", "random_clusters"]
@@ -47,9 +48,9 @@ class Tasks:
             self, "cluster", membership("cluster", self.cluster, self.clusters, every=True)
         )
         if self.truth is not None:
-            truth = self.truth
-            if not isinstance(truth, jax.Array):
-                truth = np.asarray(truth, float_dtype())
+            truth = _check.array("truth", self.truth)
+            if isinstance(truth, np.ndarray):
+                truth = truth.astype(float_dtype())
             if truth.ndim != 2 or truth.shape[0] != self.clusters:
                 raise ValueError(
                     f"truth must be [clusters, dim] with {self.clusters} clusters, got shape "
@@ -58,6 +59,8 @@ class Tasks:
             object.__setattr__(self, "truth", truth)
         for name, rows in (("test", self.clusters), ("validation", len(self.cluster))):
             part = getattr(self, name)
+            if part is not None and not hasattr(part, "clients"):
+                raise TypeError(f"{name} data must be a Problem, got {_check.shown(part)}.")
             if part is not None and part.clients != rows:
                 raise ValueError(
                     f"{name} data must have one row for each of the {rows} "
@@ -77,8 +80,7 @@ def membership(name: str, index: Any, groups: int, every: bool = False) -> Any:
     Raises:
       ValueError: not a vector of whole numbers, a number out of range, an empty group.
     """
-    if not isinstance(index, jax.Array):
-        index = np.asarray(index)
+    index = _check.array(name, index)
     if index.ndim != 1 or not len(index) or not jnp.issubdtype(index.dtype, np.integer):
         raise ValueError(
             f"{name} must be one whole number for each client, got shape {index.shape} of "
@@ -101,7 +103,8 @@ def membership(name: str, index: Any, groups: int, every: bool = False) -> Any:
     return index.astype(np.int32)
 
 
-def random_clusters(key: Array, clients: int, clusters: int) -> Int[Array, " clients"]:
+@checked
+def random_clusters(key: Key[Array, ""], clients: int, clusters: int) -> Int[Array, " clients"]:
     """``[K]``: the clients split at random into clusters of equal size, up to one.
 
     Raises:
@@ -114,6 +117,7 @@ def random_clusters(key: Array, clients: int, clusters: int) -> Int[Array, " cli
     return jax.random.permutation(key, even)
 
 
+@checked
 def group_share(strength: Any, index: Any, groups: int) -> Float[Array, " clients"]:
     r""":math:`\lambda/|\mathcal C_g|` for each client of group :math:`g`: a regulariser's share.
 
@@ -121,5 +125,6 @@ def group_share(strength: Any, index: Any, groups: int) -> Float[Array, " client
     the cluster (6.5); :class:`~fljax.problems.Problem` takes the result as ``strength``.
     """
     index = jnp.asarray(membership("group", index, groups))
+    _check.strength(strength, len(index))
     ones = jnp.ones(index.shape, float_dtype())
     return strength / jax.ops.segment_sum(ones, index, groups)[index]

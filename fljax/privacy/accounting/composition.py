@@ -6,6 +6,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax.privacy.accounting import _inputs
 from fljax.privacy.accounting._inputs import Numbers, Result
 
@@ -28,6 +29,7 @@ RULES = ("uniform", "geometric", "advanced")
 _BISECTIONS = 60
 
 
+@checked
 def pure_composition(epsilon: Numbers) -> Result:
     """Total of pure-DP releases ``[..., rounds]``: their sum.
 
@@ -39,6 +41,7 @@ def pure_composition(epsilon: Numbers) -> Result:
     return xp.sum(epsilon, axis=-1)
 
 
+@checked
 def basic_composition(epsilon: Numbers, delta: Numbers) -> tuple[Result, Result]:
     """Total of (epsilon, delta) releases ``[..., rounds]``: both sums.
 
@@ -55,6 +58,7 @@ def basic_composition(epsilon: Numbers, delta: Numbers) -> tuple[Result, Result]
     return xp.sum(epsilon, axis=-1), xp.sum(delta, axis=-1)
 
 
+@checked
 def advanced_composition(
     epsilon: ArrayLike, delta: ArrayLike, rounds: int, slack: ArrayLike
 ) -> tuple[Result, Result]:
@@ -82,6 +86,7 @@ def advanced_composition(
     return total, rounds * each_delta + slack
 
 
+@checked
 def advanced_epsilon(total: ArrayLike, rounds: int, slack: ArrayLike) -> Result:
     """Per-release epsilon whose `advanced_composition` is ``total``, never more."""
     _inputs.budget("total", total)
@@ -100,6 +105,7 @@ def advanced_epsilon(total: ArrayLike, rounds: int, slack: ArrayLike) -> Result:
     return low[()]
 
 
+@checked
 def kairouz_composition(epsilon: Numbers, delta: Numbers, slack: Numbers) -> tuple[Result, Result]:
     r"""Total of unequal (epsilon, delta) releases: never worse than the basic one in epsilon.
 
@@ -129,6 +135,7 @@ def kairouz_composition(epsilon: Numbers, delta: Numbers, slack: Numbers) -> tup
     return xp.minimum(basic, mean + xp.sqrt(2 * squares * log)), total_delta
 
 
+@checked
 def allocate(
     epsilon: ArrayLike,
     delta: ArrayLike,

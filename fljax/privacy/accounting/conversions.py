@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from scipy import optimize, special
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax.privacy.accounting import _inputs
 from fljax.privacy.accounting._inputs import Result
 
@@ -28,6 +29,7 @@ Conversion: TypeAlias = Literal["proposition", "canonne-kamath-steinke", "gaussi
 CONVERSIONS = ("proposition", "canonne-kamath-steinke", "gaussian")
 
 
+@checked
 def pure_to_zcdp(epsilon: ArrayLike) -> Result:
     r"""ZCDP implied by :math:`\epsilon`-DP, :math:`\rho = \epsilon^2 / 2`.
 
@@ -106,6 +108,7 @@ def _tight(function: str, solve: Callable, conversion: str, **values: ArrayLike)
     return solve_all(*arrays)[()]
 
 
+@checked
 def zcdp_epsilon(
     rho: ArrayLike, delta: ArrayLike, conversion: Conversion = "proposition"
 ) -> Result:
@@ -146,6 +149,7 @@ def zcdp_epsilon(
     return _tight("zcdp_epsilon", _tight_epsilon, conversion, rho=rho, delta=delta)
 
 
+@checked
 def zcdp_delta(
     rho: ArrayLike, epsilon: ArrayLike, conversion: Conversion = "proposition"
 ) -> Result:
@@ -165,6 +169,7 @@ def zcdp_delta(
     return _tight("zcdp_delta", _tight_delta, conversion, rho=rho, epsilon=epsilon)
 
 
+@checked
 def zcdp_rho(
     epsilon: ArrayLike, delta: ArrayLike, conversion: Conversion = "proposition"
 ) -> Result:

@@ -7,6 +7,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax.privacy.accounting import _inputs
 from fljax.privacy.accounting._inputs import Result
 
@@ -35,6 +36,7 @@ def _growth(xp: Any, decay: Any, rounds: int) -> Any:
     return xp.exp(xp.multiply.outer(-xp.log(decay), xp.arange(rounds, dtype=decay.dtype)))
 
 
+@checked
 def dynamic_zcdp_curve(initial: ArrayLike, decay: ArrayLike, rounds: int) -> Result:
     r"""ZCDP cost accumulated after each round when the budget grows by ``1 / decay``.
 
@@ -67,6 +69,7 @@ def dynamic_zcdp_curve(initial: ArrayLike, decay: ArrayLike, rounds: int) -> Res
     return first[..., None] * xp.cumsum(_growth(xp, zeta, rounds), axis=-1)
 
 
+@checked
 def dynamic_zcdp_total(initial: ArrayLike, decay: ArrayLike, rounds: int) -> Result:
     r"""ZCDP cost of all the rounds of `dynamic_zcdp_curve`.
 
@@ -87,6 +90,7 @@ def dynamic_zcdp_total(initial: ArrayLike, decay: ArrayLike, rounds: int) -> Res
     return initial * xp.sum(_growth(xp, decay, rounds), axis=-1)
 
 
+@checked
 def dynamic_zcdp_initial(total: ArrayLike, decay: ArrayLike, rounds: int) -> Result:
     """First round's budget with which all ``rounds`` spend ``total``: `dynamic_zcdp_total` undone.
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from fljax import _check
+from fljax._arguments import checked
 
 __all__ = ["accountants", "gaussian_event"]
 
@@ -27,6 +28,7 @@ def accountants() -> Any:
     return dp_accounting
 
 
+@checked
 def gaussian_event(rho: float, neighbors: str = "replace") -> Any:
     r"""Gaussian releases of :math:`\rho` in total as the one event of ``dp_accounting`` they are.
 

@@ -4,6 +4,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax.privacy.accounting import _inputs
 from fljax.privacy.accounting._inputs import Result
 from fljax.privacy.accounting.conversions import zcdp_rho
@@ -18,6 +19,7 @@ __all__ = [
 ]
 
 
+@checked
 def gaussian_zcdp(sensitivity: ArrayLike, sigma: ArrayLike) -> Result:
     r"""ZCDP cost of one Gaussian release, :math:`\rho = \Delta^2 / (2 \sigma^2)`.
 
@@ -42,6 +44,7 @@ def gaussian_zcdp(sensitivity: ArrayLike, sigma: ArrayLike) -> Result:
     return (sensitivity / sigma) ** 2 / 2
 
 
+@checked
 def gaussian_sigma(sensitivity: ArrayLike, rho: ArrayLike) -> Result:
     r"""Noise of a Gaussian release that spends rho, :math:`\sigma = \Delta / \sqrt{2 \rho}`.
 
@@ -53,6 +56,7 @@ def gaussian_sigma(sensitivity: ArrayLike, rho: ArrayLike) -> Result:
     return sensitivity / xp.sqrt(2 * rho)
 
 
+@checked
 def laplace_epsilon(sensitivity: ArrayLike, scale: ArrayLike) -> Result:
     r"""Pure-DP cost of one Laplace release, :math:`\epsilon = \Delta_1 / b`.
 
@@ -69,6 +73,7 @@ def laplace_epsilon(sensitivity: ArrayLike, scale: ArrayLike) -> Result:
     return sensitivity / scale
 
 
+@checked
 def laplace_scale(sensitivity: ArrayLike, epsilon: ArrayLike) -> Result:
     r"""Scale of the Laplace noise that spends epsilon: the inverse of `laplace_epsilon`."""
     _check.nonnegative("sensitivity", sensitivity)
@@ -77,6 +82,7 @@ def laplace_scale(sensitivity: ArrayLike, epsilon: ArrayLike) -> Result:
     return sensitivity / epsilon
 
 
+@checked
 def classical_gaussian_sigma(
     sensitivity: ArrayLike, epsilon: ArrayLike, delta: ArrayLike
 ) -> Result:
@@ -105,6 +111,7 @@ def classical_gaussian_sigma(
     return xp.sqrt(2 * xp.log(1.25 / delta)) * sensitivity / epsilon
 
 
+@checked
 def analytic_gaussian_sigma(sensitivity: ArrayLike, epsilon: ArrayLike, delta: ArrayLike) -> Result:
     r"""Least noise with which one Gaussian release is (epsilon, delta)-DP (on the host).
 

@@ -6,6 +6,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax.privacy.accounting import _inputs
 from fljax.privacy.accounting._inputs import Numbers, Result
 
@@ -33,6 +34,7 @@ def _orders(orders: Numbers) -> None:
     _check.interval("orders", orders, above=1, hint="RENYI_ORDERS is a good default.")
 
 
+@checked
 def renyi_gaussian(orders: ArrayLike, sensitivity: ArrayLike, sigma: ArrayLike) -> Result:
     r"""Rényi-DP curve of one Gaussian release, :math:`\alpha \Delta^2 / (2 \sigma^2)`.
 
@@ -48,6 +50,7 @@ def renyi_gaussian(orders: ArrayLike, sensitivity: ArrayLike, sigma: ArrayLike) 
     return orders * ((sensitivity / sigma) ** 2 / 2)
 
 
+@checked
 def renyi_laplace(orders: ArrayLike, sensitivity: ArrayLike, scale: ArrayLike) -> Result:
     r"""Rényi-DP curve of one scalar Laplace release; with :math:`r = \Delta_1 / b`,
 
@@ -67,6 +70,7 @@ def renyi_laplace(orders: ArrayLike, sensitivity: ArrayLike, scale: ArrayLike) -
     return ratio + xp.log1p((orders - 1) / both * xp.expm1(-both * ratio)) / (orders - 1)
 
 
+@checked
 def renyi_pure(orders: ArrayLike, epsilon: ArrayLike) -> Result:
     r"""Rényi-DP curve of an :math:`\epsilon`-DP release: that of randomised response.
 
@@ -87,9 +91,15 @@ def renyi_pure(orders: ArrayLike, epsilon: ArrayLike) -> Result:
 def _along_orders(xp: Any, orders: Any, rdp: Any, value: Any) -> tuple[Any, Any]:
     """Orders ``[A]`` and a value ``[...]`` in the shape of the curves ``[..., A]``."""
     _inputs.same_length(orders=orders, rdp=rdp)
+    if value.ndim and value.shape != rdp.shape[:-1]:
+        raise ValueError(
+            f"curves of shape {rdp.shape} need one number, or one of each curve, got shape "
+            f"{value.shape}."
+        )
     return xp.broadcast_to(orders, rdp.shape), xp.broadcast_to(value[..., None], rdp.shape)
 
 
+@checked
 def renyi_epsilon(
     orders: Numbers,
     rdp: ArrayLike,
@@ -131,6 +141,7 @@ def renyi_epsilon(
     return xp.maximum(xp.min(epsilon, axis=-1), 0)
 
 
+@checked
 def renyi_delta(
     orders: Numbers,
     rdp: ArrayLike,

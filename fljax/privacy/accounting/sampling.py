@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 from scipy import optimize
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax.privacy.accounting._inputs import probability
 from fljax.privacy.accounting.conversions import zcdp_epsilon
 from fljax.privacy.accounting.events import accountants
@@ -38,6 +39,7 @@ _SAMPLINGS = ("poisson", "drawn")
 _ORDERS = (*range(2, 33), 40, 48, 64, 96, 128, 256)
 
 
+@checked
 def sampled_gaussian_event(
     noise_multiplier: float,
     releases: int,
@@ -72,12 +74,13 @@ def sampled_gaussian_event(
     _check.count("releases", releases)
     _check.interval("rate", rate, above=0, at_most=1, hint="It is a share of the records.")
     _check.choice("sampling", sampling, _SAMPLINGS)
+    if records is not None:
+        _check.count("records", records)
     dp = accountants()
     event = dp.GaussianDpEvent(float(noise_multiplier))
     if sampling == "drawn":
         if records is None:
             raise ValueError("'drawn' draws some of a number of records; pass records=.")
-        _check.count("records", records)
         drawn = round(rate * records)
         if not math.isclose(drawn, rate * records, rel_tol=1e-4):
             raise ValueError(
@@ -91,6 +94,7 @@ def sampled_gaussian_event(
     return dp.SelfComposedDpEvent(event, int(releases))
 
 
+@checked
 def sampled_gaussian_epsilon(
     noise_multiplier: float,
     delta: float,
@@ -161,6 +165,7 @@ def _losses(noise_multiplier: float, rate: float) -> Any:
     return losses.from_gaussian_mechanism(noise_multiplier, sampling_prob=rate)
 
 
+@checked
 def sampled_gaussian_multiplier(
     epsilon: float,
     delta: float,

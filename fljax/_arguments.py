@@ -1,0 +1,201 @@
+"""Annotations as checks at the boundary: of the fields of a module, of a function's arguments.
+
+An annotation says what kind of thing is expected, how many axes it has and whether it is one
+number; ranges are said by :mod:`fljax._check`. Of a value that is being traced its shape and type
+are known, and are checked as well.
+"""
+
+import collections.abc
+import dataclasses
+import functools
+import inspect
+import numbers
+import types
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+
+from fljax import _check
+
+__all__ = ["check", "check_fields", "checked", "rule"]
+
+F = TypeVar("F", bound=Callable)
+
+
+class Rule(NamedTuple):
+    """What an annotation asks for."""
+
+    words: str
+    fits: Callable[[Any], bool]
+
+
+def rule(hint: Any) -> Rule | None:
+    """Of an annotation; ``None`` where it says nothing."""
+    if hint is None or hint is type(None):
+        return Rule("None", lambda value: value is None)
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _any_of(inside)
+    if origin is typing.Literal:
+        return Rule("a string", lambda value: isinstance(value, str))
+    if origin is collections.abc.Callable:
+        return Rule("a function", callable)
+    if origin in (tuple, list, collections.abc.Sequence):
+        return _sequence(origin, inside)
+    kind = origin or hint
+    if kind in (Any, object) or not isinstance(kind, type):
+        return None
+    if issubclass(kind, jaxtyping.AbstractArray):
+        return _array(kind)
+    if kind in _KINDS:
+        return _KINDS[kind]
+    if getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False):
+        return None
+    place = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return Rule(f"an instance of {place}{kind.__name__}", lambda value: isinstance(value, kind))
+
+
+def _any_of(hints: Iterable[Any]) -> Rule | None:
+    if complex in hints:  # JAX's ArrayLike
+        return _NUMBERS
+    rules = [rule(hint) for hint in hints]
+    known = [one for one in rules if one is not None]
+    if len(known) < len(rules):
+        return None
+    words = " or ".join(dict.fromkeys(one.words for one in known if one.words != "None"))
+    return Rule(words, lambda value: any(one.fits(value) for one in known))
+
+
+def _sequence(origin: Any, inside: tuple[Any, ...]) -> Rule:
+    size = len(inside) if origin is tuple and ... not in inside else None
+    each = [rule(hint) for hint in inside if hint is not ...]
+    words = "a sequence" if size is None else f"a sequence of {size}"
+    named = dict.fromkeys(one.words for one in each if one is not None)
+    words += f", each {' or '.join(named)}" if named else ""
+
+    def fits(value: Any) -> bool:
+        if not isinstance(value, list | tuple | range) and np.ndim(value) != 1:
+            return False
+        rules = each * len(value) if size is None else each
+        return len(rules) == len(value) and all(
+            one is None or one.fits(item) for one, item in zip(rules, value, strict=True)
+        )
+
+    return Rule(words, lambda value: not isinstance(value, str) and _tried(fits, value))
+
+
+def _tried(fits: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return bool(fits(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, list | tuple) and _check.is_real(value) and np.ndim(value) == 0
+
+
+def _is_key(value: Any) -> bool:
+    if not isinstance(value, jax.Array):
+        return False
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return value.ndim == 0
+    return value.ndim == 1 and value.dtype == np.uint32  # of jax.random.PRNGKey
+
+
+def _array(hint: Any) -> Rule:
+    if hint.dtype is jaxtyping.Key:
+        return Rule("a random key, such as jax.random.key(0)", _is_key)
+    kinds = (np.floating, np.integer, np.bool_)
+    named = "an array"
+    if hint.dtype is jaxtyping.Bool:
+        kinds, named = (np.bool_,), "a boolean array"
+    elif hint.dtype is jaxtyping.Int:
+        kinds, named = (np.integer,), "an integer array"
+    if hint.dim_str.strip() == "":
+        return {np.bool_: _KINDS[bool], np.integer: _KINDS[int]}.get(kinds[0], _KINDS[float])
+    axes = hint.dim_str.split()
+    least = most = sum(not axis.startswith(("*", "...")) for axis in axes)
+    if least < len(axes):
+        most = 1 if len(axes) == 1 else np.inf  # alone: one number, or one of each
+
+    def fits(value: Any) -> bool:
+        right = any(jnp.issubdtype(_check.dtype_of(value), kind) for kind in kinds)
+        return right and least <= np.ndim(value) <= most
+
+    shape = ", ".join(axis.lstrip("#*") for axis in axes)
+    return Rule(f"{named} of shape [{shape}]", lambda value: _tried(fits, value))
+
+
+_NUMBERS = Rule("a number or an array of numbers", _check.is_real)
+
+#: Kinds of which more than an instance will do, or less.
+_KINDS: dict[type, Rule] = {
+    float: Rule("a number", lambda value: _tried(_is_number, value)),
+    int: Rule(
+        "an integer",
+        lambda value: isinstance(value, numbers.Integral) and not isinstance(value, bool),
+    ),
+    bool: Rule(
+        "True or False", lambda value: _check.dtype_of(value) == np.bool_ and np.ndim(value) == 0
+    ),
+    str: Rule("a string", lambda value: isinstance(value, str)),
+    jax.Array: Rule(
+        "an array", lambda value: isinstance(value, jax.Array | np.ndarray | np.generic)
+    ),
+    np.ndarray: Rule(
+        "an array", lambda value: _check.dtype_of(value) != np.dtype(object) and np.ndim(value) > 0
+    ),
+}
+
+
+def check(name: str, value: Any, wanted: Rule | None) -> None:
+    """Raise unless the value is what the annotation asks for.
+
+    Raises:
+      TypeError: a thing of another kind.
+      ValueError: an array, but not of the right number of axes.
+    """
+    if wanted is None or wanted.fits(value):
+        return
+    if isinstance(value, jax.core.Tracer) and wanted is _KINDS[int]:
+        _check.count(name, value)
+    error = ValueError if _check.is_real(value) and np.ndim(value) else TypeError
+    raise error(f"{name} must be {wanted.words}, got {_check.shown(value)}.")
+
+
+def check_fields(owner: Any) -> None:
+    """Raise unless the fields of a dataclass are what their annotations ask for."""
+    for name, wanted in rules_of(type(owner)):
+        check(name, getattr(owner, name), wanted)
+
+
+@functools.cache
+def rules_of(cls: type) -> tuple[tuple[str, Rule | None], ...]:
+    """Of the fields of a dataclass."""
+    return tuple((field.name, rule(field.type)) for field in dataclasses.fields(cls))
+
+
+def checked(function: F) -> F:
+    """``function``, whose arguments are checked against its annotations whenever it is called."""
+    rules = {name: rule(hint) for name, hint in function.__annotations__.items()}
+    rules = {name: found for name, found in rules.items() if found and name != "return"}
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            given = {}  # too many or too few: Python's own words
+        for name, value in given.items():
+            check(name, value, rules.get(name))
+        return function(*args, **kwargs)
+
+    return typing.cast(F, call)
