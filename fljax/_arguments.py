@@ -164,7 +164,7 @@ def check(name: str, value: Any, wanted: Rule | None) -> None:
     """
     if wanted is None or wanted.fits(value):
         return
-    if isinstance(value, jax.core.Tracer) and wanted is _KINDS[int]:
+    if isinstance(value, jax.core.Tracer) and wanted.words == _KINDS[int].words:
         _check.count(name, value)
     error = ValueError if _check.is_real(value) and np.ndim(value) else TypeError
     raise error(f"{name} must be {wanted.words}, got {_check.shown(value)}.")

@@ -316,6 +316,7 @@ def test_the_loops_primal_step_is_the_minimiser_of_its_definition():
 # Identities and limits -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("label", ["zCDP-NFL", "(eps,delta)DP-NFL", "ADMM", "P-ADMM"])
 def test_duals_sum_to_zero_in_every_round(label):
@@ -520,6 +521,7 @@ def test_one_sample_changes_a_message_by_the_sensitivity_at_most(name, label, al
     assert ratios.max() > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "regulariser", [NoRegulariser(), SquaredL2(), L1()], ids=["none", "l2", "l1"]
@@ -676,6 +678,7 @@ def test_federated_averaging_is_the_loop(name, algorithm, clip):
     assert np.abs(theirs[-1] - theirs[0]).max() > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("name", ["ridge", "lad"])
@@ -866,6 +869,7 @@ def test_a_batch_of_keys_is_as_many_runs(label):
         assert float(jnp.abs(batch[0] - batch[1]).max()) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", [*PLAIN, "Ditto", "PGFL", "NPFL-RL"])
 def test_step_by_step_is_the_scan(label):
     simulation, key = simulate(label), as_key(11)

@@ -249,6 +249,7 @@ def test_attackers_labels_are_flipped_and_no_others(loss, targets, flip):
     np.testing.assert_array_equal(given.targets, clean.targets)
 
 
+@pytest.mark.slow
 def test_a_prepared_problem_forgets_its_clean_targets():
     clean = labelled(fl.problems.LeastSquares(), REAL)
     bad = first(1, 3)

@@ -42,6 +42,7 @@ def test_a_cost_by_hand():
     assert costs.update(size, 5, 16, True) == (5 * 2 + 2, 16 * 2, 2)
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn(tmp_path):
     row = roofline.Row("one, private", 1e-3, costs.Cost(1e5, 1e6, 1e3), 0.5, 1.5, 1.0)
     limits = roofline.Limits(1e10, 1e11, 1e8)

@@ -54,6 +54,7 @@ def test_a_study_is_planned(ask, capsys):
     assert '- 2 points like {"clients": 4, "penalty": 0.5}' in out
 
 
+@pytest.mark.slow
 def test_words_and_numbers_and_tolerances(ask, capsys):
     assert main(["run", *ask, "--until", "normalized_error=1e9", "--out", "short.nc"]) == 0
     assert (fl.load("short.nc")["stopped"] == 1).all()

@@ -254,6 +254,7 @@ def test_the_printed_dual_diverges_and_the_corrected_one_does_not():
     close(models(NPFL(RHO, 0.1), rounds=60), right, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(("loss", "form"), [("squared", "padded"), ("logistic", "dense")])
 def test_one_cluster_is_networked_admm(loss, form):

@@ -306,6 +306,7 @@ def redrawn(law, key, purpose, rounds, clients):
     return np.asarray(jax.lax.scan(one, start, jnp.arange(1, rounds + 1, dtype=jnp.int32))[1])
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("coordinated", [False, True])
 @pytest.mark.parametrize("send_next", [False, True])
@@ -386,6 +387,7 @@ SERVED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("name", SERVED)
 def test_averaging_over_a_stream_is_the_loop(name):
@@ -488,6 +490,7 @@ def test_whole_models_shared_partially_are_online_fed(aggregation):
     agree(models(world().simulate(partial)), models(world().simulate(whole)))
 
 
+@pytest.mark.slow
 def test_whole_models_of_everyone_at_once_are_online_fedsgd():
     """No delay, nobody absent: one sequence of means, under a step that falls."""
     stream, step, data = world().stream, PowerDecay(0.9, 0.3), some_data()
@@ -679,6 +682,7 @@ def stretch(simulation, key, carry, done, records):
     return advance(simulation, prepare(simulation, T), key, carry, done, records, 1, T)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("label", ONLINE)
 def test_batches_and_stretches_are_whole_runs_one_by_one(label):

@@ -334,6 +334,7 @@ def test_shuffles_are_uniform_on_both_sides_of_the_mark():
     assert stats.chisquare(counts).pvalue > LEVEL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [5, PACKED_SIZE + 1])
 def test_a_subset_is_of_different_clients_and_any_of_them(clients):
     keys = jax.random.split(jax.random.key(4), 2000)

@@ -101,6 +101,7 @@ def test_softmax_gradient_is_that_of_the_cross_entropy():
         assert gradient[i, j] == pytest.approx(rise / 2e-6, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_federated_averaging_is_one_where_nothing_is_drawn():
     everything = Classification(
         clients=4, per_round=4, samples=6, features=5, classes=3, batch=6, rounds=5, step=0.5

@@ -156,6 +156,7 @@ def test_ditto_without_attraction_is_training_alone(name):
     close(trajectory(ours), trajectory(alone), rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_ditto_s_global_model_is_that_of_its_solver():
     """Drawn clients, batches and absences included: it is seen by the personal models alone, drawn
     to it all the way.
@@ -362,6 +363,7 @@ def records(simulation, rounds, every, key=None):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize(("algorithm", "down", "size", "up"), TRAFFIC, ids=describe)
 def test_traffic_is_of_those_who_are_there_and_compressed_upwards(algorithm, down, size, up):
@@ -382,6 +384,7 @@ def test_traffic_is_of_those_who_are_there_and_compressed_upwards(algorithm, dow
     assert 0 < change < 0.2 if up else change == 0
 
 
+@pytest.mark.slow
 def test_compressed_models_of_ifca_stay_with_their_cluster():
     """All but the largest change of a message is dropped, in its own cluster's place."""
     problem = make_problem().prepare()

@@ -323,6 +323,7 @@ def agree(ours, theirs):
     close(ours, theirs, rtol=0, atol=1e-10 * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(5)
 @pytest.mark.core
 @pytest.mark.parametrize("name", CASES)
@@ -369,6 +370,7 @@ def test_the_worlds_tell_the_rules_apart():
         assert np.abs(one - other).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_seeds_have_clusters_and_graphs_of_their_own():
     world, there = RAGGED, table(13)
     algorithm, base = PGFL(RHO, TAU, empty_cell="skip"), RAGGED.problem()
@@ -486,6 +488,7 @@ def test_one_cluster_no_clusters_and_graph_federated_learning_are_the_same():
             close(one, two, rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_one_server_is_consensus_admm_and_finds_the_minimiser():
     """Boyd et al. 2011, section 7.1, with ``y = -varphi``; ``argmin sum_k f_k`` in the limit."""
     world = FULL._replace(server=(0,) * 12, cluster=(0,) * 12, edges=())
@@ -724,6 +727,7 @@ def one_round(simulation, state, round, key, rounds, saying=None):
     return simulation.algorithm.step(state, now), now.link.seen
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("schedule", ["privacy", "variance"])
 def test_noise_is_on_what_clients_send_and_has_the_stated_deviation(schedule):

@@ -142,6 +142,7 @@ def test_curves_differ_without_colour_and_global_state_is_untouched(pair):
     assert dict(mpl.rcParams) == before
 
 
+@pytest.mark.slow
 def test_it_plots_what_a_sweep_returns(key):
     def scenario(key, penalty):
         return fl.Simulation(

@@ -183,6 +183,7 @@ def test_regulariser_value_gradient_and_prox(regulariser):
 ORACLE = [("squared", "elastic"), ("absolute", "l1"), ("logistic", "l2"), ("squared", "none")]
 
 
+@pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize(("loss", "regulariser"), ORACLE)
 @pytest.mark.parametrize("clip", [None, 0.6])
@@ -207,6 +208,7 @@ def test_values_and_gradients_are_the_loops_over_samples(loss, regulariser, clip
         assert float(jnp.max(problem.sample_gradient_norm(w))) <= clip * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("loss", SMOOTH)
 @pytest.mark.parametrize("regulariser", ["none", "l2"])
@@ -243,6 +245,7 @@ def test_gram_and_samples_give_the_same_gradient():
     close(tall.prepare().gradient(w), tall.gradient(w), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("clip", [None, 0.6])
@@ -256,6 +259,7 @@ def test_mean_gradient_is_the_mean_of_the_gradients(loss, clip, dim):
         close(ready.mean_gradient(w), expected, rtol=1e-10, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("clip", [None, 0.6])
@@ -563,6 +567,7 @@ def test_prox_never_forms_a_large_matrix_when_samples_are_few():
     assert factorise(problem, jnp.ones(4)).inverse.shape == (4, 12, 12)
 
 
+@pytest.mark.slow
 def test_float32_is_kept_and_accurate():
     data = ragged(28, loss="logistic")
     sharp = optimum(from_clients(data, Logistic(), SquaredL2(), 0.3))
@@ -647,6 +652,7 @@ def test_parameters_are_standard_normal(key):
     assert stats.kstest(found, "norm").pvalue > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("classes", [2, 4])
 def test_labels_follow_their_model(key, classes):

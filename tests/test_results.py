@@ -39,6 +39,7 @@ def test_saved_is_loaded(study, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["study.nc"]
 
 
+@pytest.mark.slow
 def test_provenance_says_how_the_numbers_came_about(study):
     for name in ("jax", "jaxlib", "device", "dtype", "prng", "matmul_precision", "code"):
         assert study.attrs[name], name

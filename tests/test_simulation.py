@@ -30,6 +30,7 @@ def make(penalty=1.0, seed=0, **kwargs):
     )
 
 
+@pytest.mark.slow
 def test_metrics_are_what_they_say():
     made = make()
     run = fl.run(made, rounds=7)

@@ -319,6 +319,7 @@ def after(stretches, error, times=1):
     return callback
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 100])
 def test_ctrl_c_in_a_callback_returns_what_is_done(tmp_path, whole, in_step, times):
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -508,6 +509,7 @@ def test_another_study_is_refused_with_the_difference_named(
     assert (stored / "study.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_file_of_another_study_is_refused(tmp_path, stored):
     fl.sweep(bolder, **STUDY | {"seeds": 1}, store=tmp_path / "other")
     fl.merge(tmp_path / "mine", stored)
@@ -589,6 +591,7 @@ def test_a_private_study_has_the_rounds_its_budget_is_spread_over(tmp_path):
 # Extended ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_more_seeds_and_points_compute_only_what_is_new(tmp_path, whole, kept):
     fl.sweep(steps, **STUDY | {"seeds": 2}, store=tmp_path)
     assert len(kept) == 2 * 3
@@ -636,6 +639,7 @@ def test_more_rounds_go_on_from_the_state(tmp_path, whole, longer, kept):
     assert not kept
 
 
+@pytest.mark.slow
 def test_more_rounds_seeds_and_points_at_once(tmp_path, longer, kept):
     few = STUDY | {"seeds": 2, "grid": {"step": [0.05]}}
     fl.sweep(steps, **few, store=tmp_path)
@@ -650,6 +654,7 @@ def stretch(key, step):
     return build(key, fl.algorithms.ZCDPGradNFL(step))
 
 
+@pytest.mark.slow
 def test_fewer_rounds_tell_of_those_rounds_only(tmp_path):
     """The models and the divergence of round 4 are not those of round 12."""
     study = {"grid": {"step": [0.02, 1e60]}, "seeds": 2, "keep_models": True, "block": 2}
@@ -740,6 +745,7 @@ def test_shards_work_side_by_side_on_one_folder(tmp_path, whole, kept, eager):
     assert not kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", [GRID, {"step": [0.02]}])
 def test_there_may_be_more_shards_than_seeds(tmp_path, kept, grid):
     study = STUDY | {"seeds": 2, "grid": grid}

@@ -156,6 +156,7 @@ def test_the_processes_move_on_whether_samples_arrive_or_not():
     np.testing.assert_array_equal(sometimes[2], here)
 
 
+@pytest.mark.slow
 def test_held_out_samples_are_of_the_mixture_each_of_a_trajectory_of_its_own():
     far = np.array([-60.0, 0.0, 45.0])
     means = far * np.sqrt((1 - THETA) / (1 + THETA))
@@ -179,6 +180,7 @@ def test_held_out_samples_are_of_the_mixture_each_of_a_trajectory_of_its_own():
     np.testing.assert_allclose(exact.targets, printed_target(exact.features), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_parameters_are_drawn_in_their_ranges_anew_for_every_key():
     stream = autoregressive(jax.random.key(0), 4000, test_samples=7)
     ranges = {
@@ -204,6 +206,7 @@ def test_the_parameters_are_drawn_in_their_ranges_anew_for_every_key():
     assert not np.array_equal(other.test.features, stream.test.features)
 
 
+@pytest.mark.slow
 def test_settings_of_the_source_reach_the_stream():
     feature_map = random_fourier(jax.random.key(1), 4, 12)
     stream = autoregressive(
@@ -441,6 +444,7 @@ def with_map(samples=6, loss=None):
     return problem, Problem(features, raw.targets, problem.loss, SquaredL2(), 0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("samples", [6, 20])
 def test_a_mapped_problem_is_the_problem_of_its_features(samples):
@@ -482,6 +486,7 @@ def test_a_run_on_a_mapped_problem_is_the_run_on_its_features(algorithm, network
     assert np.abs(runs[0]["model"]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_the_optimum_of_a_mapped_problem_is_that_of_its_features():
     problem, mapped = with_map(20)
     np.testing.assert_allclose(optimum(problem), optimum(mapped), rtol=1e-9)
@@ -614,6 +619,7 @@ def test_curves_run_over_the_mean_traffic_on_a_logarithmic_axis(study, x):
     assert ax.get_ylabel() == "test error [dB]"
 
 
+@pytest.mark.slow
 def test_curves_run_over_rounds_by_default(study):
     ax = plotting.learning_curves(study, "test_error")
     np.testing.assert_array_equal(ax.lines[0].get_xdata(), np.arange(1, 31))

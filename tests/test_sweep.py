@@ -79,6 +79,7 @@ def test_a_study_is_continued_by_its_seeds():
     )
 
 
+@pytest.mark.slow
 def test_seeds_differ_and_grid_points_share_their_draws():
     study = fl.sweep(budgets, rounds=T, seeds=3, grid={"budget": [1e12, 2e12]})
     final = study.normalized_error.isel(round=-1)
@@ -202,6 +203,7 @@ def ratio(now):
 RATIO = fl.metrics.Metric("ratio", ratio, "energy by that of the targets", needs_data=True)
 
 
+@pytest.mark.slow
 def test_a_metric_that_is_no_number_of_a_finite_model_is_named(recwarn):
     """Where the metric was not asked for, its absence is no fault."""
 
@@ -222,6 +224,7 @@ def test_a_metric_that_is_no_number_of_a_finite_model_is_named(recwarn):
     assert not [w for w in recwarn if w.category is fl.MetricWarning]
 
 
+@pytest.mark.slow
 def test_a_run_in_which_nobody_says_anything_is_named(recwarn):
     def scenario(key, chance, algorithm):
         pattern = fl.participation.Bernoulli(chance)
@@ -236,6 +239,7 @@ def test_a_run_in_which_nobody_says_anything_is_named(recwarn):
     assert not recwarn
 
 
+@pytest.mark.slow
 def test_disconnected_random_graphs_are_named():
     def scenario(key):
         simulation = build(key)
@@ -252,12 +256,14 @@ def test_disconnected_random_graphs_are_named():
         fl.sweep(scenario, rounds=2, seeds=2)
 
 
+@pytest.mark.slow
 def test_the_broken_gradient_bound_is_named():
     with pytest.warns(fl.AssumptionWarning, match=r"nominal.* bound 1\. The data .* above it"):
         study = fl.sweep(budgets, rounds=T, seeds=2, grid={"budget": [1.0]})
     assert (study.gradient_norm > study.gradient_bound).all()
 
 
+@pytest.mark.slow
 def test_a_bound_that_holds_is_not_complained_of(recwarn):
     def scenario(key):
         simulation = build(key, privacy=ZCDP(1.0, gradient_bound=2.0))
@@ -305,6 +311,7 @@ def test_compiled_runs_hold_no_lapack_calls(label):
         assert "lapack" not in lowered.as_text()
 
 
+@pytest.mark.slow
 def test_lapack_calls_of_a_users_metric_are_not_run_side_by_side():
     def conditioning(now):
         spread = now.model.T @ now.model + jnp.eye(D)
@@ -367,6 +374,7 @@ def test_a_bad_grid_point_is_named_before_compilation(monkeypatch):
     assert "This was grid point {'budget': -1.0}." in caught.value.__notes__
 
 
+@pytest.mark.slow
 def test_a_bad_value_deep_in_a_large_grid_is_found():
     grid = {"budget": [*np.linspace(1, 2, 150), 0.0]}
     with pytest.raises(ValueError, match="total_rho must be finite and > 0, got 0"):
@@ -445,6 +453,7 @@ def test_a_run_is_over_when_it_is_good_enough():
             assert (run[name].sel(round=slice(end, None)) == run[name].sel(round=end)).all()
 
 
+@pytest.mark.slow
 def test_a_study_of_nothing_but_divergence_is_over_early():
     study = {"rounds": 40, "seeds": 2, "grid": {"step": [1e80]}, "segment": 10}
     with pytest.warns(fl.DivergenceWarning, match="2 of 2 runs diverged"):
@@ -454,6 +463,7 @@ def test_a_study_of_nothing_but_divergence_is_over_early():
     assert not np.isfinite(early.normalized_error.sel(round=40)).any()
 
 
+@pytest.mark.slow
 def test_a_tolerance_nobody_meets_changes_nothing():
     study = {"rounds": T, "seeds": 2, "grid": {"step": [0.05]}}
     strict = fl.sweep(descents, **study, until={"normalized_error": 0.0})
@@ -639,6 +649,7 @@ print(identity(budgets, budget=[2.0, 3.0]), identity(descents, step=[0.3]))
     assert done.stdout.split() == [identity(budgets, budget=[1.0]), identity(descents, step=[0.1])]
 
 
+@pytest.mark.slow
 def test_an_identity_tells_constants_apart():
     def fixed(step):
         return lambda key: descents(key, step)
@@ -706,6 +717,7 @@ def test_assumed_closed_over_arrays_are_the_jaxpr_s_constants_and_may_be_replace
     np.testing.assert_array_equal(made, array + 2)
 
 
+@pytest.mark.slow
 def test_a_scenario_may_close_over_a_key():
     key = jax.random.key(3)
 

@@ -90,6 +90,7 @@ def test_each_client_has_as_many_of_each_class_in_the_listed_order(pool, problem
     assert len(set(sizes_of(problem))) > 1
 
 
+@pytest.mark.slow
 def test_weights_are_alike_and_sum_to_one(problem):
     weights = np.asarray(problem.weights)
     np.testing.assert_allclose(weights.sum(1), 1)
@@ -239,6 +240,7 @@ def test_too_few_images_are_found_before_anything_is_compiled(pool):
 # What linear models reach on the real images ------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("load", "task", "level", "tolerance"),

@@ -69,6 +69,7 @@ def test_estimates_the_gaussian_kernel_with_its_variance(key, kind, distance):
     assert abs(estimates.var() - variance) < 5 * spread + floor
 
 
+@pytest.mark.slow
 def test_pairs_are_better_for_close_points(key):
     x, y = jnp.asarray([0.5, 0.5]), jnp.asarray([0.7, 0.4])
     kernel = np.exp(-0.05 / 2)

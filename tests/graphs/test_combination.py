@@ -307,6 +307,7 @@ def test_slots_that_fail_are_empty_slots():
     assert weights[1].tolist() == [0.0, 1.0]
 
 
+@pytest.mark.slow
 @settings(**WITHIN)
 @given(
     seed=st.integers(0, 10**6),

@@ -39,6 +39,7 @@ LARGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_graphs_under_jit_and_vmap(name):
@@ -76,6 +77,7 @@ def test_large_random_graphs_are_tables_of_simple_graphs(name):
     assert np.all(graph.edge_weights() == 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("nodes", "mean_degree", "edges"),
@@ -145,6 +147,7 @@ def test_erdos_renyi_edge_frequency(nodes, probability):
     assert 1e-3 < stats.chi2.cdf(spread, seeds - 1) < 1 - 1e-3
 
 
+@pytest.mark.slow
 def test_large_block_model_has_the_right_density_per_block():
     table = np.array([[0.03, 0.005], [0.005, 0.02]])
     draw = jax.jit(lambda key: graphs.stochastic_block_model(key, (300, 200), table).dense())
@@ -160,6 +163,7 @@ def test_large_block_model_has_the_right_density_per_block():
         assert test.pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_probabilities_zero_and_one():
     key = jax.random.key(0)
     assert int(graphs.erdos_renyi(key, 10, 0.0).edge_count()) == 0
@@ -203,6 +207,7 @@ def test_k_regular_is_regular_and_connected(nodes, degree):
     check_simple(graphs.k_regular(keys[0], nodes, degree))
 
 
+@pytest.mark.slow
 def test_k_regular_edges_are_equally_likely():
     # Every pair is an edge with probability k / (K - 1) by symmetry; five standard errors.
     keys = jax.random.split(jax.random.key(4), 4000)

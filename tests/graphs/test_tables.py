@@ -25,6 +25,7 @@ def test_wide_tables_take_the_contraction_and_agree(monkeypatch):
     np.testing.assert_allclose(graph.neighbor_sum(x), unrolled, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("name", CROWDED)
 def test_neighbours_without_a_slot_overflow_and_count_all_the_same(name):
@@ -49,6 +50,7 @@ def test_neighbours_without_a_slot_overflow_and_count_all_the_same(name):
         np.testing.assert_allclose(mixing(x), reference(x), atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("draw", ["random_connected", "erdos_renyi", "small_world"])
 def test_tables_of_large_random_graphs_visit_few_empty_slots(draw):

@@ -400,6 +400,7 @@ CLOSED_FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.thin(6)
 @pytest.mark.parametrize("name", CLOSED_FORMS)
 def test_traced_equals_concrete(name):

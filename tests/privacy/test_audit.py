@@ -149,6 +149,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("name", FAULTS)
 def test_faulty_noise_is_caught(name):
@@ -180,6 +181,7 @@ def test_a_forgotten_factor_of_two_is_caught(neighbors):
     assert found.apart == pytest.approx(math.sqrt(2 * 0.5), rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_budget_for_samples_does_not_cover_clients():
     """What is no neighbour of this budget would break its claim, and is refused."""
     pair = worlds_of("FL", "client")
@@ -192,6 +194,7 @@ def test_a_budget_for_samples_does_not_cover_clients():
     assert audit.two_worlds(few, b.problem, ROUNDS, 2000, delta=DELTA).broken
 
 
+@pytest.mark.slow
 def test_data_that_go_past_the_link_are_caught():
     """Even where what the attacked client sends tells no more than it may."""
     found = both("zCDP-grad-NFL", ZCDP(*SMALL), PastTheLink(0.05))
@@ -204,6 +207,7 @@ def test_data_that_go_past_the_link_are_caught():
     assert "past the link" not in sound.verdict
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("privacy", [RootForgotten, PureDP])
 def test_laplace_noise_needs_the_root_of_the_dimension(privacy):
@@ -219,6 +223,7 @@ def test_laplace_noise_needs_the_root_of_the_dimension(privacy):
     assert found.broken == (privacy is RootForgotten), found
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("algorithm", [EarlyStopped, PADMM])
 def test_a_solver_that_stops_early_is_caught(algorithm):
@@ -242,6 +247,7 @@ def test_a_solver_that_stops_early_is_caught(algorithm):
 # What is listened to -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["P-ADMM", "PGFL"])
 def test_the_same_data_in_the_same_history_say_the_same(label):
     a, b = (simulate(label, problem) for problem in short())
@@ -364,6 +370,7 @@ def canaries(privacy, clients=300):
     return fl.Simulation(problem=low, algorithm=ConventionalFL(0.1), privacy=privacy), high
 
 
+@pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("neighbors", NEIGHBORS)
 def test_one_run_finds_a_part_of_the_claim(neighbors):
@@ -374,6 +381,7 @@ def test_one_run_finds_a_part_of_the_claim(neighbors):
     assert 0.7 * found.guesses < found.right <= found.guesses < 300
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("privacy", [HalfNoise, BareRound, ZCDP])
 def test_one_run_catches_faults(privacy):
@@ -394,6 +402,7 @@ def test_clients_without_a_canary_are_not_guessed():
 # Reports -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_reports_say_what_a_reader_must_know():
     found = both("zCDP-NFL", ZCDP(20.0), seeds=200)
     assert found.most < found.claimed
@@ -406,6 +415,7 @@ def test_reports_say_what_a_reader_must_know():
     assert "nominal" not in found.verdict
 
 
+@pytest.mark.slow
 def test_pictures_have_labels():
     for privacy in (None, PureDP(1.0)):
         found = both("zCDP-NFL", privacy, seeds=400)
@@ -425,6 +435,7 @@ def test_the_audit_is_a_part_of_privacy():
     assert fl.privacy.audit is fl.audit is audit
 
 
+@pytest.mark.slow
 def test_a_second_audit_of_other_numbers_does_not_compile():
     a, b = clipped()
     for rho in (0.5, 1.0):
@@ -512,6 +523,7 @@ def test_pairs_of_another_relation_are_refused(neighbors, neighbour, message):
         audit.two_worlds(**given(simulation=under(neighbors), neighbour=neighbour))
 
 
+@pytest.mark.slow
 def test_pairs_of_the_relation_are_taken():
     """In either order, with one of a client's samples replaced, and after a feature map."""
     a, lacking = clipped("add-or-remove")

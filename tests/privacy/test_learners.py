@@ -86,6 +86,7 @@ def test_private_averaging_is_the_loop(selector, expected, bands):
     assert len({tuple(p) for p in present}) > 1 or isinstance(selector, Everyone)
 
 
+@pytest.mark.slow
 def test_an_adaptive_clip_is_the_loop_and_finds_its_quantile():
     numbers = {"initial": 0.05, "quantile": 0.6, "learning_rate": 0.3, "share_noise": 0.2}
     algorithm = FedAvg(0.05, weighting="equal", scheduler=Fraction(0.6))
@@ -493,6 +494,7 @@ def test_half_of_a_client_s_noise_is_caught(monkeypatch):
     assert attacked(algorithm, privacy, clip, rate) > claim
 
 
+@pytest.mark.slow
 def test_half_of_a_server_s_noise_is_caught(monkeypatch):
     algorithm, privacy, clip, rate = LEARNERS["DP-FedAvg"]
     honest = CentralGaussian.plan
@@ -650,6 +652,11 @@ def test_own_algorithms_say_how_they_sample(privacy, match):
     class Mine(fl.algorithms.Algorithm):
         needs = fl.algorithms.Needs(None, privacy=(type(privacy),))
 
+        def init(self, problem, network):
+            raise AssertionError("must not be reached")
+
+        step = init
+
     with pytest.raises(ValueError, match=match):
         simulate(Mine(), privacy)
 
@@ -665,6 +672,7 @@ def test_a_step_that_sends_instead_of_collecting_is_told():
         fl.run(simulate(Sending(0.1, weighting="equal"), CentralGaussian(1.0)), 2)
 
 
+@pytest.mark.slow
 def test_every_point_of_a_large_grid_is_checked():
     """Beyond a hundred points their privacy is built together."""
     sizes = np.linspace(0.5, 2.0, 11)
@@ -756,6 +764,7 @@ def test_one_run_of_a_trusted_server_is_refused():
         fl.audit.one_run(simulation, other, 3, delta=0.1)
 
 
+@pytest.mark.slow
 def test_the_readme_s_private_learner_runs():
     pytest.importorskip("dp_accounting")
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

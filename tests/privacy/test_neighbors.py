@@ -108,6 +108,7 @@ def test_several_steps_differ_by_the_sensitivity(label, algorithm, neighbors):
         assert share.max() > 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("neighbors", NEIGHBORS)
 @pytest.mark.parametrize("samples", [3, 9])  # fewer and more than parameters
 def test_exact_minimisers_of_neighbours_differ_by_the_gap(samples, neighbors):

@@ -216,12 +216,14 @@ def test_the_classical_noise_is_refused_where_it_is_not_proven():
         ApproximateDP(4.0, 1e-3, 0.5, rule="geometric").plan(constant, 10)
 
 
+@pytest.mark.slow
 def test_a_run_refuses_unproven_noise():
     fl.run(simulation(ApproximateDP(9.0, 1e-3)), 10)
     with pytest.raises(ValueError, match="epsilon must be"):
         fl.run(simulation(ApproximateDP(12.0, 1e-3)), 10)
 
 
+@pytest.mark.slow
 def test_a_run_takes_advanced_composition():
     found = fl.run(simulation(ApproximateDP(2.0, 1e-3, rule="advanced")), 10)
     close(found.privacy_delta[-1], 5e-4, rtol=1e-6)  # the other half is composition's own
@@ -274,6 +276,7 @@ def test_without_a_notion_messages_arrive_as_they_are():
     open_link.send(message)  # as often as one likes
 
 
+@pytest.mark.slow
 def test_noise_grows_with_the_bound_of_gradients():
     """In a run the sensitivity is the algorithm's, at the notion's own bound."""
     heard = []

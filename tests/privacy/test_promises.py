@@ -124,6 +124,7 @@ def test_steps_that_the_data_decide_do_not(samples, regulariser):
     assert max(gaps) > 1.05
 
 
+@pytest.mark.slow
 @pytest.mark.thin(3)
 @pytest.mark.parametrize("regulariser", REGULARISERS)
 @pytest.mark.parametrize("samples", [3, 8])
@@ -153,6 +154,7 @@ def test_public_steps_are_the_loop_and_end_at_the_minimiser(samples, regulariser
     np.testing.assert_allclose(ended, exact, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_an_optimum_is_no_message_and_is_found_as_before():
     rng = np.random.default_rng(2)
     x, y = in_ball(rng, 3, 9, 4), targets_of("logistic", rng, (3, 9))
@@ -228,6 +230,7 @@ def test_clipped_gradients_are_finite_and_short_whatever_the_data(x, y, model, d
                 assert norms.max() <= 1 + 1e-5
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_is_never_sent():
     """An unclipped client of huge data says noise; the divergence is recorded all the same."""
     data = [(x * 1e200 if k == 0 else x, y) for k, (x, y) in enumerate(make_data())]
@@ -318,6 +321,7 @@ def test_features_beyond_their_bound_are_refused_or_scaled_down():
     np.testing.assert_array_equal(jax.jit(drawn)(0.5 * x), 0.5 * x)
 
 
+@pytest.mark.slow
 @quiet
 def test_plots_say_that_a_promise_is_nominal():
     def scenario(key, clips):
@@ -371,6 +375,7 @@ def test_privacy_is_checked_at_every_point_of_a_large_grid():
 # What is outside of the ledger ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("algorithm", "network", "seen"),
@@ -493,6 +498,7 @@ def test_every_client_has_a_ledger_of_its_own():
     assert "client_rho" not in fl.sweep(scenario, rounds=6, seeds=1)
 
 
+@pytest.mark.slow
 def test_points_without_privacy_are_neither_nominal_nor_private():
     def scenario(key, algorithm):
         private = isinstance(algorithm, ZCDPNFL)
@@ -510,6 +516,7 @@ def test_points_without_privacy_are_neither_nominal_nor_private():
 # Signal and noise, and what others count with ---------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("privacy", "variance"), [(ZCDP(2.0, 0.9), 1.0), (fl.privacy.PureDP(3.0), 2.0)]
 )
@@ -546,6 +553,7 @@ def test_a_signal_without_noise_is_refused():
         fl.Simulation(make_problem(), ConventionalFL(0.1), metrics=["signal_to_noise"])
 
 
+@pytest.mark.slow
 def test_only_senders_have_a_signal():
     given = (make_problem(), PGFL(0.9, clients_per_server=1), FEDERATION, ZCDP(2.0))
     simulation = fl.Simulation(*given)

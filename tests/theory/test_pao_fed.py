@@ -423,6 +423,7 @@ CURVES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("kind", CURVES)
 def test_the_learning_curve_is_that_of_simulation(kind):

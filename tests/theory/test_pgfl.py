@@ -95,6 +95,7 @@ each_case = pytest.mark.parametrize("name", CASES)
 # Optima and runs --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "name"), [(LeastSquares(), "squared"), (Logistic(), "logistic")])
 def test_cluster_optima_are_those_of_newton(loss, name):
     data = make_data(classify=name == "logistic")

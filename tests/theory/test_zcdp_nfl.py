@@ -232,6 +232,7 @@ def test_noise_constant_is_that_of_the_ring():
 # --------------------------------------------------------------------------- transcripts
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @each_loss
 def test_transcript_is_the_algorithm_under_injected_noise(loss):
@@ -246,6 +247,7 @@ def test_transcript_is_the_algorithm_under_injected_noise(loss):
     assert record.horizon == 19
 
 
+@pytest.mark.slow
 def test_transcript_is_the_run():
     setup, record = private("ridge")
     with pytest.warns(fl.AssumptionWarning):
@@ -299,6 +301,7 @@ def test_transcripts_of_other_algorithms():
 # --------------------------------------------------------------------------- T1: primal step
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @each_loss
 def test_closed_form_is_the_minimiser_of_the_augmented_lagrangian(loss):
@@ -371,6 +374,7 @@ def test_duals_sum_to_zero_in_every_round(loss):
 # --------------------------------------------------------------------------- T3: Lemma II
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @each_loss
 def test_lemma_two_holds_with_exactly_the_slack_of_convexity(loss):
@@ -416,6 +420,7 @@ def test_lemma_two_as_printed_fails_off_the_range_of_the_laplacian():
     assert printed.slack[0] < -1e-3
 
 
+@pytest.mark.slow
 def test_convexity_is_not_claimed_of_clipped_gradients():
     setup, record = private("ridge")
     clipped = fl.Simulation(
@@ -499,6 +504,7 @@ def test_theorem_two_bounds_the_mean_without_and_with_the_printed_noise_term(los
     assert np.mean(printed.noise) > 20 * np.std(realised.noise)
 
 
+@pytest.mark.slow
 @each_loss
 def test_theorem_two_sums_lemma_two(loss):
     setup, record = private(loss)

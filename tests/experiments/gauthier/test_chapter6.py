@@ -30,6 +30,7 @@ def made(metric=ch6.NMSD, **curves):
     )
 
 
+@pytest.mark.slow
 def test_the_scenario_is_the_setting():
     build = jax.jit(ch6.scenario((ch6.NMSD,)))
     _, algorithm = ch6.fixed(0.1)

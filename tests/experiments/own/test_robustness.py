@@ -86,6 +86,7 @@ def test_without_attackers_there_is_no_attack(quick):
     assert (honest.max("attack") == honest.min("attack")).all()
 
 
+@pytest.mark.slow
 def test_attackers_spoil_the_mean_more_than_the_median(quick):
     attacked = quick.sel(share=0.2, attack=[rob.FLIPPED, rob.NOISY]).mean("seed")
     assert (attacked.sel(aggregator=rob.MEAN) > 10 * attacked.sel(aggregator=rob.MEDIAN)).all()
