@@ -186,13 +186,13 @@ def code_version() -> str:
     return digest.hexdigest()[:16]
 
 
-def warn(dataset: xr.Dataset, built: Sequence[tuple[Any, Any]]) -> None:
+def warn(dataset: xr.Dataset, built: Sequence[tuple[Any, Any]] = ()) -> None:
     """Say what a reader of the numbers must know: divergence, broken assumptions, cut graphs.
 
     Args:
       dataset: the results.
       built: the simulations behind them, or their shapes, and at which grid points each is: a
-        ``DataArray`` or ``True``.
+        ``DataArray`` or ``True``; without them nothing is said of metrics and silence.
     """
     diverged = int((dataset["diverged"] > 0).sum())
     if diverged:
