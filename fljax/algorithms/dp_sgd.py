@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, replace, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax.algorithms.local_steps import check_batch
 from fljax.participation import Drawn, Law, Selector, everyone_or, shuffled
 from fljax.privacy import NoisyGradients
 from fljax.problems import Problem
@@ -108,11 +109,7 @@ class DPSGD(Algorithm):
 
     def init(self, problem: Problem, network: Any) -> State:
         self.selector.check(problem.clients)
-        if self.batch is not None and self.batch > problem.samples:
-            raise ValueError(
-                f"batch must be at most the {problem.samples} samples of the largest client, got "
-                f"{self.batch}; leave it out for full batches."
-            )
+        check_batch(self.batch, problem)
         return State(jnp.zeros(problem.dim, problem.dtype))
 
     def step(self, state: State, now: Round) -> State:

@@ -8,8 +8,18 @@ from jaxtyping import Array, Float
 
 from fljax.privacy import Gap
 from fljax.problems import Problem
+from fljax.streams import Stream
 
-__all__ = ["descend", "descent_gap"]
+__all__ = ["check_batch", "descend", "descent_gap"]
+
+
+def check_batch(batch: int | None, problem: Problem | Stream) -> None:
+    """Raise ``ValueError`` for a batch that no client could fill."""
+    if batch is not None and batch > problem.samples:
+        raise ValueError(
+            f"batch must be at most the {problem.samples} samples of the largest client, got "
+            f"{batch}; leave it out for full batches."
+        )
 
 
 def descend(

@@ -17,7 +17,7 @@ from fljax.participation import Cyclic, Drawn, Everyone, Fraction, Subset, Unequ
 from fljax.privacy import AdaptiveClip, CentralGaussian, NoisyGradients, accounting, events, spent
 from fljax.privacy.central import banded_root
 from fljax.privacy.ledger import claimed_epsilon
-from fljax.simulation import as_key
+from fljax.simulation import as_key, trace
 from tests.cases import CLIENTS, DIM, EXACT, SIZES, make_data, make_objective, make_problem
 from tests.reference import private
 
@@ -34,8 +34,6 @@ def simulate(algorithm, privacy, problem=None, **parts):
 def trajectory(simulation, rounds=ROUNDS):
     """``[T, D]``, and the results."""
     simulation = fl._module.replace(simulation, metrics=(EXACT,))
-    from fljax.simulation import trace
-
     found = jax.jit(trace, static_argnums=(2, 3))(simulation, as_key(KEY), rounds, 1)[0]
     return np.asarray(found["exact"])[:, 0], found
 
@@ -377,8 +375,6 @@ AUDIT = {"rounds": 4, "seeds": 8000, "delta": 0.05}
 @functools.partial(jax.jit, static_argnames=("rounds", "seeds"))
 def published(simulation, seed, rounds, seeds):
     """``[S, T, D]``: the server's models."""
-    from fljax.simulation import trace
-
     simulation = fl._module.replace(simulation, metrics=(EXACT,))
     keys = jax.random.split(seed, seeds)
     return jax.lax.map(lambda key: trace(simulation, key, rounds, 1)[0]["exact"][:, 0], keys,
