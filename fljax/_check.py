@@ -214,6 +214,18 @@ def per_client(name: str, value: Any, clients: int) -> None:
         )
 
 
+def start(value: Any, clients: int, dim: int) -> None:
+    """Raise unless models to start from, if any, are one for all or one of each client."""
+    if value is None:
+        return
+    if np.shape(value) not in ((dim,), (clients, dim)):
+        raise ValueError(
+            f"a start must be a model of shape {(dim,)}, or one of each client, {(clients, dim)}, "
+            f"got shape {np.shape(value)}."
+        )
+    finite("a start", value)
+
+
 def strength(value: Any, clients: int) -> None:
     """Raise unless it is a regulariser's: >= 0, for all clients or of each."""
     nonnegative("strength", value)

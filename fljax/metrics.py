@@ -1,6 +1,6 @@
 """What is measured of a run, reduced to a few numbers inside the scan."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._arguments import check_fields
+from fljax._arguments import check_fields, checked
 from fljax._numerics import HIGHEST
 from fljax.records import RESERVED
 
@@ -28,7 +28,11 @@ __all__ = [
     "signal_to_noise",
     "suboptimality",
     "test_error",
+    "trajectory",
 ]
+
+#: Axes that a metric may share with the final models: of the clients, and of a model.
+ROWS = ("client", "parameter")
 
 
 class Snapshot(NamedTuple):
@@ -72,27 +76,32 @@ class Metric:
       needs_tasks: the part of the problem's tasks that it looks at, ``"truth"`` or ``"test"``.
       needs_noise: whether it looks at how private messages stand to their noise.
       decibel: whether it is a non-negative quantity that is read on a dB scale.
+      dims: names of its axes, if it is more than one number: ``"client"`` and ``"parameter"``, or
+        names of your own. They come after ``round`` in the results.
 
     Raises:
-      ValueError: a name that results use themselves, or none.
+      ValueError: a name that results use themselves, or none; an axis of such a name, or twice.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
       >>> def largest(now):
       ...     return jnp.max(jnp.sum((now.model - now.optimum[None]) ** 2, axis=1))
       >>> worst = Metric("worst_client", largest, "error of the worst client", needs_optimum=True)
+      >>> def each(now):
+      ...     return jnp.sum((now.model - now.optimum[None]) ** 2, axis=1)
+      >>> of_each = Metric("error", each, "error of a client", needs_optimum=True, dims=("client",))
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=9, dim=2),
       ...     network=fl.graphs.ring(4),
       ...     algorithm=fl.algorithms.NetworkedADMM(1.0),
-      ...     metrics=[worst, "normalized_error"],
+      ...     metrics=[worst, of_each, "normalized_error"],
       ... )
-      >>> fl.run(simulation, rounds=5).worst_client.sizes["round"]
-      5
+      >>> dict(fl.run(simulation, rounds=5).error.sizes)
+      {'round': 5, 'client': 4}
     """
 
     name: str
-    measure: Callable[[Snapshot], Float[Array, ""]]
+    measure: Callable[[Snapshot], Float[Array, "..."]]
     label: str
     needs_optimum: bool = False
     decibel: bool = True
@@ -100,6 +109,7 @@ class Metric:
     needs_test: bool = False
     needs_tasks: str = ""
     needs_noise: bool = False
+    dims: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -108,6 +118,15 @@ class Metric:
             raise ValueError(
                 f"a metric cannot be called {self.name!r}, which results use themselves; rename it."
             )
+        object.__setattr__(self, "dims", tuple(self.dims))
+        for dim in self.dims:
+            if not dim or (dim in RESERVED and dim not in ROWS) or dim == self.name:
+                raise ValueError(
+                    f"an axis of the metric {self.name!r} cannot be called {dim!r}, which results "
+                    "use themselves; rename it."
+                )
+        if len(set(self.dims)) < len(self.dims):
+            raise ValueError(f"the axes of a metric need names of their own, got {self.dims}.")
 
 
 def _mean(now: Snapshot, rows: Float[Array, "clients ..."]) -> Float[Array, "..."]:
@@ -229,6 +248,54 @@ METRICS = {
         signal_to_noise,
     )
 }
+
+
+@dataclass(frozen=True)
+class _Field:
+    """Reads an array by its name; equal to another of that name, so that nothing traces twice."""
+
+    name: str
+
+    def __call__(self, now: Snapshot) -> Array:
+        found = {"model": now.model, "shared": now.shared}
+        if self.name not in found:
+            found |= {name: getattr(now.state, name) for name in getattr(now.state, "_fields", ())}
+        known = sorted(name for name, value in found.items() if isinstance(value, jax.Array))
+        _check.choice("array of the state", self.name, known)
+        return found[self.name]
+
+
+@checked
+def trajectory(name: str = "model", dims: Sequence[str] = ROWS) -> Metric:
+    """An array as it was in every recorded round: of the models, or of what an algorithm keeps.
+
+    It becomes ``<name>_trajectory`` in the results, over ``seed``, ``round`` and ``dims``.
+    :func:`fljax.plan` tells its memory before; ``record_every`` thins it.
+
+    Args:
+      name: ``"model"``, the models that metrics measure; ``"shared"``, the one that all clients
+        share, ``[D]``; or a field of the algorithm's state, such as ``"dual"``.
+      dims: names of its axes.
+
+    Raises:
+      ValueError: an algorithm without such an array, before anything is compiled.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=9, dim=2),
+      ...     network=fl.graphs.ring(4),
+      ...     algorithm=fl.algorithms.NetworkedADMM(1.0),
+      ...     metrics=[fl.metrics.trajectory(), fl.metrics.trajectory("dual")],
+      ... )
+      >>> results = fl.run(simulation, rounds=6, record_every=2)
+      >>> dict(results.model_trajectory.sizes)
+      {'round': 3, 'client': 4, 'parameter': 2}
+      >>> bool(abs(results.dual_trajectory.sum("client")).max() < 1e-4)
+      True
+    """
+    label = "model" if name == "model" else f"{name} of the state"
+    return Metric(f"{name}_trajectory", _Field(name), label, decibel=False, dims=tuple(dims))
 
 
 def as_metric(metric: Metric | str) -> Metric:

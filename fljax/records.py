@@ -126,8 +126,8 @@ def assemble(
     if {"bits_up", "bits_down"} <= records.keys():
         records["bits"] = records["bits_up"] + records["bits_down"]
     for name, value in records.items():
-        attrs = metrics.get(name, _labelled(name))
-        axes = (*dims,) if name in PER_RUN else (*dims, "round")
+        attrs = dict(metrics.get(name, _labelled(name)))
+        axes = (*dims,) if name in PER_RUN else (*dims, "round", *attrs.pop("dims", ()))
         axes = (*dims, "client") if name in PER_CLIENT else axes
         variables[name] = (axes, value, attrs)
     every = np.arange(record_every, rounds + 1, record_every)
@@ -137,7 +137,9 @@ def assemble(
 def describe(metrics: Iterable[Any], budgets: Iterable[Any] = ()) -> dict[str, dict[str, Any]]:
     """What a dataset says of its metrics and of what was spent of its budgets, by name."""
     said: dict[str, dict[str, Any]] = {
-        m.name: {"long_name": m.label, "units": "1", "decibel": int(m.decibel)} for m in metrics
+        m.name: {"long_name": m.label, "units": "1", "decibel": int(m.decibel)}
+        | ({"dims": list(m.dims)} if m.dims else {})
+        for m in metrics
     }
     relations: dict[str, set[str]] = {}
     for budget in budgets:
@@ -209,7 +211,7 @@ def warn(dataset: xr.Dataset, built: Sequence[tuple[Any, Any]] = ()) -> None:
     for simulation, where in built:
         for metric in simulation.metrics:
             if not metric.needs_noise:  # NaN where nobody sent a message
-                finite = np.isfinite(dataset[metric.name]).all("round")
+                finite = np.isfinite(dataset[metric.name]).all(("round", *metric.dims))
                 bad[metric] += int((~finite & whole & where).sum())
         if simulation.algorithm.message_size(simulation.problem.dim):
             heard = dataset["messages"].isel(round=-1) > 0

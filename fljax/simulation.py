@@ -15,7 +15,7 @@ from fljax._arguments import check, checked, rule
 from fljax._module import module, static
 from fljax._numerics import PRNG, key_of
 from fljax.aggregation import Aggregator
-from fljax.algorithms import Algorithm
+from fljax.algorithms import Algorithm, start_models
 from fljax.attacks import Attack
 from fljax.federation import Federation
 from fljax.graphs import Graph, Varying
@@ -327,7 +327,10 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
     problem, privacy, pattern = prepared.problem, simulation.privacy, simulation.participation
     zeroth, network = jax.random.fold_in(key, 0), requirements.shown(prepared.network)
     ledger = () if privacy is None else type(privacy).ledger
-    size = (problem.clients, simulation.algorithm.message_size(problem.dim), problem.dtype)
+    size = simulation.algorithm.message_size(problem.dim)
+    said = start_models(problem)
+    if size != problem.dim:  # of what is no model nobody has said anything
+        said = jnp.zeros((problem.clients, size), problem.dtype)
     state = simulation.algorithm.init(problem, network)
     if not hasattr(state, "model"):
         raise TypeError(
@@ -342,7 +345,7 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
         Traffic.none(),
         problem.begin(zeroth),
         () if pattern is None else pattern.begin(key_of(zeroth, "availability"), problem.clients),
-        begin_link(simulation.stages, network, zeroth, *size, asleep=pattern is not None),
+        begin_link(simulation.stages, network, zeroth, said, asleep=pattern is not None),
         jnp.full(problem.clients, jnp.nan, problem.dtype) if _looks_at_noise(simulation) else None,
     )
 
@@ -636,14 +639,24 @@ def trace(
 
 
 def check_metrics(simulation: Simulation, recorded: dict[str, Any], records: int) -> None:
-    """Raise ``TypeError`` unless every metric was one number a record."""
+    """Raise ``TypeError`` unless every metric had the axes that it names in every record."""
+    problem = simulation.problem
+    known = {"client": problem.clients, "parameter": problem.dim}
     for metric in simulation.metrics:
-        value = recorded[metric.name]  # pyright: ignore[reportAttributeAccessIssue]
-        if np.shape(value) != (records,):
+        assert isinstance(metric, Metric)
+        shape = np.shape(recorded[metric.name])[1:]
+        if len(shape) != len(metric.dims):
+            wanted = f"an array over {metric.dims}" if metric.dims else "one number"
             raise TypeError(
-                f"the metric {metric.name!r} must be one number, got an array of shape "  # pyright: ignore[reportAttributeAccessIssue]
-                f"{np.shape(value)[1:]}; reduce it, for instance over the clients."
+                f"the metric {metric.name!r} must be {wanted}, got an array of shape {shape}; "
+                "reduce it, for instance over the clients, or name its axes with dims=."
             )
+        for dim, size in zip(metric.dims, shape, strict=True):
+            if known.setdefault(dim, size) != size:
+                raise TypeError(
+                    f"the metric {metric.name!r} has {size} rows along {dim!r}, of which there "
+                    f"are {known[dim]}; give the axis a name of its own."
+                )
 
 
 def check_rounds(rounds: int, record_every: int) -> None:

@@ -6,6 +6,7 @@ a client has none, so whatever learns from a problem's gradients learns from a s
 drawn inside the run and never stored. Rounds are the time index of all clients alike.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -49,11 +50,13 @@ class Stream:
       test: held-out data as a problem of one client, for ``test_error``; or ``None``.
       truth: ``[D]``, the parameter behind linear data, which errors are judged against, or
         ``None``.
+      initial: where models start, ``[D]`` or ``[K, D]``; zero where a stream has no such field.
     """
 
     arrivals: Pattern
     test: Problem | None
     truth: Any
+    initial: Any = None
     online: ClassVar[bool] = True
 
     @property
@@ -76,6 +79,21 @@ class Stream:
     def dtype(self) -> Any:
         return float_dtype()
 
+    def starting_at(self, models: Float[Array, "*clients dim"]) -> "Stream":
+        """The same stream with models that start here in the place of zero, as
+        :meth:`Problem.starting_at <fljax.problems.Problem.starting_at>`.
+
+        Raises:
+          TypeError, ValueError: no numbers, another shape, NaN or infinite; a stream without a
+            field ``initial``.
+        """
+        if "initial" not in getattr(self, "__dataclass_fields__", ()):
+            raise TypeError(
+                f"{type(self).__name__} has no place for a start; give it a field "
+                "`initial: Any = None`."
+            )
+        return dataclasses.replace(self, initial=_check.array("models", models))  # pyright: ignore[reportArgumentType]
+
     def start(self, key: Array) -> Any:
         """The source's state before the first round."""
         return ()
@@ -86,8 +104,11 @@ class Stream:
         raise NotImplementedError
 
     def check(self, rounds: int) -> None:
-        """Raise ``ValueError`` unless the arrivals fit a run of this length."""
+        """Raise ``ValueError`` unless the arrivals fit a run of this length, and a start the
+        models.
+        """
         self.arrivals.check(self.clients, rounds)
+        _check.start(self.initial, self.clients, self.dim)
 
     def prepare(self) -> "Stream":
         """The same stream with the test data's features computed."""
@@ -176,8 +197,10 @@ class Replay(Stream):
     arrivals: Pattern = Always()
     test: Problem | None = None
     truth: Any = None
+    initial: Float[Array, "*clients dim"] | None = None
 
     def validate(self) -> None:
+        _check.start(self.initial, self.clients, self.dim)
         _check_truth(self.truth)
         if self.test is not None and (self.test.clients, self.test.dim) != (1, self.data.dim):
             raise ValueError(
@@ -278,6 +301,7 @@ class Autoregressive(Stream):
     truth: Any = None
     lags: tuple[int, ...] = static(default=(0, 1, 4, 3))
     target: Callable[[Array], Array] = static(default=printed_target)
+    initial: Float[Array, "*clients dim"] | None = None
 
     def validate(self) -> None:
         for name in ("memory", "mean", "variance", "noise"):
@@ -297,6 +321,7 @@ class Autoregressive(Stream):
         _check.nonnegative("noise", self.noise)
         if not self.lags or min(self.lags) < 0:
             raise ValueError(f"lags must be rounds >= 0, at least one, got {self.lags}.")
+        _check.start(self.initial, self.clients, self.dim)
 
     @property
     def clients(self) -> int:
@@ -414,6 +439,7 @@ class Linear(Stream):
     noise: Any
     arrivals: Pattern = Always()
     test: Problem | None = None
+    initial: Float[Array, "*clients dim"] | None = None
 
     def validate(self) -> None:
         for name in ("roots", "truth", "noise"):
@@ -432,6 +458,7 @@ class Linear(Stream):
                 "roots, truth and noise must be [K, D, D], [D] and [K], got "
                 f"{shape}, {np.shape(self.truth)} and {np.shape(self.noise)}."
             )
+        _check.start(self.initial, self.clients, self.dim)
 
     @property
     def clients(self) -> int:

@@ -61,7 +61,8 @@ NOT_COVERED = {
 #: with arrays that were checked on their way in.
 INSIDE = {
     "algorithms.Needs",
-    "algorithms.no_models",
+    "algorithms.server_start",
+    "algorithms.start_models",
     "data.CalCOFI",
     "data.Images",
     "graphs.Combination",
@@ -270,6 +271,7 @@ VALID = {
     "link.TopK": {"count": 1},
     "metrics.Metric": {"name": "own", "measure": lambda now: 0.0, "label": "own"},
     "metrics.as_metric": {"metric": "objective"},
+    "metrics.trajectory": {"name": "model"},
     "participation.Bernoulli": {"probability": 0.5},
     "participation.Cyclic": {"cohorts": 2},
     "participation.Drawn": {"count": 2},
@@ -404,13 +406,17 @@ ACCEPTED = {
     ("graphs.from_networkx", "weight"): "text",
     ("metrics.Metric", "label"): "text",
     ("metrics.Metric", "name"): "text",
+    ("metrics.trajectory", "name"): "text",
     ("participation.Bernoulli", "probability"): "list",
     ("participation.Markov", "fail"): "list",
     ("participation.Markov", "recover"): "list",
     ("participation.Until", "last"): "list",
     ("participation.groups", "values"): "list",
+    ("problems.Problem", "initial"): "list",
     ("streams.Autoregressive", "truth"): "list",
+    ("streams.Linear", "initial"): "list",
     ("streams.Linear", "truth"): "list",
+    ("streams.Replay", "initial"): "list",
     ("streams.Replay", "truth"): "list",
 }
 

@@ -1,7 +1,7 @@
 """One file per algorithm or close family; :data:`REGISTRY` lists them all by label."""
 
 from fljax.algorithms.admm import PADMM, NetworkedADMM
-from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, no_models
+from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, server_start, start_models
 from fljax.algorithms.conventional_fl import ConventionalFL
 from fljax.algorithms.ditto import Ditto
 from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
@@ -59,5 +59,6 @@ __all__ = [
     "SignSGD",
     "ZCDPGradNFL",
     "algorithm",
-    "no_models",
+    "server_start",
+    "start_models",
 ]

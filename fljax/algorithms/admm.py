@@ -2,11 +2,12 @@ r"""Exact networked ADMM, without privacy (Gauthier 2024, (3.4)) and with it (P-
 
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem, factorise, prox
@@ -62,8 +63,9 @@ class NetworkedADMM(Algorithm):
         _check.count("inner_iterations", self.inner_iterations)
 
     def init(self, problem: Problem, network: Graph) -> State:
-        zero = no_models(problem)
-        return State(zero, zero, zero, zero, factorise(problem, 2 * self.penalty * network.degree))
+        start = start_models(problem)
+        factor = factorise(problem, 2 * self.penalty * network.degree)
+        return State(start, start, network.neighbor_sum(start), jnp.zeros_like(start), factor)
 
     def step(self, state: State, now: Round) -> State:
         degree = now.network.degree[:, None]

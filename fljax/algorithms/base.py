@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
@@ -15,7 +16,7 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.streams import Stream
 
-__all__ = ["REGISTRY", "Algorithm", "Needs", "algorithm", "no_models"]
+__all__ = ["REGISTRY", "Algorithm", "Needs", "algorithm", "server_start", "start_models"]
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class Algorithm:
       ...         object.__setattr__(self, "step_size", schedule)
       ...
       ...     def init(self, problem, network):
-      ...         zero = fl.algorithms.no_models(problem)
-      ...         return State(zero, zero)
+      ...         start = fl.algorithms.start_models(problem)
+      ...         return State(start, start)
       ...
       ...     def step(self, state, now):
       ...         slope = now.problem.gradient(state.mixed)
@@ -189,6 +190,18 @@ def algorithm(label: str, reference: str, needs: Needs) -> Callable[[T], T]:
     return register
 
 
-def no_models(problem: Problem | Stream) -> Float[Array, "clients dim"]:
-    """All clients at zero: where every run of the literature starts."""
-    return jnp.zeros((problem.clients, problem.dim), problem.dtype)
+def start_models(problem: Problem | Stream) -> Float[Array, "clients dim"]:
+    """Where clients start: at zero, as in the literature, or where
+    :meth:`~fljax.problems.Problem.starting_at` says.
+
+    All know it of all before the first round, and no message is counted for it.
+    """
+    start = jnp.zeros((), problem.dtype) if problem.initial is None else problem.initial
+    start = jnp.asarray(start, problem.dtype)
+    return jnp.broadcast_to(start, (problem.clients, problem.dim))
+
+
+def server_start(problem: Problem | Stream) -> Float[Array, " dim"]:
+    """Where a server of all clients starts: where they do, or at the mean of it."""
+    start, given = start_models(problem), problem.initial
+    return start[0] if given is None or np.ndim(given) == 1 else jnp.mean(start, axis=0)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.algorithms.local_steps import descent_gap
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
@@ -67,7 +67,7 @@ class ConventionalFL(Algorithm):
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
-        return State(jnp.zeros(problem.dim, problem.dtype))
+        return State(server_start(problem))
 
     def step(self, state: State, now: Round) -> State:
         problem, link, step_size = now.problem, now.link, self.step_size(now.number)

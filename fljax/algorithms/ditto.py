@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms import fedavg
-from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.local_steps import descend
 from fljax.problems import Problem
@@ -66,7 +66,7 @@ class Ditto(Algorithm):
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def init(self, problem: Problem, network: Any) -> State:
-        return State(no_models(problem), self.solver.init(problem, network).model)
+        return State(start_models(problem), self.solver.init(problem, network).model)
 
     def step(self, state: State, now: Round) -> State:
         shared = self.solver.step(fedavg.State(state.server), now)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, replace, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.algorithms.local_steps import check_batch
 from fljax.participation import Drawn, Law, Selector, everyone_or, shuffled
 from fljax.privacy import NoisyGradients
@@ -110,7 +110,7 @@ class DPSGD(Algorithm):
     def init(self, problem: Problem, network: Any) -> State:
         self.selector.check(problem.clients)
         check_batch(self.batch, problem)
-        return State(jnp.zeros(problem.dim, problem.dtype))
+        return State(server_start(problem))
 
     def step(self, state: State, now: Round) -> State:
         link, step_size, key = now.link, self.step_size(now.number), now.key("gradients")

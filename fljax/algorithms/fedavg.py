@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Int
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.algorithms.local_steps import check_batch
 from fljax.participation import Drawn, Selector, everyone_or, shuffled
 from fljax.privacy import CentralGaussian
@@ -104,7 +104,7 @@ class FedAvg(Algorithm):
     def init(self, problem: Problem | Stream, network: Any) -> State:
         self.selector.check(problem.clients)
         check_batch(self.batch, problem)
-        return State(jnp.zeros(problem.dim, problem.dtype))
+        return State(server_start(problem))
 
     def step(self, state: State, now: Round) -> State:
         problem, link, step_size = now.problem, now.link, self.step_size(now.number)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.algorithms.local_steps import descent_gap
 from fljax.algorithms.pgfl import PRIVATE
 from fljax.federation import Federation
@@ -76,7 +76,7 @@ class GraphFedAvg(Algorithm):
 
     def init(self, problem: Problem, network: Federation) -> State:
         self.selector.check(problem.clients, network)
-        server = jnp.zeros((network.servers, problem.dim), problem.dtype)
+        server = jnp.tile(server_start(problem), (network.servers, 1))
         return State(server[jnp.asarray(network.server, jnp.int32)], server)
 
     def step(self, state: State, now: Round) -> State:

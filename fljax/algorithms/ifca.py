@@ -116,6 +116,11 @@ class IFCA(Algorithm):
 
     def init(self, problem: Problem, network: Any) -> State:
         self.selector.check(problem.clients)
+        if problem.initial is not None:
+            raise ValueError(
+                "IFCA starts from a model of every cluster, and not from the problem's: leave out "
+                "starting_at(), and give IFCA start=[clusters, dim]."
+            )
         if self.start is None:
             key = jax.random.key(0, impl="threefry2x32")
             models = random_start(key, self.clusters, problem.dim)

@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import descend
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -53,7 +53,7 @@ class LocalOnly(Algorithm):
         return 0
 
     def init(self, problem: Problem, network: Any) -> State:
-        return State(no_models(problem))
+        return State(start_models(problem))
 
     def step(self, state: State, now: Round) -> State:
         step_size = self.step_size(now.number)

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.pgfl import clusters_of
 from fljax.graphs import Graph
 from fljax.problems import Problem, factorise, prox
@@ -92,10 +92,11 @@ class NPFL(Algorithm):
 
     def init(self, problem: Problem, network: Graph) -> State:
         _check.per_client("inter_cluster", self.inter_cluster, problem.clients)
-        zero = no_models(problem)
+        start = start_models(problem)
         relations = relate(problem, network)
         factor = factorise(problem, curvature(relations, self.penalty, self.inter_cluster))
-        return State(zero, zero, zero, zero, zero, relations, factor)
+        same, others = (part.neighbor_sum(start) for part in relations)
+        return State(start, start, same, others, jnp.zeros_like(start), relations, factor)
 
     def step(self, state: State, now: Round) -> State:
         problem, (same, others) = now.problem, state.relations

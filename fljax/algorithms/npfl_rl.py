@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.npfl import Relations, curvature, relate
 from fljax.graphs import Graph
 from fljax.problems import Problem
@@ -156,11 +156,13 @@ class NPFLRL(Algorithm):
 
     def init(self, problem: Problem, network: Graph) -> State:
         _check.per_client("initial", self.initial, problem.clients)
-        zero = no_models(problem)
+        start = start_models(problem)
         tau = jnp.broadcast_to(jnp.asarray(self.initial, problem.dtype), (problem.clients,))
         relations = relate(problem, network)
-        context = Context(zero, zero)
-        return State(zero, zero, zero, zero, zero, tau, context, relations, decompose(problem))
+        same, others = (part.neighbor_sum(start) for part in relations)
+        zero = jnp.zeros_like(start)
+        context, spectrum = Context(zero, zero), decompose(problem)
+        return State(start, start, same, others, zero, tau, context, relations, spectrum)
 
     def step(self, state: State, now: Round) -> State:
         problem, (same, others) = now.problem, state.relations

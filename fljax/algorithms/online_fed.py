@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.participation import Everyone, Selector
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -68,7 +68,7 @@ class OnlineFed(Algorithm):
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
         self.scheduler.check(problem.clients)
-        return State(jnp.zeros(problem.dim, problem.dtype))
+        return State(server_start(problem))
 
     def step_bound(self, curvature: Array) -> Array:
         r""":math:`1/\max_{k,i}\lambda_i(R_k)`, Theorem 4.2, (4.31)."""

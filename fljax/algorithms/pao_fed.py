@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start, start_models
 from fljax.algorithms.online_fed import AGGREGATIONS, lms
 from fljax.link import Circular, Sharing
 from fljax.participation import Everyone, Selector
@@ -123,7 +123,7 @@ class PAOFed(Algorithm):
     def init(self, problem: Problem | Stream, network: Any) -> State:
         self.sharing.check(problem.dim)
         self.scheduler.check(problem.clients)
-        return State(jnp.zeros(problem.dim, problem.dtype), no_models(problem))
+        return State(server_start(problem), start_models(problem))
 
     def step_bound(self, curvature: Array) -> Array:
         r""":math:`1/\max_{k,i}\lambda_i(R_k)`, Theorem 4.2, (4.31)."""

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start, start_models
 from fljax.participation import Drawn, Selector, everyone_or
 from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor
@@ -87,8 +87,7 @@ class PFedMe(Algorithm):
     def init(self, problem: Problem, network: Any) -> State:
         self.selector.check(problem.clients)
         weight = jnp.full(problem.clients, self.attraction, problem.dtype)
-        zero = jnp.zeros(problem.dim, problem.dtype)
-        return State(no_models(problem), zero, factorise(problem, weight))
+        return State(start_models(problem), server_start(problem), factorise(problem, weight))
 
     def step(self, state: State, now: Round) -> State:
         pull = self.step_size(now.number) * self.attraction

@@ -8,7 +8,8 @@ from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
+from fljax._numerics import HIGHEST
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.federation import Federation
 from fljax.participation import PerServer, Selector, everyone_or
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
@@ -136,11 +137,10 @@ class PGFL(Algorithm):
 
     def init(self, problem: Problem, network: Federation) -> State:
         self.selector.check(problem.clients, network)
-        zero = no_models(problem)
-        _, clusters = clusters_of(problem, self.personalised)
-        server = jnp.zeros((network.servers, clusters, problem.dim), problem.dtype)
+        start = start_models(problem)
+        server = cluster_start(problem, network, *clusters_of(problem, self.personalised))
         weight = jnp.full(problem.clients, self.penalty, problem.dtype)
-        return State(zero, zero, server, factorise(problem, weight))
+        return State(start, jnp.zeros_like(start), server, factorise(problem, weight))
 
     def step(self, state: State, now: Round) -> State:
         network, link = now.network, now.link
@@ -248,6 +248,21 @@ def clusters_of(problem: Problem, personalised: bool = True) -> tuple[Int[Array,
     if not personalised or problem.tasks is None:
         return jnp.zeros(problem.clients, jnp.int32), 1
     return jnp.asarray(problem.tasks.cluster), problem.tasks.clusters
+
+
+def cluster_start(
+    problem: Problem, network: Federation, cluster: Int[Array, " clients"], clusters: int
+) -> Float[Array, "servers clusters dim"]:
+    """What every server has for a cluster before the first round: the mean of where its clients,
+    of whatever server, start; of all clients for a cluster that has none.
+    """
+    start = start_models(problem)
+    member = (cluster[None] == jnp.arange(clusters, dtype=jnp.int32)[:, None]).astype(start.dtype)
+    member = jnp.where(jnp.any(member > 0, axis=1, keepdims=True), member, 1)
+    shares = member / jnp.sum(member, axis=1, keepdims=True)
+    # The first client's and the mean way from it: to the last digit where all start alike.
+    mean = start[:1] + jnp.matmul(shares, start - start[:1], precision=HIGHEST)
+    return jnp.broadcast_to(mean, (network.servers, clusters, problem.dim))
 
 
 def mixed(

@@ -7,8 +7,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
-from fljax.algorithms.pgfl import as_inter_cluster, clusters_of
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.pgfl import as_inter_cluster, cluster_start, clusters_of
 from fljax.federation import Federation
 from fljax.participation import Everyone
 from fljax.problems import Problem, factorise, prox
@@ -84,11 +84,12 @@ class PGFLSingleStep(Algorithm):
         _check.count("inner_iterations", self.inner_iterations)
 
     def init(self, problem: Problem, network: Federation) -> State:
-        zero = no_models(problem)
-        _, clusters = clusters_of(problem)
-        server = jnp.zeros((network.servers, clusters, problem.dim), problem.dtype)
+        start = start_models(problem)
+        server = cluster_start(problem, network, *clusters_of(problem))
         weight = jnp.full(problem.clients, self.penalty, problem.dtype)
-        return State(zero, zero, server, server, server, factorise(problem, weight))
+        received, factor = network.neighbor_sum(server), factorise(problem, weight)
+        zero = jnp.zeros_like(start), jnp.zeros_like(server)
+        return State(start, zero[0], server, received, zero[1], factor)
 
     def step(self, state: State, now: Round) -> State:
         sign = 1 if self.signs == "corrected" else -1

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.link import Compressor, Sign
 from fljax.participation import Everyone, Selector
 from fljax.problems import Problem
@@ -62,7 +62,7 @@ class SignSGD(Algorithm):
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
         self.scheduler.check(problem.clients)
-        return State(jnp.zeros(problem.dim, problem.dtype))
+        return State(server_start(problem))
 
     def step(self, state: State, now: Round) -> State:
         who = now.choose(self.scheduler)

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.graphs import Combination, Graph
 from fljax.graphs.combination import RULES
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
@@ -69,8 +69,9 @@ class ZCDPGradNFL(Algorithm):
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def init(self, problem: Problem | Stream, network: Graph) -> State:
-        zero = no_models(problem)
-        return State(zero, zero, zero, network.mixing(self.mixing))
+        start = start_models(problem)
+        mixing = network.mixing(self.mixing)
+        return State(start, start, mixing(start), mixing)
 
     def step(self, state: State, now: Round) -> State:
         model = state.mixed - self.step_size(now.number) * now.problem.gradient(state.heard)

@@ -2,11 +2,12 @@ r"""Private networked ADMM for nonsmooth objectives (Gauthier 2024, Algorithm 2)
 
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Algorithm, Needs, algorithm, no_models
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
@@ -82,8 +83,8 @@ class ZCDPNFL(Algorithm):
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def init(self, problem: Problem, network: Graph) -> State:
-        zero = no_models(problem)
-        return State(zero, zero, zero, zero)
+        start = start_models(problem)
+        return State(start, start, network.neighbor_sum(start), jnp.zeros_like(start))
 
     def step(self, state: State, now: Round) -> State:
         degree = now.network.degree[:, None]

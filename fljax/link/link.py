@@ -61,26 +61,24 @@ class Memory(NamedTuple):
 
 
 def begin(
-    stages: Stages, network: Any, key: Array, clients: int, dim: int, dtype: Any, asleep: bool
+    stages: Stages, network: Any, key: Array, said: Float[Array, "clients dim"], asleep: bool
 ) -> Memory:
-    """Before the first round, when everybody knows that everybody starts at zero.
+    """Before the first round.
 
     Args:
       stages: of the simulation.
       network: a graph for peers; anything else for clients of servers.
       key: of round 0.
-      clients: ``K``.
-      dim: ``D``.
-      dtype: of models.
+      said: what all know of all clients before: where they start.
       asleep: whether peers may be absent.
     """
     peers, line, past, losses = isinstance(network, Graph), None, None, None
-    law = stages.delays
+    (clients, dim), dtype, law = said.shape, said.dtype, stages.delays
     if law is not None and not peers:
         line = empty_line(law, dim, dtype)
     if peers and (law is not None or asleep):
         bound = 1 if law is None else law.lags[-1] + 1
-        past = jnp.zeros((bound, clients, dim), dtype)
+        past = jnp.broadcast_to(said, (bound, clients, dim))
     if stages.losses is not None:
         key = key_of(key, "losses")
         losses = [

@@ -73,6 +73,7 @@ class Problem:
         :class:`fljax.data.RandomFourier`; a model then has ``F`` parameters in place of ``P``.
       tasks: the clusters of clients with a task in common, for personalised learning; by default
         all clients have the same.
+      initial: where models start, ``[D]`` for all clients or ``[K, D]``; see :meth:`starting_at`.
 
     Raises:
       ValueError: mismatched shapes, NaN or infinite data, labels that the loss does not know, an
@@ -91,6 +92,7 @@ class Problem:
     feature_map: Any = None
     tasks: Tasks | None = None
     feature_bound: Float[Array, ""] | float | None = None
+    initial: Float[Array, "*clients dim"] | None = None
 
     def validate(self) -> None:
         _check.registered("loss", self.loss)
@@ -138,6 +140,7 @@ class Problem:
         _check.finite("targets", self.targets)
         _check.strength(self.strength, shape[0])
         _check.feature_map(self.feature_map)
+        _check.start(self.initial, self.clients, self.dim)
         if self.tasks is not None:
             self._check_tasks(self.tasks)
         if self.clip is not None:
@@ -231,6 +234,36 @@ class Problem:
         """The same problem with per-sample gradients clipped to Euclidean norm ``bound``."""
         return dataclasses.replace(self, clip=bound)
 
+    def starting_at(self, models: Float[Array, "*clients dim"]) -> "Problem":
+        """The same problem with models that start here in the place of zero.
+
+        Every algorithm takes it: what clients remember of each other's models starts there too,
+        dual variables at zero, a server at the mean of its clients (of each cluster). Known to
+        all before the first round, it costs no message; a privacy budget covers only a start that
+        does not depend on the data.
+
+        Args:
+          models: ``[D]`` for all clients, or ``[K, D]``, one of each.
+
+        Raises:
+          TypeError, ValueError: no numbers, another shape, NaN or infinite.
+
+        Example:
+          >>> import jax, jax.numpy as jnp, fljax as fl
+          >>> def scenario(key, scale):
+          ...     k_data, k_start = jax.random.split(key)
+          ...     problem = fl.problems.ridge(k_data, clients=4, samples=9, dim=2)
+          ...     return fl.Simulation(
+          ...         problem=problem.starting_at(scale * jax.random.normal(k_start, (2,))),
+          ...         algorithm=fl.algorithms.FedAvg(0.01),
+          ...         metrics=["normalized_error"],
+          ...     )
+          >>> results = fl.sweep(scenario, grid={"scale": [0.0, 10.0]}, seeds=2, rounds=3)
+          >>> bool((results.normalized_error[1] > results.normalized_error[0]).all())
+          True
+        """
+        return dataclasses.replace(self, initial=_check.array("models", models))
+
     def prepare(self) -> "Problem":
         """The same problem with :class:`Statistics` filled.
 
@@ -276,6 +309,7 @@ class Problem:
             clip=None,
             statistics=None,
             tasks=None,
+            initial=None,
         )
 
     def take(
@@ -314,6 +348,7 @@ class Problem:
             else self.strength * (clients.shape[0] / self.clients),
             statistics=kept,
             tasks=None,
+            initial=None,
         )
 
     def second_moment(self) -> Float[Array, "clients features features"]:

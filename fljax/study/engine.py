@@ -101,10 +101,19 @@ class Program:
 
         A private run's noise is spread over its rounds, which are then part of what it is.
         """
-        point = jax.tree.map(lambda leaf: leaf[0], group.points)
+        point = group.first
         form = signature(point)
         if not fresh and form in self.identities:
             return self.identities[form]
+        self.identities[form] = _identity(self._record(group), jax.random.key(0, impl=PRNG), point)
+        return self.identities[form]
+
+    def shapes(self, group: Group) -> Output:
+        """What one run gives after a record, as shapes."""
+        return jax.eval_shape(self._record(group), jax.random.key(0, impl=PRNG), group.first)
+
+    def _record(self, group: Group) -> Callable[[Array, dict[str, Any]], Output]:
+        """One run up to its first record."""
         private = group.shown.privacy is not None
         rounds = self.rounds if private else self.record_every
         short = Program(self.scenario, rounds, self.record_every, self.keep_models)
@@ -112,8 +121,7 @@ class Program:
         def run(key: Array, point: dict[str, Any]) -> Output:
             return short.one(key, point, None, 0, 1)
 
-        self.identities[form] = _identity(run, jax.random.key(0, impl=PRNG), point)
-        return self.identities[form]
+        return run
 
     def compile(
         self,

@@ -62,6 +62,11 @@ class Group(NamedTuple):
     points: dict[str, Any]  # axis name to values stacked on a leading axis [C, ...]
     shown: Simulation  # shapes and structure, no numbers
 
+    @property
+    def first(self) -> dict[str, Any]:
+        """The first of its points."""
+        return jax.tree.map(lambda leaf: leaf[0], self.points)
+
     def pick(self, chosen: np.ndarray) -> dict[str, Any]:
         """Some of its points, stacked."""
         return jax.tree.map(lambda leaf: leaf[chosen], self.points)

@@ -119,6 +119,7 @@ class Study:
         )
         with engine.hint_at_static(axes):
             identities = [program.identity(group, asked.fresh) for group in groups]
+            _check_axes(program, groups)
         workers = machine.default_workers() if workers is None else workers
         return cls(asked, axes, groups, program, identities, block, workers, until)
 
@@ -227,13 +228,31 @@ def _check_shapes(groups: list[Group]) -> None:
 
 
 def _check_names(axes: list[Axis], groups: list[Group]) -> None:
-    measured = {m.name for group in groups for m in group.shown.metrics}  # pyright: ignore
+    metrics = [m for group in groups for m in group.shown.metrics]
+    measured = {name for m in metrics for name in (m.name, *m.dims)}  # pyright: ignore
     for axis in axes:
         if axis.name in measured:
             raise ValueError(
-                f"grid axis {axis.name!r} has the name of a recorded metric; rename it (and the "
-                "scenario's argument)."
+                f"grid axis {axis.name!r} has the name of a recorded metric, or of an axis of one; "
+                "rename it (and the scenario's argument)."
             )
+
+
+def _check_axes(program: Program, groups: list[Group]) -> None:
+    """Raise ``ValueError`` where an axis of a metric is longer at one point than at another."""
+    if len(groups) == 1 or not any(m.dims for g in groups for m in g.shown.metrics):  # pyright: ignore
+        return
+    lengths: dict[str, int] = {}
+    for group in groups:
+        recorded = program.shapes(group).records
+        for metric in group.shown.metrics:
+            for dim, size in zip(metric.dims, recorded[metric.name].shape[1:], strict=True):  # pyright: ignore
+                if lengths.setdefault(dim, size) != size:
+                    raise ValueError(
+                        f"the axis {dim!r} of the metric {metric.name!r} has {size} rows at one "  # pyright: ignore
+                        f"grid point and {lengths[dim]} at another, which one array cannot keep; "
+                        "run those points as studies of their own."
+                    )
 
 
 def _tolerances(until: Mapping[str, float], groups: list[Group]) -> dict[str, float]:
@@ -242,7 +261,8 @@ def _tolerances(until: Mapping[str, float], groups: list[Group]) -> dict[str, fl
             "until= ends runs by their metrics, which look at private data and at no cost to the "
             "budget: under privacy= the number of rounds must not depend on them. Leave it out."
         )
-    known = set.intersection(*({m.name for m in group.shown.metrics} for group in groups))  # pyright: ignore
+    numbers = ({m.name for m in group.shown.metrics if not m.dims} for group in groups)  # pyright: ignore
+    known = set.intersection(*numbers)
     for name, level in until.items():
         _check.choice("metric in until", name, sorted(known))
         _check.nonnegative(f"until[{name!r}]", level)
