@@ -12,13 +12,15 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import xarray as xr
 
 from fljax._version import __version__
+
+if TYPE_CHECKING:
+    import xarray
 
 __all__ = [
     "COUNTS",
@@ -113,8 +115,10 @@ def assemble(
     rounds: int,
     record_every: int,
     metrics: Mapping[str, Mapping[str, Any]],
-) -> xr.Dataset:
+) -> "xarray.Dataset":
     """A dataset over ``dims`` (and ``round``) of what :func:`fljax.simulation.trace` recorded."""
+    import xarray as xr  # a third of a second: where a dataset is made
+
     variables, records = {}, dict(records)
     for name in COUNTS:
         if name in records:
@@ -186,7 +190,7 @@ def code_version() -> str:
     return digest.hexdigest()[:16]
 
 
-def warn(dataset: xr.Dataset, built: Sequence[tuple[Any, Any]] = ()) -> None:
+def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> None:
     """Say what a reader of the numbers must know: divergence, broken assumptions, cut graphs.
 
     Args:
