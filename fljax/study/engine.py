@@ -18,6 +18,7 @@ from jaxtyping import Array
 
 from fljax import simulation as runs
 from fljax._numerics import PRNG
+from fljax.study import programs
 from fljax.study.grid import NOISE, Axis, Group, Scenario, arguments, signature
 
 __all__ = [
@@ -203,8 +204,12 @@ def _compile(
     # The state that a run goes on from is not needed again.
     lowered = jax.jit(lifted, donate_argnums=3).lower(*_put(given, device), *large)
     # Concurrent programs with LAPACK calls can block each other for ever: see fljax._linalg.
-    alone = "lapack" in lowered.as_text()
-    executable = lowered.compile()
+    text = lowered.as_text()
+    alone = "lapack" in text
+    if isinstance(device, jax.Device):
+        executable = programs.compile_or_load(lowered, text, device)
+    else:
+        executable = lowered.compile()
     memory = executable.memory_analysis()
     taken = 0
     if memory is not None:

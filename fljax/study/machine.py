@@ -20,6 +20,7 @@ from fljax.simulation import Simulation
 
 __all__ = [
     "bytes_of",
+    "cache",
     "cores",
     "default_workers",
     "footprint",
@@ -149,10 +150,14 @@ def turns_per_call(
 # The measured block ------------------------------------------------------------------------------
 
 
+def cache() -> Path:
+    """The folder of what was found out once: ``FLJAX_CACHE``, by default ``~/.cache/fljax``."""
+    return Path(os.environ.get("FLJAX_CACHE") or Path.home() / ".cache" / "fljax")
+
+
 def measurements() -> Path:
-    """The file of block sizes measured on this machine (``FLJAX_CACHE`` moves it)."""
-    base = os.environ.get("FLJAX_CACHE") or Path.home() / ".cache" / "fljax"
-    return Path(base) / "blocks.json"
+    """The file of block sizes measured on this machine."""
+    return cache() / "blocks.json"
 
 
 def measured_block(identity: str) -> int | None:
