@@ -1,42 +1,42 @@
 """fljax: federated, networked and private learning as one compiled array program."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from fljax import (
     aggregation,
     algorithms,
     attacks,
-    audit,
     data,
     federation,
     graphs,
     link,
     metrics,
     participation,
-    plotting,
     privacy,
     problems,
     schedules,
     streams,
-    theory,
 )
 from fljax._module import module, static
 from fljax._version import __version__ as __version__
 from fljax.citation import citation
 from fljax.records import AssumptionWarning, DivergenceWarning, MetricWarning
 from fljax.simulation import Simulation, run, view
-from fljax.study import (
-    DamageWarning,
-    Interrupted,
-    Plan,
-    StoreError,
-    load,
-    merge,
-    plan,
-    save,
-    sweep,
-)
 
-# An audit runs simulations, which privacy is below and knows nothing of.
-privacy.audit = audit  # pyright: ignore[reportAttributeAccessIssue]
+if TYPE_CHECKING:
+    from fljax import audit, plotting, theory
+    from fljax.study import (
+        DamageWarning,
+        Interrupted,
+        Plan,
+        StoreError,
+        load,
+        merge,
+        plan,
+        save,
+        sweep,
+    )
 
 __all__ = [
     "AssumptionWarning",
@@ -74,3 +74,28 @@ __all__ = [
     "theory",
     "view",
 ]
+
+#: Loaded when they are first used: matplotlib, xarray and SciPy's statistics take longer than JAX.
+_ROOMS = ("audit", "plotting", "statistics", "study", "theory")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"fljax.{name}")
+    if name in __all__:  # all that is not here yet is of studies
+        return getattr(importlib.import_module("fljax.study"), name)
+    raise AttributeError(f"module 'fljax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _of_privacy(name: str) -> Any:
+    """An audit runs simulations, which privacy is below and knows nothing of."""
+    if name == "audit":
+        return __getattr__("audit")
+    raise AttributeError(f"module 'fljax.privacy' has no attribute {name!r}")
+
+
+privacy.__getattr__ = _of_privacy  # pyright: ignore[reportAttributeAccessIssue]

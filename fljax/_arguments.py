@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import numbers
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -155,6 +156,15 @@ _KINDS: dict[type, Rule] = {
 }
 
 
+def _named(name: str) -> Rule:
+    module, _, kind = name.rpartition(".")
+
+    def fits(value: Any) -> bool:  # a module that is not loaded has no instances
+        return module in sys.modules and isinstance(value, getattr(sys.modules[module], kind))
+
+    return Rule(f"an instance of {name}", fits)
+
+
 def check(name: str, value: Any, wanted: Rule | None) -> None:
     """Raise unless the value is what the annotation asks for.
 
@@ -183,8 +193,12 @@ def rules_of(cls: type) -> tuple[tuple[str, Rule | None], ...]:
 
 
 def checked(function: F) -> F:
-    """``function``, whose arguments are checked against its annotations whenever it is called."""
-    rules = {name: rule(hint) for name, hint in function.__annotations__.items()}
+    """``function``, whose arguments are checked against its annotations whenever it is called.
+
+    The name of a class, ``"module.Class"``, stands for it and does not load its module.
+    """
+    hints = function.__annotations__.items()
+    rules = {name: _named(hint) if isinstance(hint, str) else rule(hint) for name, hint in hints}
     rules = {name: found for name, found in rules.items() if found and name != "return"}
     signature = inspect.signature(function)
 

@@ -6,19 +6,20 @@ Of one run or of a whole study, it becomes a dataset in the same way.
 import datetime
 import functools
 import hashlib
-import importlib.metadata
 import platform
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import xarray as xr
 
 from fljax._version import __version__
+
+if TYPE_CHECKING:
+    import xarray
 
 __all__ = [
     "COUNTS",
@@ -113,8 +114,10 @@ def assemble(
     rounds: int,
     record_every: int,
     metrics: Mapping[str, Mapping[str, Any]],
-) -> xr.Dataset:
+) -> "xarray.Dataset":
     """A dataset over ``dims`` (and ``round``) of what :func:`fljax.simulation.trace` recorded."""
+    import xarray as xr  # a third of a second: where a dataset is made
+
     variables, records = {}, dict(records)
     for name in COUNTS:
         if name in records:
@@ -164,7 +167,7 @@ def provenance(**extra: Any) -> dict[str, Any]:
         "code": code_version(),
         "python": platform.python_version(),
         "jax": jax.__version__,
-        "jaxlib": importlib.metadata.version("jaxlib"),
+        "jaxlib": jax.lib.__version__,
         "numpy": np.__version__,
         "platform": device.platform,
         "device": device.device_kind,
@@ -188,7 +191,7 @@ def code_version() -> str:
     return digest.hexdigest()[:16]
 
 
-def warn(dataset: xr.Dataset, built: Sequence[tuple[Any, Any]] = ()) -> None:
+def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> None:
     """Say what a reader of the numbers must know: divergence, broken assumptions, cut graphs.
 
     Args:
@@ -196,26 +199,33 @@ def warn(dataset: xr.Dataset, built: Sequence[tuple[Any, Any]] = ()) -> None:
       built: the simulations behind them, or their shapes, and at which grid points each is: a
         ``DataArray`` or ``True``; without them nothing is said of metrics and silence.
     """
-    diverged = int((dataset["diverged"] > 0).sum())
+    where = dataset["diverged"].values
+    diverged, size = int((where > 0).sum()), where.size
     if diverged:
-        where = dataset["diverged"].values
         warnings.warn(
-            f"{diverged} of {where.size} runs diverged (first at round {where[where > 0].min()}); "
+            f"{diverged} of {size} runs diverged (first at round {where[where > 0].min()}); "
             "they are kept, marked in `diverged`, and left out of plotted means. A smaller step, "
             "a larger penalty or a larger budget usually mends it.",
             DivergenceWarning,
             stacklevel=3,
         )
-    whole = (dataset["diverged"] == 0) & dataset.get("done", True)
+
+    def among_whole(runs: Any, where: Any) -> int:
+        """How many runs at some points are such, of those that are done and did not diverge."""
+        whole = (dataset["diverged"] == 0) & dataset.get("done", True)
+        return int((runs & whole & where).sum())
+
     bad, silent = Counter(), 0
     for simulation, where in built:
         for metric in simulation.metrics:
+            if np.isfinite(dataset[metric.name].values).all():
+                continue  # as usual, and seen in a tenth of the time
             if not metric.needs_noise:  # NaN where nobody sent a message
                 finite = np.isfinite(dataset[metric.name]).all(("round", *metric.dims))
-                bad[metric] += int((~finite & whole & where).sum())
+                bad[metric] += among_whole(~finite, where)
         if simulation.algorithm.message_size(simulation.problem.dim):
             heard = dataset["messages"].isel(round=-1) > 0
-            silent += int((~heard & whole & where).sum())
+            silent += 0 if heard.values.all() else among_whole(~heard, where)
     if found := [metric for metric, count in bad.items() if count]:
         optimum = (
             "A centralised optimum that is zero, or that does not exist (separable data without "
@@ -224,14 +234,14 @@ def warn(dataset: xr.Dataset, built: Sequence[tuple[Any, Any]] = ()) -> None:
         warnings.warn(
             "metrics are NaN or infinite in runs whose models are finite: "
             f"{', '.join(f'{metric.name!r} in {bad[metric]}' for metric in found)} of "
-            f"{whole.size} runs. {optimum if any(m.needs_optimum for m in found) else ''}Look "
+            f"{size} runs. {optimum if any(m.needs_optimum for m in found) else ''}Look "
             "for a division by zero or an overflow.",
             MetricWarning,
             stacklevel=3,
         )
     if silent:
         warnings.warn(
-            f"no message was sent in {silent} of {whole.size} runs: nobody took part in any "
+            f"no message was sent in {silent} of {size} runs: nobody took part in any "
             "round, or nobody has a neighbour. Look at participation=, the data's arrivals and "
             "the network.",
             AssumptionWarning,

@@ -2,12 +2,11 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import xarray as xr
 from jaxtyping import Array, Key
 
 from fljax import _check, requirements
@@ -39,6 +38,9 @@ from fljax.problems import Problem, optimum
 from fljax.records import ROUNDING, assemble, describe, provenance, warn
 from fljax.rounds import Round
 from fljax.streams import Stream
+
+if TYPE_CHECKING:
+    import xarray
 
 __all__ = [
     "Carry",
@@ -675,7 +677,7 @@ def run(
     rounds: int,
     key: Key[Array, ""] | int = 0,
     record_every: int = 1,
-) -> xr.Dataset:
+) -> "xarray.Dataset":
     """Run a simulation once.
 
     A second run with other numbers in it (a new key, new data of the same shape, another penalty)

@@ -5,6 +5,8 @@ import importlib
 import inspect
 import pkgutil
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -82,6 +84,46 @@ def test_simulations_know_nothing_of_studies():
     for name, path in FILES.items():
         if not name.startswith("fljax.study") and name not in ("fljax", "fljax.__main__"):
             assert not any(other.startswith("fljax.study") for other, _ in imports(path)), name
+
+
+HEAVY = (
+    "h5netcdf",
+    "matplotlib",
+    "pandas",
+    "scipy.linalg",
+    "scipy.special",
+    "scipy.stats",
+    "xarray",
+)
+
+
+def loaded(program):
+    """Which of the heavy modules a program loads, in a fresh process."""
+    program += f"; import sys; print(*[name for name in {HEAVY} if name in sys.modules])"
+    command = [sys.executable, "-c", program]
+    return set(subprocess.run(command, check=True, stdout=-1, text=True, cwd=ROOT).stdout.split())
+
+
+def test_importing_loads_what_simulations_are_made_of():
+    """Half of the time that `import fljax` once took went into plots and tables of statistics."""
+    assert loaded("import fljax as fl; fl.Simulation, fl.algorithms, dir(fl)") == set()
+
+
+@pytest.mark.slow
+def test_rooms_are_loaded_where_they_are_used():
+    assert "matplotlib" not in loaded("import fljax as fl; fl.sweep")
+    assert "matplotlib" in loaded("import fljax as fl; fl.plotting.learning_curves")
+    assert "matplotlib" in loaded("from fljax import *; plotting")
+    assert "scipy.stats" in loaded("import fljax as fl; fl.privacy.audit.two_worlds")
+
+
+def test_all_names_are_there_before_they_are_used():
+    program = "import fljax as fl; assert {*fl.__all__} <= {*dir(fl)}, dir(fl)"
+    assert loaded(program) == set()
+    assert fl.privacy.audit is fl.audit
+    for room in (fl, fl.privacy):
+        with pytest.raises(AttributeError, match=f"module '{room.__name__}' has no attribute 'no'"):
+            room.no
 
 
 def test_the_package_is_marked_as_typed():

@@ -19,6 +19,7 @@ from fljax.simulation import trace
 from fljax.study import engine, machine
 from fljax.study.engine import Program, program
 from fljax.study.grid import axes_of, groups_of
+from fljax.study.request import Request, Study
 from tests.cases import CASES
 
 pytestmark = pytest.mark.core
@@ -728,6 +729,32 @@ def test_a_scenario_may_close_over_a_key():
     np.testing.assert_array_equal(
         study.normalized_error.sel(seed=0), study.normalized_error.sel(seed=1)
     )
+
+
+def test_a_grid_that_was_seen_is_not_built_again():
+    built = []
+
+    def scenario(key, penalty):
+        built.append(penalty)
+        return penalties(key, penalty)
+
+    def ask(values, **options):
+        before = len(built)
+        study = Study.of(Request(scenario=scenario, rounds=T, grid={"penalty": values}, **options))
+        assert [group.positions for group in study.groups] == [[(i,) for i in range(len(values))]]
+        return len(built) - before
+
+    assert ask([0.5, 1.0]) > 0
+    assert ask([0.5, 1.0]) == 0
+    assert ask([0.5, 1.0], seeds=3) == 0
+    assert ask([0.5, 2.0]) > 0
+    assert ask([1, 2]) > 0
+    assert ask([1.0, 2.0]) > 0  # another kind of number
+    assert ask([0.5, 1.0], independent_noise=True) > 0
+    assert ask([0.5, 1.0], fresh=True) > 0  # for a store
+    for _ in range(2):
+        with pytest.raises(ValueError, match="penalty"):
+            ask([0.5, -1.0])
 
 
 @pytest.mark.slow

@@ -1,19 +1,22 @@
 """Combination matrices: what each node makes of its own value and those of its neighbours."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float, Int
-from scipy import sparse
 
 from fljax import _check
 from fljax._arguments import checked
 from fljax._module import float_dtype, module, replace, static
 from fljax.graphs import spectra, tables
 from fljax.graphs.tables import Overflow
+
+if TYPE_CHECKING:
+    import scipy.sparse
 
 __all__ = ["RULES", "Combination", "by_rule", "from_stochastic"]
 
@@ -144,10 +147,10 @@ class Combination:
             similar = (similar + similar.T) / 2 - root[:, None] * root[None, :]
             return jnp.max(jnp.abs(jnp.linalg.eigvalsh(similar)))
 
-    def _reversible(self, matrix: sparse.csr_array, law: np.ndarray) -> bool:
+    def _reversible(self, matrix: "scipy.sparse.csr_array", law: np.ndarray) -> bool:
         if np.any(law <= 0.0):
             return False
-        flow = sparse.diags_array(law) @ matrix
+        flow = scipy.sparse.diags_array(law) @ matrix
         # Strict, since the other way is right for every matrix and only dearer.
         rounding = 1e3 * float(jnp.finfo(self.self_weight.dtype).eps)
         return bool(abs(flow - flow.T).max() <= rounding * abs(flow).max())
@@ -163,7 +166,7 @@ class Combination:
             self.nodes, self.off_diagonal, self.neighbors, self.weights, self.overflow
         )
 
-    def _sparse(self, what: str) -> sparse.csr_array:
+    def _sparse(self, what: str) -> "scipy.sparse.csr_array":
         """``W`` as a SciPy matrix in float64."""
         if not _check.is_concrete(self.self_weight):
             raise TypeError(
@@ -178,8 +181,9 @@ class Combination:
             )
         near, far, values = self.entries.arcs()
         mine = np.asarray(self.self_weight, np.float64)
-        off = sparse.coo_array((values.astype(np.float64), (near, far)), (self.nodes, self.nodes))
-        return sparse.csr_array(off + sparse.diags_array(mine))
+        entries, shape = (values.astype(np.float64), (near, far)), (self.nodes, self.nodes)
+        off = scipy.sparse.coo_array(entries, shape)
+        return scipy.sparse.csr_array(off + scipy.sparse.diags_array(mine))
 
 
 @checked

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float, Int, Key
-from scipy import special
 
 from fljax import _check
 from fljax._arguments import checked
@@ -187,7 +187,7 @@ def _tail_bound(
         offset: neighbours that every node has for certain.
     """
     support = np.arange(nodes)
-    excess = sum(size * special.pdtrc(support, mean) for size, mean in groups)
+    excess = sum(size * scipy.special.pdtrc(support, mean) for size, mean in groups)
 
     def smallest(chance: float) -> int:
         enough = np.flatnonzero(excess <= chance)
@@ -228,7 +228,7 @@ def _layout(
     if independent:
         beyond = np.arange(bound) - offset
         mean = sum(
-            size * np.where(beyond < 0, 1.0, special.pdtrc(np.maximum(beyond, 0), rate))
+            size * np.where(beyond < 0, 1.0, scipy.special.pdtrc(np.maximum(beyond, 0), rate))
             for size, rate in groups
         )
         above = np.minimum(np.ceil(mean + 6.0 * np.sqrt(mean) + 6.0), nodes)

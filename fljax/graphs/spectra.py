@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float
-from scipy.sparse import csgraph
 
 from fljax import _check
 from fljax._arguments import checked
@@ -42,7 +42,7 @@ def check_stochastic(name: str, matrix: np.ndarray, axis: int, mend: str = "") -
 def check_primitive(name: str, matrix: np.ndarray) -> None:
     """Raise unless some power of the non-negative ``[K, K]`` matrix is positive everywhere."""
     mend = "or pass allow_imprimitive=True."
-    count, labels = csgraph.connected_components(matrix > 0, connection="strong")
+    count, labels = scipy.sparse.csgraph.connected_components(matrix > 0, connection="strong")
     if count > 1:
         sizes = np.bincount(labels)
         members = np.flatnonzero(labels == np.argmin(sizes))
@@ -52,7 +52,7 @@ def check_primitive(name: str, matrix: np.ndarray) -> None:
             f"{len(members)} of {len(matrix)} nodes ({shown}), so what some node has never reaches "
             f"another. Add weights in both directions between them, {mend}"
         )
-    level = csgraph.shortest_path(matrix > 0, unweighted=True, indices=0)
+    level = scipy.sparse.csgraph.shortest_path(matrix > 0, unweighted=True, indices=0)
     near, far = np.nonzero(matrix)
     period = int(np.gcd.reduce(np.abs(level[near] + 1 - level[far]).astype(np.int64)))
     if period > 1:
@@ -100,7 +100,7 @@ def _solve(matrix: np.ndarray) -> np.ndarray:
     nodes = len(matrix)
     if np.allclose(matrix.sum(axis=0), 1.0, rtol=0.0, atol=1e-12):
         return np.full(nodes, 1.0 / nodes)
-    count, labels = csgraph.connected_components(matrix > 0, connection="strong")
+    count, labels = scipy.sparse.csgraph.connected_components(matrix > 0, connection="strong")
     near, far = np.nonzero(matrix)
     leaking = labels[near][labels[near] != labels[far]]
     law = np.zeros(nodes)

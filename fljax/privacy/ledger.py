@@ -1,15 +1,17 @@
 """What a run spent: its ledger as epsilon at a delta, and as events for other accountants."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 
 from fljax._arguments import checked
 from fljax.privacy import accounting
 from fljax.privacy.accounting._inputs import probability
 from fljax.privacy.notions import NEIGHBORS
+
+if TYPE_CHECKING:
+    import xarray
 
 __all__ = ["claimed_epsilon", "events", "spent"]
 
@@ -71,7 +73,7 @@ def _secret_epsilon(ledger: dict[str, float], delta: float) -> float:
 
 
 @checked
-def spent(results: xr.Dataset, delta: float) -> xr.Dataset:
+def spent(results: "xarray.Dataset", delta: float) -> "xarray.Dataset":
     r"""Epsilon at ``delta`` of everything that was said so far, round by round.
 
     By the tightest theorem that the library knows for the mechanism (:func:`claimed_epsilon`):
@@ -105,6 +107,8 @@ def spent(results: xr.Dataset, delta: float) -> xr.Dataset:
       >>> spent(results, delta=1e-5).epsilon.values.round(2).tolist()
       [2.94, 4.38]
     """
+    import xarray as xr
+
     probability("delta", delta)
     found = {"epsilon": _epsilon(_ledger(results, "privacy_"), delta)}
     if any(str(name).startswith("client_") for name in results.variables):
@@ -114,7 +118,7 @@ def spent(results: xr.Dataset, delta: float) -> xr.Dataset:
     return xr.Dataset(found)
 
 
-def _ledger(results: xr.Dataset, prefix: str) -> xr.Dataset:
+def _ledger(results: "xarray.Dataset", prefix: str) -> "xarray.Dataset":
     """A ledger's variables by the names of :func:`claimed_epsilon`."""
     names = {f"{prefix}{name}": name for name in ("rho", "epsilon", "delta", "releases")}
     about = ("noise_multiplier", "sampling_rate", "drawn_from")
@@ -127,8 +131,10 @@ def _ledger(results: xr.Dataset, prefix: str) -> xr.Dataset:
     return results[kept].rename({old: new for old, new in names.items() if old in results})
 
 
-def _epsilon(ledger: xr.Dataset, delta: float) -> xr.DataArray:
+def _epsilon(ledger: "xarray.Dataset", delta: float) -> "xarray.DataArray":
     """Each different ledger is converted once: all seeds share theirs."""
+    import xarray as xr
+
     arrays = xr.broadcast(*ledger.data_vars.values())
     table = np.stack([np.asarray(a, np.float64).ravel() for a in arrays], axis=1)
     rows, where = np.unique(table, axis=0, return_inverse=True)
@@ -145,7 +151,7 @@ def _of_row(row: dict[str, float], delta: float) -> float:
 
 
 @checked
-def events(results: xr.Dataset) -> Any:
+def events(results: "xarray.Dataset") -> Any:
     """All that one point's runs released, as an event of ``dp_accounting``, to be composed with
     what others spend.
 

@@ -18,7 +18,17 @@ from jaxtyping import Array
 
 from fljax import simulation as runs
 from fljax._numerics import PRNG
-from fljax.study.grid import NOISE, Axis, Group, Scenario, arguments, signature
+from fljax.study import programs
+from fljax.study.grid import (
+    NOISE,
+    Axis,
+    Group,
+    Scenario,
+    arguments,
+    contents,
+    groups_of,
+    signature,
+)
 
 __all__ = [
     "Compiled",
@@ -35,6 +45,10 @@ __all__ = [
 #: Closed-over arrays from this size on are passed to the program: XLA would spend seconds on
 #: folding them into it, and keep a copy in every form of it.
 HOISTED_BYTES = 2**16
+
+
+#: So many grids of a scenario are remembered as checked.
+REMEMBERED_GRIDS = 16
 
 
 class Output(NamedTuple):
@@ -66,6 +80,7 @@ class Program:
     forms: dict[Any, Compiled] = field(default_factory=dict)
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
     identities: dict[Any, str] = field(default_factory=dict)
+    grids: dict[Any, list[Group]] = field(default_factory=dict)
 
     def one(
         self, key: Array, point: dict[str, Any], carry: Any, done: Array | int, records: int
@@ -92,6 +107,19 @@ class Program:
             known["model"] = runs.final_model(simulation, prepared, carry)
             known |= runs.final_ledger(carry)
         return Output(recorded, known, carry)
+
+    def groups(self, axes: list[Axis], independent_noise: bool, fresh: bool) -> list[Group]:
+        """The points of a grid by structure, each checked, see :func:`~fljax.study.grid.groups_of`.
+
+        Unless ``fresh``, a grid of the same values that was seen before is taken to be what it was.
+        """
+        form = independent_noise, contents(axes)
+        if fresh or form not in self.grids:
+            found = groups_of(self.scenario, axes, self.rounds, independent_noise)
+            while len(self.grids) >= REMEMBERED_GRIDS:
+                self.grids.pop(next(iter(self.grids)), None)
+            self.grids[form] = found
+        return self.grids[form]
 
     def identity(self, group: Group, fresh: bool) -> str:
         """A digest of what one run computes, whatever the grid's numbers, blocks and seeds.
@@ -211,8 +239,12 @@ def _compile(
     # The state that a run goes on from is not needed again.
     lowered = jax.jit(lifted, donate_argnums=3).lower(*_put(given, device), *large)
     # Concurrent programs with LAPACK calls can block each other for ever: see fljax._linalg.
-    alone = "lapack" in lowered.as_text()
-    executable = lowered.compile()
+    text = lowered.as_text()
+    alone = "lapack" in text
+    if isinstance(device, jax.Device):
+        executable = programs.compile_or_load(lowered, text, device)
+    else:
+        executable = lowered.compile()
     memory = executable.memory_analysis()
     taken = 0
     if memory is not None:

@@ -27,6 +27,7 @@ __all__ = [
     "Scenario",
     "arguments",
     "axes_of",
+    "contents",
     "groups_of",
     "label",
     "label_of",
@@ -149,6 +150,24 @@ def signature(tree: Any) -> tuple:
     """What a compiled program depends on: structure, shapes and types, not numbers."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+
+
+def contents(axes: list[Axis]) -> tuple:
+    """All that the axes of a grid hold, to be compared."""
+
+    def held(tree: Any) -> tuple:
+        leaves = map(np.asarray, jax.tree.leaves(tree))
+        return signature(tree), tuple(np.ascontiguousarray(leaf).tobytes() for leaf in leaves)
+
+    return tuple(
+        (
+            axis.name,
+            tuple(axis.labels),
+            tuple(map(type, axis.values)),
+            tuple(map(held, axis.trees)),
+        )
+        for axis in axes
+    )
 
 
 def names_of(axes: list[Axis], position: tuple[int, ...]) -> dict[str, Any]:

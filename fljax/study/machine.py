@@ -7,8 +7,10 @@ device blocks of its own: no device ever waits for another.
 """
 
 import contextlib
+import functools
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from fljax.simulation import Simulation
 
 __all__ = [
     "bytes_of",
+    "cache",
     "cores",
     "default_workers",
     "footprint",
@@ -70,7 +73,7 @@ def default_workers() -> int:
 def memory_at_hand() -> int:
     """Bytes that blocks in flight may take: of all local devices, or of this machine on a CPU."""
     if on_cpu():
-        free = _free_memory()
+        free = _free_memory(int(time.monotonic()))
     else:
         free = sum(
             (device.memory_stats() or {}).get("bytes_limit", 2**34)
@@ -79,7 +82,9 @@ def memory_at_hand() -> int:
     return int(MEMORY_SHARE * free)
 
 
-def _free_memory() -> int:
+@functools.lru_cache(maxsize=1)
+def _free_memory(second: int) -> int:
+    del second  # looked at once a second: it takes as long as a small study
     with contextlib.suppress(OSError, StopIteration, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
@@ -149,10 +154,14 @@ def turns_per_call(
 # The measured block ------------------------------------------------------------------------------
 
 
+def cache() -> Path:
+    """The folder of what was found out once: ``FLJAX_CACHE``, by default ``~/.cache/fljax``."""
+    return Path(os.environ.get("FLJAX_CACHE") or Path.home() / ".cache" / "fljax")
+
+
 def measurements() -> Path:
-    """The file of block sizes measured on this machine (``FLJAX_CACHE`` moves it)."""
-    base = os.environ.get("FLJAX_CACHE") or Path.home() / ".cache" / "fljax"
-    return Path(base) / "blocks.json"
+    """The file of block sizes measured on this machine."""
+    return cache() / "blocks.json"
 
 
 def measured_block(identity: str) -> int | None:

@@ -23,7 +23,7 @@ from fljax.records import describe
 from fljax.simulation import Simulation, check_rounds
 from fljax.study import engine, machine
 from fljax.study.engine import Program
-from fljax.study.grid import Axis, Group, Scenario, axes_of, groups_of, label_of, numbers_of
+from fljax.study.grid import Axis, Group, Scenario, axes_of, label_of, numbers_of
 
 __all__ = ["Request", "Study", "parse_shard"]
 
@@ -100,15 +100,6 @@ class Study:
             a wish that does not fit it.
         """
         axes = axes_of(asked.grid)
-        groups = groups_of(asked.scenario, axes, asked.rounds, asked.independent_noise)
-        block, workers = asked.block, asked.workers
-        if asked.shard_over == "clients":
-            block, workers = block or 1, 1  # every run takes all devices
-            _check_shares(groups)
-        if asked.keep_models:
-            _check_shapes(groups)
-        _check_names(axes, groups)
-        until = _tolerances(asked.until or {}, groups)
         program = engine.program(
             asked.scenario,
             asked.rounds,
@@ -117,6 +108,15 @@ class Study:
             asked.shard_over,
             float_dtype(),
         )
+        groups = program.groups(axes, asked.independent_noise, asked.fresh)
+        block, workers = asked.block, asked.workers
+        if asked.shard_over == "clients":
+            block, workers = block or 1, 1  # every run takes all devices
+            _check_shares(groups)
+        if asked.keep_models:
+            _check_shapes(groups)
+        _check_names(axes, groups)
+        until = _tolerances(asked.until or {}, groups)
         with engine.hint_at_static(axes):
             identities = [program.identity(group, asked.fresh) for group in groups]
             _check_axes(program, groups)

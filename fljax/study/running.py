@@ -5,10 +5,12 @@ on its seed and grid point alone.
 """
 
 import contextlib
+import functools
 import hashlib
 import logging
 import math
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jax.experimental import multihost_utils
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 from tqdm.auto import tqdm
 
 from fljax import _check
@@ -192,6 +194,13 @@ def sweep(
     return dataset
 
 
+@functools.lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    """The linear algebra that has threads; it comes with modules, and is looked for again then."""
+    del modules
+    return ThreadpoolController()
+
+
 class _Run:
     """One call of :func:`sweep`: its store, what is collected, what is shown."""
 
@@ -327,7 +336,7 @@ class _Run:
         pending = [g for g in range(len(self.study.groups)) if (self._missing(g) >= 0).any()]
         # Small factorisations reach LAPACK, whose own threads would only fight over the cores.
         with (
-            threadpool_limits(1, user_api="blas"),
+            _libraries(len(sys.modules)).limit(limits=1, user_api="blas"),
             # In order where processes compute together.
             ThreadPoolExecutor(1 if self.together else machine.cores()) as compilers,
             ThreadPoolExecutor(self.study.workers) as workers,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import scipy
 from jax.typing import ArrayLike
-from scipy import optimize, special
 
 from fljax import _check
 from fljax._arguments import checked
@@ -43,15 +43,15 @@ def pure_to_zcdp(epsilon: ArrayLike) -> Result:
 
 def _root(f: Callable[[float], float], low: float, high: float) -> float:
     # Relative accuracy only: roots may be as small as 1e-20.
-    brentq: Callable[..., Any] = optimize.brentq
+    brentq: Callable[..., Any] = scipy.optimize.brentq
     return float(brentq(f, low, high, xtol=1e-300, rtol=1e-14, maxiter=1000))
 
 
 def _log_delta_gaussian(rho: float, epsilon: float) -> float:
     """Log delta of a Gaussian mechanism (Balle & Wang 2018, Theorem 8; mu = sensitivity/sigma)."""
     mu = np.sqrt(2 * rho)
-    first = special.log_ndtr(mu / 2 - epsilon / mu)
-    second = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
+    first = scipy.special.log_ndtr(mu / 2 - epsilon / mu)
+    second = epsilon + scipy.special.log_ndtr(-mu / 2 - epsilon / mu)
     # In logarithms, so that deltas below the smallest float still steer the root finder.
     with np.errstate(divide="ignore"):
         return first + np.log(-np.expm1(min(second - first, 0.0)))

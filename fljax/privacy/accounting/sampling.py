@@ -16,7 +16,7 @@ import functools
 import math
 from typing import Any, Literal, TypeAlias
 
-from scipy import optimize
+import scipy
 
 from fljax import _check
 from fljax._arguments import checked
@@ -210,7 +210,7 @@ def sampled_gaussian_multiplier(
         return math.log(spent(math.exp(log_multiplier)) / epsilon)
 
     bracket = (math.log(low), math.log(high))
-    found = math.exp(optimize.root_scalar(excess, bracket=bracket, xtol=2e-4).root)
+    found = math.exp(scipy.optimize.root_scalar(excess, bracket=bracket, xtol=2e-4).root)
     while spent(found) > epsilon:
         found *= 1.0002
     return found

@@ -1,0 +1,177 @@
+"""Compiled programs on disk: found by the next process, and never in the way."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax.study import programs
+from fljax.study.engine import configured
+
+ROOT = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.core
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """Where programs are kept, which the suite's own cache of them would forbid."""
+    monkeypatch.setenv("FLJAX_CACHE", str(tmp_path))
+    with configured("jax_compilation_cache_dir", None):
+        yield tmp_path / "programs"
+
+
+def double(x):
+    return 2 * x
+
+
+def ready(function=double, *, size=3):
+    """A program's result, and whether it was compiled for it."""
+    lowered = jax.jit(function).lower(np.zeros(size))
+    real = jax.stages.Lowered.compile
+    with mock.patch.object(jax.stages.Lowered, "compile", autospec=True, side_effect=real) as spy:
+        kept = programs.compile_or_load(lowered, lowered.as_text(), jax.local_devices()[0])
+    return kept(np.arange(1.0, size + 1)).tolist(), spy.called
+
+
+def files(folder):
+    return sorted(folder.glob("*.program"))
+
+
+def test_a_program_is_compiled_once(folder):
+    assert ready() == ([2, 4, 6], True)
+    assert ready() == ([2, 4, 6], False)
+    assert folder.stat().st_mode & 0o077 == 0  # what is loaded is executed
+
+
+def test_what_changes_the_machine_code_is_another_program(folder, monkeypatch):
+    ready()
+    assert ready(lambda x: 3 * x)[1]
+    assert ready(size=4)[1]
+    with configured("jax_debug_nans", True):
+        assert ready()[1]
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_min_max=true")
+    assert ready()[1]
+    monkeypatch.setattr(programs, "_processor", lambda: "another")
+    assert ready()[1]
+    assert len(files(folder)) == 6
+
+
+@pytest.mark.parametrize(
+    "harm", [lambda b: b[:-5], lambda b: b[:50] + b"?" + b[51:], lambda _: b""]
+)
+def test_a_damaged_program_is_compiled_again(folder, harm):
+    ready()
+    (path,) = files(folder)
+    path.write_bytes(harm(path.read_bytes()))
+    assert ready() == ([2, 4, 6], True)
+    assert ready() == ([2, 4, 6], False)
+
+
+def test_a_program_that_cannot_be_loaded_is_compiled_again(folder, monkeypatch):
+    ready()
+    monkeypatch.setattr(programs.serialize_executable, "deserialize_and_load", lambda *_: 1 / 0)
+    assert ready() == ([2, 4, 6], True)
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(folder, monkeypatch):
+    monkeypatch.setenv("FLJAX_CACHE", "/proc/no")
+    assert ready() == ([2, 4, 6], True)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("FLJAX_CACHE", str(folder.parent))
+    monkeypatch.setattr(programs, "write_whole", full)
+    assert ready() == ([2, 4, 6], True)
+    assert not files(folder)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("jax_enable_compilation_cache", False), ("jax_compilation_cache_dir", "/tmp/of the user")],
+)
+def test_nothing_is_kept_where_jax_keeps_nothing_or_the_user_says_where(folder, option, value):
+    with configured(option, value):
+        assert ready() == ([2, 4, 6], True)
+    assert not folder.exists()
+
+
+def test_callbacks_are_addresses_and_are_not_kept(folder):
+    def calling(x):
+        return jax.pure_callback(lambda x: 2 * np.asarray(x), jax.typeof(x), jnp.asarray(x))
+
+    assert ready(calling) == ([2, 4, 6], True)
+    assert not folder.exists()
+
+
+def test_the_programs_that_were_not_used_for_longest_make_room(folder, monkeypatch):
+    ready()
+    (first,) = files(folder)
+    ready(size=4)
+    (second,) = set(files(folder)) - {first}
+    os.utime(second, (1, 1))
+    os.utime(first, (0, 0))
+    ready()  # used again
+    monkeypatch.setattr(programs, "KEPT_BYTES", 2.5 * first.stat().st_size)
+    ready(size=5)
+    assert first in files(folder)
+    assert second not in files(folder)
+    assert len(files(folder)) == 2
+
+
+STUDY = """
+import json, sys, warnings
+import jax
+import fljax as fl
+
+warnings.simplefilter("error")
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, seconds, fun_name="", **_: compiled.append(fun_name)
+    if name == "/jax/core/compile/backend_compile_duration" else None
+)
+
+def scenario(key, penalty):
+    return fl.Simulation(
+        problem=fl.problems.ridge(key, clients=6, samples=10, dim=2),
+        network=fl.graphs.ring(6),
+        algorithm=fl.algorithms.ZCDPNFL(penalty, 0.3),
+        metrics=["normalized_error"],
+    )
+
+study = fl.sweep(scenario, rounds=4, seeds=2, grid={"penalty": [0.5, 1.0]}, store=sys.argv[1])
+told = study.normalized_error.values.tolist(), study.attrs["scenario_hash"]
+print(json.dumps([len(compiled), *told]))
+"""
+
+
+@pytest.mark.slow
+def test_a_second_process_compiles_no_study(tmp_path):
+    kept = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")
+    environment = {k: v for k, v in os.environ.items() if k not in kept}
+    environment |= {"FLJAX_CACHE": str(tmp_path / "cache")}
+
+    def start(store, **more):
+        command = [sys.executable, "-c", STUDY, str(tmp_path / store)]
+        done = subprocess.run(
+            command, check=True, stdout=-1, text=True, cwd=ROOT, env=environment | more
+        )
+        return json.loads(done.stdout)
+
+    first, *told = start("first")
+    assert len(files(tmp_path / "cache" / "programs")) == 1
+    second, *again = start("second")
+    assert second == first - 1  # only helpers, smaller than a file
+    assert again == told
+    whole, *off = start("third", JAX_ENABLE_COMPILATION_CACHE="0")
+    assert whole == first
+    assert off == told
