@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import hashlib
+import inspect
 import itertools
 import json
 import math
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax import _check
 from fljax._module import Static, as_leaf
 from fljax._numerics import PRNG
 from fljax.privacy import CentralGaussian, Notion
@@ -131,6 +133,11 @@ def _as_tree(value: Any) -> Any:
     if isinstance(value, Static):
         return value
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        if not -(2**31) <= value < 2**31:
+            raise ValueError(
+                f"an integer of a grid must have 32 bits, got {value}; write it as a float, or "
+                "mark it as structure, fljax.static([...])."
+            )
         return np.asarray(value, np.int32)
     if isinstance(value, float | np.floating):
         return as_leaf(value)
@@ -180,6 +187,7 @@ def groups_of(
     Raises:
       TypeError, ValueError: by the checks of what the scenario builds, with the point named.
     """
+    check_scenario(scenario, [axis.name for axis in axes])
     choices = list(itertools.product(*(_alike(axis) for axis in axes)))
     members = [list(itertools.product(*choice)) for choice in choices]
     shown = _check_points(scenario, axes, rounds, [points[0] for points in members])
@@ -193,6 +201,24 @@ def groups_of(
     if not independent_noise:
         return groups
     return [group._replace(points=group.points | {NOISE: _own(axes, group)}) for group in groups]
+
+
+def check_scenario(scenario: Scenario, names: list[str]) -> None:
+    """Raise ``TypeError`` unless it can be called with a key and the grid's axes."""
+    if not callable(scenario) or isinstance(scenario, type):
+        raise TypeError(
+            "scenario must be a function (key, **point) -> fljax.Simulation, got "
+            f"{_check.shown(scenario)}."
+        )
+    taken = inspect.signature(scenario)
+    try:
+        taken.bind(None, **dict.fromkeys(names))
+    except TypeError as error:
+        name = getattr(scenario, "__name__", type(scenario).__name__)
+        raise TypeError(
+            f"the scenario {name}{taken} cannot be called with a key and the grid's axes "
+            f"({', '.join(names) or 'none'}): {error}."
+        ) from None
 
 
 def _is_large(axes: list[Axis]) -> bool:
