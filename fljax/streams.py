@@ -387,10 +387,11 @@ def autoregressive(
         jax.random.uniform(k, (clients,), float_dtype(), low, high)
         for k, (low, high) in zip(keys[:4], ranges, strict=True)
     )
-    stream = Autoregressive(
-        theta, mean, variance, noise, feature_map, arrivals, lags=lags, target=target
-    )
-    return replace(stream, test=stream.held_out(keys[4], test_samples, noisy_test))
+    with _check.trusted():
+        stream = Autoregressive(
+            theta, mean, variance, noise, feature_map, arrivals, lags=lags, target=target
+        )
+        return replace(stream, test=stream.held_out(keys[4], test_samples, noisy_test))
 
 
 @module

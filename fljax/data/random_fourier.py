@@ -206,4 +206,6 @@ def random_fourier(
     phases = None
     if kind == "cosine":
         phases = jax.random.uniform(k_phases, (count,), dtype, maxval=2 * np.pi)
-    return RandomFourier(frequencies, phases, scale, kind)
+    _check.positive("scale", scale)
+    with _check.trusted():
+        return RandomFourier(frequencies, phases, scale, kind)

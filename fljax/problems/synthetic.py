@@ -91,7 +91,8 @@ def linear(
     rows = jnp.broadcast_to(parameter[None], (clients, dim))
     clean = jnp.einsum("knp,kp->kn", features, rows, precision=HIGHEST)
     targets = (clean + jnp.sqrt(jnp.asarray(noise_variance, dtype)) * noise) * real
-    return Problem(features, targets, loss, regulariser, strength, weights)
+    with _check.trusted():
+        return Problem(features, targets, loss, regulariser, strength, weights)
 
 
 def _normal_rows(key: Array, shape: tuple[int, ...], dtype) -> Array:
@@ -166,15 +167,16 @@ def elastic_net(
     _check.nonnegative("l2", l2)
     problem = linear(key, clients, samples, dim, LeastSquares(), **kwargs)
     product = jnp.einsum("knp,kn->p", problem.features, problem.targets)
-    regulariser = ElasticNet(l1_factor * jnp.max(jnp.abs(product)), l2)
-    return Problem(
-        problem.features,
-        problem.targets,
-        problem.loss,
-        regulariser,
-        problem.strength,
-        problem.weights,
-    )
+    with _check.trusted():
+        regulariser = ElasticNet(l1_factor * jnp.max(jnp.abs(product)), l2)
+        return Problem(
+            problem.features,
+            problem.targets,
+            problem.loss,
+            regulariser,
+            problem.strength,
+            problem.weights,
+        )
 
 
 @checked
@@ -193,7 +195,8 @@ def logistic(
     base = linear(k_linear, clients, samples, dim, LeastSquares(), noise_variance=0.0)
     uniform = jax.random.uniform(k_label, base.targets.shape, base.dtype)
     labels = jnp.where(uniform < jax.nn.sigmoid(base.targets), 1.0, -1.0).astype(base.dtype)
-    return Problem(base.features, labels, Logistic(), regulariser, strength, base.weights)
+    with _check.trusted():
+        return Problem(base.features, labels, Logistic(), regulariser, strength, base.weights)
 
 
 @checked
@@ -215,7 +218,8 @@ def softmax(
     parameter = jax.random.normal(k_parameter, (dim, classes), base.dtype)
     logits = jnp.einsum("knp,pc->knc", base.features, parameter)
     labels = jax.random.categorical(k_label, logits).astype(base.dtype)
-    return Problem(base.features, labels, loss, regulariser, strength, base.weights)
+    with _check.trusted():
+        return Problem(base.features, labels, loss, regulariser, strength, base.weights)
 
 
 @checked
@@ -281,5 +285,7 @@ def clustered_ridge(
         targets = jnp.where(real, clean + noise, 0)
         return Problem(features, targets, LeastSquares(), SquaredL2(), strength, weights, **kwargs)
 
-    validation = observed(k_parts[1]) if validated else None
-    return observed(k_parts[0], tasks=Tasks(cluster, clusters, truth, validation=validation))
+    with _check.trusted():
+        validation = observed(k_parts[1]) if validated else None
+        tasks = Tasks(cluster, clusters, truth, validation=validation)
+        return observed(k_parts[0], tasks=tasks)
