@@ -370,7 +370,7 @@ def plan(asked: argparse.Namespace) -> int:
 
 
 def show(asked: argparse.Namespace) -> int:
-    from fljax.study.planning import human
+    from fljax._memory import human
 
     if not asked.store.is_dir():
         raise UsageError(f"{asked.store} is no store of fljax: it is no folder.")

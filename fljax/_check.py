@@ -178,6 +178,8 @@ def count(name: str, value: Any, *, at_least: int = 1, hint: str = "") -> None:
         )
     if value < at_least:
         raise ValueError(f"{name} must be >= {at_least}, got {value}.{' ' + hint if hint else ''}")
+    if value >= 2**31:
+        raise ValueError(f"{name} must be below 2**31, got {value}.")
 
 
 def switch(name: str, value: Any) -> None:

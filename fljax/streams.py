@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._memory import check_fits
 from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import HIGHEST, key_of
 from fljax.participation import Always, Pattern
@@ -381,6 +382,14 @@ def autoregressive(
     """
     _check.count("clients", clients)
     _check.count("test_samples", test_samples)
+    width = len(lags) if feature_map is None else getattr(feature_map, "dim", 0)
+    check_fits(
+        f"a stream of {clients} clients and {test_samples} test samples x {width} features",
+        clients + test_samples,
+        width,
+        each=float_dtype().itemsize,
+        mend="take fewer of them",
+    )
     keys = jax.random.split(key, 5)
     ranges = ((0.2, 0.9), (-0.2, 0.2), (0.2, 1.2), (0.005, 0.03))
     theta, mean, variance, noise = (

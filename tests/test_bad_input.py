@@ -20,6 +20,7 @@ import optax
 import pytest
 
 import fljax as fl
+from fljax import _memory
 from fljax.study import engine, grid
 
 HERE = Path(fl.__file__).parent
@@ -701,3 +702,59 @@ def test_every_point_of_a_large_grid_is_checked(name, value, message):
         grid.groups_of(scenario, grid.axes_of(values), 5)
     assert any(f"{name!r}: {value}" in note for note in caught.value.__notes__)
     assert len(built) == 2  # once with its numbers, once for all
+
+
+HUGE = {"key": KEY, "clients": 100_000, "samples": 10_000, "dim": 100}
+
+#: Calls of what cannot fit any machine: nothing is allocated, and the size is said.
+TOO_LARGE = {
+    **{
+        f"problems.{name}": (HUGE, "100000 clients x 10000 samples x 100 features takes 400 GB")
+        for name in (
+            *("elastic_net", "huber", "least_absolute_deviation", "least_squares"),
+            *("logistic", "ridge", "softmax"),
+        )
+    },
+    "problems.linear": (HUGE | {"loss": fl.problems.LeastSquares()}, "takes 400 GB"),
+    "problems.clustered_ridge": (
+        {
+            "key": KEY,
+            "cluster": np.zeros(10**5, int),
+            "clusters": 1,
+            "dim": 100,
+            "samples": (1, 10**4),
+            "spread": 0.1,
+            "strength": 1.0,
+        },
+        "takes 400 GB",
+    ),
+    "data.random_fourier": ({"key": KEY, "inputs": 10**6, "features": 10**6}, "takes 4 TB"),
+    "streams.autoregressive": ({"key": KEY, "clients": 10, "test_samples": 2 * 10**9}, "32 GB"),
+    "graphs.complete": ({"nodes": 200_000}, "200000 nodes and 19999900000 edges takes 2 TB"),
+    "graphs.star": ({"nodes": 2 * 10**9}, "takes 200 GB"),
+    "graphs.ring": ({"nodes": 300_000, "form": "dense"}, "300000 entries each takes 360 GB"),
+    "graphs.grid": ({"rows": 50_000, "columns": 40_000}, "takes 200 GB"),
+    "graphs.erdos_renyi": (
+        {"key": KEY, "nodes": 300_000, "probability": 0.5},
+        "300000 entries each takes 360 GB",
+    ),
+    "graphs.random_geometric": (
+        {"key": KEY, "nodes": 300_000, "radius": 0.9},
+        "300000 entries each takes 360 GB",
+    ),
+    "graphs.k_regular": ({"key": KEY, "nodes": 2 * 10**9, "degree": 2}, "takes 200 GB"),
+}
+
+
+@pytest.mark.parametrize("label", TOO_LARGE)
+def test_what_cannot_fit_is_refused_with_its_size(label, monkeypatch):
+    monkeypatch.setattr(_memory, "memory_at_hand", lambda: 10**10)
+    arguments, size = TOO_LARGE[label]
+    with jax.enable_x64(False), pytest.raises(MemoryError, match=f"{size}.* at hand; take fewer"):
+        PUBLIC[label](**arguments)
+
+
+def test_numbers_beyond_32_bits_are_refused():
+    for label, name in (("graphs.ring", "nodes"), ("problems.ridge", "clients")):
+        with pytest.raises(ValueError, match=rf"{name} must be below 2\*\*31, got 10000000000"):
+            call(label, VALID[label] | {name: 10**10})

@@ -226,6 +226,7 @@ def star(nodes: int, *, form: str = "auto") -> Graph:
 def complete(nodes: int, *, form: str = "auto") -> Graph:
     """Every pair of nodes joined, ``E = K (K-1) / 2``."""
     tables.check_nodes(nodes)
+    tables.check_edges(nodes, nodes * (nodes - 1) // 2)
     return from_edges(nodes, np.stack(np.triu_indices(nodes, 1), axis=1), form=form)
 
 

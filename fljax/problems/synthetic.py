@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._memory import check_fits
 from fljax._module import float_dtype
 from fljax._numerics import HIGHEST
 from fljax.problems.objectives import (
@@ -78,6 +79,7 @@ def linear(
     """
     _check.count("clients", clients)
     _check.count("dim", dim)
+    _check_room(clients, samples, dim)
     _check.nonnegative("noise_variance", noise_variance)
     _check.strength(strength, clients)
     dtype = float_dtype()
@@ -93,6 +95,19 @@ def linear(
     targets = (clean + jnp.sqrt(jnp.asarray(noise_variance, dtype)) * noise) * real
     with _check.trusted():
         return Problem(features, targets, loss, regulariser, strength, weights)
+
+
+def _check_room(clients: int, samples: int | Sequence[int], width: int) -> None:
+    """Raise ``MemoryError`` for data that do not fit."""
+    longest = int(np.max(samples)) if np.size(samples) and _check.is_real(samples) else 0
+    check_fits(
+        f"a problem of {clients} clients x {longest} samples x {width} features",
+        clients,
+        longest,
+        width,
+        each=float_dtype().itemsize,
+        mend="take fewer or smaller clients, or a stream (fljax.streams), which holds one round",
+    )
 
 
 def _normal_rows(key: Array, shape: tuple[int, ...], dtype) -> Array:
@@ -212,6 +227,8 @@ def softmax(
     """Labels drawn from the softmax model: ``dim`` features, ``dim * classes`` parameters."""
     loss = Softmax(classes)
     _check.count("clients", clients)
+    _check.count("dim", dim)
+    _check_room(clients, samples, max(dim, classes))
     _check.strength(strength, clients)
     k_features, k_parameter, k_label = jax.random.split(key, 3)
     base = linear(k_features, clients, samples, dim, LeastSquares(), noise_variance=0.0)
@@ -264,6 +281,7 @@ def clustered_ridge(
     _check.count("clusters", clusters)
     _check.nonnegative("spread", spread)
     dtype, clients = float_dtype(), len(cluster)
+    _check_room(clients, most, dim)
     _check.strength(strength, clients)
     _check.nonnegative("noise_variance", noise_variance)
     _check.per_client("noise_variance", noise_variance, clients)
