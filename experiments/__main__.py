@@ -1,51 +1,32 @@
 """Run, check and report the figures: ``python -m experiments list | run | check | report``."""
 
 import argparse
-import dataclasses
-import importlib
-import os
-import pkgutil
 import sys
-import tempfile
-import time
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
-
-import matplotlib as mpl
-
-import experiments
-import fljax as fl
-from experiments import records
-from experiments.figure import REGISTRY, Effort, Figure
-from experiments.records import Broken
-from experiments.report import claims_lines, gallery, privacy_lines, tuning_lines
-from fljax import _check
-from fljax.study.engine import configured
-
-
-def figure_modules() -> list[str]:
-    """The modules of all documents that declare a figure each, in order."""
-    documents = [d.name for d in pkgutil.iter_modules(experiments.__path__) if d.ispkg]
-    return [
-        f"experiments.{document}.{module.name}"
-        for document in documents
-        for module in pkgutil.iter_modules([str(Path(__file__).parent / document)])
-        if module.name.startswith("figure_")
-    ]
-
-
-#: Importing one declares its figure.
-MODULES = figure_modules()
-for _module in MODULES:
-    importlib.import_module(_module)
-
-FULL, QUICK = Effort(), Effort(seeds=8, tuning_seeds=4, quick=True)
+from typing import NoReturn
 
 FIGURES = Path("figures")
 #: Quick results never overwrite full ones unless told to.
 QUICK_FIGURES = FIGURES / "quick"
+
+EXAMPLES = {
+    "list": """
+  python -m experiments list
+""",
+    "run": """
+  python -m experiments run gauthier-3.1 --quick
+  python -m experiments run gauthier-3.1 gauthier-3.2 --seeds 20 --out mine
+  python -m experiments run all --store unfinished
+""",
+    "check": """
+  python -m experiments check
+  python -m experiments check gauthier-3.1 --out mine
+""",
+    "report": """
+  python -m experiments report --out mine
+""",
+}
 
 
 class UsageError(Exception):
@@ -59,39 +40,90 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(prog="python -m experiments", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
-    commands.add_parser("list", help="name all figures")
-    run = commands.add_parser("run", help="compute figures, judge their claims, store all")
-    run.add_argument("names", nargs="+", metavar="NAME", help="of a figure, or 'all'")
-    run.add_argument("--quick", action="store_true", help="fewer seeds, budgets and candidates")
-    run.add_argument("--seeds", type=int, help=f"Monte-Carlo runs (default {FULL.seeds})")
+class Version(argparse.Action):
+    """Says the library's version, which is looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from fljax._version import __version__
+
+        print(f"fljax {__version__}")
+        parser.exit()
+
+
+def parser() -> Parser:
+    """All commands and options."""
+    whole = Parser(prog="python -m experiments", description=__doc__)
+    whole.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
+    commands = whole.add_subparsers(dest="command", required=True, parser_class=Parser)
+
+    def command(name: str, does: str) -> Parser:
+        return commands.add_parser(
+            name,
+            help=does,
+            description=f"{does[0].upper()}{does[1:]}.",
+            epilog=f"examples:{EXAMPLES[name]}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    command("list", "name all figures")
+    run = command("run", "compute figures, judge their claims, store all")
     run.add_argument(
-        "--out", type=Path, help=f"folder (default {FIGURES}, with --quick {QUICK_FIGURES})"
+        "names", nargs="+", metavar="NAME", help="of a figure, or all of them: all (required)"
     )
     run.add_argument(
-        "--store", type=Path, help="folder that keeps unfinished work: run again to go on"
+        "--quick",
+        action="store_true",
+        help="fewer seeds, budgets and candidates (default: as the figures are published)",
     )
-    check = commands.add_parser("check", help="judge all claims again on the stored results")
+    run.add_argument(
+        "--seeds",
+        type=count,
+        metavar="N",
+        help="Monte-Carlo runs (default 100, with --quick 8)",
+    )
+    run.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help=f"folder (default {FIGURES}, with --quick {QUICK_FIGURES})",
+    )
+    run.add_argument(
+        "--store",
+        type=Path,
+        metavar="FOLDER",
+        help="folder that keeps unfinished work: run again to go on (default: none)",
+    )
+    check = command("check", "judge all claims again on the stored results")
     check.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
-    report = commands.add_parser("report", help="write the gallery, README.md of the folder")
-    for command in (check, report):
-        command.add_argument("--out", type=Path, default=FIGURES, help=f"default {FIGURES}")
-    return parser.parse_args(argv)
+    report = command("report", "write the gallery, README.md of the folder")
+    for one in (check, report):
+        one.add_argument(
+            "--out", type=Path, default=FIGURES, metavar="FOLDER", help="default %(default)s"
+        )
+    return whole
+
+
+def count(text: str) -> int:
+    """Reads an integer >= 1."""
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= 10**7):
+        raise argparse.ArgumentTypeError(f"must be an integer from 1 to {10**7}, got {text!r}.")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 if a check failed, 2 if the request was wrong."""
     try:
-        asked = arguments(argv)
+        asked = parser().parse_args(argv)
+        from experiments import commands  # matplotlib, JAX and all figures, for more than --help
+
         if asked.command == "list":
-            return list_figures()
+            return commands.list_figures()
         if asked.command == "run":
-            return run(asked.names, asked.quick, asked.seeds, asked.out, asked.store)
+            folder = asked.out or (QUICK_FIGURES if asked.quick else FIGURES)
+            return commands.run(asked.names, asked.quick, asked.seeds, folder, asked.store)
         if asked.command == "check":
-            return check(asked.names, asked.out)
-        return report(asked.out)
+            return commands.check(asked.names, asked.out)
+        return commands.report(asked.out)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -100,128 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def in_order() -> list[Figure]:
-    """All figures by name, whichever was imported first."""
-    return [REGISTRY[name] for name in sorted(REGISTRY)]
-
-
-def find(names: Sequence[str]) -> list[Figure]:
-    """The figures of these names; all of them for none or ``all``."""
-    if not names or list(names) == ["all"]:
-        return in_order()
-    try:
-        for name in names:
-            _check.choice("figure", name, REGISTRY)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    return [REGISTRY[name] for name in dict.fromkeys(names)]
-
-
-def writable(folder: Path) -> Path:
-    """The folder, made if need be; checked before anything is computed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise UsageError(
-            f"cannot write to {folder} ({error.strerror}); choose another folder with --out."
-        ) from None
-    return folder
-
-
-def list_figures() -> int:
-    for figure in in_order():
-        print(f"{figure.name:<18} {figure.title} ({figure.source}; {len(figure.claims)} claims)")
-    return 0
-
-
-def run(
-    names: Sequence[str],
-    quick: bool,
-    seeds: int | None,
-    out: Path | None,
-    store: Path | None = None,
-) -> int:
-    figures = find(names)
-    if seeds is not None and seeds < 1:
-        raise UsageError(f"--seeds must be at least 1, got {seeds}.")
-    base = QUICK if quick else FULL
-    count = base.seeds if seeds is None else seeds
-    effort = Effort(count, min(base.tuning_seeds, count), quick)
-    if store is not None:
-        writable(store)
-    folder = writable(out or (QUICK_FIGURES if quick else FIGURES))
-    mpl.use("Agg")
-    for figure in figures:
-        print(f"{figure.name}: {figure.title}\n  {figure.source}")
-        print(f"  {effort.seeds} seeds, {effort.tuning_seeds} other seeds for tuning", flush=True)
-        began = time.perf_counter()
-        with configured("jax_enable_x64", figure.double), warnings.catch_warnings():
-            # Broken bounds and diverged runs are part of what is printed and stored below.
-            warnings.simplefilter("ignore", fl.AssumptionWarning)
-            warnings.simplefilter("ignore", fl.DivergenceWarning)
-            kept = None if store is None else store / figure.name
-            try:
-                found = figure.study(dataclasses.replace(effort, store=kept))
-            except fl.StoreError as error:
-                raise UsageError(str(error)) from None
-            studies = {k: records.slim(v) for k, v in found.items()}
-        seconds = time.perf_counter() - began
-        try:
-            written = records.store(figure, studies, folder, effort, seconds)
-        except OSError as error:
-            raise UsageError(f"cannot write to {folder}: {error}") from None
-        show(written)
-        print(f"\nwritten to {folder}{os.sep}{figure.name}*  ({seconds:.0f} s of computing)\n")
-    return 0
-
-
-def show(written: dict[str, Any]) -> None:
-    for title, lines in (
-        ("tuning", tuning_lines(written)),
-        ("privacy spent", privacy_lines(written)),
-        ("claims", claims_lines(written["claims"])),
-    ):
-        if lines:
-            print(f"\n{title}")
-            print("\n".join(f"  {line}" for line in lines))
-
-
-def check(names: Sequence[str], folder: Path) -> int:
-    failed = False
-    for figure in find(names):
-        print(figure.name)
-        try:
-            verdicts, wrong = records.check(figure, folder)
-        except Broken as error:
-            print(f"  BROKEN: {error}")
-            failed = True
-            continue
-        claims = {claim.name: claim for claim in figure.claims}
-        judged = [records.plain(records.claim_record(claims[v.claim], v)) for v in verdicts]
-        print("\n".join(f"  {line}" for line in claims_lines(judged)))
-        for line in wrong:
-            print(f"  DISAGREES: {line}")
-        failed |= bool(wrong)
-    print("stored and recomputed results disagree" if failed else "all stored verdicts confirmed")
-    return int(failed)
-
-
-def report(folder: Path) -> int:
-    found = []
-    for figure in in_order():
-        try:
-            found.append(records.read_record(figure, folder))
-        except Broken as error:
-            print(f"left out: {error}", file=sys.stderr)
-    if not found:
-        raise UsageError(f"no results in {folder}; python -m experiments run all makes them.")
-    path = writable(folder) / "README.md"
-    path.write_text(gallery(found), encoding="utf-8")
-    print(f"written to {path}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from experiments.__main__ import main as again  # whose UsageError is the commands' own
+
+    sys.exit(again())

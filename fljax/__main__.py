@@ -5,17 +5,43 @@ import importlib
 import importlib.util
 import json
 import logging
+import math
+import re
 import sys
+import sysconfig
+import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import jax
-
 import fljax as fl
-from fljax.study.collection import read
-from fljax.study.planning import human
-from fljax.study.request import parse_shard
+
+HERE = str(Path(__file__).parent)
+
+EXAMPLES = {
+    "run": """
+  python -m fljax run mine.py:study --rounds 200 --seeds 100 --grid budget=0.1,1,10
+  python -m fljax run mine.py:study --rounds 200 --static clients=10,100 --record-every 10 --x64
+  python -m fljax run mine.py:study --rounds 200 --until normalized_error=1e-6 --out results.nc
+  python -m fljax run mine.py:study --rounds 9000 --store kept --segment 1000 --root 1
+  python -m fljax run mine.py:study --rounds 200 --seeds 100 --store part-1 --shard 1/2
+  python -m fljax run mine.py:study --rounds 200 --seeds 100 --block 8 --workers 2
+  python -m fljax run mine.py:study --rounds 200 --shard-over clients --distributed node1:9999,1/2
+""",
+    "plan": """
+  python -m fljax plan mine.py:study --rounds 200 --seeds 100 --grid budget=0.1,1,10 --measure
+  python -m fljax plan mine.py:study --rounds 200 --static clients=10,100 --record-every 10 --x64
+  python -m fljax plan mine.py:study --rounds 9000 --segment 1000 --block 8 --workers 2
+  python -m fljax plan mine.py:study --rounds 200 --shard-over clients
+""",
+    "show": """
+  python -m fljax show kept
+""",
+    "merge": """
+  python -m fljax merge whole part-1 part-2
+""",
+}
 
 
 class UsageError(Exception):
@@ -29,49 +55,267 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(prog="python -m fljax", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
-    run = commands.add_parser("run", help="run a study, or a shard of it")
-    plan = commands.add_parser("plan", help="show how a study would be run")
-    for command in (run, plan):
-        command.add_argument(
-            "scenario", metavar="FILE.py:NAME", help="a scenario function, also module:NAME"
+def parser() -> Parser:
+    """All commands and options."""
+    whole = Parser(prog="python -m fljax", description=__doc__)
+    whole.add_argument("--version", action="version", version=f"fljax {fl.__version__}")
+    commands = whole.add_subparsers(dest="command", required=True, parser_class=Parser)
+
+    def command(name: str, does: str) -> Parser:
+        return commands.add_parser(
+            name,
+            help=does,
+            description=f"{does[0].upper()}{does[1:]}.",
+            epilog=f"examples:{EXAMPLES[name]}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.add_argument("--rounds", type=int, required=True, help="iterations of every run")
-        command.add_argument("--seeds", type=int, default=1, help="Monte-Carlo runs per grid point")
-        command.add_argument(
-            "--grid", action="append", default=[], metavar="AXIS=V1,V2", help="numbers or words"
-        )
-        command.add_argument(
-            "--static", action="append", default=[], metavar="AXIS=V1,V2", help="sizes, switches"
-        )
-        command.add_argument("--record-every", type=int, default=1, metavar="N")
-        command.add_argument("--block", type=int, help="seeds per block")
-        command.add_argument("--workers", type=int, help="blocks in flight")
-        command.add_argument("--segment", type=int, help="rounds between checkpoints")
-        command.add_argument("--shard-over", choices=("seeds", "clients"), default="seeds")
-        command.add_argument("--x64", action="store_true", help="double precision")
-    plan.add_argument("--measure", action="store_true", help="measure the best block, remember it")
-    run.add_argument("--root", type=int, default=0, help="the seed of seeds")
-    run.add_argument("--until", action="append", default=[], metavar="METRIC=TOLERANCE")
-    run.add_argument("--store", type=Path, help="folder that keeps the study")
-    run.add_argument("--shard", metavar="I/N", help="only the I-th of N parts, into the store")
-    run.add_argument("--out", type=Path, metavar="FILE.nc", help="write the results there")
+
+    run = command("run", "run a study, or a shard of it")
+    plan = command("plan", "show how a study would be run")
+    for one in (run, plan):
+        _add_study(one)
+    plan.add_argument(
+        "--measure", action="store_true", help="measure the best block, remember it (default: no)"
+    )
+    run.add_argument(
+        "--root",
+        type=integer(0, 2**31 - 1),
+        default=0,
+        metavar="N",
+        help="the seed of seeds (default %(default)s)",
+    )
+    run.add_argument(
+        "--until",
+        action="append",
+        default=[],
+        metavar="METRIC=LEVEL",
+        help="end runs once the metric is at or below the level; again for another metric, then "
+        "all must be (default: never)",
+    )
+    run.add_argument(
+        "--store",
+        type=Path,
+        metavar="FOLDER",
+        help="folder that keeps the study: killed, it goes on from there (default: none)",
+    )
+    run.add_argument(
+        "--shard",
+        type=share,
+        metavar="I/N",
+        help="only the I-th of N parts, into the store (default: all)",
+    )
+    run.add_argument(
+        "--out", type=Path, metavar="FILE.nc", help="write the results there (default: nowhere)"
+    )
     run.add_argument(
         "--distributed",
         nargs="?",
         const="",
+        type=address,
         metavar="HOST:PORT,I/N",
         help="one of several processes: as the launcher says (SLURM, MPI, Kubernetes), or the "
-        "I-th of N with process 1 at HOST:PORT",
+        "I-th of N with process 1 at HOST:PORT (default: the only one)",
     )
-    show = commands.add_parser("show", help="what a store holds")
-    show.add_argument("store", type=Path)
-    merge = commands.add_parser("merge", help="join stores of one study, such as its shards")
-    merge.add_argument("into", type=Path)
-    merge.add_argument("stores", type=Path, nargs="+")
-    return parser.parse_args(argv)
+    show = command("show", "show what a store holds")
+    show.add_argument("store", type=Path, metavar="FOLDER", help="a store (required)")
+    merge = command("merge", "join stores of one study, such as its shards")
+    merge.add_argument(
+        "into", type=Path, metavar="INTO", help="a new folder, or a store (required)"
+    )
+    merge.add_argument(
+        "stores", type=Path, nargs="+", metavar="FOLDER", help="stores that are joined (required)"
+    )
+    return whole
+
+
+def _add_study(command: Parser) -> None:
+    """What says which runs there are, and how they go through."""
+    command.add_argument(
+        "scenario",
+        metavar="FILE.py:NAME",
+        help="the scenario function NAME of a file, or module:NAME (required)",
+    )
+    command.add_argument(
+        "--rounds",
+        type=integer(1, 2**31 - 1),
+        required=True,
+        metavar="N",
+        help="iterations of every run (required)",
+    )
+    command.add_argument(
+        "--seeds",
+        type=integer(1, 10**7),
+        default=1,
+        metavar="N",
+        help="Monte-Carlo runs per grid point (default %(default)s)",
+    )
+    command.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="AXIS=V1,V2",
+        help="numbers or words that an argument of the scenario takes; again for another one, then "
+        "all combinations run (default: the scenario's own defaults)",
+    )
+    command.add_argument(
+        "--static",
+        action="append",
+        default=[],
+        metavar="AXIS=V1,V2",
+        help="the same for sizes and switches, each compiled for itself (default: none)",
+    )
+    command.add_argument(
+        "--record-every",
+        type=integer(1, 2**31 - 1),
+        default=1,
+        metavar="N",
+        help="rounds a record (default %(default)s)",
+    )
+    command.add_argument(
+        "--block",
+        type=integer(1, 10**9),
+        metavar="N",
+        help="seeds per block (default: what fits the machine)",
+    )
+    command.add_argument(
+        "--workers",
+        type=integer(1, 10**4),
+        metavar="N",
+        help="blocks in flight (default: the cores at hand, or the devices)",
+    )
+    command.add_argument(
+        "--segment",
+        type=integer(1, 2**31 - 1),
+        metavar="N",
+        help="rounds between checkpoints (default: only long runs have some)",
+    )
+    command.add_argument(
+        "--shard-over",
+        choices=("seeds", "clients"),
+        default="seeds",
+        help="what several devices share (default %(default)s)",
+    )
+    command.add_argument(
+        "--x64", action="store_true", help="double precision (default: single precision)"
+    )
+
+
+def integer(least: int, most: int) -> Callable[[str], int]:
+    """Reads one from the interval."""
+
+    def read(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}.") from None
+        if not least <= found <= most:
+            raise argparse.ArgumentTypeError(
+                f"must be an integer from {least} to {most}, got {found}."
+            )
+        return found
+
+    return read
+
+
+def share(text: str) -> tuple[int, int]:
+    """``"2/5"`` as (2, 5)."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
+    part, parts = (int(number) for number in found.groups()) if found else (0, 0)
+    if not 1 <= part <= parts:
+        raise argparse.ArgumentTypeError(f"must be I/N with 1 <= I <= N, got {text!r}.")
+    return part, parts
+
+
+def address(text: str) -> tuple[str, int, int] | tuple[()]:
+    """``"node:9999,1/2"`` as ("node:9999", 1, 2); of nothing nothing."""
+    if not text:
+        return ()
+    place, _, part = text.rpartition(",")
+    host, _, port = place.rpartition(":")
+    if not (host and re.fullmatch(r"\d+", port, re.ASCII) and 0 < int(port) < 2**16):
+        raise argparse.ArgumentTypeError(
+            f"must be HOST:PORT,I/N with a port below 65536, got {text!r}."
+        )
+    return place, *share(part)
+
+
+def axes(given: Sequence[str], option: str) -> dict[str, list[Any]]:
+    """``["budget=0.1,1"]`` as ``{"budget": [0.1, 1]}``."""
+    found = {}
+    for text in given:
+        name, _, values = text.partition("=")
+        if not (name.isidentifier() and values):
+            raise UsageError(f"{option} must be NAME=VALUE,VALUE..., got {text!r}.")
+        if name in found:
+            raise UsageError(
+                f"{option} {name} is given twice; write all its values as {name}=VALUE,VALUE..."
+            )
+        found[name] = [value(word, f"{option} {text}") for word in values.split(",")]
+    return found
+
+
+def value(word: str, where: str) -> Any:
+    """A number, ``true``, ``false`` or a word."""
+    try:
+        found = json.loads(word)
+    except ValueError:
+        found = word
+    finite = not isinstance(found, float) or math.isfinite(found)
+    if not (isinstance(found, str | int | float) and finite and word == word.strip() != ""):
+        raise UsageError(
+            f"{where}: a value must be a finite number, true, false or a word, got {word!r}."
+        )
+    if isinstance(found, str) and re.search(r"""[][{}"'\s]""", found):
+        raise UsageError(
+            f"{where}: values are separated by commas and have no brackets, quotes or blanks, got "
+            f"{word!r}."
+        )
+    return found
+
+
+def levels(given: Sequence[str]) -> dict[str, float]:
+    """``["objective=0.1"]`` as ``{"objective": 0.1}``."""
+    found = axes(given, "--until")
+    for name, values in found.items():
+        if len(values) > 1 or isinstance(values[0], str | bool):
+            raise UsageError(
+                f"--until must be METRIC=LEVEL with one number, got {name}="
+                f"{','.join(map(str, values))}."
+            )
+    return {name: float(values[0]) for name, values in found.items()}
+
+
+def writable(path: Path) -> None:
+    """Raise ``UsageError`` unless a file can be put there."""
+    if path.is_dir() or not path.name:
+        raise UsageError(f"--out {path} is a folder; name a file in it, such as results.nc.")
+    if not path.parent.is_dir():
+        raise UsageError(f"no folder {path.parent}; create it first.")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {path.parent} ({error.strerror}); choose another folder with --out."
+        ) from None
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """What is asked for, as far as it can be read without the scenario."""
+    asked = parser().parse_args(argv)
+    if asked.command in ("run", "plan"):
+        asked.grid, asked.static = axes(asked.grid, "--grid"), axes(asked.static, "--static")
+        if both := asked.grid.keys() & asked.static.keys():
+            raise UsageError(
+                f"{', '.join(sorted(both))} must be in --grid or in --static, not both."
+            )
+    if asked.command == "run":
+        asked.until = levels(asked.until)
+        if asked.out is not None:
+            writable(asked.out)
+        if asked.shard is not None and asked.store is None:
+            raise UsageError("--shard needs a --store to leave its runs in.")
+    return asked
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,33 +326,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         asked = arguments(argv)
         return {"run": run, "plan": plan, "show": show, "merge": merge}[asked.command](asked)
-    except (UsageError, fl.StoreError) as error:
+    except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+    except fl.StoreError as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
     except KeyboardInterrupt as stop:
         print(stop or "interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        if (text := told(error)) is None:
+            raise
+        print(f"error: {text}", file=sys.stderr)
+    return 2
+
+
+# What is asked for is done --------------------------------------------------------------------
 
 
 def run(asked: argparse.Namespace) -> int:
-    if asked.out is not None and not asked.out.parent.is_dir():
-        raise UsageError(f"no folder {asked.out.parent}; create it first.")
-    if asked.shard is not None and asked.store is None:
-        raise UsageError("--shard needs a --store to leave its runs in.")
+    import jax
+
     if asked.distributed is not None:
         join(asked.distributed)
-    until = {name: float(values[0]) for name, values in axes(asked.until, "--until").items()}
     results = fl.sweep(
         scenario_of(asked.scenario),
         **study(asked),
         root=asked.root,
-        until=until,
+        until=asked.until,
         store=asked.store,
         shard=asked.shard,
     )
     if jax.process_index() == 0:
         if asked.out is not None:
-            fl.save(results, asked.out)
+            save(results, asked.out)
             print(f"written to {asked.out}")
         summarise(results)
     return 0
@@ -120,8 +370,12 @@ def plan(asked: argparse.Namespace) -> int:
 
 
 def show(asked: argparse.Namespace) -> int:
+    from fljax._memory import human
+
+    if not asked.store.is_dir():
+        raise UsageError(f"{asked.store} is no store of fljax: it is no folder.")
     size = sum(path.stat().st_size for path in asked.store.glob("*.npz"))
-    summarise(read(asked.store))
+    summarise(fl.load(asked.store))
     print(f"{human(size)} in {asked.store}")
     return 0
 
@@ -130,30 +384,39 @@ def merge(asked: argparse.Namespace) -> int:
     try:
         fl.merge(asked.into, *asked.stores)
     except ValueError as error:
-        raise UsageError(error) from None
+        raise UsageError(one_line(error)) from None
     return show(argparse.Namespace(store=asked.into))
+
+
+def save(results: Any, path: Path) -> None:
+    try:
+        fl.save(results, path)
+    except OSError as error:
+        raise UsageError(f"{error.strerror or error}.") from None
 
 
 def summarise(results: Any) -> None:
     """Sizes, and how many runs are done."""
-    total = results["diverged"].size if "diverged" in results else 0
+    if "diverged" not in results:
+        print("no run is done")
+        return
+    total = results["diverged"].size
     done = int(results["done"].sum()) if "done" in results else total
-    axes = ", ".join(f"{name} {size}" for name, size in results["diverged"].sizes.items())
-    print(f"{done} of {total} runs of {results.attrs['rounds']} rounds are done ({axes})")
+    sizes = ", ".join(f"{name} {size}" for name, size in results["diverged"].sizes.items())
+    print(f"{done} of {total} runs of {results.attrs['rounds']} rounds are done ({sizes})")
 
 
 def study(asked: argparse.Namespace) -> dict[str, Any]:
     """What the two commands have in common, as arguments of :func:`fljax.sweep`."""
     if asked.x64:
+        import jax
+
         jax.config.update("jax_enable_x64", True)
-    fixed = {name: fl.static(values) for name, values in axes(asked.static, "--static").items()}
-    grid = axes(asked.grid, "--grid")
-    if both := grid.keys() & fixed.keys():
-        raise UsageError(f"{', '.join(sorted(both))} must be in --grid or in --static, not both.")
+    fixed = {name: fl.static(values) for name, values in asked.static.items()}
     return {
         "rounds": asked.rounds,
         "seeds": asked.seeds,
-        "grid": grid | fixed,
+        "grid": asked.grid | fixed,
         "record_every": asked.record_every,
         "block": asked.block,
         "workers": asked.workers,
@@ -162,57 +425,91 @@ def study(asked: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def axes(given: Sequence[str], option: str) -> dict[str, list[Any]]:
-    """``["budget=0.1,1"]`` as ``{"budget": [0.1, 1]}``."""
-    found = {}
-    for text in given:
-        name, separator, values = text.partition("=")
-        if not (name and separator and values):
-            raise UsageError(f"{option} must be NAME=VALUE,VALUE..., got {text!r}.")
-        if name in found:
-            raise UsageError(
-                f"{option} {name} is given twice; write all its values as {name}=VALUE,VALUE..."
-            )
-        found[name] = [value(word) for word in values.split(",")]
+def join(where: tuple[str, int, int] | tuple[()]) -> None:
+    """Join the other processes, before JAX looks for devices."""
+    import jax
+
+    if where:
+        place, part, parts = where
+        jax.distributed.initialize(place, parts, part - 1)
+        return
+    try:
+        jax.distributed.initialize()
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"--distributed found no launcher (SLURM, MPI, Kubernetes) that says which processes "
+            f"there are ({one_line(error)}); give it HOST:PORT,I/N."
+        ) from None
+
+
+def scenario_of(text: str) -> Callable[..., Any]:
+    """The function behind ``file.py:name`` or ``module:name``."""
+    place, _, name = text.rpartition(":")
+    if not (place.strip(".") == place and place and name):
+        raise UsageError(f"a scenario is FILE.py:NAME or module:NAME, got {text!r}.")
+    try:
+        module = module_of(place)
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        own = own_lines(error)
+        raise UsageError(
+            f"{place} cannot be imported: {type(error).__name__}: {one_line(error)}{own}"
+        ) from None
+    found = getattr(module, name, None)
+    if found is None:
+        raise UsageError(f"{place} has no function {name}.")
+    if not callable(found):
+        raise UsageError(f"{name} of {place} is no function but of type {type(found).__name__}.")
     return found
 
 
-def value(word: str) -> Any:
-    try:
-        return json.loads(word)
-    except ValueError:
-        return word
+def module_of(place: str) -> Any:
+    """Of a file, or of an importable name."""
+    if not place.endswith(".py"):
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name and f"{place}.".startswith(f"{error.name}."):
+                raise UsageError(f"no module {place} and no file {place}.py.") from None
+            raise
+    if not Path(place).is_file():
+        raise UsageError(f"no file {place}.")
+    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(spec.name, module)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
 
 
-def scenario_of(text: str) -> Callable[..., fl.Simulation]:
-    """The function behind ``file.py:name`` or ``module:name``."""
-    place, _, name = text.rpartition(":")
-    if not place:
-        raise UsageError(f"a scenario is FILE.py:NAME or module:NAME, got {text!r}.")
-    if place.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-        if spec is None or spec.loader is None or not Path(place).is_file():
-            raise UsageError(f"no file {place}.")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    else:
-        module = importlib.import_module(place)
-    if not hasattr(module, name):
-        raise UsageError(f"{place} has no function {name}.")
-    return getattr(module, name)
+# What went wrong is said ------------------------------------------------------------------------
 
 
-def join(where: str) -> None:
-    """Join the other processes, before JAX looks for devices."""
-    if not where:
-        jax.distributed.initialize()
-        return
-    address, _, share = where.rpartition(",")
-    try:
-        part, parts = parse_shard(share)
-    except ValueError:
-        raise UsageError(f"--distributed must be HOST:PORT,I/N, got {where!r}.") from None
-    jax.distributed.initialize(address, parts, part)
+def one_line(error: object) -> str:
+    return " ".join(str(error).split())
+
+
+def told(error: Exception) -> str | None:
+    """An error in words: in one line what the library says, or the own lines of a scenario in which
+    something else went wrong; ``None`` for what went wrong in the library.
+    """
+    notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
+    text = " ".join([one_line(error), *notes])
+    *_, last = traceback.extract_tb(error.__traceback__)
+    if last.filename.startswith(HERE) and isinstance(error, TypeError | ValueError | MemoryError):
+        return text
+    own = own_lines(error)
+    return f"the scenario failed: {type(error).__name__}: {text}{own}" if own else None
+
+
+def own_lines(error: BaseException) -> str:
+    """The part of the traceback that is in the user's own files, each line of it on a new one."""
+    folders = (HERE, "<", *(sysconfig.get_path(name) for name in ("stdlib", "platlib", "purelib")))
+    stack = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in stack if not frame.filename.startswith(folders)]
+    return "".join(f"\n{line}" for line in "".join(traceback.format_list(own)).splitlines())
 
 
 if __name__ == "__main__":

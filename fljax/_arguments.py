@@ -99,7 +99,9 @@ def _tried(fits: Callable[[Any], bool], value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return not isinstance(value, list | tuple) and _check.is_real(value) and np.ndim(value) == 0
+    if isinstance(value, list | tuple | bool | np.bool_):  # True is no number, though Python's 1
+        return False
+    return _check.is_real(value) and np.ndim(value) == 0
 
 
 def _is_key(value: Any) -> bool:

@@ -1,15 +1,16 @@
 """Checks at the boundary: what was given, what is expected, how to mend it.
 
-Values that are being traced cannot be looked at and pass unseen; the sweep builds every grid
-point once with its concrete values, so that a bad one still meets these checks.
+Values that are being traced cannot be looked at. Where a sweep looks at its grid points their
+checks are collected, and made once the values are computed (:func:`collecting`); else they pass.
 """
 
 import contextlib
+import contextvars
 import difflib
 import functools
 import numbers
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.core
@@ -17,6 +18,54 @@ import jax.numpy as jnp
 import numpy as np
 
 F = TypeVar("F", bound=Callable)
+
+
+class Later(NamedTuple):
+    """A check of values that are not known yet."""
+
+    check: Callable[..., None]
+    values: tuple[Any, ...]
+    elementwise: bool  # whether many values can be checked at once, stacked
+
+
+#: What :func:`collecting` collects, and of which traces.
+_COLLECTED: contextvars.ContextVar[tuple[list[Later], list[Any]] | None] = contextvars.ContextVar(
+    "collected", default=None
+)
+
+
+@contextlib.contextmanager
+def collecting(*inputs: Any) -> Iterator[list[Later]]:
+    """Within, checks of what is computed from these tracers are put into the list."""
+    found: list[Later] = []
+    traces = [leaf._trace for leaf in jax.tree.leaves(inputs) if isinstance(leaf, jax.core.Tracer)]
+    token = _COLLECTED.set((found, traces))
+    try:
+        yield found
+    finally:
+        _COLLECTED.reset(token)
+
+
+@contextlib.contextmanager
+def trusted() -> Iterator[None]:
+    """Within, values that are being traced pass: the library drew them, from checked numbers."""
+    token = _COLLECTED.set(None)
+    try:
+        yield
+    finally:
+        _COLLECTED.reset(token)
+
+
+def known(check: Callable[..., None], *values: Any, elementwise: bool = False) -> None:
+    """Call ``check(*values)``, now or once they are computed."""
+    tracers = [value for value in values if isinstance(value, jax.core.Tracer)]
+    if not tracers:
+        check(*values)
+    elif collected := _COLLECTED.get():
+        found, traces = collected
+        # Values of an inner trace, such as of a jitted function, do not leave it.
+        if all(any(value._trace is trace for trace in traces) for value in tracers):
+            found.append(Later(check, values, elementwise))
 
 
 def is_concrete(value: Any) -> bool:
@@ -81,6 +130,12 @@ def interval(
 ) -> None:
     """Raise ``ValueError`` unless every entry of ``value`` is finite and inside the interval."""
     if isinstance(value, jax.core.Tracer):
+        if _COLLECTED.get() and is_real(value) and value.size:
+            again = functools.partial(
+                interval, name, above=above, at_least=at_least, below=below, at_most=at_most
+            )
+            ends = jnp.stack([jnp.min(value), jnp.max(value)]) if value.ndim else value
+            known(functools.partial(again, hint=hint), ends, elementwise=True)
         return
     if not is_real(value):
         raise TypeError(f"{name} must be a number, got {shown(value)}.")
@@ -123,6 +178,8 @@ def count(name: str, value: Any, *, at_least: int = 1, hint: str = "") -> None:
         )
     if value < at_least:
         raise ValueError(f"{name} must be >= {at_least}, got {value}.{' ' + hint if hint else ''}")
+    if value >= 2**31:
+        raise ValueError(f"{name} must be below 2**31, got {value}.")
 
 
 def switch(name: str, value: Any) -> None:
@@ -174,13 +231,18 @@ def registered(name: str, value: Any) -> None:
 
 def finite(name: str, value: Any, hint: str = "") -> None:
     """Raise ``ValueError`` if a concrete array holds NaN or infinity."""
-    if is_concrete(value):
-        bad = int(np.size(value) - np.isfinite(np.asarray(value)).sum())
+
+    def check(bad: Any) -> None:
         if bad:
             raise ValueError(
-                f"{name} holds {bad} NaN or infinite entries; remove or impute them first."
+                f"{name} holds {int(bad)} NaN or infinite entries; remove or impute them first."
                 f"{' ' + hint if hint else ''}"
             )
+
+    if is_concrete(value):
+        check(np.size(value) - np.isfinite(np.asarray(value)).sum())
+    elif _COLLECTED.get() and isinstance(value, jax.core.Tracer):
+        known(check, jnp.sum(~jnp.isfinite(value), dtype=np.int32))
 
 
 def feature_map(value: Any) -> None:

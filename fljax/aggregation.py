@@ -14,7 +14,7 @@ as infinitely far away where robustness is promised, and makes the means not fin
 Written with sorts, sums and products alone (see :mod:`fljax._linalg`).
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -246,15 +246,18 @@ class _OrderStatistics(Aggregator):
         if self.count is not None:
             why = f"{self.count} at each end and one between them"
             _need(name, fewest, 2 * self.count + 1, why)
-        elif _check.is_concrete(self.share):
-            share = np.asarray(self.share, np.float64)
-            idle = (share > 0) & (_part(share, np.float64(fewest)) < 1)
-            if idle.any():
-                raise ValueError(
-                    f"{name} with a share of {share[idle].flat[0]:g} is the plain mean where a "
-                    f"receiver hears {fewest} messages; take a share of at least 1/{fewest}, or "
-                    "let receivers hear more."
-                )
+        else:
+            _check.known(lambda share: self._check_share(share, fewest), self.share)
+
+    def _check_share(self, share: Any, fewest: int) -> None:
+        share = np.asarray(share, np.float64)
+        idle = (share > 0) & (_part(share, np.float64(fewest)) < 1)
+        if idle.any():
+            raise ValueError(
+                f"{type(self).__name__} with a share of {share[idle].flat[0]:g} is the plain mean "
+                f"where a receiver hears {fewest} messages; take a share of at least 1/{fewest}, "
+                "or let receivers hear more."
+            )
 
     def _each_end(self, heard: Int[Array, " receivers"]) -> Int[Array, " receivers"]:
         """How many at each end, of so many heard; never all of them."""

@@ -96,9 +96,13 @@ def _mask(attackers: Any) -> Any:
     mask = attackers if isinstance(attackers, jax.Array) else np.asarray(attackers)
     if mask.ndim != 1:
         raise ValueError(f"attackers must be a mask of shape [clients], got shape {mask.shape}.")
-    if _check.is_concrete(mask) and np.all(np.asarray(mask)):
-        raise ValueError(f"all {mask.size} clients are attackers; leave at least one honest.")
+    _check.known(_check_honest, mask)
     return mask
+
+
+def _check_honest(mask: Any) -> None:
+    if np.all(np.asarray(mask)):
+        raise ValueError(f"all {mask.size} clients are attackers; leave at least one honest.")
 
 
 def _check_mask(mask: Any, clients: int) -> None:

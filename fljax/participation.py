@@ -516,9 +516,14 @@ class Unequal(Selector):
             at_most=(1 + 1e-6) / self.count,
             hint=f"Beyond 1/{self.count} a client would be drawn twice among {self.count}.",
         )
-        if _check.is_concrete(p) and abs(float(np.sum(p)) - 1) > 1e-5:
+        _check.known(self._check_sum, p)
+
+    @staticmethod
+    def _check_sum(probability: Any) -> None:
+        total = float(np.sum(probability))
+        if abs(total - 1) > 1e-5:
             raise ValueError(
-                f"probabilities must sum to 1, got {float(np.sum(p)):g}; divide them by their sum."
+                f"probabilities must sum to 1, got {total:g}; divide them by their sum."
             )
 
     def check(self, clients: int, network: Any = None) -> None:

@@ -40,6 +40,14 @@ def compare(simulation: Any) -> None:
         others = alternatives(simulation) if elsewhere else []
         can = f" These can: {', '.join(others)}." if others else ""
         raise ValueError(f"{algorithm.label} {text}{can}")
+    clip = getattr(simulation.problem, "clip", None)
+    if clip is not None and isinstance(simulation.privacy, Notion):
+
+        def check(clip: Any, bound: Any) -> None:
+            if text := _loose(clip, bound):
+                raise ValueError(f"{algorithm.label} {text}")
+
+        _check.known(check, clip, simulation.privacy.gradient_bound)
 
 
 def alternatives(simulation: Any) -> list[str]:
@@ -185,12 +193,18 @@ def _clipped(problem: Any, bound: Any) -> Iterator[Unmet]:
     clip = getattr(problem, "clip", None)
     if clip is None or not (_check.is_concrete(clip) and _check.is_concrete(bound)):
         return
-    if float(clip) > float(bound) * (1 + 1e-6):
-        yield Unmet(
-            f"clips gradients to {float(clip):g}, above the bound {float(bound):g} that the budget "
-            "assumes; give the budget gradient_bound= of the clip, or clip to the bound.",
-            False,
-        )
+    if text := _loose(clip, bound):
+        yield Unmet(text, False)
+
+
+def _loose(clip: Any, bound: Any) -> str:
+    """What is wrong with a clip that is above the bound; empty if it is not."""
+    if float(clip) <= float(bound) * (1 + 1e-6):
+        return ""
+    return (
+        f"clips gradients to {float(clip):g}, above the bound {float(bound):g} that the budget "
+        "assumes; give the budget gradient_bound= of the clip, or clip to the bound."
+    )
 
 
 def _iterated(needs: Needs, problem: Any) -> Iterator[Unmet]:

@@ -49,7 +49,6 @@ __all__ = [
     "advance",
     "as_key",
     "begin",
-    "check_budget",
     "check_length",
     "check_metrics",
     "check_rounds",
@@ -289,14 +288,10 @@ def check_length(simulation: Simulation, rounds: int) -> None:
             f"messages take at least {law.lags[0]} rounds and the run has {rounds}: nothing would "
             "ever arrive; make the run longer or the delays shorter."
         )
-    check_budget(simulation.privacy, simulation, rounds)
+    if hasattr(simulation.privacy, "check"):
+        size = simulation.algorithm.message_size(simulation.problem.dim)
+        simulation.privacy.check(size, rounds)
     noise_plan(simulation, rounds)
-
-
-def check_budget(privacy: Any, simulation: Simulation, rounds: int) -> None:
-    """Raise ``ValueError`` where a budget cannot be kept over messages of this size."""
-    if hasattr(privacy, "check"):
-        privacy.check(simulation.algorithm.message_size(simulation.problem.dim), rounds)
 
 
 def noise_plan(simulation: Simulation, rounds: int) -> Any:

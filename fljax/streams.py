@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._memory import check_fits
 from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import HIGHEST, key_of
 from fljax.participation import Always, Pattern
@@ -406,16 +407,25 @@ def autoregressive(
     """
     _check.count("clients", clients)
     _check.count("test_samples", test_samples)
+    width = len(lags) if feature_map is None else getattr(feature_map, "dim", 0)
+    check_fits(
+        f"a stream of {clients} clients and {test_samples} test samples x {width} features",
+        clients + test_samples,
+        width,
+        each=float_dtype().itemsize,
+        mend="take fewer of them",
+    )
     keys = jax.random.split(key, 5)
     ranges = ((0.2, 0.9), (-0.2, 0.2), (0.2, 1.2), (0.005, 0.03))
     theta, mean, variance, noise = (
         jax.random.uniform(k, (clients,), float_dtype(), low, high)
         for k, (low, high) in zip(keys[:4], ranges, strict=True)
     )
-    stream = Autoregressive(
-        theta, mean, variance, noise, feature_map, arrivals, lags=lags, target=target
-    )
-    return replace(stream, test=stream.held_out(keys[4], test_samples, noisy_test))
+    with _check.trusted():
+        stream = Autoregressive(
+            theta, mean, variance, noise, feature_map, arrivals, lags=lags, target=target
+        )
+        return replace(stream, test=stream.held_out(keys[4], test_samples, noisy_test))
 
 
 @module

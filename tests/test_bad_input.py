@@ -12,6 +12,7 @@ import types
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import jaxtyping
 import networkx
 import numpy as np
@@ -19,6 +20,8 @@ import optax
 import pytest
 
 import fljax as fl
+from fljax import _memory
+from fljax.study import engine, grid
 
 HERE = Path(fl.__file__).parent
 
@@ -599,3 +602,165 @@ def test_a_state_has_models_and_a_sensitivity_is_of_each_client():
 def test_one_hot_labels_are_no_labels():
     with pytest.raises(ValueError, match=r"one-hot rows take labels\.argmax"):
         fl.data.dirichlet(np.eye(4), clients=2, concentration=1.0, seed=0)
+
+
+def simulation(key, penalty=1.0, **parts):
+    """A small one, whose parts are given or drawn from the key."""
+    given = {
+        "problem": fl.problems.ridge(key, clients=K, samples=3, dim=2),
+        "network": fl.graphs.ring(K),
+        "algorithm": fl.algorithms.ZCDPNFL(penalty, 0.1),
+    }
+    return fl.Simulation(**given | parts)
+
+
+def labelled(key):
+    features = jax.random.normal(key, (K, 3, 2))
+    labels = jnp.floor(3 * jax.random.uniform(key, (K, 3)))
+    return fl.problems.Problem(features, labels, fl.problems.Logistic())
+
+
+def directed(key):
+    return fl.graphs.from_adjacency(jnp.triu(jax.random.uniform(key, (K, K)), 1))
+
+
+#: Scenarios of values that are bad for some keys, and what is said of them before compilation.
+DRAWN_BADLY = {
+    "strength must be finite and >= 0, got -": lambda key: simulation(
+        key,
+        problem=fl.problems.ridge(
+            key, clients=K, samples=3, dim=2, strength=jax.random.normal(key, (K,))
+        ),
+    ),
+    "probability must be finite and >= 0 and <= 1, got ": lambda key: simulation(
+        key,
+        algorithm=fl.algorithms.FedAvg(0.1),
+        participation=fl.participation.Bernoulli(5 * jax.random.uniform(key)),
+    ),
+    "targets must be labels among -1, 1 for the logistic loss, got 2": lambda key: simulation(
+        key, problem=labelled(key)
+    ),
+    "the adjacency matrix is asymmetric": lambda key: simulation(key, network=directed(key)),
+    "features holds .* NaN or infinite entries": lambda key: simulation(
+        key,
+        problem=fl.problems.Problem(
+            jnp.log(jax.random.normal(key, (K, 3, 2))), np.ones((K, 3)), fl.problems.LeastSquares()
+        ),
+    ),
+    f"all {K} clients are attackers": lambda key: simulation(
+        key, attack=fl.attacks.SignFlip(jax.random.uniform(key, (K,)) > -1)
+    ),
+    "client 0 has no samples": lambda key: simulation(
+        key,
+        problem=fl.problems.Problem(
+            np.ones((K, 3, 2)),
+            np.ones((K, 3)),
+            fl.problems.LeastSquares(),
+            weights=jnp.where(jax.random.uniform(key, (K, 3)) > 2, 1 / 3, 0.0),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("message", DRAWN_BADLY)
+def test_what_is_drawn_from_the_key_is_checked_before_compilation(message, monkeypatch):
+    monkeypatch.setattr(engine.Program, "compile", None)
+    with pytest.raises(ValueError, match=message):
+        fl.sweep(DRAWN_BADLY[message], rounds=2)
+
+
+def test_good_draws_cost_no_program(monkeypatch):
+    """Only where a check waits for values is anything computed."""
+    monkeypatch.setattr(grid, "_check_values", None)
+    groups = grid.groups_of(simulation, grid.axes_of({"penalty": [1.0, 2.0]}), 2)
+    assert len(groups) == 1
+
+
+def private_point(key, penalty=1.0, budget=1.0, clip=1.0):
+    return simulation(
+        key,
+        penalty,
+        problem=problem().clipped(clip),
+        privacy=fl.privacy.ZCDP(budget, gradient_bound=1.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("penalty", -3.0, "penalty must be finite and > 0, got -3"),
+        ("budget", 0.0, "total_rho must be finite and > 0, got 0"),
+        ("clip", 1.5, "clips gradients to 1.5, above the bound 1"),
+    ],
+)
+def test_every_point_of_a_large_grid_is_checked(name, value, message):
+    """Quickly: one of ten thousand points is built, and the bad ones are those of the last row."""
+    second = "budget" if name == "penalty" else name
+    values = {axis: np.linspace(0.5, 0.9, 100) for axis in ("penalty", second)}
+    values[name][-1] = value
+    built = []
+
+    def scenario(key, **point):
+        built.append(point)
+        return private_point(key, **point)
+
+    with pytest.raises(ValueError, match=message) as caught:
+        grid.groups_of(scenario, grid.axes_of(values), 5)
+    assert any(f"{name!r}: {value}" in note for note in caught.value.__notes__)
+    assert len(built) == 2  # once with its numbers, once for all
+
+
+HUGE = {"key": KEY, "clients": 100_000, "samples": 10_000, "dim": 100}
+
+#: Calls of what cannot fit any machine: nothing is allocated, and the size is said.
+TOO_LARGE = {
+    **{
+        f"problems.{name}": (HUGE, "100000 clients x 10000 samples x 100 features takes 400 GB")
+        for name in (
+            *("elastic_net", "huber", "least_absolute_deviation", "least_squares"),
+            *("logistic", "ridge", "softmax"),
+        )
+    },
+    "problems.linear": (HUGE | {"loss": fl.problems.LeastSquares()}, "takes 400 GB"),
+    "problems.clustered_ridge": (
+        {
+            "key": KEY,
+            "cluster": np.zeros(10**5, int),
+            "clusters": 1,
+            "dim": 100,
+            "samples": (1, 10**4),
+            "spread": 0.1,
+            "strength": 1.0,
+        },
+        "takes 400 GB",
+    ),
+    "data.random_fourier": ({"key": KEY, "inputs": 10**6, "features": 10**6}, "takes 4 TB"),
+    "streams.autoregressive": ({"key": KEY, "clients": 10, "test_samples": 2 * 10**9}, "32 GB"),
+    "graphs.complete": ({"nodes": 200_000}, "200000 nodes and 19999900000 edges takes 2 TB"),
+    "graphs.star": ({"nodes": 2 * 10**9}, "takes 200 GB"),
+    "graphs.ring": ({"nodes": 300_000, "form": "dense"}, "300000 entries each takes 360 GB"),
+    "graphs.grid": ({"rows": 50_000, "columns": 40_000}, "takes 200 GB"),
+    "graphs.erdos_renyi": (
+        {"key": KEY, "nodes": 300_000, "probability": 0.5},
+        "300000 entries each takes 360 GB",
+    ),
+    "graphs.random_geometric": (
+        {"key": KEY, "nodes": 300_000, "radius": 0.9},
+        "300000 entries each takes 360 GB",
+    ),
+    "graphs.k_regular": ({"key": KEY, "nodes": 2 * 10**9, "degree": 2}, "takes 200 GB"),
+}
+
+
+@pytest.mark.parametrize("label", TOO_LARGE)
+def test_what_cannot_fit_is_refused_with_its_size(label, monkeypatch):
+    monkeypatch.setattr(_memory, "memory_at_hand", lambda: 10**10)
+    arguments, size = TOO_LARGE[label]
+    with jax.enable_x64(False), pytest.raises(MemoryError, match=f"{size}.* at hand; take fewer"):
+        PUBLIC[label](**arguments)
+
+
+def test_numbers_beyond_32_bits_are_refused():
+    for label, name in (("graphs.ring", "nodes"), ("problems.ridge", "clients")):
+        with pytest.raises(ValueError, match=rf"{name} must be below 2\*\*31, got 10000000000"):
+            call(label, VALID[label] | {name: 10**10})

@@ -1,10 +1,16 @@
 """Studies from the command line: planned, run, sharded, merged, shown."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 import fljax as fl
-from fljax.__main__ import main
+from fljax.__main__ import main, parser
 from fljax.study.results import checksum
+from fljax.study.store import Store
 
 SCENARIO = """
 import jax, fljax as fl
@@ -17,7 +23,22 @@ def study(key, penalty=1.0, clients=6):
         algorithm=fl.algorithms.ZCDPNFL(penalty, 0.3),
         metrics=["normalized_error"],
     )
+
+number = 3
+
+def none(key):
+    return None
+
+def mistaken(key, size):
+    return helper(size)
+
+
+def helper(size):
+    return undefined * size
 """
+#: The line in which the mistaken scenario begins.
+MISTAKEN = SCENARIO[: SCENARIO.index("def mistaken")].count("\n") + 1
+EMPTY = {"rounds": 1, "metrics": {}}
 
 
 @pytest.fixture
@@ -25,6 +46,10 @@ def ask(tmp_path, monkeypatch):
     """The common arguments, in a folder with the scenario."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(SCENARIO)
+    (tmp_path / "unclosed.py").write_text("def study(key")
+    (tmp_path / "leaves.py").write_text("import sys; sys.exit(3)")
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "folder.py" / "file").touch()
     return ["mine.py:study", "--rounds", "6", "--seeds", "4", "--grid", "penalty=0.5,1"]
 
 
@@ -60,50 +85,229 @@ def test_words_and_numbers_and_tolerances(ask, capsys):
     assert (fl.load("short.nc")["stopped"] == 1).all()
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ([], "required: command"),
-        (["run", "mine.py:study"], "required: --rounds"),
-        (["run", "nowhere.py:study", "--rounds", "1"], "no file nowhere.py"),
-        (["run", "mine.py:nothing", "--rounds", "1"], "mine.py has no function nothing"),
-        (["run", "mine", "--rounds", "1"], "a scenario is FILE.py:NAME or module:NAME"),
-        (["run", "mine.py:study", "--rounds", "1", "--grid", "x"], "--grid must be NAME=VALUE"),
-        (["run", "mine.py:study", "--rounds", "1", "--shard", "1/2"], "--shard needs a --store"),
-        (["run", "mine.py:study", "--rounds", "1", "--out", "a/b.nc"], "no folder a"),
-        (
-            ["run", "mine.py:study", "--rounds", "1", "--distributed", "here"],
-            "--distributed must be HOST:PORT,I/N",
-        ),
-        (
-            ["run", "mine.py:study", "--rounds", "1", "--grid", "penalty=1", "--grid", "penalty=2"],
-            "--grid penalty is given twice; write all its values as penalty=VALUE,VALUE...",
-        ),
-        (
-            [
-                "plan",
-                "mine.py:study",
-                "--rounds",
-                "1",
-                "--grid",
-                "penalty=1",
-                "--static",
-                "penalty=2",
-            ],
-            "penalty must be in --grid or in --static, not both",
-        ),
-        (["merge", "whole", "two", "two"], "two is given twice"),
-        (["show", "nowhere"], "nowhere is no store of fljax"),
-        (["merge", "whole", "nowhere"], "nowhere is no store of fljax"),
-    ],
-)
-def test_requests_that_cannot_be_served_take_one_line(ask, capsys, argv, message):
-    assert main(argv) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert message in err
-    assert err.count("\n") == 1
+#: What every option says of wrong values, by command: arguments and a part of the answer.
+WRONG = {
+    "run": {
+        "scenario": [
+            ("mine.py", "a scenario is FILE.py:NAME or module:NAME, got 'mine.py'"),
+            ("mine.py:", "a scenario is FILE.py:NAME"),
+            ("..:study", "a scenario is FILE.py:NAME"),
+            ("nowhere.py:study", "no file nowhere.py"),
+            ("folder.py:study", "no file folder.py"),
+            ("no.where:study", "no module no.where and no file no.where.py"),
+            ("mine.py:nothing", "mine.py has no function nothing"),
+            ("mine.py:number", "number of mine.py is no function but of type int"),
+            ("mine.py:none", "must return an fljax.Simulation, got NoneType"),
+            (
+                "mine.py:none --grid x=1",
+                "none(key) cannot be called with a key and the grid's axes",
+            ),
+            ("unclosed.py:study", "unclosed.py cannot be imported: SyntaxError"),
+            ("leaves.py:study", "leaves.py cannot be imported: SystemExit: 3"),
+        ],
+        "--rounds": [
+            ("", "required: --rounds"),
+            ("--rounds x", "--rounds: must be an integer, got 'x'"),
+            ("--rounds 0", "--rounds: must be an integer from 1 to 2147483647, got 0"),
+            ("--rounds 2147483648", "--rounds: must be an integer from 1"),
+        ],
+        "--seeds": [
+            ("--seeds 1e3", "must be an integer, got '1e3'"),
+            ("--seeds -1", "must be an integer from 1"),
+            ("--seeds 99999999999999999999", "must be an integer from 1"),
+        ],
+        "--grid": [
+            ("--grid penalty", "--grid must be NAME=VALUE"),
+            ("--grid penalty=", "--grid must be NAME=VALUE"),
+            ("--grid =1", "--grid must be NAME=VALUE"),
+            ("--grid penalty=1,,2", "must be a finite number, true, false or a word, got ''"),
+            ("--grid penalty=[1,2]", "have no brackets"),
+            ("--grid penalty=1e999", "must be a finite number"),
+            ("--grid penalty=null", "must be a finite number"),
+            ("--grid penalty=99999999999", "must have 32 bits, got 99999999999"),
+            ("--grid penalty=word", "penalty must be a number, got 'word'"),
+            ("--grid penalty=true", "penalty must be a number, got"),
+            ("--grid penalty=0.5,-1", "got -1. This was grid point {'penalty': -1}."),
+            ("--grid penalty=1,1", "has the same label twice"),
+            ("--grid seed=1", "a name that results use themselves"),
+            ("--grid nothing=1", "cannot be called with a key and the grid's axes (nothing)"),
+            (
+                "--grid penalty=1 --grid penalty=2",
+                "--grid penalty is given twice; write all its values as penalty=VALUE,VALUE...",
+            ),
+        ],
+        "--static": [
+            ("--static clients", "--static must be NAME=VALUE"),
+            ("--static clients=0", "clients must be >= 1, got 0. This was grid point"),
+            ("--grid clients=4 --static clients=4", "must be in --grid or in --static, not both"),
+        ],
+        "--record-every": [
+            ("--record-every 0", "must be an integer from 1"),
+            ("--record-every 4", "rounds must be a multiple of record_every, got 6 and 4"),
+        ],
+        "--block": [("--block 0", "must be an integer from 1")],
+        "--workers": [("--workers x", "must be an integer, got 'x'")],
+        "--segment": [
+            ("--segment 0", "must be an integer from 1"),
+            ("--segment 3 --record-every 2", "segment must be a multiple of record_every=2"),
+        ],
+        "--shard-over": [("--shard-over rows", "invalid choice: 'rows'")],
+        "--x64": [("--x64=yes", "ignored explicit argument 'yes'")],
+        "--root": [("--root -1", "must be an integer from 0"), ("--root x", "must be an integer")],
+        "--until": [
+            ("--until normalized_error", "--until must be NAME=VALUE"),
+            ("--until normalized_error=x", "--until must be METRIC=LEVEL with one number"),
+            ("--until normalized_error=1,2", "--until must be METRIC=LEVEL with one number"),
+            ("--until normalized_error=-1", "until['normalized_error'] must be finite and >= 0"),
+            ("--until normal=1", "unknown metric in until 'normal'; known: normalized_error"),
+        ],
+        "--store": [
+            ("--store mine.py", "cannot write to the store mine.py"),
+            ("--store folder.py", "folder.py is no store of fljax and is not empty"),
+        ],
+        "--shard": [
+            ("--shard 1/2", "--shard needs a --store"),
+            ("--store kept --shard 3/2", "must be I/N with 1 <= I <= N, got '3/2'"),
+            ("--store kept --shard x", "must be I/N with 1 <= I <= N"),
+        ],
+        "--out": [
+            ("--out folder.py", "--out folder.py is a folder"),
+            ("--out a/b.nc", "no folder a; create it first"),
+            ("--out mine.py/b.nc", "no folder mine.py; create it first"),
+            ("--out /proc/b.nc", "/proc"),
+        ],
+        "--distributed": [
+            ("--distributed here", "must be HOST:PORT,I/N with a port below 65536"),
+            ("--distributed here:99999,1/2", "must be HOST:PORT,I/N with a port below 65536"),
+            ("--distributed here:9999,3/2", "must be I/N with 1 <= I <= N"),
+        ],
+    },
+    "show": {
+        "store": [
+            ("nowhere", "nowhere is no store of fljax: it is no folder"),
+            ("mine.py", "mine.py is no store of fljax: it is no folder"),
+            ("folder.py", "folder.py is no store of fljax: it has no study.json"),
+        ]
+    },
+    "merge": {
+        "into": [("", "required: INTO, FOLDER")],
+        "stores": [
+            ("whole", "required: FOLDER"),
+            ("whole two two", "two is given twice"),
+            ("whole nowhere", "nowhere is no store of fljax"),
+        ],
+    },
+}
+#: Both commands build the study in the same way.
+SAME = WRONG["run"].keys() - {"--root", "--until", "--store", "--shard", "--out", "--distributed"}
+WRONG["plan"] = {name: WRONG["run"][name] for name in SAME}
+WRONG["plan"]["--measure"] = [("--measure=yes", "ignored explicit argument 'yes'")]
+
+
+def commands():
+    """The parser of every command."""
+    (found,) = (action for action in parser()._actions if action.dest == "command")
+    return found.choices
+
+
+def options(command):
+    """The names of its arguments: options as they are written."""
+    for action in commands()[command]._actions:
+        if action.dest != "help":
+            yield (action.option_strings or [action.dest])[-1], action
+
+
+def complete(command, name, words):
+    """The arguments of a call that is wrong in one of them only."""
+    if command not in ("run", "plan"):
+        return [command, *words]
+    scenario = [] if name == "scenario" else ["mine.py:study"]
+    return [command, *scenario, *words, *([] if name == "--rounds" else ["--rounds", "6"])]
+
+
+def test_every_option_has_its_wrong_values_and_its_help():
+    for command, described in commands().items():
+        assert dict(options(command)).keys() == WRONG[command].keys(), command
+        for name, action in options(command):
+            assert "required" in action.help or "default" in action.help, name
+            assert name in described.epilog or not name.startswith("-"), f"no example with {name}"
+        for line in described.epilog.splitlines()[1:]:
+            described.parse_args(line.split()[4:])  # examples are right
+
+
+def test_commands_and_versions_are_told(capsys):
+    assert main([]) == main(["nothing"]) == 2
+    err = capsys.readouterr().err
+    assert "required: command" in err
+    assert "invalid choice: 'nothing'" in err
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"fljax {fl.__version__}\n"
+
+
+@pytest.mark.parametrize(("command", "name"), [(c, n) for c in WRONG for n in WRONG[c]])
+def test_requests_that_cannot_be_served_take_one_line(ask, capsys, command, name):
+    for words, message in WRONG[command][name]:
+        assert main(complete(command, name, words.split())) == 2, words
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("error: ")
+        assert message in err
+        assert err.count("\n") == 1 or ".py cannot be imported" in err
+
+
+def test_a_scenario_s_own_mistake_is_shown_by_its_own_lines(ask, capsys):
+    assert main(["plan", "mine.py:mistaken", "--rounds", "1", "--grid", "size=3"]) == 2
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: the scenario failed: NameError: name 'undefined' is not")
+    assert first.endswith("This was grid point {'size': 3}.")
+    assert [line.strip() for line in lines if "^" not in line] == [
+        f'File "{Path("mine.py").resolve()}", line {MISTAKEN + 1}, in mistaken',
+        "return helper(size)",
+        f'File "{Path("mine.py").resolve()}", line {MISTAKEN + 5}, in helper',
+        "return undefined * size",
+    ]
+
+
+def test_a_mistake_of_the_library_is_none_of_the_user_s(ask, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(fl, "plan", broken)
+    monkeypatch.setattr("fljax.__main__.own_lines", lambda error: "")  # this file is a user's
+    with pytest.raises(RuntimeError, match="broken"):
+        main(["plan", "mine.py:study", "--rounds", "1"])
+
+
+def test_a_store_without_runs_is_shown(ask, capsys):
+    store = Store("empty")
+    store.agree({"identity": {"record_every": 1}, "points": {}, "axes": {}, "seeds": [0]} | EMPTY)
+    store.close()
+    assert main(["show", "empty"]) == 0
+    assert "no run is done" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("package", ["fljax", "experiments"])
+def test_help_imports_nothing_for_it(package):
+    """What is loaded beyond the package itself is of the standard library."""
+    code = f"""
+import importlib, sys
+importlib.import_module({package!r})
+before = set(sys.modules) | set(sys.stdlib_module_names)
+main = importlib.import_module("{package}.__main__").main
+for command in ([], ["run"]):
+    try:
+        main([*command, "--help"])
+    except SystemExit:
+        pass
+print("new:", *(name for name in sys.modules if not {{name, name.partition(".")[0]}} & before))
+print("own:", *(name for name in sys.modules if name not in before and {package!r} in name))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(fl.__file__).parents[1])}
+    told = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
+    )
+    assert told.stdout.splitlines()[-2:] == ["new:", f"own: {package}.__main__"]
 
 
 def test_ctrl_c_says_what_is_kept(ask, capsys, monkeypatch):

@@ -100,14 +100,16 @@ class IFCA(Algorithm):
                 f"{np.shape(self.start)}."
             )
         _check.finite("start", self.start)
+        _check.known(self._check_unlike, self.start)
         if _check.is_concrete(self.start):
-            models = np.asarray(self.start, np.float64)
-            if len(np.unique(models, axis=0)) < self.clusters:
-                raise ValueError(
-                    "start holds equal models, which no client can tell apart; "
-                    "fljax.algorithms.ifca.random_start draws different ones."
-                )
-            object.__setattr__(self, "start", models)
+            object.__setattr__(self, "start", np.asarray(self.start, np.float64))
+
+    def _check_unlike(self, start: Any) -> None:
+        if len(np.unique(np.asarray(start), axis=0)) < self.clusters:
+            raise ValueError(
+                "start holds equal models, which no client can tell apart; "
+                "fljax.algorithms.ifca.random_start draws different ones."
+            )
 
     @property
     def selector(self) -> Selector:

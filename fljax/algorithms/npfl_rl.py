@@ -1,7 +1,7 @@
 r"""NPFL whose clients learn how much to learn from other clusters (Gauthier 2024, Algorithm 6)."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -79,8 +79,12 @@ class DeterministicPolicyGradient(Policy):
 
     def validate(self) -> None:
         _check.positive("rate", self.rate)
-        if _check.is_concrete(self.cap) and not self.cap > 0:
-            raise ValueError(f"cap must be > 0, got {self.cap}.")
+        _check.known(self._check_cap, self.cap)
+
+    @staticmethod
+    def _check_cap(cap: Any) -> None:
+        if not cap > 0:
+            raise ValueError(f"cap must be > 0, got {cap}.")
 
     def step(self, key: Array, tau: Array, cost: Callable, slope: Callable) -> Array:
         return tau - jnp.clip(self.rate * slope(tau), -self.cap, self.cap)

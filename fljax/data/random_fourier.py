@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Key
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._memory import check_fits
 from fljax._module import float_dtype, module, static
 from fljax._numerics import HIGHEST
 from fljax.problems.problem import FEW_FEATURES
@@ -199,6 +200,8 @@ def random_fourier(
             f'{features + 1}, or kind="cosine".'
         )
     dtype = float_dtype()
+    what = f"a map of {inputs} inputs to {features} features"
+    check_fits(what, inputs, features, each=dtype.itemsize, mend="take fewer features")
     k_frequencies, k_phases = jax.random.split(key)
     count = features // 2 if kind == "pair" else features
     frequencies = jax.random.normal(k_frequencies, (count, inputs), dtype)
@@ -206,4 +209,6 @@ def random_fourier(
     phases = None
     if kind == "cosine":
         phases = jax.random.uniform(k_phases, (count,), dtype, maxval=2 * np.pi)
-    return RandomFourier(frequencies, phases, scale, kind)
+    _check.positive("scale", scale)
+    with _check.trusted():
+        return RandomFourier(frequencies, phases, scale, kind)

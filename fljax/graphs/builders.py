@@ -121,8 +121,24 @@ def from_adjacency(
         raise ValueError(f"the adjacency matrix must be square, [K, K], got shape {shape}.")
     nodes = shape[0]
     tables.check_nodes(nodes)
+    _check.known(_check_adjacency, matrix)
     if not _check.is_concrete(matrix):
         return of_matrix(jnp.asarray(matrix).astype(float_dtype()), nodes, form, max_degree)
+    array = np.asarray(matrix, np.float64)
+    edges = np.argwhere(np.triu(array) > 0)
+    weights = array[edges[:, 0], edges[:, 1]]
+    return from_edges(
+        nodes,
+        edges,
+        weights,
+        form=form,
+        max_degree=max_degree,
+        allow_disconnected=allow_disconnected,
+    )
+
+
+def _check_adjacency(matrix: Any) -> None:
+    """Raise ``ValueError`` unless it is symmetric, non-negative and zero on its diagonal."""
     array = np.asarray(matrix, np.float64)
     _check.nonnegative("adjacency", array)
     if np.any(np.diagonal(array)):
@@ -137,16 +153,6 @@ def from_adjacency(
             f"{array[row, column]:g}, its mirror is {array[column, row]:g}; graphs here are "
             "undirected, use (A + A.T) / 2."
         )
-    edges = np.argwhere(np.triu(array) > 0)
-    weights = array[edges[:, 0], edges[:, 1]]
-    return from_edges(
-        nodes,
-        edges,
-        weights,
-        form=form,
-        max_degree=max_degree,
-        allow_disconnected=allow_disconnected,
-    )
 
 
 @checked
@@ -220,6 +226,7 @@ def star(nodes: int, *, form: str = "auto") -> Graph:
 def complete(nodes: int, *, form: str = "auto") -> Graph:
     """Every pair of nodes joined, ``E = K (K-1) / 2``."""
     tables.check_nodes(nodes)
+    tables.check_edges(nodes, nodes * (nodes - 1) // 2)
     return from_edges(nodes, np.stack(np.triu_indices(nodes, 1), axis=1), form=form)
 
 

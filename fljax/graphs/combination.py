@@ -229,6 +229,16 @@ def from_stochastic(
         raise ValueError(f"the combination matrix must be square, [K, K], got shape {shape}.")
     nodes = shape[0]
     tables.check_nodes(nodes)
+    name = "the combination matrix"
+    axis, other = (0, "right") if convention == "left" else (1, "left")
+
+    def check(matrix: Any) -> None:
+        array = np.asarray(matrix, np.float64)
+        spectra.check_stochastic(name, array, axis, f"give convention={other!r}")
+        if not allow_imprimitive:
+            spectra.check_primitive(name, array.T if convention == "left" else array)
+
+    _check.known(check, matrix)
     if not _check.is_concrete(matrix):
         traced = jnp.asarray(matrix).astype(float_dtype())
         traced = traced.T if convention == "left" else traced
@@ -236,12 +246,7 @@ def from_stochastic(
         entries = tables.repack(off, nodes, form, max_degree)
         return _of_entries(entries, jnp.diagonal(traced), spectra.perron_vector(traced))
     array = np.asarray(matrix, np.float64)
-    name = "the combination matrix"
-    axis, other = (0, "right") if convention == "left" else (1, "left")
-    spectra.check_stochastic(name, array, axis, f"give convention={other!r}")
     array = array.T if convention == "left" else array
-    if not allow_imprimitive:
-        spectra.check_primitive(name, array)
     array = array / array.sum(axis=1, keepdims=True)
     near, far = np.nonzero(array * ~np.eye(nodes, dtype=bool))
     entries = tables.pack(nodes, near, far, array[near, far], form, max_degree)

@@ -205,8 +205,10 @@ class Graph:
 
     def _check_step(self, step: Any) -> None:
         _check.positive("step", step)
-        if not (_check.is_concrete(step) and self._concrete):
-            return
+        if self._concrete:
+            _check.known(self._check_size, step)
+
+    def _check_size(self, step: Any) -> None:
         most = float(np.max(np.asarray(self.degree)))
         if float(step) * most <= 1.0:  # then every weight is non-negative: nothing more to check
             return

@@ -416,14 +416,17 @@ def stochastic_block_model(
             f"shape {np.shape(probabilities)}."
         )
     _check.interval("probabilities", probabilities, at_least=0.0, at_most=1.0)
-    if _check.is_concrete(probabilities):
-        table = np.asarray(probabilities, np.float64)
-        if not np.allclose(table, table.T, rtol=1e-6):
-            raise ValueError(
-                "probabilities is asymmetric: groups a, b need the same probability as b, a; "
-                "use (P + P.T) / 2."
-            )
+    _check.known(_check_mirrored, probabilities)
     return _blocks(key, sizes, probabilities, form, max_degree)
+
+
+def _check_mirrored(probabilities: Any) -> None:
+    table = np.asarray(probabilities, np.float64)
+    if not np.allclose(table, table.T, rtol=1e-6):
+        raise ValueError(
+            "probabilities is asymmetric: groups a, b need the same probability as b, a; "
+            "use (P + P.T) / 2."
+        )
 
 
 def _blocks(

@@ -11,6 +11,7 @@ what builds it knows which form is in use.
 Shapes: ``K`` nodes (clients), ``S`` slots of the neighbour table, ``M`` rows of its overflow.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
+from fljax._memory import check_fits
 from fljax._module import float_dtype
 from fljax._numerics import HIGHEST
 
@@ -245,9 +247,18 @@ def constant(array: Any, dtype: Any) -> Array:
 
 def is_dense(form: str, nodes: int, slots: float | None) -> bool:
     _check.choice("form", form, _FORMS)
-    if form != "auto":
-        return form == "dense"
-    return nodes < DENSE_BELOW or slots is None or slots * _TABLE_GAIN > nodes
+    dense = form == "dense"
+    if form == "auto":
+        dense = nodes < DENSE_BELOW or slots is None or slots * _TABLE_GAIN > nodes
+    columns, each = (nodes, 4) if dense or slots is None else (math.ceil(slots), 8)
+    check_fits(
+        f"a network of {nodes} nodes with {columns} entries each",
+        nodes,
+        columns,
+        each=each,
+        mend="take fewer nodes or edges",
+    )
+    return dense
 
 
 def check_nodes(nodes: Any, at_least: int = 2, what: str = "a network") -> None:
@@ -257,6 +268,13 @@ def check_nodes(nodes: Any, at_least: int = 2, what: str = "a network") -> None:
         at_least=at_least,
         hint=f"{what} has at least {at_least} nodes; a single client has nobody to mix with.",
     )
+    check_edges(nodes, nodes)
+
+
+def check_edges(nodes: int, edges: int) -> None:
+    """Raise ``MemoryError`` for more edges than can be listed, sorted and packed."""
+    mend = "take fewer nodes or edges"
+    check_fits(f"a network of {nodes} nodes and {edges} edges", edges, each=100, mend=mend)
 
 
 def check_max_degree(max_degree: Any) -> None:

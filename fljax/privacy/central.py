@@ -175,13 +175,17 @@ class CentralGaussian:
         if not isinstance(self.clip, AdaptiveClip):
             return Plan(jnp.asarray(expected), jnp.asarray(multiplier), jnp.zeros(()))
         share = self.clip.share_noise * expected
-        if _check.is_concrete(share) and _check.is_concrete(multiplier) and 2 * share <= multiplier:
-            raise ValueError(
-                f"share_noise={float(self.clip.share_noise):g} among {float(expected):g} clients "
-                f"leaves no part of the noise multiplier {float(multiplier):g} for the updates; it "
-                f"must exceed {float(multiplier / (2 * expected)):g}. Take more clients a round, "
-                "a larger share_noise or a smaller multiplier."
-            )
+
+        def check(share: Any, expected: Any, multiplier: Any) -> None:
+            if 2 * share <= multiplier:
+                raise ValueError(
+                    f"share_noise={float(share / expected):g} among {float(expected):g} clients "
+                    f"leaves no part of the noise multiplier {float(multiplier):g} for the "
+                    f"updates; it must exceed {float(multiplier / (2 * expected)):g}. Take more "
+                    "clients a round, a larger share_noise or a smaller multiplier."
+                )
+
+        _check.known(check, share, expected, multiplier)
         left = multiplier**-2.0 - (2 * share) ** -2.0
         return Plan(jnp.asarray(expected), jnp.asarray(left**-0.5), jnp.asarray(share))
 

@@ -163,10 +163,11 @@ class DiscreteZCDP(ZCDP):
           dim: numbers in a message.
           rounds: of the run.
         """
-        if not (_check.is_concrete(self.total_rho) and _check.is_concrete(self.decay)):
-            return
-        powers = float(self.decay) ** np.arange(rounds)
-        least = float(self.total_rho) * powers.min() / powers.sum()
+        _check.known(functools.partial(self._check, dim, rounds), self.total_rho, self.decay)
+
+    def _check(self, dim: int, rounds: int, total: Any, decay: Any) -> None:
+        powers = float(decay) ** np.arange(rounds)
+        least = float(total) * powers.min() / powers.sum()
         fewest = (dim / (2 * least)) ** 0.5
         if self.steps <= fewest:
             raise ValueError(

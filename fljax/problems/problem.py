@@ -48,6 +48,21 @@ class Statistics(NamedTuple):
     pooled: Any  # Problem: all data at one client, with statistics of its own
 
 
+def _check_totals(totals: Any) -> None:
+    """Raise ``ValueError`` unless the weights of each client sum to one."""
+    totals = np.asarray(totals)
+    if np.any(totals == 0):
+        raise ValueError(
+            f"client {int(np.argmin(totals))} has no samples; give every client at "
+            "least one sample or leave the client out."
+        )
+    if not np.allclose(totals, 1, atol=1e-4):
+        raise ValueError(
+            "weights must sum to one over each client's samples (1/D_k on each), got "
+            f"sums from {totals.min():g} to {totals.max():g}."
+        )
+
+
 @module
 class Problem:
     r"""All clients' data as one stack, with the objective they share.
@@ -124,18 +139,7 @@ class Problem:
                     f"{jnp.shape(self.weights)}."
                 )
             _check.nonnegative("weights", self.weights)
-            if _check.is_concrete(self.weights):
-                totals = np.asarray(self.weights).sum(1)
-                if np.any(totals == 0):
-                    raise ValueError(
-                        f"client {int(np.argmin(totals))} has no samples; give every client at "
-                        "least one sample or leave the client out."
-                    )
-                if not np.allclose(totals, 1, atol=1e-4):
-                    raise ValueError(
-                        "weights must sum to one over each client's samples (1/D_k on each), got "
-                        f"sums from {totals.min():g} to {totals.max():g}."
-                    )
+            _check.known(_check_totals, self.weights.sum(1))
         _check.finite("features", self.features)
         _check.finite("targets", self.targets)
         _check.strength(self.strength, shape[0])
@@ -151,8 +155,11 @@ class Problem:
         dtype = jnp.result_type(self.features)
         if self.weights is None:
             object.__setattr__(self, "weights", np.full(shape[:2], 1 / shape[1], dtype))
-        if _check.is_concrete(self.targets) and _check.is_concrete(self.weights):
-            self.loss.check_targets(np.asarray(self.targets)[np.asarray(self.weights) > 0])
+        if type(self.loss).check_targets is not Loss.check_targets:
+            _check.known(self._check_targets, self.targets, self.weights)
+
+    def _check_targets(self, targets: Any, weights: Any) -> None:
+        self.loss.check_targets(np.asarray(targets)[np.asarray(weights) > 0])
 
     def _check_features(self, bound: Any) -> None:
         if not (_check.is_concrete(self.features) and _check.is_concrete(bound)):

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._memory import check_fits
 from fljax._module import float_dtype
 from fljax._numerics import HIGHEST
 from fljax.problems.objectives import (
@@ -78,6 +79,7 @@ def linear(
     """
     _check.count("clients", clients)
     _check.count("dim", dim)
+    _check_room(clients, samples, dim)
     _check.nonnegative("noise_variance", noise_variance)
     _check.strength(strength, clients)
     dtype = float_dtype()
@@ -91,7 +93,21 @@ def linear(
     rows = jnp.broadcast_to(parameter[None], (clients, dim))
     clean = jnp.einsum("knp,kp->kn", features, rows, precision=HIGHEST)
     targets = (clean + jnp.sqrt(jnp.asarray(noise_variance, dtype)) * noise) * real
-    return Problem(features, targets, loss, regulariser, strength, weights)
+    with _check.trusted():
+        return Problem(features, targets, loss, regulariser, strength, weights)
+
+
+def _check_room(clients: int, samples: int | Sequence[int], width: int) -> None:
+    """Raise ``MemoryError`` for data that do not fit."""
+    longest = int(np.max(samples)) if np.size(samples) and _check.is_real(samples) else 0
+    check_fits(
+        f"a problem of {clients} clients x {longest} samples x {width} features",
+        clients,
+        longest,
+        width,
+        each=float_dtype().itemsize,
+        mend="take fewer or smaller clients, or a stream (fljax.streams), which holds one round",
+    )
 
 
 def _normal_rows(key: Array, shape: tuple[int, ...], dtype) -> Array:
@@ -166,15 +182,16 @@ def elastic_net(
     _check.nonnegative("l2", l2)
     problem = linear(key, clients, samples, dim, LeastSquares(), **kwargs)
     product = jnp.einsum("knp,kn->p", problem.features, problem.targets)
-    regulariser = ElasticNet(l1_factor * jnp.max(jnp.abs(product)), l2)
-    return Problem(
-        problem.features,
-        problem.targets,
-        problem.loss,
-        regulariser,
-        problem.strength,
-        problem.weights,
-    )
+    with _check.trusted():
+        regulariser = ElasticNet(l1_factor * jnp.max(jnp.abs(product)), l2)
+        return Problem(
+            problem.features,
+            problem.targets,
+            problem.loss,
+            regulariser,
+            problem.strength,
+            problem.weights,
+        )
 
 
 @checked
@@ -193,7 +210,8 @@ def logistic(
     base = linear(k_linear, clients, samples, dim, LeastSquares(), noise_variance=0.0)
     uniform = jax.random.uniform(k_label, base.targets.shape, base.dtype)
     labels = jnp.where(uniform < jax.nn.sigmoid(base.targets), 1.0, -1.0).astype(base.dtype)
-    return Problem(base.features, labels, Logistic(), regulariser, strength, base.weights)
+    with _check.trusted():
+        return Problem(base.features, labels, Logistic(), regulariser, strength, base.weights)
 
 
 @checked
@@ -209,13 +227,16 @@ def softmax(
     """Labels drawn from the softmax model: ``dim`` features, ``dim * classes`` parameters."""
     loss = Softmax(classes)
     _check.count("clients", clients)
+    _check.count("dim", dim)
+    _check_room(clients, samples, max(dim, classes))
     _check.strength(strength, clients)
     k_features, k_parameter, k_label = jax.random.split(key, 3)
     base = linear(k_features, clients, samples, dim, LeastSquares(), noise_variance=0.0)
     parameter = jax.random.normal(k_parameter, (dim, classes), base.dtype)
     logits = jnp.einsum("knp,pc->knc", base.features, parameter)
     labels = jax.random.categorical(k_label, logits).astype(base.dtype)
-    return Problem(base.features, labels, loss, regulariser, strength, base.weights)
+    with _check.trusted():
+        return Problem(base.features, labels, loss, regulariser, strength, base.weights)
 
 
 @checked
@@ -260,6 +281,7 @@ def clustered_ridge(
     _check.count("clusters", clusters)
     _check.nonnegative("spread", spread)
     dtype, clients = float_dtype(), len(cluster)
+    _check_room(clients, most, dim)
     _check.strength(strength, clients)
     _check.nonnegative("noise_variance", noise_variance)
     _check.per_client("noise_variance", noise_variance, clients)
@@ -281,5 +303,7 @@ def clustered_ridge(
         targets = jnp.where(real, clean + noise, 0)
         return Problem(features, targets, LeastSquares(), SquaredL2(), strength, weights, **kwargs)
 
-    validation = observed(k_parts[1]) if validated else None
-    return observed(k_parts[0], tasks=Tasks(cluster, clusters, truth, validation=validation))
+    with _check.trusted():
+        validation = observed(k_parts[1]) if validated else None
+        tasks = Tasks(cluster, clusters, truth, validation=validation)
+        return observed(k_parts[0], tasks=tasks)

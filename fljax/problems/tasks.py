@@ -86,7 +86,8 @@ def membership(name: str, index: Any, groups: int, every: bool = False) -> Any:
             f"{name} must be one whole number for each client, got shape {index.shape} of "
             f"{index.dtype}."
         )
-    if _check.is_concrete(index):
+
+    def check(index: Any) -> None:
         values = np.asarray(index)
         wrong = (values < 0) | (values >= groups)
         if wrong.any():
@@ -100,6 +101,8 @@ def membership(name: str, index: Any, groups: int, every: bool = False) -> Any:
                 f"{name} {missing[0]} has no clients; give it one or number the {name}s "
                 f"0..{groups - len(missing) - 1}."
             )
+
+    _check.known(check, index)
     return index.astype(np.int32)
 
 

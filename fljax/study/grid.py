@@ -1,12 +1,11 @@
 """The grid of a study: its axes, and which of its points can share a compiled program."""
 
 import contextlib
-import functools
 import hashlib
+import inspect
 import itertools
 import json
 import math
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -14,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax import _check
 from fljax._module import Static, as_leaf
 from fljax._numerics import PRNG
-from fljax.privacy import CentralGaussian, Notion
 from fljax.records import RESERVED
-from fljax.simulation import Simulation, check_budget, check_length
+from fljax.simulation import Simulation, check_length
 
 __all__ = [
     "NOISE",
@@ -42,9 +41,13 @@ Scenario = Callable[..., Simulation]
 #: argument of the scenario.
 NOISE = ""
 
-#: At most this many grid points are each built once with concrete values before compiling; of a
-#: larger grid every value of every axis is, and the privacy of every point.
+#: Up to so many grid points are each built once with their own numbers before compiling. What is
+#: checked of all points of a larger grid, and of what is drawn from the key, is computed by a
+#: program, so many points at a time.
 CHECKED_POINTS = 100
+
+#: What is drawn from the key is checked for so many keys.
+CHECKED_SEEDS = 4
 
 
 class Axis(NamedTuple):
@@ -137,6 +140,11 @@ def _as_tree(value: Any) -> Any:
     if isinstance(value, Static):
         return value
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        if not -(2**31) <= value < 2**31:
+            raise ValueError(
+                f"an integer of a grid must have 32 bits, got {value}; write it as a float, or "
+                "mark it as structure, fljax.static([...])."
+            )
         return np.asarray(value, np.int32)
     if isinstance(value, float | np.floating):
         return as_leaf(value)
@@ -204,19 +212,38 @@ def groups_of(
     Raises:
       TypeError, ValueError: by the checks of what the scenario builds, with the point named.
     """
+    check_scenario(scenario, [axis.name for axis in axes])
     choices = list(itertools.product(*(_alike(axis) for axis in axes)))
     members = [list(itertools.product(*choice)) for choice in choices]
-    shown = _check_points(scenario, axes, rounds, [points[0] for points in members])
+    shown, waits = _check_points(scenario, axes, rounds, [points[0] for points in members])
     groups = [
         Group(points, _stack(axes, points), simulation)
         for points, simulation in zip(members, shown, strict=True)
     ]
-    if _is_large(axes):
+    if waits or _is_large(axes):
         for group in groups:
-            _check_privacy(scenario, axes, rounds, group)
+            _check_values(scenario, axes, rounds, group)
     if not independent_noise:
         return groups
     return [group._replace(points=group.points | {NOISE: _own(axes, group)}) for group in groups]
+
+
+def check_scenario(scenario: Scenario, names: list[str]) -> None:
+    """Raise ``TypeError`` unless it can be called with a key and the grid's axes."""
+    if not callable(scenario) or isinstance(scenario, type):
+        raise TypeError(
+            "scenario must be a function (key, **point) -> fljax.Simulation, got "
+            f"{_check.shown(scenario)}."
+        )
+    taken = inspect.signature(scenario)
+    try:
+        taken.bind(None, **dict.fromkeys(names))
+    except TypeError as error:
+        name = getattr(scenario, "__name__", type(scenario).__name__)
+        raise TypeError(
+            f"the scenario {name}{taken} cannot be called with a key and the grid's axes "
+            f"({', '.join(names) or 'none'}): {error}."
+        ) from None
 
 
 def _is_large(axes: list[Axis]) -> bool:
@@ -259,61 +286,87 @@ def _stack(axes: list[Axis], points: list[tuple[int, ...]]) -> dict[str, Any]:
     }
 
 
-def _check_privacy(scenario: Scenario, axes: list[Axis], rounds: int, group: Group) -> None:
-    """Check the privacy of all points of a group, built together.
-
-    Only what the privacy depends on is computed: compiling leaves the data out.
-    """
-    if group.shown.privacy is None:
-        return
-    key = jax.random.key(0, impl=PRNG)
-    central = isinstance(group.shown.privacy, CentralGaussian)
-
-    def parts(point: dict[str, Any]) -> tuple[Any, Any]:
-        simulation = scenario(key, **arguments(point))
-        return simulation.privacy, simulation.algorithm.selector if central else None  # pyright: ignore[reportAttributeAccessIssue]
-
-    built = jax.tree.map(np.asarray, jax.jit(jax.vmap(parts))(group.points))
-    for i, position in enumerate(group.positions):
-        privacy, selector = jax.tree.map(operator.itemgetter(i), built)
-        with _named(axes, position):
-            if hasattr(privacy, "validate"):
-                privacy.validate()
-            if central:
-                privacy.plan(selector, group.shown.problem.clients)
-            elif isinstance(privacy, Notion):
-                check_budget(privacy, group.shown, rounds)
-                privacy.plan(lambda _: jnp.ones(1), rounds)
+def _build(scenario: Scenario, rounds: int, key: Any, point: Mapping[str, Any]) -> Simulation:
+    """One simulation, which fits a run of this length."""
+    simulation = scenario(key, **point)
+    if not isinstance(simulation, Simulation):
+        raise TypeError(
+            f"a scenario must return an fljax.Simulation, got {type(simulation).__name__}."
+        )
+    check_length(simulation, rounds)
+    return simulation
 
 
 def _check_points(
     scenario: Scenario, axes: list[Axis], rounds: int, firsts: list[tuple[int, ...]]
-) -> list[Simulation]:
-    """Build grid points with concrete values, so that bad ones meet their checks by name.
+) -> tuple[list[Simulation], bool]:
+    """Build all grid points, of a large grid those at ``firsts``, with their own numbers, so that
+    bad ones meet their checks by name.
 
     Returns:
-      The simulations at ``firsts``, as shapes.
+      The simulations at ``firsts``, as shapes; whether any check waits for what is drawn.
     """
-    if not _is_large(axes):
-        points = list(itertools.product(*(range(len(axis.labels)) for axis in axes)))
-    else:
-        longest = max(len(axis.labels) for axis in axes)
-        points = [tuple(i % len(axis.labels) for axis in axes) for i in range(longest)]
-
-    def build(key: jax.Array, point: dict[str, Any]) -> Simulation:
-        simulation = scenario(key, **point)
-        if not isinstance(simulation, Simulation):
-            raise TypeError(
-                f"a scenario must return an fljax.Simulation, got {type(simulation).__name__}."
-            )
-        check_length(simulation, rounds)
-        return simulation
-
-    shown = {}
-    for position in dict.fromkeys([*points, *firsts]):
+    every = itertools.product(*(range(len(axis.labels)) for axis in axes))
+    waits, shown = False, {}
+    for position in firsts if _is_large(axes) else every:
         point = {axis.name: axis.values[i] for axis, i in zip(axes, position, strict=True)}
+
+        def build(key: jax.Array, point: dict[str, Any] = point) -> Simulation:
+            nonlocal waits
+            with _check.collecting(key) as found:
+                simulation = _build(scenario, rounds, key, point)
+            waits |= bool(found)
+            return simulation
+
         with _named(axes, position):
-            shown[position] = jax.eval_shape(
-                functools.partial(build, point=point), jax.random.key(0, impl=PRNG)
+            shown[position] = jax.eval_shape(build, jax.random.key(0, impl=PRNG))
+    return [shown[first] for first in firsts], waits
+
+
+def _check_values(scenario: Scenario, axes: list[Axis], rounds: int, group: Group) -> None:
+    """Make the checks of what depends on grid points and keys, at all points of a group.
+
+    One program computes what is checked, and nothing else of the scenario.
+    """
+    one: list[_check.Later] = []  # the same at all points
+    each: list[_check.Later] = []
+
+    def values(key: jax.Array, points: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+        def at(point: dict[str, Any]) -> list[Any]:
+            with _check.collecting(key, point) as found:
+                _build(scenario, rounds, key, arguments(point))
+            varies = [leaf._trace for leaf in jax.tree.leaves(point)]
+            for later in found:
+                moves = any(getattr(v, "_trace", None) in varies for v in later.values)
+                (each if moves else one).append(later)
+            return [later.values for later in each]
+
+        stacked = jax.vmap(at)(points) if jax.tree.leaves(points) else at(points)
+        return [later.values for later in one], stacked
+
+    compute, count = jax.jit(values), len(group.positions)
+    for seed in range(CHECKED_SEEDS):
+        key = jax.random.key(seed, impl=PRNG)
+        for start in range(0, count, CHECKED_POINTS):
+            rows = np.arange(start, start + min(CHECKED_POINTS, count))
+            alike, stacked = jax.tree.map(
+                np.asarray, compute(key, group.pick(np.minimum(rows, count - 1)))
             )
-    return [shown[first] for first in firsts]
+            with _named(axes, group.positions[start]):
+                for later, found in zip(one, alike, strict=True):
+                    later.check(*found)
+            for later, found in zip(each, stacked, strict=True):
+                _check_each(later, found, axes, [group.positions[i] for i in rows[rows < count]])
+
+
+def _check_each(
+    later: "_check.Later", stacked: tuple[Any, ...], axes: list[Axis], positions: list[Any]
+) -> None:
+    """Make a check at several points; ``stacked`` are its values."""
+    if later.elementwise:
+        with contextlib.suppress(TypeError, ValueError):
+            later.check(*stacked)
+            return
+    for i, position in enumerate(positions):
+        with _named(axes, position):
+            later.check(*(found[i] for found in stacked))

@@ -6,17 +6,15 @@ time, from a few threads. An accelerator gets the largest blocks that its memory
 device blocks of its own: no device ever waits for another.
 """
 
-import contextlib
-import functools
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from fljax._memory import memory_at_hand, on_cpu
 from fljax.link.link import GROUP
 from fljax.simulation import Simulation
 
@@ -41,20 +39,12 @@ __all__ = [
 #: measured on. Larger blocks ran slower, small ones too (`experiments/benchmarks/blocks.py`).
 CACHE_BYTES = 2**20
 
-#: Share of the memory at hand that the blocks in flight may take.
-MEMORY_SHARE = 0.8
-
 #: A call of a program on a CPU touches about so much (a second or so) if it has several blocks.
 CALL_BYTES = 2**33
 
 #: Points of one structure beyond this go through in several blocks on a CPU: by then what they
 #: share (data, graph, optimum) is a small part of the work.
 POINTS_AT_ONCE = 64
-
-
-def on_cpu() -> bool:
-    """Whether what computes here is a CPU."""
-    return jax.local_devices()[0].platform == "cpu"
 
 
 def cores() -> int:
@@ -68,31 +58,6 @@ def default_workers() -> int:
     """Blocks in flight: one a device, or one a core if all cores are one device."""
     devices = jax.local_device_count()
     return cores() if on_cpu() and devices == 1 else devices
-
-
-def memory_at_hand() -> int:
-    """Bytes that blocks in flight may take: of all local devices, or of this machine on a CPU."""
-    if on_cpu():
-        free = _free_memory(int(time.monotonic()))
-    else:
-        free = sum(
-            (device.memory_stats() or {}).get("bytes_limit", 2**34)
-            for device in jax.local_devices()
-        )
-    return int(MEMORY_SHARE * free)
-
-
-@functools.lru_cache(maxsize=1)
-def _free_memory(second: int) -> int:
-    del second  # looked at once a second: it takes as long as a small study
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-        return free * 1024
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows
-        return 2**33
 
 
 # What fits ---------------------------------------------------------------------------------------

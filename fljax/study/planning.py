@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fljax._memory import human
 from fljax.study import engine, machine
 from fljax.study.engine import Compiled
 from fljax.study.grid import Group, Scenario, label_of
 from fljax.study.request import Request, Study
 
-__all__ = ["Cut", "Part", "Plan", "cut_of", "human", "plan", "segments_of"]
+__all__ = ["Cut", "Part", "Plan", "cut_of", "plan", "segments_of"]
 
 #: A stretch of a run whose rounds touch more bytes than this (half a minute or so of a CPU's
 #: memory traffic) ends in a checkpoint.
@@ -99,15 +100,6 @@ class Plan:
                 f"records and {human(part.state)} of states"
             )
         return text
-
-
-def human(count: float) -> str:
-    """Bytes, readable."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 def plan(

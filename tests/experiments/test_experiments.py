@@ -11,7 +11,8 @@ import xarray as xr
 import experiments
 import fljax as fl
 from experiments import records
-from experiments.__main__ import MODULES, main
+from experiments.__main__ import main, parser
+from experiments.commands import FULL, MODULES, QUICK
 from experiments.figure import REGISTRY, Claim, Effort, Estimate
 from experiments.gauthier import chapter3 as ch3
 from fljax.study import running
@@ -181,19 +182,65 @@ def test_report_writes_the_gallery(copy):
     assert "Nominal budgets" in text
 
 
-def test_requests_that_cannot_be_served_take_one_line(capsys, tmp_path):
-    assert "unknown figure 'gauthier-3.9'" in complaint(capsys, "run", "gauthier-3.9")
-    assert "unknown figure" in complaint(capsys, "check", "gauthier-3.9")
-    assert "--seeds must be at least 1, got 0" in complaint(capsys, "run", NAME, "--seeds", "0")
-    assert "--seeds must be at least 1, got -3" in complaint(capsys, "run", NAME, "--seeds", "-3")
-    assert "invalid int value: 'many'" in complaint(capsys, "run", NAME, "--seeds", "many")
+#: What every option says of wrong values: by command, a call and a part of the answer.
+WRONG = {
+    "list": {"": [("list gauthier-3.1", "unrecognized arguments: gauthier-3.1")]},
+    "run": {
+        "names": [
+            ("run", "required: NAME"),
+            ("run gauthier-3.9", "unknown figure 'gauthier-3.9'"),
+            (f"run all {NAME}", "unknown figure 'all'"),
+        ],
+        "--quick": [(f"run {NAME} --quick=yes", "ignored explicit argument 'yes'")],
+        "--seeds": [
+            (f"run {NAME} --seeds many", "--seeds: must be an integer from 1"),
+            (f"run {NAME} --seeds 0", "--seeds: must be an integer from 1"),
+            (f"run {NAME} --seeds -3", "--seeds: must be an integer from 1"),
+            (f"run {NAME} --seeds 99999999999", "--seeds: must be an integer from 1"),
+        ],
+        "--out": [(f"run {NAME} --out file/folder", "cannot write to file/folder")],
+        "--store": [(f"run {NAME} --store file", "cannot write to file")],
+    },
+    "check": {
+        "names": [("check gauthier-3.9", "unknown figure")],
+        "--out": [("check --out nowhere", "no folder nowhere"), ("check --out file", "no folder")],
+    },
+    "report": {
+        "--out": [("report --out nowhere", "no folder nowhere"), ("report --out file", "no folder")]
+    },
+}
+
+
+def commands():
+    (found,) = (action for action in parser()._actions if action.dest == "command")
+    return found.choices
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_requests_that_cannot_be_served_take_one_line(capsys, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    for cases in WRONG[command].values():
+        for words, message in cases:
+            assert message in complaint(capsys, *words.split())
+
+
+def test_every_option_has_its_wrong_values_and_its_help(capsys):
     assert "required: command" in complaint(capsys)
-    (tmp_path / "file").write_text("")
-    unwritable = str(tmp_path / "file" / "folder")
-    assert "choose another folder" in complaint(capsys, "run", NAME, "--out", unwritable)
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    main(["report", "--out", str(empty)])
+    assert commands().keys() == WRONG.keys()
+    for command, described in commands().items():
+        named = {(a.option_strings or [a.dest])[-1]: a.help for a in described._actions[1:]}
+        assert named.keys() == WRONG[command].keys() - {""}, command
+        for name, told in named.items():
+            assert "required" in told or "default" in told, name
+            assert name in described.epilog or not name.startswith("-"), f"no example with {name}"
+        for line in described.epilog.splitlines()[1:]:
+            described.parse_args(line.split()[4:])  # examples are right
+    assert f"default {FULL.seeds}, with --quick {QUICK.seeds}" in commands()["run"].format_help()
+
+
+def test_a_folder_without_results_has_no_gallery(capsys, tmp_path):
+    main(["report", "--out", str(tmp_path)])
     assert "no results in" in capsys.readouterr().err
 
 

@@ -1,0 +1,173 @@
+"""What the command line does: list, run, check and report the figures."""
+
+import dataclasses
+import importlib
+import os
+import pkgutil
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+import experiments
+import fljax as fl
+from experiments import records
+from experiments.__main__ import UsageError
+from experiments.figure import REGISTRY, Effort, Figure
+from experiments.records import Broken
+from experiments.report import claims_lines, gallery, privacy_lines, tuning_lines
+from fljax import _check
+from fljax.study.engine import configured
+
+
+def figure_modules() -> list[str]:
+    """The modules of all documents that declare a figure each, in order."""
+    documents = [d.name for d in pkgutil.iter_modules(experiments.__path__) if d.ispkg]
+    return [
+        f"experiments.{document}.{module.name}"
+        for document in documents
+        for module in pkgutil.iter_modules([str(Path(__file__).parent / document)])
+        if module.name.startswith("figure_")
+    ]
+
+
+#: Importing one declares its figure.
+MODULES = figure_modules()
+for _module in MODULES:
+    importlib.import_module(_module)
+
+FULL, QUICK = Effort(), Effort(seeds=8, tuning_seeds=4, quick=True)
+
+
+def in_order() -> list[Figure]:
+    """All figures by name, whichever was imported first."""
+    return [REGISTRY[name] for name in sorted(REGISTRY)]
+
+
+def find(names: Sequence[str]) -> list[Figure]:
+    """The figures of these names; all of them for none or ``all``."""
+    if not names or list(names) == ["all"]:
+        return in_order()
+    try:
+        for name in names:
+            _check.choice("figure", name, REGISTRY)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return [REGISTRY[name] for name in dict.fromkeys(names)]
+
+
+def writable(folder: Path) -> Path:
+    """The folder, made if need be; checked before anything is computed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {folder} ({error.strerror}); choose another folder with --out."
+        ) from None
+    return folder
+
+
+def readable(folder: Path) -> None:
+    """Raise ``UsageError`` unless it is a folder."""
+    if not folder.is_dir():
+        raise UsageError(f"no folder {folder}; python -m experiments run --out {folder} makes it.")
+
+
+def list_figures() -> int:
+    for figure in in_order():
+        print(f"{figure.name:<18} {figure.title} ({figure.source}; {len(figure.claims)} claims)")
+    return 0
+
+
+def run(
+    names: Sequence[str],
+    quick: bool,
+    seeds: int | None,
+    folder: Path,
+    store: Path | None,
+) -> int:
+    figures = find(names)
+    base = QUICK if quick else FULL
+    count = base.seeds if seeds is None else seeds
+    effort = Effort(count, min(base.tuning_seeds, count), quick)
+    if store is not None:
+        writable(store)
+    writable(folder)
+    mpl.use("Agg")
+    for figure in figures:
+        print(f"{figure.name}: {figure.title}\n  {figure.source}")
+        print(f"  {effort.seeds} seeds, {effort.tuning_seeds} other seeds for tuning", flush=True)
+        began = time.perf_counter()
+        with configured("jax_enable_x64", figure.double), warnings.catch_warnings():
+            # Broken bounds and diverged runs are part of what is printed and stored below.
+            warnings.simplefilter("ignore", fl.AssumptionWarning)
+            warnings.simplefilter("ignore", fl.DivergenceWarning)
+            kept = None if store is None else store / figure.name
+            try:
+                found = figure.study(dataclasses.replace(effort, store=kept))
+            except fl.StoreError as error:
+                raise UsageError(str(error)) from None
+            studies = {k: records.slim(v) for k, v in found.items()}
+        seconds = time.perf_counter() - began
+        try:
+            written = records.store(figure, studies, folder, effort, seconds)
+        except OSError as error:
+            raise UsageError(f"cannot write to {folder}: {error}") from None
+        show(written)
+        print(f"\nwritten to {folder}{os.sep}{figure.name}*  ({seconds:.0f} s of computing)\n")
+    return 0
+
+
+def show(written: dict[str, Any]) -> None:
+    for title, lines in (
+        ("tuning", tuning_lines(written)),
+        ("privacy spent", privacy_lines(written)),
+        ("claims", claims_lines(written["claims"])),
+    ):
+        if lines:
+            print(f"\n{title}")
+            print("\n".join(f"  {line}" for line in lines))
+
+
+def check(names: Sequence[str], folder: Path) -> int:
+    figures, failed = find(names), False
+    readable(folder)
+    for figure in figures:
+        print(figure.name)
+        try:
+            verdicts, wrong = records.check(figure, folder)
+        except Broken as error:
+            print(f"  BROKEN: {error}")
+            failed = True
+            continue
+        claims = {claim.name: claim for claim in figure.claims}
+        judged = [records.plain(records.claim_record(claims[v.claim], v)) for v in verdicts]
+        print("\n".join(f"  {line}" for line in claims_lines(judged)))
+        for line in wrong:
+            print(f"  DISAGREES: {line}")
+        failed |= bool(wrong)
+    print("stored and recomputed results disagree" if failed else "all stored verdicts confirmed")
+    return int(failed)
+
+
+def report(folder: Path) -> int:
+    readable(folder)
+    found = []
+    for figure in in_order():
+        try:
+            found.append(records.read_record(figure, folder))
+        except Broken as error:
+            print(f"left out: {error}", file=sys.stderr)
+    if not found:
+        raise UsageError(f"no results in {folder}; python -m experiments run all makes them.")
+    path = writable(folder) / "README.md"
+    path.write_text(gallery(found), encoding="utf-8")
+    print(f"written to {path}")
+    return 0

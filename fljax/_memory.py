@@ -1,0 +1,74 @@
+"""The memory at hand, and what does not fit it: said before anything is allocated."""
+
+import contextlib
+import functools
+import math
+import os
+import time
+from pathlib import Path
+
+import jax
+
+__all__ = ["check_fits", "human", "memory_at_hand", "on_cpu"]
+
+#: Share of the memory at hand that may be taken.
+MEMORY_SHARE = 0.8
+
+#: What is smaller than this is not compared with the memory at hand, which takes a moment to find.
+SMALL_BYTES = 2**28
+
+
+def on_cpu() -> bool:
+    """Whether what computes here is a CPU."""
+    return jax.local_devices()[0].platform == "cpu"
+
+
+def memory_at_hand() -> int:
+    """Bytes that may be taken: of all local devices, or of this machine on a CPU."""
+    if on_cpu():
+        free = _free_memory(int(time.monotonic()))
+    else:
+        free = sum(
+            (device.memory_stats() or {}).get("bytes_limit", 2**34)
+            for device in jax.local_devices()
+        )
+    return int(MEMORY_SHARE * free)
+
+
+@functools.lru_cache(maxsize=1)
+def _free_memory(second: int) -> int:
+    del second  # looked at once a second: it takes as long as a small study
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+        return free * 1024
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return 2**33
+
+
+def human(count: float) -> str:
+    """Bytes, readable."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def check_fits(what: str, *sizes: int, each: int, mend: str) -> None:
+    """Raise ``MemoryError`` for an array that does not fit the machines at hand.
+
+    Args:
+      what: it is, for the message.
+      sizes: of its axes.
+      each: bytes of an entry.
+      mend: what to do instead.
+    """
+    needed = math.prod(map(int, sizes)) * each  # Python's integers do not overflow
+    if needed < SMALL_BYTES:
+        return
+    free = memory_at_hand() * jax.process_count()
+    if needed > free:
+        raise MemoryError(f"{what} takes {human(needed)} and {human(free)} are at hand; {mend}.")
