@@ -32,10 +32,10 @@ from fljax.link import (
 from fljax.link import (
     begin as begin_link,
 )
-from fljax.metrics import Metric, Snapshot, as_metric
+from fljax.metrics import Metric, Snapshot, as_metric, held_out
 from fljax.participation import Pattern
 from fljax.privacy import CentralGaussian, Gap, Notion
-from fljax.problems import Problem, optimum
+from fljax.problems import Loss, Problem, optimum
 from fljax.records import ROUNDING, assemble, describe, provenance, warn
 from fljax.rounds import Round
 from fljax.streams import Stream
@@ -198,8 +198,12 @@ class Simulation:
                 missing = f"a problem with tasks=fljax.problems.Tasks({metric.needs_tasks}=...)"
             elif metric.needs_noise and self.privacy is None:
                 missing = "private messages; give the simulation privacy="
-            elif metric.needs_test and (stream is None or stream.test is None):
-                missing = "held-out data, a stream with test="
+            elif (metric.needs_test or metric.needs_labels) and held_out(self.problem) is None:
+                missing = "held-out data; give the problem or the stream test="
+            elif metric.needs_labels and (loss := type(held_out(self.problem).loss)).correct is (
+                Loss.correct
+            ):
+                missing = f"labels, and {loss.__name__} is no loss of a classifier"
             elif stream is not None and metric.needs_data:
                 missing = "all data at once, which a stream does not hold; use test_error"
             elif stream is not None and metric.needs_optimum and stream.truth is None:

@@ -20,6 +20,7 @@ from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import HIGHEST, key_of
 from fljax.participation import Always, Pattern
 from fljax.problems import LeastSquares, Problem
+from fljax.problems.problem import check_test
 
 __all__ = [
     "Autoregressive",
@@ -46,7 +47,8 @@ class Stream:
 
     Attributes:
       arrivals: which clients get a new sample in a round.
-      test: held-out data as a problem of one client, for ``test_error``; or ``None``.
+      test: held-out data, for ``test_error``, as a problem of one client, for all, or of each; or
+        ``None``.
       truth: ``[D]``, the parameter behind linear data, which errors are judged against, or
         ``None``.
     """
@@ -103,14 +105,16 @@ class Stream:
         """
         if self.test is None:
             return None
-        z = jnp.asarray(self.test.design[0])
+        z = self.test.design
+        z = z.reshape(-1, z.shape[2])
+        weights = jnp.asarray(self.test.weights).reshape(-1) / self.test.clients
 
         def turn(_, v: Array) -> Array:
             v = jnp.matmul(jnp.matmul(z, v, precision=HIGHEST), z, precision=HIGHEST)
             return v / jnp.sqrt(jnp.sum(v**2))
 
         v = jax.lax.fori_loop(0, iterations, turn, jnp.mean(z, axis=0))
-        return jnp.mean(jnp.matmul(z, v, precision=HIGHEST) ** 2)
+        return jnp.sum(weights * jnp.matmul(z, v, precision=HIGHEST) ** 2)
 
     def begin(self, key: Array) -> StreamState:
         """The state before the first round."""
@@ -166,10 +170,10 @@ class Replay(Stream):
       arrivals: who gets its next sample; everyone by default. A client that has met all of its
         samples gets no more; where everyone gets one a round, no run may be longer than the data
         of the client with the most.
-      test: held-out data of one client.
+      test: held-out data of one client, for all, or of each; by default that of ``data``.
 
     Raises:
-      ValueError: test data of more than one client, or of another number of parameters.
+      ValueError: test data of another number of clients or parameters.
     """
 
     data: Problem
@@ -179,11 +183,9 @@ class Replay(Stream):
 
     def validate(self) -> None:
         _check_truth(self.truth)
-        if self.test is not None and (self.test.clients, self.test.dim) != (1, self.data.dim):
-            raise ValueError(
-                f"test must be the data of 1 client with {self.data.dim} parameters, got "
-                f"{self.test.clients} and {self.test.dim}."
-            )
+        if self.test is None:
+            object.__setattr__(self, "test", self.data.test)
+        check_test(self.test, self.data.clients, self.data.dim)
 
     def check(self, rounds: int) -> None:
         super().check(rounds)
@@ -297,6 +299,7 @@ class Autoregressive(Stream):
         _check.nonnegative("noise", self.noise)
         if not self.lags or min(self.lags) < 0:
             raise ValueError(f"lags must be rounds >= 0, at least one, got {self.lags}.")
+        check_test(self.test, self.clients, self.dim)
 
     @property
     def clients(self) -> int:
@@ -432,6 +435,7 @@ class Linear(Stream):
                 "roots, truth and noise must be [K, D, D], [D] and [K], got "
                 f"{shape}, {np.shape(self.truth)} and {np.shape(self.noise)}."
             )
+        check_test(self.test, self.clients, self.dim)
 
     @property
     def clients(self) -> int:

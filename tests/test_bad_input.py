@@ -80,6 +80,7 @@ INSIDE = {
     "link.wide",
     "link.wide_sum",
     "metrics.Snapshot",
+    "metrics.held_out",
     "participation.Law",
     "participation.Participants",
     "participation.everyone_or",

@@ -906,7 +906,7 @@ REFUSED = [
     (
         ValueError,
         refused(ConventionalFL(0.1), FIXED, metrics="test_error"),
-        "'test_error' needs held-out data, a stream with test=",
+        "'test_error' needs held-out data; give the problem or the stream test=",
     ),
     (
         ValueError,

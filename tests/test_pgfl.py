@@ -1336,7 +1336,7 @@ WRONG = {
     ),
     "no test": (
         lambda: start(PGFL(1.0), problem=four(tasks=tasks()), metrics="accuracy"),
-        "needs a problem with tasks=fljax.problems.Tasks.test=",
+        "'accuracy' needs held-out data",
     ),
     "clipped": (lambda: run_four(PGFL(1.0), problem=four(clip=1.0)), "clipping cannot be applied"),
 }

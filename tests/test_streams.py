@@ -366,11 +366,17 @@ def test_a_client_without_a_sample_keeps_its_model_whatever_regularises_it():
     np.testing.assert_array_equal(moved, [True, False, True])
 
 
-def test_test_data_must_be_one_clients_with_the_same_parameters():
+def test_test_data_must_be_of_one_client_or_of_each_with_the_same_parameters():
     _, problem = uneven()
-    for test in (problem, least_squares(jax.random.key(0), 1, 4, 3)):
-        with pytest.raises(ValueError, match="test must be the data of 1 client with 2 parameters"):
+    for clients, dim in ((1, 3), (2, 2)):
+        test = least_squares(jax.random.key(0), clients, 4, dim)
+        message = "test must be the data of 1 client, .* or of each of the 3, with the 2 parameters"
+        with pytest.raises(ValueError, match=message):
             Replay(problem, test=test)
+        with pytest.raises(ValueError, match=message):
+            Linear(np.ones((3, 2, 2)), np.ones(2), np.ones(3), test=test)
+        with pytest.raises(ValueError, match=message):
+            Autoregressive(*np.full((4, 3), 0.5), lags=(0, 1), test=test)
 
 
 # Streams in simulations -------------------------------------------------------------------------
