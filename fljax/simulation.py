@@ -58,6 +58,7 @@ __all__ = [
     "outcome",
     "prepare",
     "run",
+    "stepped",
     "trace",
     "view",
     "witnessed",
@@ -455,10 +456,8 @@ def advance(
 
     def one_round(round: Array, carry: Carry) -> Carry:
         now, stream, availability = look(simulation, prepared, key, carry, round, rounds)
-        state = algorithm.step(carry.state, now)
+        state = stepped(simulation, carry.state, now)
         now.link.finish(type(algorithm).__name__)
-        if simulation.among_peers and simulation.participation is not None:
-            state = _rested(now.available, state, carry.state)
         finite = jnp.all(jnp.isfinite(state.model))
         first = jnp.where((carry.diverged == 0) & ~finite, round, carry.diverged)
         return Carry(
@@ -545,6 +544,14 @@ def _judged(simulation: Simulation, prepared: Prepared, state: Any) -> tuple[Arr
 
 def _looks_at_noise(simulation: Simulation) -> bool:
     return any(m.needs_noise for m in simulation.metrics)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def stepped(simulation: Simulation, state: Any, now: Round) -> Any:
+    """The algorithm's next state; of peers that are absent the old one."""
+    new = simulation.algorithm.step(state, now)
+    if simulation.among_peers and simulation.participation is not None:
+        return _rested(now.available, new, state)
+    return new
 
 
 def _rested(available: Array, new: Any, old: Any) -> Any:

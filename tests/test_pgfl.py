@@ -931,7 +931,8 @@ def test_only_those_who_send_spend_and_are_counted(notion):
         heard = some.send(message, clients=SOME, sending=ON)
         whole.send(jnp.ones((6, 3)))
         release = notion.release(some._plan, gap, jnp.asarray(2), 5, 3)
-        noise = release.scale[SOME][:, None] * notion.draw(new_key(), (4, 3), message.dtype)
+        draws = notion.draw(new_key(), (4, 3), message.dtype, jnp.asarray(2), SOME)
+        noise = release.scale[SOME][:, None] * draws
         return heard - message, noise, some.spent, whole.spent, some.traffic
 
     heard, noise, spent, everyone, traffic = talk(gap, message)
@@ -1321,10 +1322,6 @@ WRONG = {
     "private single step": (
         lambda: start(PGFLSingleStep(1.0), privacy=ZCDP(1.0)),
         "PGFL, single step does not run under ZCDP; it has no private form",
-    ),
-    "private and absent": (
-        lambda: start(PGFL(1.0), privacy=ZCDP(1.0), participation=Trace(np.ones((2, 4), bool))),
-        "leave out privacy=, or participation",
     ),
     "no tasks": (
         lambda: start(PGFL(1.0), metrics="network_deviation"),
