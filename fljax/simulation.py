@@ -150,6 +150,7 @@ class Simulation:
                 "leave out model=, or give the algorithm a method `released`."
             )
         self._validate_network()
+        self.algorithm.check(self.problem, requirements.shown(self.network))
         self._validate_stages()
         self._validate_metrics()
 

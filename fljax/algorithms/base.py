@@ -119,6 +119,9 @@ class Algorithm:
     def __init_subclass__(cls) -> None:
         cls.label = cls.__name__
 
+    def check(self, problem: Any, network: Any) -> None:
+        """Raise ``ValueError`` where its numbers do not fit the clients or their network."""
+
     @_check.required
     def init(self, problem: Any, network: Any) -> Any:
         """The state before the first round."""
