@@ -61,6 +61,7 @@ from fljax.simulation import (
     check_rounds,
     look,
     prepare,
+    stepped,
     witnessed,
 )
 
@@ -597,8 +598,8 @@ def _listen(
         after, taps, norm = [], [], jnp.zeros(())
         for simulation, prepared, carry in zip(simulations, ready, carries, strict=True):
             linked = functools.partial(_Tap, words=taps[0].rows if taps else None)
-            now, *_ = look(simulation, prepared, key, carry, round, rounds, linked)
-            state, tap = simulation.algorithm.step(carry.state, now), now.link
+            now, _, availability = look(simulation, prepared, key, carry, round, rounds, linked)
+            state, tap = stepped(simulation, carry.state, now), now.link
             assert isinstance(tap, _Tap)
             if tap.said is None:
                 raise ValueError(
@@ -608,7 +609,7 @@ def _listen(
             if not taps and isinstance(simulation.privacy, Notion):
                 norm = witnessed(simulation.algorithm, now)
             taps.append(tap)
-            after.append(carry._replace(state=state, memory=tap.memory))
+            after.append(carry._replace(state=state, availability=availability, memory=tap.memory))
         kept = keep(taps[0].said, *(tap.clean for tap in taps))
         return tuple(after), (kept, taps[0].spent, norm)
 

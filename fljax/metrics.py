@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -21,6 +20,7 @@ __all__ = [
     "as_metric",
     "consensus_error",
     "deviation_by_norm",
+    "held_out",
     "mean_square_deviation",
     "network_deviation",
     "normalized_error",
@@ -57,9 +57,9 @@ class Metric:
     ``mean_square_deviation``             :math:`\frac1K\sum_k\|w_k-w_c\|^2`
     ``consensus_error``                   :math:`\frac1K\sum_k\|w_k-\bar w\|^2`
     ``objective``, ``suboptimality``      :math:`\sum_kf_k(\bar w)`, without and with the least
-    ``test_error``                        mean loss on a stream's held-out data
+    ``test_error``                        mean loss on held-out data
     ``network_deviation``                 :math:`\frac1K\sum_k\|w_k-w_k^\star\|^2/\|w_k^\star\|^2`
-    ``accuracy``                          on the held-out data of the client's own task
+    ``accuracy``                          share of held-out data that is labelled right
     ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
                                           messages, the median client's
     ====================================  =========================================================
@@ -72,7 +72,8 @@ class Metric:
       label: for axes.
       needs_optimum: whether it looks at the centralised optimum, which is then computed once a run.
       needs_data: whether it looks at all of the clients' data, which a stream does not hold.
-      needs_test: whether it looks at a stream's held-out data.
+      needs_test: whether it looks at held-out data, see :func:`held_out`.
+      needs_labels: whether it looks at held-out data that must be labels.
       needs_tasks: the part of the problem's tasks that it looks at, ``"truth"`` or ``"test"``.
       needs_noise: whether it looks at how private messages stand to their noise.
       decibel: whether it is a non-negative quantity that is read on a dB scale.
@@ -110,6 +111,7 @@ class Metric:
     needs_tasks: str = ""
     needs_noise: bool = False
     dims: tuple[str, ...] = ()
+    needs_labels: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -160,11 +162,44 @@ def _suboptimality(now: Snapshot) -> Array:
     return _objective(now) - jnp.sum(now.problem.objective(best))
 
 
+def held_out(problem: Any) -> Any:
+    """The data that models are judged by: of each client, of each cluster, or of all as one.
+
+    Args:
+      problem: a :class:`~fljax.problems.Problem` with ``test``, or with tasks that have it; or a
+        :class:`~fljax.streams.Stream` with ``test``.
+
+    Returns:
+      A problem with a row for each; ``None`` where there are no such data.
+    """
+    tasks = getattr(problem, "tasks", None)
+    return problem.test if problem.test is not None or tasks is None else tasks.test
+
+
+def _judged(now: Snapshot, score: Callable[[Any, Array, Array], Array]) -> Array:
+    """The mean over clients of their models' mean score, each on the held-out data that are its."""
+    test, clients = held_out(now.problem), now.problem.clients
+    if test is now.problem.test and test.clients > 1:
+        scores = score(test.loss, test.predictions(now.model), test.targets)
+        return _mean(now, jnp.sum(test.weights * scores, axis=1))
+    # All models on all rows as one product: a row for each client would be a copy of the data.
+    outputs, models = test.loss.outputs, now.model if now.shared is None else now.shared[None]
+    models = models.reshape(len(models), outputs, -1)
+    predictions = jnp.einsum("qtp,mop->qmto", test.design, models, precision=HIGHEST)
+    if outputs == 1:
+        predictions = predictions[..., 0]
+    scores = score(test.loss, predictions, test.targets[:, None])
+    means = jnp.sum(test.weights[:, None] * scores, axis=2)  # [rows, models]
+    if means.size == 1:
+        return means[0, 0]
+    if test.clients == 1:
+        return _mean(now, means[0])
+    means = jnp.broadcast_to(means, (test.clients, clients))
+    return _mean(now, means[now.problem.tasks.cluster, jnp.arange(clients, dtype=jnp.int32)])
+
+
 def _test_error(now: Snapshot) -> Array:
-    test = now.problem.test
-    if now.shared is not None:
-        return test.mean_loss(now.shared[None])[0]
-    return _mean(now, jax.vmap(lambda w: test.mean_loss(w[None])[0])(now.model))
+    return _judged(now, lambda loss, prediction, target: loss.value(prediction, target))
 
 
 def _own_truth(now: Snapshot) -> tuple[Array, Array]:
@@ -185,15 +220,7 @@ def _deviation_by_norm(now: Snapshot) -> Array:
 
 
 def _accuracy(now: Snapshot) -> Array:
-    # All models on all clusters' data as one product: their own data for each would be a copy a
-    # client.
-    tasks = now.problem.tasks
-    test, cluster = tasks.test, jnp.asarray(tasks.cluster)
-    predictions = jnp.einsum("qtp,kp->qkt", test.design, now.model, precision=HIGHEST)
-    right = test.loss.correct(predictions, test.targets[:, None])
-    share = jnp.sum(jnp.where(right, test.weights[:, None], 0), axis=2)  # [Q, K]
-    own = cluster[None] == jnp.arange(tasks.clusters, dtype=jnp.int32)[:, None]
-    return _mean(now, jnp.sum(jnp.where(own, share, 0), axis=0))
+    return _judged(now, lambda loss, *both: loss.correct(*both).astype(now.model.dtype))
 
 
 def _signal_to_noise(now: Snapshot) -> Array:
@@ -215,8 +242,8 @@ objective = Metric(
 suboptimality = Metric(
     "suboptimality", _suboptimality, "objective gap of the mean model", True, needs_data=True
 )
-#: Mean loss on held-out data: for least squares (4.36) of Gauthier 2024, of the server's model or
-#: the mean over the clients'.
+#: Mean loss on held-out data, the client's own, its cluster's or all clients', of the server's
+#: model or the mean over the clients': for least squares (4.36) of Gauthier 2024.
 test_error = Metric("test_error", _test_error, "test error", needs_test=True)
 
 #: ``(1/K) sum_k ||w_k - w*_q||^2 / ||w*_q||^2`` with the true model of each client's cluster:
@@ -226,8 +253,8 @@ network_deviation = Metric("network_deviation", _network_deviation, "NMSD", need
 deviation_by_norm = Metric(
     "deviation_by_norm", _deviation_by_norm, "test MSE (6.15)", needs_tasks="truth"
 )
-#: The mean over clients of the share of their cluster's held-out data that ``w_k`` labels right.
-accuracy = Metric("accuracy", _accuracy, "test accuracy", decibel=False, needs_tasks="test")
+#: Likewise the share of held-out data that is labelled right.
+accuracy = Metric("accuracy", _accuracy, "test accuracy", decibel=False, needs_labels=True)
 #: ``||m_k||^2 / (D sigma_k^2)`` of the round's private messages: the median of who sent one.
 signal_to_noise = Metric(
     "signal_to_noise", _signal_to_noise, "signal to noise of a message", needs_noise=True

@@ -175,15 +175,14 @@ def _noisy_messages(needs: Needs, simulation: Any, privacy: Notion) -> Iterator[
     yield from _iterated(needs, simulation.problem)
     yield from _clipped(simulation.problem, privacy.gradient_bound)
     changed = {
-        "participation": simulation.participation is not None,
         "delays": simulation.delays is not None,
         "a stream": simulation.problem.online,
         "a changing network": _changes(simulation.network),
     }
     if changed := [name for name, on in changed.items() if on]:
         yield Unmet(
-            "spends a budget that is known for fixed data, a fixed graph and clients that are "
-            f"always there; leave out privacy=, or {' and '.join(changed)}.",
+            "spends a budget that is known for fixed data, a fixed graph and messages that arrive "
+            f"at once; leave out privacy=, or {' and '.join(changed)}.",
             False,
         )
 

@@ -31,10 +31,10 @@ from fljax.link import (
 from fljax.link import (
     begin as begin_link,
 )
-from fljax.metrics import Metric, Snapshot, as_metric
+from fljax.metrics import Metric, Snapshot, as_metric, held_out
 from fljax.participation import Pattern
 from fljax.privacy import CentralGaussian, Gap, Notion
-from fljax.problems import Problem, optimum
+from fljax.problems import Loss, Problem, optimum
 from fljax.records import ROUNDING, assemble, describe, provenance, warn
 from fljax.rounds import Round
 from fljax.streams import Stream
@@ -59,6 +59,7 @@ __all__ = [
     "outcome",
     "prepare",
     "run",
+    "stepped",
     "trace",
     "view",
     "witnessed",
@@ -150,6 +151,7 @@ class Simulation:
                 "leave out model=, or give the algorithm a method `released`."
             )
         self._validate_network()
+        self.algorithm.check(self.problem, requirements.shown(self.network))
         self._validate_stages()
         self._validate_metrics()
 
@@ -199,8 +201,12 @@ class Simulation:
                 missing = f"a problem with tasks=fljax.problems.Tasks({metric.needs_tasks}=...)"
             elif metric.needs_noise and self.privacy is None:
                 missing = "private messages; give the simulation privacy="
-            elif metric.needs_test and (stream is None or stream.test is None):
-                missing = "held-out data, a stream with test="
+            elif (metric.needs_test or metric.needs_labels) and held_out(self.problem) is None:
+                missing = "held-out data; give the problem or the stream test="
+            elif metric.needs_labels and (loss := type(held_out(self.problem).loss)).correct is (
+                Loss.correct
+            ):
+                missing = f"labels, and {loss.__name__} is no loss of a classifier"
             elif stream is not None and metric.needs_data:
                 missing = "all data at once, which a stream does not hold; use test_error"
             elif stream is not None and metric.needs_optimum and stream.truth is None:
@@ -451,10 +457,8 @@ def advance(
 
     def one_round(round: Array, carry: Carry) -> Carry:
         now, stream, availability = look(simulation, prepared, key, carry, round, rounds)
-        state = algorithm.step(carry.state, now)
+        state = stepped(simulation, carry.state, now)
         now.link.finish(type(algorithm).__name__)
-        if simulation.among_peers and simulation.participation is not None:
-            state = _rested(now.available, state, carry.state)
         finite = jnp.all(jnp.isfinite(state.model))
         first = jnp.where((carry.diverged == 0) & ~finite, round, carry.diverged)
         return Carry(
@@ -541,6 +545,14 @@ def _judged(simulation: Simulation, prepared: Prepared, state: Any) -> tuple[Arr
 
 def _looks_at_noise(simulation: Simulation) -> bool:
     return any(m.needs_noise for m in simulation.metrics)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def stepped(simulation: Simulation, state: Any, now: Round) -> Any:
+    """The algorithm's next state; of peers that are absent the old one."""
+    new = simulation.algorithm.step(state, now)
+    if simulation.among_peers and simulation.participation is not None:
+        return _rested(now.available, new, state)
+    return new
 
 
 def _rested(available: Array, new: Any, old: Any) -> Any:

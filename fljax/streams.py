@@ -21,7 +21,8 @@ from fljax._memory import check_fits
 from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import HIGHEST, key_of
 from fljax.participation import Always, Pattern
-from fljax.problems import LeastSquares, Problem
+from fljax.problems import LeastSquares, Loss, Problem
+from fljax.problems.problem import check_test
 
 __all__ = [
     "Autoregressive",
@@ -31,6 +32,7 @@ __all__ = [
     "StreamState",
     "autoregressive",
     "classical_target",
+    "from_table",
     "printed_target",
     "samples",
 ]
@@ -48,7 +50,8 @@ class Stream:
 
     Attributes:
       arrivals: which clients get a new sample in a round.
-      test: held-out data as a problem of one client, for ``test_error``; or ``None``.
+      test: held-out data, for ``test_error``, as a problem of one client, for all, or of each; or
+        ``None``.
       truth: ``[D]``, the parameter behind linear data, which errors are judged against, or
         ``None``.
       initial: where models start, ``[D]`` or ``[K, D]``; zero where a stream has no such field.
@@ -125,14 +128,16 @@ class Stream:
         """
         if self.test is None:
             return None
-        z = jnp.asarray(self.test.design[0])
+        z = self.test.design
+        z = z.reshape(-1, z.shape[2])
+        weights = jnp.asarray(self.test.weights).reshape(-1) / self.test.clients
 
         def turn(_, v: Array) -> Array:
             v = jnp.matmul(jnp.matmul(z, v, precision=HIGHEST), z, precision=HIGHEST)
             return v / jnp.sqrt(jnp.sum(v**2))
 
         v = jax.lax.fori_loop(0, iterations, turn, jnp.mean(z, axis=0))
-        return jnp.mean(jnp.matmul(z, v, precision=HIGHEST) ** 2)
+        return jnp.sum(weights * jnp.matmul(z, v, precision=HIGHEST) ** 2)
 
     def begin(self, key: Array) -> StreamState:
         """The state before the first round."""
@@ -188,10 +193,22 @@ class Replay(Stream):
       arrivals: who gets its next sample; everyone by default. A client that has met all of its
         samples gets no more; where everyone gets one a round, no run may be longer than the data
         of the client with the most.
-      test: held-out data of one client.
+      test: held-out data of one client, for all, or of each; by default that of ``data``.
+      truth: as of :class:`Stream`.
+      rows: ``[K, T]``, which of its samples each client meets in each round, -1 for none, in the
+        place of their order; no run may be longer. :func:`from_table` makes it of data that have a
+        time. A client without an arrival misses the sample of the round.
 
     Raises:
-      ValueError: test data of more than one client, or of another number of parameters.
+      ValueError: test data of another number of clients or parameters; rows that no client has.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> data = fl.problems.least_squares(jax.random.key(0), clients=2, samples=3, dim=4)
+      >>> stream = fl.streams.Replay(data, rows=[[2, -1, 0, 0], [1, 1, 1, -1]])
+      >>> run = fl.run(fl.Simulation(stream, fl.algorithms.OnlineFed(0.1)), rounds=4)
+      >>> run.messages.values.tolist()  # so far, up and down
+      [4, 6, 10, 12]
     """
 
     data: Problem
@@ -199,19 +216,26 @@ class Replay(Stream):
     test: Problem | None = None
     truth: Any = None
     initial: Float[Array, "*clients dim"] | None = None
+    rows: Any = None  # Int[Array, "clients rounds"]
 
     def validate(self) -> None:
         _check.start(self.initial, self.clients, self.dim)
         _check_truth(self.truth)
-        if self.test is not None and (self.test.clients, self.test.dim) != (1, self.data.dim):
-            raise ValueError(
-                f"test must be the data of 1 client with {self.data.dim} parameters, got "
-                f"{self.test.clients} and {self.test.dim}."
-            )
+        if self.rows is not None:
+            object.__setattr__(self, "rows", _rows(self.rows, self.data))
+        if self.test is None:
+            object.__setattr__(self, "test", self.data.test)
+        check_test(self.test, self.data.clients, self.data.dim)
 
     def check(self, rounds: int) -> None:
         super().check(rounds)
-        if isinstance(self.arrivals, Always) and rounds > self.data.samples:
+        if self.rows is not None:
+            if rounds > self.rows.shape[1]:
+                raise ValueError(
+                    f"the run has {rounds} rounds and the table of rows {self.rows.shape[1]}: "
+                    "nobody would get any after that. Make the run shorter."
+                )
+        elif isinstance(self.arrivals, Always) and rounds > self.data.samples:
             raise ValueError(
                 f"the run has {rounds} rounds and no client more than {self.data.samples} samples "
                 "to replay, one a round: nobody would get any after that. Make the run shorter, or "
@@ -230,13 +254,100 @@ class Replay(Stream):
     def dtype(self) -> Any:
         return self.data.dtype
 
-    def start(self, key: Array) -> Int[Array, " clients"]:
-        return jnp.zeros(self.clients, jnp.int32)
+    def start(self, key: Array) -> Int[Array, "..."]:
+        """How many rounds there were, or samples of each client."""
+        return jnp.zeros(() if self.rows is not None else self.clients, jnp.int32)
 
     def draw(self, state: Any, key: Array, arrived: Bool[Array, " clients"]) -> tuple[Any, Problem]:
-        row = jnp.where(arrived, state, self.data.samples)  # past the last: no weight
+        row, after = state, state + arrived.astype(jnp.int32)
+        if self.rows is not None:
+            row, after = jnp.asarray(self.rows)[:, state], state + 1
+            arrived = arrived & (row >= 0)
+        row = jnp.where(arrived, row, self.data.samples)  # past the last: no weight
         problem = self.data.take(jnp.arange(self.clients, dtype=jnp.int32), row[:, None])
-        return state + arrived.astype(jnp.int32), problem
+        return after, problem
+
+
+def _rows(rows: Any, data: Problem) -> Any:
+    """The table as an array of integers; raise unless clients have these samples."""
+    rows = _check.array("rows", rows)
+    if rows.ndim != 2 or rows.shape[0] != data.clients or not np.issubdtype(rows.dtype, np.integer):
+        raise ValueError(
+            f"rows must be whole numbers of shape [{data.clients} clients, rounds], got "
+            f"{_check.shown(rows)}."
+        )
+    if _check.is_concrete(rows) and _check.is_concrete(data.weights):
+        table, real = np.asarray(rows), np.asarray(data.weights) > 0
+        known = (table >= -1) & (table < data.samples)
+        known &= np.take_along_axis(real, np.clip(table, 0, data.samples - 1), 1) | (table < 0)
+        if not known.all():
+            k, n = np.argwhere(~known)[0]
+            raise ValueError(
+                f"client {k} has {real[k].sum()} samples, none of which is the {table[k, n]} of "
+                f"round {n + 1}; count them from 0, and give -1 where there is none."
+            )
+    return rows.astype(np.int32)
+
+
+@checked
+def from_table(
+    features: Any,
+    targets: Any,
+    loss: Loss = LeastSquares(),  # noqa: B008 (immutable)
+    *,
+    arrived: Any = None,
+    feature_map: Any = None,
+    test: Problem | None = None,
+    truth: Any = None,
+) -> Replay:
+    """What each client observed in each round, as a stream.
+
+    Args:
+      features: ``[K, T, P]``.
+      targets: ``[K, T]``; NaN where a client observed nothing.
+      loss: of a sample.
+      arrived: ``[K, T]`` booleans: who observed something when, where NaN do not say it.
+      feature_map: of the features, as of :class:`~fljax.problems.Problem`.
+      test: as of :class:`Stream`.
+      truth: likewise.
+
+    Raises:
+      ValueError: shapes that disagree, what was observed not finite, a client that never observed
+        anything.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> features = np.ones((2, 3, 1))  # of two clients in three rounds
+      >>> targets = np.array([[1.0, np.nan, 3.0], [np.nan, 5.0, 7.0]])
+      >>> stream = fl.streams.from_table(features, targets)
+      >>> run = fl.run(fl.Simulation(stream, fl.algorithms.OnlineFed(0.5)), rounds=3)
+      >>> run.messages.values.tolist()  # so far, up and down, of those who have something
+      [2, 4, 8]
+    """
+    targets = _check.array("targets", targets, axes=2)
+    features = _check.array("features", features, axes=3)
+    if arrived is None:
+        arrived = ~jnp.isnan(targets) if isinstance(targets, jax.Array) else ~np.isnan(targets)
+    else:
+        arrived = _check.array("arrived", arrived, axes=2)
+    shape = np.shape(targets)
+    if arrived.dtype != np.bool_ or arrived.shape != shape or features.shape[:2] != shape:
+        raise ValueError(
+            "features, targets and arrived must be [K, T, P], [K, T] and booleans [K, T], got "
+            f"{features.shape}, {shape} and {arrived.shape} of {arrived.dtype}."
+        )
+    where = np.where if isinstance(arrived, np.ndarray) else jnp.where
+    counts = arrived.sum(axis=1, keepdims=True)
+    data = Problem(
+        where(arrived[..., None], features, 0),
+        where(arrived, targets, 0),
+        loss,
+        strength=0.0,
+        weights=where(arrived, 1 / counts.clip(1).astype(float_dtype()), 0),
+        feature_map=feature_map,
+    )
+    rows = where(arrived, np.arange(shape[1], dtype=np.int32), -1)
+    return Replay(data, test=test, truth=truth, rows=rows)
 
 
 # Autoregressive inputs ---------------------------------------------------------------------------
@@ -323,6 +434,7 @@ class Autoregressive(Stream):
         if not self.lags or min(self.lags) < 0:
             raise ValueError(f"lags must be rounds >= 0, at least one, got {self.lags}.")
         _check.start(self.initial, self.clients, self.dim)
+        check_test(self.test, self.clients, self.dim)
 
     @property
     def clients(self) -> int:
@@ -469,6 +581,7 @@ class Linear(Stream):
                 f"{shape}, {np.shape(self.truth)} and {np.shape(self.noise)}."
             )
         _check.start(self.initial, self.clients, self.dim)
+        check_test(self.test, self.clients, self.dim)
 
     @property
     def clients(self) -> int:

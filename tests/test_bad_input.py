@@ -84,6 +84,7 @@ INSIDE = {
     "link.wide",
     "link.wide_sum",
     "metrics.Snapshot",
+    "metrics.held_out",
     "participation.Law",
     "participation.Participants",
     "participation.everyone_or",
@@ -239,6 +240,7 @@ VALID = {
     "federation.Federation": {"server": [0, 0, 1, 1], "graph": fl.graphs.path(2)},
     "federation.balanced": {"clients_per_server": 2, "graph": fl.graphs.path(2)},
     "graphs.Drawn": {"draw": lambda key: fl.graphs.ring(K)},
+    "graphs.Mixing": {"rule": "laplacian", "step": 0.1},
     "graphs.Schedule": {"graphs": [fl.graphs.ring(K), fl.graphs.complete(K)]},
     "graphs.complete": {"nodes": K},
     "graphs.erdos_renyi": {"key": KEY, "nodes": K, "probability": 0.5},
@@ -381,6 +383,7 @@ VALID = {
         "noise": np.ones(K),
     },
     "streams.Replay": {"data": problem()},
+    "streams.from_table": {"features": np.ones((K, 3, 2)), "targets": np.ones((K, 3))},
     "streams.autoregressive": {"key": KEY, "clients": K, "test_samples": 3},
 }
 
@@ -421,6 +424,7 @@ ACCEPTED = {
     ("streams.Linear", "truth"): "list",
     ("streams.Replay", "initial"): "list",
     ("streams.Replay", "truth"): "list",
+    ("streams.from_table", "truth"): "list",
 }
 
 #: Accounting is elementwise: numbers of any shape, those of a probability below one.

@@ -2,6 +2,7 @@
 aggregation, each against loops, and together in every algorithm that takes them.
 """
 
+import dataclasses
 import re
 
 import jax
@@ -659,3 +660,59 @@ def test_parts_of_ones_own_that_cannot_be_are_named(call, error, message):
 @fl.module
 class NoRule(Twice):
     needs = fl.algorithms.Needs(privacy=(fl.privacy.ZCDP,))
+
+
+# Weights of one's own ---------------------------------------------------------------------------
+
+
+def with_mixing(mixing, network=None):
+    network = make_network() if network is None else network
+    return fl.Simulation(make_problem(), ZCDPGradNFL(0.05, mixing), network)
+
+
+@pytest.mark.parametrize("step", [0.2, 0.43])  # the second has negative weights
+def test_laplacian_weights_have_a_step_of_their_own(step):
+    laplacian = np.zeros((CLIENTS, CLIENTS))
+    for k, j in EDGES:
+        laplacian[[k, j], [k, j]] += 1
+        laplacian[[k, j], [j, k]] -= 1
+    weights = np.eye(CLIENTS) - step * laplacian
+    assert (weights.min() < 0) == (step > 1 / 3)
+    objective, w = make_objective(), np.zeros((CLIENTS, DIM))
+    for _ in range(8):
+        slopes = [objective.gradient(k, w[k]) for k in range(CLIENTS)]
+        w = weights @ w - 0.05 * np.array(slopes)
+    run = fl.run(with_mixing(fl.graphs.Mixing("laplacian", step=step)), 8)
+    np.testing.assert_allclose(run.model, w, rtol=1e-10)
+
+
+def test_a_grid_of_mixing_steps_is_one_program():
+    def scenario(key, step):
+        return dataclasses.replace(
+            with_mixing(fl.graphs.Mixing("laplacian", step=step)), metrics="consensus_error"
+        )
+
+    study = fl.sweep(scenario, grid={"step": [0.1, 0.2, 0.3]}, rounds=4)
+    assert study.attrs["compilations"] == 1
+    assert len(np.unique(study.consensus_error.isel(round=-1))) == 3
+    largest = np.linalg.eigvalsh(np.asarray(make_network().laplacian_matrix()))[-1]
+    with pytest.raises(ValueError, match=r"step must be below 2 / lambda_max") as caught:
+        fl.sweep(scenario, grid={"step": [0.1, 2 / largest]}, rounds=4)
+    assert "grid point" in caught.value.__notes__[-1]
+    with_mixing(fl.graphs.Mixing("laplacian", step=1.99 / largest))
+
+
+@pytest.mark.parametrize(
+    ("mixing", "message"),
+    [
+        (lambda: "metropoliss", "known: metropolis, max-degree, .* Did you mean 'metropolis'"),
+        (lambda: "hastings", "'hastings' needs target"),
+        (lambda: fl.graphs.Mixing("hastings", target=np.ones(4)), r"target must have shape \(5,\)"),
+        (lambda: fl.graphs.Mixing("averaging", step=0.1), "leave step out"),
+        (lambda: fl.graphs.Mixing("laplacian", step=-0.1), "step must be finite and > 0"),
+        (lambda: fl.graphs.Mixing("laplacian", step=0.6), "for I - step.L to contract, got 0.6"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_with_the_simulation(mixing, message):
+    with pytest.raises(ValueError, match=message):
+        with_mixing(mixing())

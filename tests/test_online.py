@@ -890,14 +890,7 @@ REFUSED = [
     (
         ValueError,
         refused(ConventionalFL(0.1), privacy=fl.privacy.ZCDP(1.0)),
-        "for fixed data, .* and clients that are always there; leave out privacy=, or a stream",
-    ),
-    (
-        ValueError,
-        refused(
-            ConventionalFL(0.1), FIXED, privacy=fl.privacy.ZCDP(1.0), participation=Bernoulli(0.5)
-        ),
-        "leave out privacy=, or participation",
+        "for fixed data, .* and messages that arrive at once; leave out privacy=, or a stream",
     ),
     (ValueError, refused(metrics="objective"), "'objective' needs all data at once.*test_error"),
     (ValueError, refused(metrics="suboptimality"), "'suboptimality' needs all data at once"),
@@ -906,7 +899,7 @@ REFUSED = [
     (
         ValueError,
         refused(ConventionalFL(0.1), FIXED, metrics="test_error"),
-        "'test_error' needs held-out data, a stream with test=",
+        "'test_error' needs held-out data; give the problem or the stream test=",
     ),
     (
         ValueError,

@@ -931,7 +931,8 @@ def test_only_those_who_send_spend_and_are_counted(notion):
         heard = some.send(message, clients=SOME, sending=ON)
         whole.send(jnp.ones((6, 3)))
         release = notion.release(some._plan, gap, jnp.asarray(2), 5, 3)
-        noise = release.scale[SOME][:, None] * notion.draw(new_key(), (4, 3), message.dtype)
+        draws = notion.draw(new_key(), (4, 3), message.dtype, jnp.asarray(2), SOME)
+        noise = release.scale[SOME][:, None] * draws
         return heard - message, noise, some.spent, whole.spent, some.traffic
 
     heard, noise, spent, everyone, traffic = talk(gap, message)
@@ -1322,10 +1323,6 @@ WRONG = {
         lambda: start(PGFLSingleStep(1.0), privacy=ZCDP(1.0)),
         "PGFL, single step does not run under ZCDP; it has no private form",
     ),
-    "private and absent": (
-        lambda: start(PGFL(1.0), privacy=ZCDP(1.0), participation=Trace(np.ones((2, 4), bool))),
-        "leave out privacy=, or participation",
-    ),
     "no tasks": (
         lambda: start(PGFL(1.0), metrics="network_deviation"),
         "'network_deviation' needs a problem with tasks=fljax.problems.Tasks.truth=",
@@ -1336,7 +1333,7 @@ WRONG = {
     ),
     "no test": (
         lambda: start(PGFL(1.0), problem=four(tasks=tasks()), metrics="accuracy"),
-        "needs a problem with tasks=fljax.problems.Tasks.test=",
+        "'accuracy' needs held-out data",
     ),
     "clipped": (lambda: run_four(PGFL(1.0), problem=four(clip=1.0)), "clipping cannot be applied"),
 }

@@ -23,7 +23,7 @@ def make(penalty=1.0, seed=0, **kwargs):
             "metrics": [
                 name
                 for name, m in fl.metrics.METRICS.items()
-                if not (m.needs_test or m.needs_tasks or m.needs_noise)
+                if not (m.needs_test or m.needs_labels or m.needs_tasks or m.needs_noise)
             ],
         }
         | kwargs

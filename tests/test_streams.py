@@ -28,6 +28,7 @@ from fljax.streams import (
     Stream,
     autoregressive,
     classical_target,
+    from_table,
     printed_target,
     samples,
 )
@@ -339,6 +340,80 @@ def test_by_default_everyone_gets_its_next_sample():
     assert isinstance(Replay(problem).arrivals, Always)
 
 
+TABLE = np.array([[2, -1, 0, 0], [-1, 6, -1, 3], [4, 4, 1, -1]])
+
+
+def test_clients_meet_the_samples_of_a_table():
+    """Of which an absent arrival leaves one out, and does not put it off."""
+    data, problem = uneven()
+    here = np.array([[1, 1, 1], [1, 1, 0], [0, 1, 1], [1, 1, 1]], bool)
+    for arrivals, there in ((Always(), np.ones_like(here)), (Trace(here), here)):
+        inputs, targets, weights = play(Replay(problem, arrivals, rows=TABLE), 4)
+        for n in range(4):
+            for k, (x, y) in enumerate(data):
+                row = TABLE[k, n]
+                assert weights[n, k] == float(row >= 0 and there[n, k])
+                if weights[n, k]:
+                    np.testing.assert_array_equal(inputs[n, k], x[row])
+                    assert targets[n, k] == y[row]
+    traced = jax.jit(lambda rows: Replay(problem, rows=rows).rows)(TABLE)
+    np.testing.assert_array_equal(traced, TABLE)
+
+
+def test_observations_with_a_time_are_replayed_in_it():
+    """Least mean squares as a loop over rounds and clients, with NaN or a mask for nothing."""
+    rng = np.random.default_rng(6)
+    features, targets = rng.normal(size=(3, 8, 2)), rng.normal(size=(3, 8))
+    here = rng.uniform(size=(3, 8)) < 0.6
+    here[:, 4] = False  # nobody observes anything
+    holed = np.where(here, targets, np.nan), np.where(here[..., None], features, np.nan)
+    w = np.zeros(2)
+    for n in range(8):
+        steps = [
+            w + 0.2 * 2 * (targets[k, n] - features[k, n] @ w) * features[k, n]
+            for k in range(3)
+            if here[k, n]
+        ]
+        w = np.mean(steps, axis=0) if steps else w
+    streams = (
+        from_table(holed[1], holed[0]),
+        from_table(features, targets, arrived=here),
+        jax.jit(from_table)(holed[1], holed[0]),
+    )
+    for stream in streams:
+        run = fl.run(fl.Simulation(stream, ConventionalFL(0.2)), 8)
+        np.testing.assert_allclose(run.model[0], w, rtol=1e-10)
+
+
+def test_tables_that_do_not_fit_are_refused():
+    _, problem = uneven()
+    simulation = fl.Simulation(Replay(problem, rows=TABLE), OnlineFed(0.2))
+    fl.run(simulation, 4)
+    with pytest.raises(ValueError, match="the run has 5 rounds and the table of rows 4"):
+        fl.run(simulation, 5)
+    for change, message in (
+        (3, r"client 0 has 3 samples, none of which is the 3 of round 2; .* from 0"),
+        (-2, "client 0 has 3 samples, none of which is the -2"),
+        (7, "none of which is the 7"),
+    ):
+        table = TABLE.copy()
+        table[0, 1] = change
+        with pytest.raises(ValueError, match=message):
+            Replay(problem, rows=table)
+    for rows in (TABLE.T, TABLE[0], TABLE.astype(float)):
+        with pytest.raises(ValueError, match=r"rows must be whole numbers of shape \[3 clients"):
+            Replay(problem, rows=rows)
+    x, y = np.ones((2, 3, 1)), np.array([[1.0, np.nan, 1], [np.nan] * 3])
+    with pytest.raises(ValueError, match="client 1 has no samples"):
+        from_table(x, y)
+    with pytest.raises(ValueError, match="targets holds 2 NaN"):
+        from_table(x, y, arrived=np.array([[1, 1, 1], [0, 0, 1]], bool))
+    with pytest.raises(ValueError, match=r"features, targets and arrived must be \[K, T, P\]"):
+        from_table(x, np.ones((3, 2)))
+    with pytest.raises(ValueError, match="features holds 1 NaN"):
+        from_table(np.where(np.arange(6).reshape(2, 3, 1) == 0, np.nan, x), np.ones((2, 3)))
+
+
 def test_a_client_without_a_new_sample_keeps_its_model_and_is_not_available():
     _, problem = uneven()
     simulation = fl.Simulation(Replay(problem, Trace(np.ones((30, 3), bool))), OnlineFed(0.2))
@@ -366,11 +441,17 @@ def test_a_client_without_a_sample_keeps_its_model_whatever_regularises_it():
     np.testing.assert_array_equal(moved, [True, False, True])
 
 
-def test_test_data_must_be_one_clients_with_the_same_parameters():
+def test_test_data_must_be_of_one_client_or_of_each_with_the_same_parameters():
     _, problem = uneven()
-    for test in (problem, least_squares(jax.random.key(0), 1, 4, 3)):
-        with pytest.raises(ValueError, match="test must be the data of 1 client with 2 parameters"):
+    for clients, dim in ((1, 3), (2, 2)):
+        test = least_squares(jax.random.key(0), clients, 4, dim)
+        message = "test must be the data of 1 client, .* or of each of the 3, with the 2 parameters"
+        with pytest.raises(ValueError, match=message):
             Replay(problem, test=test)
+        with pytest.raises(ValueError, match=message):
+            Linear(np.ones((3, 2, 2)), np.ones(2), np.ones(3), test=test)
+        with pytest.raises(ValueError, match=message):
+            Autoregressive(*np.full((4, 3), 0.5), lags=(0, 1), test=test)
 
 
 # Streams in simulations -------------------------------------------------------------------------

@@ -120,6 +120,9 @@ class Algorithm:
     def __init_subclass__(cls) -> None:
         cls.label = cls.__name__
 
+    def check(self, problem: Any, network: Any) -> None:
+        """Raise ``ValueError`` where its numbers do not fit the clients or their network."""
+
     @_check.required
     def init(self, problem: Any, network: Any) -> Any:
         """The state before the first round."""
@@ -154,7 +157,8 @@ class Algorithm:
         r"""How far neighbouring data can move each client's message, in Euclidean norm.
 
         Given all that was said before: what a client keeps to itself (momentum, a tracker, a warm
-        start) depends on its data of all rounds so far, and counts. A mean loss gradient moves by
+        start) depends on its data of all rounds so far, and counts, whichever rounds an algorithm
+        that copes with absence was there for. A mean loss gradient moves by
         ``gap.gradient`` at most if it is taken at a model that follows from what was said, and by
         ``gap.anywhere`` else; which data are neighbours is the notion's affair.
 

@@ -84,8 +84,8 @@ class ConventionalFL(Algorithm):
             return State(server - step_size * problem.mean_gradient(server))
 
         model, norm = self._descend(problem, server, step_size)
-        now.witness(norm)
-        return State(link.mean(link.send(model, server), server))
+        now.witness(jnp.where(now.available, norm, 0))
+        return State(link.mean(link.send(model, server, sending=now.available), server))
 
     def _descend(self, problem: Problem, server: Array, step_size: Array) -> tuple[Array, Array]:
         """The models after the local steps, and the largest gradient norms met."""

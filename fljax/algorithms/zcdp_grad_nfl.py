@@ -4,11 +4,9 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module, static
+from fljax._module import module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.graphs import Combination, Graph
-from fljax.graphs.combination import RULES
+from fljax.graphs import Combination, Graph, Mixing
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -55,18 +53,26 @@ class ZCDPGradNFL(Algorithm):
 
     Args:
       step_size: :math:`\alpha^{(n)}`, a schedule or a number, > 0.
-      mixing: rule of the weights :math:`a_{kl}`; Metropolis by default (not given in the source).
+      mixing: rule of the weights :math:`a_{kl}`, by name or as a :class:`~fljax.graphs.Mixing` with
+        numbers of its own; Metropolis by default (not given in the source).
+
+    Raises:
+      ValueError: an unknown rule; numbers of a rule that do not fit the graph.
 
     Reference:
       Nedic and Ozdaglar 2009, (3); Gauthier 2024, section 3.4.
     """
 
     step_size: StepSize
-    mixing: str = static(default="metropolis")
+    mixing: str | Mixing = "metropolis"
 
     def validate(self) -> None:
-        _check.choice("mixing", self.mixing, RULES)
+        if isinstance(self.mixing, str):
+            object.__setattr__(self, "mixing", Mixing(self.mixing))
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        network.check_mixing(self.mixing)  # pyright: ignore[reportArgumentType] (once constructed)
 
     def init(self, problem: Problem | Stream, network: Graph) -> State:
         start = start_models(problem)

@@ -20,7 +20,7 @@ from fljax.graphs.builders import (
     ring,
     star,
 )
-from fljax.graphs.combination import Combination, from_stochastic
+from fljax.graphs.combination import Combination, Mixing, from_stochastic
 from fljax.graphs.graph import Graph
 from fljax.graphs.random import (
     erdos_renyi,
@@ -39,6 +39,7 @@ __all__ = [
     "Combination",
     "Drawn",
     "Graph",
+    "Mixing",
     "Overflow",
     "Schedule",
     "Varying",

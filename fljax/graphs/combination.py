@@ -18,11 +18,64 @@ from fljax.graphs.tables import Overflow
 if TYPE_CHECKING:
     import scipy.sparse
 
-__all__ = ["RULES", "Combination", "by_rule", "from_stochastic"]
+__all__ = ["RULES", "Combination", "Mixing", "by_rule", "from_stochastic"]
 
 RULES = ("metropolis", "max-degree", "averaging", "laplacian", "hastings", "relative-degree")
 _CONVENTIONS = {"left": "columns", "right": "rows"}
 _ALIKE = 1e-6  # entries and sums that differ by less are taken for equal, in double precision
+
+
+@module
+class Mixing:
+    """A rule of combination weights with its numbers, for algorithms that take ``mixing=``.
+
+    Args:
+        rule: one of those of :meth:`Graph.mixing`.
+        step: only for ``laplacian``, whose weights are ``I - step*L``: in
+            ``(0, 2 / lambda_max(L))``, which a simulation checks on its graph. A number: a grid of
+            steps shares one program.
+        target: only for ``hastings``, which needs it: the Perron vector, ``[K]``.
+
+    Raises:
+        ValueError: an unknown rule, a step or target for another rule, a step that is not positive,
+            a target that is missing or not positive.
+
+    Example:
+        >>> import jax, fljax as fl
+        >>> simulation = fl.Simulation(
+        ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2),
+        ...     network=fl.graphs.ring(6),  # 2 / lambda_max(L) = 0.5
+        ...     algorithm=fl.algorithms.ZCDPGradNFL(
+        ...         0.05, mixing=fl.graphs.Mixing("laplacian", step=0.3)
+        ...     ),
+        ...     metrics=["normalized_error"],
+        ... )
+        >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1)
+        True
+    """
+
+    rule: str = static(default="metropolis")
+    step: Float[Array, ""] | float | None = None
+    target: Any = None
+
+    def validate(self) -> None:
+        _check.choice("mixing rule", self.rule, RULES)
+        if self.step is not None and self.rule != "laplacian":
+            raise ValueError(
+                f"step={self.step} was given for the rule {self.rule!r}, whose weights follow from "
+                "the graph; leave step out, or use rule='laplacian'."
+            )
+        if self.step is not None:
+            _check.positive("step", self.step)
+        if (self.target is None) == (self.rule == "hastings"):
+            raise ValueError(
+                "the rule 'hastings' needs target, the Perron vector to be attained, [K]."
+                if self.target is None
+                else f"target was given for the rule {self.rule!r}, which attains a law of its "
+                "own; leave target out, or use rule='hastings'."
+            )
+        if self.target is not None:
+            _check.positive("target", _check.array("target", self.target, axes=1))
 
 
 @module

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from fljax import _check
 from fljax._module import float_dtype, module, static
 from fljax.graphs import tables
-from fljax.graphs.combination import RULES, Combination, by_rule
+from fljax.graphs.combination import Combination, Mixing, by_rule
 from fljax.graphs.tables import Overflow
 
 if TYPE_CHECKING:
@@ -77,7 +77,9 @@ class Graph:
         """``y_k = sum_l a_kl (x_k + x_l)``, that is ``L_+ x = (diag(d) + A) x``."""
         return tables.scale_rows(self.degree, x) + self.neighbor_sum(x)
 
-    def mixing(self, rule: str = "metropolis", step: Any = None, target: Any = None) -> Combination:
+    def mixing(
+        self, rule: str | Mixing = "metropolis", step: Any = None, target: Any = None
+    ) -> Combination:
         """Weights ``W`` with rows that sum to one, supported on the edges and the diagonal.
 
         ===================  =============================================  ====================
@@ -100,7 +102,7 @@ class Graph:
         diagonal entries when ``step > 1 / max_j d_j``.
 
         Args:
-            rule: one of the six names above.
+            rule: one of the six names above, or a :class:`Mixing`, which has the other two.
             step: only for ``laplacian``; in ``(0, 2 / lambda_max(L))``, where ``I - step*L`` is
                 a contraction towards consensus. Default ``1 / (1 + max_j d_j)``.
             target: only for ``hastings``, which needs it; the Perron vector ``p``, ``[K]``,
@@ -122,29 +124,19 @@ class Graph:
         (relative-degree and Hastings rules); Hastings, Monte Carlo sampling methods using Markov
         chains and their applications (1970).
         """
-        _check.choice("mixing rule", rule, RULES)
-        if step is not None and rule != "laplacian":
+        how = rule if isinstance(rule, Mixing) else Mixing(rule, step, target)
+        self.check_mixing(how)
+        return by_rule(self.entries, self.degree, how.rule, how.step, how.target)
+
+    def check_mixing(self, how: Mixing) -> None:
+        """Raise ``ValueError`` unless the rule's numbers fit the graph, see :meth:`mixing`."""
+        if how.target is not None and np.shape(how.target) != (self.nodes,):
             raise ValueError(
-                f"step={step} was given for the rule {rule!r}, whose weights follow from the "
-                "graph; leave step out, or use rule='laplacian'."
+                f"target must have shape ({self.nodes},), one weight per node, got shape "
+                f"{np.shape(how.target)}."
             )
-        if (target is None) == (rule == "hastings"):
-            raise ValueError(
-                "the rule 'hastings' needs target, the Perron vector to be attained, [K]."
-                if target is None
-                else f"target was given for the rule {rule!r}, which attains a law of its own; "
-                "leave target out, or use rule='hastings'."
-            )
-        if target is not None:
-            if np.shape(target) != (self.nodes,):
-                raise ValueError(
-                    f"target must have shape ({self.nodes},), one weight per node, got shape "
-                    f"{np.shape(target)}."
-                )
-            _check.positive("target", target)
-        if rule == "laplacian" and step is not None:
-            self._check_step(step)
-        return by_rule(self.entries, self.degree, rule, step, target)
+        if how.step is not None:
+            self._check_step(how.step)
 
     def reweighted(self, factor: Callable[[Array, Array], Array]) -> "Graph":
         """The graph with ``a_kl f(k, l)`` for ``a_kl``, to be read row by row.
@@ -204,7 +196,6 @@ class Graph:
         )
 
     def _check_step(self, step: Any) -> None:
-        _check.positive("step", step)
         if self._concrete:
             _check.known(self._check_size, step)
 

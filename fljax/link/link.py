@@ -280,7 +280,7 @@ class Link:
         )
         sent = jnp.zeros(sensitivity.shape, bool).at[clients].max(sending)
         self.spent = {name: jnp.where(sent, spent, 0) for name, spent in release.spent.items()}
-        noise = notion.draw(self._key, message.shape, message.dtype)
+        noise = notion.draw(self._key, message.shape, message.dtype, self._round, clients)
         # Noise on what is not finite hides nothing; a client in that state says noise alone.
         finite = jnp.all(jnp.isfinite(message), axis=1, keepdims=True)
         message = jnp.where(finite, message, 0)
@@ -453,16 +453,16 @@ class Link:
     def mean(
         self, said: Float[Array, "clients dim"], around: Float[Array, " dim"]
     ) -> Float[Array, " dim"]:
-        """The server's mean of what all clients said, or what the aggregator makes of it.
+        """The server's mean of what those said that are there, or what the aggregator makes of it.
 
         Args:
           said: ``[K, D]``, what :meth:`send` returned.
           around: ``[D]``, what the server has; it stays where nothing arrives.
         """
-        if self._stages.losses is None and self._stages.aggregation is None:
+        if self._everyone and self._stages.losses is None and self._stages.aggregation is None:
             return jnp.mean(said, axis=0)
         one = jnp.zeros(len(said), jnp.int32)
-        who = Participants(None, jnp.ones(len(said), bool))
+        who = Participants(None, self.available)
         mean, present = self._cells(said, one, 1, who, around[None])
         return jnp.where(present[0] > 0, mean[0], around)
 

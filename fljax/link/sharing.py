@@ -67,16 +67,25 @@ class Circular(Sharing):
     r"""A window that moves on by its own size every round, (4.5).
 
     It starts at parameter :math:`mn` in round :math:`n`, at :math:`mn+mk` for client :math:`k` when
-    uncoordinated (line 1099, clients counted from 0), modulo :math:`D`. Over
-    :math:`D/\gcd(m,D)` rounds every parameter is shared equally often.
+    uncoordinated (line 1099, clients counted from 0), modulo :math:`D`; with an offset :math:`o` at
+    :math:`mn+ok`. Over :math:`D/\gcd(m,D)` rounds every parameter is shared equally often.
 
     Args:
       size: :math:`m`, 1 to ``D``.
       coordinated: whether all clients share the same portion. A number, not structure: both kinds
         share a compiled program.
+      offset: :math:`o\ge0`, from one client's window to the next one's, in parameters; the size by
+        default.
 
     Raises:
-      ValueError: a size below one, or above the model's.
+      ValueError: a size below one, or above the model's; a negative offset, or one of clients that
+        are coordinated.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> round, clients = jnp.asarray(1), jnp.arange(3)
+      >>> Circular(2, offset=3).indices(jax.random.key(0), round, clients, dim=10).tolist()
+      [[2, 3], [5, 6], [8, 9]]
 
     Reference:
       Gauthier 2024, (4.5), lines 866 and 1099.
@@ -84,13 +93,25 @@ class Circular(Sharing):
 
     size: int = static()
     coordinated: Bool[Array, ""] | bool = False
+    offset: int | None = static(default=None)
 
     def validate(self) -> None:
         _check_size(self.size)
+        if self.offset is None:
+            return
+        _check.count("offset", self.offset, at_least=0)
+        if _check.is_concrete(self.coordinated) and self.coordinated:
+            raise ValueError(
+                f"offset={self.offset} was given for clients that are coordinated, whose windows "
+                "are one; leave out one of them."
+            )
 
     def _start(self, round: Array, clients: Array, dim: int) -> Array:
-        place = (jnp.where(jnp.asarray(self.coordinated), 0, clients) + round) % dim
-        return _times(place, self.size, dim)
+        clients = jnp.where(jnp.asarray(self.coordinated), 0, clients)
+        if self.offset is None:
+            return _times((clients + round) % dim, self.size, dim)
+        apart = _times(clients % dim, self.offset % dim, dim)
+        return (_times(round % dim, self.size, dim) + apart) % dim
 
     def indices(
         self, key: Array, round: Array, clients: Int[Array, " some"], dim: int

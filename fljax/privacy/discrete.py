@@ -183,5 +183,12 @@ class DiscreteZCDP(ZCDP):
         grid = sensitivity / (self.steps * jnp.sqrt(2 * found.spent["rho"]) - dim**0.5)
         return found._replace(scale=self.steps * grid, grid=grid)
 
-    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    def draw(
+        self,
+        key: Array,
+        shape: tuple[int, ...],
+        dtype: Any,
+        round: Array,
+        clients: Int[Array, " senders"],
+    ) -> Array:
         return discrete_gaussian(key, shape, self.steps)

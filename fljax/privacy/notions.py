@@ -15,6 +15,17 @@ Corollary). In which way they differ is the notion's ``neighbors``:
 How many samples clients have and what these weigh is public in each of them, since steps, divisors
 and noise follow from it; so are the network, the clusters and who is a client.
 
+Clients may come and go (``participation=``, or a selection by the server). Who sends in which
+round is public and depends on nobody's data: a trace, or chance. Given all of it, what the network
+sees of a client are the messages of those rounds :math:`\mathcal T_k` in which it sends, each a
+release of the stated sensitivity given all that was said before, whatever the client was there for:
+what algorithms keep of an absent client follows from what was said, or, where minimisers start from
+the last one, keeps the distance of exact ones however long it waits. So they compose to
+:math:`\sum_{n\in\mathcal T_k}\phi^{(n)}`, at most the total, which is what the ledger holds; and as
+this is so for every course of events, it is so for what is seen of all (Bun & Steinke 2016, Lemmas
+2.2 and 2.3). A round's noise is that of its number: what the rounds missed would have cost is not
+spent.
+
 What a total covers: all messages of a run, for every pair of neighbouring data sets within the
 problem's clip or declared domain. Where neither bounds the gradients the results say ``nominal``.
 What it does not cover: metrics and exact models, which look at private data (``exact_model``); two
@@ -38,7 +49,7 @@ from typing import (
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._module import module, static
@@ -78,10 +89,38 @@ class Release(NamedTuple):
 class Notion(Protocol):
     """A privacy budget with its mechanism and schedule.
 
+    ``plan`` fixes what is to be fixed for a whole run, ``release`` says how one round's messages
+    are perturbed, and ``draw`` draws numbers for them, ``[M, D]``, of the clients whose messages
+    they are, before they are scaled. A class of one's own may replace any of these.
+
     Attributes:
       ledger: the names of what it accounts, each one number a client.
       neighbors: between which data sets it promises anything.
       gradient_bound: on which the promise rests.
+
+    Example:
+      The noise of another implementation, to be compared with it number by number:
+
+      >>> import jax, numpy as np, fljax as fl
+      >>> @fl.module
+      ... class Replayed(fl.privacy.ZCDP):
+      ...     noise: jax.Array | None = None  # [T, K, D], standard normal
+      ...
+      ...     def draw(self, key, shape, dtype, round, clients):
+      ...         return self.noise[round - 1, clients]
+      >>> noise = np.random.default_rng(0).normal(size=(3, 2, 1))
+      >>> loss = fl.problems.LeastAbsoluteDeviation()
+      >>> targets = np.array([[1.0], [-2.0]])
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.Problem(np.ones((2, 1, 1)), targets, loss).clipped(1),
+      ...     algorithm=fl.algorithms.ConventionalFL(0.1),
+      ...     privacy=Replayed(total_rho=6.0, noise=jax.numpy.asarray(noise)),
+      ... )
+      >>> ours, theirs = fl.run(simulation, rounds=3).model[0], 0.0
+      >>> for draws in noise:  # of deviation sensitivity / sqrt(2 rho), 0.1 * 2 / sqrt(4)
+      ...     theirs = np.mean(theirs - 0.1 * np.sign(theirs - targets) + 0.1 * draws)
+      >>> np.allclose(ours, theirs)
+      True
     """
 
     ledger: ClassVar[tuple[str, ...]]
@@ -94,7 +133,14 @@ class Notion(Protocol):
     def release(
         self, plan: Any, sensitivity: Array, round: Array, rounds: int, dim: int
     ) -> Release: ...
-    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array: ...
+    def draw(
+        self,
+        key: Array,
+        shape: tuple[int, ...],
+        dtype: Any,
+        round: Array,
+        clients: Int[Array, " senders"],
+    ) -> Array: ...
 
 
 class Gap(NamedTuple):
@@ -255,7 +301,14 @@ class ZCDP:
         sigma = accounting.gaussian_sigma(sensitivity, rho)
         return Release(sigma, {"rho": jnp.broadcast_to(rho, sensitivity.shape)})
 
-    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    def draw(
+        self,
+        key: Array,
+        shape: tuple[int, ...],
+        dtype: Any,
+        round: Array,
+        clients: Int[Array, " senders"],
+    ) -> Array:
         return jax.random.normal(key, shape, dtype)
 
 
@@ -347,7 +400,14 @@ class ApproximateDP:
         }
         return Release(sigma, spent)
 
-    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    def draw(
+        self,
+        key: Array,
+        shape: tuple[int, ...],
+        dtype: Any,
+        round: Array,
+        clients: Int[Array, " senders"],
+    ) -> Array:
         return jax.random.normal(key, shape, dtype)
 
 
@@ -396,5 +456,12 @@ class PureDP:
         spent = {"epsilon": jnp.broadcast_to(epsilon, sensitivity.shape)}
         return Release(scale, spent, variance=2.0)
 
-    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    def draw(
+        self,
+        key: Array,
+        shape: tuple[int, ...],
+        dtype: Any,
+        round: Array,
+        clients: Int[Array, " senders"],
+    ) -> Array:
         return jax.random.laplace(key, shape, dtype)

@@ -198,6 +198,9 @@ class Softmax(Loss):
         onehot = jax.nn.one_hot(target.astype(jnp.int32), self.classes, dtype=prediction.dtype)
         return jax.nn.logsumexp(prediction, axis=-1) - jnp.sum(onehot * prediction, axis=-1)
 
+    def correct(self, prediction: Array, target: Array) -> Array:
+        return jnp.argmax(prediction, axis=-1).astype(target.dtype) == target
+
     def derivative(self, prediction: Array, target: Array) -> Array:
         onehot = jax.nn.one_hot(target.astype(jnp.int32), self.classes, dtype=prediction.dtype)
         return jax.nn.softmax(prediction, axis=-1) - onehot

@@ -15,13 +15,14 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 
 from fljax import _check
 from fljax._arguments import checked
 from fljax._linalg import norm
 from fljax._module import float_dtype, module, replace
 from fljax._numerics import HIGHEST
+from fljax.participation import shuffled
 from fljax.problems.objectives import LeastSquares, Loss, NoRegulariser, Regulariser
 from fljax.problems.tasks import Tasks
 
@@ -29,6 +30,7 @@ __all__ = [
     "FEW_FEATURES",
     "Problem",
     "Statistics",
+    "check_test",
     "from_clients",
     "sizes_to_weights",
 ]
@@ -89,11 +91,15 @@ class Problem:
       tasks: the clusters of clients with a task in common, for personalised learning; by default
         all clients have the same.
       initial: where models start, ``[D]`` for all clients or ``[K, D]``; see :meth:`starting_at`.
+      test: held-out data that models are judged by (the metrics ``test_error`` and ``accuracy``): a
+        problem of ``K`` clients, each with its own, or of one, with all clients' data. Its loss may
+        be another one. :meth:`with_test` and :meth:`split` make it.
 
     Raises:
       ValueError: mismatched shapes, NaN or infinite data, labels that the loss does not know, an
         empty client, a negative strength, a clip or feature bound that is not positive, features
-        beyond their bound.
+        beyond their bound, held-out data of another number of clients or parameters, or given twice
+        (here and in ``tasks``).
     """
 
     features: Any  # Float[Array, "clients samples features"], NumPy or JAX
@@ -108,6 +114,7 @@ class Problem:
     tasks: Tasks | None = None
     feature_bound: Float[Array, ""] | float | None = None
     initial: Float[Array, "*clients dim"] | None = None
+    test: Any = None  # Problem of K rows, or of one
 
     def validate(self) -> None:
         _check.registered("loss", self.loss)
@@ -147,6 +154,11 @@ class Problem:
         _check.start(self.initial, self.clients, self.dim)
         if self.tasks is not None:
             self._check_tasks(self.tasks)
+        check_test(self.test, self.clients, self.dim)
+        if self.test is not None and self.tasks is not None and self.tasks.test is not None:
+            raise ValueError(
+                "held-out data are given twice, as test= and as test= of the tasks; leave one out."
+            )
         if self.clip is not None:
             _check.positive("clip", self.clip)
         if self.feature_bound is not None:
@@ -270,6 +282,95 @@ class Problem:
           True
         """
         return dataclasses.replace(self, initial=_check.array("models", models))
+    def with_test(self, features: Any, targets: Any, weights: Any = None) -> "Problem":
+        """The same problem with held-out data, under its loss and feature map.
+
+        Args:
+          features: ``[T, P]``, for all clients, or ``[K, T, P]``, of each.
+          targets: ``[T]`` or ``[K, T]``.
+          weights: of the samples, zero on padding, as in :class:`Problem`; by default every sample
+            is real. :func:`from_clients` pads data of different sizes.
+
+        Raises:
+          ValueError: as :class:`Problem`.
+
+        Example:
+          >>> import jax, numpy as np, fljax as fl
+          >>> problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=9, dim=2)
+          >>> problem = problem.with_test(np.eye(2), np.zeros(2))
+          >>> simulation = fl.Simulation(problem, fl.algorithms.FedAvg(0.1), metrics="test_error")
+          >>> run = fl.run(simulation, rounds=5)
+          >>> np.allclose(run.test_error[-1], np.mean(run.model[0] ** 2))
+          True
+        """
+        features, targets = _check.array("features", features), _check.array("targets", targets)
+        one = np.ndim(features) == 2
+        if one:
+            features, targets = features[None], targets[None]
+            weights = None if weights is None else _check.array("weights", weights)[None]
+        test = Problem(features, targets, self.loss, weights=weights, feature_map=self.feature_map)
+        return dataclasses.replace(self, test=test)
+
+    def split(self, key: Key[Array, ""], test: float = 0.2) -> "Problem":
+        """The same problem with a part of every client's samples, drawn at random, held out.
+
+        Of ``n`` samples ``test * n``, to the nearest whole number, are held out; one at least is,
+        and one is left. What is left keeps its weights in proportion.
+
+        Args:
+          key: consumed.
+          test: the share of each client's samples, in (0, 1).
+
+        Raises:
+          TypeError: a share or sizes of clients that are traced, on which the shapes depend.
+          ValueError: a share outside (0, 1), a client with a single sample, a problem that has
+            held-out data.
+
+        Example:
+          >>> import jax, fljax as fl
+          >>> problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=[5, 12], dim=3)
+          >>> kept = problem.split(jax.random.key(1), test=0.25)
+          >>> kept.sample_counts().tolist(), kept.test.sample_counts().tolist()
+          ([4, 9], [1, 3])
+        """
+        if not (_check.is_concrete(test) and _check.is_concrete(self.weights)):
+            raise TypeError(
+                "how many samples of each client are held out is structure and cannot be traced; "
+                "wrap an axis of a sweep's grid in fljax.static([...]), and draw sizes before it."
+            )
+        _check.interval("test", test, above=0, below=1, hint="It is the share that is held out.")
+        if self.test is not None:
+            raise ValueError("the problem has held-out data already; split one that has none.")
+        real = np.asarray(self.weights) > 0
+        sizes = real.sum(axis=1)
+        if np.any(sizes < 2):
+            raise ValueError(
+                f"client {int(np.argmin(sizes))} has one sample, and splitting needs two: one to "
+                "learn from and one held out."
+            )
+        out = np.clip(np.rint(np.asarray(test) * sizes).astype(int), 1, sizes - 1)
+        order = shuffled(key, jnp.asarray(real))
+        here = replace(self, statistics=None)
+        held = here._rows(order[:, : out.max()], out)
+        rest = (out[:, None] + np.arange((sizes - out).max())) % self.samples
+        rest = jnp.take_along_axis(order, jnp.asarray(rest, jnp.int32), axis=1)
+        held = replace(held, regulariser=NoRegulariser(), clip=None, tasks=None, initial=None)
+        return replace(here._rows(rest, sizes - out), test=held)
+
+    def _rows(self, rows: Int[Array, "clients some"], sizes: np.ndarray) -> "Problem":
+        """So many of these samples of each client, weighing in proportion what they weighed."""
+        real = np.arange(rows.shape[1]) < sizes[:, None]
+        at = (jnp.arange(self.clients, dtype=jnp.int32)[:, None], rows)
+        features, targets, weights = (
+            jnp.asarray(a)[at] for a in (self.features, self.targets, self.weights)
+        )
+        weights = jnp.where(real, weights, 0)
+        return replace(
+            self,
+            features=jnp.where(real[..., None], features, 0),
+            targets=jnp.where(real, targets, 0),
+            weights=weights / jnp.sum(weights, axis=1, keepdims=True),
+        )
 
     def prepare(self) -> "Problem":
         """The same problem with :class:`Statistics` filled.
@@ -294,7 +395,8 @@ class Problem:
             norms = norm(features)[..., None]
             bound = jnp.asarray(self.feature_bound, features.dtype)
             features = jnp.where(norms > bound, features * (bound / norms), features)
-        return replace(self, features=features, feature_map=None)
+        test = None if self.test is None else self.test.mapped()
+        return replace(self, features=features, feature_map=None, test=test)
 
     def _statistics(self) -> Statistics:
         few = self.features.shape[2] <= FEW_FEATURES and self.loss.outputs == 1
@@ -317,6 +419,7 @@ class Problem:
             statistics=None,
             tasks=None,
             initial=None,
+            test=None,
         )
 
     def take(
@@ -332,7 +435,7 @@ class Problem:
           rows: ``[M, B]``, which of their samples; all by default. Padding stays padding, and an
             index past the last sample is padding too. A batch of nothing else has no weight.
         """
-        self = jax.tree.map(jnp.asarray, self)  # noqa: PLW0642 (as in `prepare`)
+        self = jax.tree.map(jnp.asarray, replace(self, test=None))  # noqa: PLW0642 (as in `prepare`)
         kept = None if self.statistics is None else self.statistics._replace(pooled=None)
         if rows is None:
             data = (self.features, self.targets, self.weights, kept)
@@ -481,12 +584,33 @@ class Problem:
         return jnp.min(jnp.stack(bounds))
 
 
+def check_test(test: Any, clients: int, dim: int) -> None:
+    """Raise unless the held-out data, if any, are all clients' or those of each, of such models."""
+    if test is None:
+        return
+    if not isinstance(test, Problem):
+        raise TypeError(
+            f"test must be an fljax.problems.Problem, got {_check.shown(test)}; "
+            "problem.with_test(features, targets) makes one."
+        )
+    if test.clients not in (1, clients) or test.dim != dim:
+        raise ValueError(
+            f"test must be the data of 1 client, for all, or of each of the {clients}, with the "
+            f"{dim} parameters of a model, got {test.clients} clients and {test.dim} parameters; "
+            "problem.with_test(features, targets) keeps the loss and the feature map."
+        )
+
+
 @checked
 def from_clients(
     data: Sequence[tuple[Any, Any]],
     loss: Loss,
     regulariser: Regulariser = NoRegulariser(),  # noqa: B008 (immutable)
     strength: Float[Array, "*clients"] | float = 1.0,
+    *,
+    feature_map: Any = None,
+    tasks: Tasks | None = None,
+    test: Sequence[tuple[Any, Any]] | None = None,
 ) -> Problem:
     """Stack clients of different sizes.
 
@@ -495,16 +619,53 @@ def from_clients(
       loss: as in :class:`Problem`.
       regulariser: as in :class:`Problem`.
       strength: as in :class:`Problem`.
+      feature_map: as in :class:`Problem`.
+      tasks: the clusters of the clients, as in :class:`Problem`.
+      test: held-out data, likewise one ``(features, targets)`` a client, or a single one for all.
 
     Raises:
-      ValueError: no clients, an empty client, or clients with different numbers of features.
+      ValueError: no clients, an empty client, clients with different numbers of features; tasks or
+        held-out data that do not fit (see :class:`Problem`).
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> sizes, held_out = (4, 9, 6), (2, 1, 3)
+      >>> data, test = (
+      ...     [(np.ones((n, 2)), np.zeros(n)) for n in part] for part in (sizes, held_out)
+      ... )
+      >>> problem = from_clients(data, fl.problems.LeastSquares(), test=test)
+      >>> problem.features.shape, problem.test.features.shape
+      ((3, 9, 2), (3, 3, 2))
     """
+    features, targets, weights = _stacked("data", data)
+    held_out = None
+    if test is not None:
+        x, y, shares = _stacked("test", test)
+        held_out = Problem(x, y, loss, weights=shares, feature_map=feature_map)
+    return Problem(
+        features=features,
+        targets=targets,
+        loss=loss,
+        regulariser=regulariser,
+        strength=strength,
+        weights=weights,
+        feature_map=feature_map,
+        tasks=tasks,
+        test=held_out,
+    )
+
+
+def _stacked(
+    name: str, data: Sequence[tuple[Any, Any]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, targets and weights of clients of different sizes, padded to the largest."""
     if not len(data):
-        raise ValueError("data must hold at least one client, got none.")
+        raise ValueError(f"{name} must hold at least one client, got none.")
+    where = "" if name == "data" else f" of {name}"
     arrays = [
         tuple(
-            np.asarray(_check.array(f"{name} of client {k}", part), float_dtype())
-            for name, part in zip(("features", "targets"), pair, strict=True)
+            np.asarray(_check.array(f"{part} of client {k}{where}", values), float_dtype())
+            for part, values in zip(("features", "targets"), pair, strict=True)
         )
         for k, pair in enumerate(data)
     ]
@@ -512,26 +673,23 @@ def from_clients(
     for k, (x, y) in enumerate(arrays):
         if x.ndim != 2 or y.shape != x.shape[:1] or x.shape[1] != width:
             raise ValueError(
-                f"client {k} must have features [samples, {width}] and targets [samples], got "
-                f"{x.shape} and {y.shape}."
+                f"client {k}{where} must have features [samples, {width}] and targets [samples], "
+                f"got {x.shape} and {y.shape}."
             )
         if len(x) == 0:
             raise ValueError(
-                f"client {k} has no samples; give every client at least one sample or leave the "
-                "client out."
+                f"client {k}{where} has no samples; give every client at least one sample or leave "
+                "the client out."
             )
     longest = max(len(x) for x, _ in arrays)
 
     def pad(rows: np.ndarray) -> np.ndarray:
         return np.pad(rows, [(0, longest - len(rows))] + [(0, 0)] * (rows.ndim - 1))
 
-    return Problem(
-        features=np.stack([pad(x) for x, _ in arrays]),
-        targets=np.stack([pad(y) for _, y in arrays]),
-        weights=np.stack([pad(np.full(len(x), 1 / len(x), float_dtype())) for x, _ in arrays]),
-        loss=loss,
-        regulariser=regulariser,
-        strength=strength,
+    return (
+        np.stack([pad(x) for x, _ in arrays]),
+        np.stack([pad(y) for _, y in arrays]),
+        np.stack([pad(np.full(len(x), 1 / len(x), float_dtype())) for x, _ in arrays]),
     )
 
 

@@ -141,6 +141,14 @@ def test_mixing_refuses_bad_rules_and_steps():
     assert float(triangle.mixing("laplacian", step=0.6).rate()) == pytest.approx(0.8)
 
 
+@pytest.mark.parametrize("rule", ["laplacian", "hastings", "metropolis"])
+def test_a_rule_with_its_numbers_is_the_same_weights(rule):
+    given = {"laplacian": {"step": 0.3}, "hastings": {"target": np.linspace(1, 2, 6)}}
+    given, graph = given.get(rule, {}), graphs.ring(6)
+    ours = graph.mixing(graphs.Mixing(rule, **given)).matrix()
+    np.testing.assert_array_equal(ours, graph.mixing(rule, **given).matrix())
+
+
 # Any stochastic matrix --------------------------------------------------------------------------
 
 

@@ -54,6 +54,29 @@ def test_portions_are_those_of_the_schedule(dim, size, coordinated):
         np.testing.assert_array_equal(as_masks(chosen, dim), expected)
 
 
+@pytest.mark.parametrize("offset", [0, 1, 3, 7, 23])
+@pytest.mark.parametrize(("dim", "size"), [(12, 4), (10, 3), (7, 7)])
+def test_windows_of_clients_are_an_offset_apart(dim, size, offset):
+    sharing, clients = Circular(size, offset=offset), [0, 1, 2, 5, 255]
+    for n in (1, 2, 9, 2**31 - 1):
+        expected = np.zeros((5, dim), bool)
+        for row, k in enumerate(clients):
+            for i in range(size):
+                expected[row, (size * n + offset * k + i) % dim] = True
+        np.testing.assert_array_equal(
+            mask(Circular(size, offset=offset), n, clients, dim), expected
+        )
+        chosen = indices(Circular(size, offset=offset), n, clients, dim)
+        np.testing.assert_array_equal(as_masks(chosen, dim), expected)
+    for given, same in ((size, Circular(size)), (0, Circular(size, coordinated=True))):
+        ours = indices(Circular(size, offset=given), 5, clients, dim)
+        np.testing.assert_array_equal(ours, indices(same, 5, clients, dim))
+    far = Circular(60_000, offset=99_999)  # both products are above 2^31
+    assert indices(far, 90_001, [70_000], 100_003)[0, 0] == (
+        (60_000 * 90_001 + 99_999 * 70_000) % 100_003
+    )
+
+
 def test_portions_of_large_models_do_not_overflow():
     dim, size, n = 100_003, 60_000, 90_001  # m (n mod D) is above 2^31
     for k in (0, 1, 9):
@@ -130,6 +153,13 @@ def test_all_parameters_in_one_portion_are_all_of_them():
 
 
 # Refused ----------------------------------------------------------------------------------------
+
+
+def test_offsets_are_of_windows_that_differ():
+    with pytest.raises(ValueError, match=r"offset must be >= 0, got -1"):
+        Circular(2, offset=-1)
+    with pytest.raises(ValueError, match="offset=1 was given for clients that are coordinated"):
+        Circular(2, coordinated=True, offset=1)
 
 
 @pytest.mark.parametrize("kind", [Circular, Random])

@@ -85,8 +85,8 @@ class BareRound(ZCDP):
 class SameNoise(ZCDP):
     """The noise of every round and run is the same."""
 
-    def draw(self, key, shape, dtype):
-        return super().draw(jax.random.key(3), shape, dtype)
+    def draw(self, key, shape, dtype, round, clients):
+        return super().draw(jax.random.key(3), shape, dtype, round, clients)
 
 
 @module
