@@ -15,6 +15,7 @@ from fljax import (
     privacy,
     problems,
     schedules,
+    statistics,
     streams,
     theory,
 )
@@ -34,6 +35,7 @@ from fljax.study import (
     save,
     sweep,
 )
+from fljax.tables import table
 
 # An audit runs simulations, which privacy is below and knows nothing of.
 privacy.audit = audit  # pyright: ignore[reportAttributeAccessIssue]
@@ -69,8 +71,10 @@ __all__ = [
     "save",
     "schedules",
     "static",
+    "statistics",
     "streams",
     "sweep",
+    "table",
     "theory",
     "view",
 ]

@@ -139,25 +139,11 @@ def trade_off(
     Raises:
       ValueError: as for :func:`learning_curves`; a round that was not recorded.
     """
-    if dataset.sizes.get("round"):
-        recorded = dataset["round"].values
-        if round is not None and round not in recorded:
-            raise ValueError(
-                f"round {round} was not recorded; the nearest is "
-                f"{recorded[np.abs(recorded - round).argmin()]}."
-            )
-        dataset = dataset.sel(round=recorded[-1] if round is None else round)
-    return _curves(dataset, metric, x, hue, ax, labels, level, legend)
+    return _curves(statistics.at_round(dataset, round), metric, x, hue, ax, labels, level, legend)
 
 
 def _curves(dataset, metric, x, hue, ax, labels, level, legend, against=None) -> Axes:
-    against, metric = against or x, getattr(metric, "name", metric)
-    if "seed" not in dataset.dims:
-        raise ValueError(
-            "a plot is of means over seeds, and one run has no seed axis; run fljax.sweep, of one "
-            "seed if need be."
-        )
-    _check.choice("metric", metric, statistics.metric_names(dataset))
+    against, metric = against or x, statistics.named(dataset, metric)
     if empty := [str(dim) for dim, size in dataset[metric].sizes.items() if not size]:
         raise ValueError(f"nothing of {metric!r} is left to plot: axis {empty[0]!r} is empty.")
     if not statistics.keep_finite(dataset, metric).notnull().any():
@@ -215,10 +201,7 @@ def _line(ax, one: xr.Dataset, x: str, look, label, decibel: bool, numbers: xr.D
 
 
 def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str, numbers: xr.Dataset) -> None:
-    attrs = dataset[metric].attrs
-    unit = "dB" if attrs.get("decibel") else attrs.get("units", "1")
-    name = attrs.get("long_name", metric)
-    ax.set_ylabel(name if unit == "1" else f"{name} [{unit}]")
+    ax.set_ylabel(statistics.label_of(dataset, metric))
     name = dataset[x].attrs.get("long_name", "iteration" if x == "round" else x)
     unit = dataset[x].attrs.get("units", "1") if x in TRAFFIC else "1"
     ax.set_xlabel(name if unit in ("1", x) else f"{name} [{unit}]")
@@ -231,9 +214,8 @@ def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str, numbers: xr.Da
     seeds = numbers.attrs["seeds"]
     text = f"{seeds} seeds, mean and {100 * numbers.attrs['level']:.0f} % band"
     text = text if seeds > 1 else "1 seed, no band"
-    if "nominal" in dataset and dataset["nominal"].values.any():
-        some = "" if dataset["nominal"].values.all() else "some "
-        text = f"{some}privacy nominal\n{text}"  # beside the legend there is no room for one line
+    if nominal := statistics.nominal(dataset):
+        text = f"{nominal}\n{text}"  # beside the legend there is no room for one line
     ax.annotate(
         text,
         (0.015, 0.02),

@@ -17,6 +17,7 @@ import networkx
 import numpy as np
 import optax
 import pytest
+import xarray as xr
 
 import fljax as fl
 
@@ -37,6 +38,7 @@ ROOMS = {
     "privacy.accounting": fl.privacy.accounting,
     "problems": fl.problems,
     "schedules": fl.schedules,
+    "statistics": fl.statistics,
     "streams": fl.streams,
 }
 
@@ -155,6 +157,15 @@ ADMM = {"penalty": 1.0}
 CLIP = {"noise_multiplier": 1.0, "clip": 1.0}
 RELEASE = {"epsilon": 1.0, "delta": 1e-5}
 CALLS = {"releases": 2}
+RESULTS = xr.Dataset(
+    {
+        "error": (("algorithm", "seed", "round"), np.ones((2, 3, 2)), {"decibel": 1}),
+        "diverged": (("algorithm", "seed"), np.zeros((2, 3), int)),
+    },
+    coords={"algorithm": ["one", "two"], "round": [1, 2]},
+)
+STUDY = {"dataset": RESULTS}
+MEASURED = {**STUDY, "metric": "error"}
 DRAWN = {"key": KEY, "clients": K, "samples": 5, "dim": 2}
 AR = {"memory": np.full(K, 0.5), "mean": np.zeros(K), "variance": np.ones(K), "noise": np.ones(K)}
 LAW = {"attackers": MASK}
@@ -167,6 +178,7 @@ VALID = {
         "network": fl.graphs.ring(K),
     },
     "run": {"simulation": SIMULATION, "rounds": 2},
+    "table": STUDY,
     "view": {"simulation": SIMULATION},
     "aggregation.CenteredClipping": {"radius": 1.0},
     "aggregation.GeometricMedian": {},
@@ -369,6 +381,17 @@ VALID = {
     "schedules.PowerDecay": {"initial": 0.1},
     "schedules.as_schedule": {"value": 0.1},
     "schedules.from_optax": {"make": optax.linear_schedule},
+    "statistics.at_round": STUDY,
+    "statistics.bootstrap": {"statistic": lambda mean: mean},
+    "statistics.compare": MEASURED,
+    "statistics.decibels": {"value": 1.0},
+    "statistics.is_decibel": MEASURED,
+    "statistics.keep_finite": MEASURED,
+    "statistics.label_of": MEASURED,
+    "statistics.metric_names": STUDY,
+    "statistics.named": MEASURED,
+    "statistics.nominal": STUDY,
+    "statistics.summary": MEASURED,
     "streams.Autoregressive": AR,
     "streams.Linear": {
         "roots": np.ones((K, 2, 2)),
@@ -386,6 +409,7 @@ UNTRIED = {
     "privacy.spent",
     "problems.optimum",
     "schedules.from_optax",
+    "statistics.bootstrap",  # of samples, which have no names
 }
 
 #: What a parameter takes although it looks bad, by callable (``*`` for all) and name.
@@ -409,6 +433,7 @@ ACCEPTED = {
     ("participation.Markov", "recover"): "list",
     ("participation.Until", "last"): "list",
     ("participation.groups", "values"): "list",
+    ("statistics.decibels", "value"): "nan infinity negative list shape",
     ("streams.Autoregressive", "truth"): "list",
     ("streams.Linear", "truth"): "list",
     ("streams.Replay", "truth"): "list",
