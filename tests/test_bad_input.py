@@ -13,11 +13,13 @@ from pathlib import Path
 
 import jax
 import jaxtyping
+import matplotlib.pyplot as plt
 import networkx
 import numpy as np
 import optax
 import pytest
 import xarray as xr
+from matplotlib.figure import Figure
 
 import fljax as fl
 
@@ -34,6 +36,7 @@ ROOMS = {
     "link": fl.link,
     "metrics": fl.metrics,
     "participation": fl.participation,
+    "plotting": fl.plotting,
     "privacy": fl.privacy,
     "privacy.accounting": fl.privacy.accounting,
     "problems": fl.problems,
@@ -45,7 +48,6 @@ ROOMS = {
 #: Not yet covered: these rooms, and of the package's own names these.
 NOT_COVERED = {
     "audit",
-    "plotting",
     "theory",
     "Interrupted",
     "Plan",
@@ -164,6 +166,7 @@ RESULTS = xr.Dataset(
     },
     coords={"algorithm": ["one", "two"], "round": [1, 2]},
 )
+BUDGETS = RESULTS.rename(algorithm="budget").assign_coords(budget=[0.1, 1.0])
 STUDY = {"dataset": RESULTS}
 MEASURED = {**STUDY, "metric": "error"}
 DRAWN = {"key": KEY, "clients": K, "samples": 5, "dim": 2}
@@ -294,6 +297,11 @@ VALID = {
     "participation.Unequal": {"count": 1, "probability": np.full(K, 0.25)},
     "participation.Until": {"last": 5},
     "participation.groups": {"values": [0.1, 0.5], "clients": K},
+    "plotting.draw_graph": {"graph": fl.graphs.ring(K)},
+    "plotting.draw_partition": {"labels": np.repeat([0, 1], 4), "parts": [np.arange(8)]},
+    "plotting.learning_curves": MEASURED,
+    "plotting.save": {"picture": Figure(), "path": "picture.png"},
+    "plotting.trade_off": {"dataset": BUDGETS, "metric": "error"},
     "privacy.AdaptiveClip": {},
     "privacy.ApproximateDP": RELEASE,
     "privacy.CentralGaussian": CLIP,
@@ -405,6 +413,7 @@ VALID = {
 #: The valid calls that are not made: they would compile a run, or read results.
 UNTRIED = {
     "run",
+    "plotting.save",  # a file
     "privacy.events",
     "privacy.spent",
     "problems.optimum",
@@ -433,6 +442,7 @@ ACCEPTED = {
     ("participation.Markov", "recover"): "list",
     ("participation.Until", "last"): "list",
     ("participation.groups", "values"): "list",
+    ("plotting.draw_graph", "label"): "text",
     ("statistics.decibels", "value"): "nan infinity negative list shape",
     ("streams.Autoregressive", "truth"): "list",
     ("streams.Linear", "truth"): "list",
@@ -527,6 +537,7 @@ def _annotations_unchecked():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+    plt.close("all")
 
 
 def test_every_public_callable_has_an_entry():
