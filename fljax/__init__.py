@@ -25,7 +25,7 @@ from fljax.records import AssumptionWarning, DivergenceWarning, MetricWarning
 from fljax.simulation import Simulation, run, view
 
 if TYPE_CHECKING:
-    from fljax import audit, plotting, theory
+    from fljax import audit, plotting, statistics, theory
     from fljax.study import (
         DamageWarning,
         Interrupted,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         save,
         sweep,
     )
+    from fljax.tables import table
 
 __all__ = [
     "AssumptionWarning",
@@ -69,8 +70,10 @@ __all__ = [
     "save",
     "schedules",
     "static",
+    "statistics",
     "streams",
     "sweep",
+    "table",
     "theory",
     "view",
 ]
@@ -82,8 +85,9 @@ _ROOMS = ("audit", "plotting", "statistics", "study", "theory")
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return importlib.import_module(f"fljax.{name}")
-    if name in __all__:  # all that is not here yet is of studies
-        return getattr(importlib.import_module("fljax.study"), name)
+    if name in __all__:  # all that is not here yet is of studies, but for one
+        room = "fljax.tables" if name == "table" else "fljax.study"
+        return getattr(importlib.import_module(room), name)
     raise AttributeError(f"module 'fljax' has no attribute {name!r}")
 
 

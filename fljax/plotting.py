@@ -4,8 +4,10 @@ Decibels are ``10 log10`` of the mean over seeds. Runs that diverged are left ou
 and shown in the legend. Nothing here changes matplotlib's global state.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -13,13 +15,26 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.ticker import MaxNLocator
 
 from fljax import _check, statistics
+from fljax._arguments import checked
 from fljax.graphs import Graph
 from fljax.metrics import Metric
 from fljax.records import TRAFFIC
 
-__all__ = ["HOUSE", "LOOKS", "draw_graph", "learning_curves", "style", "trade_off"]
+__all__ = [
+    "HOUSE",
+    "LOOKS",
+    "draw_graph",
+    "draw_partition",
+    "learning_curves",
+    "save",
+    "style",
+    "trade_off",
+]
 
 #: Okabe and Ito's colours, which most colour-blind readers can tell apart (yellow left out: it
 #: vanishes on paper), each with a line style and a marker of its own, for print without colour.
@@ -32,6 +47,12 @@ LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#E69F00", "linestyle": (0, (8, 2)), "marker": "P"},
     {"color": "#56B4E9", "linestyle": (0, (3, 2)), "marker": "X"},
 )
+
+#: Numbers as colours: from dark to light, in hues that colour-blind readers can tell apart.
+SCALE = mpl.colormaps["viridis"].with_extremes(bad="#cccccc")
+
+#: Entries of a legend that leave room for the curves.
+ROOM = 7
 
 HOUSE: dict[str, Any] = {
     "figure.figsize": (5.0, 3.6),
@@ -53,6 +74,8 @@ HOUSE: dict[str, Any] = {
     "legend.handlelength": 2.8,
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
+    "pdf.fonttype": 42,  # TrueType, which publishers ask for, instead of Type 3
+    "ps.fonttype": 42,
     "svg.hashsalt": "fljax",
 }
 
@@ -71,6 +94,43 @@ def style(**changes: Any) -> Iterator[None]:
         yield
 
 
+@checked
+def save(picture: Axes | Figure, path: str | PathLike) -> Path:
+    """Write a picture in the house style, as the file's name ends: ``.pdf``, ``.png``, ``.svg`` ...
+
+    Text stays text, in fonts of type 42 (TrueType) in PDF and PostScript, which publishers ask for
+    and ``savefig`` alone would not embed. The same picture, drawn again, gives the same file.
+
+    Args:
+      picture: what the functions here return, or its figure.
+      path: of the file.
+
+    Returns:
+      The path.
+
+    Raises:
+      ValueError: an ending that matplotlib does not know.
+      FileNotFoundError: no such folder.
+
+    Example:
+      >>> import tempfile, fljax as fl
+      >>> ax = draw_graph(fl.graphs.ring(5))
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     save(ax, f"{folder}/network.pdf").name
+      'network.pdf'
+      >>> plt.close(ax.figure)
+    """
+    path, figure = Path(path), picture.figure
+    known = figure.canvas.get_supported_filetypes()
+    _check.choice("ending of a picture's file", path.suffix, [f".{name}" for name in known])
+    dated = {".pdf": "CreationDate", ".svg": "Date", ".png": "Software"}
+    metadata = {dated[path.suffix]: None} if path.suffix in dated else None
+    with style():
+        figure.savefig(path, metadata=metadata)
+    return path
+
+
+@checked
 def learning_curves(
     dataset: xr.Dataset,
     metric: str | Metric = "normalized_error",
@@ -106,6 +166,7 @@ def learning_curves(
     return _curves(dataset, metric, "round", hue, ax, labels, level, legend, x)
 
 
+@checked
 def trade_off(
     dataset: xr.Dataset,
     x: str = "budget",
@@ -137,27 +198,19 @@ def trade_off(
       The axes.
 
     Raises:
-      ValueError: as for :func:`learning_curves`; a round that was not recorded.
+      ValueError: as for :func:`learning_curves`; a round that was not recorded, an axis without
+        numbers.
     """
-    if dataset.sizes.get("round"):
-        recorded = dataset["round"].values
-        if round is not None and round not in recorded:
-            raise ValueError(
-                f"round {round} was not recorded; the nearest is "
-                f"{recorded[np.abs(recorded - round).argmin()]}."
-            )
-        dataset = dataset.sel(round=recorded[-1] if round is None else round)
-    return _curves(dataset, metric, x, hue, ax, labels, level, legend)
+    if x in dataset.coords and not np.issubdtype(dataset[x].dtype, np.number):
+        raise ValueError(
+            f"axis {x!r} must hold numbers, got {', '.join(map(str, dataset[x].values))}; draw it as "
+            "hue, and swept numbers as x."
+        )
+    return _curves(statistics.at_round(dataset, round), metric, x, hue, ax, labels, level, legend)
 
 
 def _curves(dataset, metric, x, hue, ax, labels, level, legend, against=None) -> Axes:
-    against, metric = against or x, getattr(metric, "name", metric)
-    if "seed" not in dataset.dims:
-        raise ValueError(
-            "a plot is of means over seeds, and one run has no seed axis; run fljax.sweep, of one "
-            "seed if need be."
-        )
-    _check.choice("metric", metric, statistics.metric_names(dataset))
+    against, metric = against or x, statistics.named(dataset, metric)
     if empty := [str(dim) for dim, size in dataset[metric].sizes.items() if not size]:
         raise ValueError(f"nothing of {metric!r} is left to plot: axis {empty[0]!r} is empty.")
     if not statistics.keep_finite(dataset, metric).notnull().any():
@@ -188,17 +241,51 @@ def _curves(dataset, metric, x, hue, ax, labels, level, legend, against=None) ->
     else:
         numbers = numbers.assign(at=dataset[against].mean("seed"))
     with style():
+        own = ax is None
         if ax is None:
             _, ax = plt.subplots()
         for position, value in enumerate([None] if hue is None else dataset[hue].values):
             one = numbers if hue is None else numbers.sel({hue: value})
-            look = LOOKS[position % len(LOOKS)]
+            look = _look(position)
             label = None if value is None else (labels or {}).get(value, str(value))
             _line(ax, one, x, look, label, statistics.is_decibel(dataset, metric), numbers)
         _describe(ax, dataset, metric, against, numbers)
         if legend and (hue is not None or int(numbers["diverged"].sum())):
-            ax.legend(loc="best")
+            title = "" if hue is None else dataset[hue].attrs.get("long_name", hue)
+            beside = len(ax.get_legend_handles_labels()[0]) > ROOM
+            found = _legend(ax, str(title), beside)
+            if own and (beside or _hides(ax, found)):
+                _legend(ax, str(title), beside=True)
+                width = found.get_window_extent().width / ax.figure.dpi
+                ax.figure.set_figwidth(ax.figure.get_figwidth() + width)
     return ax
+
+
+def _look(position: int) -> dict[str, Any]:
+    """Of the curve at a position; from the eighth on with hollow markers and other lines."""
+    lap, place = divmod(position, len(LOOKS))
+    look = dict(LOOKS[place])
+    if lap:
+        look["linestyle"] = LOOKS[(place + lap) % len(LOOKS)]["linestyle"]
+        look["markerfacecolor"] = "white"
+    return look
+
+
+def _legend(ax: Axes, title: str, beside: bool, **more: Any) -> Legend:
+    """Where there is most room inside of the axes, or beside them."""
+    corner = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
+    place = corner if beside else {"loc": "best"}
+    return ax.legend(**place, title=title, alignment="left", **more)
+
+
+def _hides(ax: Axes, legend: Legend) -> bool:
+    """Whether a legend covers part of a curve, a band or a note."""
+    ax.figure.draw_without_rendering()
+    box = legend.get_window_extent()
+    drawn = [line.get_transform().transform_path(line.get_path()) for line in ax.lines]
+    drawn += [ax.transData.transform_path(p) for band in ax.collections for p in band.get_paths()]
+    notes = (note.get_window_extent() for note in ax.texts)
+    return any(path.intersects_bbox(box) for path in drawn) or any(map(box.overlaps, notes))
 
 
 def _line(ax, one: xr.Dataset, x: str, look, label, decibel: bool, numbers: xr.Dataset) -> None:
@@ -215,10 +302,7 @@ def _line(ax, one: xr.Dataset, x: str, look, label, decibel: bool, numbers: xr.D
 
 
 def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str, numbers: xr.Dataset) -> None:
-    attrs = dataset[metric].attrs
-    unit = "dB" if attrs.get("decibel") else attrs.get("units", "1")
-    name = attrs.get("long_name", metric)
-    ax.set_ylabel(name if unit == "1" else f"{name} [{unit}]")
+    ax.set_ylabel(statistics.label_of(dataset, metric))
     name = dataset[x].attrs.get("long_name", "iteration" if x == "round" else x)
     unit = dataset[x].attrs.get("units", "1") if x in TRAFFIC else "1"
     ax.set_xlabel(name if unit in ("1", x) else f"{name} [{unit}]")
@@ -231,9 +315,8 @@ def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str, numbers: xr.Da
     seeds = numbers.attrs["seeds"]
     text = f"{seeds} seeds, mean and {100 * numbers.attrs['level']:.0f} % band"
     text = text if seeds > 1 else "1 seed, no band"
-    if "nominal" in dataset and dataset["nominal"].values.any():
-        some = "" if dataset["nominal"].values.all() else "some "
-        text = f"{some}privacy nominal\n{text}"  # beside the legend there is no room for one line
+    if nominal := statistics.nominal(dataset):
+        text = f"{nominal}\n{text}"  # beside the legend there is no room for one line
     ax.annotate(
         text,
         (0.015, 0.02),
@@ -243,13 +326,34 @@ def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str, numbers: xr.Da
     )
 
 
-def draw_graph(graph: Graph, ax: Axes | None = None) -> Axes:
+@checked
+def draw_graph(
+    graph: Graph, ax: Axes | None = None, *, values: Any = None, label: str = ""
+) -> Axes:
     """The network's nodes and links, laid out by networkx if it is installed, else on a circle.
 
     Args:
       graph: concrete (not traced).
       ax: where to draw; by default a new figure.
+      values: ``[K]``, a number of each node as its colour (grey where it is not finite), such as a
+        metric of each client; of a ``DataArray`` its attributes label them.
+      label: of the colours, with their unit.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: values of another shape, none of them finite.
+
+    Example:
+      >>> import fljax as fl
+      >>> ax = draw_graph(fl.graphs.ring(4), values=[0.1, 0.2, 0.4, 0.2], label="error of a client")
+      >>> plt.close(ax.figure)
     """
+    colours: dict[str, Any] = {"color": LOOKS[0]["color"]}
+    if values is not None:
+        label = label or _named(values)
+        colours = {"c": _of_each(values, graph.nodes), "cmap": SCALE, "plotnonfinite": True}
     angle = 2 * np.pi * np.arange(graph.nodes) / graph.nodes
     place = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     try:
@@ -262,12 +366,120 @@ def draw_graph(graph: Graph, ax: Axes | None = None) -> Axes:
             place[node] = position
     with style():
         if ax is None:
-            _, ax = plt.subplots(figsize=(4, 4))
+            _, ax = plt.subplots(figsize=(4, 4) if values is None else (4.8, 4))
         assert ax is not None
         ends = place[graph.edges]  # [E, 2, 2]
         ax.plot(*ends.transpose(2, 1, 0), color="#999999", lw=0.8, zorder=1)
-        ax.scatter(*place.T, s=30, color=LOOKS[0]["color"], edgecolors="white", lw=0.6, zorder=2)
+        size = 30 if values is None else np.clip(3000 / graph.nodes, 20, 60)
+        nodes = ax.scatter(*place.T, s=size, edgecolors="white", lw=0.6, zorder=2, **colours)
+        if values is not None:
+            nodes.set_edgecolor("#333333")
+            ax.figure.colorbar(nodes, ax=ax, label=label, shrink=0.8)
+            if np.ma.is_masked(colours["c"]):
+                ax.annotate("grey: not finite", (0, 0), xycoords="axes fraction", fontsize=7.5)
         ax.set_title(f"{graph.nodes} nodes, {len(graph.edges)} links")
         ax.set_aspect("equal")
         ax.set_axis_off()
     return ax
+
+
+def _named(values: Any) -> str:
+    """The label and unit of a ``DataArray``."""
+    attrs = getattr(values, "attrs", {})
+    label, unit = str(attrs.get("long_name", "")), attrs.get("units", "1")
+    return label if unit == "1" else f"{label} [{unit}]"
+
+
+def _of_each(values: Any, nodes: int) -> np.ndarray:
+    """``[K]``.
+
+    Raises:
+      TypeError, ValueError: something else.
+    """
+    array = _check.array("values", getattr(values, "values", values), axes=1)
+    if len(array) != nodes or not np.isfinite(array).any():
+        raise ValueError(
+            f"values must be a finite number of each of the {nodes} nodes, got "
+            f"{np.isfinite(array).sum()} of {len(array)}."
+        )
+    return np.ma.masked_invalid(np.asarray(array, np.float64))
+
+
+@checked
+def draw_partition(labels: np.ndarray, parts: Sequence[np.ndarray], ax: Axes | None = None) -> Axes:
+    """How many samples of each class every client has, as the areas of dots.
+
+    Args:
+      labels: ``[n]``, the class of each row of a data set, of any kind.
+      parts: the rows of each client, as :func:`fljax.data.dirichlet`, :func:`fljax.data.iid` and
+        :func:`fljax.data.by_label` share them out.
+      ax: where to draw; by default a new figure.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: labels that are not one of each row, no parts, rows that there are not.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> labels = np.repeat(np.arange(10), 50)
+      >>> ax = draw_partition(labels, fl.data.dirichlet(labels, 8, concentration=0.3, seed=0))
+      >>> ax.get_xlabel(), ax.get_ylabel()
+      ('client', 'class')
+      >>> plt.close(ax.figure)
+    """
+    classes, counts = _counts(labels, parts)
+    most, (client, kind) = counts.max(), np.nonzero(counts)
+    with style(**{"axes.grid": False}):
+        if ax is None:
+            sides = np.clip(len(parts), 8, 40), np.clip(len(classes), 4, 20)
+            _, ax = plt.subplots(figsize=(2.2 + 0.22 * sides[0], 1.2 + 0.26 * sides[1]))
+        assert ax is not None
+        ax.set_xlim(-0.6, len(parts) - 0.4)
+        ax.set_ylim(-0.6, len(classes) - 0.4)
+        ax.set_xlabel("client")
+        ax.set_ylabel("class")
+        ax.set_yticks(np.arange(len(classes)), [str(c) for c in classes])
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set_title(f"{counts.sum()} samples of {len(classes)} classes at {len(parts)} clients")
+        dots = {ax.scatter(client, kind): counts[client, kind]}
+        for count in dict.fromkeys(max(1, round(most * share)) for share in (1, 0.5, 0.1)):
+            dots[ax.scatter([], [], label=str(count))] = np.array([count])
+        widest = 10.0  # points
+        for _ in range(2):  # the legend takes room, and its dots are those of the room that is left
+            for some, sizes in dots.items():
+                some.set(sizes=widest**2 * sizes / most, color=LOOKS[0]["color"], linewidths=0)
+            spacing = 0.3 + widest / mpl.rcParams["legend.fontsize"]
+            _legend(ax, "samples", beside=True, labelspacing=spacing - 0.6, borderpad=spacing / 2)
+            ax.figure.draw_without_rendering()
+            room = ax.get_window_extent().size * 72 / ax.figure.dpi / counts.shape
+            widest = min(0.95 * room.min(), 16.0)
+    return ax
+
+
+def _counts(labels: np.ndarray, parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The classes, and ``[K, classes]`` how many of each class clients have.
+
+    Raises:
+      ValueError: no labels or parts of them.
+    """
+    if np.ndim(labels) != 1 or not len(labels) or not len(parts):
+        raise ValueError(
+            f"labels must be one of each row, [n], and parts the rows of each client, got "
+            f"{_check.shown(labels)} and {len(parts)} parts."
+        )
+    classes, kind = np.unique(labels, return_inverse=True)
+    counts = np.zeros((len(parts), len(classes)), int)
+    for k, rows in enumerate(parts):
+        rows = np.asarray(rows)
+        whole = rows.ndim == 1 and np.issubdtype(rows.dtype, np.integer)
+        if not whole or (len(rows) and not 0 <= rows.min() <= rows.max() < len(kind)):
+            raise ValueError(
+                f"parts must hold the rows of each client, whole numbers below {len(kind)}, got "
+                f"{_check.shown(rows)} of client {k}."
+            )
+        counts[k] = np.bincount(kind[rows], minlength=len(classes))
+    if not counts.any():
+        raise ValueError("parts must hold some rows, got none at any client.")
+    return classes, counts

@@ -1,25 +1,35 @@
 r"""Means over seeds and how far they can be trusted.
 
-Used alike by the plots and by the claims of `experiments`, so that a picture and a verdict never
-disagree about the same numbers.
+Used alike by the plots, the tables and the claims of `experiments`, so that a picture and a verdict
+never disagree about the same numbers.
 """
 
+import numbers
 from collections.abc import Callable
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from scipy import stats
 
 from fljax import _check
+from fljax._arguments import check, checked, rule
+from fljax.metrics import Metric
 from fljax.records import PER_CLIENT, PER_RUN
 
 __all__ = [
     "LEVEL",
+    "at_round",
     "bootstrap",
+    "compare",
     "decibels",
     "is_decibel",
     "keep_finite",
+    "label_of",
     "metric_names",
+    "named",
+    "nominal",
     "summary",
 ]
 
@@ -29,8 +39,18 @@ LEVEL = 0.95
 _NOT_METRICS = (*PER_RUN, *PER_CLIENT, "model", "done", "stopped")
 
 
+@checked
 def metric_names(dataset: xr.Dataset) -> list[str]:
-    """The variables of a dataset that have one number a seed (and round)."""
+    """The variables of a dataset that have one number a seed (and round).
+
+    Raises:
+      ValueError: no ``seed`` axis.
+    """
+    if "seed" not in dataset.dims:
+        raise ValueError(
+            "a mean is one over seeds, and one run has no seed axis; run fljax.sweep, of one seed "
+            "if need be."
+        )
     return [
         str(name)
         for name, variable in dataset.data_vars.items()
@@ -38,12 +58,74 @@ def metric_names(dataset: xr.Dataset) -> list[str]:
     ]
 
 
-def is_decibel(dataset: xr.Dataset, metric: str) -> bool:
+@checked
+def named(dataset: xr.Dataset, metric: str | Metric) -> str:
+    """The name of a metric of a dataset, which may be given as the metric it is.
+
+    Raises:
+      ValueError: not one of its metrics (the nearest is suggested), or no ``seed`` axis.
+    """
+    name = metric.name if isinstance(metric, Metric) else metric
+    _check.choice("metric", name, metric_names(dataset))
+    return name
+
+
+@checked
+def is_decibel(dataset: xr.Dataset, metric: str | Metric) -> bool:
     """Whether the metric is a non-negative quantity that is read on a dB scale."""
-    return bool(dataset[metric].attrs.get("decibel", 0))
+    return bool(dataset[named(dataset, metric)].attrs.get("decibel", 0))
 
 
-def summary(dataset: xr.Dataset, metric: str, level: float = LEVEL) -> xr.Dataset:
+@checked
+def label_of(dataset: xr.Dataset, metric: str | Metric, decibel: bool = True) -> str:
+    """What a metric is called on an axis and over a column, with its unit.
+
+    Args:
+      dataset: results.
+      metric: a variable of it.
+      decibel: whether its numbers are in dB where it is read so.
+
+    Example:
+      >>> import xarray as xr
+      >>> attrs = {"long_name": "normalised error", "units": "1", "decibel": 1}
+      >>> label_of(xr.Dataset({"error": ("seed", [1.0], attrs)}), "error")
+      'normalised error [dB]'
+    """
+    name = named(dataset, metric)
+    attrs = dataset[name].attrs
+    unit = "dB" if decibel and is_decibel(dataset, name) else attrs.get("units", "1")
+    label = attrs.get("long_name", name)
+    return label if unit in ("1", name) else f"{label} [{unit}]"
+
+
+@checked
+def nominal(dataset: xr.Dataset) -> str:
+    """What must stand beside numbers of runs whose privacy is nominal; empty if none is."""
+    if "nominal" not in dataset or not dataset["nominal"].values.any():
+        return ""
+    return "privacy nominal" if dataset["nominal"].values.all() else "some privacy nominal"
+
+
+@checked
+def at_round(dataset: xr.Dataset, round: int | None = None) -> xr.Dataset:
+    """Results at one round, by default the last that was recorded; as they are if they have none.
+
+    Raises:
+      ValueError: a round that was not recorded (the nearest is told).
+    """
+    if not dataset.sizes.get("round"):
+        return dataset
+    recorded = dataset["round"].values
+    if round is not None and round not in recorded:
+        raise ValueError(
+            f"round {round} was not recorded; the nearest is "
+            f"{recorded[np.abs(recorded - round).argmin()]}."
+        )
+    return dataset.sel(round=recorded[-1] if round is None else round)
+
+
+@checked
+def summary(dataset: xr.Dataset, metric: str | Metric, level: float = LEVEL) -> xr.Dataset:
     r"""Mean over the seeds that did not diverge, and its confidence interval.
 
     For non-negative metrics (those read in dB) the interval is Student's *t* of the logarithm of
@@ -55,7 +137,7 @@ def summary(dataset: xr.Dataset, metric: str, level: float = LEVEL) -> xr.Datase
 
     Args:
       dataset: results with a ``seed`` axis.
-      metric: a variable of it.
+      metric: a variable of it, by its name or as the metric it is.
       level: of confidence, in (0, 1).
 
     Returns:
@@ -71,7 +153,7 @@ def summary(dataset: xr.Dataset, metric: str, level: float = LEVEL) -> xr.Datase
       >>> [round(float(v), 3) for v in summary(data, "loss")[["mean", "low", "high"]].values()]
       [2.0, -0.484, 4.484]
     """
-    _check.choice("metric", metric, metric_names(dataset))
+    metric = named(dataset, metric)
     _check.interval("level", level, above=0, below=1)
     kept = keep_finite(dataset, metric)
     runs = kept.notnull().sum("seed")
@@ -95,10 +177,179 @@ def summary(dataset: xr.Dataset, metric: str, level: float = LEVEL) -> xr.Datase
     )
 
 
-def keep_finite(dataset: xr.Dataset, metric: str) -> xr.DataArray:
+@checked
+def keep_finite(dataset: xr.Dataset, metric: str | Metric) -> xr.DataArray:
     """A metric in float64 with the runs that diverged, at whatever round, set to NaN."""
-    values = dataset[metric].astype(np.float64)
+    values = dataset[named(dataset, metric)].astype(np.float64)
     return values if "diverged" not in dataset else values.where(dataset["diverged"] == 0)
+
+
+@checked
+def compare(
+    dataset: xr.Dataset,
+    metric: str | Metric,
+    baseline: Any = None,
+    along: str | None = None,
+    *,
+    round: int | None = None,
+    level: float = LEVEL,
+) -> xr.Dataset:
+    r"""How far methods are apart, paired over seeds, with intervals that hold all together.
+
+    Methods under one seed meet the same data, network and noise, and what they share cancels in
+    their difference: in that of their means, or, for metrics that are read in dB, of ``10 log10``
+    of these, their ratio in dB. Its standard error is the jackknife's over the seeds (Tukey 1958;
+    of plain means the one of the paired *t* test), its interval Student's *t* with ``runs - 1``
+    degrees of freedom. If methods share nothing it is as valid, only wider.
+
+    Intervals and p-values are Bonferroni's for all comparisons that are returned: the chance that
+    any interval misses is at most ``1 - level``, however the comparisons depend on one another
+    (Dunn, "Multiple comparisons among means", JASA 1961), as they do through the seeds and the
+    baseline they share. An interval leaves zero out exactly where its p-value is below
+    ``1 - level``. On ratios of skewed metrics (gamma, chi-squares over chi-squares, log-normal
+    with a variance of one) eleven intervals of 95 % covered, all of them, in 94, 86, 83 % of
+    studies of 5 seeds and in 96, 94, 94 % of those of 100; the percentile bootstrap's in 51, 46,
+    39 and 93, 91, 92 %.
+
+    Args:
+      dataset: what :func:`fljax.sweep` returned.
+      metric: a variable of it, by its name or as the metric it is.
+      baseline: the method that all others are compared with, by its label; by default every pair.
+      along: the axis with the methods; by default the only one beside seed and round.
+      round: when to read the metric; by default the last recorded round.
+      level: of confidence, of all comparisons together.
+
+    Returns:
+      ``difference`` (method minus baseline, or the first of a pair minus the second), ``low``,
+      ``high``, ``p`` (of no difference, two-sided), ``runs`` (pairs of runs) and ``diverged``
+      (pairs left out because either did), over the methods, or ``pair``, and all other axes. The
+      attributes tell the unit and how many comparisons the correction is for.
+
+    Raises:
+      ValueError: an unknown metric, axis or baseline, a round that was not recorded, or fewer than
+        two methods.
+
+    Example:
+      >>> import xarray as xr
+      >>> values = [[4.0, 8.0, 2.0, 6.0], [1.0, 2.0, 1.0, 2.0]]
+      >>> data = xr.Dataset(
+      ...     {"error": (("algorithm", "seed"), values, {"decibel": 1})},
+      ...     coords={"algorithm": ["FedAvg", "PGFL"]},
+      ... )
+      >>> found = compare(data, "error", baseline="FedAvg").sel(algorithm="PGFL")
+      >>> [round(float(found[name]), 2) for name in ("difference", "low", "high")]
+      [-5.23, -6.96, -3.5]
+    """
+    metric = named(dataset, metric)
+    _check.interval("level", level, above=0, below=1)
+    dataset = at_round(dataset, round)
+    values = keep_finite(dataset, metric).drop_attrs()
+    if "round" in values.dims:
+        raise ValueError(f"nothing of {metric!r} is left to compare: axis 'round' is empty.")
+    when = {"round": int(dataset["round"])} if "round" in dataset.coords else {}
+    values = values.reset_coords(drop=True)
+    along = _methods(values, along)
+    lost = dataset["diverged"] > 0 if "diverged" in dataset else xr.zeros_like(values, bool)
+    lost = lost.reset_coords(drop=True).broadcast_like(values)
+    if baseline is None:
+        pairs = list(combinations(range(values.sizes[along]), 2))
+        labels = [str(label) for label in values[along].values]
+        names = [f"{labels[i]} - {labels[j]}" for i, j in pairs]
+        first, second = (
+            xr.DataArray(list(side), {"pair": names}, "pair") for side in zip(*pairs, strict=True)
+        )
+        one, other = (
+            values.isel({along: side}).drop_vars(along, errors="ignore") for side in (first, second)
+        )
+        lost = lost.isel({along: first}) | lost.isel({along: second})
+        lost = lost.drop_vars(along, errors="ignore")
+    else:
+        place = _place(values[along].values, baseline)
+        others = np.delete(np.arange(values.sizes[along]), place)
+        one, other = values.isel({along: others}), values.isel({along: place}, drop=True)
+        lost = lost.isel({along: others}) | lost.isel({along: place}, drop=True)
+    decibel = is_decibel(dataset, metric)
+    unit = "dB" if decibel else dataset[metric].attrs.get("units", "1")
+    difference, error, runs = _jackknife(one, other, decibels if decibel else lambda mean: mean)
+    free, count = np.maximum(runs.values - 1, 1), difference.size
+    half = error * stats.t.ppf(1 - (1 - level) / (2 * count), free)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        beyond = np.abs(difference / error).where(difference != 0, 0.0)  # equal in all: 0/0
+    p = (2 * count * beyond.copy(data=stats.t.sf(beyond, free))).clip(max=1).where(runs > 1)
+    return xr.Dataset(
+        {
+            "difference": difference,
+            "low": difference - half,
+            "high": difference + half,
+            "p": p,
+            "runs": runs,
+            "diverged": lost.sum("seed"),
+        },
+        attrs={
+            "unit": unit,
+            **when,
+            "level": level,
+            "comparisons": count,
+            "correction": "Bonferroni",
+        },
+    )
+
+
+def _methods(values: xr.DataArray, along: str | None) -> str:
+    """The axis whose values are compared.
+
+    Raises:
+      ValueError: no such axis, none that is the only one, fewer than two values.
+    """
+    axes = [str(dim) for dim in values.dims if dim not in ("seed", "round")]
+    if along is None:
+        several = [dim for dim in axes if values.sizes[dim] > 1]
+        if len(several) != 1:
+            raise ValueError(f"say what is compared: along= one of the axes {axes}.")
+        along = several[0]
+    _check.choice("axis", along, axes)
+    if values.sizes[along] < 2:
+        raise ValueError(f"axis {along!r} has a single value; there is nothing to compare.")
+    return along
+
+
+def _place(labels: np.ndarray, baseline: Any) -> int:
+    """Where a label is.
+
+    Raises:
+      ValueError: nowhere.
+    """
+    known = labels.tolist()
+    if isinstance(baseline, str) and all(isinstance(label, str) for label in known):
+        _check.choice("baseline", baseline, known)
+    if not isinstance(baseline, str | numbers.Number | np.generic) or baseline not in known:
+        raise ValueError(
+            f"baseline must be one of {', '.join(map(str, known))}, got {_check.shown(baseline)}."
+        )
+    return known.index(baseline)
+
+
+def _jackknife(
+    one: xr.DataArray, other: xr.DataArray, scale: Callable[[xr.DataArray], xr.DataArray]
+) -> tuple[xr.DataArray, xr.DataArray, xr.DataArray]:
+    """The difference of two scaled means over paired seeds, its standard error, how many pairs."""
+    both = one.notnull() & other.notnull()
+    runs = both.sum("seed")
+    sums = [side.where(both).sum("seed") for side in (one, other)]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        whole, less_one = (
+            scale(parts[0]) - scale(parts[1])
+            for parts in (
+                [total / runs for total in sums],
+                [
+                    ((total - side) / (runs - 1)).where(both)
+                    for total, side in zip(sums, (one, other), strict=True)
+                ],
+            )
+        )
+        spread = ((less_one - less_one.mean("seed")) ** 2).sum("seed", skipna=True)
+        error = np.sqrt((runs - 1) / runs * spread).where(runs > 1)
+    return whole.where(runs > 0), error, runs
 
 
 def bootstrap(
@@ -111,7 +362,8 @@ def bootstrap(
     """A number computed from seed means, with its paired-bootstrap percentile interval.
 
     Seeds are resampled jointly for all samples: with common random numbers what two algorithms
-    share on a seed cancels in their ratio, and so it does in the interval.
+    share on a seed cancels in their ratio, and so it does in the interval. It is for any number of
+    means, of curves too; for methods at one round :func:`compare` covers better.
 
     Args:
       statistic: of the samples' means, ``[B, ...]`` each, to ``[B]``.
@@ -124,12 +376,27 @@ def bootstrap(
     Returns:
       The number, and the interval's two ends (NaN with fewer than two seeds).
 
+    Raises:
+      TypeError: the statistic is no function, or a sample is not made of numbers.
+      ValueError: no sample, or samples of different numbers of seeds.
+
     Example:
       >>> worse, better = np.array([2.0, 4.0, 8.0]), np.array([1.0, 2.0, 4.0])
       >>> bootstrap(lambda a, b: a / b, worse, better)  # paired: no uncertainty at all
       (2.0, 2.0, 2.0)
     """
-    arrays = [np.asarray(sample, np.float64) for sample in samples]
+    check("statistic", statistic, rule(Callable))
+    check("level", level, rule(float))
+    _check.interval("level", level, above=0, below=1)
+    _check.count("resamples", resamples)
+    _check.count("rng", rng, at_least=0)
+    arrays = [np.asarray(_check.array("a sample", sample), np.float64) for sample in samples]
+    sizes = {a.shape[:1] for a in arrays}
+    if len(sizes) != 1 or () in sizes:
+        raise ValueError(
+            "samples must be one or more arrays of as many seeds each, got shapes "
+            f"{[a.shape for a in arrays]}."
+        )
     whole = np.all([np.isfinite(a).reshape(len(a), -1).all(1) for a in arrays], axis=0)
     arrays = [a[whole] for a in arrays]
     seeds = int(whole.sum())
@@ -144,7 +411,13 @@ def bootstrap(
     return value, float(low), float(high)
 
 
-def decibels(value):
-    """``10 log10`` of a non-negative quantity; of an average, never an average of dB."""
+def decibels(value: Any) -> Any:
+    """``10 log10`` of a non-negative quantity; of an average, never an average of dB.
+
+    Raises:
+      TypeError: no number and no array of real numbers.
+    """
+    if not isinstance(value, xr.DataArray | xr.Dataset):
+        value = _check.array("value", value)
     with np.errstate(divide="ignore"):
         return 10 * np.log10(value)

@@ -14,10 +14,13 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import jaxtyping
+import matplotlib.pyplot as plt
 import networkx
 import numpy as np
 import optax
 import pytest
+import xarray as xr
+from matplotlib.figure import Figure
 
 import fljax as fl
 from fljax import _memory
@@ -36,17 +39,18 @@ ROOMS = {
     "link": fl.link,
     "metrics": fl.metrics,
     "participation": fl.participation,
+    "plotting": fl.plotting,
     "privacy": fl.privacy,
     "privacy.accounting": fl.privacy.accounting,
     "problems": fl.problems,
     "schedules": fl.schedules,
+    "statistics": fl.statistics,
     "streams": fl.streams,
 }
 
 #: Not yet covered: these rooms, and of the package's own names these.
 NOT_COVERED = {
     "audit",
-    "plotting",
     "theory",
     "Interrupted",
     "Plan",
@@ -160,6 +164,16 @@ ADMM = {"penalty": 1.0}
 CLIP = {"noise_multiplier": 1.0, "clip": 1.0}
 RELEASE = {"epsilon": 1.0, "delta": 1e-5}
 CALLS = {"releases": 2}
+RESULTS = xr.Dataset(
+    {
+        "error": (("algorithm", "seed", "round"), np.ones((2, 3, 2)), {"decibel": 1}),
+        "diverged": (("algorithm", "seed"), np.zeros((2, 3), int)),
+    },
+    coords={"algorithm": ["one", "two"], "round": [1, 2]},
+)
+BUDGETS = RESULTS.rename(algorithm="budget").assign_coords(budget=[0.1, 1.0])
+STUDY = {"dataset": RESULTS}
+MEASURED = {**STUDY, "metric": "error"}
 DRAWN = {"key": KEY, "clients": K, "samples": 5, "dim": 2}
 AR = {"memory": np.full(K, 0.5), "mean": np.zeros(K), "variance": np.ones(K), "noise": np.ones(K)}
 LAW = {"attackers": MASK}
@@ -172,6 +186,7 @@ VALID = {
         "network": fl.graphs.ring(K),
     },
     "run": {"simulation": SIMULATION, "rounds": 2},
+    "table": STUDY,
     "view": {"simulation": SIMULATION},
     "aggregation.CenteredClipping": {"radius": 1.0},
     "aggregation.GeometricMedian": {},
@@ -289,6 +304,11 @@ VALID = {
     "participation.Unequal": {"count": 1, "probability": np.full(K, 0.25)},
     "participation.Until": {"last": 5},
     "participation.groups": {"values": [0.1, 0.5], "clients": K},
+    "plotting.draw_graph": {"graph": fl.graphs.ring(K)},
+    "plotting.draw_partition": {"labels": np.repeat([0, 1], 4), "parts": [np.arange(8)]},
+    "plotting.learning_curves": MEASURED,
+    "plotting.save": {"picture": Figure(), "path": "picture.png"},
+    "plotting.trade_off": {"dataset": BUDGETS, "metric": "error"},
     "privacy.AdaptiveClip": {},
     "privacy.ApproximateDP": RELEASE,
     "privacy.CentralGaussian": CLIP,
@@ -376,6 +396,17 @@ VALID = {
     "schedules.PowerDecay": {"initial": 0.1},
     "schedules.as_schedule": {"value": 0.1},
     "schedules.from_optax": {"make": optax.linear_schedule},
+    "statistics.at_round": STUDY,
+    "statistics.bootstrap": {"statistic": lambda mean: mean},
+    "statistics.compare": MEASURED,
+    "statistics.decibels": {"value": 1.0},
+    "statistics.is_decibel": MEASURED,
+    "statistics.keep_finite": MEASURED,
+    "statistics.label_of": MEASURED,
+    "statistics.metric_names": STUDY,
+    "statistics.named": MEASURED,
+    "statistics.nominal": STUDY,
+    "statistics.summary": MEASURED,
     "streams.Autoregressive": AR,
     "streams.Linear": {
         "roots": np.ones((K, 2, 2)),
@@ -390,10 +421,12 @@ VALID = {
 #: The valid calls that are not made: they would compile a run, or read results.
 UNTRIED = {
     "run",
+    "plotting.save",  # a file
     "privacy.events",
     "privacy.spent",
     "problems.optimum",
     "schedules.from_optax",
+    "statistics.bootstrap",  # of samples, which have no names
 }
 
 #: What a parameter takes although it looks bad, by callable (``*`` for all) and name.
@@ -418,6 +451,8 @@ ACCEPTED = {
     ("participation.Markov", "recover"): "list",
     ("participation.Until", "last"): "list",
     ("participation.groups", "values"): "list",
+    ("plotting.draw_graph", "label"): "text",
+    ("statistics.decibels", "value"): "nan infinity negative list shape",
     ("problems.Problem", "initial"): "list",
     ("streams.Autoregressive", "truth"): "list",
     ("streams.Linear", "initial"): "list",
@@ -515,6 +550,7 @@ def _annotations_unchecked():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+    plt.close("all")
 
 
 def test_every_public_callable_has_an_entry():

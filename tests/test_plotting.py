@@ -121,6 +121,8 @@ def test_trade_off_reads_the_last_round_on_a_logarithmic_axis(pair):
     np.testing.assert_allclose(early.lines[0].get_ydata()[0], 10 * np.log10(first))
     with pytest.raises(ValueError, match="round 99 was not recorded; the nearest is 6"):
         plotting.trade_off(wide, round=99)
+    with pytest.raises(ValueError, match=r"axis 'algorithm' must hold numbers, got one, two"):
+        plotting.trade_off(pair, x="algorithm")
     with pytest.raises(ValueError, match=r"axes \['budget'\].*dataset.sel\(budget="):
         plotting.learning_curves(wide, hue="algorithm")
 
@@ -187,6 +189,139 @@ def test_draw_graph_shows_every_node_and_link():
     ax = plotting.draw_graph(fl.graphs.ring(7))
     assert len(ax.lines) == 7
     assert len(ax.collections[0].get_offsets()) == 7
+
+
+def test_nodes_are_coloured_by_a_number_of_each_with_its_label_and_unit():
+    errors = xr.DataArray([0.1, 0.2, np.nan, 0.4], attrs={"long_name": "error", "units": "m"})
+    ax = plotting.draw_graph(fl.graphs.ring(4), values=errors)
+    bar = ax.figure.axes[1]
+    assert bar.get_ylabel() == "error [m]"
+    nodes = ax.collections[0]
+    np.testing.assert_array_equal(nodes.get_array().filled(-1), [0.1, 0.2, -1, 0.4])
+    ax.figure.canvas.draw()
+    grey, dark = nodes.get_facecolors()[2], nodes.get_facecolors()[0]
+    np.testing.assert_allclose(grey, mpl.colors.to_rgba("#cccccc"))
+    np.testing.assert_allclose(dark, mpl.colormaps["viridis"](0.0))
+    assert [text.get_text() for text in ax.texts] == ["grey: not finite"]
+    named = plotting.draw_graph(fl.graphs.ring(4), values=[0, 1, 2, 3], label="age [rounds]")
+    assert named.figure.axes[1].get_ylabel() == "age [rounds]"
+    assert not named.texts
+
+
+@pytest.mark.parametrize("values", [np.ones(5), np.full(4, np.nan), np.ones((4, 1)), [1.0, 2.0]])
+def test_colours_are_of_each_node(values):
+    with pytest.raises(ValueError, match=r"values must be (a finite number of each|an array of 1)"):
+        plotting.draw_graph(fl.graphs.ring(4), values=values)
+
+
+def test_a_partition_s_dots_have_the_areas_of_its_counts():
+    labels = np.array(["cat"] * 6 + ["dog"] * 4)
+    ax = plotting.draw_partition(labels, [np.arange(5), np.array([5, 6]), np.array([7, 8, 9])])
+    dots = ax.collections[0]
+    np.testing.assert_array_equal(dots.get_offsets(), [[0, 0], [1, 0], [1, 1], [2, 1]])
+    sizes = dots.get_sizes()
+    np.testing.assert_allclose(sizes / sizes[0], [1, 1 / 5, 1 / 5, 3 / 5])
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["cat", "dog"]
+    legend = ax.get_legend()
+    assert legend.get_title().get_text() == "samples"
+    assert [text.get_text() for text in legend.get_texts()] == ["5", "2", "1"]
+    np.testing.assert_allclose(
+        [handle.get_sizes()[0] / sizes[0] for handle in legend.legend_handles], [1, 2 / 5, 1 / 5]
+    )
+    assert ax.get_title() == "10 samples of 2 classes at 3 clients"
+
+
+def test_what_is_no_partition_is_named():
+    labels = np.array([0, 0, 1])
+    for some, parts, message in (
+        (np.eye(3), [np.arange(3)], r"labels must be one of each row, \[n\]"),
+        (labels, [], "and 0 parts"),
+        (labels, [np.array([3])], "whole numbers below 3, got .* of client 0"),
+        (labels, [np.array([0]), np.array([0.5])], "of client 1"),
+        (labels, [np.array([], int)], "none at any client"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            plotting.draw_partition(some, parts)
+
+
+def every_plot(pair):
+    """A picture of each kind, the curves of one, three and twelve methods."""
+    twelve = xr.concat([pair] * 6, "algorithm").assign_coords(algorithm=[*map(str, range(12))])
+    budgets = xr.concat([pair, 2 * pair], "budget", combine_attrs="override")
+    budgets["normalized_error"].attrs = pair["normalized_error"].attrs
+    labels = np.repeat(range(4), 25)
+    yield plotting.learning_curves(pair.isel(algorithm=0))
+    yield plotting.learning_curves(twelve.isel(algorithm=[0, 1, 2]))
+    yield plotting.learning_curves(twelve)
+    yield plotting.trade_off(budgets.assign_coords(budget=[0.1, 1.0]))
+    yield plotting.draw_graph(fl.graphs.ring(5), values=np.arange(5), label="age [rounds]")
+    yield plotting.draw_partition(labels, fl.data.iid(100, 5, seed=0))
+
+
+def test_every_plot_is_saved_with_type_42_fonts(pair, tmp_path):
+    for ax in every_plot(pair):
+        content = plotting.save(ax, tmp_path / "picture.pdf").read_bytes()
+        assert content.startswith(b"%PDF-1.")
+        assert b"/FontFile2" in content
+        assert b"/CIDFontType2" in content
+        assert b"/Type3" not in content
+        images = content.count(b"/Subtype /Image")
+        assert images == len(ax.figure.axes) - 1  # a colour bar's colours, and nothing else
+        plt.close(ax.figure)
+    assert mpl.rcParams["pdf.fonttype"] == 3  # of matplotlib's own, untouched
+
+
+@pytest.mark.parametrize("ending", ["pdf", "png", "svg"])
+def test_the_same_picture_gives_the_same_file(pair, tmp_path, ending):
+    one, other = (
+        plotting.save(plotting.learning_curves(pair).figure, tmp_path / f"{name}.{ending}")
+        for name in ("one", "other")
+    )
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_nothing_is_hidden_and_nothing_cut_off(pair):
+    for ax in every_plot(pair):
+        figure = ax.figure
+        figure.canvas.draw()
+        legend, whole = ax.get_legend(), figure.bbox
+        for text in (ax.xaxis.label, ax.yaxis.label, ax.title, *ax.texts):
+            if text.get_text() and ax.axison:
+                box = text.get_window_extent()
+                assert whole.x0 <= box.x0 < box.x1 <= whole.x1, text
+                assert whole.y0 <= box.y0 < box.y1 <= whole.y1, text
+        if legend is not None:
+            box = legend.get_window_extent()
+            assert box.x1 <= whole.x1
+            assert not any(box.overlaps(text.get_window_extent()) for text in ax.texts)
+            for line in ax.lines:
+                assert not line.get_transform().transform_path(line.get_path()).intersects_bbox(box)
+        plt.close(figure)
+
+
+def test_twelve_curves_can_be_told_apart_and_their_legend_names_the_axis(pair):
+    twelve = xr.concat([pair] * 6, "algorithm").assign_coords(algorithm=[*map(str, range(12))])
+    ax = plotting.learning_curves(twelve)
+    looks = {
+        (line.get_color(), line.get_linestyle(), line.get_marker(), line.get_markerfacecolor())
+        for line in ax.lines
+    }
+    assert len(looks) == 12
+    assert len({(color, face) for color, _, _, face in looks}) == 12
+    assert ax.get_legend().get_title().get_text() == "algorithm"
+    twelve["algorithm"].attrs["long_name"] = "method"
+    ax = plotting.learning_curves(twelve)
+    assert ax.get_legend().get_title().get_text() == "method"
+
+
+def test_a_picture_s_file_has_a_known_ending_and_a_folder(pair, tmp_path):
+    ax = plotting.learning_curves(pair)
+    for name in ("picture.png", "picture.svg", "picture.eps"):
+        assert plotting.save(ax, tmp_path / name).stat().st_size > 1000
+    with pytest.raises(ValueError, match=r"unknown ending of a picture's file '.doc'; known: "):
+        plotting.save(ax, tmp_path / "picture.doc")
+    with pytest.raises(FileNotFoundError):
+        plotting.save(ax, tmp_path / "none" / "picture.pdf")
 
 
 def test_bootstrap_is_paired_reproducible_and_leaves_diverged_seeds_out():

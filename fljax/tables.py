@@ -1,0 +1,303 @@
+r"""Tables of a paper: means with their intervals, in Markdown, LaTeX and CSV.
+
+A mean has as many digits as its interval lets it have: half the interval's width has two if they
+are below 36 and one else, and the mean and both ends end at the same place (the rule of the
+Particle Data Group, "Review of particle physics", section 5.3 of the introduction).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fljax import _check, statistics
+from fljax._arguments import checked
+
+__all__ = ["Table", "table"]
+
+#: Of the interval, as variables and columns.
+_PARTS = ("mean", "low", "high")
+
+#: In place of a mean of no runs.
+_NOTHING = "--"
+
+_ESCAPES = str.maketrans(
+    {c: rf"\{c}" for c in "&%#_{}$"}
+    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Table:
+    """What :func:`table` made; it prints as Markdown.
+
+    Attributes:
+      numbers: ``mean``, ``low``, ``high``, ``runs`` and ``diverged`` over the grid's axes and
+        ``metric``, each with its ``label`` and ``unit``; not rounded.
+      best: which mean is printed bold, ``"min"`` or ``"max"``, by metric.
+    """
+
+    numbers: xr.Dataset
+    best: Mapping[str, str]
+
+    @property
+    def frame(self) -> Any:
+        """A pandas ``DataFrame`` with a row for each grid point and metric, not rounded."""
+        return self.numbers.to_dataframe(dim_order=[*self._axes, "metric"]).reset_index()
+
+    @property
+    def note(self) -> str:
+        """What the numbers are, in a sentence."""
+        attrs, runs = self.numbers.attrs, self.numbers["runs"].values
+        seeds = f"{attrs['seeds']} seeds" if runs.min() == runs.max() == attrs["seeds"] else "seeds"
+        when = f", round {attrs['round']}" if "round" in attrs else ""
+        text = f"Mean [{100 * attrs['level']:.4g} % interval] over {seeds}{when}"
+        if self.numbers["diverged"].values.any():
+            text += ", without the runs that diverged"
+        return ". ".join([text, *filter(None, [attrs["nominal"].capitalize()])]) + "."
+
+    def markdown(self) -> str:
+        """A table of GitHub's Markdown, its note below."""
+
+        def cell(found: _Cell) -> str:
+            mean = f"**{found.mean}**" if found.best else found.mean
+            return f"{mean} [{found.low}, {found.high}]" if found.low else mean
+
+        head, *rows = self._rows(cell, lambda text: text.replace("|", r"\|"))
+        sides = ["---"] * len(self._axes) + ["---:"] * (len(head) - len(self._axes))
+        lines = [f"| {' | '.join(row)} |" for row in (head, sides, *rows)]
+        return "\n".join([*lines, "", self.note, ""])
+
+    def latex(self) -> str:
+        r"""A ``tabular`` with the rules of ``\usepackage{booktabs}``, its note as a comment."""
+
+        def cell(found: _Cell) -> str:
+            if found.mean == _NOTHING:
+                return _NOTHING
+            mean, low, high = (_power(number) for number in found[:3])
+            mean = rf"\mathbf{{{mean}}}" if found.best else mean
+            return f"${mean}$ $[{low}, {high}]$" if found.low else f"${mean}$"
+
+        head, *rows = self._rows(cell, _escaped)
+        columns = "l" * len(self._axes) + "r" * (len(head) - len(self._axes))
+        head, *lines = [" & ".join(row) + r" \\" for row in (head, *rows)]
+        frame = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule"]
+        return "\n".join([f"% {self.note}", *frame, *lines, r"\bottomrule", r"\end{tabular}", ""])
+
+    def csv(self) -> str:
+        """A row for each grid point and metric, rounded like the others."""
+        frame = self.frame
+        cells = [_rounded(*row) for row in frame[[*_PARTS]].itertuples(index=False)]
+        for place, part in enumerate(_PARTS):
+            frame[part] = ["" if cell.mean == _NOTHING else cell[place] for cell in cells]
+        return frame.to_csv(index=False, lineterminator="\n")
+
+    def save(self, path: str | PathLike) -> Path:
+        """Write it in the format that the file's name ends with: ``.md``, ``.tex`` or ``.csv``.
+
+        Raises:
+          ValueError: another ending.
+        """
+        path = Path(path)
+        writers = {".md": self.markdown, ".tex": self.latex, ".csv": self.csv}
+        _check.choice("ending of a table's file", path.suffix, writers)
+        path.write_text(writers[path.suffix](), encoding="utf-8")
+        return path
+
+    def __repr__(self) -> str:
+        return self.markdown()
+
+    _repr_markdown_ = markdown  # in a notebook
+
+    @property
+    def _axes(self) -> list[str]:
+        return [str(dim) for dim in self.numbers["mean"].dims if dim != "metric"]
+
+    def _rows(
+        self, cell: Callable[["_Cell"], str], plain: Callable[[str], str]
+    ) -> Iterator[list[str]]:
+        """The header and the rows, with columns of counts that are not those of all seeds."""
+        axes, numbers = self._axes, self.numbers.transpose(*self._axes, "metric")
+        counts = [
+            name
+            for name, usual in (("runs", numbers.attrs["seeds"]), ("diverged", 0))
+            if (numbers[name] != usual).any()
+        ]
+        heads = [str(numbers[axis].attrs.get("long_name", axis)) for axis in axes]
+        yield [plain(text) for text in (*heads, *numbers["label"].values, *counts)]
+        parts = np.stack([numbers[part].values for part in _PARTS], axis=-1)
+        metrics = numbers["metric"].values
+        best = [self._best(name, parts[..., i, 0]) for i, name in enumerate(metrics)]
+        for place in np.ndindex(parts.shape[:-2]):
+            labels = [numbers[axis].values[i] for axis, i in zip(axes, place, strict=True)]
+            cells = [
+                _rounded(*found, best=bool(found[0] == wanted))
+                for found, wanted in zip(parts[place], best, strict=True)
+            ]
+            spans = [_span(numbers[name].values[place]) for name in counts]
+            yield [*map(plain, map(_shown, labels)), *map(cell, cells), *spans]
+
+    def _best(self, metric: str, means: np.ndarray) -> float:
+        """The mean to be printed bold; NaN, which nothing equals, if none is."""
+        known = means[~np.isnan(means)]
+        if metric not in self.best or not known.size:
+            return np.nan
+        return float(known.min() if self.best[metric] == "min" else known.max())
+
+
+class _Cell(NamedTuple):
+    """A mean and the ends of its interval as text; both ends empty where there is none."""
+
+    mean: str
+    low: str = ""
+    high: str = ""
+    best: bool = False
+
+
+@checked
+def table(
+    dataset: xr.Dataset,
+    *metrics: Any,  # str | Metric
+    round: int | None = None,
+    level: float = statistics.LEVEL,
+    decibel: bool = True,
+    best: str | Mapping[str, str] | None = None,
+) -> Table:
+    """Means over seeds with their intervals, :func:`fljax.statistics.summary`, for a paper.
+
+    A row is a grid point. Of another time than one round take the mean yourself:
+    ``fl.table(results.isel(round=slice(-100, None)).mean("round", keep_attrs=True))`` is of the
+    mean over the last hundred records of each run.
+
+    Args:
+      dataset: what :func:`fljax.sweep` returned.
+      metrics: its variables, by their names or as the metrics they are; by default all metrics
+        of the simulations.
+      round: when to read them; by default the last recorded round.
+      level: of confidence, of each interval alone.
+      decibel: whether metrics that are read in dB are given in dB, as in plots: ``10 log10`` of the
+        mean and of the ends.
+      best: whether the least or the greatest mean is printed bold: ``"min"`` or ``"max"``, of all
+        metrics or by name. It need not be significantly better:
+        :func:`fljax.statistics.compare`.
+
+    Returns:
+      The table, which prints as Markdown, with :meth:`Table.latex`, :meth:`Table.csv`,
+      :meth:`Table.save`, and :attr:`Table.frame` for pandas.
+
+    Raises:
+      ValueError: an unknown metric, one given twice, metrics over different axes, a round that was
+        not recorded, no ``seed`` axis.
+
+    Example:
+      >>> import xarray as xr, fljax as fl
+      >>> values = [[0.010, 0.012, 0.011], [0.10, 0.14, 0.12]]
+      >>> attrs = {"long_name": "normalised error", "decibel": 1}
+      >>> data = xr.Dataset(
+      ...     {"error": (("algorithm", "seed"), values, attrs)},
+      ...     coords={"algorithm": ["PGFL", "Local only"]},
+      ... )
+      >>> fl.table(data, best="min")
+      | algorithm | normalised error [dB] |
+      | --- | ---: |
+      | PGFL | **-19.6** [-20.6, -18.6] |
+      | Local only | -9.2 [-11.0, -7.4] |
+      <BLANKLINE>
+      Mean [95 % interval] over 3 seeds.
+      <BLANKLINE>
+    """
+    names = [statistics.named(dataset, metric) for metric in metrics] or [
+        name for name in statistics.metric_names(dataset) if "decibel" in dataset[name].attrs
+    ]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"a table is of one or more metrics, each once, got {names}.")
+    dataset = statistics.at_round(dataset, round)
+    axes = {tuple(d for d in dataset[name].dims if d != "seed") for name in names}
+    if len(axes) > 1 or "round" in (*axes,)[0]:
+        raise ValueError(
+            f"metrics of one table must be over the same axes, at one round, got {sorted(axes)}; "
+            "make one table of each."
+        )
+    parts = []
+    for name in names:
+        part = statistics.summary(dataset, name, level).reset_coords(drop=True)
+        if decibel and statistics.is_decibel(dataset, name):
+            part = part.assign({end: statistics.decibels(part[end]) for end in _PARTS})
+        parts.append(part)
+    labels = [statistics.label_of(dataset, name, decibel) for name in names]
+    numbers = xr.concat(parts, xr.DataArray(names, dims="metric", name="metric"))
+    numbers = numbers.assign(label=("metric", labels))
+    numbers.attrs |= {"nominal": statistics.nominal(dataset)}
+    if "round" in dataset.coords:
+        numbers.attrs["round"] = int(dataset["round"])
+    return Table(numbers, _directions(best, names))
+
+
+def _directions(best: Any, names: list[str]) -> dict[str, str]:
+    """By metric, ``"min"`` or ``"max"``."""
+    directions = dict.fromkeys(names, best) if isinstance(best, str) else dict(best or {})
+    for name, direction in directions.items():
+        _check.choice("metric in best", name, names)
+        _check.choice("best", direction, ("min", "max"))
+    return directions
+
+
+def _rounded(mean: float, low: float, high: float, best: bool = False) -> _Cell:
+    """With as many digits as half the interval has, four without an interval.
+
+    Example:
+      >>> _rounded(12.3456, 12.30, 12.40)[:3], _rounded(12.3456, 11.9, 12.8)[:3]
+      (('12.35', '12.30', '12.40'), ('12.3', '11.9', '12.8'))
+      >>> _rounded(3.21e-5, 3.01e-5, 3.43e-5)[:3]
+      ('3.21e-5', '3.01e-5', '3.43e-5')
+    """
+    if np.isnan(mean):
+        return _Cell(_NOTHING)
+    half = (high - low) / 2
+    if not np.isfinite(half) or half <= 0 or not np.isfinite(mean):
+        return _Cell(f"{mean:.4g}", best=best)
+    first = _exponent(half)
+    decimals = 1 - first if half / 10.0 ** (first - 1) < 35.45 else -first
+    size = _exponent(max(abs(low), abs(high)))
+    power = 0 if -3 <= size < 6 else size
+    digits = max(decimals + power, 0)
+    texts = []
+    for number in (mean, low, high):
+        text = f"{round(number, decimals) / 10.0**power + 0.0:.{digits}f}"
+        texts.append(f"{text}e{power}" if power else text)
+    return _Cell(*texts, best=best)
+
+
+def _exponent(number: float) -> int:
+    return math.floor(math.log10(number))
+
+
+def _shown(label: Any) -> str:
+    return f"{label:g}" if isinstance(label, float | np.floating) else str(label)
+
+
+def _span(counts: np.ndarray) -> str:
+    """Of the metrics of a row, which may differ."""
+    least, most = counts.min(), counts.max()
+    return f"{least}" if least == most else f"{least} to {most}"
+
+
+def _power(number: str) -> str:
+    """A number as LaTeX's mathematics has it."""
+    mantissa, _, power = number.replace("inf", r"\infty").partition("e")
+    return rf"{mantissa}\cdot10^{{{int(power)}}}" if power else mantissa
+
+
+def _escaped(text: str) -> str:
+    """Text for LaTeX; what stands between two dollars is mathematics, as in a plot's labels."""
+    pieces = text.split("$")
+    if len(pieces) % 2 == 0:  # a dollar too many
+        return text.translate(_ESCAPES)
+    return "$".join(
+        piece if place % 2 else piece.translate(_ESCAPES) for place, piece in enumerate(pieces)
+    )

@@ -1,0 +1,222 @@
+"""Comparisons by hand and by scipy's tests, their coverage on known laws, what is left out."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import stats
+
+import fljax as fl
+from fljax import statistics
+
+NAMES = ["FedAvg", "PGFL", "Ditto", "IFCA"]
+
+
+def study(values, decibel=1, diverged=None):
+    """[algorithm, seed] values as results at one round."""
+    values = np.asarray(values, float)
+    lost = np.zeros(values.shape, int) if diverged is None else np.asarray(diverged)
+    dims = ("algorithm", "seed")
+    return xr.Dataset(
+        {"error": (dims, values, {"decibel": decibel, "units": "m"}), "diverged": (dims, lost)},
+        coords={"algorithm": NAMES[: len(values)]},
+    )
+
+
+@pytest.fixture
+def four():
+    rng = np.random.default_rng(0)
+    return study(
+        rng.gamma(2.0, size=20)
+        * rng.uniform([[0.5], [0.6], [1], [2]], [[1.5], [1.6], [3], [5]], (4, 20))
+    )
+
+
+def test_two_methods_on_a_linear_scale_are_the_paired_t_test():
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=(2, 9))
+    found = statistics.compare(study([a, b], decibel=0), "error", baseline="FedAvg")
+    known = stats.ttest_rel(b, a)
+    interval = known.confidence_interval(0.95)
+    one = found.sel(algorithm="PGFL")
+    assert float(one["difference"]) == pytest.approx(np.mean(b - a), rel=1e-12)
+    assert float(one["p"]) == pytest.approx(known.pvalue, rel=1e-9)
+    np.testing.assert_allclose([one["low"], one["high"]], interval, rtol=1e-9)
+    assert found.attrs["unit"] == "m"
+    assert [*found["algorithm"].values] == ["PGFL"]
+
+
+def test_a_difference_in_decibels_is_that_of_the_means_with_the_jackknife_s_interval(four):
+    a, b = four["error"].values[:2]
+    found = statistics.compare(four.isel(algorithm=[0, 1]), "error", "FedAvg")
+    assert float(found["difference"][0]) == pytest.approx(10 * np.log10(b.mean() / a.mean()))
+    without = [
+        10 * np.log10(np.delete(b, s).mean() / np.delete(a, s).mean()) for s in range(len(a))
+    ]
+    error = np.sqrt((len(a) - 1) * np.var(without))
+    reach = 2.0930240544082634  # Student t, 19 degrees of freedom, from a table
+    assert (found["high"] - found["low"]).item() / 2 == pytest.approx(reach * error, rel=1e-9)
+    assert found.attrs["unit"] == "dB"
+
+
+def test_the_correction_is_for_all_that_is_returned(four):
+    found = statistics.compare(four, "error")
+    assert found.sizes == {"pair": 6}
+    assert found.attrs["comparisons"] == 6
+    one, other = four.isel(algorithm=[2, 3]), four.isel(algorithm=[0, 1])
+    alone = statistics.compare(one, "error", level=1 - 0.05 / 6)
+    pair = found.sel(pair="Ditto - IFCA")
+    for part in ("difference", "low", "high"):
+        assert float(pair[part]) == pytest.approx(float(alone[part][0]), rel=1e-12)
+    assert float(pair["p"]) == pytest.approx(min(1, 6 * float(alone["p"][0])))
+    both = xr.concat([one.assign_coords(algorithm=NAMES[:2]), other], "budget")
+    found = statistics.compare(both, "error", "FedAvg", "algorithm")
+    assert found.sizes == {"budget": 2, "algorithm": 1}
+    assert found.attrs["comparisons"] == 2
+
+
+def test_an_interval_leaves_zero_out_where_its_p_value_is_small(four):
+    for level in (0.5, 0.8, 0.95):
+        found = statistics.compare(four, "error", level=level)
+        beyond = (found["low"] > 0) | (found["high"] < 0)
+        assert (beyond == (found["p"] < 1 - level)).all()
+    assert 0 < int(beyond.sum()) < 6
+
+
+def test_a_pair_is_the_other_way_round_with_the_other_sign(four):
+    by_pair = statistics.compare(four, "error").sel(pair="FedAvg - IFCA")
+    by_baseline = statistics.compare(four, "error", "FedAvg").sel(algorithm="IFCA")
+    assert float(by_pair["difference"]) == pytest.approx(-float(by_baseline["difference"]))
+
+
+def test_pairs_with_a_diverged_run_are_left_out_and_counted(four):
+    lost = np.zeros((4, 20), int)
+    lost[0, 3], lost[1, 3], lost[1, 7] = 5, 5, 1
+    values = four["error"].values.copy()
+    values[lost > 0] = np.nan
+    found = statistics.compare(study(values, diverged=lost), "error")
+    whole = statistics.compare(
+        study(np.delete(four["error"].values[[0, 1]], [3, 7], axis=1)), "error", level=1 - 0.05 / 6
+    )
+    assert [*found["runs"].values] == [18, 19, 19, 18, 18, 20]
+    assert [*found["diverged"].values] == [2, 1, 1, 2, 2, 0]
+    for part in ("difference", "low", "high"):
+        assert float(found[part][0]) == pytest.approx(float(whole[part][0]), rel=1e-12)
+
+
+def test_what_methods_share_on_a_seed_cancels():
+    rng = np.random.default_rng(2)
+    shared = rng.lognormal(size=30)
+    values = shared * rng.uniform(0.9, 1.1, (2, 30))
+    paired = statistics.compare(study(values), "error")
+    values[1] = rng.permutation(values[1])
+    mixed = statistics.compare(study(values), "error")
+    assert float(paired["difference"][0]) == pytest.approx(float(mixed["difference"][0]))
+    assert 5 * (paired["high"] - paired["low"]).item() < (mixed["high"] - mixed["low"]).item()
+
+
+def test_equal_methods_are_not_told_apart_and_one_run_has_no_interval():
+    same = statistics.compare(study([[1.0, 2.0, 4.0]] * 2), "error")
+    assert [float(same[part][0]) for part in ("difference", "low", "high", "p")] == [0, 0, 0, 1]
+    one = statistics.compare(study([[1.0], [10.0]]), "error", "FedAvg")
+    assert float(one["difference"][0]) == pytest.approx(10.0)
+    assert all(np.isnan(one[part][0]) for part in ("low", "high", "p"))
+
+
+def missed(law, runs, methods, studies, seed):
+    """In which share of studies some interval misses its true ratio, and some null is rejected."""
+    rng = np.random.default_rng(seed)
+    scale = np.linspace(1, 3, methods)
+    misses = rejected = 0
+    for _ in range(studies):
+        values = law(rng, (1, runs)) * law(rng, (methods, runs))
+        dims, labels = ("algorithm", "seed"), {"algorithm": np.arange(methods)}
+        data = xr.Dataset({"error": (dims, values * scale[:, None], {"decibel": 1})}, labels)
+        found = statistics.compare(data, "error", 0)
+        truth = 10 * np.log10(scale[1:])
+        misses += bool(((found["low"] > truth) | (found["high"] < truth)).any())
+        null = data.assign(error=(dims, values, {"decibel": 1}))
+        rejected += bool((statistics.compare(null, "error", 0)["p"] < 0.05).any())
+    return misses / studies, rejected / studies
+
+
+def gamma(rng, shape):
+    return rng.gamma(5.0, size=shape)
+
+
+def chi_squares(rng, shape):
+    return rng.chisquare(4, shape) / rng.chisquare(10, shape)
+
+
+def test_all_intervals_together_cover():
+    """At 95 %, of 30 studies more than 5 miss once in 300 times."""
+    assert max(missed(gamma, 20, 5, 30, seed=3)) <= 5 / 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("law", "runs", "methods", "most"),
+    [(gamma, 5, 12, 0.12), (gamma, 20, 2, 0.11), (gamma, 100, 12, 0.1), (chi_squares, 5, 12, 0.25)],
+)
+def test_coverage_is_what_the_docstring_says(law, runs, methods, most):
+    assert max(missed(law, runs, methods, 200, seed=4)) < most
+
+
+@pytest.mark.slow
+def test_the_bootstrap_s_intervals_would_not_all_cover():
+    """Why the comparison is not made of it: few seeds, many comparisons."""
+    rng, level, misses = np.random.default_rng(5), 1 - 0.05 / 11, 0
+    for _ in range(60):
+        values = gamma(rng, (1, 5)) * gamma(rng, (12, 5))
+        ends = [
+            statistics.bootstrap(lambda a, b: np.log(a / b), one, values[0], level=level)
+            for one in values[1:]
+        ]
+        misses += any(low > 0 or high < 0 for _, low, high in ends)
+    assert misses / 60 > 0.3
+
+
+def test_what_cannot_be_compared_is_named(four):
+    two = xr.concat([four, four], "budget").assign_coords(budget=[0.1, 1.0])
+    for data, given, message in (
+        (four, {"baseline": "FedAvgs"}, "unknown baseline 'FedAvgs'.*Did you mean 'FedAvg'"),
+        (
+            two,
+            {"baseline": 0.2, "along": "budget"},
+            r"baseline must be one of 0\.1, 1\.0, got 0\.2",
+        ),
+        (two, {}, r"along= one of the axes \['budget', 'algorithm'\]"),
+        (two, {"along": "budgets"}, "Did you mean 'budget'"),
+        (four.isel(algorithm=[0]), {"along": "algorithm"}, "single value"),
+        (four.isel(algorithm=0), {}, r"along= one of the axes \[\]"),
+        (four.isel(seed=0), {}, "no seed axis"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            statistics.compare(data, "error", **given)
+
+
+def test_it_reads_the_round_that_is_asked_for(four):
+    rounds = xr.concat([four, 2 * four["error"].max() - four], "round")
+    rounds = rounds.assign(diverged=four["diverged"]).assign_coords(round=[5, 10])
+    rounds["error"].attrs = four["error"].attrs
+    for at, known in ((5, four), (None, rounds.isel(round=-1))):
+        found = statistics.compare(rounds, "error", round=at)
+        xr.testing.assert_equal(found, statistics.compare(known, "error"))
+        assert found.attrs["round"] == (at or 10)
+    with pytest.raises(ValueError, match="round 6 was not recorded; the nearest is 5"):
+        statistics.compare(rounds, "error", round=6)
+    with pytest.raises(ValueError, match="axis 'round' is empty"):
+        statistics.compare(rounds.isel(round=[]), "error")
+
+
+def test_samples_of_the_bootstrap_are_of_the_same_seeds():
+    for samples in ((), (np.ones(3), np.ones(4)), (np.array(1.0),)):
+        with pytest.raises(ValueError, match="samples must be one or more arrays of as many seeds"):
+            statistics.bootstrap(lambda *means: means[0], *samples)
+    with pytest.raises(TypeError, match="a sample must be an array of real numbers"):
+        statistics.bootstrap(lambda mean: mean, "text")
+    curves = statistics.bootstrap(lambda a, b: b[:, 0] / a, np.ones(3), np.ones((3, 2)))
+    assert curves == (1.0, 1.0, 1.0)
+
+
+def test_the_public_package_has_them():
+    assert fl.statistics is statistics
