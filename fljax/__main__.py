@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import jax
 
 import fljax as fl
+from fljax._generator import GENERATOR, GENERATORS
 from fljax.study.collection import read
 from fljax.study.planning import human
 from fljax.study.request import parse_shard
@@ -47,6 +48,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             "--static", action="append", default=[], metavar="AXIS=V1,V2", help="sizes, switches"
         )
         command.add_argument("--record-every", type=int, default=1, metavar="N")
+        command.add_argument("--generator", choices=tuple(GENERATORS), default=GENERATOR)
         command.add_argument("--block", type=int, help="seeds per block")
         command.add_argument("--workers", type=int, help="blocks in flight")
         command.add_argument("--segment", type=int, help="rounds between checkpoints")
@@ -155,6 +157,7 @@ def study(asked: argparse.Namespace) -> dict[str, Any]:
         "seeds": asked.seeds,
         "grid": grid | fixed,
         "record_every": asked.record_every,
+        "generator": asked.generator,
         "block": asked.block,
         "workers": asked.workers,
         "segment": asked.segment,

@@ -41,6 +41,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
+from fljax._generator import normal
 from fljax._module import module, static
 from fljax.privacy import accounting
 from fljax.problems import Problem
@@ -256,7 +257,7 @@ class ZCDP:
         return Release(sigma, {"rho": jnp.broadcast_to(rho, sensitivity.shape)})
 
     def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-        return jax.random.normal(key, shape, dtype)
+        return normal(key, shape, dtype)
 
 
 @module
@@ -348,7 +349,7 @@ class ApproximateDP:
         return Release(sigma, spent)
 
     def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-        return jax.random.normal(key, shape, dtype)
+        return normal(key, shape, dtype)
 
 
 @module

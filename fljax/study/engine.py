@@ -17,7 +17,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from fljax import simulation as runs
-from fljax._numerics import PRNG
+from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax.study.grid import NOISE, Axis, Group, Scenario, arguments, signature
 
 __all__ = [
@@ -63,6 +63,7 @@ class Program:
     record_every: int
     keep_models: bool
     shard_over: str = "seeds"
+    generator: str = GENERATOR
     forms: dict[Any, Compiled] = field(default_factory=dict)
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
     identities: dict[Any, str] = field(default_factory=dict)
@@ -112,7 +113,7 @@ class Program:
         def run(key: Array, point: dict[str, Any]) -> Output:
             return short.one(key, point, None, 0, 1)
 
-        self.identities[form] = _identity(run, jax.random.key(0, impl=PRNG), point)
+        self.identities[form] = _identity(run, random_key(0, self.generator), point)
         return self.identities[form]
 
     def compile(
@@ -164,7 +165,7 @@ class Program:
         def call(
             seeds: Array, root: Array, points: dict[str, Any], carry: Any, done: Array
         ) -> Output:
-            key = jax.random.wrap_key_data(root, impl=PRNG)
+            key = jax.random.wrap_key_data(root, impl=GENERATORS[self.generator])
             keys = jax.vmap(lambda seed: jax.random.fold_in(key, seed))(seeds)
             if turns == 1:
                 output = block(keys, points, carry, done)
@@ -188,11 +189,12 @@ def program(
     record_every: int,
     keep_models: bool,
     shard_over: str,
+    generator: str,
     dtype: Any,
 ) -> Program:
     """The program of a scenario; a second study of it finds the compiled forms of the first."""
     del dtype  # another float type is another program
-    return Program(scenario, rounds, record_every, keep_models, shard_over)
+    return Program(scenario, rounds, record_every, keep_models, shard_over, generator)
 
 
 def _compile(

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax._generator import GENERATOR, random_key
 from fljax._module import Static, as_leaf
-from fljax._numerics import PRNG
 from fljax.privacy import CentralGaussian, Notion
 from fljax.records import RESERVED
 from fljax.simulation import Simulation, check_budget, check_length
@@ -173,7 +173,11 @@ def numbers_of(axes: list[Axis], position: tuple[int, ...]) -> str:
 
 
 def groups_of(
-    scenario: Scenario, axes: list[Axis], rounds: int, independent_noise: bool = False
+    scenario: Scenario,
+    axes: list[Axis],
+    rounds: int,
+    independent_noise: bool = False,
+    generator: str = GENERATOR,
 ) -> list[Group]:
     """All grid points by structure, each checked with concrete values first.
 
@@ -182,14 +186,15 @@ def groups_of(
     """
     choices = list(itertools.product(*(_alike(axis) for axis in axes)))
     members = [list(itertools.product(*choice)) for choice in choices]
-    shown = _check_points(scenario, axes, rounds, [points[0] for points in members])
+    key = random_key(0, generator)
+    shown = _check_points(scenario, axes, rounds, [points[0] for points in members], key)
     groups = [
         Group(points, _stack(axes, points), simulation)
         for points, simulation in zip(members, shown, strict=True)
     ]
     if _is_large(axes):
         for group in groups:
-            _check_privacy(scenario, axes, rounds, group)
+            _check_privacy(scenario, axes, rounds, group, key)
     if not independent_noise:
         return groups
     return [group._replace(points=group.points | {NOISE: _own(axes, group)}) for group in groups]
@@ -235,14 +240,15 @@ def _stack(axes: list[Axis], points: list[tuple[int, ...]]) -> dict[str, Any]:
     }
 
 
-def _check_privacy(scenario: Scenario, axes: list[Axis], rounds: int, group: Group) -> None:
+def _check_privacy(
+    scenario: Scenario, axes: list[Axis], rounds: int, group: Group, key: jax.Array
+) -> None:
     """Check the privacy of all points of a group, built together.
 
     Only what the privacy depends on is computed: compiling leaves the data out.
     """
     if group.shown.privacy is None:
         return
-    key = jax.random.key(0, impl=PRNG)
     central = isinstance(group.shown.privacy, CentralGaussian)
 
     def parts(point: dict[str, Any]) -> tuple[Any, Any]:
@@ -263,7 +269,11 @@ def _check_privacy(scenario: Scenario, axes: list[Axis], rounds: int, group: Gro
 
 
 def _check_points(
-    scenario: Scenario, axes: list[Axis], rounds: int, firsts: list[tuple[int, ...]]
+    scenario: Scenario,
+    axes: list[Axis],
+    rounds: int,
+    firsts: list[tuple[int, ...]],
+    key: jax.Array,
 ) -> list[Simulation]:
     """Build grid points with concrete values, so that bad ones meet their checks by name.
 
@@ -289,7 +299,5 @@ def _check_points(
     for position in dict.fromkeys([*points, *firsts]):
         point = {axis.name: axis.values[i] for axis, i in zip(axes, position, strict=True)}
         with _named(axes, position):
-            shown[position] = jax.eval_shape(
-                functools.partial(build, point=point), jax.random.key(0, impl=PRNG)
-            )
+            shown[position] = jax.eval_shape(functools.partial(build, point=point), key)
     return [shown[first] for first in firsts]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fljax._generator import GENERATOR
 from fljax.study import engine, machine
 from fljax.study.engine import Compiled
 from fljax.study.grid import Group, Scenario, label_of
@@ -117,6 +118,7 @@ def plan(
     seeds: int | Sequence[int] = 1,
     grid: Mapping[str, Any] | None = None,
     record_every: int = 1,
+    generator: str = GENERATOR,
     block: int | None = None,
     workers: int | None = None,
     keep_models: bool = False,
@@ -136,6 +138,7 @@ def plan(
       seeds: how many, or which.
       grid: of points.
       record_every: rounds a record.
+      generator: of all random numbers.
       block: seeds per block.
       workers: blocks in flight.
       keep_models: whether final models are returned.
@@ -156,6 +159,7 @@ def plan(
             seeds=seeds,
             grid=grid,
             record_every=record_every,
+            generator=generator,
             block=block,
             workers=workers,
             keep_models=keep_models,
