@@ -14,6 +14,9 @@ import fljax as fl
 
 INFINITE = math.inf
 
+#: The stored results of all figures were drawn with it, and are to be found again.
+GENERATOR = "philox4x32"
+
 Studies = Mapping[str, xr.Dataset]
 
 
@@ -47,7 +50,7 @@ class Effort:
     def sweep(self, name: str, scenario: Callable[..., fl.Simulation], **given: Any) -> xr.Dataset:
         """:func:`fljax.sweep`, kept under ``name`` if there is a store."""
         store = None if self.store is None else self.store / name
-        return fl.sweep(scenario, progress=self.progress, store=store, **given)
+        return fl.sweep(scenario, generator=GENERATOR, progress=self.progress, store=store, **given)
 
     def thin(self, values: Sequence[Any], keep: int = 3) -> list[Any]:
         """All values, or about ``keep`` of them when quick, first and last among them."""

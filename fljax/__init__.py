@@ -18,6 +18,7 @@ from fljax import (
     schedules,
     streams,
 )
+from fljax._generator import random_key
 from fljax._module import module, static
 from fljax._version import __version__ as __version__
 from fljax.citation import citation
@@ -66,6 +67,7 @@ __all__ = [
     "plotting",
     "privacy",
     "problems",
+    "random_key",
     "run",
     "save",
     "schedules",

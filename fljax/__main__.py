@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import fljax as fl
+from fljax._generator import GENERATOR, GENERATORS
 
 HERE = str(Path(__file__).parent)
 
@@ -24,7 +25,7 @@ EXAMPLES = {
   python -m fljax run mine.py:study --rounds 200 --seeds 100 --grid budget=0.1,1,10
   python -m fljax run mine.py:study --rounds 200 --static clients=10,100 --record-every 10 --x64
   python -m fljax run mine.py:study --rounds 200 --until normalized_error=1e-6 --out results.nc
-  python -m fljax run mine.py:study --rounds 9000 --store kept --segment 1000 --root 1
+  python -m fljax run mine.py:study --rounds 9000 --store kept --segment 1000 --root 1 --generator philox4x32
   python -m fljax run mine.py:study --rounds 200 --seeds 100 --store part-1 --shard 1/2
   python -m fljax run mine.py:study --rounds 200 --seeds 100 --block 8 --workers 2
   python -m fljax run mine.py:study --rounds 200 --shard-over clients --distributed node1:9999,1/2
@@ -32,7 +33,8 @@ EXAMPLES = {
     "plan": """
   python -m fljax plan mine.py:study --rounds 200 --seeds 100 --grid budget=0.1,1,10 --measure
   python -m fljax plan mine.py:study --rounds 200 --static clients=10,100 --record-every 10 --x64
-  python -m fljax plan mine.py:study --rounds 9000 --segment 1000 --block 8 --workers 2
+  python -m fljax plan mine.py:study --rounds 9000 --segment 1000 --generator philox4x32
+  python -m fljax plan mine.py:study --rounds 9000 --block 8 --workers 2
   python -m fljax plan mine.py:study --rounds 200 --shard-over clients
 """,
     "show": """
@@ -170,6 +172,12 @@ def _add_study(command: Parser) -> None:
         default=1,
         metavar="N",
         help="rounds a record (default %(default)s)",
+    )
+    command.add_argument(
+        "--generator",
+        choices=tuple(GENERATORS),
+        default=GENERATOR,
+        help="of random numbers (default %(default)s)",
     )
     command.add_argument(
         "--block",
@@ -418,6 +426,7 @@ def study(asked: argparse.Namespace) -> dict[str, Any]:
         "seeds": asked.seeds,
         "grid": asked.grid | fixed,
         "record_every": asked.record_every,
+        "generator": asked.generator,
         "block": asked.block,
         "workers": asked.workers,
         "segment": asked.segment,

@@ -1,11 +1,7 @@
-"""How numbers are made everywhere: the generator, keys by purpose, the precision of products."""
+"""How numbers are made everywhere: keys by purpose, the precision of products."""
 
 import jax
 from jaxtyping import Array
-
-#: The random number generator of runs. On CPU about four times faster than JAX's default,
-#: threefry2x32 (`experiments/benchmarks/generators.py`), and like it bit-exact under vmap.
-PRNG = "philox4x32"
 
 #: Of matrix products: TF32 keeps three digits, and curves reach -40 to -60 dB.
 HIGHEST = jax.lax.Precision.HIGHEST

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._generator import normal
 from fljax._module import float_dtype, module
 from fljax.participation import subset
 from fljax.problems.objectives import Softmax
@@ -259,7 +260,7 @@ class LargeNoise(Attack):
     ) -> Float[Array, "senders dim"]:
         rows = jnp.arange(messages.shape[0], dtype=jnp.uint32)
         keys = key if key.ndim else jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)
-        noise = jax.vmap(lambda k: jax.random.normal(k, messages.shape[1:], messages.dtype))(keys)
+        noise = jax.vmap(lambda k: normal(k, messages.shape[1:], messages.dtype))(keys)
         return messages + jnp.asarray(self.scale, messages.dtype) * noise
 
 

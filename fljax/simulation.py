@@ -11,8 +11,9 @@ from jaxtyping import Array, Key
 
 from fljax import _check, requirements
 from fljax._arguments import check, checked, rule
+from fljax._generator import GENERATOR, name_of, random_key
 from fljax._module import module, static
-from fljax._numerics import PRNG, key_of
+from fljax._numerics import key_of
 from fljax.aggregation import Aggregator
 from fljax.algorithms import Algorithm, start_models
 from fljax.attacks import Attack
@@ -429,10 +430,19 @@ def view(
     return look(simulation, prepared, key, carry, jnp.asarray(round, jnp.int32), rounds)[0]
 
 
-def as_key(key: Array | int) -> Array:
-    """A key, or the one that the default generator makes of an integer."""
+def as_key(key: Array | int, generator: str | None = None) -> Array:
+    """A key, or the one that a generator makes of an integer, by default the house's.
+
+    Raises:
+      ValueError: a key and a generator.
+    """
     if isinstance(key, int | np.integer):
-        return jax.random.key(int(key), impl=PRNG)
+        return random_key(key, generator or GENERATOR)
+    if generator is not None:
+        raise ValueError(
+            f"generator={generator!r} is for integer keys, and this key is of {name_of(key)!r}; "
+            "leave generator out, or pass an integer."
+        )
     return key
 
 
@@ -684,6 +694,7 @@ def run(
     rounds: int,
     key: Key[Array, ""] | int = 0,
     record_every: int = 1,
+    generator: str | None = None,
 ) -> "xarray.Dataset":
     """Run a simulation once.
 
@@ -693,8 +704,10 @@ def run(
     Args:
       simulation: what to run.
       rounds: how many iterations, >= 1.
-      key: of the run's noise; an integer seeds the default generator.
+      key: of the run's noise; an integer seeds the generator.
       record_every: measure after every so many rounds; must divide ``rounds``.
+      generator: of an integer key, by default the house's, as of :func:`fljax.sweep`; a key of
+        :func:`jax.random.key` keeps its own.
 
     Returns:
       A dataset over ``round`` with the metrics, the privacy ledger and the traffic, the final
@@ -706,14 +719,14 @@ def run(
     """
     check_rounds(rounds, record_every)
     jax.eval_shape(lambda: check_length(simulation, rounds))
-    key = as_key(key)
+    key = as_key(key, generator)
     records, model = _run(simulation, key, rounds, record_every)
     host = {name: np.asarray(value) for name, value in records.items()}
     said = describe(simulation.metrics, [simulation.privacy])
     dataset = assemble(host, (), {}, rounds, record_every, said)
     dataset["model"] = (("client", "parameter"), np.asarray(model))
     dataset.attrs |= provenance(
-        dtype=str(simulation.problem.dtype), prng=str(jax.random.key_impl(key)), rounds=rounds
+        dtype=str(simulation.problem.dtype), prng=name_of(key), rounds=rounds
     )
     warn(dataset, [(simulation, True)])
     return dataset

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._generator import normal
 from fljax._memory import check_fits
 from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import HIGHEST, key_of
@@ -452,7 +453,7 @@ class Autoregressive(Stream):
         theta, mean, deviation = (
             jnp.asarray(a)[clients] for a in (self.memory, self.mean, jnp.sqrt(self.variance))
         )
-        draws = jax.random.normal(key, (max(self.lags) + 1, clients.shape[0]), self.dtype)
+        draws = normal(key, (max(self.lags) + 1, clients.shape[0]), self.dtype)
         gain = jnp.sqrt(1 - theta**2)
 
         def move(x: Array, draw: Array) -> tuple[Array, Array]:
@@ -464,7 +465,7 @@ class Autoregressive(Stream):
         return jnp.concatenate([oldest[None], later])[::-1].T
 
     def draw(self, state: Any, key: Array, arrived: Bool[Array, " clients"]) -> tuple[Any, Problem]:
-        draws = jax.random.normal(key, (2, self.clients), self.dtype)
+        draws = normal(key, (2, self.clients), self.dtype)
         innovation = self.mean + jnp.sqrt(self.variance) * draws[0]
         newest = self.memory * state[:, 0] + jnp.sqrt(1 - self.memory**2) * innovation
         state = jnp.concatenate([newest[:, None], state[:, :-1]], axis=1)
@@ -482,7 +483,7 @@ class Autoregressive(Stream):
         y = self.target(x)
         if noisy:
             noise = jnp.sqrt(jnp.asarray(self.noise))[client]
-            y = y + noise * jax.random.normal(k_noise, (count,), self.dtype)
+            y = y + noise * normal(k_noise, (count,), self.dtype)
         return _held_out(x, y, self.feature_map)
 
 
@@ -593,8 +594,8 @@ class Linear(Stream):
 
     def draw(self, state: Any, key: Array, arrived: Bool[Array, " clients"]) -> tuple[Any, Problem]:
         k_inputs, k_noise = jax.random.split(key)
-        white = jax.random.normal(k_inputs, (self.clients, self.dim), self.dtype)
+        white = normal(k_inputs, (self.clients, self.dim), self.dtype)
         z = jnp.einsum("kde,ke->kd", self.roots, white, precision=HIGHEST)
-        noise = jax.random.normal(k_noise, (self.clients,), self.dtype)
+        noise = normal(k_noise, (self.clients,), self.dtype)
         y = jnp.sum(z * jnp.asarray(self.truth)[None], axis=1) + jnp.sqrt(self.noise) * noise
         return state, samples(z, y, arrived)

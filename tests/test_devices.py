@@ -98,14 +98,13 @@ def test_eight_devices_share_a_study(tmp_path):
 def test_the_clients_of_a_network_lie_on_different_devices(tmp_path):
     """Each holds its share of the rows, through the whole run and not only at its start."""
     code = """
-from fljax._numerics import PRNG
 from fljax.study.engine import Program, everywhere
 from fljax.study.grid import axes_of, groups_of
 
 program = Program(wide, T, 1, False, "clients")
 (group,) = groups_of(wide, axes_of({}), T)
 program.identity(group, fresh=True)
-root = np.asarray(jax.random.key_data(jax.random.key(0, impl=PRNG)))
+root = np.asarray(jax.random.key_data(fl.random_key(0)))
 compiled, _ = program.compile(np.zeros(1, np.uint32), root, {}, None, (1, 1), T)
 output = compiled.call(np.zeros(1, np.uint32), root, {}, None, np.int32(0))
 model = output.carry.state.model

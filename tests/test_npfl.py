@@ -11,7 +11,6 @@ import pytest
 
 import fljax as fl
 from fljax._module import module
-from fljax._numerics import PRNG
 from fljax.algorithms import NPFL, NPFLRL, DeterministicPolicyGradient, NetworkedADMM, RandomProbe
 from fljax.algorithms.npfl import relate
 from fljax.algorithms.npfl_rl import Policy
@@ -95,7 +94,7 @@ _trace = jax.jit(trace, static_argnums=(2, 3), compiler_options=QUICK)
 
 
 def new_key(seed=1):
-    return jax.random.key(seed, impl=PRNG)
+    return fl.random_key(seed)
 
 
 def make_network(form="dense", edges=EDGES, clients=CLIENTS):

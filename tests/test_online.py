@@ -13,7 +13,7 @@ import pytest
 
 import fljax as fl
 from fljax import link as links
-from fljax._numerics import PRNG, key_of
+from fljax._numerics import key_of
 from fljax.algorithms import (
     ConventionalFL,
     FedAvg,
@@ -61,7 +61,7 @@ VARIANTS = list(PAOFed.VARIANTS)
 
 
 def new_key(seed):
-    return jax.random.key(seed, impl=PRNG)
+    return fl.random_key(seed)
 
 
 # What happens to the clients, told to the library and to the loops -------------------------------
@@ -730,7 +730,7 @@ def test_the_six_variants_are_one_program():
     assert study.attrs["compilations"] == 1
     last = study.test_error.isel(round=-1, seed=0).values
     assert len(np.unique(last)) == 6
-    root = jax.random.key(0, impl=study.attrs["prng"])
+    root = fl.random_key(0, study.attrs["prng"])
     k_scenario, k_run = jax.random.split(jax.random.fold_in(root, 1))
     for name in ("U1", "C2"):
         one = fl.run(scenario(k_scenario, variants[name]), T, k_run)

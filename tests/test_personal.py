@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax._numerics import PRNG, key_of
+from fljax._numerics import key_of
 from fljax.algorithms.base import REGISTRY, Algorithm
 from fljax.algorithms.ditto import Ditto
 from fljax.algorithms.fedavg import FedAvg
@@ -58,7 +58,7 @@ def make_objective(name="ridge"):
 
 
 def new_key(seed=1):
-    return jax.random.key(seed, impl=PRNG)
+    return fl.random_key(seed)
 
 
 #: LLVM's passes are a good part of the time to compile and change nothing here.

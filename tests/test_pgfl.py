@@ -15,7 +15,7 @@ from scipy import stats
 import fljax as fl
 from fljax import simulation as engine
 from fljax._module import replace
-from fljax._numerics import PRNG, key_of
+from fljax._numerics import key_of
 from fljax.algorithms import GFL, PGFL, ClusterFL, GraphFedAvg, PGFLSingleStep
 from fljax.federation import Federation, balanced
 from fljax.link import Link, RandomK, Stages
@@ -126,7 +126,7 @@ FULL = World(
 
 
 def new_key(seed=1):
-    return jax.random.key(seed, impl=PRNG)
+    return fl.random_key(seed)
 
 
 def table(clients, rounds=ROUNDS, share=0.45, seed=3):

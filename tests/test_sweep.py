@@ -50,7 +50,7 @@ def penalties(key, penalty):
 @pytest.mark.slow
 def test_a_sweep_is_its_runs_one_by_one():
     study = fl.sweep(budgets, rounds=T, seeds=3, grid={"budget": [0.5, 5.0]}, root=7)
-    root = jax.random.key(7, impl=study.attrs["prng"])
+    root = fl.random_key(7, study.attrs["prng"])
     for seed in range(3):
         k_scenario, k_run = jax.random.split(jax.random.fold_in(root, seed))
         for budget in (0.5, 5.0):

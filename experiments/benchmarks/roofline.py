@@ -37,7 +37,8 @@ from experiments.benchmarks.machine import (
     update_bandwidth,
 )
 from fljax import plotting
-from fljax.simulation import PRNG, Carry, Prepared, Simulation, as_key, begin, look, prepare
+from fljax._generator import GENERATOR, normal
+from fljax.simulation import Carry, Prepared, Simulation, as_key, begin, look, prepare
 from tests.cases import CASES, Case
 
 WORD = 4  # bytes of a float32 or an int32
@@ -137,7 +138,7 @@ def draw_rate(count: int = 2**20) -> float:
 
     def total(key):
         def add(sum_, round):
-            return sum_ + jax.random.normal(jax.random.fold_in(key, round), (count,)), None
+            return sum_ + normal(jax.random.fold_in(key, round), (count,), sum_.dtype), None
 
         return jax.lax.scan(add, jnp.zeros(count), jnp.arange(8))[0]
 
@@ -247,7 +248,7 @@ def main() -> None:
     rates = ", ".join(f"{size / 2**20:g} MiB {rate / 1e9:.0f}" for size, rate in curve)
     lines.append(f"update in place, GB/s by working set: {rates}")
     flops, draws = matrix_rate(), draw_rate()
-    lines.append(f"normal numbers ({PRNG}) {draws / 1e6:.0f} million a second")
+    lines.append(f"normal numbers ({GENERATOR}) {draws / 1e6:.0f} million a second")
     print("\n".join(lines), flush=True)
     large = 2_000 if arguments.quick else arguments.clients
     seeds = 8 if arguments.quick else 96

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from fljax import _check
+from fljax._generator import normal
 from fljax._module import module, static
 from fljax.participation import Selector
 
@@ -215,15 +216,13 @@ class CentralGaussian:
         """
         k_updates, k_share = jax.random.split(key)
         column = jnp.asarray(banded_root(self.bands), total.dtype)
-        noise = jax.random.normal(k_updates, total.shape, total.dtype)
+        noise = normal(k_updates, total.shape, total.dtype)
         noise = (noise - jnp.sum(column[1:, None] * state.past, axis=0)) / column[0]
         past = jnp.concatenate([noise[None], state.past])[: self.bands - 1]
         mean = (total + plan.update_noise * state.clip * noise) / plan.expected
         clip = state.clip
         if isinstance(self.clip, AdaptiveClip):
-            counted = (
-                within - count / 2 + plan.share_noise * jax.random.normal(k_share, (), total.dtype)
-            )
+            counted = within - count / 2 + plan.share_noise * normal(k_share, (), total.dtype)
             share = 0.5 + counted / plan.expected
             clip = clip * jnp.exp(-self.clip.learning_rate * (share - self.clip.quantile))
         return mean.astype(total.dtype), State(clip.astype(state.clip.dtype), past)

@@ -2,11 +2,11 @@ r"""Noise on the gradients of clients: what makes stochastic gradient descent DP
 
 from typing import Any, ClassVar, Literal
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fljax import _check
+from fljax._generator import normal
 from fljax._module import module, replace, static
 from fljax.problems import Problem
 
@@ -76,7 +76,7 @@ class NoisyGradients:
         """
         exact = replace(batch, clip=jnp.asarray(self.clip, model.dtype)).gradient(model)
         scale = self.noise_multiplier * self.clip * share[:, None]
-        return exact + scale * jax.random.normal(key, model.shape, model.dtype)
+        return exact + scale * normal(key, model.shape, model.dtype)
 
     def spent(self, steps: int, sending: Bool[Array, " clients"], dtype: Any) -> dict[str, Array]:
         """What so many steps of those who take part add to the ledger."""

@@ -52,6 +52,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
+from fljax._generator import normal
 from fljax._module import module, static
 from fljax.privacy import accounting
 from fljax.problems import Problem
@@ -309,7 +310,7 @@ class ZCDP:
         round: Array,
         clients: Int[Array, " senders"],
     ) -> Array:
-        return jax.random.normal(key, shape, dtype)
+        return normal(key, shape, dtype)
 
 
 @module
@@ -408,7 +409,7 @@ class ApproximateDP:
         round: Array,
         clients: Int[Array, " senders"],
     ) -> Array:
-        return jax.random.normal(key, shape, dtype)
+        return normal(key, shape, dtype)
 
 
 @module

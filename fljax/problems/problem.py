@@ -282,6 +282,7 @@ class Problem:
           True
         """
         return dataclasses.replace(self, initial=_check.array("models", models))
+
     def with_test(self, features: Any, targets: Any, weights: Any = None) -> "Problem":
         """The same problem with held-out data, under its loss and feature map.
 

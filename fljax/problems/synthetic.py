@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._generator import normal
 from fljax._memory import check_fits
 from fljax._module import float_dtype
 from fljax._numerics import HIGHEST
@@ -87,8 +87,8 @@ def linear(
     k_features, k_parameter, k_noise = jax.random.split(key, 3)
     real = (weights > 0).astype(dtype)
     features = _normal_rows(k_features, (clients, longest, dim), dtype) * real[..., None]
-    parameter = jax.random.normal(k_parameter, (dim,), dtype)
-    noise = jax.random.normal(k_noise, (clients, longest), dtype)
+    parameter = normal(k_parameter, (dim,), dtype)
+    noise = normal(k_noise, (clients, longest), dtype)
     # One row of parameters a client: batched products of many small matrices are XLA's fast path.
     rows = jnp.broadcast_to(parameter[None], (clients, dim))
     clean = jnp.einsum("knp,kp->kn", features, rows, precision=HIGHEST)
@@ -111,20 +111,15 @@ def _check_room(clients: int, samples: int | Sequence[int], width: int) -> None:
 
 
 def _normal_rows(key: Array, shape: tuple[int, ...], dtype) -> Array:
-    """Standard normal draws, the numbers of ``jax.random.normal``, in a few steps of two loops.
+    """Standard normal draws, in a few steps of a loop.
 
     Drawn at once, the numbers would be drawn again inside every operation that reads them: XLA's
-    CPU backend fuses them into each. A loop's result is kept. Draws and their transformation are
-    loops of their own because fused they took a fourth longer.
+    CPU backend fuses them into each. A loop's result is kept.
     """
     steps = max(d for d in range(1, 9) if shape[0] % d == 0)
     part = (shape[0] // steps, *shape[1:])
     keys = jax.random.split(key, steps)
-    above = np.nextafter(np.asarray(-1, dtype), np.asarray(0, dtype))
-    uniform = jax.lax.map(lambda k: jax.random.uniform(k, part, dtype, above, 1), keys)
-    return jax.lax.map(lambda u: np.sqrt(2).astype(dtype) * jax.lax.erf_inv(u), uniform).reshape(
-        shape
-    )
+    return jax.lax.map(lambda k: normal(k, part, dtype), keys).reshape(shape)
 
 
 @checked
@@ -232,7 +227,7 @@ def softmax(
     _check.strength(strength, clients)
     k_features, k_parameter, k_label = jax.random.split(key, 3)
     base = linear(k_features, clients, samples, dim, LeastSquares(), noise_variance=0.0)
-    parameter = jax.random.normal(k_parameter, (dim, classes), base.dtype)
+    parameter = normal(k_parameter, (dim, classes), base.dtype)
     logits = jnp.einsum("knp,pc->knc", base.features, parameter)
     labels = jax.random.categorical(k_label, logits).astype(base.dtype)
     with _check.trusted():
@@ -288,7 +283,7 @@ def clustered_ridge(
     cluster = jnp.asarray(cluster, jnp.int32)
     k_model, k_spread, k_size, *k_parts = jax.random.split(key, 5)
     offset = jax.random.uniform(k_spread, (clusters,), dtype, -1, 1) * spread
-    truth = (1 + offset)[:, None] * jax.random.normal(k_model, (dim,), dtype)[None]
+    truth = (1 + offset)[:, None] * normal(k_model, (dim,), dtype)[None]
     sizes = jax.random.randint(k_size, (clients,), least, most + 1)
     real = jnp.arange(most, dtype=sizes.dtype)[None] < sizes[:, None]
     weights = jnp.where(real, 1 / sizes.astype(dtype)[:, None], 0)
@@ -298,7 +293,7 @@ def clustered_ridge(
         k_features, k_noise = jax.random.split(key)
         features = _normal_rows(k_features, (clients, most, dim), dtype)
         features = jnp.where(real[..., None], features, 0)
-        noise = deviation[:, None] * jax.random.normal(k_noise, (clients, most), dtype)
+        noise = deviation[:, None] * normal(k_noise, (clients, most), dtype)
         clean = jnp.einsum("knp,kp->kn", features, truth[cluster], precision=HIGHEST)
         targets = jnp.where(real, clean + noise, 0)
         return Problem(features, targets, LeastSquares(), SquaredL2(), strength, weights, **kwargs)

@@ -17,7 +17,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from fljax import simulation as runs
-from fljax._numerics import PRNG
+from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax.study import programs
 from fljax.study.grid import (
     NOISE,
@@ -77,6 +77,7 @@ class Program:
     record_every: int
     keep_models: bool
     shard_over: str = "seeds"
+    generator: str = GENERATOR
     forms: dict[Any, Compiled] = field(default_factory=dict)
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
     identities: dict[Any, str] = field(default_factory=dict)
@@ -115,7 +116,7 @@ class Program:
         """
         form = independent_noise, contents(axes)
         if fresh or form not in self.grids:
-            found = groups_of(self.scenario, axes, self.rounds, independent_noise)
+            found = groups_of(self.scenario, axes, self.rounds, independent_noise, self.generator)
             while len(self.grids) >= REMEMBERED_GRIDS:
                 self.grids.pop(next(iter(self.grids)), None)
             self.grids[form] = found
@@ -133,12 +134,12 @@ class Program:
         form = signature(point)
         if not fresh and form in self.identities:
             return self.identities[form]
-        self.identities[form] = _identity(self._record(group), jax.random.key(0, impl=PRNG), point)
+        self.identities[form] = _identity(self._record(group), random_key(0, self.generator), point)
         return self.identities[form]
 
     def shapes(self, group: Group) -> Output:
         """What one run gives after a record, as shapes."""
-        return jax.eval_shape(self._record(group), jax.random.key(0, impl=PRNG), group.first)
+        return jax.eval_shape(self._record(group), random_key(0, self.generator), group.first)
 
     def _record(self, group: Group) -> Callable[[Array, dict[str, Any]], Output]:
         """One run up to its first record."""
@@ -200,7 +201,7 @@ class Program:
         def call(
             seeds: Array, root: Array, points: dict[str, Any], carry: Any, done: Array
         ) -> Output:
-            key = jax.random.wrap_key_data(root, impl=PRNG)
+            key = jax.random.wrap_key_data(root, impl=GENERATORS[self.generator])
             keys = jax.vmap(lambda seed: jax.random.fold_in(key, seed))(seeds)
             if turns == 1:
                 output = block(keys, points, carry, done)
@@ -224,11 +225,12 @@ def program(
     record_every: int,
     keep_models: bool,
     shard_over: str,
+    generator: str,
     dtype: Any,
 ) -> Program:
     """The program of a scenario; a second study of it finds the compiled forms of the first."""
     del dtype  # another float type is another program
-    return Program(scenario, rounds, record_every, keep_models, shard_over)
+    return Program(scenario, rounds, record_every, keep_models, shard_over, generator)
 
 
 def _compile(

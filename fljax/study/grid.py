@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _check
+from fljax._generator import GENERATOR, random_key
 from fljax._module import Static, as_leaf
-from fljax._numerics import PRNG
 from fljax.records import RESERVED
 from fljax.simulation import Simulation, check_length
 
@@ -205,7 +205,11 @@ def numbers_of(axes: list[Axis], position: tuple[int, ...]) -> str:
 
 
 def groups_of(
-    scenario: Scenario, axes: list[Axis], rounds: int, independent_noise: bool = False
+    scenario: Scenario,
+    axes: list[Axis],
+    rounds: int,
+    independent_noise: bool = False,
+    generator: str = GENERATOR,
 ) -> list[Group]:
     """All grid points by structure, each checked with concrete values first.
 
@@ -215,14 +219,15 @@ def groups_of(
     check_scenario(scenario, [axis.name for axis in axes])
     choices = list(itertools.product(*(_alike(axis) for axis in axes)))
     members = [list(itertools.product(*choice)) for choice in choices]
-    shown, waits = _check_points(scenario, axes, rounds, [points[0] for points in members])
+    key = random_key(0, generator)
+    shown, waits = _check_points(scenario, axes, rounds, [points[0] for points in members], key)
     groups = [
         Group(points, _stack(axes, points), simulation)
         for points, simulation in zip(members, shown, strict=True)
     ]
     if waits or _is_large(axes):
         for group in groups:
-            _check_values(scenario, axes, rounds, group)
+            _check_values(scenario, axes, rounds, group, generator)
     if not independent_noise:
         return groups
     return [group._replace(points=group.points | {NOISE: _own(axes, group)}) for group in groups]
@@ -298,7 +303,11 @@ def _build(scenario: Scenario, rounds: int, key: Any, point: Mapping[str, Any]) 
 
 
 def _check_points(
-    scenario: Scenario, axes: list[Axis], rounds: int, firsts: list[tuple[int, ...]]
+    scenario: Scenario,
+    axes: list[Axis],
+    rounds: int,
+    firsts: list[tuple[int, ...]],
+    key: jax.Array,
 ) -> tuple[list[Simulation], bool]:
     """Build all grid points, of a large grid those at ``firsts``, with their own numbers, so that
     bad ones meet their checks by name.
@@ -319,11 +328,13 @@ def _check_points(
             return simulation
 
         with _named(axes, position):
-            shown[position] = jax.eval_shape(build, jax.random.key(0, impl=PRNG))
+            shown[position] = jax.eval_shape(build, key)
     return [shown[first] for first in firsts], waits
 
 
-def _check_values(scenario: Scenario, axes: list[Axis], rounds: int, group: Group) -> None:
+def _check_values(
+    scenario: Scenario, axes: list[Axis], rounds: int, group: Group, generator: str
+) -> None:
     """Make the checks of what depends on grid points and keys, at all points of a group.
 
     One program computes what is checked, and nothing else of the scenario.
@@ -346,7 +357,7 @@ def _check_values(scenario: Scenario, axes: list[Axis], rounds: int, group: Grou
 
     compute, count = jax.jit(values), len(group.positions)
     for seed in range(CHECKED_SEEDS):
-        key = jax.random.key(seed, impl=PRNG)
+        key = random_key(seed, generator)
         for start in range(0, count, CHECKED_POINTS):
             rows = np.arange(start, start + min(CHECKED_POINTS, count))
             alike, stacked = jax.tree.map(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fljax._generator import GENERATOR
 from fljax._memory import human
 from fljax.study import engine, machine
 from fljax.study.engine import Compiled
@@ -109,6 +110,7 @@ def plan(
     seeds: int | Sequence[int] = 1,
     grid: Mapping[str, Any] | None = None,
     record_every: int = 1,
+    generator: str = GENERATOR,
     block: int | None = None,
     workers: int | None = None,
     keep_models: bool = False,
@@ -128,6 +130,7 @@ def plan(
       seeds: how many, or which.
       grid: of points.
       record_every: rounds a record.
+      generator: of all random numbers.
       block: seeds per block.
       workers: blocks in flight.
       keep_models: whether final models are returned.
@@ -148,6 +151,7 @@ def plan(
             seeds=seeds,
             grid=grid,
             record_every=record_every,
+            generator=generator,
             block=block,
             workers=workers,
             keep_models=keep_models,

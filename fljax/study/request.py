@@ -16,8 +16,8 @@ import numpy as np
 import xarray as xr
 
 from fljax import _check
+from fljax._generator import GENERATOR, check_generator, random_key
 from fljax._module import float_dtype
-from fljax._numerics import PRNG
 from fljax._version import __version__
 from fljax.records import describe
 from fljax.simulation import Simulation, check_rounds
@@ -46,6 +46,7 @@ class Request:
     grid: Mapping[str, Any] | None = None
     record_every: int = 1
     root: int = 0
+    generator: str = GENERATOR
     block: int | None = None
     workers: int | None = None
     keep_models: bool = False
@@ -71,6 +72,7 @@ class Request:
         for name in ("keep_models", "independent_noise"):
             _check.switch(name, getattr(self, name))
         _check.choice("shard_over", self.shard_over, ("seeds", "clients"))
+        check_generator(self.generator)
 
     @property
     def records(self) -> int:
@@ -106,6 +108,7 @@ class Study:
             asked.record_every,
             asked.keep_models,
             asked.shard_over,
+            asked.generator,
             float_dtype(),
         )
         groups = program.groups(axes, asked.independent_noise, asked.fresh)
@@ -156,7 +159,7 @@ class Study:
     @functools.cached_property
     def root_key(self) -> np.ndarray:
         """Data of the key that is folded with a run's seed: it depends on nothing else."""
-        return np.asarray(jax.random.key_data(jax.random.key(self.asked.root, impl=PRNG)))
+        return np.asarray(jax.random.key_data(random_key(self.asked.root, self.asked.generator)))
 
     def description(self) -> dict[str, Any]:
         """What a store must know of it."""
@@ -175,7 +178,7 @@ class Study:
                 "jax": jax.__version__,
                 "jaxlib": metadata.version("jaxlib"),
                 "dtype": str(float_dtype()),
-                "prng": PRNG,
+                "prng": asked.generator,
                 "root": asked.root,
                 "record_every": asked.record_every,
                 "keep_models": asked.keep_models,

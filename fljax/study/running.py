@@ -27,8 +27,8 @@ from threadpoolctl import ThreadpoolController
 from tqdm.auto import tqdm
 
 from fljax import _check
+from fljax._generator import GENERATOR
 from fljax._module import float_dtype
-from fljax._numerics import PRNG
 from fljax.records import provenance, warn
 from fljax.study import machine
 from fljax.study.collection import Collection, exchange
@@ -77,6 +77,7 @@ def sweep(
     grid: Mapping[str, Any] | None = None,
     record_every: int = 1,
     root: int = 0,
+    generator: str = GENERATOR,
     block: int | None = None,
     workers: int | None = None,
     keep_models: bool = False,
@@ -109,6 +110,9 @@ def sweep(
       grid: axis name to a list of values, or to a dict of labels and values; all combinations run.
       record_every: measure after every so many rounds; must divide ``rounds``.
       root: the seed of seeds. Run ``s`` depends on ``root`` and ``s`` alone.
+      generator: of all random numbers; part of a store's identity. Besides the house's it can be
+        one of JAX's: ``"philox4x32"`` (the default until it had one of its own),
+        ``"threefry2x32"``, ``"threefry4x32"`` or ``"philox2x32"``.
       block: seeds per block; by default what :func:`plan` measured, else what fits the cache
         (CPU) or memory (accelerator). It changes numbers by no more than float re-association.
       workers: blocks in flight; by default the cores at hand on a CPU, else 1.
@@ -168,6 +172,7 @@ def sweep(
             grid=grid,
             record_every=record_every,
             root=root,
+            generator=generator,
             block=block,
             workers=workers,
             keep_models=keep_models,
@@ -529,7 +534,7 @@ class _Run:
         dataset = self.collection.dataset(axes, asked.record_every, study.metrics)
         dataset.attrs |= provenance(
             dtype=str(float_dtype()),
-            prng=PRNG,
+            prng=asked.generator,
             root=asked.root,
             rounds=asked.rounds,
             record_every=asked.record_every,

@@ -206,7 +206,8 @@ class Store:
                     f"the store {self.folder} holds another study:{text}\n"
                     "Finish it with what it was begun with, or choose another store. (`program` "
                     "stands for the scenario and the algorithms in it, `numbers` for the grid's "
-                    "values, `horizon` for the rounds a privacy budget is spread over.)"
+                    "values, `horizon` for the rounds a privacy budget is spread over, `prng` for "
+                    "generator=.)"
                 )
             study = _joined(stored, study)
         self._study = {**study, "format": FORMAT}

@@ -10,9 +10,8 @@ import pytest
 import xarray as xr
 
 import fljax as fl
-from experiments.figure import INFINITE, Effort
+from experiments.figure import GENERATOR, INFINITE, Effort
 from experiments.own import figure_robustness as rob
-from fljax._numerics import PRNG
 from fljax.aggregation import Krum
 
 SEEDS, ROUNDS, SHARES = 2, 20, (0.0, 0.2)
@@ -21,7 +20,7 @@ PLACES = rob.places()
 
 def built(seed, attack, share, place="a", aggregator=None):
     """What a sweep builds at one point."""
-    key = jax.random.split(jax.random.fold_in(jax.random.key(0, impl=PRNG), seed))[0]
+    key = jax.random.split(jax.random.fold_in(fl.random_key(0, GENERATOR), seed))[0]
     return rob.build(key, attack, share, aggregator, PLACES[place].algorithm)
 
 

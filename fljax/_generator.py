@@ -1,0 +1,238 @@
+"""The random numbers of runs: the house's generator, others by name, normal numbers.
+
+A number costs one block of Threefry-2x32 (20 rounds; Salmon, Moraes, Dror & Shaw 2011, the function
+behind JAX's own default), written out instead of looped over: XLA's CPU backend then keeps it in
+registers. Number ``k`` of a draw depends on the key and on ``k`` alone, whatever the shape,
+``vmap``, blocks and devices, and the function has neither wide multiplications nor loops, so that
+every partitioner splits it.
+
+A block maps 64 bits to 64 bits, one to one for each key. The first two bits of what goes in tell
+what it is for: the numbers of a draw, keys that are split off, keys that are folded. So the keys
+derived from one key are all different, at most 2**62 of either kind, and are no numbers of its own.
+Keys of different ancestors meet by chance only, as 64 random bits do.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.random import define_prng_impl
+from jaxtyping import Array
+
+from fljax import _check
+from fljax._arguments import checked
+
+__all__ = [
+    "GENERATOR",
+    "GENERATORS",
+    "check_generator",
+    "name_of",
+    "normal",
+    "random_key",
+    "threefry",
+]
+
+#: The name of the house's generator.
+GENERATOR = "fljax-threefry"
+
+_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+_PARITY = np.uint32(0x1BD11BDA)
+_ROUNDS = 20
+
+#: What a block is for, in the first bits of what goes in.
+_DRAWN, _SPLIT, _FOLDED = np.uint32(0), np.uint32(1 << 30), np.uint32(1 << 31)
+
+#: :math:`-2\ln(1+x)/x` for :math:`1/\sqrt2\le1+x\le\sqrt2`, relative error 3e-8 (Remez).
+_LOG = (
+    -1.9999999483794695,
+    0.9999997592873947,
+    -0.6666837124915674,
+    0.5000414812247297,
+    -0.3991366715897723,
+    0.3312478634916841,
+    -0.29904533059601884,
+    0.28733685435040807,
+    -0.17444711465032592,
+)
+#: :math:`\sin(\pi x)/x` in :math:`x^2` for :math:`|x|\le1/2`, relative error 5e-9 (Remez).
+_SINE = (
+    3.1415926368954117,
+    -5.167709684799477,
+    2.5500697263299963,
+    -0.5982421263420936,
+    0.07756038679079723,
+)
+
+
+class _Words(NamedTuple):
+    """64 bits."""
+
+    high: Array
+    low: Array
+
+
+@jax.jit
+def threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
+    """The words of Threefry-2x32 with 20 rounds for a key ``[2]`` at these counters."""
+    keys = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
+    x, y = high + keys[0], low + keys[1]
+    for number in range(_ROUNDS):
+        turn = _ROTATIONS[number % 8]
+        x = x + y
+        y = ((y << np.uint32(turn)) | (y >> np.uint32(32 - turn))) ^ x
+        if number % 4 == 3:
+            times = number // 4 + 1
+            x = x + keys[times % 3]
+            y = y + keys[(times + 1) % 3] + np.uint32(times)
+    return x, y
+
+
+def _places(shape: tuple[int, ...]) -> _Words:
+    """The number of each entry of an array. Entries that 32 bits do not tell apart are counted by
+    the leading axes in the upper word.
+    """
+    first = len(shape)
+    while first > 0 and int(np.prod(shape[first - 1 :], dtype=object)) <= 2**32:
+        first -= 1
+
+    def count(axes: range) -> Array:
+        total, stride = jnp.zeros(shape, np.uint32), 1
+        for axis in reversed(axes):
+            # No reshaped count of all: a partitioner splits this one along any axis.
+            total = total + lax.broadcasted_iota(np.uint32, shape, axis) * np.uint32(stride)
+            stride *= shape[axis]
+        if stride > 2**32:
+            raise ValueError(f"at most 2**32 numbers along an axis can be drawn, got {shape}.")
+        return total
+
+    return _Words(count(range(first)), count(range(first, len(shape))))
+
+
+def _seed(seed: Array) -> Array:
+    """The 64 bits of an integer, a narrower one widened with its sign."""
+    high = (seed >> 16) >> 16
+    return jnp.stack([high.astype(np.uint32), seed.astype(np.uint32)])
+
+
+def _split(key: Array, shape: tuple[int, ...]) -> Array:
+    place = _places(tuple(shape))
+    return jnp.stack(threefry(key, place.high | _SPLIT, place.low), axis=-1)
+
+
+def _fold_in(key: Array, number: Array) -> Array:
+    return jnp.stack(threefry(key, jnp.full_like(number, _FOLDED), number))
+
+
+def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
+    first, second = threefry(key, *_places(tuple(shape)))
+    if width == 64:
+        return (first.astype(np.uint64) << np.uint64(32)) | second.astype(np.uint64)
+    return first.astype(f"uint{width}")
+
+
+_HOUSE = define_prng_impl(
+    key_shape=(2,),
+    seed=_seed,
+    split=_split,
+    random_bits=_random_bits,
+    fold_in=_fold_in,
+    name=GENERATOR,
+    tag=GENERATOR,
+)
+
+#: Every generator of runs, and what JAX takes for it: those whose numbers are the same bits under
+#: ``vmap``.
+GENERATORS = {GENERATOR: _HOUSE} | {
+    name: name for name in ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
+}
+
+
+def check_generator(generator: str) -> None:
+    """Raise ``ValueError`` unless runs can draw from the generator of this name."""
+    if generator in ("rbg", "unsafe_rbg"):
+        raise ValueError(
+            f"generator {generator!r} gives a run other numbers in another block (its bits change "
+            f"under vmap); take one of {', '.join(GENERATORS)}."
+        )
+    _check.choice("generator", generator, GENERATORS)
+
+
+@checked
+def random_key(seed: int = 0, generator: str = GENERATOR) -> Array:
+    """The random key that a generator makes of an integer, as :func:`jax.random.key` for JAX's.
+
+    Args:
+      seed: of the key.
+      generator: as of :func:`fljax.sweep`; a result's is its attribute ``prng``.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.problems.ridge(fl.random_key(1), clients=5, samples=10, dim=2).clients
+      5
+    """
+    check_generator(generator)
+    return jax.random.key(int(seed), impl=GENERATORS[generator])
+
+
+def name_of(key: Array) -> str:
+    """Of the generator that a key is for."""
+    return str(jax.random.key_impl(key))
+
+
+def normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    r"""Standard normal draws. With a key of another generator, or in double precision, those of
+    ``jax.random.normal``.
+
+    Number :math:`k` is :math:`\sqrt{-2\ln q}\,\sin\pi t`, with :math:`q\in(0,1)` and
+    :math:`t\in(-\frac12,\frac12)` uniform, from the two words of block :math:`k` (Box & Muller
+    1958; the sine of half a turn has the law of that of a whole one). It ends at 6.66 standard
+    deviations, where 32 bits of :math:`q` end; :math:`x` and :math:`-x` are equally likely. Within
+    5 ulp of the formula: of :math:`q` near 1 the distance to 1 counts, and is kept.
+
+    Args:
+      key: consumed.
+      shape: of the draws.
+      dtype: of the draws.
+    """
+    if jax.random.key_impl(key) != _HOUSE or np.dtype(dtype) != np.float32:
+        return jax.random.normal(key, shape, dtype)
+    first, second = threefry(jax.random.key_data(key), *_places(tuple(shape)))
+    return jnp.sqrt(_minus_two_log(first)) * _half_turn(second)
+
+
+def _minus_two_log(word: Array) -> Array:
+    """Of the number in the middle of the ``word``-th of equal parts of (0, 1), 31 bits of it."""
+    part = _signed(word >> np.uint32(1))
+    q = _middle(part)
+    # q = 2**power * (1 + rest), with 1 + rest from 1/sqrt(2) to sqrt(2): its bits from there on
+    least = np.float32(0.5**0.5).view(np.int32)
+    bits = lax.bitcast_convert_type(q, np.int32) - least
+    power = bits >> np.int32(23)
+    scaled = lax.bitcast_convert_type((bits & np.int32(0x7FFFFF)) + least, np.float32)
+    rest = jnp.where(power == 0, _middle(part - np.int32(2**31 - 1) - np.int32(1)), scaled - 1)
+    return rest * _horner(_LOG, rest) - np.float32(2 * np.log(2)) * power.astype(np.float32)
+
+
+def _half_turn(word: Array) -> Array:
+    r""":math:`\sin\pi t` of the 32 bits of :math:`t`."""
+    turn = _middle(_signed(word)) * np.float32(0.5)
+    return turn * _horner(_SINE, turn * turn)
+
+
+def _signed(word: Array) -> Array:
+    return lax.bitcast_convert_type(word, np.int32)
+
+
+def _middle(part: Array) -> Array:
+    """In (-1, 1), of an integer of 32 bits: symmetric about zero."""
+    return part.astype(np.float32) * np.float32(2**-31) + np.float32(2**-32)
+
+
+def _horner(coefficients: Sequence[float], x: Array) -> Array:
+    total = jnp.full_like(x, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        total = total * x + np.float32(coefficient)
+    return total
