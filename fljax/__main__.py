@@ -25,9 +25,9 @@ EXAMPLES = {
   python -m fljax run mine.py:study --rounds 200 --seeds 100 --grid budget=0.1,1,10
   python -m fljax run mine.py:study --rounds 200 --static clients=10,100 --record-every 10 --x64
   python -m fljax run mine.py:study --rounds 200 --until normalized_error=1e-6 --out results.nc
-  python -m fljax run mine.py:study --rounds 9000 --store kept --segment 1000 --root 1 --generator philox4x32
+  python -m fljax run mine.py:study --rounds 9000 --store kept --segment 1000 --generator philox4x32
   python -m fljax run mine.py:study --rounds 200 --seeds 100 --store part-1 --shard 1/2
-  python -m fljax run mine.py:study --rounds 200 --seeds 100 --block 8 --workers 2
+  python -m fljax run mine.py:study --rounds 200 --root 1 --block 8 --workers 2
   python -m fljax run mine.py:study --rounds 200 --shard-over clients --distributed node1:9999,1/2
 """,
     "plan": """
@@ -336,13 +336,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return {"run": run, "plan": plan, "show": show, "merge": merge}[asked.command](asked)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
-    except fl.StoreError as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
     except KeyboardInterrupt as stop:
         print(stop or "interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        if (text := told(error)) is None:
+        text = one_line(error) if isinstance(error, fl.StoreError) else told(error)
+        if text is None:
             raise
         print(f"error: {text}", file=sys.stderr)
     return 2

@@ -141,6 +141,7 @@ WRONG = {
             ("--static clients=0", "clients must be >= 1, got 0. This was grid point"),
             ("--grid clients=4 --static clients=4", "must be in --grid or in --static, not both"),
         ],
+        "--generator": [("--generator rbg", "invalid choice: 'rbg'")],
         "--record-every": [
             ("--record-every 0", "must be an integer from 1"),
             ("--record-every 4", "rounds must be a multiple of record_every, got 6 and 4"),

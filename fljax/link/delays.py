@@ -40,7 +40,7 @@ class DelayLaw:
         """For each client's message the index of its lag in ``lags``; ``len(lags)`` is lost."""
         raise NotImplementedError
 
-    def placed(self, classes: Float[Array, "lags *rest"]) -> Float[Array, "slots *rest"]:
+    def placed(self, classes: Float[Array, "lags ..."]) -> Float[Array, "slots ..."]:
         """What is known of each lag at the slot of the round it arrives in, zero at the others."""
         lags = np.asarray(self.lags)
         step = int(lags[1] - lags[0]) if len(lags) > 1 else 1
