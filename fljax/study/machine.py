@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import jax
 import numpy as np
 
 from fljax.link.link import GROUP
+from fljax.records import COUNTS
 from fljax.simulation import Simulation
 
 __all__ = [
@@ -26,12 +28,16 @@ __all__ = [
     "cores",
     "default_workers",
     "footprint",
+    "host_memory",
+    "human",
     "measured_block",
     "measurements",
     "memory_at_hand",
     "on_cpu",
     "points_per_block",
     "remember_block",
+    "require_room",
+    "result_bytes",
     "seeds_per_block",
     "spread",
     "turns_per_call",
@@ -70,10 +76,15 @@ def default_workers() -> int:
     return cores() if on_cpu() and devices == 1 else devices
 
 
+def host_memory() -> int:
+    """Bytes of this machine's own memory that are free."""
+    return _free_memory(int(time.monotonic()))
+
+
 def memory_at_hand() -> int:
     """Bytes that blocks in flight may take: of all local devices, or of this machine on a CPU."""
     if on_cpu():
-        free = _free_memory(int(time.monotonic()))
+        free = host_memory()
     else:
         free = sum(
             (device.memory_stats() or {}).get("bytes_limit", 2**34)
@@ -111,6 +122,49 @@ def footprint(shown: Simulation) -> tuple[int, int]:
 def bytes_of(shapes: Any) -> int:
     """Bytes of all arrays of a tree."""
     return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+
+def human(count: float) -> str:
+    """Bytes, readable."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def result_bytes(
+    records: Mapping[str, Any], outcome: Mapping[str, Any], count: int, differing: bool = False
+) -> int:
+    """Bytes that the results of a run take in this machine's memory.
+
+    Args:
+      records: of some runs, as shapes ``[S, C, R, ...]``.
+      outcome: the same, ``[S, C, ...]``.
+      count: records of a run.
+      differing: whether runs differ in what they send; else all share one run's traffic.
+    """
+    measured = {name: shape for name, shape in records.items() if name not in COUNTS}
+    bytes_ = count * sum(_per_element(shape, 3) for shape in measured.values())
+    bytes_ += sum(_per_element(shape, 2) for shape in outcome.values())
+    counted = len(records) - len(measured)
+    return bytes_ + 8 * count * (counted + 1) * (differing and counted > 0)  # and both directions
+
+
+def _per_element(shape: Any, axes: int) -> int:
+    """Bytes beyond some leading axes."""
+    return int(np.prod(shape.shape[axes:])) * shape.dtype.itemsize
+
+
+def require_room(what: str, need: int) -> None:
+    """Raise ``MemoryError`` unless so many bytes are free on this machine."""
+    free = host_memory()
+    if need > MEMORY_SHARE * free:
+        raise MemoryError(
+            f"{what} take {human(need)} of memory and {human(free)} are free: record less often "
+            "(record_every=), measure less, leave keep_models out, or run some of the seeds or "
+            "grid points at a time and save each."
+        )
 
 
 def points_per_block(shown: Simulation, points: int) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from fljax.study import engine, machine
 from fljax.study.engine import Compiled
 from fljax.study.grid import Group, Scenario, label_of
+from fljax.study.machine import human
 from fljax.study.request import Request, Study
 
 __all__ = ["Cut", "Part", "Plan", "cut_of", "human", "plan", "segments_of"]
@@ -53,6 +54,9 @@ class Part:
       memory_per_run: the same for one run.
       state: bytes of the states of all its runs, as stored.
       records: bytes of the records of all its runs.
+      results: bytes of this machine's memory that the results of all its runs take, if they have
+        the same traffic.
+      results_at_most: the same, if traffic differs from run to run.
     """
 
     example: str
@@ -66,6 +70,8 @@ class Part:
     memory_per_run: int
     state: int
     records: int
+    results: int
+    results_at_most: int
 
 
 @dataclass(frozen=True)
@@ -98,16 +104,14 @@ class Plan:
                 f"{human(part.workers * part.memory)} in all; on disk {human(part.records)} of "
                 f"records and {human(part.state)} of states"
             )
+        least, most = (
+            sum(getattr(part, name) for part in self.parts)
+            for name in ("results", "results_at_most")
+        )
+        text += f"\nresults take {human(least)} of this machine's memory"
+        if most > least:
+            text += f", {human(most)} if runs differ in what they send"
         return text
-
-
-def human(count: float) -> str:
-    """Bytes, readable."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 def plan(
@@ -190,6 +194,10 @@ def plan(
                 cut.compiled.memory // runs,
                 machine.bytes_of(shape.carry) // runs * total,
                 int(total * per_record * study.asked.records),
+                *(
+                    total * machine.result_bytes(*shape[:2], study.asked.records, differing)
+                    for differing in (False, True)
+                ),
             )
         )
     device = jax.local_devices()[0]

@@ -141,7 +141,8 @@ def sweep(
       TypeError, ValueError: by the checks of what the scenario builds, with the grid point named;
         all of them before anything is compiled. A store that holds another study.
       StoreError: a store that cannot be written or is in use.
-      MemoryError: a single run that does not fit.
+      MemoryError: a single run that does not fit; results that do not fit, before anything is
+        computed.
       Interrupted: Ctrl-C; it holds what is done.
 
     Example:
@@ -323,6 +324,8 @@ class _Run:
         cut = cut_of(self.study, number, len(points), len(seeds))
         self.blocks_used.add(cut.seeds)
         self._count(cut.seconds)
+        with self.counting:
+            self.collection.require_room(*cut.compiled.shape[:2])
         slots = threading.Semaphore(cut.workers)
         for i in range(0, len(points), cut.points):
             for j in range(0, len(seeds), cut.at_once):
