@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 
-__all__ = ["check_fits", "human", "memory_at_hand", "on_cpu"]
+__all__ = ["MEMORY_SHARE", "check_fits", "host_memory", "human", "memory_at_hand", "on_cpu"]
 
 #: Share of the memory at hand that may be taken.
 MEMORY_SHARE = 0.8
@@ -23,10 +23,15 @@ def on_cpu() -> bool:
     return jax.local_devices()[0].platform == "cpu"
 
 
+def host_memory() -> int:
+    """Bytes of this machine's own memory that are free."""
+    return _free_memory(int(time.monotonic()))
+
+
 def memory_at_hand() -> int:
     """Bytes that may be taken: of all local devices, or of this machine on a CPU."""
     if on_cpu():
-        free = _free_memory(int(time.monotonic()))
+        free = host_memory()
     else:
         free = sum(
             (device.memory_stats() or {}).get("bytes_limit", 2**34)

@@ -34,6 +34,7 @@ __all__ = [
     "assemble",
     "code_version",
     "describe",
+    "joined",
     "provenance",
     "warn",
 ]
@@ -115,19 +116,17 @@ def assemble(
     record_every: int,
     metrics: Mapping[str, Mapping[str, Any]],
 ) -> "xarray.Dataset":
-    """A dataset over ``dims`` (and ``round``) of what :func:`fljax.simulation.trace` recorded."""
+    """A dataset over ``dims`` (and ``round``) of what :func:`fljax.simulation.trace` recorded, with
+    the counts :func:`joined` and summed over the rounds so far.
+    """
     import xarray as xr  # a third of a second: where a dataset is made
 
     variables, records = {}, dict(records)
-    for name in COUNTS:
-        if name in records:
-            high, low = np.moveaxis(records[name].astype(np.int64), -1, 0)
-            records[name] = np.cumsum((high << 31) + low, axis=-1)
     spent = [value[..., -1] for name, value in records.items() if name.startswith("privacy_")]
     for name in {"nominal", "exact_model"} & records.keys():  # of runs without privacy neither
         records[name] = records[name] & ~np.all(np.isnan(spent), axis=0)
     if {"bits_up", "bits_down"} <= records.keys():
-        records["bits"] = records["bits_up"] + records["bits_down"]
+        records["bits"] = _sum_of(records["bits_up"], records["bits_down"])
     for name, value in records.items():
         attrs = dict(metrics.get(name, _labelled(name)))
         axes = (*dims,) if name in PER_RUN else (*dims, "round", *attrs.pop("dims", ()))
@@ -135,6 +134,19 @@ def assemble(
         variables[name] = (axes, value, attrs)
     every = np.arange(record_every, rounds + 1, record_every)
     return xr.Dataset(variables, coords={**coords, "round": every})
+
+
+def joined(counts: np.ndarray) -> np.ndarray:
+    """Counts, ``[...]``, of which a program has the high and the low half, ``[..., 2]``."""
+    return (counts[..., 0].astype(np.int64) << 31) + counts[..., 1]
+
+
+def _sum_of(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """``one + other``; of one run, where all of either are views of one run's (no copies)."""
+    if one.ndim > 1 and not any(one.strides[:-1] + other.strides[:-1]):
+        first = (0,) * (one.ndim - 1)
+        return np.broadcast_to(one[first] + other[first], one.shape)
+    return one + other
 
 
 def describe(metrics: Iterable[Any], budgets: Iterable[Any] = ()) -> dict[str, dict[str, Any]]:

@@ -36,7 +36,7 @@ from fljax.metrics import Metric, Snapshot, as_metric, held_out
 from fljax.participation import Pattern
 from fljax.privacy import CentralGaussian, Gap, Notion
 from fljax.problems import Loss, Problem, optimum
-from fljax.records import ROUNDING, assemble, describe, provenance, warn
+from fljax.records import COUNTS, ROUNDING, assemble, describe, joined, provenance, warn
 from fljax.rounds import Round
 from fljax.streams import Stream
 
@@ -722,6 +722,7 @@ def run(
     key = as_key(key, generator)
     records, model = _run(simulation, key, rounds, record_every)
     host = {name: np.asarray(value) for name, value in records.items()}
+    host |= {name: np.cumsum(joined(host[name])) for name in COUNTS}
     said = describe(simulation.metrics, [simulation.privacy])
     dataset = assemble(host, (), {}, rounds, record_every, said)
     dataset["model"] = (("client", "parameter"), np.asarray(model))

@@ -9,7 +9,8 @@ import numpy as np
 import xarray as xr
 from jax.experimental import multihost_utils
 
-from fljax.records import COUNTS, assemble
+from fljax.records import COUNTS, assemble, joined
+from fljax.study import machine
 from fljax.study.grid import label
 from fljax.study.store import Block, Store, pack, unpack
 
@@ -33,6 +34,7 @@ class Collection:
         self._row = {label: row for row, label in enumerate(labels)}
         self._column = {seed: column for column, seed in enumerate(seeds)}
         self._values: dict[str, np.ndarray] = {}
+        self._counts: dict[str, _Counts] = {}
         #: [C, S]  records that are there, and how many there were when the run was stopped early.
         self.reached = np.zeros((len(labels), len(seeds)), int)
         self.stopped = np.zeros((len(labels), len(seeds)), int)
@@ -68,9 +70,13 @@ class Collection:
             take, to = (np.asarray(index) for index in zip(*pairs, strict=True))
             for name, values in block.records.items():
                 values = values[take, i, : last - block.first]
+                if name in COUNTS:
+                    counts = self._counts.setdefault(name, _Counts(self.reached, self.records))
+                    counts.add(row, to, block.first, joined(values))
+                    continue
                 whole = self._of(name, (self.records, *values.shape[2:]), values.dtype)
                 whole[row, to, block.first : last] = values
-                if stopped and name not in COUNTS:  # a stopped run keeps its model
+                if stopped:  # a stopped run keeps its model
                     whole[row, to, last:] = values[:, -1:]
             for name, values in block.outcome.items():
                 values = values[take, i]
@@ -84,6 +90,17 @@ class Collection:
             missing = np.nan if dtype.kind == "f" else 1 if dtype.kind == "b" else 0
             self._values[name] = np.full((*self.reached.shape, *shape), missing, dtype)
         return self._values[name]
+
+    def require_room(self, records: Mapping[str, Any], outcome: Mapping[str, Any]) -> None:
+        """Raise ``MemoryError`` unless there is room for results that are not here yet.
+
+        Args:
+          records: of some runs, as shapes ``[S, C, R, ...]``.
+          outcome: the same, ``[S, C, ...]``.
+        """
+        new = {name: shape for name, shape in outcome.items() if name not in self._values}
+        each = machine.result_bytes(records if not self._values else {}, new, self.records)
+        machine.require_room(f"the results of {self.reached.size} runs", self.reached.size * each)
 
     def dataset(
         self,
@@ -100,7 +117,8 @@ class Collection:
         """
         dims = (*axes, "seed")
         shape = (*self.shape, len(self.seeds))
-        held = {name: v.reshape(*shape, *v.shape[2:]) for name, v in self._values.items()}
+        values = self._values | {name: counts.so_far() for name, counts in self._counts.items()}
+        held = {name: v.reshape(*shape, *v.shape[2:]) for name, v in values.items()}
         model = held.pop("model", None)
         rounds = self.records * record_every
         if "diverged" in held:  # a stored run may have gone on, and diverged only then
@@ -115,6 +133,54 @@ class Collection:
             attrs = {"long_name": "round at which the run was stopped early, 0 if it was not"}
             dataset["stopped"] = (dims, (self.stopped * record_every).reshape(shape), attrs)
         return dataset
+
+
+class _Counts:
+    """What was sent so far, ``[C, S, R]``: of one run only, as long as all have the same.
+
+    They have, unless who sends what is drawn; and would be most of what results take.
+
+    Args:
+      reached: ``[C, S]``, of the collection, which changes it when all of a block was added.
+      records: per run.
+    """
+
+    def __init__(self, reached: np.ndarray, records: int) -> None:
+        self.reached = reached
+        self.common = np.zeros(records, np.int64)
+        self.known = 0  # records there are of the run that all are like
+        self.each: np.ndarray | None = None
+
+    def add(self, row: int, to: np.ndarray, first: int, more: np.ndarray) -> None:
+        """What runs at some columns of a row sent from record to record, ``[n, records]``."""
+        last = first + more.shape[1]
+        if self.each is None:
+            so_far = np.cumsum(more[0]) + (self.common[first - 1] if first else 0)
+            seen = slice(first, min(last, self.known))
+            if (more == more[0]).all() and (so_far[: seen.stop - first] == self.common[seen]).all():
+                self.common[first:last], self.known = so_far, max(last, self.known)
+                return
+            size = (*self.reached.shape, len(self.common))
+            machine.require_room(
+                f"the traffic of {self.reached.size} runs, which differs from run to run,",
+                (len(COUNTS) + 1) * 8 * int(np.prod(size)),
+            )
+            self.each = self.so_far().copy()
+        before = self.each[row, to, first - 1, None] if first else 0
+        self.each[row, to, first:last] = before + np.cumsum(more, axis=1)
+        self.each[row, to, last:] = self.each[row, to, last - 1, None]
+
+    def so_far(self) -> np.ndarray:
+        """Of every run; a run that is not at its end stays where it is."""
+        if self.each is not None:
+            return self.each
+        size = (*self.reached.shape, len(self.common))
+        if self.known and (self.reached == len(self.common)).all():
+            return np.broadcast_to(self.common, size)
+        padded, whole = np.append(0, self.common), np.empty(size, np.int64)
+        for row, reached in zip(whole, self.reached, strict=True):
+            np.take(padded, np.minimum(np.arange(1, size[2] + 1), reached[:, None]), out=row)
+        return whole
 
 
 def read(folder: str | PathLike) -> xr.Dataset:

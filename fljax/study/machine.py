@@ -8,14 +8,16 @@ device blocks of its own: no device ever waits for another.
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from fljax._memory import memory_at_hand, on_cpu
+from fljax._memory import MEMORY_SHARE, host_memory, human, memory_at_hand, on_cpu
 from fljax.link.link import GROUP
+from fljax.records import COUNTS
 from fljax.simulation import Simulation
 
 __all__ = [
@@ -26,10 +28,10 @@ __all__ = [
     "footprint",
     "measured_block",
     "measurements",
-    "memory_at_hand",
-    "on_cpu",
     "points_per_block",
     "remember_block",
+    "require_room",
+    "result_bytes",
     "seeds_per_block",
     "spread",
     "turns_per_call",
@@ -76,6 +78,40 @@ def footprint(shown: Simulation) -> tuple[int, int]:
 def bytes_of(shapes: Any) -> int:
     """Bytes of all arrays of a tree."""
     return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+
+def result_bytes(
+    records: Mapping[str, Any], outcome: Mapping[str, Any], count: int, differing: bool = False
+) -> int:
+    """Bytes that the results of a run take in this machine's memory.
+
+    Args:
+      records: of some runs, as shapes ``[S, C, R, ...]``.
+      outcome: the same, ``[S, C, ...]``.
+      count: records of a run.
+      differing: whether runs differ in what they send; else all share one run's traffic.
+    """
+    measured = {name: shape for name, shape in records.items() if name not in COUNTS}
+    bytes_ = count * sum(_per_element(shape, 3) for shape in measured.values())
+    bytes_ += sum(_per_element(shape, 2) for shape in outcome.values())
+    counted = len(records) - len(measured)
+    return bytes_ + 8 * count * (counted + 1) * (differing and counted > 0)  # and both directions
+
+
+def _per_element(shape: Any, axes: int) -> int:
+    """Bytes beyond some leading axes."""
+    return int(np.prod(shape.shape[axes:])) * shape.dtype.itemsize
+
+
+def require_room(what: str, need: int) -> None:
+    """Raise ``MemoryError`` unless so many bytes are free on this machine."""
+    free = host_memory()
+    if need > MEMORY_SHARE * free:
+        raise MemoryError(
+            f"{what} take {human(need)} of memory and {human(free)} are free: record less often "
+            "(record_every=), measure less, leave keep_models out, or run some of the seeds or "
+            "grid points at a time and save each."
+        )
 
 
 def points_per_block(shown: Simulation, points: int) -> int:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fljax._generator import GENERATOR
-from fljax._memory import human
+from fljax._memory import human, on_cpu
 from fljax.study import engine, machine
 from fljax.study.engine import Compiled
 from fljax.study.grid import Group, Scenario, label_of
@@ -55,6 +55,9 @@ class Part:
       memory_per_run: the same for one run.
       state: bytes of the states of all its runs, as stored.
       records: bytes of the records of all its runs.
+      results: bytes of this machine's memory that the results of all its runs take, if they have
+        the same traffic.
+      results_at_most: the same, if traffic differs from run to run.
     """
 
     example: str
@@ -68,6 +71,8 @@ class Part:
     memory_per_run: int
     state: int
     records: int
+    results: int
+    results_at_most: int
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,13 @@ class Plan:
                 f"{human(part.workers * part.memory)} in all; on disk {human(part.records)} of "
                 f"records and {human(part.state)} of states"
             )
+        least, most = (
+            sum(getattr(part, name) for part in self.parts)
+            for name in ("results", "results_at_most")
+        )
+        text += f"\nresults take {human(least)} of this machine's memory"
+        if most > least:
+            text += f", {human(most)} if runs differ in what they send"
         return text
 
 
@@ -186,11 +198,15 @@ def plan(
                 cut.compiled.memory // runs,
                 machine.bytes_of(shape.carry) // runs * total,
                 int(total * per_record * study.asked.records),
+                *(
+                    total * machine.result_bytes(*shape[:2], study.asked.records, differing)
+                    for differing in (False, True)
+                ),
             )
         )
     device = jax.local_devices()[0]
     where = f"{jax.local_device_count()} x {device.device_kind} ({device.platform})"
-    if machine.on_cpu():
+    if on_cpu():
         where += f", {machine.cores()} cores"
     return Plan(len(study.labels) * of_all, rounds, where, time.perf_counter() - began, parts)
 

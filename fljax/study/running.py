@@ -24,7 +24,6 @@ import numpy as np
 import xarray as xr
 from jax.experimental import multihost_utils
 from threadpoolctl import ThreadpoolController
-from tqdm.auto import tqdm
 
 from fljax import _check
 from fljax._generator import GENERATOR
@@ -34,6 +33,7 @@ from fljax.study import machine
 from fljax.study.collection import Collection, exchange
 from fljax.study.grid import Scenario
 from fljax.study.planning import Cut, cut_of, segments_of
+from fljax.study.progress import Progress
 from fljax.study.request import Request, Study, parse_shard
 from fljax.study.store import Block, Store, StoreError
 
@@ -135,7 +135,8 @@ def sweep(
         run). A run that ended early keeps its model, so its later records repeat the last one
         and count no traffic; ``stopped`` tells the round.
       callback: called with the dataset so far, every few seconds.
-      progress: show a bar; by default only on a terminal.
+      progress: by default a bar on a terminal and in notebooks, elsewhere a line a minute;
+        ``False`` shows nothing.
 
     Returns:
       A dataset over the grid's axes, ``seed`` and ``round``, with the provenance as attributes.
@@ -145,7 +146,8 @@ def sweep(
       TypeError, ValueError: by the checks of what the scenario builds, with the grid point named;
         all of them before anything is compiled. A store that holds another study.
       StoreError: a store that cannot be written or is in use.
-      MemoryError: a single run that does not fit.
+      MemoryError: a single run that does not fit; results that do not fit, before anything is
+        computed.
       Interrupted: Ctrl-C; it holds what is done.
 
     Example:
@@ -229,7 +231,9 @@ class _Run:
         self.own: list[Block] = []  # for the other processes, if there is no store
         self.timing = {"compile_seconds": 0.0, "compilations": 0}
         self.blocks_used: set[int] = set()
-        self.began = self.shown = time.perf_counter()
+        self.shown = time.perf_counter()
+        self.running: dict[int, tuple[int, float]] = {}  # groups of calls, and since when they run
+        self.seconds: dict[int, float] = {}  # that the last call of a group took
         self.first, self.last = math.inf, 0.0  # when blocks began and ended
         self.events: queue.SimpleQueue = queue.SimpleQueue()
         self.cancelled = threading.Event()
@@ -244,19 +248,14 @@ class _Run:
         self.mine = np.broadcast_to(turn % parts == part, (points, seeds))
         self.store = self._open(folder)
         self.found = self.reached
-        self.bar = tqdm(
-            total=int(self.mine.sum()) * self.asked.rounds,
-            initial=self.found * self.asked.record_every,
-            unit="round",
-            unit_scale=True,
-            disable=None if progress is None else not progress,
-        )
+        total = int(self.mine.sum()) * self.asked.rounds
+        self.progress = Progress(total, self.found * self.asked.record_every, progress is not False)
 
     def __enter__(self) -> "_Run":
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self.bar.close()
+        self.progress.close()
         if self.store is not None:
             self.store.close()
 
@@ -328,6 +327,8 @@ class _Run:
         cut = cut_of(self.study, number, len(points), len(seeds))
         self.blocks_used.add(cut.seeds)
         self._count(cut.seconds)
+        with self.counting:
+            self.collection.require_room(*cut.compiled.shape[:2])
         slots = threading.Semaphore(cut.workers)
         for i in range(0, len(points), cut.points):
             for j in range(0, len(seeds), cut.at_once):
@@ -339,30 +340,32 @@ class _Run:
     def execute(self) -> None:
         """Compute what is missing; blocks are kept as they finish."""
         pending = [g for g in range(len(self.study.groups)) if (self._missing(g) >= 0).any()]
+        # In order where processes compute together.
+        compilers = ThreadPoolExecutor(1 if self.together else machine.cores())
+        workers = ThreadPoolExecutor(self.study.workers)
         # Small factorisations reach LAPACK, whose own threads would only fight over the cores.
-        with (
-            _libraries(len(sys.modules)).limit(limits=1, user_api="blas"),
-            # In order where processes compute together.
-            ThreadPoolExecutor(1 if self.together else machine.cores()) as compilers,
-            ThreadPoolExecutor(self.study.workers) as workers,
-        ):
+        with _libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
             jobs: list[Future] = [compilers.submit(self._plan, g) for g in pending]
             left = len(jobs)
             try:
                 while left:
-                    event = self.events.get()
+                    event = self._next()
                     if isinstance(event, BaseException):
                         raise event
                     if isinstance(event, Block):
                         self._keep(event)
                         continue
+                    self.progress.start()
                     left += len(event) - 1
                     jobs += [workers.submit(self._work, work) for work in event]
             except BaseException as error:
                 self.cancelled.set()
                 for job in jobs:
                     job.cancel()
-                workers.shutdown()
+                if isinstance(error, KeyboardInterrupt):
+                    self._say_what_runs(jobs)
+                with contextlib.suppress(KeyboardInterrupt):  # again: leave them behind
+                    workers.shutdown()
                 while not self.events.empty():
                     if isinstance(event := self.events.get(), Block):
                         self._collect(event)
@@ -371,7 +374,32 @@ class _Run:
                 if isinstance(error, KeyboardInterrupt):
                     raise self._interrupted() from None
                 raise
+            finally:
+                # All is done, or what a thread still does is of no use to anybody.
+                compilers.shutdown(wait=False)
+                workers.shutdown(wait=False)
         self._show()
+
+    def _next(self) -> Any:
+        """What happens next in the threads; meanwhile tell how far it is."""
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self.events.get(timeout=self.progress.patience)
+            self.progress.tell()
+
+    def _say_what_runs(self, jobs: list[Future]) -> None:
+        """At Ctrl-C: neither a block nor a compilation can be stopped."""
+        running = list(self.running.values())
+        if running:
+            known, now = self.seconds, time.perf_counter()
+            left = [known[group] + began - now for group, began in running if group in known]
+            long = f"about {max(1.0, *left):.0f} s" if left else "for as long as one takes"
+            self.progress.say(
+                f"interrupted; waiting for {len(running)} running "
+                f"block{'s' * (len(running) > 1)}, {long}. Ctrl-C again leaves them behind."
+            )
+        elif any(job.running() for job in jobs):
+            self.progress.say("interrupted; the compiler ends in the background.")
 
     def _work(self, work: Work) -> None:
         try:
@@ -412,11 +440,12 @@ class _Run:
                 device,
             )
             self._count(seconds)
-            began = time.perf_counter()
+            self.running[id(work)] = work.group, (began := time.perf_counter())
             with self.exclusive if compiled.alone else contextlib.nullcontext():
                 already = np.int32(done * self.asked.record_every)
                 output = compiled.call(numbers, study.root_key, points, carry, already)
                 recorded, known = jax.tree.map(np.asarray, (output.records, output.outcome))
+            del self.running[id(work)]
             carry = output.carry
 
             def trim(tree: Any) -> Any:
@@ -430,7 +459,8 @@ class _Run:
                 # Copies: the next stretch takes the buffers over.
                 state = [np.array(leaf) for leaf in trim(jax.tree.leaves(carry))]
             self.first = min(self.first, began)
-            self.last = max(self.last, time.perf_counter())
+            self.last = max(self.last, ended := time.perf_counter())
+            self.seconds[work.group] = ended - began
             self.events.put(Block(labels, work.seeds, done, over, recorded, known, state))
             done += records
             if over:
@@ -478,32 +508,21 @@ class _Run:
         before = self.reached
         self._collect(block)
         done = self.collection.done
-        self.bar.update((self.reached - before) * self.asked.record_every)
-        self.bar.set_postfix_str(
+        self.progress.advance(
+            (self.reached - before) * self.asked.record_every,
             f"{int(done.all(axis=0).sum())}/{done.shape[1]} seeds, "
-            f"{int(done.all(axis=1).sum())}/{done.shape[0]} points"
+            f"{int(done.all(axis=1).sum())}/{done.shape[0]} points",
         )
         if time.perf_counter() - self.shown >= FLUSH_SECONDS:
             self._show()
 
     def _show(self) -> None:
-        """Write what is finished, and tell how far it is."""
+        """Write what is finished, and hand it to the callback."""
         if self.store is not None:
             self.store.flush()
         if self.callback is not None:
             self.callback(self.dataset())
-        now = time.perf_counter()
-        left = int(self.mine.sum()) * self.asked.records - self.reached
-        if left > 0 and self.reached > self.found:
-            rate = (self.reached - self.found) / (now - self.began)
-            log.info(
-                "%d of %d runs done after %.0f s, about %.0f s to go",
-                int(self.collection.done[self.mine].sum()),
-                int(self.mine.sum()),
-                now - self.began,
-                left / rate,
-            )
-        self.shown = now
+        self.shown = time.perf_counter()
 
     def _interrupted(self) -> Interrupted:
         done = self.collection.done

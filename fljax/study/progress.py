@@ -1,0 +1,111 @@
+"""How far a study is: one bar on a terminal or in a notebook, a line a minute anywhere else."""
+
+import contextlib
+import logging
+import sys
+import time
+from typing import Any
+
+from tqdm.auto import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+__all__ = ["Progress"]
+
+log = logging.getLogger("fljax")
+
+#: Where there is no bar, a line is written after so long.
+LINE_SECONDS = 60.0
+
+#: A bar's clock goes on after so long, whether or not a block has finished.
+TICK_SECONDS = 1.0
+
+
+class Progress:
+    """What is shown of a study while it runs.
+
+    Args:
+      total: rounds of all its runs.
+      initial: of those, how many were there before.
+      shown: ``False`` shows nothing.
+    """
+
+    def __init__(self, total: int, initial: int, shown: bool) -> None:
+        self.shown, self.state = shown, "compiling"
+        self.began = self.told = time.monotonic()
+        self.computing: float | None = None  # since when
+        self.bar = tqdm(
+            total=total,
+            initial=initial,
+            unit="round",
+            unit_scale=True,
+            smoothing=0.0,
+            desc=self.state,
+            disable=not (shown and (sys.stderr.isatty() or _in_notebook())),
+        )
+        self.done, self._first = initial, initial
+        self._closing = contextlib.ExitStack()
+        if not self.bar.disable:
+            loggers: Any = [logging.root, *([log] if log.handlers else [])]
+            self._closing.enter_context(logging_redirect_tqdm(loggers))  # lines go above the bar
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self.bar.close()
+        self._closing.close()
+
+    def start(self) -> None:
+        """Computing begins: what was compiled until now tells nothing of the time left."""
+        if self.computing is None:
+            self.computing = time.monotonic()
+            self.bar.unpause()
+            self.bar.set_description_str("")
+
+    def advance(self, rounds: int, state: str) -> None:
+        """So many more rounds are done, which makes it so far in words."""
+        self.done, self.state = self.done + rounds, state
+        self.bar.update(rounds)
+        self.bar.set_postfix_str(state)
+        self.tell()
+
+    @property
+    def patience(self) -> float:
+        """Seconds until there is something to be told."""
+        return max(0.0, self.told + self._interval - time.monotonic())
+
+    @property
+    def _interval(self) -> float:
+        return LINE_SECONDS if self.bar.disable else TICK_SECONDS
+
+    def tell(self) -> None:
+        """Tell how far it is, if it is time to."""
+        if self.patience:
+            return
+        self.told = time.monotonic()
+        if not self.bar.disable:
+            self.bar.refresh()
+        elif log.isEnabledFor(logging.INFO):
+            log.info(self._line())
+        elif self.shown:
+            print(f"fljax: {self._line()}", file=sys.stderr, flush=True)
+
+    def _line(self) -> str:
+        now, more = time.monotonic(), self.done - self._first
+        text = f"{self.done / self.bar.total:.0%} done after {_interval(now - self.began)}"
+        if self.computing is not None and more:
+            left = (now - self.computing) * (self.bar.total - self.done) / more
+            text += f", about {_interval(left)} to go"
+        return f"{text} ({self.state})"
+
+    def say(self, text: str) -> None:
+        """Say something at once, whatever is shown."""
+        tqdm.write(f"fljax: {text}", file=sys.stderr)
+        sys.stderr.flush()
+
+
+def _interval(seconds: float) -> str:
+    return tqdm.format_interval(round(seconds))
+
+
+def _in_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return "IPKernelApp" in getattr(shell, "config", {})

@@ -1,0 +1,160 @@
+"""What results hold in memory: as little as can be, as much as announced, or nothing at all."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax.study import machine
+from fljax.study.collection import Collection
+from fljax.study.store import Block
+
+ROOT = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.core
+
+POINTS, SEEDS, RECORDS = ["a", "b"], [0, 1, 2], 6
+
+
+def stretches(counts, cuts):
+    """Blocks of the seeds {0, 2} and {1}, in stretches, of counts ``[C, S, R]``."""
+    pairs = np.stack([counts >> 31, counts & (2**31 - 1)], axis=-1).astype(np.uint32)
+    for first, last in itertools.pairwise(cuts):
+        for seeds in ([0, 2], [1]):
+            held = pairs[:, seeds, first:last].swapaxes(0, 1)
+            loss = np.full(held.shape[:3], 1.0)
+            yield Block(POINTS, seeds, first, False, {"messages": held, "loss": loss}, {})
+
+
+def naive(counts, reached):
+    return np.cumsum(np.where(np.arange(RECORDS) < reached[..., None], counts, 0), axis=-1)
+
+
+def messages(collection):
+    return collection.dataset({"point": POINTS}, 1, {}).messages.values
+
+
+def collect(blocks):
+    labels = [f'{{"point": "{point}"}}' for point in POINTS]
+    collection = Collection(labels, (2,), SEEDS, RECORDS)
+    for block in blocks:
+        collection.add(block._replace(points=labels))
+        yield collection
+
+
+LIKE = np.broadcast_to(np.array([5, 0, 2**40, 7, 7, 1]), (2, 3, RECORDS))
+
+
+def differing(*where):
+    counts = LIKE.copy()
+    counts[where] += 1
+    return counts
+
+
+@pytest.mark.parametrize("cuts", [(0, 6), (0, 2, 3, 6)])
+@pytest.mark.parametrize(
+    "counts",
+    [LIKE, differing(1, 1, 5), differing(0, 2, 0), differing(1, 0, 2), differing(slice(None), 1)],
+    ids=["alike", "last", "first", "middle", "a seed"],
+)
+def test_counts_are_those_of_every_run_at_any_time(counts, cuts):
+    for collection in collect(stretches(counts, cuts)):
+        np.testing.assert_array_equal(messages(collection), naive(counts, collection.reached))
+    assert collection.done.all()
+
+
+def test_runs_that_were_stopped_send_nothing_more():
+    blocks = [block._replace(stopped=True) for block in stretches(LIKE[..., :2], (0, 2))]
+    *_, collection = collect(blocks)
+    np.testing.assert_array_equal(messages(collection), naive(LIKE, np.full((2, 3), 2)))
+
+
+def test_what_all_runs_send_alike_is_held_once():
+    *_, collection = collect(stretches(LIKE, (0, 6)))
+    assert not any(messages(collection).strides[:-1])
+
+
+def scenario(key, participation=None, **options):
+    return fl.Simulation(
+        problem=fl.problems.ridge(key, clients=4, samples=5, dim=2),
+        algorithm=fl.algorithms.FedAvg(0.05, epochs=1),
+        participation=participation,
+        metrics=["normalized_error"],
+        **options,
+    )
+
+
+def drawn(key):
+    return scenario(key, fl.participation.Bernoulli(0.5))
+
+
+def held(dataset):
+    """Bytes of what runs have each for themselves."""
+    values = [variable.values for variable in dataset.data_vars.values()]
+    return sum(v.nbytes for v in values if v.ndim == 1 or any(v.strides[:-1]))
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize(("run", "name"), [(drawn, "results_at_most"), (scenario, "results")])
+def test_a_plan_announces_what_results_take(run, name):
+    asked = {"rounds": 40, "seeds": 6, "keep_models": True}
+    plan = fl.plan(run, **asked)
+    announced = getattr(plan.parts[0], name)
+    assert held(fl.sweep(run, **asked)) == announced
+    assert machine.human(announced) in str(plan)
+
+
+def test_results_that_do_not_fit_are_refused_before_anything_is_computed(monkeypatch):
+    need = fl.plan(scenario, rounds=40, seeds=6).parts[0].results
+    monkeypatch.setattr(machine, "memory_at_hand", lambda: 2**30)
+    monkeypatch.setattr(machine, "host_memory", lambda: need)
+
+    def never(*_):
+        pytest.fail("a block was computed")
+
+    monkeypatch.setattr("fljax.study.running._Run._stretches", never)
+    with pytest.raises(MemoryError, match=r"results of 6 runs take .+ free: record less often"):
+        fl.sweep(scenario, rounds=40, seeds=6)
+
+
+def test_traffic_that_turns_out_to_differ_and_does_not_fit_is_refused(monkeypatch):
+    part = fl.plan(drawn, rounds=40, seeds=6).parts[0]
+    monkeypatch.setattr(machine, "memory_at_hand", lambda: 2**30)
+    monkeypatch.setattr(machine, "host_memory", lambda: 2 * part.results)
+    assert 2 * part.results < part.results_at_most
+    with pytest.raises(MemoryError, match="traffic of 6 runs, which differs from run to run, take"):
+        fl.sweep(drawn, rounds=40, seeds=6)
+
+
+PEAK = """
+import json, resource, jax
+import fljax as fl
+from tests.test_collection import {name} as run
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+asked = dict(rounds=500, seeds=2400)
+plan = fl.plan(run, **asked)
+fl.sweep(run, rounds=500, seeds=200, block=plan.parts[0].seeds_per_block).messages.sum()
+before = peak()
+results = fl.sweep(run, **asked)
+part = plan.parts[0]
+print(json.dumps([peak() - before, part.results, part.results_at_most, part.memory * part.workers]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["scenario", "drawn"])
+def test_a_study_takes_the_memory_that_was_announced(name):
+    """To 30 MB, of which Python and JAX need some for a tenth as many runs as well."""
+    command = [sys.executable, "-c", PEAK.format(name=name)]
+    done = subprocess.run(command, check=True, stdout=-1, text=True, cwd=ROOT)
+    grown, alike, at_most, flying = json.loads(done.stdout)
+    assert at_most > 10 * alike
+    assert grown < (at_most if name == "drawn" else alike) + flying + 30e6

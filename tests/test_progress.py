@@ -1,0 +1,183 @@
+"""What a sweep shows while it runs: on a terminal, in a pipe, and when it is interrupted."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+import fljax as fl
+from fljax.study import progress
+from fljax.study.engine import Program
+from fljax.study.progress import Progress
+
+ROOT = Path(__file__).parents[1]
+LINE = r"fljax: \d+% done after \d\d:\d\d(, about \d\d:\d\d to go)? \(.+\)"
+WAITING = (
+    r"fljax: interrupted; waiting for 1 running block, {}\. Ctrl-C again leaves them behind\.\n"
+)
+
+pytestmark = pytest.mark.core
+
+
+def scenario(key):
+    return fl.Simulation(
+        problem=fl.problems.ridge(key, clients=4, samples=5, dim=2),
+        algorithm=fl.algorithms.FedAvg(0.05, epochs=1),
+        metrics=["normalized_error"],
+    )
+
+
+def sweep(**options):
+    """In four calls, one after the other."""
+    return fl.sweep(scenario, rounds=4, seeds=8, block=1, workers=1, **options)
+
+
+def calls_take(*seconds, before=lambda _: None):
+    """Make calls of programs take so long; ``before`` each it is told its number.
+
+    Returns the method that this replaces.
+    """
+    replaced, calls = Program.compile, []
+
+    def slower(self, *args):
+        compiled, took = replaced(self, *args)
+
+        def call(*given):
+            calls.append(True)
+            before(len(calls))
+            time.sleep(seconds[min(len(calls), len(seconds)) - 1])
+            return compiled.call(*given)
+
+        return compiled._replace(call=call), took
+
+    Program.compile = slower
+    return replaced
+
+
+@pytest.fixture
+def slowly():
+    replaced = []
+    yield lambda *args, **kwargs: replaced.append(calls_take(*args, **kwargs))
+    Program.compile = replaced[0]
+
+
+def child(code, stderr=subprocess.PIPE):
+    head = "import logging, sys, time; from tests.test_progress import *\n"
+    head += "from fljax.study import progress, running\n"
+    command = [sys.executable, "-c", head + code]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+
+def test_the_time_left_does_not_count_compilation(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    shown = Progress(100, 20, shown=True)
+    now[0] = 100.0
+    shown.tell()
+    shown.start()
+    now[0] = 110.0
+    shown.advance(8, "not a minute later")
+    now[0] = 165.0
+    shown.advance(2, "1/8 seeds")
+    shown.close()
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "fljax: 20% done after 01:40 (compiling)"
+    assert second == "fljax: 30% done after 02:45, about 07:35 to go (1/8 seeds)"
+
+
+def test_nothing_is_shown_of_a_short_study_in_a_pipe(capfd):
+    sweep()
+    sweep(progress=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_in_a_pipe_there_is_a_line_a_minute(monkeypatch, capfd, slowly):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.3)
+    slowly(0.4)
+    sweep()
+    out, err = capfd.readouterr()
+    assert not out
+    lines = err.splitlines()
+    assert len(lines) >= 2
+    assert all(re.fullmatch(LINE, line) for line in lines), err
+    sweep(progress=False)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_ctrl_c_says_at_once_what_it_waits_for(capfd, slowly):
+    slowly(0.1, 0.1, 0.1, 0.5, before=lambda n: n == 4 and os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(fl.Interrupted, match=r"8 of 8 runs are done\.") as caught:
+        sweep()
+    assert caught.value.results.normalized_error.notnull().all()
+    assert re.fullmatch(WAITING.format("about 1 s"), capfd.readouterr().err)
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_does_not_wait(capfd, slowly):
+    def twice(number):
+        if number == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    slowly(0.1, 0.1, 8.0, before=twice)
+    began = time.monotonic()
+    with pytest.raises(fl.Interrupted, match=r"4 of 8 runs are done\."):
+        sweep()
+    assert time.monotonic() - began < 7.0
+
+
+@pytest.mark.slow
+def test_at_a_prompt_the_message_is_there_while_the_block_runs():
+    process = child("calls_take(0.1, 0.1, 5.0, before=lambda n: print(n, flush=True)); sweep()")
+    for number in "123":
+        assert process.stdout.readline() == f"{number}\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    message = process.stderr.readline()
+    assert time.monotonic() - sent < 4.0
+    assert re.fullmatch(WAITING.format("about 1 s"), message)
+    _, rest = process.communicate(timeout=60)
+    assert time.monotonic() - sent > 4.0
+    assert "6 of 8 runs are done." in rest.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_on_a_terminal_there_is_one_bar_and_log_lines_go_above_it():
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 120))
+    process = child(
+        """
+logging.basicConfig()
+running.FLUSH_SECONDS = 0.0
+calls_take(0.3)
+sweep(callback=lambda _: logging.warning("a line of the log"))
+""",
+        stderr=theirs,
+    )
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            if not (more := os.read(ours, 4096)):
+                break
+        except OSError:  # how Linux says that the other end is closed
+            break
+        seen += more
+    assert process.wait() == 0
+    # What stays of each line is what was written last over it.
+    lines = [line.split("\r")[-1] for line in seen.decode().replace("\r\n", "\n").split("\n")]
+    logged = [line for line in lines if "log" in line]
+    assert len(logged) >= 4
+    assert set(logged) == {"WARNING:root:a line of the log"}
+    (bar,) = [line for line in lines if line not in logged and line.strip()]
+    assert bar.startswith("100%")
+    assert "8/8 seeds" in bar
