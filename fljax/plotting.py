@@ -202,9 +202,9 @@ def trade_off(
         numbers.
     """
     if x in dataset.coords and not np.issubdtype(dataset[x].dtype, np.number):
+        labels = ", ".join(map(str, dataset[x].values))
         raise ValueError(
-            f"axis {x!r} must hold numbers, got {', '.join(map(str, dataset[x].values))}; draw it as "
-            "hue, and swept numbers as x."
+            f"axis {x!r} must hold numbers, got {labels}; draw it as hue, and swept numbers as x."
         )
     return _curves(statistics.at_round(dataset, round), metric, x, hue, ax, labels, level, legend)
 

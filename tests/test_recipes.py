@@ -1,0 +1,158 @@
+"""The README's recipes: each is short, and does what it says."""
+
+import dataclasses
+import re
+import warnings
+from pathlib import Path
+
+import jax
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import fljax as fl
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+SECTION = re.search(r"^## Recipes\n(.+?)^## ", README, re.S | re.M)[1]
+IMPORTS, STUDY, *_ = re.findall(r"```python\n(.+?)```", SECTION, re.S)
+RECIPES = dict(re.findall(r"^\*\*([^*\n]+)\*\*[^\n]*\n\n```python\n(.+?)```", SECTION, re.S | re.M))
+
+#: Small enough for a test.
+SHORT = {
+    "seeds=20": "seeds=3",
+    "seeds=40": "seeds=4",
+    '"seeds": 20': '"seeds": 3',
+    "rounds=30": "rounds=4",
+    "rounds=50": "rounds=4",
+    "rounds=20": "rounds=4",
+    '"rounds": 30': '"rounds": 4',
+    "[0.01, 0.03, 0.1]": "[0.01, 0.03]",
+}
+
+
+def execute(code, names):
+    for long, short in SHORT.items():
+        code = code.replace(long, short)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        exec(compile(code, "README.md", "exec"), names)
+
+
+@pytest.fixture(scope="module")
+def study():
+    names = {}
+    execute(IMPORTS + STUDY, names)
+    return names
+
+
+@pytest.fixture
+def cook(study, tmp_path, monkeypatch):
+    """Run a recipe after the study; the names that it leaves."""
+    monkeypatch.chdir(tmp_path)
+    yield lambda title: (names := dict(study), execute(RECIPES[title], names))[0]
+    plt.close("all")
+
+
+def test_there_are_nine_and_each_is_of_at_most_fifteen_lines():
+    assert len(RECIPES) + 2 == SECTION.count("```python")
+    assert len(RECIPES) == 9
+    for title, code in {"the study": STUDY, **RECIPES}.items():
+        assert len(code.splitlines()) <= 15, title
+        assert max(map(len, code.splitlines())) <= 100, title
+
+
+def test_data_of_your_own(cook):
+    names = cook("Data of your own")
+    assert [int((row > 0).sum()) for row in names["problem"].weights] == [12, 30, 7, 21]
+    errors = names["mine"].normalized_error
+    assert dict(errors.sizes) == {"step_size": 2, "seed": 3, "round": 4}
+    assert float(errors.std("seed").min()) > 0  # seeds differ, as its comment says
+    assert plt.gca().get_legend().get_title().get_text() == "step_size"
+
+
+def test_a_loss_of_your_own(cook):
+    names = cook("A loss of your own")
+    values = fl.run(names["own_loss"], rounds=4).objective
+    assert float(values[-1]) < float(values[0])
+
+
+def test_an_algorithm_of_your_own(cook):
+    names = cook("An algorithm of your own")
+    now = fl.view(names["scenario"](jax.random.key(0), names["Diffusion"](0.05)))
+    state = names["Diffusion"](0.05).init(now.problem, now.network)
+    moved = names["Diffusion"](0.05).step(state, now).model
+    slope = now.network.mixing()(now.problem.gradient(state.model))
+    np.testing.assert_allclose(moved, -0.05 * slope, rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_it_meets_links_attackers_and_aggregators_that_it_knows_nothing_of(cook):
+    names = cook("An algorithm of your own")
+
+    def hard(key):
+        return dataclasses.replace(
+            names["scenario"](key, names["Diffusion"](0.05)),
+            losses=fl.link.Independent(0.1),
+            attack=fl.attacks.SignFlip(np.arange(20) < 2),
+            aggregation=fl.aggregation.Median(),
+        )
+
+    errors = fl.sweep(hard, seeds=2, rounds=4).normalized_error.mean("seed")
+    assert float(errors[-1]) < float(errors[0]) < 20
+
+
+@pytest.mark.slow
+def test_a_metric_of_your_own(cook):
+    found = cook("A metric of your own")["found"]
+    assert found.worst.attrs["long_name"] == "error of the worst client"
+    assert {*fl.statistics.metric_names(found)} >= {"worst", "consensus_error"}
+    assert float(found.worst.min()) > 0
+
+
+def test_a_table_of_a_paper(cook, capsys, tmp_path):
+    table = cook("A table of a paper")["table"]
+    printed = capsys.readouterr().out
+    assert printed.startswith("| algorithm | normalised error [dB] | consensus error [dB] |")
+    assert "@phdthesis{gauthier2024" in printed
+    assert (tmp_path / "table.tex").read_text() == table.latex()
+    head, rule, *_ = table.markdown().splitlines()
+    assert f"\n{head}\n{rule}\n" in SECTION
+
+
+def test_methods_compared(cook, capsys):
+    found = cook("Methods compared")["found"]
+    assert [*found["algorithm"].values] == ["ADMM"]
+    columns = capsys.readouterr().out.splitlines()[0].split()
+    assert columns == ["difference", "low", "high", "p", "runs", "diverged"]
+    assert found.attrs["unit"] == "dB"
+
+
+def test_a_picture_of_a_network(cook, tmp_path):
+    names = cook("A picture of a network")
+    assert names["away"].shape == (20,)
+    assert np.isfinite(names["away"]).all()
+    assert (tmp_path / "network.pdf").read_bytes().startswith(b"%PDF")
+    assert names["ax"].figure.axes[1].get_ylabel() == "distance of a client [dB]"
+
+
+@pytest.mark.slow
+def test_a_long_study_on_two_machines(cook, study, tmp_path):
+    names = cook("A long study on two machines")
+    parts = [fl.load(tmp_path / f"part-{i}") for i in (1, 2)]
+    assert all(0 < int(part.done.sum()) < 6 for part in parts)
+    np.testing.assert_array_equal(
+        names["results"].normalized_error, study["results"].normalized_error
+    )
+
+
+@pytest.mark.slow
+def test_a_study_that_was_interrupted(cook, study):
+    results = cook("A study that was interrupted")["results"]
+    assert results.sizes["seed"] == 4
+    np.testing.assert_array_equal(
+        results.normalized_error[:, :3], study["results"].normalized_error
+    )
