@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fljax import _check
 from fljax._memory import human
 from fljax.study import engine, machine
 from fljax.study.engine import Compiled
@@ -141,6 +142,7 @@ def plan(
     Returns:
       A :class:`Plan`; printed, it is a short table.
     """
+    _check.switch("measure", measure)
     study = Study.of(
         Request(
             scenario=scenario,

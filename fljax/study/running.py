@@ -25,6 +25,7 @@ from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
 from fljax import _check
+from fljax._arguments import check, rule
 from fljax._module import float_dtype
 from fljax._numerics import PRNG
 from fljax.records import provenance, warn
@@ -155,6 +156,8 @@ def sweep(
       >>> dict(study.sizes)
       {'penalty': 2, 'seed': 3, 'round': 20}
     """
+    check("store", store, rule(str | PathLike | None))
+    check("callback", callback, rule(Callable | None))
     _check.switch("keep_state", keep_state)
     if progress is not None:
         _check.switch("progress", progress)
