@@ -81,7 +81,7 @@ def parser() -> Parser:
     )
     run.add_argument(
         "--root",
-        type=integer(0, 2**31 - 1),
+        type=integer(-(2**31), 2**32 - 1),
         default=0,
         metavar="N",
         help="the seed of seeds (default %(default)s)",

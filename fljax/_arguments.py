@@ -45,7 +45,7 @@ def rule(hint: Any) -> Rule | None:
         return _any_of(inside)
     if origin is typing.Literal:
         return Rule("a string", lambda value: isinstance(value, str))
-    if origin is collections.abc.Callable:
+    if collections.abc.Callable in (origin, hint):
         return Rule("a function", callable)
     if origin in (tuple, list, collections.abc.Sequence):
         return _sequence(origin, inside)
@@ -109,7 +109,8 @@ def _is_key(value: Any) -> bool:
         return False
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         return value.ndim == 0
-    return value.ndim == 1 and value.dtype == np.uint32  # of jax.random.PRNGKey
+    # Of jax.random.PRNGKey, for the generator that is the default.
+    return value.dtype == np.uint32 and value.shape == jax.eval_shape(jax.random.PRNGKey, 0).shape
 
 
 def _array(hint: Any) -> Rule:
@@ -149,6 +150,9 @@ _KINDS: dict[type, Rule] = {
         "True or False", lambda value: _check.dtype_of(value) == np.bool_ and np.ndim(value) == 0
     ),
     str: Rule("a string", lambda value: isinstance(value, str)),
+    collections.abc.Mapping: Rule(
+        "a dict", lambda value: isinstance(value, collections.abc.Mapping)
+    ),
     jax.Array: Rule(
         "an array", lambda value: isinstance(value, jax.Array | np.ndarray | np.generic)
     ),
@@ -191,7 +195,17 @@ def check_fields(owner: Any) -> None:
 @functools.cache
 def rules_of(cls: type) -> tuple[tuple[str, Rule | None], ...]:
     """Of the fields of a dataclass."""
-    return tuple((field.name, rule(field.type)) for field in dataclasses.fields(cls))
+    return tuple((field.name, rule(_hint(cls, field))) for field in dataclasses.fields(cls))
+
+
+def _hint(cls: type, field: dataclasses.Field) -> Any:
+    """The annotation, also where ``from __future__ import annotations`` made it a string."""
+    if not isinstance(field.type, str):
+        return field.type
+    try:
+        return typing.get_type_hints(cls).get(field.name, Any)
+    except (NameError, SyntaxError):
+        return Any
 
 
 def checked(function: F) -> F:

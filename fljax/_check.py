@@ -165,7 +165,9 @@ def nonnegative(name: str, value: Any, hint: str = "") -> None:
     interval(name, value, at_least=0.0, hint=hint)
 
 
-def count(name: str, value: Any, *, at_least: int = 1, hint: str = "") -> None:
+def count(
+    name: str, value: Any, *, at_least: int = 1, at_most: int = 2**31 - 1, hint: str = ""
+) -> None:
     """Raise unless ``value`` is a Python or NumPy integer (a size, never traced) in range."""
     if isinstance(value, jax.core.Tracer):
         raise TypeError(
@@ -178,8 +180,16 @@ def count(name: str, value: Any, *, at_least: int = 1, hint: str = "") -> None:
         )
     if value < at_least:
         raise ValueError(f"{name} must be >= {at_least}, got {value}.{' ' + hint if hint else ''}")
-    if value >= 2**31:
-        raise ValueError(f"{name} must be below 2**31, got {value}.")
+    if value > at_most:
+        raise ValueError(f"{name} must be <= {at_most}, got {value}.")
+
+
+def seed(name: str, value: Any) -> None:
+    """Raise unless ``value`` is an integer that a generator takes in whole."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an integer, got {shown(value)}.")
+    if not -(2**31) <= value < 2**32:
+        raise ValueError(f"{name} must be an integer of 32 bits, got {value}.")
 
 
 def switch(name: str, value: Any) -> None:
@@ -222,7 +232,8 @@ def lacks(cls: type, name: str, what: str) -> str:
 
 def registered(name: str, value: Any) -> None:
     """Raise ``TypeError`` if JAX would take an object of a user's own class for a single number."""
-    if jax.tree_util.all_leaves((value,)):
+    array = isinstance(value, jax.Array | np.ndarray | numbers.Number | jax.ShapeDtypeStruct)
+    if not array and jax.tree_util.all_leaves((value,)):
         raise TypeError(
             f"{name} is of class {type(value).__name__}, which is no pytree: JAX cannot see the "
             "numbers in it. Decorate the class with fl.module."
@@ -243,6 +254,24 @@ def finite(name: str, value: Any, hint: str = "") -> None:
         check(np.size(value) - np.isfinite(np.asarray(value)).sum())
     elif _COLLECTED.get() and isinstance(value, jax.core.Tracer):
         known(check, jnp.sum(~jnp.isfinite(value), dtype=np.int32))
+
+
+def squares(name: str, value: Any, terms: int) -> None:
+    """Raise ``ValueError`` if so many squares of the array's entries overflow when summed."""
+
+    def check(ends: Any) -> None:
+        largest = float(np.max(np.abs(ends)))
+        most = float(jnp.finfo(ends.dtype).max)
+        if largest > (most / terms) ** 0.5:
+            raise ValueError(
+                f"{name} holds entries up to {largest:.3g}, whose squares overflow {ends.dtype}; "
+                "scale them to about one, for instance by their standard deviation."
+            )
+
+    if is_concrete(value):
+        check(np.asarray([np.min(value), np.max(value)]))
+    elif _COLLECTED.get() and isinstance(value, jax.core.Tracer):
+        known(check, jnp.stack([jnp.min(value), jnp.max(value)]))
 
 
 def feature_map(value: Any) -> None:

@@ -63,6 +63,11 @@ def static(values: Any = dataclasses.MISSING, **field: Any) -> Any:
       1
     """
     if values is not dataclasses.MISSING:
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise TypeError(
+                f"static takes the list of an axis's values, got {_check.shown(values)}; for one "
+                "value write static([value])."
+            )
         return [Static(value) for value in values]
     return dataclasses.field(metadata={"static": True}, **field)
 
@@ -128,6 +133,8 @@ def module(cls: type[T]) -> type[T]:
       >>> study.attrs["compilations"]
       1
     """
+    if not isinstance(cls, type):
+        raise TypeError(f"fl.module decorates a class, got {_check.shown(cls)}.")
     validate = getattr(cls, "validate", None)
 
     def post_init(self) -> None:
@@ -142,6 +149,7 @@ def module(cls: type[T]) -> type[T]:
                 if type(value) in (list, tuple) and value and _check.is_real(value):
                     value = np.asarray(value, float_dtype())
                 _check.no_nan(field.name, value)
+                _check.registered(field.name, value)
                 object.__setattr__(self, field.name, value)
 
     cls.__post_init__ = post_init  # pyright: ignore[reportAttributeAccessIssue]

@@ -32,10 +32,17 @@ from fljax.link import (
 from fljax.link import (
     begin as begin_link,
 )
-from fljax.metrics import Metric, Snapshot, as_metric, held_out
+from fljax.metrics import Metric, Snapshot, as_metric, held_out, normalized_error
 from fljax.participation import Pattern
 from fljax.privacy import CentralGaussian, Gap, Notion
-from fljax.problems import Loss, Problem, optimum
+from fljax.problems import (
+    Huber,
+    LeastAbsoluteDeviation,
+    LeastSquares,
+    Loss,
+    Problem,
+    optimum,
+)
 from fljax.records import COUNTS, ROUNDING, assemble, describe, joined, provenance, warn
 from fljax.rounds import Round
 from fljax.streams import Stream
@@ -138,12 +145,12 @@ class Simulation:
         names = [m.name for m in self.metrics]  # pyright: ignore[reportAttributeAccessIssue]
         if len(set(names)) < len(names):
             raise ValueError(f"each metric can be recorded once, got {names}.")
+        requirements.check_parts(self)
         if self.problem.clients < 2:
             raise ValueError(
                 f"a federation needs at least 2 clients, got {self.problem.clients}; "
                 "fljax.problems.optimum solves a single client's problem."
             )
-        requirements.check_parts(self)
         requirements.compare(self)
         _check.choice("model", self.model, ("exact", "released"))
         if self.model == "released" and type(self.algorithm).released is Algorithm.released:
@@ -214,6 +221,21 @@ class Simulation:
                 missing = "an optimum, which is not known of this stream; use test_error"
             if missing:
                 raise ValueError(f"the metric {metric.name!r} needs {missing}.")
+            if metric is normalized_error and stream is None:
+                self._require_targets()
+
+    def _require_targets(self) -> None:
+        """Raise ``ValueError`` where the optimum is known to be zero, by which errors are divided.
+
+        Targets that are drawn are looked at only in the results: looking means to draw them all.
+        """
+        problem, regression = self.problem, LeastSquares | Huber | LeastAbsoluteDeviation
+        known = isinstance(problem.loss, regression) and _check.is_concrete(problem.targets)
+        if known and not np.any(np.asarray(problem.targets)):
+            raise ValueError(
+                "the metric 'normalized_error' divides by the optimum, which is zero for targets "
+                "that are all zero; take 'mean_square_deviation' or other targets."
+            )
 
     @property
     def stages(self) -> Stages:
@@ -437,6 +459,7 @@ def as_key(key: Array | int, generator: str | None = None) -> Array:
       ValueError: a key and a generator.
     """
     if isinstance(key, int | np.integer):
+        _check.seed("key", key)
         return random_key(key, generator or GENERATOR)
     if generator is not None:
         raise ValueError(

@@ -154,7 +154,10 @@ WRONG = {
         ],
         "--shard-over": [("--shard-over rows", "invalid choice: 'rows'")],
         "--x64": [("--x64=yes", "ignored explicit argument 'yes'")],
-        "--root": [("--root -1", "must be an integer from 0"), ("--root x", "must be an integer")],
+        "--root": [
+            ("--root 4294967296", "must be an integer from -2147483648"),
+            ("--root x", "must be an integer"),
+        ],
         "--until": [
             ("--until normalized_error", "--until must be NAME=VALUE"),
             ("--until normalized_error=x", "--until must be METRIC=LEVEL with one number"),

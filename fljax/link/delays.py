@@ -145,6 +145,14 @@ class DelayTrace(DelayLaw):
 
     def check(self, clients: int, rounds: int) -> None:
         _check.trace_fits("the trace of delays", self.table, clients, rounds)
+        if _check.is_concrete(self.table):
+            lag = np.asarray(self.table[:rounds])
+            arrives = (lag >= 0) & (lag <= self.longest)
+            if not np.any(arrives & (np.arange(rounds)[:, None] + lag < rounds)):
+                raise ValueError(
+                    f"by the trace of delays no message of the {rounds} rounds arrives before they "
+                    "are over; make the run longer or the delays shorter."
+                )
 
     def draw(self, key: Array, round: Array, clients: int) -> Int[Array, " clients"]:
         lag = jnp.asarray(self.table)[round - 1].astype(jnp.int32)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fljax import _check
 from fljax._generator import GENERATOR
 from fljax._memory import human, on_cpu
 from fljax.study import engine, machine
@@ -156,6 +157,7 @@ def plan(
     Returns:
       A :class:`Plan`; printed, it is a short table.
     """
+    _check.switch("measure", measure)
     study = Study.of(
         Request(
             scenario=scenario,

@@ -16,7 +16,9 @@ import numpy as np
 import xarray as xr
 
 from fljax import _check
+from fljax._arguments import check, rule
 from fljax._generator import GENERATOR, check_generator, random_key
+from fljax._memory import check_fits
 from fljax._module import float_dtype
 from fljax._version import __version__
 from fljax.records import describe
@@ -59,11 +61,14 @@ class Request:
 
     def __post_init__(self) -> None:
         check_rounds(self.rounds, self.record_every)
+        for name in ("grid", "until"):
+            check(name, getattr(self, name), rule(Mapping | None))
+        _check.seed("root", self.root)
         object.__setattr__(self, "seed_list", _seeds(self.seeds))
-        for name in ("block", "workers", "segment"):
+        for name, most in {"block": 2**31, "workers": 10_000, "segment": 2**31}.items():
             value = getattr(self, name)
             if value is not None:
-                _check.count(name, value)
+                _check.count(name, value, at_most=most)
         if self.segment is not None and self.segment % self.record_every:
             raise ValueError(
                 f"segment must be a multiple of record_every={self.record_every}, got "
@@ -196,6 +201,7 @@ class Study:
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
     if isinstance(seeds, int | np.integer) or not isinstance(seeds, Iterable):
         _check.count("seeds", seeds, hint="It is the number of Monte-Carlo runs per grid point.")
+        check_fits(f"a study of {seeds} seeds", seeds, each=100, mend="take fewer seeds")
         return list(range(int(seeds)))
     found = np.asarray(seeds if hasattr(seeds, "dtype") else list(seeds))
     if found.size and (found.ndim != 1 or found.dtype.kind not in "iu"):

@@ -26,6 +26,7 @@ from jax.experimental import multihost_utils
 from threadpoolctl import ThreadpoolController
 
 from fljax import _check
+from fljax._arguments import check, rule
 from fljax._generator import GENERATOR
 from fljax._module import float_dtype
 from fljax.records import provenance, warn
@@ -163,6 +164,8 @@ def sweep(
       >>> dict(study.sizes)
       {'penalty': 2, 'seed': 3, 'round': 20}
     """
+    check("store", store, rule(str | PathLike | None))
+    check("callback", callback, rule(Callable | None))
     _check.switch("keep_state", keep_state)
     if progress is not None:
         _check.switch("progress", progress)
