@@ -251,13 +251,19 @@ REFUSED = {
         "tasks are of 2 clients, the data of 4",
     ),
     "a share": (lambda: PROBLEM.split(jax.random.key(0), 1.0), "test must be .* < 1, got 1"),
-    "a text": (lambda: PROBLEM.split(jax.random.key(0), "half"), "cannot be traced|must be"),
+    "a text": (lambda: PROBLEM.split(jax.random.key(0), "half"), "test must be a number"),
     "one sample": (
         lambda: fl.problems.ridge(jax.random.key(0), 2, [3, 1], 2).split(jax.random.key(0)),
         "client 1 has one sample",
     ),
     "split twice": (
         lambda: PROBLEM.split(jax.random.key(0)).split(jax.random.key(0)),
+        "has held-out data already",
+    ),
+    "split of tasks": (
+        lambda: dataclasses.replace(PROBLEM, tasks=Tasks([0] * 4, 1, test=PROBLEM.pooled())).split(
+            jax.random.key(0)
+        ),
         "has held-out data already",
     ),
     "no labels": (

@@ -16,15 +16,16 @@ How many samples clients have and what these weigh is public in each of them, si
 and noise follow from it; so are the network, the clusters and who is a client.
 
 Clients may come and go (``participation=``, or a selection by the server). Who sends in which
-round is public and depends on nobody's data: a trace, or chance. Given all of it, what the network
-sees of a client are the messages of those rounds :math:`\mathcal T_k` in which it sends, each a
-release of the stated sensitivity given all that was said before, whatever the client was there for:
-what algorithms keep of an absent client follows from what was said, or, where minimisers start from
-the last one, keeps the distance of exact ones however long it waits. So they compose to
-:math:`\sum_{n\in\mathcal T_k}\phi^{(n)}`, at most the total, which is what the ledger holds; and as
-this is so for every course of events, it is so for what is seen of all (Bun & Steinke 2016, Lemmas
-2.2 and 2.3). A round's noise is that of its number: what the rounds missed would have cost is not
-spent.
+round is public and depends on nobody's data: a trace, or chance. *Given who was there*, what the
+network sees of client :math:`k` are its messages of the rounds :math:`\mathcal T_k` in which it
+sends, each a release of the stated sensitivity given all that was said before, whichever rounds it
+missed: what an algorithm keeps of an absent client follows from what was said, or, where minimisers
+start from the last one, two worlds' keep the distance of exact ones however long they wait. So the
+messages compose to :math:`\sum_{n\in\mathcal T_k}\phi^{(n)}`, at most the total, and the ledger
+holds this number. Before it is known who will be there, the total is what holds, for the messages
+and who sent them together (Bun & Steinke 2016, Lemmas 2.2 and 2.3). A round's noise is that of its
+number: what the rounds missed would have cost stays unspent. Algorithms without a rule for absent
+clients refuse them, in private or not.
 
 What a total covers: all messages of a run, for every pair of neighbouring data sets within the
 problem's clip or declared domain. Where neither bounds the gradients the results say ``nominal``.

@@ -336,13 +336,13 @@ class Problem:
           >>> kept.sample_counts().tolist(), kept.test.sample_counts().tolist()
           ([4, 9], [1, 3])
         """
+        _check.interval("test", test, above=0, below=1, hint="It is the share that is held out.")
         if not (_check.is_concrete(test) and _check.is_concrete(self.weights)):
             raise TypeError(
                 "how many samples of each client are held out is structure and cannot be traced; "
                 "wrap an axis of a sweep's grid in fljax.static([...]), and draw sizes before it."
             )
-        _check.interval("test", test, above=0, below=1, hint="It is the share that is held out.")
-        if self.test is not None:
+        if self.test is not None or (self.tasks is not None and self.tasks.test is not None):
             raise ValueError("the problem has held-out data already; split one that has none.")
         real = np.asarray(self.weights) > 0
         sizes = real.sum(axis=1)
