@@ -23,6 +23,7 @@ RECIPES = dict(re.findall(r"^\*\*([^*\n]+)\*\*[^\n]*\n\n```python\n(.+?)```", SE
 
 #: Small enough for a test.
 SHORT = {
+    "seeds=5, rounds=30, record_every=3": "seeds=2, rounds=4, record_every=2",
     "seeds=20": "seeds=3",
     "seeds=40": "seeds=4",
     '"seeds": 20': '"seeds": 3',
@@ -57,9 +58,9 @@ def cook(study, tmp_path, monkeypatch):
     plt.close("all")
 
 
-def test_there_are_nine_and_each_is_of_at_most_fifteen_lines():
+def test_there_are_ten_and_each_is_of_at_most_fifteen_lines():
     assert len(RECIPES) + 2 == SECTION.count("```python")
-    assert len(RECIPES) == 9
+    assert len(RECIPES) == 10
     for title, code in {"the study": STUDY, **RECIPES}.items():
         assert len(code.splitlines()) <= 15, title
         assert max(map(len, code.splitlines())) <= 100, title
@@ -111,6 +112,13 @@ def test_a_metric_of_your_own(cook):
     assert found.worst.attrs["long_name"] == "error of the worst client"
     assert {*fl.statistics.metric_names(found)} >= {"worst", "consensus_error"}
     assert float(found.worst.min()) > 0
+
+
+def test_trajectories(cook):
+    paths = cook("Trajectories")["paths"].model_trajectory
+    assert paths.dims == ("algorithm", "seed", "round", "client", "parameter")
+    moved = abs(paths.isel(round=-1) - paths.isel(round=0)).max(["client", "parameter"])
+    assert float(moved.min()) > 0
 
 
 def test_a_table_of_a_paper(cook, capsys, tmp_path):
