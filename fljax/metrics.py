@@ -179,23 +179,26 @@ def held_out(problem: Any) -> Any:
 
 def _judged(now: Snapshot, score: Callable[[Any, Array, Array], Array]) -> Array:
     """The mean over clients of their models' mean score, each on the held-out data that are its."""
-    test, clients = held_out(now.problem), now.problem.clients
-    if test is now.problem.test and test.clients > 1:
-        scores = score(test.loss, test.predictions(now.model), test.targets)
-        return _mean(now, jnp.sum(test.weights * scores, axis=1))
+    test = held_out(now.problem)
+    each = test is now.problem.test and test.clients > 1
+    if each or now.shared is not None:
+        shape = (test.clients, now.model.shape[1])
+        models = now.model if each else jnp.broadcast_to(now.shared, shape)  # pyright: ignore[reportArgumentType]
+        scores = score(test.loss, test.predictions(models), test.targets)
+        means = jnp.sum(test.weights * scores, axis=1)
+        if test.clients == 1:
+            return means[0]
+        return _mean(now, means if each else means[now.problem.tasks.cluster])
     # All models on all rows as one product: a row for each client would be a copy of the data.
-    outputs, models = test.loss.outputs, now.model if now.shared is None else now.shared[None]
-    models = models.reshape(len(models), outputs, -1)
-    predictions = jnp.einsum("qtp,mop->qmto", test.design, models, precision=HIGHEST)
+    outputs, clients = test.loss.outputs, len(now.model)
+    models = now.model.reshape(clients, outputs, -1)
+    predictions = jnp.einsum("qtp,kop->qkto", test.design, models, precision=HIGHEST)
     if outputs == 1:
         predictions = predictions[..., 0]
     scores = score(test.loss, predictions, test.targets[:, None])
-    means = jnp.sum(test.weights[:, None] * scores, axis=2)  # [rows, models]
-    if means.size == 1:
-        return means[0, 0]
+    means = jnp.sum(test.weights[:, None] * scores, axis=2)  # [rows, clients]
     if test.clients == 1:
         return _mean(now, means[0])
-    means = jnp.broadcast_to(means, (test.clients, clients))
     return _mean(now, means[now.problem.tasks.cluster, jnp.arange(clients, dtype=jnp.int32)])
 
 
