@@ -153,7 +153,7 @@ def module(cls: type[T]) -> type[T]:
 
     cls.__post_init__ = post_init  # pyright: ignore[reportAttributeAccessIssue]
     if "__repr__" not in vars(cls):
-        cls.__repr__ = _called
+        cls.__repr__ = _called  # pyright: ignore[reportAttributeAccessIssue]
     new = dataclasses.dataclass(frozen=True, eq=False)(cls)
     names = [f.name for f in dataclasses.fields(new)]  # pyright: ignore[reportArgumentType]
     is_static = {f.name: bool(f.metadata.get("static")) for f in dataclasses.fields(new)}  # pyright: ignore[reportArgumentType]
@@ -197,15 +197,14 @@ def _shown(value: Any, room: int) -> str:
         if _check.is_concrete(value) and _check.is_real(value) and not value.shape:
             return str(value)
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    if hasattr(value, "_fields") or type(value).__repr__ is _called:
-        return _called(value, room)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _called(value, room)
     if type(value) in (list, tuple):
         start, end = "[]" if isinstance(value, list) else "()"
         texts = [_shown(item, room - 4) for item in value[:SHOWN]]
         texts += [f"... {len(value)} in all"] if len(value) > SHOWN else []
         return _enclosed(start, texts, end, room)
+    own = type(value).__repr__
+    if own is _called or hasattr(value, "_fields") or hasattr(own, "__wrapped__"):  # a dataclass's
+        return _called(value, room)
     return getattr(value, "__qualname__", None) or repr(value)
 
 

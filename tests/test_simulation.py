@@ -228,3 +228,12 @@ def test_a_class_may_say_itself_how_it_is_shown():
             return "mine"
 
     assert repr(Own()) == "mine"
+
+    @fl.module
+    class Outer:
+        inner: Own
+        metric: object = fl.static()
+
+    worst = fl.metrics.Metric("worst", jax.numpy.max, "worst client")
+    known = "Outer(inner=mine, metric=Metric(name='worst', measure=max, label='worst client'))"
+    assert repr(Outer(Own(), worst)) == known
