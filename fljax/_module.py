@@ -6,6 +6,7 @@ structure (sizes, switches, callables) is static and compared by value.
 
 import dataclasses
 import numbers
+import textwrap
 from collections.abc import Iterable
 from typing import Any, TypeVar, dataclass_transform, overload
 
@@ -17,6 +18,9 @@ from fljax import _arguments, _check
 __all__ = ["Static", "as_leaf", "float_dtype", "module", "replace", "static"]
 
 T = TypeVar("T")
+
+#: Of a sequence so many items are shown.
+SHOWN = 8
 
 
 @jax.tree_util.register_pytree_node_class
@@ -102,6 +106,9 @@ def module(cls: type[T]) -> type[T]:
     decorator of losses, algorithms, stages and all other parts, a user's own as well. What a field
     is given is checked against its annotation: ``float`` is one number, and no array.
 
+    It is shown as it was called, arrays by their types and shapes, without fields that have their
+    defaults: ``DPSGD(step_size=Constant(value=0.1), batch=5)``.
+
     A method ``validate(self)`` is called at construction with the values as the user gave them,
     before numbers become arrays; rebuilding by JAX skips it, since leaves may then be anything.
 
@@ -153,6 +160,8 @@ def module(cls: type[T]) -> type[T]:
                 object.__setattr__(self, field.name, value)
 
     cls.__post_init__ = post_init  # pyright: ignore[reportAttributeAccessIssue]
+    if "__repr__" not in vars(cls):
+        cls.__repr__ = _called  # pyright: ignore[reportAttributeAccessIssue]
     new = dataclasses.dataclass(frozen=True, eq=False)(cls)
     names = [f.name for f in dataclasses.fields(new)]  # pyright: ignore[reportArgumentType]
     is_static = {f.name: bool(f.metadata.get("static")) for f in dataclasses.fields(new)}  # pyright: ignore[reportArgumentType]
@@ -176,6 +185,50 @@ def module(cls: type[T]) -> type[T]:
 
     jax.tree_util.register_pytree_with_keys(new, flatten, unflatten, flatten_fast)
     return new
+
+
+def _called(part: Any, room: int = 88) -> str:
+    """A part as it was called: in one line, or one a field where there is no room for that."""
+    if isinstance(part, tuple):  # named
+        given = dict(zip(part._fields, part, strict=True))  # pyright: ignore[reportAttributeAccessIssue]
+    else:
+        fields = [field for field in dataclasses.fields(part) if field.repr]
+        given = {f.name: getattr(part, f.name) for f in fields if not _is_default(part, f)}
+    given = {name: value for name, value in given.items() if value is not None}
+    texts = [f"{name}={_shown(value, room - 4)}" for name, value in given.items()]
+    return _enclosed(f"{type(part).__name__}(", texts, ")", room)
+
+
+def _shown(value: Any, room: int) -> str:
+    """A field: numbers and text as they are, arrays by their types and shapes."""
+    if isinstance(value, np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct):
+        if _check.is_concrete(value) and _check.is_real(value) and not value.shape:
+            return str(value)
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    if type(value) in (list, tuple):
+        start, end = "[]" if isinstance(value, list) else "()"
+        texts = [_shown(item, room - 4) for item in value[:SHOWN]]
+        texts += [f"... {len(value)} in all"] if len(value) > SHOWN else []
+        return _enclosed(start, texts, end, room)
+    own = type(value).__repr__
+    if own is _called or hasattr(value, "_fields") or hasattr(own, "__wrapped__"):  # a dataclass's
+        return _called(value, room)
+    return getattr(value, "__qualname__", None) or repr(value)
+
+
+def _enclosed(start: str, texts: list[str], end: str, room: int) -> str:
+    line = f"{start}{', '.join(texts)}{end}"
+    if len(line) <= room and "\n" not in line:
+        return line
+    return "\n".join([start, *(textwrap.indent(f"{text},", "    ") for text in texts), end])
+
+
+def _is_default(part: Any, field: dataclasses.Field) -> bool:
+    value, default = getattr(part, field.name), field.default
+    if value is default or (isinstance(value, str) and value == default):
+        return True
+    one = _check.is_concrete(value) and _check.is_real(value) and not np.ndim(value)
+    return one and _check.is_real(default) and bool(value == default)
 
 
 def replace(obj: T, **changes: Any) -> T:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -120,7 +120,7 @@ def save(picture: Axes | Figure, path: str | PathLike) -> Path:
       'network.pdf'
       >>> plt.close(ax.figure)
     """
-    path, figure = Path(path), picture.figure
+    path, figure = Path(path), _whole(picture)
     known = figure.canvas.get_supported_filetypes()
     _check.choice("ending of a picture's file", path.suffix, [f".{name}" for name in known])
     dated = {".pdf": "CreationDate", ".svg": "Date", ".png": "Software"}
@@ -128,6 +128,11 @@ def save(picture: Axes | Figure, path: str | PathLike) -> Path:
     with style():
         figure.savefig(path, metadata=metadata)
     return path
+
+
+def _whole(picture: Axes | Figure) -> Figure:
+    """The figure that it is, or is part of."""
+    return cast(Figure, cast(Any, picture.figure).figure)  # of a part of a figure, the whole
 
 
 @checked
@@ -202,9 +207,9 @@ def trade_off(
         numbers.
     """
     if x in dataset.coords and not np.issubdtype(dataset[x].dtype, np.number):
-        labels = ", ".join(map(str, dataset[x].values))
+        known = ", ".join(map(str, dataset[x].values))
         raise ValueError(
-            f"axis {x!r} must hold numbers, got {labels}; draw it as hue, and swept numbers as x."
+            f"axis {x!r} must hold numbers, got {known}; draw it as hue, and swept numbers as x."
         )
     return _curves(statistics.at_round(dataset, round), metric, x, hue, ax, labels, level, legend)
 
@@ -256,8 +261,8 @@ def _curves(dataset, metric, x, hue, ax, labels, level, legend, against=None) ->
             found = _legend(ax, str(title), beside)
             if own and (beside or _hides(ax, found)):
                 _legend(ax, str(title), beside=True)
-                width = found.get_window_extent().width / ax.figure.dpi
-                ax.figure.set_figwidth(ax.figure.get_figwidth() + width)
+                figure, width = _whole(ax), found.get_window_extent().width
+                figure.set_figwidth(figure.get_figwidth() + width / figure.dpi)
     return ax
 
 
@@ -280,7 +285,7 @@ def _legend(ax: Axes, title: str, beside: bool, **more: Any) -> Legend:
 
 def _hides(ax: Axes, legend: Legend) -> bool:
     """Whether a legend covers part of a curve, a band or a note."""
-    ax.figure.draw_without_rendering()
+    _whole(ax).draw_without_rendering()
     box = legend.get_window_extent()
     drawn = [line.get_transform().transform_path(line.get_path()) for line in ax.lines]
     drawn += [ax.transData.transform_path(p) for band in ax.collections for p in band.get_paths()]
@@ -452,8 +457,8 @@ def draw_partition(labels: np.ndarray, parts: Sequence[np.ndarray], ax: Axes | N
                 some.set(sizes=widest**2 * sizes / most, color=LOOKS[0]["color"], linewidths=0)
             spacing = 0.3 + widest / mpl.rcParams["legend.fontsize"]
             _legend(ax, "samples", beside=True, labelspacing=spacing - 0.6, borderpad=spacing / 2)
-            ax.figure.draw_without_rendering()
-            room = ax.get_window_extent().size * 72 / ax.figure.dpi / counts.shape
+            _whole(ax).draw_without_rendering()
+            room = np.divide(ax.get_window_extent().size, counts.shape) * 72 / ax.figure.dpi
             widest = min(0.95 * room.min(), 16.0)
     return ax
 

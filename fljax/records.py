@@ -176,6 +176,7 @@ def provenance(**extra: Any) -> dict[str, Any]:
     device = jax.devices()[0]
     return {
         "fljax": __version__,
+        "cite": "fljax.citation(simulation)",
         "code": code_version(),
         "python": platform.python_version(),
         "jax": jax.__version__,

@@ -271,11 +271,12 @@ def compare(
     decibel = is_decibel(dataset, metric)
     unit = "dB" if decibel else dataset[metric].attrs.get("units", "1")
     difference, error, runs = _jackknife(one, other, decibels if decibel else lambda mean: mean)
-    free, count = np.maximum(runs.values - 1, 1), difference.size
-    half = error * stats.t.ppf(1 - (1 - level) / (2 * count), free)
+    count, free = difference.size, (runs - 1).clip(min=1)
+    half = error * free.copy(data=stats.t.ppf(1 - (1 - level) / (2 * count), free))
     with np.errstate(invalid="ignore", divide="ignore"):
-        beyond = np.abs(difference / error).where(difference != 0, 0.0)  # equal in all: 0/0
-    p = (2 * count * beyond.copy(data=stats.t.sf(beyond, free))).clip(max=1).where(runs > 1)
+        beyond = abs(difference / error).where(difference != 0, 0.0)  # equal in all: 0/0
+    tail = xr.apply_ufunc(stats.t.sf, beyond, free)
+    p = (2 * count * tail).clip(max=1).where(runs > 1)
     return xr.Dataset(
         {
             "difference": difference,
@@ -334,22 +335,14 @@ def _jackknife(
 ) -> tuple[xr.DataArray, xr.DataArray, xr.DataArray]:
     """The difference of two scaled means over paired seeds, its standard error, how many pairs."""
     both = one.notnull() & other.notnull()
-    runs = both.sum("seed")
-    sums = [side.where(both).sum("seed") for side in (one, other)]
+    runs, sides = both.sum("seed"), (one.where(both), other.where(both))
     with np.errstate(invalid="ignore", divide="ignore"):
-        whole, less_one = (
-            scale(parts[0]) - scale(parts[1])
-            for parts in (
-                [total / runs for total in sums],
-                [
-                    ((total - side) / (runs - 1)).where(both)
-                    for total, side in zip(sums, (one, other), strict=True)
-                ],
-            )
-        )
-        spread = ((less_one - less_one.mean("seed")) ** 2).sum("seed", skipna=True)
-        error = np.sqrt((runs - 1) / runs * spread).where(runs > 1)
-    return whole.where(runs > 0), error, runs
+        whole = [scale(side.mean("seed")) for side in sides]
+        less_one = [scale((side.sum("seed") - side) / (runs - 1)) for side in sides]
+        apart = less_one[0] - less_one[1]
+        squares = ((apart - apart.mean("seed")) ** 2).where(both, 0.0)
+        error = ((runs - 1) / runs * squares.sum("seed", skipna=False)) ** 0.5
+    return whole[0] - whole[1], error.where(runs > 1), runs
 
 
 def bootstrap(

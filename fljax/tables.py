@@ -223,7 +223,7 @@ def table(
             f"metrics of one table must be over the same axes, at one round, got {sorted(axes)}; "
             "make one table of each."
         )
-    parts = []
+    parts: list[xr.Dataset] = []
     for name in names:
         part = statistics.summary(dataset, name, level).reset_coords(drop=True)
         if decibel and statistics.is_decibel(dataset, name):

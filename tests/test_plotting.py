@@ -299,6 +299,20 @@ def test_nothing_is_hidden_and_nothing_cut_off(pair):
         plt.close(figure)
 
 
+def test_a_legend_without_room_goes_beside_axes_that_stay_as_wide():
+    rng = np.random.default_rng(3)
+    crowded = study(10 ** rng.uniform(-3, 0, size=(2, 4, 60)))
+    ax = plotting.learning_curves(crowded)
+    ax.figure.canvas.draw()
+    box, room = ax.get_legend().get_window_extent(), ax.get_window_extent()
+    assert room.x1 <= box.x0 < box.x1 <= ax.figure.bbox.x1
+    alone = plotting.learning_curves(crowded.isel(algorithm=0))
+    alone.figure.canvas.draw()
+    assert room.width > 0.95 * alone.get_window_extent().width
+    free = plotting.learning_curves(study(np.ones((2, 4, 60)) * [[[1.0]], [[0.5]]]))
+    assert free.figure.get_figwidth() == plotting.HOUSE["figure.figsize"][0]
+
+
 def test_twelve_curves_can_be_told_apart_and_their_legend_names_the_axis(pair):
     twelve = xr.concat([pair] * 6, "algorithm").assign_coords(algorithm=[*map(str, range(12))])
     ax = plotting.learning_curves(twelve)

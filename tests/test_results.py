@@ -47,7 +47,7 @@ def test_results_become_a_data_frame_of_every_run_and_round(study):
 
 @pytest.mark.slow
 def test_provenance_says_how_the_numbers_came_about(study):
-    for name in ("jax", "jaxlib", "device", "dtype", "prng", "matmul_precision", "code"):
+    for name in ("cite", "jax", "jaxlib", "device", "dtype", "prng", "matmul_precision", "code"):
         assert study.attrs[name], name
     assert study.attrs["dtype"] == "float64"
     assert study.attrs["root"] == 0

@@ -169,3 +169,71 @@ def test_a_part_that_is_no_pytree_is_refused():
         make(algorithm=Mine(0.1), network=None)
     with pytest.raises(TypeError, match="loss is of class Loss, which is no pytree"):
         fl.problems.Problem(np.ones((2, 3, 1)), np.ones((2, 3)), Loss())
+
+
+def test_a_simulation_is_shown_as_it_was_called_without_its_data():
+    problem = fl.problems.ridge(jax.random.key(0), clients=50, samples=40, dim=8)
+    simulation = fl.Simulation(
+        problem=problem,
+        network=fl.graphs.ring(50),
+        algorithm=fl.algorithms.ZCDPNFL(3.0, fl.schedules.PowerDecay(0.5)),
+        privacy=fl.privacy.ZCDP(total_rho=1.0, decay=0.96),
+        metrics=["normalized_error"],
+    )
+    text = repr(simulation)
+    assert text.startswith(
+        "Simulation(\n    problem=Problem(\n        features=float64[50,40,8],\n"
+    )
+    assert "\n    algorithm=ZCDPNFL(penalty=3.0, step_size=PowerDecay(initial=0.5)),\n" in text
+    assert "\n    privacy=ZCDP(total_rho=1.0, decay=0.96),\n" in text
+    assert max(map(len, text.splitlines())) <= 88
+    assert len(text) < 1000
+    assert "None" not in text
+    shapes = repr(jax.eval_shape(lambda: simulation))
+    assert "step_size=PowerDecay(initial=float64[], power=float64[])" in shapes
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        (fl.schedules.PowerDecay(0.1), "PowerDecay(initial=0.1)"),
+        (fl.schedules.PowerDecay(0.1, 0.7), "PowerDecay(initial=0.1, power=0.7)"),
+        (fl.attacks.SignFlip(np.arange(4) < 1), "SignFlip(attackers=bool[4])"),
+        (fl.link.Quantise(4), "Quantise(bits_each=4)"),
+        (fl.aggregation.Median(), "Median()"),
+        (fl.graphs.ring(3), "Graph(nodes=3, adjacency=float64[3,3], degree=float64[3])"),
+    ],
+)
+def test_a_part_is_shown_in_one_line(part, text):
+    assert repr(part) == text
+
+
+def test_long_sequences_and_functions_are_shown_in_short():
+    @fl.module
+    class Own:
+        sizes: tuple = fl.static()
+        apply: object = fl.static()
+
+    own = Own(tuple(range(500)), jax.nn.relu)
+    assert repr(own) == "Own(sizes=(0, 1, 2, 3, 4, 5, 6, 7, ... 500 in all), apply=relu)"
+    jax.jit(lambda part: [repr(part), None][1])(fl.schedules.PowerDecay(0.1))
+
+
+def test_a_class_may_say_itself_how_it_is_shown():
+    @fl.module
+    class Own:
+        size: float = 1.0
+
+        def __repr__(self):
+            return "mine"
+
+    assert repr(Own()) == "mine"
+
+    @fl.module
+    class Outer:
+        inner: Own
+        metric: object = fl.static()
+
+    worst = fl.metrics.Metric("worst", jax.numpy.max, "worst client")
+    known = "Outer(inner=mine, metric=Metric(name='worst', measure=max, label='worst client'))"
+    assert repr(Outer(Own(), worst)) == known

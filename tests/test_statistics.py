@@ -175,6 +175,31 @@ def test_the_bootstrap_s_intervals_would_not_all_cover():
     assert misses / 60 > 0.3
 
 
+def test_other_axes_keep_their_places(four):
+    """Whichever comes first, each budget's comparisons are those of its own runs."""
+    budgets = [four.isel(seed=slice(k, None, 2)).assign_coords(seed=range(10)) for k in (0, 1)]
+    budgets[1]["diverged"][1, 3] = 2
+    joined = xr.concat(budgets, "budget").assign_coords(budget=[0.1, 1.0])
+    joined["error"].attrs = four["error"].attrs
+    for order in (("budget", "algorithm"), ("algorithm", "budget")):
+        for baseline in (None, "FedAvg"):
+            found = statistics.compare(
+                joined.transpose(*order, "seed"), "error", baseline, "algorithm", level=0.9
+            )
+            for k, one in enumerate(budgets):
+                known = statistics.compare(one, "error", baseline, level=0.95)
+                for part in ("difference", "low", "high", "runs", "diverged"):
+                    np.testing.assert_allclose(found[part].isel(budget=k), known[part], rtol=1e-12)
+
+
+def test_a_mean_of_zero_has_no_decibels_and_no_verdict():
+    found = statistics.compare(study([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]), "error", "FedAvg")
+    assert float(found["difference"][0]) == np.inf
+    assert all(np.isnan(found[part][0]) for part in ("low", "high", "p"))
+    some = statistics.compare(study([[0.0, 0.0, 1.0], [1.0, 2.0, 3.0]]), "error", "FedAvg")
+    assert not float(some["p"][0]) < 1
+
+
 def test_what_cannot_be_compared_is_named(four):
     two = xr.concat([four, four], "budget").assign_coords(budget=[0.1, 1.0])
     for data, given, message in (

@@ -107,7 +107,10 @@ def _axis(name: str, values: Any) -> Axis:
     if not values:
         raise ValueError(f"grid axis {name!r} has no values; leave it out or give at least one.")
     if len(set(labels)) < len(labels):
-        raise ValueError(f"grid axis {name!r} has the same label twice: {labels}.")
+        raise ValueError(
+            f"grid axis {name!r} has the same label twice: {labels}; give a dict of labels and "
+            "values."
+        )
     numbers = int | float | np.integer | np.floating
     if all(isinstance(v, numbers) and not isinstance(v, bool) for v in values) and not all(
         isinstance(v, int | np.integer) for v in values
@@ -123,7 +126,8 @@ def _axis(name: str, values: Any) -> Axis:
 
 
 def _label(value: Any) -> str:
-    return getattr(type(value), "label", None) or getattr(value, "__name__", None) or repr(value)
+    named = getattr(type(value), "label", None) or getattr(value, "__name__", None)
+    return named or " ".join(repr(value).split())
 
 
 def _plain(value: Any) -> Any:
