@@ -195,9 +195,7 @@ def seed(name: str, value: Any) -> None:
 def switch(name: str, value: Any) -> None:
     """Raise ``TypeError`` unless ``value`` is ``True`` or ``False``: any text would be true."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(
-            f"{name} must be True or False, got {value!r} of type {type(value).__name__}."
-        )
+        raise TypeError(f"{name} must be True or False, got {shown(value)}.")
 
 
 def kind(name: str, value: Any, base: type) -> None:

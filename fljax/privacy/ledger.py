@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from fljax import _check
 from fljax._arguments import checked
 from fljax.privacy import accounting
 from fljax.privacy.accounting._inputs import probability
@@ -14,6 +15,7 @@ from fljax.privacy.notions import NEIGHBORS
 __all__ = ["claimed_epsilon", "events", "spent"]
 
 
+@checked
 def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
     r"""The smallest epsilon at ``delta`` that follows from what a run says it spent.
 
@@ -39,6 +41,7 @@ def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
       >>> [round(claimed_epsilon(spent, 0.01), 2) for spent in ({"rho": 0.5}, {"epsilon": 1})]
       [2.32, 0.99]
     """
+    _check.interval("delta", delta, at_least=0, below=1)
     if "rho" in ledger:
         rho = ledger["rho"]
         shown = float(accounting.zcdp_epsilon(rho, delta, "gaussian")) if rho > 0 else 0.0

@@ -202,7 +202,7 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
     found = np.asarray(seeds if hasattr(seeds, "dtype") else list(seeds))
     if found.size and (found.ndim != 1 or found.dtype.kind not in "iu"):
         raise TypeError(
-            f"seeds must be a number of runs or a list of integers, got {seeds!r}; "
+            f"seeds must be a number of runs or a list of integers, got {_check.shown(seeds)}; "
             "range(100, 200) are the hundred after the first hundred."
         )
     found = found.tolist()
@@ -267,5 +267,5 @@ def parse_shard(shard: str | tuple[int, int]) -> tuple[int, int]:
     except (TypeError, ValueError):
         part, parts = 0, 0
     if not 1 <= part <= parts:
-        raise ValueError(f"shard must be 'i/n' with 1 <= i <= n, got {shard!r}.")
+        raise ValueError(f"shard must be 'i/n' with 1 <= i <= n, got {_check.shown(shard)}.")
     return part - 1, parts
