@@ -213,6 +213,7 @@ def iid(rows: int, clients: int, seed: int) -> list[np.ndarray]:
     Raises:
       ValueError: fewer rows than clients.
     """
+    _check.count("rows", rows)
     return _cut(_generator(seed).permutation(rows), clients)
 
 

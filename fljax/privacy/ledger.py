@@ -46,6 +46,8 @@ def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
         rho = ledger["rho"]
         shown = float(accounting.zcdp_epsilon(rho, delta, "gaussian")) if rho > 0 else 0.0
         return min(shown, _secret_epsilon(ledger, delta))
+    if "epsilon" not in ledger:
+        raise ValueError(f"ledger must have rho or epsilon, got {_check.shown(ledger)}.")
     epsilon, first = ledger["epsilon"], ledger.get("delta", 0.0)
     if delta < first:
         return math.inf

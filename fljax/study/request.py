@@ -199,6 +199,8 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
         _check.count("seeds", seeds, hint="It is the number of Monte-Carlo runs per grid point.")
         check_fits(f"a study of {seeds} seeds", seeds, each=100, mend="take fewer seeds")
         return list(range(int(seeds)))
+    if isinstance(seeds, bytes | Mapping):
+        raise TypeError(f"seeds must be a list of integers, got {_check.shown(seeds)}.")
     found = np.asarray(seeds if hasattr(seeds, "dtype") else list(seeds))
     if found.size and (found.ndim != 1 or found.dtype.kind not in "iu"):
         raise TypeError(

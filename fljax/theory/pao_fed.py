@@ -805,7 +805,7 @@ def stable_step(
         where a correlation is singular.
     """
     _check.choice("sense", sense, ("mean", "mean square"))
-    _check.positive("tolerance", tolerance)
+    _check.interval("tolerance", tolerance, at_least=1e-12, below=1)
 
     def radius(step: float) -> float:
         case = instance.at(step)

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from fljax import _check
 from fljax._arguments import checked
@@ -193,7 +193,7 @@ class _Given:
 @checked
 def transcript(
     simulation: Simulation,
-    key: Array | int,
+    key: Key[Array, ""] | int,
     rounds: int,
     noise: Float[Array, "rounds clients dim"] | None = None,
 ) -> Transcript:
@@ -652,6 +652,11 @@ def _energy(of: Operators, stack: Array) -> Array:
 def _objective(problem: Problem, models: Array) -> Array:
     r""":math:`f(W)=\sum_kf_k(w_k)` of ``[..., K, D]``, or of one ``[D]`` for all clients."""
     models = jnp.asarray(models)
+    if models.shape[-1] != problem.dim:
+        raise ValueError(
+            f"a model must have the {problem.dim} parameters of the problem, got shape "
+            f"{models.shape}."
+        )
     if models.ndim == 1:
         models = jnp.broadcast_to(models, (problem.clients, problem.dim))
     value = jnp.vectorize(lambda w: jnp.sum(problem.objective(w)), signature="(k,d)->()")
