@@ -96,7 +96,7 @@ def is_real(value: Any) -> bool:
 
 def array(name: str, value: Any, axes: int | None = None) -> Any:
     """An array of real numbers, a NumPy one of lists; raise if that is not what it is."""
-    if not is_real(value):
+    if not is_real(value) or isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be an array of real numbers, got {shown(value)}.")
     if axes is not None and np.ndim(value) != axes:
         raise ValueError(f"{name} must be an array of {axes} axes, got {shown(value)}.")
@@ -197,7 +197,7 @@ def count(
         )
     if value < at_least:
         raise ValueError(f"{name} must be >= {at_least}, got {value}.{' ' + hint if hint else ''}")
-    if value > at_most:
+    if int(value) > at_most:
         raise ValueError(f"{name} must be <= {at_most}, got {value}.")
 
 
@@ -205,7 +205,7 @@ def seed(name: str, value: Any) -> None:
     """Raise unless ``value`` is an integer that a generator takes in whole."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, got {shown(value)}.")
-    if not -(2**31) <= value < 2**32:
+    if not -(2**31) <= int(value) < 2**32:
         raise ValueError(f"{name} must be an integer of 32 bits, got {value}.")
 
 

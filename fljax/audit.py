@@ -39,6 +39,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 from matplotlib.figure import Figure
 from scipy import stats
@@ -114,7 +115,9 @@ def _at_least(right: Any, of: int, confidence: float) -> Any:
 
 
 @checked
-def counted_epsilon(hits: Any, false_alarms: Any, of: int, delta: float, confidence: float) -> Any:
+def counted_epsilon(
+    hits: ArrayLike, false_alarms: ArrayLike, of: int, delta: float, confidence: float
+) -> Any:
     r"""A lower bound on epsilon from how often a test was right and wrong, whatever the noise.
 
     Under :math:`(\epsilon,\delta)`-DP a test that says "b" with chance :math:`p` in world b and

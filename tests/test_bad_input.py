@@ -19,6 +19,7 @@ import numpy as np
 import optax
 import pytest
 import xarray as xr
+from scipy import sparse
 
 import fljax as fl
 from fljax import _memory
@@ -125,6 +126,9 @@ BAD = {
     "complex": 1j,
     "complexes": np.array([1j, 2.0]),
     "object": object(),
+    "true": True,
+    "empty": np.zeros(0),
+    "masked": np.ma.array([0.1, 0.2], mask=[False, True]),
 }
 
 K = 4
@@ -360,7 +364,7 @@ VALID = {
     "graphs.from_edges": {"nodes": 3, "edges": [(0, 1), (1, 2)]},
     "graphs.from_networkx": {"graph": networkx.path_graph(3)},
     "graphs.from_stochastic": {"matrix": np.full((3, 3), 1 / 3), "convention": "right"},
-    "graphs.grid": {"rows": 2, "columns": 3},
+    "graphs.grid": {"rows": 3, "columns": 3},
     "graphs.k_regular": {"key": KEY, "nodes": 6, "degree": 2},
     "graphs.path": {"nodes": K},
     "graphs.perron_vector": {"matrix": np.full((3, 3), 1 / 3)},
@@ -513,10 +517,12 @@ ACCEPTED = {
     ("view", "key"): "negative",
     ("sweep", "root"): "negative",
     ("sweep", "store"): "text",
+    ("sweep", "progress"): "true",
+    ("Simulation", "metrics"): "empty",
     ("load", "path"): "text",
     ("merge", "into"): "text",
     ("save", "path"): "text",
-    ("static", "values"): "objects list ragged shape complexes",  # whatever a scenario takes
+    ("static", "values"): "objects list ragged shape complexes empty masked",  # of a scenario's own
     ("audit.corners", "targets"): "list",
     ("audit.counted_epsilon", "hits"): "list shape",
     ("audit.counted_epsilon", "false_alarms"): "list shape",
@@ -545,7 +551,6 @@ ACCEPTED = {
     ("algorithms.algorithm", "reference"): "text",
     ("attacks.Constant", "value"): "list negative",
     ("graphs.from_edges", "weights"): "list",
-    ("graphs.from_networkx", "weight"): "text",
     ("metrics.Metric", "label"): "text",
     ("metrics.Metric", "name"): "text",
     ("participation.Bernoulli", "probability"): "list",
@@ -627,6 +632,9 @@ def expected(label, name, kind):
     if kind in ACCEPTED.get((label, name), "").split():
         return {"accepted"}
     default = parameters(PUBLIC[label])[name].default
+    switch = isinstance(default, bool) or parameters(PUBLIC[label])[name].annotation is bool
+    if kind == "true" and switch:
+        return {"accepted"}
     elementwise = label.startswith("privacy.accounting.") and kind in ACCOUNTED.get(name, "")
     either = elementwise or (kind == "none" and default is None)
     return {"accepted", "clear"} if either else {"clear"}
@@ -996,3 +1004,35 @@ def test_a_grid_fits_its_scenario(grid_, message):
 
     with pytest.raises((TypeError, ValueError), match=message):
         fl.sweep(study, rounds=2, grid=grid_)
+
+
+RING = np.roll(np.eye(K), 1, 1) + np.roll(np.eye(K), -1, 1)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: fl.graphs.from_edges(3, np.ma.array([(0, 1), (1, 2)])), "got a masked array"),
+        (lambda: fl.graphs.from_edges(3, sparse.eye(3)), "edges must be concrete pairs of nodes"),
+        (lambda: fl.graphs.from_adjacency(RING * 1e309), "must be finite"),
+        (lambda: fl.graphs.from_adjacency(np.ma.array(RING, mask=RING == 0)), "a masked array"),
+        (lambda: fl.graphs.from_adjacency(sparse.csr_array(RING)), "array of real numbers, got"),
+        (
+            lambda: fl.graphs.from_networkx(networkx.path_graph(3), weight="cost"),
+            "no edge of the networkx graph has an attribute 'cost'",
+        ),
+        (lambda: fl.data.by_label(np.full(8, np.nan), 2, 2, 0), "labels holds 8 NaN"),
+        (lambda: fl.algorithms.ZCDPNFL(1e-320, 0.1), "penalty must be a number that float64"),
+        (lambda: fl.algorithms.ZCDPNFL(10**400, 0.1), "penalty must be a number"),
+        (lambda: fl.algorithms.FedAvg(float), "got the class float"),
+        (lambda: fl.sweep(study, rounds=1, seeds=b"12"), "seeds must be a list of integers"),
+    ],
+)
+def test_what_another_library_made_is_not_taken_for_what_it_is_not(build, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        build()
+
+
+def test_a_graph_without_edges_needs_no_weights():
+    alone = fl.graphs.from_adjacency(np.zeros((3, 3)), allow_disconnected=True)
+    assert float(alone.degree.sum()) == 0

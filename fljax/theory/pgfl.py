@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg as spla
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from fljax import _check
@@ -472,7 +473,7 @@ def theorem_two(
 
 
 @checked
-def sensitivity(gradient_bound: Any, penalty: Any, samples: Any) -> Any:
+def sensitivity(gradient_bound: ArrayLike, penalty: ArrayLike, samples: ArrayLike) -> Any:
     r""":math:`\Delta_{k,2}=2C_k/(\rho D_k)` of one replaced sample, Lemma 5.1 (5.31), (42).
 
     It is an upper bound: the proof subtracts two instances of (5.25) as if their gradients were
