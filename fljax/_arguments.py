@@ -46,7 +46,7 @@ def rule(hint: Any) -> Rule | None:
     if origin is typing.Literal:
         return Rule("a string", lambda value: isinstance(value, str))
     if collections.abc.Callable in (origin, hint):
-        return Rule("a function", callable)
+        return Rule("a function", lambda value: callable(value) and not isinstance(value, type))
     if origin in (tuple, list, collections.abc.Sequence):
         return _sequence(origin, inside)
     kind = origin or hint
@@ -81,7 +81,8 @@ def _sequence(origin: Any, inside: tuple[Any, ...]) -> Rule:
     words += f", each {' or '.join(named)}" if named else ""
 
     def fits(value: Any) -> bool:
-        if not isinstance(value, list | tuple | range) and np.ndim(value) != 1:
+        listed = isinstance(value, list | tuple | range)
+        if not (listed or (hasattr(value, "dtype") and np.ndim(value) == 1)):
             return False
         rules = each * len(value) if size is None else each
         return len(rules) == len(value) and all(
@@ -130,14 +131,21 @@ def _array(hint: Any) -> Rule:
         most = 1 if len(axes) == 1 else np.inf  # alone: one number, or one of each
 
     def fits(value: Any) -> bool:
+        if isinstance(value, bool | np.bool_) and kinds[0] is not np.bool_:
+            return False
         right = any(jnp.issubdtype(_check.dtype_of(value), kind) for kind in kinds)
-        return right and least <= np.ndim(value) <= most
+        return right and least <= np.ndim(value) <= most and np.size(value) > 0
 
     shape = ", ".join(axis.lstrip("#*") for axis in axes)
     return Rule(f"{named} of shape [{shape}]", lambda value: _tried(fits, value))
 
 
-_NUMBERS = Rule("a number or an array of numbers", _check.is_real)
+_NUMBERS = Rule(
+    "a number or an array of numbers",
+    lambda value: (
+        _check.is_real(value) and np.size(value) > 0 and not isinstance(value, bool | np.bool_)
+    ),
+)
 
 #: Kinds of which more than an instance will do, or less.
 _KINDS: dict[type, Rule] = {

@@ -8,6 +8,7 @@ import contextlib
 import contextvars
 import difflib
 import functools
+import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
@@ -77,6 +78,8 @@ def is_concrete(value: Any) -> bool:
 
 def dtype_of(value: Any) -> np.dtype:
     """Of a number, an array or nested lists; of anything else that of objects."""
+    if isinstance(value, np.ma.MaskedArray):  # whose mask NumPy would drop
+        return np.dtype(object)
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return value.dtype
     if isinstance(value, numbers.Number | list | tuple):
@@ -93,11 +96,23 @@ def is_real(value: Any) -> bool:
 
 def array(name: str, value: Any, axes: int | None = None) -> Any:
     """An array of real numbers, a NumPy one of lists; raise if that is not what it is."""
-    if not is_real(value):
+    if not is_real(value) or isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be an array of real numbers, got {shown(value)}.")
     if axes is not None and np.ndim(value) != axes:
         raise ValueError(f"{name} must be an array of {axes} axes, got {shown(value)}.")
+    if not np.size(value):
+        raise ValueError(f"{name} is empty, {shown(value)}; leave it out or give its entries.")
     return value if isinstance(value, jax.Array) else np.asarray(value)
+
+
+def representable(name: str, value: Any, kept: Any) -> None:
+    """Raise ``ValueError`` for a number that is lost as it is kept, by underflow or overflow."""
+    tiny = jnp.finfo(kept.dtype).tiny
+    if value and (abs(kept) < tiny or (not np.isfinite(kept) and math.isfinite(value))):
+        raise ValueError(
+            f"{name} must be a number that {kept.dtype} can hold, from {tiny:.3g} to "
+            f"{jnp.finfo(kept.dtype).max:.3g} in size, got {value:.3g}."
+        )
 
 
 def no_nan(name: str, value: Any) -> None:
@@ -110,6 +125,8 @@ def shown(value: Any) -> str:
     """What was given, in one short line."""
     if isinstance(value, type):
         return f"the class {value.__name__}; call it with its numbers"
+    if isinstance(value, np.ma.MaskedArray):
+        return f"a masked array of shape {value.shape}; fill or leave out what is masked"
     if isinstance(value, jax.Array | np.ndarray):
         return f"an array of shape {value.shape} of {value.dtype}"
     if value is None:
@@ -137,7 +154,7 @@ def interval(
             ends = jnp.stack([jnp.min(value), jnp.max(value)]) if value.ndim else value
             known(functools.partial(again, hint=hint), ends, elementwise=True)
         return
-    if not is_real(value):
+    if not is_real(value) or isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be a number, got {shown(value)}.")
     array = np.asarray(value, np.float64)
     wanted = []
@@ -180,7 +197,7 @@ def count(
         )
     if value < at_least:
         raise ValueError(f"{name} must be >= {at_least}, got {value}.{' ' + hint if hint else ''}")
-    if value > at_most:
+    if int(value) > at_most:
         raise ValueError(f"{name} must be <= {at_most}, got {value}.")
 
 
@@ -188,16 +205,14 @@ def seed(name: str, value: Any) -> None:
     """Raise unless ``value`` is an integer that a generator takes in whole."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, got {shown(value)}.")
-    if not -(2**31) <= value < 2**32:
+    if not -(2**31) <= int(value) < 2**32:
         raise ValueError(f"{name} must be an integer of 32 bits, got {value}.")
 
 
 def switch(name: str, value: Any) -> None:
     """Raise ``TypeError`` unless ``value`` is ``True`` or ``False``: any text would be true."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(
-            f"{name} must be True or False, got {value!r} of type {type(value).__name__}."
-        )
+        raise TypeError(f"{name} must be True or False, got {shown(value)}.")
 
 
 def kind(name: str, value: Any, base: type) -> None:

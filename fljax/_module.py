@@ -152,7 +152,10 @@ def module(cls: type[T]) -> type[T]:
             self.validate()
         for field in dataclasses.fields(self):
             if not field.metadata.get("static"):
-                value = as_leaf(getattr(self, field.name))
+                given = getattr(self, field.name)
+                value = as_leaf(given)
+                if isinstance(given, numbers.Real) and not isinstance(given, bool | np.bool_):
+                    _check.representable(field.name, given, value)
                 if type(value) in (list, tuple) and value and _check.is_real(value):
                     value = np.asarray(value, float_dtype())
                 _check.no_nan(field.name, value)

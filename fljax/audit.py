@@ -39,11 +39,13 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 from matplotlib.figure import Figure
 from scipy import stats
 
 from fljax import _check, plotting
+from fljax._arguments import checked
 from fljax._module import replace
 from fljax.link import Link
 from fljax.privacy import CentralGaussian, NoisyGradients, accounting
@@ -100,6 +102,12 @@ PAST_THE_LINK = 0.01
 # From guesses to epsilon -------------------------------------------------------------------------
 
 
+def _check_claim(delta: float, confidence: float) -> None:
+    """Raise ``ValueError`` unless they are those of a bound."""
+    _check.interval("delta", delta, at_least=0, below=1, hint="It is the claim's, or larger.")
+    _check.interval("confidence", confidence, above=0, below=1, hint="0.95 is usual.")
+
+
 def _at_least(right: Any, of: int, confidence: float) -> Any:
     """Clopper-Pearson: the chance is at least this."""
     right = np.asarray(right)
@@ -107,7 +115,10 @@ def _at_least(right: Any, of: int, confidence: float) -> Any:
     return np.where(right == 0, 0.0, found)
 
 
-def counted_epsilon(hits: Any, false_alarms: Any, of: int, delta: float, confidence: float) -> Any:
+@checked
+def counted_epsilon(
+    hits: ArrayLike, false_alarms: ArrayLike, of: int, delta: float, confidence: float
+) -> Any:
     r"""A lower bound on epsilon from how often a test was right and wrong, whatever the noise.
 
     Under :math:`(\epsilon,\delta)`-DP a test that says "b" with chance :math:`p` in world b and
@@ -126,12 +137,17 @@ def counted_epsilon(hits: Any, false_alarms: Any, of: int, delta: float, confide
       >>> round(float(counted_epsilon(900, 30, 1000, 0.01, 0.95)), 2)
       3.02
     """
+    _check_claim(delta, confidence)
+    _check.count("of", of)
+    _check.interval("hits", hits, at_least=0, at_most=of)
+    _check.interval("false_alarms", false_alarms, at_least=0, at_most=of)
     each = 1 - (1 - confidence) / 2
     hit = _at_least(hits, of, each)
     alarm = 1 - _at_least(of - np.asarray(false_alarms), of, each)
     return np.log(np.maximum(hit - delta, 1e-300) / alarm).clip(min=0.0)
 
 
+@checked
 def shaped_epsilon(
     scores: Float[np.ndarray, "2 seeds"], delta: float, confidence: float
 ) -> tuple[float, float]:
@@ -153,6 +169,11 @@ def shaped_epsilon(
     Reference:
       Dong, Roth & Su 2022; Nasr et al. 2023.
     """
+    _check_claim(delta, confidence)
+    scores = np.asarray(scores)
+    if len(scores) != 2 or scores.shape[1] < 2:
+        raise ValueError(f"scores must be [2, seeds], two or more each, got shape {scores.shape}.")
+    _check.finite("scores", scores)
     seeds = scores.shape[1]
     spread = math.sqrt(float(np.mean(np.var(scores, axis=1, ddof=1))))
     gap = float(np.mean(scores[1]) - np.mean(scores[0]))
@@ -165,6 +186,7 @@ def shaped_epsilon(
     return float(epsilon), apart
 
 
+@checked
 def guessed_epsilon(
     right: int, guesses: int, canaries: int, delta: float, confidence: float
 ) -> float:
@@ -194,6 +216,10 @@ def guessed_epsilon(
     Reference:
       Steinke, Nasr & Jagielski 2023, Theorem 5.2 and appendix D.
     """
+    _check_claim(delta, confidence)
+    _check.count("canaries", canaries)
+    _check.count("guesses", guesses, at_least=0, at_most=canaries)
+    _check.count("right", right, at_least=0, at_most=guesses)
 
     def chance(epsilon: float) -> float:
         share = 1 / (1 + math.exp(-epsilon))
@@ -385,6 +411,7 @@ def _line(look: dict[str, Any]) -> dict[str, Any]:
     return {"color": look["color"], "linestyle": look["linestyle"]}
 
 
+@checked
 def gaussian_misses(apart: float, alarms: np.ndarray) -> np.ndarray:
     r"""The misses of the best test at so many false alarms, under :math:`\mu`-GDP exactly.
 
@@ -398,6 +425,7 @@ def gaussian_misses(apart: float, alarms: np.ndarray) -> np.ndarray:
 # Data --------------------------------------------------------------------------------------------
 
 
+@checked
 def corners(
     problem: Problem,
     client: int | Sequence[int] = 0,
@@ -445,7 +473,9 @@ def corners(
     _check.choice("neighbors", neighbors, NEIGHBORS)
     _check.kind("problem", problem, Problem)
     _check.positive("radius", radius)
-    chosen = np.atleast_1d(np.asarray(client))
+    for target in targets:
+        _check.interval("targets", target)
+    chosen = np.atleast_1d(_check.array("client", client))
     if chosen.min() < 0 or chosen.max() >= problem.clients or not 0 <= sample < problem.samples:
         raise ValueError(
             f"client must be in 0..{problem.clients - 1} and sample in 0..{problem.samples - 1}, "
@@ -706,6 +736,7 @@ def _checked(
     return dataclasses.replace(simulation, metrics=()), simulation.privacy
 
 
+@checked
 def two_worlds(
     simulation: Simulation,
     neighbour: Problem,
@@ -875,6 +906,7 @@ def _floor(noise: np.ndarray, signal: np.ndarray) -> np.ndarray:
     return np.maximum(noise, 1e-12 * signal + 1e-300)
 
 
+@checked
 def one_run(
     simulation: Simulation,
     canaries: Problem,

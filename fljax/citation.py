@@ -68,7 +68,7 @@ def _reference(part: Any) -> str:
             f"{name} states no reference; give its class the attribute `reference`, a key of "
             "references.bib or an entry of BibTeX."
         )
-    raise TypeError(f"nothing to cite for {part!r}; pass a simulation or an algorithm.")
+    raise TypeError(f"nothing to cite for {_check.shown(part)}; pass a simulation or an algorithm.")
 
 
 def _entry(reference: str) -> str:

@@ -158,7 +158,7 @@ def _sides(tasks: Sequence[Task]) -> tuple[np.ndarray, np.ndarray]:
         if not two or len({*task[0], *task[1]}) < len(task[0]) + len(task[1]):
             raise ValueError(
                 f"task {q} must be two sides of one or more classes, none of them twice, such as "
-                f"((1,), (8,)); got {task}."
+                f"((1,), (8,)); got {_check.shown(task)}."
             )
     counts = [len(first) + len(second) for first, second in tasks]
     if len(set(counts)) > 1:
@@ -213,6 +213,7 @@ def iid(rows: int, clients: int, seed: int) -> list[np.ndarray]:
     Raises:
       ValueError: fewer rows than clients.
     """
+    _check.count("rows", rows)
     return _cut(_generator(seed).permutation(rows), clients)
 
 
@@ -291,6 +292,8 @@ def _one_each(labels: np.ndarray) -> np.ndarray:
             f"labels must be one of each row, [n], got shape {labels.shape}; of one-hot rows take "
             "labels.argmax(axis=1)."
         )
+    if labels.dtype.kind == "f":
+        _check.finite("labels", labels)
     return labels
 
 

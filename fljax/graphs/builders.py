@@ -51,8 +51,9 @@ def from_edges(
             positive and finite, or a disconnected graph.
     """
     tables.check_nodes(nodes)
-    if not _check.is_concrete(edges) and not isinstance(edges, Iterable):
-        raise TypeError(f"edges must be concrete pairs of nodes, got {type(edges).__name__}.")
+    pairs = _check.is_concrete(edges) or isinstance(edges, Iterable)
+    if not pairs or isinstance(edges, np.ma.MaskedArray) or hasattr(edges, "tocoo"):
+        raise TypeError(f"edges must be concrete pairs of nodes, got {_check.shown(edges)}.")
     edges = np.asarray(edges if _check.is_concrete(edges) else list(edges))
     if edges.size == 0:
         edges = np.zeros((0, 2), np.int64)
@@ -82,14 +83,21 @@ def from_edges(
             f"{again[0] % nodes}); give each undirected edge once, in one direction, and add "
             "parallel weights together."
         )
-    if weights is None:
-        weights = np.ones(len(edges))
-    weights = np.asarray(_check.array("weights", weights), np.float64)
+    weights = np.ones(len(edges)) if weights is None else weights
+    if len(edges):
+        weights = _check.array("weights", weights)
+    weights = np.asarray(weights, np.float64)
     if weights.shape != (len(edges),):
         raise ValueError(
             f"weights must be one per edge, shape ({len(edges)},), got shape {weights.shape}."
         )
-    _check.positive("weights", weights, hint="Leave an edge out rather than give it weight zero.")
+    _check.interval(
+        "weights",
+        weights,
+        above=0.0,
+        at_most=float(jnp.finfo(float_dtype()).max),
+        hint="Leave an edge out rather than give it weight zero.",
+    )
     graph = of_edges(nodes, edges, weights, form, max_degree)
     return graph if allow_disconnected else graph.require_connected()
 
@@ -168,7 +176,8 @@ def from_networkx(
 
     Args:
         graph: the networkx graph, simple and undirected.
-        weight: edge attribute that holds the weight; one where it is missing.
+        weight: edge attribute that holds the weight; one where it is missing, and an error where
+            no edge has one of another name than ``"weight"``.
         form: as in :func:`from_edges`.
         max_degree: as in :func:`from_edges`.
         allow_disconnected: as in :func:`from_edges`.
@@ -181,6 +190,9 @@ def from_networkx(
             f"the networkx graph is {kind}, an undirected simple graph is expected; "
             "convert it with networkx.Graph(graph)."
         )
+    named = weight == "weight" or not graph.number_of_edges()
+    if not named and not any(weight in data for *_, data in graph.edges(data=True)):
+        raise ValueError(f"no edge of the networkx graph has an attribute {weight!r}.")
     number = {node: index for index, node in enumerate(graph.nodes)}
     triples = [
         (number[a], number[b], data.get(weight, 1.0)) for a, b, data in graph.edges(data=True)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fljax import _check
 from fljax._arguments import checked
 from fljax.privacy import accounting
 from fljax.privacy.accounting._inputs import probability
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["claimed_epsilon", "events", "spent"]
 
 
+@checked
 def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
     r"""The smallest epsilon at ``delta`` that follows from what a run says it spent.
 
@@ -41,10 +43,13 @@ def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
       >>> [round(claimed_epsilon(spent, 0.01), 2) for spent in ({"rho": 0.5}, {"epsilon": 1})]
       [2.32, 0.99]
     """
+    _check.interval("delta", delta, at_least=0, below=1)
     if "rho" in ledger:
         rho = ledger["rho"]
         shown = float(accounting.zcdp_epsilon(rho, delta, "gaussian")) if rho > 0 else 0.0
         return min(shown, _secret_epsilon(ledger, delta))
+    if "epsilon" not in ledger:
+        raise ValueError(f"ledger must have rho or epsilon, got {_check.shown(ledger)}.")
     epsilon, first = ledger["epsilon"], ledger.get("delta", 0.0)
     if delta < first:
         return math.inf

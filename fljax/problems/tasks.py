@@ -113,6 +113,7 @@ def random_clusters(key: Key[Array, ""], clients: int, clusters: int) -> Int[Arr
     Raises:
       ValueError: more clusters than clients.
     """
+    _check.count("clients", clients)
     _check.count("clusters", clusters)
     if clusters > clients:
         raise ValueError(f"{clients} clients cannot fill {clusters} clusters.")

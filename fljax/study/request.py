@@ -203,10 +203,12 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
         _check.count("seeds", seeds, hint="It is the number of Monte-Carlo runs per grid point.")
         check_fits(f"a study of {seeds} seeds", seeds, each=100, mend="take fewer seeds")
         return list(range(int(seeds)))
+    if isinstance(seeds, bytes | Mapping):
+        raise TypeError(f"seeds must be a list of integers, got {_check.shown(seeds)}.")
     found = np.asarray(seeds if hasattr(seeds, "dtype") else list(seeds))
     if found.size and (found.ndim != 1 or found.dtype.kind not in "iu"):
         raise TypeError(
-            f"seeds must be a number of runs or a list of integers, got {seeds!r}; "
+            f"seeds must be a number of runs or a list of integers, got {_check.shown(seeds)}; "
             "range(100, 200) are the hundred after the first hundred."
         )
     found = found.tolist()
@@ -290,5 +292,5 @@ def parse_shard(shard: str | tuple[int, int]) -> tuple[int, int]:
     except (TypeError, ValueError):
         part, parts = 0, 0
     if not 1 <= part <= parts:
-        raise ValueError(f"shard must be 'i/n' with 1 <= i <= n, got {shard!r}.")
+        raise ValueError(f"shard must be 'i/n' with 1 <= i <= n, got {_check.shown(shard)}.")
     return part - 1, parts

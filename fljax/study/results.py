@@ -11,12 +11,14 @@ import numpy as np
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
+from fljax._arguments import checked
 from fljax.study.collection import read
 from fljax.study.store import write_whole
 
 __all__ = ["checksum", "load", "save"]
 
 
+@checked
 def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
     """Write results to one netCDF-4 file, whole or not at all.
 
@@ -45,6 +47,7 @@ def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
     return path
 
 
+@checked
 def load(path: str | os.PathLike) -> xr.Dataset:
     """Read what :func:`save` wrote, or the store of a study, and check that it is whole.
 

@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from filelock import FileLock, Timeout
 
+from fljax._arguments import check, rule
+
 __all__ = [
     "Block",
     "DamageWarning",
@@ -480,6 +482,8 @@ def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
       ValueError: a store given twice, stores of different studies or of other rounds, with the
         difference named; nothing is written.
     """
+    for number, folder in enumerate((into, *stores)):
+        check("into" if not number else f"store {number}", folder, rule(str | os.PathLike))
     if not stores:
         raise ValueError("merge needs at least one store to take runs from.")
     folders = [Path(folder).resolve() for folder in (into, *stores)]

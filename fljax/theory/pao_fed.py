@@ -47,6 +47,7 @@ import scipy.sparse.linalg as spla
 from jaxtyping import Float
 
 from fljax import _check
+from fljax._arguments import check_fields, checked
 
 __all__ = [
     "Draws",
@@ -79,6 +80,7 @@ Sense = Literal["mean", "mean square"]
 # --------------------------------------------------------------------------- step-size bounds
 
 
+@checked
 def mean_bound(correlations: Float[np.ndarray, "clients dim dim"]) -> float:
     r"""The step size below which PAO-Fed converges in the mean, (4.22).
 
@@ -99,6 +101,7 @@ def mean_bound(correlations: Float[np.ndarray, "clients dim dim"]) -> float:
     return 2 / _largest_eigenvalue(correlations)
 
 
+@checked
 def mean_square_bound(correlations: Float[np.ndarray, "clients dim dim"]) -> float:
     r"""The step size below which PAO-Fed is stable in the mean square, (4.31).
 
@@ -198,6 +201,7 @@ class Instance:
     fourth_moments: Float[np.ndarray, "clients dim dim dim dim"] | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         object.__setattr__(self, "correlations", _correlations(self.correlations))
         clients, dim = self.correlations.shape[:2]
         late = np.size(self.delays)
@@ -259,6 +263,7 @@ class Extended(NamedTuple):
     collect: np.ndarray  # [N D, N D]  B_e
 
 
+@checked
 def extended_matrices(
     available: np.ndarray,
     received: np.ndarray,
@@ -370,6 +375,7 @@ class Draws(NamedTuple):
     targets: np.ndarray  # [T, K]  y_k
 
 
+@checked
 def extended_run(
     draws: Draws,
     weights: Float[np.ndarray, " delays"],
@@ -389,6 +395,7 @@ def extended_run(
     Raises:
       ValueError: shapes that do not fit each other.
     """
+    _check.nonnegative("step_size", step_size)
     rounds, clients, dim = _shaped("features", draws.features, 3)
     delays = np.size(weights)
     for name, value in draws._asdict().items():
@@ -515,6 +522,7 @@ def _expected(instance: Instance, mean: np.ndarray) -> Extended:
     return Extended(merge, collect)
 
 
+@checked
 def expected_matrices(instance: Instance) -> Extended:
     r""":math:`E[A_e]` and :math:`E[B_e]`, each ``[N D, N D]`` (Appendix A, lines 2887-2913).
 
@@ -532,6 +540,7 @@ def expected_matrices(instance: Instance) -> Extended:
     return Extended(*(np.kron(matrix, np.eye(instance.dim)) for matrix in between))
 
 
+@checked
 def second_moments(instance: Instance) -> tuple[sp.csr_array, sp.csr_array]:
     r""":math:`\mathcal Q_A=E[A_e\otimes A_e]` and :math:`\mathcal Q_B=E[B_e\otimes B_e]`, (4.27).
 
@@ -595,6 +604,7 @@ def _in_blocks(instance: Instance, blocks: np.ndarray) -> np.ndarray:
     return whole.reshape(models * dim, models * dim)
 
 
+@checked
 def mean_matrix(instance: Instance) -> Float[np.ndarray, "size size"]:
     r""":math:`E[B_e](I-\mu R_e)E[A_e]`, which moves the mean error on (P4 (24), line 2689).
 
@@ -606,11 +616,13 @@ def mean_matrix(instance: Instance) -> Float[np.ndarray, "size size"]:
     return collect @ step @ merge
 
 
+@checked
 def mean_radius(instance: Instance) -> float:
     """The spectral radius of :func:`mean_matrix`: convergence in the mean means below one."""
     return float(np.abs(np.linalg.eigvals(mean_matrix(instance))).max())
 
 
+@checked
 def mean_error(
     instance: Instance, optimum: Float[np.ndarray, " dim"], rounds: int
 ) -> Float[np.ndarray, "rounds models dim"]:
@@ -661,6 +673,7 @@ def _step_moment(instance: Instance, small_steps: bool) -> sp.csr_array:
     return sp.csr_array(moment + step**2 * (sp.kron(correlation, correlation) + extra))
 
 
+@checked
 def mean_square_matrix(instance: Instance, small_steps: bool = False) -> sp.csr_array:
     r""":math:`\mathcal F`, sparse ``[(N D)^2, (N D)^2]``; :math:`\sigma'=\mathcal F^\top\sigma`.
 
@@ -681,6 +694,7 @@ def mean_square_matrix(instance: Instance, small_steps: bool = False) -> sp.csr_
     return sp.csr_array(collect @ _step_moment(instance, small_steps) @ merge)
 
 
+@checked
 def noise_vector(instance: Instance) -> Float[np.ndarray, " size"]:
     r""":math:`h=\mathcal Q_B\mathrm{vec}\,E[\Phi]`, (4.29), ``[(N D)^2]``.
 
@@ -696,6 +710,7 @@ def _server_weight(instance: Instance) -> np.ndarray:
     return np.diag(np.arange(size) < instance.dim).astype(float).ravel()
 
 
+@checked
 def mean_square_radius(instance: Instance, small_steps: bool = False) -> float:
     r""":math:`\rho(\mathcal F)`: stability in the mean square means below one."""
     return _radius(mean_square_matrix(instance, small_steps))
@@ -710,6 +725,7 @@ def _radius(matrix: sp.csr_array) -> float:
     return float(np.abs(values).max())
 
 
+@checked
 def transient(
     instance: Instance,
     optimum: Float[np.ndarray, " dim"],
@@ -740,6 +756,7 @@ def transient(
     return np.array(curve)
 
 
+@checked
 def steady_state(instance: Instance, small_steps: bool = False) -> float:
     r"""The server's mean square deviation in the long run, (4.34).
 
@@ -768,6 +785,7 @@ def steady_state(instance: Instance, small_steps: bool = False) -> float:
 # --------------------------------------------------------------------------- the largest step
 
 
+@checked
 def stable_step(
     instance: Instance, sense: Sense, small_steps: bool = False, tolerance: float = 1e-6
 ) -> float:
@@ -787,7 +805,7 @@ def stable_step(
         where a correlation is singular.
     """
     _check.choice("sense", sense, ("mean", "mean square"))
-    _check.positive("tolerance", tolerance)
+    _check.interval("tolerance", tolerance, at_least=1e-12, below=1)
 
     def radius(step: float) -> float:
         case = instance.at(step)

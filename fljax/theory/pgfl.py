@@ -28,9 +28,11 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg as spla
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax.algorithms.pgfl import PGFL, as_inter_cluster, clusters_of
 from fljax.federation import Federation
 from fljax.privacy import accounting
@@ -67,6 +69,7 @@ Decaying = Literal["variance", "budget"]
 # --------------------------------------------------------------------------- optima and runs
 
 
+@checked
 def cluster_optima(problem: Problem) -> Float[np.ndarray, "clusters dim"]:
     r""":math:`W_q=\arg\min_w\sum_{k\in\mathcal C_{(q)}}f_k(w)`, (15); line 1329.
 
@@ -98,6 +101,7 @@ def _quadratic(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     return hessian, 2 * np.asarray(problem.correlation(problem.targets), np.float64)
 
 
+@checked
 def server_models(
     simulation: Simulation, key: Array, rounds: int
 ) -> Float[Array, "rounds servers clusters dim"]:
@@ -152,6 +156,7 @@ class Round(NamedTuple):
         return np.einsum("ck,kij->cij", self.mean, self.hessian), self.mean @ self.moment
 
 
+@checked
 def affine_round(simulation: Simulation) -> Round:
     r"""The map that a round is, (5.4)-(5.10), for ridge problems and full participation.
 
@@ -223,6 +228,7 @@ def _combination(
     return combine.reshape(2 * (servers * clusters,))
 
 
+@checked
 def fixed_point(simulation: Simulation) -> Float[np.ndarray, "servers clusters dim"]:
     r"""Where the servers' models come to rest, if they do (:func:`rate`).
 
@@ -270,6 +276,7 @@ def fixed_point(simulation: Simulation) -> Float[np.ndarray, "servers clusters d
     return rest.reshape(of.shape)
 
 
+@checked
 def large_penalty_limit(simulation: Simulation) -> Float[np.ndarray, "servers clusters dim"]:
     r"""Where :func:`fixed_point` goes as :math:`\rho\to\infty`.
 
@@ -311,6 +318,7 @@ class Bias(NamedTuple):
     limit: np.ndarray  # [S, Q]  from `large_penalty_limit`; O(1/rho^2)
 
 
+@checked
 def bias(simulation: Simulation) -> Bias:
     r"""How far :func:`fixed_point` is from :func:`cluster_optima` and :func:`large_penalty_limit`.
 
@@ -324,6 +332,7 @@ def bias(simulation: Simulation) -> Bias:
     return Bias(*(np.sum((rest - at) ** 2, -1) / np.sum(at**2, -1) for at in (best, limit)))
 
 
+@checked
 def rate(simulation: Simulation) -> float:
     r"""The factor by which a round brings the models closer to :func:`fixed_point` in the long run.
 
@@ -357,12 +366,14 @@ def rate(simulation: Simulation) -> float:
 # --------------------------------------------------------------------------- Theorem II
 
 
+@checked
 def cluster_distance(optima: Float[np.ndarray, "clusters dim"]) -> float:
     r""":math:`\eta=\max_{q,r}\|w^*_{(q)}-w^*_{(r)}\|^2`, (5.28), of :func:`cluster_optima`."""
     optima = np.asarray(optima)
     return float(np.sum((optima[:, None] - optima[None]) ** 2, axis=-1).max())
 
 
+@checked
 def inter_cluster_bound(
     inter_cluster: Any, rounds: int, distance: float
 ) -> Float[np.ndarray, " rounds"]:
@@ -386,6 +397,7 @@ def inter_cluster_bound(
       [4.0, 6.0, 7.0]
     """
     _check.count("rounds", rounds)
+    _check.nonnegative("distance", distance)
     schedule = as_inter_cluster(inter_cluster)
     shares = [float(schedule(jnp.asarray(n, jnp.int32))) for n in range(1, rounds + 1)]
     return distance * (1 - np.cumprod(1 - np.asarray(shares)))
@@ -407,6 +419,7 @@ class TheoremTwo(NamedTuple):
             return np.where(worst > 0, worst / self.right, 0.0)
 
 
+@checked
 def theorem_two(
     without: Float[np.ndarray, "*draws rounds servers clusters dim"],
     mixed: Float[np.ndarray, "*draws rounds servers clusters dim"],
@@ -443,6 +456,7 @@ def theorem_two(
     Raises:
       ValueError: runs of different shapes.
     """
+    _check.nonnegative("distance", distance)
     without, mixed = np.asarray(without), np.asarray(mixed)
     if without.shape != mixed.shape or without.ndim < 4:
         raise ValueError(
@@ -458,7 +472,8 @@ def theorem_two(
 # --------------------------------------------------------------------------- Theorems III and IV
 
 
-def sensitivity(gradient_bound: Any, penalty: Any, samples: Any) -> Any:
+@checked
+def sensitivity(gradient_bound: ArrayLike, penalty: ArrayLike, samples: ArrayLike) -> Any:
     r""":math:`\Delta_{k,2}=2C_k/(\rho D_k)` of one replaced sample, Lemma 5.1 (5.31), (42).
 
     It is an upper bound: the proof subtracts two instances of (5.25) as if their gradients were
@@ -478,6 +493,7 @@ def sensitivity(gradient_bound: Any, penalty: Any, samples: Any) -> Any:
     return 2 * gradient_bound / (penalty * samples)
 
 
+@checked
 def zcdp_total(
     initial: float,
     decay: float,

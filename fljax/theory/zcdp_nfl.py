@@ -19,9 +19,10 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import replace
 from fljax._numerics import HIGHEST
 from fljax.algorithms import ZCDPNFL
@@ -66,6 +67,7 @@ class Operators(NamedTuple):
     phi_max_signless: Array  # []  largest singular value of L_+
 
 
+@checked
 def operators(network: Graph) -> Operators:
     r"""The matrices of section 3.3.3 (lines 624-664) of a graph.
 
@@ -112,6 +114,7 @@ class Arcs(NamedTuple):
         return self.source.T - self.target.T
 
 
+@checked
 def arcs(network: Graph) -> Arcs:
     """The arc matrices of line 624 (concrete graphs only); a weight enters by its square root."""
     low, high = network.edges.T
@@ -123,7 +126,10 @@ def arcs(network: Graph) -> Arcs:
     return Arcs(jnp.asarray(ends[0]), jnp.asarray(ends[1]))
 
 
-def noise_constant(operators: Operators, penalty: Array | float, dim: int = 1) -> Float[Array, ""]:
+@checked
+def noise_constant(
+    operators: Operators, penalty: Float[Array, ""] | float, dim: int = 1
+) -> Float[Array, ""]:
     r"""What (3.21) multiplies the noise power with.
 
     .. math:: \alpha_\xi=4\rho P\,\frac{\Phi_{\max}(L_-)^2+\Phi_{\max}(L_+)^2}{\Phi_{\min}(L_-)}
@@ -133,6 +139,8 @@ def noise_constant(operators: Operators, penalty: Array | float, dim: int = 1) -
       penalty: :math:`\rho`.
       dim: :math:`P`; one leaves it out, as for noise whose whole norm is at hand.
     """
+    _check.nonnegative("penalty", penalty)
+    _check.count("dim", dim)
     largest = operators.phi_max**2 + operators.phi_max_signless**2
     return 4 * penalty * dim * largest / operators.phi_min
 
@@ -182,9 +190,10 @@ class _Given:
         return self._noise.astype(dtype)
 
 
+@checked
 def transcript(
     simulation: Simulation,
-    key: Array | int,
+    key: Key[Array, ""] | int,
     rounds: int,
     noise: Float[Array, "rounds clients dim"] | None = None,
 ) -> Transcript:
@@ -248,6 +257,7 @@ _record = jax.jit(_transcribe, static_argnames=("rounds",))
 # --------------------------------------------------------------------------- identities
 
 
+@checked
 def optimality_residual(
     simulation: Simulation, transcript: Transcript
 ) -> Float[Array, "rounds clients dim"]:
@@ -266,6 +276,7 @@ def optimality_residual(
     return slope + _dual(transcript)[:-1] + algorithm.penalty * pull
 
 
+@checked
 def dual_residual(
     simulation: Simulation, transcript: Transcript
 ) -> Float[Array, "rounds clients dim"]:
@@ -280,6 +291,7 @@ def dual_residual(
     return jnp.diff(_dual(transcript), axis=0) - ascent
 
 
+@checked
 def combined_residual(
     simulation: Simulation, transcript: Transcript, as_printed: bool = False
 ) -> Float[Array, "rounds clients dim"]:
@@ -328,6 +340,7 @@ class _Terms(NamedTuple):
     noise: Array  # <W~n - w*, 2M xi(n+1)>
 
 
+@checked
 def lemma_two(
     simulation: Simulation,
     transcript: Transcript,
@@ -409,6 +422,7 @@ class TheoremTwo(NamedTuple):
         return sum(self[1:], jnp.zeros_like(self.gap))
 
 
+@checked
 def theorem_two_bound(
     simulation: Simulation,
     transcript: Transcript,
@@ -480,6 +494,7 @@ def theorem_two_bound(
     )
 
 
+@checked
 def ergodic_gap(
     simulation: Simulation,
     transcript: Transcript,
@@ -503,6 +518,7 @@ def ergodic_gap(
     return _objective(simulation.problem, averages) - _objective(simulation.problem, optimum)
 
 
+@checked
 def convergence_rate(gap: Float[Array, " rounds"], first: int | None = None) -> Float[Array, ""]:
     r"""The slope of :math:`\log` gap over :math:`\log n` by least squares: -1 for O(1/n).
 
@@ -520,6 +536,7 @@ def convergence_rate(gap: Float[Array, " rounds"], first: int | None = None) -> 
       >>> round(float(convergence_rate(5.0 / jnp.arange(1.0, 101.0))), 3)
       -1.0
     """
+    gap = jnp.asarray(gap)
     rounds = gap.shape[0]
     first = rounds // 2 + 1 if first is None else first
     if not 1 <= first < rounds:
@@ -533,10 +550,11 @@ def convergence_rate(gap: Float[Array, " rounds"], first: int | None = None) -> 
 # --------------------------------------------------------------------------- privacy
 
 
+@checked
 def privacy_accuracy_bound(
     simulation: Simulation,
     rounds: int,
-    constant: Array | float = 0.0,
+    constant: Float[Array, ""] | float = 0.0,
     as_printed: bool = False,
 ) -> Float[Array, ""]:
     r"""The price of privacy in accuracy, (3.22):
@@ -579,6 +597,7 @@ def privacy_accuracy_bound(
             f"got {type(privacy).__name__}."
         )
     _check.count("rounds", rounds)
+    _check.interval("constant", constant)
     problem, first = simulation.problem, jnp.asarray(1, jnp.int32)
     sensitivity = algorithm.sensitivity(
         problem, _network(simulation), first, Gap.of(privacy, problem)
@@ -632,6 +651,12 @@ def _energy(of: Operators, stack: Array) -> Array:
 
 def _objective(problem: Problem, models: Array) -> Array:
     r""":math:`f(W)=\sum_kf_k(w_k)` of ``[..., K, D]``, or of one ``[D]`` for all clients."""
+    models = jnp.asarray(models)
+    if models.shape[-1] != problem.dim:
+        raise ValueError(
+            f"a model must have the {problem.dim} parameters of the problem, got shape "
+            f"{models.shape}."
+        )
     if models.ndim == 1:
         models = jnp.broadcast_to(models, (problem.clients, problem.dim))
     value = jnp.vectorize(lambda w: jnp.sum(problem.objective(w)), signature="(k,d)->()")

@@ -91,6 +91,8 @@ def renyi_pure(orders: ArrayLike, epsilon: ArrayLike) -> Result:
 def _along_orders(xp: Any, orders: Any, rdp: Any, value: Any) -> tuple[Any, Any]:
     """Orders ``[A]`` and a value ``[...]`` in the shape of the curves ``[..., A]``."""
     _inputs.same_length(orders=orders, rdp=rdp)
+    if orders.ndim > rdp.ndim:
+        raise ValueError(f"rdp must be a curve over the orders, got one number for {orders.size}.")
     if value.ndim and value.shape != rdp.shape[:-1]:
         raise ValueError(
             f"curves of shape {rdp.shape} need one number, or one of each curve, got shape "
