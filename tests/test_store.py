@@ -18,6 +18,7 @@ import pytest
 import xarray as xr
 
 import fljax as fl
+from fljax.study import machine
 from fljax.study import running as sweeping
 from fljax.study.results import checksum
 from fljax.study.store import Store, _host
@@ -608,6 +609,38 @@ def test_more_seeds_and_points_compute_only_what_is_new(tmp_path, whole, kept):
     assert {label for block in kept for label in block.points} == {'{"step": 0.03}'}
     close(extended.sel(step=whole.step), whole)
     close(extended.sel(step=[0.03]), fl.sweep(steps, **STUDY | {"grid": {"step": [0.03]}}))
+
+
+def private_graphs(key, budget):
+    k_data, k_graph = jax.random.split(key)
+    return fl.Simulation(
+        problem=fl.problems.elastic_net(k_data, clients=K, samples=10, dim=8).clipped(1.0),
+        network=fl.graphs.random_connected(k_graph, nodes=K, mean_degree=3),
+        algorithm=fl.algorithms.ZCDPNFL(3.0, 0.5),
+        privacy=fl.privacy.ZCDP(budget, decay=0.9),
+        metrics=["normalized_error"],
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scenario", "grid"), [(steps, GRID), (private_graphs, {"budget": [0.1, 1.0, 10.0]})]
+)
+def test_with_a_given_block_a_study_grows_as_if_at_once(tmp_path, scenario, grid):
+    study = {"rounds": T, "grid": grid, "block": 4, "workers": 1}
+    fl.sweep(scenario, **study, seeds=6, store=tmp_path)
+    grown = fl.sweep(scenario, **study, seeds=12, store=tmp_path)
+    assert grown.attrs["block"] == "[4]"
+    assert same(grown, fl.sweep(scenario, **study, seeds=12))
+
+
+def test_a_study_that_was_stopped_goes_on_in_the_same_blocks(tmp_path, kept, in_step, monkeypatch):
+    monkeypatch.setattr(machine, "points_per_block", lambda _, points: min(3, points))
+    study = {"rounds": T, "grid": {"step": [0.01 * i for i in range(1, 8)]}, "workers": 1}
+    with pytest.raises(fl.Interrupted):
+        fl.sweep(steps, **study, store=tmp_path, callback=after(1, KeyboardInterrupt))
+    fl.sweep(steps, **study, store=tmp_path)
+    assert [len(block.points) for block in kept] == [3, 3, 1]
 
 
 def any_size(key, clients, step):

@@ -249,9 +249,16 @@ def cut_of(study: Study, number: int, points: int, seeds: int) -> Cut:
     size = study.block or machine.measured_block(study.identities[number])
     if size is None:
         size = machine.seeds_per_block(group.shown, most)
-    even = -(-points // -(-points // most))
-    # As for all seeds of the study, so that a part of it computes to the same last digit.
-    block = machine.spread(len(study.asked.seed_list), size, study.workers)
+    # As for all points and seeds of the study, so that a part of it computes to the same last
+    # digit: what is missing of a study that was stopped are whole blocks.
+    even, all_points = machine.spread(points, most, 1), len(group.positions)
+    cut = machine.spread(all_points, machine.points_per_block(group.shown, all_points), 1)
+    if points % cut in (0, all_points % cut):
+        even = cut
+    seeds_of_all = len(study.asked.seed_list)
+    block = machine.spread(seeds_of_all, size, study.workers)
+    if study.block is not None:
+        block = min(study.block, seeds_of_all)
     turns = machine.turns_per_call(
         group.shown, even, block, seeds, study.workers, study.asked.rounds
     )

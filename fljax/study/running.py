@@ -115,7 +115,9 @@ def sweep(
         one of JAX's: ``"philox4x32"`` (the default until it had one of its own),
         ``"threefry2x32"``, ``"threefry4x32"`` or ``"philox2x32"``.
       block: seeds per block; by default what :func:`plan` measured, else what fits the cache
-        (CPU) or memory (accelerator). It changes numbers by no more than float re-association.
+        (CPU) or memory (accelerator), shared out evenly over the workers. It changes numbers by no
+        more than float re-association; with one that is given, a study of at least so many seeds
+        that grows by others has bit for bit the numbers of one that had them all from the start.
       workers: blocks in flight; by default the cores at hand on a CPU, else 1.
       keep_models: also return every run's final models, ``[..., seed, client, parameter]``, and
         what every client spent.
