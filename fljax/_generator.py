@@ -12,6 +12,7 @@ derived from one key are all different, at most 2**62 of either kind, and are no
 Keys of different ancestors meet by chance only, as 64 random bits do.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -143,11 +144,10 @@ _HOUSE = define_prng_impl(
     tag=GENERATOR,
 )
 
-#: Every generator of runs, and what JAX takes for it: those whose numbers are the same bits under
-#: ``vmap``.
-GENERATORS = {GENERATOR: _HOUSE} | {
-    name: name for name in ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
-}
+#: Every generator of runs, and what JAX takes for it: those whose bits are the same under ``vmap``
+#: and whose keys are long enough to differ between millions of draws (not ``philox2x32``). XLA
+#: takes minutes to compile the permutations of ``threefry4x32`` for a CPU.
+GENERATORS = {GENERATOR: _HOUSE, "threefry2x32": "threefry2x32", "philox4x32": "philox4x32"}
 
 
 def check_generator(generator: str) -> None:
@@ -199,7 +199,12 @@ def normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """
     if jax.random.key_impl(key) != _HOUSE or np.dtype(dtype) != np.float32:
         return jax.random.normal(key, shape, dtype)
-    first, second = threefry(jax.random.key_data(key), *_places(tuple(shape)))
+    return _normal(jax.random.key_data(key), tuple(shape))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _normal(key: Array, shape: tuple[int, ...]) -> Array:
+    first, second = threefry(key, *_places(shape))
     return jnp.sqrt(_minus_two_log(first)) * _half_turn(second)
 
 

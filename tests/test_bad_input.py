@@ -166,6 +166,7 @@ VALID = {
         "algorithm": fl.algorithms.ZCDPNFL(1.0, 0.1),
         "network": fl.graphs.ring(K),
     },
+    "random_key": {},
     "run": {"simulation": SIMULATION, "rounds": 2},
     "view": {"simulation": SIMULATION},
     "aggregation.CenteredClipping": {"radius": 1.0},
@@ -390,6 +391,7 @@ UNTRIED = {
 
 #: What a parameter takes although it looks bad, by callable (``*`` for all) and name.
 ACCEPTED = {
+    ("random_key", "seed"): "negative",
     ("run", "key"): "negative",
     ("view", "key"): "negative",
     ("algorithms.DeterministicPolicyGradient", "cap"): "infinity",
