@@ -13,6 +13,7 @@ Keys of different ancestors meet by chance only, as 64 random bits do.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -96,8 +97,10 @@ def _places(shape: tuple[int, ...]) -> _Words:
     the leading axes in the upper word.
     """
     first = len(shape)
-    while first > 0 and int(np.prod(shape[first - 1 :], dtype=object)) <= 2**32:
+    while first > 0 and math.prod(shape[first - 1 :]) < 2**32:
         first -= 1
+    if math.prod(shape[:first]) > 2**30:  # the upper word's other two bits tell the purpose
+        raise ValueError(f"2**32 numbers along an axis are more than can be drawn, got {shape}.")
 
     def count(axes: range) -> Array:
         total, stride = jnp.zeros(shape, np.uint32), 1
@@ -105,8 +108,6 @@ def _places(shape: tuple[int, ...]) -> _Words:
             # No reshaped count of all: a partitioner splits this one along any axis.
             total = total + lax.broadcasted_iota(np.uint32, shape, axis) * np.uint32(stride)
             stride *= shape[axis]
-        if stride > 2**32:
-            raise ValueError(f"at most 2**32 numbers along an axis can be drawn, got {shape}.")
         return total
 
     return _Words(count(range(first)), count(range(first, len(shape))))
@@ -139,7 +140,7 @@ _HOUSE = define_prng_impl(
     seed=_seed,
     split=_split,
     random_bits=_random_bits,
-    fold_in=_fold_in,
+    fold_in=_fold_in,  # pyright: ignore[reportArgumentType]  # JAX passes an array
     name=GENERATOR,
     tag=GENERATOR,
 )
