@@ -14,7 +14,8 @@ import fljax as fl
 
 INFINITE = math.inf
 
-#: The stored results of all figures were drawn with it, and are to be found again.
+#: What the runs of all figures draw from: their stored results are to be found again. It was the
+#: default when they were made.
 GENERATOR = "philox4x32"
 
 Studies = Mapping[str, xr.Dataset]

@@ -12,6 +12,8 @@ derived from one key are all different, at most 2**62 of either kind, and are no
 Keys of different ancestors meet by chance only, as 64 random bits do.
 """
 
+import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -95,8 +97,10 @@ def _places(shape: tuple[int, ...]) -> _Words:
     the leading axes in the upper word.
     """
     first = len(shape)
-    while first > 0 and int(np.prod(shape[first - 1 :], dtype=object)) <= 2**32:
+    while first > 0 and math.prod(shape[first - 1 :]) < 2**32:
         first -= 1
+    if math.prod(shape[:first]) > 2**30:  # the upper word's other two bits tell the purpose
+        raise ValueError(f"2**32 numbers along an axis are more than can be drawn, got {shape}.")
 
     def count(axes: range) -> Array:
         total, stride = jnp.zeros(shape, np.uint32), 1
@@ -104,8 +108,6 @@ def _places(shape: tuple[int, ...]) -> _Words:
             # No reshaped count of all: a partitioner splits this one along any axis.
             total = total + lax.broadcasted_iota(np.uint32, shape, axis) * np.uint32(stride)
             stride *= shape[axis]
-        if stride > 2**32:
-            raise ValueError(f"at most 2**32 numbers along an axis can be drawn, got {shape}.")
         return total
 
     return _Words(count(range(first)), count(range(first, len(shape))))
@@ -138,16 +140,15 @@ _HOUSE = define_prng_impl(
     seed=_seed,
     split=_split,
     random_bits=_random_bits,
-    fold_in=_fold_in,
+    fold_in=_fold_in,  # pyright: ignore[reportArgumentType]  # JAX passes an array
     name=GENERATOR,
     tag=GENERATOR,
 )
 
-#: Every generator of runs, and what JAX takes for it: those whose numbers are the same bits under
-#: ``vmap``.
-GENERATORS = {GENERATOR: _HOUSE} | {
-    name: name for name in ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
-}
+#: Every generator of runs, and what JAX takes for it: those whose bits are the same under ``vmap``
+#: and whose keys are long enough to differ between millions of draws (not ``philox2x32``). XLA
+#: takes minutes to compile the permutations of ``threefry4x32`` for a CPU.
+GENERATORS = {GENERATOR: _HOUSE, "threefry2x32": "threefry2x32", "philox4x32": "philox4x32"}
 
 
 def check_generator(generator: str) -> None:
@@ -199,7 +200,12 @@ def normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """
     if jax.random.key_impl(key) != _HOUSE or np.dtype(dtype) != np.float32:
         return jax.random.normal(key, shape, dtype)
-    first, second = threefry(jax.random.key_data(key), *_places(tuple(shape)))
+    return _normal(jax.random.key_data(key), tuple(shape))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _normal(key: Array, shape: tuple[int, ...]) -> Array:
+    first, second = threefry(key, *_places(shape))
     return jnp.sqrt(_minus_two_log(first)) * _half_turn(second)
 
 

@@ -304,6 +304,7 @@ VALID = {
         "algorithm": fl.algorithms.ZCDPNFL(1.0, 0.1),
         "network": fl.graphs.ring(K),
     },
+    "random_key": {},
     "run": {"simulation": SIMULATION, "rounds": 2},
     "table": STUDY,
     "view": {"simulation": SIMULATION},
@@ -551,6 +552,7 @@ UNTRIED = {
 
 #: What a parameter takes although it looks bad, by callable (``*`` for all) and name.
 ACCEPTED = {
+    ("random_key", "seed"): "negative",
     ("run", "key"): "negative",
     ("view", "key"): "negative",
     ("sweep", "root"): "negative",

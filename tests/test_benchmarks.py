@@ -23,7 +23,7 @@ def single_precision():
 def test_counted_flops_and_bytes_are_near_those_of_the_compiler(size, label, most):
     by_hand = CASES[label].cost(size, False)
     moved, flops = roofline.counted_by_xla(size, CASES[label])
-    drawing = 450 * by_hand.draws  # what a normal number costs is in the generator's own rate
+    drawing = 170 * by_hand.draws  # what a normal number costs is in the generator's own rate
     assert 0.5 < flops / (by_hand.flops + drawing) < 3
     assert 0.5 < moved / (roofline.WORD * by_hand.words) < most
 
@@ -81,7 +81,7 @@ def test_both_sides_of_a_comparison_simulate_the_same():
         assert ours.mean(0)[-1] < ours.mean(0)[0]
 
 
-@pytest.mark.parametrize(("name", "same"), [("philox4x32", True), ("rbg", False)])
+@pytest.mark.parametrize(("name", "same"), [("fljax-threefry", True), ("rbg", False)])
 def test_generators_that_change_under_vmap_are_found_out(name, same):
     assert generators.same_when_batched(name) == same
 

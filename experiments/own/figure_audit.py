@@ -19,7 +19,16 @@ from jaxtyping import Array, Float
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.figure import (
+    GENERATOR,
+    INFINITE,
+    Claim,
+    Effort,
+    Estimate,
+    Figure,
+    Setting,
+    Studies,
+)
 from fljax import audit, plotting
 from fljax._module import module
 from fljax.algorithms import (
@@ -193,7 +202,8 @@ ALARMS = np.linspace(0, 1, 101)
 
 def row(name: str, seeds: int) -> xr.Dataset:
     """One case, audited."""
-    case, key = cases()[name], [*cases()].index(name)  # noise of its own
+    case = cases()[name]
+    key = fl.random_key([*cases()].index(name), GENERATOR)  # noise of its own
     simulation, other = simulations(case)
     if case.kind == SINGLE:
         found = audit.one_run(

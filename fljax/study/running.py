@@ -111,9 +111,8 @@ def sweep(
       grid: axis name to a list of values, or to a dict of labels and values; all combinations run.
       record_every: measure after every so many rounds; must divide ``rounds``.
       root: the seed of seeds. Run ``s`` depends on ``root`` and ``s`` alone.
-      generator: of all random numbers; part of a store's identity. Besides the house's it can be
-        one of JAX's: ``"philox4x32"`` (the default until it had one of its own),
-        ``"threefry2x32"``, ``"threefry4x32"`` or ``"philox2x32"``.
+      generator: of all random numbers; part of a store's identity. Instead of the house's it can
+        be one of JAX's, ``"philox4x32"`` or ``"threefry2x32"``.
       block: seeds per block; by default what :func:`plan` measured, else what fits the cache
         (CPU) or memory (accelerator), shared out evenly over the workers. It changes numbers by no
         more than float re-association; with one that is given, a study of at least so many seeds
