@@ -591,8 +591,10 @@ ACCEPTED = {
     ("algorithms.algorithm", "reference"): "text",
     ("attacks.Constant", "value"): "list negative",
     ("graphs.from_edges", "weights"): "list",
+    ("metrics.Metric", "dims"): "empty",
     ("metrics.Metric", "label"): "text",
     ("metrics.Metric", "name"): "text",
+    ("metrics.trajectory", "dims"): "empty",
     ("metrics.trajectory", "name"): "text",
     ("participation.Bernoulli", "probability"): "list",
     ("participation.Markov", "fail"): "list",
@@ -829,7 +831,7 @@ DRAWN_BADLY = {
         algorithm=fl.algorithms.FedAvg(0.1),
         participation=fl.participation.Bernoulli(5 * jax.random.uniform(key)),
     ),
-    "targets must be labels among -1, 1 for the logistic loss, got 2": lambda key: simulation(
+    "targets must be labels among -1, 1 for the logistic loss, got [02]": lambda key: simulation(
         key, problem=labelled(key)
     ),
     "the adjacency matrix is asymmetric": lambda key: simulation(key, network=directed(key)),
