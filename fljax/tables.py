@@ -38,7 +38,7 @@ class Table:
 
     Attributes:
       numbers: ``mean``, ``low``, ``high``, ``runs`` and ``diverged`` over the grid's axes and
-        ``metric``, each with its ``label`` and ``unit``; not rounded.
+        ``metric``, which has its ``label`` with the unit; not rounded.
       best: which mean is printed bold, ``"min"`` or ``"max"``, by metric.
     """
 
