@@ -1086,3 +1086,12 @@ def test_what_another_library_made_is_not_taken_for_what_it_is_not(build, messag
 def test_a_graph_without_edges_needs_no_weights():
     alone = fl.graphs.from_adjacency(np.zeros((3, 3)), allow_disconnected=True)
     assert float(alone.degree.sum()) == 0
+
+
+def test_a_number_used_as_structure_in_a_large_grid_is_told_how_to_be_marked():
+    def branching(key, penalty):
+        return simulation(key, 2 * penalty if penalty > 3 else penalty)
+
+    with pytest.raises(jax.errors.JAXTypeError) as caught:
+        fl.sweep(branching, rounds=1, grid={"penalty": np.linspace(1, 9, 200)})
+    assert any("fljax.static" in note for note in caught.value.__notes__)

@@ -231,7 +231,9 @@ def groups_of(
     ]
     if waits or _is_large(axes):
         for group in groups:
-            _check_values(scenario, axes, rounds, group, generator)
+            # A number used as structure is said where the program is traced, with what to do.
+            with contextlib.suppress(jax.errors.JAXTypeError):
+                _check_values(scenario, axes, rounds, group, generator)
     if not independent_noise:
         return groups
     return [group._replace(points=group.points | {NOISE: _own(axes, group)}) for group in groups]
@@ -244,7 +246,10 @@ def check_scenario(scenario: Scenario, names: list[str]) -> None:
             "scenario must be a function (key, **point) -> fljax.Simulation, got "
             f"{_check.shown(scenario)}."
         )
-    taken = inspect.signature(scenario)
+    try:
+        taken = inspect.signature(scenario)
+    except ValueError:  # of a builtin
+        return
     try:
         taken.bind(None, **dict.fromkeys(names))
     except TypeError as error:
