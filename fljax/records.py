@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jaxlib.version
 import numpy as np
 
 from fljax._version import __version__
@@ -180,7 +181,7 @@ def provenance(**extra: Any) -> dict[str, Any]:
         "code": code_version(),
         "python": platform.python_version(),
         "jax": jax.__version__,
-        "jaxlib": jax.lib.__version__,
+        "jaxlib": jaxlib.version.__version__,
         "numpy": np.__version__,
         "platform": device.platform,
         "device": device.device_kind,

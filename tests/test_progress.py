@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 import fljax as fl
 from fljax.study import progress
+from fljax.study.collection import Collection
 from fljax.study.engine import Program
 from fljax.study.progress import Progress
 
@@ -117,6 +119,47 @@ def test_ctrl_c_says_at_once_what_it_waits_for(capfd, slowly):
         sweep()
     assert caught.value.results.normalized_error.notnull().all()
     assert re.fullmatch(WAITING.format("about 1 s"), capfd.readouterr().err)
+
+
+def test_ctrl_c_while_a_block_is_kept_does_not_lose_it(monkeypatch):
+    add, blocks = Collection.add, []
+
+    def interrupted(self, block):
+        blocks.append(block)
+        if len(blocks) == 2:
+            raise KeyboardInterrupt
+        add(self, block)
+
+    monkeypatch.setattr(Collection, "add", interrupted)
+    with pytest.raises(fl.Interrupted) as caught:
+        sweep()
+    results = caught.value.results
+    assert results.normalized_error.sel(seed=blocks[1].seeds).notnull().all()
+
+
+def test_ctrl_c_does_not_wait_for_the_compiler(capfd, monkeypatch):
+    compiling, done = threading.Event(), threading.Event()
+
+    def slow(*_):
+        compiling.set()
+        done.wait(20)
+        raise RuntimeError("of no use to anybody")
+
+    def interrupt():
+        compiling.wait()
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Program, "compile", slow)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    began = time.monotonic()
+    with pytest.raises(fl.Interrupted, match=r"0 of 8 runs are done\."):
+        sweep()
+    assert time.monotonic() - began < 15
+    done.set()
+    thread.join()
+    assert "interrupted; the compiler" in capfd.readouterr().err
 
 
 @pytest.mark.slow

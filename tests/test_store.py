@@ -628,9 +628,9 @@ def private_graphs(key, budget):
 )
 def test_with_a_given_block_a_study_grows_as_if_at_once(tmp_path, scenario, grid):
     study = {"rounds": T, "grid": grid, "block": 4, "workers": 1}
-    fl.sweep(scenario, **study, seeds=6, store=tmp_path)
+    first = fl.sweep(scenario, **study, seeds=6, store=tmp_path)
     grown = fl.sweep(scenario, **study, seeds=12, store=tmp_path)
-    assert grown.attrs["block"] == "[4]"
+    assert first.attrs["block"] == grown.attrs["block"] == "[4]"
     assert same(grown, fl.sweep(scenario, **study, seeds=12))
 
 

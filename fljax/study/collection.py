@@ -178,8 +178,8 @@ class _Counts:
         if self.known and (self.reached == len(self.common)).all():
             return np.broadcast_to(self.common, size)
         padded, whole = np.append(0, self.common), np.empty(size, np.int64)
-        for row, reached in zip(whole, self.reached, strict=True):
-            np.take(padded, np.minimum(np.arange(1, size[2] + 1), reached[:, None]), out=row)
+        for row, reached in enumerate(self.reached):
+            whole[row] = padded[np.minimum(np.arange(1, size[2] + 1), reached[:, None])]
         return whole
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jaxlib.version
 from jax.experimental import serialize_executable
 
 from fljax.study import machine
@@ -66,7 +67,7 @@ def _name(text: str, device: jax.Device) -> str:
     config: Any = jax.config
     digest = hashlib.sha256(text.encode())
     about = (
-        (jax.__version__, jax.lib.__version__, device.client.platform_version),
+        (jax.__version__, jaxlib.version.__version__, device.client.platform_version),
         (device.platform, device.device_kind, device.id, machine.cores(), _processor()),
         sorted((name, repr(value)) for name, value in config.values.items()),
         sorted((k, v) for k, v in os.environ.items() if k.startswith(("XLA_", "LIBTPU_"))),

@@ -233,6 +233,7 @@ class _Run:
         self.collection = Collection(
             study.labels, study.shape, self.asked.seed_list, self.asked.records
         )
+        self.kept: Block | None = None  # the last one that was collected
         self.own: list[Block] = []  # for the other processes, if there is no store
         self.timing = {"compile_seconds": 0.0, "compilations": 0}
         self.blocks_used: set[int] = set()
@@ -350,9 +351,10 @@ class _Run:
         workers = ThreadPoolExecutor(self.study.workers)
         # Small factorisations reach LAPACK, whose own threads would only fight over the cores.
         with _libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
-            jobs: list[Future] = [compilers.submit(self._plan, g) for g in pending]
-            left = len(jobs)
+            jobs: list[Future] = []
+            left, event = len(pending), None
             try:
+                jobs += [compilers.submit(self._plan, g) for g in pending]
                 while left:
                     event = self._next()
                     if isinstance(event, BaseException):
@@ -370,7 +372,9 @@ class _Run:
                 if isinstance(error, KeyboardInterrupt):
                     self._say_what_runs(jobs)
                 with contextlib.suppress(KeyboardInterrupt):  # again: leave them behind
-                    workers.shutdown()
+                    workers.shutdown(wait=bool(self.running))
+                if isinstance(event, Block) and event is not self.kept:
+                    self._collect(event)  # it was being kept
                 while not self.events.empty():
                     if isinstance(event := self.events.get(), Block):
                         self._collect(event)
@@ -404,7 +408,7 @@ class _Run:
                 f"block{'s' * (len(running) > 1)}, {long}. Ctrl-C again leaves them behind."
             )
         elif any(job.running() for job in jobs):
-            self.progress.say("interrupted; the compiler ends in the background.")
+            self.progress.say("interrupted; the compiler, which cannot be, ends in the background.")
 
     def _work(self, work: Work) -> None:
         try:
@@ -445,12 +449,13 @@ class _Run:
                 device,
             )
             self._count(seconds)
+            if self.cancelled.is_set():
+                return
             self.running[id(work)] = work.group, (began := time.perf_counter())
             with self.exclusive if compiled.alone else contextlib.nullcontext():
                 already = np.int32(done * self.asked.record_every)
                 output = compiled.call(numbers, study.root_key, points, carry, already)
                 recorded, known = jax.tree.map(np.asarray, (output.records, output.outcome))
-            del self.running[id(work)]
             carry = output.carry
 
             def trim(tree: Any) -> Any:
@@ -467,6 +472,7 @@ class _Run:
             self.last = max(self.last, ended := time.perf_counter())
             self.seconds[work.group] = ended - began
             self.events.put(Block(labels, work.seeds, done, over, recorded, known, state))
+            del self.running[id(work)]
             done += records
             if over:
                 return
@@ -508,6 +514,7 @@ class _Run:
             self.store.add(block)
         elif self.distributed:
             self.own.append(block)
+        self.kept = block
 
     def _keep(self, block: Block) -> None:
         before = self.reached
