@@ -5,11 +5,12 @@
 For every generator: time of a draw inside a scan, of one run and of sixteen at a time, and whether
 a run's numbers are the same bits alone and in batches of two sizes. A generator that fails this
 cannot serve: results would depend on how seeds are batched. Normal numbers are made as runs make
-them. Last, a private study whose noise is most of its work, from the seeds to the errors.
+them. Then two studies that draw much, from the seeds to the errors.
 For every precision: time and error of the product of a client's Gram matrix with its model, the
 one that dominates a round. The same command decides on an accelerator.
 """
 
+import itertools
 import time
 import warnings
 from collections.abc import Callable
@@ -20,14 +21,15 @@ import numpy as np
 
 import fljax as fl
 from experiments.benchmarks.machine import best_of, header, matrix_rate
-from experiments.benchmarks.montecarlo import private_admm
+from experiments.benchmarks.montecarlo import federated_descent, private_admm
 from fljax import _generator
 
 #: Those of runs, and of JAX's others what shows why they are not. Without threefry4x32: XLA takes
 #: minutes to compile its permutations for a CPU.
 GENERATORS = _generator.GENERATORS | {name: name for name in ("philox2x32", "rbg", "unsafe_rbg")}
 PRECISIONS = ("default", "high", "highest")
-CLIENTS, DIM, ROUNDS, RUNS, SEEDS = 50, 8, 200, 16, 500
+CLIENTS, DIM, ROUNDS, RUNS, SEEDS = 50, 8, 200, 16, 200
+STUDIES = (private_admm, federated_descent)
 
 DRAWS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "normal": lambda key: _generator.normal(key, (CLIENTS, DIM), jnp.float32),
@@ -80,20 +82,23 @@ def generators() -> list[str]:
 
 
 def studies() -> list[str]:
-    """The private study of `montecarlo.py` by generator, one after the other, five times."""
-    best = {}
-    for turn in range(6):
-        for name in _generator.GENERATORS:
-            began = time.perf_counter()
-            made = fl.sweep(private_admm, rounds=200, seeds=SEEDS, record_every=200, generator=name)
-            if turn:  # the first compiles
-                best[name] = min(best.get(name, np.inf), time.perf_counter() - began)
-            else:
-                best[name, "compiling"] = made.attrs["compile_seconds"]
-    return [f"\nprivate ADMM, 200 rounds, {SEEDS} seeds"] + [
-        f"{name:14s}{best[name]:8.3f} s, compiled in {best[name, 'compiling']:.1f} s"
-        for name in _generator.GENERATORS
-    ]
+    """Two studies of `montecarlo.py` by generator, in turns: processor time, best of six."""
+    names = [*_generator.GENERATORS]
+    lines = [f"\nprocessor seconds of 200 rounds of {SEEDS} seeds, and seconds of compiling"]
+    lines.append(f"{'':14s}" + "".join(f"{scenario.__name__:>27s}" for scenario in STUDIES))
+    best, compiling = {}, {}
+    for scenario, turn, name in itertools.product(STUDIES, range(7), names):
+        began = time.process_time()
+        made = fl.sweep(scenario, rounds=200, seeds=SEEDS, record_every=200, generator=name)
+        spent = time.process_time() - began
+        if turn == 0:
+            best[scenario, name], compiling[scenario, name] = np.inf, made.attrs["compile_seconds"]
+        else:
+            best[scenario, name] = min(best[scenario, name], spent)
+    for name in names:
+        cells = (f"{best[s, name]:15.3f} / {compiling[s, name]:9.1f}" for s in STUDIES)
+        lines.append(f"{name:14s}" + "".join(cells))
+    return lines
 
 
 def precisions() -> list[str]:
