@@ -100,9 +100,15 @@ def array(name: str, value: Any, axes: int | None = None) -> Any:
         raise TypeError(f"{name} must be an array of real numbers, got {shown(value)}.")
     if axes is not None and np.ndim(value) != axes:
         raise ValueError(f"{name} must be an array of {axes} axes, got {shown(value)}.")
+    return value if isinstance(value, jax.Array) else np.asarray(value)
+
+
+def filled(name: str, value: Any, axes: int | None = None) -> Any:
+    """:func:`array`, of one entry or more."""
+    value = array(name, value, axes)
     if not np.size(value):
         raise ValueError(f"{name} is empty, {shown(value)}; leave it out or give its entries.")
-    return value if isinstance(value, jax.Array) else np.asarray(value)
+    return value
 
 
 def representable(name: str, value: Any, kept: Any) -> None:

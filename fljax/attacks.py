@@ -290,7 +290,7 @@ class Constant(Attack):
 
     def validate(self) -> None:
         super().validate()
-        value = _check.array("value", self.value)
+        value = _check.filled("value", self.value)
         if isinstance(value, np.ndarray):
             object.__setattr__(self, "value", value.astype(float_dtype()))
         _check.interval("value", self.value)

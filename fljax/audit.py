@@ -475,7 +475,7 @@ def corners(
     _check.positive("radius", radius)
     for target in targets:
         _check.interval("targets", target)
-    chosen = np.atleast_1d(_check.array("client", client))
+    chosen = np.atleast_1d(_check.filled("client", client))
     if chosen.min() < 0 or chosen.max() >= problem.clients or not 0 <= sample < problem.samples:
         raise ValueError(
             f"client must be in 0..{problem.clients - 1} and sample in 0..{problem.samples - 1}, "

@@ -73,7 +73,7 @@ def _check_probability(owner: Any, name: str) -> None:
 
 
 def _as_array(owner: Any, name: str) -> None:
-    value = _check.array(name, getattr(owner, name))
+    value = _check.filled(name, getattr(owner, name))
     if np.ndim(value) > 1:
         raise ValueError(f"{name} must be one number or one a client, got {_check.shown(value)}.")
     if isinstance(value, np.ndarray) and value.ndim:

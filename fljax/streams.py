@@ -173,7 +173,7 @@ def samples(
 
 def _check_truth(truth: Any) -> None:
     if truth is not None:
-        _check.finite("truth", _check.array("truth", truth, axes=1))
+        _check.finite("truth", _check.filled("truth", truth, axes=1))
 
 
 def _held_out(features: Array, targets: Array, feature_map: Any) -> Problem:

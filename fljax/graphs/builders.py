@@ -91,13 +91,8 @@ def from_edges(
         raise ValueError(
             f"weights must be one per edge, shape ({len(edges)},), got shape {weights.shape}."
         )
-    _check.interval(
-        "weights",
-        weights,
-        above=0.0,
-        at_most=float(jnp.finfo(float_dtype()).max),
-        hint="Leave an edge out rather than give it weight zero.",
-    )
+    _check.positive("weights", weights, hint="Leave an edge out rather than give it weight zero.")
+    _check.interval("weights", weights, at_most=float(jnp.finfo(float_dtype()).max))
     graph = of_edges(nodes, edges, weights, form, max_degree)
     return graph if allow_disconnected else graph.require_connected()
 
