@@ -279,20 +279,13 @@ def finite(name: str, value: Any, hint: str = "") -> None:
 
 def squares(name: str, value: Any, terms: int) -> None:
     """Raise ``ValueError`` if so many squares of the array's entries overflow when summed."""
-
-    def check(ends: Any) -> None:
-        largest = float(np.max(np.abs(ends)))
-        most = float(jnp.finfo(ends.dtype).max)
-        if largest > (most / terms) ** 0.5:
-            raise ValueError(
-                f"{name} holds entries up to {largest:.3g}, whose squares overflow {ends.dtype}; "
-                "scale them to about one, for instance by their standard deviation."
-            )
-
-    if is_concrete(value):
-        check(np.asarray([np.min(value), np.max(value)]))
-    elif _COLLECTED.get() and isinstance(value, jax.core.Tracer):
-        known(check, jnp.stack([jnp.min(value), jnp.max(value)]))
+    ends = np.asarray([np.min(value), np.max(value)])
+    largest, most = float(np.max(np.abs(ends))), float(jnp.finfo(ends.dtype).max)
+    if largest > (most / terms) ** 0.5:
+        raise ValueError(
+            f"{name} holds entries up to {largest:.3g}, whose squares overflow {ends.dtype}; "
+            "scale them to about one, for instance by their standard deviation."
+        )
 
 
 def feature_map(value: Any) -> None:

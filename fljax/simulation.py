@@ -160,6 +160,10 @@ class Simulation:
             )
         self._validate_network()
         self.algorithm.check(self.problem, requirements.shown(self.network))
+        if not self.problem.online and self.problem.clip is None:  # which copes with any data
+            for name in ("features", "targets"):
+                if _check.is_concrete(data := getattr(self.problem, name)):
+                    _check.squares(name, data, data[0].size)
         self._validate_stages()
         self._validate_metrics()
 

@@ -149,8 +149,6 @@ class Problem:
             _check.known(_check_totals, self.weights.sum(1))
         _check.finite("features", self.features)
         _check.finite("targets", self.targets)
-        _check.squares("features", self.features, shape[1] * shape[2])
-        _check.squares("targets", self.targets, shape[1])
         _check.strength(self.strength, shape[0])
         _check.feature_map(self.feature_map)
         _check.start(self.initial, self.clients, self.dim)

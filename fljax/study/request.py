@@ -289,7 +289,7 @@ def parse_shard(shard: str | tuple[int, int]) -> tuple[int, int]:
     try:
         part, parts = shard.split("/") if isinstance(shard, str) else shard
         part, parts = int(part), int(parts)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, np.ma.MaskError):
         part, parts = 0, 0
     if not 1 <= part <= parts:
         raise ValueError(f"shard must be 'i/n' with 1 <= i <= n, got {_check.shown(shard)}.")

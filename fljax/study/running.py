@@ -167,7 +167,6 @@ def sweep(
     """
     check("store", store, rule(str | PathLike | None))
     check("callback", callback, rule(Callable | None))
-    check("shard", shard, rule(str | tuple | None))
     _check.switch("keep_state", keep_state)
     if progress is not None:
         _check.switch("progress", progress)

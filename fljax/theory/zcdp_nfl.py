@@ -186,7 +186,7 @@ class _Given:
     def release(self, plan: Any, sensitivity: Array, *_: Any) -> Release:
         return Release(jnp.ones_like(sensitivity), {})
 
-    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any, *_: Any) -> Array:
         return self._noise.astype(dtype)
 
 

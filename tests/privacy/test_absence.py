@@ -114,9 +114,9 @@ def test_a_round_missed_costs_nothing_under_any_budget(notion):
 @pytest.mark.parametrize("label", LABELS)
 def test_messages_of_neighbours_differ_by_the_sensitivity_whoever_is_there(label, pattern):
     """In one history, of which the attacked client misses a part; and in silence by nothing."""
-    pattern, seed = PATTERNS[pattern], 2
-    there = present(pattern, seed)[:, CLIENT]
-    assert 0 < there.sum() < ROUNDS
+    pattern = PATTERNS[pattern]
+    seeds = {seed: present(pattern, seed)[:, CLIENT] for seed in range(9)}
+    seed, there = next((s, on) for s, on in seeds.items() if 0 < on.sum() < ROUNDS)
     worlds = tuple(
         dataclasses.replace(simulate(label, problem), participation=pattern)
         for problem in worlds_of(label)

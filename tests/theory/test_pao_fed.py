@@ -171,7 +171,7 @@ def test_the_bounds_are_those_of_the_largest_eigenvalue():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (np.eye(2), "must be [clients, dim, dim]"),
+        (np.eye(2), "an array of shape [clients, dim, dim]"),
         (np.array([[[1.0, 0.5], [0.0, 1.0]]]), "must be symmetric"),
         (np.array([[[1.0, 2.0], [2.0, 1.0]]]), "positive semidefinite"),
         (np.full((1, 1, 1), np.nan), "NaN"),
@@ -190,7 +190,7 @@ def test_bounds_refuse_what_is_no_correlation(given, message):
         ({"participation": [0.5, 0.5, 1.5]}, "participation must be finite"),
         ({"noise_variances": [0.1, -0.1, 0.1]}, "noise_variances must be"),
         ({"delays": [0.6, 0.6, 0.1]}, "the sum of delays"),
-        ({"delays": []}, "delays must have shape"),
+        ({"delays": []}, "delays must be an array of shape"),
         ({"weights": [1.0]}, "weights must have shape (3,)"),
         ({"portion": 5}, "portion must be <= dim = 4"),
         ({"portion": 0}, "portion must be >= 1"),
