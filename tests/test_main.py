@@ -204,7 +204,7 @@ WRONG = {
 }
 #: Both commands build the study in the same way.
 SAME = WRONG["run"].keys() - {"--root", "--until", "--store", "--shard", "--out", "--distributed"}
-WRONG["plan"] = {name: WRONG["run"][name] for name in SAME}
+WRONG["plan"] = {name: wrong for name, wrong in WRONG["run"].items() if name in SAME}
 WRONG["plan"]["--measure"] = [("--measure=yes", "ignored explicit argument 'yes'")]
 
 
