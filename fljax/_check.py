@@ -82,7 +82,7 @@ def dtype_of(value: Any) -> np.dtype:
         return np.dtype(object)
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return value.dtype
-    if isinstance(value, numbers.Number | list | tuple):
+    if isinstance(value, numbers.Number | list | tuple | range):
         with contextlib.suppress(ValueError):  # ragged lists
             return np.asarray(value).dtype
     return np.dtype(object)

@@ -716,8 +716,6 @@ def _checked(
     simulation: Simulation, rounds: int, delta: float, confidence: float
 ) -> tuple[Simulation, Notion | CentralGaussian]:
     """The simulation without what an audit does not need, and its budget."""
-    if not isinstance(simulation, Simulation):
-        raise TypeError(f"audits take an fljax.Simulation, got {type(simulation).__name__}.")
     if simulation.privacy is None:
         raise ValueError(
             "there is no claim to audit: the simulation runs without privacy; give it privacy=, "

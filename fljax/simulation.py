@@ -160,7 +160,9 @@ class Simulation:
             )
         self._validate_network()
         self.algorithm.check(self.problem, requirements.shown(self.network))
-        if not self.problem.online and self.problem.clip is None:  # which copes with any data
+        # Clips, of gradients or of updates, promise to hold for any data.
+        clipped = self.problem.online or self.problem.clip is not None or self.privacy is not None
+        if not clipped:
             for name in ("features", "targets"):
                 if _check.is_concrete(data := getattr(self.problem, name)):
                     _check.squares(name, data, data[0].size)

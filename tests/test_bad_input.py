@@ -602,7 +602,7 @@ ACCEPTED = {
     ("participation.Until", "last"): "list",
     ("participation.groups", "values"): "list",
     ("plotting.draw_graph", "label"): "text",
-    ("statistics.decibels", "value"): "nan infinity negative list shape",
+    ("statistics.decibels", "value"): "empty nan infinity negative list shape",
     ("problems.Problem", "initial"): "list",
     ("streams.Autoregressive", "truth"): "list",
     ("streams.Linear", "initial"): "list",

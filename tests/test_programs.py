@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from fljax.study import programs
 from fljax.study.engine import configured
@@ -26,7 +27,9 @@ def folder(monkeypatch, tmp_path):
     """Where programs are kept, which the suite's own cache of them would forbid."""
     monkeypatch.setenv("FLJAX_CACHE", str(tmp_path))
     with configured("jax_compilation_cache_dir", None):
+        reset_cache()  # JAX goes on with the one it began with
         yield tmp_path / "programs"
+    reset_cache()
 
 
 def double(x):

@@ -474,7 +474,7 @@ def moved(problem, rows):
         (ValueError, {"seeds": 199}, "seeds must be >= 200, got 199. Half of them"),
         (TypeError, {"seeds": 1e3}, "seeds must be an integer"),
         (ValueError, {"rounds": 0}, "rounds must be >= 1"),
-        (TypeError, {"simulation": "mine"}, r"audits take an fljax.Simulation, got str"),
+        (TypeError, {"simulation": "mine"}, r"instance of fljax.simulation.Simulation, got 'mine'"),
         (TypeError, {"neighbour": 3}, r"must be an instance of .*Problem, got 3"),
         (ValueError, {"neighbour": clipped()[0]}, "one sample .*, got 0 samples of 0 clients"),
         (
