@@ -165,7 +165,7 @@ def module(cls: type[T]) -> type[T]:
     cls.__post_init__ = post_init  # pyright: ignore[reportAttributeAccessIssue]
     if "__repr__" not in vars(cls):
         cls.__repr__ = _called  # pyright: ignore[reportAttributeAccessIssue]
-    new = dataclasses.dataclass(frozen=True, eq=False)(cls)
+    new = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     names = [f.name for f in dataclasses.fields(new)]  # pyright: ignore[reportArgumentType]
     is_static = {f.name: bool(f.metadata.get("static")) for f in dataclasses.fields(new)}  # pyright: ignore[reportArgumentType]
     leaves = tuple(name for name in names if not is_static[name])

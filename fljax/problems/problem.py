@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, Key
 from fljax import _check
 from fljax._arguments import checked
 from fljax._linalg import norm
-from fljax._module import float_dtype, module, replace
+from fljax._module import as_leaf, float_dtype, module, replace
 from fljax._numerics import HIGHEST
 from fljax.participation import shuffled
 from fljax.problems.objectives import LeastSquares, Loss, NoRegulariser, Regulariser
@@ -249,9 +249,11 @@ class Problem:
         """No step bound of this library rests on a fixed problem's."""
         return
 
-    def clipped(self, bound: Array | float) -> "Problem":
+    @checked
+    def clipped(self, bound: Float[Array, ""] | float) -> "Problem":
         """The same problem with per-sample gradients clipped to Euclidean norm ``bound``."""
-        return dataclasses.replace(self, clip=bound)
+        _check.positive("clip", bound)
+        return replace(self, clip=as_leaf(bound))  # the data were checked once
 
     def starting_at(self, models: Float[Array, "*clients dim"]) -> "Problem":
         """The same problem with models that start here in the place of zero.
@@ -281,7 +283,9 @@ class Problem:
           >>> bool((results.normalized_error[1] > results.normalized_error[0]).all())
           True
         """
-        return dataclasses.replace(self, initial=_check.array("models", models))
+        models = _check.array("models", models)
+        _check.start(models, self.clients, self.dim)
+        return replace(self, initial=models)
 
     def with_test(self, features: Any, targets: Any, weights: Any = None) -> "Problem":
         """The same problem with held-out data, under its loss and feature map.

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _check
-from fljax._generator import GENERATOR, random_key
+from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._module import Static, as_leaf
 from fljax.records import RESERVED
 from fljax.simulation import Simulation, check_length
+from fljax.study import programs
 
 __all__ = [
     "NOISE",
@@ -351,7 +352,9 @@ def _check_values(
     one: list[_check.Later] = []  # the same at all points
     each: list[_check.Later] = []
 
-    def values(key: jax.Array, points: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    def values(seed: jax.Array, points: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+        key = jax.random.wrap_key_data(seed, impl=GENERATORS[generator])
+
         def at(point: dict[str, Any]) -> list[Any]:
             with _check.collecting(key, point) as found:
                 _build(scenario, rounds, key, arguments(point))
@@ -364,13 +367,18 @@ def _check_values(
         stacked = jax.vmap(at)(points) if jax.tree.leaves(points) else at(points)
         return [later.values for later in one], stacked
 
-    compute, count = jax.jit(values), len(group.positions)
-    for seed in range(CHECKED_SEEDS):
-        key = random_key(seed, generator)
+    count = len(group.positions)
+    size = min(CHECKED_POINTS, count)
+    seeds = [
+        np.asarray(jax.random.key_data(random_key(s, generator))) for s in range(CHECKED_SEEDS)
+    ]
+    lowered = jax.jit(values).lower(seeds[0], group.pick(np.arange(size)))
+    compute = programs.compile_or_load(lowered, lowered.as_text(), jax.local_devices()[0])
+    for seed in seeds:
         for start in range(0, count, CHECKED_POINTS):
-            rows = np.arange(start, start + min(CHECKED_POINTS, count))
+            rows = np.arange(start, start + size)
             alike, stacked = jax.tree.map(
-                np.asarray, compute(key, group.pick(np.minimum(rows, count - 1)))
+                np.asarray, compute(seed, group.pick(np.minimum(rows, count - 1)))
             )
             with _named(axes, group.positions[start]):
                 for later, found in zip(one, alike, strict=True):
