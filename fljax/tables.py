@@ -177,7 +177,7 @@ def table(
     Args:
       dataset: what :func:`fljax.sweep` returned.
       metrics: its variables, by their names or as the metrics they are; by default all metrics
-        of the simulations.
+        of the simulations that are one number.
       round: when to read them; by default the last recorded round.
       level: of confidence, of each interval alone.
       decibel: whether metrics that are read in dB are given in dB, as in plots: ``10 log10`` of the
@@ -211,9 +211,12 @@ def table(
       Mean [95 % interval] over 3 seeds.
       <BLANKLINE>
     """
-    names = [statistics.named(dataset, metric) for metric in metrics] or [
-        name for name in statistics.metric_names(dataset) if "decibel" in dataset[name].attrs
-    ]
+    names = [statistics.named(dataset, metric) for metric in metrics]
+    if not names:
+        measured = statistics.metric_names(dataset)
+        measured = [name for name in measured if "decibel" in dataset[name].attrs]
+        fewest = min((dataset[name].ndim for name in measured), default=0)
+        names = [name for name in measured if dataset[name].ndim == fewest]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"a table is of one or more metrics, each once, got {names}.")
     dataset = statistics.at_round(dataset, round)

@@ -54,6 +54,9 @@ def test_by_default_all_metrics_at_the_last_round_in_decibels(results):
     assert repr(fl.table(results)) == repr(known)
     assert "normalised error [dB] | time [s]" in repr(known)
     assert repr(fl.table(results, round=10)) != repr(known)
+    each = results["error"].expand_dims(client=4, axis=-1)
+    assert repr(fl.table(results.assign(each=each.assign_attrs(ERROR)))) == repr(known)
+    assert len(fl.table(results.assign(each=each), "each").frame) == 16
     linear = fl.table(results, decibel=False)
     assert "normalised error | time [s]" in repr(linear)
     np.testing.assert_allclose(
