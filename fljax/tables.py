@@ -212,11 +212,13 @@ def table(
       <BLANKLINE>
     """
     names = [statistics.named(dataset, metric) for metric in metrics]
-    if not names:
-        measured = statistics.metric_names(dataset)
-        measured = [name for name in measured if "decibel" in dataset[name].attrs]
-        fewest = min((dataset[name].ndim for name in measured), default=0)
-        names = [name for name in measured if dataset[name].ndim == fewest]
+    if not names:  # axes of a metric's own have no labels
+        axes = {"seed", "round", *dataset.coords}
+        names = [
+            name
+            for name in statistics.metric_names(dataset)
+            if "decibel" in dataset[name].attrs and axes.issuperset(dataset[name].dims)
+        ]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"a table is of one or more metrics, each once, got {names}.")
     dataset = statistics.at_round(dataset, round)
