@@ -236,7 +236,7 @@ CLIPPED = [
 ]
 
 
-@pytest.mark.thin(7)
+@pytest.mark.thin(4)
 @pytest.mark.core
 @pytest.mark.parametrize("case", AGAINST_LOOPS, ids=describe)
 def test_models_are_those_of_the_loops(case):
@@ -662,7 +662,7 @@ FEDAVG = [
 ]
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(2)
 @pytest.mark.core
 @pytest.mark.parametrize(("name", "algorithm", "clip"), FEDAVG)
 def test_federated_averaging_is_the_loop(name, algorithm, clip):
@@ -815,7 +815,7 @@ def scaled(node, factor):
     return float(node) * factor if real else node
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(3)
 @quiet
 @pytest.mark.parametrize("label", STEPS)
 def test_new_numbers_do_not_compile_again(label):

@@ -127,6 +127,7 @@ def test_its_keys_are_named_kept_and_made_anew():
 # The same numbers everywhere ----------------------------------------------------------------------
 
 
+@pytest.mark.thin(1)
 @pytest.mark.core
 @pytest.mark.parametrize(
     "draw",
@@ -492,6 +493,7 @@ def test_a_store_holds_to_its_generator(tmp_path):
     xr.testing.assert_equal(more.isel(seed=slice(2)), old)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.core
 @pytest.mark.parametrize("name", [GENERATOR, "philox4x32"])
 def test_a_study_is_the_runs_of_its_generators_keys(name):

@@ -62,7 +62,7 @@ def last(problem, algorithm, network=None, rounds=3, **parts):
     return run.model.values, [run[name].values[-1] for name in metrics]
 
 
-@pytest.mark.thin(6)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("mapped", [False, True], ids=["linear", "mapped"])
 @pytest.mark.parametrize("whose", ["own", "common"])
 @pytest.mark.parametrize("loss", LOSSES)

@@ -215,7 +215,7 @@ REST = {
 EVERY = PAO | REST
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(3)
 @pytest.mark.core
 @pytest.mark.parametrize("name", EVERY)
 def test_every_round_is_that_of_the_loops(name):
@@ -751,7 +751,9 @@ def test_numbers_of_a_sweep_compile_once():
     }
     study = fl.sweep(numbers, rounds=T, seeds=2, grid=grid)
     assert study.attrs["compilations"] == 1
-    assert len(np.unique(study.test_error.isel(seed=0, round=-1))) == 16
+    for axis in grid:
+        low, high = (study.test_error.isel({axis: i}, drop=True) for i in (0, 1))
+        assert bool((low != high).any()), axis
     moved = {name: [0.9 * value for value in values] for name, values in grid.items()}
     assert fl.sweep(numbers, rounds=T, seeds=2, grid=moved).attrs["compilations"] == 0
 

@@ -413,6 +413,7 @@ def before(server):
     return np.concatenate([np.zeros_like(server[:1]), server[:-1]])
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", [name for name in OF_CELLS if name != "GFL"])
 def test_an_aggregate_is_a_gradient_step_of_the_models_that_follow(name):
     """(I1) in every cell with a participant: ``w - mean f_k'(w_k) / rho + mean noise``, no dual.

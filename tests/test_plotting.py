@@ -258,6 +258,7 @@ def every_plot(pair):
     yield plotting.draw_partition(labels, fl.data.iid(100, 5, seed=0))
 
 
+@pytest.mark.slow
 def test_every_plot_is_saved_with_type_42_fonts(pair, tmp_path):
     for ax in every_plot(pair):
         content = plotting.save(ax, tmp_path / "picture.pdf").read_bytes()
@@ -271,6 +272,7 @@ def test_every_plot_is_saved_with_type_42_fonts(pair, tmp_path):
     assert mpl.rcParams["pdf.fonttype"] == 3  # of matplotlib's own, untouched
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("ending", ["pdf", "png", "svg"])
 def test_the_same_picture_gives_the_same_file(pair, tmp_path, ending):
     one, other = (

@@ -66,6 +66,7 @@ def test_there_are_ten_and_each_is_of_at_most_fifteen_lines():
         assert max(map(len, code.splitlines())) <= 100, title
 
 
+@pytest.mark.slow
 def test_data_of_your_own(cook):
     names = cook("Data of your own")
     assert [int((row > 0).sum()) for row in names["problem"].weights] == [12, 30, 7, 21]
@@ -114,6 +115,7 @@ def test_a_metric_of_your_own(cook):
     assert float(found.worst.min()) > 0
 
 
+@pytest.mark.slow
 def test_trajectories(cook):
     paths = cook("Trajectories")["paths"].model_trajectory
     assert paths.dims == ("algorithm", "seed", "round", "client", "parameter")

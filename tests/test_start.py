@@ -42,6 +42,7 @@ def path(simulation):
     return fl.run(simulation, ROUNDS, key=3).model_trajectory.values
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("label", [label for label in LABELS if label != "IFCA"])
 def test_a_start_is_another_origin(label):
     """Least squares seen from the start are least squares: no algorithm knows where zero is."""

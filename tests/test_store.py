@@ -417,6 +417,7 @@ def test_a_damaged_state_is_set_aside_and_the_run_starts_again(
     assert min(block.first for block in kept) == 0
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"format": 2}', b"\xff\xfe"])
 def test_a_damaged_manifest_is_named(tmp_path, content):
     (tmp_path / "study.json").write_bytes(content)
@@ -487,6 +488,7 @@ def never(*_, **__):
     raise AssertionError("must not be reached")
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("scenario", "change", "message"),
     [

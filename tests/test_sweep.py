@@ -13,6 +13,7 @@ import pytest
 from jax.extend import core
 
 import fljax as fl
+from fljax._generator import GENERATOR
 from fljax.link import wide, wide_sum
 from fljax.records import joined
 from fljax.simulation import trace
@@ -150,9 +151,8 @@ def test_compiled_programs_do_not_depend_on_the_study_that_made_them():
     one = fl.sweep(a, rounds=T, seeds=2, grid={"x": [2.0]})
     two = fl.sweep(b, rounds=T, seeds=2, grid={"x": [1.0]})
     np.testing.assert_allclose(one.normalized_error, two.normalized_error, rtol=1e-9)
-    assert program(a, T, 1, False, "seeds", np.dtype("float64")) is not program(
-        b, T, 1, False, "seeds", np.dtype("float64")
-    )
+    given = T, 1, False, "seeds", GENERATOR, np.dtype("float64")
+    assert program(a, *given) is not program(b, *given)
 
 
 @pytest.mark.slow
@@ -280,7 +280,7 @@ def test_a_bound_that_holds_is_not_complained_of(recwarn):
     assert not [w for w in recwarn if issubclass(w.category, fl.AssumptionWarning)]
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("label", CASES)
 def test_compiled_runs_hold_no_lapack_calls(label):
     """Two programs with LAPACK calls can wait for each other for ever on a CPU."""

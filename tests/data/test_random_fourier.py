@@ -42,6 +42,7 @@ def test_many_inputs_take_the_matrix_product(key, kind):
     )
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("distance", [0.0, 0.3, 1.0, 4.0])
 def test_estimates_the_gaussian_kernel_with_its_variance(key, kind, distance):

@@ -65,7 +65,7 @@ def test_those_that_cope_with_absence_do_so_in_private():
 
 
 @quiet
-@pytest.mark.thin(6)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("label", LABELS)
 def test_clients_spend_in_the_rounds_in_which_they_send(label, pattern):
@@ -90,6 +90,7 @@ def test_clients_spend_in_the_rounds_in_which_they_send(label, pattern):
     np.testing.assert_allclose(run.privacy_rho, worst, rtol=1e-10)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "notion",
     [
@@ -109,7 +110,7 @@ def test_a_round_missed_costs_nothing_under_any_budget(notion):
         np.testing.assert_allclose(parts[f"client_{name}"], each @ TABLE, rtol=1e-9)
 
 
-@pytest.mark.thin(6)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("label", LABELS)
 def test_messages_of_neighbours_differ_by_the_sensitivity_whoever_is_there(label, pattern):
@@ -243,6 +244,7 @@ def test_peers_that_rest_are_remembered():
     np.testing.assert_allclose(ran(simulation).model, model, rtol=1e-10)
 
 
+@pytest.mark.slow
 @quiet
 def test_personalised_models_are_the_loop_of_those_that_were_there():
     """Of one client that each server draws of those that are there: its noise is its own,

@@ -71,6 +71,7 @@ def simulation(privacy, problem=None):
     return fl.Simulation(problem, algorithm, make_network(), privacy)
 
 
+@pytest.mark.slow
 def test_what_is_said_lies_on_the_grid_and_spends_the_budget():
     """The least steps at which the same noise would be the real Gaussian's, up to the rounding."""
     total, rounds = 0.5, 4

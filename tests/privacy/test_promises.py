@@ -203,7 +203,7 @@ HUGE = [
 
 
 @pytest.mark.core
-@pytest.mark.thin(6)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("model", [0.0, 1.0, -1e10, 1e30])
 @pytest.mark.parametrize(("x", "y"), HUGE)

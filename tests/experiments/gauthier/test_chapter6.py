@@ -211,6 +211,7 @@ def test_rougher_runs_are_counted():
     assert all(30 < e.value < 45 for e in in_decibels.values())
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("module", [fixed, learned, evolution])
 def test_every_claim_can_be_judged_on_the_stored_results(module, stored):
     """And those of order turn round when all curves are turned upside down."""

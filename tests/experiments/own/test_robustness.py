@@ -141,6 +141,7 @@ def test_lost_runs_count_as_the_largest_error():
     np.testing.assert_allclose(found, [1e-3, 1.0, 1e4, 1e4], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_every_claim_can_be_judged_on_the_stored_results(stored):
     """And those of order turn round when all errors are turned upside down."""
     studies = stored(rob.FIGURE)
