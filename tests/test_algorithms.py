@@ -280,6 +280,7 @@ def test_fewer_samples_than_parameters(algorithm):
     close(trajectory(simulation, key=key), theirs, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_advanced_composition_against_the_loops():
     privacy = ApproximateDP(5.0, 1e-3, rule="advanced")
     algorithm = EpsilonDeltaNFL(0.7, ETA)
@@ -662,7 +663,7 @@ FEDAVG = [
 ]
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.core
 @pytest.mark.parametrize(("name", "algorithm", "clip"), FEDAVG)
 def test_federated_averaging_is_the_loop(name, algorithm, clip):
@@ -815,7 +816,7 @@ def scaled(node, factor):
     return float(node) * factor if real else node
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(1)
 @quiet
 @pytest.mark.parametrize("label", STEPS)
 def test_new_numbers_do_not_compile_again(label):
@@ -839,7 +840,7 @@ def test_new_numbers_do_not_compile_again(label):
     assert programs[0] == programs[1] == programs[2] > before
 
 
-@pytest.mark.thin(6)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("label", STEPS)
 def test_a_step_keeps_the_state_s_types(label):
     stepper = Stepper(simulate(label), ROUNDS)
@@ -857,7 +858,7 @@ def test_a_step_keeps_the_state_s_types(label):
     assert (float(jnp.abs(state.model).max()) == 0) == (label != "IFCA")
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("label", [*PLAIN, "Ditto", "PGFL", "NPFL-RL"])
 def test_a_batch_of_keys_is_as_many_runs(label):
     simulation = simulate(label, metrics=(EXACT,))

@@ -18,6 +18,7 @@ def single_precision():
         yield
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(("label", "most"), [("zCDP-NFL", 4), ("PAO-Fed", 6)])
 @pytest.mark.parametrize("size", [FEW_SAMPLES, MANY_SAMPLES])
 def test_counted_flops_and_bytes_are_near_those_of_the_compiler(size, label, most):

@@ -99,6 +99,7 @@ def held(dataset):
     return sum(v.nbytes for v in values if v.ndim == 1 or any(v.strides[:-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(("run", "name"), [(drawn, "results_at_most"), (scenario, "results")])
 def test_a_plan_announces_what_results_take(run, name):

@@ -282,7 +282,7 @@ STAGES = {
 }
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("label", CASES)
 def test_every_algorithm_meets_every_stage_that_its_needs_allow(label):
     """Each alone: accepted and different from the run without, or refused with those that can."""

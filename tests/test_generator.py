@@ -524,6 +524,7 @@ def test_other_generators_are_refused(name, message):
             asked()
 
 
+@pytest.mark.slow
 def test_figures_keep_the_generator_of_their_stored_results():
     study = Effort(progress=False).sweep("any", scenario, **STUDY)
     assert study.attrs["prng"] == FIGURES == "philox4x32"

@@ -62,7 +62,7 @@ def last(problem, algorithm, network=None, rounds=3, **parts):
     return run.model.values, [run[name].values[-1] for name in metrics]
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("mapped", [False, True], ids=["linear", "mapped"])
 @pytest.mark.parametrize("whose", ["own", "common"])
 @pytest.mark.parametrize("loss", LOSSES)
@@ -106,6 +106,7 @@ def test_attackers_are_not_judged():
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_stream_is_judged_on_the_held_out_data_of_its_clients():
     """Those that the replayed problem has, unless it is given others."""
     loss = LeastSquares()

@@ -123,6 +123,7 @@ def models(algorithm, problem=None, **kwargs):
 # Against loops -----------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("sizes", "form"), [("few", "dense"), ("many", "padded")])
 @pytest.mark.parametrize("tau", [0.0, 0.3, TAUS], ids=["0", "0.3", "own"])
 def test_models_and_duals_are_those_of_the_loops(tau, sizes, form):

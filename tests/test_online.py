@@ -215,7 +215,7 @@ REST = {
 EVERY = PAO | REST
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(2)
 @pytest.mark.core
 @pytest.mark.parametrize("name", EVERY)
 def test_every_round_is_that_of_the_loops(name):
@@ -482,6 +482,7 @@ def agree(one, other):
     close(one, other, rtol=0, atol=1e-12 * np.abs(other).max())
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("aggregation", ["per delay", "pooled"])
 def test_whole_models_shared_partially_are_online_fed(aggregation):
     """``m = D``: what clients learn on their own is overwritten before it is sent."""

@@ -326,6 +326,7 @@ def test_a_shuffle_holds_every_index_once_the_first_ones_first(size):
         assert ahead[row[: ahead.sum()]].all()
 
 
+@pytest.mark.slow
 def test_shuffles_are_uniform_on_both_sides_of_the_mark():
     first = jnp.array([False, True, True, False, True])
     orders = shuffled(jax.random.key(3), jnp.broadcast_to(first, (24_000, 5)))

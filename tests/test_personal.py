@@ -131,7 +131,7 @@ CASES = [
 ]
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(2)
 @pytest.mark.core
 @pytest.mark.parametrize(("algorithm", "name", "environment"), CASES, ids=describe)
 def test_models_are_those_of_the_loops(algorithm, name, environment):

@@ -445,6 +445,7 @@ def test_an_aggregate_is_a_gradient_step_of_the_models_that_follow(name):
         close(state.server[n], after, rtol=0, atol=1e-11)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", OF_DUALS)
 def test_a_dual_is_the_last_step_and_the_gradient(name):
     """(I2): ``rho (w(n) - w(n-1)) + f_k'(w_k) - rho noise`` of every participant."""

@@ -235,6 +235,7 @@ def test_softmax_gradients_are_clipped_sample_by_sample(bound):
         close(problem.sample_gradient_norm(w)[k], min(norms.max(), bound), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_gram_and_samples_give_the_same_gradient():
     wide, tall = build(10, dim=15), build(10, dim=3)
     assert wide.prepare().statistics.gram is None

@@ -100,6 +100,7 @@ def test_nothing_is_shown_of_a_short_study_in_a_pipe(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_in_a_pipe_there_is_a_line_a_minute(monkeypatch, capfd, slowly):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.3)
     slowly(0.4)

@@ -76,12 +76,14 @@ def test_data_of_your_own(cook):
     assert plt.gca().get_legend().get_title().get_text() == "step_size"
 
 
+@pytest.mark.slow
 def test_a_loss_of_your_own(cook):
     names = cook("A loss of your own")
     values = fl.run(names["own_loss"], rounds=4).objective
     assert float(values[-1]) < float(values[0])
 
 
+@pytest.mark.slow
 def test_an_algorithm_of_your_own(cook):
     names = cook("An algorithm of your own")
     now = fl.view(names["scenario"](jax.random.key(0), names["Diffusion"](0.05)))

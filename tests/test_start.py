@@ -42,7 +42,7 @@ def path(simulation):
     return fl.run(simulation, ROUNDS, key=3).model_trajectory.values
 
 
-@pytest.mark.thin(8)
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("label", [label for label in LABELS if label != "IFCA"])
 def test_a_start_is_another_origin(label):
     """Least squares seen from the start are least squares: no algorithm knows where zero is."""
@@ -52,6 +52,7 @@ def test_a_start_is_another_origin(label):
     assert np.abs(there[0] - path(world(label))[0]).max() > 0.1  # and it was not at zero
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("label", "changes"),
     [
@@ -67,6 +68,7 @@ def test_what_is_remembered_of_clients_starts_there_too(label, changes):
     np.testing.assert_allclose(there, here + START, rtol=0, atol=1e-10)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("label", ["ADMM", "FedAvg", "PGFL", "PAO-Fed"])
 def test_a_start_of_all_clients_is_one_of_each(label):
     one, each = (path(started(world(label), start)) for start in (START, EVERYWHERE))

@@ -334,6 +334,7 @@ def test_ctrl_c_in_a_callback_returns_what_is_done(tmp_path, whole, in_step, tim
     assert same(fl.sweep(steps, **STUDY, store=tmp_path), whole)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_middle_of_a_write_loses_nothing(tmp_path, whole, kept, in_step, monkeypatch):
     left, fsync = [7], os.fsync  # of the records that end the first block
 
@@ -399,6 +400,7 @@ def test_damaged_records_are_set_aside_and_computed_again(
     assert computed(kept) == {0}
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("harm", [cut, alter])
 def test_a_damaged_state_is_set_aside_and_the_run_starts_again(
@@ -649,6 +651,7 @@ def any_size(key, clients, step):
     return build(key, fl.algorithms.ZCDPGradNFL(step), clients=clients)
 
 
+@pytest.mark.slow
 def test_points_of_another_structure_are_added(tmp_path, kept):
     study = {"rounds": T, "seeds": 2}
     small = {"clients": fl.static([4]), "step": [0.02, 0.05]}

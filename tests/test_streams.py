@@ -249,6 +249,7 @@ def test_groups_of_clients_get_their_numbers_of_samples():
         assert 2 * min(stats.chi2.sf(spread, 64), stats.chi2.cdf(spread, 64)) > LEVEL
 
 
+@pytest.mark.slow
 def test_a_stream_is_the_same_under_vmap_and_one_by_one():
     def learn(key):
         k_stream, k_run = jax.random.split(key)
@@ -609,6 +610,7 @@ def held_out(feature_map=None, **settings):
     )
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("mapped", [False, True])
 def test_the_test_error_of_a_shared_model_is_its_mean_square(mapped):
     feature_map = random_fourier(jax.random.key(11), 2, 5) if mapped else None

@@ -280,7 +280,7 @@ def test_a_bound_that_holds_is_not_complained_of(recwarn):
     assert not [w for w in recwarn if issubclass(w.category, fl.AssumptionWarning)]
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("label", CASES)
 def test_compiled_runs_hold_no_lapack_calls(label):
     """Two programs with LAPACK calls can wait for each other for ever on a CPU."""

@@ -98,6 +98,7 @@ def test_weights_are_alike_and_sum_to_one(problem):
         np.testing.assert_allclose(row, np.where(np.arange(12) < size, 1 / size, 0))
 
 
+@pytest.mark.slow
 def test_no_image_is_dealt_twice(pool):
     """Over all clients, also when the smallest class is used up."""
     for seed in range(5):

@@ -42,7 +42,7 @@ def test_many_inputs_take_the_matrix_product(key, kind):
     )
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("distance", [0.0, 0.3, 1.0, 4.0])
 def test_estimates_the_gaussian_kernel_with_its_variance(key, kind, distance):
@@ -120,6 +120,7 @@ def test_the_cosine_is_accurate_over_a_thousand_turns(dtype, tolerance):
     )
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_jit_vmap_and_gradients_of_traced_numbers(key, kind):
     """Key, bandwidth and scale may be traced; the gradient is the finite difference."""

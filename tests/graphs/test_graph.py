@@ -14,6 +14,7 @@ from tests.graphs.samples import FORMS, weighted_matrix
 KEY = jax.random.key(0)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_linear_maps_equal_numpy(form, shape):

@@ -117,6 +117,7 @@ def test_coordination_is_a_number_not_structure():
 # Random -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_random_portions_are_uniform_without_replacement(size):
     clients, dim = np.arange(20_000), 5

@@ -65,7 +65,7 @@ def test_those_that_cope_with_absence_do_so_in_private():
 
 
 @quiet
-@pytest.mark.thin(3)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("label", LABELS)
 def test_clients_spend_in_the_rounds_in_which_they_send(label, pattern):
@@ -110,7 +110,7 @@ def test_a_round_missed_costs_nothing_under_any_budget(notion):
         np.testing.assert_allclose(parts[f"client_{name}"], each @ TABLE, rtol=1e-9)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("label", LABELS)
 def test_messages_of_neighbours_differ_by_the_sensitivity_whoever_is_there(label, pattern):
@@ -197,6 +197,7 @@ def ran(simulation):
     return fl.run(dataclasses.replace(simulation, metrics=metric), ROUNDS)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("table", [TABLE, np.ones_like(TABLE)], ids=["some", "all"])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_server_averages_what_those_said_that_were_there(steps, table):

@@ -45,7 +45,7 @@ def both(label, privacy=None, algorithm=None, rounds=ROUNDS, seeds=2000, delta=D
 # Every private algorithm -------------------------------------------------------------------------
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("label", PRIVATE)
 def test_no_registered_algorithm_breaks_its_claim(label):
     """And the attack is as strong as it can be: these worlds are as far apart as is allowed."""

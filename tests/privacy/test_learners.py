@@ -275,6 +275,7 @@ def test_a_noise_multiplier_keeps_its_budget_and_wastes_little(sampling, records
     assert accounting.sampled_gaussian_epsilon(0.995 * z, 1e-5, *law) > 1.5
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(("neighbors", "factor"), [("add-or-remove", 1), ("replace", 2)])
 @pytest.mark.parametrize("selector", [Fraction(0.3), Cyclic(3)])
 def test_a_client_pays_when_it_takes_part_if_that_is_seen(selector, neighbors, factor):
@@ -345,6 +346,7 @@ def test_steps_of_private_descent_are_counted_where_clients_take_part():
     assert float(found.epsilon[-1]) == float(found.client_epsilon.max())
 
 
+@pytest.mark.slow
 def test_ledgers_of_messages_are_converted_too():
     def scenario(key, budget):
         return fl.Simulation(make_problem(clip=1.0), ConventionalFL(0.05), privacy=budget)

@@ -79,7 +79,7 @@ def shares(worlds, neighbors, seed=0):
     return apart[:, CLIENT] / np.asarray(allowed)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("neighbors", NEIGHBORS)
 @pytest.mark.parametrize("label", PRIVATE)
 def test_messages_of_neighbours_differ_by_the_sensitivity(label, neighbors):

@@ -203,7 +203,7 @@ HUGE = [
 
 
 @pytest.mark.core
-@pytest.mark.thin(3)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("model", [0.0, 1.0, -1e10, 1e30])
 @pytest.mark.parametrize(("x", "y"), HUGE)
@@ -254,6 +254,7 @@ def studied(problem, algorithm=None, **given):
     return fl.Simulation(problem, algorithm, make_network(), ZCDP(1.0, **given))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("make", "bound", "nominal"),
     [
@@ -476,6 +477,7 @@ def test_the_ledger_sums_exactly_in_single_precision():
     assert abs(float(plain) / exact - 1) > 1e-4  # what it is for
 
 
+@pytest.mark.slow
 @quiet
 def test_every_client_has_a_ledger_of_its_own():
     """Of servers that draw one of their clients a round, only who was drawn spends."""

@@ -136,6 +136,7 @@ def test_a_round_is_the_affine_map(name):
     assert np.abs(server).max() > 0.1
 
 
+@pytest.mark.thin(4)
 @each_case
 def test_fixed_point_and_rate_are_those_of_a_long_run(name):
     case = CASES[name]

@@ -192,6 +192,7 @@ def test_operators_are_the_matrices_of_the_graph(name):
     assert singular_signless == nx.is_bipartite(graph)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_operators_follow_from_the_arcs(name):
     network = GRAPHS[name]
@@ -258,6 +259,7 @@ def test_transcript_is_the_run():
     assert np.all(np.std(record.noise[1:], axis=(1, 2)) > 0)
 
 
+@pytest.mark.slow
 def test_noise_of_a_transcript_has_the_variance_of_theorem_one():
     # 60 rounds x 12 clients x 3 coordinates, each divided by its own deviation.
     setup, record = private("ridge")
@@ -560,6 +562,7 @@ def test_noiseless_runs_converge_to_the_centralised_optimum(loss, level):
     assert disagreement[-1] < (2e-2 if loss == "lad" else 1e-8)
 
 
+@pytest.mark.thin(1)
 @each_loss
 def test_ergodic_average_has_the_rate_of_theorem_four(loss):
     setup, record, optimum = full_size(loss, 1000)

@@ -114,6 +114,7 @@ def test_tuning_matches_the_early_curve():
     assert rows[1]["score"] == pytest.approx(10 * np.log10(1.1))
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", ["gauthier-5.1", "gauthier-5.2", "gauthier-5.3", "gauthier-5.4"])
 def test_every_claim_can_be_judged_on_the_stored_results(name, stored):
     """And those of order turn round when errors are turned upside down."""

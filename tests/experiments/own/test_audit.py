@@ -93,6 +93,7 @@ def test_the_readme_s_table_is_that_of_the_stored_figure(stored):
     assert table[1] == own.markdown(records.read_record(own.FIGURE, STORED))
 
 
+@pytest.mark.slow
 def test_the_readme_s_audit_runs():
     program = re.search(r"## Privacy that is measured.+?```python\n(.+?)```", README, re.S)
     assert program
