@@ -193,6 +193,18 @@ _BOUND_HINT = (
 )
 
 
+def _standard_normal(
+    self: Any,
+    key: Array,
+    shape: tuple[int, ...],
+    dtype: Any,
+    round: Array,
+    clients: Int[Array, " senders"],
+) -> Array:
+    """What Gaussian notions draw, whoever sends in whatever round."""
+    return normal(key, shape, dtype)
+
+
 @module
 class ZCDP:
     r"""Dynamic zero-concentrated differential privacy with Gaussian noise.
@@ -303,15 +315,7 @@ class ZCDP:
         sigma = accounting.gaussian_sigma(sensitivity, rho)
         return Release(sigma, {"rho": jnp.broadcast_to(rho, sensitivity.shape)})
 
-    def draw(
-        self,
-        key: Array,
-        shape: tuple[int, ...],
-        dtype: Any,
-        round: Array,
-        clients: Int[Array, " senders"],
-    ) -> Array:
-        return normal(key, shape, dtype)
+    draw = _standard_normal
 
 
 @module
@@ -402,15 +406,7 @@ class ApproximateDP:
         }
         return Release(sigma, spent)
 
-    def draw(
-        self,
-        key: Array,
-        shape: tuple[int, ...],
-        dtype: Any,
-        round: Array,
-        clients: Int[Array, " senders"],
-    ) -> Array:
-        return normal(key, shape, dtype)
+    draw = _standard_normal
 
 
 @module
