@@ -115,8 +115,7 @@ def test_in_a_pipe_there_is_a_line_a_minute(monkeypatch, capfd, slowly):
 
 
 def test_ctrl_c_says_at_once_what_it_waits_for(capfd, slowly):
-    stop = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    slowly(0.1, 0.1, 0.1, 0.9, before=lambda n: n == 4 and stop.start())
+    slowly(0.1, 0.1, 0.1, 0.5, before=lambda n: n == 4 and os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(fl.Interrupted, match=r"8 of 8 runs are done\.") as caught:
         sweep()
     assert caught.value.results.normalized_error.notnull().all()

@@ -232,7 +232,7 @@ class _Run:
         self.collection = Collection(
             study.labels, study.shape, self.asked.seed_list, self.asked.records
         )
-        self.kept: Block | None = None  # the last one that was collected
+        self.finished: dict[int, Block] = {}  # that are not collected yet, in their order
         self.own: list[Block] = []  # for the other processes, if there is no store
         self.timing = {"compile_seconds": 0.0, "compilations": 0}
         self.blocks_used: set[int] = set()
@@ -351,7 +351,7 @@ class _Run:
         # Small factorisations reach LAPACK, whose own threads would only fight over the cores.
         with _libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
             jobs: list[Future] = []
-            left, event = len(pending), None
+            left = len(pending)
             try:
                 jobs += [compilers.submit(self._plan, g) for g in pending]
                 while left:
@@ -372,11 +372,8 @@ class _Run:
                     self._say_what_runs(jobs)
                 with contextlib.suppress(KeyboardInterrupt):  # again: leave them behind
                     workers.shutdown(wait=bool(self.running))
-                if isinstance(event, Block) and event is not self.kept:
-                    self._collect(event)  # it was being kept
-                while not self.events.empty():
-                    if isinstance(event := self.events.get(), Block):
-                        self._collect(event)
+                for block in list(self.finished.values()):
+                    self._collect(block)
                 if self.store is not None:
                     self.store.flush()
                 if isinstance(error, KeyboardInterrupt):
@@ -470,7 +467,9 @@ class _Run:
             self.first = min(self.first, began)
             self.last = max(self.last, ended := time.perf_counter())
             self.seconds[work.group] = ended - began
-            self.events.put(Block(labels, work.seeds, done, over, recorded, known, state))
+            block = Block(labels, work.seeds, done, over, recorded, known, state)
+            self.finished[id(block)] = block
+            self.events.put(block)
             del self.running[id(work)]
             done += records
             if over:
@@ -513,7 +512,7 @@ class _Run:
             self.store.add(block)
         elif self.distributed:
             self.own.append(block)
-        self.kept = block
+        del self.finished[id(block)]
 
     def _keep(self, block: Block) -> None:
         before = self.reached
