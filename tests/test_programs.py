@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
+import fljax as fl
 from fljax.study import programs
 from fljax.study.engine import configured
 
@@ -38,7 +39,7 @@ def double(x):
 
 def ready(function=double, *, size=3):
     """A program's result, and whether it was compiled for it."""
-    lowered = jax.jit(function).lower(np.zeros(size))
+    lowered = jax.jit(function, keep_unused=True).lower(np.zeros(size))
     real = jax.stages.Lowered.compile
     with mock.patch.object(jax.stages.Lowered, "compile", autospec=True, side_effect=real) as spy:
         kept = programs.compile_or_load(lowered, lowered.as_text(), jax.local_devices()[0])
@@ -66,6 +67,50 @@ def test_what_changes_the_machine_code_is_another_program(folder, monkeypatch):
     monkeypatch.setattr(programs, "_processor", lambda: "another")
     assert ready()[1]
     assert len(files(folder)) == 6
+
+
+def scenario(metric):
+    """Of two numbers, one of which is used."""
+
+    def build(key, one, other):
+        return fl.Simulation(
+            problem=fl.problems.ridge(key, clients=4, samples=6, dim=2),
+            network=fl.graphs.ring(4),
+            algorithm=fl.algorithms.ZCDPNFL(1.0, 0.3),
+            metrics=[fl.Metric("number", metric(one, other), decibel=False)],
+        )
+
+    return build
+
+
+@pytest.mark.thin(1)
+def test_programs_of_different_arguments_are_told_apart(folder):
+    grid = {"one": [1.0, 2.0], "other": [10.0, 20.0]}
+    found = [
+        fl.sweep(scenario(metric), grid=grid, seeds=2, rounds=2).number.isel(seed=0, round=0)
+        for metric in (lambda a, b: lambda _: a, lambda a, b: lambda _: b)
+    ]
+    assert found[0].values.tolist() == [[1, 1], [2, 2]]
+    assert found[1].values.tolist() == [[10, 20], [10, 20]]
+
+
+def test_what_is_checked_is_a_program_for_its_number_of_points(folder):
+    def build(key, algorithm):  # drawn data are looked at, whatever the points are
+        problem = fl.problems.ridge(key, clients=4, samples=6, dim=2).clipped(1.0)
+        network = fl.graphs.ring(4)
+        privacy = fl.privacy.ZCDP(1.0, 0.9)
+        return fl.Simulation(
+            problem=problem,
+            network=network,
+            algorithm=algorithm,
+            privacy=privacy,
+            metrics=["normalized_error"],
+        )
+
+    ours, theirs = fl.algorithms.ZCDPNFL, fl.algorithms.PADMM
+    for methods in ([ours(1.0, 0.3)], [ours(1.0, 0.3), ours(2.0, 0.3)], [theirs(1.0)]):
+        found = fl.sweep(build, grid={"algorithm": methods}, seeds=2, rounds=2)
+        assert found.sizes["algorithm"] == len(methods)
 
 
 @pytest.mark.parametrize(

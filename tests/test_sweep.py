@@ -666,6 +666,15 @@ def test_an_identity_tells_constants_apart():
     assert identity(weighing(other[9_999:10_003])) != identity(weighing(array[:4]))
 
 
+def test_an_identity_tells_axes_apart():
+    def either(which):
+        return lambda key, one, other: penalties(key, (one, other)[which])
+
+    grid = {"one": [1.0], "other": [2.0]}
+    assert identity(either(0), **grid) == identity(either(0), **grid)
+    assert identity(either(0), **grid) != identity(either(1), **grid)
+
+
 def test_an_identity_sees_constants_of_inner_functions():
     def scenario(array):
         inner = jax.jit(lambda x: x + jnp.sum(jnp.asarray(array)))

@@ -239,8 +239,10 @@ def _compile(
 ) -> Compiled:
     lifted, large, shape = _lift(function, given)
     large = _put(large, device)
-    # The state that a run goes on from is not needed again.
-    lowered = jax.jit(lifted, donate_argnums=3).lower(*_put(given, device), *large)
+    # The state that a run goes on from is not needed again. The text says which argument is which
+    # only if those that are not used are kept: so it tells the programs of two axes apart.
+    donated = jax.jit(lifted, donate_argnums=3, keep_unused=True)
+    lowered = donated.lower(*_put(given, device), *large)
     # Concurrent programs with LAPACK calls can block each other for ever: see fljax._linalg.
     text = lowered.as_text()
     alone = "lapack" in text
@@ -287,7 +289,8 @@ def _identity(function: Callable, *given: Any) -> str:
     (A printed jaxpr differs between processes: it names what happens to be shared, and addresses.)
     """
     lifted, large, _ = _lift(function, given)
-    lowered = jax.jit(lifted).trace(*given, *large).lower(lowering_platforms=("cpu",))
+    traced = jax.jit(lifted, keep_unused=True).trace(*given, *large)
+    lowered = traced.lower(lowering_platforms=("cpu",))
     digest = hashlib.sha256(lowered.as_text().encode())
     for array in large:
         digest.update(_content(array))

@@ -372,7 +372,8 @@ def _check_values(
     seeds = [
         np.asarray(jax.random.key_data(random_key(s, generator))) for s in range(CHECKED_SEEDS)
     ]
-    lowered = jax.jit(values).lower(seeds[0], group.pick(np.arange(size)))
+    # Unused arguments, too, tell a program on disk from others.
+    lowered = jax.jit(values, keep_unused=True).lower(seeds[0], group.pick(np.arange(size)))
     compute = programs.compile_or_load(lowered, lowered.as_text(), jax.local_devices()[0])
     for seed in seeds:
         for start in range(0, count, CHECKED_POINTS):

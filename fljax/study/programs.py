@@ -37,7 +37,8 @@ def compile_or_load(lowered: jax.stages.Lowered, text: str, device: jax.Device) 
     """The executable of a program for one device, from the disk if it was compiled before.
 
     Args:
-      lowered: the program.
+      lowered: the program, of ``jax.jit(..., keep_unused=True)``: without, functions of different
+        arguments have the same text.
       text: its StableHLO.
       device: that it is for.
     """
