@@ -77,7 +77,7 @@ def scenario(metric):
             problem=fl.problems.ridge(key, clients=4, samples=6, dim=2),
             network=fl.graphs.ring(4),
             algorithm=fl.algorithms.ZCDPNFL(1.0, 0.3),
-            metrics=[fl.Metric("number", metric(one, other), decibel=False)],
+            metrics=[fl.metrics.Metric("number", metric(one, other), "a number", decibel=False)],
         )
 
     return build
@@ -95,21 +95,21 @@ def test_programs_of_different_arguments_are_told_apart(folder):
 
 
 def test_what_is_checked_is_a_program_for_its_number_of_points(folder):
-    def build(key, algorithm):  # drawn data are looked at, whatever the points are
-        problem = fl.problems.ridge(key, clients=4, samples=6, dim=2).clipped(1.0)
-        network = fl.graphs.ring(4)
-        privacy = fl.privacy.ZCDP(1.0, 0.9)
+    def build(key, algorithm):  # the shares of servers are looked at, whatever the points are
+        network = fl.federation.balanced(2, fl.graphs.ring(3))
+        cluster = fl.problems.random_clusters(key, network.nodes, 2)
+        share = fl.problems.group_share(0.01, network.server, network.servers)
         return fl.Simulation(
-            problem=problem,
+            problem=fl.problems.clustered_ridge(key, cluster, 2, (2, 5), 3, 0.1, share),
             network=network,
             algorithm=algorithm,
-            privacy=privacy,
-            metrics=["normalized_error"],
+            metrics=["network_deviation"],
         )
 
-    ours, theirs = fl.algorithms.ZCDPNFL, fl.algorithms.PADMM
-    for methods in ([ours(1.0, 0.3)], [ours(1.0, 0.3), ours(2.0, 0.3)], [theirs(1.0)]):
-        found = fl.sweep(build, grid={"algorithm": methods}, seeds=2, rounds=2)
+    ours = fl.algorithms.PGFL
+    for methods in ([ours(1.0, 0.1)], [ours(1.0, 0.1), ours(1.0, 0.2)]):
+        grid = {"algorithm": {str(i): method for i, method in enumerate(methods)}}
+        found = fl.sweep(build, grid=grid, seeds=2, rounds=2)
         assert found.sizes["algorithm"] == len(methods)
 
 
