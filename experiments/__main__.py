@@ -1,4 +1,4 @@
-"""Run, check and report the figures: ``python -m experiments list | run | check | report``."""
+"""Run, check and report the figures: ``python -m experiments {list,run,check,draw,report}``."""
 
 import argparse
 import sys
@@ -17,11 +17,14 @@ EXAMPLES = {
     "run": """
   python -m experiments run gauthier-3.1 --quick
   python -m experiments run gauthier-3.1 gauthier-3.2 --seeds 20 --out mine
-  python -m experiments run all --store unfinished
+  python -m experiments run --all
 """,
     "check": """
   python -m experiments check
   python -m experiments check gauthier-3.1 --out mine
+""",
+    "draw": """
+  python -m experiments draw gauthier-3.1
 """,
     "report": """
   python -m experiments report --out mine
@@ -67,9 +70,8 @@ def parser() -> Parser:
 
     command("list", "name all figures")
     run = command("run", "compute figures, judge their claims, store all")
-    run.add_argument(
-        "names", nargs="+", metavar="NAME", help="of a figure, or all of them: all (required)"
-    )
+    run.add_argument("names", nargs="*", metavar="NAME", help="of a figure (required, or --all)")
+    run.add_argument("--all", action="store_true", help="all figures (default: those named)")
     run.add_argument(
         "--quick",
         action="store_true",
@@ -91,12 +93,15 @@ def parser() -> Parser:
         "--store",
         type=Path,
         metavar="FOLDER",
-        help="folder that keeps unfinished work: run again to go on (default: none)",
+        help="folder that keeps what is computed: run again to go on (default: one in the cache, "
+        "emptied when all is written)",
     )
     check = command("check", "judge all claims again on the stored results")
     check.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
+    draw = command("draw", "draw figures and judge their claims from the stored results")
+    draw.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
     report = command("report", "write the gallery, README.md of the folder")
-    for one in (check, report):
+    for one in (check, draw, report):
         one.add_argument(
             "--out", type=Path, default=FIGURES, metavar="FOLDER", help="default %(default)s"
         )
@@ -119,10 +124,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if asked.command == "list":
             return commands.list_figures()
         if asked.command == "run":
+            if bool(asked.names) == asked.all:
+                raise UsageError("name the figures to run, or all of them by --all alone.")
             folder = asked.out or (QUICK_FIGURES if asked.quick else FIGURES)
             return commands.run(asked.names, asked.quick, asked.seeds, folder, asked.store)
         if asked.command == "check":
             return commands.check(asked.names, asked.out)
+        if asked.command == "draw":
+            return commands.draw(asked.names, asked.out)
         return commands.report(asked.out)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,9 +1,11 @@
 """What the command line does: list, run, check and report the figures."""
 
 import dataclasses
+import hashlib
 import importlib
 import os
 import pkgutil
+import shutil
 import sys
 import tempfile
 import time
@@ -22,6 +24,8 @@ from experiments.figure import REGISTRY, Effort, Figure
 from experiments.records import Broken
 from experiments.report import claims_lines, gallery, privacy_lines, tuning_lines
 from fljax import _check
+from fljax.records import code_version
+from fljax.study import machine
 from fljax.study.engine import configured
 
 
@@ -50,8 +54,8 @@ def in_order() -> list[Figure]:
 
 
 def find(names: Sequence[str]) -> list[Figure]:
-    """The figures of these names; all of them for none or ``all``."""
-    if not names or list(names) == ["all"]:
+    """The figures of these names; all of them for none."""
+    if not names:
         return in_order()
     try:
         for name in names:
@@ -97,31 +101,60 @@ def run(
     base = QUICK if quick else FULL
     count = base.seeds if seeds is None else seeds
     effort = Effort(count, min(base.tuning_seeds, count), quick)
-    if store is not None:
-        writable(store)
+    kept = writable(unfinished(effort) if store is None else store)
     writable(folder)
     mpl.use("Agg")
     for figure in figures:
         print(f"{figure.name}: {figure.title}\n  {figure.source}")
         print(f"  {effort.seeds} seeds, {effort.tuning_seeds} other seeds for tuning", flush=True)
+        known = (kept / figure.name).is_dir()
         began = time.perf_counter()
         with configured("jax_enable_x64", figure.double), warnings.catch_warnings():
             # Broken bounds and diverged runs are part of what is printed and stored below.
             warnings.simplefilter("ignore", fl.AssumptionWarning)
             warnings.simplefilter("ignore", fl.DivergenceWarning)
-            kept = None if store is None else store / figure.name
             try:
-                found = figure.study(dataclasses.replace(effort, store=kept))
+                found = figure.study(dataclasses.replace(effort, store=kept / figure.name))
             except fl.StoreError as error:
                 raise UsageError(str(error)) from None
             studies = {k: records.slim(v) for k, v in found.items()}
         seconds = time.perf_counter() - began
+        if known:
+            print(f"  went on from what {kept} held: the time is of the rest alone")
         try:
             written = records.store(figure, studies, folder, effort, seconds)
         except OSError as error:
             raise UsageError(f"cannot write to {folder}: {error}") from None
         show(written)
         print(f"\nwritten to {folder}{os.sep}{figure.name}*  ({seconds:.0f} s of computing)\n")
+    if store is None:
+        shutil.rmtree(kept, ignore_errors=True)
+    return 0
+
+
+def unfinished(effort: Effort) -> Path:
+    """Where a run that is killed is found again by the same code with the same effort."""
+    digest = hashlib.sha256(repr((code_version(), dataclasses.astuple(effort))).encode())
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return machine.cache() / "figures" / digest.hexdigest()[:16]
+
+
+def draw(names: Sequence[str], folder: Path) -> int:
+    """Pictures and verdicts again, from stored results."""
+    figures = find(names)
+    readable(folder)
+    mpl.use("Agg")
+    for figure in figures:
+        try:
+            known = records.read_record(figure, folder)
+            studies = records.read_studies(figure, folder, known["files"])
+        except Broken as error:
+            raise UsageError(str(error)) from None
+        effort = Effort(**known["effort"])
+        written = records.describe(figure, studies, folder, effort, known["seconds"])
+        print(figure.name)
+        print("\n".join(f"  {line}" for line in claims_lines(written["claims"])))
     return 0
 
 
@@ -166,8 +199,8 @@ def report(folder: Path) -> int:
         except Broken as error:
             print(f"left out: {error}", file=sys.stderr)
     if not found:
-        raise UsageError(f"no results in {folder}; python -m experiments run all makes them.")
+        raise UsageError(f"no results in {folder}; python -m experiments run --all makes them.")
     path = writable(folder) / "README.md"
-    path.write_text(gallery(found), encoding="utf-8")
+    path.write_text(gallery(found, records.first_edition()), encoding="utf-8")
     print(f"written to {path}")
     return 0

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -13,10 +13,6 @@ from matplotlib.figure import Figure as Picture
 import fljax as fl
 
 INFINITE = math.inf
-
-#: What the runs of all figures draw from: their stored results are to be found again. It was the
-#: default when they were made.
-GENERATOR = "philox4x32"
 
 Studies = Mapping[str, xr.Dataset]
 
@@ -51,7 +47,7 @@ class Effort:
     def sweep(self, name: str, scenario: Callable[..., fl.Simulation], **given: Any) -> xr.Dataset:
         """:func:`fljax.sweep`, kept under ``name`` if there is a store."""
         store = None if self.store is None else self.store / name
-        return fl.sweep(scenario, generator=GENERATOR, progress=self.progress, store=store, **given)
+        return fl.sweep(scenario, progress=self.progress, store=store, **given)
 
     def thin(self, values: Sequence[Any], keep: int = 3) -> list[Any]:
         """All values, or about ``keep`` of them when quick, first and last among them."""
@@ -83,6 +79,10 @@ class Estimate:
         return f"{self.value:.2f}{unit} [{self.low:.2f}, {self.high:.2f}]"
 
 
+#: What a claim is evidence of: the source's own statement, the same under a condition of ours, or
+#: nothing, since it cannot fail.
+Kind = Literal["source", "conditional", "by construction"]
+
 #: The studies of a figure to one estimate a case.
 Measure = Callable[[Studies], dict[str, Estimate]]
 
@@ -99,7 +99,9 @@ class Claim:
       accept: the range in which each whole interval must lie.
       convention: how a word of the source became that range.
       condition: what, beyond the source, the claim is tested under; conditional if not empty.
-      note: what explains a verdict against it.
+      construction: why it cannot fail, if it is true by construction and no evidence.
+      note: what explains a verdict against it; a number in it is computed from the results.
+      changed: what is judged otherwise than in the first edition of the gallery, and why.
     """
 
     name: str
@@ -109,7 +111,9 @@ class Claim:
     accept: tuple[float, float]
     convention: str = ""
     condition: str = ""
-    note: str = ""
+    construction: str = ""
+    note: str | Callable[[Studies], str] = ""
+    changed: str = ""
 
     def judge(self, studies: Studies) -> "Verdict":
         low, high = self.accept
@@ -117,7 +121,15 @@ class Claim:
         good = {name: low <= e.low and e.high <= high for name, e in cases.items()}
         bad = {name: e.high < low or e.low > high for name, e in cases.items()}
         holds = bool(cases) and all(good.values())
-        return Verdict(self.name, cases, holds, holds or any(bad.values()), good)
+        note = "" if holds else self.note if isinstance(self.note, str) else self.note(studies)
+        return Verdict(self.name, cases, holds, holds or any(bad.values()), good, note)
+
+    @property
+    def kind(self) -> Kind:
+        """What it is evidence of."""
+        if self.construction:
+            return "by construction"
+        return "conditional" if self.condition else "source"
 
     @property
     def wanted(self) -> str:
@@ -136,6 +148,7 @@ class Verdict:
     holds: bool
     decided: bool  # False: some interval straddles the accepted range, none is outside
     good: dict[str, bool] = field(default_factory=dict)
+    note: str = ""  # why not
 
     def __str__(self) -> str:
         if self.holds:

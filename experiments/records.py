@@ -19,6 +19,7 @@ import xarray as xr
 import fljax as fl
 from experiments.figure import Claim, Effort, Figure, Studies, Verdict
 from experiments.measures import bound_held
+from experiments.picture import print_style
 from fljax import plotting
 from fljax.privacy import accounting
 
@@ -65,6 +66,17 @@ def privacy_table(study: xr.Dataset, delta: float) -> list[dict[str, Any]]:
 
 
 # --------------------------------------------------------------------------- on disk
+
+#: The verdicts of the gallery's first edition, by figure and claim.
+FIRST_EDITION = Path(__file__).parent / "first_edition.json"
+
+
+def first_edition() -> dict[str, dict[str, str]]:
+    return json.loads(FIRST_EDITION.read_text(encoding="utf-8"))
+
+
+#: A picture for the gallery, and one for a paper.
+PICTURES = (".png", ".pdf")
 
 
 class Broken(Exception):
@@ -125,12 +137,15 @@ def claim_record(claim: Claim, verdict: Verdict) -> dict[str, Any]:
         "accepted": claim.wanted,
         "convention": claim.convention,
         "condition": claim.condition,
+        "construction": claim.construction,
+        "kind": claim.kind,
         "holds": verdict.holds,
         "decided": verdict.decided,
         "cases": {
             name: asdict(e) | {"holds": verdict.good[name]} for name, e in verdict.cases.items()
         },
-        "note": "" if verdict.holds else claim.note,
+        "note": verdict.note,
+        "changed": claim.changed,
     }
 
 
@@ -167,13 +182,20 @@ def plain(value: Any) -> Any:
 def store(
     figure: Figure, studies: Studies, folder: Path, effort: Effort, seconds: float
 ) -> dict[str, Any]:
-    """Write the studies, the picture and the record; returns the record."""
+    """Write the studies, and :func:`describe` them; returns the record."""
     for name, study in studies.items():
         fl.save(study, path_of(folder, figure, name))
-    with plotting.style():
+    return describe(figure, studies, folder, effort, seconds)
+
+
+def describe(
+    figure: Figure, studies: Studies, folder: Path, effort: Effort, seconds: float
+) -> dict[str, Any]:
+    """Write the pictures and the record; returns the record."""
+    with print_style():
         picture = figure.plot(studies)
-        # No software version or date inside: the same results give the same bytes.
-        picture.savefig(folder / f"{figure.name}.png", metadata={"Software": None})
+        for ending in PICTURES:
+            plotting.save(picture, folder / f"{figure.name}{ending}")
         plt.close(picture)
     written = plain(record(figure, studies, effort, seconds))
     text = json.dumps(written, indent=1, ensure_ascii=False, allow_nan=False)
@@ -227,8 +249,9 @@ def check(figure: Figure, folder: Path) -> tuple[list[Verdict], list[str]]:
       Broken: files are missing or unreadable.
     """
     stored = read_record(figure, folder)
-    if not (folder / f"{figure.name}.png").is_file():
-        raise Broken(f"the picture {folder / f'{figure.name}.png'} is missing.")
+    for ending in PICTURES:
+        if not (folder / f"{figure.name}{ending}").is_file():
+            raise Broken(f"the picture {folder / f'{figure.name}{ending}'} is missing.")
     studies = read_studies(figure, folder, stored["files"])
     by_name = {claim["name"]: claim for claim in stored["claims"]}
     verdicts, wrong = [], []

@@ -6,6 +6,7 @@ and shown in the legend. Nothing here changes matplotlib's global state.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -51,6 +52,12 @@ LOOKS: tuple[dict[str, Any], ...] = (
 #: Numbers as colours: from dark to light, in hues that colour-blind readers can tell apart.
 SCALE = mpl.colormaps["viridis"].with_extremes(bad="#cccccc")
 
+#: What the style is changed to, for all that is drawn within its block.
+_changes: ContextVar[dict[str, Any]] = ContextVar("changes", default={})  # noqa: B039
+
+#: The ``gid`` of the note in a corner that says how many seeds there are, to find it again.
+NOTE = "fljax-note"
+
 #: Entries of a legend that leave room for the curves.
 ROOM = 7
 
@@ -82,16 +89,21 @@ HOUSE: dict[str, Any] = {
 
 @contextmanager
 def style(**changes: Any) -> Iterator[None]:
-    """The house style for as long as the block lasts.
+    """The house style for as long as the block lasts; changes hold in blocks within it, too.
 
     Example:
       >>> with style(**{"font.size": 12}):
       ...     figure, axes = plt.subplots()
       >>> plt.close(figure)
     """
-    rc: dict[Any, Any] = {**HOUSE, **changes}
-    with mpl.rc_context(rc):
-        yield
+    changes = _changes.get() | changes
+    rc: dict[Any, Any] = HOUSE | changes
+    token = _changes.set(changes)
+    try:
+        with mpl.rc_context(rc):
+            yield
+    finally:
+        _changes.reset(token)
 
 
 @checked
@@ -328,6 +340,7 @@ def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str, numbers: xr.Da
         xycoords="axes fraction",
         fontsize=7.5,
         color="#555555",
+        gid=NOTE,
     )
 
 

@@ -19,8 +19,6 @@ import xarray as xr
 from scipy import special, stats
 
 import fljax as fl
-from experiments.figure import GENERATOR as FIGURES
-from experiments.figure import Effort
 from fljax import _generator as house
 from fljax._generator import GENERATOR, GENERATORS, normal, threefry
 
@@ -522,9 +520,3 @@ def test_other_generators_are_refused(name, message):
     ):
         with pytest.raises(ValueError, match=message.replace("?", r"\?")):
             asked()
-
-
-@pytest.mark.slow
-def test_figures_keep_the_generator_of_their_stored_results():
-    study = Effort(progress=False).sweep("any", scenario, **STUDY)
-    assert study.attrs["prng"] == FIGURES == "philox4x32"

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
+from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Measure, Setting, Studies
 from experiments.measures import bound_held, curve_distance, first_rounds, gap, last, two
 from experiments.tuning import SEEDS, Protocol, Tuning
@@ -415,13 +415,11 @@ def honest_subtitle(*studies: xr.Dataset) -> str:
 def contest_picture(studies: Studies, title: str) -> Picture:
     """Learning curves at one budget, and errors at every budget."""
     a, b = studies["a"], studies["b"]
-    picture, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2))
+    curves = f"learning curves, ε = {CURVE_BUDGET.value:g}, δ = {DELTA.value:g}"
+    drawing, (left, right) = picture.panels([curves, f"after {ROUNDS.value} iterations"], 2)
     plotting.learning_curves(drawn(a), ax=left)
-    left.set_title(f"(a) learning curves, ε = {CURVE_BUDGET.value:g}, δ = {DELTA.value:g}")
-    plotting.trade_off(drawn(b), ax=right, legend=False)
-    right.set_title(f"(b) after {ROUNDS.value} iterations")
-    picture.suptitle(f"{title} — {honest_subtitle(a, b)}", fontsize=10)
-    return picture
+    plotting.trade_off(drawn(b), ax=right)
+    return picture.finish(drawing, f"{title}: {honest_subtitle(a, b)}")
 
 
 def caption_of_nominal(objective: str) -> str:

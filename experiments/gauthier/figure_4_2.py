@@ -1,8 +1,8 @@
 """Gauthier 2024, figure 4.2: the design of PAO-Fed (lines 1111-1121; P4 figure 2)."""
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
+from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Figure, Studies
 from experiments.gauthier import chapter4 as ch4
 from experiments.measures import joined
@@ -29,15 +29,13 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    picture, panels = plt.subplots(1, 3, figsize=(14, 4.2), sharey=True)
     titles = ("selection of portions", "size of portions, PAO-Fed-U1", "weights of late messages")
-    for ax, name, title in zip(panels, "abc", titles, strict=True):
+    drawing, axes = picture.panels(titles, sharey=True)
+    for ax, name in zip(axes, "abc", strict=True):
         plotting.learning_curves(studies[name], ch4.METRIC, ax=ax)
-        ax.set_title(f"({name}) {title}")
-    picture.suptitle(
-        f"PAO-Fed in the asynchronous environment, μ = {ch4.STEP.value:g}", fontsize=10
+    return picture.finish(
+        drawing, f"PAO-Fed in the asynchronous environment, μ = {ch4.STEP.value:g}"
     )
-    return picture
 
 
 ONE, FOUR, MANY = SIZES.values()

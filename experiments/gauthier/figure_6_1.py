@@ -1,8 +1,8 @@
 """Gauthier 2024, figure 6.1: networked learning with a fixed tau (lines 1732-1742; P7 figure 1)."""
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
+from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Figure, Studies
 from experiments.gauthier import chapter6 as ch6
 from fljax import plotting
@@ -19,14 +19,12 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    data = studies["a"]
-    picture, panels = plt.subplots(1, 3, figsize=(14, 4.2))
     titles = ("NMSD", "(6.15) as printed", "clients with a neighbour of their cluster")
+    drawing, axes = picture.panels(titles)
     metrics = (ch6.NMSD, ch6.PRINTED, ch6.JOINED.name)
-    for ax, name, metric, title in zip(panels, "abc", metrics, titles, strict=True):
-        plotting.learning_curves(data, metric, ax=ax, legend=name == "a")
-        ax.set_title(f"({name}) {title}")
-    return picture
+    for ax, metric in zip(axes, metrics, strict=True):
+        plotting.learning_curves(studies["a"], metric, ax=ax)
+    return picture.finish(drawing)
 
 
 FIGURE = Figure(

@@ -20,7 +20,6 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments.figure import (
-    GENERATOR,
     INFINITE,
     Claim,
     Effort,
@@ -203,7 +202,7 @@ ALARMS = np.linspace(0, 1, 101)
 def row(name: str, seeds: int) -> xr.Dataset:
     """One case, audited."""
     case = cases()[name]
-    key = fl.random_key([*cases()].index(name), GENERATOR)  # noise of its own
+    key = fl.random_key([*cases()].index(name))  # noise of its own
     simulation, other = simulations(case)
     if case.kind == SINGLE:
         found = audit.one_run(

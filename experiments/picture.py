@@ -1,0 +1,180 @@
+"""How the pictures of figures look: lettered panels as wide as a page, legends and notes beside the
+data, theory on top.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Picture
+from matplotlib.legend import Legend
+from matplotlib.text import Text
+
+from fljax import plotting
+
+#: Inches of one column of a journal, and of the two of its page.
+COLUMN, PAGE = 3.5, 7.16
+
+#: Letters that can be read where the picture is as wide as the page.
+PRINT = {
+    "font.size": 7.5,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "figure.titlesize": 8,
+    "legend.fontsize": 7,
+    "legend.title_fontsize": 7,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.2,
+    "savefig.dpi": 220,
+}
+
+
+@contextlib.contextmanager
+def print_style() -> Iterator[None]:
+    """The house's style in the size of a printed page."""
+    with plotting.style(**PRINT):
+        yield
+
+
+def panels(
+    titles: Sequence[str], columns: int = 3, height: float = 2.1, **shared: Any
+) -> tuple[Picture, list[Axes]]:
+    """Axes in rows, lettered (a), (b) and so on where there are several.
+
+    Args:
+      titles: one a panel.
+      columns: of panels.
+      height: of a panel, inches.
+      shared: as for :func:`matplotlib.pyplot.subplots`.
+    """
+    columns = min(columns, len(titles))
+    rows = -(-len(titles) // columns)
+    width = COLUMN if len(titles) == 1 else PAGE
+    picture, grid = plt.subplots(
+        rows, columns, figsize=(width, height * rows), squeeze=False, **shared
+    )
+    axes = list(grid.flat)
+    for spare in axes[len(titles) :]:
+        spare.remove()
+    for letter, title, ax in zip("abcdefghijklmnop", titles, axes, strict=False):
+        ax.set_title(f"({letter}) {title}" if len(titles) > 1 else title)
+    return picture, axes[: len(titles)]
+
+
+def theory(ax: Axes, level: float, text: str, unit: str = " dB", **look: Any) -> None:
+    """A predicted level as a thin line, its value in the legend."""
+    look = {"color": "#333333", "linewidth": 0.8, "linestyle": (0, (1, 1.5))} | look
+    ax.axhline(level, label=f"{text}: {level:.3g}{unit}", **look)
+
+
+def predicted_curve(ax: Axes, at: np.ndarray, curve: np.ndarray, text: str, **look: Any) -> None:
+    """A predicted curve as a thin line."""
+    look = {"color": "#333333", "linewidth": 0.8, "linestyle": (0, (1, 1.5))} | look
+    ax.plot(at, curve, label=text, **look)
+
+
+def finish(picture: Picture, heading: str = "") -> Picture:
+    """Legends below the panels, or one for all where they agree, one y label a row, what is said of
+    seeds and bands in one line at the top: nothing is on top of a curve.
+
+    Args:
+      picture: all is drawn.
+      heading: of the whole.
+    """
+    axes: list[Any] = [ax for ax in picture.axes if ax.get_subplotspec() is not None]
+    _label_rows(axes)
+    notes = [note for ax in axes for note in ax.texts if note.get_gid() == plotting.NOTE]
+    said = "; ".join(dict.fromkeys(line for n in notes for line in n.get_text().split("\n")))
+    for note in notes:
+        note.remove()
+    if heading or said:
+        picture.suptitle("\n".join(filter(None, (heading, said))))
+    drawn = [ax for ax in axes if ax.get_legend_handles_labels()[1]]
+    titles = {ax: _title(ax.get_legend()) for ax in axes}
+    for ax in axes:
+        if (found := ax.get_legend()) is not None:
+            found.remove()
+    one, *others = [tuple(map(_look, *ax.get_legend_handles_labels())) for ax in drawn] or [()]
+    if others and all(other == one for other in others):
+        entries = drawn[0].get_legend_handles_labels()
+        place = {"loc": "outside lower center", "title": titles[drawn[0]]}
+        legend = _fitting(picture, entries, picture.bbox.width, **place)
+        _grow(picture, legend.get_window_extent().height)
+        return picture
+    heights: dict[int, float] = {}
+    for ax in drawn:
+        # Below the label of the axis.
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "borderaxespad": 4.8}
+        entries = ax.get_legend_handles_labels()
+        width = 1.1 * ax.get_tightbbox().width
+        legend = _fitting(ax, entries, width, **place, title=titles[ax])
+        row = ax.get_subplotspec().rowspan.start
+        heights[row] = max(heights.get(row, 0.0), legend.get_window_extent().height)
+    _grow(picture, sum(heights.values()))
+    return picture
+
+
+def faults(picture: Picture) -> list[str]:
+    """What a reader would stumble over: a curve, band or theory below a legend or a note, and words
+    that leave the picture.
+    """
+    picture.draw_without_rendering()
+    found = []
+    for ax in picture.axes:
+        legends = [*picture.legends, *filter(None, [ax.get_legend()])]
+        boxes = [legend.get_window_extent() for legend in legends]
+        boxes += [note.get_window_extent() for note in ax.texts if note.get_gid() == plotting.NOTE]
+        drawn = [line.get_transform().transform_path(line.get_path()) for line in ax.lines]
+        drawn += [ax.transData.transform_path(p) for c in ax.collections for p in c.get_paths()]
+        inside = [path.clip_to_bbox(ax.bbox) for path in drawn]
+        if any(len(path) and path.intersects_bbox(box) for path in inside for box in boxes):
+            found.append(f"{ax.get_title()}: data below a legend or a note")
+    box = picture.bbox.padded(1.0)
+    ticks = {t for ax in picture.axes for axis in (ax.xaxis, ax.yaxis) for t in axis.findobj(Text)}
+    ticks -= {label for ax in picture.axes for label in (ax.xaxis.label, ax.yaxis.label)}
+    for text in set(picture.findobj(Text)) - ticks:
+        words, seen = text.get_text(), text.get_window_extent()
+        if words and text.get_visible() and box.count_contains([seen.min, seen.max]) < 2:
+            found.append(f"{words!r} leaves the picture")
+    return found
+
+
+def _label_rows(axes: Sequence[Any]) -> None:
+    """The y label of a row's first panel is that of the others that agree with it."""
+    first: dict[int, str] = {}
+    for ax in axes:
+        spec = ax.get_subplotspec()
+        row = spec.rowspan.start
+        if ax.get_ylabel() == first.setdefault(row, ax.get_ylabel()) and not spec.is_first_col():
+            ax.set_ylabel("")
+
+
+def _title(legend: Legend | None) -> str | None:
+    """Of a legend; that curves are algorithms is plain."""
+    text = "" if legend is None else legend.get_title().get_text()
+    return None if text in ("", "algorithm") else text
+
+
+def _look(handle: Any, label: str) -> tuple[str, ...]:
+    """What a reader sees of an entry."""
+    seen = (handle.get_color(), handle.get_linestyle()) if hasattr(handle, "get_color") else ()
+    return (label, *map(str, seen))
+
+
+def _grow(picture: Picture, pixels: float) -> None:
+    picture.set_figheight(picture.get_figheight() + pixels / picture.dpi)
+
+
+def _fitting(where: Axes | Picture, entries: tuple, width: float, **place: Any) -> Legend:
+    """A legend with as many columns as there is width for."""
+    drawing: Any = where.figure
+    for columns in range(min(len(entries[1]), 6), 0, -1):
+        legend = where.legend(*entries, ncols=columns, **place)
+        drawing.draw_without_rendering()
+        if columns == 1 or legend.get_window_extent().width <= width:
+            return legend
+        legend.remove()
+    raise AssertionError("a legend needs entries")
