@@ -220,6 +220,17 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def summary(records: Sequence[Record]) -> list[str]:
+    """A table of how many of the literature's claims hold, by kind, for the project's README."""
+    claims = [claim for r in records if r["name"] not in OWN for claim in r["claims"]]
+    rows = []
+    for kind, name in KINDS.items():
+        found = [short_verdict(claim) for claim in claims if claim["kind"] == kind]
+        counts = (found.count(word) for word in ("holds", "does not hold", "undecided"))
+        rows.append((name, len(found), *counts))
+    return _table(("claims", "all", "hold", "do not hold", "undecided"), rows)
+
+
 def gallery(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) -> str:
     """The folder's README: every figure, its claims and all that is behind them.
 
