@@ -190,9 +190,20 @@ def name_curves(
       names: of the curves.
       at: the point of each curve that its name is next to; of the last, it ends there.
       shift: how far above it, points.
+      text: how they are written otherwise.
     """
     for line, name, point, up in zip(ax.lines, names, at, shift, strict=False):
         x, y = line.get_xydata()[point]
         side = "right" if point == -1 else "left"
         look = {"color": line.get_color(), "ha": side, "va": "center", "fontsize": 6.5} | text
         ax.annotate(name, (x, y), (0, up), textcoords="offset points", **look)
+
+
+#: How opaque bands are where many overlap.
+FAINT = 0.1
+
+
+def fade(ax: Axes) -> None:
+    """Bands that overlap without becoming one."""
+    for band in ax.collections:
+        band.set_alpha(FAINT)

@@ -168,6 +168,7 @@ def plot(studies: Studies) -> Picture:
     ):
         called = drawn.assign_coords(algorithm=[FIXED, *LEARNED])
         plotting.learning_curves(called, ch6.NMSD, ax=ax)
+        picture.fade(ax)
     draw_rates(studies, d)
     gains(variant, e)
     for ax, (touch, name) in zip(
@@ -176,21 +177,21 @@ def plot(studies: Studies) -> Picture:
         colours = heat(ax, gain_map(studies, name, touch))
     bar = drawing.colorbar(colours, ax=maps, location="right", shrink=0.7, aspect=30)
     bar.set_label(f"gain over τ = {ch6.START.value:g} [dB]")
-    return picture.finish(drawing, f"(f) to (i): gain over {FIXED} in the steady state, {few} seeds")
+    return picture.finish(
+        drawing, f"(f) to (i): gain over {FIXED} in the steady state, {few} seeds"
+    )
 
 
 def draw_rates(studies: Studies, ax: Axes) -> None:
     """DPG at other rates beside the levels of the fixed parameter and of SAC."""
-    hidden = {cap: "_" for cap in studies["d"]["cap"].values}
-    plotting.trade_off(
-        studies["d"], "rate", ch6.NMSD, "cap", ax, labels=hidden, legend=False
-    )
+    hidden = dict.fromkeys(studies["d"]["cap"].values, "_")
+    plotting.trade_off(studies["d"], "rate", ch6.NMSD, "cap", ax, labels=hidden, legend=False)
     names = ("DPG, any step", f"DPG, steps ≤ {CAPS.value[0]:g}")
     picture.name_curves(ax, names, at=[-1, -1], shift=[6, -9])
     for name, short in ((FIXED, "τ = 0.05"), (ch6.SAC, "SAC")):
         level = statistics.decibels(samples(last(studies["a"]), name, ch6.NMSD).mean())
         ax.axhline(level, color="#555555", linestyle=":")
-        place = {"ha": "left", "va": "bottom", "fontsize": 6.5, "color": "#555555"}
+        place = {"ha": "left", "va": "top", "fontsize": 6.5, "color": "#555555"}
         ax.annotate(short, (0.02, level), xycoords=("axes fraction", "data"), **place)
 
 
@@ -201,7 +202,7 @@ def gains(data: xr.Dataset, ax: Axes) -> None:
         middle, *band = gap_band(*two(data, FIXED, name, ch6.NMSD))
         look = plotting.LOOKS[place]
         ax.plot(at, middle, label=name, markevery=(5, 12), **look)
-        ax.fill_between(at, *band, color=look["color"], alpha=0.2, linewidth=0)
+        ax.fill_between(at, *band, color=look["color"], alpha=picture.FAINT, linewidth=0)
     ax.set(xlabel="iteration", ylabel=f"gain over τ = {ch6.START.value:g} [dB]")
 
 
