@@ -32,7 +32,7 @@ JUMP = 0.5
 CAPPED = f"{ch6.DPG}, capped"
 NAMES = {
     ch6.LITTLE: "fewest samples",
-    ch6.MODERATE: "median",
+    ch6.MODERATE: "median samples",
     ch6.MUCH: "most samples",
 }
 PLACES = {ch6.BETWEEN: "middle cluster", ch6.OUTER: "outer clusters"}
@@ -98,13 +98,12 @@ def trajectories(ax: Axes, data: xr.Dataset, method: str) -> None:
 
 def places(ax: Axes, data: xr.Dataset) -> None:
     """The mean over the clients of the middle and of the outer clusters."""
-    names = []
-    for method, width in ((ch6.SAC, 1.2), (CAPPED, 0.6)):
-        for metric, place in PLACES.items():
-            mean = np.nanmean(samples(data, method, metric), axis=0)
-            ax.plot(data["round"].values, mean, linewidth=width)
-            names.append(f"{place}, {'SAC' if method == ch6.SAC else 'capped DPG'}")
-    picture.name_curves(ax, names, at=[-1] * 4, shift=[5, -6, 5, -6])
+    drawn = [(method, metric) for method in (ch6.SAC, CAPPED) for metric in PLACES]
+    for look, (method, metric) in zip(plotting.LOOKS, drawn, strict=False):
+        mean = np.nanmean(samples(data, method, metric), axis=0)
+        ax.plot(data["round"].values, mean, **look | {"marker": ""})
+    names = [f"{where}, {policy}" for policy in ("SAC", "DPG ≤") for where in ("middle", "outer")]
+    picture.name_curves(ax, names, at=[50, -1, -1, -1], shift=[-7, 5, -5, -6])
 
 
 def near_zero(ax: Axes, data: xr.Dataset) -> None:
@@ -195,7 +194,7 @@ def differences(pairs: Mapping[str, tuple[str, str]], *methods: str) -> Measure:
 
 
 BY_NEED = {
-    "fewest samples above median": (ch6.LITTLE, ch6.MODERATE),
+    "fewest above median samples": (ch6.LITTLE, ch6.MODERATE),
     "median above most samples": (ch6.MODERATE, ch6.MUCH),
 }
 BY_PLACE = {"middle above outer clusters": (ch6.BETWEEN, ch6.OUTER)}
@@ -259,6 +258,7 @@ def mostly_quicker(one: str, other: str, panel: str = "a") -> Measure:
 
 SINGLE = "of single runs, as the source draws one, not of their mean"
 MOST = "in more than half of the runs"
+STEEP = "On data of this scale the early derivatives of DPG are large beside the steps of SAC."
 PLACE_NOTE = (
     "What a client keeps depends less on its data than on its cluster: the models are collinear, "
     "and where the mean of the others is near the own model, nothing drives τ down (panel h). "
@@ -353,6 +353,12 @@ def of_each(
     return claims
 
 
+def by_policy(studies: Studies, metric: str) -> str:
+    """Where the runs of one client are under both policies."""
+    found = [f"{method}: {spread(studies, 'a', method, metric)}" for method in SHOWN]
+    return f"The steps of DPG vanish with its derivative, those of SAC do not. {' '.join(found)}"
+
+
 def spread(studies: Studies, panel: str, method: str, metric: str) -> str:
     """Where the runs of one client are after the early iterations and at the end."""
     runs = samples(studies[panel], method, metric)
@@ -411,7 +417,7 @@ FIGURE = Figure(
             quicker(ch6.SAC, ch6.DPG),
             (0, INFINITE),
             f"distance from the start after {ch6.EARLY.value} iterations: SAC's above DPG's",
-            note="On data of this scale the early derivatives are large: DPG moves more than SAC.",
+            note=STEEP,
         ),
         Claim(
             "gradient-is-slow-in-most-runs",
@@ -421,7 +427,7 @@ FIGURE = Figure(
             (50, INFINITE),
             f"SAC has moved farther after {ch6.EARLY.value} iterations {MOST}",
             condition=SINGLE,
-            note="On data of this scale the early derivatives are large: DPG keeps up with SAC.",
+            note=STEEP,
         ),
         Claim(
             "batch-calms-probe",
@@ -446,7 +452,7 @@ FIGURE = Figure(
             cases(ch6.LITTLE, straightness),
             (0.95, 1),
             f"squared correlation of the mean with n, over {ch6.EARLY.value} iterations",
-            note="The mean of DPG has the jumps of single runs.",
+            note=jumps,
         ),
         Claim(
             "little-data-falls-later",
@@ -465,7 +471,7 @@ FIGURE = Figure(
             (50, INFINITE),
             f"it ends at least a quarter below its peak {MOST}",
             condition=SINGLE,
-            note="DPG's derivative has vanished by then.",
+            note=lambda studies: by_policy(studies, ch6.LITTLE),
         ),
         Claim(
             "much-data-falls",
@@ -493,7 +499,7 @@ FIGURE = Figure(
             (50, INFINITE),
             f"“around 0”: below half of the initial {ch6.START.value:g}, {MOST}",
             condition=SINGLE,
-            note="DPG's derivative vanishes before it is there.",
+            note=lambda studies: by_policy(studies, ch6.MUCH),
         ),
         Claim(
             "moderate-data-rises",
@@ -520,7 +526,7 @@ FIGURE = Figure(
             (50, INFINITE),
             f"“around 0”: below half of the initial {ch6.START.value:g}, {MOST}",
             condition=SINGLE,
-            note="DPG's derivative vanishes before it is there; under SAC they spread.",
+            note=lambda studies: by_policy(studies, ch6.MODERATE),
         ),
         Claim(
             "by-data",
@@ -640,7 +646,7 @@ FIGURE = Figure(
             (0, INFINITE),
             f"distance from the start after {ch6.EARLY.value} iterations: SAC's above DPG's",
             condition=ch6.CONDITION,
-            note="The early derivatives are larger than the steps of SAC.",
+            note=STEEP,
             changed=ch6.NEW,
         ),
         Claim(
