@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Picture
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.gauthier import chapter6 as ch6
-from experiments.measures import each_mean, estimate, of_median, samples, share, two
+from experiments.measures import Window, each_mean, estimate, of_median, samples, share, two
 from fljax import plotting
 
 CAP = Setting(
@@ -71,7 +71,7 @@ def plot(studies: Studies) -> Picture:
     for ax in axes:
         ax.set(xlabel="iteration", ylabel="τ")
     i.set_ylabel("runs [%]")
-    heading = f"{few} seeds: median and quartiles, mean dotted; (d) to (f): nobody is alone"
+    heading = f"{few} seeds: median, quartiles (thin), mean (dotted); (d) to (f): nobody is alone"
     return picture.finish(drawing, heading)
 
 
@@ -92,7 +92,7 @@ def trajectories(ax: Axes, data: xr.Dataset, method: str) -> None:
         runs = samples(data, method, metric)
         low, middle, high = np.nanpercentile(runs, [25, 50, 75], axis=0)
         ax.plot(at, middle, label=name, **look | {"marker": ""})
-        ax.fill_between(at, low, high, color=look["color"], alpha=picture.FAINT, linewidth=0)
+        ax.plot(at, np.stack([low, high], axis=1), color=look["color"], linewidth=0.4)
         ax.plot(at, np.nanmean(runs, axis=0), color=look["color"], linestyle=":", linewidth=0.7)
 
 
@@ -103,7 +103,7 @@ def places(ax: Axes, data: xr.Dataset) -> None:
         mean = np.nanmean(samples(data, method, metric), axis=0)
         ax.plot(data["round"].values, mean, **look | {"marker": ""})
     names = [f"{where}, {policy}" for policy in ("SAC", "DPG ≤") for where in ("middle", "outer")]
-    picture.name_curves(ax, names, at=[50, -1, -1, -1], shift=[-7, 5, -5, -6])
+    picture.name_curves(ax, names, at=[50, -1, 33, -1], shift=[-7, 5, 5, -6])
 
 
 def near_zero(ax: Axes, data: xr.Dataset) -> None:
@@ -128,11 +128,15 @@ def cases(metric: str, statistic: Callable[[np.ndarray], np.ndarray], *methods: 
 
 
 def in_median(
-    panel: str, metric: str, statistic: Callable[[np.ndarray], np.ndarray], method: str
+    panel: str,
+    metric: str,
+    statistic: Callable[[np.ndarray], np.ndarray],
+    method: str,
+    window: Window = lambda data: data,
 ) -> Measure:
-    """The same of the median trajectory of a client under one method."""
+    """The same of the median trajectory of a client under one method, in the part that counts."""
     return lambda studies: {
-        method: of_median(statistic, samples(studies[panel], method, metric), unit="")
+        method: of_median(statistic, samples(window(studies[panel]), method, metric), unit="")
     }
 
 
@@ -311,6 +315,7 @@ def of_each(
     statistic: Callable[[np.ndarray], np.ndarray],
     accept: tuple[float, float],
     convention: str = "",
+    window: Window = lambda data: data,
     single: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[Claim]:
     """A sentence about one client's trajectory, apart for the policies: of the median over runs in
@@ -326,7 +331,7 @@ def of_each(
                     f"{name}-in-the-median-{short.lower()}{end}",
                     said,
                     "line 1763",
-                    in_median(panel, metric, statistic, method),
+                    in_median(panel, metric, statistic, method, window),
                     accept,
                     convention,
                     condition=ours[world],
@@ -555,6 +560,7 @@ FIGURE = Figure(
             early_change,
             (0, INFINITE),
             f"after {ch6.EARLY.value} iterations",
+            ch6.early,
             lambda each: early_change(each) > 0,
         ),
         *of_each(
@@ -564,6 +570,7 @@ FIGURE = Figure(
             straightness,
             (0.95, 1),
             f"squared correlation of the median with n, over {ch6.EARLY.value} iterations",
+            ch6.early,
         ),
         *of_each(
             "little-data-falls-later",
@@ -572,7 +579,7 @@ FIGURE = Figure(
             decline,
             (QUARTER, INFINITE),
             "it ends at least a quarter below its peak",
-            falls,
+            single=falls,
         ),
         *of_each(
             "much-data-falls",
@@ -581,6 +588,7 @@ FIGURE = Figure(
             early_change,
             (-INFINITE, 0),
             f"after {ch6.EARLY.value} iterations",
+            ch6.early,
             lambda each: early_change(each) < 0,
         ),
         *of_each(
@@ -590,6 +598,7 @@ FIGURE = Figure(
             late_level,
             (-INFINITE, ZERO),
             NEARBY,
+            ch6.late,
             ends_at_zero,
         ),
         *of_each(
@@ -599,6 +608,7 @@ FIGURE = Figure(
             early_change,
             (0, INFINITE),
             f"after {ch6.EARLY.value} iterations",
+            ch6.early,
             lambda each: early_change(each) > 0,
         ),
         *of_each(
@@ -608,6 +618,7 @@ FIGURE = Figure(
             late_level,
             (-INFINITE, ZERO),
             NEARBY,
+            ch6.late,
             ends_at_zero,
         ),
         *(

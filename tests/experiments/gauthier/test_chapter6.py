@@ -376,7 +376,7 @@ def test_claims_of_single_clients_are_apart_for_policies_and_worlds():
         data[ch6.LITTLE] = made(ch6.LITTLE, **curves)[ch6.LITTLE]
     claims = evolution.of_each(
         *("falls", "it falls", ch6.LITTLE, evolution.decline, (0.25, INFINITE), ""),
-        evolution.falls,
+        single=evolution.falls,
     )
     verdicts = {c.name: c.judge({"a": drawn, "joined": variant}) for c in claims}
     assert {name: verdict.holds for name, verdict in verdicts.items()} == {
