@@ -308,6 +308,10 @@ def test_the_map_is_of_gains_over_the_fixed_parameter():
     np.testing.assert_allclose(learned.gain_map({"map": data}, ch6.DPG, 0), -5)
     (least,) = learned.least_gain(ch6.SAC)({"map": data}).values()
     np.testing.assert_allclose([least.value, least.low, least.high], 3)
+    (above,) = learned.least_gain(ch6.DPG, 0, 0.1)({"map": data}).values()
+    np.testing.assert_allclose([above.value, above.low, above.high], -5)
+    (none,) = learned.least_gain(ch6.SAC, 1, 0.05)({"map": data.sel(size=[6.0, 60.0])}).values()
+    np.testing.assert_allclose(none.value, 10)
     assert "3.00 dB, at λ = 0.1 and |w_0|² = 20" in learned.worst_cell({"map": data}, ch6.SAC)
 
     flat = data.stack(world=list(axes)).drop_vars(["world", *axes])
