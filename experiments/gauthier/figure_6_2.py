@@ -275,13 +275,13 @@ def uncapped(studies: Studies) -> dict[str, Estimate]:
     }
 
 
-def least_gain(name: str, joined: int = 1, above: float = 0.0) -> Measure:
+def least_gain(name: str, touch: int = 1, above: float = 0.0) -> Measure:
     """By how much a policy ends better than the fixed parameter where it does so least, on one map
     where lambda is at least so large.
     """
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        part = studies["map"].sel(joined=joined, strength=slice(above, None))
+        part = studies["map"].sel(joined=touch, strength=slice(above, None))
         found = part.drop_vars("joined").stack(cell=("strength", "size"))
         fixed, learned = (
             statistics.keep_finite(found, ch6.NMSD).sel(algorithm=one).transpose("seed", "cell")
