@@ -193,7 +193,7 @@ def name_curves(
       text: how they are written otherwise.
     """
     for line, name, point, up in zip(ax.lines, names, at, shift, strict=False):
-        x, y = line.get_xydata()[point]
+        x, y = np.asarray(line.get_xydata())[point]
         side = "right" if point == -1 else "left"
         look = {"color": line.get_color(), "ha": side, "va": "center", "fontsize": 6.5} | text
         ax.annotate(name, (x, y), (0, up), textcoords="offset points", **look)

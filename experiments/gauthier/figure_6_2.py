@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.extend.core as programs
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
@@ -105,9 +106,8 @@ def over_map(effort: Effort) -> xr.Dataset:
 def _unfolded(found: xr.Dataset, axis: str, axes: dict[str, Sequence[Any]]) -> xr.Dataset:
     """The errors with the axes whose product one axis lists, the last varying fastest."""
     kept = found[[ch6.NMSD, "diverged"]].drop_vars(axis)
-    index = xr.Coordinates.from_pandas_multiindex(
-        xr.Dataset(coords=axes).stack({axis: list(axes)}).indexes[axis], axis
-    )
+    product = pd.MultiIndex.from_product(list(axes.values()), names=list(axes))
+    index = xr.Coordinates.from_pandas_multiindex(product, axis)
     return kept.assign_coords(index).unstack(axis)
 
 
@@ -201,7 +201,7 @@ def gains(data: xr.Dataset, ax: Axes) -> None:
     at = data["round"].values
     for place, name in enumerate((FIXED, *LEARNED)):
         middle, *band = gap_band(*two(data, FIXED, name, ch6.NMSD))
-        look = plotting.LOOKS[place]
+        look: dict[str, Any] = plotting.LOOKS[place]
         ax.plot(at, middle, label=name, markevery=(5, 12), **look)
         ax.fill_between(at, *band, color=look["color"], alpha=picture.FAINT, linewidth=0)
     ax.set(xlabel="iteration", ylabel=f"gain over τ = {ch6.START.value:g} [dB]")
@@ -218,8 +218,8 @@ def heat(ax: Axes, found: xr.DataArray) -> Any:
     """A map with its numbers, zero in white."""
     colours = ax.imshow(found, cmap="RdBu", vmin=-3, vmax=3, aspect="auto", origin="lower")
     for (row, column), value in np.ndenumerate(found.values):
-        dark = {"color": "white" if abs(value) > 2 else "black"}
-        ax.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=6.5, **dark)
+        ink = "white" if abs(value) > 2 else "black"
+        ax.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=6.5, color=ink)
     ax.set_xticks(range(found.sizes["size"]), [f"{v:g}" for v in found["size"].values])
     ax.set_yticks(range(found.sizes["strength"]), [f"{v:g}" for v in found["strength"].values])
     ax.grid(False)

@@ -38,6 +38,9 @@ NAMES = {
 PLACES = {ch6.BETWEEN: "middle cluster", ch6.OUTER: "outer clusters"}
 
 
+#: How the curves of clients look: too many for markers.
+LOOKS: list[dict[str, Any]] = [look | {"marker": ""} for look in plotting.LOOKS]
+
 #: The trajectories that are stored, of which clients.
 KEPT = (*NAMES, *PLACES, ch6.BY_DATA.name)
 
@@ -78,20 +81,20 @@ def plot(studies: Studies) -> Picture:
 def one_run(ax: Axes, data: xr.Dataset) -> None:
     """The first seed, as the source draws one run."""
     for method, width in ((ch6.SAC, 1.2), (ch6.DPG, 0.6)):
-        for look, (metric, name) in zip(plotting.LOOKS, NAMES.items(), strict=False):
+        for look, (metric, name) in zip(LOOKS, NAMES.items(), strict=False):
             drawn = samples(data, method, metric)[0]
             label = name if method == ch6.SAC else f"_{name}"
-            look = look | {"linewidth": width, "marker": ""}
-            ax.plot(data["round"].values, drawn, label=label, **look)
+            wide: dict[str, Any] = look | {"linewidth": width}
+            ax.plot(data["round"].values, drawn, label=label, **wide)
 
 
 def trajectories(ax: Axes, data: xr.Dataset, method: str) -> None:
     """The median over runs, their quartiles and their mean."""
     at = data["round"].values
-    for look, (metric, name) in zip(plotting.LOOKS, NAMES.items(), strict=False):
+    for look, (metric, name) in zip(LOOKS, NAMES.items(), strict=False):
         runs = samples(data, method, metric)
         low, middle, high = np.nanpercentile(runs, [25, 50, 75], axis=0)
-        ax.plot(at, middle, label=name, **look | {"marker": ""})
+        ax.plot(at, middle, label=name, **look)
         ax.plot(at, np.stack([low, high], axis=1), color=look["color"], linewidth=0.4)
         ax.plot(at, np.nanmean(runs, axis=0), color=look["color"], linestyle=":", linewidth=0.7)
 
@@ -99,19 +102,19 @@ def trajectories(ax: Axes, data: xr.Dataset, method: str) -> None:
 def places(ax: Axes, data: xr.Dataset) -> None:
     """The mean over the clients of the middle and of the outer clusters."""
     drawn = [(method, metric) for method in (ch6.SAC, CAPPED) for metric in PLACES]
-    for look, (method, metric) in zip(plotting.LOOKS, drawn, strict=False):
+    for look, (method, metric) in zip(LOOKS, drawn, strict=False):
         mean = np.nanmean(samples(data, method, metric), axis=0)
-        ax.plot(data["round"].values, mean, **look | {"marker": ""})
+        ax.plot(data["round"].values, mean, **look)
     names = [f"{where}, {policy}" for policy in ("SAC", "DPG ≤") for where in ("middle", "outer")]
     picture.name_curves(ax, names, at=[50, -1, 33, -1], shift=[-7, 5, 5, -6])
 
 
 def near_zero(ax: Axes, data: xr.Dataset) -> None:
     """In how many runs a parameter is near 0 under SAC."""
-    for look, metric in zip(plotting.LOOKS, NAMES, strict=False):
+    for look, metric in zip(LOOKS, NAMES, strict=False):
         runs = samples(data, ch6.SAC, metric)
         low = 100 * np.mean(runs < ZERO, axis=0)
-        ax.plot(data["round"].values, low, **look | {"marker": ""})
+        ax.plot(data["round"].values, low, **look)
 
 
 # --------------------------------------------------------------------------- claims
