@@ -54,7 +54,7 @@ def plot(studies: Studies) -> Picture:
     ends = by_parameter(studies)
     hidden = {name: f"_{name}" for name in ends["of"].values}
     plotting.trade_off(ends, "tau", ch6.NMSD, "of", axes[-1], labels=hidden, legend=False)
-    picture.name_curves(axes[-1], ends["of"].values, at=[-1, -1, -1], shift=[-38, -41, -46])
+    picture.name_curves(axes[-1], ends["of"].values, at=[-1, -1, -1], shift=[-27, -30, -36])
     return picture.finish(drawing, "Below: every client has a neighbour of its own cluster")
 
 
