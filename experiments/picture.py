@@ -3,7 +3,7 @@ data, theory on top.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -178,3 +178,32 @@ def _fitting(where: Axes | Picture, entries: tuple, width: float, **place: Any) 
             return legend
         legend.remove()
     raise AssertionError("a legend needs entries")
+
+
+def name_curves(
+    ax: Axes, names: Iterable[str], at: Sequence[int], shift: Sequence[float], **text: Any
+) -> None:
+    """Names beside curves, in their colours, in the place of a legend.
+
+    Args:
+      ax: its lines are the curves, in the order of the names.
+      names: of the curves.
+      at: the point of each curve that its name is next to; of the last, it ends there.
+      shift: how far above it, points.
+      text: how they are written otherwise.
+    """
+    for line, name, point, up in zip(ax.lines, names, at, shift, strict=False):
+        x, y = np.asarray(line.get_xydata())[point]
+        side = "right" if point == -1 else "left"
+        look = {"color": line.get_color(), "ha": side, "va": "center", "fontsize": 6.5} | text
+        ax.annotate(name, (x, y), (0, up), textcoords="offset points", **look)
+
+
+#: How opaque bands are where many overlap.
+FAINT = 0.1
+
+
+def fade(ax: Axes) -> None:
+    """Bands that overlap without becoming one."""
+    for band in ax.collections:
+        band.set_alpha(FAINT)

@@ -4,7 +4,6 @@ The source gives the sizes, the clusters' law, the penalty and the policies' hyp
 value that it leaves open is in this file, once, with its reason. Nothing is tuned.
 """
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float
 
 import fljax as fl
 from experiments import measures
 from experiments.figure import INFINITE, Effort, Estimate, Measure, Setting
 from experiments.measures import curve_distance, curve_gap, first_rounds, last_rounds, two
-from fljax._module import float_dtype
+from fljax._module import float_dtype, replace
 from fljax.algorithms import NPFL, NPFLRL, Algorithm, DeterministicPolicyGradient, RandomProbe
 from fljax.metrics import Metric, Snapshot
 
@@ -44,6 +43,13 @@ DPG_RATES = Setting(
 SAC_RATES = Setting("delta_SAC of NPFL-RL, NPFL-BRL", (0.1, 0.04), "lines 1748, 1749", given=True)
 SAC_WIDTH = Setting("nu_SAC", 0.05, "lines 1748, 1749", given=True)
 
+#: Of the claims that are about the variant.
+CONDITION = (
+    "every client has a neighbour of its cluster and |w_0|^2 is about 20; the source says neither "
+    "whether its network has lonely clients nor how long its models are"
+)
+NEW = "New: the variant in which no client is alone in its cluster and the models are shorter."
+
 BASE = Setting(
     "base model w_0",
     "N(0, I)",
@@ -66,6 +72,17 @@ GROUPING = Setting(
 VALIDATION = Setting(
     "validation data", "D_k samples", "“identically distributed”; (6.12) divides by D_k"
 )
+JOINED_SIZE = Setting(
+    "|w_0|^2 of the variant",
+    20.0,
+    "what 60 entries uniform on (0, 1) have, another reading of “randomly chosen”; the rates of "
+    "DPG are then worth a third",
+)
+JOINED_NETWORK = Setting(
+    "network of the variant",
+    "clusters drawn again until each client has a neighbour of its own",
+    "the source's law, given that; graphs and the sizes of clusters stay as they are",
+)
 START = Setting("initial tau", 0.05, "not given; the fixed value that figure 6.2 compares with")
 CLIP = Setting(
     "range of tau", (0.0, 1.0), "not in the source, where nothing keeps a parameter in its interval"
@@ -81,7 +98,7 @@ EVERY = Setting("recorded", "every 3rd iteration", "curves are smooth on that sc
 
 COMMON = (
     *(CLIENTS, MEAN_DEGREE, CLUSTERS, OFFSETS, DIM, SIZES, PENALTY, BASE, FEATURES, NOISE),
-    *(STRENGTH, GROUPING, ROUNDS, EARLY, LATE, EVERY),
+    *(STRENGTH, GROUPING, JOINED_NETWORK, JOINED_SIZE, ROUNDS, EARLY, LATE, EVERY),
 )
 LEARNED = (EPOCHS, DPG_RATES, SAC_RATES, SAC_WIDTH, VALIDATION, START, CLIP)
 
@@ -89,7 +106,7 @@ RECORD_EVERY = 3
 
 NMSD, PRINTED = "network_deviation", "deviation_by_norm"
 #: How they are called in claims.
-METRICS = {NMSD: "NMSD", PRINTED: "(6.15)", "joined_deviation": "NMSD of these"}
+CALLED = {NMSD: "NMSD", PRINTED: "(6.15)", "joined_deviation": "NMSD of these"}
 
 DPG, BATCH_DPG = "NPFL-RL (DPG)", "NPFL-BRL (DPG)"
 SAC, BATCH_SAC = "NPFL-RL (SAC)", "NPFL-BRL (SAC)"
@@ -97,51 +114,109 @@ SAC, BATCH_SAC = "NPFL-RL (SAC)", "NPFL-BRL (SAC)"
 # --------------------------------------------------------------------------- scenario
 
 
-@functools.cache
-def scenario(metrics: tuple[Metric | str, ...]) -> Callable[..., fl.Simulation]:
-    """One run of the setting (section 6.3): everything drawn anew from its key."""
+@fl.module
+class World:
+    """What the source leaves open about who is next to whom, and about the models.
 
-    def build(key: Array, algorithm: Algorithm) -> fl.Simulation:
-        k_graph, k_cluster, k_noise, k_data = jax.random.split(key, 4)
-        network = fl.graphs.random_connected(k_graph, CLIENTS.value, MEAN_DEGREE.value)
-        cluster = fl.problems.random_clusters(k_cluster, CLIENTS.value, CLUSTERS.value)
-        return fl.Simulation(
-            problem=fl.problems.clustered_ridge(
-                k_data,
-                cluster,
-                CLUSTERS.value,
-                SIZES.value,
-                DIM.value,
-                OFFSETS.value[1],
-                fl.problems.group_share(STRENGTH.value, cluster, CLUSTERS.value),
-                jax.random.uniform(k_noise, (CLIENTS.value,), float_dtype(), *NOISE.value),
-                validated=True,
-            ),
-            network=network,
-            algorithm=algorithm,
-            metrics=metrics,
-        )
+    Args:
+      joined: whether each client has a neighbour of its own cluster.
+      size: mean of |w_0|^2.
+      strength: lambda.
+    """
 
-    names = [metric if isinstance(metric, str) else metric.name for metric in metrics]
-    build.__qualname__ = f"scenario({', '.join(names)})"
-    return build
+    joined: Bool[Array, ""] | bool
+    size: Float[Array, ""] | float = float(DIM.value)
+    strength: Float[Array, ""] | float = STRENGTH.value
+
+
+#: How the two worlds of the figures are called.
+DRAWN, JOINED = "as drawn", "joined"
+WORLDS = {DRAWN: World(False), JOINED: World(True, JOINED_SIZE.value)}
+
+
+def clusters(key: Array, network: fl.graphs.Graph, joined: Array | bool) -> Array:
+    """``[K]``: clusters at random; if ``joined``, given that no client is alone among others."""
+
+    def draw(attempt: Array) -> Array:
+        key_of_it = jax.random.fold_in(key, attempt)
+        return fl.problems.random_clusters(key_of_it, CLIENTS.value, CLUSTERS.value)
+
+    def unfit(state: tuple[Array, Array]) -> Array:
+        return joined & jnp.any(alone(network, state[1]))
+
+    def again(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        return state[0] + 1, draw(state[0] + 1)
+
+    first = jnp.zeros((), jnp.int32)
+    return jax.lax.while_loop(unfit, again, (first, draw(first)))[1]
+
+
+def alone(network: fl.graphs.Graph, cluster: Array) -> Array:
+    """``[K]``: which clients have no neighbour of their cluster."""
+    return network.reweighted(lambda k, l: cluster[k] == cluster[l]).degree == 0  # noqa: E741
+
+
+def scaled(problem: fl.problems.Problem, factor: Array) -> fl.problems.Problem:
+    """The problem whose true models and noise are so many times as long."""
+    tasks = problem.tasks
+    validation = replace(tasks.validation, targets=factor * tasks.validation.targets)
+    tasks = replace(tasks, truth=factor * tasks.truth, validation=validation)
+    return replace(problem, targets=factor * problem.targets, tasks=tasks)
+
+
+def scenario(key: Array, algorithm: Algorithm, world: World) -> fl.Simulation:
+    """One run of the setting (section 6.3): everything drawn anew from its key.
+
+    All figures record the same, so that they share compiled programs.
+    """
+    k_graph, k_cluster, k_noise, k_data = jax.random.split(key, 4)
+    network = fl.graphs.random_connected(k_graph, CLIENTS.value, MEAN_DEGREE.value)
+    cluster = clusters(k_cluster, network, world.joined)
+    noise = jax.random.uniform(k_noise, (CLIENTS.value,), float_dtype(), *NOISE.value)
+    problem = fl.problems.clustered_ridge(
+        k_data,
+        cluster,
+        CLUSTERS.value,
+        SIZES.value,
+        DIM.value,
+        OFFSETS.value[1],
+        fl.problems.group_share(world.strength, cluster, CLUSTERS.value),
+        noise * (DIM.value / world.size),
+        validated=True,
+    )
+    return fl.Simulation(
+        problem=scaled(problem, jnp.sqrt(world.size / DIM.value)),
+        network=network,
+        algorithm=algorithm,
+        metrics=METRICS,
+    )
 
 
 def study(
     name: str,
     methods: Mapping[str, Algorithm],
     effort: Effort,
-    metrics: tuple[Metric | str, ...] = (NMSD, PRINTED),
+    worlds: Mapping[str, World] = WORLDS,
+    seeds: int | None = None,
 ) -> xr.Dataset:
-    """All methods on common data and networks."""
+    """All methods in all worlds, on common data and networks in each."""
     return effort.sweep(
         name,
-        scenario(metrics),
+        scenario,
         rounds=ROUNDS.value,
-        seeds=effort.seeds,
-        grid={"algorithm": dict(methods)},
+        seeds=seeds or effort.seeds,
+        grid={"algorithm": dict(methods), "world": dict(worlds)},
         record_every=RECORD_EVERY,
     )
+
+
+def parted(found: xr.Dataset, *metrics: str) -> dict[str, xr.Dataset]:
+    """The two worlds of a study, with what a figure stores of them."""
+    kept = found[[*metrics, "diverged"]]
+    return {
+        "a": kept.sel(world=DRAWN, drop=True),
+        "joined": kept.sel(world=JOINED, drop=True),
+    }
 
 
 # --------------------------------------------------------------------------- methods
@@ -183,26 +258,58 @@ def longest_probe(epochs: int = 1) -> float:
 # --------------------------------------------------------------------------- metrics
 
 
-def _joined_deviation(now: Snapshot) -> Array:
-    tasks, network = now.problem.tasks, now.network
-    assert network is not None
-    same = network.reweighted(lambda k, l: tasks.cluster[k] == tasks.cluster[l])  # noqa: E741
-    joined = (same.degree > 0).astype(now.model.dtype)
+def _deviation(now: Snapshot, of: Callable[[Array], Array]) -> tuple[Array, Array]:
+    """Of each client, and whom it is about: all, by whether they are alone in their cluster."""
+    tasks = now.problem.tasks
+    assert now.network is not None
+    chosen = of(alone(now.network, tasks.cluster)).astype(now.model.dtype)
     truth = tasks.truth[tasks.cluster]
-    deviation = jnp.sum((now.model - truth) ** 2, axis=1) / jnp.sum(truth**2, axis=1)
+    return jnp.sum((now.model - truth) ** 2, axis=1) / jnp.sum(truth**2, axis=1), chosen
+
+
+def _joined_deviation(now: Snapshot) -> Array:
+    deviation, joined = _deviation(now, jnp.logical_not)
     return jnp.sum(joined * deviation) / jnp.sum(joined)
 
 
-#: The NMSD of the clients with a neighbour of their own cluster.
-JOINED = Metric("joined_deviation", _joined_deviation, "NMSD of clients with a cluster neighbour")
+def _alone(now: Snapshot) -> Array:
+    return jnp.mean(_deviation(now, jnp.asarray)[1])
+
+
+def _alone_deviation(now: Snapshot) -> Array:
+    deviation, lonely = _deviation(now, jnp.asarray)
+    return jnp.mean(lonely * deviation)
+
+
+def _learned(now: Snapshot) -> Array:
+    """The parameters; NaN where they are not learned."""
+    nothing = jnp.full(len(now.model), jnp.nan, now.model.dtype)
+    return getattr(now.state, "inter_cluster", nothing)
+
+
+def _alone_parameter(now: Snapshot) -> Array:
+    return jnp.mean(_deviation(now, jnp.asarray)[1] * _learned(now))
+
+
+#: Of the clients with a neighbour of their own cluster, and of those without. The latter as parts
+#: of the mean over all clients: there may be none.
+AMONG_JOINED = Metric("joined_deviation", _joined_deviation, "NMSD of these")
+ALONE = Metric("alone", _alone, "clients alone in their cluster", decibel=False)
+ALONE_DEVIATION = Metric("alone_deviation", _alone_deviation, "their part of the NMSD")
+ALONE_PARAMETER = Metric("alone_tau", _alone_parameter, "their part of mean τ", decibel=False)
 
 
 def _parameter(rank: Callable[[int], int]) -> Callable[[Snapshot], Array]:
     def measure(now: Snapshot) -> Array:
-        held = jnp.sum(now.problem.weights > 0, axis=1, dtype=jnp.int32)
-        return now.state.inter_cluster[jnp.argsort(held)[rank(len(held))]]
+        held = _held(now)
+        return _learned(now)[jnp.argsort(held)[rank(len(held))]]
 
     return measure
+
+
+def _held(now: Snapshot) -> Array:
+    """How many samples each client has."""
+    return jnp.sum(now.problem.weights > 0, axis=1, dtype=jnp.int32)
 
 
 #: The inter-cluster parameter of one client, by its rank in samples.
@@ -223,7 +330,7 @@ def _mean_parameter(between: bool) -> Callable[[Snapshot], Array]:
         size = jnp.sum(tasks.truth**2, axis=1)
         extreme = (size == jnp.min(size)) | (size == jnp.max(size))
         chosen = (extreme[tasks.cluster] != between).astype(now.model.dtype)
-        return jnp.sum(chosen * now.state.inter_cluster) / jnp.sum(chosen)
+        return jnp.sum(chosen * _learned(now)) / jnp.sum(chosen)
 
     return measure
 
@@ -234,6 +341,26 @@ PLACES = (
     Metric("tau_outer", _mean_parameter(False), "mean τ of the outer clusters", decibel=False),
 )
 BETWEEN, OUTER = (metric.name for metric in PLACES)
+
+
+def _ranks(values: Array) -> Array:
+    """Places in order around their mean; the like share theirs."""
+    return jnp.sum(jnp.sign(values[:, None] - values[None, :]), axis=1) / 2
+
+
+def _by_data(now: Snapshot) -> Array:
+    held, kept = _ranks(_held(now).astype(now.model.dtype)), _ranks(_learned(now))
+    scale = jnp.sqrt(jnp.sum(held**2) * jnp.sum(kept**2))
+    return jnp.where(scale > 0, jnp.sum(held * kept) / jnp.where(scale > 0, scale, 1), scale)
+
+
+#: Spearman's correlation of the clients' parameters with their samples, 0 where all are alike.
+BY_DATA = Metric("by_data", _by_data, "rank correlation of τ and samples", decibel=False)
+
+METRICS = (
+    *(NMSD, PRINTED, AMONG_JOINED, ALONE, ALONE_DEVIATION, ALONE_PARAMETER),
+    *(*PARAMETERS, *PLACES, BY_DATA),
+)
 
 # --------------------------------------------------------------------------- claims
 
@@ -263,7 +390,7 @@ def gaps(
 ) -> Measure:
     """For every (over, under), in every metric, how far the first is above the second."""
     return lambda studies: {
-        f"{over} above {under}, {METRICS[metric]}": measure(studies[panel], over, under, metric)
+        f"{over} above {under}, {CALLED[metric]}": measure(studies[panel], over, under, metric)
         for over, under in pairs
         for metric in metrics
     }

@@ -1,16 +1,17 @@
 """Gauthier 2024, figure 6.3: how the parameters evolve (lines 1758-1763; P7 figure 3)."""
 
-import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 
+from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.gauthier import chapter6 as ch6
-from experiments.measures import estimate, samples, share, two
+from experiments.measures import Window, each_mean, estimate, of_median, samples, share, two
 from fljax import plotting
 
 CAP = Setting(
@@ -25,65 +26,95 @@ CHOSEN = Setting(
 )
 ZERO = ch6.START.value / 2
 QUARTER = 0.25
+#: A change of a parameter between two records that is no step but a jump.
+JUMP = 0.5
 
 CAPPED = f"{ch6.DPG}, capped"
 NAMES = {
     ch6.LITTLE: "fewest samples",
-    ch6.MODERATE: "median",
+    ch6.MODERATE: "median samples",
     ch6.MUCH: "most samples",
 }
 PLACES = {ch6.BETWEEN: "middle cluster", ch6.OUTER: "outer clusters"}
 
 
+#: How the curves of clients look: too many for markers.
+LOOKS: list[dict[str, Any]] = [look | {"marker": ""} for look in plotting.LOOKS]
+
+#: The trajectories that are stored, of which clients.
+KEPT = (*NAMES, *PLACES, ch6.BY_DATA.name)
+
+
 def study(effort: Effort) -> Studies:
     methods = ch6.learned() | {CAPPED: ch6.gradient(cap=CAP.value)}
     del methods[ch6.BATCH_DPG]
-    return {"a": ch6.study("study", methods, effort, (*ch6.PARAMETERS, *ch6.PLACES))}
-
-
-def by_client(
-    data: xr.Dataset, *methods: str, names: Mapping[str, str] = NAMES, below: float | None = None
-) -> xr.Dataset:
-    """The parameters as one variable ``tau`` over ``client``, named for a legend; or ``share``, in
-    how many per cent of the seeds they are ``below`` a level.
-    """
-    parts, lost, labels = [], [], []
-    for method in methods:
-        policy = re.sub(r"NPFL-RL|[()]", "", method).strip()
-        short = "" if len(methods) == 1 else f", {policy}"
-        for metric, name in names.items():
-            parts.append(samples(data, method, metric))
-            lost.append(data["diverged"].sel(algorithm=method).values)
-            labels.append(f"{name}{short}")
-    dims, values = ("client", "seed", "round"), np.stack(parts)
-    if below is None:
-        drawn = {"tau": (dims, values, {"long_name": "τ"})}
-    else:
-        about = {"long_name": f"runs with τ < {below:g}", "units": "%"}
-        drawn = {"share": (dims, 100.0 * (values < below), about)}
-    return xr.Dataset(
-        drawn | {"diverged": (("client", "seed"), np.stack(lost))},
-        coords={"client": labels, "round": data["round"]},
-    )
+    return ch6.parted(ch6.study("study", methods, effort), *KEPT)
 
 
 def plot(studies: Studies) -> Picture:
-    data = studies["a"]
-    picture, panels = plt.subplots(2, 3, figsize=(15, 8), sharex=True)
-    one = by_client(data, ch6.SAC, ch6.DPG).isel(seed=[0])
-    drawn = [
-        ("one run, the first seed", one),
-        (ch6.SAC, by_client(data, ch6.SAC)),
-        (ch6.DPG, by_client(data, ch6.DPG)),
-        (f"{ch6.DPG}, steps ≤ {CAP.value:g}", by_client(data, CAPPED)),
-        ("mean over the clients of clusters", by_client(data, ch6.SAC, CAPPED, names=PLACES)),
-        (ch6.SAC, by_client(data, ch6.SAC, below=ZERO)),
-    ]
-    for ax, letter, (title, part) in zip(panels.flat, "abcdef", drawn, strict=True):
-        metric = "share" if "share" in part else "tau"
-        plotting.learning_curves(part, metric, "client", ax)
-        ax.set_title(f"({letter}) {title}")
-    return picture
+    drawn, variant = studies["a"], studies["joined"]
+    few = drawn.sizes["seed"]
+    drawing, axes = picture.panels(
+        [
+            *("one run: SAC, DPG (thin)", ch6.SAC, ch6.DPG),
+            *("all in touch, |w₀|² ≈ 20", ch6.SAC, ch6.DPG),
+            *(f"DPG, steps ≤ {CAP.value:g}", "mean over clusters", f"SAC: runs with τ < {ZERO:g}"),
+        ],
+        sharex=True,
+    )
+    (a, b, c, d, e, f, g, h, i) = axes
+    for ax, data in ((a, drawn), (d, variant)):
+        one_run(ax, data)
+    for ax, data, method in ((b, drawn, ch6.SAC), (c, drawn, ch6.DPG), (e, variant, ch6.SAC)):
+        trajectories(ax, data, method)
+    trajectories(f, variant, ch6.DPG)
+    trajectories(g, drawn, CAPPED)
+    places(h, drawn)
+    near_zero(i, drawn)
+    for ax in axes:
+        ax.set(xlabel="iteration", ylabel="τ")
+    i.set_ylabel("runs [%]")
+    heading = f"{few} seeds: median, quartiles (thin), mean (dotted); (d) to (f): nobody is alone"
+    return picture.finish(drawing, heading)
+
+
+def one_run(ax: Axes, data: xr.Dataset) -> None:
+    """The first seed, as the source draws one run."""
+    for method, width in ((ch6.SAC, 1.2), (ch6.DPG, 0.6)):
+        for look, (metric, name) in zip(LOOKS, NAMES.items(), strict=False):
+            drawn = samples(data, method, metric)[0]
+            label = name if method == ch6.SAC else f"_{name}"
+            wide: dict[str, Any] = look | {"linewidth": width}
+            ax.plot(data["round"].values, drawn, label=label, **wide)
+
+
+def trajectories(ax: Axes, data: xr.Dataset, method: str) -> None:
+    """The median over runs, their quartiles and their mean."""
+    at = data["round"].values
+    for look, (metric, name) in zip(LOOKS, NAMES.items(), strict=False):
+        runs = samples(data, method, metric)
+        low, middle, high = np.nanpercentile(runs, [25, 50, 75], axis=0)
+        ax.plot(at, middle, label=name, **look)
+        ax.plot(at, np.stack([low, high], axis=1), color=look["color"], linewidth=0.4)
+        ax.plot(at, np.nanmean(runs, axis=0), color=look["color"], linestyle=":", linewidth=0.7)
+
+
+def places(ax: Axes, data: xr.Dataset) -> None:
+    """The mean over the clients of the middle and of the outer clusters."""
+    drawn = [(method, metric) for method in (ch6.SAC, CAPPED) for metric in PLACES]
+    for look, (method, metric) in zip(LOOKS, drawn, strict=False):
+        mean = np.nanmean(samples(data, method, metric), axis=0)
+        ax.plot(data["round"].values, mean, **look)
+    names = [f"{where}, {policy}" for policy in ("SAC", "DPG ≤") for where in ("middle", "outer")]
+    picture.name_curves(ax, names, at=[50, -1, 33, -1], shift=[-7, 5, 5, -6])
+
+
+def near_zero(ax: Axes, data: xr.Dataset) -> None:
+    """In how many runs a parameter is near 0 under SAC."""
+    for look, metric in zip(LOOKS, NAMES, strict=False):
+        runs = samples(data, ch6.SAC, metric)
+        low = 100 * np.mean(runs < ZERO, axis=0)
+        ax.plot(data["round"].values, low, **look)
 
 
 # --------------------------------------------------------------------------- claims
@@ -96,6 +127,19 @@ def cases(metric: str, statistic: Callable[[np.ndarray], np.ndarray], *methods: 
     return lambda studies: {
         method: estimate(statistic, samples(studies["a"], method, metric), unit="")
         for method in methods or SHOWN
+    }
+
+
+def in_median(
+    panel: str,
+    metric: str,
+    statistic: Callable[[np.ndarray], np.ndarray],
+    method: str,
+    window: Window = lambda data: data,
+) -> Measure:
+    """The same of the median trajectory of a client under one method, in the part that counts."""
+    return lambda studies: {
+        method: of_median(statistic, samples(window(studies[panel]), method, metric), unit="")
     }
 
 
@@ -133,10 +177,12 @@ def ends_at_zero(each: np.ndarray) -> np.ndarray:
     return late_level(each) < ZERO
 
 
-def most(metric: str, what: Callable[[np.ndarray], np.ndarray], *methods: str) -> Measure:
+def most(
+    metric: str, what: Callable[[np.ndarray], np.ndarray], *methods: str, panel: str = "a"
+) -> Measure:
     """In how many per cent of the runs a client's trajectory, ``[S, rounds]``, does so."""
     return lambda studies: {
-        method: share(what(samples(studies["a"], method, metric))) for method in methods or SHOWN
+        method: share(what(samples(studies[panel], method, metric))) for method in methods or SHOWN
     }
 
 
@@ -155,31 +201,47 @@ def differences(pairs: Mapping[str, tuple[str, str]], *methods: str) -> Measure:
 
 
 BY_NEED = {
-    "fewest samples above median": (ch6.LITTLE, ch6.MODERATE),
+    "fewest above median samples": (ch6.LITTLE, ch6.MODERATE),
     "median above most samples": (ch6.MODERATE, ch6.MUCH),
 }
 BY_PLACE = {"middle above outer clusters": (ch6.BETWEEN, ch6.OUTER)}
 
 
+def by_rank(panel: str) -> Measure:
+    """The rank correlation of the clients' parameters with their data, in the steady state."""
+    return lambda studies: {
+        method: estimate(
+            lambda mean: mean,
+            each_mean(samples(ch6.late(studies[panel]), method, ch6.BY_DATA.name)),
+            unit="",
+        )
+        for method in SHOWN
+    }
+
+
 def compared(
-    one: str, word: str, other: str, measure: Callable[[np.ndarray, np.ndarray], Estimate]
+    one: str,
+    word: str,
+    other: str,
+    measure: Callable[[np.ndarray, np.ndarray], Estimate],
+    panel: str = "a",
 ) -> Measure:
     """A measure of the trajectories of two methods, for each client."""
     return lambda studies: {
-        f"{name}, {one} {word} {other}": measure(*two(studies["a"], one, other, metric))
+        f"{name}, {one} {word} {other}": measure(*two(studies[panel], one, other, metric))
         for metric, name in NAMES.items()
     }
 
 
-def rougher(one: str, other: str) -> Measure:
+def rougher(one: str, other: str, panel: str = "a") -> Measure:
     """By how many dB the trajectories of one method are rougher."""
-    return compared(one, "over", other, ch6.rougher)
+    return compared(one, "over", other, ch6.rougher, panel)
 
 
-def mostly_rougher(one: str, other: str) -> Measure:
+def mostly_rougher(one: str, other: str, panel: str = "a") -> Measure:
     """In how many per cent of the runs the first method's trajectory is the rougher."""
     rough = ch6.roughness
-    return compared(one, "over", other, lambda a, b: share(rough(a) > rough(b)))
+    return compared(one, "over", other, lambda a, b: share(rough(a) > rough(b)), panel)
 
 
 def moved(each: np.ndarray) -> np.ndarray:
@@ -187,27 +249,135 @@ def moved(each: np.ndarray) -> np.ndarray:
     return np.abs(each[:, at(ch6.EARLY.value)] - ch6.START.value)
 
 
-def quicker(one: str, other: str) -> Measure:
+def quicker(one: str, other: str, panel: str = "a") -> Measure:
     """By how much more the parameters of one method have moved after the early iterations."""
 
     def measure(first: np.ndarray, second: np.ndarray) -> Estimate:
         return estimate(lambda a, b: a - b, moved(first), moved(second), unit="")
 
-    return compared(one, "beyond", other, measure)
+    return compared(one, "beyond", other, measure, panel)
 
 
-def mostly_quicker(one: str, other: str) -> Measure:
+def mostly_quicker(one: str, other: str, panel: str = "a") -> Measure:
     """In how many per cent of the runs the first method's parameter has moved farther."""
-    return compared(one, "beyond", other, lambda a, b: share(moved(a) > moved(b)))
+    return compared(one, "beyond", other, lambda a, b: share(moved(a) > moved(b)), panel)
 
 
 SINGLE = "of single runs, as the source draws one, not of their mean"
 MOST = "in more than half of the runs"
+STEEP = "On data of this scale the early derivatives of DPG are large beside the steps of SAC."
 PLACE_NOTE = (
     "What a client keeps depends less on its data than on its cluster: the models are collinear, "
-    "and where the mean of the others is near the own model, nothing drives τ down (panel e). "
-    "The trajectories that grow carry the mean; under SAC more than half come to 0 (panel f)."
+    "and where the mean of the others is near the own model, nothing drives τ down (panel h). "
+    "The trajectories that grow carry the mean, while many others come to 0 (panel i)."
 )
+
+
+def jumps(studies: Studies) -> str:
+    """In how many runs a parameter of DPG jumps."""
+    found, before = [], []
+    for metric in NAMES:
+        runs = samples(studies["a"], ch6.DPG, metric)
+        steps = np.diff(runs, axis=1)
+        leaps = steps > JUMP
+        found.append(int(leaps.any(axis=1).sum()))
+        before.extend(runs[:, :-1][leaps])
+    if not before:
+        return "No run of DPG jumps; its early derivatives are steep all the same."
+    return (
+        f"In {min(found)} to {max(found)} of the {len(runs)} runs, by client, a parameter of DPG "
+        f"jumps by more than {JUMP:g} within {ch6.RECORD_EVERY} iterations, from a median of "
+        f"{np.median(before):.3f}, where the derivative can be steep; these make the mean."
+    )
+
+
+def quantiles(studies: Studies) -> list[dict[str, Any]]:
+    """Where the trajectories end: mean, quartiles, and in how many runs near 0."""
+    rows = []
+    for panel, world in (("a", ch6.DRAWN), ("joined", ch6.JOINED)):
+        for method in (*SHOWN, CAPPED, ch6.BATCH_SAC):
+            for metric, name in NAMES.items():
+                ends = late_level(samples(studies[panel], method, metric))
+                low, middle, high = np.nanpercentile(ends, [25, 50, 75])
+                row = {"world": world, "method": method, "client": name}
+                row |= {"mean": np.nanmean(ends), "median": middle}
+                row |= {"lower quartile": low, "upper quartile": high}
+                row |= {"runs near 0, %": 100 * np.mean(ends < ZERO)}
+                rows.append(row)
+    return rows
+
+
+MEDIAN = "the median over runs in the place of their mean: a typical run, as one is drawn"
+NEARBY = f"“around 0”: below half of the initial {ch6.START.value:g}"
+
+
+def of_each(
+    name: str,
+    text: str,
+    metric: str,
+    statistic: Callable[[np.ndarray], np.ndarray],
+    accept: tuple[float, float],
+    convention: str = "",
+    window: Window = lambda data: data,
+    single: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> list[Claim]:
+    """A sentence about one client's trajectory, apart for the policies: of the median over runs in
+    either world, and where it can be told of a ``single`` run, in how many where all are joined.
+    """
+    claims = []
+    for short, method in (("SAC", ch6.SAC), ("DPG", ch6.DPG)):
+        said = f"{text}, under {short}"
+        ours = {ch6.DRAWN: MEDIAN, ch6.JOINED: f"{MEDIAN}; {ch6.CONDITION}"}
+        for panel, world, end in (("a", ch6.DRAWN, ""), ("joined", ch6.JOINED, "-if-joined")):
+            claims.append(
+                Claim(
+                    f"{name}-in-the-median-{short.lower()}{end}",
+                    said,
+                    "line 1763",
+                    in_median(panel, metric, statistic, method, window),
+                    accept,
+                    convention,
+                    condition=ours[world],
+                    note=lambda studies, panel=panel, method=method: spread(
+                        studies, panel, method, metric
+                    ),
+                    changed="New: the policies apart, and the median beside the mean.",
+                )
+            )
+        if single is not None:
+            claims.append(
+                Claim(
+                    f"{name}-in-most-runs-{short.lower()}-if-joined",
+                    said,
+                    "line 1763",
+                    most(metric, single, method, panel="joined"),
+                    (50, INFINITE),
+                    f"{convention or 'its change'}, {MOST}",
+                    condition=f"{SINGLE}; {ch6.CONDITION}",
+                    note=lambda studies, method=method: spread(studies, "joined", method, metric),
+                    changed=ch6.NEW,
+                )
+            )
+    return claims
+
+
+def by_policy(studies: Studies, metric: str) -> str:
+    """Where the runs of one client are under both policies."""
+    found = [f"{method}: {spread(studies, 'a', method, metric)}" for method in SHOWN]
+    return f"The steps of DPG vanish with its derivative, those of SAC do not. {' '.join(found)}"
+
+
+def spread(studies: Studies, panel: str, method: str, metric: str) -> str:
+    """Where the runs of one client are after the early iterations and at the end."""
+    runs = samples(studies[panel], method, metric)
+    early = np.nanpercentile(runs[:, at(ch6.EARLY.value)], [25, 50, 75])
+    ends = np.nanpercentile(late_level(runs), [25, 50, 75])
+    return (
+        f"Quartiles of τ over the runs, from {ch6.START.value:g}: "
+        f"{', '.join(f'{v:.3f}' for v in early)} after {ch6.EARLY.value} iterations and "
+        f"{', '.join(f'{v:.3f}' for v in ends)} at the end."
+    )
+
 
 FIGURE = Figure(
     name="gauthier-6.3",
@@ -226,8 +396,7 @@ FIGURE = Figure(
             rougher(ch6.SAC, ch6.DPG),
             (0, INFINITE),
             "mean square of the second differences: SAC's above DPG's",
-            note="In 2 to 5 of the 100 runs a parameter of DPG, once below 0.04, where the "
-            "derivative can be steep, jumps to 1; these make the mean.",
+            note=jumps,
         ),
         Claim(
             "gradient-is-smooth-in-most-runs",
@@ -256,7 +425,7 @@ FIGURE = Figure(
             quicker(ch6.SAC, ch6.DPG),
             (0, INFINITE),
             f"distance from the start after {ch6.EARLY.value} iterations: SAC's above DPG's",
-            note="On data of this scale the early derivatives are large: DPG moves more than SAC.",
+            note=STEEP,
         ),
         Claim(
             "gradient-is-slow-in-most-runs",
@@ -266,7 +435,7 @@ FIGURE = Figure(
             (50, INFINITE),
             f"SAC has moved farther after {ch6.EARLY.value} iterations {MOST}",
             condition=SINGLE,
-            note="On data of this scale the early derivatives are large: DPG keeps up with SAC.",
+            note=STEEP,
         ),
         Claim(
             "batch-calms-probe",
@@ -291,7 +460,7 @@ FIGURE = Figure(
             cases(ch6.LITTLE, straightness),
             (0.95, 1),
             f"squared correlation of the mean with n, over {ch6.EARLY.value} iterations",
-            note="Under SAC it does; the mean of DPG has the jumps of single runs.",
+            note=jumps,
         ),
         Claim(
             "little-data-falls-later",
@@ -310,7 +479,7 @@ FIGURE = Figure(
             (50, INFINITE),
             f"it ends at least a quarter below its peak {MOST}",
             condition=SINGLE,
-            note="Under SAC it does; DPG's derivative has vanished by then.",
+            note=lambda studies: by_policy(studies, ch6.LITTLE),
         ),
         Claim(
             "much-data-falls",
@@ -338,7 +507,7 @@ FIGURE = Figure(
             (50, INFINITE),
             f"“around 0”: below half of the initial {ch6.START.value:g}, {MOST}",
             condition=SINGLE,
-            note="Under SAC it does; DPG's derivative vanishes before it is there.",
+            note=lambda studies: by_policy(studies, ch6.MUCH),
         ),
         Claim(
             "moderate-data-rises",
@@ -365,7 +534,7 @@ FIGURE = Figure(
             (50, INFINITE),
             f"“around 0”: below half of the initial {ch6.START.value:g}, {MOST}",
             condition=SINGLE,
-            note="Half of them do under SAC; DPG's derivative vanishes before it is there.",
+            note=lambda studies: by_policy(studies, ch6.MODERATE),
         ),
         Claim(
             "by-data",
@@ -387,6 +556,125 @@ FIGURE = Figure(
             condition="the cluster's place, in the place of the amount of data, is our reading",
             note="Neither the data nor the cluster decides.",
         ),
+        *of_each(
+            "little-data-rises",
+            "the parameter of the client with little data increases at first",
+            ch6.LITTLE,
+            early_change,
+            (0, INFINITE),
+            f"after {ch6.EARLY.value} iterations",
+            ch6.early,
+            lambda each: early_change(each) > 0,
+        ),
+        *of_each(
+            "little-data-rises-linearly",
+            "it does so linearly",
+            ch6.LITTLE,
+            straightness,
+            (0.95, 1),
+            f"squared correlation of the median with n, over {ch6.EARLY.value} iterations",
+            ch6.early,
+        ),
+        *of_each(
+            "little-data-falls-later",
+            "the parameter of the client with little data decreases after near-convergence",
+            ch6.LITTLE,
+            decline,
+            (QUARTER, INFINITE),
+            "it ends at least a quarter below its peak",
+            single=falls,
+        ),
+        *of_each(
+            "much-data-falls",
+            "the parameter of the client with much data decreases almost immediately",
+            ch6.MUCH,
+            early_change,
+            (-INFINITE, 0),
+            f"after {ch6.EARLY.value} iterations",
+            ch6.early,
+            lambda each: early_change(each) < 0,
+        ),
+        *of_each(
+            "much-data-ends-at-zero",
+            "the parameter of the client with much data stabilises around 0",
+            ch6.MUCH,
+            late_level,
+            (-INFINITE, ZERO),
+            NEARBY,
+            ch6.late,
+            ends_at_zero,
+        ),
+        *of_each(
+            "moderate-data-rises",
+            "the parameter of the client with a moderate amount of data increases at first",
+            ch6.MODERATE,
+            early_change,
+            (0, INFINITE),
+            f"after {ch6.EARLY.value} iterations",
+            ch6.early,
+            lambda each: early_change(each) > 0,
+        ),
+        *of_each(
+            "moderate-data-ends-at-zero",
+            "the parameter of the client with a moderate amount of data stabilises around 0",
+            ch6.MODERATE,
+            late_level,
+            (-INFINITE, ZERO),
+            NEARBY,
+            ch6.late,
+            ends_at_zero,
+        ),
+        *(
+            Claim(
+                f"by-data-of-all{end}",
+                "parameters evolve according to the data of clients: those with less data keep "
+                "more",
+                "lines 1758, 1763",
+                by_rank(panel),
+                (-INFINITE, 0),
+                "mean rank correlation of τ with the samples, over all clients, steady state",
+                condition=condition,
+                note=PLACE_NOTE,
+                changed="New: of all clients, not of the three that are drawn.",
+            )
+            for panel, end, condition in (
+                ("a", "", "all clients in the place of the three that the source draws"),
+                ("joined", "-if-joined", ch6.CONDITION),
+            )
+        ),
+        Claim(
+            "gradient-is-smooth-if-joined",
+            "the parameters evolve smoothly under DPG, with extensive randomness under SAC",
+            "line 1758",
+            rougher(ch6.SAC, ch6.DPG, "joined"),
+            (0, INFINITE),
+            "mean square of the second differences: SAC's above DPG's",
+            condition=ch6.CONDITION,
+            changed=ch6.NEW,
+        ),
+        Claim(
+            "gradient-is-slow-if-joined",
+            "the parameters adapt quickly under SAC and fail to under DPG",
+            "line 1758",
+            quicker(ch6.SAC, ch6.DPG, "joined"),
+            (0, INFINITE),
+            f"distance from the start after {ch6.EARLY.value} iterations: SAC's above DPG's",
+            condition=ch6.CONDITION,
+            note=STEEP,
+            changed=ch6.NEW,
+        ),
+        Claim(
+            "batch-calms-probe-if-joined",
+            "batch learning helps against the randomness of SAC",
+            "line 1758",
+            rougher(ch6.SAC, ch6.BATCH_SAC, "joined"),
+            (0, INFINITE),
+            "mean square of the second differences",
+            condition=ch6.CONDITION,
+            changed=ch6.NEW,
+        ),
     ],
     settings=(*ch6.COMMON, *ch6.LEARNED, CAP, CHOSEN),
+    table=quantiles,
+    double=False,
 )

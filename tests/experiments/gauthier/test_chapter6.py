@@ -5,12 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from scipy import stats
 
+import fljax as fl
+from experiments import measures
 from experiments.figure import INFINITE
 from experiments.gauthier import chapter6 as ch6
 from experiments.gauthier import figure_6_1 as fixed
 from experiments.gauthier import figure_6_2 as learned
 from experiments.gauthier import figure_6_3 as evolution
+from fljax import statistics
 from fljax.metrics import Snapshot
 
 SEEDS, ROUNDS = 6, np.arange(3, 301, 3)
@@ -32,9 +36,10 @@ def made(metric=ch6.NMSD, **curves):
 
 @pytest.mark.slow
 def test_the_scenario_is_the_setting():
-    build = jax.jit(ch6.scenario((ch6.NMSD,)))
+    build = jax.jit(ch6.scenario)
     _, algorithm = ch6.fixed(0.1)
-    draws = [build(jax.random.key(seed), algorithm) for seed in range(30)]
+    world = ch6.WORLDS[ch6.DRAWN]
+    draws = [build(jax.random.key(seed), algorithm, world) for seed in range(30)]
     sizes, variances, ratios = [], [], []
     for simulation in draws:
         problem, tasks = simulation.problem, simulation.problem.tasks
@@ -63,8 +68,53 @@ def test_the_scenario_is_the_setting():
 
 
 @pytest.mark.slow
+def test_the_variant_has_shorter_models_the_same_noise_and_nobody_alone():
+    build = jax.jit(ch6.scenario)
+    _, algorithm = ch6.fixed(0.1)
+    noises = []
+    for seed in range(10):
+        drawn, longer, variant = (
+            build(jax.random.key(seed), algorithm, world)
+            for world in (ch6.World(False), ch6.World(False, 240.0, 0.1), ch6.WORLDS[ch6.JOINED])
+        )
+        truth = np.asarray(drawn.problem.tasks.truth)
+        np.testing.assert_allclose(longer.problem.tasks.truth, 2 * truth)
+        np.testing.assert_allclose(longer.problem.share, 0.01)
+        np.testing.assert_array_equal(drawn.network.dense(), longer.network.dense())
+        np.testing.assert_array_equal(drawn.network.dense(), variant.network.dense())
+        np.testing.assert_allclose(variant.problem.tasks.truth, truth / 3**0.5)
+        assert not ch6.alone(variant.network, variant.problem.tasks.cluster).any()
+        for simulation in (drawn, longer, variant):
+            problem, tasks = simulation.problem, simulation.problem.tasks
+            own = jnp.asarray(tasks.truth)[tasks.cluster]
+            for data in (problem, tasks.validation):
+                noises.append(np.asarray(data.targets - data.predictions(own)))
+    by_world = np.reshape(noises, (10, 3, 2, 30, 35))
+    np.testing.assert_allclose(by_world[:, 0], by_world[:, 1], atol=1e-9)
+    np.testing.assert_allclose(by_world[:, 0], by_world[:, 2], atol=1e-9)
+
+
+@pytest.mark.slow
+def test_clusters_are_drawn_until_nobody_is_alone():
+    @jax.jit
+    @jax.vmap
+    def lonely(key):
+        k_graph, k_cluster = jax.random.split(key)
+        network = fl.graphs.random_connected(k_graph, 30, 6)
+        found = [ch6.clusters(k_cluster, network, joined) for joined in (False, True)]
+        counts = [jnp.bincount(cluster, length=3) for cluster in found]
+        return [ch6.alone(network, cluster).mean() for cluster in found], counts
+
+    (drawn, joined), counts = lonely(jax.random.split(jax.random.key(0), 50))
+    assert 0.08 < drawn.mean() < 0.16
+    assert joined.max() == 0
+    assert all((count == 10).all() for count in counts)
+
+
+@pytest.mark.slow
 def test_metrics_look_at_the_clients_they_name():
-    simulation = ch6.scenario((ch6.NMSD,))(jax.random.key(3), ch6.probe())
+    world = ch6.WORLDS[ch6.DRAWN]
+    simulation = ch6.scenario(jax.random.key(3), ch6.probe(), world)
     problem, network = simulation.problem, simulation.network
     cluster = np.asarray(problem.tasks.cluster)
     held = np.sum(np.asarray(problem.weights) > 0, axis=1)
@@ -85,7 +135,21 @@ def test_metrics_look_at_the_clients_they_name():
     assert 0 < joined.sum() < 30
     truth = np.asarray(problem.tasks.truth)[cluster]
     deviation = np.sum((np.asarray(model) - truth) ** 2, 1) / np.sum(truth**2, 1)
-    assert float(ch6.JOINED.measure(now)) == pytest.approx(deviation[joined].mean())
+    assert float(ch6.AMONG_JOINED.measure(now)) == pytest.approx(deviation[joined].mean())
+    assert float(ch6.ALONE.measure(now)) == pytest.approx(1 - joined.mean())
+    parts = deviation[~joined].sum() / 30, held[~joined].sum() / 30
+    assert float(ch6.ALONE_DEVIATION.measure(now)) == pytest.approx(parts[0])
+    assert float(ch6.ALONE_PARAMETER.measure(now)) == pytest.approx(parts[1])
+
+    kept = np.random.default_rng(1).integers(0, 9, size=30)  # with ties, as the samples have
+    for values in (kept, held, -held):
+        state = state._replace(inter_cluster=jnp.asarray(values, float))
+        rank = float(ch6.BY_DATA.measure(now._replace(state=state)))
+        assert rank == pytest.approx(stats.spearmanr(held, values).statistic)
+    state = state._replace(inter_cluster=jnp.zeros(30))
+    assert float(ch6.BY_DATA.measure(now._replace(state=state))) == 0
+    fixed_state = ch6.fixed(0.1)[1].init(problem, network)
+    assert np.isnan(ch6.ALONE_PARAMETER.measure(now._replace(state=fixed_state)))
 
 
 def test_gaps_are_those_of_the_last_iterations():
@@ -130,7 +194,7 @@ def test_randomness_is_of_curves_in_decibels():
     values[0] = np.exp(0.1 * rng.normal(size=values[0].shape))
     values[1] = 100 * values[0] ** 0.1
     values[1, :, :50] = rng.uniform(1, 100, size=(SEEDS, 50))
-    found = learned.randomness((ch6.SAC, ch6.DPG))({"a": data})
+    found = learned.randomness("a", (ch6.SAC, ch6.DPG))({"a": data})
     assert abs(found[f"{ch6.SAC} over {ch6.DPG}"].value - 20) < 1e-9
 
 
@@ -173,14 +237,6 @@ def test_trajectories_of_clients_are_told_apart():
     for one, other, share in ((ch6.SAC, ch6.DPG, 100), (ch6.DPG, ch6.SAC, 0)):
         mostly = evolution.mostly_quicker(one, other)({"a": data})
         assert [e.value for e in mostly.values()] == [share] * 3
-    drawn = evolution.by_client(data, ch6.SAC, ch6.DPG)
-    assert drawn["client"].values.tolist()[:4] == [
-        *("fewest samples, SAC", "median, SAC", "most samples, SAC", "fewest samples, DPG")
-    ]
-    np.testing.assert_allclose(drawn["tau"][0].mean("seed"), TAU["rise"], rtol=0.1)
-    np.testing.assert_allclose(drawn["tau"][3].mean("seed"), 0.05, rtol=0.1)
-    below = evolution.by_client(data, ch6.SAC, below=0.025)["share"]
-    assert below[:, :, -1].values.tolist() == [[0] * SEEDS, [100] * SEEDS, [100] * SEEDS]
 
 
 def test_most_runs_is_a_share_of_runs():
@@ -211,18 +267,160 @@ def test_rougher_runs_are_counted():
     assert all(30 < e.value < 45 for e in in_decibels.values())
 
 
+def test_products_are_counted_as_often_as_a_loop_runs():
+    def program(x, times):
+        y = x @ jnp.ones((4, 5))  # 3 by 4 by 5
+        return jax.lax.fori_loop(0, times, lambda _, z: z @ jnp.ones((5, 5)), y)
+
+    for times in (1, 6):
+        made = jax.make_jaxpr(lambda x, times=times: program(x, times))(jnp.ones((3, 4)))
+        assert learned._in_products(made.jaxpr) == 60 + 75 * times
+
+
+def test_the_cost_of_epochs_is_beside_that_of_the_rest():
+    def judged(*counts):
+        cost = xr.Dataset(
+            {"multiplications": (("policy", "epochs"), np.array([counts]))},
+            coords={"policy": ["SAC"], "epochs": list(learned.EPOCHS.value)},
+        )
+        return [e.value for e in learned.cost_of_epochs({"cost": cost}).values()]
+
+    assert judged(110, 120, 130, 140) == [1, 1, 1, 1]
+    assert judged(110, 120, 140, 150) == [1, 1, 4 / 3, 5 / 4]
+
+
+def test_the_map_is_of_gains_over_the_fixed_parameter():
+    """SAC gains 10 dB, but 3 in the cell (0.1, 20); DPG loses where not all are joined."""
+    axes = {"joined": [0, 1], "strength": [0.01, 0.1], "size": [6.0, 20.0, 60.0]}
+    names = [learned.FIXED, ch6.SAC, ch6.DPG]
+    sizes = (len(names), *map(len, axes.values()), SEEDS)
+    values = np.exp(0.1 * np.random.default_rng(0).normal(size=(1, *sizes[1:]))) * np.ones(sizes)
+    values[1] /= 10
+    values[1, 1, 1, 1] *= 10**0.7
+    values[2, 0] *= 10**0.5
+    dims = ("algorithm", *axes, "seed")
+    data = xr.Dataset(
+        {ch6.NMSD: (dims, values), "diverged": (dims, np.zeros(sizes, int))},
+        coords=axes | {"algorithm": names},
+    )
+    found = learned.gain_map({"map": data}, ch6.SAC, 1)
+    np.testing.assert_allclose(found, [[10, 10, 10], [10, 3, 10]])
+    np.testing.assert_allclose(learned.gain_map({"map": data}, ch6.DPG, 0), -5)
+    (least,) = learned.least_gain(ch6.SAC)({"map": data}).values()
+    np.testing.assert_allclose([least.value, least.low, least.high], 3)
+    (above,) = learned.least_gain(ch6.DPG, 0, 0.1)({"map": data}).values()
+    np.testing.assert_allclose([above.value, above.low, above.high], -5)
+    (none,) = learned.least_gain(ch6.SAC, 1, 0.05)({"map": data.sel(size=[6.0, 60.0])}).values()
+    np.testing.assert_allclose(none.value, 10)
+    assert "3.00 dB, at λ = 0.1 and |w_0|² = 20" in learned.worst_cell({"map": data}, ch6.SAC)
+
+    flat = data.stack(world=list(axes)).drop_vars(["world", *axes])
+    flat = flat.assign_coords(world=[f"{i}" for i in range(flat.sizes["world"])])
+    again = learned._unfolded(flat, "world", axes)
+    xr.testing.assert_allclose(again.transpose(*data.dims), data)
+
+
+def test_the_sawtooth_is_between_even_and_odd_iterations():
+    data = made(flat=0.1, saw=0.1 * 10 ** (0.05 * (-1.0) ** np.arange(len(ROUNDS))))
+    assert learned.sawtooth(data, "flat", ch6.NMSD) < 0.1
+    assert abs(learned.sawtooth(data, "saw", ch6.NMSD) - 1) < 0.1
+
+
+def test_notes_are_of_the_clients_alone_in_their_cluster():
+    names = [learned.FIXED, *learned.LEARNED]
+    data, capped = (
+        made(**dict.fromkeys(names, 0.1)).assign({m: made(m, **dict.fromkeys(names, v))[m]})
+        for m, v in ((ch6.ALONE.name, 0.25), (ch6.ALONE.name, 0.25))
+    )
+    for metric, value in (
+        (ch6.ALONE_DEVIATION.name, 0.05),
+        (ch6.ALONE_PARAMETER.name, 0.1),
+        (ch6.AMONG_JOINED.name, 0.1),
+    ):
+        data[metric] = made(metric, **dict.fromkeys(names, value))[metric]
+    capped = data.isel(algorithm=[0, 1]).assign_coords(algorithm=learned.CAPPED)
+    text = learned.lonely({"a": data, "c": capped})
+    assert text.startswith("The 25 % of clients")
+    assert "0.200 at τ = 0.05" in text
+    assert "0.40 under SAC" in text
+
+
+def test_the_median_run_is_not_moved_by_a_few():
+    data = np.full((9, 100), 0.1)
+    data[:4] = 50.0
+    found = measures.of_median(lambda each: each[:, -1], data, unit="")
+    assert found.value == 0.1
+    assert found.low == 0.1
+    data[:, -1] = np.arange(9)
+    wide = measures.of_median(lambda each: each[:, -1], data, unit="")
+    assert wide.low < wide.value == 4 < wide.high
+    data[8] = np.nan  # diverged: the median of the others
+    assert measures.of_median(lambda each: each[:, -1], data).value == 3.5
+    assert np.isnan(measures.of_median(lambda each: each[:, -1], data[:1]).low)
+
+
+def test_the_band_of_a_gap_is_that_of_the_comparison_of_one_round():
+    rng = np.random.default_rng(0)
+    over, under = rng.gamma(4, size=(2, 12, 5)) * np.array([10, 1])[:, None, None]
+    middle, low, high = measures.gap_band(over, under)
+    data = xr.Dataset(
+        {"error": (("algorithm", "seed"), np.stack([over, under])[:, :, 2], {"decibel": 1})},
+        coords={"algorithm": ["over", "under"]},
+    )
+    found = statistics.compare(data, "error", baseline="under").sel(algorithm="over")
+    expected = [float(found[name]) for name in ("difference", "low", "high")]
+    np.testing.assert_allclose([middle[2], low[2], high[2]], expected)
+
+
+def test_claims_of_single_clients_are_apart_for_policies_and_worlds():
+    drawn = made(**{ch6.SAC: 1.0, ch6.DPG: 1.0})
+    variant = drawn.copy()
+    for data, kinds in ((drawn, ("bump", "rise")), (variant, ("fall", "bump"))):
+        curves = {name: TAU[kind] for name, kind in zip((ch6.SAC, ch6.DPG), kinds, strict=True)}
+        data[ch6.LITTLE] = made(ch6.LITTLE, **curves)[ch6.LITTLE]
+    claims = evolution.of_each(
+        *("falls", "it falls", ch6.LITTLE, evolution.decline, (0.25, INFINITE), ""),
+        single=evolution.falls,
+    )
+    verdicts = {c.name: c.judge({"a": drawn, "joined": variant}) for c in claims}
+    assert {name: verdict.holds for name, verdict in verdicts.items()} == {
+        "falls-in-the-median-sac": True,
+        "falls-in-the-median-sac-if-joined": True,
+        "falls-in-most-runs-sac-if-joined": True,
+        "falls-in-the-median-dpg": False,
+        "falls-in-the-median-dpg-if-joined": True,
+        "falls-in-most-runs-dpg-if-joined": True,
+    }
+    assert "0.199, 0.199, 0.199 at the end" in verdicts["falls-in-the-median-dpg"].note
+    assert all(claim.condition for claim in claims)
+
+
+def test_ranks_and_jumps_are_of_the_runs():
+    data = made(**{ch6.SAC: 1.0, ch6.DPG: 1.0})
+    data[ch6.BY_DATA.name] = made(**{ch6.SAC: -0.2, ch6.DPG: 0.1})[ch6.NMSD]
+    ranks = evolution.by_rank("a")({"a": data})
+    assert ranks[ch6.SAC].high < 0 < ranks[ch6.DPG].low
+    for metric in evolution.NAMES:
+        data[metric] = data[ch6.NMSD].copy(data=np.full(data[ch6.NMSD].shape, 0.04))
+    assert evolution.jumps({"a": data}).startswith("No run")
+    data[ch6.LITTLE][1, :2, 50:] = 0.9
+    assert "In 0 to 2 of the 6 runs" in evolution.jumps({"a": data})
+    assert "median of 0.040" in evolution.jumps({"a": data})
+
+
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("module", [fixed, learned, evolution])
 def test_every_claim_can_be_judged_on_the_stored_results(module, stored):
     """And those of order turn round when all curves are turned upside down."""
     figure = module.FIGURE
     studies = stored(figure)
-    metrics = (ch6.NMSD, ch6.PRINTED, ch6.JOINED.name)
+    metrics = (ch6.NMSD, ch6.PRINTED, ch6.AMONG_JOINED.name)
     mirrored = {
         key: study.assign({m: 1 / study[m] for m in metrics if m in study})
         for key, study in studies.items()
     }
     order = {"probe-is-random", "batch-calms-probe"}
+    order |= {f"{name}-if-joined" for name in order}
     for claim in figure.claims:
         verdict = claim.judge(studies)
         assert verdict.cases
