@@ -137,3 +137,18 @@ def gaps(
 def bound_held(norm: float, bound: float) -> bool:
     """Whether no gradient is longer than the bound, up to rounding."""
     return norm <= bound * (1 + ROUNDING)
+
+
+# --------------------------------------------------------------------------- differences of curves
+
+#: The variable that :func:`above` adds.
+ABOVE = "above"
+
+
+def above(data: xr.Dataset, metric: str, reference: str) -> xr.Dataset:
+    """Every seed's curve of a method over that of another one, dB: for pictures in which the curves
+    themselves would coincide.
+    """
+    over = statistics.decibels(data[metric] / data[metric].sel(algorithm=reference, drop=True))
+    over.attrs = {"long_name": f"above {reference}", "units": "dB"}
+    return data.assign({ABOVE: over})
