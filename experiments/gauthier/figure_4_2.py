@@ -45,9 +45,9 @@ def study(effort: Effort) -> Studies:
 
 def plot(studies: Studies) -> Picture:
     titles = [
-        f"{what}, σ = {kernel.bandwidth:g}"
+        f"{what}, bandwidth {kernel.bandwidth:g}"
         for kernel in PANELS.values()
-        for what in ("portions", "size, PAO-Fed-U1", "late messages")
+        for what in ("portions", "size of U1's", "late messages")
     ]
     drawing, axes = picture.panels(titles)
     for ax, name in zip(axes, "abcdef", strict=True):
@@ -55,7 +55,7 @@ def plot(studies: Studies) -> Picture:
             plotting.learning_curves(above(studies[name], ch4.METRIC, C2), ABOVE, ax=ax)
         else:
             plotting.learning_curves(studies[name], ch4.METRIC, ax=ax)
-    heading = f"PAO-Fed, μ = {ch4.STEP.value:g}, largest eigenvalue 1.02, bandwidth σ"
+    heading = f"PAO-Fed, μ = {ch4.STEP.value:g}, largest eigenvalue 1.02, two kernels"
     return picture.finish(drawing, heading)
 
 
