@@ -47,7 +47,7 @@ def plot(studies: Studies) -> Picture:
     titles = [
         f"{what}, bandwidth {kernel.bandwidth:g}"
         for kernel in PANELS.values()
-        for what in ("portions", "size of U1's", "late messages")
+        for what in ("portions", "size (U1)", "late messages")
     ]
     drawing, axes = picture.panels(titles)
     for ax, name in zip(axes, "abcdef", strict=True):

@@ -15,10 +15,11 @@ from experiments import measures, records
 from experiments.__main__ import main
 from experiments.figure import INFINITE, REGISTRY
 from experiments.gauthier import chapter4 as ch4
-from experiments.gauthier import figure_4_2, figure_4_3, figure_4_4, figure_4_6
+from experiments.gauthier import figure_4_2, figure_4_3, figure_4_4, figure_4_5, figure_4_6
 from experiments.gauthier import figure_4_theory as theory
 
 DATA = Path(os.environ.get("FLJAX_DATA", "")) / "calcofi" / "cc_bottle.npz"
+STORED = Path(__file__).parents[3] / "figures"
 SEEDS, ROUNDS = 6, np.arange(10, 401, 10)
 
 
@@ -179,6 +180,7 @@ def test_a_share_of_the_rows_changes_places():
     rng = np.random.default_rng(0)
     weights = np.ones((4, 50))
     weights[0, 40:] = 0
+    weights /= weights.sum(axis=1, keepdims=True)
     features, targets = rng.normal(size=(4, 50, 2)), rng.normal(size=(4, 50))
     problem = fl.problems.Problem(
         features, targets, fl.problems.LeastSquares(), strength=0.0, weights=weights
@@ -238,7 +240,7 @@ def test_a_run_that_grows_is_not_stable():
 def test_the_small_instance_has_the_figures_law():
     case = theory.instance(0.1, gaussian=False)
     stream, truth = theory.small()
-    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(truth.dtype)
     z = np.asarray(stream.feature_map(x))
     assert np.asarray(stream.target(x)) == pytest.approx(z @ truth, rel=1e-5)
     assert case.models * case.dim <= 300
@@ -248,7 +250,7 @@ def test_the_small_instance_has_the_figures_law():
 
 
 def test_predictions_are_held_against_the_mean_of_the_runs():
-    rounds, steps = np.arange(10, 401, 10), [0.1, 0.2]
+    rounds, steps = np.arange(20, 801, 20), [0.1, 0.2]
     shape = (len(theory.LAWS), 2, len(rounds))
     studies = {
         "predictions": xr.Dataset(
@@ -273,11 +275,16 @@ def test_predictions_are_held_against_the_mean_of_the_runs():
     assert "3.01 dB" in theory.worst(theory.exact)(studies)
 
 
-@pytest.mark.parametrize("name", ["gauthier-4.2", "gauthier-4.3", "gauthier-4.5", "gauthier-4.6"])
-def test_every_claim_can_be_judged_on_the_stored_results(name, stored):
+@pytest.mark.parametrize(
+    "module", [figure_4_2, figure_4_3, figure_4_4, figure_4_5, figure_4_6, theory]
+)
+def test_every_claim_can_be_judged_on_the_stored_results(module, stored):
     """And those of order turn round when the two methods' errors change places."""
-    figure = REGISTRY[name]
+    figure = module.FIGURE
     studies = stored(figure)
+    known = {claim["name"] for claim in records.read_record(figure, STORED)["claims"]}
+    if known != {claim.name for claim in figure.claims}:
+        pytest.skip("the stored results are those of an earlier declaration")
     mirrored = {
         key: study.assign(test_error=1 / study["test_error"]) if "test_error" in study else study
         for key, study in studies.items()
