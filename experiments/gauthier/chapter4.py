@@ -92,10 +92,20 @@ SIGNIFICANTLY, SAME, SLIGHTLY = 1.0, (-0.5, 0.5), (0.0, 2.0)
 SIGNIFICANT = f"“significantly”: at least {SIGNIFICANTLY:g} dB"
 SIMILAR = "“same”, “similar”: within 0.5 dB"
 
+#: Why verdicts that hang on a matched step may have changed.
+REMATCHED = (
+    "PAO-Fed now has the source's own step with the source's eigenvalue, and the comparators' "
+    "steps, matched to it, have candidates nearer to each other."
+)
+
 EACH_WAY = {"bits_up": "clients to server", "bits_down": "server to clients"}
 
-#: Candidates of the tuning, log-spaced over what is stable.
-STEPS = (0.02, 0.03, 0.05, 0.08, 0.125, 0.2, 0.3, 0.5, 0.8, 1.2)
+#: Candidates of the tuning, log-spaced over what is stable, so near to each other that a neighbour
+#: would change a steady state by tenths of a dB.
+STEPS = (
+    *(0.02, 0.025, 0.03, 0.04, 0.05, 0.063, 0.08, 0.1, 0.125),
+    *(0.16, 0.2, 0.25, 0.32, 0.4, 0.5, 0.63, 0.8, 1.0, 1.25),
+)
 SIGN_STEPS = (0.001, 0.002, 0.003, 0.005, 0.008, 0.0125, 0.02, 0.03)
 
 FEDSGD = "Online-FedSGD"

@@ -32,12 +32,12 @@ def study(effort: Effort) -> Studies:
 
 def plot(studies: Studies) -> Picture:
     data = studies["a"].drop_sel(algorithm=ch4.FEDSGD)
-    titles = ("against iterations", "against bits both ways (ours)", "distances")
+    titles = ("against iterations", "against bits both ways (ours)", "distances in (a)")
     drawing, (left, middle, right) = picture.panels(titles)
     plotting.learning_curves(data, ch4.METRIC, ax=left)
     plotting.learning_curves(data, ch4.METRIC, x="bits", ax=middle)
     plotting.learning_curves(above(data, ch4.METRIC, ch4.C2), ABOVE, ax=right)
-    right.set_ylim(-2, 4)
+    right.set_ylim(-1, 2)
     return picture.finish(drawing, "Reduction of communication in the asynchronous environment")
 
 
