@@ -176,8 +176,10 @@ def _fitting(where: Axes | Picture, entries: tuple, width: float, **place: Any) 
     drawing: Any = where.figure
     for columns in range(min(len(entries[1]), 6), 0, -1):
         legend = where.legend(*entries, ncols=columns, **place)
+        legend.set_in_layout(False)  # one that is too wide would leave the panels no room
         drawing.draw_without_rendering()
         if columns == 1 or legend.get_window_extent().width <= width:
+            legend.set_in_layout(True)
             return legend
         legend.remove()
     raise AssertionError("a legend needs entries")
