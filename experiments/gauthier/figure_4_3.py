@@ -136,8 +136,8 @@ def plot(studies: Studies) -> Picture:
     )
     drawing, (a, b, c, d, e, f) = picture.panels(titles)
     curves = studies["a"]
-    plotting.learning_curves(curves.drop_sel(algorithm=U2), ch4.METRIC, ax=a)  # as U1
-    plotting.learning_curves(above(curves, ch4.METRIC, U1).drop_sel(algorithm=U1), ABOVE, ax=d)
+    plotting.learning_curves(curves, ch4.METRIC, ax=a)
+    plotting.learning_curves(above(curves, ch4.METRIC, U1), ABOVE, ax=d)
     plotting.trade_off(studies["b"], "load", ch4.METRIC, ax=b)
     reference = f"{ch4.FEDSGD}, {IDEAL}"
     names = (reference, f"PAO-Fed-C, {IDEAL}", f"PAO-Fed-U, {IDEAL}", f"{C2}, {REAL}")

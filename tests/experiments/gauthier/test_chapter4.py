@@ -118,13 +118,13 @@ def test_moments_are_those_of_samples():
     features = ch4.KERNEL.draw(k_features, 3)
     stream = fl.streams.autoregressive(k_stream, 2, features, test_samples=1)
     stream = replace(stream, mean=np.array([0.2, -0.2]))
-    chosen = jnp.repeat(jnp.arange(2), 60_000)
+    chosen = jnp.repeat(jnp.arange(2), 30_000)
     inputs = stream._history(k_inputs, chosen)[:, np.asarray(stream.lags)]
     z = np.asarray(features(inputs), float).reshape(2, -1, 3)
     for order, letters in ((2, "kna,knb->kab"), (4, "kna,knb,knc,knd->kabcd")):
         sampled = np.einsum(letters, *order * [z]) / z.shape[1]
         found = ch4.moment(stream, order)
-        assert np.abs(found - sampled).max() < 0.02 * np.abs(sampled).max()
+        assert np.abs(found - sampled).max() < 0.03 * np.abs(sampled).max()
     assert np.trace(ch4.moment(stream, 2), axis1=1, axis2=2).max() < 2 * ch4.SCALE.value**2
 
 
