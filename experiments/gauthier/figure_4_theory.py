@@ -275,7 +275,8 @@ def stable_beyond(studies: Studies) -> str:
     return (
         f"The largest step at which every run is stable is {max(held):g}, "
         f"{max(held) / bound(studies):.1f} times the bound. The proof argues sufficiency alone; "
-        "features of constant norm are stable up to about twice the bound of one eigenvalue."
+        "features of mean squared norm s^2 are stable up to steps of about 2/s^2, here "
+        f"{2 / ch4.SCALE.value**2:.1f}."
     )
 
 
