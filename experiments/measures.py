@@ -175,3 +175,18 @@ def of_median(
     low, high = np.percentile(found, [50 * (1 - statistics.LEVEL), 50 * (1 + statistics.LEVEL)])
     none = len(runs) < 2
     return Estimate(value, *((math.nan, math.nan) if none else (float(low), float(high))), unit)
+
+
+# --------------------------------------------------------------------------- differences of curves
+
+#: The variable that :func:`above` adds.
+ABOVE = "above"
+
+
+def above(data: xr.Dataset, metric: str, reference: str) -> xr.Dataset:
+    """Every seed's curve of a method over that of another one, dB: for pictures in which the curves
+    themselves would coincide.
+    """
+    over = statistics.decibels(data[metric] / data[metric].sel(algorithm=reference, drop=True))
+    over.attrs = {"long_name": f"above {reference}", "units": "dB"}
+    return data.assign({ABOVE: over})

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 
+from experiments.figure import Estimate
 from fljax import plotting
 
 #: Inches of one column of a journal, and of the two of its page.
@@ -112,8 +113,10 @@ def finish(picture: Picture, heading: str = "") -> Picture:
         width = 1.1 * ax.get_tightbbox().width
         legend = _fitting(ax, entries, width, **place, title=titles[ax])
         row = ax.get_subplotspec().rowspan.start
-        heights[row] = max(heights.get(row, 0.0), legend.get_window_extent().height)
-    _grow(picture, sum(heights.values()))
+        height = legend.get_window_extent().height
+        # At once: several rows of legends would leave the panels no room to be laid out in.
+        _grow(picture, max(0.0, height - heights.get(row, 0.0)))
+        heights[row] = max(heights.get(row, 0.0), height)
     return picture
 
 
@@ -173,8 +176,10 @@ def _fitting(where: Axes | Picture, entries: tuple, width: float, **place: Any) 
     drawing: Any = where.figure
     for columns in range(min(len(entries[1]), 6), 0, -1):
         legend = where.legend(*entries, ncols=columns, **place)
+        legend.set_in_layout(False)  # one that is too wide would leave the panels no room
         drawing.draw_without_rendering()
         if columns == 1 or legend.get_window_extent().width <= width:
+            legend.set_in_layout(True)
             return legend
         legend.remove()
     raise AssertionError("a legend needs entries")
@@ -207,3 +212,22 @@ def fade(ax: Axes) -> None:
     """Bands that overlap without becoming one."""
     for band in ax.collections:
         band.set_alpha(FAINT)
+
+
+def estimates(
+    ax: Axes, at: Sequence[float], found: Sequence[Estimate], text: str, position: int
+) -> None:
+    """Measured numbers against another one, with their intervals.
+
+    Args:
+      ax: to draw on.
+      at: where.
+      found: one each.
+      text: in the legend.
+      position: of the curve among those of the panel.
+    """
+    look = plotting.LOOKS[position]
+    ax.plot(at, [e.value for e in found], label=text, **look)
+    ax.fill_between(
+        at, [e.low for e in found], [e.high for e in found], color=look["color"], alpha=0.2, lw=0
+    )
