@@ -574,7 +574,13 @@ def honest_title(*studies: xr.Dataset) -> str:
     bound = max(float(s["gradient_bound"].max()) for s in studies)
     if bound_held(norm, bound):
         return f"c₁ = {bound:g} enforced: ε is a guarantee"
-    return f"c₁ = {bound:g} nominal: gradients reach {norm:,.3g}"
+    return f"c₁ = {bound:g} nominal: gradients reach {norm:,.0f}"
+
+
+def seeds_alone(axes: Sequence[Axes]) -> None:
+    """Notes without whose budgets are nominal, where titles say it of every panel."""
+    for note in (note for ax in axes for note in ax.texts):
+        note.set_text(note.get_text().split("\n")[-1])
 
 
 def differences(data: xr.Dataset, methods: Sequence[str], ax: Axes) -> None:
@@ -604,21 +610,20 @@ def contest_picture(studies: Studies, title: str, near: Sequence[str] = ()) -> P
     titles, drawers = [], []
     for before in ("", f"{ENFORCED}-"):
         a = drawn(studies[f"{before}a"])
-        titles.append(honest_title(a))
+        titles.append(honest_title(*(s for n, s in studies.items() if n[:-1] == before)))
         drawers.append(functools.partial(plotting.learning_curves, a))
-        if f"{before}b" in studies:
-            b = drawn(studies[f"{before}b"])
-            titles.append(f"after {ROUNDS.value} iterations")
-            drawers.append(functools.partial(plotting.trade_off, b))
+        if f"{before}b" not in studies:
+            continue
+        b = drawn(studies[f"{before}b"])
+        titles.append(f"after {ROUNDS.value} iterations")
+        drawers.append(functools.partial(plotting.trade_off, b))
         if near:
             titles.append(f"difference to {OURS}")
             drawers.append(functools.partial(differences, b, near))
     drawing, axes = picture.panels(titles, max(2, len(titles) // 2))
     for ax, draw in zip(axes, drawers, strict=True):
         draw(ax=ax)
-        for note in ax.texts:
-            # The titles say which budgets are nominal.
-            note.set_text(note.get_text().split("\n")[-1])
+    seeds_alone(axes)
     curves = f"learning curves at ε = {CURVE_BUDGET.value:g}, δ = {DELTA.value:g}"
     return picture.finish(drawing, f"{title}; {curves}")
 
