@@ -99,7 +99,8 @@ def convergence(simulation: fl.Simulation, schedule: Array, key: Key[Array, ""],
     return {
         "gap": theory.ergodic_gap(simulation, record, best, consensual=False)[:-1],
         "bound": penalty * jnp.cumsum(right) / jnp.arange(1, longer, dtype=right.dtype),
-        "error": jnp.sum((record.model[1:-1] - best) ** 2, axis=(1, 2)) / jnp.sum(best**2),
+        "error": jnp.sum((record.model[1:-1] - best[None, None]) ** 2, axis=(1, 2))
+        / jnp.sum(best**2),
     }
 
 

@@ -44,9 +44,8 @@ def built(objective, bound):
     return ch3.scenario(objective, bound)(jax.random.key(0), 30.0, ch3.Method(ch3.proposed()))
 
 
-@pytest.mark.parametrize("objective", ["elastic net", "ridge"])
-def test_an_enforced_bound_clips_and_is_that_of_the_sensitivity(objective):
-    held, nominal = built(objective, 7.0), built(objective, None)
+def test_an_enforced_bound_clips_and_is_that_of_the_sensitivity():
+    held, nominal = built("ridge", 7.0), built("ridge", None)
     assert float(held.problem.promised_bound()) == 7.0
     assert float(held.privacy.gradient_bound) == 7.0
     assert np.isinf(nominal.problem.promised_bound())
