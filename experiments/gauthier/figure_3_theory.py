@@ -95,6 +95,7 @@ def convergence(simulation: fl.Simulation, schedule: Array, key: Key[Array, ""],
     record = theory.transcript(simulation, key, longer, noise(key, schedule, longer))
     best = fl.problems.optimum(simulation.problem)
     right = theory.lemma_two(simulation, record, best).right
+    assert isinstance(simulation.algorithm, fl.algorithms.ZCDPNFL)
     penalty = jnp.asarray(simulation.algorithm.penalty)
     return {
         "gap": theory.ergodic_gap(simulation, record, best, consensual=False)[:-1],
