@@ -18,10 +18,11 @@ from experiments.gauthier import chapter3 as ch3
 from fljax.study import running
 
 NAME = "gauthier-3.1"
+STUDIES = ("a", "b", "enforced-a", "enforced-b", "tuning-enforced", "tuning")
 STORED = Path(__file__).parents[2] / "figures"
 NAMES = [
     "audit",
-    *("gauthier-3.1", "gauthier-3.2", "gauthier-3.3", "gauthier-3.stress"),
+    *("gauthier-3.1", "gauthier-3.2", "gauthier-3.3", "gauthier-3.stress", "gauthier-3.theory"),
     *("gauthier-4.2", "gauthier-4.3", "gauthier-4.4", "gauthier-4.5", "gauthier-4.6"),
     "gauthier-4.theory",
     *("gauthier-5.1", "gauthier-5.2", "gauthier-5.3", "gauthier-5.4"),
@@ -71,13 +72,14 @@ def test_list_names_all_figures(capsys):
 @pytest.mark.slow
 def test_run_stores_everything(quick):
     assert sorted(p.name for p in quick.iterdir()) == [
-        *(f"{NAME}{end}" for end in ("-a.nc", "-b.nc", "-tuning.nc", ".json", ".png"))
+        *(f"{NAME}-{study}.nc" for study in STUDIES),
+        *(f"{NAME}{end}" for end in (".json", ".pdf", ".png")),
     ]
     assert all(0 < p.stat().st_size < 1e6 for p in quick.iterdir())
     record = records.read_record(REGISTRY[NAME], quick)
     assert record["effort"] == {"seeds": 3, "tuning_seeds": 3, "quick": True}
     assert {c["name"] for c in record["claims"]} == {c.name for c in REGISTRY[NAME].claims}
-    assert sum(row["chosen"] for row in record["tuning"]) == 2
+    assert sum(row["chosen"] for row in record["tuning"]) == 4
     assert str(quick) not in json.dumps(record)
 
 
