@@ -13,7 +13,6 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 
-from experiments.figure import Estimate
 from fljax import plotting
 
 #: Inches of one column of a journal, and of the two of its page.
@@ -212,22 +211,3 @@ def fade(ax: Axes) -> None:
     """Bands that overlap without becoming one."""
     for band in ax.collections:
         band.set_alpha(FAINT)
-
-
-def estimates(
-    ax: Axes, at: Sequence[float], found: Sequence[Estimate], text: str, position: int
-) -> None:
-    """Measured numbers against another one, with their intervals.
-
-    Args:
-      ax: to draw on.
-      at: where.
-      found: one each.
-      text: in the legend.
-      position: of the curve among those of the panel.
-    """
-    look = plotting.LOOKS[position]
-    ax.plot(at, [e.value for e in found], label=text, **look)
-    ax.fill_between(
-        at, [e.low for e in found], [e.high for e in found], color=look["color"], alpha=0.2, lw=0
-    )
