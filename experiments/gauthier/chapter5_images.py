@@ -490,7 +490,7 @@ def gain_curves(
 def against_penalty(tuning: xr.Dataset, methods: Sequence[str], ax: Axes) -> None:
     """Accuracy where it is read against the penalty, with both noises, on the tuning seeds."""
     parts = [
-        tuning.sel(bound=bound, algorithm=list(methods)).assign_coords(
+        tuning.sel(bound=bound, algorithm=list(methods), drop=True).assign_coords(
             algorithm=[title(text, bound) for text in methods]
         )
         for bound in BOUNDS

@@ -52,7 +52,7 @@ def plot(studies: Studies) -> Picture:
     titles = [
         ch5.title(name, bound)
         for bound in ch5.BOUNDS
-        for name in ("single digits", "triplets", f"triplets, n = {ch5.READ}")
+        for name in ("digits", "triplets", f"n = {ch5.READ}")
     ]
     titles += [f"{name}, all penalties" for name in ("digits", "triplets", "digits, 8 against 7")]
     drawing, axes = picture.panels(titles)
