@@ -112,8 +112,10 @@ def finish(picture: Picture, heading: str = "") -> Picture:
         width = 1.1 * ax.get_tightbbox().width
         legend = _fitting(ax, entries, width, **place, title=titles[ax])
         row = ax.get_subplotspec().rowspan.start
-        heights[row] = max(heights.get(row, 0.0), legend.get_window_extent().height)
-    _grow(picture, sum(heights.values()))
+        height = legend.get_window_extent().height
+        # At once: several rows of legends would leave the panels no room to be laid out in.
+        _grow(picture, max(0.0, height - heights.get(row, 0.0)))
+        heights[row] = max(heights.get(row, 0.0), height)
     return picture
 
 

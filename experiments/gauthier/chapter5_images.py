@@ -342,17 +342,17 @@ def gains(
     bound: float = BOUND.value,
 ) -> Measure:
     """:func:`gain` of every pair at each of some times."""
-
-    def name(when: int | slice | None) -> str:
-        if when is None:
-            return "at the end"
-        return f"n ≤ {when.stop}" if isinstance(when, slice) else f"n = {when}"
-
     return lambda studies: {
-        f"{one} over {other}, {name(when)}": gain(studies[panel], one, other, bound, when)
+        f"{one} over {other}, {_time(when)}": gain(studies[panel], one, other, bound, when)
         for one, other in pairs
         for when in times
     }
+
+
+def _time(when: int | slice | None) -> str:
+    if when is None:
+        return "at the end"
+    return f"n ≤ {when.stop}" if isinstance(when, slice) else f"n = {when}"
 
 
 def common_gains(panel: str, pair: tuple[str, str], bound: float) -> Measure:
@@ -381,16 +381,16 @@ def at_common_penalty(claim: Claim, panel: str, pair: tuple[str, str], bound: fl
 
 
 def levels(
-    panel: str, methods: Sequence[str], bound: float, when: int | None
+    panel: str, methods: Sequence[str], bound: float, when: int | slice | None
 ) -> Callable[[Studies], str]:
-    """A note: how accurate the methods are at an iteration, or at the end."""
+    """A note: how accurate the methods are, at an iteration or as in :func:`gain`."""
 
     def note(studies: Studies) -> str:
         rounds = studies[panel]["round"].values[-1] if when is None else when
         data = studies[panel].sel(bound=bound, round=rounds)
         shares = [np.nanmean(samples(data, method, METRIC)) for method in methods]
         said = ", ".join(f"{100 * x:.1f} % of {m}" for m, x in zip(methods, shares, strict=True))
-        return f"Right at n = {rounds}: {said}."
+        return f"Right ({_time(when)}): {said}."
 
     return note
 
@@ -466,47 +466,61 @@ def title(name: str, bound: float) -> str:
     return f"{name}, C = {bound:g}" + ("" if bound == BOUND.value else " nominal")
 
 
-def curves(data: xr.Dataset, bound: float, ax: Axes) -> None:
-    """Accuracy against the iteration."""
+def curves(data: xr.Dataset, bound: float, ax: Axes, bands: bool = True) -> None:
+    """Accuracy against the iteration; bands that lie on each other would merge to grey."""
     plotting.learning_curves(data.sel(bound=bound), METRIC, "algorithm", ax=ax)
+    if not bands:
+        _without_bands(ax)
+
+
+def _without_bands(ax: Axes) -> None:
+    for band in list(ax.collections):
+        band.remove()
+    ax.relim()
+    ax.autoscale_view()
 
 
 def gain_curves(
-    studies: Studies, pairs: Mapping[str, tuple[str, str]], bound: float, ax: Axes
+    studies: Studies,
+    pairs: Mapping[str, tuple[str, str]],
+    names: Mapping[str, str],
+    bound: float,
+    ax: Axes,
 ) -> None:
     """By how much the first of each panel's pair is more accurate, against the iteration."""
     for look, (panel, (one, other)) in zip(plotting.LOOKS, pairs.items(), strict=False):
         data = studies[panel]
         at = data["round"].values
         found = [gain(data, one, other, bound, n) for n in at]
-        ax.plot(at, [e.value for e in found], label=f"({panel}) {one}", markevery=4, **look)
+        ax.plot(at, [e.value for e in found], label=f"{names[panel]}, {one}", markevery=4, **look)
         low, high = zip(*((e.low, e.high) for e in found), strict=True)
         ax.fill_between(at, low, high, color=look["color"], alpha=0.2, linewidth=0)
     ax.axhline(0, color="#333333", linewidth=0.6)
     ax.set_xlabel("iteration")
-    ax.set_ylabel(f"gain over {ALONE} [points]")
+    ax.set_ylabel("gain [points]")
 
 
 def against_penalty(tuning: xr.Dataset, methods: Sequence[str], ax: Axes) -> None:
     """Accuracy where it is read against the penalty, with both noises, on the tuning seeds."""
     parts = [
         tuning.sel(bound=bound, algorithm=list(methods), drop=True).assign_coords(
-            algorithm=[title(text, bound) for text in methods]
+            algorithm=[f"{text}, C = {bound:g}" for text in methods]
         )
         for bound in BOUNDS
     ]
     plotting.trade_off(joined(*parts), "penalty", METRIC, "algorithm", ax=ax)
+    _without_bands(ax)
     ax.set_xlabel("penalty rho")
 
 
 #: Of both figures.
 CAPTION = (
-    "Every curve is at its own best penalty; the last row has all penalties that were tried, on "
-    "the tuning seeds. First row: the gradient bound C = 1 holds, so the zCDP guarantee is real, "
-    "for one image replaced; for a whole data sample ({units} images) the zCDP parameter is the "
-    "square of its number of images times as large. Second row: the noise of a nominal C = 0.03, "
-    "in the place of the source's own, which is not given; the bound is broken and the true "
-    "parameter 1111 times the one that is booked. Accuracy is that of the clients' unperturbed "
-    "models w_k on test images of their cluster's classes; every seed has a graph, clusters and "
-    "images of its own."
+    "Every curve is at its own best penalty; the last row has the means of all penalties that were "
+    "tried, on the tuning seeds after 100 iterations. Where C = 1 the gradient bound holds, so the "
+    "zCDP guarantee is real, for one image replaced; for a whole data sample ({units} images) the "
+    "zCDP parameter is the square of its number of images times as large. Where C = 0.03 the noise "
+    "is that of a nominal bound, in the place of the source's own, which is not given; the bound "
+    "is broken and the true parameter 1111 times the one that is booked. Accuracy is that of the "
+    "clients' unperturbed models w_k on test images of their cluster's classes; every seed has a "
+    "graph, clusters and images of its own."
 )

@@ -48,20 +48,20 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    two, at_read = list(PAIR), studies["b"].sel(round=ch5.READ)
+    two, at_read = [*reversed(PAIR)], studies["b"].sel(round=ch5.READ)
     titles = [
         ch5.title(name, bound)
         for bound in ch5.BOUNDS
         for name in ("digits", "triplets", f"n = {ch5.READ}")
     ]
-    titles += [f"{name}, all penalties" for name in ("digits", "triplets", "digits, 8 against 7")]
+    titles += [f"{name}, all penalties" for name in ("digits", "triplets", "8 against 7")]
     drawing, axes = picture.panels(titles)
     for bound, (digits, triplets, sweep) in zip(ch5.BOUNDS, (axes[:3], axes[3:6]), strict=True):
         ch5.curves(studies["a"].sel(algorithm=two), bound, digits)
         ch5.curves(studies["b"].sel(algorithm=two), bound, triplets)
         numbers = at_read.sel(bound=bound).rename(algorithm="tau").assign_coords(tau=[*TAUS.value])
         plotting.trade_off(numbers, "tau", ch5.METRIC, ax=sweep)
-        sweep.set_xlabel("inter-cluster learning parameter τ")
+        sweep.set_xlabel("inter-cluster τ")
     for panel, ax in zip(("a", "b", "flipped"), axes[6:], strict=True):
         ch5.against_penalty(studies[f"tuning-{panel}"], two, ax)
     return picture.finish(drawing, "MNIST, 150 clients on 10 servers, 3 of 15 drawn a round")

@@ -59,15 +59,19 @@ def study(effort: Effort) -> Studies:
     return found
 
 
+#: Of the panels.
+NAMES = {"a": "similar", "b": "dissimilar"}
+
+
 def plot(studies: Studies) -> Picture:
-    names = ("one organ in common", "no organ in common", "gains")
-    titles = [ch5.title(name, bound) for bound in ch5.BOUNDS for name in names]
-    titles += [f"{name}, all penalties" for name in names[:2]]
-    drawing, axes = picture.panels(titles)
-    for bound, row in zip(ch5.BOUNDS, (axes[:3], axes[3:6]), strict=True):
-        for panel, ax in zip("ab", row, strict=False):
-            ch5.curves(studies[panel], bound, ax)
-        ch5.gain_curves(studies, PAIRS, bound, row[2])
+    titles = [ch5.title(f"{name} organs", bound) for bound in ch5.BOUNDS for name in NAMES.values()]
+    titles += [ch5.title(f"gain over {ch5.ALONE}", bound) for bound in ch5.BOUNDS]
+    titles += [f"{name} organs, all penalties" for name in NAMES.values()]
+    drawing, axes = picture.panels(titles, columns=2, height=1.6)
+    for at, bound in enumerate(ch5.BOUNDS):
+        for panel, ax in zip(NAMES, axes[2 * at :], strict=False):
+            ch5.curves(studies[panel], bound, ax, bands=False)
+        ch5.gain_curves(studies, PAIRS, NAMES, bound, axes[4 + at])
     for (panel, pair), ax in zip(PAIRS.items(), axes[6:], strict=True):
         ch5.against_penalty(studies[f"tuning-{panel}"], pair[::-1], ax)
     return picture.finish(drawing, "OrganAMNIST, 30 clients on 10 servers, two pairs of images")
@@ -91,7 +95,7 @@ def claims(bound: float, ending: str, condition: str) -> list[Claim]:
         pair = PAIRS[panel]
         explained = [
             *[SCARCE] * (bound == ch5.BOUND.value),
-            ch5.levels(panel, pair, bound, None if when is None else ch5.READ),
+            ch5.levels(panel, pair, bound, when),
             ch5.penalties_of(panel, pair, bound),
         ]
         return Claim(

@@ -195,7 +195,7 @@ def test_notes_tell_what_the_results_say():
     studies = {"x": made(a=0.9, b=0.8), "tuning-x": tuned(a=0.9, b=0.8)}
     studies["x"]["accuracy"].loc[{"algorithm": "a", "bound": 1.0}] = 0.75
     levels = ch5.levels("x", ("a",), 1.0, None)(studies)
-    assert levels == "Right at n = 300: 75.0 % of a."
+    assert levels == "Right (at the end): 75.0 % of a."
     whole = ch5.notes("Why.", ch5.penalties_of("x", ("a", "b"), 0.03))(studies)
     assert whole == "Why. Best penalties: 0.1 of a, 0.1 of b."
 
