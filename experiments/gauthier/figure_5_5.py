@@ -64,7 +64,9 @@ def plot(studies: Studies) -> Picture:
         sweep.set_xlabel("inter-cluster τ")
     for panel, ax in zip(("a", "b", "flipped"), axes[6:], strict=True):
         ch5.against_penalty(studies[f"tuning-{panel}"], two, ax)
-    return picture.finish(drawing, "MNIST, 150 clients on 10 servers, 3 of 15 drawn a round")
+    return picture.finish(
+        drawing, "MNIST, 150 clients on 10 servers, 3 of 15 drawn a round", room=0.75
+    )
 
 
 #: The task's images that a client has, and the clients that share a cluster's.

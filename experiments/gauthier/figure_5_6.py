@@ -74,7 +74,9 @@ def plot(studies: Studies) -> Picture:
         ch5.gain_curves(studies, PAIRS, NAMES, bound, axes[4 + at])
     for (panel, pair), ax in zip(PAIRS.items(), axes[6:], strict=True):
         ch5.against_penalty(studies[f"tuning-{panel}"], pair[::-1], ax)
-    return picture.finish(drawing, "OrganAMNIST, 30 clients on 10 servers, two pairs of images")
+    return picture.finish(
+        drawing, "OrganAMNIST, 30 clients on 10 servers, two pairs of images", room=0.75
+    )
 
 
 RAISES = "a large amount of inter-cluster learning raises the accuracy by about 5 %"
