@@ -404,7 +404,7 @@ def where_common(panel: str, pair: tuple[str, str], bound: float) -> Callable[[S
         worse = [name for name, e in found.items() if e.high < 0]
         return (
             f"{pair[0]} is better than {pair[1]} with {_listed(better)} and worse with "
-            f"{_listed(worse)}; the rest is within the intervals of "
+            f"{_listed(worse)}, beyond the intervals of "
             f"{studies[f'tuning-{panel}'].sizes['seed']} seeds."
         )
 

@@ -187,7 +187,7 @@ def test_gains_at_common_penalties_are_those_of_each():
     assert list(found) == ["rho = 0.1", "rho = 1", "rho = 10"]
     assert [e.value for e in found.values()] == pytest.approx([5, -15, 5])
     note = ch5.where_common("x", ("a", "b"), 1.0)({"tuning-x": tuning})
-    assert "a is better than b with rho = 0.1, rho = 10 and worse with rho = 1;" in note
+    assert "a is better than b with rho = 0.1, rho = 10 and worse with rho = 1, beyond" in note
     assert f"{SEEDS} seeds" in note
 
 
