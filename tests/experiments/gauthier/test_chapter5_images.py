@@ -61,7 +61,7 @@ def test_the_bound_of_one_holds_and_the_nominal_one_does_not(small):
 @pytest.mark.slow
 def test_weak_noise_lets_the_clients_learn(small):
     final = small["accuracy"].isel(round=-1).mean("seed").sel(algorithm=ch5.ALONE)
-    assert float(final.sel(bound=0.03)) > 0.8
+    assert float(final.sel(bound=0.03)) > 0.7
     assert float(final.sel(bound=0.03)) > float(final.sel(bound=1.0)) + 0.1
 
 
