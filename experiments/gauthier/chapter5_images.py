@@ -510,6 +510,8 @@ def against_penalty(tuning: xr.Dataset, methods: Sequence[str], ax: Axes) -> Non
     ]
     plotting.trade_off(joined(*parts), "penalty", METRIC, "algorithm", ax=ax)
     _without_bands(ax)
+    for note in list(ax.texts):  # of the tuning seeds; the heading tells of those of the curves
+        note.remove()
     ax.set_xlabel("penalty rho")
 
 
