@@ -54,7 +54,7 @@ def study(effort: Effort) -> Studies:
         found[panel] = ch5.study(panel, setup, ch5.chosen(tuning), methods, effort, rounds)
         found[f"tuning-{panel}"] = tuning
     two = {text: fixed[text] for text in PAIRS["a"]}
-    untuned = {ch5.NOMINAL.value: {text: UNTUNED.value for text in two}}
+    untuned = {ch5.NOMINAL.value: dict.fromkeys(two, float(UNTUNED.value))}
     found["untuned"] = ch5.study("untuned", SIMILAR, untuned, two, effort, rounds)
     return found
 
