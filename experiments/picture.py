@@ -76,13 +76,15 @@ def predicted_curve(ax: Axes, at: np.ndarray, curve: np.ndarray, text: str, **lo
     ax.plot(at, curve, label=text, **look)
 
 
-def finish(picture: Picture, heading: str = "") -> Picture:
+def finish(picture: Picture, heading: str = "", room: float = 1.1) -> Picture:
     """Legends below the panels, or one for all where they agree, one y label a row, what is said of
     seeds and bands in one line at the top: nothing is on top of a curve.
 
     Args:
       picture: all is drawn.
       heading: of the whole.
+      room: the width of a legend, at most, over its panel's with labels; below 0.8 it cannot push
+        the panel's axes together.
     """
     axes: list[Any] = [ax for ax in picture.axes if ax.get_subplotspec() is not None]
     _label_rows(axes)
@@ -109,7 +111,7 @@ def finish(picture: Picture, heading: str = "") -> Picture:
         # Below the label of the axis.
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "borderaxespad": 4.8}
         entries = ax.get_legend_handles_labels()
-        width = 1.1 * ax.get_tightbbox().width
+        width = room * ax.get_tightbbox().width
         legend = _fitting(ax, entries, width, **place, title=titles[ax])
         row = ax.get_subplotspec().rowspan.start
         height = legend.get_window_extent().height
