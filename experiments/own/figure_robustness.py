@@ -262,7 +262,7 @@ def honest_model(
     weights = jnp.where(attackers[:, None], 0, problem.weights)
     # Not checked again: a problem of its own would refuse clients without weight.
     common = optimum(replace(problem, weights=weights))
-    return jnp.where(attackers[:, None], jnp.nan, common)
+    return jnp.where(attackers[:, None], jnp.nan, common[None])
 
 
 def personal_models(
@@ -345,7 +345,7 @@ def row(
 def lost(found: xr.Dataset) -> xr.Dataset:
     """Runs whose models grew beyond all numbers have an infinite error; none is left out."""
     errors = {ERROR.name, PERSONAL.name} & set(found)
-    counted = {n: found[n].where(found["diverged"] == 0, np.inf, keep_attrs=True) for n in errors}
+    counted = {n: found[n].where(found["diverged"] == 0, np.inf) for n in errors}
     return found.assign(counted).drop_vars("diverged")
 
 
