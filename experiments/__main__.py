@@ -25,7 +25,8 @@ EXAMPLES = {
   python -m experiments check gauthier-3.1 --out mine
 """,
     "draw": """
-  python -m experiments draw gauthier-3.1
+  python -m experiments draw
+  python -m experiments draw gauthier-3.1 --out mine
 """,
     "report": """
   python -m experiments report --out mine
