@@ -318,8 +318,9 @@ def row(
     # Without attackers all attacks are one.
     points = [*dict.fromkeys((a if s else 0, s) for a in range(len(ATTACKS)) for s in shares)]
 
-    def scenario(key: Array, point: tuple[Array, Array], aggregator: Aggregator | None):
-        return build(key, *point, aggregator, place.algorithm)
+    def scenario(key: Array, point: Array, aggregator: Aggregator | None):
+        attack, share = (jnp.asarray(column)[point] for column in zip(*points, strict=True))
+        return build(key, attack, share, aggregator, place.algorithm)
 
     scenario.__qualname__ = f"robustness({place.title!r})"
     found = effort.sweep(
@@ -330,7 +331,7 @@ def row(
         seeds=min(effort.seeds, SEEDS.value),
         grid={
             "aggregator": {other: all_of[other] for other in combined},
-            "point": {f"{ATTACKS[a]} {s:g}": (a, s) for a, s in points},
+            "point": {f"{ATTACKS[a]} {s:g}": number for number, (a, s) in enumerate(points)},
         },
     ).isel(round=-1)
     at = [[points.index((a if s else 0, s)) for s in shares] for a in range(len(ATTACKS))]
