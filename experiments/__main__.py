@@ -17,6 +17,7 @@ EXAMPLES = {
     "run": """
   python -m experiments run gauthier-3.1 --quick
   python -m experiments run gauthier-3.1 gauthier-3.2 --seeds 20 --out mine
+  python -m experiments run gauthier-3.1 --store kept
   python -m experiments run --all
 """,
     "check": """
@@ -24,7 +25,8 @@ EXAMPLES = {
   python -m experiments check gauthier-3.1 --out mine
 """,
     "draw": """
-  python -m experiments draw gauthier-3.1
+  python -m experiments draw
+  python -m experiments draw gauthier-3.1 --out mine
 """,
     "report": """
   python -m experiments report --out mine

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
+from experiments import picture
 from experiments.figure import (
     INFINITE,
     Claim,
@@ -52,8 +52,8 @@ from fljax.records import provenance
 
 # --------------------------------------------------------------------------- settings
 
-CLIENTS = Setting("clients K", 6, "few: an attack on one client is none on the others")
-SAMPLES = Setting("samples per client N", 6, "few: all that counts is the one that is replaced")
+CLIENTS = Setting("clients K", 4, "few: an attack on one client is none on the others")
+SAMPLES = Setting("samples per client N", 4, "few: all that counts is the one that is replaced")
 DIM = Setting("parameters D", 4, "enough for the l1 and the l2 norm to differ")
 ROUNDS = Setting("rounds T", 5, "enough for a budget that is spread, and for history to matter")
 RHO = Setting("zCDP budget", 0.5, "worlds one standard deviation apart")
@@ -71,7 +71,13 @@ CONFIDENCE = Setting("confidence of each bound", 0.99, "one-sided; there is a do
 RUNS = Setting(
     "runs of each world, for each seed asked for",
     10_000,
-    "a million by default: of the smallest claim 400,000 saw 0.895 for sure",
+    "a million by default. Of normal scores as far apart as these, audited alike, it shows 0.95 of "
+    "epsilon for sure, 0.01 more or less; 400,000 show 0.92, 0.03 more or less",
+)
+FEWER_RUNS = Setting(
+    "the same where the shape is not Gaussian, or a fault is planted",
+    1000,
+    "what is asked of those does not turn on tenths",
 )
 CANARIES = Setting("canaries of the one-run audit", 5000, "one client each")
 CANARY_DELTA = Setting("delta of the one-run audit", 1e-5, "well below one over the canaries")
@@ -108,6 +114,16 @@ class Case(NamedTuple):
     privacy: Any
     claim: str
     kind: str = SOUND
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether its noise is Gaussian."""
+        return not isinstance(self.privacy, PureDP)
+
+    @property
+    def runs(self) -> int:
+        """Of each world, for each seed asked for."""
+        return (RUNS if self.gaussian and self.kind == SOUND else FEWER_RUNS).value
 
 
 def central() -> CentralGaussian:
@@ -237,14 +253,15 @@ def row(name: str, seeds: int) -> xr.Dataset:
             "case": [name],
             "claim": ("case", [case.claim]),
             "kind": ("case", [case.kind]),
-            "gaussian": ("case", [not isinstance(case.privacy, PureDP)]),
+            "gaussian": ("case", [case.gaussian]),
             "alarms": ALARMS,
         },
     )
 
 
 def study(effort: Effort) -> Studies:
-    found = xr.concat([row(name, RUNS.value * effort.seeds) for name in cases()], "case")
+    rows = [row(name, case.runs * effort.seeds) for name, case in cases().items()]
+    found = xr.concat(rows, "case")
     found.attrs |= provenance(dtype=str(jnp.result_type(float)))
     return {"all": found}
 
@@ -299,14 +316,13 @@ def markdown(record: dict[str, Any]) -> str:
 def plot(studies: Studies) -> Picture:
     data = studies["all"]
     blue, red, green = (look["color"] for look in plotting.LOOKS[:3])
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(10.0, 4.4), gridspec_kw={"width_ratios": [1.5, 1]}
-    )
+    titles = ("epsilon, claimed and found", "what the attacker takes for what")
+    drawing, (left, right) = picture.panels(titles, 2, 2.7, width_ratios=[1.35, 1])
     place = np.arange(data.sizes["case"])[::-1]
-    left.barh(place, data["claimed"], color="#dddddd", label="claimed: tight epsilon")
-    left.plot(data["bound"], place, "o", color=blue, label="found: at least, by counts")
-    fit = data["shaped"].where(data["gaussian"])
-    left.plot(fit, place, "D", color=green, mfc="none", label="found: at least, if Gaussian")
+    left.barh(place, data["claimed"], color="#dddddd", label="claimed (tight)")
+    left.plot(data["bound"], place, "o", color=blue, label="found by counts")
+    fit = data["shaped"].where(data["gaussian"] & (data["kind"] != SINGLE))
+    left.plot(fit, place, "D", color=green, mfc="none", label="found if Gaussian")
     left.set_yticks(place, [str(name) for name in data["case"].values])
     for label, kind in zip(left.get_yticklabels(), data["kind"].values, strict=True):
         if kind == FAULTY:
@@ -314,31 +330,47 @@ def plot(studies: Studies) -> Picture:
     left.set_xlabel(f"epsilon at delta = {DELTA.value:g} (one run: {CANARY_DELTA.value:g})")
     left.set_ylabel("audited (planted faults in red)")
     left.grid(axis="y", visible=False)
-    left.legend(loc="upper right", fontsize=7.5)
     share = np.linspace(1e-6, 1 - 1e-6, 400)
     claimed = audit.gaussian_misses(float(np.sqrt(2 * RHO.value)), share)
     right.plot(share, 1 - share, color="#999999", lw=0.8, label="blind guessing")
-    for name in ("FL", "zCDP-NFL", "P-ADMM"):
-        right.plot(data["alarms"], data["misses"].sel(case=name), lw=2.5, alpha=0.6, label=name)
+    # The curves of sound claims coincide: each is drawn within the one before.
+    for name, width, color in (
+        ("FL", 4.5, "#a6cee3"),
+        ("zCDP-NFL", 2.5, blue),
+        ("P-ADMM", 1, green),
+    ):
+        curve = data["misses"].sel(case=name)
+        right.plot(data["alarms"], curve, color=color, lw=width, label=name)
     faulty = data["misses"].sel(case="half the noise")
-    right.plot(data["alarms"], faulty, color=red, label="half the noise (fault)")
-    right.plot(share, claimed, color="#000000", ls="--", lw=1.2, label="claim: not below")
+    right.plot(data["alarms"], faulty, color=red, label="half the noise")
+    picture.predicted_curve(right, share, claimed, "claim: not below", color="#000000")
     right.set_xlabel("false alarms: world a taken for b")
     right.set_ylabel("misses: world b taken for a")
-    right.legend(loc="upper right", fontsize=7.5)
-    return figure
+    return picture.finish(drawing)
 
 
 # --------------------------------------------------------------------------- the figure
 
 OURS = "this library"
 
+
+def rarely(studies: Studies) -> str:
+    """Why what is counted stays below what the fit finds."""
+    counted, fitted = (ratios(studies, n, SOUND, True).values() for n in ("bound", "shaped"))
+    least = [min(e.value for e in found) for found in (counted, fitted)]
+    return (
+        "Counting rare events costs: the smaller the claim, the more runs it takes to see most of "
+        f"it. The least of these ratios is {least[0]:.3f}; the fit, which uses all runs, finds "
+        f"{least[1]:.3f} or more."
+    )
+
+
 FIGURE = Figure(
     name="audit",
     title="What an attacker finds of the privacy that is claimed",
     source="this library; the attacks of Nasr et al. 2023 and Steinke et al. 2023",
     caption="Lower bounds on epsilon from what the attacked client sends in two worlds, beside the "
-    "tight epsilon of the claim; on the right how often either world is taken for the other. "
+    "tight epsilon of the claim; beside them how often either world is taken for the other. "
     "“By counts” holds whatever the noise; “if Gaussian” assumes normal scores.",
     study=study,
     plot=plot,
@@ -358,8 +390,7 @@ FIGURE = Figure(
             lambda studies: ratios(studies, "bound", SOUND, True),
             (0.9, 1),
             "the lower bound by counts is 0.9 of the tight epsilon or more",
-            note="Counting rare events costs: the smaller the claim, the more runs it takes to see "
-            "most of it. The fit, which uses all runs, finds more.",
+            note=rarely,
         ),
         Claim(
             "gaussian-claims-are-tight-by-their-shape",
@@ -384,11 +415,16 @@ FIGURE = Figure(
             lambda studies: ratios(studies, "bound", SINGLE),
             (0.1, 0.9),
             "between a tenth and nine tenths of it",
+            "ours: this mechanism, and so many canaries",
+            note="A bound from one run's guesses lies below the claim however many canaries there "
+            "are, and by how much depends on the noise and on their number.",
+            changed="The same measure, counted as conditional: the paper names no such share.",
         ),
     ],
     settings=(
         *(CLIENTS, SAMPLES, DIM, ROUNDS, RHO, DECAY, APPROXIMATE, PURE),
-        *(DELTA, CONFIDENCE, RUNS, CANARIES, CANARY_DELTA),
+        *(DELTA, CONFIDENCE, RUNS, FEWER_RUNS, CANARIES, CANARY_DELTA),
     ),
     table=table,
+    double=False,
 )

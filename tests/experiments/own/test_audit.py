@@ -12,6 +12,7 @@ import pytest
 import fljax as fl
 from experiments import records
 from experiments.own import figure_audit as own
+from experiments.picture import faults, print_style
 from fljax.privacy import CentralGaussian
 from fljax.simulation import as_key, prepare
 from tests.cases import PRIVATE, gap_of
@@ -64,8 +65,10 @@ def test_a_row_says_what_was_found(name):
     misses = one["misses"].values
     assert np.all(np.diff(misses) <= 0)
     assert 0 <= misses[-1] < misses[0] <= 1
-    figure = own.plot({"all": with_curves(found)})
+    with print_style():
+        figure = own.plot({"all": with_curves(found)})
     assert all(ax.get_xlabel() and ax.get_ylabel() for ax in figure.axes)
+    assert faults(figure) == []
     fl.plotting.plt.close(figure)
 
 
@@ -84,6 +87,23 @@ def test_claims_notice_what_is_wrong(stored):
     weak = data.assign(bound=0.4 * data["bound"], shaped=0.4 * data["shaped"])
     for name, verdict in judged({"all": weak}).items():
         assert verdict.holds == (name in ("no-bound-above-its-claim", "one-run-finds-less")), name
+
+
+def test_the_note_says_the_least_that_was_found(stored):
+    studies = stored(own.FIGURE)
+    data = studies["all"]
+    put = data.assign(bound=data["bound"].where(data["case"] != "PGFL", 0.5 * data["claimed"]))
+    note = judged({"all": put})["gaussian-claims-are-tight"].note
+    fitted = min(e.value for e in own.ratios(studies, "shaped", own.SOUND, True).values())
+    assert "is 0.500; the fit" in note
+    assert f"finds {fitted:.3f} or more" in note
+
+
+def test_runs_are_spent_where_tenths_count():
+    asked = {name: case.runs for name, case in own.cases().items()}
+    fewer = {"FL, Laplace", "FL, one run", "half the noise", "factor 2 left out"}
+    assert {n for n, runs in asked.items() if runs == own.FEWER_RUNS.value} == fewer
+    assert {r for n, r in asked.items() if n not in fewer} == {own.RUNS.value}
 
 
 def test_the_readme_s_table_is_that_of_the_stored_figure(stored):

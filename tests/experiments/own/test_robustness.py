@@ -10,8 +10,9 @@ import pytest
 import xarray as xr
 
 import fljax as fl
-from experiments.figure import GENERATOR, INFINITE, Effort
+from experiments.figure import INFINITE, Effort
 from experiments.own import figure_robustness as rob
+from experiments.picture import faults, print_style
 from fljax.aggregation import Krum
 
 SEEDS, ROUNDS, SHARES = 2, 20, (0.0, 0.2)
@@ -20,7 +21,7 @@ PLACES = rob.places()
 
 def built(seed, attack, share, place="a", aggregator=None):
     """What a sweep builds at one point."""
-    key = jax.random.split(jax.random.fold_in(fl.random_key(0, GENERATOR), seed))[0]
+    key = jax.random.split(jax.random.fold_in(fl.random_key(0), seed))[0]
     return rob.build(key, attack, share, aggregator, PLACES[place].algorithm)
 
 
@@ -121,9 +122,45 @@ def test_honest_clients_are_judged_by_what_they_find_alone():
     assert np.isnan(common[liars]).all()
     for found in common[~liars]:
         np.testing.assert_allclose(found, best, rtol=1e-9)
-    own, pull = point(0, place="d")[2], rob.ATTRACTION.value
+    own = np.asarray(jax.jit(rob.personal_models)(parts(0, 0, 0.2, "d")[0], common))
+    pull = rob.ATTRACTION.value
     fit = np.einsum("knp,kn->kp", X, np.einsum("knp,kp->kn", X, own) - y) / X.shape[1]
     np.testing.assert_allclose((2 * fit + pull * (own - best))[~liars], 0, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_ditto_s_common_model_is_that_of_fedavg(quick):
+    effort = Effort(seeds=SEEDS, progress=False)
+    both = rob.row("d", effort, (rob.MEDIAN,), SHARES, ROUNDS)
+    alone = quick.sel(aggregator=[rob.MEDIAN])
+    np.testing.assert_allclose(both[rob.METRIC], alone, rtol=1e-9)
+    assert (both[rob.PERSONAL.name] < both[rob.METRIC]).sel(share=0.2, attack=rob.POISONED).all()
+
+
+def test_no_more_seeds_are_run_than_decide():
+    class Asked(Effort):
+        def sweep(self, name, scenario, **given):
+            raise LookupError(given["seeds"], len(given["grid"]["point"]))
+
+    for seeds, wanted in ((8, 8), (100, rob.SEEDS.value)):
+        with pytest.raises(LookupError) as asked:
+            rob.row("a", Asked(seeds=seeds))
+        # Five attacks at five shares, and nobody.
+        assert asked.value.args == (wanted, 26)
+
+
+def test_peers_hear_as_many_as_their_aggregators_reckon_with():
+    parts = jax.eval_shape(lambda: built(0, 0, 0.2, "c").network.entries.parts)
+    assert sum(part.weights.shape[1] for part in parts) + 1 == PLACES["c"].messages
+
+
+def test_more_attackers_than_a_cell_cuts_off():
+    """By drawing them."""
+    rng = np.random.default_rng(0)
+    ranks = rng.permuted(np.tile(np.arange(rob.CLIENTS.value), (20_000, 1)), axis=1)
+    cells = (ranks[:, :6] // 10)[:, :, None] == np.arange(rob.SERVERS.value)
+    met = np.any(cells.sum(axis=1) > 3, axis=1).mean()
+    assert abs(met - rob.overrun()) < 0.01
 
 
 def test_too_few_messages_are_refused():
@@ -141,6 +178,40 @@ def test_lost_runs_count_as_the_largest_error():
     np.testing.assert_allclose(found, [1e-3, 1.0, 1e4, 1e4], rtol=1e-6)
 
 
+def test_a_run_beyond_all_numbers_is_lost_and_not_left_out():
+    errors = {n: ("seed", [0.1, 0.2, np.nan]) for n in (rob.METRIC, rob.PERSONAL.name)}
+    found = rob.lost(xr.Dataset(errors | {"diverged": ("seed", [0, 0, 7])}))
+    assert set(found) == {rob.METRIC, rob.PERSONAL.name}
+    for name in found:
+        np.testing.assert_array_equal(found[name], [0.1, 0.2, np.inf])
+
+
+def test_notes_say_what_was_measured():
+    """On errors that are the same for all seeds, in dB."""
+    coords = {
+        "aggregator": [*rob.AGGREGATORS],
+        "attack": [*rob.ATTACKS],
+        "share": [*rob.SHARES.value],
+        "seed": np.arange(3),
+    }
+    shape = tuple(len(c) for c in coords.values())
+    studies = {
+        name: xr.Dataset({rob.METRIC: (tuple(coords), np.full(shape, 1e-3))}, coords)
+        for name in "abcd"
+    }
+
+    def put(row, aggregator, attack, share, decibels):
+        at = {"aggregator": aggregator, "attack": attack, "share": share}
+        studies[row][rob.METRIC].loc[at] = 10 ** (decibels / 10)
+
+    put("a", rob.GEOMETRIC, rob.NOISY, 0.3, -27.5)
+    put("a", rob.MEDIAN, rob.NOISY, 0.3, -29.0)
+    assert "geometric median 2.5 dB and the median 1.0 dB" in rob.pulled(studies)
+    put("b", rob.MEDIAN, rob.FLIPPED, 0.4, -20.0)
+    put("c", rob.GEOMETRIC, rob.FLIPPED, 0.4, -29.4)
+    assert "Cells are 10.0 and 0.0 dB above, peers 0.0 and 0.6 dB." in rob.evened(studies)
+
+
 @pytest.mark.slow
 def test_every_claim_can_be_judged_on_the_stored_results(stored):
     """And those of order turn round when all errors are turned upside down."""
@@ -154,3 +225,12 @@ def test_every_claim_can_be_judged_on_the_stored_results(stored):
     for study in studies.values():  # nobody attacks: all columns begin at one point
         first = study[rob.METRIC].sel(share=0.0)
         np.testing.assert_allclose(first.max("attack"), first.min("attack"), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_nothing_is_on_top_of_a_curve(stored):
+    with print_style():
+        drawn = rob.plot(stored(rob.FIGURE))
+    assert faults(drawn) == []
+    assert len(drawn.axes) == len(PLACES) * len(rob.ATTACKS)
+    fl.plotting.plt.close(drawn)
