@@ -12,8 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from matplotlib.legend import Legend
 from matplotlib.text import Text
+from scipy import stats
 
-from fljax import plotting
+from fljax import plotting, statistics
 
 #: Inches of one column of a journal, and of the two of its page.
 COLUMN, PAGE = 3.5, 7.16
@@ -178,3 +179,27 @@ def _fitting(where: Axes | Picture, entries: tuple, width: float, **place: Any) 
             return legend
         legend.remove()
     raise AssertionError("a legend needs entries")
+
+
+def difference(
+    ax: Axes, at: np.ndarray, over: np.ndarray, under: np.ndarray, text: str = "", **look: Any
+) -> None:
+    """How far one mean is above another along an axis, dB, with its 95 % band.
+
+    Seeds are paired: what both share is not in the band, which is Student's *t* of the logarithm
+    of the ratio to first order.
+
+    Args:
+      ax: where.
+      at: of the points.
+      over: ``[S, points]``.
+      under: likewise.
+      text: for the legend; none if empty.
+      look: of the line.
+    """
+    apart = over / over.mean(0) - under / under.mean(0)
+    reach = stats.t.ppf((1 + statistics.LEVEL) / 2, len(apart) - 1) if len(apart) > 1 else np.nan
+    half = statistics.decibels(np.e) * reach * apart.std(0) / max(len(apart) - 1, 1) ** 0.5
+    mean = statistics.decibels(over.mean(0) / under.mean(0))
+    (line,) = ax.plot(at, mean, label=text or None, **look)
+    ax.fill_between(at, mean - half, mean + half, color=line.get_color(), alpha=0.2, linewidth=0)

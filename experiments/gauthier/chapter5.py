@@ -60,9 +60,13 @@ NOISES = Setting(
     (0.1, 0.3, 0.7, 1.5, 3.0),
     "half a decade and more to either side of 0.7; the signal of a sample has a variance of 60",
 )
-FITTED = f"the observation noise variance is {NOISE.value:g}, which was chosen to give this order"
-WHATEVER = "at that noise variance of the range, from {:g} to {:g}, where it is least so".format(
-    NOISES.value[0], NOISES.value[-1]
+FITTED = (
+    f"the observation noise variance is {NOISE.value:g}, which was chosen so that figure 5.1 (a) "
+    "has the source's order"
+)
+WHATEVER = (
+    f"at that noise variance of the range, from {NOISES.value[0]:g} to {NOISES.value[-1]:g}, where "
+    "it is least so"
 )
 BOUND = Setting(
     "assumed gradient bound C_k",
