@@ -394,13 +394,12 @@ def neighbours(panel: str, axis: str, rising: bool) -> Measure:
 
 def extent(cases: Mapping[str, Estimate]) -> str:
     """From the least to the largest number of a measure, for a note."""
-    values = [estimate.value for estimate in cases.values()]
-    low, high = min(values), max(values)
-    return f"{low:.2f} to {high:.2f} dB" if len(values) > 1 else f"{low:.2f} dB"
+    ends = (f(estimate.value for estimate in cases.values()) for f in (min, max))
+    return " to ".join(dict.fromkeys(f"{end:.2f}" for end in ends)) + " dB"
 
 
 def honest_subtitle() -> str:
     return (
-        f"φ = {INITIAL.value:g} at first, ζ = {DECAY.value:g}; privacy nominal: gradients exceed "
-        f"the assumed bound {BOUND.value:g}"
+        f"φ = {INITIAL.value:g} at first, ζ = {DECAY.value:g}; gradients exceed the assumed bound "
+        f"of {BOUND.value:g}"
     )

@@ -40,7 +40,7 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    titles = ("the published setting", "above τ = 0, along the noise")
+    titles = (f"noise variance {ch5.NOISE.value:g}", "difference to τ = 0, along the noise")
     drawing, (left, right) = picture.panels(titles, columns=2)
     plotting.trade_off(studies["a"], "tau", ch5.METRIC, ax=left)
     swept = studies[ALONG]
@@ -53,11 +53,10 @@ def plot(studies: Studies) -> Picture:
         picture.difference(right, swept["tau"].values, found, base, text, **look)
     right.axhline(0, color="#333333", linewidth=0.6)
     right.set_xlabel(left.get_xlabel())
-    right.set_ylabel("NMSD above that of τ = 0 [dB]")
+    right.set_ylabel("above τ = 0 [dB]")
     return picture.finish(
         drawing,
-        f"PGFL after {ch5.READ.value} iterations, 3 of 15 clients of a server a round; "
-        f"{ch5.honest_subtitle()}",
+        f"PGFL after {ch5.READ.value} iterations, scheduled; {ch5.honest_subtitle()}",
     )
 
 
