@@ -148,7 +148,7 @@ def _deviation(now: Snapshot, models: Array, of: Array) -> Array:
     """(5.35) over some clients."""
     truth = jnp.asarray(now.problem.tasks.truth)[now.problem.tasks.cluster]
     each = jnp.sum((models - truth) ** 2, axis=1) / jnp.sum(truth**2, axis=1)
-    return jnp.sum(jnp.where(of, each, 0)) / jnp.sum(of)
+    return jnp.sum(jnp.where(of, each, 0)) / jnp.sum(of, dtype=each.dtype)
 
 
 def _of_servers(now: Snapshot) -> Array:

@@ -162,7 +162,9 @@ def study(effort: Effort) -> Studies:
 
 
 def decay(data: xr.Dataset, name: str, part: int) -> np.ndarray:
-    """``[S]``: by which factor the distance falls a round, over the second or third of three parts of the run."""
+    """``[S]``: by which factor the distance falls a round, over the second third of the run (1) or
+    the last (2).
+    """
     third = RATED.value // 3
     ends = (third * part, third * (part + 1))
     first, last = (samples(data.sel(round=n), name, "distance") for n in ends)
@@ -266,7 +268,7 @@ def plot(studies: Studies) -> Picture:
         "Theorem I: the limit, τ = 0",
         "Theorem II, τ = 0.4",
     )
-    drawing, (level, rate, limit, bound) = picture.panels(titles, columns=2, height=2.6)
+    drawing, (level, rate, limit, bound) = picture.panels(titles, columns=2, height=3.2)
     data = studies["curves"]
     rounds = data["round"].values
     plotting.learning_curves(data, "deviation", ax=level)
@@ -275,13 +277,13 @@ def plot(studies: Studies) -> Picture:
     for name, look in zip(MIXING, plotting.LOOKS, strict=False):
         colour = {"color": look["color"]}
         at_rest = decibels(samples(data, name, "level").mean())
-        picture.theory(level, at_rest, f"predicted, {name}", **colour)
+        picture.theory(level, at_rest, "predicted", **colour)
         start, factor = samples(data, name, "distance"), samples(data, name, "rate")
         middle = len(rounds) // 2
         fall = factor[:, None] ** (2.0 * (rounds - rounds[middle]))
         predicted = decibels((start[:, middle, None] * fall).mean(0))
-        text = f"predicted, {name}: factor {factor.mean():.3f} an iteration"
-        picture.predicted_curve(rate, rounds[middle // 2 :], predicted[middle // 2 :], text)
+        text, shown = f"predicted: factor {factor.mean():.3f}", slice(middle // 2, None)
+        picture.predicted_curve(rate, rounds[shown], predicted[shown], text, **colour)
     limits = studies["limits"]
     plotting.trade_off(limits, "penalty", "bias", ax=limit)
     limit.lines[0].set_label("simulated")
@@ -294,7 +296,7 @@ def plot(studies: Studies) -> Picture:
     cases = [(s, p) for s in both["spread"].values for p in both["penalty"].values]
     for (spread, penalty), look in zip(cases, plotting.LOOKS, strict=False):
         found = ratio(both, {"spread": spread, "penalty": penalty})
-        text = f"gamma on ±{spread:g}, rho = {penalty:g}"
+        text = f"gamma ±{spread:g}, rho = {penalty:g}"
         bound.plot(both["round"].values, found, label=text, **look | {"marker": ""})
     picture.theory(bound, 1.0, "bound", unit="")
     bound.set_yscale("log")
@@ -309,9 +311,10 @@ FIGURE = Figure(
     source="Gauthier 2024, section 5.3 (no figure)",
     caption="Ridge problems of figure 5.1 (a), where all clients take part and no noise is "
     "added: a round is then an affine map, whose fixed point and spectral radius say where PGFL "
-    "ends and how fast. Distances are those of the servers' models, squared, of the target's squared norm, mean "
-    "over servers and clusters. (d) has the two sides of (5.27) at the worst server and cluster, "
-    "the mean over draws of everything in the place of an expectation over noise alone.",
+    "ends and how fast. Distances are those of the servers' models, squared, of the target's "
+    "squared norm, mean over servers and clusters. (d) has the two sides of (5.27) at the "
+    "worst server and cluster, the mean over draws of everything in the place of an expectation "
+    "over noise alone.",
     study=study,
     plot=plot,
     claims=[
@@ -335,7 +338,7 @@ FIGURE = Figure(
             note=lambda studies: (
                 f"{ch5.extent(bias(studies))} are left. Servers that average and move in turn "
                 "never agree while their gradients differ, and averages over neighbourhoods weigh "
-                "servers by their degree: the distance is O(1/rho) to another point than the optimum."
+                "servers by their degree: the distance is O(1/rho) to another point."
             ),
             changed="New: the first edition had no claim on Theorem I.",
         ),
