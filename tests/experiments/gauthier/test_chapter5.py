@@ -17,6 +17,7 @@ from experiments.gauthier import chapter5 as ch5
 from experiments.gauthier import figure_5_1, figure_5_2, figure_5_3
 from experiments.gauthier import figure_5_theory as figure_theory
 from experiments.measures import last
+from fljax.algorithms import PGFL, GraphFedAvg
 from fljax.theory import pgfl as theory
 
 SEEDS, ROUNDS = 5, np.arange(2, 301, 2)
@@ -152,26 +153,26 @@ def test_whose_models_are_judged():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [ch5.PGFL_MIXED, ch5.GFL_GRADIENT])
-def test_a_watched_algorithm_is_the_same_and_knows_who_took_part(name):
-    watched = ch5.compared(0.05, scheduled=True)[name]
-    runs = []
-    for algorithm in (watched, watched.inner):
-        simulation = ch5.scenario(jax.random.key(0), algorithm)
+@pytest.mark.parametrize("kind", [PGFL(1.0, 0.4, 2), GraphFedAvg(0.1, 1, 2)])
+def test_a_watched_algorithm_is_the_same_and_knows_who_took_part(kind):
+    network = fl.federation.balanced(4, fl.graphs.path(2))
+    cluster = np.arange(8) % 2
+    key = jax.random.key(0)
+    problem = fl.problems.clustered_ridge(key, cluster, 2, (3, 3), 2, 0.15, 0.01)
+
+    def after_a_round(watched):
+        simulation = fl.Simulation(problem=problem, network=network, algorithm=watched)
         now = fl.view(simulation)
-        start = algorithm.init(now.problem, now.network)
-        runs.append((simulation, algorithm.step(start, now)))
-    (simulation, seen), (_, plain) = runs
+        seen = watched.step(watched.init(problem, network), now)
+        plain = watched.inner.step(watched.inner.init(problem, network), now)
+        return seen, plain, watched.released(seen, problem, network)
+
+    seen, plain, released = after_a_round(ch5.Watched(kind))
     np.testing.assert_array_equal(seen.model, plain.model)
-    np.testing.assert_array_equal(
-        watched.released(seen, simulation.problem, simulation.network),
-        watched.inner.released(plain, simulation.problem, simulation.network),
-    )
-    each = np.asarray(seen.here).reshape(ch5.SERVERS.value, ch5.PER_SERVER.value)
-    assert (each.sum(axis=1) == ch5.SCHEDULED.value).all()
-    if name == ch5.PGFL_MIXED:  # whose clients have models of their own, from a start at zero
-        moved = np.asarray(plain.model != 0).any(axis=1)
-        np.testing.assert_array_equal(moved, seen.here)
+    np.testing.assert_array_equal(released, kind.released(plain, problem, network))
+    assert np.reshape(seen.here, (2, 4)).sum(axis=1).tolist() == [2, 2]
+    if isinstance(kind, PGFL):  # whose clients have models of their own, from a start at zero
+        np.testing.assert_array_equal(np.asarray(plain.model != 0).any(axis=1), seen.here)
 
 
 def swept(*levels):
