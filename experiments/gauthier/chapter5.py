@@ -96,6 +96,10 @@ STEPS = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5)
 SAME = (-0.5, 0.5)
 SIMILAR = "“near-identical”: within 0.5 dB"
 
+#: The look of a line without markers, and of markers without a line.
+BARE: dict[str, Any] = {"marker": ""}
+DOTS: dict[str, Any] = {"linestyle": "none"}
+
 PGFL_0, PGFL_MIXED = "PGFL, τ = 0", "PGFL, τ = 0.4"
 GFL_ADMM, CLUSTER_FL, GFL_GRADIENT = "GFL", "ClusterFL, τ = 0.4", "GFL, gradient"
 

@@ -98,7 +98,7 @@ def whose(ax: Axes, data: xr.Dataset) -> None:
                 statistics.decibels(found[k].item()) for k in ("low", "mean", "high")
             )
             at = place + (i - (len(methods) - 1) / 2) / 8
-            ax.errorbar(at, mean, [[mean - low], [high - mean]], **look | {"linestyle": "none"})
+            ax.errorbar(at, mean, [[mean - low], [high - mean]], **look | ch5.DOTS)
     ax.set_xticks(
         range(len(ch5.METRICS)),
         ["all,\nclients'", "all,\nservers'", "present,\nclients'", "present,\nservers'"],

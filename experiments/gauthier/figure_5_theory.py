@@ -297,7 +297,7 @@ def plot(studies: Studies) -> Picture:
     for (spread, penalty), look in zip(cases, plotting.LOOKS, strict=False):
         found = ratio(both, {"spread": spread, "penalty": penalty})
         text = f"gamma ±{spread:g}, rho = {penalty:g}"
-        bound.plot(both["round"].values, found, label=text, **look | {"marker": ""})
+        bound.plot(both["round"].values, found, label=text, **look | ch5.BARE)
     picture.theory(bound, 1.0, "bound", unit="")
     bound.set_yscale("log")
     bound.set_xlabel("iteration")
