@@ -13,6 +13,7 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 
+from experiments.measures import gap_band
 from fljax import plotting
 
 #: Inches of one column of a journal, and of the two of its page.
@@ -213,3 +214,21 @@ def fade(ax: Axes) -> None:
     """Bands that overlap without becoming one."""
     for band in ax.collections:
         band.set_alpha(FAINT)
+
+
+def difference(
+    ax: Axes, at: np.ndarray, over: np.ndarray, under: np.ndarray, text: str = "", **look: Any
+) -> None:
+    """How far one mean is above another along an axis, dB, with its 95 % band, paired by seed.
+
+    Args:
+      ax: where.
+      at: of the points.
+      over: ``[S, points]``.
+      under: likewise.
+      text: for the legend; none if empty.
+      look: of the line.
+    """
+    mean, low, high = gap_band(over, under)
+    (line,) = ax.plot(at, mean, label=text or None, **look)
+    ax.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)

@@ -1,12 +1,12 @@
 """Gauthier 2024, figure 5.3: less similar clusters (lines 1530-1538; P6 figure 5)."""
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
+from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
 from experiments.gauthier import chapter5 as ch5
-from experiments.measures import first_rounds
+from experiments.measures import first_rounds, samples
 from fljax import plotting
 
 SPREAD = Setting("gamma_q of the clusters' models", 0.5, "uniform on ±, line 1530", given=True)
@@ -24,24 +24,43 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    picture, ax = plt.subplots(figsize=(6.5, 4.4))
-    plotting.learning_curves(studies["a"], ch5.METRIC, ax=ax)
-    ax.set_title("clusters less similar, scheduled and private")
-    picture.suptitle(ch5.honest_subtitle(), fontsize=8)
-    return picture
+    titles = (
+        "clusters less similar, scheduled and private",
+        "difference to τ = 0, the first iterations",
+    )
+    drawing, (left, right) = picture.panels(titles, columns=2)
+    plotting.learning_curves(studies["a"], ch5.METRIC, ax=left)
+    shown = first_rounds(SHOWN)(studies["a"])
+    base = samples(shown, ch5.PGFL_0, ch5.METRIC)
+    for name, look in zip((ch5.PGFL_MIXED, DECAYING), plotting.LOOKS[1:], strict=False):
+        found = samples(shown, name, ch5.METRIC)
+        picture.difference(right, shown["round"].values, found, base, **look | ch5.BARE)
+    right.axhline(0, color="#333333", linewidth=0.6)
+    for end in (FIRST.value, EARLY):
+        right.axvline(end, color="#333333", linewidth=0.6, linestyle=":")
+    right.set_xlabel(left.get_xlabel())
+    right.set_ylabel("above τ = 0 [dB]")
+    return picture.finish(drawing, ch5.honest_subtitle())
 
 
-#: The first ten iterations.
-start = first_rounds(10)
+FIRST = Setting("iterations of the very start", 10, "where mixing is ahead; chosen by looking")
+start = first_rounds(FIRST.value)
 
+#: The declared window ends here, and the panel of differences there.
+EARLY, SHOWN = ch5.ROUNDS.value // 10, 60
+
+faster = ch5.gaps(*ch5.one_above("a", ch5.PGFL_0, ch5.PGFL_MIXED), when=ch5.early)
 
 FIGURE = Figure(
     name="gauthier-5.3",
     title="PGFL with less similar clusters",
     source="Gauthier 2024, figure 5.3 (P6, figure 5)",
-    caption="gamma uniform on ±0.5 in the place of ±0.15; otherwise as figure 5.1 (c).",
+    caption="gamma uniform on ±0.5 in the place of ±0.15; otherwise as figure 5.1 (c). "
+    "Panel (b) has differences of the curves, paired by seed; dotted lines end the two windows of "
+    "the claims.",
     study=study,
     plot=plot,
+    double=False,
     claims=[
         Claim(
             "mixing-degrades",
@@ -54,17 +73,36 @@ FIGURE = Figure(
             "mixing-starts-faster",
             "inter-cluster learning improves the initial convergence rate",
             "line 1530",
+            faster,
+            (0, INFINITE),
+            "mean distance of the curves over the first tenth of the iterations",
+            note=lambda studies: (
+                f"It is {ch5.extent(faster(studies))} ahead over the first tenth: ahead for the "
+                "first few iterations, until the models are as near to the truth as the clusters "
+                "are to each other, and behind ever after."
+            ),
+            changed="Over the declared window, the first tenth; before over ten iterations, which "
+            "are judged below.",
+        ),
+        Claim(
+            "mixing-starts-faster-at-first",
+            "inter-cluster learning improves the initial convergence rate",
+            "line 1530",
             ch5.gaps(*ch5.one_above("a", ch5.PGFL_0, ch5.PGFL_MIXED), when=start),
             (0, INFINITE),
-            "mean distance of the curves over the first ten iterations",
+            "mean distance of the curves",
+            condition=f"over the first {FIRST.value} iterations only",
+            changed="New name: what “mixing-starts-faster” judged before.",
         ),
         Claim(
             "decaying-starts-as-fixed",
             "the decaying parameter starts as fast as the fixed one",
             "line 1538",
-            ch5.gaps(*ch5.one_above("a", DECAYING, ch5.PGFL_MIXED), when=start),
+            ch5.gaps(*ch5.one_above("a", DECAYING, ch5.PGFL_MIXED), when=ch5.early),
             ch5.SAME,
-            ch5.SIMILAR,
+            f"{ch5.SIMILAR}, on average over the first tenth of the iterations",
+            note="The decaying parameter leaves the fixed one for the better within the window.",
+            changed="Over the declared window, the first tenth; before over ten iterations.",
         ),
         Claim(
             "decaying-ends-as-none",
@@ -75,6 +113,6 @@ FIGURE = Figure(
             ch5.SIMILAR,
         ),
     ],
-    settings=(*ch5.COMMON, SPREAD, ch5.MIXED, FACTOR),
+    settings=(*ch5.COMMON, SPREAD, ch5.MIXED, FACTOR, FIRST),
     tuning=ch5.tuning_table,
 )

@@ -1,10 +1,10 @@
 """Gauthier 2024, figure 5.4: privacy against accuracy (lines 1540-1544; P6 figures 6 and 7)."""
 
-import matplotlib.pyplot as plt
 from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
+from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
 from experiments.gauthier import chapter5 as ch5
 from fljax import plotting
@@ -31,28 +31,24 @@ def with_decay(key: Array, decay: Array) -> fl.Simulation:
 
 def study(effort: Effort) -> Studies:
     initials, decays = (effort.thin(grid.value) for grid in (INITIALS, DECAYS))
+    label = "zCDP parameter φ of the first round"
     return {
-        "phi": ch5.over(
-            "phi", "initial", initials, with_initial, effort, "zCDP parameter φ of the first round"
-        ),
-        "zeta": ch5.over(
-            "zeta", "decay", decays, with_decay, effort, "decay ζ of the noise variance a round"
-        ),
+        "phi": ch5.over("phi", {"initial": initials}, with_initial, effort, label),
+        "zeta": ch5.over("zeta", {"decay": decays}, with_decay, effort, "decay ζ of the variance"),
     }
 
 
 def plot(studies: Studies) -> Picture:
-    picture, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
+    titles = (f"ζ = {ch5.DECAY.value:g}", f"φ = {ch5.INITIAL.value:g} in the first round")
+    drawing, (left, right) = picture.panels(titles, columns=2, sharey=True)
     plotting.trade_off(studies["phi"], "initial", ch5.METRIC, ax=left)
     left.set_xscale("log")
-    left.set_title(f"ζ = {ch5.DECAY.value:g}")
     plotting.trade_off(studies["zeta"], "decay", ch5.METRIC, ax=right)
-    right.set_title(f"φ = {ch5.INITIAL.value:g} in the first round")
-    picture.suptitle(
-        f"PGFL (τ = {ch5.MIXED.value:g}) after {ch5.READ.value} iterations; privacy nominal",
-        fontsize=10,
+    return picture.finish(
+        drawing,
+        f"PGFL (τ = {ch5.MIXED.value:g}) after {ch5.READ.value} iterations, 3 of 15 clients of a "
+        "server a round",
     )
-    return picture
 
 
 FIGURE = Figure(
@@ -63,6 +59,7 @@ FIGURE = Figure(
     "than its text. The privacy is nominal: squared losses have no gradient bound.",
     study=study,
     plot=plot,
+    double=False,
     claims=[
         Claim(
             "more-privacy-less-accuracy",

@@ -26,7 +26,7 @@ NAMES = [
     *("gauthier-4.2", "gauthier-4.3", "gauthier-4.4", "gauthier-4.5", "gauthier-4.6"),
     "gauthier-4.theory",
     *("gauthier-5.1", "gauthier-5.2", "gauthier-5.3", "gauthier-5.4"),
-    *("gauthier-5.5", "gauthier-5.6"),
+    *("gauthier-5.5", "gauthier-5.6", "gauthier-5.theory"),
     *("gauthier-6.1", "gauthier-6.2", "gauthier-6.3"),
     "robustness",
 ]
