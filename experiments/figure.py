@@ -175,8 +175,8 @@ class Figure:
       settings: every number behind it.
       tuning: a table of what was chosen on the tuning seeds, from the results.
       table: rows for readers beyond the gallery, from the results.
-      double: whether runs are in double precision, so that no claim can hang on rounding; next to
-        compiling it mostly costs little. Results are stored in single.
+      double: whether runs are in double precision, where what is read falls to the rounding of
+        single. Results are stored in single.
     """
 
     name: str
@@ -189,7 +189,7 @@ class Figure:
     settings: Sequence[Setting]
     tuning: Callable[[Studies], list[dict[str, Any]]] = lambda studies: []
     table: Callable[[Studies], list[dict[str, Any]]] = lambda studies: []
-    double: bool = True
+    double: bool = False
 
     def __post_init__(self) -> None:
         names = [claim.name for claim in self.claims]

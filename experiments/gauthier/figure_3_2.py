@@ -55,5 +55,4 @@ FIGURE = Figure(
     claims=[*SOURCE, ch3.protection_claim(), *map(ch3.enforced, SOURCE)],
     settings=(*ch3.COMMON, ch3.STEP_LAD, ch3.CLIP_ABSOLUTE, ch3.ALLOCATION),
     tuning=ch3.tuning_table,
-    double=False,
 )

@@ -136,5 +136,4 @@ FIGURE = Figure(
         *(ch3.BUDGETS, ch3.ALLOCATION),
     ),
     tuning=ch3.tuning_table,
-    double=False,
 )

@@ -313,5 +313,4 @@ FIGURE = Figure(
         *(BUDGETS, ch3.CLIP_SQUARED, ch3.CLIP_ABSOLUTE, TUNED, PENALTIES, ch3.STEP),
     ),
     tuning=tuning_table,
-    double=False,
 )

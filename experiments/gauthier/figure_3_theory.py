@@ -506,4 +506,5 @@ FIGURE = Figure(
         *(s for s in ch3.COMMON if s not in (ch3.EARLY, ch3.SEEDS, ch3.TUNING_SEEDS, ch3.MIXING)),
         *(ch3.STEP, ch3.STEP_LAD, ch3.BUDGETS, ROUNDS, VARIANCE, SHARE, DECAYS),
     ),
+    double=True,
 )

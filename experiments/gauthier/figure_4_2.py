@@ -156,5 +156,4 @@ FIGURE = Figure(
         ),
     ],
     settings=(*ch4.COMMON, NARROW),
-    double=False,
 )

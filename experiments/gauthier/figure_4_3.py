@@ -415,5 +415,4 @@ FIGURE = Figure(
     ],
     settings=(*ch4.COMMON, SHARED, PSO, SWEPT),
     tuning=ch4.tuning_table,
-    double=False,
 )

@@ -263,5 +263,4 @@ FIGURE = Figure(
     ],
     settings=(SAMPLES, INPUTS, SIZES, ROUNDS, ARRIVALS, TEST, SCALE, DEALT, *COMMON),
     tuning=ch4.tuning_table,
-    double=False,
 )

@@ -94,5 +94,4 @@ FIGURE = Figure(
     ],
     settings=(*ch4.COMMON, PSO, HALF, SIGN),
     tuning=ch4.tuning_table,
-    double=False,
 )

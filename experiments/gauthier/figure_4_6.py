@@ -267,5 +267,4 @@ FIGURE = Figure(
         WIDER,
     ),
     tuning=ch4.tuning_table,
-    double=False,
 )

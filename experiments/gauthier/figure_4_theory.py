@@ -415,5 +415,4 @@ FIGURE = Figure(
         ),
         *(STEPS, SHOWN, ROUNDS, INSTANCE),
     ),
-    double=False,
 )

@@ -245,7 +245,6 @@ FIGURE = Figure(
     "the privacy is nominal: squared losses have no gradient bound.",
     study=study,
     plot=plot,
-    double=False,
     claims=[
         Claim(
             "beats-gfl",

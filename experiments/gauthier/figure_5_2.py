@@ -84,7 +84,6 @@ FIGURE = Figure(
     "is ours: how far mixing pays is decided by the noise of the observations, which is not given.",
     study=study,
     plot=plot,
-    double=False,
     claims=[
         Claim(
             "better-within",

@@ -60,7 +60,6 @@ FIGURE = Figure(
     "the claims.",
     study=study,
     plot=plot,
-    double=False,
     claims=[
         Claim(
             "mixing-degrades",

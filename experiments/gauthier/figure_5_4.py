@@ -59,7 +59,6 @@ FIGURE = Figure(
     "than its text. The privacy is nominal: squared losses have no gradient bound.",
     study=study,
     plot=plot,
-    double=False,
     claims=[
         Claim(
             "more-privacy-less-accuracy",

@@ -217,5 +217,4 @@ FIGURE = Figure(
     settings=(CLIENTS, DRAWN, SINGLE, TRIPLET, TAUS, MOST_SEEDS, *ch5.COMMON),
     tuning=ch5.tuning_table,
     table=ch5.sample_privacy({"a": DIGITS.classes, "b": THREES.classes}),
-    double=False,  # an accuracy is a count, and memory traffic sets the pace
 )

@@ -149,5 +149,4 @@ FIGURE = Figure(
     settings=(CLIENTS, SAMPLES, DRAWN, TAUS, MEDIUM_RATE, RATES, UNTUNED, *ch5.COMMON),
     tuning=ch5.tuning_table,
     table=ch5.sample_privacy({"a": SIMILAR.classes}),
-    double=False,  # an accuracy is a count, and memory traffic sets the pace
 )

@@ -410,4 +410,5 @@ FIGURE = Figure(
         *(ch5.SPREAD, ch5.MIXED, ch5.PENALTY, ch5.STRENGTH, ch5.NOISE, ch5.LAWS),
         *(ch5.SPLIT, INSTANCES, DRAWS, RATED, PENALTIES, LONG, BOUNDED, SPREADS, PATH),
     ),
+    double=True,
 )

@@ -143,5 +143,4 @@ FIGURE = Figure(
         ),
     ],
     settings=(*ch6.COMMON, ch6.FIXED),
-    double=False,
 )

@@ -588,5 +588,4 @@ FIGURE = Figure(
     ],
     settings=(*ch6.COMMON, *ch6.LEARNED, RATES, CAPS, MAP, MAP_SEEDS, EPOCHS),
     table=table,
-    double=False,
 )

@@ -676,5 +676,4 @@ FIGURE = Figure(
     ],
     settings=(*ch6.COMMON, *ch6.LEARNED, CAP, CHOSEN),
     table=quantiles,
-    double=False,
 )

@@ -426,5 +426,4 @@ FIGURE = Figure(
         *(DELTA, CONFIDENCE, RUNS, FEWER_RUNS, CANARIES, CANARY_DELTA),
     ),
     table=table,
-    double=False,
 )

@@ -760,5 +760,4 @@ FIGURE = Figure(
         ),
         *(SHARES, RECKONED, REFUSED, RADIUS, FLIP, LOUD, MANIPULATION, LARGEST),
     ),
-    double=False,
 )
