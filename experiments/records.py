@@ -109,6 +109,7 @@ def record(figure: Figure, studies: Studies, effort: Effort, seconds: float) -> 
         "caption": figure.caption,
         "effort": {"seeds": effort.seeds, "tuning_seeds": effort.tuning_seeds}
         | {"quick": effort.quick},
+        "seeds": sorted({s.sizes["seed"] for s in studies.values() if "seed" in s.dims}),
         "settings": [s._asdict() for s in figure.settings],
         "tuning": figure.tuning(studies),
         "table": figure.table(studies),

@@ -154,7 +154,7 @@ def _bounds(record: Record) -> str:
 
 
 def _section(record: Record) -> list[str]:
-    seeds, claims = record["effort"]["seeds"], record["claims"]
+    claims, seeds = record["claims"], " or ".join(map(str, record["seeds"]))
     held = "; ".join(f"{KINDS[kind]}: {count}" for kind in KINDS if (count := tally(claims, kind)))
     lost = sum(a for a, _ in record["diverged"].values())
     lines = [

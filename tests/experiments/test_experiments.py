@@ -361,7 +361,7 @@ def recorded(name, seconds, *claims):
     words = {"name": name, "title": f"Figure {name}", "source": "a thesis", "caption": "Said."}
     empty = {"settings": [], "tuning": [], "table": [], "privacy": {}, "diverged": {}, "files": []}
     effort = {"seeds": 9, "tuning_seeds": 3, "quick": False}
-    more = {"effort": effort, "seconds": seconds, "provenance": {}, "claims": [*claims]}
+    more = {"effort": effort, "seeds": [3], "seconds": seconds, "provenance": {}, "claims": [*claims]}
     return words | empty | more
 
 
