@@ -106,7 +106,8 @@ def run(
     mpl.use("Agg")
     for figure in figures:
         print(f"{figure.name}: {figure.title}\n  {figure.source}")
-        print(f"  {effort.seeds} seeds, {effort.tuning_seeds} other seeds for tuning", flush=True)
+        tuned = f"{effort.tuning_seeds} other seeds for tuning"
+        print(f"  up to {effort.seeds} seeds, {tuned}", flush=True)
         known = (kept / figure.name).is_dir()
         began = time.perf_counter()
         with configured("jax_enable_x64", figure.double), warnings.catch_warnings():

@@ -94,6 +94,7 @@ def test_programs_of_different_arguments_are_told_apart(folder):
     assert found[1].values.tolist() == [[10, 20], [10, 20]]
 
 
+@pytest.mark.slow
 def test_what_is_checked_is_a_program_for_its_number_of_points(folder):
     def build(key, algorithm):  # the shares of servers are looked at, whatever the points are
         network = fl.federation.balanced(2, fl.graphs.ring(3))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -361,8 +362,24 @@ def recorded(name, seconds, *claims):
     words = {"name": name, "title": f"Figure {name}", "source": "a thesis", "caption": "Said."}
     empty = {"settings": [], "tuning": [], "table": [], "privacy": {}, "diverged": {}, "files": []}
     effort = {"seeds": 9, "tuning_seeds": 3, "quick": False}
-    more = {"effort": effort, "seeds": [3], "seconds": seconds, "provenance": {}, "claims": [*claims]}
+    more = {
+        "effort": effort,
+        "seeds": [3],
+        "seconds": seconds,
+        "provenance": {},
+        "claims": [*claims],
+    }
     return words | empty | more
+
+
+def test_the_readme_counts_the_claims_of_the_stored_figures():
+    if not STORED.is_dir():
+        pytest.skip("the stored figures are not in this copy")
+    readme = (STORED.parent / "README.md").read_text(encoding="utf-8")
+    found = [records.read_record(REGISTRY[name], STORED) for name in NAMES]
+    table = re.search(r"<!-- claims -->\n(.+?)\n<!-- end claims -->", readme, re.S)
+    assert table
+    assert table[1].splitlines() == report.summary(found)
 
 
 KINDS = [

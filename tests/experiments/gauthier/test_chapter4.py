@@ -114,6 +114,7 @@ def steady(level, **coords):
     )
 
 
+@pytest.mark.slow
 def test_moments_are_those_of_samples():
     k_features, k_stream, k_inputs = jax.random.split(jax.random.key(0), 3)
     features = ch4.KERNEL.draw(k_features, 3)
@@ -238,6 +239,7 @@ def test_a_run_that_grows_is_not_stable():
     assert [*theory.beyond(studies)] == ["stable at 1.5"]
 
 
+@pytest.mark.slow
 def test_the_small_instance_has_the_figures_law():
     case = theory.instance(0.1, gaussian=False)
     stream, truth = theory.small()
