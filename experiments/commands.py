@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import matplotlib as mpl
 
 import experiments
@@ -26,7 +27,7 @@ from experiments.report import claims_lines, gallery, privacy_lines, tuning_line
 from fljax import _check
 from fljax.records import code_version
 from fljax.study import machine
-from fljax.study.engine import configured
+from fljax.study.engine import configured, program
 
 
 def figure_modules() -> list[str]:
@@ -128,6 +129,9 @@ def run(
             raise UsageError(f"cannot write to {folder}: {error}") from None
         show(written)
         print(f"\nwritten to {folder}{os.sep}{figure.name}*  ({seconds:.0f} s of computing)\n")
+        # Machine code of all figures together does not fit a process.
+        program.cache_clear()
+        jax.clear_caches()
     if store is None:
         shutil.rmtree(kept, ignore_errors=True)
     return 0

@@ -187,7 +187,8 @@ def draw_rates(studies: Studies, ax: Axes) -> None:
     hidden = dict.fromkeys(studies["d"]["cap"].values, "_")
     plotting.trade_off(studies["d"], "rate", ch6.NMSD, "cap", ax, labels=hidden, legend=False)
     picture.fade(ax)
-    names = ("DPG, any step", f"DPG, steps ≤ {CAPS.value[0]:g}")
+    caps = studies["d"]["cap"].values
+    names = [f"DPG, steps ≤ {cap:g}" if np.isfinite(cap) else "DPG, any step" for cap in caps]
     picture.name_curves(ax, names, at=[-1, -1], shift=[6, -9])
     for name, short in ((FIXED, "τ = 0.05"), (ch6.SAC, "SAC")):
         level = statistics.decibels(samples(last(studies["a"]), name, ch6.NMSD).mean())

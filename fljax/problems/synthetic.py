@@ -244,7 +244,7 @@ def clustered_ridge(
     dim: int,
     spread: Float[Array, ""] | float,
     strength: Float[Array, "*clients"] | float,
-    noise_variance: Float[Array, "*clients"] | float = NOISE_VARIANCE,
+    noise_variance: Float[Array, "*each"] | float = NOISE_VARIANCE,
     validated: bool = False,
 ) -> Problem:
     r"""Ridge regression of clusters with like models (Gauthier 2024, lines 1495-1500 and 1714).

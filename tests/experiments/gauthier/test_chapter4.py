@@ -131,8 +131,8 @@ def test_moments_are_those_of_samples():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", figure_4_2.PANELS.values())
-def test_the_largest_eigenvalue_is_that_of_the_source(kernel):
+def test_the_largest_eigenvalue_is_that_of_the_source():
+    kernel = next(iter(figure_4_2.PANELS.values()))
     k_features, k_stream = jax.random.split(jax.random.key(1))
     stream = fl.streams.autoregressive(k_stream, ch4.CLIENTS.value, kernel.draw(k_features))
     largest = np.linalg.eigvalsh(ch4.moment(stream, 2)).max()
