@@ -155,12 +155,13 @@ def _bounds(record: Record) -> str:
 
 def _section(record: Record) -> list[str]:
     claims, seeds = record["claims"], " or ".join(map(str, record["seeds"]))
+    runs = f" {seeds} seeds." if seeds else ""
     held = "; ".join(f"{KINDS[kind]}: {count}" for kind in KINDS if (count := tally(claims, kind)))
     lost = sum(a for a, _ in record["diverged"].values())
     lines = [
         f"## {record['name']}: {record['title']}",
         "",
-        f"Source: {record['source']}. Claims that hold: **{held}**. {seeds} seeds.",
+        f"Source: {record['source']}. Claims that hold: **{held}**.{runs}",
         "",
         f"![{record['title']}]({record['name']}.png)",
         "",
