@@ -16,7 +16,7 @@ from experiments.figure import REGISTRY
 from experiments.gauthier import chapter5 as ch5
 from experiments.gauthier import figure_5_1, figure_5_2, figure_5_3
 from experiments.gauthier import figure_5_theory as figure_theory
-from experiments.measures import last
+from experiments.measures import first_rounds, last
 from fljax.algorithms import PGFL, GraphFedAvg
 from fljax.theory import pgfl as theory
 
@@ -69,7 +69,7 @@ def test_gaps_are_paired_and_of_the_last_iteration():
 
 
 @pytest.mark.parametrize(
-    ("when", "last"), [(ch5.early, 30), (figure_5_1.third, 100), (figure_5_3.start, 10)]
+    ("when", "last"), [(ch5.early, 30), (figure_5_1.third, 100), (first_rounds(figure_5_3.FIRST.value), 10)]
 )
 def test_early_gaps_look_at_the_early_iterations_only(when, last):
     pair = (("a", "x"), ("a", "y"))
