@@ -69,7 +69,8 @@ def test_gaps_are_paired_and_of_the_last_iteration():
 
 
 @pytest.mark.parametrize(
-    ("when", "last"), [(ch5.early, 30), (figure_5_1.third, 100), (first_rounds(figure_5_3.FIRST.value), 10)]
+    ("when", "last"),
+    [(ch5.early, 30), (figure_5_1.third, 100), (first_rounds(figure_5_3.FIRST.value), 10)],
 )
 def test_early_gaps_look_at_the_early_iterations_only(when, last):
     pair = (("a", "x"), ("a", "y"))
