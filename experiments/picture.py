@@ -19,6 +19,9 @@ from fljax import plotting
 #: Inches of one column of a journal, and of the two of its page.
 COLUMN, PAGE = 3.5, 7.16
 
+#: How theory is drawn.
+THIN: dict[str, Any] = {"color": "#333333", "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
+
 #: Letters that can be read where the picture is as wide as the page.
 PRINT = {
     "font.size": 7.5,
@@ -67,14 +70,12 @@ def panels(
 
 def theory(ax: Axes, level: float, text: str, unit: str = " dB", **look: Any) -> None:
     """A predicted level as a thin line, its value in the legend."""
-    look = {"color": "#333333", "linewidth": 0.8, "linestyle": (0, (1, 1.5))} | look
-    ax.axhline(level, label=f"{text}: {level:.3g}{unit}", **look)
+    ax.axhline(level, label=f"{text}: {level:.3g}{unit}", **THIN | look)
 
 
 def predicted_curve(ax: Axes, at: np.ndarray, curve: np.ndarray, text: str, **look: Any) -> None:
     """A predicted curve as a thin line."""
-    look = {"color": "#333333", "linewidth": 0.8, "linestyle": (0, (1, 1.5))} | look
-    ax.plot(at, curve, label=text, **look)
+    ax.plot(at, curve, label=text, **THIN | look)
 
 
 def finish(picture: Picture, heading: str = "", room: float = 1.1) -> Picture:

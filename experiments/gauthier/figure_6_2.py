@@ -16,7 +16,7 @@ import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.gauthier import chapter6 as ch6
-from experiments.measures import estimate, gap, gap_band, joined, last, last_part, samples, two
+from experiments.measures import estimate, gap, joined, last, last_part, samples, two
 from fljax import plotting, statistics
 from fljax.algorithms import NPFLRL, DeterministicPolicyGradient
 from fljax.algorithms.base import Algorithm
@@ -201,10 +201,9 @@ def gains(data: xr.Dataset, ax: Axes) -> None:
     """How far each method is below the fixed parameter, dB, with its band."""
     at = data["round"].values
     for place, name in enumerate((FIXED, *LEARNED)):
-        middle, *band = gap_band(*two(data, FIXED, name, ch6.NMSD))
-        look: dict[str, Any] = plotting.LOOKS[place]
-        ax.plot(at, middle, label=name, markevery=(5, 12), **look)
-        ax.fill_between(at, *band, color=look["color"], alpha=picture.FAINT, linewidth=0)
+        both = two(data, FIXED, name, ch6.NMSD)
+        picture.difference(ax, at, *both, name, markevery=(5, 12), **plotting.LOOKS[place])
+    picture.fade(ax)
     ax.set(xlabel="iteration", ylabel=f"gain over τ = {ch6.START.value:g} [dB]")
 
 
