@@ -42,6 +42,7 @@ __all__ = [
     "groups",
     "shuffled",
     "subset",
+    "systematic",
 ]
 
 #: Up to so many indices are shuffled together with their random numbers, of 20 bits or more.
@@ -536,14 +537,8 @@ class Unequal(Selector):
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
     ) -> Participants:
-        order, start = jax.random.split(key)
         p = jnp.asarray(self.probability)
-        clients = subset(order, len(p), len(p))
-        ends = jnp.cumsum(p[clients])
-        ends = ends * (self.count / ends[-1])  # exactly `count`, whatever was rounded
-        points = jax.random.uniform(start, (), p.dtype) + jnp.arange(self.count, dtype=p.dtype)
-        place = jnp.minimum(jnp.searchsorted(ends, points, side="right"), len(p) - 1)
-        chosen = clients[place]
+        chosen = systematic(key, p, self.count, self.count)
         return Participants(chosen, available[chosen], 1 / (len(p) * p[chosen]))
 
 
@@ -594,6 +589,37 @@ def _check_subset(name: str, count: int, clients: int) -> None:
         raise ValueError(
             f"{name} must be at most the {clients} clients of the problem, got {count}."
         )
+
+
+def systematic(
+    key: Array, probability: Float[Array, " units"], count: Array | int, most: int
+) -> Int[Array, " most"]:
+    """``count`` units, unit ``n`` among them ``count * probability[n]`` times on average.
+
+    Units in random order are laid out on a line of length ``count``; those are drawn on whose
+    pieces the points ``u, u + 1, ...`` fall. A unit longer than one is drawn more than once.
+
+    Args:
+      key: consumed.
+      probability: ``[N]``, with sum one.
+      count: how many, possibly traced.
+      most: the largest count; what is drawn beyond ``count`` is to be left alone.
+
+    Reference:
+      Rizk 2023, section 2.4.3, (2.55), with the random order of Hartley and Rao 1962.
+    """
+    order, start = jax.random.split(key)
+    units = subset(order, len(probability), len(probability))
+    ends = jnp.cumsum(probability[units])
+    ends = ends * (
+        jnp.asarray(count, ends.dtype) / ends[-1]
+    )  # exactly `count`, whatever was rounded
+    points = jnp.arange(most, dtype=probability.dtype)
+    points = jax.random.uniform(start, (), probability.dtype) + points
+    place = jnp.searchsorted(ends, points, side="right")
+    # Whatever was rounded: never a unit of no length.
+    last = jnp.max(jnp.where(probability[units] > 0, jnp.arange(len(units), dtype=jnp.int32), 0))
+    return units[jnp.minimum(place, last)]
 
 
 def subset(key: Array, clients: int, count: int) -> Int[Array, " count"]:

@@ -14,6 +14,8 @@ from experiments.benchmarks import costs
 from experiments.benchmarks.costs import Cost, Size
 from fljax._numerics import key_of
 from fljax.algorithms import (
+    ATC,
+    CTA,
     DPSGD,
     GFL,
     IFCA,
@@ -25,7 +27,9 @@ from fljax.algorithms import (
     ZCDPNFL,
     Algorithm,
     ClusterFL,
+    Consensus,
     ConventionalFL,
+    Diffusion,
     Ditto,
     EpsilonDeltaNFL,
     FedAvg,
@@ -56,7 +60,7 @@ from fljax.problems import (
 )
 from fljax.schedules import GeometricDecay, PowerDecay
 from fljax.simulation import as_key
-from tests.reference import nfl, npfl, online, personal, pgfl, private
+from tests.reference import multiagent, nfl, npfl, online, personal, pgfl, private
 
 SIZES = (4, 9, 6, 12, 7)
 CLIENTS = len(SIZES)
@@ -138,6 +142,12 @@ def exact(it, objective=OBJECTIVE, noise=SILENCE):
 
 def subgradient(it, objective=OBJECTIVE, noise=SILENCE):
     return nfl.zcdp_grad_nfl(objective, EDGES, step_of(it.step_size), *noise).model
+
+
+def decentralised(it, objective=OBJECTIVE):
+    none, all_of_it = np.eye(CLIENTS), nfl.metropolis(CLIENTS, EDGES)
+    matrices = [none if rule is None else all_of_it for rule in it.rules]
+    return multiagent.strategy(objective, *matrices, step_of(it.step_size), ROUNDS)
 
 
 def conventional(it, objective=OBJECTIVE, noise=SILENCE):
@@ -304,6 +314,12 @@ CASES = {
         costs.linearised,
     ),
     "zCDP-grad-NFL": Case(ZCDPGradNFL(0.05), ZCDP(2.0, 0.9), subgradient, costs.subgradient),
+    "Consensus": Case(Consensus(0.05), None, decentralised, costs.subgradient),
+    "CTA": Case(CTA(0.05), None, decentralised, costs.subgradient),
+    "ATC": Case(ATC(0.05), ZCDP(2.0, 0.9), decentralised, costs.subgradient),
+    "Diffusion, general": Case(
+        Diffusion(0.05, "metropolis", None, "metropolis"), None, decentralised, costs.diffused
+    ),
     "ADMM": Case(NetworkedADMM(0.9), None, exact, costs.exact),
     "P-ADMM": Case(PADMM(0.9), ZCDP(2.0, 0.9), exact, costs.exact),
     "FL": Case(ConventionalFL(0.05), ZCDP(2.0, 0.9), conventional, costs.server),

@@ -22,7 +22,7 @@ from fljax.algorithms import (
     ZCDPGradNFL,
     fedavg,
 )
-from fljax.algorithms.fedavg import batches
+from fljax.batches import Shuffled
 from fljax.link import Link, Stages
 from fljax.participation import PACKED_SIZE, Unequal, subset
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
@@ -637,7 +637,9 @@ def drawn(algorithm, key, sizes, rounds=ROUNDS):
         if algorithm.batch is None:
             visited.append([[np.arange(sizes[k])] * algorithm.epochs for k in some])
         else:
-            rows = batches(link.key("batches"), real[some], algorithm.batch, algorithm.epochs)
+            law = Shuffled(algorithm.batch)
+            steps = algorithm.epochs * law.steps(max(sizes))
+            rows = law.draw(link.key("batches"), real[some], some, steps).rows
             visited.append([own_batches(rows[i], sizes[k]) for i, k in enumerate(some)])
         chosen.append(some)
     return chosen, visited
@@ -729,7 +731,8 @@ def test_participants_are_uniform_without_replacement():
 
 def test_batches_are_random_orders_of_a_clients_own_samples():
     real = np.arange(4) < np.array([[4], [3], [1]])
-    rows = np.asarray(batches(as_key(15), real, 3, epochs=6000)).reshape(3, 6000, 2, 3)
+    rows = Shuffled(3).draw(as_key(15), real, np.arange(3), 12_000).rows
+    rows = np.asarray(rows).reshape(3, 6000, 2, 3)
     rows = rows.transpose(1, 2, 0, 3)  # [epochs, steps, clients, batch]
     assert (rows[:, 1, :, 1:] == 4).all()  # past the last sample: there is none to fill up with
     for k, size in enumerate((4, 3, 1)):
@@ -767,7 +770,7 @@ def test_many_are_shuffled_as_few():
     # Uniform: the correlation of position and index has standard deviation 1 / sqrt(many).
     assert abs(np.corrcoef(order, np.arange(many))[0, 1]) < 5 / many**0.5
     real = jnp.arange(many)[None] < 100
-    rows = np.asarray(batches(as_key(22), real, 50))[0]
+    rows = np.asarray(Shuffled(50).draw(as_key(22), real, np.arange(1), 2).rows)[0]
     np.testing.assert_array_equal(np.sort(rows[:2].ravel()), np.arange(100))
 
 

@@ -101,6 +101,11 @@ def subgradient(size: Size, private: bool) -> Cost:
     return gradient(size, private) + mixing(size) + update(size, 1, 6, private)
 
 
+def diffused(size: Size, private: bool) -> Cost:
+    """Combined twice."""
+    return subgradient(size, private) + mixing(size)
+
+
 def server(size: Size, private: bool) -> Cost:
     # One shared model: nothing of size [K, D] need ever be stored.
     return gradient(size, private) + Cost(0, 4 * size.models, size.models if private else 0)

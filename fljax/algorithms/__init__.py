@@ -3,6 +3,7 @@
 from fljax.algorithms.admm import PADMM, NetworkedADMM
 from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, server_start, start_models
 from fljax.algorithms.conventional_fl import ConventionalFL
+from fljax.algorithms.diffusion import ATC, CTA, Consensus, Diffusion
 from fljax.algorithms.ditto import Ditto
 from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
 from fljax.algorithms.dp_sgd import DPSGD
@@ -28,6 +29,8 @@ from fljax.algorithms.zcdp_grad_nfl import ZCDPGradNFL
 from fljax.algorithms.zcdp_nfl import ZCDPNFL
 
 __all__ = [
+    "ATC",
+    "CTA",
     "DPSGD",
     "GFL",
     "IFCA",
@@ -39,8 +42,10 @@ __all__ = [
     "ZCDPNFL",
     "Algorithm",
     "ClusterFL",
+    "Consensus",
     "ConventionalFL",
     "DeterministicPolicyGradient",
+    "Diffusion",
     "Ditto",
     "EpsilonDeltaNFL",
     "FedAvg",

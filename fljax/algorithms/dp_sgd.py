@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, replace, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
-from fljax.algorithms.local_steps import check_batch
+from fljax.batches import check_size
 from fljax.participation import Drawn, Law, Selector, everyone_or, shuffled
 from fljax.privacy import NoisyGradients
 from fljax.problems import Problem
@@ -109,7 +109,8 @@ class DPSGD(Algorithm):
 
     def init(self, problem: Problem, network: Any) -> State:
         self.selector.check(problem.clients)
-        check_batch(self.batch, problem)
+        if self.batch is not None:
+            check_size(self.batch, problem)
         return State(server_start(problem))
 
     def step(self, state: State, now: Round) -> State:

@@ -1,28 +1,24 @@
 r"""Federated averaging: a few clients a round, local epochs in batches (McMahan et al. 2017)."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+import numpy as np
+from jaxtyping import Array, Int
 
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
-from fljax.algorithms.local_steps import check_batch
-from fljax.participation import Drawn, Selector, everyone_or, shuffled
+from fljax.algorithms.local_steps import counts_of, drawn, learn
+from fljax.batches import Batches, Shuffled, check_per_client, per_client
+from fljax.participation import Drawn, Participants, Selector, everyone_or
 from fljax.privacy import CentralGaussian
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 from fljax.streams import Stream
 
-__all__ = ["FedAvg", "State", "batches"]
-
-#: Working set of the participants that descend side by side on a CPU: beyond it, one group after
-#: the other was a seventh faster.
-CACHE_BYTES = 2**19
+__all__ = ["FedAvg", "State"]
 
 #: How the server weighs the models it hears.
 WEIGHTINGS = ("samples", "equal")
@@ -54,7 +50,10 @@ class FedAvg(Algorithm):
         w^{(n)} = \sum_{k\in S}\frac{D_k}{\sum_{l\in S}D_l}w_k
 
     A client's last batch is the smaller one where ``batch`` does not divide :math:`D_k`; a client
-    with fewer batches than another is done earlier. A drawn client that is not available neither
+    with fewer batches than another is done earlier. Another law of ``batches`` draws each of
+    :math:`E_k` steps' anew; ``normalised``, a step is :math:`\mu/E_k` long, and a client's update
+    its mean gradient however many steps it took (Rizk 2023, (1.30), where the original's optimum
+    depends on who takes how many). A drawn client that is not available neither
     receives nor sends; with delays, the average is over the models that arrive in the round. Under
     unequal chances :math:`p_k` a model's weight is divided by :math:`Kp_k`: where the chances are
     the shares of the samples, all models that arrive count alike.
@@ -68,13 +67,18 @@ class FedAvg(Algorithm):
         which each client's mean counts alike.
       scheduler: another :class:`~fljax.participation.Selector` in the place of
         ``clients_per_round``: clients drawn with unequal chances, each by chance, in turns.
+      batches: another law of the batches (:mod:`fljax.batches`) in the place of ``batch``.
+      local_steps: :math:`E_k`, gradient steps of a participant, one number or one of each client,
+        in the place of ``epochs``.
+      normalised: whether steps are divided by a client's number of them.
 
     Raises:
       ValueError: more participants than clients, a batch larger than every client, a scheduler
-        beside ``clients_per_round``.
+        beside ``clients_per_round``, ``batches`` beside ``batch``, ``local_steps`` beside
+        ``epochs``, a law of batches without ``local_steps``.
 
     Reference:
-      McMahan et al. 2017, Algorithm 1.
+      McMahan et al. 2017, Algorithm 1; Rizk 2023, (1.26)-(1.31).
     """
 
     step_size: StepSize
@@ -83,11 +87,23 @@ class FedAvg(Algorithm):
     batch: int | None = static(default=None)
     weighting: str = static(default="samples")
     scheduler: Selector | None = None
+    batches: Batches | None = None
+    local_steps: Any = static(default=None)
+    normalised: bool = static(default=False)
 
     def validate(self) -> None:
         for name in ("clients_per_round", "epochs", "batch"):
             if name == "epochs" or getattr(self, name) is not None:
                 _check.count(name, getattr(self, name))
+        if self.local_steps is not None:
+            object.__setattr__(self, "local_steps", per_client("local_steps", self.local_steps))
+            if self.epochs != 1:
+                raise ValueError("local_steps and epochs both say how long; leave out one.")
+        if self.batches is not None:
+            if self.batch is not None:
+                raise ValueError("batches and batch both say what a step is on; leave out one.")
+            if self.local_steps is None:
+                raise ValueError("a law of batches has no epochs; give local_steps.")
         _check.choice("weighting", self.weighting, WEIGHTINGS)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
         if self.scheduler is not None and self.clients_per_round is not None:
@@ -103,43 +119,27 @@ class FedAvg(Algorithm):
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
         self.selector.check(problem.clients)
-        check_batch(self.batch, problem)
+        check_per_client("local_steps", self.local_steps, problem.clients)
+        if (law := self._law) is not None:
+            law.check(problem)
         return State(server_start(problem))
+
+    @property
+    def _law(self) -> Batches | None:
+        return self.batches if self.batch is None else Shuffled(self.batch)
 
     def step(self, state: State, now: Round) -> State:
         problem, link, step_size = now.problem, now.link, self.step_size(now.number)
         who = now.choose(self.selector)
-        chosen, whole = who.numbers, who.of(problem)
-        real = jnp.asarray(whole.weights) > 0
+        real = who.take(jnp.asarray(problem.weights)) > 0
         server = link.publish(state.model, who.here)
-
-        def train(count: int, local: Callable[[Any], Problem], rows: Any, steps: int) -> Any:
-            """Models of ``count`` clients after ``steps`` on ``local(rows[step])``, and norms."""
-
-            def descend(carry: tuple[Array, Array], row: Any) -> tuple[Any, None]:
-                (model, norm), part = carry, local(row)
-                busy = jnp.any(part.weights > 0, axis=1)[:, None]
-                new = model - step_size * part.gradient(model)
-                norm = jnp.maximum(norm, part.sample_gradient_norm(model))
-                return (jnp.where(busy, new, model), norm), None
-
-            start = jnp.broadcast_to(server, (count, problem.dim))
-            carry = (start, jnp.zeros(count, problem.dtype))
-            return jax.lax.scan(descend, carry, rows, steps)[0]
-
-        if self.batch is None:
-            model, norm = train(len(chosen), lambda _: whole, None, self.epochs)
-        else:
-            rows = batches(now.key("batches"), real, self.batch, self.epochs)
-            size = _together(problem, self.batch, len(chosen))
-
-            def group(given: tuple[Array, Array]) -> Any:
-                clients, rows = given[0], jnp.swapaxes(given[1], 0, 1)
-                return train(size, lambda row: problem.take(clients, row), rows, len(rows))
-
-            groups = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), (chosen, rows))
-            model, norm = jax.lax.map(group, groups)
-            model, norm = model.reshape(-1, problem.dim), norm.reshape(-1)
+        counts = self._steps(who, real)
+        if self.normalised:
+            step_size = step_size / counts.astype(problem.dtype)
+        longest = self._longest(problem.samples)
+        batch = drawn(self._law, now.key("batches"), problem, who, longest)
+        start = jnp.broadcast_to(server, (len(who.here), problem.dim))
+        model, norm = learn(problem, who, start, step_size, longest, batch, counts)
 
         share = None
         if self.weighting == "samples":
@@ -148,36 +148,24 @@ class FedAvg(Algorithm):
             share = (1 if share is None else share) * who.weights.astype(problem.dtype)
         now.witness(norm)
         arrived = link.collect(
-            lambda rows: model[rows], who.here, server, weights=share, clients=chosen
+            lambda rows: model[rows], who.here, server, weights=share, clients=who.numbers
         )
         return State(arrived.move(server))
+
+    def _longest(self, samples: int) -> int:
+        """Steps of the client that takes most."""
+        if self.local_steps is not None:
+            return int(np.max(self.local_steps))
+        return self.epochs * (1 if self.batch is None else Shuffled(self.batch).steps(samples))
+
+    def _steps(self, who: Participants, real: Array) -> Int[Array, " chosen"]:
+        """Of each participant."""
+        if self.local_steps is not None:
+            return counts_of(self.local_steps, who)
+        own = jnp.sum(real, axis=1, dtype=jnp.int32)
+        batches = jnp.ones_like(own) if self.batch is None else -(-own // self.batch)
+        return self.epochs * batches
 
     def released(self, state: State, problem: Problem | Stream, network: Any) -> Array:
         """The server's model."""
         return state.model
-
-
-def _together(problem: Problem, batch: int, participants: int) -> int:
-    """How many participants go side by side: on a CPU as many as stay in the cache, else all."""
-    if jax.default_backend() != "cpu":
-        return participants
-    numbers = batch * problem.features.shape[2] + 3 * problem.dim  # samples, model and gradient
-    fitting = CACHE_BYTES // (numbers * problem.dtype.itemsize)
-    return max(
-        d for d in range(1, participants + 1) if participants % d == 0 and d <= max(1, fitting)
-    )
-
-
-def batches(
-    key: Array, real: Bool[Array, "chosen samples"], batch: int, epochs: int = 1
-) -> Int[Array, "chosen steps batch"]:
-    """Rows of each client's batches: every epoch all of its samples in a new random order.
-
-    A client's own samples come first, so its batches are full but for the last one; what is left
-    of them is padding, filled up with the index past the last sample.
-    """
-    chosen, samples = real.shape
-    order = shuffled(key, jnp.broadcast_to(real[:, None], (chosen, epochs, samples)))
-    missing = -samples % batch
-    order = jnp.pad(order, ((0, 0), (0, 0), (0, missing)), constant_values=samples)
-    return order.reshape(chosen, -1, batch)

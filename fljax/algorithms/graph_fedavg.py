@@ -2,15 +2,16 @@ r"""Graph federated learning by gradient steps (Rizk 2023, section 3.2)."""
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
-from fljax.algorithms.local_steps import descent_gap
+from fljax.algorithms.local_steps import counts_of, descent_gap, drawn, learn
 from fljax.algorithms.pgfl import PRIVATE
+from fljax.batches import Batches, check_per_client, per_client
 from fljax.federation import Federation
 from fljax.participation import PerServer, Selector, everyone_or
 from fljax.privacy import Gap
@@ -42,29 +43,32 @@ class GraphFedAvg(Algorithm):
         \psi_{p,i} &= \frac1{|\mathcal L_{p,i}|}\sum_{k\in\mathcal L_{p,i}}\tilde w_{p,k,E},\qquad
         w_{p,i} = \sum_{m\in\mathcal N_p}a_{pm}\psi_{m,i}
 
-    with full local gradients; :math:`a` are Metropolis weights, symmetric and doubly stochastic as
+    with full local gradients, or those of batches; :math:`a` are Metropolis weights, symmetric and doubly stochastic as
     the source asks. A server none of whose clients takes part passes its model on. In the private
     form clients perturb what they send, as in :class:`PGFL` (Gauthier 2024, line 1509), in the
     place of the noise between servers of the source.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
-      local_steps: :math:`E\ge1`.
+      local_steps: :math:`E\ge1`, one number or :math:`E_k` of each client.
       clients_per_server: as of :class:`PGFL`.
+      batches: what each step is on (:mod:`fljax.batches`); all of a client's samples by default.
 
     Raises:
-      ValueError: more clients a round than a server has.
+      ValueError: more clients a round than a server has; batches under a budget, which is known for
+        all samples.
 
     Reference:
       Rizk 2023, (3.3)-(3.8), lines 1461-1482.
     """
 
     step_size: StepSize
-    local_steps: int = static(default=1)
+    local_steps: Any = static(default=1)
     clients_per_server: int | None = static(default=None)
+    batches: Batches | None = None
 
     def validate(self) -> None:
-        _check.count("local_steps", self.local_steps)
+        object.__setattr__(self, "local_steps", per_client("local_steps", self.local_steps))
         if self.clients_per_server is not None:
             _check.count("clients_per_server", self.clients_per_server)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
@@ -76,23 +80,20 @@ class GraphFedAvg(Algorithm):
 
     def init(self, problem: Problem, network: Federation) -> State:
         self.selector.check(problem.clients, network)
+        check_per_client("local_steps", self.local_steps, problem.clients)
+        if self.batches is not None:
+            self.batches.check(problem)
         server = jnp.tile(server_start(problem), (network.servers, 1))
         return State(server[jnp.asarray(network.server, jnp.int32)], server)
 
     def step(self, state: State, now: Round) -> State:
-        network, link = now.network, now.link
-        step_size = self.step_size(now.number) / self.local_steps
-        who = now.choose(self.selector)
-        data, home = who.of(now.problem), jnp.asarray(network.server, jnp.int32)
-
-        def descend(_, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            model, norm = carry
-            norm = jnp.maximum(norm, data.sample_gradient_norm(model))
-            return model - step_size * data.gradient(model), norm
-
+        problem, network, link = now.problem, now.network, now.link
+        who, home = now.choose(self.selector), jnp.asarray(network.server, jnp.int32)
+        counts, longest = counts_of(self.local_steps, who), int(np.max(self.local_steps))
+        step_size = self.step_size(now.number) / counts.astype(problem.dtype)
+        batch = drawn(self.batches, now.key("batches"), problem, who, longest)
         start = link.publish(state.server, who.here)[who.take(home)]
-        norm = jnp.zeros(len(start), start.dtype)
-        model, norm = jax.lax.fori_loop(0, self.local_steps, descend, (start, norm))
+        model, norm = learn(problem, who, start, step_size, longest, batch, counts)
         now.witness(jnp.where(who.here, norm, 0))
         heard = link.send(model, clients=who.clients, sending=who.here)
 
@@ -111,5 +112,10 @@ class GraphFedAvg(Algorithm):
         self, problem: Problem, network: Federation, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
         """Of :func:`~fljax.algorithms.local_steps.descent_gap`."""
-        step_size = self.step_size(round) / self.local_steps
+        if self.batches is not None:
+            raise ValueError(
+                "a budget for messages is known for steps on all samples; leave out batches=, or "
+                "privacy=."
+            )
+        step_size = self.step_size(round) / jnp.asarray(self.local_steps, problem.dtype)
         return descent_gap(problem, step_size, self.local_steps, gap)

@@ -1,0 +1,295 @@
+r"""Which of its samples a client uses for a step: all, or a batch of equal or unequal chances.
+
+A batch law draws the batches of all steps of a round at once; whoever takes steps says over which
+law (``batches=``). The mean over a batch estimates that of all samples without bias, whatever the
+law: samples drawn with unequal chances are weighed by what they are drawn too often.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from fljax import _check
+from fljax._module import module, replace, static
+from fljax.participation import shuffled, systematic
+from fljax.problems import Problem
+from fljax.streams import Stream
+
+__all__ = ["Batch", "Batches", "Shuffled", "Uniform", "Weighted", "per_client", "taken"]
+
+
+class Batch(NamedTuple):
+    """Samples of some clients for each of their steps; an index past the last sample is none."""
+
+    rows: Int[Array, "chosen steps batch"]
+    #: what each sample's gradient is summed with; None: their mean
+    weights: Float[Array, "chosen steps batch"] | None = None
+
+
+class Batches:
+    """How batches are drawn; subclass it for a law of your own."""
+
+    def check(self, problem: Problem | Stream) -> None:
+        """Raise ``ValueError`` where a batch cannot be drawn of these clients' samples."""
+
+    @_check.required
+    def draw(
+        self,
+        key: Array,
+        real: Bool[Array, "chosen samples"],
+        clients: Int[Array, " chosen"],
+        steps: int,
+    ) -> Batch:
+        """Batches of some clients for so many steps.
+
+        Args:
+          key: consumed.
+          real: ``[M, N]``, which samples there are; a client's own come first.
+          clients: ``[M]``, whose they are.
+          steps: of a client.
+        """
+        raise NotImplementedError
+
+
+def per_client(name: str, value: Any) -> Any:
+    """A count, or one of each client as a tuple: sizes are structure.
+
+    Raises:
+      ValueError: numbers that are no counts.
+    """
+    if np.ndim(value) == 0:
+        _check.count(name, value)
+        return value
+    counts = np.asarray(_check.array(name, value, axes=1))
+    if not np.issubdtype(counts.dtype, np.integer) or np.any(counts < 1):
+        raise ValueError(f"{name} must be whole numbers >= 1, got {_check.shown(value)}.")
+    return tuple(counts.tolist())
+
+
+def check_per_client(name: str, value: Any, clients: int) -> None:
+    """Raise ``ValueError`` unless it is one number or one of each client."""
+    if isinstance(value, tuple) and len(value) != clients:
+        raise ValueError(
+            f"{name} must be one number or one of each of the {clients} clients, got {len(value)}."
+        )
+
+
+def taken(problem: Problem, clients: Array, batch: Batch, step: Any) -> Problem:
+    """What these clients minimise in one of their steps."""
+    part = problem.take(clients, batch.rows[:, step])
+    return part if batch.weights is None else replace(part, weights=batch.weights[:, step])
+
+
+@module
+class Shuffled(Batches):
+    """Epochs: all samples in a new random order, cut into batches, again and again.
+
+    A client's last batch of an epoch is the smaller one where ``size`` does not divide its number
+    of samples; a client with fewer batches than another waits, in batches of nothing.
+
+    Args:
+      size: samples in a batch, >= 1.
+
+    Raises:
+      ValueError: a batch larger than every client.
+    """
+
+    size: int = static()
+
+    def validate(self) -> None:
+        _check.count("size", self.size)
+
+    def check(self, problem: Problem | Stream) -> None:
+        check_size(self.size, problem)
+
+    def steps(self, samples: int) -> int:
+        """Of an epoch over so many samples."""
+        return -(-samples // self.size)
+
+    def draw(
+        self,
+        key: Array,
+        real: Bool[Array, "chosen samples"],
+        clients: Int[Array, " chosen"],
+        steps: int,
+    ) -> Batch:
+        chosen, samples = real.shape
+        epochs = -(-steps // self.steps(samples))
+        order = shuffled(key, jnp.broadcast_to(real[:, None], (chosen, epochs, samples)))
+        missing = -samples % self.size
+        order = jnp.pad(order, ((0, 0), (0, 0), (0, missing)), constant_values=samples)
+        return Batch(order.reshape(chosen, -1, self.size)[:, :steps])
+
+
+@module
+class Uniform(Batches):
+    r"""Of each client :math:`B_k` samples with equal chances, anew in every step.
+
+    Args:
+      size: :math:`B_k`, one number or one of each client. Without replacement a client with fewer
+        samples takes all of them.
+      replacement: whether a sample may be drawn twice.
+
+    Raises:
+      ValueError: a batch larger than every client, where none is drawn twice.
+
+    Reference:
+      Rizk 2023, (1.12)-(1.13), lines 255-266.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> real = jnp.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]], bool)  # six, and three
+      >>> law = Uniform((2, 1))
+      >>> batch = law.draw(jax.random.key(0), real, jnp.arange(2), steps=4)
+      >>> (batch.rows < 6).sum(-1).tolist()
+      [[2, 2, 2, 2], [1, 1, 1, 1]]
+    """
+
+    size: Any = static()
+    replacement: bool = static(default=False)
+
+    def validate(self) -> None:
+        object.__setattr__(self, "size", per_client("size", self.size))
+
+    def check(self, problem: Problem | Stream) -> None:
+        check_per_client("size", self.size, problem.clients)
+        if not self.replacement:
+            check_size(int(np.min(self.size)), problem)
+
+    def draw(
+        self,
+        key: Array,
+        real: Bool[Array, "chosen samples"],
+        clients: Int[Array, " chosen"],
+        steps: int,
+    ) -> Batch:
+        chosen, samples = real.shape
+        most = int(np.max(self.size))
+        if self.replacement:
+            counts = jnp.sum(real, axis=1, dtype=jnp.int32)[:, None, None]
+            rows = jax.random.randint(key, (chosen, steps, most), 0, counts, jnp.int32)
+        else:
+            most = min(most, samples)
+            everyone = jnp.broadcast_to(real[:, None], (chosen, steps, samples))
+            rows = shuffled(key, everyone)[..., :most]
+        return Batch(_cut(rows, self.size, clients, samples))
+
+
+@module
+class Weighted(Batches):
+    r"""Of each client :math:`B_k` samples without replacement, sample ``n`` with the chance
+    :math:`B_kp_n^{(k)}` to be among them, anew in every step (Hartley and Rao 1962).
+
+    Its gradient is weighed by :math:`1/(B_kN_kp_n^{(k)})`, so that the sum estimates the mean over
+    all samples without bias. Where :math:`B_kp_n^{(k)}>1` a sample is drawn twice, or more often,
+    and counts as often.
+
+    Args:
+      size: :math:`B_k`, one number or one of each client.
+      probability: :math:`p_n^{(k)}`, ``[K, N]``, positive on real samples, each client's of sum one.
+
+    Raises:
+      ValueError: probabilities of another shape, that do not sum to one, or are not positive where
+        there is a sample.
+
+    Reference:
+      Rizk 2023, (1.15) and (2.55), lines 268-324 and 844-850.
+    """
+
+    size: Any = static()
+    probability: Any  # [K, N]
+
+    def validate(self) -> None:
+        object.__setattr__(self, "size", per_client("size", self.size))
+        value = _check.filled("probability", self.probability, axes=2)
+        object.__setattr__(self, "probability", jnp.asarray(value))
+        _check.interval("probability", self.probability, at_least=0, at_most=1 + 1e-6)
+        _check.known(self._check_sums, self.probability)
+
+    @staticmethod
+    def _check_sums(probability: Any) -> None:
+        totals = np.sum(np.asarray(probability), axis=1)
+        if np.any(np.abs(totals - 1) > 1e-4):
+            worst = int(np.argmax(np.abs(totals - 1)))
+            raise ValueError(
+                f"probability must sum to one over each client's samples, got {totals[worst]:g} of "
+                f"client {worst}; divide each row by its sum."
+            )
+
+    def check(self, problem: Problem | Stream) -> None:
+        check_per_client("size", self.size, problem.clients)
+        shape = (problem.clients, problem.samples)
+        if np.shape(self.probability) != shape:
+            raise ValueError(
+                f"probability must be one of each sample, {shape} as the problem has, got "
+                f"{np.shape(self.probability)}."
+            )
+        if not isinstance(problem, Problem):
+            return
+
+        def known(probability: Any, weights: Any) -> None:
+            if np.any((np.asarray(weights) > 0) != (np.asarray(probability) > 0)):
+                raise ValueError(
+                    "probability must be positive where there is a sample, and zero on padding: a "
+                    "sample that is never drawn leaves the mean biased."
+                )
+
+        _check.known(known, self.probability, problem.weights)
+
+    def draw(
+        self,
+        key: Array,
+        real: Bool[Array, "chosen samples"],
+        clients: Int[Array, " chosen"],
+        steps: int,
+    ) -> Batch:
+        return weighted(key, self.probability[clients], self.size, clients, real, steps)
+
+
+def weighted(
+    key: Array,
+    probability: Float[Array, "chosen samples"],
+    size: Any,
+    clients: Int[Array, " chosen"],
+    real: Bool[Array, "chosen samples"],
+    steps: int,
+) -> Batch:
+    """Batches with these chances, and the weights that keep their sums without bias."""
+    chosen, samples = probability.shape
+    most = int(np.max(size))
+    sizes = jnp.asarray(size, jnp.int32)
+    sizes = sizes[clients] if sizes.ndim else jnp.full(chosen, sizes)
+    keys = jax.random.split(key, (chosen, steps))
+
+    def one(key: Array, law: Array, count: Array) -> Array:
+        return systematic(key, law, count, most)
+
+    over_steps = jax.vmap(one, (0, None, None))
+    rows = jax.vmap(over_steps, (0, 0, 0))(keys, probability, sizes)
+    chance = jnp.take_along_axis(probability[:, None], rows, axis=2)
+    counts = jnp.sum(real, axis=1, dtype=probability.dtype)
+    drawn = jnp.arange(most, dtype=jnp.int32)[None, None] < sizes[:, None, None]
+    share = 1 / (sizes.astype(probability.dtype) * counts)[:, None, None]
+    weights = jnp.where(drawn, share / jnp.where(chance > 0, chance, 1), 0)
+    return Batch(jnp.where(drawn, rows, samples), weights)
+
+
+def check_size(size: int, problem: Problem | Stream) -> None:
+    """Raise ``ValueError`` for a batch that no client could fill."""
+    if size > problem.samples:
+        raise ValueError(
+            f"batch must be at most the {problem.samples} samples of the largest client, got "
+            f"{size}; leave it out for full batches."
+        )
+
+
+def _cut(rows: Array, size: Any, clients: Array, samples: int) -> Array:
+    """Each client's first ``size`` of what was drawn; the rest are none."""
+    if np.ndim(size) == 0:
+        return rows
+    sizes = jnp.asarray(size, jnp.int32)[clients][:, None, None]
+    place = jnp.arange(rows.shape[2], dtype=jnp.int32)[None, None]
+    return jnp.where(place < sizes, rows, samples)

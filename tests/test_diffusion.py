@@ -1,0 +1,247 @@
+"""Decentralised strategies against loops, theory and each other; batches and their chances."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import fljax as fl
+from fljax._numerics import key_of
+from fljax.algorithms import ATC, CTA, Consensus, Diffusion, FedAvg
+from fljax.batches import Uniform, Weighted
+from fljax.participation import systematic
+from fljax.simulation import as_key
+from tests.cases import (
+    CLIENTS,
+    DIM,
+    EDGES,
+    OBJECTIVE,
+    ROUNDS,
+    SIZES,
+    keys_of,
+    make_network,
+    make_problem,
+    step_of,
+)
+from tests.reference import multiagent, nfl
+
+pytestmark = pytest.mark.core
+
+REAL = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
+ONE = as_key(1)
+
+
+def left_stochastic(seed=3):
+    """Of the network's support and its loops, columns of sum one and not symmetric."""
+    weights = np.random.default_rng(seed).uniform(0.2, 1, (CLIENTS, CLIENTS))
+    support = np.eye(CLIENTS, dtype=bool)
+    for k, l in EDGES:  # noqa: E741
+        support[k, l] = support[l, k] = True
+    weights = weights * support
+    return weights / weights.sum(axis=0)
+
+
+def models(algorithm, rounds=ROUNDS, problem=None, **given):
+    simulation = fl.Simulation(
+        problem=make_problem() if problem is None else problem,
+        network=make_network(),
+        algorithm=algorithm,
+        metrics=[fl.metrics.trajectory("model")],
+        **given,
+    )
+    return np.asarray(fl.run(simulation, rounds, as_key(1))["model_trajectory"])
+
+
+def visited(law, steps=1, rounds=ROUNDS):
+    """The library's own batches as index sets with weights, to inject."""
+    everyone, found = np.arange(CLIENTS), []
+    for now in keys_of(1, rounds):
+        batch = law.draw(key_of(now, "batches"), jnp.asarray(REAL), everyone, steps)
+        rows, weights = np.asarray(batch.rows), batch.weights
+        each = []
+        for k in range(CLIENTS):
+            kept = rows[k, 0] < SIZES[k]
+            mine = rows[k, 0][kept]
+            share = np.full(len(mine), 1 / len(mine))
+            each.append((mine, share if weights is None else np.asarray(weights)[k, 0][kept]))
+        found.append(each)
+    return found
+
+
+def unequal(seed=5):
+    chances = np.random.default_rng(seed).uniform(0.5, 1.5, REAL.shape) * REAL
+    return chances / chances.sum(axis=1, keepdims=True)
+
+
+LAWS = [Uniform(2), Uniform((1, 4, 2, 3, 2)), Uniform(3, replacement=True), Weighted(2, unequal())]
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("strategy", [Consensus, CTA, ATC])
+def test_strategies_on_batches_are_the_loops(strategy, law):
+    algorithm = strategy(0.03, batches=law)
+    matrices = [
+        np.eye(CLIENTS) if r is None else nfl.metropolis(CLIENTS, EDGES) for r in algorithm.rules
+    ]
+    expected = multiagent.strategy(
+        OBJECTIVE, *matrices, step_of(algorithm.step_size), ROUNDS, visited(law)
+    )
+    np.testing.assert_allclose(models(algorithm), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("general", "special"),
+    [
+        (Diffusion(0.05, beside="metropolis"), Consensus(0.05)),
+        (Diffusion(0.05, before="metropolis"), CTA(0.05)),
+        (Diffusion(0.05, after="metropolis"), ATC(0.05)),
+    ],
+)
+def test_the_general_form_has_the_others_as_cases(general, special):
+    np.testing.assert_array_equal(models(general), models(special))
+
+
+def test_left_stochastic_weights_minimise_what_their_perron_vector_weighs():
+    """Three different matrices; the fixed point for smaller and smaller steps."""
+    matrices = [left_stochastic(seed) for seed in (3, 4, 5)]
+    over = [fl.graphs.from_stochastic(a, convention="left") for a in matrices]
+    values, vectors = np.linalg.eig(matrices[0] @ matrices[1] @ matrices[2])  # A_1 A_0 A_2
+    p = matrices[2] @ np.real(vectors[:, np.argmax(np.real(values))])
+    optimum = multiagent.minimiser(OBJECTIVE, p / p.sum())
+    uniform = multiagent.minimiser(OBJECTIVE, np.full(CLIENTS, 1 / CLIENTS))
+    distances = []
+    for step in (0.02, 0.01):
+        found = models(Diffusion(step, *over), rounds=4000)[-1]
+        distances.append(np.linalg.norm(found - optimum, axis=1).max())
+    assert distances[1] < 0.6 * distances[0]  # it vanishes with the step
+    assert distances[1] < 0.3 * np.linalg.norm(uniform - optimum)
+
+
+def test_weights_of_another_network_are_refused():
+    other = fl.graphs.ring(4).mixing()
+    with pytest.raises(ValueError, match="the weights are of 4 nodes, and the network has 5"):
+        models(ATC(0.05, other))
+    with pytest.raises(ValueError, match="nobody would hear of anybody"):
+        Diffusion(0.05)
+    with pytest.raises(ValueError, match="leave out batches="):
+        models(
+            ATC(0.05, batches=Uniform(2)),
+            problem=make_problem().clipped(1.0),
+            privacy=fl.privacy.ZCDP(1.0),
+        )
+
+
+# Batches -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("law", LAWS[:3], ids=["alike", "of each", "twice"])
+def test_uniform_batches_are_of_each_clients_own_size_and_samples(law):
+    rows = np.asarray(law.draw(ONE, jnp.asarray(REAL), np.arange(CLIENTS), 4000).rows)
+    sizes = np.broadcast_to(law.size, CLIENTS)
+    for k, (size, own) in enumerate(zip(sizes, SIZES, strict=True)):
+        drawn = rows[k][:, : min(size, own)]
+        assert (drawn < own).all()
+        assert (rows[k][:, size:] == max(SIZES)).all()
+        if not law.replacement:
+            assert (np.diff(np.sort(drawn), axis=1) > 0).all()
+        counts = np.bincount(drawn[:, 0], minlength=own)
+        assert len(counts) == 1 or stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_samples_are_drawn_as_often_as_their_chances_say():
+    """One of them longer than a piece of the line: it is drawn once or twice, 1.2 times on average."""
+    chances = np.array([0.4, 0.3, 0.2, 0.1, 0.0])
+    keys = jax.random.split(ONE, 20_000)
+    drawn = jax.vmap(lambda key: systematic(key, jnp.asarray(chances), 3, 3))(keys)
+    counts = np.stack([(np.asarray(drawn) == n).sum(axis=1) for n in range(5)])
+    np.testing.assert_allclose(counts.mean(axis=1), 3 * chances, atol=0.02)
+    assert set(np.unique(counts[0])) == {1, 2}
+    assert not counts[4].any()
+    assert (np.abs(counts - 3 * chances[:, None]) < 1).all()
+
+
+def test_a_draw_is_that_of_the_line():
+    key, chances = as_key(8), jnp.asarray([15, 81, 26, 42, 20, 16]) / 200
+    order, start = jax.random.split(key)
+    order = np.asarray(fl.participation.subset(order, 6, 6))
+    point = float(jax.random.uniform(start, (), chances.dtype))
+    expected = multiagent.systematic(order, np.asarray(chances), 2, point)
+    assert np.asarray(systematic(key, chances, 2, 2)).tolist() == expected
+    # The document's own example, in its order: the second and the fourth, not the first.
+    assert multiagent.systematic(range(6), np.asarray(chances), 2, 0.57) == [1, 3]
+
+
+def test_weighted_batches_are_without_bias():
+    problem, law = make_problem(), Weighted((1, 3, 2, 5, 2), unequal())
+    batch = law.draw(ONE, jnp.asarray(REAL), np.arange(CLIENTS), 30_000)
+    at = jnp.asarray(np.random.default_rng(2).normal(size=(CLIENTS, DIM)))
+
+    def estimate(rows, weights):
+        part = problem.take(jnp.arange(CLIENTS), rows)
+        return fl.batches.replace(part, weights=weights).loss_gradient(at)
+
+    each = jax.vmap(estimate, (1, 1))(batch.rows, batch.weights)
+    spread = np.std(each, axis=0) / len(each) ** 0.5
+    gap = np.abs(np.mean(each, axis=0) - np.asarray(problem.loss_gradient(at)))
+    assert (gap < 5 * spread).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Uniform(0), "size must be >= 1, got 0"),
+        (lambda: Uniform((2, 0)), "whole numbers >= 1"),
+        (lambda: Uniform([1.5, 2.0]), "whole numbers >= 1"),
+        (lambda: Weighted(2, unequal() / 2), "must sum to one over each client's samples, got 0.5"),
+        (lambda: models(ATC(0.05, batches=Uniform(40))), "at most the 12 samples"),
+        (lambda: models(ATC(0.05, batches=Uniform((1, 2)))), "one of each of the 5 clients, got 2"),
+        (lambda: models(ATC(0.05, batches=Weighted(1, unequal()[:, :4]))), "must sum to one"),
+        (lambda: models(ATC(0.05, batches=Weighted(1, np.full(REAL.shape, 1 / 12)))), "is a sample, and zero"),
+        (lambda: FedAvg(0.05, batches=Uniform(2)), "give local_steps"),
+        (lambda: FedAvg(0.05, batches=Uniform(2), batch=3, local_steps=1), "leave out one"),
+        (lambda: FedAvg(0.05, epochs=2, local_steps=1), "leave out one"),
+        (lambda: fl.run(fl.Simulation(make_problem(), FedAvg(0.05, local_steps=(1, 2))), 2), "each of the 5"),
+    ],
+)  # fmt: skip
+def test_bad_batches_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# Steps of each client ----------------------------------------------------------------------------
+
+COUNTS = (1, 3, 2, 4, 2)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("law", [None, Uniform((1, 4, 2, 3, 2)), Weighted(2, unequal())])
+def test_clients_that_take_unequal_steps_are_the_loops(law, normalised):
+    algorithm = FedAvg(
+        0.06, weighting="equal", batches=law, local_steps=COUNTS, normalised=normalised
+    )
+    simulation = fl.Simulation(make_problem(), algorithm)
+    found = np.asarray(fl.run(simulation, 4, as_key(1)).model)
+    server = np.zeros(DIM)
+    for now in keys_of(1, 4):
+        if law is not None:
+            steps = max(COUNTS)
+            batch = law.draw(key_of(now, "batches"), jnp.asarray(REAL), np.arange(CLIENTS), steps)
+        models_ = []
+        for k, count in enumerate(COUNTS):
+            w = server
+            for e in range(count):
+                some = None
+                if law is not None:
+                    rows = np.asarray(batch.rows)[k, e]
+                    kept = rows < SIZES[k]
+                    share = np.full(kept.sum(), 1 / kept.sum())
+                    weights = (
+                        share if batch.weights is None else np.asarray(batch.weights)[k, e][kept]
+                    )
+                    some = rows[kept], weights
+                step = 0.06 / (count if normalised else 1)
+                w = w - step * multiagent.slope(OBJECTIVE, k, w, some)
+            models_.append(w)
+        server = np.mean(models_, axis=0)
+    np.testing.assert_allclose(found[0] if found.ndim > 1 else found, server, rtol=1e-10)
