@@ -189,7 +189,7 @@ class Weighted(Batches):
 
     Args:
       size: :math:`B_k`, one number or one of each client.
-      probability: :math:`p_n^{(k)}`, ``[K, N]``, positive on real samples, each client's of sum one.
+      probability: :math:`p_n^{(k)}`, ``[K, N]``, positive on samples, each client's of sum one.
 
     Raises:
       ValueError: probabilities of another shape, that do not sum to one, or are not positive where

@@ -150,7 +150,7 @@ def test_uniform_batches_are_of_each_clients_own_size_and_samples(law):
 
 
 def test_samples_are_drawn_as_often_as_their_chances_say():
-    """One of them longer than a piece of the line: it is drawn once or twice, 1.2 times on average."""
+    """One of them is longer than a piece of the line: drawn once or twice, 1.2 times on average."""
     chances = np.array([0.4, 0.3, 0.2, 0.1, 0.0])
     keys = jax.random.split(ONE, 20_000)
     drawn = jax.vmap(lambda key: systematic(key, jnp.asarray(chances), 3, 3))(keys)
@@ -197,16 +197,21 @@ def test_weighted_batches_are_without_bias():
         (lambda: models(ATC(0.05, batches=Uniform(40))), "at most the 12 samples"),
         (lambda: models(ATC(0.05, batches=Uniform((1, 2)))), "one of each of the 5 clients, got 2"),
         (lambda: models(ATC(0.05, batches=Weighted(1, unequal()[:, :4]))), "must sum to one"),
-        (lambda: models(ATC(0.05, batches=Weighted(1, np.full(REAL.shape, 1 / 12)))), "is a sample, and zero"),
+        (lambda: models(ATC(0.05, batches=Weighted(1, REAL * 0.2))), "must sum to one"),
+        (lambda: models(ATC(0.05, batches=Weighted(1, ~REAL * 0 + 1 / 12))), "zero on padding"),
         (lambda: FedAvg(0.05, batches=Uniform(2)), "give local_steps"),
         (lambda: FedAvg(0.05, batches=Uniform(2), batch=3, local_steps=1), "leave out one"),
         (lambda: FedAvg(0.05, epochs=2, local_steps=1), "leave out one"),
-        (lambda: fl.run(fl.Simulation(make_problem(), FedAvg(0.05, local_steps=(1, 2))), 2), "each of the 5"),
+        (lambda: served(FedAvg(0.05, local_steps=(1, 2))), "one of each of the 5 clients, got 2"),
     ],
 )  # fmt: skip
 def test_bad_batches_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def served(algorithm):
+    return fl.run(fl.Simulation(make_problem(), algorithm), 2)
 
 
 # Steps of each client ----------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
 from fljax.algorithms.graph_fedavg import GraphFedAvg
 from fljax.algorithms.ifca import IFCA
+from fljax.algorithms.isfedavg import ISFedAvg
 from fljax.algorithms.local_only import LocalOnly
 from fljax.algorithms.npfl import NPFL
 from fljax.algorithms.npfl_rl import (
@@ -51,6 +52,7 @@ __all__ = [
     "FedAvg",
     "FineTunedFedAvg",
     "GraphFedAvg",
+    "ISFedAvg",
     "LocalOnly",
     "Needs",
     "NetworkedADMM",

@@ -43,10 +43,10 @@ class GraphFedAvg(Algorithm):
         \psi_{p,i} &= \frac1{|\mathcal L_{p,i}|}\sum_{k\in\mathcal L_{p,i}}\tilde w_{p,k,E},\qquad
         w_{p,i} = \sum_{m\in\mathcal N_p}a_{pm}\psi_{m,i}
 
-    with full local gradients, or those of batches; :math:`a` are Metropolis weights, symmetric and doubly stochastic as
-    the source asks. A server none of whose clients takes part passes its model on. In the private
-    form clients perturb what they send, as in :class:`PGFL` (Gauthier 2024, line 1509), in the
-    place of the noise between servers of the source.
+    with full local gradients, or those of batches; :math:`a` are Metropolis weights, symmetric and
+    doubly stochastic as the source asks. A server none of whose clients takes part passes its model
+    on. In the private form clients perturb what they send, as in :class:`PGFL` (Gauthier 2024, line
+    1509), in the place of the noise between servers of the source.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.

@@ -122,13 +122,13 @@ def descent_gap(
     After it two trajectories may meet any gradients, :math:`G` apart at most, and the regulariser
     acts on models that already differ: with :math:`R'(w)=aw+s(w)`, the values of :math:`s` at most
     :math:`b` apart,
-    :math:`\Delta_{e+1}=|1-\mu\tfrac\lambda Ka|\Delta_e+\mu G+\mu\tfrac\lambda Kb`. ``step_size`` and
-    ``steps`` may be of each client.
+    :math:`\Delta_{e+1}=|1-\mu\tfrac\lambda Ka|\Delta_e+\mu G+\mu\tfrac\lambda Kb`. Step size
+    and number of steps may be of each client.
     """
     slope, jump = problem.regulariser.growth(problem.dim)
     share = step_size * problem.share
     apart, counts = step_size * gap.gradient, np.broadcast_to(steps, gap.gradient.shape)
-    for taken in range(1, counts.max()):
+    for step in range(1, counts.max()):
         further = jnp.abs(1 - share * slope) * apart + step_size * gap.anywhere + share * jump
-        apart = jnp.where(taken < counts, further, apart)
+        apart = jnp.where(step < counts, further, apart)
     return apart

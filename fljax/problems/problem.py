@@ -511,6 +511,23 @@ class Problem:
         norms = self._sample_norms(derivative)
         return jnp.max(jnp.where(self.weights > 0, norms, 0), axis=1)
 
+    def sample_objective_norms(
+        self, w: Float[Array, "clients dim"]
+    ) -> Float[Array, "clients samples"]:
+        r"""Of each sample :math:`\|\ell'(x_{k,j},y_{k,j};w_k)+\tfrac\lambda KR'(w_k)\|`,
+        the client's gradient if it had no other; zero on padding.
+        """
+        derivative = self.loss.derivative(self.predictions(w), self.targets)
+        if self.clip is not None:
+            derivative = self._clipped(derivative)
+        pull = self.share[:, None] * self.regulariser.gradient(w)
+        along = derivative * self.predictions(pull)  # the inner product of the two, per output
+        if self.loss.outputs > 1:
+            along = jnp.sum(along, axis=2)
+        square = self._sample_norms(derivative) ** 2 + 2 * along
+        square = square + jnp.sum(pull**2, axis=1)[:, None]
+        return jnp.where(self.weights > 0, jnp.sqrt(jnp.maximum(square, 0)), 0)
+
     def loss_gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
         r"""A subgradient of each client's mean loss :math:`\frac1{D_k}\sum_j\ell`, clipped."""
         if self.statistics is not None and self.statistics.gram is not None:

@@ -56,3 +56,86 @@ def systematic(order, probability, count, start):
         place = next(j for j, end in enumerate(ends) if start + i < end)
         found.append(order[place])
     return found
+
+
+# Importance sampling ---------------------------------------------------------------------------
+
+
+def samples_of(objective, k, w):
+    """``Q_k'(w; x_n)`` of every sample, the regulariser in each."""
+    share = objective.strength / objective.clients
+    pull = share * (objective.l1 * np.sign(w) + 2 * objective.l2 * w)
+    return objective.sample_gradients(k, w) + pull
+
+
+def kept(law, floor, most):
+    """A share of every chance uniform; what is beyond ``most`` goes to the others in proportion."""
+    law = (1 - floor) * law + floor / len(law)
+    fixed = np.zeros(len(law), bool)
+    while most is not None and (law > most * (1 + 1e-12)).any():
+        fixed |= law > most
+        law = np.where(fixed, most, law * (1 - most * fixed.sum()) / law[~fixed].sum())
+    return law
+
+
+def need(objective, k, law, w, size, steps, slope):
+    """(2.48) with (2.25)."""
+    norms = np.linalg.norm(samples_of(objective, k, w), axis=1)
+    sigma = 6 / (steps * size * len(norms) ** 2) * (norms**2 / law).sum()
+    return np.sqrt(sigma + (3 + 6 / (steps * size)) * slope**2)
+
+
+def best_chances(objective, w, sizes, steps, floor, cap):
+    """(2.46) and (2.48) at one model."""
+    samples, clients = [], []
+    for k in range(objective.clients):
+        norms = np.linalg.norm(samples_of(objective, k, w), axis=1)
+        samples.append(norms / norms.sum())
+        law = kept(samples[-1], floor, 1 / sizes[k] if cap else None)
+        slope = np.linalg.norm(objective.gradient(k, w))
+        clients.append(need(objective, k, law, w, sizes[k], steps[k], slope))
+    return np.array(clients) / sum(clients), samples
+
+
+def isfedavg(
+    objective, step, rounds, count, sizes, steps, rule, floor, cap, choose, batch, optimum
+):
+    """Algorithm 2.1. ``choose(n, p)`` are clients, ``batch(n, e, i, k, law)`` samples of one."""
+    agents = objective.clients
+    w, history = np.zeros(objective.dim), []
+    clients = np.full(agents, 1 / agents)
+    samples = [np.full(len(y), 1 / len(y)) for _, y in objective.data]
+    if rule == "optimal":
+        clients, samples = best_chances(objective, optimum, sizes, steps, floor, cap)
+    for n in range(1, rounds + 1):
+        if rule == "full":
+            clients, samples = best_chances(objective, w, sizes, steps, floor, cap)
+        used = kept(clients, floor, 1 / count if cap else None)
+        chosen, models, needs = choose(n, used), [], []
+        for i, k in enumerate(chosen):
+            v, held = w.copy(), len(objective.data[k][1])
+            before = kept(samples[k], floor, 1 / sizes[k] if cap else None)
+            for e in range(steps[k]):
+                law = kept(samples[k], floor, 1 / sizes[k] if cap else None)
+                rows = batch(n, e, i, k, law)
+                total = np.zeros_like(w)
+                first = np.zeros_like(w)
+                for b in rows:
+                    share = 1 / (sizes[k] * held * law[b])
+                    total += share * samples_of(objective, k, v)[b]
+                    first += share * samples_of(objective, k, w)[b]
+                if e == 0:
+                    slope = np.linalg.norm(first)
+                v = v - step(n) / (agents * used[k] * steps[k]) * total
+                if rule == "sampled":
+                    norms = np.linalg.norm(samples_of(objective, k, w), axis=1)[rows]
+                    samples[k] = samples[k].copy()
+                    samples[k][rows] = samples[k][rows].sum() * norms / norms.sum()
+            needs.append(need(objective, k, before, w, sizes[k], steps[k], slope))
+            models.append(v)
+        if rule == "sampled":
+            clients = clients.copy()
+            clients[chosen] = clients[chosen].sum() * np.array(needs) / sum(needs)
+        w = np.mean(models, axis=0)
+        history.append(w)
+    return np.array(history)

@@ -1,0 +1,268 @@
+r"""Federated averaging with importance sampling of clients and samples (Rizk 2023, chapter 2)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fljax import _check
+from fljax._linalg import norm
+from fljax._module import module, static
+from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
+from fljax.algorithms.local_steps import counts_of
+from fljax.batches import check_per_client, per_client, taken, weighted
+from fljax.participation import Participants, systematic
+from fljax.problems import Problem, optimum
+from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
+
+__all__ = ["ISFedAvg", "State", "capped", "shared"]
+
+#: How chances are found.
+RULES = ("optimal", "full", "sampled")
+
+
+class State(NamedTuple):
+    """What ISFedAvg keeps from round to round."""
+
+    model: Array  # [D]  the server's w
+    clients: Array  # [K]  p_k, of sum one
+    samples: Array  # [K, N]  p_n of each client, of sum one
+
+
+@algorithm("ISFedAvg", "rizk2023", Needs(None, absent=False, averages=True))
+@module
+class ISFedAvg(Algorithm):
+    r"""Clients and samples drawn by how much they have to say, weighed so that nothing is biased.
+
+    In each round :math:`L` clients take part, client :math:`k` with the chance :math:`Lp_k`; in
+    each of its :math:`E_k` steps it draws :math:`B_k` samples, sample :math:`n` with the chance
+    :math:`B_kp_n^{(k)}`:
+
+    .. math::
+
+        w_{k,e}=w_{k,e-1}-\frac{\mu}{Kp_kE_kB_k}\sum_{b\in\mathcal B_{k,e}}
+            \frac1{N_kp_b^{(k)}}Q_k'(w_{k,e-1};x_{k,b}),\qquad
+        w^{(n)}=\frac1L\sum_{k\in\mathcal L}w_{k,E_k}
+
+    with :math:`Q_k` a sample's loss and the regulariser. The chances that give the least noise are
+
+    .. math::
+
+        p_n^{(k)}\propto\|Q_k'(w;x_{k,n})\|,\qquad
+        p_k\propto\sqrt{\sigma_k^2+\big(3+\tfrac6{E_kB_k}\big)\|f_k'(w)\|^2},\qquad
+        \sigma_k^2=\frac6{E_kB_kN_k^2}\sum_n\frac{\|Q_k'(w;x_{k,n})\|^2}{p_n^{(k)}}
+
+    * ``"optimal"``: at the minimiser :math:`w^o` of the common objective, which nobody has;
+    * ``"full"``: at :math:`w^{(n-1)}`, for which every client looks at all of its samples;
+    * ``"sampled"``: those that are drawn share among them what they had together, by their norms at
+      :math:`w^{(n-1)}`; the others keep what they have. At first all chances are equal. Of
+      :math:`f_k'` a participant takes the estimate of its first step, of :math:`\sigma_k^2` what
+      all its samples say under the chances it had (how is open in the source; with one batch's
+      estimate and its heavy tails nothing was gained).
+
+    Both server and clients then know the chances; the norms that clients send besides, one or two
+    numbers each, are not counted.
+
+    Args:
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0.
+      clients_per_round: :math:`L`.
+      batch: :math:`B_k`, samples a step, one number or one of each client.
+      local_steps: :math:`E_k`, one number or one of each client.
+      rule: as above.
+      floor: the share of every chance that stays uniform, in [0, 1]: without, a sample whose
+        gradient vanishes once is not seen again.
+      cap: whether chances are kept at :math:`1/L` and :math:`1/B_k`, what is beyond going to the
+        others, so that nobody is drawn twice at a time. (Drawn twice, one counts twice.)
+
+    Raises:
+      ValueError: more participants than clients, a batch larger than the smallest client's samples.
+
+    Reference:
+      Rizk 2023, Algorithm 2.1, (2.10)-(2.11) and (2.46)-(2.54).
+    """
+
+    step_size: StepSize
+    clients_per_round: int = static()
+    batch: Any = static(default=1)
+    local_steps: Any = static(default=1)
+    rule: str = static(default="sampled")
+    floor: Float[Array, ""] | float = 1e-3
+    cap: bool = static(default=True)
+
+    def validate(self) -> None:
+        _check.count("clients_per_round", self.clients_per_round)
+        for name in ("batch", "local_steps"):
+            object.__setattr__(self, name, per_client(name, getattr(self, name)))
+        _check.choice("rule", self.rule, RULES)
+        _check.interval("floor", self.floor, at_least=0, at_most=1)
+        object.__setattr__(self, "step_size", as_schedule(self.step_size))
+
+    def check(self, problem: Problem, network: Any) -> None:
+        for name in ("batch", "local_steps"):
+            check_per_client(name, getattr(self, name), problem.clients)
+
+        def check(batch: Any, held: Any) -> None:
+            batch, held = np.asarray(batch), np.asarray(held)
+            if np.any(batch > held):
+                k = int(np.argmax(batch - held))
+                raise ValueError(
+                    f"client {k} has {held[k]} samples, fewer than a batch of it, "
+                    f"{np.broadcast_to(batch, held.shape)[k]}."
+                )
+
+        _check.known(check, np.asarray(self.batch), problem.sample_counts())
+        if self.clients_per_round > problem.clients:
+            raise ValueError(
+                f"clients_per_round must be at most the {problem.clients} clients, got "
+                f"{self.clients_per_round}."
+            )
+
+    def init(self, problem: Problem, network: Any) -> State:
+        if self.rule == "optimal":
+            at = optimum(problem)
+            return State(server_start(problem), *self._chances(problem, at))
+        everyone = jnp.full(problem.clients, 1 / problem.clients, problem.dtype)
+        none = jnp.zeros(problem.features.shape[:2], problem.dtype)
+        return State(server_start(problem), everyone, _share(none, problem.weights > 0))
+
+    def step(self, state: State, now: Round) -> State:
+        problem, link = now.problem, now.link
+        clients, samples = state.clients, state.samples
+        if self.rule == "full":
+            clients, samples = self._chances(problem, state.model)
+        count, known = self.clients_per_round, clients
+        clients = self._of_clients(known)
+        chosen = systematic(now.key("participation"), clients, count, count)
+        who = Participants(chosen, jnp.ones(count, bool))
+        server = link.publish(state.model, who.here)
+        counts, longest = counts_of(self.local_steps, who), int(np.max(self.local_steps))
+        real, sizes = jnp.asarray(problem.weights)[chosen] > 0, counts_of(self.batch, who)
+        start = jnp.broadcast_to(server, (count, problem.dim))
+        length = self.step_size(now.number) / (
+            problem.clients * clients[chosen] * counts.astype(problem.dtype)
+        )
+
+        def one(carry: tuple[Array, Array], step: Array) -> tuple[Any, Array]:
+            model, law = carry
+            key = jax.random.fold_in(now.key("batches"), step)
+            batch = weighted(key, self._kept(law, real, sizes), self.batch, chosen, real, 1)
+            part = taken(problem, chosen, batch, 0)
+            norms = part.sample_objective_norms(start)
+            new = model - length[:, None] * _estimate(part, model)
+            slope = norm(_estimate(part, start))
+            busy = (step < counts)[:, None]
+            if self.rule == "sampled":
+                law = jnp.where(busy, shared(law, batch.rows[:, 0], norms), law)
+            return (jnp.where(busy, new, model), law), slope
+
+        (model, law), slope = jax.lax.scan(
+            one, (start, samples[chosen]), jnp.arange(longest, dtype=jnp.int32)
+        )
+        if self.rule == "sampled":
+            norms = problem.take(chosen).sample_objective_norms(start)
+            need = self._need(norms, samples[chosen], real, counts, sizes, slope[0])
+            known = shared(known[None], chosen[None], need[None])[0]
+            samples = samples.at[chosen].set(law)
+        arrived = link.collect(lambda rows: model[rows], who.here, server, clients=chosen)
+        return State(arrived.move(server), known, samples)
+
+    def _kept(self, law: Array, real: Array, sizes: Array) -> Array:
+        """Chances with the floor, and no higher than what is drawn once at most."""
+        law = (1 - self.floor) * law + self.floor * _even(real, law.dtype)
+        return capped(law, 1 / sizes.astype(law.dtype)) if self.cap else law
+
+    def _chances(self, problem: Problem, at: Float[Array, " dim"]) -> tuple[Array, Array]:
+        """Of clients and of samples, as they are best at one model."""
+        everyone = Participants(None, jnp.ones(problem.clients, bool))
+        real = jnp.asarray(problem.weights) > 0
+        counts, sizes = (counts_of(n, everyone) for n in (self.local_steps, self.batch))
+        models = jnp.broadcast_to(at, (problem.clients, problem.dim))
+        norms = problem.sample_objective_norms(models)
+        samples = _share(norms, real)
+        need = self._need(norms, samples, real, counts, sizes, norm(problem.gradient(models)))
+        return _share(need[None], jnp.ones((1, len(need)), bool))[0], samples
+
+    def _need(
+        self, norms: Array, law: Array, real: Array, counts: Array, sizes: Array, slope: Array
+    ) -> Float[Array, " chosen"]:
+        r"""(2.48), to which a client's chance is proportional: of the norms at all of its samples
+        and of :math:`\|f_k'\|`.
+        """
+        law = self._kept(law, real, sizes)
+        batches, held = (counts * sizes).astype(law.dtype), jnp.sum(real, axis=1, dtype=law.dtype)
+        spread = jnp.sum(norms**2 / jnp.where(law > 0, law, 1), axis=1)
+        return jnp.sqrt(6 / (batches * held**2) * spread + (3 + 6 / batches) * slope**2)
+
+    def _of_clients(self, law: Float[Array, " clients"]) -> Float[Array, " clients"]:
+        count = jnp.full(1, self.clients_per_round, jnp.int32)
+        return self._kept(law[None], jnp.ones((1, len(law)), bool), count)[0]
+
+
+def _estimate(part: Problem, model: Array) -> Array:
+    """The weighted sum of what a batch's samples add, the regulariser with each."""
+    pull = part.share[:, None] * part.regulariser.gradient(model)
+    return part.loss_gradient(model) + jnp.sum(part.weights, axis=1, keepdims=True) * pull
+
+
+def _even(real: Array, dtype: Any) -> Array:
+    """The same chance for all samples of a client."""
+    real = jnp.asarray(real).astype(dtype)
+    return real / jnp.sum(real, axis=1, keepdims=True)
+
+
+def _share(values: Float[Array, "clients samples"], real: Array) -> Array:
+    """Chances in proportion to values; equal ones where all are zero."""
+    total = jnp.sum(values, axis=1, keepdims=True)
+    even = _even(real, values.dtype)
+    return jnp.where(total > 0, values / jnp.where(total > 0, total, 1), even)
+
+
+def shared(
+    law: Float[Array, "clients samples"],
+    rows: Int[Array, "clients batch"],
+    values: Float[Array, "clients batch"],
+) -> Float[Array, "clients samples"]:
+    """What those drawn have together, shared among them by their values (2.53), (2.54).
+
+    An index past the last sample is none; one that was drawn twice counts once.
+    """
+    at = (jnp.arange(len(law), dtype=jnp.int32)[:, None], rows)
+    hit = jnp.zeros(law.shape, bool).at[at].set(True, mode="drop")
+    value = jnp.zeros_like(law).at[at].max(values, mode="drop")
+    mass = jnp.sum(jnp.where(hit, law, 0), axis=1, keepdims=True)
+    total = jnp.sum(value, axis=1, keepdims=True)
+    new = mass * value / jnp.where(total > 0, total, 1)
+    return jnp.where(hit & (total > 0), new, law)
+
+
+def capped(
+    law: Float[Array, "*batch units"], most: Float[Array, "*batch"]
+) -> Float[Array, "*batch units"]:
+    r"""Chances no higher than ``most``: what is beyond goes to the others in proportion.
+
+    With the :math:`m` largest at the cap, the others are scaled to what is left,
+    :math:`1-m\,\mathrm{most}`; :math:`m` is the smallest number for which none of them is beyond.
+
+    Args:
+      law: of sum one.
+      most: at least one over the number of units that have a chance.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> capped(jnp.array([0.7, 0.2, 0.1]), jnp.array(0.5)).round(3).tolist()
+      [0.5, 0.333, 0.167]
+    """
+    most = most[..., None]
+    falling = -jnp.sort(-law, axis=-1)
+    before = jnp.cumsum(falling, axis=-1) - falling  # of the m largest
+    number = jnp.broadcast_to(jnp.arange(law.shape[-1], dtype=law.dtype), law.shape)
+    rest = jnp.maximum(1 - before, jnp.finfo(law.dtype).tiny)
+    scale = jnp.maximum(1 - number * most, 0) / rest
+    fits = scale * falling <= most * (1 + 8 * jnp.finfo(law.dtype).eps)
+    first = jnp.argmax(fits, axis=-1, keepdims=True)
+    scale = jnp.take_along_axis(scale, first, axis=-1)
+    edge = jnp.take_along_axis(falling, first, axis=-1)
+    return jnp.where(law > edge, most, law * scale)

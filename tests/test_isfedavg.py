@@ -1,0 +1,150 @@
+"""Federated averaging with importance sampling against loops, theory and worked examples."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax._numerics import key_of
+from fljax.algorithms import FedAvg, ISFedAvg
+from fljax.algorithms.isfedavg import capped, shared
+from fljax.batches import Uniform, weighted
+from fljax.participation import systematic
+from fljax.simulation import as_key
+from tests.cases import CLIENTS, OBJECTIVE, SIZES, keys_of, make_problem, step_of
+from tests.reference import multiagent
+
+pytestmark = pytest.mark.core
+
+COUNT, BATCH, STEPS, ROUNDS = 2, (2, 3, 1, 4, 2), (1, 3, 2, 1, 2), 8
+REAL = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
+
+
+def drawn(algorithm):
+    """The library's own draws, from chances that the loop has come to."""
+    keys = keys_of(1, ROUNDS)
+    chosen = {}
+
+    def choose(n, p):
+        key = key_of(keys[n - 1], "participation")
+        found = np.asarray(systematic(key, jnp.asarray(p), COUNT, COUNT))
+        chosen[n] = found
+        return found
+
+    def batch(n, e, i, k, law):
+        key = jax.random.fold_in(key_of(keys[n - 1], "batches"), e)
+        chances = np.full((COUNT, max(SIZES)), 1.0 / max(SIZES))
+        chances[i] = 0
+        chances[i, : len(law)] = law
+        clients = jnp.asarray(chosen[n])
+        found = weighted(key, jnp.asarray(chances), BATCH, clients, jnp.asarray(REAL)[clients], 1)
+        rows = np.asarray(found.rows)[i, 0]
+        return rows[rows < SIZES[k]]
+
+    return choose, batch
+
+
+@pytest.mark.parametrize("cap", [True, False])
+@pytest.mark.parametrize("rule", ["optimal", "full", "sampled"])
+def test_importance_sampling_is_the_loop(rule, cap):
+    algorithm = ISFedAvg(0.03, COUNT, BATCH, STEPS, rule, floor=0.1, cap=cap)
+    problem = make_problem()
+    simulation = fl.Simulation(
+        problem, algorithm, metrics=[fl.metrics.trajectory("shared", ("parameter",))]
+    )
+    found = np.asarray(fl.run(simulation, ROUNDS, as_key(1))["shared_trajectory"])
+    optimum = np.asarray(fl.problems.optimum(problem))
+    given = COUNT, BATCH, STEPS, rule, 0.1, cap, *drawn(algorithm), optimum
+    expected = multiagent.isfedavg(OBJECTIVE, step_of(algorithm.step_size), ROUNDS, *given)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_those_drawn_share_what_they_had():
+    """The document's example: five samples, two drawn at a time, from equal chances."""
+    law = jnp.full((1, 5), 0.2)
+    law = shared(law, jnp.array([[0, 1]]), jnp.array([[3.0, 1.0]]))
+    np.testing.assert_allclose(law[0], [0.3, 0.1, 0.2, 0.2, 0.2])
+    law = shared(law, jnp.array([[2, 3]]), jnp.array([[1.0, 4.0]]))
+    np.testing.assert_allclose(law[0], [0.3, 0.1, 0.08, 0.32, 0.2])
+    assert shared(law, jnp.array([[5, 5]]), jnp.ones((1, 2))).tolist() == law.tolist()  # nobody
+    assert shared(law, jnp.array([[0, 1]]), jnp.zeros((1, 2))).tolist() == law.tolist()
+
+
+@pytest.mark.parametrize("most", [0.2, 0.25, 0.3, 0.5, 1.0])
+def test_capped_chances_are_the_loops(most):
+    law = np.random.default_rng(0).dirichlet([0.5] * 6, 50)
+    expected = np.array([multiagent.kept(row, 0.0, most) for row in law])
+    found = np.asarray(capped(jnp.asarray(law), jnp.full(50, most)))
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+
+
+def test_the_optimal_chances_give_the_least_noise():
+    """(2.23) is what they minimise: other chances, near or far, have more of it."""
+    problem, algorithm = (
+        make_problem(),
+        ISFedAvg(0.03, COUNT, 2, 3, "optimal", floor=0.0, cap=False),
+    )
+    state = algorithm.init(problem, None)
+    optimum = np.asarray(fl.problems.optimum(problem))
+
+    def noise(clients, samples):
+        total = 0.0
+        for k in range(CLIENTS):
+            law = samples[k, : SIZES[k]]
+            slope = np.linalg.norm(OBJECTIVE.gradient(k, optimum))
+            need = multiagent.need(OBJECTIVE, k, law, optimum, 2, 3, slope)
+            total += need**2 / clients[k]
+        return total
+
+    clients, samples = np.asarray(state.clients), np.asarray(state.samples)
+    least, rng = noise(clients, samples), np.random.default_rng(1)
+    for size in (0.02, 0.2, 1.0):
+        moved = [p * np.exp(size * rng.normal(size=p.shape)) for p in (clients, samples)]
+        moved = moved[0] / moved[0].sum(), moved[1] / moved[1].sum(axis=1, keepdims=True)
+        assert noise(*moved) > least
+    even = np.full(CLIENTS, 1 / CLIENTS), REAL / REAL.sum(axis=1, keepdims=True)
+    assert noise(*even) > 1.05 * least
+
+
+def test_equal_chances_are_federated_averaging_with_normalised_steps():
+    """In mean over the draws: importance sampling with a floor of one is uniform."""
+
+    def end(algorithm, seeds):
+        def scenario(key):
+            del key
+            return fl.Simulation(
+                make_problem(), algorithm, metrics=[fl.metrics.trajectory("shared", ("parameter",))]
+            )
+
+        found = fl.sweep(scenario, rounds=1, seeds=seeds, progress=False)["shared_trajectory"]
+        return np.asarray(found).reshape(seeds, -1)
+
+    ours = end(ISFedAvg(0.03, COUNT, BATCH, STEPS, "sampled", floor=1.0), 3000)
+    same = FedAvg(
+        0.03, COUNT, weighting="equal", batches=Uniform(BATCH), local_steps=STEPS, normalised=True
+    )
+    theirs = end(same, 3000)
+    error = np.sqrt(ours.var(axis=0) + theirs.var(axis=0)) / 3000**0.5
+    assert (np.abs(ours.mean(axis=0) - theirs.mean(axis=0)) < 4.5 * error).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ISFedAvg(0.1, 0), "clients_per_round must be >= 1"),
+        (lambda: ISFedAvg(0.1, 2, rule="best"), "optimal"),
+        (lambda: ISFedAvg(0.1, 2, floor=1.5), "floor"),
+        (lambda: run(ISFedAvg(0.1, 6)), "at most the 5 clients, got 6"),
+        (lambda: run(ISFedAvg(0.1, 2, batch=5)), "client 0 has 4 samples, fewer than a batch"),
+        (lambda: run(ISFedAvg(0.1, 2, local_steps=(1, 2))), "one of each of the 5 clients, got 2"),
+    ],
+)  # fmt: skip
+def test_bad_numbers_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def run(algorithm):
+    return fl.run(fl.Simulation(make_problem(), algorithm), 2)
