@@ -13,6 +13,7 @@ from fljax.data.images import (
     organamnist,
     read_idx,
 )
+from fljax.data.libsvm import Table, ijcnn1, libsvm
 from fljax.data.partition import binary_tasks, by_label, dirichlet, iid
 from fljax.data.random_fourier import RandomFourier, random_fourier
 
@@ -24,12 +25,15 @@ __all__ = [
     "CalCOFI",
     "Images",
     "RandomFourier",
+    "Table",
     "binary_tasks",
     "by_label",
     "calcofi",
     "dirichlet",
     "download",
     "iid",
+    "ijcnn1",
+    "libsvm",
     "locate",
     "mnist",
     "mnist_sample",

@@ -1,0 +1,146 @@
+r"""Tables in the LIBSVM format: ijcnn1, and whatever else is published in it.
+
+A line is a sample, ``label index:value index:value ...`` with indices from 1; what is not named is
+zero. The files of the LIBSVM page are such, plain or compressed.
+"""
+
+import bz2
+import gzip
+from collections.abc import Iterator
+from io import TextIOBase
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import float_dtype
+from fljax.data.files import locate
+
+__all__ = ["IJCNN1_FILES", "Table", "ijcnn1", "libsvm"]
+
+IJCNN1_FILES = {  # SHA-256
+    "ijcnn1/ijcnn1.trn.bz2": "b38a4198ce142d43e96fb86d17b87211feec1f909ac344fa057455c69de29de3",
+    "ijcnn1/ijcnn1.tst.bz2": "acd1db430684fdd3f0c768ecc49aa8e749d0004fc117611220c2aa576a7b6a24",
+}
+IJCNN1_FEATURES = 22
+IJCNN1_HOW = (
+    "It is a file of the data set ijcnn1 on the LIBSVM page (D. Prokhorov, IJCNN 2001 neural "
+    "network competition; no licence is stated there), which is not downloaded."
+)
+#: How the start of a file tells what it is compressed by.
+OPENERS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open}
+
+
+class Table(NamedTuple):
+    """Samples and their labels, and held-out ones."""
+
+    features: np.ndarray  # [n, P]
+    labels: np.ndarray  # [n]
+    test_features: np.ndarray  # [m, P]
+    test_labels: np.ndarray  # [m]
+
+
+@checked
+def libsvm(
+    path: str | Path, features: int | None = None, rows: int | None = None
+) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+    r"""The samples of a file in the LIBSVM format.
+
+    Args:
+      path: of the file; plain, or compressed by gzip or bzip2.
+      features: ``P``; by default the largest index that occurs.
+      rows: of the file, from its start; all by default.
+
+    Returns:
+      ``[n, P]``, sparse (``.toarray()`` makes it dense), and the labels, ``[n]``.
+
+    Raises:
+      FileNotFoundError: no such file.
+      ValueError: a line that is no sample, with its number; an index below 1 or beyond
+        ``features``; a file without samples.
+
+    Example:
+      >>> import pathlib, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = pathlib.Path(folder) / "two"
+      ...     _ = path.write_text("+1 1:0.5 3:2\n-1 2:1\n")
+      ...     samples, labels = libsvm(path)
+      >>> samples.toarray().tolist(), labels.tolist()
+      ([[0.5, 0.0, 2.0], [0.0, 1.0, 0.0]], [1.0, -1.0])
+    """
+    for name, count in (("features", features), ("rows", rows)):
+        if count is not None:
+            _check.count(name, count)
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}.")
+    labels, starts, indices, values = [], [0], [], []
+    with _opened(path) as file:
+        for number, (label, entries) in enumerate(_samples(path, file), start=1):
+            labels.append(label)
+            indices += [index for index, _ in entries]
+            values += [value for _, value in entries]
+            starts.append(len(indices))
+            if number == rows:
+                break
+    if not labels:
+        raise ValueError(f"{path} holds no samples.")
+    index = np.asarray(indices, np.int64) - 1
+    most = int(index.max(initial=0)) + 1
+    if features is not None and most > features:
+        raise ValueError(f"{path} has a feature {most}, beyond the {features} asked for.")
+    shape = (len(labels), most if features is None else features)
+    table = scipy.sparse.csr_array((np.asarray(values), index, np.asarray(starts)), shape)
+    return table, np.asarray(labels)
+
+
+def _opened(path: Path) -> TextIOBase:
+    with path.open("rb") as file:
+        start = file.read(2)
+    return OPENERS.get(start, open)(path, "rt", encoding="ascii")
+
+
+def _samples(path: Path, file: TextIOBase) -> Iterator[tuple[float, list[tuple[int, float]]]]:
+    for number, line in enumerate(file, start=1):
+        if not (words := line.partition("#")[0].split()):
+            continue
+        try:
+            pairs = [word.split(":") for word in words[1:]]
+            sample = float(words[0]), [(int(i), float(v)) for i, v in pairs]
+        except ValueError:
+            raise ValueError(
+                f"line {number} of {path} is no sample 'label index:value ...': "
+                f"{line.strip()[:60]!r}."
+            ) from None
+        if any(index < 1 for index, _ in sample[1]):
+            raise ValueError(f"line {number} of {path} has an index below 1.")
+        yield sample
+
+
+@checked
+def ijcnn1(rows: int = 35_000) -> Table:
+    """ijcnn1: 22 features of an engine's ignitions, normal (-1) or not (+1), nine in ten normal.
+
+    Args:
+      rows: of the 49,990 of the training file, from its start: 35,000 are those that Rizk 2023
+        learns from, the rest being for validation.
+
+    Returns:
+      The training samples, and all 91,701 of the test file.
+
+    Raises:
+      ValueError: more rows than there are, a file with another checksum.
+      FileNotFoundError: ``FLJAX_DATA`` does not hold the files; says how to get them.
+    """
+    _check.count("rows", rows)
+    parts = []
+    for name, wanted in zip(IJCNN1_FILES, (rows, None), strict=True):
+        path = locate(name, IJCNN1_FILES[name], IJCNN1_HOW)
+        samples, labels = libsvm(path, IJCNN1_FEATURES, wanted)
+        parts += [samples.toarray().astype(float_dtype()), labels.astype(float_dtype())]
+    if len(parts[0]) < rows:
+        raise ValueError(f"rows must be at most the {len(parts[0])} of the file, got {rows}.")
+    return Table(*parts)
