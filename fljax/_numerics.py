@@ -24,6 +24,7 @@ PURPOSES = (
     "algorithm",
     "gradients",
     "server",
+    "noise",
 )
 
 

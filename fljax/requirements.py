@@ -18,7 +18,7 @@ __all__ = ["alternatives", "check_parts", "compare", "shown", "table", "unmet"]
 #: The parts of a simulation in which a run looks for numbers.
 PARTS = (
     *("problem", "algorithm", "network", "privacy", "participation", "delays", "compression"),
-    *("attack", "losses", "aggregation"),
+    *("attack", "losses", "aggregation", "noise"),
 )
 
 

@@ -25,6 +25,7 @@ from fljax.link import (
     Link,
     Losses,
     Memory,
+    Noise,
     Stages,
     Traffic,
     receivers_of,
@@ -107,6 +108,8 @@ class Simulation:
         peers, on the way up to a server else. None by default.
       aggregation: that takes the place of the mean wherever the algorithm takes one of what was
         heard, an :class:`~fljax.aggregation.Aggregator`.
+      noise: that peers add to what they say to each other, or servers, by a rule of the network and
+        not by a budget, an :class:`~fljax.link.Noise`.
       model: which models metrics measure and results keep: the clients' ``"exact"`` ones, as the
         literature does, which no budget covers, or the ``"released"`` ones, that the network may
         see: what was last sent, perturbed, or what servers computed of it.
@@ -132,6 +135,7 @@ class Simulation:
     attack: Attack | None = None
     losses: Losses | None = None
     aggregation: Aggregator | None = None
+    noise: Noise | None = None
     model: str = static(default="exact")
     honest_only: bool = static(default=False)
     allow_disconnected: bool = static(default=False)
@@ -253,6 +257,7 @@ class Simulation:
             self.losses,
             self.delays,
             self.aggregation,
+            self.noise,
         )
 
     @property

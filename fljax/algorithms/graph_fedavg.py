@@ -100,8 +100,9 @@ class GraphFedAvg(Algorithm):
         one = jnp.zeros(len(heard), jnp.int32)
         mean, present = link.cell_means(heard, one, 1, who, state.server[:, None])
         psi = jnp.where(present[:, 0] > 0, mean[:, 0], state.server)
-        link.relay(psi.shape[1])
-        server = psi if network.graph is None else network.graph.mixing("metropolis")(psi)
+        server = psi
+        if network.graph is not None:
+            server = link.combine(psi, network.graph.mixing("metropolis"))
         return State(server[home], server)
 
     def released(self, state: State, problem: Problem, network: Any) -> Array:

@@ -12,6 +12,13 @@ from fljax.link.delays import DelayLaw, DelayTrace, Fixed, Geometric, Line, empt
 from fljax.link.inbox import Inbox
 from fljax.link.link import Arrived, Link, Memory, Stages, begin, receivers_of
 from fljax.link.losses import GilbertElliott, Independent, Losses
+from fljax.link.noise import (
+    GraphHomomorphic,
+    LocalGraphHomomorphic,
+    Noise,
+    PerEdge,
+    PerMessage,
+)
 from fljax.link.sharing import Circular, Random, Sharing
 from fljax.link.traffic import Traffic, wide, wide_sum
 
@@ -24,12 +31,17 @@ __all__ = [
     "Fixed",
     "Geometric",
     "GilbertElliott",
+    "GraphHomomorphic",
     "Inbox",
     "Independent",
     "Line",
     "Link",
+    "LocalGraphHomomorphic",
     "Losses",
     "Memory",
+    "Noise",
+    "PerEdge",
+    "PerMessage",
     "Quantise",
     "Random",
     "RandomK",

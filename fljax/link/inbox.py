@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from fljax.aggregation import Aggregator
 from fljax.graphs import Combination, Graph
 from fljax.graphs.tables import DISTINCT, Entries, gather_sum
+from fljax.link.noise import Noise
 
 __all__ = ["Inbox"]
 
@@ -34,6 +35,10 @@ class Inbox:
       ages: for each table of the network, how old the copy is that is heard over an edge, in
         rounds; ``B`` or more: none. ``None`` where everything arrives at once.
       aggregator: that takes the place of the mean, or ``None``.
+      own: ``[K, D]``, what each client combines of its own; what it said by default.
+      cancelled: ``[K, D]``, what it takes off its own part, as often as others hear of it; or
+        ``None``.
+      noise: of the edges' own, and the round's key for it; or ``None``.
 
     Attributes:
       read: whether it was combined at all.
@@ -47,6 +52,9 @@ class Inbox:
         newest: Int[Array, ""] | int = 0,
         ages: list[Int[Array, "rows slots"]] | None = None,
         aggregator: Aggregator | None = None,
+        own: Float[Array, "clients dim"] | None = None,
+        cancelled: Float[Array, "clients dim"] | None = None,
+        noise: tuple[Noise, Array] | None = None,
     ) -> None:
         self._network = network
         self._said = said
@@ -54,6 +62,9 @@ class Inbox:
         self._newest = newest
         self._ages = ages
         self._aggregator = aggregator
+        self._own = said if own is None else own
+        self._cancelled = cancelled
+        self._noise = noise
         self.read = False
 
     def sum(self, over: Graph | None = None) -> Float[Array, "clients dim"]:
@@ -68,8 +79,9 @@ class Inbox:
         self.read = True
         graph = self._network if over is None else over
         if self._ages is None:
-            return graph.neighbor_sum(self._said)
+            return graph.neighbor_sum(self._said) + self._of_edges(graph)
         heard, weight = self._heard(graph)
+        heard = heard + self._of_edges(graph)
         return heard + (graph.degree - weight)[:, None].astype(heard.dtype) * self._said
 
     def mean(self, over: Combination) -> Float[Array, "clients dim"]:
@@ -82,11 +94,46 @@ class Inbox:
         self.read = True
         if self._aggregator is not None:
             return self._aggregated(over)
+        if self._ages is None and self._own is self._said and self._cancelled is None:
+            return over(self._said) + self._of_edges(over)
         if self._ages is None:
-            return over(self._said)
-        heard, weight = self._heard(over)
-        own = 1 - weight
-        return heard + own[:, None].astype(heard.dtype) * self._said
+            heard, weight = over.entries.sum(self._said), 1 - over.self_weight
+        else:
+            heard, weight = self._heard(over)
+        mine, others = (w[:, None].astype(heard.dtype) for w in (1 - weight, weight))
+        heard = heard + self._of_edges(over) + mine * self._own
+        return heard if self._cancelled is None else heard - others * self._cancelled
+
+    # Noise of the edges' own ---------------------------------------------------------------------
+
+    def _of_edges(self, over: Any) -> Array | float:
+        """The weighted sums of what was added over the edges."""
+        if self._noise is None:
+            return 0.0
+        noise, key = self._noise
+        if noise.cancels and self._ages is None:
+            return 0.0
+        total, dim = jnp.zeros_like(self._said), self._said.shape[1]
+        ages = self._ages or [None] * len(over.entries.parts)
+        for part, age in zip(over.entries.parts, ages, strict=True):
+            senders = part.neighbors
+            if senders is None:
+                everyone = jnp.arange(self._said.shape[0], dtype=jnp.int32)
+                senders = jnp.broadcast_to(everyone, part.weights.shape)
+            known = part.weights > 0
+            kept = known if age is None else known & (age < self._past.shape[0])
+
+            def one(given: tuple[Array, ...]) -> Array:
+                receiver, senders, weights, kept = given
+                drawn = noise.over_edges(key, receiver, senders, weights, dim)
+                if drawn is None:
+                    return jnp.zeros(dim, weights.dtype)
+                return jnp.where(kept, weights, 0) @ drawn
+
+            weights = part.weights.astype(self._said.dtype)
+            rows = jax.lax.map(one, (part.nodes, senders, weights, kept), batch_size=RECEIVERS)
+            total = total.at[part.nodes].add(rows, **DISTINCT)
+        return total
 
     # Copies of several ages ----------------------------------------------------------------------
 
@@ -127,17 +174,28 @@ class Inbox:
         rows = jnp.where(known, ((self._newest - age) % bound) * nodes + neighbors, 0)
         flat = self._past.reshape(bound * nodes, -1)
 
-        def one(given: tuple[Array, Array, Array, Array]) -> Array:
-            own, own_weight, rows, weights = given
-            messages = jnp.concatenate([own[None], flat[rows]])
+        def one(given: tuple[Array, Array, Array, Array, Array]) -> Array:
+            own, own_weight, rows, weights, added = given
+            messages = jnp.concatenate([own[None], flat[rows] + added])
             weights = jnp.concatenate([own_weight[None], weights])
             return aggregator.combine(messages[None], weights[None], own[None])[0]
 
+        added = jnp.zeros((*rows.shape, 1), self._said.dtype)
+        if self._noise is not None:
+            noise, key = self._noise
+
+            def on_way(receiver: Array, senders: Array, weights: Array) -> Array:
+                drawn = noise.over_edges(key, receiver, senders, weights, flat.shape[1])
+                return jnp.zeros((len(senders), 1), weights.dtype) if drawn is None else drawn
+
+            kept = weights.astype(self._said.dtype)
+            added = jax.vmap(on_way)(receivers[:, 0], neighbors, kept)
         given = (
-            self._said,
+            self._own,
             over.self_weight.astype(self._said.dtype),
             rows,
             jnp.where(known, weights, 0).astype(self._said.dtype),
+            added,
         )
         if jax.default_backend() != "cpu" or nodes <= RECEIVERS:
             return jax.vmap(one)(given)

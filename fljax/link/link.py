@@ -23,11 +23,12 @@ from fljax._numerics import HIGHEST, key_of
 from fljax.aggregation import Aggregator
 from fljax.attacks import Attack
 from fljax.federation import Federation
-from fljax.graphs import Graph
+from fljax.graphs import Combination, Graph
 from fljax.link.compression import WORD, Compressor
 from fljax.link.delays import DelayLaw, Fixed, Line, empty_line
 from fljax.link.inbox import Inbox
 from fljax.link.losses import Losses, of_edges
+from fljax.link.noise import Noise
 from fljax.link.traffic import Traffic, wide
 from fljax.participation import Participants
 from fljax.privacy import CentralGaussian, NoisyGradients, Notion
@@ -49,6 +50,7 @@ class Stages(NamedTuple):
     losses: Losses | None = None
     delays: DelayLaw | None = None
     aggregation: Aggregator | None = None
+    noise: Noise | None = None  # between peers, or between servers
 
 
 class Memory(NamedTuple):
@@ -407,7 +409,12 @@ class Link:
                 "absent peers need a memory of what they said last; begin the link with "
                 "fljax.link.begin(..., asleep=True)."
             )
-        said = self.send(message, sending=None if self._everyone else self.available)
+        clean = self.send(message, sending=None if self._everyone else self.available)
+        said, cancelled, added = clean, None, None
+        if self._stages.noise is not None:
+            key = jax.random.fold_in(self.key("noise"), self._sent)
+            said, cancelled = self._stages.noise.said(key, clean)
+            added = self._stages.noise, key
         bound = 1 if past is None else past.shape[0]
         if past is not None:
             newest = self._round % bound
@@ -424,6 +431,9 @@ class Link:
             newest if ages is not None else 0,
             ages,
             self._stages.aggregation,
+            None if self._stages.noise is None else clean,
+            cancelled,
+            added,
         )
         self._inboxes.append(inbox)
         return said, inbox
@@ -766,6 +776,27 @@ class Link:
         if network.graph is not None:
             messages = jnp.sum(network.graph.neighbor_counts(), dtype=jnp.int32)
             self._count(messages, numbers, down=WORD * numbers)
+
+    def combine(
+        self, models: Float[Array, "servers dim"], over: Combination
+    ) -> Float[Array, "servers dim"]:
+        """What servers make of each other's models, with the noise between them; counted.
+
+        Args:
+          models: ``[P, D]``, of each server.
+          over: a combination of the servers' graph.
+        """
+        network = self._network
+        assert isinstance(network, Federation)
+        assert network.graph is not None
+        self.relay(models.shape[1])
+        noise = self._stages.noise
+        if noise is None:
+            return over(models)
+        key = self.key("noise")
+        said, cancelled = noise.said(key, models)
+        inbox = Inbox(network.graph, said, own=models, cancelled=cancelled, noise=(noise, key))
+        return inbox.mean(over)
 
     def _count(self, messages: Array, numbers: int, up: int = 0, down: int = 0) -> None:
         new = Traffic(*(wide(messages, times) for times in (1, numbers, up, down)))

@@ -82,6 +82,7 @@ def test_ijcnn1_is_a_stretch_of_its_training_file_and_all_of_the_other(small):
         ijcnn1(31)
 
 
+@pytest.mark.slow
 def test_ijcnn1_is_what_is_said_of_it():
     try:
         table = ijcnn1()
