@@ -5,6 +5,7 @@ law (``batches=``). The mean over a batch estimates that of all samples without 
 law: samples drawn with unequal chances are weighed by what they are drawn too often.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -60,10 +61,10 @@ def per_client(name: str, value: Any) -> Any:
     Raises:
       ValueError: numbers that are no counts.
     """
-    if np.ndim(value) == 0:
+    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
         _check.count(name, value)
         return value
-    counts = np.asarray(_check.array(name, value, axes=1))
+    counts = np.asarray(_check.filled(name, value, axes=1))
     if not np.issubdtype(counts.dtype, np.integer) or np.any(counts < 1):
         raise ValueError(f"{name} must be whole numbers >= 1, got {_check.shown(value)}.")
     return tuple(counts.tolist())

@@ -35,6 +35,7 @@ from fljax.algorithms import (
     FedAvg,
     FineTunedFedAvg,
     GraphFedAvg,
+    ISFedAvg,
     LocalOnly,
     NetworkedADMM,
     OnlineFed,
@@ -160,6 +161,11 @@ def averaged(it):
     chosen, visited = TOGETHER.drawn, [whole] * ROUNDS
     step = step_of(it.step_size)
     return nfl.fedavg(OBJECTIVE, step, chosen, visited, it.weighting)[:, None]
+
+
+def drawn_whole(it):
+    """All clients and all samples at a time: chances have no say."""
+    return averaged(FedAvg(it.step_size, weighting="equal"))
 
 
 def stepped(it):
@@ -326,6 +332,7 @@ CASES = {
     "FedAvg": Case(
         FedAvg(0.05, weighting="equal"), CentralGaussian(0.7, 0.4), averaged, costs.trusted
     ),
+    "ISFedAvg": Case(ISFedAvg(0.05, CLIENTS, SIZES), None, drawn_whole, costs.important),
     "DP-SGD": Case(DPSGD(0.05), NoisyGradients(0.7, 0.4), stepped, partial(costs.stepped, 1)),
     "SignSGD": Case(SignSGD(0.05), None, signs, costs.server),
     "Local only": Case(LocalOnly(0.05), None, alone, costs.alone),
@@ -352,9 +359,10 @@ STREAMED = [label for label in LABELS if REGISTRY[label].needs.data == "stream"]
 SERVED = [label for label in LABELS if REGISTRY[label].needs.network is None]
 #: With one server and a model of each client beside its own: more of them in test_personal.
 PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA"]
+#: With sizes of batches of each client: ISFedAvg, more of it in test_isfedavg.
 #: With servers on a graph, or clusters: more of them in test_pgfl and test_npfl.
 CLUSTERED = ["PGFL", "GFL", "ClusterFL", "PGFL, single step", "GFL, gradient", "NPFL", "NPFL-RL"]
-PLAIN = [label for label in LABELS if label not in (*PERSONAL, *CLUSTERED, *STREAMED)]
+PLAIN = [label for label in LABELS if label not in (*PERSONAL, *CLUSTERED, *STREAMED, "ISFedAvg")]
 #: Each step once: GFL and ClusterFL are PGFL with a switch.
 STEPS = [label for label in LABELS if label not in ("GFL", "ClusterFL")]
 

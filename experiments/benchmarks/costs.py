@@ -117,6 +117,12 @@ def trusted(size: Size, private: bool) -> Cost:
     return server(size, False) + own
 
 
+def important(size: Size, private: bool) -> Cost:
+    """The gradients of batches, and two numbers of every sample: its chance and its norm."""
+    samples = size.clients * size.samples
+    return server(size, private) + Cost(2 * samples, 6 * samples)
+
+
 def stepped(steps: int, size: Size, private: bool) -> Cost:
     """So many noisy gradients of every client, each by its samples: clips need them one by one."""
     samples = size.clients * size.samples

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import drawn
@@ -49,8 +50,18 @@ class _Strategy(Algorithm):
     def validate(self) -> None:
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
         for name in ("mixing", "before", "beside", "after"):
-            if isinstance(rule := getattr(self, name, None), str):
+            if not hasattr(self, name):
+                continue
+            rule = getattr(self, name)
+            if isinstance(rule, str):
                 object.__setattr__(self, name, Mixing(rule))
+            elif not isinstance(rule, Mixing | Combination) and (
+                rule is not None or name == "mixing"
+            ):
+                raise TypeError(
+                    f"{name} must be a rule's name, an fljax.graphs.Mixing or a Combination, got "
+                    f"{_check.shown(rule)}; fljax.graphs.from_stochastic makes one of a matrix."
+                )
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         for rule in self.rules:

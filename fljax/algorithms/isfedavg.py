@@ -257,12 +257,13 @@ def capped(
     """
     most = most[..., None]
     falling = -jnp.sort(-law, axis=-1)
-    before = jnp.cumsum(falling, axis=-1) - falling  # of the m largest
+    rest = jnp.flip(jnp.cumsum(jnp.flip(falling, -1), axis=-1), -1)  # without the m largest
     number = jnp.broadcast_to(jnp.arange(law.shape[-1], dtype=law.dtype), law.shape)
-    rest = jnp.maximum(1 - before, jnp.finfo(law.dtype).tiny)
-    scale = jnp.maximum(1 - number * most, 0) / rest
-    fits = scale * falling <= most * (1 + 8 * jnp.finfo(law.dtype).eps)
-    first = jnp.argmax(fits, axis=-1, keepdims=True)
-    scale = jnp.take_along_axis(scale, first, axis=-1)
-    edge = jnp.take_along_axis(falling, first, axis=-1)
-    return jnp.where(law > edge, most, law * scale)
+    scale = jnp.maximum(1 - number * most, 0) / jnp.where(rest > 0, rest, 1)
+    fits = scale * falling <= most
+    # Units without a chance fit always: the last with one is the last to be left uncapped.
+    last = jnp.sum(law > 0, axis=-1, keepdims=True, dtype=jnp.int32) - 1
+    first = jnp.minimum(jnp.argmax(fits, axis=-1, keepdims=True).astype(jnp.int32), last)
+    first = jnp.where(jnp.any(fits, axis=-1, keepdims=True), first, last)
+    # Those that are at the cap are beyond it with this scale, too.
+    return jnp.minimum(law * jnp.take_along_axis(scale, first, axis=-1), most)
