@@ -16,6 +16,7 @@ from fljax.algorithms import ATC, CTA, Consensus, Diffusion, GraphFedAvg
 from fljax.link import GraphHomomorphic, LocalGraphHomomorphic, PerEdge, PerMessage
 from fljax.simulation import as_key
 from tests.cases import (
+    CASES,
     CLIENTS,
     DIM,
     EDGES,
@@ -427,3 +428,31 @@ def test_attackers_messages_have_the_noise_too():
     drawn = message_noise(PerMessage(0.4), 1)
     expected = quiet + A.T @ drawn - np.diag(A)[:, None] * drawn
     np.testing.assert_allclose(loud, expected, atol=1e-9)
+
+
+#: Who talks to his like over the link; the other algorithms with several servers only relay.
+PEERS = [
+    label
+    for label, case in CASES.items()
+    if case.algorithm.needs.network is fl.graphs.Graph or label == "GFL, gradient"
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", PEERS)
+def test_every_algorithm_of_peers_or_servers_runs_under_every_noise_that_fits(label):
+    silent = simulate(label, private=False)
+    if label == "GFL, gradient":  # servers that have neighbours enough
+        ring = fl.federation.Federation(range(CLIENTS), fl.graphs.ring(CLIENTS))
+        silent = fl._module.replace(silent, network=ring)
+    quiet = fl.run(silent, 3, as_key(1))["model"].values
+    fitting = [PerMessage, PerEdge, LocalGraphHomomorphic]
+    if CASES[label].algorithm.needs.averages:
+        fitting.append(GraphHomomorphic)
+    for kind in fitting:
+        found = fl.run(fl._module.replace(silent, noise=kind(1e-3)), 3, as_key(1))["model"].values
+        assert np.isfinite(found).all(), kind
+        if kind is LocalGraphHomomorphic:
+            np.testing.assert_allclose(found, quiet, rtol=1e-9, atol=1e-11)
+        else:
+            assert np.abs(found - quiet).max() > 1e-4, kind
