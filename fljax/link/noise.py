@@ -9,8 +9,8 @@ receivers make of it (Rizk 2023, chapters 3 and 4):
 * *local* graph-homomorphic noise cancels at every receiver: neighbours of a receiver share pairwise
   masks of opposite signs.
 
-Who is protected from whom differs. Budgets (:mod:`fljax.privacy`) are another matter: they choose
-their noise by a sensitivity.
+Who is protected from whom differs: :mod:`fljax.audit` works out who overhears what. Budgets
+(:mod:`fljax.privacy`) are another matter: they choose their noise by a sensitivity.
 """
 
 import warnings
@@ -239,7 +239,7 @@ class LocalGraphHomomorphic(Noise):
           over: the weights, that are known now.
         """
         neighbors, weights = over.neighbor_table()
-        sign = jax.vmap(_sides)(weights)
+        sign = jax.vmap(sides)(weights)
         plus, minus = (jnp.sum(sign == side, axis=1, keepdims=True) for side in (1, -1))
         draws = jnp.where(sign > 0, minus, jnp.where(sign < 0, plus, 0))
         found = np.zeros((over.nodes, over.nodes), np.int32)
@@ -264,7 +264,7 @@ class LocalGraphHomomorphic(Noise):
     def over_edges(
         self, key: Array, receiver: Array, senders: Array, weights: Array, dim: int
     ) -> Array | None:
-        sign = _sides(weights)
+        sign = sides(weights)
         own = jax.random.fold_in(key, receiver)
 
         def pair(plus: Array, minus: Array) -> Array:
@@ -282,7 +282,7 @@ class LocalGraphHomomorphic(Noise):
         return True
 
 
-def _sides(weights: Float[Array, " slots"]) -> Int[Array, " slots"]:
+def sides(weights: Float[Array, " slots"]) -> Int[Array, " slots"]:
     """1 and -1 by turns among those who are heard, 0 else; 0 for one that is alone."""
     heard = weights > 0
     rank = jnp.cumsum(heard, dtype=jnp.int32)
