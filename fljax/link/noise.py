@@ -9,8 +9,9 @@ receivers make of it (Rizk 2023, chapters 3 and 4):
 * *local* graph-homomorphic noise cancels at every receiver: neighbours of a receiver share pairwise
   masks of opposite signs.
 
-Who is protected from whom differs: :mod:`fljax.audit` works out who overhears what. Budgets
-(:mod:`fljax.privacy`) are another matter: they choose their noise by a sensitivity.
+Who is protected from whom differs: :mod:`fljax.theory.multiagent_privacy` has what the source
+promises, and :func:`fljax.audit.overheard` finds what holds. Budgets (:mod:`fljax.privacy`) are
+another matter: they choose their noise by a sensitivity.
 """
 
 import warnings
@@ -161,8 +162,9 @@ class GraphHomomorphic(Noise):
     :math:`a_{pm}/a_{mp}` of (4.50) holds for symmetric weights only, where it is one, and is left
     out. :func:`fljax.graphs.consensus` takes the noise off again.
 
-    Where links fail or messages are late, what a node takes off and what others hear of it are no
-    longer of the same noise or weight, and some of it stays in the mean.
+    Where messages are late, what a node takes off and what others hear of it are of two rounds, and
+    some of it stays in the mean; so it does where links fail, unless weights and failures are
+    symmetric.
 
     Args and Raises: as of :class:`Perturbation`; a node whose weight of its own is not positive has
     nothing to take the noise off.
