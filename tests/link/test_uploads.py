@@ -255,6 +255,7 @@ def test_a_servers_mean_is_as_without_masks_and_has_the_noise_beside_them(label)
     assert (masked != plain).any()  # rounding tells them apart
 
 
+@fl.module
 class Own(fl.algorithms.ConventionalFL):
     """Of a user's own, which says nothing of masks."""
 
