@@ -158,7 +158,7 @@ class LocalGraphHomomorphic(Noise):
     def over_edges(
         self, key: Array, receiver: Array, senders: Array, weights: Array, dim: int
     ) -> Array | None:
-        sign = _sides(weights)
+        sign = sides(weights)
         own = jax.random.fold_in(key, receiver)
 
         def pair(plus: Array, minus: Array) -> Array:
@@ -176,7 +176,7 @@ class LocalGraphHomomorphic(Noise):
         return True
 
 
-def _sides(weights: Float[Array, " slots"]) -> Int[Array, " slots"]:
+def sides(weights: Float[Array, " slots"]) -> Int[Array, " slots"]:
     """1 and -1 by turns among those who are heard, 0 else; 0 for one that is alone."""
     heard = weights > 0
     rank = jnp.cumsum(heard, dtype=jnp.int32)

@@ -1,0 +1,432 @@
+r"""Who is protected from whom by noise that is added by a rule (:mod:`fljax.link.noise`), exactly.
+
+What attackers hear is linear: of everybody's messages :math:`x`, of those draws :math:`z` that the
+attackers did not make themselves,
+
+.. math:: y = s\,x_v + S x_{\text{others}} + N z,
+
+with one row for every message on every edge that they hear, in every round that they listen. Two
+values of the victim's message that differ by :math:`\Delta` are then two distributions that are a
+shift apart, and a shift of :math:`y` by :math:`s\Delta` is a shift of the draws by any
+:math:`u` with :math:`Nu=s\Delta`. Of all these the shortest counts, and nothing is lost:
+
+* Gaussian draws of deviation :math:`\sigma`: the worlds are :math:`\mu`-GDP apart,
+  :math:`\mu=\min\|u\|_2/\sigma`, which is :math:`\mu^2=\Delta^\top s^\top(NN^\top)^+s\Delta/\sigma^2`;
+* Laplace draws of scale :math:`b`: the least pure :math:`\epsilon` is :math:`\min\|u\|_1/b`, a
+  linear program. (No larger: a shift of the draws is post-processed. No smaller: the density of
+  :math:`Nz` falls along :math:`s\Delta` like :math:`e^{-\min\|u\|_1/b}`.)
+
+Where there is no such :math:`u`, some combination of what is heard has :math:`x_v` in it and no
+noise at all: no epsilon is finite.
+
+Differential privacy asks this of attackers who know everything but the victim's message. Masks that
+cancel in a sum cannot stand up to them: whoever knows the other summands subtracts them. The second
+question is that of secure aggregation: what do attackers know to whom all other messages may be
+anything? There the others' messages hide the victim's, and the shortest shift is over theirs too:
+:math:`Nu=s\Delta+Sw` for any :math:`w`.
+
+In the rounds after the first, nodes combine what they heard and say it again, with new noise and
+nothing new of their own: what a gradient step adds is new data, and a release of its own. This
+alone tells whether listening longer helps.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.optimize
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax.graphs import Combination
+from fljax.link import GraphHomomorphic, LocalGraphHomomorphic, Noise, PerEdge, PerMessage
+from fljax.link.noise import sides
+from fljax.privacy import accounting
+
+__all__ = ["Overheard", "Protection", "overheard", "protection"]
+
+#: Less than this share of a signal is rounding.
+TRIFLE = 1e-9
+
+#: All attackers of a kind are tried, up to so many; of a large network give the attackers.
+MOST_COALITIONS = 5000
+
+
+@dataclasses.dataclass(frozen=True)
+class Overheard:
+    r"""What attackers can tell of one node's message.
+
+    Attributes:
+      scheme: the noise.
+      victim: whose message it is.
+      attackers: who listens.
+      rounds: how many rounds long.
+      epsilon: that holds, and no smaller one, against attackers who know all but the victim's
+        message; infinite where they can compute it.
+      uninformed: the same against attackers who know no message but their own.
+      mu: how many deviations the best linear estimate of the attackers who know the rest is off
+        what moved: Gaussian noise is :math:`\mu`-GDP.
+      mu_uninformed: of the others.
+      delta: at which epsilon is; zero for Laplace noise.
+    """
+
+    scheme: str
+    victim: int
+    attackers: str
+    rounds: int
+    epsilon: float
+    uninformed: float
+    mu: float
+    mu_uninformed: float
+    delta: float
+
+    @property
+    def verdict(self) -> str:
+        """``"hears nothing"``, ``"protected"``, ``"exposed to who knows the rest"`` or
+        ``"exposed"``.
+        """
+        if self.epsilon == 0:
+            return "hears nothing"
+        if math.isfinite(self.epsilon):
+            return "protected"
+        return "exposed to who knows the rest" if math.isfinite(self.uninformed) else "exposed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Protection:
+    """What :func:`protection` found: ``rows`` of :class:`Overheard`, by kind of attackers.
+
+    Attributes:
+      rows: ``(kind, Overheard)``, the worst of each kind.
+    """
+
+    rows: tuple[tuple[str, Overheard], ...]
+
+    def markdown(self) -> str:
+        """A table of GitHub's Markdown."""
+        lines = [
+            "| noise | attackers | who | rounds | ε, rest known | ε, rest unknown | verdict |",
+            "|---|---|---|---:|---:|---:|---|",
+        ]
+        for kind, it in self.rows:
+            numbers = [f"{e:.3g}" if math.isfinite(e) else "∞" for e in (it.epsilon, it.uninformed)]
+            cells = [it.scheme, kind, it.attackers, str(it.rounds), *numbers, it.verdict]
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join([*lines, ""])
+
+    def __str__(self) -> str:
+        return self.markdown()
+
+
+# What is heard -----------------------------------------------------------------------------------
+
+
+class _Round(NamedTuple):
+    """The draws of one round, each of unit variance, and where they go."""
+
+    on_edge: np.ndarray  # [K, K, d]  receiver, sender: on top of the message
+    own: np.ndarray  # [K, d]  off a node's own part, as often as others' weights
+    makers: np.ndarray  # [d, K]  who knows a draw
+
+
+def _draws(noise: Noise | None, weights: np.ndarray) -> _Round:
+    """Of one round; ``weights`` are ``[K, K]``, what each receiver gives to whom it hears."""
+    nodes = len(weights)
+    everyone, kind = range(nodes), type(noise)
+    if noise is None:
+        return _Round(np.zeros((nodes, nodes, 0)), np.zeros((nodes, 0)), np.zeros((0, nodes), bool))
+    if kind in (PerMessage, GraphHomomorphic):
+        each = np.eye(nodes)
+        own = each if kind is GraphHomomorphic else 0 * each
+        return _Round(np.broadcast_to(each, (nodes, nodes, nodes)), own, each > 0)
+    places: list[tuple[int, int, float]]
+    found: list[list[tuple[int, int, float]]] = []
+    if kind is PerEdge:
+        found = [[(k, l, 1.0)] for k in everyone for l in everyone if weights[k, l] > 0]  # noqa: E741
+    elif kind is LocalGraphHomomorphic:
+        for k in everyone:
+            side = np.asarray(sides(weights[k]))
+            for plus, minus in itertools.product(*(np.flatnonzero(side == s) for s in (1, -1))):
+                pair = ((plus, 1.0), (minus, -1.0))
+                found.append([(k, int(l), sign / weights[k, l]) for l, sign in pair])  # noqa: E741
+    else:
+        raise TypeError(
+            f"it is not known of {kind.__name__} which draws go where; known are PerMessage, "
+            "PerEdge, GraphHomomorphic and LocalGraphHomomorphic of fljax.link."
+        )
+    on_edge = np.zeros((nodes, nodes, len(found)))
+    makers = np.zeros((len(found), nodes), bool)
+    for number, places in enumerate(found):
+        for receiver, sender, scale in places:
+            on_edge[receiver, sender, number] = scale
+            makers[number, sender] = True
+    return _Round(on_edge, np.zeros((nodes, len(found))), makers)
+
+
+def _signals(
+    noise: Noise | None, matrix: np.ndarray, hearers: Sequence[int], rounds: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``[signals, K]`` of messages and ``[signals, draws]`` in what these nodes hear, and who makes
+    a draw, ``[draws, K]``.
+    """
+    nodes, own = len(matrix), np.diag(matrix)
+    weights = matrix * ~np.eye(nodes, dtype=bool)
+    one = _draws(noise, weights)
+    each = one.makers.shape[0]
+    said = np.eye(nodes, nodes + rounds * each)
+    cancels = noise is not None and noise.cancels
+    heard = []
+    for number in range(rounds):
+        fresh = slice(nodes + number * each, nodes + (number + 1) * each)
+        on_edge = np.broadcast_to(said, (nodes, *said.shape)).copy()
+        on_edge[..., fresh] += one.on_edge
+        heard += [on_edge[k, weights[k] > 0] for k in hearers]
+        combined = weights @ said
+        if not cancels:
+            combined[:, fresh] += np.einsum("kl,kld->kd", weights, one.on_edge)
+        combined += own[:, None] * said
+        combined[:, fresh] -= (1 - own)[:, None] * one.own
+        said = combined
+    rows = np.concatenate(heard) if heard else np.zeros((0, said.shape[1]))
+    return rows[:, :nodes], rows[:, nodes:], np.tile(one.makers, (rounds, 1))
+
+
+def _shortest(
+    signal: np.ndarray, noise: np.ndarray, free: np.ndarray | None = None
+) -> tuple[float, float]:
+    r"""The least :math:`\|u\|_1` and :math:`\|u\|_2` with :math:`Nu=s+Fw` for some :math:`w`;
+    infinite where there is none.
+    """
+    if free is not None and free.size:
+        left, sizes, _ = np.linalg.svd(free)
+        rank = int(np.sum(sizes > TRIFLE * max(1.0, sizes[0])))
+        signal, noise = left[:, rank:].T @ signal, left[:, rank:].T @ noise
+    size = float(np.linalg.norm(signal))
+    if size <= TRIFLE:
+        return 0.0, 0.0
+    if not noise.size:
+        return math.inf, math.inf
+    left, sizes, right = np.linalg.svd(noise, full_matrices=False)
+    rank = int(np.sum(sizes > TRIFLE * max(1.0, sizes[0])))
+    inside = left[:, :rank].T @ signal
+    if np.linalg.norm(signal - left[:, :rank] @ inside) > math.sqrt(TRIFLE) * size:
+        return math.inf, math.inf
+    euclidean = float(np.linalg.norm(inside / sizes[:rank]))
+    rows, goal = right[:rank], inside / sizes[:rank]
+    found = scipy.optimize.linprog(
+        np.ones(2 * rows.shape[1]), A_eq=np.hstack([rows, -rows]), b_eq=goal, method="highs"
+    )
+    if found.fun is None:
+        raise RuntimeError(f"the linear program of the Laplace law failed: {found.message}")
+    return float(found.fun), euclidean
+
+
+# What can be told --------------------------------------------------------------------------------
+
+
+@checked
+def overheard(
+    noise: Noise | None,
+    over: Combination,
+    victim: int,
+    attackers: int | Sequence[int] = (),
+    *,
+    eavesdropper: bool = False,
+    rounds: int = 1,
+    change: float = 1.0,
+    delta: float = 1e-5,
+    dim: int = 1,
+) -> Overheard:
+    r"""What attackers can tell of a node's message, by all that they hear and draw themselves.
+
+    Args:
+      noise: between peers or servers; ``None`` for none.
+      over: the weights with which nodes combine what they hear.
+      victim: whose first message is to be hidden.
+      attackers: nodes that put together what they hear, their own messages and their own draws.
+      eavesdropper: whether they hear every edge besides; alone, with no attackers, it draws
+        nothing.
+      rounds: so long do they listen, >= 1; see the module on the rounds after the first.
+      change: how far the victim's message moves between the two worlds, > 0: its l2 norm for
+        Gaussian noise and its l1 norm for Laplace noise.
+      delta: of epsilon for Gaussian noise, in (0, 1). For Laplace noise epsilon is pure.
+      dim: numbers in a message, which share the variance where it is ``per="vector"``.
+
+    Raises:
+      TypeError: a noise of another kind than those of :mod:`fljax.link.noise`.
+      ValueError: a node that is not there or twice, the victim among the attackers, no attacker.
+
+    Guarantees:
+      For Gaussian and for Laplace noise the epsilons are exact: no smaller one holds.
+
+    Example:
+      Homomorphic noise protects in one round, and every further round is a new look at the same
+      message; local noise leaves the sum in the clear.
+
+      >>> import fljax as fl
+      >>> over = fl.graphs.ring(6).mixing()
+      >>> def epsilon(noise, rounds=1):
+      ...     return overheard(noise, over, 0, eavesdropper=True, rounds=rounds).epsilon
+      >>> homomorphic = fl.link.GraphHomomorphic(2.0)
+      >>> [round(epsilon(homomorphic, rounds), 2) for rounds in (1, 2, 10)]
+      [1.0, 2.0, 10.0]
+      >>> epsilon(fl.link.LocalGraphHomomorphic(2.0))
+      inf
+    """
+    matrix = _matrix(over)
+    who = (attackers,) if isinstance(attackers, int | np.integer) else tuple(attackers)
+    nodes = len(matrix)
+    for name, node in (("victim", victim), *(("attackers", node) for node in who)):
+        if not 0 <= node < nodes:
+            raise ValueError(f"{name} must be in 0..{nodes - 1}, got {node}.")
+    if victim in who or len(set(who)) < len(who):
+        raise ValueError(
+            f"attackers must be other nodes than the victim {victim}, each once, got {list(who)}."
+        )
+    if not who and not eavesdropper:
+        raise ValueError("somebody must listen: give attackers, or eavesdropper=True.")
+    _check.count("rounds", rounds)
+    _check.count("dim", dim)
+    _check.positive("change", change)
+    _check.interval("delta", delta, above=0, below=1, hint="It is of Gaussian noise's epsilon.")
+    hearers = range(nodes) if eavesdropper else who
+    messages, draws, makers = _signals(noise, matrix, hearers, rounds)
+    hidden = draws[:, ~makers[:, list(who)].any(axis=1)]
+    others = [node for node in range(nodes) if node != victim and node not in who]
+    said = messages[:, victim]
+    names = ", ".join(map(str, who))
+    names = f"node{'s' * (len(who) > 1)} {names}" if who else ""
+    return _judged(
+        noise,
+        _shortest(said, hidden),
+        _shortest(said, hidden, messages[:, others]),
+        (victim, " and ".join(filter(None, [names, "all edges" * eavesdropper])), rounds),
+        (change, delta, dim),
+    )
+
+
+def _matrix(over: Combination) -> np.ndarray:
+    """``[K, K]``, what each receiver gives to whom."""
+    if not _check.is_concrete(over.self_weight):
+        raise TypeError("over must hold known weights, and these are traced; call it outside jit.")
+    return np.asarray(over.matrix(), np.float64)
+
+
+def _judged(
+    noise: Noise | None,
+    known: tuple[float, float],
+    unknown: tuple[float, float],
+    who: tuple[int, str, int],
+    given: tuple[float, float, int],
+) -> Overheard:
+    """From the shortest shifts of unit draws."""
+    change, delta, dim = given
+    variance = 0.0 if noise is None else float(noise.variance)
+    if noise is not None and noise.per == "vector":
+        variance /= dim
+    laplace = noise is not None and noise.law == "laplace"
+
+    def scaled(length: float, scale: float) -> float:
+        return change * length / scale if scale > 0 else (math.inf if length else 0.0)
+
+    mus = [scaled(both[1], math.sqrt(variance)) for both in (known, unknown)]
+    if laplace:
+        epsilons = [scaled(both[0], math.sqrt(variance / 2)) for both in (known, unknown)]
+    else:
+        epsilons = [
+            float(accounting.zcdp_epsilon(mu**2 / 2, delta, "gaussian")) if mu < 1e6 else math.inf
+            for mu in mus
+        ]
+    name = "none" if noise is None else type(noise).__name__
+    return Overheard(name, *who, *epsilons, *mus, delta=0.0 if laplace else delta)
+
+
+@checked
+def protection(
+    over: Combination,
+    victim: int,
+    *,
+    variance: float = 1.0,
+    law: str = "laplace",
+    rounds: int | Sequence[int] = (1, 10),
+    change: float = 1.0,
+    delta: float = 1e-5,
+) -> Protection:
+    """Every scheme of noise against every kind of attackers: the table of who is protected.
+
+    Of each kind the worst attackers are shown: for uninformed ones first, then for those who know
+    the rest.
+
+    Args:
+      over: the weights of the network.
+      victim: whose message is to be hidden.
+      variance: of every draw, > 0.
+      law: of the draws, as of :class:`~fljax.link.Noise`.
+      rounds: how long attackers listen, one number or several.
+      change: as of :func:`overheard`.
+      delta: as of :func:`overheard`.
+
+    Returns:
+      Rows, and ``.markdown()``.
+
+    Raises:
+      ValueError: as :func:`overheard`; a network so large that not all coalitions can be tried.
+
+    Example:
+      >>> import fljax as fl
+      >>> found = protection(fl.graphs.ring(6).mixing(), 0, rounds=1)
+      >>> [row.verdict for kind, row in found.rows if kind == "one neighbour"][1:3]
+      ['protected', 'protected']
+    """
+    _check.positive("variance", variance, "Noise of no variance hides nothing.")
+    lengths = (rounds,) if isinstance(rounds, int | np.integer) else tuple(rounds)
+    schemes = (PerMessage, PerEdge, GraphHomomorphic, LocalGraphHomomorphic)
+    noises = (None, *(scheme(variance, law) for scheme in schemes))
+    matrix = _matrix(over)
+    nodes = len(matrix)
+    if not 0 <= victim < nodes:
+        raise ValueError(f"victim must be in 0..{nodes - 1}, got {victim}.")
+    others = [node for node in range(nodes) if node != victim]
+    hear = [node for node in others if matrix[node, victim] > 0]
+    if not hear:
+        raise ValueError(f"nobody hears node {victim}; take another victim.")
+    pairs = list(itertools.combinations(others, 2))
+    if len(pairs) > MOST_COALITIONS:
+        raise ValueError(
+            f"{nodes} nodes have {len(pairs)} pairs, and {MOST_COALITIONS} are tried at most; "
+            "give fljax.audit.overheard the attackers."
+        )
+    kinds = {
+        "one neighbour": [(node,) for node in hear],
+        "two nodes": [pair for pair in pairs if set(pair) & set(hear)],
+        "all other nodes": [tuple(others)],
+        "eavesdropper": [()],
+    }
+
+    def worst(noise: Noise | None, coalitions: Iterable[tuple[int, ...]], length: int) -> Overheard:
+        found = (
+            overheard(
+                noise,
+                over,
+                victim,
+                who,
+                eavesdropper=not who,
+                rounds=length,
+                change=change,
+                delta=delta,
+            )
+            for who in coalitions
+        )
+        return max(found, key=lambda it: (it.uninformed, it.epsilon))
+
+    rows = [
+        (kind, worst(noise, coalitions, length))
+        for noise in noises
+        for kind, coalitions in kinds.items()
+        if coalitions
+        for length in lengths
+    ]
+    return Protection(tuple(rows))
