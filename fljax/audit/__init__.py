@@ -23,6 +23,7 @@ from fljax.audit.guessing import (
     two_worlds,
 )
 from fljax.audit.overhearing import Overheard, Protection, overheard, protection
+from fljax.audit.trajectories import twins, within
 
 __all__ = [
     "OneRun",
@@ -39,5 +40,7 @@ __all__ = [
     "overheard",
     "protection",
     "shaped_epsilon",
+    "twins",
     "two_worlds",
+    "within",
 ]

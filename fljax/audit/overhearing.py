@@ -11,7 +11,8 @@ shift apart, and a shift of :math:`y` by :math:`s\Delta` is a shift of the draws
 :math:`u` with :math:`Nu=s\Delta`. Of all these the shortest counts, and nothing is lost:
 
 * Gaussian draws of deviation :math:`\sigma`: the worlds are :math:`\mu`-GDP apart,
-  :math:`\mu=\min\|u\|_2/\sigma`, which is :math:`\mu^2=\Delta^\top s^\top(NN^\top)^+s\Delta/\sigma^2`;
+  :math:`\mu=\min\|u\|_2/\sigma`, so :math:`\mu^2=\Delta^\top s^\top C^+s\Delta` with
+  :math:`C=\sigma^2NN^\top` the covariance of what is heard;
 * Laplace draws of scale :math:`b`: the least pure :math:`\epsilon` is :math:`\min\|u\|_1/b`, a
   linear program. (No larger: a shift of the draws is post-processed. No smaller: the density of
   :math:`Nz` falls along :math:`s\Delta` like :math:`e^{-\min\|u\|_1/b}`.)
@@ -195,10 +196,10 @@ def _signals(
 
 
 def _shortest(
-    signal: np.ndarray, noise: np.ndarray, free: np.ndarray | None = None
+    signal: np.ndarray, noise: np.ndarray, laplace: bool, free: np.ndarray | None = None
 ) -> tuple[float, float]:
-    r"""The least :math:`\|u\|_1` and :math:`\|u\|_2` with :math:`Nu=s+Fw` for some :math:`w`;
-    infinite where there is none.
+    r"""The least :math:`\|u\|_2` with :math:`Nu=s+Fw` for some :math:`w`, infinite where there is
+    none; and for Laplace noise the least :math:`\|u\|_1`.
     """
     if free is not None and free.size:
         left, sizes, _ = np.linalg.svd(free)
@@ -215,13 +216,15 @@ def _shortest(
     if np.linalg.norm(signal - left[:, :rank] @ inside) > math.sqrt(TRIFLE) * size:
         return math.inf, math.inf
     euclidean = float(np.linalg.norm(inside / sizes[:rank]))
+    if not laplace:
+        return euclidean, math.nan
     rows, goal = right[:rank], inside / sizes[:rank]
     found = scipy.optimize.linprog(
         np.ones(2 * rows.shape[1]), A_eq=np.hstack([rows, -rows]), b_eq=goal, method="highs"
     )
     if found.fun is None:
         raise RuntimeError(f"the linear program of the Laplace law failed: {found.message}")
-    return float(found.fun), euclidean
+    return euclidean, float(found.fun)
 
 
 # What can be told --------------------------------------------------------------------------------
@@ -299,10 +302,11 @@ def overheard(
     said = messages[:, victim]
     names = ", ".join(map(str, who))
     names = f"node{'s' * (len(who) > 1)} {names}" if who else ""
+    laplace = noise is not None and noise.law == "laplace"
     return _judged(
         noise,
-        _shortest(said, hidden),
-        _shortest(said, hidden, messages[:, others]),
+        _shortest(said, hidden, laplace),
+        _shortest(said, hidden, laplace, messages[:, others]),
         (victim, " and ".join(filter(None, [names, "all edges" * eavesdropper])), rounds),
         (change, delta, dim),
     )
@@ -332,9 +336,9 @@ def _judged(
     def scaled(length: float, scale: float) -> float:
         return change * length / scale if scale > 0 else (math.inf if length else 0.0)
 
-    mus = [scaled(both[1], math.sqrt(variance)) for both in (known, unknown)]
+    mus = [scaled(both[0], math.sqrt(variance)) for both in (known, unknown)]
     if laplace:
-        epsilons = [scaled(both[0], math.sqrt(variance / 2)) for both in (known, unknown)]
+        epsilons = [scaled(both[1], math.sqrt(variance / 2)) for both in (known, unknown)]
     else:
         epsilons = [
             float(accounting.zcdp_epsilon(mu**2 / 2, delta, "gaussian")) if mu < 1e6 else math.inf
@@ -357,8 +361,8 @@ def protection(
 ) -> Protection:
     """Every scheme of noise against every kind of attackers: the table of who is protected.
 
-    Of each kind the worst attackers are shown: for uninformed ones first, then for those who know
-    the rest.
+    Of each kind the worst attackers are shown: of the largest epsilon where the rest is known, and
+    among these of the largest where it is not.
 
     Args:
       over: the weights of the network.
@@ -420,7 +424,7 @@ def protection(
             )
             for who in coalitions
         )
-        return max(found, key=lambda it: (it.uninformed, it.epsilon))
+        return max(found, key=lambda it: (round(it.epsilon, 9), it.uninformed))
 
     rows = [
         (kind, worst(noise, coalitions, length))

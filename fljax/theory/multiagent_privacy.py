@@ -153,7 +153,10 @@ def noise_variance(
     Args:
       deviation: ``[..., rounds]``, as there.
       epsilon: > 0, at the end.
-      copies, norm, dim, per: as there.
+      copies: as there.
+      norm: as there.
+      dim: as there.
+      per: as there.
 
     Example:
       >>> float(noise_variance(np.full(3, 0.5), epsilon=1.5).round(6))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax.audit import guessing
 from fljax._numerics import key_of
 from fljax.algorithms import PGFL, REGISTRY, ConventionalFL
+from fljax.audit import guessing
 from fljax.participation import Bernoulli, Markov, Trace
 from fljax.privacy import ZCDP, ApproximateDP, DiscreteZCDP, PureDP
 from fljax.problems import Logistic

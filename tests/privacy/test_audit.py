@@ -10,9 +10,9 @@ import pytest
 
 import fljax as fl
 from fljax import audit
-from fljax.audit import guessing
 from fljax._module import module, static
 from fljax.algorithms import PADMM, ConventionalFL, ZCDPGradNFL
+from fljax.audit import guessing
 from fljax.privacy import NEIGHBORS, ZCDP, PureDP, accounting
 from fljax.problems import (
     LeastAbsoluteDeviation,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax.audit import guessing
 from fljax.algorithms import ZCDPNFL, ConventionalFL, GraphFedAvg
+from fljax.audit import guessing
 from fljax.privacy import NEIGHBORS, ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import LeastSquares, Problem, SquaredL2, factorise, prox
 from fljax.problems.solvers import strong_convexity
