@@ -33,7 +33,9 @@ class State(NamedTuple):
 
 
 @algorithm(
-    "ISFedAvg", "rizk2023", Needs(None, absent=False, averages=True, uploads=("models", "updates"))
+    "ISFedAvg",
+    "rizk2023",
+    Needs(None, absent=False, averages=True, uploads=("models", "updates"), masked=True),
 )
 @module
 class ISFedAvg(Algorithm):
