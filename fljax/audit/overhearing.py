@@ -43,11 +43,26 @@ import scipy.optimize
 from fljax import _check
 from fljax._arguments import checked
 from fljax.graphs import Combination
-from fljax.link import GraphHomomorphic, LocalGraphHomomorphic, Noise, PerEdge, PerMessage
-from fljax.link.noise import sides
+from fljax.link import (
+    GraphHomomorphic,
+    LocalGraphHomomorphic,
+    Noise,
+    PerEdge,
+    PerMessage,
+    SecureAggregation,
+    UploadNoise,
+)
+from fljax.link.noise import Perturbation, sides
 from fljax.privacy import accounting
 
-__all__ = ["Overheard", "Protection", "overheard", "protection"]
+__all__ = [
+    "Overheard",
+    "Protection",
+    "overheard",
+    "overheard_upload",
+    "protection",
+    "upload_protection",
+]
 
 #: Less than this share of a signal is rounding.
 TRIFLE = 1e-9
@@ -211,7 +226,7 @@ def _shortest(
     if not noise.size:
         return math.inf, math.inf
     left, sizes, right = np.linalg.svd(noise, full_matrices=False)
-    rank = int(np.sum(sizes > TRIFLE * max(1.0, sizes[0])))
+    rank = int(np.sum(sizes > TRIFLE * sizes[0]))
     inside = left[:, :rank].T @ signal
     if np.linalg.norm(signal - left[:, :rank] @ inside) > math.sqrt(TRIFLE) * size:
         return math.inf, math.inf
@@ -280,35 +295,24 @@ def overheard(
       inf
     """
     matrix = _matrix(over)
-    who = (attackers,) if isinstance(attackers, int | np.integer) else tuple(attackers)
     nodes = len(matrix)
-    for name, node in (("victim", victim), *(("attackers", node) for node in who)):
-        if not 0 <= node < nodes:
-            raise ValueError(f"{name} must be in 0..{nodes - 1}, got {node}.")
-    if victim in who or len(set(who)) < len(who):
-        raise ValueError(
-            f"attackers must be other nodes than the victim {victim}, each once, got {list(who)}."
-        )
+    who = _attackers(victim, attackers, nodes, "nodes")
     if not who and not eavesdropper:
         raise ValueError("somebody must listen: give attackers, or eavesdropper=True.")
     _check.count("rounds", rounds)
-    _check.count("dim", dim)
-    _check.positive("change", change)
-    _check.interval("delta", delta, above=0, below=1, hint="It is of Gaussian noise's epsilon.")
-    hearers = range(nodes) if eavesdropper else who
-    messages, draws, makers = _signals(noise, matrix, hearers, rounds)
-    hidden = draws[:, ~makers[:, list(who)].any(axis=1)]
-    others = [node for node in range(nodes) if node != victim and node not in who]
-    said = messages[:, victim]
-    names = ", ".join(map(str, who))
-    names = f"node{'s' * (len(who) > 1)} {names}" if who else ""
-    laplace = noise is not None and noise.law == "laplace"
+    messages, draws, makers = _signals(noise, matrix, range(nodes) if eavesdropper else who, rounds)
     return _judged(
-        noise,
-        _shortest(said, hidden, laplace),
-        _shortest(said, hidden, laplace, messages[:, others]),
-        (victim, " and ".join(filter(None, [names, "all edges" * eavesdropper])), rounds),
-        (change, delta, dim),
+        (
+            "none" if noise is None else type(noise).__name__,
+            " and all edges" * eavesdropper,
+            rounds,
+        ),
+        (victim, who, "node"),
+        messages,
+        draws * (0.0 if noise is None else _deviation(noise, dim)),
+        makers,
+        noise is not None and noise.law == "laplace",
+        (change, delta),
     )
 
 
@@ -319,33 +323,150 @@ def _matrix(over: Combination) -> np.ndarray:
     return np.asarray(over.matrix(), np.float64)
 
 
+def _deviation(noise: Perturbation, dim: int) -> float:
+    """Of each number that is drawn."""
+    _check.count("dim", dim)
+    return math.sqrt(float(noise.variance) / (dim if noise.per == "vector" else 1))
+
+
+def _attackers(
+    victim: int, attackers: int | Sequence[int], nodes: int, what: str
+) -> tuple[int, ...]:
+    """Who they are; ``ValueError`` if they cannot be."""
+    who = (attackers,) if isinstance(attackers, int | np.integer) else tuple(attackers)
+    for name, node in (("victim", victim), *(("attackers", node) for node in who)):
+        if not 0 <= node < nodes:
+            raise ValueError(f"{name} must be in 0..{nodes - 1}, got {node}.")
+    if victim in who or len(set(who)) < len(who):
+        raise ValueError(
+            f"attackers must be other {what} than the victim {victim}, each once, got {list(who)}."
+        )
+    return who
+
+
 def _judged(
-    noise: Noise | None,
-    known: tuple[float, float],
-    unknown: tuple[float, float],
-    who: tuple[int, str, int],
-    given: tuple[float, float, int],
+    about: tuple[str, str, int],
+    people: tuple[int, tuple[int, ...], str],
+    messages: np.ndarray,
+    draws: np.ndarray,
+    makers: np.ndarray,
+    laplace: bool,
+    given: tuple[float, float],
 ) -> Overheard:
-    """From the shortest shifts of unit draws."""
-    change, delta, dim = given
-    variance = 0.0 if noise is None else float(noise.variance)
-    if noise is not None and noise.per == "vector":
-        variance /= dim
-    laplace = noise is not None and noise.law == "laplace"
-
-    def scaled(length: float, scale: float) -> float:
-        return change * length / scale if scale > 0 else (math.inf if length else 0.0)
-
-    mus = [scaled(both[0], math.sqrt(variance)) for both in (known, unknown)]
-    if laplace:
-        epsilons = [scaled(both[1], math.sqrt(variance / 2)) for both in (known, unknown)]
+    """From what is heard: the scheme, who else listens and for how long; the victim, the attackers
+    and what they are; the signals, ``[signals, K]`` and ``[signals, draws]``, and ``[draws, K]``.
+    """
+    (scheme, more, rounds), (victim, who, what), (change, delta) = about, people, given
+    _check.positive("change", change)
+    _check.interval("delta", delta, above=0, below=1, hint="It is of Gaussian noise's epsilon.")
+    hidden = draws[:, ~makers[:, list(who)].any(axis=1)]
+    others = [node for node in range(messages.shape[1]) if node != victim and node not in who]
+    said = messages[:, victim]
+    found = [_shortest(said, hidden, laplace, free) for free in (None, messages[:, others])]
+    mus = [change * euclidean for euclidean, _ in found]
+    if laplace:  # a draw of unit variance has the scale 1/sqrt 2
+        epsilons = [change * math.sqrt(2) * absolute for _, absolute in found]
     else:
         epsilons = [
             float(accounting.zcdp_epsilon(mu**2 / 2, delta, "gaussian")) if mu < 1e6 else math.inf
             for mu in mus
         ]
-    name = "none" if noise is None else type(noise).__name__
-    return Overheard(name, *who, *epsilons, *mus, delta=0.0 if laplace else delta)
+    names = f"{what}{'s' * (len(who) > 1)} {', '.join(map(str, who))}" if who else ""
+    names = f"{names}{more}" if names else more.removeprefix(" and ")
+    return Overheard(
+        scheme, victim, names, rounds, *epsilons, *mus, delta=0.0 if laplace else delta
+    )
+
+
+@checked
+def overheard_upload(
+    clients: int,
+    victim: int,
+    attackers: int | Sequence[int] = (),
+    *,
+    server: bool = True,
+    upload_noise: UploadNoise | None = None,
+    masks: SecureAggregation | None = None,
+    step_size: float = 1.0,
+    change: float = 1.0,
+    delta: float = 1e-5,
+    dim: int = 1,
+) -> Overheard:
+    r"""What attackers can tell of what a client sends to its server in one round.
+
+    The server hears every message, and publishes their mean; clients hear that. A server that keeps
+    nothing else, and clients that start anew from what it publishes, learn no more of this message
+    in later rounds.
+
+    Args:
+      clients: that send in the round, with equal weights, >= 2.
+      victim: whose message is to be hidden.
+      attackers: clients that put together what they hear, send and draw.
+      server: whether the server is among the attackers, which is as much as to listen on all ways
+        to it.
+      upload_noise: of clients on what they send.
+      masks: that they share.
+      step_size: :math:`\mu`, that noise on updates is multiplied by on its way; without masks of no
+        account.
+      change: how far what noise is ``on``, a model or an update, moves; a model without noise.
+      delta: as of :func:`overheard`.
+      dim: as of :func:`overheard`.
+
+    Raises:
+      ValueError: as :func:`overheard`; noise and masks of two laws.
+
+    Guarantees:
+      As of :func:`overheard`.
+
+    Example:
+      Masks hide a message from a server that does not know the others. Noise besides hides it from
+      one that does, who is left with the noise of the whole sum: many draws instead of one, which
+      tells less (``mu``), though of Laplace noise the pure epsilon is still that of one.
+
+      >>> import fljax as fl
+      >>> masks, noise = fl.link.SecureAggregation(100.0), fl.link.UploadNoise(2.0)
+      >>> found = [
+      ...     overheard_upload(8, 0, upload_noise=noise),
+      ...     overheard_upload(8, 0, masks=masks),
+      ...     overheard_upload(8, 0, upload_noise=noise, masks=masks),
+      ... ]
+      >>> [(round(it.epsilon, 2), round(it.mu, 2)) for it in found]
+      [(1.0, 0.71), (inf, inf), (1.0, 0.25)]
+    """
+    _check.count("clients", clients, at_least=2, hint="Among fewer nobody is hidden.")
+    who = _attackers(victim, attackers, clients, "clients")
+    if not who and not server:
+        raise ValueError("somebody must listen: give attackers, or server=True.")
+    _check.positive("step_size", step_size)
+    parts = [part for part in (upload_noise, masks) if part is not None]
+    if len({part.law for part in parts}) > 1:
+        raise ValueError(
+            f"upload_noise and masks are of two laws, {' and '.join(p.law for p in parts)}, of "
+            "which no epsilon is known together; give both the same."
+        )
+    everyone = np.eye(clients)
+    noise = everyone * (0.0 if upload_noise is None else _deviation(upload_noise, dim))
+    pairs = list(itertools.combinations(range(clients), 2))
+    shared = np.array([everyone[k] - everyone[l] for k, l in pairs]).T  # noqa: E741
+    of_masks = 0.0 if masks is None else _deviation(masks, dim)
+    if upload_noise is not None and upload_noise.on == "updates":
+        of_masks /= step_size
+    draws = np.hstack([noise, of_masks * shared])
+    makers = np.vstack([everyone, np.abs(shared.T)]) > 0
+    messages = everyone
+    if not server:  # the sum, without masks
+        draws = np.hstack([noise, 0 * shared]).sum(axis=0, keepdims=True)
+        messages = np.ones((1, clients))
+    scheme = " and ".join(type(part).__name__ for part in parts) or "none"
+    return _judged(
+        (scheme, " and the server" * server, 1),
+        (victim, who, "client"),
+        messages,
+        draws,
+        makers,
+        bool(parts) and parts[0].law == "laplace",
+        (change, delta),
+    )
 
 
 @checked
@@ -432,5 +553,71 @@ def protection(
         for kind, coalitions in kinds.items()
         if coalitions
         for length in lengths
+    ]
+    return Protection(tuple(rows))
+
+
+@checked
+def upload_protection(
+    clients: int,
+    *,
+    variance: float = 1.0,
+    mask_variance: float = 100.0,
+    law: str = "laplace",
+    change: float = 1.0,
+    delta: float = 1e-5,
+) -> Protection:
+    """Noise and masks of clients against their server and each other: as :func:`protection`.
+
+    All clients are alike, so the victim is the first.
+
+    Args:
+      clients: that send in the round, >= 3.
+      variance: of the noise, > 0.
+      mask_variance: of the masks, > 0.
+      law: of both.
+      change: as of :func:`overheard`.
+      delta: as of :func:`overheard`.
+
+    Returns:
+      Rows, and ``.markdown()``.
+
+    Raises:
+      ValueError: as :func:`overheard_upload`.
+
+    Example:
+      >>> found = upload_protection(5)
+      >>> [row.verdict for kind, row in found.rows if row.scheme == "SecureAggregation"]
+      ... # doctest: +NORMALIZE_WHITESPACE
+      ['exposed to who knows the rest', 'exposed to who knows the rest',
+       'exposed to who knows the rest', 'exposed to who knows the rest', 'exposed']
+    """
+    _check.count("clients", clients, at_least=3, hint="The kinds of attackers differ then.")
+    _check.positive("variance", variance, "Noise of no variance hides nothing.")
+    _check.positive("mask_variance", mask_variance, "Masks of no variance hide nothing.")
+    noise, masks = UploadNoise(variance, law), SecureAggregation(mask_variance, law)
+    kinds: dict[str, tuple[tuple[int, ...], bool]] = {
+        "another client": ((1,), False),
+        "the server": ((), True),
+        "the server, one client": ((1,), True),
+        "the server, all clients but one": (tuple(range(2, clients)), True),
+        "the server, all other clients": (tuple(range(1, clients)), True),
+    }
+    rows = [
+        (
+            kind,
+            overheard_upload(
+                clients,
+                0,
+                who,
+                server=server,
+                upload_noise=added,
+                masks=shared,
+                change=change,
+                delta=delta,
+            ),
+        )
+        for added, shared in ((None, None), (noise, None), (None, masks), (noise, masks))
+        for kind, (who, server) in kinds.items()
     ]
     return Protection(tuple(rows))

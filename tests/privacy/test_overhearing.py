@@ -10,9 +10,17 @@ import pytest
 
 import fljax as fl
 from fljax.algorithms import ATC
-from fljax.audit import overheard, protection
+from fljax.audit import overheard, overheard_upload, protection, upload_protection
 from fljax.audit.overhearing import _shortest, _signals
-from fljax.link import GraphHomomorphic, Link, LocalGraphHomomorphic, PerEdge, PerMessage
+from fljax.link import (
+    GraphHomomorphic,
+    Link,
+    LocalGraphHomomorphic,
+    PerEdge,
+    PerMessage,
+    SecureAggregation,
+    UploadNoise,
+)
 from fljax.simulation import as_key, begin, look, prepare, stepped
 from tests.cases import make_network, make_problem
 
@@ -213,6 +221,74 @@ def test_the_table_says_who_is_protected_from_whom():
     worst = dict(protection(WHEEL, 1, rounds=1).rows)
     assert worst["two nodes"].scheme == "LocalGraphHomomorphic"
     assert worst["two nodes"].verdict == "exposed"
+
+
+def test_a_server_sees_through_masks_who_knows_the_other_summands():
+    noise, masks = UploadNoise(VARIANCE, "gaussian"), SecureAggregation(9.0, "gaussian")
+    told = functools.partial(overheard_upload, 6, 2)
+    assert told(masks=masks).verdict == "exposed to who knows the rest"
+    # Behind five masks with everybody's message unknown: they move by a fifth of it each.
+    assert told(masks=masks).mu_uninformed == pytest.approx(math.sqrt(1 / 6) / 3)
+    assert told((0, 1, 3), masks=masks).mu_uninformed == pytest.approx(math.sqrt(1 / 2) / 3)
+    assert told((0, 1, 3, 4, 5), masks=masks).verdict == "exposed"
+    # With both the sum's noise is left, of those who did not tell theirs.
+    both = functools.partial(told, upload_noise=noise, masks=masks)
+    assert told(upload_noise=noise).mu == pytest.approx(1 / math.sqrt(VARIANCE))
+    assert both().mu == pytest.approx(sum_of_both(6))
+    assert both((0, 1, 3)).mu == pytest.approx(sum_of_both(3))
+    # Who hears the mean alone has the noise of all, and without masks no less.
+    published = told(1, server=False, upload_noise=noise)
+    assert published.mu == pytest.approx(1 / math.sqrt(5 * VARIANCE))
+    assert told(1, server=False, masks=masks).verdict == "exposed to who knows the rest"
+    updates = UploadNoise(VARIANCE, "gaussian", on="updates")
+    scaled = told(upload_noise=updates, masks=masks, step_size=3.0)
+    plain = told(upload_noise=noise, masks=SecureAggregation(1.0, "gaussian"))
+    assert scaled.mu == pytest.approx(plain.mu)
+
+
+def sum_of_both(clients):
+    """By the covariance of what a server hears of so many clients with noise and masks."""
+    masks = 9.0 * (clients * np.eye(clients) - np.ones((clients, clients)))
+    covariance = VARIANCE * np.eye(clients) + masks
+    return math.sqrt(np.linalg.inv(covariance)[0, 0])
+
+
+def test_masks_are_those_of_the_link():
+    """Their covariance, between all pairs of those who send."""
+    masks, sending = SecureAggregation(2.0), np.array([True, True, False, True, True])
+    everyone, server = jnp.arange(5, dtype=jnp.int32), jnp.zeros(5, jnp.int32)
+    keys = jax.random.split(as_key(4), 4000)
+    drawn = jax.vmap(
+        lambda key: masks.masks(key, everyone, server, jnp.asarray(sending), 5, 3, jnp.float64)
+    )(keys)
+    flat = np.moveaxis(np.asarray(drawn), 1, 2).reshape(-1, 5)
+    expected = 2.0 * (4 * np.diag(sending) - np.outer(sending, sending))
+    np.testing.assert_allclose(np.cov(flat.T), expected, atol=0.4)
+
+
+def test_the_table_of_clients_and_their_server():
+    found = upload_protection(5, law="gaussian")
+    assert len(found.rows) == 4 * 5
+    verdicts = {(it.scheme, kind): it.verdict for kind, it in found.rows}
+    assert verdicts["none", "another client"] == "exposed to who knows the rest"
+    assert verdicts["SecureAggregation", "the server, all other clients"] == "exposed"
+    assert {v for (s, _), v in verdicts.items() if "UploadNoise" in s} == {"protected"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clients": 1}, "clients must be >= 2"),
+        ({"victim": 4}, "victim must be in 0..3"),
+        ({"server": False}, "somebody must listen"),
+        ({"masks": SecureAggregation(1.0, "gaussian")}, "two laws, laplace and gaussian"),
+        ({"step_size": 0.0}, "step_size must be"),
+    ],
+)
+def test_bad_uploads_are_refused(changes, message):
+    given = {"clients": 4, "victim": 0, "upload_noise": UploadNoise(1.0)}
+    with pytest.raises(ValueError, match=message):
+        overheard_upload(**given | changes)
 
 
 @pytest.mark.parametrize(
