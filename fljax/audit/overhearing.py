@@ -300,6 +300,7 @@ def overheard(
     if not who and not eavesdropper:
         raise ValueError("somebody must listen: give attackers, or eavesdropper=True.")
     _check.count("rounds", rounds)
+    _check.count("dim", dim)
     messages, draws, makers = _signals(noise, matrix, range(nodes) if eavesdropper else who, rounds)
     return _judged(
         (
@@ -325,7 +326,6 @@ def _matrix(over: Combination) -> np.ndarray:
 
 def _deviation(noise: Perturbation, dim: int) -> float:
     """Of each number that is drawn."""
-    _check.count("dim", dim)
     return math.sqrt(float(noise.variance) / (dim if noise.per == "vector" else 1))
 
 
@@ -438,6 +438,7 @@ def overheard_upload(
     if not who and not server:
         raise ValueError("somebody must listen: give attackers, or server=True.")
     _check.positive("step_size", step_size)
+    _check.count("dim", dim)
     parts = [part for part in (upload_noise, masks) if part is not None]
     if len({part.law for part in parts}) > 1:
         raise ValueError(
@@ -508,6 +509,8 @@ def protection(
     """
     _check.positive("variance", variance, "Noise of no variance hides nothing.")
     lengths = (rounds,) if isinstance(rounds, int | np.integer) else tuple(rounds)
+    if not lengths:
+        raise ValueError("rounds is empty; give one number of rounds or several.")
     schemes = (PerMessage, PerEdge, GraphHomomorphic, LocalGraphHomomorphic)
     noises = (None, *(scheme(variance, law) for scheme in schemes))
     matrix = _matrix(over)

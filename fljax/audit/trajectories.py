@@ -133,9 +133,8 @@ class _Ear(Link):
         silence = jnp.zeros((self._clients, message.shape[1]), message.dtype)
         update = None
         if step_size is not None and self._start is not None:
-            start = self._start
-            if start.ndim == 2:
-                assert isinstance(self._network, Federation)
+            start = jnp.atleast_2d(self._start)
+            if isinstance(self._network, Federation):
                 start = start[jnp.asarray(self._network.server, jnp.int32)[clients]]
             update = silence.at[place].set((start - message) / step_size, mode="drop")
         sent = jnp.zeros(self._clients, bool).at[place].set(True, mode="drop")
@@ -253,11 +252,11 @@ def twins(
       * ``deviation``: :math:`\Delta(i)=\|w_i-w_i'\|`, of the servers' models, or of all peers'
         together; ``error`` and ``other_error``, :math:`\|\tilde w_i\|` in either world, and
         ``optima``, :math:`\|w^o-w'^o\|`; ``nodes`` in the attributes is :math:`P`.
-      * ``message`` over ``node``: how far the messages of peers, or of servers to each other, are
-        apart before noise; ``upload`` and ``update`` over ``client``, of clients to a server, as
-        models and as updates. Each by ``norm``, and by ``history``: each world's ``"own"``, or the
-        ``"same"``, where there is noise to make up for it. Infinite where a client speaks in one
-        world only.
+      * ``message_change`` over ``node``: how far the messages of peers, or of servers to each
+        other, are apart before noise; ``upload_change`` and ``update_change`` over ``client``, of
+        clients to a server, as models and as updates. Each by ``norm``, and by ``history``: each
+        world's ``"own"``, or the ``"same"``, where there is noise to make up for it. Infinite where
+        a client speaks in one world only.
       * under Laplace noise ``epsilon`` by ``history``, of all messages that have noise up to a
         round, each copy with a draw of its own counted; ``epsilon_heard`` of those that one
         ``node`` hears of others; and ``epsilon_printed``, what the source makes of ``deviation``:
@@ -331,7 +330,7 @@ def twins(
         if name in host:
             axes = ("history", "norm", "seed", "round", axis)
             value = np.moveaxis(host[name], (2, 3), (0, 1))
-            variables[name] = (axes, value, _said(f"distance of the {name}s"))
+            variables[f"{name}_change"] = (axes, value, _said(f"distance of the {name}s"))
     nodes = _nodes(simulation)
     known = xr.Dataset(
         variables,
@@ -374,7 +373,9 @@ def _epsilons(simulation: Simulation, found: xr.Dataset) -> dict[str, Any]:
     def moved(name: str, part: Any) -> Any:
         """In scales of the noise, added up over the rounds."""
         variance = float(part.variance) / (dim if part.per == "vector" else 1)
-        return found[name].sel(norm="l1", drop=True).cumsum("round") * math.sqrt(2 / variance)
+        return found[f"{name}_change"].sel(norm="l1", drop=True).cumsum("round") * math.sqrt(
+            2 / variance
+        )
 
     deviation, copies = found["deviation"].values, 1
     if simulation.among_peers:  # (4.34): from 0, where both are the same, to i - 1

@@ -37,7 +37,7 @@ from jax.typing import ArrayLike
 from fljax import _check
 from fljax._arguments import checked
 from fljax.privacy.accounting import Result
-from fljax.privacy.accounting._inputs import arrays, same_length
+from fljax.privacy.accounting._inputs import Numbers, arrays, same_length
 
 __all__ = ["Norm", "Rule", "bound_chance", "deviation_bound", "epsilon", "noise_variance"]
 
@@ -89,7 +89,7 @@ def _factor(copies: float, norm: str, dim: int, per: str) -> float:
 
 @checked
 def epsilon(
-    deviation: ArrayLike,
+    deviation: Numbers,
     variance: ArrayLike,
     *,
     copies: float = 1,
@@ -140,7 +140,7 @@ def epsilon(
 
 @checked
 def noise_variance(
-    deviation: ArrayLike,
+    deviation: Numbers,
     epsilon: ArrayLike,
     *,
     copies: float = 1,
@@ -174,8 +174,8 @@ def noise_variance(
 
 @checked
 def bound_chance(
-    mean_square: ArrayLike,
-    other_mean_square: ArrayLike,
+    mean_square: Numbers,
+    other_mean_square: Numbers,
     error: ArrayLike,
     other_error: ArrayLike,
     rule: Rule = "union",
