@@ -234,6 +234,8 @@ def _shortest(
     if not laplace:
         return euclidean, math.nan
     rows, goal = right[:rank], inside / sizes[:rank]
+    if rank == rows.shape[1]:  # one shift alone will do
+        return euclidean, float(np.abs(rows.T @ goal).sum())
     found = scipy.optimize.linprog(
         np.ones(2 * rows.shape[1]), A_eq=np.hstack([rows, -rows]), b_eq=goal, method="highs"
     )

@@ -61,8 +61,10 @@ class _Replayed(Noise):
         said, cancelled = self.base.said(key, message)
         return said + self.gap, None if cancelled is None else cancelled + self.gap
 
-    def over_edges(self, *given: Any) -> Array | None:
-        return self.base.over_edges(*given)
+    def over_edges(
+        self, key: Array, receiver: Array, senders: Array, weights: Array, dim: int
+    ) -> Array | None:
+        return self.base.over_edges(key, receiver, senders, weights, dim)
 
     @property
     def cancels(self) -> bool:
@@ -431,12 +433,12 @@ def within(found: xr.Dataset, error: float, other_error: float) -> xr.Dataset:
         theory.deviation_bound(error, other_error, float(found["optima"]), found.attrs["nodes"])
     )
     inside = found["deviation"].transpose("seed", "round").values <= bound
-    squares = [(found[name] ** 2).mean("seed").values for name in ("error", "other_error")]
+    one, two = ((found[name] ** 2).mean("seed").values for name in ("error", "other_error"))
     variables = {"fraction": inside, "all_rounds": np.logical_and.accumulate(inside, axis=1)}
     variables = {name: ("round", value.mean(axis=0)) for name, value in variables.items()}
     for rule in theory.RULES:
         name = f"promised_{rule.replace(' ', '_')}"
-        variables[name] = ("round", theory.bound_chance(*squares, error, other_error, rule))
+        variables[name] = ("round", theory.bound_chance(one, two, error, other_error, rule))
     known = xr.Dataset(variables, coords={"round": found["round"]}, attrs={"bound": bound})
     for name in known.data_vars:
         known[name].attrs = _said(str(name).replace("_", " "))

@@ -107,11 +107,11 @@ def test_who_hears_all_edges_solves_for_all_messages_under_local_noise():
 def test_homomorphic_noise_is_averaged_away_and_noise_of_messages_is_not():
     """Best linear estimates after many rounds: the deviation falls as one over the root."""
     many = [
-        overheard(kind(VARIANCE), OVER, 1, eavesdropper=True, rounds=30).mu * math.sqrt(VARIANCE)
+        overheard(kind(1.0, "gaussian"), OVER, 1, eavesdropper=True, rounds=12).mu
         for kind in (GraphHomomorphic, PerMessage)
     ]
     own = float(OVER.self_weight[1])
-    assert many == pytest.approx([math.sqrt(30), 1 / math.sqrt(1 - own**2)], rel=1e-4)
+    assert many == pytest.approx([math.sqrt(12), 1 / math.sqrt(1 - own**2)], rel=1e-4)
 
 
 def test_without_noise_all_is_exposed():
