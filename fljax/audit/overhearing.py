@@ -122,15 +122,24 @@ class Protection:
     rows: tuple[tuple[str, Overheard], ...]
 
     def markdown(self) -> str:
-        """A table of GitHub's Markdown."""
-        lines = [
-            "| noise | attackers | who | rounds | ε, rest known | ε, rest unknown | verdict |",
-            "|---|---|---|---:|---:|---:|---|",
+        """A table of GitHub's Markdown, with columns for each number of rounds."""
+        found: dict[tuple[str, str], list[Overheard]] = {}
+        for kind, row in self.rows:
+            found.setdefault((row.scheme, kind), []).append(row)
+        lengths = [row.rounds for row in next(iter(found.values()), ())]
+        numbers = [
+            f"ε, {rest}, {length} round{'s' * (length > 1)}"
+            for rest in ("rest known", "rest unknown")
+            for length in lengths
         ]
-        for kind, it in self.rows:
-            numbers = [f"{e:.3g}" if math.isfinite(e) else "∞" for e in (it.epsilon, it.uninformed)]
-            cells = [it.scheme, kind, it.attackers, str(it.rounds), *numbers, it.verdict]
-            lines.append(f"| {' | '.join(cells)} |")
+        lines = [
+            f"| noise | attackers | {' | '.join(numbers)} | |",
+            f"|---|---|{'---:|' * len(numbers)}---|",
+        ]
+        for (scheme, kind), rows in found.items():
+            both = [row.epsilon for row in rows], [row.uninformed for row in rows]
+            cells = [f"{e:.3g}" if math.isfinite(e) else "∞" for e in (*both[0], *both[1])]
+            lines.append(f"| {scheme} | {kind} | {' | '.join(cells)} | {rows[-1].verdict} |")
         return "\n".join([*lines, ""])
 
     def __str__(self) -> str:
