@@ -202,17 +202,14 @@ def _signals(
     one = _draws(noise, weights)
     each = one.makers.shape[0]
     said = np.eye(nodes, nodes + rounds * each)
-    cancels = noise is not None and noise.cancels
     heard = []
     for number in range(rounds):
         fresh = slice(nodes + number * each, nodes + (number + 1) * each)
         on_edge = np.broadcast_to(said, (nodes, *said.shape)).copy()
         on_edge[..., fresh] += one.on_edge
         heard += [on_edge[k, weights[k] > 0] for k in hearers]
-        combined = weights @ said
-        if not cancels:
-            combined[:, fresh] += np.einsum("kl,kld->kd", weights, one.on_edge)
-        combined += own[:, None] * said
+        combined = weights @ said + own[:, None] * said
+        combined[:, fresh] += np.einsum("kl,kld->kd", weights, one.on_edge)
         combined[:, fresh] -= (1 - own)[:, None] * one.own
         said = combined
     rows = np.concatenate(heard) if heard else np.zeros((0, said.shape[1]))

@@ -9,9 +9,9 @@ receivers make of it (Rizk 2023, chapters 3 and 4):
 * *local* graph-homomorphic noise cancels at every receiver: neighbours of a receiver share pairwise
   masks of opposite signs.
 
-Who is protected from whom differs: :mod:`fljax.theory` says what the source promises, and
-:mod:`fljax.audit` finds what holds. Budgets (:mod:`fljax.privacy`) are another matter: they choose
-their noise by a sensitivity.
+Who is protected from whom differs: :mod:`fljax.theory.multiagent_privacy` has what the source
+promises, and :func:`fljax.audit.overheard` finds what holds. Budgets (:mod:`fljax.privacy`) are
+another matter: they choose their noise by a sensitivity.
 """
 
 from typing import Any
@@ -143,7 +143,8 @@ class GraphHomomorphic(Noise):
     its own part, so that :math:`A^\top(X+g)-g` comes of it: with :math:`q` the Perron vector of any
     left-stochastic :math:`A`, :math:`\sum_kq_k` of it is as without noise. The ratio
     :math:`a_{pm}/a_{mp}` of (4.50) holds for symmetric weights only, where it is one, and is left
-    out.
+    out. What cancels hides a message only once: the sender keeps it whole, and whoever hears all
+    edges gets a new look at it in every round (:func:`fljax.audit.overheard`).
 
     Args and Raises: as of :class:`Perturbation`.
     """
@@ -160,7 +161,8 @@ class LocalGraphHomomorphic(Noise):
     A receiver splits those whom it hears into two sets. Each pair across them shares a draw
     :math:`z` that the receiver does not know; one adds :math:`z/a` to what it sends to the receiver
     and the other takes :math:`z/a'` off, :math:`a` and :math:`a'` the weights that the receiver
-    gives. So what is heard is masked and its weighted sum is not. A neighbour that is alone has no
+    gives. So what is heard is masked and its weighted sum is not: against a receiver who knows the
+    other summands there is no protection, whatever the variance. A neighbour that is alone has no
     partner and sends in the clear, which :meth:`masked` tells. Pairs agree over the receiver
     (Definition 4.2, with the constant :math:`\sigma_g/\sqrt2`: the printed one gives a variance of
     :math:`4/\sigma_g^2`); that the exchange is secret is assumed.
