@@ -14,7 +14,6 @@ from tests.cases import (
     CASES,
     CLIENTS,
     DIM,
-    LABELS,
     LINE,
     OBJECTIVE,
     SERVER,
@@ -27,6 +26,7 @@ from tests.cases import (
 from tests.reference import multiagent, nfl
 
 pytestmark = pytest.mark.core
+slow = pytest.mark.slow
 
 STEP, ROUNDS = 0.08, 6
 STEPS = (1, 3, 2, 1, 4)
@@ -59,8 +59,14 @@ def chosen_by(selector, network=None):
     return [np.asarray(who.numbers)[np.asarray(who.here)] for who in each]
 
 
-@pytest.mark.parametrize("law", ["laplace", "gaussian"])
-@pytest.mark.parametrize("on", ["models", "updates"])
+@pytest.mark.parametrize(
+    ("on", "law"),
+    [
+        ("models", "laplace"),
+        ("updates", "gaussian"),
+        pytest.param("updates", "laplace", marks=slow),
+    ],
+)
 def test_noise_of_clients_is_that_of_the_loops(on, law):
     """V1 and V2: (2.56), (2.60). Clients are drawn, and steps are of each."""
     noise = UploadNoise(0.3, law, on=on)
@@ -75,7 +81,7 @@ def test_noise_of_clients_is_that_of_the_loops(on, law):
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("on", ["models", "updates"])
+@pytest.mark.parametrize("on", ["models", pytest.param("updates", marks=slow)])
 def test_noise_of_clients_and_servers_is_that_of_the_loops(on):
     """(3.6)-(3.8)."""
     noise, between = UploadNoise(0.3, on=on), PerEdge(0.2)
@@ -239,7 +245,7 @@ MASKED = {
 }
 
 
-@pytest.mark.parametrize("label", MASKED)
+@pytest.mark.parametrize("label", ["FedAvg", pytest.param("GFL, gradient", marks=slow)])
 def test_a_servers_mean_is_as_without_masks_and_has_the_noise_beside_them(label):
     network = make_servers() if label == "GFL, gradient" else None
     given = {"rounds": 4, "network": network, "upload_noise": UploadNoise(0.2)}
@@ -270,16 +276,68 @@ def test_masks_that_would_not_cancel_are_refused_before_the_run(parts, message):
         fl.Simulation(make_problem(), masks=SecureAggregation(1.0), **given)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("label", LABELS)
-def test_every_algorithm_with_a_server_runs_under_noise_and_hears_it(label):
-    algorithm = CASES[label].algorithm
-    if algorithm.needs.network is fl.graphs.Graph:
-        return
-    silent = simulate(label, private=False)
-    quiet = fl.run(silent, 3, as_key(1))["model"]
-    for on in algorithm.needs.uploads[-1:]:
-        loud = fl._module.replace(silent, upload_noise=UploadNoise(9.0, on=on))
-        found = fl.run(loud, 3, as_key(1))["model"]
+SERVERS = [
+    label for label, case in CASES.items() if case.algorithm.needs.network is not fl.graphs.Graph
+]
+
+
+@slow
+@pytest.mark.parametrize("label", SERVERS)
+def test_every_algorithm_with_a_server_runs_under_noise_and_masks_that_fit(label):
+    needs, silent = CASES[label].algorithm.needs, simulate(label, private=False)
+    quiet = fl.run(silent, 3, as_key(1))["model"].values
+    for on in needs.uploads[-1:]:
+        noise = UploadNoise(9.0, on=on)
+        found = fl.run(fl._module.replace(silent, upload_noise=noise), 3, as_key(1))["model"].values
         assert np.isfinite(found).all()
         assert np.abs(found - quiet).max() > 1e-4
+    if needs.masked:
+        masks = SecureAggregation(2.0)
+        found = fl.run(fl._module.replace(silent, masks=masks), 3, as_key(1))["model"].values
+        np.testing.assert_allclose(found, quiet, rtol=1e-9, atol=1e-10)
+        assert (found != quiet).any()
+
+
+@slow
+def test_noise_and_masks_go_with_absent_clients_and_noise_with_all_that_may_happen():
+    absent = fl.participation.Bernoulli(0.7)
+    algorithm = FedAvg(STEP, weighting="equal")
+    plain, masked = (
+        servers(algorithm, participation=absent, masks=masks)
+        for masks in (None, SecureAggregation(3.0))
+    )
+    np.testing.assert_allclose(masked, plain, rtol=1e-9, atol=1e-10)
+    assert (masked != plain).any()
+    happens = [
+        {"delays": fl.link.Geometric(0.3, 2), "losses": fl.link.Independent(0.2)},
+        {
+            "aggregation": fl.aggregation.Median(),
+            "compression": fl.link.Quantise(8),
+            "attack": fl.attacks.SignFlip(fl.attacks.first(1, CLIENTS)),
+        },
+        {"privacy": fl.privacy.CentralGaussian(0.7, 5.0)},
+    ]
+    for parts in happens:
+        quiet, loud = (
+            servers(algorithm, 3, participation=absent, upload_noise=noise, **parts)
+            for noise in (None, UploadNoise(0.5))
+        )
+        assert np.isfinite(loud).all()
+        assert np.abs(loud - quiet).max() > 1e-3, parts
+
+
+@slow
+def test_a_grid_of_variances_is_one_program_and_begins_at_none():
+    def scenario(key, variance):
+        return fl.Simulation(
+            make_problem(), FedAvg(STEP), upload_noise=UploadNoise(variance),
+            masks=SecureAggregation(variance), metrics=["objective"],
+        )  # fmt: skip
+
+    found = fl.sweep(scenario, grid={"variance": [0.0, 0.1, 1.0]}, seeds=2, rounds=3)
+    silent = fl.run(fl.Simulation(make_problem(), FedAvg(STEP), metrics=["objective"]), 3)
+    first = found.objective.isel(variance=0)
+    np.testing.assert_allclose(first, np.broadcast_to(silent.objective, first.shape), rtol=1e-12)
+    assert (found.objective.isel(variance=2, round=-1) > first.isel(round=-1)).all()
+    with pytest.raises(ValueError, match="variance must be finite and >= 0, got -1"):
+        fl.sweep(scenario, grid={"variance": [0.1, -1.0]}, seeds=1, rounds=3)
