@@ -50,6 +50,7 @@ ROOMS = {
     "schedules": fl.schedules,
     "statistics": fl.statistics,
     "streams": fl.streams,
+    "theory.multiagent_privacy": fl.theory.multiagent_privacy,
     "theory.pao_fed": fl.theory.pao_fed,
     "theory.pgfl": fl.theory.pgfl,
     "theory.zcdp_nfl": fl.theory.zcdp_nfl,
@@ -66,6 +67,8 @@ INSIDE = {
     "algorithms.server_start",
     "algorithms.start_models",
     "audit.OneRun",
+    "audit.Overheard",
+    "audit.Protection",
     "batches.Batch",
     "batches.per_client",
     "batches.taken",
@@ -213,6 +216,7 @@ CASE = {
     "step_size": 0.05,
 }
 INSTANCE = {"instance": fl.theory.pao_fed.Instance(**CASE)}
+OVER = fl.graphs.ring(K).mixing()
 TOLD = fl.theory.zcdp_nfl.Transcript(*[jnp.zeros((3, K, 2))] * 3)
 HEARD = {"simulation": SIMULATION, "transcript": TOLD}
 PRIVATE = dataclasses.replace(SIMULATION, problem=problem().clipped(1.0), privacy=ZCDP(1.0))
@@ -237,13 +241,38 @@ VALID = {
     "audit.counted_epsilon": {"hits": 5, "false_alarms": 1, "of": 10, **CHANCES},
     "audit.guessed_epsilon": {"right": 5, "guesses": 6, "canaries": 10, **CHANCES},
     "audit.one_run": {"simulation": PRIVATE, "canaries": problem(), "rounds": 2, "delta": 1e-5},
+    "audit.overheard": {"noise": fl.link.PerEdge(1.0), "over": OVER, "victim": 0, "attackers": 1},
+    "audit.overheard_upload": {"clients": K, "victim": 0},
+    "audit.protection": {"over": OVER, "victim": 0},
     "audit.shaped_epsilon": {"scores": np.random.default_rng(0).normal(size=(2, 99)), **CHANCES},
+    "audit.twins": {"simulation": SIMULATION, "neighbour": problem(), "rounds": 2},
     "audit.two_worlds": {
         "simulation": PRIVATE,
         "neighbour": problem(),
         "rounds": 2,
         "delta": 1e-5,
     },
+    "audit.upload_protection": {"clients": K},
+    "audit.within": {
+        "found": xr.Dataset(
+            dict.fromkeys(
+                ["deviation", "error", "other_error"], (("seed", "round"), np.ones((2, 3)))
+            )
+            | {"optima": 1.0},
+            attrs={"nodes": 2},
+        ),
+        "error": 1.0,
+        "other_error": 1.0,
+    },
+    "theory.multiagent_privacy.bound_chance": {
+        "mean_square": np.ones(3),
+        "other_mean_square": np.ones(3),
+        "error": 1.0,
+        "other_error": 1.0,
+    },
+    "theory.multiagent_privacy.deviation_bound": {"error": 1.0, "other_error": 1.0, "optima": 1.0},
+    "theory.multiagent_privacy.epsilon": {"deviation": np.ones(3), "variance": 1.0},
+    "theory.multiagent_privacy.noise_variance": {"deviation": np.ones(3), "epsilon": 1.0},
     "theory.pao_fed.Instance": CASE,
     "theory.pao_fed.expected_matrices": INSTANCE,
     "theory.pao_fed.extended_matrices": {
@@ -574,7 +603,7 @@ VALID = {
 #: The valid calls that are not made: they would compile a run, or read results.
 UNTRIED = {
     *("load", "merge", "plan", "run", "save", "sweep"),
-    *("audit.one_run", "audit.two_worlds", "theory.pgfl.server_models"),
+    *("audit.one_run", "audit.twins", "audit.two_worlds", "theory.pgfl.server_models"),
     "plotting.save",  # a file
     "privacy.events",
     "privacy.spent",
@@ -600,7 +629,22 @@ ACCEPTED = {
     ("audit.counted_epsilon", "hits"): "list shape",
     ("audit.counted_epsilon", "false_alarms"): "list shape",
     ("audit.one_run", "key"): "negative",
+    ("audit.overheard", "noise"): "none",
+    ("audit.overheard_upload", "attackers"): "empty",
+    ("audit.twins", "key"): "negative",
     ("audit.two_worlds", "key"): "negative",
+    **dict.fromkeys(
+        [
+            *(("theory.multiagent_privacy.bound_chance", n) for n in ("error", "other_error")),
+            *(
+                ("theory.multiagent_privacy.deviation_bound", n)
+                for n in ("error", "other_error", "optima")
+            ),
+            *(("theory.multiagent_privacy.epsilon", n) for n in ("deviation", "variance")),
+            *(("theory.multiagent_privacy.noise_variance", n) for n in ("deviation", "epsilon")),
+        ],
+        "list shape",  # elementwise
+    ),
     ("theory.pao_fed.Instance", "noise_variances"): "list",
     ("theory.pao_fed.Instance", "participation"): "list",
     ("theory.pao_fed.Instance", "delays"): "list",

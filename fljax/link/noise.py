@@ -160,7 +160,9 @@ class GraphHomomorphic(Noise):
     its own part, so that :math:`A^\top(X+g)-g` comes of it: with :math:`q` the Perron vector of any
     left-stochastic :math:`A`, :math:`\sum_kq_k` of it is as without noise. The ratio
     :math:`a_{pm}/a_{mp}` of (4.50) holds for symmetric weights only, where it is one, and is left
-    out. :func:`fljax.graphs.consensus` takes the noise off again.
+    out. What cancels hides a message only once: the sender keeps it whole, and whoever hears all
+    edges gets a new look at it in every round (:func:`fljax.audit.overheard`).
+    :func:`fljax.graphs.consensus` takes the noise off again.
 
     Where messages are late, what a node takes off and what others hear of it are of two rounds, and
     some of it stays in the mean; so it does where links fail, unless weights and failures are
@@ -194,7 +196,8 @@ class LocalGraphHomomorphic(Noise):
     A receiver splits those whom it hears into two sets. Each pair across them shares a draw
     :math:`z` that the receiver does not know; one adds :math:`z/a` to what it sends to the receiver
     and the other takes :math:`z/a'` off, :math:`a` and :math:`a'` the weights that the receiver
-    gives. So what is heard is masked and its weighted sum is not. A neighbour that is alone has no
+    gives. So what is heard is masked and its weighted sum is not: against a receiver who knows the
+    other summands there is no protection, whatever the variance. A neighbour that is alone has no
     partner and sends in the clear, of which a simulation warns; :meth:`masked` tells by how many
     draws every message is hidden. Pairs agree over the receiver (Definition 4.2, which
     :func:`fljax.link.agreed_laplace` goes through: of the law that is drawn here); that the

@@ -131,7 +131,8 @@ def _ledger(results: "xarray.Dataset", prefix: str) -> "xarray.Dataset":
     if not names.keys() & set(kept):
         raise ValueError(
             "the results have no privacy ledger; run with privacy=, such as "
-            "fljax.privacy.ZCDP(total_rho=1.0)."
+            "fljax.privacy.ZCDP(total_rho=1.0). Noise or masks without a budget claim no epsilon; "
+            "fljax.audit.overheard says whom they protect from whom."
         )
     return results[kept].rename({old: new for old, new in names.items() if old in results})
 

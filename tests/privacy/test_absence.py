@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax import audit
 from fljax._numerics import key_of
 from fljax.algorithms import PGFL, REGISTRY, ConventionalFL
+from fljax.audit import guessing
 from fljax.participation import Bernoulli, Markov, Trace
 from fljax.privacy import ZCDP, ApproximateDP, DiscreteZCDP, PureDP
 from fljax.problems import Logistic
@@ -140,7 +140,7 @@ def test_audits_hear_what_a_run_says():
 
     def listen(key):
         ready = (prepare(simulation, ROUNDS),)
-        return audit._listen((simulation,), ready, key, ROUNDS, lambda said, own: {"said": said})
+        return guessing._listen((simulation,), ready, key, ROUNDS, lambda said, own: {"said": said})
 
     said = np.asarray(jax.jit(listen)(as_key(2))[0]["said"])
     there = present(simulation.participation, 2)

@@ -12,6 +12,7 @@ import fljax as fl
 from fljax import audit
 from fljax._module import module, static
 from fljax.algorithms import PADMM, ConventionalFL, ZCDPGradNFL
+from fljax.audit import guessing
 from fljax.privacy import NEIGHBORS, ZCDP, PureDP, accounting
 from fljax.problems import (
     LeastAbsoluteDeviation,
@@ -257,7 +258,7 @@ def test_the_same_data_in_the_same_history_say_the_same(label):
         return {"same": jnp.abs(own - same), "other": jnp.abs(own - other), "noise": said - own}
 
     ready = (ready, ready, prepare(b, ROUNDS))
-    kept, spent, _ = audit._listen((a, a, b), ready, key, ROUNDS, keep)
+    kept, spent, _ = guessing._listen((a, a, b), ready, key, ROUNDS, keep)
     assert kept["same"].max() == 0
     others = np.delete(np.asarray(kept["other"]), CLIENT, axis=1)
     assert others.max() < 1e-12  # what they say follows from what they heard and their own data
@@ -270,7 +271,7 @@ def test_the_same_data_in_the_same_history_say_the_same(label):
 def test_a_run_that_is_listened_to_is_the_run():
     a, _ = (simulate("zCDP-NFL", problem) for problem in clipped())
     ready = prepare(a, ROUNDS)
-    kept, *_ = audit._listen((a,), (ready,), as_key(5), ROUNDS, lambda said, own: {"own": own})
+    kept, *_ = guessing._listen((a,), (ready,), as_key(5), ROUNDS, lambda said, own: {"own": own})
     run = fl.run(a, ROUNDS, as_key(5))
     np.testing.assert_allclose(kept["own"][-1], run.model.values, rtol=1e-12)
 
@@ -289,7 +290,7 @@ def test_counts_are_those_of_clopper_and_pearson():
 
 def test_guesses_without_delta_are_randomised_response():
     """Then the bound is the Clopper-Pearson one of the share of right guesses."""
-    share = audit._at_least(180, 200, 0.95)
+    share = guessing._at_least(180, 200, 0.95)
     found = audit.guessed_epsilon(180, 200, 500, 0.0, 0.95)
     assert found == pytest.approx(math.log(share / (1 - share)), abs=1e-6)
     assert audit.guessed_epsilon(180, 200, 500, 1e-3, 0.95) < found
@@ -324,9 +325,9 @@ def test_the_bound_is_seldom_above_the_truth():
             }
             for n in noise
         ]
-        rules = audit._scores(world, 200)
-        rule, at, upwards = audit._attack(rules, 200, DELTA, 0.9)
-        hits, alarms = audit._bets(rules[rule][:, 200:], at, upwards)
+        rules = guessing._scores(world, 200)
+        rule, at, upwards = guessing._attack(rules, 200, DELTA, 0.9)
+        hits, alarms = guessing._bets(rules[rule][:, 200:], at, upwards)
         over += audit.counted_epsilon(hits, alarms, 200, DELTA, 0.9) > true
     assert over <= 0.1 * 200 + 3 * math.sqrt(0.09 * 200)
 
@@ -442,9 +443,9 @@ def test_a_second_audit_of_other_numbers_does_not_compile():
         audit.two_worlds(
             dataclasses.replace(simulate("FL", a), privacy=ZCDP(rho)), b, 3, 200, delta=0.1
         )
-        count = audit._both_worlds._cache_size()
+        count = guessing._both_worlds._cache_size()
     audit.two_worlds(simulate("FL", a), b, 3, 200, delta=0.1, key=1)
-    assert audit._both_worlds._cache_size() == count
+    assert guessing._both_worlds._cache_size() == count
 
 
 # Bad input ---------------------------------------------------------------------------------------

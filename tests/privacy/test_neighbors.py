@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax import audit
 from fljax.algorithms import ZCDPNFL, ConventionalFL, GraphFedAvg
+from fljax.audit import guessing
 from fljax.privacy import NEIGHBORS, ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import LeastSquares, Problem, SquaredL2, factorise, prox
 from fljax.problems.solvers import strong_convexity
@@ -63,7 +63,7 @@ def changes(worlds, key):
     def keep(said, one, two):
         return {"apart": jnp.linalg.norm(two - one, axis=1)}
 
-    return audit._listen(worlds, ready, key, ROUNDS, keep)[0]["apart"]
+    return guessing._listen(worlds, ready, key, ROUNDS, keep)[0]["apart"]
 
 
 def shares(worlds, neighbors, seed=0):

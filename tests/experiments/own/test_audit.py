@@ -13,6 +13,7 @@ import fljax as fl
 from experiments import records
 from experiments.own import figure_audit as own
 from experiments.picture import faults, print_style
+from fljax.audit import guessing
 from fljax.privacy import CentralGaussian
 from fljax.simulation import as_key, prepare
 from tests.cases import PRIVATE, gap_of
@@ -43,7 +44,7 @@ def test_messages_move_by_all_that_the_sensitivity_allows(name):
     def keep(said, one, two):
         return {"change": jnp.linalg.norm(one - two, axis=1)}
 
-    kept, *_ = fl.audit._listen(pair, ready, as_key(0), own.ROUNDS.value, keep)
+    kept, *_ = guessing._listen(pair, ready, as_key(0), own.ROUNDS.value, keep)
     factor = 2 if name == "factor 2 left out" else 1
     for number, change in enumerate(np.asarray(kept["change"]), 1):
         problem, network = ready[0].problem, simulation.network

@@ -1,4 +1,4 @@
-r"""Audits: what an attacker can really tell from all that clients say, against what is claimed.
+r"""Audits by guessing: what an attacker can tell from all that clients say, against the claim.
 
 An audit treats a private simulation as a black box: it runs it, listens to the link after the noise
 was added, and guesses which of two data sets was there. From how often the guess is right follows

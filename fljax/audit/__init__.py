@@ -1,0 +1,56 @@
+r"""Audits: what an attacker can really tell, against what is claimed.
+
+* :func:`two_worlds` and :func:`one_run` audit a budget from the outside: they run the simulation,
+  listen, and guess which of two data sets was there (:mod:`fljax.audit.guessing`).
+* :func:`overheard` and :func:`overheard_upload` say exactly who is protected from whom by the noise
+  that peers, servers or clients add by a rule and without a budget, and :func:`protection` and
+  :func:`upload_protection` make a table of it (:mod:`fljax.audit.overhearing`).
+* :func:`twins` runs a simulation on two data sets with the same draws, and records how far apart
+  trajectories and messages come: what proofs by a bound on trajectories rest on
+  (:mod:`fljax.audit.trajectories`).
+"""
+
+from fljax.audit.guessing import (
+    OneRun,
+    Report,
+    TwoWorlds,
+    claimed_epsilon,
+    corners,
+    counted_epsilon,
+    gaussian_misses,
+    guessed_epsilon,
+    one_run,
+    shaped_epsilon,
+    two_worlds,
+)
+from fljax.audit.overhearing import (
+    Overheard,
+    Protection,
+    overheard,
+    overheard_upload,
+    protection,
+    upload_protection,
+)
+from fljax.audit.trajectories import twins, within
+
+__all__ = [
+    "OneRun",
+    "Overheard",
+    "Protection",
+    "Report",
+    "TwoWorlds",
+    "claimed_epsilon",
+    "corners",
+    "counted_epsilon",
+    "gaussian_misses",
+    "guessed_epsilon",
+    "one_run",
+    "overheard",
+    "overheard_upload",
+    "protection",
+    "shaped_epsilon",
+    "twins",
+    "two_worlds",
+    "upload_protection",
+    "within",
+]

@@ -1,0 +1,634 @@
+r"""Who is protected from whom by noise that is added by a rule (:mod:`fljax.link.noise`), exactly.
+
+What attackers hear is linear: of everybody's messages :math:`x`, of those draws :math:`z` that the
+attackers did not make themselves,
+
+.. math:: y = s\,x_v + S x_{\text{others}} + N z,
+
+with one row for every message on every edge that they hear, in every round that they listen. Two
+values of the victim's message that differ by :math:`\Delta` are then two distributions that are a
+shift apart, and a shift of :math:`y` by :math:`s\Delta` is a shift of the draws by any
+:math:`u` with :math:`Nu=s\Delta`. Of all these the shortest counts, and nothing is lost:
+
+* Gaussian draws of deviation :math:`\sigma`: the worlds are :math:`\mu`-GDP apart,
+  :math:`\mu=\min\|u\|_2/\sigma`, so :math:`\mu^2=\Delta^\top s^\top C^+s\Delta` with
+  :math:`C=\sigma^2NN^\top` the covariance of what is heard;
+* Laplace draws of scale :math:`b`: the least pure :math:`\epsilon` is :math:`\min\|u\|_1/b`, a
+  linear program. (No larger: a shift of the draws is post-processed. No smaller: the density of
+  :math:`Nz` falls along :math:`s\Delta` like :math:`e^{-\min\|u\|_1/b}`.)
+
+Where there is no such :math:`u`, some combination of what is heard has :math:`x_v` in it and no
+noise at all: no epsilon is finite.
+
+Differential privacy asks this of attackers who know everything but the victim's message. Masks that
+cancel in a sum cannot stand up to them: whoever knows the other summands subtracts them. The second
+question is that of secure aggregation: what do attackers know to whom all other messages may be
+anything? There the others' messages hide the victim's, and the shortest shift is over theirs too:
+:math:`Nu=s\Delta+Sw` for any :math:`w`.
+
+In the rounds after the first, nodes combine what they heard and say it again, with new noise and
+nothing new of their own: what a gradient step adds is new data, and a release of its own. This
+alone tells whether listening longer helps.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.optimize
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax.graphs import Combination
+from fljax.link import (
+    GraphHomomorphic,
+    LocalGraphHomomorphic,
+    Noise,
+    PerEdge,
+    PerMessage,
+    SecureAggregation,
+    UploadNoise,
+)
+from fljax.link.noise import Perturbation, sides
+from fljax.privacy import accounting
+
+__all__ = [
+    "Overheard",
+    "Protection",
+    "overheard",
+    "overheard_upload",
+    "protection",
+    "upload_protection",
+]
+
+#: Less than this share of a signal is rounding.
+TRIFLE = 1e-9
+
+#: All attackers of a kind are tried, up to so many; of a large network give the attackers.
+MOST_COALITIONS = 5000
+
+
+@dataclasses.dataclass(frozen=True)
+class Overheard:
+    r"""What attackers can tell of one node's message.
+
+    Attributes:
+      scheme: the noise.
+      victim: whose message it is.
+      attackers: who listens.
+      rounds: how many rounds long.
+      epsilon: that holds, and no smaller one, against attackers who know all but the victim's
+        message; infinite where they can compute it.
+      uninformed: the same against attackers who know no message but their own.
+      mu: how many deviations the best linear estimate of the attackers who know the rest is off
+        what moved: Gaussian noise is :math:`\mu`-GDP.
+      mu_uninformed: of the others.
+      delta: at which epsilon is; zero for Laplace noise.
+    """
+
+    scheme: str
+    victim: int
+    attackers: str
+    rounds: int
+    epsilon: float
+    uninformed: float
+    mu: float
+    mu_uninformed: float
+    delta: float
+
+    @property
+    def verdict(self) -> str:
+        """``"hears nothing"``, ``"protected"``, ``"exposed to who knows the rest"`` or
+        ``"exposed"``.
+        """
+        if self.epsilon == 0:
+            return "hears nothing"
+        if math.isfinite(self.epsilon):
+            return "protected"
+        return "exposed to who knows the rest" if math.isfinite(self.uninformed) else "exposed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Protection:
+    """What :func:`protection` found: ``rows`` of :class:`Overheard`, by kind of attackers.
+
+    Attributes:
+      rows: ``(kind, Overheard)``, the worst of each kind.
+    """
+
+    rows: tuple[tuple[str, Overheard], ...]
+
+    def markdown(self) -> str:
+        """A table of GitHub's Markdown, with columns for each number of rounds."""
+        found: dict[tuple[str, str], list[Overheard]] = {}
+        for kind, row in self.rows:
+            found.setdefault((row.scheme, kind), []).append(row)
+        lengths = [row.rounds for row in next(iter(found.values()), ())]
+        numbers = [
+            f"ε, {rest}, {length} round{'s' * (length > 1)}"
+            for rest in ("rest known", "rest unknown")
+            for length in lengths
+        ]
+        lines = [
+            f"| noise | attackers | {' | '.join(numbers)} | |",
+            f"|---|---|{'---:|' * len(numbers)}---|",
+        ]
+        for (scheme, kind), rows in found.items():
+            both = [row.epsilon for row in rows], [row.uninformed for row in rows]
+            cells = [f"{e:.3g}" if math.isfinite(e) else "∞" for e in (*both[0], *both[1])]
+            lines.append(f"| {scheme} | {kind} | {' | '.join(cells)} | {rows[-1].verdict} |")
+        return "\n".join([*lines, ""])
+
+    def __str__(self) -> str:
+        return self.markdown()
+
+
+# What is heard -----------------------------------------------------------------------------------
+
+
+class _Round(NamedTuple):
+    """The draws of one round, each of unit variance, and where they go."""
+
+    on_edge: np.ndarray  # [K, K, d]  receiver, sender: on top of the message
+    own: np.ndarray  # [K, d]  off a node's own part, as often as others' weights
+    makers: np.ndarray  # [d, K]  who knows a draw
+
+
+def _draws(noise: Noise | None, weights: np.ndarray) -> _Round:
+    """Of one round; ``weights`` are ``[K, K]``, what each receiver gives to whom it hears."""
+    nodes = len(weights)
+    everyone, kind = range(nodes), type(noise)
+    if noise is None:
+        return _Round(np.zeros((nodes, nodes, 0)), np.zeros((nodes, 0)), np.zeros((0, nodes), bool))
+    if kind in (PerMessage, GraphHomomorphic):
+        each = np.eye(nodes)
+        own = each if kind is GraphHomomorphic else 0 * each
+        return _Round(np.broadcast_to(each, (nodes, nodes, nodes)), own, each > 0)
+    places: list[tuple[int, int, float]]
+    found: list[list[tuple[int, int, float]]] = []
+    if kind is PerEdge:
+        found = [[(k, l, 1.0)] for k in everyone for l in everyone if weights[k, l] > 0]  # noqa: E741
+    elif kind is LocalGraphHomomorphic:
+        for k in everyone:
+            side = np.asarray(sides(weights[k]))
+            for plus, minus in itertools.product(*(np.flatnonzero(side == s) for s in (1, -1))):
+                pair = ((plus, 1.0), (minus, -1.0))
+                found.append([(k, int(l), sign / weights[k, l]) for l, sign in pair])  # noqa: E741
+    else:
+        raise TypeError(
+            f"it is not known of {kind.__name__} which draws go where; known are PerMessage, "
+            "PerEdge, GraphHomomorphic and LocalGraphHomomorphic of fljax.link."
+        )
+    on_edge = np.zeros((nodes, nodes, len(found)))
+    makers = np.zeros((len(found), nodes), bool)
+    for number, places in enumerate(found):
+        for receiver, sender, scale in places:
+            on_edge[receiver, sender, number] = scale
+            makers[number, sender] = True
+    return _Round(on_edge, np.zeros((nodes, len(found))), makers)
+
+
+def _signals(
+    noise: Noise | None, matrix: np.ndarray, hearers: Sequence[int], rounds: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``[signals, K]`` of messages and ``[signals, draws]`` in what these nodes hear, and who makes
+    a draw, ``[draws, K]``.
+    """
+    nodes, own = len(matrix), np.diag(matrix)
+    weights = matrix * ~np.eye(nodes, dtype=bool)
+    one = _draws(noise, weights)
+    each = one.makers.shape[0]
+    said = np.eye(nodes, nodes + rounds * each)
+    heard = []
+    for number in range(rounds):
+        fresh = slice(nodes + number * each, nodes + (number + 1) * each)
+        on_edge = np.broadcast_to(said, (nodes, *said.shape)).copy()
+        on_edge[..., fresh] += one.on_edge
+        heard += [on_edge[k, weights[k] > 0] for k in hearers]
+        combined = weights @ said + own[:, None] * said
+        combined[:, fresh] += np.einsum("kl,kld->kd", weights, one.on_edge)
+        combined[:, fresh] -= (1 - own)[:, None] * one.own
+        said = combined
+    rows = np.concatenate(heard) if heard else np.zeros((0, said.shape[1]))
+    return rows[:, :nodes], rows[:, nodes:], np.tile(one.makers, (rounds, 1))
+
+
+def _shortest(
+    signal: np.ndarray, noise: np.ndarray, laplace: bool, free: np.ndarray | None = None
+) -> tuple[float, float]:
+    r"""The least :math:`\|u\|_2` with :math:`Nu=s+Fw` for some :math:`w`, infinite where there is
+    none; and for Laplace noise the least :math:`\|u\|_1`.
+    """
+    if free is not None and free.size:
+        left, sizes, _ = np.linalg.svd(free)
+        rank = int(np.sum(sizes > TRIFLE * max(1.0, sizes[0])))
+        signal, noise = left[:, rank:].T @ signal, left[:, rank:].T @ noise
+    size = float(np.linalg.norm(signal))
+    if size <= TRIFLE:
+        return 0.0, 0.0
+    if not noise.size:
+        return math.inf, math.inf
+    left, sizes, right = np.linalg.svd(noise, full_matrices=False)
+    rank = int(np.sum(sizes > TRIFLE * sizes[0]))
+    inside = left[:, :rank].T @ signal
+    if np.linalg.norm(signal - left[:, :rank] @ inside) > math.sqrt(TRIFLE) * size:
+        return math.inf, math.inf
+    euclidean = float(np.linalg.norm(inside / sizes[:rank]))
+    if not laplace:
+        return euclidean, math.nan
+    rows, goal = right[:rank], inside / sizes[:rank]
+    if rank == rows.shape[1]:  # one shift alone will do
+        return euclidean, float(np.abs(rows.T @ goal).sum())
+    found = scipy.optimize.linprog(
+        np.ones(2 * rows.shape[1]), A_eq=np.hstack([rows, -rows]), b_eq=goal, method="highs"
+    )
+    if found.fun is None:
+        raise RuntimeError(f"the linear program of the Laplace law failed: {found.message}")
+    return euclidean, float(found.fun)
+
+
+# What can be told --------------------------------------------------------------------------------
+
+
+@checked
+def overheard(
+    noise: Noise | None,
+    over: Combination,
+    victim: int,
+    attackers: int | Sequence[int] = (),
+    *,
+    eavesdropper: bool = False,
+    rounds: int = 1,
+    change: float = 1.0,
+    delta: float = 1e-5,
+    dim: int = 1,
+) -> Overheard:
+    r"""What attackers can tell of a node's message, by all that they hear and draw themselves.
+
+    Args:
+      noise: between peers or servers; ``None`` for none.
+      over: the weights with which nodes combine what they hear.
+      victim: whose first message is to be hidden.
+      attackers: nodes that put together what they hear, their own messages and their own draws.
+      eavesdropper: whether they hear every edge besides; alone, with no attackers, it draws
+        nothing.
+      rounds: so long do they listen, >= 1; see the module on the rounds after the first.
+      change: how far the victim's message moves between the two worlds, > 0: its l2 norm for
+        Gaussian noise and its l1 norm for Laplace noise.
+      delta: of epsilon for Gaussian noise, in (0, 1). For Laplace noise epsilon is pure.
+      dim: numbers in a message, which share the variance where it is ``per="vector"``.
+
+    Raises:
+      TypeError: a noise of another kind than those of :mod:`fljax.link.noise`.
+      ValueError: a node that is not there or twice, the victim among the attackers, no attacker.
+
+    Guarantees:
+      For Gaussian and for Laplace noise the epsilons are exact: no smaller one holds.
+
+    Example:
+      Homomorphic noise protects in one round, and every further round is a new look at the same
+      message; local noise leaves the sum in the clear.
+
+      >>> import fljax as fl
+      >>> over = fl.graphs.ring(6).mixing()
+      >>> def epsilon(noise, rounds=1):
+      ...     return overheard(noise, over, 0, eavesdropper=True, rounds=rounds).epsilon
+      >>> homomorphic = fl.link.GraphHomomorphic(2.0)
+      >>> [round(epsilon(homomorphic, rounds), 2) for rounds in (1, 2, 10)]
+      [1.0, 2.0, 10.0]
+      >>> epsilon(fl.link.LocalGraphHomomorphic(2.0))
+      inf
+    """
+    matrix = _matrix(over)
+    nodes = len(matrix)
+    who = _attackers(victim, attackers, nodes, "nodes")
+    if not who and not eavesdropper:
+        raise ValueError("somebody must listen: give attackers, or eavesdropper=True.")
+    _check.count("rounds", rounds)
+    _check.count("dim", dim)
+    messages, draws, makers = _signals(noise, matrix, range(nodes) if eavesdropper else who, rounds)
+    return _judged(
+        (
+            "none" if noise is None else type(noise).__name__,
+            " and all edges" * eavesdropper,
+            rounds,
+        ),
+        (victim, who, "node"),
+        messages,
+        draws * (0.0 if noise is None else _deviation(noise, dim)),
+        makers,
+        noise is not None and noise.law == "laplace",
+        (change, delta),
+    )
+
+
+def _matrix(over: Combination) -> np.ndarray:
+    """``[K, K]``, what each receiver gives to whom."""
+    if not _check.is_concrete(over.self_weight):
+        raise TypeError("over must hold known weights, and these are traced; call it outside jit.")
+    return np.asarray(over.matrix(), np.float64)
+
+
+def _deviation(noise: Perturbation, dim: int) -> float:
+    """Of each number that is drawn."""
+    return math.sqrt(float(noise.variance) / (dim if noise.per == "vector" else 1))
+
+
+def _attackers(
+    victim: int, attackers: int | Sequence[int], nodes: int, what: str
+) -> tuple[int, ...]:
+    """Who they are; ``ValueError`` if they cannot be."""
+    who = (attackers,) if isinstance(attackers, int | np.integer) else tuple(attackers)
+    for name, node in (("victim", victim), *(("attackers", node) for node in who)):
+        if not 0 <= node < nodes:
+            raise ValueError(f"{name} must be in 0..{nodes - 1}, got {node}.")
+    if victim in who or len(set(who)) < len(who):
+        raise ValueError(
+            f"attackers must be other {what} than the victim {victim}, each once, got {list(who)}."
+        )
+    return who
+
+
+def _judged(
+    about: tuple[str, str, int],
+    people: tuple[int, tuple[int, ...], str],
+    messages: np.ndarray,
+    draws: np.ndarray,
+    makers: np.ndarray,
+    laplace: bool,
+    given: tuple[float, float],
+) -> Overheard:
+    """From what is heard: the scheme, who else listens and for how long; the victim, the attackers
+    and what they are; the signals, ``[signals, K]`` and ``[signals, draws]``, and ``[draws, K]``.
+    """
+    (scheme, more, rounds), (victim, who, what), (change, delta) = about, people, given
+    _check.positive("change", change)
+    _check.interval("delta", delta, above=0, below=1, hint="It is of Gaussian noise's epsilon.")
+    hidden = draws[:, ~makers[:, list(who)].any(axis=1)]
+    others = [node for node in range(messages.shape[1]) if node != victim and node not in who]
+    said = messages[:, victim]
+    found = [_shortest(said, hidden, laplace, free) for free in (None, messages[:, others])]
+    mus = [change * euclidean for euclidean, _ in found]
+    if laplace:  # a draw of unit variance has the scale 1/sqrt 2
+        epsilons = [change * math.sqrt(2) * absolute for _, absolute in found]
+    else:
+        epsilons = [
+            float(accounting.zcdp_epsilon(mu**2 / 2, delta, "gaussian")) if mu < 1e6 else math.inf
+            for mu in mus
+        ]
+    names = f"{what}{'s' * (len(who) > 1)} {', '.join(map(str, who))}" if who else ""
+    names = f"{names}{more}" if names else more.removeprefix(" and ")
+    return Overheard(
+        scheme, victim, names, rounds, *epsilons, *mus, delta=0.0 if laplace else delta
+    )
+
+
+@checked
+def overheard_upload(
+    clients: int,
+    victim: int,
+    attackers: int | Sequence[int] = (),
+    *,
+    server: bool = True,
+    upload_noise: UploadNoise | None = None,
+    masks: SecureAggregation | None = None,
+    step_size: float = 1.0,
+    change: float = 1.0,
+    delta: float = 1e-5,
+    dim: int = 1,
+) -> Overheard:
+    r"""What attackers can tell of what a client sends to its server in one round.
+
+    The server hears every message, and publishes their mean; clients hear that. A server that keeps
+    nothing else, and clients that start anew from what it publishes, learn no more of this message
+    in later rounds.
+
+    Args:
+      clients: that send in the round, with equal weights, >= 2.
+      victim: whose message is to be hidden.
+      attackers: clients that put together what they hear, send and draw.
+      server: whether the server is among the attackers, which is as much as to listen on all ways
+        to it.
+      upload_noise: of clients on what they send.
+      masks: that they share.
+      step_size: :math:`\mu`, that noise on updates is multiplied by on its way; without masks of no
+        account.
+      change: how far what noise is ``on``, a model or an update, moves; a model without noise.
+      delta: as of :func:`overheard`.
+      dim: as of :func:`overheard`.
+
+    Raises:
+      ValueError: as :func:`overheard`; noise and masks of two laws.
+
+    Guarantees:
+      As of :func:`overheard`.
+
+    Example:
+      Masks hide a message from a server that does not know the others. Noise besides hides it from
+      one that does, who is left with the noise of the whole sum: many draws instead of one, which
+      tells less (``mu``), though of Laplace noise the pure epsilon is still that of one.
+
+      >>> import fljax as fl
+      >>> masks, noise = fl.link.SecureAggregation(100.0), fl.link.UploadNoise(2.0)
+      >>> found = [
+      ...     overheard_upload(8, 0, upload_noise=noise),
+      ...     overheard_upload(8, 0, masks=masks),
+      ...     overheard_upload(8, 0, upload_noise=noise, masks=masks),
+      ... ]
+      >>> [(round(it.epsilon, 2), round(it.mu, 2)) for it in found]
+      [(1.0, 0.71), (inf, inf), (1.0, 0.25)]
+    """
+    _check.count("clients", clients, at_least=2, hint="Among fewer nobody is hidden.")
+    who = _attackers(victim, attackers, clients, "clients")
+    if not who and not server:
+        raise ValueError("somebody must listen: give attackers, or server=True.")
+    _check.positive("step_size", step_size)
+    _check.count("dim", dim)
+    parts = [part for part in (upload_noise, masks) if part is not None]
+    if len({part.law for part in parts}) > 1:
+        raise ValueError(
+            f"upload_noise and masks are of two laws, {' and '.join(p.law for p in parts)}, of "
+            "which no epsilon is known together; give both the same."
+        )
+    everyone = np.eye(clients)
+    noise = everyone * (0.0 if upload_noise is None else _deviation(upload_noise, dim))
+    pairs = list(itertools.combinations(range(clients), 2))
+    shared = np.array([everyone[k] - everyone[l] for k, l in pairs]).T  # noqa: E741
+    of_masks = 0.0 if masks is None else _deviation(masks, dim)
+    if upload_noise is not None and upload_noise.on == "updates":
+        of_masks /= step_size
+    draws = np.hstack([noise, of_masks * shared])
+    makers = np.vstack([everyone, np.abs(shared.T)]) > 0
+    messages = everyone
+    if not server:  # the sum, without masks
+        draws = np.hstack([noise, 0 * shared]).sum(axis=0, keepdims=True)
+        messages = np.ones((1, clients))
+    scheme = " and ".join(type(part).__name__ for part in parts) or "none"
+    return _judged(
+        (scheme, " and the server" * server, 1),
+        (victim, who, "client"),
+        messages,
+        draws,
+        makers,
+        bool(parts) and parts[0].law == "laplace",
+        (change, delta),
+    )
+
+
+@checked
+def protection(
+    over: Combination,
+    victim: int,
+    *,
+    variance: float = 1.0,
+    law: str = "laplace",
+    rounds: int | Sequence[int] = (1, 10),
+    change: float = 1.0,
+    delta: float = 1e-5,
+) -> Protection:
+    """Every scheme of noise against every kind of attackers: the table of who is protected.
+
+    Of each kind the worst attackers are shown: of the largest epsilon where the rest is known, and
+    among these of the largest where it is not.
+
+    Args:
+      over: the weights of the network.
+      victim: whose message is to be hidden.
+      variance: of every draw, > 0.
+      law: of the draws, as of :class:`~fljax.link.Noise`.
+      rounds: how long attackers listen, one number or several.
+      change: as of :func:`overheard`.
+      delta: as of :func:`overheard`.
+
+    Returns:
+      Rows, and ``.markdown()``.
+
+    Raises:
+      ValueError: as :func:`overheard`; a network so large that not all coalitions can be tried.
+
+    Example:
+      >>> import fljax as fl
+      >>> found = protection(fl.graphs.ring(6).mixing(), 0, rounds=1)
+      >>> [row.verdict for kind, row in found.rows if kind == "one neighbour"][1:3]
+      ['protected', 'protected']
+    """
+    _check.positive("variance", variance, "Noise of no variance hides nothing.")
+    lengths = (rounds,) if isinstance(rounds, int | np.integer) else tuple(rounds)
+    if not lengths:
+        raise ValueError("rounds is empty; give one number of rounds or several.")
+    schemes = (PerMessage, PerEdge, GraphHomomorphic, LocalGraphHomomorphic)
+    noises = (None, *(scheme(variance, law) for scheme in schemes))
+    matrix = _matrix(over)
+    nodes = len(matrix)
+    if not 0 <= victim < nodes:
+        raise ValueError(f"victim must be in 0..{nodes - 1}, got {victim}.")
+    others = [node for node in range(nodes) if node != victim]
+    hear = [node for node in others if matrix[node, victim] > 0]
+    if not hear:
+        raise ValueError(f"nobody hears node {victim}; take another victim.")
+    pairs = list(itertools.combinations(others, 2))
+    if len(pairs) > MOST_COALITIONS:
+        raise ValueError(
+            f"{nodes} nodes have {len(pairs)} pairs, and {MOST_COALITIONS} are tried at most; "
+            "give fljax.audit.overheard the attackers."
+        )
+    kinds = {
+        "one neighbour": [(node,) for node in hear],
+        "two nodes": [pair for pair in pairs if set(pair) & set(hear)],
+        "all other nodes": [tuple(others)],
+        "eavesdropper": [()],
+    }
+
+    def worst(noise: Noise | None, coalitions: Iterable[tuple[int, ...]], length: int) -> Overheard:
+        found = (
+            overheard(
+                noise,
+                over,
+                victim,
+                who,
+                eavesdropper=not who,
+                rounds=length,
+                change=change,
+                delta=delta,
+            )
+            for who in coalitions
+        )
+        return max(found, key=lambda it: (round(it.epsilon, 9), it.uninformed))
+
+    rows = [
+        (kind, worst(noise, coalitions, length))
+        for noise in noises
+        for kind, coalitions in kinds.items()
+        if coalitions
+        for length in lengths
+    ]
+    return Protection(tuple(rows))
+
+
+@checked
+def upload_protection(
+    clients: int,
+    *,
+    variance: float = 1.0,
+    mask_variance: float = 100.0,
+    law: str = "laplace",
+    change: float = 1.0,
+    delta: float = 1e-5,
+) -> Protection:
+    """Noise and masks of clients against their server and each other: as :func:`protection`.
+
+    All clients are alike, so the victim is the first.
+
+    Args:
+      clients: that send in the round, >= 3.
+      variance: of the noise, > 0.
+      mask_variance: of the masks, > 0.
+      law: of both.
+      change: as of :func:`overheard`.
+      delta: as of :func:`overheard`.
+
+    Returns:
+      Rows, and ``.markdown()``.
+
+    Raises:
+      ValueError: as :func:`overheard_upload`.
+
+    Example:
+      >>> found = upload_protection(5)
+      >>> [row.verdict for kind, row in found.rows if row.scheme == "SecureAggregation"]
+      ... # doctest: +NORMALIZE_WHITESPACE
+      ['exposed to who knows the rest', 'exposed to who knows the rest',
+       'exposed to who knows the rest', 'exposed to who knows the rest', 'exposed']
+    """
+    _check.count("clients", clients, at_least=3, hint="The kinds of attackers differ then.")
+    _check.positive("variance", variance, "Noise of no variance hides nothing.")
+    _check.positive("mask_variance", mask_variance, "Masks of no variance hide nothing.")
+    noise, masks = UploadNoise(variance, law), SecureAggregation(mask_variance, law)
+    kinds: dict[str, tuple[tuple[int, ...], bool]] = {
+        "another client": ((1,), False),
+        "the server": ((), True),
+        "the server, one client": ((1,), True),
+        "the server, all clients but one": (tuple(range(2, clients)), True),
+        "the server, all other clients": (tuple(range(1, clients)), True),
+    }
+    rows = [
+        (
+            kind,
+            overheard_upload(
+                clients,
+                0,
+                who,
+                server=server,
+                upload_noise=added,
+                masks=shared,
+                change=change,
+                delta=delta,
+            ),
+        )
+        for added, shared in ((None, None), (noise, None), (None, masks), (noise, masks))
+        for kind, (who, server) in kinds.items()
+    ]
+    return Protection(tuple(rows))

@@ -1,0 +1,224 @@
+r"""Privacy of noisy multi-agent learning by bounded trajectories (Rizk 2023, 2.5, 3.4 and 4.2).
+
+With another data set at one agent the algorithm takes other models :math:`w_i'`. If
+:math:`\Delta(i)=\|w_i-w_i'\|` is bounded, Laplace noise of variance :math:`\sigma_g^2` on what is
+shared gives an :math:`\epsilon(i)` that grows linearly. No gradient need be bounded: the bound on
+:math:`\Delta` follows from convergence, by the triangle inequality and Markov's, *with high
+probability*.
+
+**What these numbers are not.** They are the source's formulas, to be set beside a simulation, and
+no guarantee in the sense of :mod:`fljax.privacy`. Not proved, or not so as printed:
+
+* :math:`\epsilon(i)` holds on an event of trajectories, whose probability rests on terms
+  :math:`O(\mu)` and :math:`O(\mu^{-1})` with constants that are not given; it is stated for one
+  round, and :math:`\epsilon(i)` needs the bound in all rounds up to :math:`i`.
+* It is about one pair of data sets. Privacy asks for all of them, over which
+  :math:`\|w^o-w'^o\|` has no bound unless the data have one.
+* What is shared at round :math:`j` is compared on two trajectories that heard different messages;
+  the ratio of densities, (2.68) and (4.32), conditions on the same ones. :math:`\Delta` is of
+  models, and in (2.68) stands for differences of updates :math:`\psi`, which it does not bound.
+* Under noise that cancels, messages are not independent as (4.32) takes them to be. Of local
+  graph-homomorphic noise (Theorem 4.3) no epsilon is finite against the receiver, and of the
+  graph-homomorphic one it grows with every round in which the same message is looked at again:
+  :func:`fljax.audit.overheard` has both exactly.
+* The exponent of independent Laplace coordinates is the l1 norm of what moved, up to
+  :math:`\sqrt M` times the l2 norm that is printed, which would be that of a density
+  :math:`\propto e^{-\sqrt2\|g\|_2/\sigma_g}`.
+
+:func:`fljax.audit.twins` measures :math:`\Delta(i)` and the differences of messages.
+"""
+
+import math
+from typing import Literal, TypeAlias
+
+import numpy as np
+from jax.typing import ArrayLike
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax.privacy.accounting import Result
+from fljax.privacy.accounting._inputs import Numbers, arrays, same_length
+
+__all__ = ["Norm", "Rule", "bound_chance", "deviation_bound", "epsilon", "noise_variance"]
+
+Norm: TypeAlias = Literal["l1", "l2"]
+Rule: TypeAlias = Literal["printed", "union", "all rounds"]
+
+NORMS = ("l1", "l2")
+RULES = ("printed", "union", "all rounds")
+PER = ("coordinate", "vector")
+
+
+@checked
+def deviation_bound(
+    error: ArrayLike, other_error: ArrayLike, optima: ArrayLike, nodes: int = 1
+) -> Result:
+    r"""The bound :math:`B+B'+\sqrt P\|w^o-w'^o\|` on :math:`\Delta(i)`.
+
+    Args:
+      error: :math:`B`, on the distance of the network's models to their optimum; chosen.
+      other_error: :math:`B'`, the same with the other data.
+      optima: :math:`\|w^o-w'^o\|`, between the two optima.
+      nodes: :math:`P`, whose models are put together; one of a single server. (The root in (2.64)
+        is left over from there.)
+
+    Reference:
+      Rizk 2023, (2.63), (3.56), (4.28).
+
+    Example:
+      >>> float(deviation_bound(1.0, 1.5, optima=0.25, nodes=4))
+      3.0
+    """
+    for name, value in (("error", error), ("other_error", other_error), ("optima", optima)):
+        _check.nonnegative(name, value)
+    _check.count("nodes", nodes)
+    _, error, other_error, optima = arrays(error, other_error, optima)
+    return error + other_error + math.sqrt(nodes) * optima
+
+
+def _factor(copies: float, norm: str, dim: int, per: str) -> float:
+    """What the deviation is multiplied by besides ``1 / sigma``."""
+    _check.interval("copies", copies, at_least=1, hint="It counts noisy copies of one message.")
+    _check.choice("norm", norm, NORMS)
+    _check.count("dim", dim)
+    _check.choice("per", per, PER)
+    times = math.sqrt(dim) if norm == "l1" else 1.0
+    times *= math.sqrt(dim) if per == "vector" and norm == "l1" else 1.0
+    return math.sqrt(2) * copies * times
+
+
+@checked
+def epsilon(
+    deviation: Numbers,
+    variance: ArrayLike,
+    *,
+    copies: float = 1,
+    norm: Norm = "l2",
+    dim: int = 1,
+    per: str = "coordinate",
+) -> Result:
+    r""":math:`\epsilon(i)=\frac{\sqrt2\,c}{\sigma_g}\sum_j\Delta(j)`, for every :math:`i`.
+
+    ================================  ==========================================  ==================
+    of the source                     ``deviation``                               ``copies``
+    ================================  ==========================================  ==================
+    (2.69), updates to one server     ``np.full(i, bound)``                       1
+    (3.58), servers (Theorem 3.2)     ``np.full(i + 1, bound)``                   1
+    (4.34), peers                     ``np.full(i, bound)``, or                   :math:`P`; tighter
+                                      :math:`\Delta(0),\dots,\Delta(i-1)`         :math:`|N_p|-1`
+    ================================  ==========================================  ==================
+
+    with the bound of :func:`deviation_bound`. A deviation of messages themselves
+    (:func:`fljax.audit.twins` has them in both norms) takes the place of that of models.
+
+    Args:
+      deviation: ``[..., rounds]``, of what is shared in each round, in l2 norm.
+      variance: :math:`\sigma_g^2` of the Laplace noise, > 0.
+      copies: with a draw of their own each; the source's :math:`P` bounds the neighbours.
+      norm: ``"l2"`` as printed, or ``"l1"``, in the worst case of :math:`M` coordinates.
+      dim: :math:`M`.
+      per: what has the variance, each ``"coordinate"`` or the ``"vector"``, as of
+        :class:`fljax.link.Noise`.
+
+    Returns:
+      ``[..., rounds]``, the epsilon of all that was shared so far; see the module on what it is
+      not.
+
+    Example:
+      >>> epsilon(np.full(3, 0.5), variance=2.0).round(2).tolist()
+      [0.5, 1.0, 1.5]
+    """
+    _check.filled("deviation", deviation)
+    if np.ndim(deviation) < 1:
+        raise ValueError("deviation must be [..., rounds], one number of each round, got a number.")
+    _check.nonnegative("deviation", deviation)
+    _check.positive("variance", variance, "Without noise no epsilon is finite.")
+    times = _factor(copies, norm, dim, per)
+    xp, deviation, variance = arrays(deviation, variance)
+    return times * xp.cumsum(deviation, axis=-1) / xp.sqrt(variance)[..., None]
+
+
+@checked
+def noise_variance(
+    deviation: Numbers,
+    epsilon: ArrayLike,
+    *,
+    copies: float = 1,
+    norm: Norm = "l2",
+    dim: int = 1,
+    per: str = "coordinate",
+) -> Result:
+    r"""The variance at which :func:`epsilon` is this much after all rounds: its inverse, (3.58).
+
+    Args:
+      deviation: ``[..., rounds]``, as there.
+      epsilon: > 0, at the end.
+      copies: as there.
+      norm: as there.
+      dim: as there.
+      per: as there.
+
+    Example:
+      >>> float(noise_variance(np.full(3, 0.5), epsilon=1.5).round(6))
+      2.0
+    """
+    _check.filled("deviation", deviation)
+    if np.ndim(deviation) < 1:
+        raise ValueError("deviation must be [..., rounds], one number of each round, got a number.")
+    _check.nonnegative("deviation", deviation)
+    _check.positive("epsilon", epsilon, "No finite noise attains it.")
+    times = _factor(copies, norm, dim, per)
+    xp, deviation, epsilon = arrays(deviation, epsilon)
+    return (times * xp.sum(deviation, axis=-1) / epsilon) ** 2
+
+
+@checked
+def bound_chance(
+    mean_square: Numbers,
+    other_mean_square: Numbers,
+    error: ArrayLike,
+    other_error: ArrayLike,
+    rule: Rule = "union",
+) -> Result:
+    r"""How surely :math:`\Delta(i)` is within :func:`deviation_bound`, at least.
+
+    By Markov's inequality :math:`\|\tilde w_i\|\ge B` has a chance of at most
+    :math:`a_i=E\|\tilde w_i\|^2/B^2`, and :math:`a_i'` likewise.
+
+    Args:
+      mean_square: ``[..., rounds]``, :math:`E\|\tilde w_i\|^2`. The source has
+        :math:`\lambda^iE\|\tilde w_0\|^2+O(\mu)` in its place, of servers and peers
+        :math:`O(\mu^{-1})` besides; give what was measured, or a bound with its constants.
+      other_mean_square: ``[..., rounds]``, with the other data.
+      error: :math:`B`.
+      other_error: :math:`B'`.
+      rule: ``"printed"`` for :math:`(1-a_i)(1-a_i')`, which takes the two trajectories for
+        independent; ``"union"`` for :math:`1-a_i-a_i'`, which does not; ``"all rounds"`` for
+        :math:`1-\sum_{j\le i}(a_j+a_j')`, in all rounds so far together, as :math:`\epsilon(i)`
+        needs it.
+
+    Returns:
+      ``[..., rounds]``, at least zero.
+
+    Reference:
+      Rizk 2023, (2.64), (3.57), (4.29), (4.73).
+
+    Example:
+      >>> [bound_chance([0.1, 0.1], [0.1, 0.1], 1.0, 1.0, rule).round(2).tolist() for rule in RULES]
+      [[0.81, 0.81], [0.8, 0.8], [0.8, 0.6]]
+    """
+    for name, value in (("mean_square", mean_square), ("other_mean_square", other_mean_square)):
+        _check.filled(name, value)
+        _check.nonnegative(name, value)
+        if np.ndim(value) < 1:
+            raise ValueError(f"{name} must be [..., rounds], one number of each round.")
+    _check.positive("error", error)
+    _check.positive("other_error", other_error)
+    _check.choice("rule", rule, RULES)
+    same_length(mean_square=mean_square, other_mean_square=other_mean_square)
+    xp, one, two, bound, other = arrays(mean_square, other_mean_square, error, other_error)
+    one, two = one / bound[..., None] ** 2, two / other[..., None] ** 2
+    if rule == "printed":
+        return xp.maximum(1 - one, 0) * xp.maximum(1 - two, 0)
+    missed = one + two
+    return xp.maximum(1 - (missed if rule == "union" else xp.cumsum(missed, axis=-1)), 0)

@@ -1,0 +1,111 @@
+"""The source's eps(i): its formulas, their inverses and their chances (T17)."""
+
+import math
+
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax.privacy import accounting
+from fljax.theory import multiagent_privacy as theory
+
+B, B_OTHER, OPTIMA, VARIANCE, P = 1.2, 0.7, 0.4, 0.3, 5
+ROUNDS = np.arange(1, 8)
+
+
+def test_epsilon_is_linear_in_the_rounds_as_printed():
+    """(2.69), (3.58) and (4.34)."""
+    one = theory.deviation_bound(B, B_OTHER, OPTIMA)
+    many = theory.deviation_bound(B, B_OTHER, OPTIMA, nodes=P)
+    assert (one, many) == pytest.approx((2.3, 1.9 + 0.4 * math.sqrt(5)))
+    scale = math.sqrt(2 / VARIANCE)
+    updates = theory.epsilon(np.full(7, one), VARIANCE)
+    np.testing.assert_allclose(updates, scale * 2.3 * ROUNDS)
+    servers = theory.epsilon(np.full(8, many), VARIANCE)
+    np.testing.assert_allclose(servers, scale * many * np.arange(1, 9))
+    peers = theory.epsilon(np.full(7, many), VARIANCE, copies=P)
+    np.testing.assert_allclose(peers, scale * P * many * ROUNDS)
+    deviations = np.random.default_rng(0).uniform(size=(2, 7))
+    running = theory.epsilon(deviations, VARIANCE, copies=3)
+    np.testing.assert_allclose(running[1, 4], 3 * scale * deviations[1, :5].sum())
+
+
+@pytest.mark.parametrize("norm", theory.NORMS)
+@pytest.mark.parametrize("per", ["coordinate", "vector"])
+def test_variances_are_the_inverse(norm, per):
+    more = {"copies": 4, "norm": norm, "per": per, "dim": 6}
+    deviation = np.random.default_rng(1).uniform(size=(2, 7))
+    epsilon = theory.epsilon(deviation, VARIANCE, **more)[:, -1]
+    np.testing.assert_allclose(theory.noise_variance(deviation, epsilon, **more), VARIANCE)
+
+
+def test_the_l1_norm_is_that_of_independent_coordinates():
+    """The worst case over moves of one l2 length, by the density of the noise itself."""
+    dim, length = 6, 0.8
+    move = np.full(dim, length / math.sqrt(dim))
+    for per, of_each in (("coordinate", VARIANCE), ("vector", VARIANCE / dim)):
+        scale = math.sqrt(of_each / 2)
+        far = np.full(dim, 50.0)
+        most = (np.abs(far) - np.abs(far - move)).sum() / scale  # log ratio, where it is largest
+        found = theory.epsilon([length], VARIANCE, norm="l1", dim=dim, per=per)
+        np.testing.assert_allclose(found, most)
+        assert theory.epsilon([length], VARIANCE, dim=dim, per=per)[0] < most
+
+
+def test_one_release_of_an_average_income():
+    """Table 1.1 and (1.44): 150, 90 and 120 thousand, and 200, 160 and 105 after."""
+    before, after = np.mean([150, 90, 120]), np.mean([200, 160, 105])
+    assert (before, after) == (120, 155)  # the text has 130 for the first
+    deviation = 70.0
+    one = theory.epsilon([abs(after - before)], deviation**2)[0]
+    assert one == pytest.approx(math.sqrt(2) * 35 / deviation)
+    assert one == pytest.approx(accounting.laplace_epsilon(35, deviation / math.sqrt(2)))
+
+
+def test_chances_of_a_bound():
+    mean_square, other = np.array([0.2, 0.1, 0.05]), np.array([0.3, 0.1, 3.0])
+    a, b = mean_square / B**2, other / B_OTHER**2
+    given = mean_square, other, B, B_OTHER
+    printed = theory.bound_chance(*given, "printed")
+    np.testing.assert_allclose(printed, (1 - a) * np.maximum(1 - b, 0))
+    union = theory.bound_chance(*given)
+    np.testing.assert_allclose(union, np.maximum(1 - a - b, 0))
+    together = theory.bound_chance(*given, "all rounds")
+    np.testing.assert_allclose(together, np.maximum(1 - np.cumsum(a + b), 0))
+    assert printed[2] == union[2] == 0
+
+
+def test_no_budget_is_claimed_of_noise_by_a_rule():
+    """Neither a run nor its ledger has an epsilon where there was noise but no budget."""
+    simulation = fl.Simulation(
+        problem=fl.problems.ridge(fl.random_key(0), clients=4, samples=5, dim=2),
+        network=fl.graphs.ring(4),
+        algorithm=fl.algorithms.ATC(0.1),
+        noise=fl.link.PerMessage(0.1),
+    )
+    results = fl.run(simulation, 2)
+    known = [str(name) for name in [*results.variables, *results.attrs]]
+    assert not [name for name in known if "epsilon" in name or "privacy" in name]
+    for answer in (lambda: fl.privacy.spent(results, 1e-5), lambda: fl.privacy.events(results)):
+        with pytest.raises(ValueError, match="privacy") as found:
+            answer()
+        assert "fljax.audit" in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: theory.epsilon(1.0, 1.0), "deviation must be"),
+        (lambda: theory.epsilon([1.0], 0.0), "variance must be"),
+        (lambda: theory.epsilon([-1.0], 1.0), "deviation must be"),
+        (lambda: theory.epsilon([1.0], 1.0, copies=0), "copies must be"),
+        (lambda: theory.epsilon([1.0], 1.0, norm="l3"), "l1, l2"),
+        (lambda: theory.noise_variance([1.0], 0.0), "epsilon must be"),
+        (lambda: theory.deviation_bound(-1.0, 1.0, 1.0), "error must be"),
+        (lambda: theory.bound_chance([1.0], [1.0, 2, 3], 1.0, 1.0), "equally long"),
+        (lambda: theory.bound_chance([1.0], [1.0], 1.0, 0.0), "other_error must be"),
+    ],
+)
+def test_bad_numbers_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
