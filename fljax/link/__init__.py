@@ -21,6 +21,7 @@ from fljax.link.noise import (
 )
 from fljax.link.sharing import Circular, Random, Sharing
 from fljax.link.traffic import Traffic, wide, wide_sum
+from fljax.link.uploads import SecureAggregation, UploadNoise
 
 __all__ = [
     "Arrived",
@@ -45,12 +46,14 @@ __all__ = [
     "Quantise",
     "Random",
     "RandomK",
+    "SecureAggregation",
     "Sharing",
     "Sign",
     "Stages",
     "StochasticSign",
     "TopK",
     "Traffic",
+    "UploadNoise",
     "begin",
     "empty_line",
     "receivers_of",
