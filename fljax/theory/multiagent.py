@@ -35,7 +35,8 @@ from fljax.algorithms.base import Algorithm, server_start, start_models
 from fljax.batches import Uniform, Weighted, check_per_client, per_client
 from fljax.federation import Federation
 from fljax.graphs import Combination, Graph
-from fljax.link import GraphHomomorphic, Noise, PerEdge, PerMessage
+from fljax.link import GraphHomomorphic, Noise, PerEdge, PerMessage, UploadNoise
+from fljax.link.uploads import UPLOADS
 from fljax.participation import Drawn, Everyone, PerServer
 from fljax.problems import Problem, optimum
 from fljax.problems.solvers import is_quadratic, strong_convexity
@@ -69,7 +70,6 @@ __all__ = [
 
 #: What clients perturb: the models that they send, or their updates' mean gradients.
 Perturbed = Literal["models", "updates"]
-ON = ("models", "updates")
 
 #: Senses of convergence.
 Sense = Literal["mean", "mean square"]
@@ -516,8 +516,8 @@ def gradient_noise(
     with :math:`C_k` the covariance of a batch's gradient and :math:`v_k` as in :class:`Sampling`:
     at the minimiser and for uniform draws without replacement the second term is
     :math:`\frac{K-L}{K-1}\frac1{LK}\sum_kf_k'f_k'^\top`. Exact for uniform and for independent
-    draws; for systematic ones up to :math:`O(1/K)` of it. (2.23) is a bound of its trace, without
-    the centres and with factors of 3 and 6. In a network it is that of the centroid,
+    draws, nearly so for systematic ones (:class:`Sampling`). (2.23) is a bound of its trace,
+    without the centres and with factors of 3 and 6. In a network it is that of the centroid,
     :math:`\sum_pq_p^2R_{s,p}`.
 
     Args:
@@ -685,13 +685,15 @@ def upload_floor(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> models, updates = (upload_floor(jnp.eye(2), 0.2, 0.02, 20, on) for on in ON)
+      >>> models, updates = (
+      ...     upload_floor(jnp.eye(2), 0.2, 0.02, 20, on) for on in ("models", "updates")
+      ... )
       >>> round(float(models / updates), 6)
       25.0
     """
     _check.nonnegative("variance", variance)
     _check.count("clients_per_round", clients_per_round)
-    _check.choice("on", on, ON)
+    _check.choice("on", on, UPLOADS)
     floor = variance / clients_per_round * noise_gain(hessian, step_size, leading)
     return floor if on == "models" else step_size**2 * floor
 
@@ -966,6 +968,18 @@ def _moves(
     return _Moves(of_node, jax.ops.segment_sum(across + within, home, layout.nodes))
 
 
+def _uploaded(
+    moves: _Moves, noise: UploadNoise, draws: Sampling, layout: _Layout, step: Array
+) -> _Moves:
+    """With the noise of clients on what they send: it is drawn whatever the model."""
+    size = moves.mean.shape[1]
+    variance = noise.variance / (size - 1) if noise.per == "vector" else noise.variance
+    variance = step**2 * variance if noise.on == "updates" else variance
+    own = variance * jax.ops.segment_sum(draws.within, jnp.asarray(layout.home), layout.nodes)
+    each = jnp.arange(size - 1) * (size + 1)  # of a parameter's second moment among all
+    return moves._replace(spread=moves.spread.at[:, each, -1].add(own[:, None]))
+
+
 def _lifted(matrices: Array) -> Array:
     """``[..., D, D+1]`` with a row of zeros."""
     return jnp.pad(matrices, [(0, 0)] * (matrices.ndim - 2) + [(0, 1), (0, 0)])
@@ -1102,6 +1116,8 @@ def _of_simulation(
     layout = _layout(problem, algorithm, simulation.network)
     step = jnp.asarray(algorithm.step_size.value, problem.dtype)
     moves = _moves(problem, draws, layout, around, step)
+    if simulation.upload_noise is not None:
+        moves = _uploaded(moves, simulation.upload_noise, draws, layout, step)
     one = jnp.eye(layout.nodes, dtype=problem.dtype)
     weights, noises = [], []
     for over in layout.weights:
@@ -1130,13 +1146,13 @@ def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = N
 
     the last over what nodes draw, which grows with their own second moments: the source's
     :math:`\beta_s^2`, without a bound. Approximate for :class:`~fljax.algorithms.ISFedAvg` alone,
-    whose systematic draws are known to second order in part (:class:`Sampling`) and whose
-    chances move with the models unless its rule is ``"optimal"``.
+    whose systematic draws are known nearly (:class:`Sampling`) and whose chances move with the
+    models unless its rule is ``"optimal"``.
 
     Args:
       simulation: of an algorithm that :func:`sampling` knows, of a constant step size, with noise
-        between peers or without; of its other stages nothing. Its problem has a squared loss and a
-        squared regulariser, or none.
+        between peers or on uploads, or without; of its other stages none. Its problem has a
+        squared loss and a squared regulariser, or none.
       around: what errors are measured from, ``[D]``; the minimiser of the problem by default.
 
     Returns:
