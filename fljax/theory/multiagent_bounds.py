@@ -219,10 +219,8 @@ def constants(
       >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2)
       >>> even = jnp.full(6, 1 / 6), jnp.full((6, 9), 1 / 9)
       >>> of = constants(problem, *even, clients_per_round=2, batch=3, independent=True)
-      >>> noise = fl.theory.multiagent.importance(problem, *even, 2, 3, independent=True)
-      >>> happens = jnp.trace(fl.theory.multiagent.gradient_noise(problem, noise))
-      >>> bool(happens <= of.noise), bool(of.rate(of.step_limit / 2) < 1)
-      (True, True)
+      >>> bool(of.rate(of.step_limit / 2) < 1)
+      True
     """
     draws = importance(
         problem, clients, samples, clients_per_round, batch, local_steps, independent
@@ -301,13 +299,6 @@ def server_noise(
 
     Raises:
       ValueError: another problem, more clients than a server has.
-
-    Example:
-      >>> import jax, fljax as fl
-      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2)
-      >>> network = fl.federation.balanced(2, fl.graphs.path(3))
-      >>> server_noise(problem, network, clients_per_server=1).noise.shape
-      (3,)
     """
     _quadratic(problem)
     _check.count("clients_per_server", clients_per_server, at_most=int(network.sizes.min()))
