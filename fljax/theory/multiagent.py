@@ -331,8 +331,11 @@ def sampling(
         not all take part, schedulers.
     """
     _layout(problem, algorithm, network)  # or refused
-    weighed = isinstance(algorithm, FedAvg) and algorithm.weighting == "samples"
-    if weighed and not isinstance(algorithm.selector, Everyone):
+    if (
+        isinstance(algorithm, FedAvg)
+        and algorithm.weighting == "samples"
+        and not isinstance(algorithm.selector, Everyone)
+    ):
         _check.known(_all_alike, problem.weights)
     return _sampling(problem, algorithm, network)
 
@@ -416,7 +419,8 @@ class _Layout(NamedTuple):
 
     home: np.ndarray  # [K]  the node of each client
     nodes: int  # P
-    weights: tuple[Combination | None, ...]  # before, beside and after the step
+    #: before, beside and after the step
+    weights: tuple[Combination | None, Combination | None, Combination | None]
 
     @property
     def law(self) -> np.ndarray | Array:
@@ -447,11 +451,11 @@ def _layout(problem: Problem, algorithm: Any, network: Any) -> _Layout:
             f"{type(algorithm).label} needs the network, an fljax.graphs.Graph, got "
             f"{_check.shown(network)}."
         )
-    weights = tuple(
+    before, beside, after = (
         rule if rule is None or isinstance(rule, Combination) else network.mixing(rule)
         for rule in algorithm.rules
     )
-    return _Layout(np.arange(problem.clients), problem.clients, weights)
+    return _Layout(np.arange(problem.clients), problem.clients, (before, beside, after))
 
 
 # --------------------------------------------------------------------------- leading order
@@ -530,7 +534,7 @@ def gradient_noise(
       4.0
     """
     if isinstance(draws, Sampling):
-        layout = _Layout(np.zeros(problem.clients, int), 1, ())
+        layout = _Layout(np.zeros(problem.clients, int), 1, (None, None, None))
     else:
         layout = _layout(problem, draws, network)
         draws = sampling(problem, draws, network)
@@ -1069,43 +1073,62 @@ class Curves(NamedTuple):
 
 def _recursion(simulation: Simulation, around: Any) -> tuple[_Recursion, Array, Array]:
     """Of a simulation, with the weights of the centroid and what errors are around."""
-    problem, algorithm = simulation.problem, simulation.algorithm
+    problem, algorithm, network = (
+        getattr(simulation, name) for name in ("problem", "algorithm", "network")
+    )
     if not isinstance(problem, Problem):
         raise ValueError("the data of a stream change from round to round; take a fixed problem.")
     stages = ("privacy", "participation", "delays", "compression", "attack", "losses")
     for name in (*stages, "aggregation"):
         if getattr(simulation, name) is not None:
             raise ValueError(f"the moments are not known with {name}=; leave it out.")
-    draws = sampling(problem, algorithm, simulation.network)
+    draws = sampling(problem, algorithm, network)
     if not isinstance(algorithm.step_size, Constant):
         raise ValueError("a round is always the same map if the step size is a number only.")
     around = minimiser(problem) if around is None else jnp.asarray(around, problem.dtype)
     if around.shape != (problem.dim,):
         raise ValueError(f"around must be a model of shape {(problem.dim,)}, got {around.shape}.")
     _check.finite("around", around)
-    return _of_simulation(simulation, draws, around)
+    noises = simulation.noise, simulation.upload_noise
+    recursion, law = _of_parts(problem, algorithm, network, *noises, draws, around)
+    return recursion, law, around
 
 
 @jax.jit
-def _of_simulation(
-    simulation: Simulation, draws: Sampling, around: Array
-) -> tuple[_Recursion, Array, Array]:
-    problem, algorithm = simulation.problem, simulation.algorithm
+def _of_parts(
+    problem: Problem,
+    algorithm: Any,
+    network: Any,
+    noise: Noise | None,
+    upload_noise: UploadNoise | None,
+    draws: Sampling,
+    around: Array,
+) -> tuple[_Recursion, Array]:
     _quadratic(problem)  # or refused
-    layout = _layout(problem, algorithm, simulation.network)
+    layout = _layout(problem, algorithm, network)
     step = jnp.asarray(algorithm.step_size.value, problem.dtype)
     moves = _moves(problem, draws, layout, around, step)
-    if simulation.upload_noise is not None:
-        moves = _uploaded(moves, simulation.upload_noise, draws, layout, step)
+    if upload_noise is not None:
+        moves = _uploaded(moves, upload_noise, draws, layout, step)
     one = jnp.eye(layout.nodes, dtype=problem.dtype)
-    weights, noises = [], []
-    for over in layout.weights:
-        silent = over is None or simulation.noise is None
-        weights.append(one if over is None else over.matrix().astype(problem.dtype))
-        left = 0 * one if silent else noise_covariance(over, simulation.noise, problem.dim)
-        noises.append(left.astype(problem.dtype))
-    law = jnp.asarray(layout.law, problem.dtype)
-    return _Recursion(moves, *weights, tuple(noises)), law, around
+
+    def matrix(over: Combination | None) -> Array:
+        return one if over is None else over.matrix().astype(problem.dtype)
+
+    def left(over: Combination | None) -> Array:
+        if over is None or noise is None:
+            return jnp.zeros_like(one)
+        return noise_covariance(over, noise, problem.dim).astype(problem.dtype)
+
+    before, beside, after = layout.weights
+    recursion = _Recursion(
+        moves,
+        matrix(before),
+        matrix(beside),
+        matrix(after),
+        (left(before), left(beside), left(after)),
+    )
+    return recursion, jnp.asarray(layout.law, problem.dtype)
 
 
 @checked
