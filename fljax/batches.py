@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fljax import _check
 from fljax._module import module, replace, static
-from fljax.participation import shuffled, systematic
+from fljax.participation import on_line, shuffled
 from fljax.problems import Problem
 from fljax.streams import Stream
 
@@ -259,17 +259,42 @@ def weighted(
     steps: int,
 ) -> Batch:
     """Batches with these chances, and the weights that keep their sums without bias."""
+    order = in_order(key, (len(clients), steps), probability)
+    return ordered(order, probability, size, clients, real)
+
+
+class Order(NamedTuple):
+    """What batches are drawn by, whatever the chances: samples in line, and the first point."""
+
+    units: Int[Array, "chosen steps samples"]
+    start: Float[Array, "chosen steps"]
+
+
+def in_order(key: Array, shape: tuple[int, int], like: Float[Array, "chosen samples"]) -> Order:
+    """The draws of so many clients' steps."""
+    order, start = jax.random.split(key)
+    units = shuffled(order, jnp.ones((*shape, like.shape[1]), bool))
+    return Order(units, jax.random.uniform(start, shape, like.dtype))
+
+
+def ordered(
+    order: Order,
+    probability: Float[Array, "chosen samples"],
+    size: Any,
+    clients: Int[Array, " chosen"],
+    real: Bool[Array, "chosen samples"],
+) -> Batch:
+    """What was drawn, under these chances: as :func:`weighted`."""
     chosen, samples = probability.shape
     most = int(np.max(size))
     sizes = jnp.asarray(size, jnp.int32)
     sizes = sizes[clients] if sizes.ndim else jnp.full(chosen, sizes)
-    keys = jax.random.split(key, (chosen, steps))
 
-    def one(key: Array, law: Array, count: Array) -> Array:
-        return systematic(key, law, count, most)
+    def one(units: Array, start: Array, law: Array, count: Array) -> Array:
+        return on_line(units, start, law, count, most)
 
-    over_steps = jax.vmap(one, (0, None, None))
-    rows = jax.vmap(over_steps, (0, 0, 0))(keys, probability, sizes)
+    over_steps = jax.vmap(one, (0, 0, None, None))
+    rows = jax.vmap(over_steps)(*order, probability, sizes)
     chance = jnp.take_along_axis(probability[:, None], rows, axis=2)
     counts = jnp.sum(real, axis=1, dtype=probability.dtype)
     drawn = jnp.arange(most, dtype=jnp.int32)[None, None] < sizes[:, None, None]
