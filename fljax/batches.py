@@ -6,6 +6,7 @@ law: samples drawn with unequal chances are weighed by what they are drawn too o
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -258,23 +259,27 @@ def weighted(
     real: Bool[Array, "chosen samples"],
     steps: int,
 ) -> Batch:
-    """Batches with these chances, and the weights that keep their sums without bias."""
-    order = in_order(key, (len(clients), steps), probability)
-    return ordered(order, probability, size, clients, real)
+    """Batches with these chances, and the weights that keep their sums without bias.
+
+    A client's samples are put in random order once for all steps, of which each has a first point
+    of its own: whatever the order, its mean is without bias, so those of two steps stay
+    uncorrelated.
+    """
+    return ordered(in_order(key, real, steps, probability.dtype), probability, size, clients, real)
 
 
 class Order(NamedTuple):
-    """What batches are drawn by, whatever the chances: samples in line, and the first point."""
+    """What batches are drawn by, whatever the chances."""
 
-    units: Int[Array, "chosen steps samples"]
-    start: Float[Array, "chosen steps"]
+    samples: Int[Array, "chosen samples"]  # of each client in line
+    starts: Float[Array, "chosen steps"]
 
 
-def in_order(key: Array, shape: tuple[int, int], like: Float[Array, "chosen samples"]) -> Order:
-    """The draws of so many clients' steps."""
+def in_order(key: Array, real: Bool[Array, "chosen samples"], steps: int, dtype: Any) -> Order:
+    """What some clients' batches are drawn by."""
     order, start = jax.random.split(key)
-    units = shuffled(order, jnp.ones((*shape, like.shape[1]), bool))
-    return Order(units, jax.random.uniform(start, shape, like.dtype))
+    starts = jax.random.uniform(start, (len(real), steps), dtype)
+    return Order(shuffled(order, jnp.ones_like(real)), starts)
 
 
 def ordered(
@@ -284,17 +289,13 @@ def ordered(
     clients: Int[Array, " chosen"],
     real: Bool[Array, "chosen samples"],
 ) -> Batch:
-    """What was drawn, under these chances: as :func:`weighted`."""
+    """What :func:`weighted` makes of its draws."""
     chosen, samples = probability.shape
     most = int(np.max(size))
     sizes = jnp.asarray(size, jnp.int32)
     sizes = sizes[clients] if sizes.ndim else jnp.full(chosen, sizes)
-
-    def one(units: Array, start: Array, law: Array, count: Array) -> Array:
-        return on_line(units, start, law, count, most)
-
-    over_steps = jax.vmap(one, (0, 0, None, None))
-    rows = jax.vmap(over_steps)(*order, probability, sizes)
+    on_lines = jax.vmap(partial(on_line, most=most))
+    rows = on_lines(*order, probability, sizes)
     chance = jnp.take_along_axis(probability[:, None], rows, axis=2)
     counts = jnp.sum(real, axis=1, dtype=probability.dtype)
     drawn = jnp.arange(most, dtype=jnp.int32)[None, None] < sizes[:, None, None]

@@ -610,24 +610,24 @@ def systematic(
     """
     order, start = jax.random.split(key)
     units = subset(order, len(probability), len(probability))
-    start = jax.random.uniform(start, (), probability.dtype)
-    return on_line(units, start, probability, count, most)
+    start = jax.random.uniform(start, (1,), probability.dtype)
+    return on_line(units, start, probability, count, most)[0]
 
 
 def on_line(
     units: Int[Array, " units"],
-    start: Float[Array, ""],
+    starts: Float[Array, " draws"],
     probability: Float[Array, " units"],
     count: Array | int,
     most: int,
-) -> Int[Array, " most"]:
-    """Those of the ``units``, in this order, on whose pieces ``start``, ``start + 1``, ... fall."""
+) -> Int[Array, "draws most"]:
+    """Those of the units, in this order, on whose pieces ``start``, ``start + 1``, ... fall."""
     length = probability[units]
     ends = _running(length)
     # Exactly `count` at the end, whatever was rounded.
     ends = ends * (jnp.asarray(count, ends.dtype) / ends[-1])
-    points = start + jnp.arange(most, dtype=probability.dtype)
-    place = jnp.sum(ends[None] <= points[:, None], axis=1, dtype=jnp.int32)
+    points = starts[:, None] + jnp.arange(most, dtype=probability.dtype)[None]
+    place = jnp.sum(ends[None, None] <= points[..., None], axis=2, dtype=jnp.int32)
     # Whatever was rounded: never a unit of no length.
     last = jnp.max(jnp.where(length > 0, jnp.arange(len(units), dtype=jnp.int32), 0))
     return units[jnp.minimum(place, last)]

@@ -146,7 +146,7 @@ class ISFedAvg(Algorithm):
         )
 
         mine = samples[chosen]
-        order = in_order(now.key("batches"), (count, longest), mine)
+        order = in_order(now.key("batches"), real, longest, mine.dtype)
 
         def batches(law: Array, order: Order) -> Batch:
             return ordered(order, self._kept(law, real, sizes), self.batch, chosen, real)
@@ -157,7 +157,7 @@ class ISFedAvg(Algorithm):
         def one(carry: tuple[Array, Array], step: Array) -> tuple[Any, Array]:
             (model, law), busy = carry, (step < counts)[:, None]
             if known_batches is None:
-                batch = batches(law, jax.tree.map(lambda a: a[:, step][:, None], order))
+                batch = batches(law, order._replace(starts=order.starts[:, step][:, None]))
                 part = taken(problem, chosen, batch, 0)
                 new = shared(law, batch.rows[:, 0], part.sample_objective_norms(start))
                 law = jnp.where(busy, new, law)
