@@ -1,6 +1,5 @@
 """Federated averaging with importance sampling against loops, theory and worked examples."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -79,6 +78,9 @@ def test_capped_chances_are_the_loops(most):
     found = np.asarray(capped(jnp.asarray(law), jnp.full(50, most)))
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
     np.testing.assert_allclose(found.sum(axis=1), 1)
+    # With as many as there is room for all are at the cap, whatever single precision rounds.
+    all_at_cap = capped(jnp.asarray(law, jnp.float32), jnp.full(50, 1 / 6, jnp.float32))
+    np.testing.assert_allclose(all_at_cap, 1 / 6, rtol=1e-4)
 
 
 def test_the_optimal_chances_give_the_least_noise():

@@ -29,7 +29,7 @@ class State(NamedTuple):
 
     model: Array  # [D]  the server's w
     clients: Array  # [K]  p_k, of sum one
-    samples: Array  # [K, N]  p_n of each client, of sum one
+    samples: Array | None  # [K, N]  p_n of each client, of sum one; None: anew in every round
 
 
 @algorithm("ISFedAvg", "rizk2023", Needs(None, absent=False, averages=True))
@@ -125,6 +125,8 @@ class ISFedAvg(Algorithm):
             at = optimum(problem)
             return State(server_start(problem), *self._chances(problem, at))
         everyone = jnp.full(problem.clients, 1 / problem.clients, problem.dtype)
+        if self.rule == "full":
+            return State(server_start(problem), everyone, None)
         none = jnp.zeros(problem.features.shape[:2], problem.dtype)
         return State(server_start(problem), everyone, _share(none, problem.weights > 0))
 
@@ -145,38 +147,37 @@ class ISFedAvg(Algorithm):
             problem.clients * clients[chosen] * counts.astype(problem.dtype)
         )
 
+        assert samples is not None
         mine = samples[chosen]
         order = in_order(now.key("batches"), real, longest, mine.dtype)
 
-        def batches(law: Array, order: Order) -> Batch:
+        def drawn(law: Array, order: Order) -> Batch:
             return ordered(order, self._kept(law, real, sizes), self.batch, chosen, real)
 
-        # Chances that no step changes: the batches of all steps at once.
-        known_batches = None if self.rule == "sampled" else batches(mine, order)
+        # Where no step changes the chances, the batches of all steps at once.
+        batches = None if self.rule == "sampled" else drawn(mine, order)
 
         def one(carry: tuple[Array, Array], step: Array) -> tuple[Any, Array]:
             (model, law), busy = carry, (step < counts)[:, None]
-            if known_batches is None:
-                batch = batches(law, order._replace(starts=order.starts[:, step][:, None]))
+            if batches is None:
+                batch = drawn(law, order._replace(starts=order.starts[:, step][:, None]))
                 part = taken(problem, chosen, batch, 0)
-                new = shared(law, batch.rows[:, 0], part.sample_objective_norms(start))
-                law = jnp.where(busy, new, law)
+                found = shared(law, batch.rows[:, 0], part.sample_objective_norms(start))
+                law = jnp.where(busy, found, law)
             else:
-                part = taken(problem, chosen, known_batches, step)
+                part = taken(problem, chosen, batches, step)
             estimate = _estimate(part, model)
             new = model - length[:, None] * estimate
             return (jnp.where(busy, new, model), law), norm(estimate)
 
-        (model, law), slope = jax.lax.scan(
-            one, (start, mine), jnp.arange(longest, dtype=jnp.int32)
-        )
+        (model, law), slope = jax.lax.scan(one, (start, mine), jnp.arange(longest, dtype=jnp.int32))
         if self.rule == "sampled":
             norms = problem.take(chosen).sample_objective_norms(start)
             need = self._need(norms, mine, real, counts, sizes, slope[0])
             known = shared(known[None], chosen[None], need[None])[0]
             samples = samples.at[chosen].set(law)
         arrived = link.collect(lambda rows: model[rows], who.here, server, clients=chosen)
-        return State(arrived.move(server), known, samples)
+        return State(arrived.move(server), known, None if self.rule == "full" else samples)
 
     def _kept(self, law: Array, real: Array, sizes: Array) -> Array:
         """Chances with the floor, and no higher than what is drawn once at most."""
@@ -264,22 +265,17 @@ def capped(
       >>> capped(jnp.array([0.7, 0.2, 0.1]), jnp.array(0.5)).round(3).tolist()
       [0.5, 0.333, 0.167]
     """
-    most, held = most[..., None], jax.lax.stop_gradient(law)
-
-    def scale(law: Array, beyond: Array) -> Array:
-        """Of those below the cap."""
-        number = jnp.sum(beyond, axis=-1, keepdims=True, dtype=law.dtype)
-        rest = jnp.sum(jnp.where(beyond, 0, law), axis=-1, keepdims=True)
-        return jnp.maximum(1 - number * most, 0) / jnp.where(rest > 0, rest, 1)
+    most = most[..., None]
 
     def further(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        size, number, _ = carry
-        beyond = held * size > most
+        scale, number, _ = carry
+        beyond = law * scale > most
         now = jnp.sum(beyond, axis=-1, keepdims=True, dtype=law.dtype)
+        rest = jnp.sum(jnp.where(beyond, 0, law), axis=-1, keepdims=True)
+        new = jnp.maximum(1 - now * most, 0) / jnp.where(rest > 0, rest, 1)
         # It never falls, so that whatever is rounded nobody comes back, and this ends.
-        return jnp.maximum(size, scale(held, beyond)), now, jnp.any(now > number)
+        return jnp.maximum(scale, new), now, jnp.any(now > number)
 
     start = jnp.ones_like(most), jnp.zeros_like(most), jnp.array(True)
-    size, *_ = jax.lax.while_loop(lambda carry: carry[2], further, start)
-    beyond = held * size > most
-    return jnp.where(beyond, most, law * scale(law, beyond))
+    scale, *_ = jax.lax.while_loop(lambda carry: carry[2], further, start)
+    return jnp.minimum(law * scale, most)
