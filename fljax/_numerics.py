@@ -25,6 +25,8 @@ PURPOSES = (
     "gradients",
     "server",
     "noise",
+    "uploads",
+    "masks",
 )
 
 

@@ -8,7 +8,7 @@ from fljax import _check
 from fljax.algorithms import REGISTRY, Algorithm, Needs
 from fljax.federation import Federation
 from fljax.graphs import Graph
-from fljax.link import DelayTrace
+from fljax.link import DelayTrace, GraphHomomorphic, Noise
 from fljax.privacy import CentralGaussian, Notion
 from fljax.problems.solvers import is_quadratic, takes_public_steps
 
@@ -18,7 +18,7 @@ __all__ = ["alternatives", "check_parts", "compare", "shown", "table", "unmet"]
 #: The parts of a simulation in which a run looks for numbers.
 PARTS = (
     *("problem", "algorithm", "network", "privacy", "participation", "delays", "compression"),
-    *("attack", "losses", "aggregation", "noise"),
+    *("attack", "losses", "aggregation", "noise", "upload_noise", "masks"),
 )
 
 
@@ -61,6 +61,9 @@ def unmet(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     yield from _data(needs, simulation)
     yield from _privacy(needs, simulation)
     yield from _messages(needs, simulation)
+    yield from _noise(needs, simulation)
+    yield from _uploads(needs, simulation)
+    yield from _masks(needs, simulation)
 
 
 def _network(needs: Needs, simulation: Any) -> Iterator[Unmet]:
@@ -256,6 +259,139 @@ def _messages(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             "only; leave out delays= or aggregation=.",
             False,
         )
+
+
+def _noise(needs: Needs, simulation: Any) -> Iterator[Unmet]:
+    """What noise between peers, or servers, has no place for."""
+    noise, network = simulation.noise, shown(simulation.network)
+    if noise is None:
+        return
+    if needs.network is None:
+        yield Unmet(
+            "has no peers, and no servers that talk to each other, for noise=; for noise on what "
+            "clients send to a server pass upload_noise=fljax.link.UploadNoise(...).",
+            True,
+        )
+    if needs.network is Federation and isinstance(network, Federation) and network.graph is None:
+        yield Unmet(
+            "has servers that do not talk to each other, and noise= is between them; give the "
+            "federation a graph, or leave out noise=.",
+            False,
+        )
+    if needs.network is not Graph:
+        return
+    if simulation.compression is not None:
+        yield Unmet(
+            "sends whole messages where there is noise=, added to what would have been "
+            "compressed; leave out compression= or noise=.",
+            False,
+        )
+    if isinstance(noise, GraphHomomorphic) and not needs.averages:
+        yield Unmet(
+            "sums what it hears, and graph-homomorphic noise cancels in weighted means only; take "
+            "LocalGraphHomomorphic or PerEdge.",
+            True,
+        )
+    if isinstance(noise, GraphHomomorphic) and simulation.aggregation is not None:
+        yield Unmet(
+            "cannot take graph-homomorphic noise off what an aggregator makes of a message, which "
+            "is no weighted mean; leave out aggregation= or noise=.",
+            False,
+        )
+    stale = {"participation": simulation.participation, "delays": simulation.delays}
+    if type(noise).over_edges is not Noise.over_edges:
+        for name, part in stale.items():
+            if part is not None:
+                yield Unmet(
+                    f"hears old messages again with {name}=, and {type(noise).__name__} draws for "
+                    f"every edge in every round; take PerMessage, or leave out {name}=.",
+                    False,
+                )
+
+
+def _uploads(needs: Needs, simulation: Any) -> Iterator[Unmet]:
+    """What noise on clients' messages to a server has no place for."""
+    noise = simulation.upload_noise
+    if noise is None:
+        return
+    # Messages may be of another kind by a switch of the algorithm's own.
+    own = needs is type(simulation.algorithm).needs
+    gradients = own and getattr(simulation.algorithm, "average", "models") == "gradients"
+    uploads = ("updates",) if gradients else needs.uploads
+    if needs.network is Graph:
+        yield Unmet(
+            "has no server to send to, and upload_noise= is on what clients send to one; for noise "
+            "between peers pass noise=, such as fljax.link.PerMessage.",
+            True,
+        )
+    elif not uploads:
+        yield Unmet("sends nothing to a server; leave out upload_noise=.", True)
+    elif noise.on not in uploads:
+        yield Unmet(
+            f"sends no {noise.on}; pass upload_noise=UploadNoise(..., on={uploads[0]!r}).", True
+        )
+    if isinstance(simulation.privacy, Notion):
+        yield Unmet(
+            "perturbs what clients send by its budget already; leave out privacy= or "
+            "upload_noise=.",
+            False,
+        )
+
+
+def _masks(needs: Needs, simulation: Any) -> Iterator[Unmet]:
+    """Where pairwise masks would not cancel, or hide nothing."""
+    if simulation.masks is None:
+        return
+    own = needs is type(simulation.algorithm).needs
+    if needs.network is Graph:
+        yield Unmet(
+            "has no server that sums, and masks= are of clients of one; peers share theirs by "
+            "noise=fljax.link.LocalGraphHomomorphic(...).",
+            True,
+        )
+    elif not needs.masked:
+        declare = type(simulation.algorithm).label not in REGISTRY
+        yield Unmet(
+            "takes more of clients' messages than one sum over all who take part, in which alone "
+            "masks= cancel; leave them out"
+            + " (or, if your step does not, declare masked=True in its needs)" * declare
+            + ".",
+            not declare,
+        )
+    spoiled = {
+        "compression": "is of messages that masks have made noise of",
+        "attack": "says something without the mask that others expect",
+        "losses": "take a mask away that others expect",
+        "delays": "bring a mask when the others' sum is over",
+        "aggregation": "looks at single messages, which are masked",
+    }
+    for name, why in spoiled.items():
+        if getattr(simulation, name) is not None:
+            yield Unmet(
+                f"cannot sum masked messages: {name}= {why}; leave out {name}= or masks=.", False
+            )
+    if isinstance(simulation.privacy, CentralGaussian):
+        yield Unmet(
+            "cannot sum masked messages that CentralGaussian clips one by one; leave out privacy= "
+            "or masks=.",
+            False,
+        )
+    if own and _fewest(simulation) < 2:
+        yield Unmet(
+            "has a server with one participant a round, which no mask can hide; let two or more "
+            "take part, or leave out masks=.",
+            False,
+        )
+
+
+def _fewest(simulation: Any) -> int:
+    """Participants that a server has at most, of the server that has the fewest."""
+    algorithm, network = simulation.algorithm, shown(simulation.network)
+    served = isinstance(network, Federation) and type(algorithm).needs.network is Federation
+    fewest = int(network.sizes.min()) if served else simulation.problem.clients
+    solver = getattr(algorithm, "solver", algorithm)  # whose participants they are
+    given = [getattr(solver, name, None) for name in ("clients_per_round", "clients_per_server")]
+    return min([fewest, *(count for count in given if count is not None)])
 
 
 def shown(network: Any) -> Any:

@@ -18,16 +18,19 @@ from fljax.aggregation import Aggregator
 from fljax.algorithms import Algorithm, start_models
 from fljax.attacks import Attack
 from fljax.federation import Federation
-from fljax.graphs import Graph, Varying
+from fljax.graphs import Graph, Mixing, Varying
 from fljax.link import (
     Compressor,
     DelayLaw,
     Link,
+    LocalGraphHomomorphic,
     Losses,
     Memory,
     Noise,
+    SecureAggregation,
     Stages,
     Traffic,
+    UploadNoise,
     receivers_of,
 )
 from fljax.link import (
@@ -80,8 +83,8 @@ class Simulation:
     """One Monte-Carlo run: the data, who talks to whom and when, the algorithm, the metrics.
 
     What may happen to a message has one order, whatever the order of the arguments: it is perturbed
-    (``privacy``), compressed, replaced if its sender attacks, lost, late, and combined by the
-    receiver (``aggregation``).
+    (``privacy``, ``upload_noise``, ``masks``), compressed, replaced if its sender attacks, given
+    the ``noise`` between peers, lost, late, and combined by the receiver (``aggregation``).
 
     A pytree: numbers in it may be traced, so a function that builds one from a key and some
     numbers is all that :func:`fljax.sweep` needs.
@@ -109,7 +112,12 @@ class Simulation:
       aggregation: that takes the place of the mean wherever the algorithm takes one of what was
         heard, an :class:`~fljax.aggregation.Aggregator`.
       noise: that peers add to what they say to each other, or servers, by a rule of the network and
-        not by a budget, an :class:`~fljax.link.Noise`.
+        not by a budget, an :class:`~fljax.link.Noise`. It goes on top of what is said, by
+        attackers too.
+      upload_noise: that clients add to what they send to a server, by a variance and not by a
+        budget, an :class:`~fljax.link.UploadNoise`.
+      masks: that clients of a server share, so that it learns no more than their sum, a
+        :class:`~fljax.link.SecureAggregation`.
       model: which models metrics measure and results keep: the clients' ``"exact"`` ones, as the
         literature does, which no budget covers, or the ``"released"`` ones, that the network may
         see: what was last sent, perturbed, or what servers computed of it.
@@ -136,6 +144,8 @@ class Simulation:
     losses: Losses | None = None
     aggregation: Aggregator | None = None
     noise: Noise | None = None
+    upload_noise: UploadNoise | None = None
+    masks: SecureAggregation | None = None
     model: str = static(default="exact")
     honest_only: bool = static(default=False)
     allow_disconnected: bool = static(default=False)
@@ -194,6 +204,25 @@ class Simulation:
             fewest = self._fewest_messages()
             if fewest is not None:
                 self.aggregation.check(fewest)
+        if self.noise is not None:
+            self._validate_noise(self.noise)
+
+    def _validate_noise(self, noise: Noise) -> None:
+        """On the network and weights that are known before the run."""
+        network = self.network
+        graph = network.graph if isinstance(network, Federation) else network
+        if not isinstance(graph, Graph) or not _check.is_concrete(graph.degree):
+            return
+        mixing = (getattr(self.algorithm, "mixing", None),)
+        if isinstance(network, Federation):
+            mixing = (Mixing(),)
+        weights = []
+        with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
+            for over in getattr(self.algorithm, "rules", mixing):
+                leaves = jax.tree.leaves(over)
+                if over is not None and all(_check.is_concrete(leaf) for leaf in leaves):
+                    weights.append(graph.mixing(over) if isinstance(over, Mixing) else over)
+            noise.check(graph, weights)
 
     def _fewest_messages(self) -> int | None:
         """How many messages a receiver combines at least, its own among them; ``None`` where this
@@ -258,6 +287,8 @@ class Simulation:
             self.delays,
             self.aggregation,
             self.noise,
+            self.upload_noise,
+            self.masks,
         )
 
     @property
@@ -297,7 +328,7 @@ def prepare(simulation: Simulation, rounds: int) -> Prepared:
     needed = any(m.needs_optimum for m in simulation.metrics)  # pyright: ignore[reportAttributeAccessIssue]
     if type(simulation.algorithm).needs.network is None:
         network = None
-    elif simulation.among_peers and simulation.aggregation is not None:
+    elif simulation.among_peers and _one_by_one(simulation):
         network = network.single_table()  # pyright: ignore[reportOptionalMemberAccess,reportAttributeAccessIssue]
     best = None
     if needed:
@@ -311,6 +342,15 @@ def prepare(simulation: Simulation, rounds: int) -> Prepared:
         None if changing else receivers_of(network, problem.clients),
         problem.curvature(),
     )
+
+
+def _one_by_one(simulation: Simulation) -> bool:
+    """Whether a receiver looks at all its messages side by side."""
+    noise = simulation.noise
+    drawn = isinstance(noise, LocalGraphHomomorphic) and not (
+        noise.cancels and simulation.losses is None
+    )
+    return drawn or simulation.aggregation is not None
 
 
 def check_length(simulation: Simulation, rounds: int) -> None:

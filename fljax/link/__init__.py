@@ -9,6 +9,7 @@ from fljax.link.compression import (
     TopK,
 )
 from fljax.link.delays import DelayLaw, DelayTrace, Fixed, Geometric, Line, empty_line
+from fljax.link.exchange import agreed_laplace, log_ratio, public_number, shared_number
 from fljax.link.inbox import Inbox
 from fljax.link.link import Arrived, Link, Memory, Stages, begin, receivers_of
 from fljax.link.losses import GilbertElliott, Independent, Losses
@@ -21,6 +22,7 @@ from fljax.link.noise import (
 )
 from fljax.link.sharing import Circular, Random, Sharing
 from fljax.link.traffic import Traffic, wide, wide_sum
+from fljax.link.uploads import SecureAggregation, UploadNoise
 
 __all__ = [
     "Arrived",
@@ -45,15 +47,21 @@ __all__ = [
     "Quantise",
     "Random",
     "RandomK",
+    "SecureAggregation",
     "Sharing",
     "Sign",
     "Stages",
     "StochasticSign",
     "TopK",
     "Traffic",
+    "UploadNoise",
+    "agreed_laplace",
     "begin",
     "empty_line",
+    "log_ratio",
+    "public_number",
     "receivers_of",
+    "shared_number",
     "wide",
     "wide_sum",
 ]

@@ -30,6 +30,7 @@ from fljax.link.inbox import Inbox
 from fljax.link.losses import Losses, of_edges
 from fljax.link.noise import Noise
 from fljax.link.traffic import Traffic, wide
+from fljax.link.uploads import SecureAggregation, UploadNoise
 from fljax.participation import Participants
 from fljax.privacy import CentralGaussian, NoisyGradients, Notion
 from fljax.privacy.discrete import on_grid
@@ -51,6 +52,8 @@ class Stages(NamedTuple):
     delays: DelayLaw | None = None
     aggregation: Aggregator | None = None
     noise: Noise | None = None  # between peers, or between servers
+    upload_noise: UploadNoise | None = None  # of clients towards servers
+    masks: SecureAggregation | None = None  # that they share
 
 
 class Memory(NamedTuple):
@@ -174,6 +177,7 @@ class Link:
         self._sent = 0  # messages of a client so far
         self._working: list[Array] | None = None  # drawn once a round
         self._inboxes: list[Inbox] = []
+        self._used: set[str] = set()  # which noise was on a message
 
     @property
     def private(self) -> bool:
@@ -226,6 +230,8 @@ class Link:
         around: Float[Array, " dim"] | None = None,
         clients: Int[Array, " senders"] | None = None,
         sending: Bool[Array, " senders"] | None = None,
+        *,
+        step_size: Array | float | None = None,
     ) -> Float[Array, "senders dim"]:
         """Perturb, compress and count one message of every client; returns what is said.
 
@@ -238,6 +244,7 @@ class Link:
           clients: ``[M]``, whose rows these are, none twice among those who send; all of them, in
             order, by default.
           sending: ``[M]``, which of the rows are sent; all by default.
+          step_size: by which an update is multiplied in a message; see :meth:`collect`.
 
         Raises:
           ValueError: a private message of unknown sensitivity; a second one in the same round,
@@ -257,6 +264,9 @@ class Link:
             )
         if self.private:
             message = self._perturb(self._stages.privacy, message, clients, sending)
+        message = self._noisy(message, clients, step_size)
+        if self._stages.masks is not None:
+            message = message + self._masks(clients, sending, message.shape[1], message.dtype)
         if around is None:
             around = jnp.zeros(message.shape[1:], message.dtype)
         around = around[None]
@@ -294,6 +304,29 @@ class Link:
         if release.grid is not None:
             return on_grid(message, noise, release.grid[clients][:, None])
         return message + scale * noise
+
+    def _noisy(
+        self, message: Array, clients: Array, step_size: Array | float | None
+    ) -> Float[Array, "senders numbers"]:
+        noise = self._stages.upload_noise
+        if noise is None:
+            return message
+        self._used.add("upload_noise")
+        return noise.onto(self._keys("uploads", clients), message, step_size)
+
+    def _masks(
+        self, clients: Array, sending: Array, dim: int, dtype: Any
+    ) -> Float[Array, "senders dim"]:
+        """Of the clients that send to the same server, in a sum of weights one."""
+        masks, network = self._stages.masks, self._network
+        assert masks is not None
+        self._used.add("masks")
+        server, most = jnp.zeros_like(clients), len(clients)
+        if isinstance(network, Federation):
+            server = jnp.asarray(network.server, jnp.int32)[clients]
+            most = min(most, int(network.sizes.max()))
+        key = jax.random.fold_in(self.key("masks"), self._sent)
+        return masks.masks(key, clients, server, sending, most, dim, dtype)
 
     def _compressed(
         self,
@@ -412,6 +445,7 @@ class Link:
         clean = self.send(message, sending=None if self._everyone else self.available)
         said, cancelled, added = clean, None, None
         if self._stages.noise is not None:
+            self._used.add("noise")
             key = jax.random.fold_in(self.key("noise"), self._sent)
             said, cancelled = self._stages.noise.said(key, clean)
             added = self._stages.noise, key
@@ -439,8 +473,8 @@ class Link:
         return said, inbox
 
     def finish(self, algorithm: str) -> None:
-        """Raise ``TypeError`` where a stage had nothing to do: a budget without a message; failing
-        links, late messages or an aggregator where nobody read what was heard.
+        """Raise ``TypeError`` where a stage had nothing to do: a budget or noise without a message;
+        failing links, late messages or an aggregator where nobody read what was heard.
         """
         stages = self._stages
         given = {"losses": stages.losses, "delays": stages.delays}
@@ -450,6 +484,13 @@ class Link:
                 f"{algorithm}.step sends no message in a round, so there is nothing private to "
                 "account for; let it exchange or send one, or leave out privacy=."
             )
+        for name in ("noise", "upload_noise", "masks"):
+            if getattr(stages, name) is not None and name not in self._used:
+                raise TypeError(
+                    f"{algorithm}.step sends no message that {name}= is for; let peers exchange "
+                    "theirs, servers combine them and clients send or collect them, all by "
+                    f"now.link, or leave out {name}=."
+                )
         useless = [f"{name}=" for name, part in given.items() if part is not None]
         if useless and self._inboxes and not any(inbox.read for inbox in self._inboxes):
             raise TypeError(
@@ -539,6 +580,7 @@ class Link:
         freshest: bool = True,
         compression: Compressor | None = None,
         clients: Int[Array, " senders"] | None = None,
+        step_size: Array | float | None = None,
     ) -> Arrived:
         r"""Send clients' messages to the server through delays; returns what arrives now.
 
@@ -563,6 +605,8 @@ class Link:
             in one round counts for it (P4, line 2596); else all of them do.
           compression: the algorithm's own, in place of the simulation's.
           clients: ``[M]``, whose rows these are; all of them, in order, by default.
+          step_size: :math:`\mu` where a message is :math:`w-\mu\psi` of an update :math:`\psi`, one
+            where it is an update itself; asked for only where noise is on updates.
 
         Raises:
           ValueError: where messages are perturbed at their senders; under a trusted server's
@@ -571,11 +615,16 @@ class Link:
         """
         if self.private:
             raise ValueError("what is collected is not perturbed; a private round must send.")
+        self._sent += 1
         law, works = self._stages.delays or Fixed(0), self._works()
         compression = compression or self._stages.compression
         (dim,), dtype = around.shape, around.dtype
         if clients is None:
             clients = jnp.arange(len(senders), dtype=jnp.int32)
+        if self._stages.upload_noise is not None:
+            messages = self._with_noise(messages, clients, step_size)
+        if self._stages.masks is not None:
+            messages = self._masked(messages, clients, senders, around, size, weights)
         numbers = dim if size is None else size
         if compression is not None:
             compression.check(numbers)
@@ -652,6 +701,37 @@ class Link:
             return arrived
         heard = jnp.where(now.weight[0] > 0, now.weight[0], 1)
         return Arrived(*(entry / heard for entry in arrived))
+
+    def _with_noise(
+        self, messages: Callable[[Array], Any], clients: Array, step_size: Array | float | None
+    ) -> Callable[[Array], Any]:
+        def noisy(group: Array) -> Any:
+            message = messages(group)
+            if not isinstance(message, tuple):
+                return self._noisy(message, clients[group], step_size)
+            values, at = message
+            return self._noisy(values, clients[group], step_size), at
+
+        return noisy
+
+    def _masked(
+        self,
+        messages: Callable[[Array], Any],
+        clients: Array,
+        senders: Array,
+        around: Array,
+        size: int | None,
+        weights: Array | None,
+    ) -> Callable[[Array], Any]:
+        if size is not None:
+            raise ValueError(
+                "masks cancel in a sum of whole messages, and these hold some parameters each; "
+                "leave out masks=."
+            )
+        masks = self._masks(clients, senders, around.shape[0], around.dtype)
+        if weights is not None:
+            masks = masks / jnp.where(weights > 0, weights, 1)[:, None]
+        return lambda group: messages(group) + masks[group]
 
     def _all(
         self,
@@ -793,6 +873,7 @@ class Link:
         noise = self._stages.noise
         if noise is None:
             return over(models)
+        self._used.add("noise")
         key = self.key("noise")
         said, cancelled = noise.said(key, models)
         inbox = Inbox(network.graph, said, own=models, cancelled=cancelled, noise=(noise, key))

@@ -1,0 +1,343 @@
+"""Noise and masks of clients on what they send to a server: loops, and what cancels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax._numerics import key_of
+from fljax.algorithms import IFCA, FedAvg, GraphFedAvg, LocalOnly, SignSGD
+from fljax.link import PerEdge, SecureAggregation, UploadNoise
+from fljax.simulation import as_key
+from tests.cases import (
+    CASES,
+    CLIENTS,
+    DIM,
+    LINE,
+    OBJECTIVE,
+    SERVER,
+    keys_of,
+    make_network,
+    make_problem,
+    make_servers,
+    simulate,
+)
+from tests.reference import multiagent, nfl
+
+pytestmark = pytest.mark.core
+slow = pytest.mark.slow
+
+STEP, ROUNDS = 0.08, 6
+STEPS = (1, 3, 2, 1, 4)
+
+
+def servers(algorithm, rounds=ROUNDS, network=None, **given):
+    """``[T, P, D]``, or ``[T, 1, D]`` of one server."""
+    of = ("server", ("server", "parameter")) if network else ("model",)
+    simulation = fl.Simulation(
+        make_problem(), algorithm, network, metrics=[fl.metrics.trajectory(*of)], **given
+    )
+    found = np.asarray(fl.run(simulation, rounds, as_key(1))[f"{of[0]}_trajectory"])
+    return found if network else found[:, :1]
+
+
+def uploads(noise, rounds=ROUNDS):
+    """``[T, K, D]``: what clients add, as drawn in the run, whoever takes part."""
+    keys = [key_of(now, "uploads") for now in keys_of(1, rounds)]
+    return [
+        [np.asarray(noise.draw(jax.random.fold_in(key, k), (DIM,), float)) for k in range(CLIENTS)]
+        for key in keys
+    ]
+
+
+def chosen_by(selector, network=None):
+    everyone = jnp.ones(CLIENTS, bool)
+    each = [selector.choose(key_of(now, "participation"), everyone, network) for now in keys_of(1)][
+        :ROUNDS
+    ]
+    return [np.asarray(who.numbers)[np.asarray(who.here)] for who in each]
+
+
+@pytest.mark.parametrize(
+    ("on", "law"),
+    [
+        ("models", "laplace"),
+        ("updates", "gaussian"),
+        pytest.param("updates", "laplace", marks=slow),
+    ],
+)
+def test_noise_of_clients_is_that_of_the_loops(on, law):
+    """V1 and V2: (2.56), (2.60). Clients are drawn, and steps are of each."""
+    noise = UploadNoise(0.3, law, on=on)
+    algorithm = FedAvg(
+        STEP, clients_per_round=3, weighting="equal", local_steps=STEPS, normalised=True
+    )
+    expected = multiagent.federated(
+        OBJECTIVE, [0] * CLIENTS, [[1.0]], lambda n: STEP, chosen_by(algorithm.selector), STEPS,
+        uploads(noise), on,
+    )  # fmt: skip
+    found = servers(algorithm, upload_noise=noise)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("on", ["models", pytest.param("updates", marks=slow)])
+def test_noise_of_clients_and_servers_is_that_of_the_loops(on):
+    """(3.6)-(3.8)."""
+    noise, between = UploadNoise(0.3, on=on), PerEdge(0.2)
+    algorithm, network = GraphFedAvg(STEP, STEPS, clients_per_server=2), make_servers()
+    matrix = nfl.metropolis(2, LINE)
+    edges = []
+    for now in keys_of(1, ROUNDS):
+        added = np.zeros((2, 2, DIM))
+        for p in range(2):
+            weights = jnp.asarray(np.where(np.arange(2) == p, 0.0, matrix[:, p]))
+            added[:, p] = between.over_edges(
+                key_of(now, "noise"), jnp.int32(p), jnp.arange(2), weights, DIM
+            )
+        edges.append(added)
+    expected = multiagent.federated(
+        OBJECTIVE, SERVER, matrix, lambda n: STEP, chosen_by(algorithm.selector, network), STEPS,
+        uploads(noise), on, edges,
+    )  # fmt: skip
+    found = servers(algorithm, network=network, upload_noise=noise, noise=between)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_noise_on_updates_is_that_on_models_times_the_step():
+    """And so a tenth of the step leaves a hundredth of the power."""
+    algorithm = FedAvg(STEP, 3, weighting="equal")
+    on_updates = servers(algorithm, upload_noise=UploadNoise(0.3, "gaussian", on="updates"))
+    silent = servers(algorithm)
+    # The linear recursion of a quadratic: what noise leaves is linear in the noise.
+    on_models = servers(algorithm, upload_noise=UploadNoise(0.3, "gaussian"))
+    np.testing.assert_allclose(on_updates - silent, -STEP * (on_models - silent), atol=1e-12)
+    assert np.abs(on_models - silent).max() > 0.05
+
+
+def test_a_clients_draw_does_not_depend_on_its_row():
+    noise, message = UploadNoise(0.3), jnp.zeros((CLIENTS, DIM))
+    order = jnp.array([3, 0, 4, 1, 2], jnp.int32)
+
+    def added(clients):
+        link = fl.link.Link(as_key(3), 1, 1, CLIENTS, stages=fl.link.Stages(upload_noise=noise))
+        return link.send(message[: len(clients)], clients=clients)
+
+    np.testing.assert_array_equal(added(order), added(jnp.arange(CLIENTS))[order])
+    np.testing.assert_array_equal(added(order[:2]), added(order)[:2])
+
+
+def test_two_messages_of_a_round_have_noise_of_their_own():
+    link = fl.link.Link(
+        as_key(3), 1, 1, CLIENTS, stages=fl.link.Stages(upload_noise=UploadNoise(0.3))
+    )
+    zero = jnp.zeros((CLIENTS, DIM))
+    for first, second in (
+        [link.send(zero) for _ in range(2)],
+        [link.collect(lambda rows: zero[rows], jnp.ones(CLIENTS, bool), zero[0]).total
+         for _ in range(2)],
+    ):  # fmt: skip
+        assert np.abs(first - second).min() > 1e-6
+
+
+def test_noise_is_compressed_and_counted_with_its_message():
+    noise = UploadNoise(0.3)
+
+    def said(**stages):
+        link = fl.link.Link(as_key(3), 1, 1, CLIENTS, stages=fl.link.Stages(**stages))
+        return link.send(jnp.zeros((CLIENTS, DIM))), link.traffic
+
+    (whole, sent), (most, fewer), (_, plain) = (
+        said(upload_noise=noise),
+        said(upload_noise=noise, compression=fl.link.TopK(1)),
+        said(compression=fl.link.TopK(1)),
+    )
+    expected = np.where(np.abs(whole) == np.abs(whole).max(axis=1, keepdims=True), whole, 0)
+    np.testing.assert_array_equal(most, expected)
+    assert fewer.bits_up[-1] == plain.bits_up[-1] < sent.bits_up[-1]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"algorithm": fl.algorithms.ATC(0.1)}, "no server to send to"),
+        ({"algorithm": LocalOnly(0.1)}, "sends nothing"),
+        ({"algorithm": CASES["PGFL"].algorithm, "on": "updates"}, "sends no updates"),
+        ({"algorithm": SignSGD(0.1)}, "sends no models; pass .*on='updates'"),
+        ({"algorithm": IFCA(0.1, 2, average="gradients")}, "sends no models"),
+        (
+            {"algorithm": CASES["FL"].algorithm, "privacy": fl.privacy.ZCDP(1.0, 0.9)},
+            "by its budget already",
+        ),
+    ],
+)
+def test_noise_that_has_no_place_is_refused_before_the_run(parts, message):
+    on = parts.pop("on", "models")
+    network = make_servers() if parts["algorithm"] is CASES["PGFL"].algorithm else make_network()
+    with pytest.raises(ValueError, match=message):
+        fl.Simulation(
+            make_problem(), network=network, upload_noise=UploadNoise(0.1, on=on), **parts
+        )
+
+
+def test_an_own_step_without_a_step_size_is_told_so():
+    link = fl.link.Link(
+        as_key(3), 1, 1, 2, stages=fl.link.Stages(upload_noise=UploadNoise(0.3, on="updates"))
+    )
+    with pytest.raises(ValueError, match="step_size="):
+        link.send(jnp.zeros((2, 3)))
+    with pytest.raises(ValueError, match="known: models, updates"):
+        UploadNoise(0.1, on="gradients")
+
+
+# Masks -------------------------------------------------------------------------------------------
+
+
+def shared(masks, clients, key):
+    """``[K, D]``: each pair's draw, once with either sign."""
+    total = np.zeros((CLIENTS, DIM))
+    for i, k in enumerate(clients):
+        for l in clients[i + 1 :]:  # noqa: E741
+            both = jax.random.fold_in(jax.random.fold_in(key, min(k, l)), max(k, l))
+            drawn = np.asarray(masks.draw(both, (DIM,), float))
+            total[k] += drawn
+            total[l] -= drawn
+    return total
+
+
+@pytest.mark.parametrize("sending", [(1, 1, 1, 1, 1), (1, 0, 1, 1, 0), (0, 0, 1, 0, 0)])
+def test_masks_are_the_loops_whichever_rows_and_cancel_at_each_server(sending):
+    masks, on = SecureAggregation(0.3), np.array(sending, bool)
+    order, home = np.array([3, 0, 4, 1, 2]), np.array(SERVER)
+    found = np.zeros((CLIENTS, DIM))
+    found[order] = masks.masks(
+        as_key(2), jnp.asarray(order, jnp.int32), jnp.asarray(home[order], jnp.int32),
+        jnp.asarray(on[order]), 3, DIM, float,
+    )  # fmt: skip
+    expected = sum(
+        shared(masks, [k for k in range(CLIENTS) if on[k] and home[k] == p], as_key(2))
+        for p in range(2)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    for p in range(2):
+        np.testing.assert_allclose(found[home == p].sum(axis=0), 0, atol=1e-12)
+    lone = [k for k in range(CLIENTS) if (on & (home == home[k])).sum() < 2 or not on[k]]
+    assert (np.abs(found).max(axis=1) > 1e-3).tolist() == [k not in lone for k in range(CLIENTS)]
+
+
+def test_even_numbers_of_participants_share_each_mask_once():
+    masks, four = SecureAggregation(0.3), jnp.arange(4, dtype=jnp.int32)
+    found = masks.masks(as_key(2), four, four * 0, four >= 0, 4, DIM, float)
+    np.testing.assert_allclose(found, shared(masks, [0, 1, 2, 3], as_key(2))[:4], atol=1e-12)
+
+
+def test_a_mask_has_the_variance_of_its_draws():
+    four = jnp.arange(4, dtype=jnp.int32)
+    for per, each in (("coordinate", 0.3), ("vector", 0.3 / 20_000)):
+        masks = SecureAggregation(0.3, per=per)
+        found = np.asarray(masks.masks(as_key(3), four, four * 0, four >= 0, 4, 20_000, float))
+        np.testing.assert_allclose(found.var(axis=1), 3 * each, rtol=0.06)
+
+
+MASKED = {
+    "FedAvg": FedAvg(STEP, 3),  # weighed by samples
+    "GFL, gradient": GraphFedAvg(STEP, clients_per_server=2),
+}
+
+
+@pytest.mark.parametrize("label", ["FedAvg", pytest.param("GFL, gradient", marks=slow)])
+def test_a_servers_mean_is_as_without_masks_and_has_the_noise_beside_them(label):
+    network = make_servers() if label == "GFL, gradient" else None
+    given = {"rounds": 4, "network": network, "upload_noise": UploadNoise(0.2)}
+    plain = servers(MASKED[label], **given)
+    masked = servers(MASKED[label], **given, masks=SecureAggregation(4.0))
+    np.testing.assert_allclose(masked, plain, rtol=1e-9, atol=1e-11)
+    assert (masked != plain).any()  # rounding tells them apart
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"algorithm": fl.algorithms.ATC(0.1)}, "LocalGraphHomomorphic"),
+        ({"algorithm": IFCA(0.1, 2)}, "more of clients' messages than one sum"),
+        ({"compression": fl.link.Sign()}, "compression= is of messages that masks"),
+        ({"losses": fl.link.Independent(0.1)}, "losses= take a mask away"),
+        ({"delays": fl.link.Geometric(0.1, 2)}, "delays= bring a mask"),
+        ({"aggregation": fl.aggregation.Median()}, "aggregation= looks at single"),
+        ({"attack": fl.attacks.SignFlip(fl.attacks.first(1, CLIENTS))}, "attack= says something"),
+        ({"privacy": fl.privacy.CentralGaussian(1.0, 1.0)}, "clips one by one"),
+        ({"algorithm": FedAvg(0.1, 1)}, "one participant"),
+        ({"algorithm": fl.algorithms.Ditto(FedAvg(0.1, 1), 0.1, 1.0)}, "one participant"),
+    ],
+)
+def test_masks_that_would_not_cancel_are_refused_before_the_run(parts, message):
+    given = {"algorithm": FedAvg(0.1, weighting="equal"), "network": make_network()} | parts
+    with pytest.raises(ValueError, match=message):
+        fl.Simulation(make_problem(), masks=SecureAggregation(1.0), **given)
+
+
+SERVERS = [
+    label for label, case in CASES.items() if case.algorithm.needs.network is not fl.graphs.Graph
+]
+
+
+@slow
+@pytest.mark.parametrize("label", SERVERS)
+def test_every_algorithm_with_a_server_runs_under_noise_and_masks_that_fit(label):
+    needs, silent = CASES[label].algorithm.needs, simulate(label, private=False)
+    quiet = fl.run(silent, 3, as_key(1))["model"].values
+    for on in needs.uploads[-1:]:
+        noise = UploadNoise(9.0, on=on)
+        found = fl.run(fl._module.replace(silent, upload_noise=noise), 3, as_key(1))["model"].values
+        assert np.isfinite(found).all()
+        assert np.abs(found - quiet).max() > 1e-4
+    if needs.masked:
+        masks = SecureAggregation(2.0)
+        found = fl.run(fl._module.replace(silent, masks=masks), 3, as_key(1))["model"].values
+        np.testing.assert_allclose(found, quiet, rtol=1e-9, atol=1e-10)
+        assert (found != quiet).any()
+
+
+@slow
+def test_noise_and_masks_go_with_absent_clients_and_noise_with_all_that_may_happen():
+    absent = fl.participation.Bernoulli(0.7)
+    algorithm = FedAvg(STEP, weighting="equal")
+    plain, masked = (
+        servers(algorithm, participation=absent, masks=masks)
+        for masks in (None, SecureAggregation(3.0))
+    )
+    np.testing.assert_allclose(masked, plain, rtol=1e-9, atol=1e-10)
+    assert (masked != plain).any()
+    happens = [
+        {"delays": fl.link.Geometric(0.3, 2), "losses": fl.link.Independent(0.2)},
+        {
+            "aggregation": fl.aggregation.Median(),
+            "compression": fl.link.Quantise(8),
+            "attack": fl.attacks.SignFlip(fl.attacks.first(1, CLIENTS)),
+        },
+        {"privacy": fl.privacy.CentralGaussian(0.7, 5.0)},
+    ]
+    for parts in happens:
+        quiet, loud = (
+            servers(algorithm, 3, participation=absent, upload_noise=noise, **parts)
+            for noise in (None, UploadNoise(0.5))
+        )
+        assert np.isfinite(loud).all()
+        assert np.abs(loud - quiet).max() > 1e-3, parts
+
+
+@slow
+def test_a_grid_of_variances_is_one_program_and_begins_at_none():
+    def scenario(key, variance):
+        return fl.Simulation(
+            make_problem(), FedAvg(STEP), upload_noise=UploadNoise(variance),
+            masks=SecureAggregation(variance), metrics=["objective"],
+        )  # fmt: skip
+
+    found = fl.sweep(scenario, grid={"variance": [0.0, 0.1, 1.0]}, seeds=2, rounds=3)
+    silent = fl.run(fl.Simulation(make_problem(), FedAvg(STEP), metrics=["objective"]), 3)
+    first = found.objective.isel(variance=0)
+    np.testing.assert_allclose(first, np.broadcast_to(silent.objective, first.shape), rtol=1e-12)
+    assert (found.objective.isel(variance=2, round=-1) > first.isel(round=-1)).all()
+    with pytest.raises(ValueError, match="variance must be finite and >= 0, got -1"):
+        fl.sweep(scenario, grid={"variance": [0.1, -1.0]}, seeds=1, rounds=3)
