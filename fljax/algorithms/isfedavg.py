@@ -243,8 +243,8 @@ def capped(
 ) -> Float[Array, "*batch units"]:
     r"""Chances no higher than ``most``: what is beyond goes to the others in proportion.
 
-    With the :math:`m` largest at the cap, the others are scaled to what is left,
-    :math:`1-m\,\mathrm{most}`; :math:`m` is the smallest number for which none of them is beyond.
+    With some at the cap the others are scaled to what is left; whoever comes beyond it by that is
+    put there too, until nobody does. (No sorting: XLA's, on a CPU, took thirty times as long.)
 
     Args:
       law: of sum one.
@@ -255,15 +255,22 @@ def capped(
       >>> capped(jnp.array([0.7, 0.2, 0.1]), jnp.array(0.5)).round(3).tolist()
       [0.5, 0.333, 0.167]
     """
-    most = most[..., None]
-    falling = -jnp.sort(-law, axis=-1)
-    rest = jnp.flip(jnp.cumsum(jnp.flip(falling, -1), axis=-1), -1)  # without the m largest
-    number = jnp.broadcast_to(jnp.arange(law.shape[-1], dtype=law.dtype), law.shape)
-    scale = jnp.maximum(1 - number * most, 0) / jnp.where(rest > 0, rest, 1)
-    fits = scale * falling <= most
-    # Units without a chance fit always: the last with one is the last to be left uncapped.
-    last = jnp.sum(law > 0, axis=-1, keepdims=True, dtype=jnp.int32) - 1
-    first = jnp.minimum(jnp.argmax(fits, axis=-1, keepdims=True).astype(jnp.int32), last)
-    first = jnp.where(jnp.any(fits, axis=-1, keepdims=True), first, last)
-    # Those that are at the cap are beyond it with this scale, too.
-    return jnp.minimum(law * jnp.take_along_axis(scale, first, axis=-1), most)
+    most, held = most[..., None], jax.lax.stop_gradient(law)
+
+    def scale(law: Array, beyond: Array) -> Array:
+        """Of those below the cap."""
+        number = jnp.sum(beyond, axis=-1, keepdims=True, dtype=law.dtype)
+        rest = jnp.sum(jnp.where(beyond, 0, law), axis=-1, keepdims=True)
+        return jnp.maximum(1 - number * most, 0) / jnp.where(rest > 0, rest, 1)
+
+    def further(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        size, number, _ = carry
+        beyond = held * size > most
+        now = jnp.sum(beyond, axis=-1, keepdims=True, dtype=jnp.int32)
+        # It never falls, so that whatever is rounded nobody comes back, and this ends.
+        return jnp.maximum(size, scale(held, beyond)), now, jnp.any(now > number)
+
+    start = jnp.ones_like(most), jnp.zeros(most.shape, jnp.int32), jnp.array(True)
+    size, *_ = jax.lax.while_loop(lambda carry: carry[2], further, start)
+    beyond = held * size > most
+    return jnp.where(beyond, most, law * scale(law, beyond))
