@@ -25,6 +25,7 @@ PURPOSES = (
     "gradients",
     "server",
     "noise",
+    "uploads",
 )
 
 

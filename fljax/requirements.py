@@ -18,7 +18,7 @@ __all__ = ["alternatives", "check_parts", "compare", "shown", "table", "unmet"]
 #: The parts of a simulation in which a run looks for numbers.
 PARTS = (
     *("problem", "algorithm", "network", "privacy", "participation", "delays", "compression"),
-    *("attack", "losses", "aggregation", "noise"),
+    *("attack", "losses", "aggregation", "noise", "upload_noise"),
 )
 
 
@@ -61,6 +61,7 @@ def unmet(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     yield from _data(needs, simulation)
     yield from _privacy(needs, simulation)
     yield from _messages(needs, simulation)
+    yield from _noise(needs, simulation)
 
 
 def _network(needs: Needs, simulation: Any) -> Iterator[Unmet]:
@@ -254,6 +255,35 @@ def _messages(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         yield Unmet(
             "looks at single messages with aggregation=, and of late ones a server keeps the sums "
             "only; leave out delays= or aggregation=.",
+            False,
+        )
+
+
+def _noise(needs: Needs, simulation: Any) -> Iterator[Unmet]:
+    """What noise by a variance has no place for."""
+    noise = simulation.upload_noise
+    if noise is None:
+        return
+    # Messages may be of another kind by a switch of the algorithm's own.
+    own = needs is type(simulation.algorithm).needs
+    gradients = own and getattr(simulation.algorithm, "average", "models") == "gradients"
+    uploads = ("updates",) if gradients else needs.uploads
+    if needs.network is Graph:
+        yield Unmet(
+            "has no server to send to, and upload_noise= is on what clients send to one; for noise "
+            "between peers pass noise=, such as fljax.link.PerMessage.",
+            True,
+        )
+    elif not uploads:
+        yield Unmet("sends nothing to a server; leave out upload_noise=.", True)
+    elif noise.on not in uploads:
+        yield Unmet(
+            f"sends no {noise.on}; pass upload_noise=UploadNoise(..., on={uploads[0]!r}).", True
+        )
+    if isinstance(simulation.privacy, Notion):
+        yield Unmet(
+            "perturbs what clients send by its budget already; leave out privacy= or "
+            "upload_noise=.",
             False,
         )
 

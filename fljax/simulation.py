@@ -28,6 +28,7 @@ from fljax.link import (
     Noise,
     Stages,
     Traffic,
+    UploadNoise,
     receivers_of,
 )
 from fljax.link import (
@@ -80,8 +81,8 @@ class Simulation:
     """One Monte-Carlo run: the data, who talks to whom and when, the algorithm, the metrics.
 
     What may happen to a message has one order, whatever the order of the arguments: it is perturbed
-    (``privacy``), compressed, replaced if its sender attacks, lost, late, and combined by the
-    receiver (``aggregation``).
+    (``privacy``, ``noise``, ``upload_noise``), compressed, replaced if its sender attacks, lost,
+    late, and combined by the receiver (``aggregation``).
 
     A pytree: numbers in it may be traced, so a function that builds one from a key and some
     numbers is all that :func:`fljax.sweep` needs.
@@ -110,6 +111,8 @@ class Simulation:
         heard, an :class:`~fljax.aggregation.Aggregator`.
       noise: that peers add to what they say to each other, or servers, by a rule of the network and
         not by a budget, an :class:`~fljax.link.Noise`.
+      upload_noise: that clients add to what they send to a server, by a variance and not by a
+        budget, an :class:`~fljax.link.UploadNoise`.
       model: which models metrics measure and results keep: the clients' ``"exact"`` ones, as the
         literature does, which no budget covers, or the ``"released"`` ones, that the network may
         see: what was last sent, perturbed, or what servers computed of it.
@@ -136,6 +139,7 @@ class Simulation:
     losses: Losses | None = None
     aggregation: Aggregator | None = None
     noise: Noise | None = None
+    upload_noise: UploadNoise | None = None
     model: str = static(default="exact")
     honest_only: bool = static(default=False)
     allow_disconnected: bool = static(default=False)
@@ -258,6 +262,7 @@ class Simulation:
             self.delays,
             self.aggregation,
             self.noise,
+            self.upload_noise,
         )
 
     @property

@@ -430,6 +430,7 @@ VALID = {
     "link.Sign": {},
     "link.StochasticSign": {"bound": 1.0},
     "link.TopK": {"count": 1},
+    "link.UploadNoise": {"variance": 0.1},
     "metrics.Metric": {"name": "own", "measure": lambda now: 0.0, "label": "own"},
     "metrics.as_metric": {"metric": "objective"},
     "metrics.trajectory": {"name": "model"},

@@ -37,6 +37,8 @@ class Needs:
       minimiser: whether it minimises a client's objective exactly, in which clipping has no place.
       quadratic: whether it needs a quadratic objective.
       validation: whether it needs validation data of each client.
+      uploads: on what of clients' messages to a server noise may be: ``"models"``, the message;
+        ``"updates"``, where the step says by which step size one is multiplied in it.
     """
 
     network: type | None = Graph
@@ -51,6 +53,7 @@ class Needs:
     minimiser: bool = False
     quadratic: bool = False
     validation: bool = False
+    uploads: tuple[str, ...] = ("models",)
 
 
 class Algorithm:

@@ -35,6 +35,7 @@ class State(NamedTuple):
         absent=True,
         late=True,
         averages=True,
+        uploads=("models", "updates"),
     ),
 )
 @module
@@ -77,7 +78,9 @@ class ConventionalFL(Algorithm):
             def messages(group: Array) -> Array:
                 return self._descend(problem.take(group).mapped(), server, step_size)[0]
 
-            return State(link.collect(messages, now.available, server).move(server))
+            return State(
+                link.collect(messages, now.available, server, step_size=step_size).move(server)
+            )
         if self.local_steps == 1 and link.exact:  # the mean message, from all data at once
             link.count(problem.dim)
             now.witness(problem.sample_gradient_norm(_copies(server, problem)))
@@ -85,7 +88,9 @@ class ConventionalFL(Algorithm):
 
         model, norm = self._descend(problem, server, step_size)
         now.witness(jnp.where(now.available, norm, 0))
-        return State(link.mean(link.send(model, server, sending=now.available), server))
+        return State(
+            link.mean(link.send(model, server, sending=now.available, step_size=step_size), server)
+        )
 
     def _descend(self, problem: Problem, server: Array, step_size: Array) -> tuple[Array, Array]:
         """The models after the local steps, and the largest gradient norms met."""

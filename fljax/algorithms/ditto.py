@@ -24,7 +24,11 @@ class State(NamedTuple):
     server: Array  # [D]  the global w
 
 
-@algorithm("Ditto", "li2021", Needs(None, absent=True, late=True, averages=True))
+@algorithm(
+    "Ditto",
+    "li2021",
+    Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates")),
+)
 @module
 class Ditto(Algorithm):
     r"""Federated averaging, and beside it a model of its own at each client, attracted to it.

@@ -28,7 +28,14 @@ class State(NamedTuple):
 @algorithm(
     "DP-SGD",
     "abadi2016",
-    Needs(None, privacy=(NoisyGradients,), absent=True, late=True, averages=True),
+    Needs(
+        None,
+        privacy=(NoisyGradients,),
+        absent=True,
+        late=True,
+        averages=True,
+        uploads=("models", "updates"),
+    ),
 )
 @module
 class DPSGD(Algorithm):
@@ -127,7 +134,9 @@ class DPSGD(Algorithm):
         gradient = link.gradients(self.steps, who)
         start = jnp.broadcast_to(server, (data.clients, data.dim))
         model = jax.lax.fori_loop(0, self.steps, descend, start)
-        arrived = link.collect(lambda rows: model[rows], who.here, server, clients=who.numbers)
+        arrived = link.collect(
+            lambda rows: model[rows], who.here, server, clients=who.numbers, step_size=step_size
+        )
         return State(arrived.move(server))
 
     def _drawn(self, key: Array, data: Problem) -> tuple[Problem, Float[Array, " clients"]]:

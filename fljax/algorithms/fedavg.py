@@ -33,7 +33,15 @@ class State(NamedTuple):
 @algorithm(
     "FedAvg",
     "mcmahan2017",
-    Needs(None, data="any", privacy=(CentralGaussian,), absent=True, late=True, averages=True),
+    Needs(
+        None,
+        data="any",
+        privacy=(CentralGaussian,),
+        absent=True,
+        late=True,
+        averages=True,
+        uploads=("models", "updates"),
+    ),
 )
 @module
 class FedAvg(Algorithm):
@@ -134,12 +142,11 @@ class FedAvg(Algorithm):
         real = who.take(jnp.asarray(problem.weights)) > 0
         server = link.publish(state.model, who.here)
         counts = self._steps(who, real)
-        if self.normalised:
-            step_size = step_size / counts.astype(problem.dtype)
+        length = step_size / counts.astype(problem.dtype) if self.normalised else step_size
         longest = self._longest(problem.samples)
         batch = drawn(self._law, now.key("batches"), problem, who, longest)
         start = jnp.broadcast_to(server, (len(who.here), problem.dim))
-        model, norm = learn(problem, who, start, step_size, longest, batch, counts)
+        model, norm = learn(problem, who, start, length, longest, batch, counts)
 
         share = None
         if self.weighting == "samples":
@@ -148,7 +155,12 @@ class FedAvg(Algorithm):
             share = (1 if share is None else share) * who.weights.astype(problem.dtype)
         now.witness(norm)
         arrived = link.collect(
-            lambda rows: model[rows], who.here, server, weights=share, clients=who.numbers
+            lambda rows: model[rows],
+            who.here,
+            server,
+            weights=share,
+            clients=who.numbers,
+            step_size=step_size,
         )
         return State(arrived.move(server))
 

@@ -25,7 +25,11 @@ class State(NamedTuple):
     server: Array  # [D]  the server's w
 
 
-@algorithm("FedAvg-FT", "collins2022", Needs(None, absent=True, late=True, averages=True))
+@algorithm(
+    "FedAvg-FT",
+    "collins2022",
+    Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates")),
+)
 @module
 class FineTunedFedAvg(Algorithm):
     r"""The server's rounds are those of federated averaging; judged is what clients make of them.

@@ -30,7 +30,9 @@ class State(NamedTuple):
 
 
 @algorithm(
-    "GFL, gradient", "rizk2023", Needs(Federation, privacy=PRIVATE, absent=True, averages=True)
+    "GFL, gradient",
+    "rizk2023",
+    Needs(Federation, privacy=PRIVATE, absent=True, averages=True, uploads=("models", "updates")),
 )
 @module
 class GraphFedAvg(Algorithm):
@@ -90,12 +92,13 @@ class GraphFedAvg(Algorithm):
         problem, network, link = now.problem, now.network, now.link
         who, home = now.choose(self.selector), jnp.asarray(network.server, jnp.int32)
         counts, longest = counts_of(self.local_steps, who), int(np.max(self.local_steps))
-        step_size = self.step_size(now.number) / counts.astype(problem.dtype)
+        step_size = self.step_size(now.number)
+        length = step_size / counts.astype(problem.dtype)
         batch = drawn(self.batches, now.key("batches"), problem, who, longest)
         start = link.publish(state.server, who.here)[who.take(home)]
-        model, norm = learn(problem, who, start, step_size, longest, batch, counts)
+        model, norm = learn(problem, who, start, length, longest, batch, counts)
         now.witness(jnp.where(who.here, norm, 0))
-        heard = link.send(model, clients=who.clients, sending=who.here)
+        heard = link.send(model, clients=who.clients, sending=who.here, step_size=step_size)
 
         one = jnp.zeros(len(heard), jnp.int32)
         mean, present = link.cell_means(heard, one, 1, who, state.server[:, None])

@@ -30,7 +30,7 @@ class State(NamedTuple):
     choice: Array  # [K]  the cluster of least loss, of these models
 
 
-@algorithm("IFCA", "ghosh2020", Needs(None, absent=True))
+@algorithm("IFCA", "ghosh2020", Needs(None, absent=True, uploads=("models", "updates")))
 @module
 class IFCA(Algorithm):
     r"""Iterative federated clustering: estimate who is alike, train one model for each cluster.
@@ -146,6 +146,7 @@ class IFCA(Algorithm):
             message, around = descend(part.gradient, picked, step_size, self.local_steps), server
         else:
             message, around = part.gradient(picked), jnp.zeros_like(server)
+        multiple = step_size if self.average == "models" else 1
 
         # A message goes to its cluster's place among the models, one after the other.
         place = choice[:, None] * problem.dim + jnp.arange(problem.dim, dtype=jnp.int32)[None]
@@ -155,6 +156,7 @@ class IFCA(Algorithm):
             around,
             size=problem.dim,
             clients=who.numbers,
+            step_size=multiple,
         )
         if self.average == "models":
             heard = arrived.share > 0

@@ -32,7 +32,9 @@ class State(NamedTuple):
     samples: Array  # [K, N]  p_n of each client, of sum one
 
 
-@algorithm("ISFedAvg", "rizk2023", Needs(None, absent=False, averages=True))
+@algorithm(
+    "ISFedAvg", "rizk2023", Needs(None, absent=False, averages=True, uploads=("models", "updates"))
+)
 @module
 class ISFedAvg(Algorithm):
     r"""Clients and samples drawn by how much they have to say, weighed so that nothing is biased.
@@ -141,9 +143,8 @@ class ISFedAvg(Algorithm):
         counts, longest = counts_of(self.local_steps, who), int(np.max(self.local_steps))
         real, sizes = jnp.asarray(problem.weights)[chosen] > 0, counts_of(self.batch, who)
         start = jnp.broadcast_to(server, (count, problem.dim))
-        length = self.step_size(now.number) / (
-            problem.clients * clients[chosen] * counts.astype(problem.dtype)
-        )
+        step_size = self.step_size(now.number)
+        length = step_size / (problem.clients * clients[chosen] * counts.astype(problem.dtype))
 
         def one(carry: tuple[Array, Array], step: Array) -> tuple[Any, Array]:
             model, law = carry
@@ -166,7 +167,9 @@ class ISFedAvg(Algorithm):
             need = self._need(norms, samples[chosen], real, counts, sizes, slope[0])
             known = shared(known[None], chosen[None], need[None])[0]
             samples = samples.at[chosen].set(law)
-        arrived = link.collect(lambda rows: model[rows], who.here, server, clients=chosen)
+        arrived = link.collect(
+            lambda rows: model[rows], who.here, server, clients=chosen, step_size=step_size
+        )
         return State(arrived.move(server), known, samples)
 
     def _kept(self, law: Array, real: Array, sizes: Array) -> Array:

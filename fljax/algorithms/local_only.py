@@ -22,7 +22,7 @@ class State(NamedTuple):
     model: Array  # [K, D]  w_k
 
 
-@algorithm("Local only", "li2021", Needs(None, absent=True, late=True, averages=True))
+@algorithm("Local only", "li2021", Needs(None, absent=True, late=True, averages=True, uploads=()))
 @module
 class LocalOnly(Algorithm):
     r"""Gradient descent of each client on its own data; nothing is ever sent.

@@ -29,7 +29,9 @@ class State(NamedTuple):
 @algorithm(
     "Online-Fed",
     "gauthier2024",
-    Needs(None, data="stream", absent=True, late=True, averages=True),
+    Needs(
+        None, data="stream", absent=True, late=True, averages=True, uploads=("models", "updates")
+    ),
 )
 @module
 class OnlineFed(Algorithm):
@@ -85,7 +87,12 @@ class OnlineFed(Algorithm):
 
         per_delay = self.aggregation == "per delay"
         arrived = now.link.collect(
-            messages, who.here, server, per_delay=per_delay, clients=who.clients
+            messages,
+            who.here,
+            server,
+            per_delay=per_delay,
+            clients=who.clients,
+            step_size=step_size,
         )
         return State(arrived.move(server))
 

@@ -26,7 +26,13 @@ class State(NamedTuple):
     factor: ProxFactor  # of the personal problems, constant
 
 
-@algorithm("pFedMe", "dinh2020", Needs(None, absent=True, late=True, averages=True, minimiser=True))
+@algorithm(
+    "pFedMe",
+    "dinh2020",
+    Needs(
+        None, absent=True, late=True, averages=True, minimiser=True, uploads=("models", "updates")
+    ),
+)
 @module
 class PFedMe(Algorithm):
     r"""Gradient descent of the server on :math:`\frac1K\sum_k F_k`, the clients' Moreau envelopes.
@@ -90,7 +96,8 @@ class PFedMe(Algorithm):
         return State(start_models(problem), server_start(problem), factorise(problem, weight))
 
     def step(self, state: State, now: Round) -> State:
-        pull = self.step_size(now.number) * self.attraction
+        step_size = self.step_size(now.number)
+        pull = step_size * self.attraction
         server = now.link.publish(state.server)
 
         def local_round(_: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -104,6 +111,8 @@ class PFedMe(Algorithm):
 
         who = now.choose(self.selector)
         sent = who.take(local)
-        arrived = now.link.collect(lambda rows: sent[rows], who.here, server, clients=who.numbers)
+        arrived = now.link.collect(
+            lambda rows: sent[rows], who.here, server, clients=who.numbers, step_size=step_size
+        )
         server = server + self.mixing * (arrived.move(server) - server)
         return State(model, server, state.factor)

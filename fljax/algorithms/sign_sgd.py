@@ -26,7 +26,15 @@ class State(NamedTuple):
 @algorithm(
     "SignSGD",
     "jin2020",
-    Needs(None, data="any", absent=True, late=True, averages=True, compressed=False),
+    Needs(
+        None,
+        data="any",
+        absent=True,
+        late=True,
+        averages=True,
+        compressed=False,
+        uploads=("updates",),
+    ),
 )
 @module
 class SignSGD(Algorithm):
@@ -76,7 +84,7 @@ class SignSGD(Algorithm):
 
         nowhere = jnp.zeros_like(server)
         direction = now.link.collect(
-            messages, who.here, nowhere, compression=self.signs, clients=who.clients
+            messages, who.here, nowhere, compression=self.signs, clients=who.clients, step_size=1
         ).total
         if self.vote:
             direction = jnp.sign(direction)

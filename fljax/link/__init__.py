@@ -21,6 +21,7 @@ from fljax.link.noise import (
 )
 from fljax.link.sharing import Circular, Random, Sharing
 from fljax.link.traffic import Traffic, wide, wide_sum
+from fljax.link.uploads import UploadNoise
 
 __all__ = [
     "Arrived",
@@ -51,6 +52,7 @@ __all__ = [
     "StochasticSign",
     "TopK",
     "Traffic",
+    "UploadNoise",
     "begin",
     "empty_line",
     "receivers_of",

@@ -30,6 +30,7 @@ from fljax.link.inbox import Inbox
 from fljax.link.losses import Losses, of_edges
 from fljax.link.noise import Noise
 from fljax.link.traffic import Traffic, wide
+from fljax.link.uploads import UploadNoise
 from fljax.participation import Participants
 from fljax.privacy import CentralGaussian, NoisyGradients, Notion
 from fljax.privacy.discrete import on_grid
@@ -51,6 +52,7 @@ class Stages(NamedTuple):
     delays: DelayLaw | None = None
     aggregation: Aggregator | None = None
     noise: Noise | None = None  # between peers, or between servers
+    upload_noise: UploadNoise | None = None  # of clients towards servers
 
 
 class Memory(NamedTuple):
@@ -226,6 +228,8 @@ class Link:
         around: Float[Array, " dim"] | None = None,
         clients: Int[Array, " senders"] | None = None,
         sending: Bool[Array, " senders"] | None = None,
+        *,
+        step_size: Array | float | None = None,
     ) -> Float[Array, "senders dim"]:
         """Perturb, compress and count one message of every client; returns what is said.
 
@@ -238,6 +242,7 @@ class Link:
           clients: ``[M]``, whose rows these are, none twice among those who send; all of them, in
             order, by default.
           sending: ``[M]``, which of the rows are sent; all by default.
+          step_size: by which an update is multiplied in a message; see :meth:`collect`.
 
         Raises:
           ValueError: a private message of unknown sensitivity; a second one in the same round,
@@ -257,6 +262,7 @@ class Link:
             )
         if self.private:
             message = self._perturb(self._stages.privacy, message, clients, sending)
+        message = self._noisy(message, clients, step_size)
         if around is None:
             around = jnp.zeros(message.shape[1:], message.dtype)
         around = around[None]
@@ -294,6 +300,14 @@ class Link:
         if release.grid is not None:
             return on_grid(message, noise, release.grid[clients][:, None])
         return message + scale * noise
+
+    def _noisy(
+        self, message: Array, clients: Array, step_size: Array | float | None
+    ) -> Float[Array, "senders numbers"]:
+        noise = self._stages.upload_noise
+        if noise is None:
+            return message
+        return noise.onto(self._keys("uploads", clients), message, step_size)
 
     def _compressed(
         self,
@@ -539,6 +553,7 @@ class Link:
         freshest: bool = True,
         compression: Compressor | None = None,
         clients: Int[Array, " senders"] | None = None,
+        step_size: Array | float | None = None,
     ) -> Arrived:
         r"""Send clients' messages to the server through delays; returns what arrives now.
 
@@ -563,6 +578,8 @@ class Link:
             in one round counts for it (P4, line 2596); else all of them do.
           compression: the algorithm's own, in place of the simulation's.
           clients: ``[M]``, whose rows these are; all of them, in order, by default.
+          step_size: :math:`\mu` where a message is :math:`w-\mu\psi` of an update :math:`\psi`, one
+            where it is an update itself; asked for only where noise is on updates.
 
         Raises:
           ValueError: where messages are perturbed at their senders; under a trusted server's
@@ -571,11 +588,14 @@ class Link:
         """
         if self.private:
             raise ValueError("what is collected is not perturbed; a private round must send.")
+        self._sent += 1
         law, works = self._stages.delays or Fixed(0), self._works()
         compression = compression or self._stages.compression
         (dim,), dtype = around.shape, around.dtype
         if clients is None:
             clients = jnp.arange(len(senders), dtype=jnp.int32)
+        if self._stages.upload_noise is not None:
+            messages = self._with_noise(messages, clients, step_size)
         numbers = dim if size is None else size
         if compression is not None:
             compression.check(numbers)
@@ -652,6 +672,18 @@ class Link:
             return arrived
         heard = jnp.where(now.weight[0] > 0, now.weight[0], 1)
         return Arrived(*(entry / heard for entry in arrived))
+
+    def _with_noise(
+        self, messages: Callable[[Array], Any], clients: Array, step_size: Array | float | None
+    ) -> Callable[[Array], Any]:
+        def noisy(group: Array) -> Any:
+            message = messages(group)
+            if not isinstance(message, tuple):
+                return self._noisy(message, clients[group], step_size)
+            values, at = message
+            return self._noisy(values, clients[group], step_size), at
+
+        return noisy
 
     def _all(
         self,

@@ -24,15 +24,22 @@ from fljax import _check
 from fljax._generator import normal
 from fljax._module import module, static
 
-__all__ = ["GraphHomomorphic", "LocalGraphHomomorphic", "Noise", "PerEdge", "PerMessage"]
+__all__ = [
+    "GraphHomomorphic",
+    "LocalGraphHomomorphic",
+    "Noise",
+    "PerEdge",
+    "PerMessage",
+    "Perturbation",
+]
 
 LAWS = ("laplace", "gaussian")
 PER = ("coordinate", "vector")
 
 
 @module
-class Noise:
-    r"""What all of them share.
+class Perturbation:
+    r"""Independent numbers of mean zero, by a variance and a law.
 
     Args:
       variance: :math:`\sigma_g^2\ge0`.
@@ -60,6 +67,14 @@ class Noise:
         if self.law == "gaussian":
             return jnp.sqrt(variance) * normal(key, shape, dtype)
         return jnp.sqrt(variance / 2) * jax.random.laplace(key, shape, dtype)
+
+
+@module
+class Noise(Perturbation):
+    """What all noise between peers, or servers, shares.
+
+    Args and Raises: as of :class:`Perturbation`.
+    """
 
     def said(
         self, key: Array, message: Float[Array, "nodes dim"]
@@ -96,7 +111,7 @@ class Noise:
 class PerMessage(Noise):
     """One draw for every message, the same for all who hear it.
 
-    Args and Raises: as of :class:`Noise`.
+    Args and Raises: as of :class:`Perturbation`.
     """
 
     def said(self, key: Array, message: Array) -> tuple[Array, Array | None]:
@@ -109,7 +124,7 @@ class PerEdge(Noise):
 
     A node adds none to its own part: it sends itself no message.
 
-    Args and Raises: as of :class:`Noise`.
+    Args and Raises: as of :class:`Perturbation`.
     """
 
     def over_edges(
@@ -130,7 +145,7 @@ class GraphHomomorphic(Noise):
     :math:`a_{pm}/a_{mp}` of (4.50) holds for symmetric weights only, where it is one, and is left
     out.
 
-    Args and Raises: as of :class:`Noise`.
+    Args and Raises: as of :class:`Perturbation`.
     """
 
     def said(self, key: Array, message: Array) -> tuple[Array, Array | None]:
@@ -152,7 +167,7 @@ class LocalGraphHomomorphic(Noise):
 
     Where links fail or messages are late the masks no longer cancel, and are drawn.
 
-    Args and Raises: as of :class:`Noise`.
+    Args and Raises: as of :class:`Perturbation`.
     """
 
     def over_edges(

@@ -58,6 +58,38 @@ def systematic(order, probability, count, start):
     return found
 
 
+def federated(
+    objective, server, matrix, step, chosen, steps, uploads=None, on="models", edges=None
+):
+    """(2.56), (2.59)-(2.60) and (3.6)-(3.8): ``[T, P, D]``, the servers' models.
+
+    ``uploads[n - 1][k]`` is what client ``k`` adds, ``edges[n - 1][m][p]`` server ``m`` on its way
+    to ``p``; ``steps[k]`` are a client's, each of them ``step(n) / steps[k]`` long.
+    """
+    servers, dim = len(matrix), objective.dim
+    w, history = np.zeros((servers, dim)), []
+    for n in range(1, len(chosen) + 1):
+        mu, psi = step(n), w.copy()
+        for p in range(servers):
+            own, models, updates = [k for k in chosen[n - 1] if server[k] == p], 0.0, 0.0
+            for k in own:
+                v = w[p].copy()
+                for _ in range(steps[k]):
+                    v = v - mu / steps[k] * objective.gradient(k, v)
+                g = np.zeros(dim) if uploads is None else uploads[n - 1][k]
+                models = models + v + g
+                updates = updates + (w[p] - v) / mu + g
+            if own:
+                psi[p] = models / len(own) if on == "models" else w[p] - mu * updates / len(own)
+        w = np.zeros((servers, dim))
+        for p in range(servers):
+            for m in range(servers):
+                g = 0.0 if edges is None or m == p else edges[n - 1][m][p]
+                w[p] += matrix[m][p] * (psi[m] + g)
+        history.append(w)
+    return np.array(history)
+
+
 # Importance sampling ---------------------------------------------------------------------------
 
 

@@ -1,0 +1,199 @@
+"""Noise of clients on what they send to a server, against loops and the words of the source."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax._numerics import key_of
+from fljax.algorithms import IFCA, FedAvg, GraphFedAvg, LocalOnly, SignSGD
+from fljax.link import PerEdge, UploadNoise
+from fljax.simulation import as_key
+from tests.cases import (
+    CASES,
+    CLIENTS,
+    DIM,
+    LABELS,
+    LINE,
+    OBJECTIVE,
+    SERVER,
+    keys_of,
+    make_network,
+    make_problem,
+    make_servers,
+    simulate,
+)
+from tests.reference import multiagent, nfl
+
+pytestmark = pytest.mark.core
+
+STEP, ROUNDS = 0.08, 6
+STEPS = (1, 3, 2, 1, 4)
+
+
+def servers(algorithm, rounds=ROUNDS, network=None, **given):
+    """``[T, P, D]``, or ``[T, 1, D]`` of one server."""
+    of = ("server", ("server", "parameter")) if network else ("model",)
+    simulation = fl.Simulation(
+        make_problem(), algorithm, network, metrics=[fl.metrics.trajectory(*of)], **given
+    )
+    found = np.asarray(fl.run(simulation, rounds, as_key(1))[f"{of[0]}_trajectory"])
+    return found if network else found[:, :1]
+
+
+def uploads(noise, rounds=ROUNDS):
+    """``[T, K, D]``: what clients add, as drawn in the run, whoever takes part."""
+    keys = [key_of(now, "uploads") for now in keys_of(1, rounds)]
+    return [
+        [np.asarray(noise.draw(jax.random.fold_in(key, k), (DIM,), float)) for k in range(CLIENTS)]
+        for key in keys
+    ]
+
+
+def chosen_by(selector, network=None):
+    everyone = jnp.ones(CLIENTS, bool)
+    each = [selector.choose(key_of(now, "participation"), everyone, network) for now in keys_of(1)][
+        :ROUNDS
+    ]
+    return [np.asarray(who.numbers)[np.asarray(who.here)] for who in each]
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+@pytest.mark.parametrize("on", ["models", "updates"])
+def test_noise_of_clients_is_that_of_the_loops(on, law):
+    """V1 and V2: (2.56), (2.60). Clients are drawn, and steps are of each."""
+    noise = UploadNoise(0.3, law, on=on)
+    algorithm = FedAvg(
+        STEP, clients_per_round=3, weighting="equal", local_steps=STEPS, normalised=True
+    )
+    expected = multiagent.federated(
+        OBJECTIVE, [0] * CLIENTS, [[1.0]], lambda n: STEP, chosen_by(algorithm.selector), STEPS,
+        uploads(noise), on,
+    )  # fmt: skip
+    found = servers(algorithm, upload_noise=noise)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("on", ["models", "updates"])
+def test_noise_of_clients_and_servers_is_that_of_the_loops(on):
+    """(3.6)-(3.8)."""
+    noise, between = UploadNoise(0.3, on=on), PerEdge(0.2)
+    algorithm, network = GraphFedAvg(STEP, STEPS, clients_per_server=2), make_servers()
+    matrix = nfl.metropolis(2, LINE)
+    edges = []
+    for now in keys_of(1, ROUNDS):
+        added = np.zeros((2, 2, DIM))
+        for p in range(2):
+            weights = jnp.asarray(np.where(np.arange(2) == p, 0.0, matrix[:, p]))
+            added[:, p] = between.over_edges(
+                key_of(now, "noise"), jnp.int32(p), jnp.arange(2), weights, DIM
+            )
+        edges.append(added)
+    expected = multiagent.federated(
+        OBJECTIVE, SERVER, matrix, lambda n: STEP, chosen_by(algorithm.selector, network), STEPS,
+        uploads(noise), on, edges,
+    )  # fmt: skip
+    found = servers(algorithm, network=network, upload_noise=noise, noise=between)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_noise_on_updates_is_that_on_models_times_the_step():
+    """And so a tenth of the step leaves a hundredth of the power."""
+    algorithm = FedAvg(STEP, 3, weighting="equal")
+    on_updates = servers(algorithm, upload_noise=UploadNoise(0.3, "gaussian", on="updates"))
+    silent = servers(algorithm)
+    # The linear recursion of a quadratic: what noise leaves is linear in the noise.
+    on_models = servers(algorithm, upload_noise=UploadNoise(0.3, "gaussian"))
+    np.testing.assert_allclose(on_updates - silent, -STEP * (on_models - silent), atol=1e-12)
+    assert np.abs(on_models - silent).max() > 0.05
+
+
+def test_a_clients_draw_does_not_depend_on_its_row():
+    noise, message = UploadNoise(0.3), jnp.zeros((CLIENTS, DIM))
+    order = jnp.array([3, 0, 4, 1, 2], jnp.int32)
+
+    def added(clients):
+        link = fl.link.Link(as_key(3), 1, 1, CLIENTS, stages=fl.link.Stages(upload_noise=noise))
+        return link.send(message[: len(clients)], clients=clients)
+
+    np.testing.assert_array_equal(added(order), added(jnp.arange(CLIENTS))[order])
+    np.testing.assert_array_equal(added(order[:2]), added(order)[:2])
+
+
+def test_two_messages_of_a_round_have_noise_of_their_own():
+    link = fl.link.Link(
+        as_key(3), 1, 1, CLIENTS, stages=fl.link.Stages(upload_noise=UploadNoise(0.3))
+    )
+    zero = jnp.zeros((CLIENTS, DIM))
+    for first, second in (
+        [link.send(zero) for _ in range(2)],
+        [link.collect(lambda rows: zero[rows], jnp.ones(CLIENTS, bool), zero[0]).total
+         for _ in range(2)],
+    ):  # fmt: skip
+        assert np.abs(first - second).min() > 1e-6
+
+
+def test_noise_is_compressed_and_counted_with_its_message():
+    noise = UploadNoise(0.3)
+
+    def said(**stages):
+        link = fl.link.Link(as_key(3), 1, 1, CLIENTS, stages=fl.link.Stages(**stages))
+        return link.send(jnp.zeros((CLIENTS, DIM))), link.traffic
+
+    (whole, sent), (most, fewer), (_, plain) = (
+        said(upload_noise=noise),
+        said(upload_noise=noise, compression=fl.link.TopK(1)),
+        said(compression=fl.link.TopK(1)),
+    )
+    expected = np.where(np.abs(whole) == np.abs(whole).max(axis=1, keepdims=True), whole, 0)
+    np.testing.assert_array_equal(most, expected)
+    assert fewer.bits_up[-1] == plain.bits_up[-1] < sent.bits_up[-1]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"algorithm": fl.algorithms.ATC(0.1)}, "no server to send to"),
+        ({"algorithm": LocalOnly(0.1)}, "sends nothing"),
+        ({"algorithm": CASES["PGFL"].algorithm, "on": "updates"}, "sends no updates"),
+        ({"algorithm": SignSGD(0.1)}, "sends no models; pass .*on='updates'"),
+        ({"algorithm": IFCA(0.1, 2, average="gradients")}, "sends no models"),
+        (
+            {"algorithm": CASES["FL"].algorithm, "privacy": fl.privacy.ZCDP(1.0, 0.9)},
+            "by its budget already",
+        ),
+    ],
+)
+def test_noise_that_has_no_place_is_refused_before_the_run(parts, message):
+    on = parts.pop("on", "models")
+    network = make_servers() if parts["algorithm"] is CASES["PGFL"].algorithm else make_network()
+    with pytest.raises(ValueError, match=message):
+        fl.Simulation(
+            make_problem(), network=network, upload_noise=UploadNoise(0.1, on=on), **parts
+        )
+
+
+def test_an_own_step_without_a_step_size_is_told_so():
+    link = fl.link.Link(
+        as_key(3), 1, 1, 2, stages=fl.link.Stages(upload_noise=UploadNoise(0.3, on="updates"))
+    )
+    with pytest.raises(ValueError, match="step_size="):
+        link.send(jnp.zeros((2, 3)))
+    with pytest.raises(ValueError, match="known: models, updates"):
+        UploadNoise(0.1, on="gradients")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", LABELS)
+def test_every_algorithm_with_a_server_runs_under_noise_and_hears_it(label):
+    algorithm = CASES[label].algorithm
+    if algorithm.needs.network is fl.graphs.Graph:
+        return
+    silent = simulate(label, private=False)
+    quiet = fl.run(silent, 3, as_key(1))["model"]
+    for on in algorithm.needs.uploads[-1:]:
+        loud = fl._module.replace(silent, upload_noise=UploadNoise(9.0, on=on))
+        found = fl.run(loud, 3, as_key(1))["model"]
+        assert np.isfinite(found).all()
+        assert np.abs(found - quiet).max() > 1e-4
