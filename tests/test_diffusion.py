@@ -26,8 +26,6 @@ from tests.cases import (
 )
 from tests.reference import multiagent, nfl
 
-pytestmark = pytest.mark.core
-
 REAL = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
 ONE = as_key(1)
 
@@ -77,6 +75,7 @@ def unequal(seed=5):
 LAWS = [Uniform(2), Uniform((1, 4, 2, 3, 2)), Uniform(3, replacement=True), Weighted(2, unequal())]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("strategy", [Consensus, CTA, ATC])
 def test_strategies_on_batches_are_the_loops(strategy, law):
@@ -172,6 +171,7 @@ def test_a_draw_is_that_of_the_line():
     assert multiagent.systematic(range(6), np.asarray(chances), 2, 0.57) == [1, 3]
 
 
+@pytest.mark.slow
 def test_weighted_batches_are_without_bias():
     problem, law = make_problem(), Weighted((1, 3, 2, 5, 2), unequal())
     batch = law.draw(ONE, jnp.asarray(REAL), np.arange(CLIENTS), 30_000)
@@ -219,6 +219,7 @@ def served(algorithm):
 COUNTS = (1, 3, 2, 4, 2)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("law", [None, Uniform((1, 4, 2, 3, 2)), Weighted(2, unequal())])
 def test_clients_that_take_unequal_steps_are_the_loops(law, normalised):

@@ -15,8 +15,6 @@ from fljax.simulation import as_key
 from tests.cases import CLIENTS, OBJECTIVE, SIZES, keys_of, make_problem, step_of
 from tests.reference import multiagent
 
-pytestmark = pytest.mark.core
-
 COUNT, BATCH, STEPS, ROUNDS = 2, (2, 3, 1, 4, 2), (1, 3, 2, 1, 2), 8
 REAL = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
 
@@ -45,6 +43,7 @@ def drawn(algorithm):
     return choose, batch
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("cap", [True, False])
 @pytest.mark.parametrize("rule", ["optimal", "full", "sampled"])
 def test_importance_sampling_is_the_loop(rule, cap):
@@ -71,6 +70,7 @@ def test_those_drawn_share_what_they_had():
     assert shared(law, jnp.array([[0, 1]]), jnp.zeros((1, 2))).tolist() == law.tolist()
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("most", [0.2, 0.25, 0.3, 0.5, 1.0])
 def test_capped_chances_are_the_loops(most):
     law = np.random.default_rng(0).dirichlet([0.5] * 6, 50)
@@ -108,6 +108,7 @@ def test_the_optimal_chances_give_the_least_noise():
     assert noise(*even) > 1.05 * least
 
 
+@pytest.mark.slow
 def test_equal_chances_are_federated_averaging_with_normalised_steps():
     """In mean over the draws: importance sampling with a floor of one is uniform."""
 

@@ -91,6 +91,7 @@ def atc_loop(noise, rounds=ROUNDS):
     return np.array(history)
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("form", ["dense", "padded"])
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,6 +102,7 @@ def test_noise_is_that_of_the_matrix_forms(kind, law, form):
     np.testing.assert_allclose(found, atc_loop(noise), rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("strategy", [Consensus, CTA, ATC])
 def test_local_noise_leaves_nothing_and_homomorphic_none_in_the_weighted_mean(strategy):
     silent = models(strategy(STEP, OVER))
