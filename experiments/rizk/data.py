@@ -46,6 +46,14 @@ def covariance_factors(
     return directions * roots
 
 
+def normal_quantiles(key: Key[Array, ""], agents: int) -> Float[Array, " agents"]:
+    """Standard normal quantiles in random order: all data sets have the same unlike agents, and a
+    mean over data sets does not hang on the few with an extreme one.
+    """
+    places = (jnp.arange(agents, dtype=float_dtype()) + 0.5) / agents
+    return jax.random.permutation(key, jax.scipy.special.ndtri(places))
+
+
 def regression(
     key: Key[Array, ""],
     agents: int,
@@ -75,7 +83,7 @@ def regression(
       eigenvalues: as of :func:`covariance_factors`.
       noise: the median :math:`\sigma_k^2`.
       feature_spread: :math:`s_u` of each agent's factor :math:`e^{s_uz_k}` of its features, with
-        :math:`z_k` standard normal.
+        :math:`z_k` the :func:`normal_quantiles`.
       noise_spread: :math:`s_v`, likewise of its :math:`\sigma_k`.
       common: whether all have one covariance, but for the spread.
     """
@@ -84,14 +92,16 @@ def regression(
     least, most = (samples, samples) if isinstance(samples, int) else samples
     sizes = jax.random.randint(k_size, (agents,), least, most + 1, jnp.int32)
     real = jnp.arange(most, dtype=jnp.int32)[None] < sizes[:, None]
-    scale = jnp.exp(jnp.asarray(feature_spread, dtype) * normal(k_spread, (agents, 1, 1), dtype))
-    factors = scale * covariance_factors(k_factor, 1 if common else agents, dim, eigenvalues)
+    scale = jnp.exp(jnp.asarray(feature_spread, dtype) * normal_quantiles(k_spread, agents))
+    factors = scale[:, None, None] * covariance_factors(
+        k_factor, 1 if common else agents, dim, eigenvalues
+    )
     white = fl.problems.least_squares(k_rows, agents, most, dim).features
     features = jnp.einsum("knq,kpq->knp", white, factors, precision=HIGHEST)
     features = jnp.where(real[..., None], features, 0)
     model = normal(k_model, (dim,), dtype)
-    level = jnp.asarray(noise_spread, dtype) * normal(k_level, (agents, 1), dtype)
-    deviation = jnp.sqrt(jnp.asarray(noise, dtype)) * jnp.exp(level)
+    level = jnp.exp(jnp.asarray(noise_spread, dtype) * normal_quantiles(k_level, agents))
+    deviation = (jnp.sqrt(jnp.asarray(noise, dtype)) * level)[:, None]
     # One row of parameters an agent, as in fljax.problems.linear.
     rows = jnp.broadcast_to(model[None], (agents, dim))
     clean = jnp.einsum("knp,kp->kn", features, rows, precision=HIGHEST)
