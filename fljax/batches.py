@@ -6,6 +6,7 @@ law: samples drawn with unequal chances are weighed by what they are drawn too o
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fljax import _check
 from fljax._module import module, replace, static
-from fljax.participation import shuffled, systematic
+from fljax.participation import on_line, shuffled
 from fljax.problems import Problem
 from fljax.streams import Stream
 
@@ -258,18 +259,43 @@ def weighted(
     real: Bool[Array, "chosen samples"],
     steps: int,
 ) -> Batch:
-    """Batches with these chances, and the weights that keep their sums without bias."""
+    """Batches with these chances, and the weights that keep their sums without bias.
+
+    A client's samples are put in random order once for all steps, of which each has a first point
+    of its own: whatever the order, its mean is without bias, so those of two steps stay
+    uncorrelated.
+    """
+    return ordered(in_order(key, real, steps, probability.dtype), probability, size, clients, real)
+
+
+class Order(NamedTuple):
+    """What batches are drawn by, whatever the chances."""
+
+    samples: Int[Array, "chosen samples"]  # of each client in line
+    starts: Float[Array, "chosen steps"]
+
+
+def in_order(key: Array, real: Bool[Array, "chosen samples"], steps: int, dtype: Any) -> Order:
+    """What some clients' batches are drawn by."""
+    order, start = jax.random.split(key)
+    starts = jax.random.uniform(start, (len(real), steps), dtype)
+    return Order(shuffled(order, jnp.ones_like(real)), starts)
+
+
+def ordered(
+    order: Order,
+    probability: Float[Array, "chosen samples"],
+    size: Any,
+    clients: Int[Array, " chosen"],
+    real: Bool[Array, "chosen samples"],
+) -> Batch:
+    """What :func:`weighted` makes of its draws."""
     chosen, samples = probability.shape
     most = int(np.max(size))
     sizes = jnp.asarray(size, jnp.int32)
     sizes = sizes[clients] if sizes.ndim else jnp.full(chosen, sizes)
-    keys = jax.random.split(key, (chosen, steps))
-
-    def one(key: Array, law: Array, count: Array) -> Array:
-        return systematic(key, law, count, most)
-
-    over_steps = jax.vmap(one, (0, None, None))
-    rows = jax.vmap(over_steps, (0, 0, 0))(keys, probability, sizes)
+    on_lines = jax.vmap(partial(on_line, most=most))
+    rows = on_lines(*order, probability, sizes)
     chance = jnp.take_along_axis(probability[:, None], rows, axis=2)
     counts = jnp.sum(real, axis=1, dtype=probability.dtype)
     drawn = jnp.arange(most, dtype=jnp.int32)[None, None] < sizes[:, None, None]

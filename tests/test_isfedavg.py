@@ -31,13 +31,14 @@ def drawn(algorithm):
         return found
 
     def batch(n, e, i, k, law):
-        key = jax.random.fold_in(key_of(keys[n - 1], "batches"), e)
+        key = key_of(keys[n - 1], "batches")
         chances = np.full((COUNT, max(SIZES)), 1.0 / max(SIZES))
         chances[i] = 0
         chances[i, : len(law)] = law
         clients = jnp.asarray(chosen[n])
-        found = weighted(key, jnp.asarray(chances), BATCH, clients, jnp.asarray(REAL)[clients], 1)
-        rows = np.asarray(found.rows)[i, 0]
+        real = jnp.asarray(REAL)[clients]
+        found = weighted(key, jnp.asarray(chances), BATCH, clients, real, max(STEPS))
+        rows = np.asarray(found.rows)[i, e]
         return rows[rows < SIZES[k]]
 
     return choose, batch

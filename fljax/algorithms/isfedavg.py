@@ -12,7 +12,7 @@ from fljax._linalg import norm
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.algorithms.local_steps import counts_of
-from fljax.batches import check_per_client, per_client, taken, weighted
+from fljax.batches import Batch, Order, check_per_client, in_order, ordered, per_client, taken
 from fljax.participation import Participants, systematic
 from fljax.problems import Problem, optimum
 from fljax.rounds import Round
@@ -148,25 +148,34 @@ class ISFedAvg(Algorithm):
         step_size = self.step_size(now.number)
         length = step_size / (problem.clients * clients[chosen] * counts.astype(problem.dtype))
 
+        mine = samples[chosen]
+        order = in_order(now.key("batches"), real, longest, mine.dtype)
+
+        def batches(law: Array, order: Order) -> Batch:
+            return ordered(order, self._kept(law, real, sizes), self.batch, chosen, real)
+
+        # Chances that no step changes: the batches of all steps at once.
+        known_batches = None if self.rule == "sampled" else batches(mine, order)
+
         def one(carry: tuple[Array, Array], step: Array) -> tuple[Any, Array]:
-            model, law = carry
-            key = jax.random.fold_in(now.key("batches"), step)
-            batch = weighted(key, self._kept(law, real, sizes), self.batch, chosen, real, 1)
-            part = taken(problem, chosen, batch, 0)
-            norms = part.sample_objective_norms(start)
-            new = model - length[:, None] * _estimate(part, model)
-            slope = norm(_estimate(part, start))
-            busy = (step < counts)[:, None]
-            if self.rule == "sampled":
-                law = jnp.where(busy, shared(law, batch.rows[:, 0], norms), law)
-            return (jnp.where(busy, new, model), law), slope
+            (model, law), busy = carry, (step < counts)[:, None]
+            if known_batches is None:
+                batch = batches(law, order._replace(starts=order.starts[:, step][:, None]))
+                part = taken(problem, chosen, batch, 0)
+                new = shared(law, batch.rows[:, 0], part.sample_objective_norms(start))
+                law = jnp.where(busy, new, law)
+            else:
+                part = taken(problem, chosen, known_batches, step)
+            estimate = _estimate(part, model)
+            new = model - length[:, None] * estimate
+            return (jnp.where(busy, new, model), law), norm(estimate)
 
         (model, law), slope = jax.lax.scan(
-            one, (start, samples[chosen]), jnp.arange(longest, dtype=jnp.int32)
+            one, (start, mine), jnp.arange(longest, dtype=jnp.int32)
         )
         if self.rule == "sampled":
             norms = problem.take(chosen).sample_objective_norms(start)
-            need = self._need(norms, samples[chosen], real, counts, sizes, slope[0])
+            need = self._need(norms, mine, real, counts, sizes, slope[0])
             known = shared(known[None], chosen[None], need[None])[0]
             samples = samples.at[chosen].set(law)
         arrived = link.collect(
@@ -279,11 +288,11 @@ def capped(
     def further(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         size, number, _ = carry
         beyond = held * size > most
-        now = jnp.sum(beyond, axis=-1, keepdims=True, dtype=jnp.int32)
+        now = jnp.sum(beyond, axis=-1, keepdims=True, dtype=law.dtype)
         # It never falls, so that whatever is rounded nobody comes back, and this ends.
         return jnp.maximum(size, scale(held, beyond)), now, jnp.any(now > number)
 
-    start = jnp.ones_like(most), jnp.zeros(most.shape, jnp.int32), jnp.array(True)
+    start = jnp.ones_like(most), jnp.zeros_like(most), jnp.array(True)
     size, *_ = jax.lax.while_loop(lambda carry: carry[2], further, start)
     beyond = held * size > most
     return jnp.where(beyond, most, law * scale(law, beyond))
