@@ -7,6 +7,7 @@ open is in this file, once, with its reason.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Array
@@ -16,8 +17,10 @@ from experiments.figure import Effort, Estimate, Setting
 from experiments.measures import gap, last_part, samples, two
 from experiments.rizk import data
 from fljax import statistics
+from fljax._module import replace
 from fljax.algorithms import Algorithm, FedAvg, ISFedAvg
 from fljax.batches import Uniform
+from fljax.link import UploadNoise
 from fljax.metrics import Metric, Snapshot
 from fljax.theory import multiagent as theory
 
@@ -204,35 +207,48 @@ XI = Metric(DRIFT, _drift, "ξ", decibel=False, needs_data=True)
 
 
 def predicted(
-    build: Callable[..., fl.Simulation], extra: Sequence[Metric] = ()
+    build: Callable[..., fl.Simulation], axis: str, methods: Mapping[str, Any], extra: Sequence
 ) -> Callable[..., fl.Simulation]:
-    """The same scenario, of which is measured what it comes to by theory: of the same data, run
-    for run, as the scenario itself.
+    """A scenario that measures what the methods come to by theory, all of them in one program, on
+    the same data, run for run, as ``build`` itself has.
     """
 
     def scenario(key: Array, **point: Any) -> fl.Simulation:
-        simulation = build(key, **point)
+        ours = [build(key, **{axis: method}, **point) for method in methods.values()]
 
-        def level(now: Snapshot) -> Array:
-            bare = fl.Simulation(problem=now.problem, algorithm=simulation.algorithm)
-            return theory.steady_state(bare).centroid
+        def levels(now: Snapshot) -> Array:
+            same = (replace(one, problem=now.problem, metrics=()) for one in ours)
+            return jnp.stack([theory.steady_state(one).centroid for one in same])
 
-        metric = Metric(PREDICTED, level, "predicted", needs_data=True)
-        return fl.Simulation(
-            problem=simulation.problem,
-            algorithm=simulation.algorithm,
-            metrics=[metric, *extra],
-        )
+        metric = Metric(PREDICTED, levels, "predicted", needs_data=True, dims=("curve",))
+        return replace(ours[0], metrics=(metric, *extra))
 
-    scenario.__qualname__ = f"predicted({build.__qualname__})"
+    scenario.__qualname__ = f"predicted({build.__qualname__}, {methods!r})"
     return scenario
 
 
-def prediction(name: str, methods: Mapping[str, Algorithm], effort: Effort, **given: Any):
+def prediction(
+    name: str,
+    methods: Mapping[str, Any],
+    effort: Effort,
+    seeds: int | None = None,
+    build: Callable[..., fl.Simulation] = scenario,
+    axis: str = "algorithm",
+    extra: Sequence[Metric] = (),
+    **grid: Any,
+) -> xr.Dataset:
     """What :func:`study` of the same comes to by theory, of each of its data sets."""
-    build = predicted(given.pop("build", scenario), given.pop("extra", ()))
-    return study(name, methods, effort, rounds=1, record_every=1, build=build, **given).isel(
-        round=-1, drop=True
+    found = effort.sweep(
+        name,
+        predicted(build, axis, methods, extra),
+        rounds=1,
+        seeds=effort.seeds if seeds is None else seeds,
+        grid={name: list(values) for name, values in grid.items()},
+    )
+    return (
+        found.isel(round=-1, drop=True)
+        .rename(curve="algorithm")
+        .assign_coords(algorithm=list(methods))
     )
 
 
@@ -242,16 +258,109 @@ def prediction(name: str, methods: Mapping[str, Algorithm], effort: Effort, **gi
 steady = last_part(3)
 
 
-def mean_gap(over: np.ndarray, under: np.ndarray) -> Estimate:
-    """Of several rounds, how far the mean over all is above, dB, paired by seed."""
-    return gap(over.mean(axis=1), under.mean(axis=1))
-
-
 def steady_gap(data: xr.Dataset, over: Any, under: Any, metric: str = METRIC) -> Estimate:
     """How far one steady state is above another, dB."""
     return gap(*two(steady(data), over, under, metric))
 
 
+def level(data: xr.Dataset, which: str | Mapping[str, Any]) -> float:
+    """Of a steady state, dB."""
+    return float(statistics.decibels(samples(steady(data), which, METRIC).mean()))
+
+
 def predicted_level(data: xr.Dataset, which: str | Mapping[str, Any]) -> float:
     """What theory has for a steady state, dB."""
     return float(statistics.decibels(samples(data, which, PREDICTED).mean()))
+
+
+# --------------------------------------------------------------------------- private uploads
+
+PRIVATE_AGENTS = Setting("agents K", 1000, "line 1001", given=True)
+PRIVATE_DRAWN = Setting("agents L of a round", 30, "line 1001", given=True)
+PRIVATE_STEPS = Setting("local steps E_k", (1, 10), "line 1001", given=True)
+PRIVATE_BATCHES = Setting("batch sizes B_k", BATCHES.value, "not given; as in the regression")
+PRIVATE_SIZES = Setting(
+    "samples of an agent N_k", (50, 150), "“of varying size”, not given; about those of before"
+)
+PRIVATE_STEP = Setting("step size mu", 0.2, "line 1001", given=True)
+PRIVATE_RHO = Setting("regularisation rho", 0.007, "line 1001", given=True)
+VARIANCE = Setting("privacy noise variance sigma_g^2", 0.02, "line 1001", given=True)
+LAW = Setting(
+    "privacy noise",
+    "Laplace, of this variance in each parameter",
+    "line 1702; whether of each or of all together is not said",
+)
+PRIVATE_EIGENVALUES = Setting(
+    "eigenvalues of the features' covariances",
+    (0.1, 0.4),
+    "not given; small enough for single samples to be stable with the largest step, 1.6",
+)
+PREDICTED_SEEDS = Setting(
+    "seeds of the theory", 20, "the moments of a run of 1000 agents hardly vary with their data"
+)
+PRIVATE = (
+    *(PRIVATE_AGENTS, PRIVATE_DRAWN, DIM, PRIVATE_STEPS, PRIVATE_BATCHES, PRIVATE_SIZES),
+    *(PRIVATE_STEP, PRIVATE_RHO, VARIANCE, LAW, PRIVATE_EIGENVALUES, NOISE, SPREAD, MODEL, DATA),
+    *(SIZES, REPLACED, STEADY),
+)
+
+STANDARD, MODELS, UPDATES = "standard", "models shared", "updates shared"
+
+
+def uploads(variance: Array | float = VARIANCE.value) -> dict[str, Any]:
+    """What clients' noise is on, by curve."""
+    return {
+        STANDARD: None,
+        MODELS: UploadNoise(variance, on="models"),
+        UPDATES: UploadNoise(variance, on="updates"),
+    }
+
+
+def private_scenario(
+    key: Array,
+    shared: str,
+    step_size: Array | float = PRIVATE_STEP.value,
+    variance: Array | float = VARIANCE.value,
+) -> fl.Simulation:
+    """One run of section 2.6.4."""
+    agents = PRIVATE_AGENTS.value
+    problem = data.regression(
+        key,
+        agents,
+        PRIVATE_SIZES.value,
+        DIM.value,
+        PRIVATE_RHO.value,
+        eigenvalues=PRIVATE_EIGENVALUES.value,
+        noise=NOISE.value,
+        noise_spread=SPREAD.value,
+    )
+    algorithm = fedavg(
+        step_size,
+        PRIVATE_DRAWN.value,
+        batches(PRIVATE_BATCHES.value, agents),
+        local_steps(PRIVATE_STEPS.value, agents),
+    )
+    noise = uploads(variance)[shared]
+    return fl.Simulation(problem=problem, algorithm=algorithm, upload_noise=noise, metrics=[METRIC])
+
+
+def private_study(
+    name: str, effort: Effort, rounds: int, record_every: int, shared: Sequence[str], **grid: Any
+) -> xr.Dataset:
+    """What is shared, over a grid of step sizes or variances."""
+    found = effort.sweep(
+        name,
+        private_scenario,
+        rounds=rounds,
+        seeds=effort.seeds,
+        grid={"shared": list(shared)} | grid,
+        record_every=record_every,
+    )
+    return found.rename(shared="algorithm")
+
+
+def private_prediction(name: str, effort: Effort, shared: Sequence[str], **grid: Any) -> xr.Dataset:
+    """What :func:`private_study` of the same comes to by theory, of some of its data sets."""
+    few = min(effort.seeds, PREDICTED_SEEDS.value)
+    named = {one: one for one in shared}
+    return prediction(name, named, effort, few, private_scenario, "shared", **grid)

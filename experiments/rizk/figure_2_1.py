@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Picture
 import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
-from experiments.measures import curve_gap, estimate, first_part, samples, two
+from experiments.measures import curve_gap, estimate, first_part, gap, last_part, samples, two
 from experiments.rizk import chapter2 as ch2
 from fljax import plotting, statistics
 from fljax.algorithms import Algorithm
@@ -137,7 +137,7 @@ def plateau(studies: Studies) -> dict[str, Estimate]:
     for name in (ch2.FEDAVG, ch2.TRUE):
         rest = samples(ch2.steady(studies["a"]), name, ch2.METRIC)
         half = rest.shape[1] // 2
-        found[name] = ch2.mean_gap(rest[:, :half], rest[:, half:])
+        found[name] = gap(rest[:, :half], rest[:, half:])
     return found
 
 
@@ -161,7 +161,7 @@ def others_slower(studies: Studies) -> dict[str, Estimate]:
 
 def powers(studies: Studies) -> dict[str, Estimate]:
     """Of the iteration, by which distances (not squared) fall in the second half."""
-    late = ch2.last_part(2)(studies["c"])
+    late = last_part(2)(studies["c"])
     across = np.log(late["round"].values)
     across = across - across.mean()
 
