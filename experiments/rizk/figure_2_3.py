@@ -115,7 +115,7 @@ def draw(ax: Axes, data: xr.Dataset, linear: bool) -> None:
 
 def plot(studies: Studies) -> Picture:
     drawing, (linear, decibels) = picture.panels(("linear, as in the source", "in dB"), height=2.4)
-    draw(linear, studies["a"].sel(round=slice(50, None)), linear=True)
+    draw(linear, studies["a"].sel(round=slice(250, None)), linear=True)
     linear.set_ylim(bottom=0)
     draw(decibels, studies["a"], linear=False)
     for name in studies["a"]["algorithm"].values.tolist():
@@ -129,7 +129,7 @@ FIGURE = Figure(
     "How many agents take part",
     "Rizk 2023, figure 2.3, lines 984-987",
     "FedAvg and ISFedAvg with the true chances, for several numbers L of agents a round, (a) on "
-    "the source's linear axis from iteration 50 on, (b) in dB, with exact second moments of the "
+    "the source's linear axis from iteration 250 on, (b) in dB, with exact second moments of the "
     "same data sets.",
     study=study,
     plot=plot,

@@ -9,14 +9,14 @@ from experiments.measures import estimate, samples
 from experiments.rizk import chapter2 as ch2
 from fljax import plotting, statistics
 
-ROUNDS = Setting("iterations", 300, "not given; several times what they take to steady states")
+ROUNDS = Setting("iterations", 600, "not given; several times what they take to steady states")
 RATIO = float(statistics.decibels(1 / ch2.PRIVATE_STEP.value**2))
 
 
 def study(effort: Effort) -> Studies:
     shared = (ch2.STANDARD, ch2.MODELS, ch2.UPDATES)
     return {
-        "a": ch2.private_study("a", effort, ROUNDS.value, 2, shared),
+        "a": ch2.private_study("a", effort, ROUNDS.value, 4, shared),
         "a-predicted": ch2.private_prediction("a-predicted", effort, shared),
     }
 
