@@ -1,0 +1,366 @@
+"""What the figures of Rizk 2023, chapter 2, share: settings, scenarios, theory, measures of claims.
+
+The source gives sizes, step sizes and ranges of batches and local steps. Every value that it leaves
+open is in this file, once, with its reason.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array
+
+import fljax as fl
+from experiments.figure import Effort, Estimate, Setting
+from experiments.measures import gap, last_part, samples, two
+from experiments.rizk import data
+from fljax import statistics
+from fljax._module import replace
+from fljax.algorithms import Algorithm, FedAvg, ISFedAvg
+from fljax.batches import Uniform
+from fljax.link import UploadNoise
+from fljax.metrics import Metric, Snapshot
+from fljax.theory import multiagent as theory
+
+# --------------------------------------------------------------------------- settings
+
+AGENTS = Setting("agents K", 300, "line 938", given=True)
+SAMPLES = Setting("samples of an agent N_k", 100, "line 938", given=True)
+DIM = Setting("parameters M", 2, "line 938", given=True)
+RHO = Setting("regularisation rho", 0.001, "line 945", given=True)
+BATCHES = Setting("batch sizes B_k", (1, 10), "uniform integers, line 945", given=True)
+STEPS = Setting("local steps E_k", (1, 5), "uniform integers, line 945", given=True)
+DRAWN = Setting("agents L of a round", 6, "line 945", given=True)
+STEP = Setting("step size mu", 0.01, "line 969", given=True)
+
+EIGENVALUES = Setting(
+    "eigenvalues of the features' covariances",
+    (0.5, 2.0),
+    "not given; log-uniform, with directions of each agent's own. Around one, so that a step of "
+    "0.01 converges in some hundred iterations and single samples are stable",
+)
+NOISE = Setting(
+    "median variance of the observations' noise",
+    0.01,
+    "not given; it shifts all steady states alike, here to where curves fall by 30 dB and more",
+)
+SPREAD = Setting(
+    "spread s_v of the noise's deviations",
+    1.7,
+    "not given; the agents' deviations are log-normal quantiles in random order, of this "
+    "logarithmic deviation. Chosen by theory, before any run: (2.23) with the chances that are "
+    "optimal, against equal ones, then predicts the source's 13.1 dB",
+)
+MODEL = Setting("w* and w_0", "standard normal, zero", "“randomly generated”; w_0 is not given")
+DATA = Setting(
+    "data of a run",
+    "drawn anew",
+    "whether the source redraws them is not said; so no verdict hangs on one data set",
+)
+SIZES = Setting("B_k and E_k", "drawn once", "they are sizes of arrays, the same in all runs")
+REPLACED = Setting(
+    "FedAvg's draws",
+    "agents without replacement, samples with it",
+    "samples: line 969; of agents it is not said",
+)
+FLOOR = Setting(
+    "share of every chance that stays uniform",
+    1e-3,
+    "none in the source: a sample whose gradient vanishes once would not be seen again",
+)
+CAP = Setting(
+    "largest chances", "1/L and 1/B_k", "not discussed; beyond, one is drawn twice at a time"
+)
+RULE = Setting(
+    "ISFedAvg's chances, beyond figure 2.1",
+    "(2.46)-(2.48)",
+    "not given; the true ones, of which the theory speaks. Figure 2.1 compares the others",
+)
+ROUNDS = Setting("iterations", 1500, "not given; a multiple of the time to the steady state")
+STEADY = Setting("steady state", "last third", "of the iterations, the mean of each run")
+
+COMMON = (
+    *(AGENTS, SAMPLES, DIM, RHO, BATCHES, STEPS, STEP, EIGENVALUES, NOISE, SPREAD, MODEL, DATA),
+    *(SIZES, REPLACED, FLOOR, CAP, STEADY),
+)
+
+METRIC = "mean_square_deviation"
+FEDAVG, TRUE, FULL, SAMPLED = "FedAvg", "true chances", "all agents' norms", "norms of those drawn"
+RULES = {TRUE: "optimal", FULL: "full", SAMPLED: "sampled"}
+IS = "ISFedAvg"
+
+#: What some words of the source are taken to mean, in dB.
+SAME = (-0.5, 0.5)
+SIMILAR = "“just as well”, “not much”: within 0.5 dB"
+
+# --------------------------------------------------------------------------- scenario
+
+
+def whole_numbers(between: tuple[int, int], count: int, seed: int) -> tuple[int, ...]:
+    """Of each agent one, uniform between two, drawn once."""
+    least, most = between
+    return tuple(np.random.default_rng(seed).integers(least, most + 1, count).tolist())
+
+
+def batches(between: tuple[int, int] = BATCHES.value, agents: int = AGENTS.value):
+    """``B_k``."""
+    return whole_numbers(between, agents, 1)
+
+
+def local_steps(between: tuple[int, int] = STEPS.value, agents: int = AGENTS.value):
+    """``E_k``."""
+    return whole_numbers(between, agents, 2)
+
+
+def fedavg(
+    step_size: Array | float = STEP.value,
+    drawn: int = DRAWN.value,
+    batch: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None,
+    normalised: bool = True,
+) -> FedAvg:
+    """The source's federated averaging (1.30), or the original (1.26)."""
+    return FedAvg(
+        step_size,
+        drawn,
+        weighting="equal",
+        batches=Uniform(batches() if batch is None else batch, replacement=True),
+        local_steps=local_steps() if steps is None else steps,
+        normalised=normalised,
+    )
+
+
+def isfedavg(
+    step_size: Array | float = STEP.value,
+    drawn: int = DRAWN.value,
+    batch: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None,
+    rule: str = "optimal",
+) -> ISFedAvg:
+    """Algorithm 2.1 with one of its three rules."""
+    batch = batches() if batch is None else batch
+    steps = local_steps() if steps is None else steps
+    return ISFedAvg(step_size, drawn, batch, steps, rule, floor=FLOOR.value)
+
+
+def both(**given: Any) -> dict[str, Algorithm]:
+    """The two that every later figure compares."""
+    return {FEDAVG: fedavg(**given), IS: isfedavg(**given)}
+
+
+def scenario(
+    key: Array,
+    algorithm: Algorithm,
+    noise: Array | float = NOISE.value,
+    noise_spread: Array | float = SPREAD.value,
+    feature_spread: Array | float = 0.0,
+    metrics: Sequence[str | Metric] = (METRIC,),
+) -> fl.Simulation:
+    """One run of section 2.6.1, its data drawn from the key."""
+    problem = data.regression(
+        key,
+        AGENTS.value,
+        SAMPLES.value,
+        DIM.value,
+        RHO.value,
+        eigenvalues=EIGENVALUES.value,
+        noise=noise,
+        feature_spread=feature_spread,
+        noise_spread=noise_spread,
+    )
+    return fl.Simulation(problem=problem, algorithm=algorithm, metrics=list(metrics))
+
+
+def study(
+    name: str,
+    methods: Mapping[str, Algorithm],
+    effort: Effort,
+    rounds: int = ROUNDS.value,
+    record_every: int = 10,
+    seeds: int | None = None,
+    build: Callable[..., fl.Simulation] = scenario,
+    **grid: Any,
+) -> xr.Dataset:
+    """All methods on common data, and draws of agents where they draw alike."""
+    return effort.sweep(
+        name,
+        build,
+        rounds=rounds,
+        seeds=effort.seeds if seeds is None else seeds,
+        grid={"algorithm": dict(methods)} | grid,
+        record_every=record_every,
+    )
+
+
+# --------------------------------------------------------------------------- theory
+
+PREDICTED, DRIFT = "predicted", "drift"
+
+
+def _drift(now: Snapshot) -> Array:
+    return theory.drift(now.problem)
+
+
+XI = Metric(DRIFT, _drift, "ξ", decibel=False, needs_data=True)
+
+
+def predicted(
+    build: Callable[..., fl.Simulation], axis: str, methods: Mapping[str, Any], extra: Sequence
+) -> Callable[..., fl.Simulation]:
+    """A scenario that measures what the methods come to by theory, all of them in one program, on
+    the same data, run for run, as ``build`` itself has.
+    """
+
+    def scenario(key: Array, **point: Any) -> fl.Simulation:
+        ours = [build(key, **{axis: method}, **point) for method in methods.values()]
+
+        def levels(now: Snapshot) -> Array:
+            same = (replace(one, problem=now.problem, metrics=()) for one in ours)
+            return jnp.stack([theory.steady_state(one).centroid for one in same])
+
+        metric = Metric(PREDICTED, levels, "predicted", needs_data=True, dims=("curve",))
+        return replace(ours[0], metrics=(metric, *extra))
+
+    scenario.__qualname__ = f"predicted({build.__qualname__}, {methods!r})"
+    return scenario
+
+
+def prediction(
+    name: str,
+    methods: Mapping[str, Any],
+    effort: Effort,
+    seeds: int | None = None,
+    build: Callable[..., fl.Simulation] = scenario,
+    axis: str = "algorithm",
+    extra: Sequence[Metric] = (),
+    **grid: Any,
+) -> xr.Dataset:
+    """What :func:`study` of the same comes to by theory, of each of its data sets."""
+    found = effort.sweep(
+        name,
+        predicted(build, axis, methods, extra),
+        rounds=1,
+        seeds=effort.seeds if seeds is None else seeds,
+        grid={name: list(values) for name, values in grid.items()},
+    )
+    return (
+        found.isel(round=-1, drop=True)
+        .rename(curve="algorithm")
+        .assign_coords(algorithm=list(methods))
+    )
+
+
+# --------------------------------------------------------------------------- measures
+
+#: The rounds of the steady state.
+steady = last_part(3)
+
+
+def steady_gap(data: xr.Dataset, over: Any, under: Any, metric: str = METRIC) -> Estimate:
+    """How far one steady state is above another, dB."""
+    return gap(*two(steady(data), over, under, metric))
+
+
+def level(data: xr.Dataset, which: str | Mapping[str, Any]) -> float:
+    """Of a steady state, dB."""
+    return float(statistics.decibels(samples(steady(data), which, METRIC).mean()))
+
+
+def predicted_level(data: xr.Dataset, which: str | Mapping[str, Any]) -> float:
+    """What theory has for a steady state, dB."""
+    return float(statistics.decibels(samples(data, which, PREDICTED).mean()))
+
+
+# --------------------------------------------------------------------------- private uploads
+
+PRIVATE_AGENTS = Setting("agents K", 1000, "line 1001", given=True)
+PRIVATE_DRAWN = Setting("agents L of a round", 30, "line 1001", given=True)
+PRIVATE_STEPS = Setting("local steps E_k", (1, 10), "line 1001", given=True)
+PRIVATE_BATCHES = Setting("batch sizes B_k", BATCHES.value, "not given; as in the regression")
+PRIVATE_SIZES = Setting(
+    "samples of an agent N_k", (50, 150), "“of varying size”, not given; about those of before"
+)
+PRIVATE_STEP = Setting("step size mu", 0.2, "line 1001", given=True)
+PRIVATE_RHO = Setting("regularisation rho", 0.007, "line 1001", given=True)
+VARIANCE = Setting("privacy noise variance sigma_g^2", 0.02, "line 1001", given=True)
+LAW = Setting(
+    "privacy noise",
+    "Laplace, of this variance in each parameter",
+    "line 1702; whether of each or of all together is not said",
+)
+PRIVATE_EIGENVALUES = Setting(
+    "eigenvalues of the features' covariances",
+    (0.1, 0.4),
+    "not given; small enough for single samples to be stable with the largest step, 1.6",
+)
+PREDICTED_SEEDS = Setting(
+    "seeds of the theory", 20, "the moments of a run of 1000 agents hardly vary with their data"
+)
+PRIVATE = (
+    *(PRIVATE_AGENTS, PRIVATE_DRAWN, DIM, PRIVATE_STEPS, PRIVATE_BATCHES, PRIVATE_SIZES),
+    *(PRIVATE_STEP, PRIVATE_RHO, VARIANCE, LAW, PRIVATE_EIGENVALUES, NOISE, SPREAD, MODEL, DATA),
+    *(SIZES, REPLACED, STEADY),
+)
+
+STANDARD, MODELS, UPDATES = "standard", "models shared", "updates shared"
+
+
+def uploads(variance: Array | float = VARIANCE.value) -> dict[str, Any]:
+    """What clients' noise is on, by curve."""
+    return {
+        STANDARD: None,
+        MODELS: UploadNoise(variance, on="models"),
+        UPDATES: UploadNoise(variance, on="updates"),
+    }
+
+
+def private_scenario(
+    key: Array,
+    shared: str,
+    step_size: Array | float = PRIVATE_STEP.value,
+    variance: Array | float = VARIANCE.value,
+) -> fl.Simulation:
+    """One run of section 2.6.4."""
+    agents = PRIVATE_AGENTS.value
+    problem = data.regression(
+        key,
+        agents,
+        PRIVATE_SIZES.value,
+        DIM.value,
+        PRIVATE_RHO.value,
+        eigenvalues=PRIVATE_EIGENVALUES.value,
+        noise=NOISE.value,
+        noise_spread=SPREAD.value,
+    )
+    algorithm = fedavg(
+        step_size,
+        PRIVATE_DRAWN.value,
+        batches(PRIVATE_BATCHES.value, agents),
+        local_steps(PRIVATE_STEPS.value, agents),
+    )
+    noise = uploads(variance)[shared]
+    return fl.Simulation(problem=problem, algorithm=algorithm, upload_noise=noise, metrics=[METRIC])
+
+
+def private_study(
+    name: str, effort: Effort, rounds: int, record_every: int, shared: Sequence[str], **grid: Any
+) -> xr.Dataset:
+    """What is shared, over a grid of step sizes or variances."""
+    found = effort.sweep(
+        name,
+        private_scenario,
+        rounds=rounds,
+        seeds=effort.seeds,
+        grid={"shared": list(shared)} | grid,
+        record_every=record_every,
+    )
+    return found.rename(shared="algorithm")
+
+
+def private_prediction(name: str, effort: Effort, shared: Sequence[str], **grid: Any) -> xr.Dataset:
+    """What :func:`private_study` of the same comes to by theory, of some of its data sets."""
+    few = min(effort.seeds, PREDICTED_SEEDS.value)
+    named = {one: one for one in shared}
+    return prediction(name, named, effort, few, private_scenario, "shared", **grid)

@@ -1,0 +1,344 @@
+"""Rizk 2023, figure 2.1: federated averaging with importance sampling (lines 936-971)."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Picture
+
+import fljax as fl
+from experiments import picture
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
+from experiments.measures import curve_gap, estimate, first_part, gap, last_part, samples, two
+from experiments.rizk import chapter2 as ch2
+from fljax import plotting, statistics
+from fljax.algorithms import Algorithm
+from fljax.metrics import Metric, Snapshot
+
+SPREADS = Setting(
+    "(b) spreads s_v of the noise", (0.0, 0.5, 1.0, ch2.SPREAD.value, 2.0), "from like agents on"
+)
+FEATURES = Setting(
+    "(b) spreads s_u of the features",
+    (0.0, 0.5),
+    "beyond, single samples are so long that a step of 0.01 is not stable",
+)
+SHORT = Setting("(b) iterations", 750, "FedAvg and true chances are at rest after 300")
+LONG = Setting("(c) iterations", 3000, "chances of samples are still converging")
+FEW = Setting("(b), (c) seeds", 20, "of smooth curves, and of ratios paired by seed")
+EARLY = Setting("convergence", "first tenth", "of the iterations, in which all fall")
+CLAIMED = 13.1
+
+AGENTS, OWN = "agents", "samples"
+
+
+def _distances(now: Snapshot) -> tuple[Array, Array]:
+    """Squared, of the chances from those of (2.46)-(2.48), over that of equal ones."""
+    best = ch2.isfedavg().init(now.problem, None)
+    found = []
+    for name in ("clients", "samples"):
+        ours, true = (jnp.atleast_2d(getattr(state, name)) for state in (now.state, best))
+        even = jnp.where(
+            true > 0, 1 / jnp.sum(true > 0, axis=1, keepdims=True, dtype=true.dtype), 0
+        )
+        found.append(jnp.sum((ours - true) ** 2) / jnp.sum((even - true) ** 2))
+    return found[0], found[1]
+
+
+DISTANCES = [
+    Metric(AGENTS, lambda now: _distances(now)[0], "squared distance from the true chances"),
+    Metric(OWN, lambda now: _distances(now)[1], "squared distance from the true chances"),
+]
+
+
+def watched(key: Array, algorithm: Algorithm) -> fl.Simulation:
+    """The scenario, of which the chances are measured."""
+    return ch2.scenario(key, algorithm, metrics=DISTANCES)
+
+
+def study(effort: Effort) -> Studies:
+    methods = {ch2.FEDAVG: ch2.fedavg()}
+    methods |= {name: ch2.isfedavg(rule=rule) for name, rule in ch2.RULES.items()}
+    pair = {name: methods[name] for name in (ch2.FEDAVG, ch2.TRUE)}
+    few = min(effort.seeds, FEW.value)
+    range_ = {
+        "noise_spread": effort.thin(SPREADS.value),
+        "feature_spread": effort.thin(FEATURES.value),
+    }
+    return {
+        "a": ch2.study("a", methods, effort),
+        "a-predicted": ch2.prediction("a-predicted", pair, effort),
+        "b": ch2.study("b", pair, effort, SHORT.value, 15, few, **range_),
+        "b-predicted": ch2.prediction("b-predicted", pair, effort, seeds=few, **range_),
+        "c": ch2.study(
+            "c",
+            {ch2.SAMPLED: methods[ch2.SAMPLED]},
+            effort,
+            LONG.value,
+            50,
+            few,
+            build=watched,
+        ),
+    }
+
+
+# --------------------------------------------------------------------------- the claims
+
+APPROXIMATE = (ch2.FULL, ch2.SAMPLED)
+early = first_part(10)
+
+
+def below_fedavg(studies: Studies) -> dict[str, Estimate]:
+    pairs = [(ch2.FEDAVG, name) for name in ch2.RULES]
+    return {f"{b}": ch2.steady_gap(studies["a"], a, b) for a, b in pairs}
+
+
+def least_gain(studies: Studies) -> dict[str, Estimate]:
+    """Of the range of spreads that one of the least gain."""
+    gains = {name: ch2.steady_gap(studies["b"], *pair) for name, pair in spreads(studies).items()}
+    worst = min(gains, key=lambda name: gains[name].value)
+    return {worst: gains[worst]}
+
+
+def spreads(studies: Studies) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Both methods at every point of the range."""
+    found = {}
+    for v in studies["b"]["noise_spread"].values.tolist():
+        for u in studies["b"]["feature_spread"].values.tolist():
+            at = {"noise_spread": v, "feature_spread": u}
+            names = (ch2.FEDAVG, ch2.TRUE)
+            found[f"s_v = {v:g}, s_u = {u:g}"] = tuple({"algorithm": n} | at for n in names)
+    return found
+
+
+def exponential(studies: Studies) -> dict[str, Estimate]:
+    """Of the fall in dB a round, that of its second half over that of its first."""
+    found = {}
+    for name in (ch2.FEDAVG, ch2.TRUE):
+        curve = samples(studies["a"], name, ch2.METRIC)
+        rest = ch2.steady(studies["a"])[ch2.METRIC].sel(algorithm=name).mean().item()
+        falling = curve[:, : int(np.argmax(curve.mean(axis=0) < 10 * rest))]
+        middle = falling.shape[1] // 2
+
+        def ratio(mean: np.ndarray, middle: int = middle) -> np.ndarray:
+            db = statistics.decibels(mean)
+            first, second = db[:, 0] - db[:, middle], db[:, middle] - db[:, 2 * middle]
+            return second / first
+
+        found[name] = estimate(ratio, falling, unit="")
+    return found
+
+
+def plateau(studies: Studies) -> dict[str, Estimate]:
+    """The first half of the steady state above the second."""
+    found = {}
+    for name in (ch2.FEDAVG, ch2.TRUE):
+        rest = samples(ch2.steady(studies["a"]), name, ch2.METRIC)
+        half = rest.shape[1] // 2
+        found[name] = gap(rest[:, :half], rest[:, half:])
+    return found
+
+
+def one_over_another(over: str, *under: str) -> Measure:
+    return lambda studies: {
+        f"{over} above {name}": ch2.steady_gap(studies["a"], over, name) for name in under
+    }
+
+
+def others_above_full(studies: Studies) -> dict[str, Estimate]:
+    names = (ch2.FEDAVG, ch2.TRUE, ch2.SAMPLED)
+    return {name: ch2.steady_gap(studies["a"], name, ch2.FULL) for name in names}
+
+
+def others_slower(studies: Studies) -> dict[str, Estimate]:
+    names = (ch2.FEDAVG, ch2.TRUE, ch2.SAMPLED)
+    return {
+        name: curve_gap(*two(early(studies["a"]), name, ch2.FULL, ch2.METRIC)) for name in names
+    }
+
+
+def powers(studies: Studies) -> dict[str, Estimate]:
+    """Of the iteration, by which distances (not squared) fall in the second half."""
+    late = last_part(2)(studies["c"])
+    across = np.log(late["round"].values)
+    across = across - across.mean()
+
+    def power(mean: np.ndarray) -> np.ndarray:
+        return -(np.log(mean) @ across) / (across @ across) / 2
+
+    return {
+        name: estimate(power, samples(late, ch2.SAMPLED, name), unit="") for name in (AGENTS, OWN)
+    }
+
+
+def left(studies: Studies) -> str:
+    """How far the chances are in the end."""
+    end = {name: studies["c"][name].isel(round=-1).mean().item() ** 0.5 for name in (AGENTS, OWN)}
+    falls = ", ".join(f"{name} n^-{e.value:.2f}" for name, e in powers(studies).items())
+    return (
+        f"Distances fall as {falls}, slower than a power of two, let alone by squares. Chances of "
+        f"agents stay at {100 * end[AGENTS]:.0f} % of where equal ones were, since they rest on a "
+        "gradient of one batch each; those of samples come to "
+        f"{100 * end[OWN]:.0f} % and go on, as often as their agents are drawn."
+    )
+
+
+def why_worse(studies: Studies) -> str:
+    left = studies["c"][AGENTS].isel(round=-1).mean().item() ** 0.5
+    return (
+        "The chances are learnt from gradients that are noise themselves, and of those who are "
+        f"drawn alone: agents' stay off the true ones by {100 * left:.0f} % of what equal ones "
+        "are off, which costs what is measured here."
+    )
+
+
+# --------------------------------------------------------------------------- the picture
+
+
+def draw_gaps(ax: Axes, studies: Studies) -> None:
+    """FedAvg over ISFedAvg against the spread, measured and predicted."""
+    at = studies["b"]["noise_spread"].values
+    for u in studies["b"]["feature_spread"].values.tolist():
+        both = ch2.steady(studies["b"]).sel(feature_spread=u)[ch2.METRIC].mean("round")
+        over, under = (
+            both.sel(algorithm=name).transpose("seed", "noise_spread").values
+            for name in (ch2.FEDAVG, ch2.TRUE)
+        )
+        marker = "os"[u > 0]
+        text = f"features' spread $s_u$ = {u:g}"
+        picture.difference(ax, at, over, under, text, marker=marker)
+        means = studies["b-predicted"][ch2.PREDICTED].sel(feature_spread=u).mean("seed")
+        pair = (means.sel(algorithm=name).values for name in (ch2.FEDAVG, ch2.TRUE))
+        curve = statistics.decibels(np.divide(*pair))
+        picture.predicted_curve(ax, at, curve, "" if u else "predicted")
+    picture.theory(ax, CLAIMED, "the source", color="#999999", linestyle="--")
+    ax.set_xlabel("spread $s_v$ of the noise")
+    ax.set_ylabel("FedAvg above ISFedAvg [dB]")
+
+
+def plot(studies: Studies) -> Picture:
+    titles = ("the four algorithms", "true chances: the gain", "chances of those drawn")
+    drawing, (curves, gain, chances) = picture.panels(titles)
+    plotting.learning_curves(studies["a"], ch2.METRIC, ax=curves)
+    for name in (ch2.FEDAVG, ch2.TRUE):
+        picture.theory(curves, ch2.predicted_level(studies["a-predicted"], name), f"{name}, theory")
+    draw_gaps(gain, studies)
+    rounds = studies["c"]["round"].values
+    for name in (AGENTS, OWN):
+        found = statistics.summary(studies["c"].squeeze("algorithm"), name)
+        (line,) = chances.plot(rounds, found["mean"], label=f"chances of {name}")
+        band = (rounds, found["low"], found["high"])
+        chances.fill_between(*band, color=line.get_color(), alpha=0.2, linewidth=0)
+    chances.set(xscale="log", yscale="log", xlabel="iteration")
+    chances.set_ylabel("squared distance from true chances,\nover that of equal ones")
+    return picture.finish(drawing, "ISFedAvg, regression of 300 agents of whom 6 take part")
+
+
+FIGURE = Figure(
+    "rizk-2.1",
+    "Importance sampling of agents and samples",
+    "Rizk 2023, figure 2.1, lines 936-971",
+    "(a) FedAvg, and ISFedAvg with the true chances, with those that all agents' norms give in "
+    "every round, and with those that are learnt from who is drawn; thin lines are exact second "
+    "moments of the same data sets. (b) is ours: how unlike agents must be for the source's gain. "
+    "(c) is ours: how the learnt chances converge.",
+    study=study,
+    plot=plot,
+    claims=[
+        Claim(
+            "better-than-fedavg",
+            "importance sampling does better than uniform sampling, with all three kinds of "
+            "chances",
+            "line 969",
+            below_fedavg,
+            (0, INFINITE),
+            "steady states, dB",
+        ),
+        Claim(
+            "better-whatever-the-spread",
+            "importance sampling does better than uniform sampling",
+            "line 969",
+            least_gain,
+            (0, INFINITE),
+            "with the true chances, at the spreads where it gains least",
+        ),
+        Claim(
+            "by-13-db",
+            "the true chances improve the steady state by 13.1 dB",
+            "line 969",
+            one_over_another(ch2.FEDAVG, ch2.TRUE),
+            (CLAIMED - 1, CLAIMED + 1),
+            "within 1 dB",
+            condition="how unlike the agents are, which the source does not say, was chosen so "
+            "that (2.23) predicts 13.1 dB",
+        ),
+        Claim(
+            "exponential",
+            "both schemes converge exponentially",
+            "line 969",
+            exponential,
+            (0.8, 1.25),
+            "until they are 10 dB above their steady states, the second half of the fall is as "
+            "steep in dB as the first",
+        ),
+        Claim(
+            "plateau",
+            "in the steady state the deviation plateaus",
+            "line 971",
+            plateau,
+            ch2.SAME,
+            "the halves of the last third of the iterations are within 0.5 dB of each other",
+        ),
+        Claim(
+            "learnt-chances-as-good",
+            "chances learnt from those drawn do just as well as the true ones",
+            "line 971",
+            one_over_another(ch2.SAMPLED, ch2.TRUE),
+            ch2.SAME,
+            ch2.SIMILAR,
+            note=why_worse,
+        ),
+        Claim(
+            "chances-converge-quadratically",
+            "the learnt chances converge quadratically to the true ones",
+            "line 971",
+            powers,
+            (2, INFINITE),
+            "least that could be meant: the distance falls as the iteration to the power of minus "
+            "two, or faster",
+            note=left,
+        ),
+        Claim(
+            "norms-of-all-do-not-degrade",
+            "chances by all agents' norms do not degrade performance",
+            "line 971",
+            one_over_another(ch2.FULL, ch2.TRUE),
+            (-INFINITE, 0.5),
+            "no more than 0.5 dB above the true ones",
+        ),
+        Claim(
+            "norms-of-all-outperform",
+            "chances by all agents' norms outperform the other solutions",
+            "line 971",
+            others_above_full,
+            (0, INFINITE),
+            "steady states, dB",
+            note="Near the minimiser these chances are the true ones, but for what the model is "
+            "off: there is nothing by which they could be better.",
+        ),
+        Claim(
+            "norms-of-all-are-faster",
+            "chances by all agents' norms converge faster than the others",
+            "line 971",
+            others_slower,
+            (0, INFINITE),
+            "mean distance of the curves over the first tenth of the iterations",
+            note="All take the same mean step: importance sampling weighs what it draws so that "
+            "nothing is biased. Far from the minimiser the way is the mean gradient's, and noise "
+            "does not count.",
+        ),
+    ],
+    settings=(*ch2.COMMON, ch2.DRAWN, ch2.ROUNDS, SPREADS, FEATURES, SHORT, LONG, FEW, EARLY),
+)

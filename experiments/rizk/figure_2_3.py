@@ -1,0 +1,173 @@
+"""Rizk 2023, figure 2.3: how many agents take part in a round (lines 984-987)."""
+
+import itertools
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Picture
+
+from experiments import picture
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.measures import estimate, samples
+from experiments.rizk import chapter2 as ch2
+from fljax import plotting, statistics
+
+DRAWN = Setting("agents L of a round", (6, 30, 60), "line 985", given=True)
+ROUNDS = Setting("iterations", 600, "not given; twice what FedAvg takes to its steady state")
+FEW = Setting("seeds", 50, "steady states are means over 200 iterations of each")
+
+
+def named(method: str, count: int) -> str:
+    return f"{method}, L = {count}"
+
+
+def counts(studies: Studies) -> list[int]:
+    """The numbers of agents that were run."""
+    return sorted({int(str(name).rpartition(" ")[2]) for name in studies["a"]["algorithm"].values})
+
+
+def study(effort: Effort) -> Studies:
+    methods = {
+        named(method, count): algorithm
+        for count in effort.thin(DRAWN.value)
+        for method, algorithm in ch2.both(drawn=count).items()
+    }
+    few = min(effort.seeds, FEW.value)
+    return {
+        "a": ch2.study("a", methods, effort, ROUNDS.value, 10, few),
+        "a-predicted": ch2.prediction("a-predicted", methods, effort, seeds=few),
+    }
+
+
+# --------------------------------------------------------------------------- the claims
+
+
+def rest(studies: Studies, method: str, count: int) -> np.ndarray:
+    """``[S]``: of each run's steady state, the mean."""
+    return samples(ch2.steady(studies["a"]), named(method, count), ch2.METRIC).mean(axis=1)
+
+
+def improve(studies: Studies) -> dict[str, Estimate]:
+    """Of fewer agents over more, dB."""
+    return {
+        f"{method}, L = {few} above {many}": ch2.steady_gap(
+            studies["a"], named(method, few), named(method, many)
+        )
+        for method in (ch2.FEDAVG, ch2.IS)
+        for few, many in itertools.pairwise(counts(studies))
+    }
+
+
+def saved(studies: Studies) -> dict[str, Estimate]:
+    """How much more the difference of the two deviations is with fewer agents, dB."""
+
+    def ratio(*means: np.ndarray) -> np.ndarray:
+        return statistics.decibels((means[0] - means[1]) / (means[2] - means[3]))
+
+    return {
+        f"L = {few} above {many}": estimate(
+            ratio, *(rest(studies, m, c) for c in (few, many) for m in (ch2.FEDAVG, ch2.IS))
+        )
+        for few, many in itertools.pairwise(counts(studies))
+    }
+
+
+def lost(studies: Studies) -> dict[str, Estimate]:
+    """How much larger the gain in dB is with fewer agents."""
+
+    def more(*means: np.ndarray) -> np.ndarray:
+        return statistics.decibels(means[0] / means[1] * means[3] / means[2])
+
+    return {
+        f"L = {few} above {many}": estimate(
+            more, *(rest(studies, m, c) for c in (few, many) for m in (ch2.FEDAVG, ch2.IS))
+        )
+        for few, many in itertools.pairwise(counts(studies))
+    }
+
+
+def gain(studies: Studies) -> dict[str, Estimate]:
+    """With the most agents."""
+    count = counts(studies)[-1]
+    pair = (named(ch2.FEDAVG, count), named(ch2.IS, count))
+    return {f"L = {count}": ch2.steady_gap(studies["a"], *pair)}
+
+
+def still(studies: Studies) -> str:
+    (found,) = gain(studies).values()
+    return (
+        f"It is still {found.value:.1f} dB: both deviations fall as 1/L, so their difference does, "
+        "too, and little is left to be seen on a linear axis; their ratio changes only since with "
+        "more agents the noisiest, who cannot be drawn twice a round, reach the largest chance."
+    )
+
+
+# --------------------------------------------------------------------------- the picture
+
+
+def draw(ax: Axes, data: xr.Dataset, linear: bool) -> None:
+    if linear:
+        data = data.assign({ch2.METRIC: data[ch2.METRIC].assign_attrs(decibel=0)})
+    plotting.learning_curves(data, ch2.METRIC, ax=ax)
+    picture.fade(ax)
+
+
+def plot(studies: Studies) -> Picture:
+    drawing, (linear, decibels) = picture.panels(("linear, as in the source", "in dB"), height=2.4)
+    draw(linear, studies["a"].sel(round=slice(250, None)), linear=True)
+    linear.set_ylim(bottom=0)
+    draw(decibels, studies["a"], linear=False)
+    for name in studies["a"]["algorithm"].values.tolist():
+        level = ch2.predicted_level(studies["a-predicted"], name)
+        decibels.axhline(level, **picture.THIN)
+    return picture.finish(drawing, "K = 300 agents; thin: theory")
+
+
+FIGURE = Figure(
+    "rizk-2.3",
+    "How many agents take part",
+    "Rizk 2023, figure 2.3, lines 984-987",
+    "FedAvg and ISFedAvg with the true chances, for several numbers L of agents a round, (a) on "
+    "the source's linear axis from iteration 250 on, (b) in dB, with exact second moments of the "
+    "same data sets.",
+    study=study,
+    plot=plot,
+    claims=[
+        Claim(
+            "more-agents-are-better",
+            "both algorithms perform better as L increases",
+            "line 985",
+            improve,
+            (0, INFINITE),
+            "steady states, dB",
+        ),
+        Claim(
+            "the-improvement-decreases",
+            "as L increases, the improvement by ISFedAvg decreases",
+            "line 985",
+            saved,
+            (0, INFINITE),
+            "the difference of the two deviations on the source's linear axis, with fewer agents "
+            "over that with more, dB",
+        ),
+        Claim(
+            "the-improvement-decreases-in-db",
+            "as L increases, the improvement by ISFedAvg decreases",
+            "line 985",
+            lost,
+            (0, INFINITE),
+            condition="the improvement is the ratio of the two deviations, not their difference",
+        ),
+        Claim(
+            "little-advantage-with-many",
+            "for large L ISFedAvg is not much more advantageous",
+            "line 985",
+            gain,
+            (-INFINITE, 1),
+            "“not much”: at most 1 dB, with the largest L",
+            note=still,
+        ),
+    ],
+    settings=(*ch2.COMMON, DRAWN, ch2.RULE, ROUNDS, FEW),
+)

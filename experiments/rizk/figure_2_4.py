@@ -1,0 +1,125 @@
+"""Rizk 2023, figure 2.4: how many local steps agents take (lines 989-992)."""
+
+import itertools
+from functools import partial
+
+from matplotlib.figure import Figure as Picture
+
+from experiments import picture
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
+from experiments.rizk import chapter2 as ch2
+from fljax import plotting
+
+RANGES = Setting(
+    "local steps E_k",
+    ((1, 5), (1, 10), (1, 20)),
+    "“three range values”, not given: that of figure 2.1, twice and four times as far",
+)
+ROUNDS = Setting("iterations", 600, "not given; twice what FedAvg takes to its steady state")
+FEW = Setting("seeds", 40, "steady states are means over 200 iterations of each")
+ORIGINAL = "original FedAvg"
+PANELS = {"a": ch2.FEDAVG, "b": ch2.IS, "c": ORIGINAL}
+
+
+def named(between: tuple[int, int]) -> str:
+    return f"E from {between[0]} to {between[1]}"
+
+
+def study(effort: Effort) -> Studies:
+    steps = {named(r): ch2.local_steps(r) for r in effort.thin(RANGES.value, 2)}
+    make = {
+        "a": ch2.fedavg,
+        "b": ch2.isfedavg,
+        "c": partial(ch2.fedavg, normalised=False),
+    }
+    studies = {}
+    for panel, build in make.items():
+        methods = {name: build(steps=counts) for name, counts in steps.items()}
+        few = min(effort.seeds, FEW.value)
+        studies[panel] = ch2.study(panel, methods, effort, ROUNDS.value, 10, few)
+        name = f"{panel}-predicted"
+        studies[name] = ch2.prediction(name, methods, effort, seeds=few)
+    return studies
+
+
+# --------------------------------------------------------------------------- the claims
+
+
+def longer_above_shorter(*panels: str) -> Measure:
+    """From one range to the next, dB."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        found = {}
+        for panel in panels:
+            names = studies[panel]["algorithm"].values.tolist()
+            for shorter, longer in itertools.pairwise(names):
+                case = f"{PANELS[panel]}, {longer} above {shorter}"
+                found[case] = ch2.steady_gap(studies[panel], longer, shorter)
+        return found
+
+    return measure
+
+
+normalised = longer_above_shorter("a", "b")
+
+
+def falls(studies: Studies) -> str:
+    found = [e.value for e in normalised(studies).values()]
+    return (
+        f"It changes by {min(found):.1f} to {max(found):.1f} dB from range to range, downwards: a "
+        "step is on a batch of its own, so more of them, each as much shorter, are a larger batch. "
+        "The first-order deviation has 1/(E_k B_k) in it, (2.23)-(2.25)."
+    )
+
+
+# --------------------------------------------------------------------------- the picture
+
+
+def plot(studies: Studies) -> Picture:
+    titles = (ch2.FEDAVG, ch2.IS, "original FedAvg, not normalised")
+    drawing, axes = picture.panels(titles, sharey=True)
+    for ax, panel in zip(axes, PANELS, strict=True):
+        plotting.learning_curves(studies[panel], ch2.METRIC, ax=ax)
+        picture.fade(ax)
+        for name in studies[panel]["algorithm"].values.tolist():
+            ax.axhline(ch2.predicted_level(studies[f"{panel}-predicted"], name), **picture.THIN)
+    return picture.finish(drawing, "local steps, normalised or not; thin: theory")
+
+
+FIGURE = Figure(
+    "rizk-2.4",
+    "How many local steps",
+    "Rizk 2023, figure 2.4, lines 989-992",
+    "(a), (b) for three ranges of the numbers of local steps. (c) is what the source says of the "
+    "original FedAvg and does not plot. Thin lines are exact second moments of the same data sets.",
+    study=study,
+    plot=plot,
+    claims=[
+        Claim(
+            "hardly-changes",
+            "as E_k increases, the performance of FedAvg and ISFedAvg does not change much",
+            "line 989",
+            normalised,
+            ch2.SAME,
+            ch2.SIMILAR,
+            note=falls,
+        ),
+        Claim(
+            "does-not-deteriorate",
+            "increasing E_k does not deteriorate the performance of either",
+            "line 989",
+            normalised,
+            (-INFINITE, 0.5),
+            "by no more than 0.5 dB",
+        ),
+        Claim(
+            "original-deteriorates",
+            "increasing E_k would deteriorate the original FedAvg",
+            "line 989",
+            longer_above_shorter("c"),
+            (0, INFINITE),
+            "stated, not plotted",
+        ),
+    ],
+    settings=(*ch2.COMMON, ch2.DRAWN, RANGES, ch2.RULE, ROUNDS, FEW),
+)

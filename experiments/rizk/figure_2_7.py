@@ -1,0 +1,219 @@
+"""Rizk 2023, figure 2.7: private uploads by step size and by noise variance (lines 1006-1013)."""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Picture
+
+from experiments import picture
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.measures import estimate, gap, samples, share
+from experiments.rizk import chapter2 as ch2
+from fljax import plotting, statistics
+
+STEP_SIZES = Setting(
+    "(a), (b) step sizes mu",
+    (0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
+    "not given; factors of two to either side of figure 2.6's",
+)
+VARIANCES = Setting(
+    "(c), (d) privacy noise variances sigma_g^2", (0.01, 0.05, 0.1, 0.5), "line 1008", given=True
+)
+ROUNDS = Setting("iterations", 400, "not given; enough for the smallest step's steady state")
+SHARED = {"updates": ch2.UPDATES, "models": ch2.MODELS}
+NAMES = {"step_size": "step size μ", "variance": "noise variance σ²"}
+
+
+def study(effort: Effort) -> Studies:
+    shared = tuple(SHARED.values())
+    grids = {
+        "step": {"step_size": effort.thin(STEP_SIZES.value)},
+        "variance": {"variance": effort.thin(VARIANCES.value)},
+    }
+    studies = {}
+    for name, grid in grids.items():
+        predicted = f"{name}-predicted"
+        studies[name] = ch2.private_study(name, effort, ROUNDS.value, 4, shared, **grid)
+        studies[predicted] = ch2.private_prediction(predicted, effort, shared, **grid)
+        for axis in grid:
+            for found in (studies[name], studies[predicted]):
+                found[axis].attrs["long_name"] = NAMES[axis]
+    return studies
+
+
+# --------------------------------------------------------------------------- the claims
+
+
+def axis_of(data: xr.Dataset) -> str:
+    """What the study is over."""
+    return next(name for name in NAMES if name in data.dims)
+
+
+def rest(data: xr.Dataset, method: str, value: float) -> np.ndarray:
+    """``[S]``: of each run's steady state, the mean."""
+    which = {"algorithm": method, axis_of(data): value}
+    return samples(ch2.steady(data), which, ch2.METRIC).mean(axis=1)
+
+
+def rises(study: str, *shared: str) -> Callable[[Studies], dict[str, Estimate]]:
+    """From one value to the next, dB."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        data = studies[study]
+        values = data[axis_of(data)].values.tolist()
+        return {
+            f"{method}, {more:g} above {less:g}": gap(
+                rest(data, method, more), rest(data, method, less)
+            )
+            for method in shared
+            for less, more in itertools.pairwise(values)
+        }
+
+    return measure
+
+
+def trade_off(studies: Studies) -> dict[str, Estimate]:
+    """The smallest and the largest step over the best."""
+    data = studies["step"]
+    values = data["step_size"].values.tolist()
+    found = {value: rest(data, ch2.MODELS, value) for value in values}
+    best = min(values, key=lambda value: found[value].mean())
+    return {
+        f"μ = {end:g} above μ = {best:g}": gap(found[end], found[best])
+        for end in (values[0], values[-1])
+    }
+
+
+def harder(studies: Studies) -> dict[str, Estimate]:
+    """How much more noise raises models' deviation than updates', dB."""
+    data = studies["variance"]
+    values = data["variance"].values.tolist()
+
+    def more(*means: np.ndarray) -> np.ndarray:
+        return statistics.decibels(means[0] / means[1] * means[3] / means[2])
+
+    ends = (values[-1], values[0])
+    found = [rest(data, method, value) for method in (ch2.MODELS, ch2.UPDATES) for value in ends]
+    return {f"from {values[0]:g} to {values[-1]:g}": estimate(more, *found)}
+
+
+def diverging(studies: Studies) -> dict[str, Estimate]:
+    """Runs with shared models that overflow, at each variance."""
+    data = studies["variance"]
+    return {
+        f"σ² = {value:g}": share(
+            (data["diverged"].sel(algorithm=ch2.MODELS, variance=value) > 0).values
+        )
+        for value in data["variance"].values.tolist()[-1:]
+    }
+
+
+def no_divergence(studies: Studies) -> str:
+    data = studies["variance"]
+    value = data["variance"].values.tolist()[-1]
+    levels = (
+        f"{method} {float(statistics.decibels(rest(data, method, value).mean())):.1f} dB"
+        for method in SHARED.values()
+    )
+    return (
+        "Noise that is added does not make an affine recursion diverge, however large: at "
+        f"σ² = {value:g} there are steady states, {', '.join(levels)}. The one of models is as "
+        "high as another 14 dB of noise would make that of updates."
+    )
+
+
+def best_step(studies: Studies) -> tuple[float, float]:
+    """Of models, by the theory's curve: the step, and its deviation in dB."""
+    means = studies["step-predicted"][ch2.PREDICTED].sel(algorithm=ch2.MODELS).mean("seed")
+    return float(means.idxmin()), float(statistics.decibels(means.min()))
+
+
+# --------------------------------------------------------------------------- the picture
+
+
+def against(ax: Axes, studies: Studies, study: str) -> None:
+    """Steady states, measured and predicted."""
+    data, predicted = studies[study], studies[f"{study}-predicted"]
+    mean = ch2.steady(data).mean("round", keep_attrs=True)
+    mean["diverged"] = data["diverged"]
+    plotting.trade_off(mean, axis_of(data), ch2.METRIC, ax=ax)
+    for method in SHARED.values():
+        curve = predicted[ch2.PREDICTED].sel(algorithm=method).mean("seed").values
+        at = predicted[axis_of(data)].values
+        text = "theory" if method == ch2.UPDATES else ""
+        picture.predicted_curve(ax, at, statistics.decibels(curve), text)
+
+
+def plot(studies: Studies) -> Picture:
+    titles = (
+        *(f"{name}, step sizes" for name in SHARED),
+        "steady states by step size",
+        *(f"{name}, noise variances" for name in SHARED),
+        "steady states by variance",
+    )
+    drawing, axes = picture.panels(titles)
+    for row, study in zip((axes[:3], axes[3:]), ("step", "variance"), strict=True):
+        for ax, method in zip(row, SHARED.values(), strict=False):
+            data = studies[study].sel(algorithm=method)
+            plotting.learning_curves(data, ch2.METRIC, hue=axis_of(data), ax=ax)
+            picture.fade(ax)
+        against(row[2], studies, study)
+    return picture.finish(drawing, "private uploads, 1000 agents, 30 a round", room=0.8)
+
+
+FIGURE = Figure(
+    "rizk-2.7",
+    "Private uploads by step size and noise",
+    "Rizk 2023, figure 2.7, lines 1006-1013",
+    "(a), (b) curves for several step sizes, (d), (e) for several variances of the noise, which "
+    "are the source's (a) to (d). (c), (f) are ours: their steady states and exact second moments.",
+    study=study,
+    plot=plot,
+    claims=[
+        Claim(
+            "updates-rise-with-the-step",
+            "when updates are shared, the deviation increases with mu",
+            "line 1006",
+            rises("step", ch2.UPDATES),
+            (0, INFINITE),
+            "steady states from one step size to the next, dB",
+        ),
+        Claim(
+            "models-have-a-best-step",
+            "when models are shared there is a trade-off: small and large mu are both worse",
+            "line 1006",
+            trade_off,
+            (0, INFINITE),
+            "the smallest and the largest step size above the best, dB",
+        ),
+        Claim(
+            "worse-with-more-noise",
+            "in both cases the performance diminishes as sigma_g^2 increases",
+            "line 1008",
+            rises("variance", *SHARED.values()),
+            (0, INFINITE),
+            "steady states from one variance to the next, dB",
+        ),
+        Claim(
+            "models-are-hurt-more",
+            "larger variances affect models more than updates",
+            "line 1008",
+            harder,
+            (0, INFINITE),
+            "from the least to the largest variance, by how much more dB",
+        ),
+        Claim(
+            "models-diverge-first",
+            "with models shared the algorithm diverges at lower sigma_g^2 than with updates",
+            "line 1008",
+            diverging,
+            (50, 100),
+            "most runs with models overflow at the largest variance",
+            note=no_divergence,
+        ),
+    ],
+    settings=(*ch2.PRIVATE, STEP_SIZES, VARIANCES, ROUNDS, ch2.PREDICTED_SEEDS),
+)
