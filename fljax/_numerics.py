@@ -26,6 +26,7 @@ PURPOSES = (
     "server",
     "noise",
     "uploads",
+    "masks",
 )
 
 

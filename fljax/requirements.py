@@ -18,7 +18,7 @@ __all__ = ["alternatives", "check_parts", "compare", "shown", "table", "unmet"]
 #: The parts of a simulation in which a run looks for numbers.
 PARTS = (
     *("problem", "algorithm", "network", "privacy", "participation", "delays", "compression"),
-    *("attack", "losses", "aggregation", "noise", "upload_noise"),
+    *("attack", "losses", "aggregation", "noise", "upload_noise", "masks"),
 )
 
 
@@ -62,6 +62,7 @@ def unmet(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     yield from _privacy(needs, simulation)
     yield from _messages(needs, simulation)
     yield from _noise(needs, simulation)
+    yield from _masks(needs, simulation)
 
 
 def _network(needs: Needs, simulation: Any) -> Iterator[Unmet]:
@@ -286,6 +287,62 @@ def _noise(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             "upload_noise=.",
             False,
         )
+
+
+def _masks(needs: Needs, simulation: Any) -> Iterator[Unmet]:
+    """Where pairwise masks would not cancel, or hide nothing."""
+    if simulation.masks is None:
+        return
+    own = needs is type(simulation.algorithm).needs
+    if needs.network is Graph:
+        yield Unmet(
+            "has no server that sums, and masks= are of clients of one; peers share theirs by "
+            "noise=fljax.link.LocalGraphHomomorphic(...).",
+            True,
+        )
+    elif not needs.masked:
+        declare = type(simulation.algorithm).label not in REGISTRY
+        yield Unmet(
+            "takes more of clients' messages than one sum over all who take part, in which alone "
+            "masks= cancel; leave them out"
+            + " (or, if your step does not, declare masked=True in its needs)" * declare
+            + ".",
+            not declare,
+        )
+    spoiled = {
+        "compression": "is of messages that masks have made noise of",
+        "attack": "says something without the mask that others expect",
+        "losses": "take a mask away that others expect",
+        "delays": "bring a mask when the others' sum is over",
+        "aggregation": "looks at single messages, which are masked",
+    }
+    for name, why in spoiled.items():
+        if getattr(simulation, name) is not None:
+            yield Unmet(
+                f"cannot sum masked messages: {name}= {why}; leave out {name}= or masks=.", False
+            )
+    if isinstance(simulation.privacy, CentralGaussian):
+        yield Unmet(
+            "cannot sum masked messages that CentralGaussian clips one by one; leave out privacy= "
+            "or masks=.",
+            False,
+        )
+    if own and _fewest(simulation) < 2:
+        yield Unmet(
+            "has a server with one participant a round, which no mask can hide; let two or more "
+            "take part, or leave out masks=.",
+            False,
+        )
+
+
+def _fewest(simulation: Any) -> int:
+    """Participants that a server has at most, of the server that has the fewest."""
+    algorithm, network = simulation.algorithm, shown(simulation.network)
+    served = isinstance(network, Federation) and type(algorithm).needs.network is Federation
+    fewest = int(network.sizes.min()) if served else simulation.problem.clients
+    solver = getattr(algorithm, "solver", algorithm)  # whose participants they are
+    given = [getattr(solver, name, None) for name in ("clients_per_round", "clients_per_server")]
+    return min([fewest, *(count for count in given if count is not None)])
 
 
 def shown(network: Any) -> Any:

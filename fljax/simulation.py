@@ -26,6 +26,7 @@ from fljax.link import (
     Losses,
     Memory,
     Noise,
+    SecureAggregation,
     Stages,
     Traffic,
     UploadNoise,
@@ -113,6 +114,8 @@ class Simulation:
         not by a budget, an :class:`~fljax.link.Noise`.
       upload_noise: that clients add to what they send to a server, by a variance and not by a
         budget, an :class:`~fljax.link.UploadNoise`.
+      masks: that clients of a server share, so that it learns no more than their sum, a
+        :class:`~fljax.link.SecureAggregation`.
       model: which models metrics measure and results keep: the clients' ``"exact"`` ones, as the
         literature does, which no budget covers, or the ``"released"`` ones, that the network may
         see: what was last sent, perturbed, or what servers computed of it.
@@ -140,6 +143,7 @@ class Simulation:
     aggregation: Aggregator | None = None
     noise: Noise | None = None
     upload_noise: UploadNoise | None = None
+    masks: SecureAggregation | None = None
     model: str = static(default="exact")
     honest_only: bool = static(default=False)
     allow_disconnected: bool = static(default=False)
@@ -263,6 +267,7 @@ class Simulation:
             self.aggregation,
             self.noise,
             self.upload_noise,
+            self.masks,
         )
 
     @property

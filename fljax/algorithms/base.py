@@ -39,6 +39,8 @@ class Needs:
       validation: whether it needs validation data of each client.
       uploads: on what of clients' messages to a server noise may be: ``"models"``, the message;
         ``"updates"``, where the step says by which step size one is multiplied in it.
+      masked: whether a server, and all else in the step, takes no more of clients' messages than
+        one sum over all who take part, so that pairwise masks may hide them.
     """
 
     network: type | None = Graph
@@ -54,6 +56,7 @@ class Needs:
     quadratic: bool = False
     validation: bool = False
     uploads: tuple[str, ...] = ("models",)
+    masked: bool = False
 
 
 class Algorithm:

@@ -27,7 +27,7 @@ class State(NamedTuple):
 @algorithm(
     "Ditto",
     "li2021",
-    Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates")),
+    Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True),
 )
 @module
 class Ditto(Algorithm):

@@ -41,6 +41,7 @@ class State(NamedTuple):
         late=True,
         averages=True,
         uploads=("models", "updates"),
+        masked=True,
     ),
 )
 @module

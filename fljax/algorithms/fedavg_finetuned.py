@@ -28,7 +28,7 @@ class State(NamedTuple):
 @algorithm(
     "FedAvg-FT",
     "collins2022",
-    Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates")),
+    Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True),
 )
 @module
 class FineTunedFedAvg(Algorithm):

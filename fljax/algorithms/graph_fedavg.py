@@ -32,7 +32,14 @@ class State(NamedTuple):
 @algorithm(
     "GFL, gradient",
     "rizk2023",
-    Needs(Federation, privacy=PRIVATE, absent=True, averages=True, uploads=("models", "updates")),
+    Needs(
+        Federation,
+        privacy=PRIVATE,
+        absent=True,
+        averages=True,
+        uploads=("models", "updates"),
+        masked=True,
+    ),
 )
 @module
 class GraphFedAvg(Algorithm):

@@ -33,7 +33,9 @@ class State(NamedTuple):
 
 
 @algorithm(
-    "ISFedAvg", "rizk2023", Needs(None, absent=False, averages=True, uploads=("models", "updates"))
+    "ISFedAvg",
+    "rizk2023",
+    Needs(None, absent=False, averages=True, uploads=("models", "updates"), masked=True),
 )
 @module
 class ISFedAvg(Algorithm):
@@ -171,6 +173,14 @@ class ISFedAvg(Algorithm):
             lambda rows: model[rows], who.here, server, clients=chosen, step_size=step_size
         )
         return State(arrived.move(server), known, samples)
+
+    def chances(self, problem: Problem, state: State) -> tuple[Array, Array]:
+        """With which clients ``[K]`` and samples ``[K, N]`` are drawn in a state: kept above the
+        floor and below the cap.
+        """
+        everyone = Participants(None, jnp.ones(problem.clients, bool))
+        real, sizes = jnp.asarray(problem.weights) > 0, counts_of(self.batch, everyone)
+        return self._of_clients(state.clients), self._kept(state.samples, real, sizes)
 
     def _kept(self, law: Array, real: Array, sizes: Array) -> Array:
         """Chances with the floor, and no higher than what is drawn once at most."""

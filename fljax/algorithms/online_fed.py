@@ -30,7 +30,13 @@ class State(NamedTuple):
     "Online-Fed",
     "gauthier2024",
     Needs(
-        None, data="stream", absent=True, late=True, averages=True, uploads=("models", "updates")
+        None,
+        data="stream",
+        absent=True,
+        late=True,
+        averages=True,
+        uploads=("models", "updates"),
+        masked=True,
     ),
 )
 @module

@@ -30,7 +30,13 @@ class State(NamedTuple):
     "pFedMe",
     "dinh2020",
     Needs(
-        None, absent=True, late=True, averages=True, minimiser=True, uploads=("models", "updates")
+        None,
+        absent=True,
+        late=True,
+        averages=True,
+        minimiser=True,
+        uploads=("models", "updates"),
+        masked=True,
     ),
 )
 @module

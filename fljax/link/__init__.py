@@ -21,7 +21,7 @@ from fljax.link.noise import (
 )
 from fljax.link.sharing import Circular, Random, Sharing
 from fljax.link.traffic import Traffic, wide, wide_sum
-from fljax.link.uploads import UploadNoise
+from fljax.link.uploads import SecureAggregation, UploadNoise
 
 __all__ = [
     "Arrived",
@@ -46,6 +46,7 @@ __all__ = [
     "Quantise",
     "Random",
     "RandomK",
+    "SecureAggregation",
     "Sharing",
     "Sign",
     "Stages",

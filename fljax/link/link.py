@@ -30,7 +30,7 @@ from fljax.link.inbox import Inbox
 from fljax.link.losses import Losses, of_edges
 from fljax.link.noise import Noise
 from fljax.link.traffic import Traffic, wide
-from fljax.link.uploads import UploadNoise
+from fljax.link.uploads import SecureAggregation, UploadNoise
 from fljax.participation import Participants
 from fljax.privacy import CentralGaussian, NoisyGradients, Notion
 from fljax.privacy.discrete import on_grid
@@ -53,6 +53,7 @@ class Stages(NamedTuple):
     aggregation: Aggregator | None = None
     noise: Noise | None = None  # between peers, or between servers
     upload_noise: UploadNoise | None = None  # of clients towards servers
+    masks: SecureAggregation | None = None  # that they share
 
 
 class Memory(NamedTuple):
@@ -263,6 +264,8 @@ class Link:
         if self.private:
             message = self._perturb(self._stages.privacy, message, clients, sending)
         message = self._noisy(message, clients, step_size)
+        if self._stages.masks is not None:
+            message = message + self._masks(clients, sending, message.shape[1], message.dtype)
         if around is None:
             around = jnp.zeros(message.shape[1:], message.dtype)
         around = around[None]
@@ -308,6 +311,19 @@ class Link:
         if noise is None:
             return message
         return noise.onto(self._keys("uploads", clients), message, step_size)
+
+    def _masks(
+        self, clients: Array, sending: Array, dim: int, dtype: Any
+    ) -> Float[Array, "senders dim"]:
+        """Of the clients that send to the same server, in a sum of weights one."""
+        masks, network = self._stages.masks, self._network
+        assert masks is not None
+        server, most = jnp.zeros_like(clients), len(clients)
+        if isinstance(network, Federation):
+            server = jnp.asarray(network.server, jnp.int32)[clients]
+            most = min(most, int(network.sizes.max()))
+        key = jax.random.fold_in(self.key("masks"), self._sent)
+        return masks.masks(key, clients, server, sending, most, dim, dtype)
 
     def _compressed(
         self,
@@ -596,6 +612,8 @@ class Link:
             clients = jnp.arange(len(senders), dtype=jnp.int32)
         if self._stages.upload_noise is not None:
             messages = self._with_noise(messages, clients, step_size)
+        if self._stages.masks is not None:
+            messages = self._masked(messages, clients, senders, around, size, weights)
         numbers = dim if size is None else size
         if compression is not None:
             compression.check(numbers)
@@ -684,6 +702,25 @@ class Link:
             return self._noisy(values, clients[group], step_size), at
 
         return noisy
+
+    def _masked(
+        self,
+        messages: Callable[[Array], Any],
+        clients: Array,
+        senders: Array,
+        around: Array,
+        size: int | None,
+        weights: Array | None,
+    ) -> Callable[[Array], Any]:
+        if size is not None:
+            raise ValueError(
+                "masks cancel in a sum of whole messages, and these hold some parameters each; "
+                "leave out masks=."
+            )
+        masks = self._masks(clients, senders, around.shape[0], around.dtype)
+        if weights is not None:
+            masks = masks / jnp.where(weights > 0, weights, 1)[:, None]
+        return lambda group: messages(group) + masks[group]
 
     def _all(
         self,

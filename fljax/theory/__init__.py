@@ -1,5 +1,5 @@
 """What the papers prove, as functions to be overlaid on and tested against simulation."""
 
-from fljax.theory import pao_fed, pgfl, zcdp_nfl
+from fljax.theory import multiagent, multiagent_bounds, pao_fed, pgfl, zcdp_nfl
 
-__all__ = ["pao_fed", "pgfl", "zcdp_nfl"]
+__all__ = ["multiagent", "multiagent_bounds", "pao_fed", "pgfl", "zcdp_nfl"]

@@ -1,4 +1,4 @@
-"""Noise of clients on what they send to a server, against loops and the words of the source."""
+"""Noise and masks of clients on what they send to a server: loops, and what cancels."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import pytest
 import fljax as fl
 from fljax._numerics import key_of
 from fljax.algorithms import IFCA, FedAvg, GraphFedAvg, LocalOnly, SignSGD
-from fljax.link import PerEdge, UploadNoise
+from fljax.link import PerEdge, SecureAggregation, UploadNoise
 from fljax.simulation import as_key
 from tests.cases import (
     CASES,
@@ -182,6 +182,92 @@ def test_an_own_step_without_a_step_size_is_told_so():
         link.send(jnp.zeros((2, 3)))
     with pytest.raises(ValueError, match="known: models, updates"):
         UploadNoise(0.1, on="gradients")
+
+
+# Masks -------------------------------------------------------------------------------------------
+
+
+def shared(masks, clients, key):
+    """``[K, D]``: each pair's draw, once with either sign."""
+    total = np.zeros((CLIENTS, DIM))
+    for i, k in enumerate(clients):
+        for l in clients[i + 1 :]:  # noqa: E741
+            both = jax.random.fold_in(jax.random.fold_in(key, min(k, l)), max(k, l))
+            drawn = np.asarray(masks.draw(both, (DIM,), float))
+            total[k] += drawn
+            total[l] -= drawn
+    return total
+
+
+@pytest.mark.parametrize("sending", [(1, 1, 1, 1, 1), (1, 0, 1, 1, 0), (0, 0, 1, 0, 0)])
+def test_masks_are_the_loops_whichever_rows_and_cancel_at_each_server(sending):
+    masks, on = SecureAggregation(0.3), np.array(sending, bool)
+    order, home = np.array([3, 0, 4, 1, 2]), np.array(SERVER)
+    found = np.zeros((CLIENTS, DIM))
+    found[order] = masks.masks(
+        as_key(2), jnp.asarray(order, jnp.int32), jnp.asarray(home[order], jnp.int32),
+        jnp.asarray(on[order]), 3, DIM, float,
+    )  # fmt: skip
+    expected = sum(
+        shared(masks, [k for k in range(CLIENTS) if on[k] and home[k] == p], as_key(2))
+        for p in range(2)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    for p in range(2):
+        np.testing.assert_allclose(found[home == p].sum(axis=0), 0, atol=1e-12)
+    lone = [k for k in range(CLIENTS) if (on & (home == home[k])).sum() < 2 or not on[k]]
+    assert (np.abs(found).max(axis=1) > 1e-3).tolist() == [k not in lone for k in range(CLIENTS)]
+
+
+def test_even_numbers_of_participants_share_each_mask_once():
+    masks, four = SecureAggregation(0.3), jnp.arange(4, dtype=jnp.int32)
+    found = masks.masks(as_key(2), four, four * 0, four >= 0, 4, DIM, float)
+    np.testing.assert_allclose(found, shared(masks, [0, 1, 2, 3], as_key(2))[:4], atol=1e-12)
+
+
+def test_a_mask_has_the_variance_of_its_draws():
+    four = jnp.arange(4, dtype=jnp.int32)
+    for per, each in (("coordinate", 0.3), ("vector", 0.3 / 20_000)):
+        masks = SecureAggregation(0.3, per=per)
+        found = np.asarray(masks.masks(as_key(3), four, four * 0, four >= 0, 4, 20_000, float))
+        np.testing.assert_allclose(found.var(axis=1), 3 * each, rtol=0.06)
+
+
+MASKED = {
+    "FedAvg": FedAvg(STEP, 3),  # weighed by samples
+    "GFL, gradient": GraphFedAvg(STEP, clients_per_server=2),
+}
+
+
+@pytest.mark.parametrize("label", MASKED)
+def test_a_servers_mean_is_as_without_masks_and_has_the_noise_beside_them(label):
+    network = make_servers() if label == "GFL, gradient" else None
+    given = {"rounds": 4, "network": network, "upload_noise": UploadNoise(0.2)}
+    plain = servers(MASKED[label], **given)
+    masked = servers(MASKED[label], **given, masks=SecureAggregation(4.0))
+    np.testing.assert_allclose(masked, plain, rtol=1e-9, atol=1e-11)
+    assert (masked != plain).any()  # rounding tells them apart
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"algorithm": fl.algorithms.ATC(0.1)}, "LocalGraphHomomorphic"),
+        ({"algorithm": IFCA(0.1, 2)}, "more of clients' messages than one sum"),
+        ({"compression": fl.link.Sign()}, "compression= is of messages that masks"),
+        ({"losses": fl.link.Independent(0.1)}, "losses= take a mask away"),
+        ({"delays": fl.link.Geometric(0.1, 2)}, "delays= bring a mask"),
+        ({"aggregation": fl.aggregation.Median()}, "aggregation= looks at single"),
+        ({"attack": fl.attacks.SignFlip(fl.attacks.first(1, CLIENTS))}, "attack= says something"),
+        ({"privacy": fl.privacy.CentralGaussian(1.0, 1.0)}, "clips one by one"),
+        ({"algorithm": FedAvg(0.1, 1)}, "one participant"),
+        ({"algorithm": fl.algorithms.Ditto(FedAvg(0.1, 1), 0.1, 1.0)}, "one participant"),
+    ],
+)
+def test_masks_that_would_not_cancel_are_refused_before_the_run(parts, message):
+    given = {"algorithm": FedAvg(0.1, weighting="equal"), "network": make_network()} | parts
+    with pytest.raises(ValueError, match=message):
+        fl.Simulation(make_problem(), masks=SecureAggregation(1.0), **given)
 
 
 @pytest.mark.slow
