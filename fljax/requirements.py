@@ -8,7 +8,7 @@ from fljax import _check
 from fljax.algorithms import REGISTRY, Algorithm, Needs
 from fljax.federation import Federation
 from fljax.graphs import Graph
-from fljax.link import DelayTrace
+from fljax.link import DelayTrace, GraphHomomorphic, Noise
 from fljax.privacy import CentralGaussian, Notion
 from fljax.problems.solvers import is_quadratic, takes_public_steps
 
@@ -62,6 +62,7 @@ def unmet(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     yield from _privacy(needs, simulation)
     yield from _messages(needs, simulation)
     yield from _noise(needs, simulation)
+    yield from _uploads(needs, simulation)
     yield from _masks(needs, simulation)
 
 
@@ -261,7 +262,55 @@ def _messages(needs: Needs, simulation: Any) -> Iterator[Unmet]:
 
 
 def _noise(needs: Needs, simulation: Any) -> Iterator[Unmet]:
-    """What noise by a variance has no place for."""
+    """What noise between peers, or servers, has no place for."""
+    noise, network = simulation.noise, shown(simulation.network)
+    if noise is None:
+        return
+    if needs.network is None:
+        yield Unmet(
+            "has no peers, and no servers that talk to each other, for noise=; for noise on what "
+            "clients send to a server pass upload_noise=fljax.link.UploadNoise(...).",
+            True,
+        )
+    if needs.network is Federation and isinstance(network, Federation) and network.graph is None:
+        yield Unmet(
+            "has servers that do not talk to each other, and noise= is between them; give the "
+            "federation a graph, or leave out noise=.",
+            False,
+        )
+    if needs.network is not Graph:
+        return
+    if simulation.compression is not None:
+        yield Unmet(
+            "sends whole messages where there is noise=, added to what would have been "
+            "compressed; leave out compression= or noise=.",
+            False,
+        )
+    if isinstance(noise, GraphHomomorphic) and not needs.averages:
+        yield Unmet(
+            "sums what it hears, and graph-homomorphic noise cancels in weighted means only; take "
+            "LocalGraphHomomorphic or PerEdge.",
+            True,
+        )
+    if isinstance(noise, GraphHomomorphic) and simulation.aggregation is not None:
+        yield Unmet(
+            "cannot take graph-homomorphic noise off what an aggregator makes of a message, which "
+            "is no weighted mean; leave out aggregation= or noise=.",
+            False,
+        )
+    stale = {"participation": simulation.participation, "delays": simulation.delays}
+    if type(noise).over_edges is not Noise.over_edges:
+        for name, part in stale.items():
+            if part is not None:
+                yield Unmet(
+                    f"hears old messages again with {name}=, and {type(noise).__name__} draws for "
+                    f"every edge in every round; take PerMessage, or leave out {name}=.",
+                    False,
+                )
+
+
+def _uploads(needs: Needs, simulation: Any) -> Iterator[Unmet]:
+    """What noise on clients' messages to a server has no place for."""
     noise = simulation.upload_noise
     if noise is None:
         return

@@ -18,11 +18,12 @@ from fljax.aggregation import Aggregator
 from fljax.algorithms import Algorithm, start_models
 from fljax.attacks import Attack
 from fljax.federation import Federation
-from fljax.graphs import Graph, Varying
+from fljax.graphs import Graph, Mixing, Varying
 from fljax.link import (
     Compressor,
     DelayLaw,
     Link,
+    LocalGraphHomomorphic,
     Losses,
     Memory,
     Noise,
@@ -82,8 +83,8 @@ class Simulation:
     """One Monte-Carlo run: the data, who talks to whom and when, the algorithm, the metrics.
 
     What may happen to a message has one order, whatever the order of the arguments: it is perturbed
-    (``privacy``, ``noise``, ``upload_noise``), compressed, replaced if its sender attacks, lost,
-    late, and combined by the receiver (``aggregation``).
+    (``privacy``, ``upload_noise``, ``masks``), compressed, replaced if its sender attacks, given
+    the ``noise`` between peers, lost, late, and combined by the receiver (``aggregation``).
 
     A pytree: numbers in it may be traced, so a function that builds one from a key and some
     numbers is all that :func:`fljax.sweep` needs.
@@ -111,7 +112,8 @@ class Simulation:
       aggregation: that takes the place of the mean wherever the algorithm takes one of what was
         heard, an :class:`~fljax.aggregation.Aggregator`.
       noise: that peers add to what they say to each other, or servers, by a rule of the network and
-        not by a budget, an :class:`~fljax.link.Noise`.
+        not by a budget, an :class:`~fljax.link.Noise`. It goes on top of what is said, by
+        attackers too.
       upload_noise: that clients add to what they send to a server, by a variance and not by a
         budget, an :class:`~fljax.link.UploadNoise`.
       masks: that clients of a server share, so that it learns no more than their sum, a
@@ -202,6 +204,25 @@ class Simulation:
             fewest = self._fewest_messages()
             if fewest is not None:
                 self.aggregation.check(fewest)
+        if self.noise is not None:
+            self._validate_noise(self.noise)
+
+    def _validate_noise(self, noise: Noise) -> None:
+        """On the network and weights that are known before the run."""
+        network = self.network
+        graph = network.graph if isinstance(network, Federation) else network
+        if not isinstance(graph, Graph) or not _check.is_concrete(graph.degree):
+            return
+        mixing = (getattr(self.algorithm, "mixing", None),)
+        if isinstance(network, Federation):
+            mixing = (Mixing(),)
+        weights = []
+        with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
+            for over in getattr(self.algorithm, "rules", mixing):
+                leaves = jax.tree.leaves(over)
+                if over is not None and all(_check.is_concrete(leaf) for leaf in leaves):
+                    weights.append(graph.mixing(over) if isinstance(over, Mixing) else over)
+            noise.check(graph, weights)
 
     def _fewest_messages(self) -> int | None:
         """How many messages a receiver combines at least, its own among them; ``None`` where this
@@ -307,7 +328,7 @@ def prepare(simulation: Simulation, rounds: int) -> Prepared:
     needed = any(m.needs_optimum for m in simulation.metrics)  # pyright: ignore[reportAttributeAccessIssue]
     if type(simulation.algorithm).needs.network is None:
         network = None
-    elif simulation.among_peers and simulation.aggregation is not None:
+    elif simulation.among_peers and _one_by_one(simulation):
         network = network.single_table()  # pyright: ignore[reportOptionalMemberAccess,reportAttributeAccessIssue]
     best = None
     if needed:
@@ -321,6 +342,15 @@ def prepare(simulation: Simulation, rounds: int) -> Prepared:
         None if changing else receivers_of(network, problem.clients),
         problem.curvature(),
     )
+
+
+def _one_by_one(simulation: Simulation) -> bool:
+    """Whether a receiver looks at all its messages side by side."""
+    noise = simulation.noise
+    drawn = isinstance(noise, LocalGraphHomomorphic) and not (
+        noise.cancels and simulation.losses is None
+    )
+    return drawn or simulation.aggregation is not None
 
 
 def check_length(simulation: Simulation, rounds: int) -> None:

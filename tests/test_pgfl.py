@@ -713,8 +713,8 @@ class Recorder(Link):
         vars(self).update(vars(link))
         self.saying, self.seen = saying, None
 
-    def send(self, message, around=None, clients=None, sending=None):
-        heard = super().send(message, around, clients, sending)
+    def send(self, message, around=None, clients=None, sending=None, **more):
+        heard = super().send(message, around, clients, sending, **more)
         if self.saying is not None:  # words put into the clients' mouths
             heard = self.saying
         self.seen = message, heard, clients, sending

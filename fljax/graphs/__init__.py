@@ -10,6 +10,7 @@ Shapes: ``K`` nodes (clients), ``E`` undirected edges, ``S`` slots of the neighb
 rows of its overflow.
 """
 
+from fljax.graphs.averaging import consensus
 from fljax.graphs.builders import (
     complete,
     from_adjacency,
@@ -44,6 +45,7 @@ __all__ = [
     "Schedule",
     "Varying",
     "complete",
+    "consensus",
     "erdos_renyi",
     "from_adjacency",
     "from_edges",

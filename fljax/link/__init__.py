@@ -9,6 +9,7 @@ from fljax.link.compression import (
     TopK,
 )
 from fljax.link.delays import DelayLaw, DelayTrace, Fixed, Geometric, Line, empty_line
+from fljax.link.exchange import agreed_laplace, log_ratio, public_number, shared_number
 from fljax.link.inbox import Inbox
 from fljax.link.link import Arrived, Link, Memory, Stages, begin, receivers_of
 from fljax.link.losses import GilbertElliott, Independent, Losses
@@ -54,9 +55,13 @@ __all__ = [
     "TopK",
     "Traffic",
     "UploadNoise",
+    "agreed_laplace",
     "begin",
     "empty_line",
+    "log_ratio",
+    "public_number",
     "receivers_of",
+    "shared_number",
     "wide",
     "wide_sum",
 ]

@@ -177,6 +177,7 @@ class Link:
         self._sent = 0  # messages of a client so far
         self._working: list[Array] | None = None  # drawn once a round
         self._inboxes: list[Inbox] = []
+        self._used: set[str] = set()  # which noise was on a message
 
     @property
     def private(self) -> bool:
@@ -310,6 +311,7 @@ class Link:
         noise = self._stages.upload_noise
         if noise is None:
             return message
+        self._used.add("upload_noise")
         return noise.onto(self._keys("uploads", clients), message, step_size)
 
     def _masks(
@@ -318,6 +320,7 @@ class Link:
         """Of the clients that send to the same server, in a sum of weights one."""
         masks, network = self._stages.masks, self._network
         assert masks is not None
+        self._used.add("masks")
         server, most = jnp.zeros_like(clients), len(clients)
         if isinstance(network, Federation):
             server = jnp.asarray(network.server, jnp.int32)[clients]
@@ -442,6 +445,7 @@ class Link:
         clean = self.send(message, sending=None if self._everyone else self.available)
         said, cancelled, added = clean, None, None
         if self._stages.noise is not None:
+            self._used.add("noise")
             key = jax.random.fold_in(self.key("noise"), self._sent)
             said, cancelled = self._stages.noise.said(key, clean)
             added = self._stages.noise, key
@@ -469,8 +473,8 @@ class Link:
         return said, inbox
 
     def finish(self, algorithm: str) -> None:
-        """Raise ``TypeError`` where a stage had nothing to do: a budget without a message; failing
-        links, late messages or an aggregator where nobody read what was heard.
+        """Raise ``TypeError`` where a stage had nothing to do: a budget or noise without a message;
+        failing links, late messages or an aggregator where nobody read what was heard.
         """
         stages = self._stages
         given = {"losses": stages.losses, "delays": stages.delays}
@@ -480,6 +484,13 @@ class Link:
                 f"{algorithm}.step sends no message in a round, so there is nothing private to "
                 "account for; let it exchange or send one, or leave out privacy=."
             )
+        for name in ("noise", "upload_noise", "masks"):
+            if getattr(stages, name) is not None and name not in self._used:
+                raise TypeError(
+                    f"{algorithm}.step sends no message that {name}= is for; let peers exchange "
+                    "theirs, servers combine them and clients send or collect them, all by "
+                    f"now.link, or leave out {name}=."
+                )
         useless = [f"{name}=" for name, part in given.items() if part is not None]
         if useless and self._inboxes and not any(inbox.read for inbox in self._inboxes):
             raise TypeError(
@@ -862,6 +873,7 @@ class Link:
         noise = self._stages.noise
         if noise is None:
             return over(models)
+        self._used.add("noise")
         key = self.key("noise")
         said, cancelled = noise.said(key, models)
         inbox = Inbox(network.graph, said, own=models, cancelled=cancelled, noise=(noise, key))

@@ -9,20 +9,23 @@ receivers make of it (Rizk 2023, chapters 3 and 4):
 * *local* graph-homomorphic noise cancels at every receiver: neighbours of a receiver share pairwise
   masks of opposite signs.
 
-Who is protected from whom differs: :mod:`fljax.theory` says what the source promises, and
-:mod:`fljax.audit` finds what holds. Budgets (:mod:`fljax.privacy`) are another matter: they choose
+Who is protected from whom differs. Budgets (:mod:`fljax.privacy`) are another matter: they choose
 their noise by a sensitivity.
 """
 
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._generator import normal
 from fljax._module import module, static
+from fljax.graphs import Combination, Graph
 
 __all__ = [
     "GraphHomomorphic",
@@ -42,7 +45,7 @@ class Perturbation:
     r"""Independent numbers of mean zero, by a variance and a law.
 
     Args:
-      variance: :math:`\sigma_g^2\ge0`.
+      variance: :math:`\sigma_g^2\ge0`; zero is none, where a grid of variances may begin.
       law: ``"laplace"``, of scale :math:`\sigma_g/\sqrt2`, or ``"gaussian"``.
       per: ``"coordinate"``, each of which has this variance, or ``"vector"``, whose squared length
         has this mean. The source does not say which.
@@ -75,6 +78,19 @@ class Noise(Perturbation):
 
     Args and Raises: as of :class:`Perturbation`.
     """
+
+    def check(self, graph: Graph, weights: Sequence[Combination]) -> None:
+        """Raise ``ValueError`` where it has no place on a graph.
+
+        Args:
+          graph: of those who talk to each other.
+          weights: with which they combine what they hear, where that is known.
+        """
+        if _check.is_concrete(graph.degree) and not np.any(np.asarray(graph.degree)):
+            raise ValueError(
+                "noise is on what neighbours say to each other, and the network has no edges; "
+                "leave out noise=, or join some nodes."
+            )
 
     def said(
         self, key: Array, message: Float[Array, "nodes dim"]
@@ -143,10 +159,26 @@ class GraphHomomorphic(Noise):
     its own part, so that :math:`A^\top(X+g)-g` comes of it: with :math:`q` the Perron vector of any
     left-stochastic :math:`A`, :math:`\sum_kq_k` of it is as without noise. The ratio
     :math:`a_{pm}/a_{mp}` of (4.50) holds for symmetric weights only, where it is one, and is left
-    out.
+    out. :func:`fljax.graphs.consensus` takes the noise off again.
 
-    Args and Raises: as of :class:`Perturbation`.
+    Where links fail or messages are late, what a node takes off and what others hear of it are no
+    longer of the same noise or weight, and some of it stays in the mean.
+
+    Args and Raises: as of :class:`Perturbation`; a node whose weight of its own is not positive has
+    nothing to take the noise off.
     """
+
+    def check(self, graph: Graph, weights: Sequence[Combination]) -> None:
+        super().check(graph, weights)
+        for over in weights:
+            bad = np.flatnonzero(np.asarray(over.self_weight) <= 0)
+            if bad.size:
+                raise ValueError(
+                    f"node {bad[0]} gives its own model the weight "
+                    f"{float(over.self_weight[bad[0]]):g}, and graph-homomorphic noise is taken "
+                    "off that; take weights with a positive diagonal (such as 'metropolis'), or "
+                    "fljax.link.LocalGraphHomomorphic."
+                )
 
     def said(self, key: Array, message: Array) -> tuple[Array, Array | None]:
         drawn = self.draw(key, message.shape, message.dtype)
@@ -161,14 +193,73 @@ class LocalGraphHomomorphic(Noise):
     :math:`z` that the receiver does not know; one adds :math:`z/a` to what it sends to the receiver
     and the other takes :math:`z/a'` off, :math:`a` and :math:`a'` the weights that the receiver
     gives. So what is heard is masked and its weighted sum is not. A neighbour that is alone has no
-    partner and sends in the clear, which :meth:`masked` tells. Pairs agree over the receiver
-    (Definition 4.2, with the constant :math:`\sigma_g/\sqrt2`: the printed one gives a variance of
-    :math:`4/\sigma_g^2`); that the exchange is secret is assumed.
+    partner and sends in the clear, of which a simulation warns; :meth:`masked` tells by how many
+    draws every message is hidden. Pairs agree over the receiver (Definition 4.2, which
+    :func:`fljax.link.agreed_laplace` goes through: of the law that is drawn here); that the
+    exchange is secret is assumed, and :meth:`agreements` counts its messages.
 
-    Where links fail or messages are late the masks no longer cancel, and are drawn.
+    Where links fail the masks no longer cancel, and are drawn. An aggregator hears them too.
 
-    Args and Raises: as of :class:`Perturbation`.
+    Args and Raises: as of :class:`Perturbation`; a network none of whose nodes hears two others.
+
+    Example:
+      >>> import fljax as fl
+      >>> noise = fl.link.LocalGraphHomomorphic(0.5)
+      >>> noise.masked(fl.graphs.path(3).mixing()).tolist()  # nodes 0 and 2 hear one each
+      [[0, 0, 0], [1, 0, 1], [0, 0, 0]]
     """
+
+    def check(self, graph: Graph, weights: Sequence[Combination]) -> None:
+        super().check(graph, weights)
+        if not (weights or _check.is_concrete(graph.degree)):
+            return
+        heard = [np.sum(over.neighbor_table()[1] > 0, axis=1) for over in weights]
+        for count in heard or [graph.neighbor_counts()]:
+            if np.max(count) < 2:
+                raise ValueError(
+                    "masks need two neighbours that share them, and no node hears more than one; "
+                    "take a network with more edges, or fljax.link.GraphHomomorphic."
+                )
+            alone = np.flatnonzero(np.asarray(count) == 1)
+            if alone.size:
+                warnings.warn(
+                    f"{alone.size} of {graph.nodes} nodes hear one neighbour only, which sends to "
+                    f"them in the clear: no mask can hide it. The first is node {alone[0]}.",
+                    stacklevel=2,
+                )
+
+    def masked(self, over: Combination) -> Int[np.ndarray, "nodes nodes"]:
+        r"""How many draws hide what each node (row) hears of each other (column).
+
+        Zero: it hears nothing of it, or in the clear. The mask on a message is the sum of so many
+        draws over the weight that the receiver gives, and so of the variance
+        :math:`n\sigma_g^2/a^2`, more than that of one draw.
+
+        Args:
+          over: the weights, that are known now.
+        """
+        neighbors, weights = over.neighbor_table()
+        sign = jax.vmap(_sides)(weights)
+        plus, minus = (jnp.sum(sign == side, axis=1, keepdims=True) for side in (1, -1))
+        draws = jnp.where(sign > 0, minus, jnp.where(sign < 0, plus, 0))
+        found = np.zeros((over.nodes, over.nodes), np.int32)
+        np.add.at(found, (np.arange(over.nodes)[:, None], np.asarray(neighbors)), np.asarray(draws))
+        return found
+
+    def agreements(self, over: Combination) -> Int[np.ndarray, " nodes"]:
+        r"""How many more messages each node sends in a round for pairs to agree on their draws.
+
+        To all whom it hears, the sets that they are in; to its partners, through each receiver,
+        what the two agree by. So at most :math:`|N_k|+\sum_{m\in N_k,m\ne k}|N_m|/2` with a node
+        among its own neighbours (Rizk 2023, lines 2397-2399). A run's traffic is without them.
+
+        Args:
+          over: the weights, that are known now.
+        """
+        partners = self.masked(over)
+        return np.count_nonzero(partners, axis=1).astype(np.int32) + partners.sum(
+            axis=0, dtype=np.int32
+        )
 
     def over_edges(
         self, key: Array, receiver: Array, senders: Array, weights: Array, dim: int

@@ -105,7 +105,7 @@ class SecureAggregation(Perturbation):
     A round draws :math:`L(L-1)/2` vectors for each server, some of them at a time.
 
     Args:
-      variance: of each draw, :math:`>0`.
+      variance: of each draw.
       law: as of :class:`UploadNoise`.
       per: as of :class:`UploadNoise`.
 

@@ -1,9 +1,14 @@
 """Noise between peers: what cancels, where, and what is left, against the matrix forms."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
 
 import fljax as fl
 from fljax._numerics import key_of
@@ -23,6 +28,7 @@ from tests.cases import (
     make_network,
     make_problem,
     make_servers,
+    simulate,
 )
 from tests.reference import multiagent, nfl, pgfl
 
@@ -125,13 +131,34 @@ def test_local_noise_leaves_nothing_and_homomorphic_none_in_the_weighted_mean(st
 
 def test_consensus_after_training_recovers_the_clean_mean_of_one_round():
     """Combining without noise to the end: (4.50)'s damage is at the nodes, not in their mean."""
+    q = np.asarray(OVER.stationary)
+    clean = q @ models(ATC(STEP, OVER), rounds=1)[0]
 
-    def ended(noise):
+    def errors(noise):
+        """Of the nodes' models and of what they come to."""
         w = models(ATC(STEP, OVER), noise, rounds=1)[0]
-        return np.linalg.matrix_power(A.T, 400) @ w
+        ended = fl.graphs.consensus(OVER, jnp.asarray(w), tolerance=1e-13)
+        np.testing.assert_allclose(ended, np.linalg.matrix_power(A.T, 400) @ w, atol=1e-11)
+        return [np.mean(np.sum((x - clean) ** 2, axis=1)) for x in (w, np.asarray(ended))]
 
-    np.testing.assert_allclose(ended(GraphHomomorphic(1.0)), ended(None), atol=1e-10)
-    assert np.abs(ended(PerEdge(1.0)) - ended(None)).max() > 0.05
+    before, after = errors(GraphHomomorphic(1.0))
+    assert after < 1e-20 < 0.05 < before
+    # What independent noise did to the mean is there before and after.
+    before, after = errors(PerEdge(1.0))
+    assert after > 0.05
+
+
+def test_consensus_that_is_not_reached_is_told():
+    models, over = jnp.eye(CLIENTS), fl.graphs.ring(CLIENTS).mixing()
+    with pytest.raises(ValueError, match="after 3 rounds nodes differ by"):
+        fl.graphs.consensus(over, models, rounds=3)
+    with pytest.raises(ValueError, match="5 nodes"):
+        fl.graphs.consensus(over, models[:2])
+    with pytest.raises(ValueError, match="nodes differ"):
+        fl.graphs.consensus(over, models.at[0, 0].set(jnp.nan))
+    # Traced, one number of rounds fits all: no agreement, no error.
+    some = jax.jit(lambda x: fl.graphs.consensus(over, x, rounds=3))(models)
+    np.testing.assert_allclose(some, np.linalg.matrix_power(over.matrix(), 3), atol=1e-12)
 
 
 def test_masks_hide_what_is_sent_and_cancel_where_it_is_summed():
@@ -198,6 +225,7 @@ def test_noise_between_servers_is_that_of_their_graph():
     ("make", "message"),
     [
         (lambda: PerEdge(-1.0), "variance"),
+        (lambda: PerEdge(jnp.nan), "variance must be finite"),
         (lambda: PerEdge(1.0, "cauchy"), "laplace"),
         (lambda: GraphHomomorphic(1.0, per="model"), "coordinate"),
     ],
@@ -214,3 +242,190 @@ def test_the_general_form_has_noise_where_it_exchanges():
     phi = A.T @ (np.zeros((CLIENTS, DIM)) + first) - first
     psi = np.array([phi[k] - STEP * multiagent.slope(OBJECTIVE, k, phi[k]) for k in range(CLIENTS)])
     np.testing.assert_allclose(found, A.T @ (psi + second) - second, atol=1e-12)
+
+
+# Masks of pairs ----------------------------------------------------------------------------------
+
+
+def test_every_message_tells_by_how_many_draws_it_is_hidden():
+    """Of a receiver with five neighbours three share draws with two; with one it hides nothing."""
+    noise, star = LocalGraphHomomorphic(0.5), fl.graphs.star(6).mixing()
+    masked = noise.masked(star)
+    assert masked[0].tolist() == [0, 2, 3, 2, 3, 2]
+    assert not masked[1:].any()
+    for form in ("dense", "padded"):
+        over = fl.graphs.from_stochastic(A, convention="left", form=form)
+        masked = noise.masked(over)
+        assert ((masked > 0) == ((A.T > 0) & ~np.eye(CLIENTS, dtype=bool))).all()
+    # The variance is of that many draws, over the square of the weight.
+    weights = jnp.array([0.0, 0.1, 0.2, 0.3, 0.25, 0.15])
+    drawn = noise.over_edges(as_key(3), jnp.int32(0), jnp.arange(6), weights, 20_000)
+    expected = 0.5 * noise.masked(star)[0, 1:] / np.asarray(weights)[1:] ** 2
+    np.testing.assert_allclose(np.var(drawn, axis=1)[1:], expected, rtol=0.06)
+
+
+def test_messages_to_agree_are_at_most_those_of_the_source():
+    """|N_k| + sum over its neighbours of |N_m| / 2, a node among its own neighbours."""
+    noise, support = LocalGraphHomomorphic(0.5), A > 0
+    sizes = support.sum(axis=0)
+    most = [sizes[k] + sum(sizes[m] for m in np.flatnonzero(support[:, k]) if m != k) / 2
+            for k in range(CLIENTS)]  # fmt: skip
+    found = noise.agreements(OVER)
+    assert (found <= most).all()
+    # Of a star's leaf: its two or three partners. Of the centre: the sets.
+    assert noise.agreements(fl.graphs.star(6).mixing()).tolist() == [5, 2, 3, 2, 3, 2]
+
+
+def test_both_ends_of_the_exchange_have_the_same_number():
+    prime, base = 2**521 - 1, 3
+    secrets = [int.from_bytes(np.random.default_rng(seed).bytes(60), "big") for seed in range(2)]
+    public = [fl.link.public_number(secret, base, prime) for secret in secrets]
+    numbers = [fl.link.shared_number(secrets[i], public[1 - i], prime) for i in range(2)]
+    assert numbers[0] == numbers[1] == pow(base, secrets[0] * secrets[1], prime)
+    assert public[0] != public[1] != numbers[0]
+    for bad in ((0, 5, 23), (6, 1, 23), (6, 5, 2)):
+        with pytest.raises(ValueError, match=">="):
+            fl.link.public_number(*bad)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
+def test_numbers_agreed_on_are_of_the_law_that_masks_are_drawn_of(dtype):
+    """Definition 4.2, corrected; as printed the variance is 4 / sigma^2."""
+    variance, count = 0.1, 200_000
+    with jax.enable_x64(dtype is np.float64):
+        agreed = np.asarray(fl.link.agreed_laplace(as_key(4), variance, (count,)))
+        ratio = np.asarray(fl.link.log_ratio(as_key(4), (count,)))
+    assert agreed.dtype == dtype
+    assert np.isfinite(agreed).all()
+    assert abs(agreed.var() / variance - 1) < 0.03
+    assert abs(np.mean(agreed**4) / agreed.var() ** 2 - 6) < 0.4
+    assert stats.kstest(agreed, stats.laplace(scale=(variance / 2) ** 0.5).cdf).pvalue > 1e-3
+    drawn = np.asarray(LocalGraphHomomorphic(variance).draw(as_key(5), (count,), float))
+    assert stats.ks_2samp(agreed, drawn).pvalue > 1e-3
+    printed = (2 / variance) ** 0.5 * ratio
+    assert abs(printed.var() / (4 / variance) - 1) < 0.03
+
+
+# What has no place, and what cancels all the same ------------------------------------------------
+
+
+def refuse(message, algorithm=None, network=None, noise=None, **given):
+    with pytest.raises(ValueError, match=message):
+        fl.Simulation(
+            make_problem(),
+            ATC(STEP) if algorithm is None else algorithm,
+            make_network() if network is None else network,
+            noise=PerEdge(1.0) if noise is None else noise,
+            **given,
+        )
+
+
+def test_noise_that_has_no_place_is_refused_before_the_run():
+    refuse("upload_noise=", fl.algorithms.FedAvg(STEP))
+    alone = fl.federation.Federation(SERVER)
+    refuse("do not talk to each other", GraphFedAvg(STEP), alone, allow_disconnected=True)
+    apart = fl.graphs.from_edges(CLIENTS, [], allow_disconnected=True)
+    refuse("no edges", network=apart, allow_disconnected=True)
+    refuse("would have been compressed", compression=fl.link.TopK(1))
+    homomorphic, masks = GraphHomomorphic(1.0), LocalGraphHomomorphic(1.0)
+    refuse("weighted means only", fl.algorithms.NetworkedADMM(0.9), noise=homomorphic)
+    refuse("aggregator", noise=homomorphic, aggregation=fl.aggregation.Median())
+    for noise in (PerEdge(1.0), masks):
+        refuse("draws for every edge", noise=noise, delays=fl.link.Geometric(0.2, 2))
+        refuse("draws for every edge", noise=noise, participation=fl.participation.Bernoulli(0.9))
+    two = fl.graphs.path(2)
+    with pytest.raises(ValueError, match="no node hears more than one"):
+        fl.Simulation(make_problem(), GraphFedAvg(STEP), make_servers(), noise=masks)
+    with pytest.raises(ValueError, match="no node hears more than one"):
+        masks.check(two, [two.mixing()])
+
+
+def test_noise_that_no_server_combines_is_told_before_anything_is_compiled():
+    simulation = simulate("PGFL", private=False)
+    simulation = fl._module.replace(simulation, noise=PerEdge(1.0))
+    with pytest.raises(TypeError, match=r"PGFL\.step sends no message that noise= is for"):
+        fl.run(simulation, 2)
+
+
+def test_homomorphic_noise_needs_a_weight_to_be_taken_off():
+    matrix = A.copy()
+    matrix[:, 2] = np.where(np.arange(CLIENTS) == 2, 0, matrix[:, 2])
+    over = fl.graphs.from_stochastic(matrix / matrix.sum(axis=0), convention="left")
+    noise = GraphHomomorphic(1.0)
+    refuse("node 2 gives its own model the weight 0", ATC(STEP, over), noise=noise)
+    edgy = fl.graphs.Mixing("laplacian", step=0.4)  # 1 - 3 * 0.4
+    refuse("node 1 gives its own model the weight -0.2", ATC(STEP, edgy), noise=noise)
+    fl.Simulation(make_problem(), ATC(STEP, over), make_network(), noise=PerEdge(1.0))
+
+
+def test_a_node_with_one_neighbour_is_told_of():
+    tail = fl.graphs.from_edges(CLIENTS, [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4)])
+    given = make_problem(), ATC(STEP), tail
+    with pytest.warns(UserWarning, match="1 of 5 nodes hear one neighbour only.* node 4"):
+        fl.Simulation(*given, noise=LocalGraphHomomorphic(1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fl.Simulation(*given, noise=PerEdge(1.0))
+        fl.Simulation(*given[:2], make_network(), noise=LocalGraphHomomorphic(1.0))
+
+
+def test_weights_that_do_not_sum_to_one_or_go_in_circles_are_refused():
+    for matrix, message in (
+        (np.array([[0.5, 0.5], [0.6, 0.5]]), "sum to one"),
+        (np.array([[0.0, 1.0], [1.0, 0.0]]), "periodic"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fl.graphs.from_stochastic(matrix, convention="left")
+
+
+@jax.jit
+def all_over_edges(noise, key, weights):
+    everyone = jnp.arange(len(weights), dtype=jnp.int32)
+    return jax.vmap(lambda k, row: noise.over_edges(key, k, everyone, row, 2))(everyone, weights)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**31 - 1))
+def test_what_is_to_cancel_does_on_any_left_stochastic_matrix(seed):
+    rng, nodes = np.random.default_rng(seed), 7
+    matrix = rng.uniform(0.05, 1, (nodes, nodes)) * (rng.uniform(size=(nodes, nodes)) < 0.6)
+    matrix += np.diag(rng.uniform(0.05, 1, nodes)) + 0.01 * np.roll(np.eye(nodes), 1, axis=0)
+    matrix = matrix / matrix.sum(axis=0)
+    over = fl.graphs.from_stochastic(matrix, convention="left", form="dense")
+    key = as_key(seed % 1000)
+    x = jnp.asarray(rng.normal(size=(nodes, 2)))
+    said, off = GraphHomomorphic(3.0).said(key, x)
+    heard = matrix.T @ np.asarray(said) - np.asarray(off)
+    q = np.asarray(over.stationary)
+    scale = np.abs(said).max()
+    np.testing.assert_allclose(q @ heard, q @ np.asarray(x), atol=1e-11 * scale)
+    weights = jnp.asarray(matrix.T * ~np.eye(nodes, dtype=bool))
+    masks = LocalGraphHomomorphic(3.0)
+    drawn = np.asarray(all_over_edges(masks, key, weights))
+    left = np.einsum("kl,kld->kd", weights, drawn)
+    np.testing.assert_allclose(left, 0, atol=1e-12 * (1 + np.abs(drawn).max()))
+    assert ((np.abs(drawn).max(axis=2) > 0) == (masks.masked(over) > 0)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:11 of 12 nodes")
+def test_masks_over_failing_links_are_those_of_one_table():
+    """Split tables hide a node's few neighbours beyond the table's width as well."""
+    nodes, hub = 12, fl.graphs.from_edges(12, [(0, k) for k in range(1, 12)], form="padded")
+    assert hub.overflow is not None
+    simulation = fl.Simulation(
+        make_problem(sizes=(5,) * nodes), ATC(STEP), hub, losses=fl.link.Independent(0.0),
+        noise=LocalGraphHomomorphic(1.0), metrics=[fl.metrics.trajectory("model")],
+    )  # fmt: skip
+    silent = fl._module.replace(simulation, noise=None, losses=None)
+    found, expected = (fl.run(s, 2)["model_trajectory"].values for s in (simulation, silent))
+    np.testing.assert_allclose(found, expected, atol=1e-9)  # no link fails
+
+
+def test_attackers_messages_have_the_noise_too():
+    attack = fl.attacks.Constant(fl.attacks.first(1, CLIENTS), 7.0)
+    loud = models(ATC(STEP, OVER), PerMessage(0.4), rounds=1, attack=attack)[0]
+    quiet = models(ATC(STEP, OVER), rounds=1, attack=attack)[0]
+    drawn = message_noise(PerMessage(0.4), 1)
+    expected = quiet + A.T @ drawn - np.diag(A)[:, None] * drawn
+    np.testing.assert_allclose(loud, expected, atol=1e-9)

@@ -27,6 +27,7 @@ from tests.cases import (
 from tests.reference import multiagent, nfl
 
 pytestmark = pytest.mark.core
+slow = pytest.mark.slow
 
 STEP, ROUNDS = 0.08, 6
 STEPS = (1, 3, 2, 1, 4)
@@ -59,8 +60,14 @@ def chosen_by(selector, network=None):
     return [np.asarray(who.numbers)[np.asarray(who.here)] for who in each]
 
 
-@pytest.mark.parametrize("law", ["laplace", "gaussian"])
-@pytest.mark.parametrize("on", ["models", "updates"])
+@pytest.mark.parametrize(
+    ("on", "law"),
+    [
+        ("models", "laplace"),
+        ("updates", "gaussian"),
+        pytest.param("updates", "laplace", marks=slow),
+    ],
+)
 def test_noise_of_clients_is_that_of_the_loops(on, law):
     """V1 and V2: (2.56), (2.60). Clients are drawn, and steps are of each."""
     noise = UploadNoise(0.3, law, on=on)
@@ -75,7 +82,7 @@ def test_noise_of_clients_is_that_of_the_loops(on, law):
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("on", ["models", "updates"])
+@pytest.mark.parametrize("on", ["models", pytest.param("updates", marks=slow)])
 def test_noise_of_clients_and_servers_is_that_of_the_loops(on):
     """(3.6)-(3.8)."""
     noise, between = UploadNoise(0.3, on=on), PerEdge(0.2)
@@ -239,7 +246,7 @@ MASKED = {
 }
 
 
-@pytest.mark.parametrize("label", MASKED)
+@pytest.mark.parametrize("label", ["FedAvg", pytest.param("GFL, gradient", marks=slow)])
 def test_a_servers_mean_is_as_without_masks_and_has_the_noise_beside_them(label):
     network = make_servers() if label == "GFL, gradient" else None
     given = {"rounds": 4, "network": network, "upload_noise": UploadNoise(0.2)}

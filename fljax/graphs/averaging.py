@@ -1,0 +1,80 @@
+"""Combining over and over, until all nodes agree."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax.graphs.combination import Combination
+
+__all__ = ["consensus"]
+
+
+@checked
+def consensus(
+    combination: Combination,
+    models: Float[Array, "nodes dim"],
+    tolerance: float = 1e-6,
+    rounds: int = 100_000,
+) -> Float[Array, "nodes dim"]:
+    r"""What all nodes end at by combining with each other, without noise: :math:`\sum_k\pi_kw_k`.
+
+    After training under noise that cancels in the network's weighted mean
+    (:class:`~fljax.link.GraphHomomorphic`), the mean as it is without noise, at every node; noise
+    that does not cancel stays.
+
+    Args:
+      combination: the weights; :math:`\pi` is their ``stationary``.
+      models: ``[K, D]``, of each node.
+      tolerance: nodes agree where no entry differs by more than this share of the largest entry;
+        of single precision not below ``1e-6``.
+      rounds: at most.
+
+    Returns:
+      ``[K, D]``.
+
+    Raises:
+      ValueError: models of other nodes; no agreement within so many rounds, unless traced.
+
+    Reference:
+      Rizk 2023, line 1807.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> ended = fl.graphs.consensus(fl.graphs.ring(4).mixing(), jnp.eye(4)[:, :1])
+      >>> [round(float(entry), 4) for entry in ended[:, 0]]
+      [0.25, 0.25, 0.25, 0.25]
+    """
+    _check.positive("tolerance", tolerance)
+    _check.count("rounds", rounds)
+    if models.shape[0] != combination.nodes:
+        raise ValueError(
+            f"models must be of the {combination.nodes} nodes of the weights, got shape "
+            f"{models.shape}."
+        )
+    enough = tolerance * jnp.max(jnp.abs(models))
+
+    def apart(models: Array) -> Array:
+        return jnp.max(jnp.max(models, axis=0) - jnp.min(models, axis=0))
+
+    def more(carry: tuple[Array, Array]) -> Array:
+        models, done = carry
+        return (apart(models) > enough) & (done < rounds)
+
+    def combined(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        models, done = carry
+        return combination(models), done + 1
+
+    models, _ = jax.lax.while_loop(more, combined, (models, jnp.zeros((), jnp.int32)))
+
+    def check(apart: Array, enough: Array) -> None:
+        if not apart <= enough:
+            raise ValueError(
+                f"after {rounds} rounds nodes differ by {float(apart):.3g}, above "
+                f"{float(enough):.3g}; take more rounds, a larger tolerance, or weights with a "
+                "rate() further below one."
+            )
+
+    _check.known(check, apart(models), enough)
+    return models

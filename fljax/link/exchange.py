@@ -1,0 +1,116 @@
+r"""How two nodes agree on a draw that whoever relays their messages is not to know.
+
+By the exchange of Diffie and Hellman (1976) on an integer; by Definition 4.2 of Rizk 2023 on
+numbers of Laplace's law. Simulations draw their masks directly, of the same law: secrecy is assumed
+there, and what stands here shows where the law comes from. It is no cryptography to rely on.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import float_dtype
+
+__all__ = ["agreed_laplace", "log_ratio", "public_number", "shared_number"]
+
+#: A large prime: below it an integer of 32 bits has one of every two.
+PRIME = 2**31 - 1
+
+#: Of it the number whose remainder is taken.
+MULTIPLE = 8
+
+
+@checked
+def public_number(secret: int, base: int, modulus: int) -> int:
+    r""":math:`V=b^v\bmod\pi`, what a node with the secret :math:`v` tells everybody.
+
+    Args:
+      secret: :math:`v\ge1`.
+      base: :math:`b\ge2`, known to all.
+      modulus: :math:`\pi\ge3`, a prime, known to all.
+
+    Reference:
+      Diffie and Hellman 1976; Rizk 2023, lines 2367-2369.
+
+    Example:
+      >>> import fljax as fl
+      >>> ours = fl.link.public_number(secret=6, base=5, modulus=23)
+      >>> theirs = fl.link.public_number(secret=15, base=5, modulus=23)
+      >>> fl.link.shared_number(6, theirs, 23), fl.link.shared_number(15, ours, 23)
+      (2, 2)
+    """
+    _check.count("base", base, at_least=2)
+    return shared_number(secret, base, modulus)
+
+
+@checked
+def shared_number(secret: int, public: int, modulus: int) -> int:
+    r""":math:`V_l^{v_k}\bmod\pi=b^{v_kv_l}\bmod\pi`, which two nodes know and nobody else.
+
+    Args:
+      secret: a node's own :math:`v_k\ge1`.
+      public: the other's :math:`V_l\ge1`, see :func:`public_number`.
+      modulus: :math:`\pi\ge3`.
+    """
+    for name, value in (("secret", secret), ("public", public)):
+        _check.count(name, value, at_most=2**4096)
+    _check.count("modulus", modulus, at_least=3, at_most=2**4096)
+    return pow(int(public), int(secret), int(modulus))
+
+
+@checked
+def log_ratio(key: Key[Array, ""], shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
+    r""":math:`\ln(v/v')` of Definition 4.2, of Laplace's law with the scale one.
+
+    One node draws :math:`v_l,v_l'\sim U(0,1)`, the other :math:`v_m,v_m'\sim\Gamma(2,1)`; a uniform
+    times such a gamma number is exponential, :math:`e^{-v_lv_m}` uniform on (0, 1), and
+    :math:`v=a\,e^{-v_lv_m}\bmod\pi`, with :math:`a` a multiple of the prime :math:`\pi`, uniform on
+    :math:`(0,\pi)`. The logarithm of the ratio of two of these has the variance 2.
+
+    Args:
+      key: consumed.
+      shape: of the result.
+
+    Reference:
+      Rizk 2023, (4.58)-(4.59) and appendix 4.E, lines 2374-2386 and 2684-2704.
+    """
+    dtype = float_dtype()
+
+    def number(key: Array) -> Array:
+        uniform, gamma = jax.random.split(key)
+        product = jax.random.uniform(uniform, shape, dtype) * jax.random.gamma(
+            gamma, 2.0, shape, dtype
+        )
+        # Zero is no number that two nodes agree on: the logarithm of the other would be all.
+        return jnp.maximum(jnp.mod(float(MULTIPLE * PRIME) * jnp.exp(-product), PRIME), 1)
+
+    one, other = jax.random.split(key)
+    return jnp.log(number(one)) - jnp.log(number(other))
+
+
+@checked
+def agreed_laplace(
+    key: Key[Array, ""], variance: Float[Array, ""] | float, shape: tuple[int, ...] = ()
+) -> Float[Array, "..."]:
+    r"""What two nodes agree on by Definition 4.2: :math:`\tfrac{\sigma_g}{\sqrt2}\ln(v/v')`.
+
+    (4.60) prints :math:`\sqrt2/\sigma_g`, which makes the variance :math:`4/\sigma_g^2`.
+
+    Args:
+      key: consumed.
+      variance: :math:`\sigma_g^2>0`.
+      shape: of the result.
+
+    Reference:
+      Rizk 2023, Definition 4.2, lines 2374-2386.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> fl.link.agreed_laplace(jax.random.key(0), 0.1, (2, 3)).shape
+      (2, 3)
+    """
+    _check.positive("variance", variance)
+    drawn = log_ratio(key, shape)
+    return jnp.sqrt(jnp.asarray(variance, drawn.dtype) / 2) * drawn
