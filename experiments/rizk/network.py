@@ -220,7 +220,10 @@ def recovered(data: xr.Dataset, over: np.ndarray, optimum: np.ndarray) -> xr.Dat
 
 
 def predicted(
-    scenario: Scenario, schemes: Sequence[str], rounds: int | None = None, **axes: Sequence[float]
+    scenario: Scenario,
+    schemes: Sequence[str],
+    rounds: int | None = None,
+    **axes: Sequence[float] | Mapping[str, Any],
 ) -> xr.Dataset:
     """The mean square deviations by :mod:`fljax.theory.multiagent`, exactly.
 
@@ -228,37 +231,37 @@ def predicted(
       scenario: whose noise is one of the schemes.
       schemes: with none.
       rounds: of the learning curves; of the steady state by default.
-      axes: numbers of the scenario.
+      axes: of the scenario, as in a grid: numbers, or what is of one structure by its label.
     """
-    shape = [len(values) for values in axes.values()]
-    grids = jnp.meshgrid(*map(jnp.asarray, axes.values()), indexing="ij")
-    points = dict(zip(axes, map(jnp.ravel, grids), strict=True))
+    values = [list(v.values() if isinstance(v, Mapping) else v) for v in axes.values()]
+    points = [dict(zip(axes, p, strict=True)) for p in itertools.product(*values)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *points)
 
-    def one(scheme: str, point: dict[str, Array]) -> tuple[Array, Array]:
-        noise = SCHEMES[RANDOM if scheme == NONE else scheme]
-        silent = {"variance": jnp.zeros_like(point["variance"])} if scheme == NONE else {}
-        simulation = scenario(fl.random_key(0), scheme=noise, **point | silent)
-        if rounds is None:
-            state = multiagent.steady_state(simulation)
-        else:
-            state = multiagent.learning_curve(simulation, rounds)
-        return state.centroid, state.individual
+    @functools.partial(jax.jit, static_argnums=0)
+    def of(scheme: str, points: Any) -> tuple[Array, Array]:
+        def one(point: dict[str, Any]) -> tuple[Array, Array]:
+            simulation = scenario(fl.random_key(0), scheme=SCHEMES[scheme], **point)
+            if rounds is None:
+                state = multiagent.steady_state(simulation)
+            else:
+                state = multiagent.learning_curve(simulation, rounds)
+            return state.centroid, state.individual
+
+        return jax.lax.map(one, points)
 
     found = []
     for scheme in schemes:
-        of_points = functools.partial(jax.lax.map, functools.partial(one, scheme))
-        values = jax.jit(of_points)(points)
+        # One program for no noise and the random one.
+        silent = {"variance": jnp.zeros_like(stacked["variance"])} if scheme == NONE else {}
+        levels = of(RANDOM if scheme == NONE else scheme, stacked | silent)
+        shape = [len(value) for value in values]
         dims = [*axes, *(() if rounds is None else ("round",))]
+        pair = zip((CENTROID, INDIVIDUAL), levels, strict=True)
         found.append(
-            xr.Dataset(
-                {
-                    name: (dims, np.asarray(value).reshape(*shape, *value.shape[1:]))
-                    for name, value in zip((CENTROID, INDIVIDUAL), values, strict=True)
-                },
-                coords={name: np.asarray(values) for name, values in axes.items()},
-            )
+            xr.Dataset({m: (dims, np.reshape(v, (*shape, *v.shape[1:]))) for m, v in pair})
         )
     data = xr.concat(found, "scheme").assign_coords(scheme=list(schemes))
+    data = data.assign_coords({name: list(value) for name, value in axes.items()})
     return data if rounds is None else data.assign_coords(round=np.arange(1, rounds + 1))
 
 
