@@ -132,7 +132,7 @@ def plot(studies: Studies) -> Picture:
     strategies = data["strategy"].values
     titles = [f"centroid, {name}" for name in strategies]
     titles += [f"models, {name}" for name in strategies]
-    titles += ["models: homomorphic above random", "noise alone, centroid", "the network"]
+    titles += ["homomorphic above random", "noise alone, centroid", "the network"]
     drawing, axes = picture.panels(titles)
     for row, metric in enumerate((net.CENTROID, net.INDIVIDUAL)):
         for ax, name in zip(axes[3 * row :], strategies, strict=False):
@@ -150,7 +150,9 @@ def plot(studies: Studies) -> Picture:
         part = statistics.decibels((centroid.sel(scheme=scheme) - centroid.sel(scheme=NONE)).values)
         first = "theory" if scheme == RANDOM else "_"
         picture.predicted_curve(axes[7], orders["step_size"].values, part, first)
+    title = axes[8].get_title()
     plotting.draw_graph(ch4.world()[1], ax=axes[8])
+    axes[8].set_title(title)
     return picture.finish(drawing, f"μ = {ch4.STEP.value:g}, σ² = {ch4.VARIANCE.value:g}")
 
 
@@ -164,7 +166,7 @@ def _crossing(ax: Axes, orders: xr.Dataset, runs: xr.Dataset) -> None:
         gap = statistics.decibels(mean.sel(scheme=HOMOMORPHIC) / mean.sel(scheme=RANDOM))
         ax.plot(runs["step_size"], gap, plotting.LOOKS[place]["marker"], color=look["color"])
     ax.axhline(0, color="#999999", linewidth=0.8)
-    ax.set(xscale="log", xlabel="step size μ", ylabel="homomorphic above random [dB]")
+    ax.set(xscale="log", xlabel="step size μ", ylabel="difference [dB]")
 
 
 def _noise(orders: xr.Dataset) -> np.ndarray:
