@@ -279,6 +279,7 @@ def finite(name: str, value: Any, hint: str = "") -> None:
 
 def squares(name: str, value: Any, terms: int) -> None:
     """Raise ``ValueError`` if so many squares of the array's entries overflow when summed."""
+    value = np.asarray(value)  # where a scenario closes over it, NumPy's own would be traced
     ends = np.asarray([np.min(value), np.max(value)])
     largest, most = float(np.max(np.abs(ends))), float(jnp.finfo(ends.dtype).max)
     if largest > (most / terms) ** 0.5:

@@ -1,0 +1,78 @@
+"""Rizk 2023, figure 3.2: noise between the servers of a federation (lines 1787-1793)."""
+
+from matplotlib.figure import Figure as Picture
+
+from experiments import picture
+from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
+from experiments.rizk import chapter3 as ch3
+from experiments.rizk import network as net
+from experiments.rizk.network import HOMOMORPHIC, NONE, RANDOM
+from fljax import plotting
+
+ROUNDS = Setting("iterations", 200, "not given; all curves are flat after 60")
+EVERY = 2
+SCHEMES = (NONE, RANDOM, HOMOMORPHIC)
+
+
+def study(effort: Effort) -> Studies:
+    variance, step = ch3.VARIANCE.value, ch3.STEP.value
+    found = ch3.study(
+        "study",
+        effort,
+        variances=[variance],
+        grid={"step_size": [step]},
+        rounds=ROUNDS.value,
+        record_every=EVERY,
+    )
+    theory = ch3.predicted(SCHEMES, ROUNDS.value, variance=[variance], step_size=[step])
+    data, theory = (d.squeeze(["variance", "step_size"], drop=True) for d in (found, theory))
+    return {"a": net.curves(data), "theory": theory.sel(round=data["round"])}
+
+
+def plot(studies: Studies) -> Picture:
+    data, theory = studies["a"], studies["theory"]
+    titles = ("centroid", "models of the servers (ours)", "distance from none in (a)")
+    drawing, axes = picture.panels(titles)
+    for ax, metric in zip(axes, (net.CENTROID, net.INDIVIDUAL), strict=False):
+        plotting.learning_curves(data, metric, ax=ax)
+        net.draw_theory(ax, theory, metric)
+    net.draw_gaps(axes[-1], data, net.CENTROID, NONE, (HOMOMORPHIC,))
+    heading = f"GFL, μ = {ch3.STEP.value:g}, σ² = {ch3.VARIANCE.value:g}"
+    return picture.finish(drawing, heading)
+
+
+FIGURE = Figure(
+    name="rizk-3.2",
+    title="Graph federated learning with noise between servers",
+    source="Rizk 2023, figure 3.2",
+    caption="Ten servers with 100 clients each; least squares with a covariance and a noise of "
+    "each client's own. Thin lines are the exact mean square deviations of theory "
+    "(fljax.theory.multiagent.learning_curve). (b), not drawn in the source, shows where the "
+    "homomorphic noise went: it cancels in the centroid, and each model keeps its own.",
+    study=study,
+    plot=plot,
+    claims=[
+        Claim(
+            "random-is-worse",
+            "with random perturbations the performance is lower than of the other two",
+            "line 1793",
+            net.gaps("a", net.CENTROID, net.pairs((RANDOM, NONE), (RANDOM, HOMOMORPHIC))),
+            (0, INFINITE),
+        ),
+        Claim(
+            "homomorphic-tracks",
+            "with homomorphic perturbations it tracks that of the algorithm without",
+            "line 1793",
+            net.gaps("a", net.CENTROID, net.pairs((HOMOMORPHIC, NONE))),
+            net.CLOSE,
+            net.NEAR,
+            note=net.by_theory(net.CENTROID, HOMOMORPHIC, NONE),
+        ),
+        net.agreement(
+            "a",
+            {"centroid": net.CENTROID, "models": net.INDIVIDUAL},
+            {scheme: {"scheme": scheme} for scheme in SCHEMES},
+        ),
+    ],
+    settings=(*ch3.COMMON, ch3.STEP, ch3.VARIANCE, ROUNDS),
+)

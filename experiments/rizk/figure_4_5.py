@@ -1,0 +1,112 @@
+"""Rizk 2023, figure 4.5: noise between peers in a classification (lines 2441-2448)."""
+
+import xarray as xr
+from jaxtyping import Array
+from matplotlib.figure import Figure as Picture
+
+import fljax as fl
+from experiments import picture
+from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
+from experiments.rizk import chapter4 as ch4
+from experiments.rizk import clicks
+from experiments.rizk import network as net
+from experiments.rizk.network import HOMOMORPHIC, LOCAL, NONE, RANDOM
+from fljax import plotting
+from fljax._module import replace
+from fljax.algorithms import ATC
+from fljax.batches import Uniform
+from fljax.link import Noise
+
+PEERS = Setting("peers P", 50, "line 2443", given=True)
+STEP = Setting("step size mu", 0.5, "line 2443", given=True)
+RHO = Setting("regulariser rho", 0.001, "line 2443", given=True)
+VARIANCE = Setting("variance of the noise", 0.8, "line 2443", given=True)
+BATCH = Setting("samples a step", 10, "not given; as in figure 3.5")
+MASKED = Setting(
+    "seeds of local noise", 2, "its masks are many numbers, and its runs those without noise"
+)
+WORLD = clicks.world(PEERS.value, RHO.value)
+NETWORK = net.drawn_once(lambda: ch4.drawn_network(PEERS.value))
+
+
+def scenario(key: Array, scheme: Noise, variance: Array) -> fl.Simulation:
+    """One run (section 4.4.2)."""
+    return fl.Simulation(
+        problem=WORLD(),
+        algorithm=ATC(STEP.value, batches=Uniform(BATCH.value, replacement=True)),
+        network=NETWORK(),
+        noise=replace(scheme, variance=variance),
+        metrics=clicks.ERROR,
+    )
+
+
+def study(effort: Effort) -> Studies:
+    def part(name: str, schemes: tuple[str, ...], seeds: int) -> xr.Dataset:
+        found = net.study(
+            name,
+            effort,
+            scenario,
+            [VARIANCE.value],
+            schemes,
+            seeds=seeds,
+            rounds=clicks.ROUNDS.value,
+            record_every=clicks.EVERY,
+        )
+        return found.squeeze("variance", drop=True)
+
+    loud = part("study", (RANDOM, HOMOMORPHIC), clicks.SEEDS.value)
+    return {"a": loud, "masks": part("masks", (LOCAL,), MASKED.value)}
+
+
+def plot(studies: Studies) -> Picture:
+    drawing, (left, right) = picture.panels(
+        ["ATC, synthetic click log, a surrogate", f"the first {MASKED.value} seeds, local noise"],
+        columns=2,
+        height=2.5,
+    )
+    plotting.learning_curves(studies["a"], clicks.ERROR, "scheme", left)
+    plotting.learning_curves(studies["masks"], clicks.ERROR, "scheme", right)
+    return picture.finish(drawing, f"μ = {STEP.value:g}, σ² = {VARIANCE.value:g}")
+
+
+FIGURE = Figure(
+    name="rizk-4.5",
+    title="Noise between peers in a classification",
+    source="Rizk 2023, figure 4.5",
+    caption="A synthetic click log in the place of Avazu's, which may not be passed on: the step, "
+    "the regulariser and the noise are the source's, the data are not, and no level is comparable. "
+    "The source's caption leaves out local noise and its text does not. In (b) its masks are drawn "
+    "and summed, on few seeds.",
+    study=study,
+    plot=plot,
+    claims=[
+        Claim(
+            "homomorphic-does-not-hinder",
+            "homomorphic perturbations do not hinder the testing error",
+            "line 2445",
+            clicks.differences(net.pairs((HOMOMORPHIC, NONE))),
+            (-INFINITE, clicks.SAME),
+            clicks.HINDERED,
+            condition=clicks.SURROGATE,
+        ),
+        Claim(
+            "random-hinders",
+            "random perturbations do",
+            "line 2445",
+            clicks.differences(net.pairs((RANDOM, NONE), (RANDOM, HOMOMORPHIC))),
+            (clicks.SAME, INFINITE),
+            "by more than what the others may",
+            condition=clicks.SURROGATE,
+        ),
+        Claim(
+            "local-changes-nothing",
+            "local perturbations do not change the testing error",
+            "line 2445",
+            clicks.differences(net.pairs((LOCAL, NONE)), "masks"),
+            (-0.2, 0.2),
+            "by less than half a row of the test set",
+            construction="masks cancel in every receiver's weighted sum",
+        ),
+    ],
+    settings=(*clicks.COMMON, ch4.DEGREE, *(PEERS, STEP, RHO, VARIANCE, BATCH, MASKED)),
+)

@@ -1,0 +1,383 @@
+"""What chapters 3 and 4 of Rizk 2023 share: noise between servers or peers, what is read of it, and
+how it becomes a number.
+
+The nodes are the servers of chapter 3 or the peers of chapter 4.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Float
+from matplotlib.axes import Axes
+
+import fljax as fl
+from experiments import measures, picture
+from experiments.figure import Claim, Effort, Estimate, Measure, Setting, Studies
+from experiments.measures import estimate, joined, last_part, samples, two
+from fljax import plotting, statistics
+from fljax._module import float_dtype
+from fljax.link import GraphHomomorphic, LocalGraphHomomorphic, Noise, PerEdge
+from fljax.metrics import Metric, Snapshot
+from fljax.theory import multiagent
+
+# --------------------------------------------------------------------------- settings
+
+MIXING = Setting(
+    "combination", "Metropolis", "no rule is given; symmetric and doubly stochastic (line 1500)"
+)
+DRAWN_ONCE = Setting(
+    "network and data",
+    "drawn once",
+    "the source shows one network (figure 4.3) and repeats the run on it; so the interval of a "
+    "claim is over runs, not over networks",
+)
+OWN_PART = Setting(
+    "noise of a node to itself",
+    "none under random noise",
+    "(3.8) has some and Definition 3.1 none: a node sends itself no message",
+)
+PER_COORDINATE = Setting(
+    "noise",
+    "Laplace, this variance in each coordinate",
+    "line 1702; what “variance” is of a vector is not said",
+)
+STEADY = Setting("iterations of the steady state", "last half", "their mean; all curves are flat")
+CONSENSUS = Setting(
+    "combinations without noise, at the end",
+    40,
+    "“a consensus-type step”, line 1807; how many is not given",
+)
+MOST_SEEDS = Setting("seeds", 40, "at most: intervals are of a tenth of a dB")
+
+COMMON = (MIXING, DRAWN_ONCE, OWN_PART, PER_COORDINATE, STEADY, MOST_SEEDS)
+
+#: What some words of the source are taken to mean, in dB; a factor of two is a significant one.
+SIGNIFICANTLY, CLOSE = 3.0, (-1.0, 1.0)
+SIGNIFICANT = f"“significantly”: at least {SIGNIFICANTLY:g} dB"
+NEAR = "“close to”, “tracking”: within 1 dB"
+
+# --------------------------------------------------------------------------- schemes
+
+
+@fl.module
+class Masks(LocalGraphHomomorphic):
+    """Local graph-homomorphic noise whose masks are drawn, sent and summed, though they cancel:
+    that nothing is left is then measured, and not assumed.
+    """
+
+    @property
+    def cancels(self) -> bool:
+        return False
+
+
+NONE, RANDOM, HOMOMORPHIC, LOCAL = "none", "random", "homomorphic", "local"
+#: Of any variance; no noise is that of variance zero.
+SCHEMES: dict[str, Noise] = {
+    RANDOM: PerEdge(0.0),
+    HOMOMORPHIC: GraphHomomorphic(0.0),
+    LOCAL: Masks(0.0),
+}
+
+Scenario = Callable[..., fl.Simulation]
+World = TypeVar("World")
+
+
+def drawn_once(draw: Callable[[], World]) -> Callable[[], World]:
+    """What all runs have in common: numbers of a program, drawn before it is compiled."""
+
+    @functools.cache
+    def of(dtype: Any) -> World:
+        with jax.ensure_compile_time_eval():
+            return draw()
+
+    return lambda: of(float_dtype())
+
+
+def study(
+    name: str,
+    effort: Effort,
+    scenario: Scenario,
+    variances: Sequence[float],
+    schemes: Sequence[str] = (RANDOM, HOMOMORPHIC),
+    grid: Mapping[str, Any] | None = None,
+    seeds: int = MOST_SEEDS.value,
+    **sweep: Any,
+) -> xr.Dataset:
+    """Schemes of noise and none, with common participants and batches.
+
+    Args:
+      name: of the study.
+      effort: as asked for.
+      scenario: ``(key, scheme, variance, ...)``.
+      variances: of the noise.
+      schemes: the first also without noise.
+      grid: the other axes.
+      seeds: at most.
+      sweep: as for :func:`fljax.sweep`.
+    """
+    parts = []
+    for scheme in schemes:
+        levels = [0.0, *variances] if scheme == schemes[0] else list(variances)
+        found = effort.sweep(
+            f"{name}-{scheme}",
+            scenario,
+            seeds=min(effort.seeds, seeds),
+            grid={"scheme": {scheme: SCHEMES[scheme]}, "variance": levels, **(grid or {})},
+            **sweep,
+        )
+        if levels[0] == 0:
+            silent = found.sel(variance=[0.0]).assign_coords(scheme=[NONE])
+            parts += [silent.assign_coords(variance=[v]) for v in variances[:1]]
+            found = found.sel(variance=list(variances))
+        parts.append(found)
+    silent, *noisy = parts
+    filled = silent.reindex(variance=list(variances), method="ffill")
+    return joined(filled, *noisy, axis="scheme")
+
+
+# --------------------------------------------------------------------------- metrics
+
+
+def nodes(now: Snapshot) -> Float[Array, "nodes dim"]:
+    """The models of the servers where there are some, else of the peers."""
+    return getattr(now.state, "server", now.model)
+
+
+def _centroid(now: Snapshot) -> Array:
+    assert now.optimum is not None
+    return jnp.sum((jnp.mean(nodes(now), axis=0) - now.optimum) ** 2)
+
+
+_CENTROID = Metric("centroid_deviation", _centroid, "MSD of the centroid", needs_optimum=True)
+_MODELS = Metric("nodes", nodes, "models of the nodes", decibel=False, dims=("node", "parameter"))
+METRICS = (_CENTROID, "mean_square_deviation", "consensus_error", _MODELS)
+CENTROID, INDIVIDUAL, DISAGREEMENT, MODELS = (getattr(m, "name", m) for m in METRICS)
+RECOVERED = "recovered_deviation"
+CENTROID_NOISE, INDIVIDUAL_NOISE = "centroid_noise", "individual_noise"
+
+# --------------------------------------------------------------------------- parts of a study
+
+_last_half = last_part(2)
+
+
+def curves(data: xr.Dataset, *metrics: str) -> xr.Dataset:
+    """What is drawn, without the models."""
+    return data[[*(metrics or (CENTROID, INDIVIDUAL, DISAGREEMENT)), "diverged"]]
+
+
+def late(data: xr.Dataset) -> xr.Dataset:
+    """The steady state: the mean over the last half of the rounds, one seed at a time."""
+    kept = data[[name for name in data.data_vars if "round" in data[name].dims]]
+    mean = _last_half(kept).mean("round", keep_attrs=True) if kept else data
+    return mean.assign(data[[name for name in ("diverged",) if name in data]])
+
+
+def noise_parts(data: xr.Dataset) -> xr.Dataset:
+    """What the noise alone does in the steady state, to the centroid and to the nodes: the squared
+    distance from the run of the same seed, batches and participants without noise. Gradients of
+    squared losses are affine, so nothing else is in it.
+    """
+    models = _last_half(data[[MODELS]])[MODELS]
+    apart = models.drop_sel(scheme=NONE) - models.sel(scheme=NONE, drop=True)
+    parts = {
+        CENTROID_NOISE: ("centroid", (apart.mean("node") ** 2).sum("parameter").mean("round")),
+        INDIVIDUAL_NOISE: ("models", (apart**2).sum("parameter").mean(["node", "round"])),
+    }
+    found = data[["diverged"]].drop_sel(scheme=NONE)
+    for name, (of, value) in parts.items():
+        found[name] = value.assign_attrs(long_name=f"noise in the {of}", units="1", decibel=1)
+    return found
+
+
+def recovered(data: xr.Dataset, over: np.ndarray, optimum: np.ndarray) -> xr.Dataset:
+    """The individual MSD after some combinations without noise, had training ended in a round of
+    the steady state: its mean over these rounds.
+
+    Args:
+      data: with the nodes' models.
+      over: ``[nodes, nodes]``, the weights.
+      optimum: ``[D]``.
+    """
+    models = _last_half(data[[MODELS]])[MODELS].transpose(..., "node", "parameter")
+    errors, stages = models - optimum, np.arange(CONSENSUS.value + 1)
+    found = []
+    for _ in stages:
+        found.append((errors**2).sum("parameter").mean(["node", "round"]))
+        errors = errors.copy(data=np.einsum("kl,...lp->...kp", over, errors.values))
+    error = xr.concat(found, "stage").assign_coords(stage=stages)
+    error.attrs = {"long_name": "MSD of the models", "units": "1", "decibel": 1}
+    error["stage"].attrs["long_name"] = "combinations without noise"
+    return data[["diverged"]].assign({RECOVERED: error})
+
+
+# --------------------------------------------------------------------------- theory
+
+
+def predicted(
+    scenario: Scenario,
+    schemes: Sequence[str],
+    rounds: int | None = None,
+    **axes: Sequence[float] | Mapping[str, Any],
+) -> xr.Dataset:
+    """The mean square deviations by :mod:`fljax.theory.multiagent`, exactly.
+
+    Args:
+      scenario: whose noise is one of the schemes.
+      schemes: with none.
+      rounds: of the learning curves; of the steady state by default.
+      axes: of the scenario, as in a grid: numbers, or what is of one structure by its label.
+    """
+    values = [list(v.values() if isinstance(v, Mapping) else v) for v in axes.values()]
+    points = [dict(zip(axes, p, strict=True)) for p in itertools.product(*values)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *points)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def of(scheme: str, points: Any) -> tuple[Array, Array]:
+        def one(point: dict[str, Any]) -> tuple[Array, Array]:
+            simulation = scenario(fl.random_key(0), scheme=SCHEMES[scheme], **point)
+            if rounds is None:
+                state = multiagent.steady_state(simulation)
+            else:
+                state = multiagent.learning_curve(simulation, rounds)
+            return state.centroid, state.individual
+
+        return jax.lax.map(one, points)
+
+    found = []
+    for scheme in schemes:
+        # One program for no noise and the random one.
+        silent = {"variance": jnp.zeros_like(stacked["variance"])} if scheme == NONE else {}
+        levels = of(RANDOM if scheme == NONE else scheme, stacked | silent)
+        shape = [len(value) for value in values]
+        dims = [*axes, *(() if rounds is None else ("round",))]
+        pair = zip((CENTROID, INDIVIDUAL), levels, strict=True)
+        found.append(
+            xr.Dataset({m: (dims, np.reshape(v, (*shape, *v.shape[1:]))) for m, v in pair})
+        )
+    data = xr.concat(found, "scheme").assign_coords(scheme=list(schemes))
+    data = data.assign_coords({name: list(value) for name, value in axes.items()})
+    return data if rounds is None else data.assign_coords(round=np.arange(1, rounds + 1))
+
+
+# --------------------------------------------------------------------------- estimates
+
+
+def gap(data: xr.Dataset, over: Any, under: Any, metric: str) -> Estimate:
+    """How far one mean is above another, dB, paired by seed; labels of several axes each."""
+    return measures.gap(*two(data, over, under, metric))
+
+
+def gaps(study: str, metric: str, cases: Mapping[str, tuple[Any, Any]]) -> Measure:
+    """For every case how far the first is above the second in the steady state."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        data = late(studies[study])
+        return {name: gap(data, *pair, metric) for name, pair in cases.items()}
+
+    return measure
+
+
+def pairs(*names: tuple[str, str], **where: Any) -> dict[str, tuple[Any, Any]]:
+    """Cases of schemes, the first above the second."""
+    return {
+        f"{over} above {under}": ({"scheme": over} | where, {"scheme": under} | where)
+        for over, under in names
+    }
+
+
+def rising(axis: str, values: Sequence[float], **where: str) -> dict[str, tuple[Any, Any]]:
+    """Cases along an axis, each value above the one before."""
+    named = ", ".join(where.values())
+    return {
+        f"{named}, {after:g} above {before:g}": (where | {axis: after}, where | {axis: before})
+        for before, after in itertools.pairwise(values)
+    }
+
+
+def slope(data: xr.Dataset, metric: str, axis: str, **where: Any) -> Estimate:
+    """The power of an axis with which a quantity grows, by least squares of its logarithm."""
+    at = np.log(data[axis].values)
+    at = at - at.mean()
+
+    def fitted(*means: np.ndarray) -> np.ndarray:
+        return np.log(np.stack(means, axis=-1)) @ at / (at @ at)
+
+    each = (samples(data, where | {axis: value}, metric) for value in data[axis].values)
+    return estimate(fitted, *each, unit="")
+
+
+def agreement(
+    study: str, metrics: Mapping[str, str], cases: Mapping[str, Mapping[str, Any]]
+) -> Claim:
+    """That what is simulated is what theory says."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        data, theory = late(studies[study]), late(studies["theory"])
+        found = {}
+        for case, where in cases.items():
+            for name, metric in metrics.items():
+                level = np.full(data.sizes["seed"], float(theory[metric].sel(where)))
+                found[f"{case}, {name}"] = measures.gap(samples(data, where, metric), level)
+        return found
+
+    return Claim(
+        "as-theory-says",
+        "the steady states are those of the exact recursion of means and covariances",
+        "ours, in the place of the bounds of Theorem 3.1 and Lemma 3.3",
+        measure,
+        CLOSE,
+        "within 1 dB, which is what seeds leave open at the smallest steps",
+        condition="the source has orders of magnitude in their place",
+    )
+
+
+def by_theory(metric: str, over: str, under: str) -> Callable[[Studies], str]:
+    """A note: how far two schemes are apart by theory."""
+
+    def note(studies: Studies) -> str:
+        level = late(studies["theory"])[metric]
+        apart = float(statistics.decibels(level.sel(scheme=over) / level.sel(scheme=under)))
+        return f"By theory, {over} noise is {apart:.2f} dB above {under} on these data."
+
+    return note
+
+
+# --------------------------------------------------------------------------- pictures
+
+
+def draw_theory(ax: Axes, theory: xr.Dataset, metric: str, axis: str = "scheme") -> None:
+    """Predicted curves as thin lines on those of a study, with where they end in the legend."""
+    for value in theory[axis].values:
+        curve = statistics.decibels(theory[metric].sel({axis: value}).values)
+        text = f"theory, {value}: {curve[-1]:.1f} dB"
+        picture.predicted_curve(ax, theory["round"].values, curve, text)
+
+
+def draw_gaps(
+    ax: Axes, data: xr.Dataset, metric: str, reference: str, schemes: Sequence[str]
+) -> None:
+    """How far schemes are above another one, dB."""
+    under = samples(data, {"scheme": reference}, metric)
+    for scheme in schemes:
+        over = samples(data, {"scheme": scheme}, metric)
+        look = plotting.LOOKS[list(data["scheme"].values).index(scheme)]
+        look = {name: look[name] for name in ("color", "linestyle")}
+        picture.difference(ax, data["round"].values, over, under, scheme, **look)
+    ax.set(xlabel="iteration", ylabel=f"above {reference} [dB]")
+
+
+def draw_levels(
+    ax: Axes, data: xr.Dataset, theory: xr.Dataset, metric: str, axis: str, legend: bool = True
+) -> None:
+    """Steady states against a number, by scheme, and thin what theory says."""
+    plotting.trade_off(late(data), axis, metric, "scheme", ax, legend=legend)
+    for scheme in theory["scheme"].values:
+        curve = statistics.decibels(theory[metric].sel(scheme=scheme).values)
+        first = scheme == theory["scheme"].values[0]
+        picture.predicted_curve(ax, theory[axis].values, curve, "theory" if first else "_")
