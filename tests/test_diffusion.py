@@ -1,5 +1,7 @@
 """Decentralised strategies against loops, theory and each other; batches and their chances."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from scipy import stats
 import fljax as fl
 from fljax._numerics import key_of
 from fljax.algorithms import ATC, CTA, Consensus, Diffusion, FedAvg
-from fljax.batches import Uniform, Weighted
+from fljax.batches import SORTED_BEYOND, Uniform, Weighted
 from fljax.participation import systematic
 from fljax.simulation import as_key
 from tests.cases import (
@@ -142,9 +144,26 @@ def test_uniform_batches_are_of_each_clients_own_size_and_samples(law):
         drawn = rows[k][:, : min(size, own)]
         assert (drawn < own).all()
         assert (rows[k][:, size:] == max(SIZES)).all()
-        if not law.replacement:
+        if law.replacement:
+            counts = np.bincount(drawn[:, 0] * own + drawn[:, 1], minlength=own**2)
+            assert stats.chisquare(counts).pvalue > 1e-4
+        else:
             assert (np.diff(np.sort(drawn), axis=1) > 0).all()
-        counts = np.bincount(drawn[:, 0], minlength=own)
+
+
+@pytest.mark.parametrize("size", [2, 11])
+def test_small_and_large_batches_are_subsets_with_equal_chances(size):
+    """Small ones are drawn one after the other, large ones cut from sorted numbers."""
+    assert (size**2 > SORTED_BEYOND * 12) == (size == 11)
+    real = jnp.ones((2, 12), bool).at[1, 5:].set(False)
+    rows = np.asarray(Uniform(size).draw(ONE, real, np.arange(2), 6000).rows)
+    for k, own in enumerate((12, 5)):
+        taken = np.sort(rows[k], axis=1)[:, : min(size, own)]
+        assert (np.diff(taken, axis=1) > 0).all()
+        assert taken.max() < own
+        assert (np.sort(rows[k], axis=1)[:, own:] >= own).all()
+        counts = np.unique(taken, axis=0, return_counts=True)[1]
+        assert len(counts) == math.comb(own, min(size, own))
         assert len(counts) == 1 or stats.chisquare(counts).pvalue > 1e-4
 
 
