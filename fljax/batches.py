@@ -6,6 +6,7 @@ law: samples drawn with unequal chances are weighed by what they are drawn too o
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,11 +16,16 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fljax import _check
 from fljax._module import module, replace, static
-from fljax.participation import shuffled, systematic
+from fljax.participation import on_line, shuffled
 from fljax.problems import Problem
 from fljax.streams import Stream
 
 __all__ = ["Batch", "Batches", "Shuffled", "Uniform", "Weighted", "per_client", "taken"]
+
+
+#: Batches whose square is more than so many times the samples are cut from sorted random numbers:
+#: on a CPU drawing one after the other is faster for up to 30 to 40 of a hundred.
+SORTED_BEYOND = 8
 
 
 class Batch(NamedTuple):
@@ -168,15 +174,45 @@ class Uniform(Batches):
         steps: int,
     ) -> Batch:
         chosen, samples = real.shape
-        most = int(np.max(self.size))
+        most, counts = int(np.max(self.size)), jnp.sum(real, axis=1, dtype=jnp.int32)
         if self.replacement:
-            counts = jnp.sum(real, axis=1, dtype=jnp.int32)[:, None, None]
-            rows = jax.random.randint(key, (chosen, steps, most), 0, counts, jnp.int32)
+            shape = chosen, steps, most
+            rows = jax.random.randint(key, shape, 0, counts[:, None, None], jnp.int32)
+        elif most**2 <= SORTED_BEYOND * samples:
+            sizes = jnp.minimum(sizes_of(self.size, clients), counts)
+            return Batch(distinct(key, counts, sizes, (chosen, steps, most), samples))
         else:
             most = min(most, samples)
             everyone = jnp.broadcast_to(real[:, None], (chosen, steps, samples))
             rows = shuffled(key, everyone)[..., :most]
         return Batch(_cut(rows, self.size, clients, samples))
+
+
+def distinct(
+    key: Array,
+    counts: Int[Array, " chosen"],
+    sizes: Int[Array, " chosen"],
+    shape: tuple[int, int, int],
+    none: int,
+) -> Int[Array, "chosen steps most"]:
+    """In each step ``sizes`` different ones of the numbers below ``counts``, at the places left
+    over ``none``.
+
+    Each is drawn among one more than the last, and where it is there already the newest takes its
+    place (Floyd; Bentley 1987). Nothing is sorted: of a hundred samples ten are drawn in a tenth of
+    the time.
+    """
+    counts, sizes = counts[:, None, None], sizes[:, None, None]
+    place = jnp.arange(shape[2], dtype=jnp.int32)[None, None]
+    newest = jnp.broadcast_to(counts - sizes + place, shape)
+    drawn = jax.random.randint(key, shape, 0, newest + 1, jnp.int32)
+
+    def one(i: Array, found: Array) -> Array:
+        last, mine = (jax.lax.dynamic_index_in_dim(a, i, axis=2) for a in (newest, drawn))
+        mine = jnp.where(jnp.any(found == mine, axis=2, keepdims=True), last, mine)
+        return jnp.where((place == i) & (i < sizes), mine, found)
+
+    return jax.lax.fori_loop(0, shape[2], one, jnp.full(shape, none, jnp.int32))
 
 
 @module
@@ -258,18 +294,41 @@ def weighted(
     real: Bool[Array, "chosen samples"],
     steps: int,
 ) -> Batch:
-    """Batches with these chances, and the weights that keep their sums without bias."""
-    chosen, samples = probability.shape
-    most = int(np.max(size))
-    sizes = jnp.asarray(size, jnp.int32)
-    sizes = sizes[clients] if sizes.ndim else jnp.full(chosen, sizes)
-    keys = jax.random.split(key, (chosen, steps))
+    """Batches with these chances, and the weights that keep their sums without bias.
 
-    def one(key: Array, law: Array, count: Array) -> Array:
-        return systematic(key, law, count, most)
+    A client's samples are put in random order once for all steps, of which each has a first point
+    of its own: whatever the order, its mean is without bias, so those of two steps stay
+    uncorrelated.
+    """
+    return ordered(in_order(key, real, steps, probability.dtype), probability, size, clients, real)
 
-    over_steps = jax.vmap(one, (0, None, None))
-    rows = jax.vmap(over_steps, (0, 0, 0))(keys, probability, sizes)
+
+class Order(NamedTuple):
+    """What batches are drawn by, whatever the chances."""
+
+    samples: Int[Array, "chosen samples"]  # of each client in line
+    starts: Float[Array, "chosen steps"]
+
+
+def in_order(key: Array, real: Bool[Array, "chosen samples"], steps: int, dtype: Any) -> Order:
+    """What some clients' batches are drawn by."""
+    order, start = jax.random.split(key)
+    starts = jax.random.uniform(start, (len(real), steps), dtype)
+    return Order(shuffled(order, jnp.ones_like(real)), starts)
+
+
+def ordered(
+    order: Order,
+    probability: Float[Array, "chosen samples"],
+    size: Any,
+    clients: Int[Array, " chosen"],
+    real: Bool[Array, "chosen samples"],
+) -> Batch:
+    """What :func:`weighted` makes of its draws."""
+    samples, most = probability.shape[1], int(np.max(size))
+    sizes = sizes_of(size, clients)
+    on_lines = jax.vmap(partial(on_line, most=most))
+    rows = on_lines(*order, probability, sizes)
     chance = jnp.take_along_axis(probability[:, None], rows, axis=2)
     counts = jnp.sum(real, axis=1, dtype=probability.dtype)
     drawn = jnp.arange(most, dtype=jnp.int32)[None, None] < sizes[:, None, None]
@@ -291,6 +350,11 @@ def _cut(rows: Array, size: Any, clients: Array, samples: int) -> Array:
     """Each client's first ``size`` of what was drawn; the rest are none."""
     if np.ndim(size) == 0:
         return rows
-    sizes = jnp.asarray(size, jnp.int32)[clients][:, None, None]
     place = jnp.arange(rows.shape[2], dtype=jnp.int32)[None, None]
-    return jnp.where(place < sizes, rows, samples)
+    return jnp.where(place < sizes_of(size, clients)[:, None, None], rows, samples)
+
+
+def sizes_of(size: Any, clients: Int[Array, " chosen"]) -> Int[Array, " chosen"]:
+    """Of some clients' batches, of one number or one of each client."""
+    sizes = jnp.asarray(size, jnp.int32)
+    return sizes[clients] if sizes.ndim else jnp.full(len(clients), sizes)

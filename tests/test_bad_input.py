@@ -119,6 +119,7 @@ INSIDE = {
     "theory.zcdp_nfl.TheoremTwo",
     "theory.zcdp_nfl.Transcript",
     # of files and downloads, which tests/data holds
+    "data.avazu",
     "data.calcofi",
     "data.download",
     "data.ijcnn1",
@@ -417,6 +418,7 @@ VALID = {
     },
     "data.iid": {"rows": 8, "clients": K, "seed": 0},
     "data.random_fourier": {"key": KEY, "inputs": 2, "features": 4},
+    "data.click_log": {"key": KEY, "rows": 4, "fields": 2, "categories": 3},
     "federation.Federation": {"server": [0, 0, 1, 1], "graph": fl.graphs.path(2)},
     "federation.balanced": {"clients_per_server": 2, "graph": fl.graphs.path(2)},
     "graphs.Drawn": {"draw": lambda key: fl.graphs.ring(K)},
@@ -1006,6 +1008,7 @@ TOO_LARGE = {
         "takes 400 GB",
     ),
     "data.random_fourier": ({"key": KEY, "inputs": 10**6, "features": 10**6}, "takes 4 TB"),
+    "data.click_log": ({"key": KEY, "rows": 10**6, "categories": 10**5}, "takes 6 TB"),
     "streams.autoregressive": ({"key": KEY, "clients": 10, "test_samples": 2 * 10**9}, "32 GB"),
     "graphs.complete": ({"nodes": 200_000}, "200000 nodes and 19999900000 edges takes 2 TB"),
     "graphs.star": ({"nodes": 2 * 10**9}, "takes 200 GB"),

@@ -1,5 +1,7 @@
 """Decentralised strategies against loops, theory and each other; batches and their chances."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from scipy import stats
 import fljax as fl
 from fljax._numerics import key_of
 from fljax.algorithms import ATC, CTA, Consensus, Diffusion, FedAvg
-from fljax.batches import Uniform, Weighted
+from fljax.batches import SORTED_BEYOND, Uniform, Weighted
 from fljax.participation import systematic
 from fljax.simulation import as_key
 from tests.cases import (
@@ -25,8 +27,6 @@ from tests.cases import (
     step_of,
 )
 from tests.reference import multiagent, nfl
-
-pytestmark = pytest.mark.core
 
 REAL = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
 ONE = as_key(1)
@@ -77,6 +77,7 @@ def unequal(seed=5):
 LAWS = [Uniform(2), Uniform((1, 4, 2, 3, 2)), Uniform(3, replacement=True), Weighted(2, unequal())]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("strategy", [Consensus, CTA, ATC])
 def test_strategies_on_batches_are_the_loops(strategy, law):
@@ -143,9 +144,26 @@ def test_uniform_batches_are_of_each_clients_own_size_and_samples(law):
         drawn = rows[k][:, : min(size, own)]
         assert (drawn < own).all()
         assert (rows[k][:, size:] == max(SIZES)).all()
-        if not law.replacement:
+        if law.replacement:
+            counts = np.bincount(drawn[:, 0] * own + drawn[:, 1], minlength=own**2)
+            assert stats.chisquare(counts).pvalue > 1e-4
+        else:
             assert (np.diff(np.sort(drawn), axis=1) > 0).all()
-        counts = np.bincount(drawn[:, 0], minlength=own)
+
+
+@pytest.mark.parametrize("size", [2, 11])
+def test_small_and_large_batches_are_subsets_with_equal_chances(size):
+    """Small ones are drawn one after the other, large ones cut from sorted numbers."""
+    assert (size**2 > SORTED_BEYOND * 12) == (size == 11)
+    real = jnp.ones((2, 12), bool).at[1, 5:].set(False)
+    rows = np.asarray(Uniform(size).draw(ONE, real, np.arange(2), 6000).rows)
+    for k, own in enumerate((12, 5)):
+        taken = np.sort(rows[k], axis=1)[:, : min(size, own)]
+        assert (np.diff(taken, axis=1) > 0).all()
+        assert taken.max() < own
+        assert (np.sort(rows[k], axis=1)[:, own:] >= own).all()
+        counts = np.unique(taken, axis=0, return_counts=True)[1]
+        assert len(counts) == math.comb(own, min(size, own))
         assert len(counts) == 1 or stats.chisquare(counts).pvalue > 1e-4
 
 
@@ -172,6 +190,7 @@ def test_a_draw_is_that_of_the_line():
     assert multiagent.systematic(range(6), np.asarray(chances), 2, 0.57) == [1, 3]
 
 
+@pytest.mark.slow
 def test_weighted_batches_are_without_bias():
     problem, law = make_problem(), Weighted((1, 3, 2, 5, 2), unequal())
     batch = law.draw(ONE, jnp.asarray(REAL), np.arange(CLIENTS), 30_000)
@@ -219,6 +238,7 @@ def served(algorithm):
 COUNTS = (1, 3, 2, 4, 2)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("law", [None, Uniform((1, 4, 2, 3, 2)), Weighted(2, unequal())])
 def test_clients_that_take_unequal_steps_are_the_loops(law, normalised):

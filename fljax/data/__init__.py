@@ -1,6 +1,7 @@
 """Real data sets from a folder or the cache, who has which of it, and random Fourier features."""
 
 from fljax.data.calcofi import CalCOFI, calcofi
+from fljax.data.clicks import Clicks, avazu, click_log
 from fljax.data.files import download, locate
 from fljax.data.images import (
     DISSIMILAR_ORGANS,
@@ -23,12 +24,15 @@ __all__ = [
     "SINGLE_DIGITS",
     "TRIPLETS",
     "CalCOFI",
+    "Clicks",
     "Images",
     "RandomFourier",
     "Table",
+    "avazu",
     "binary_tasks",
     "by_label",
     "calcofi",
+    "click_log",
     "dirichlet",
     "download",
     "iid",

@@ -1,6 +1,6 @@
 """The link of one round: every message of an algorithm goes over it.
 
-What happens to a message has one order that nobody can get wrong. *Out*: it is perturbed,
+What happens to a message has one order that nobody can get wrong. *Out*: it is perturbed, masked,
 compressed, counted; a client that does not follow the protocol says something else. *Along*: it is
 lost, or late. *In*: the receiver combines what it hears, by a weighted mean or an aggregator of its
 own. Each stage is a part of the simulation, so an algorithm carries no code for it: peers

@@ -164,8 +164,9 @@ class GraphHomomorphic(Noise):
     edges gets a new look at it in every round (:func:`fljax.audit.overheard`).
     :func:`fljax.graphs.consensus` takes the noise off again.
 
-    Where links fail or messages are late, what a node takes off and what others hear of it are no
-    longer of the same noise or weight, and some of it stays in the mean.
+    Where messages are late, what a node takes off and what others hear of it are of two rounds, and
+    some of it stays in the mean; so it does where links fail, unless weights and failures are
+    symmetric.
 
     Args and Raises: as of :class:`Perturbation`; a node whose weight of its own is not positive has
     nothing to take the noise off.
@@ -268,17 +269,27 @@ class LocalGraphHomomorphic(Noise):
     def over_edges(
         self, key: Array, receiver: Array, senders: Array, weights: Array, dim: int
     ) -> Array | None:
-        sign = sides(weights)
+        sign, none = sides(weights), len(weights)
+        # They alternate, so either side has at most half of the slots: of all pairs of them a
+        # quarter is drawn.
+        half, place = -(-none // 2), (jnp.cumsum(weights > 0, dtype=jnp.int32) - 1) // 2
+        plus, minus = (
+            jnp.full(half, none, jnp.int32)
+            .at[jnp.where(sign == side, place, half)]
+            .set(jnp.arange(none, dtype=jnp.int32), mode="drop")
+            for side in (1, -1)
+        )
         own = jax.random.fold_in(key, receiver)
 
-        def pair(plus: Array, minus: Array) -> Array:
-            both = jax.random.fold_in(jax.random.fold_in(own, plus), minus)
-            return self.draw(both, (dim,), weights.dtype)
+        def pair(one: Array, other: Array) -> Array:
+            both = jax.random.fold_in(jax.random.fold_in(own, senders[one]), senders[other])
+            drawn = self.draw(both, (dim,), weights.dtype)
+            return jnp.where((one < none) & (other < none), drawn, 0)
 
-        drawn = jax.vmap(jax.vmap(pair, (None, 0)), (0, None))(senders, senders)
-        across = (sign[:, None] > 0) & (sign[None] < 0)
-        drawn = jnp.where(across[..., None], drawn, 0)
-        total = jnp.sum(drawn, axis=1) - jnp.sum(drawn, axis=0)
+        drawn = jax.vmap(jax.vmap(pair, (None, 0)), (0, None))(plus, minus)
+        of_plus, of_minus = jnp.sum(drawn, axis=1), jnp.sum(drawn, axis=0)
+        total = jnp.where((sign > 0)[:, None], of_plus[place], -of_minus[place])
+        total = jnp.where((sign != 0)[:, None], total, 0)
         return total / jnp.where(weights > 0, weights, 1)[:, None]
 
     @property

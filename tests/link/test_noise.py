@@ -98,6 +98,7 @@ def atc_loop(noise, rounds=ROUNDS):
     return np.array(history)
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("form", ["dense", "padded"])
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,6 +109,7 @@ def test_noise_is_that_of_the_matrix_forms(kind, law, form):
     np.testing.assert_allclose(found, atc_loop(noise), rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("strategy", [Consensus, CTA, ATC])
 def test_local_noise_leaves_nothing_and_homomorphic_none_in_the_weighted_mean(strategy):
     silent = models(strategy(STEP, OVER))
@@ -383,7 +385,7 @@ def all_over_edges(noise, key, weights):
     return jax.vmap(lambda k, row: noise.over_edges(key, k, everyone, row, 2))(everyone, weights)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**31 - 1))
 def test_what_is_to_cancel_does_on_any_left_stochastic_matrix(seed):
     rng, nodes = np.random.default_rng(seed), 7
@@ -428,6 +430,35 @@ def test_attackers_messages_have_the_noise_too():
     drawn = message_noise(PerMessage(0.4), 1)
     expected = quiet + A.T @ drawn - np.diag(A)[:, None] * drawn
     np.testing.assert_allclose(loud, expected, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_homomorphic_noise_cancels_over_links_that_fail_both_ways_and_no_others():
+    for symmetric in (True, False):
+        losses = fl.link.Independent(0.4, symmetric=symmetric)
+        quiet, loud = (
+            models(ATC(STEP), noise, rounds=1, losses=losses)[0].mean(axis=0)
+            for noise in (None, GraphHomomorphic(1.0))
+        )
+        assert (np.abs(loud - quiet).max() < 1e-12) == symmetric
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [PerMessage, GraphHomomorphic])
+def test_late_messages_come_with_the_noise_that_they_left_with(kind):
+    noise, rounds = kind(0.3), 4
+    w, late, history = np.zeros((CLIENTS, DIM)), np.zeros((CLIENTS, DIM)), []
+    own = np.diag(A)[:, None]
+    for n in range(1, rounds + 1):
+        psi = np.array([w[k] - STEP * OBJECTIVE.gradient(k, w[k]) for k in range(CLIENTS)])
+        drawn = message_noise(noise, n)
+        w = own * psi + (A - np.diag(np.diag(A))).T @ late
+        if kind is GraphHomomorphic:
+            w = w - (1 - own) * drawn
+        late = psi + drawn
+        history.append(w)
+    found = models(ATC(STEP, OVER), noise, rounds, delays=fl.link.Fixed(1))
+    np.testing.assert_allclose(found, history, rtol=1e-9, atol=1e-11)
 
 
 #: Who talks to his like over the link; the other algorithms with several servers only relay.

@@ -104,8 +104,8 @@ def test_noise_of_clients_and_servers_is_that_of_the_loops(on):
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
+@slow
 def test_noise_on_updates_is_that_on_models_times_the_step():
-    """And so a tenth of the step leaves a hundredth of the power."""
     algorithm = FedAvg(STEP, 3, weighting="equal")
     on_updates = servers(algorithm, upload_noise=UploadNoise(0.3, "gaussian", on="updates"))
     silent = servers(algorithm)
@@ -255,6 +255,13 @@ def test_a_servers_mean_is_as_without_masks_and_has_the_noise_beside_them(label)
     assert (masked != plain).any()  # rounding tells them apart
 
 
+@fl.module
+class Own(fl.algorithms.ConventionalFL):
+    """Of a user's own, which says nothing of masks."""
+
+    needs = fl.algorithms.Needs(None)
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
@@ -266,7 +273,17 @@ def test_a_servers_mean_is_as_without_masks_and_has_the_noise_beside_them(label)
         ({"aggregation": fl.aggregation.Median()}, "aggregation= looks at single"),
         ({"attack": fl.attacks.SignFlip(fl.attacks.first(1, CLIENTS))}, "attack= says something"),
         ({"privacy": fl.privacy.CentralGaussian(1.0, 1.0)}, "clips one by one"),
+        ({"algorithm": Own(0.1)}, "declare masked=True in its needs"),
         ({"algorithm": FedAvg(0.1, 1)}, "one participant"),
+        (
+            {
+                "algorithm": GraphFedAvg(0.1),
+                "network": fl.federation.Federation(
+                    [0, 0, 1, 0, 0], make_network(nodes=2, edges=LINE)
+                ),
+            },
+            "one participant",
+        ),
         ({"algorithm": fl.algorithms.Ditto(FedAvg(0.1, 1), 0.1, 1.0)}, "one participant"),
     ],
 )
