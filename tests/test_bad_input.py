@@ -50,6 +50,8 @@ ROOMS = {
     "schedules": fl.schedules,
     "statistics": fl.statistics,
     "streams": fl.streams,
+    "theory.multiagent": fl.theory.multiagent,
+    "theory.multiagent_bounds": fl.theory.multiagent_bounds,
     "theory.multiagent_privacy": fl.theory.multiagent_privacy,
     "theory.pao_fed": fl.theory.pao_fed,
     "theory.pgfl": fl.theory.pgfl,
@@ -108,6 +110,13 @@ INSIDE = {
     "streams.classical_target",
     "streams.printed_target",
     "streams.samples",
+    "theory.multiagent.BestStep",
+    "theory.multiagent.Curves",
+    "theory.multiagent.Sampling",
+    "theory.multiagent.SteadyState",
+    "theory.multiagent_bounds.BatchVariance",
+    "theory.multiagent_bounds.Constants",
+    "theory.multiagent_bounds.ServerNoise",
     "theory.pao_fed.Draws",
     "theory.pao_fed.Extended",
     "theory.pgfl.Bias",
@@ -215,6 +224,7 @@ CASE = {
     "portion": 1,
     "step_size": 0.05,
 }
+DIFFUSED = fl.Simulation(problem(), fl.algorithms.ATC(0.1), fl.graphs.ring(K))
 INSTANCE = {"instance": fl.theory.pao_fed.Instance(**CASE)}
 OVER = fl.graphs.ring(K).mixing()
 TOLD = fl.theory.zcdp_nfl.Transcript(*[jnp.zeros((3, K, 2))] * 3)
@@ -273,6 +283,91 @@ VALID = {
     "theory.multiagent_privacy.deviation_bound": {"error": 1.0, "other_error": 1.0, "optima": 1.0},
     "theory.multiagent_privacy.epsilon": {"deviation": np.ones(3), "variance": 1.0},
     "theory.multiagent_privacy.noise_variance": {"deviation": np.ones(3), "epsilon": 1.0},
+    "theory.multiagent.best_step": {
+        "hessian": np.eye(2),
+        "noise": np.eye(2),
+        "variance": 0.1,
+    },
+    "theory.multiagent.centroid_floor": {
+        "problem": problem(),
+        "combination": fl.graphs.ring(K).mixing(),
+        "noise": fl.link.PerEdge(0.1),
+        "step_size": 0.1,
+    },
+    "theory.multiagent.crossover": {
+        "simulation": DIFFUSED,
+        "one": fl.link.GraphHomomorphic(0.1),
+        "other": fl.link.PerEdge(0.1),
+        "between": (0.01, 0.4),
+    },
+    "theory.multiagent.disagreement_floor": {
+        "combination": fl.graphs.ring(K).mixing(),
+        "noise": fl.link.PerEdge(0.1),
+        "dim": 2,
+    },
+    "theory.multiagent.drift": {"problem": problem()},
+    "theory.multiagent.gradient_noise": {
+        "problem": problem(),
+        "draws": fl.algorithms.FedAvg(0.1, 2),
+        "at": np.ones(2),
+    },
+    "theory.multiagent.hessian": {"problem": problem(), "weights": np.ones(K)},
+    "theory.multiagent.importance": {
+        "problem": problem(),
+        "clients": np.full(K, 1 / K),
+        "samples": np.full((K, 5), 1 / 5),
+        "clients_per_round": 2,
+    },
+    "theory.multiagent.learning_curve": {"simulation": DIFFUSED, "rounds": 2},
+    "theory.multiagent.local_minimisers": {"problem": problem()},
+    "theory.multiagent.minimiser": {"problem": problem(), "weights": np.ones(K)},
+    "theory.multiagent.noise_covariance": {
+        "combination": fl.graphs.ring(K).mixing(),
+        "noise": fl.link.PerEdge(0.1),
+    },
+    "theory.multiagent.noise_gain": {"hessian": np.eye(2), "step_size": 0.1},
+    "theory.multiagent.sampling": {
+        "problem": problem(),
+        "algorithm": fl.algorithms.FedAvg(0.1, 2),
+    },
+    "theory.multiagent.stable_step": {"simulation": DIFFUSED},
+    "theory.multiagent.stationary": {
+        "hessian": np.eye(2),
+        "step_size": 0.1,
+        "noise": np.eye(2),
+    },
+    "theory.multiagent.steady_state": {"simulation": DIFFUSED},
+    "theory.multiagent.upload_floor": {
+        "hessian": np.eye(2),
+        "step_size": 0.1,
+        "variance": 0.1,
+        "clients_per_round": 2,
+    },
+    "theory.multiagent_bounds.batch_gain": {"batch": 2, "samples": 5},
+    "theory.multiagent_bounds.batch_variance": {
+        "values": np.ones((3, 2)),
+        "chances": np.full(3, 1 / 3),
+        "batch": 2,
+        "variances": np.ones(3),
+    },
+    "theory.multiagent_bounds.constants": {
+        "problem": problem(),
+        "clients": np.full(K, 1 / K),
+        "samples": np.full((K, 5), 1 / 5),
+        "clients_per_round": 2,
+    },
+    "theory.multiagent_bounds.disagreement_bound": {
+        "combination": fl.graphs.ring(K).mixing(),
+        "step_size": 0.1,
+        "gradient_noise": np.ones(K),
+        "added_noise": np.ones(K),
+        "slopes": np.ones(K),
+    },
+    "theory.multiagent_bounds.server_noise": {
+        "problem": problem(),
+        "network": fl.federation.balanced(2, fl.graphs.path(2)),
+        "clients_per_server": 1,
+    },
     "theory.pao_fed.Instance": CASE,
     "theory.pao_fed.expected_matrices": INSTANCE,
     "theory.pao_fed.extended_matrices": {
@@ -614,6 +709,8 @@ UNTRIED = {
 
 #: What a parameter takes although it looks bad, by callable (``*`` for all) and name.
 ACCEPTED = {
+    ("theory.multiagent.learning_curve", "around"): "list",
+    ("theory.multiagent.steady_state", "around"): "list",
     ("random_key", "seed"): "negative",
     ("run", "key"): "negative",
     ("view", "key"): "negative",

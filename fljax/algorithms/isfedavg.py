@@ -184,6 +184,14 @@ class ISFedAvg(Algorithm):
         )
         return State(arrived.move(server), known, None if self.rule == "full" else samples)
 
+    def chances(self, problem: Problem, state: State) -> tuple[Array, Array]:
+        """With which clients ``[K]`` and samples ``[K, N]`` are drawn in a state: kept above the
+        floor and below the cap.
+        """
+        everyone = Participants(None, jnp.ones(problem.clients, bool))
+        real, sizes = jnp.asarray(problem.weights) > 0, counts_of(self.batch, everyone)
+        return self._of_clients(state.clients), self._kept(state.samples, real, sizes)
+
     def _kept(self, law: Array, real: Array, sizes: Array) -> Array:
         """Chances with the floor, and no higher than what is drawn once at most."""
         law = (1 - self.floor) * law + self.floor * _even(real, law.dtype)

@@ -1,5 +1,19 @@
 """What the papers prove, as functions to be overlaid on and tested against simulation."""
 
-from fljax.theory import multiagent_privacy, pao_fed, pgfl, zcdp_nfl
+from fljax.theory import (
+    multiagent,
+    multiagent_bounds,
+    multiagent_privacy,
+    pao_fed,
+    pgfl,
+    zcdp_nfl,
+)
 
-__all__ = ["multiagent_privacy", "pao_fed", "pgfl", "zcdp_nfl"]
+__all__ = [
+    "multiagent",
+    "multiagent_bounds",
+    "multiagent_privacy",
+    "pao_fed",
+    "pgfl",
+    "zcdp_nfl",
+]

@@ -1,0 +1,1377 @@
+r"""What federated averaging and diffusion come to, and by what noise (Rizk 2023), before any run.
+
+For a squared loss with a squared regulariser everything that a round does to the models is affine
+with random coefficients: which clients and samples are drawn, what noise is added. Its mean and
+covariance follow from round to round a linear recursion, of which
+
+* :func:`steady_state` and :func:`learning_curve` are the rest and the way there, of a simulation,
+  *exactly*: no small step size, several local steps, heterogeneous clients, any combination weights
+  and noise between peers. The source has bounds in their place (Theorems 2.1, 2.2, 3.1-3.3, 4.1,
+  4.2), whose constants are loose by orders of magnitude;
+* the other functions are its leading order in the step size :math:`\mu`, in closed form, which says
+  *why*: with the Hessian :math:`H` of the objective, a noise :math:`s` of covariance :math:`R_s` in
+  the gradient leaves :math:`\tfrac\mu2\mathrm{tr}(H^{-1}R_s)`, one of variance :math:`\sigma^2` in
+  the model :math:`\sigma^2T(\mu)\approx\sigma^2\mathrm{tr}(H^{-1})/(2\mu)`.
+
+Functions of a problem or a simulation are traceable: they can stand in a scenario, and
+:func:`jax.vmap` takes them over seeds; :func:`stable_step` and :func:`crossover` search, on the
+host. Distances are squared and Euclidean. Shapes: ``K`` clients, ``N`` samples, ``P`` nodes (peers
+or servers, one for federated averaging), ``D`` parameters, ``T`` rounds.
+"""
+
+import functools
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import replace
+from fljax.algorithms import ATC, CTA, Consensus, Diffusion, FedAvg, GraphFedAvg, ISFedAvg
+from fljax.algorithms.base import Algorithm, server_start, start_models
+from fljax.batches import Uniform, Weighted, check_per_client, per_client
+from fljax.federation import Federation
+from fljax.graphs import Combination, Graph
+from fljax.link import GraphHomomorphic, Noise, PerEdge, PerMessage, UploadNoise
+from fljax.link.uploads import UPLOADS
+from fljax.participation import Drawn, Everyone, PerServer
+from fljax.problems import Problem, optimum
+from fljax.problems.solvers import is_quadratic, strong_convexity
+from fljax.schedules import Constant
+from fljax.simulation import Simulation
+
+__all__ = [
+    "BestStep",
+    "Curves",
+    "Sampling",
+    "SteadyState",
+    "best_step",
+    "centroid_floor",
+    "crossover",
+    "disagreement_floor",
+    "drift",
+    "gradient_noise",
+    "hessian",
+    "importance",
+    "learning_curve",
+    "local_minimisers",
+    "minimiser",
+    "noise_covariance",
+    "noise_gain",
+    "sampling",
+    "stable_step",
+    "stationary",
+    "steady_state",
+    "upload_floor",
+]
+
+#: What clients perturb: the models that they send, or their updates' mean gradients.
+Perturbed = Literal["models", "updates"]
+
+#: Senses of convergence.
+Sense = Literal["mean", "mean square"]
+SENSES = ("mean", "mean square")
+
+PEERS = (Consensus, CTA, ATC, Diffusion)
+
+#: Of the search of a steady state.
+MOST_SWEEPS = 2000
+
+#: Iterations for a spectral radius.
+POWERS = 500
+
+_dot = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+_sum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+
+
+# --------------------------------------------------------------------------- the objective
+
+
+def _quadratic(problem: Problem) -> tuple[Array, Array]:
+    r"""``[K, D, D]`` and ``[K, D]``: :math:`f_k'(w)=H_kw-b_k`."""
+    if not is_quadratic(problem) or problem.clip is not None:
+        raise ValueError(
+            "gradients are affine for a squared loss with a squared regulariser, or none, and no "
+            "clip only."
+        )
+    convexity = jnp.broadcast_to(strong_convexity(problem), problem.clients).astype(problem.dtype)
+    moment = 2 * problem.second_moment()
+    moment = moment + convexity[:, None, None] * jnp.eye(problem.dim, dtype=moment.dtype)[None]
+    return moment, 2 * problem.correlation(problem.targets)
+
+
+def _shares(problem: Problem, weights: Any) -> Array:
+    if weights is None:
+        return jnp.full(problem.clients, 1 / problem.clients, problem.dtype)
+    if np.shape(weights) != (problem.clients,):
+        raise ValueError(
+            f"weights must be one of each of the {problem.clients} clients, got shape "
+            f"{np.shape(weights)}."
+        )
+    _check.nonnegative("weights", weights)
+    return jnp.asarray(weights, problem.dtype)
+
+
+@checked
+def hessian(
+    problem: Problem, weights: Float[Array, " clients"] | None = None
+) -> Float[Array, "dim dim"]:
+    r"""Of :math:`\sum_kq_kf_k`, :math:`2(\sum_kq_k\hat R_k+\rho I)` in the source's terms.
+
+    Args:
+      problem: with a squared loss, and a squared regulariser or none.
+      weights: :math:`q`, ``[K]``; :math:`1/K` each by default.
+
+    Raises:
+      ValueError: another problem, weights of another shape or negative.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2)
+      >>> hessian(problem).shape
+      (2, 2)
+    """
+    return _weighed(problem, _shares(problem, weights))[0]
+
+
+@jax.jit
+def _weighed(problem: Problem, shares: Array) -> tuple[Array, Array]:
+    slopes, moments = _quadratic(problem)
+    return _sum("k,kij->ij", shares, slopes), _sum("k,ki->i", shares, moments)
+
+
+@checked
+def minimiser(
+    problem: Problem, weights: Float[Array, " clients"] | None = None
+) -> Float[Array, " dim"]:
+    r""":math:`\arg\min_w\sum_kq_kf_k(w)`, (2.74), (3.61), (4.63) where all weigh the same.
+
+    Left-stochastic weights of a network with Perron vector :math:`q` bring diffusion to this one,
+    and not to the minimiser of the uniform mean that (4.1) asks for: (4.91), line 2539, takes its
+    gradient for zero, which it is for a uniform :math:`q` only.
+
+    Args, Raises: as of :func:`hessian`.
+    """
+    return jnp.linalg.solve(*_weighed(problem, _shares(problem, weights)))
+
+
+@checked
+@jax.jit
+def local_minimisers(problem: Problem) -> Float[Array, "clients dim"]:
+    """What each client would come to alone, :math:`w_k^o` of (2.15).
+
+    Without a regulariser a client with fewer samples than parameters has none, and its row is not
+    finite.
+
+    Raises: as of :func:`hessian`.
+    """
+    slopes, moments = _quadratic(problem)
+    return jnp.linalg.solve(slopes, moments[..., None])[..., 0]
+
+
+@checked
+@jax.jit
+def drift(problem: Problem) -> Float[Array, ""]:
+    r""":math:`\xi=\max_k\|w_k^o-w^o\|`, the least that Assumption 2.2 holds with (also 3.3, 4.2).
+
+    Raises: as of :func:`hessian`.
+    """
+    apart = local_minimisers(problem) - minimiser(problem)[None]
+    return jnp.max(jnp.linalg.norm(apart, axis=1))
+
+
+# --------------------------------------------------------------------------- what is drawn
+
+
+class Sampling(NamedTuple):
+    r"""How a round draws clients and samples, to second order.
+
+    The mean of :math:`x_k/(Kp_k)` over the :math:`L` clients that a node draws estimates that of
+    all its clients with the covariance :math:`\sum_kv_k\delta_k\delta_k^\top`, :math:`\delta_k`
+    being :math:`x_k/(Kp_k)` less its mean with the weights :math:`v`; that over a batch likewise:
+
+    * :math:`v_k=p_k/L` where draws are independent;
+    * :math:`v_k=\frac{K-L}{K(K-1)L}` uniformly without replacement, so that of (1.13) is
+      :math:`1/\tau_B=\sum_nv_n`;
+    * :math:`v_k=c_k/L^2`, :math:`c_k-c_k^2/\sum_lc_l=Lp_k(1-Lp_k)`, for unequal chances without
+      replacement. It is exact for a single draw, equal chances and clients that are always drawn;
+      else an approximation, of draws as random as they can be with these chances (Deville and
+      Tille 2005). With the systematic draws of Hartley and Rao (1962) it was within 2 percent where
+      chances were in proportion to what is summed, even of eight units.
+    """
+
+    clients: Array  # [K]  p_k, among the clients of its node
+    clients_spread: Array  # [K]  v_k
+    within: Array  # [K]  what multiplies the covariance of what a client sends: p_k / L
+    samples: Array  # [K, N]  p_n
+    samples_spread: Array  # [K, N]  v_n
+    steps: Array  # [K]  E_k
+    lengths: Array  # [K]  of a step, over mu: 1 / E_k, over K p_k where clients are weighed so
+    pull: Array  # []  1 where the regulariser is weighed with the samples, 0 where it is exact
+
+
+def _even_spread(chance: Array, count: Array, units: Array) -> Array:
+    """Of draws without replacement with equal chances."""
+    return chance * (units - count) / (jnp.maximum(units - 1, 1) * count)
+
+
+def _uneven_spread(chance: Array, count: Array) -> Array:
+    """Of those with unequal ones; beyond one draw a unit is drawn for sure, and the rest counts."""
+    drawn = count * chance
+    drawn = drawn - jnp.floor(drawn)
+    alone = drawn * (1 - drawn)
+
+    def nearer(_: Array, found: Array) -> Array:
+        total = jnp.sum(found, axis=-1, keepdims=True)
+        return alone + found**2 / jnp.where(total > 0, total, 1)
+
+    # The start is where it ends for a single draw, and for equal chances.
+    start = alone / jnp.where(chance < 1, 1 - chance, 1)
+    return jax.lax.fori_loop(0, 100, nearer, start) / count**2
+
+
+@checked
+def importance(
+    problem: Problem,
+    clients: Float[Array, " clients"],
+    samples: Float[Array, "clients samples"],
+    clients_per_round: int,
+    batch: Any = 1,
+    local_steps: Any = 1,
+    independent: bool = False,
+) -> Sampling:
+    r"""The draws of :class:`~fljax.algorithms.ISFedAvg` with given chances, (2.10)-(2.11).
+
+    Args:
+      problem: whose clients and samples are drawn.
+      clients: :math:`p_k`, ``[K]``, of sum one.
+      samples: :math:`p_n^{(k)}`, ``[K, N]``, each client's of sum one, zero on padding.
+      clients_per_round: :math:`L`.
+      batch: :math:`B_k`, one number or one of each client.
+      local_steps: :math:`E_k`, likewise.
+      independent: whether draws are independent of each other, as in Lemma 2.1's "with
+        replacement"; by default systematic, as in the algorithm.
+
+    Raises:
+      ValueError: chances of another shape or sum.
+    """
+    _check.count("clients_per_round", clients_per_round, at_most=problem.clients)
+    for name, value, shape in (
+        ("clients", clients, (problem.clients,)),
+        ("samples", samples, (problem.clients, problem.samples)),
+    ):
+        if np.shape(value) != shape:
+            raise ValueError(f"{name} must be chances of shape {shape}, got {np.shape(value)}.")
+        _check.interval(name, value, at_least=0, at_most=1 + 1e-6)
+        _check.known(functools.partial(_of_sum_one, name), jnp.sum(jnp.asarray(value), axis=-1))
+    for name, value in (("batch", batch), ("local_steps", local_steps)):
+        check_per_client(name, per_client(name, value), problem.clients)
+    counts = (jnp.asarray(n) for n in (clients_per_round, batch, local_steps))
+    return _importance(problem, clients, samples, *counts, independent=independent)
+
+
+@functools.partial(jax.jit, static_argnames="independent")
+def _importance(
+    problem: Problem,
+    clients: Array,
+    samples: Array,
+    count: Array,
+    batch: Array,
+    steps: Array,
+    independent: bool,
+) -> Sampling:
+    dtype = problem.dtype
+    clients, samples, count = (jnp.asarray(a).astype(dtype) for a in (clients, samples, count))
+    steps, sizes = (jnp.broadcast_to(n.astype(dtype), problem.clients) for n in (steps, batch))
+    spread = [
+        chance / number if independent else _uneven_spread(chance, number)
+        for chance, number in ((clients, count), (samples, sizes[:, None]))
+    ]
+    return Sampling(
+        clients,
+        spread[0],
+        clients / count,
+        samples,
+        spread[1],
+        steps.astype(jnp.int32),
+        1 / (problem.clients * jnp.where(clients > 0, clients, 1) * steps),
+        jnp.ones((), dtype),
+    )
+
+
+def _of_sum_one(name: str, totals: Any) -> None:
+    worst = np.ravel(np.asarray(totals))[np.argmax(np.abs(np.ravel(np.asarray(totals)) - 1))]
+    if abs(worst - 1) > 1e-4:
+        raise ValueError(f"{name} must be chances of sum one, got {worst:g}; divide by their sum.")
+
+
+@checked
+def sampling(
+    problem: Problem, algorithm: Algorithm, network: Graph | Federation | None = None
+) -> Sampling:
+    """What an algorithm draws in a round.
+
+    Of :class:`~fljax.algorithms.ISFedAvg` the chances are those at the minimiser, whatever its
+    rule: where they are found on the way there they end near them.
+
+    Args:
+      problem: of the simulation.
+      algorithm: :class:`~fljax.algorithms.FedAvg` with clients of equal weight,
+        :class:`~fljax.algorithms.ISFedAvg`, :class:`~fljax.algorithms.GraphFedAvg` or a strategy of
+        :mod:`fljax.algorithms.diffusion`; with all samples, or batches that are drawn anew in every
+        step.
+      network: of the simulation; a :class:`~fljax.federation.Federation` for GraphFedAvg.
+
+    Raises:
+      TypeError: another algorithm.
+      ValueError: draws that are no law of their own: epochs, clients weighed by their samples where
+        not all take part, schedulers.
+    """
+    _layout(problem, algorithm, network)  # or refused
+    if (
+        isinstance(algorithm, FedAvg)
+        and algorithm.weighting == "samples"
+        and not isinstance(algorithm.selector, Everyone)
+    ):
+        _check.known(_all_alike, problem.weights)
+    return _sampling(problem, algorithm, network)
+
+
+@jax.jit
+def _sampling(problem: Problem, algorithm: Any, network: Any) -> Sampling:
+    home = _layout(problem, algorithm, network).home
+    if isinstance(algorithm, ISFedAvg):
+        best = replace(algorithm, rule="optimal")
+        clients, samples = best.chances(problem, best.init(problem, None))
+        count, batch = algorithm.clients_per_round, algorithm.batch
+        return importance(problem, clients, samples, count, batch, algorithm.local_steps)
+    dtype, steps = problem.dtype, 1
+    if not isinstance(algorithm, PEERS):
+        steps = algorithm.local_steps or algorithm.epochs
+    steps = jnp.broadcast_to(jnp.asarray(steps, jnp.int32), problem.clients)
+    lengths = 1 / steps.astype(dtype)
+    if isinstance(algorithm, FedAvg) and not algorithm.normalised:
+        lengths = jnp.ones(problem.clients, dtype)
+    drawn = _of_clients(problem, algorithm, home)
+    return Sampling(*drawn, *_of_batches(problem, algorithm), steps, lengths, jnp.zeros((), dtype))
+
+
+def _of_clients(problem: Problem, algorithm: Any, home: np.ndarray) -> tuple[Array, Array, Array]:
+    """Chances, their spread, and the weight of what a client sends."""
+    size = jnp.asarray(np.bincount(home)[home], problem.dtype)
+    chance = 1 / size
+    if isinstance(algorithm, PEERS):
+        return chance, 0 * chance, chance
+    selector = algorithm.selector
+    if isinstance(algorithm, FedAvg) and algorithm.weighting == "samples":
+        held = problem.sample_counts().astype(problem.dtype)
+        if isinstance(selector, Everyone):
+            chance = held / jnp.sum(held)
+            return chance, 0 * chance, chance**2
+    if isinstance(selector, Everyone):
+        return chance, 0 * chance, chance / size
+    if not isinstance(selector, Drawn | PerServer):
+        raise ValueError(
+            f"the law of {type(selector).__name__} is not known here; give clients_per_round, or "
+            "let all clients take part."
+        )
+    count = jnp.asarray(selector.count, problem.dtype)
+    return chance, _even_spread(chance, count, size), chance / count
+
+
+def _all_alike(weights: Any) -> None:
+    if np.ptp(np.sum(np.asarray(weights) > 0, axis=1)):
+        raise ValueError(
+            "clients of different sizes, weighed by their samples, are no mean without bias where "
+            "not all take part; give weighting='equal'."
+        )
+
+
+def _of_batches(problem: Problem, algorithm: Any) -> tuple[Array, Array]:
+    """Chances and spread of samples."""
+    real = (jnp.asarray(problem.weights) > 0).astype(problem.dtype)
+    held = jnp.sum(real, axis=1, keepdims=True)
+    even = real / held
+    law = algorithm.batches
+    if getattr(algorithm, "batch", None) is not None:
+        raise ValueError(
+            "batches of an epoch depend on each other; draw them anew with batches="
+            "fljax.batches.Uniform(size) and local_steps=."
+        )
+    if law is None:
+        return even, 0 * even
+    if not isinstance(law, Uniform | Weighted):
+        raise ValueError(f"the law of {type(law).__name__} is not known here; see fljax.batches.")
+    size = jnp.broadcast_to(jnp.asarray(law.size, problem.dtype), problem.clients)[:, None]
+    if isinstance(law, Weighted):
+        chance = law.probability.astype(problem.dtype)
+        return chance, _uneven_spread(chance, size)
+    if law.replacement:
+        return even, even / size
+    return even, _even_spread(even, jnp.minimum(size, held), held)
+
+
+class _Layout(NamedTuple):
+    """Who is where, and what nodes make of each other's models."""
+
+    home: np.ndarray  # [K]  the node of each client
+    nodes: int  # P
+    #: before, beside and after the step
+    weights: tuple[Combination | None, Combination | None, Combination | None]
+
+    @property
+    def law(self) -> np.ndarray | Array:
+        """``[P]``: which mean of the nodes' models no combination changes."""
+        even = np.full(self.nodes, 1 / self.nodes)
+        used = [over for over in self.weights if over is not None]
+        return _law(used[0]) if len(used) == 1 else even
+
+
+def _layout(problem: Problem, algorithm: Any, network: Any) -> _Layout:
+    if isinstance(algorithm, FedAvg | ISFedAvg):
+        return _Layout(np.zeros(problem.clients, int), 1, (None, None, None))
+    if isinstance(algorithm, GraphFedAvg):
+        if not isinstance(network, Federation):
+            raise TypeError(
+                f"{type(algorithm).label} needs the network, an fljax.federation.Federation, got "
+                f"{_check.shown(network)}."
+            )
+        over = None if network.graph is None else network.graph.mixing("metropolis")
+        return _Layout(np.asarray(network.server), network.servers, (None, None, over))
+    if not isinstance(algorithm, PEERS):
+        raise TypeError(
+            "the draws of FedAvg, ISFedAvg, GraphFedAvg and the strategies of "
+            f"fljax.algorithms.diffusion are known here, got {_check.shown(algorithm)}."
+        )
+    if not isinstance(network, Graph):
+        raise TypeError(
+            f"{type(algorithm).label} needs the network, an fljax.graphs.Graph, got "
+            f"{_check.shown(network)}."
+        )
+    before, beside, after = (
+        rule if rule is None or isinstance(rule, Combination) else network.mixing(rule)
+        for rule in algorithm.rules
+    )
+    return _Layout(np.arange(problem.clients), problem.clients, (before, beside, after))
+
+
+# --------------------------------------------------------------------------- leading order
+
+
+def _sample_slopes(problem: Problem, at: Array) -> tuple[Array, Array]:
+    """Of each sample ``[K, N, D]`` at one model without the regulariser, and that one's ``[K, D]``;
+    zero on padding.
+    """
+    models = jnp.broadcast_to(at, (problem.clients, problem.dim))
+    derivative = problem.loss.derivative(problem.predictions(models), problem.targets)
+    real = jnp.asarray(problem.weights) > 0
+    slopes = jnp.where(real, derivative, 0)[..., None] * problem.design
+    return slopes, problem.share[:, None] * problem.regulariser.gradient(models)
+
+
+def _deviations(problem: Problem, draws: Sampling, loss: Array, pull: Array) -> Array:
+    r"""``[K, N, ...]`` of samples' ``loss`` and the regulariser's ``[K, ...]``: what each stands
+    for in a batch's mean, :math:`\omega_nx_n/p_n`, less the mean of that.
+    """
+    axes = (1,) * (loss.ndim - 2)
+    chance, spread, share = (
+        jnp.asarray(a).reshape(*a.shape, *axes)
+        for a in (draws.samples, draws.samples_spread, problem.weights)
+    )
+    weight = share / jnp.where(chance > 0, chance, 1)
+    for_all = weight * loss + draws.pull * weight * pull[:, None]
+    total = jnp.sum(spread, axis=1, keepdims=True)
+    mean = jnp.sum(spread * for_all, axis=1, keepdims=True) / jnp.where(total > 0, total, 1)
+    return for_all - mean
+
+
+def _apart(draws: Sampling, values: Array, home: Array, nodes: int) -> Array:
+    """``[K, ...]`` of what clients stand for, less the mean at their node of which."""
+    weight = draws.clients_spread.reshape(-1, *(1,) * (values.ndim - 1))
+    total = jax.ops.segment_sum(weight, home, nodes)
+    mean = jax.ops.segment_sum(weight * values, home, nodes) / jnp.where(total > 0, total, 1)
+    return values - mean[home]
+
+
+@checked
+def gradient_noise(
+    problem: Problem,
+    draws: Sampling | Algorithm,
+    network: Graph | Federation | None = None,
+    at: Float[Array, " dim"] | None = None,
+) -> Float[Array, "dim dim"]:
+    r"""The covariance :math:`R_s` of the stochastic gradient (2.17), whatever the local steps.
+
+    .. math::
+
+        R_s=\frac1{LK^2}\sum_k\frac1{p_kE_k}C_k+\sum_kv_k\delta_k\delta_k^\top,\qquad
+        \delta_k=\frac{f_k'}{Kp_k}-\overline{\frac{f'}{Kp}}
+
+    with :math:`C_k` the covariance of a batch's gradient and :math:`v_k` as in :class:`Sampling`:
+    at the minimiser and for uniform draws without replacement the second term is
+    :math:`\frac{K-L}{K-1}\frac1{LK}\sum_kf_k'f_k'^\top`. Exact for uniform and for independent
+    draws, nearly so for systematic ones (:class:`Sampling`). (2.23) is a bound of its trace,
+    without the centres and with factors of 3 and 6. In a network it is that of the centroid,
+    :math:`\sum_pq_p^2R_{s,p}`.
+
+    Args:
+      problem: with any loss of one output.
+      draws: what :func:`sampling` takes, or a :class:`Sampling` of one server.
+      network: as of :func:`sampling`.
+      at: the model, ``[D]``; the minimiser of the problem by default.
+
+    Raises: as of :func:`sampling`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2)
+      >>> def noise(clients):
+      ...     return jnp.trace(gradient_noise(problem, fl.algorithms.FedAvg(0.1, clients)))
+      >>> round(float(noise(2) / noise(4)), 3)  # (4 / 2) (6 - 2) / (6 - 4)
+      4.0
+    """
+    if isinstance(draws, Sampling):
+        layout = _Layout(np.zeros(problem.clients, int), 1, (None, None, None))
+    else:
+        layout = _layout(problem, draws, network)
+        draws = sampling(problem, draws, network)
+    if at is None:
+        at = minimiser(problem) if is_quadratic(problem) else optimum(problem)
+    _check.finite("at", at)
+    if np.shape(at) != (problem.dim,):
+        raise ValueError(f"at must be a model of shape {(problem.dim,)}, got {np.shape(at)}.")
+    home, law = layout.home, layout.law
+    return _gradient_noise(problem, draws, at, jnp.asarray(home), jnp.asarray(law, problem.dtype))
+
+
+@jax.jit
+def _gradient_noise(problem: Problem, draws: Sampling, at: Array, home: Array, law: Array) -> Array:
+    loss, pull = _sample_slopes(problem, at)
+    away = _deviations(problem, draws, loss, pull)
+    batch = _sum("kn,kni,knj->kij", draws.samples_spread, away, away)
+    steps = draws.steps.astype(problem.dtype)
+    scale = draws.lengths * steps  # 1 / (K p_k), or one
+    mean = jnp.sum(jnp.asarray(problem.weights)[..., None] * loss, axis=1) + pull
+    mean = scale[:, None] * mean
+    apart = _apart(draws, mean, home, len(law))
+    law = law[home] ** 2
+    inner = _sum("k,kij->ij", law * draws.within * scale**2 / steps, batch)
+    return inner + _sum("k,ki,kj->ij", law * draws.clients_spread, apart, apart)
+
+
+@checked
+def noise_gain(
+    hessian: Float[Array, "dim dim"],
+    step_size: Float[Array, ""] | float,
+    leading: bool = False,
+) -> Float[Array, ""]:
+    r"""What a unit of noise in every parameter in every round comes to.
+
+    .. math:: T(\mu)=\mathrm{tr}\big[(I-(I-\mu H)^2)^{-1}\big]\approx\frac{\mathrm{tr}H^{-1}}{2\mu}
+
+    Args:
+      hessian: ``[D, D]``, symmetric and positive definite.
+      step_size: :math:`\mu`; from :math:`2/\lambda_{\max}(H)` on there is no steady state, and what
+        is returned is infinite.
+      leading: the right-hand side.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> float(noise_gain(jnp.eye(2), 0.5)), float(noise_gain(jnp.eye(2), 0.5, leading=True))
+      (2.6666666..., 2.0)
+    """
+    _check.positive("step_size", step_size)
+    return _noise_gain(_square("hessian", hessian), jnp.asarray(step_size), leading=leading)
+
+
+@functools.partial(jax.jit, static_argnames="leading")
+def _noise_gain(hessian: Array, step_size: Array, leading: bool) -> Array:
+    step_size, values = step_size.astype(hessian.dtype), jnp.linalg.eigvalsh(hessian)
+    if leading:
+        return jnp.sum(1 / (2 * step_size * values))
+    return _kept(jnp.sum(1 / (step_size * values * (2 - step_size * values))), step_size, values)
+
+
+@checked
+def stationary(
+    hessian: Float[Array, "dim dim"],
+    step_size: Float[Array, ""] | float,
+    noise: Float[Array, "dim dim"],
+    leading: bool = False,
+) -> Float[Array, "dim dim"]:
+    r"""The covariance in which gradient descent with a noise in its gradients comes to rest.
+
+    .. math:: \Sigma=(I-\mu H)\Sigma(I-\mu H)+\mu^2R_s
+
+    whose trace is the mean square deviation, :math:`\tfrac\mu2\mathrm{tr}(H^{-1}R_s)` to leading
+    order. It leaves out what the noise varies with the model (:math:`\beta_s^2` in the source)
+    and what several local steps change; :func:`steady_state` has both.
+
+    Args:
+      hessian: ``[D, D]``, symmetric and positive definite.
+      step_size: :math:`\mu`, as of :func:`noise_gain`.
+      noise: :math:`R_s`, of :func:`gradient_noise`; :math:`\sigma^2I/\mu^2` for a noise in models.
+      leading: :math:`H\Sigma+\Sigma H=\mu R_s` in its place.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> stationary(jnp.eye(1), 0.5, 3 * jnp.eye(1)).tolist()  # 0.25 3 / (1 - 0.5^2)
+      [[1.0]]
+    """
+    _check.positive("step_size", step_size)
+    given = _square("hessian", hessian), jnp.asarray(step_size), _square("noise", noise)
+    return _stationary(*given, leading=leading)
+
+
+@functools.partial(jax.jit, static_argnames="leading")
+def _stationary(hessian: Array, step_size: Array, noise: Array, leading: bool) -> Array:
+    step_size, (values, vectors) = step_size.astype(hessian.dtype), jnp.linalg.eigh(hessian)
+    inside = _dot(_dot(vectors.T, noise), vectors)
+    pairs = values[:, None] + values[None]
+    if not leading:
+        pairs = pairs - step_size * values[:, None] * values[None]
+    found = _dot(_dot(vectors, step_size * inside / pairs), vectors.T)
+    return found if leading else _kept(found, step_size, values)
+
+
+def _kept(found: Array, step_size: Any, values: Array) -> Array:
+    """Infinite where gradient descent itself diverges."""
+    return jnp.where(jnp.max(values) * step_size < 2, found, jnp.inf)
+
+
+def _square(name: str, matrix: Any) -> Array:
+    matrix = jnp.asarray(_check.array(name, matrix, axes=2))
+    if matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"{name} must be square, got shape {matrix.shape}.")
+    _check.finite(name, matrix)
+    return matrix
+
+
+@checked
+def upload_floor(
+    hessian: Float[Array, "dim dim"],
+    step_size: Float[Array, ""] | float,
+    variance: Float[Array, ""] | float,
+    clients_per_round: int,
+    on: Perturbed = "models",
+    leading: bool = False,
+) -> Float[Array, ""]:
+    r"""The mean square deviation that noise on clients' uploads adds (section 2.5).
+
+    :math:`\tfrac{\sigma_g^2}LT(\mu)` for models (2.56), :math:`\mu^2` times that for updates
+    (2.59), whose noise :math:`\mu` scales: it falls as :math:`1/\mu` and grows as :math:`\mu`,
+    and their ratio is :math:`1/\mu^2` at every step size. Exact for one step a client and without
+    the gradients' own noise, which adds some percent of it; the source has the orders
+    (Theorem 2.2).
+
+    Args:
+      hessian: ``[D, D]``.
+      step_size: :math:`\mu`.
+      variance: :math:`\sigma_g^2`, of each parameter.
+      clients_per_round: :math:`L`.
+      on: what is perturbed.
+      leading: with the leading order of :math:`T`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> models, updates = (
+      ...     upload_floor(jnp.eye(2), 0.2, 0.02, 20, on) for on in ("models", "updates")
+      ... )
+      >>> round(float(models / updates), 6)
+      25.0
+    """
+    _check.nonnegative("variance", variance)
+    _check.count("clients_per_round", clients_per_round)
+    _check.choice("on", on, UPLOADS)
+    floor = variance / clients_per_round * noise_gain(hessian, step_size, leading)
+    return floor if on == "models" else step_size**2 * floor
+
+
+class BestStep(NamedTuple):
+    """The step size of the least deviation, and this."""
+
+    step_size: Array  # []
+    deviation: Array  # []
+
+
+@checked
+def best_step(
+    hessian: Float[Array, "dim dim"],
+    noise: Float[Array, "dim dim"],
+    variance: Float[Array, ""] | float,
+) -> BestStep:
+    r"""Where :math:`a\mu+b/\mu`, gradient noise against noise in models, is least.
+
+    .. math::
+
+        \mu^*=\sqrt{b/a}=\sqrt{\frac{\sigma^2\,\mathrm{tr}H^{-1}}{\mathrm{tr}(H^{-1}R_s)}},\qquad
+        \mathrm{MSD}^*=2\sqrt{ab}
+
+    To leading order in :math:`\mu`, for which it must be small; the U-shape of Figures 2.7 and 3.4.
+
+    Args:
+      hessian: ``[D, D]``.
+      noise: :math:`R_s`, of :func:`gradient_noise`.
+      variance: :math:`\sigma^2` of the noise in a parameter of the (centroid's) model in a round:
+        :math:`\sigma_g^2/L` for noisy models of :math:`L` clients,
+        :math:`\sigma_g^2\sum_{p\ne m}a_{mp}^2/P^2` for noise on every edge.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> best = best_step(jnp.eye(2), 4 * jnp.eye(2), 0.01)
+      >>> round(float(best.step_size), 6), round(float(best.deviation), 6)
+      (0.05, 0.4)
+    """
+    _check.nonnegative("variance", variance)
+    inverse = jnp.linalg.inv(_square("hessian", hessian))
+    up = jnp.sum(inverse * _square("noise", noise)) / 2
+    down = variance * jnp.trace(inverse) / 2
+    return BestStep(jnp.sqrt(down / up), 2 * jnp.sqrt(up * down))
+
+
+# --------------------------------------------------------------------------- noise in networks
+
+
+@checked
+def noise_covariance(
+    combination: Combination, noise: Noise, dim: int = 1
+) -> Float[Array, "nodes nodes"]:
+    r"""Of what is left of a noise after a combination :math:`W=A^\top`, for one parameter.
+
+    A draw on every edge leaves :math:`\sigma^2\mathrm{diag}(\sum_{l\ne k}w_{kl}^2)`, one a message
+    :math:`\sigma^2W_0W_0^\top`, :math:`W_0` being :math:`W` without its diagonal, homomorphic noise
+    :math:`\sigma^2(W-I)(W-I)^\top` and the local one nothing.
+
+    Args:
+      combination: the weights.
+      noise: with its variance; the law does not matter.
+      dim: parameters of a model, among which noise ``per="vector"`` is split.
+
+    Raises:
+      TypeError: noise of another class, whose covariance is not known.
+
+    Example:
+      >>> import fljax as fl
+      >>> over = fl.graphs.ring(6).mixing()
+      >>> left = noise_covariance(over, fl.link.GraphHomomorphic(0.1))
+      >>> bool(abs(left.sum()) < 1e-6)  # nothing in the mean of all
+      True
+    """
+    _check.count("dim", dim)
+    weights = combination.matrix()
+    variance = jnp.asarray(noise.variance, weights.dtype)
+    variance = variance / dim if noise.per == "vector" else variance
+    far = weights - jnp.diag(combination.self_weight)
+    if noise.cancels:
+        return jnp.zeros_like(weights)
+    if isinstance(noise, PerEdge):
+        return variance * jnp.diag(jnp.sum(far**2, axis=1))
+    if isinstance(noise, GraphHomomorphic):
+        far = weights - jnp.eye(combination.nodes, dtype=weights.dtype)
+    elif not isinstance(noise, PerMessage):
+        raise TypeError(f"the covariance of {_check.shown(noise)} is not known here.")
+    return variance * _dot(far, far.T)
+
+
+@checked
+def centroid_floor(
+    problem: Problem,
+    combination: Combination,
+    noise: Noise,
+    step_size: Float[Array, ""] | float,
+    leading: bool = False,
+) -> Float[Array, ""]:
+    r"""The mean square deviation of the centroid that noise between peers leaves, for small steps.
+
+    * Independent draws: :math:`\sigma^2\sum_{p\ne m}q_p^2a_{mp}^2\,T(\mu)`, of order
+      :math:`1/\mu` (Theorems 3.1 and 4.1 have the order).
+    * Graph-homomorphic noise: zero but for nodes' differing Hessians,
+
+      .. math:: \mu^2\sigma^2\,\mathrm{tr}\Big[(I-(I-\mu H)^2)^{-1}\sum_pq_p^2(H_p-H)^2\Big],
+
+      since node :math:`p`'s draw moves all others by :math:`q_p` of it in the course of time and
+      itself by :math:`q_p-1`, :math:`\sum_jW^j(W-I)=1q^\top-I`, and gradients answer. It is
+      :math:`O(\mu)\sigma^2`: the :math:`O(1)\sigma^2` of Corollary 3.1 and Theorem 4.2 comes from
+      Jensen's inequality, and the prose, by which smaller steps mitigate it (lines 1708 and 1795),
+      is right.
+    * Local noise: zero. (Line 2395 has :math:`O(\mu)\sigma_g^2`; read :math:`\sigma_s^2`.)
+
+    The centroid is :math:`\sum_pq_pw_p` with the Perron vector :math:`q`, :math:`H` is of
+    :math:`\sum_pq_pf_p`. To leading order in what is neglected only; :func:`steady_state` is exact.
+
+    Args:
+      problem: of the peers; of servers, take :func:`steady_state`.
+      combination: :math:`W=A^\top`.
+      noise: as of :func:`noise_covariance`.
+      step_size: :math:`\mu`.
+      leading: with the leading order of the gains, too.
+
+    Raises:
+      TypeError: as of :func:`noise_covariance`.
+      ValueError: as of :func:`hessian`; weights of another number of nodes, or whose Perron vector
+        is not known.
+    """
+    _check.positive("step_size", step_size)
+    _law(combination)  # or refused
+    if combination.nodes != problem.clients:
+        raise ValueError(
+            f"the weights are of {combination.nodes} nodes, and the problem has {problem.clients} "
+            "clients."
+        )
+    return _centroid_floor(problem, combination, noise, jnp.asarray(step_size), leading=leading)
+
+
+@functools.partial(jax.jit, static_argnames="leading")
+def _centroid_floor(
+    problem: Problem, combination: Combination, noise: Noise, step_size: Array, leading: bool
+) -> Array:
+    law, slopes = _law(combination), _quadratic(problem)[0]
+    mean = _sum("k,kij->ij", law, slopes)
+    covariance = noise_covariance(combination, noise, problem.dim)
+    left = _dot(law, _dot(covariance, law))
+    if not isinstance(noise, GraphHomomorphic):
+        return left * _noise_gain(mean, step_size, leading=leading)
+    variance = noise.variance / problem.dim if noise.per == "vector" else noise.variance
+    apart = law[:, None, None] * (slopes - mean[None])
+    seen = variance * _sum("pij,pjl->il", apart, apart)
+    return jnp.trace(_stationary(mean, step_size, seen, leading=leading))
+
+
+def _law(combination: Combination) -> Array:
+    if combination.stationary is None:
+        raise ValueError("the Perron vector of thinned weights is not known.")
+    return combination.stationary
+
+
+@checked
+def disagreement_floor(combination: Combination, noise: Noise, dim: int) -> Float[Array, ""]:
+    r"""The mean of :math:`\|w_p-w_c\|^2` over nodes that noise between them leaves, for
+    :math:`\mu\to0`.
+
+    .. math::
+
+        \frac DP\,\mathrm{tr}\sum_{j\ge0}\breve W^jN\breve W^{j\top},\qquad
+        \breve W=W-1q^\top,
+
+    :math:`N` of :func:`noise_covariance`, projected as well. For homomorphic noise and symmetric
+    weights it is :math:`\frac{D\sigma^2}P\sum_{k\ge2}\frac{1-\lambda_k}{1+\lambda_k}`, which is
+    large where an eigenvalue is near -1. The source has :math:`O(1)\sigma^2` for either
+    (Lemma 3.3, Lemma 4.1). At larger steps the disagreement differs; :func:`steady_state`.
+
+    Args:
+      combination: :math:`W=A^\top`.
+      noise: as of :func:`noise_covariance`.
+      dim: ``D``, parameters of a model.
+
+    Raises:
+      TypeError, ValueError: as of :func:`centroid_floor`.
+    """
+    _check.count("dim", dim)
+    return _disagreement_floor(combination, noise, dim=dim)
+
+
+@functools.partial(jax.jit, static_argnames="dim")
+def _disagreement_floor(combination: Combination, noise: Noise, dim: int) -> Array:
+    law, weights = _law(combination), combination.matrix()
+    nodes = combination.nodes
+    away = jnp.eye(nodes, dtype=weights.dtype) - jnp.broadcast_to(law[None], weights.shape)
+    noisy = noise_covariance(combination, noise, dim)
+    noisy = _dot(_dot(away, noisy), away.T)
+    rest = weights - jnp.broadcast_to(law[None], weights.shape)
+    return dim / nodes * jnp.trace(_lyapunov(rest, noisy))
+
+
+def _lyapunov(matrix: Array, right: Array) -> Array:
+    r""":math:`\sum_jM^jRM^{j\top}`, by doubling: 40 times is :math:`j<2^{40}`."""
+
+    def double(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        power, total = carry
+        return _dot(power, power), total + _dot(_dot(power, total), power.T)
+
+    return jax.lax.fori_loop(0, 40, double, (matrix, right))[1]
+
+
+# --------------------------------------------------------------------------- exact moments
+
+
+class _Moves(NamedTuple):
+    """What a round does to a node's error ``(w - around, 1)``, in mean and covariance."""
+
+    mean: Array  # [P, D+1, D+1]  E M
+    #: [P, (D+1)^2, (D+1)^2]  E M (x) M - E M (x) E M, M (x) M acting on second moments
+    spread: Array
+
+
+def _moves(
+    problem: Problem, draws: Sampling, layout: _Layout, around: Array, step: Array
+) -> _Moves:
+    """Affine maps of all local steps of a round, the draws of clients and samples averaged."""
+    dim, dtype = problem.dim, problem.dtype
+    size = dim + 1
+    slopes, pull = _sample_slopes(problem, around)
+    real = (jnp.asarray(problem.weights) > 0).astype(dtype)[..., None]
+    rows = real * problem.design
+    bend = 2 * rows[..., :, None] * rows[..., None, :]
+    loss = jnp.concatenate([bend, slopes[..., None]], axis=3)  # [K, N, D, D+1]
+    ridge = jnp.broadcast_to(strong_convexity(problem), problem.clients).astype(dtype)
+    ridge = ridge[:, None, None] * jnp.eye(dim, dtype=dtype)[None]
+    pull = jnp.concatenate([ridge, pull[..., None]], axis=2)
+    share = jnp.asarray(problem.weights)[..., None, None]
+    gradient = _lifted(jnp.sum(share * loss, axis=1) + pull)
+    away = _deviations(problem, draws, loss, pull)
+    away = jnp.pad(away, ((0, 0), (0, 0), (0, 1), (0, 0)))
+
+    length = (step * draws.lengths)[:, None, None]
+    one = jnp.eye(size, dtype=dtype)[None] - length * gradient
+    noise = _sum("kn,knil,knjm->kijlm", draws.samples_spread, away, away)
+    noise = length**2 * noise.reshape(-1, size**2, size**2)
+    both = _pairs(one) + noise
+
+    def more(done: Array, powers: tuple[Array, Array]) -> tuple[Array, Array]:
+        busy = (done < draws.steps)[:, None, None]
+        mean, second = powers
+        return (
+            jnp.where(busy, _dot(one, mean), mean),
+            jnp.where(busy, _dot(both, second), second),
+        )
+
+    start = tuple(
+        jnp.broadcast_to(jnp.eye(n, dtype=dtype)[None], (problem.clients, n, n))
+        for n in (size, size**2)
+    )
+    mean, second = jax.lax.fori_loop(0, jnp.max(draws.steps), more, start)
+    home = jnp.asarray(layout.home)
+    of_node = jax.ops.segment_sum(draws.clients[:, None, None] * mean, home, layout.nodes)
+    apart = _apart(draws, mean, home, layout.nodes)
+    across = (draws.clients_spread)[:, None, None] * _pairs(apart)
+    within = draws.within[:, None, None] * (second - _pairs(mean))
+    return _Moves(of_node, jax.ops.segment_sum(across + within, home, layout.nodes))
+
+
+def _uploaded(
+    moves: _Moves, noise: UploadNoise, draws: Sampling, layout: _Layout, step: Array
+) -> _Moves:
+    """With the noise of clients on what they send: it is drawn whatever the model."""
+    size = moves.mean.shape[1]
+    variance = noise.variance / (size - 1) if noise.per == "vector" else noise.variance
+    variance = step**2 * variance if noise.on == "updates" else variance
+    own = variance * jax.ops.segment_sum(draws.within, jnp.asarray(layout.home), layout.nodes)
+    each = jnp.arange(size - 1) * (size + 1)  # of a parameter's second moment among all
+    return moves._replace(spread=moves.spread.at[:, each, -1].add(own[:, None]))
+
+
+def _lifted(matrices: Array) -> Array:
+    """``[..., D, D+1]`` with a row of zeros."""
+    return jnp.pad(matrices, [(0, 0)] * (matrices.ndim - 2) + [(0, 1), (0, 0)])
+
+
+def _pairs(matrices: Array) -> Array:
+    """``M (x) M`` of ``[B, n, n]``."""
+    rows, size = matrices.shape[:2]
+    return _sum("bil,bjm->bijlm", matrices, matrices).reshape(rows, size**2, size**2)
+
+
+class _Recursion(NamedTuple):
+    """What a round does to the mean and the covariance of all nodes' errors."""
+
+    moves: _Moves
+    before: Array  # [P, P]  W of A_1
+    beside: Array  # [P, P]  W of A_0
+    after: Array  # [P, P]  W of A_2
+    noises: tuple[Array, Array, Array]  # [P, P] each: covariances of what is added there
+
+    @property
+    def linear(self) -> Array:
+        """``[PD, PD]`` from what nodes take their gradient at to before their last combination."""
+        nodes, size = self.moves.mean.shape[:2]
+        dim = size - 1
+        own = self.moves.mean[:, :dim, :dim] - jnp.eye(dim, dtype=self.before.dtype)[None]
+        blocks = jnp.zeros((nodes, dim, nodes, dim), own.dtype)
+        every = jnp.arange(nodes)
+        blocks = blocks.at[every, :, every, :].set(own)
+        return blocks.reshape(nodes * dim, nodes * dim) + self.wide(self.beside)
+
+    def wide(self, weights: Array) -> Array:
+        """The same weights for every parameter."""
+        return jnp.kron(weights, jnp.eye(self.moves.mean.shape[1] - 1, dtype=weights.dtype))
+
+    @property
+    def matrix(self) -> Array:
+        """``[PD, PD]`` of the mean error."""
+        return _dot(_dot(self.wide(self.after), self.linear), self.wide(self.before))
+
+    @property
+    def offset(self) -> Array:
+        """``[PD]`` of the mean error."""
+        return _dot(self.wide(self.after), self.moves.mean[:, :-1, -1].reshape(-1))
+
+    @property
+    def added(self) -> Array:
+        """``[PD, PD]``: the covariance of a round's noise between nodes."""
+        first, second, third = (self.wide(noise) for noise in self.noises)
+        after, linear = self.wide(self.after), self.linear
+        inner = _dot(_dot(linear, first), linear.T) + second
+        return _dot(_dot(after, inner), after.T) + third
+
+    def drawn(self, mean: Array, covariance: Array) -> Array:
+        """``[PD, PD]``: the covariance that draws add, of nodes with these moments."""
+        nodes, size = self.moves.mean.shape[:2]
+        dim, before = size - 1, self.wide(self.before)
+        at = _dot(before, mean).reshape(nodes, dim)
+        around = _dot(_dot(before, covariance), before.T) + self.wide(self.noises[0])
+        every = jnp.arange(nodes)
+        second = around.reshape(nodes, dim, nodes, dim)[every, :, every, :]
+        at = jnp.concatenate([at, jnp.ones((nodes, 1), at.dtype)], axis=1)
+        second = jnp.pad(second, ((0, 0), (0, 1), (0, 1))) + at[:, :, None] * at[:, None, :]
+        noise = _sum("pij,pj->pi", self.moves.spread, second.reshape(nodes, -1))
+        noise = noise.reshape(nodes, size, size)[:, :dim, :dim]
+        blocks = jnp.zeros((nodes, dim, nodes, dim), noise.dtype)
+        blocks = blocks.at[every, :, every, :].set(noise).reshape(around.shape)
+        after = self.wide(self.after)
+        return _dot(_dot(after, blocks), after.T)
+
+
+class SteadyState(NamedTuple):
+    """Where models come to rest in distribution, as errors ``w_p - around``."""
+
+    mean: Array  # [P, D]  of the errors: the bias
+    covariance: Array  # [P, D, P, D]  of the errors
+    law: Array  # [P]  the weights q of the centroid
+
+    @property
+    def centroid(self) -> Float[Array, ""]:
+        r""":math:`E\|w_c-w^o\|^2` with :math:`w_c=\sum_pq_pw_p`: (2.73), (3.64), (4.64)."""
+        bias = _sum("p,pi->i", self.law, self.mean)
+        spread = _sum("p,piqi,q->", self.law, self.covariance, self.law)
+        return jnp.sum(bias**2) + spread
+
+    @property
+    def individual(self) -> Float[Array, ""]:
+        r""":math:`\tfrac1P\sum_pE\|w_p-w^o\|^2`: (3.65), (4.65)."""
+        total = jnp.sum(self.mean**2) + _sum("pipi->", self.covariance)
+        return total / len(self.mean)
+
+    @property
+    def disagreement(self) -> Float[Array, ""]:
+        r""":math:`\tfrac1P\sum_pE\|w_p-w_c\|^2`, (3.31)."""
+        nodes = len(self.mean)
+        away = jnp.eye(nodes, dtype=self.law.dtype) - jnp.broadcast_to(self.law[None], (nodes,) * 2)
+        bias = _dot(away, self.mean)
+        return (jnp.sum(bias**2) + _sum("pq,qiri,pr->", away, self.covariance, away)) / nodes
+
+
+class Curves(NamedTuple):
+    """As of :class:`SteadyState`, after every round."""
+
+    centroid: Array  # [T]
+    individual: Array  # [T]
+    disagreement: Array  # [T]
+
+
+def _recursion(simulation: Simulation, around: Any) -> tuple[_Recursion, Array, Array]:
+    """Of a simulation, with the weights of the centroid and what errors are around."""
+    problem, algorithm, network = (
+        getattr(simulation, name) for name in ("problem", "algorithm", "network")
+    )
+    if not isinstance(problem, Problem):
+        raise ValueError("the data of a stream change from round to round; take a fixed problem.")
+    stages = ("privacy", "participation", "delays", "compression", "attack", "losses")
+    for name in (*stages, "aggregation"):
+        if getattr(simulation, name) is not None:
+            raise ValueError(f"the moments are not known with {name}=; leave it out.")
+    draws = sampling(problem, algorithm, network)
+    if not isinstance(algorithm.step_size, Constant):
+        raise ValueError("a round is always the same map if the step size is a number only.")
+    around = minimiser(problem) if around is None else jnp.asarray(around, problem.dtype)
+    if around.shape != (problem.dim,):
+        raise ValueError(f"around must be a model of shape {(problem.dim,)}, got {around.shape}.")
+    _check.finite("around", around)
+    noises = simulation.noise, simulation.upload_noise
+    recursion, law = _of_parts(problem, algorithm, network, *noises, draws, around)
+    return recursion, law, around
+
+
+@jax.jit
+def _of_parts(
+    problem: Problem,
+    algorithm: Any,
+    network: Any,
+    noise: Noise | None,
+    upload_noise: UploadNoise | None,
+    draws: Sampling,
+    around: Array,
+) -> tuple[_Recursion, Array]:
+    _quadratic(problem)  # or refused
+    layout = _layout(problem, algorithm, network)
+    step = jnp.asarray(algorithm.step_size.value, problem.dtype)
+    moves = _moves(problem, draws, layout, around, step)
+    if upload_noise is not None:
+        moves = _uploaded(moves, upload_noise, draws, layout, step)
+    one = jnp.eye(layout.nodes, dtype=problem.dtype)
+
+    def matrix(over: Combination | None) -> Array:
+        return one if over is None else over.matrix().astype(problem.dtype)
+
+    def left(over: Combination | None) -> Array:
+        if over is None or noise is None:
+            return jnp.zeros_like(one)
+        return noise_covariance(over, noise, problem.dim).astype(problem.dtype)
+
+    before, beside, after = layout.weights
+    recursion = _Recursion(
+        moves,
+        matrix(before),
+        matrix(beside),
+        matrix(after),
+        (left(before), left(beside), left(after)),
+    )
+    return recursion, jnp.asarray(layout.law, problem.dtype)
+
+
+@checked
+def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = None) -> SteadyState:
+    r"""Mean and covariance of the models as the rounds go on, exactly.
+
+    With :math:`M_p` the affine map of a node's round (draws of clients, then of samples in each of
+    their steps), errors :math:`\tilde w=w-w^o` of all nodes and
+    :math:`\mathcal R=\mathcal W_2(\mathcal W_0-I+\mathrm{diag}EM_p)\mathcal W_1`,
+
+    .. math::
+
+        E\tilde w&=\mathcal RE\tilde w+\mathcal W_2\,\mathrm{col}(Em_p) \\
+        \mathrm{Cov}\,\tilde w&=\mathcal R\,\mathrm{Cov}\,\tilde w\,\mathcal R^\top+N+
+        \mathcal W_2\,\mathrm{diag}\big(\mathrm{Cov}(M_p\tilde\phi_p|\tilde\phi_p)\big)
+        \mathcal W_2^\top,
+
+    the last over what nodes draw, which grows with their own second moments: the source's
+    :math:`\beta_s^2`, without a bound. Approximate for :class:`~fljax.algorithms.ISFedAvg` alone,
+    whose systematic draws are known nearly (:class:`Sampling`) and whose chances move with the
+    models unless its rule is ``"optimal"``.
+
+    Args:
+      simulation: of an algorithm that :func:`sampling` knows, of a constant step size, with noise
+        between peers or on uploads, or without; of its other stages none. Its problem has a
+        squared loss and a squared regulariser, or none.
+      around: what errors are measured from, ``[D]``; the minimiser of the problem by default.
+
+    Returns:
+      Infinite covariances where the recursion has no steady state in the mean square, or is so
+      near to that that its iteration does not end.
+
+    Raises:
+      TypeError, ValueError: another simulation.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2),
+      ...     fl.algorithms.ATC(0.02, batches=fl.batches.Uniform(1)),
+      ...     fl.graphs.ring(6),
+      ...     noise=fl.link.GraphHomomorphic(0.01),
+      ... )
+      >>> state = steady_state(simulation)
+      >>> bool(state.centroid < state.individual)
+      True
+    """
+    recursion, law, _ = _recursion(simulation, around)
+    mean, covariance = _rest(recursion)
+    nodes, dim = len(law), simulation.problem.dim
+    return SteadyState(mean.reshape(nodes, dim), covariance.reshape(nodes, dim, nodes, dim), law)
+
+
+@jax.jit
+def _rest(recursion: _Recursion) -> tuple[Array, Array]:
+    """The fixed point, by sweeps of which each solves for all but what the draws multiply."""
+    matrix = recursion.matrix
+    mean = jnp.linalg.solve(jnp.eye(len(matrix), dtype=matrix.dtype) - matrix, recursion.offset)
+    added = recursion.added
+
+    def sweep(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        turn, covariance, _ = carry
+        new = _lyapunov(matrix, added + recursion.drawn(mean, covariance))
+        size = jnp.trace(new)
+        return turn + 1, new, jnp.abs(size - jnp.trace(covariance)) / size
+
+    def moving(carry: tuple[Array, Array, Array]) -> Array:
+        turn, covariance, change = carry
+        small = 8 * jnp.finfo(matrix.dtype).eps
+        return (turn < MOST_SWEEPS) & (change > small) & jnp.all(jnp.isfinite(covariance))
+
+    start = (jnp.int32(0), jnp.zeros_like(matrix), jnp.asarray(jnp.inf, matrix.dtype))
+    turn, covariance, _ = jax.lax.while_loop(moving, sweep, start)
+    kept = (turn < MOST_SWEEPS) & jnp.all(jnp.isfinite(covariance))
+    return mean, jnp.where(kept, covariance, jnp.inf)
+
+
+@checked
+def learning_curve(
+    simulation: Simulation, rounds: int, around: Float[Array, " dim"] | None = None
+) -> Curves:
+    """Mean square deviations after each round, exactly, from where the simulation starts.
+
+    Args:
+      simulation: as of :func:`steady_state`.
+      rounds: ``T``.
+      around: likewise.
+
+    Raises: as of :func:`steady_state`.
+    """
+    _check.count("rounds", rounds)
+    recursion, law, around = _recursion(simulation, around)
+    problem, nodes = simulation.problem, len(law)
+    start = start_models(problem)
+    if not isinstance(simulation.algorithm, PEERS):
+        start = jnp.broadcast_to(server_start(problem)[None], (nodes, problem.dim))
+    return _follow(recursion, law, start - around[None], rounds=rounds)
+
+
+@functools.partial(jax.jit, static_argnames="rounds")
+def _follow(recursion: _Recursion, law: Array, start: Array, rounds: int) -> Curves:
+    matrix, offset, added = recursion.matrix, recursion.offset, recursion.added
+
+    def one(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Curves]:
+        mean, covariance = carry
+        spread = _dot(_dot(matrix, covariance), matrix.T)
+        covariance = spread + added + recursion.drawn(mean, covariance)
+        mean = _dot(matrix, mean) + offset
+        wide = covariance.reshape(*start.shape, *start.shape)
+        now = SteadyState(mean.reshape(start.shape), wide, law)
+        shown = Curves(now.centroid, now.individual, now.disagreement)
+        # Beyond what numbers can hold, differences of infinities are none.
+        return (mean, covariance), Curves(*(jnp.where(v < jnp.inf, v, jnp.inf) for v in shown))
+
+    return jax.lax.scan(one, (start.reshape(-1), jnp.zeros_like(matrix)), length=rounds)[1]
+
+
+# --------------------------------------------------------------------------- stability
+
+
+@checked
+def stable_step(simulation: Simulation, sense: Sense = "mean", digits: int = 4) -> float:
+    r"""The largest step size for which the models come to rest, of all else in the simulation.
+
+    In the mean (which is all where gradients are full and everyone takes part) that is where the
+    spectral radius of :math:`\mathcal R` reaches one, see :func:`steady_state`; in the mean square
+    where that of the recursion of covariances does, which draws of few samples make smaller. No
+    noise that is added moves either: neither :math:`\sigma_g^2` nor that of the targets makes a
+    squared loss diverge, as lines 994, 1008 and 1795 have it.
+
+    For one Hessian :math:`H` and symmetric weights CTA and ATC are stable up to
+    :math:`2/\lambda_{\max}(H)`, as one client alone is, consensus up to
+    :math:`(1+\lambda_{\min}(A))/\lambda_{\max}(H)` only.
+
+    Args:
+      simulation: as of :func:`steady_state`; its step size does not matter.
+      sense: ``"mean"`` or ``"mean square"``.
+      digits: of the result that are right.
+
+    Raises:
+      TypeError, ValueError: as of :func:`steady_state`; a traced simulation.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2)
+      >>> consensus, atc = (
+      ...     stable_step(fl.Simulation(problem, strategy(0.1), fl.graphs.ring(6)))
+      ...     for strategy in (fl.algorithms.Consensus, fl.algorithms.ATC)
+      ... )
+      >>> consensus < atc
+      True
+    """
+    _check.choice("sense", sense, SENSES)
+    _check.count("digits", digits)
+    if not all(_check.is_concrete(leaf) for leaf in jax.tree.leaves(simulation)):
+        raise TypeError("stable_step searches with numbers and cannot be traced; call it outside.")
+
+    @jax.jit
+    def of(step: Array) -> _Recursion:
+        algorithm = replace(simulation.algorithm, step_size=Constant(step))
+        return _recursion(replace(simulation, algorithm=algorithm), None)[0]
+
+    def stable(step: float) -> bool:
+        recursion = of(jnp.asarray(step, simulation.problem.dtype))
+        if sense == "mean":
+            matrix = np.asarray(recursion.matrix, np.float64)
+            return bool(np.abs(np.linalg.eigvals(matrix)).max() < 1)
+        return bool(_growth(recursion) < 1)
+
+    low, high = 0.0, float(2 / jnp.max(jnp.linalg.eigvalsh(hessian(simulation.problem))))
+    while stable(high):
+        low, high = high, 2 * high
+    while high - low > 10.0**-digits * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if stable(middle) else (low, middle)
+    return low
+
+
+@jax.jit
+def _growth(recursion: _Recursion) -> Array:
+    """The spectral radius of the recursion of covariances, by powers: it keeps them positive."""
+    matrix = recursion.matrix
+    nothing = jnp.zeros_like(matrix)
+    mean = jnp.zeros(len(matrix), matrix.dtype)
+    alone = recursion.drawn(mean, nothing)
+
+    def one(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        covariance, _ = carry
+        new = _dot(_dot(matrix, covariance), matrix.T)
+        new = new + recursion.drawn(mean, covariance) - alone
+        size = jnp.trace(new)
+        return new / size, size
+
+    start = jnp.eye(len(matrix), dtype=matrix.dtype) / len(matrix)
+    return jax.lax.fori_loop(0, POWERS, one, (start, jnp.ones((), matrix.dtype)))[1]
+
+
+@checked
+def crossover(
+    simulation: Simulation,
+    one: Noise,
+    other: Noise,
+    between: tuple[float, float],
+    digits: int = 3,
+) -> float:
+    """The step size at which the individual deviation under two noises is the same.
+
+    Homomorphic noise leaves less in individual models than independent noise on every edge at small
+    steps, whose centroid strays, and more at large ones, since it is taken off at its sender: lines
+    1807 and 2436 have the first alone.
+
+    Args:
+      simulation: as of :func:`steady_state`; its step size and noise do not matter.
+      one: of the two.
+      other: of the two.
+      between: two step sizes, at which different ones are better.
+      digits: of the result that are right.
+
+    Raises:
+      TypeError, ValueError: as of :func:`steady_state`; step sizes at which the same one is better.
+    """
+    _check.count("digits", digits)
+    _check.positive("between", between)
+
+    @jax.jit
+    def gap(step: Array) -> Array:
+        algorithm = replace(simulation.algorithm, step_size=Constant(step))
+        found = [
+            steady_state(replace(simulation, algorithm=algorithm, noise=noise)).individual
+            for noise in (one, other)
+        ]
+        return found[0] - found[1]
+
+    def sign(step: float) -> bool:
+        return bool(gap(jnp.asarray(step, simulation.problem.dtype)) > 0)
+
+    low, high = between
+    below = sign(low)
+    if sign(high) == below:
+        raise ValueError(
+            f"the same noise leaves less at both step sizes {low:g} and {high:g}; take others."
+        )
+    while high / low > 1 + 10.0**-digits:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if sign(middle) == below else (low, middle)
+    return low

@@ -1,0 +1,374 @@
+r"""What is proved of ISFedAvg and of graph federated learning (Rizk 2023, chapters 2 and 3), as
+numbers.
+
+The bounds hold for any smooth and strongly convex loss; here their constants are those of a squared
+one. They are upper bounds by orders of magnitude, and tell how things scale;
+:mod:`fljax.theory.multiagent` has what happens. Lines are those of the thesis's text.
+
+Shapes: ``K`` clients, ``N`` samples, ``P`` servers, ``D`` parameters. Everything is traceable.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax.federation import Federation
+from fljax.graphs import Combination
+from fljax.problems import Problem
+from fljax.theory import multiagent
+from fljax.theory.multiagent import _quadratic, _sample_slopes, _uneven_spread, importance
+
+__all__ = [
+    "BatchVariance",
+    "Constants",
+    "ServerNoise",
+    "batch_gain",
+    "batch_variance",
+    "constants",
+    "disagreement_bound",
+    "server_noise",
+]
+
+
+# --------------------------------------------------------------------------- draws
+
+
+@checked
+def batch_gain(batch: int, samples: int, replacement: bool = False) -> float:
+    r"""What a batch divides the deviation of single samples by, :math:`\tau_B` of (1.13), line 263.
+
+    :math:`B` with replacement and :math:`B\frac{N-1}{N-B}` without: infinite for all samples.
+
+    Args:
+      batch: ``B``.
+      samples: ``N``.
+      replacement: whether a sample may be drawn twice.
+
+    Raises:
+      ValueError: a batch of more samples than there are, without replacement.
+
+    Example:
+      >>> batch_gain(5, 9), batch_gain(5, 9, replacement=True)
+      (10.0, 5.0)
+    """
+    _check.count("batch", batch)
+    _check.count("samples", samples)
+    _check.switch("replacement", replacement)
+    if replacement:
+        return float(batch)
+    if batch > samples:
+        raise ValueError(
+            f"a batch of {batch} cannot be drawn of {samples} samples; take replacement."
+        )
+    return float("inf") if batch == samples else batch * (samples - 1) / (samples - batch)
+
+
+class BatchVariance(NamedTuple):
+    """Mean squared distance of a batch's weighted mean from the mean of all."""
+
+    independent: Array  # []  with replacement, (2.80): exact
+    bound: Array  # []  without replacement, (2.81)
+    without: Array  # []  without: exact for equal chances, see `fljax.theory.multiagent.Sampling`
+
+
+@checked
+def batch_variance(
+    values: Float[Array, "samples dim"],
+    chances: Float[Array, " samples"],
+    batch: int,
+    variances: Float[Array, " samples"] | None = None,
+) -> BatchVariance:
+    r"""The auxiliary lemma of line 1034 (Lemma 2.A), of :math:`\frac1B\sum_bx_b/(Np_b)`.
+
+    .. math::
+
+        E\|\hat x-\bar x\|^2=\frac1B\sum_np_n\Big(\frac{\sigma_n^2}{N^2p_n^2}
+        +\Big\|\frac{\bar x_n}{Np_n}-\bar x\Big\|^2\Big)
+
+    with replacement. Without it the source has this times :math:`B` for a bound, since it leaves
+    out that those drawn are different; the third value has that in it.
+
+    Args:
+      values: :math:`\bar x_n`, ``[N, D]``, the means of the samples.
+      chances: :math:`p_n>0`, ``[N]``, of sum one.
+      batch: ``B``.
+      variances: :math:`\sigma_n^2=E\|x_n-\bar x_n\|^2`, ``[N]``; none by default.
+
+    Raises:
+      ValueError: chances or variances of another shape, chances that are not positive.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> found = batch_variance(jnp.array([[0.0], [1.0], [2.0]]), jnp.full(3, 1 / 3), batch=2)
+      >>> [round(float(v), 4) for v in found]  # 1 / 3 over two; that twice; by (3 - 2) / (3 - 1)
+      [0.3333, 0.6667, 0.1667]
+    """
+    _check.count("batch", batch)
+    samples = len(values)
+    given = {"chances": chances} | ({} if variances is None else {"variances": variances})
+    for name, value in given.items():
+        if np.shape(value) != (samples,):
+            raise ValueError(
+                f"{name} must be one of each of the {samples} values, got shape {np.shape(value)}."
+            )
+    _check.finite("values", values)
+    _check.positive("chances", chances)
+    values, chances = jnp.asarray(values), jnp.asarray(chances)
+    own = jnp.zeros_like(chances) if variances is None else jnp.asarray(variances)
+    if variances is not None:
+        _check.nonnegative("variances", variances)
+    shown = values / (samples * chances)[:, None]
+    inner = own / (samples * chances) ** 2
+    apart = jnp.sum((shown - jnp.mean(values, axis=0)[None]) ** 2, axis=1)
+    once = jnp.sum(chances * (inner + apart))
+    spread = _uneven_spread(chances, jnp.asarray(batch, chances.dtype))
+    total = jnp.sum(spread)
+    centre = jnp.sum(spread[:, None] * shown, axis=0) / jnp.where(total > 0, total, 1)
+    without = jnp.sum(spread * jnp.sum((shown - centre[None]) ** 2, axis=1))
+    return BatchVariance(once / batch, once, without + jnp.sum(chances * inner) / batch)
+
+
+# --------------------------------------------------------------------------- chapter 2
+
+
+class Constants(NamedTuple):
+    r"""Of Lemmas 2.1 to 2.4, line 639 on."""
+
+    convexity: Array  # []  nu, the smallest curvature of a client's objective
+    lipschitz: Array  # []  delta, the largest of a sample's
+    model: Array  # []  beta_s^2, (2.22)
+    noise: Array  # []  sigma_s^2, (2.23)
+    client_model: Array  # [K]  beta_{s,k}^2, (2.24)
+    client_noise: Array  # [K]  sigma_{s,k}^2, (2.25)
+    local_model: Array  # [K]  E_k beta_{s,k}^2 / (K p_k)^2, in (2.30)
+    local_noise: Array  # [K]  sigma_{q,k}^2 / (K p_k)^2, of (2.31) and in (2.30)
+
+    @property
+    def step_limit(self) -> Float[Array, ""]:
+        r"""Below which centralised and local steps converge, (2.41), by Lemmas 2.2 and 2.4. Printed
+        are :math:`p_i` and :math:`p_s` for :math:`p_k` (lines 699 and 753).
+        """
+        square = self.lipschitz**2
+        local = jnp.max(square + self.local_model)
+        return 2 * self.convexity / jnp.maximum(square + self.model, local)
+
+    def rate(self, step_size: Float[Array, ""] | float) -> Float[Array, ""]:
+        r""":math:`\lambda=1-2\mu\nu+\mu^2(\delta^2+\beta_s^2)` of Lemma 2.2 (without the
+        :math:`\eta_s` that is left in its proof, line 1236).
+        """
+        return 1 - 2 * step_size * self.convexity + step_size**2 * (self.lipschitz**2 + self.model)
+
+    def local_rates(self, step_size: Float[Array, ""] | float) -> Float[Array, " clients"]:
+        r""":math:`\lambda_k` of Lemma 2.4, (2.34)."""
+        bend = self.lipschitz**2 + self.local_model
+        return 1 - 2 * step_size * self.convexity + step_size**2 * bend
+
+    def deviation(self, step_size: Float[Array, ""] | float) -> Float[Array, ""]:
+        r"""The limit of (2.28), :math:`\mu^2\sigma_s^2/(1-\lambda)`, of the centralised recursion
+        (whose estimates have the factor :math:`1/(Kp_\ell)` that (2.26) lacks); it is
+        :math:`O(\mu)`. Infinite where it says nothing.
+
+        Several local steps add :math:`\mu^2E\|q_i\|^2/(1-\sqrt\lambda)` before it is divided by
+        another :math:`1-\sqrt\lambda`: with :math:`E\|q_i\|^2=O(\mu^2)` no more than
+        :math:`O(\mu^2)\xi^2`, and not the :math:`O(\mu)\xi^2` of Theorem 2.1, whose :math:`a` and
+        :math:`b` (2.123), (2.124) are :math:`O(1)` for given :math:`E_k`, not
+        :math:`O(\mu^{-1})` and :math:`O(\mu^{-2})` (line 1378).
+        """
+        rest = 1 - self.rate(step_size)
+        bound = step_size**2 * self.noise / jnp.where(rest > 0, rest, 1)
+        return jnp.where(rest > 0, bound, jnp.inf)
+
+    def local_deviations(self, step_size: Float[Array, ""] | float) -> Float[Array, " clients"]:
+        r"""The limits of (2.35), with the :math:`1/(Kp_k)^2` of (2.116) that (2.33) and (2.35)
+        drop.
+        """
+        rest = 1 - self.local_rates(step_size)
+        bound = step_size**2 * self.local_noise / jnp.where(rest > 0, rest, 1)
+        return jnp.where(rest > 0, bound, jnp.inf)
+
+
+@checked
+def constants(
+    problem: Problem,
+    clients: Float[Array, " clients"],
+    samples: Float[Array, "clients samples"],
+    clients_per_round: int,
+    batch: Any = 1,
+    local_steps: Any = 1,
+    independent: bool = False,
+) -> Constants:
+    r"""The constants of chapter 2's bounds of a problem and chances.
+
+    Lemma 2.1 bounds :math:`E\|s_i\|^2\le\beta_s^2\|\tilde w_{i-1}\|^2+\sigma_s^2`: as printed for
+    independent draws, and :math:`L` times that without replacement (line 654).
+    :func:`fljax.theory.multiagent.gradient_noise` is that moment at one model.
+
+    Args: as of :func:`fljax.theory.multiagent.importance`; chances of a client's samples are
+      positive.
+
+    Raises:
+      ValueError: as of that; a problem without a squared loss.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2)
+      >>> even = jnp.full(6, 1 / 6), jnp.full((6, 9), 1 / 9)
+      >>> of = constants(problem, *even, clients_per_round=2, batch=3, independent=True)
+      >>> bool(of.rate(of.step_limit / 2) < 1)
+      True
+    """
+    draws = importance(
+        problem, clients, samples, clients_per_round, batch, local_steps, independent
+    )
+    sizes = jnp.broadcast_to(jnp.asarray(batch, problem.dtype), problem.clients)
+    scale = 1.0 if independent else float(clients_per_round)
+    return _constants(problem, draws, sizes, jnp.asarray(clients_per_round), scale)
+
+
+@jax.jit
+def _constants(problem: Problem, draws: Any, sizes: Array, count: Array, scale: Array) -> Constants:
+    dtype, real = problem.dtype, jnp.asarray(problem.weights) > 0
+    slopes = _quadratic(problem)[0]
+    convexity = jnp.min(jnp.linalg.eigvalsh(slopes))
+    ridge = multiagent.strong_convexity(problem)
+    bend = 2 * jnp.sum(problem.design**2, axis=2) + jnp.reshape(ridge, (-1, 1))
+    lipschitz = jnp.max(jnp.where(real, bend, 0))
+    square, steps = lipschitz**2, draws.steps.astype(dtype)
+    chance = jnp.where(real, draws.samples, 1)
+    share = jnp.asarray(problem.weights) ** 2 / chance  # 1 / (N^2 p_n)
+
+    best = multiagent.minimiser(problem)
+    norms = _norms(problem, jnp.broadcast_to(best, (problem.clients, problem.dim)))
+    own = _norms(problem, multiagent.local_minimisers(problem))
+    loss, pull = _sample_slopes(problem, best)
+    slope = jnp.sum(jnp.asarray(problem.weights)[..., None] * loss, axis=1) + pull
+    drawn = steps * sizes
+    client_model = 3 * square / drawn * (1 + jnp.sum(share, axis=1))
+    client_noise = 6 / drawn * jnp.sum(share * norms, axis=1)
+    local = 3 / sizes * jnp.sum(share * own, axis=1)
+    clients, factor = problem.clients, scale.astype(dtype) / count.astype(dtype)
+    model = jnp.sum((client_model + 3 * square) / draws.clients) / clients**2
+    noise = client_noise + (3 + 6 / drawn) * jnp.sum(slope**2, axis=1)
+    weight = 1 / (clients * draws.clients) ** 2
+    return Constants(
+        convexity,
+        lipschitz,
+        factor * (3 * square + model),
+        factor * jnp.sum(noise / draws.clients) / clients**2,
+        client_model,
+        client_noise,
+        weight * steps * client_model,
+        weight * local,
+    )
+
+
+def _norms(problem: Problem, models: Array) -> Array:
+    """``[K, N]`` squared norms of samples' gradients, zero on padding."""
+    return problem.sample_objective_norms(models) ** 2
+
+
+# --------------------------------------------------------------------------- chapter 3
+
+
+class ServerNoise(NamedTuple):
+    """Of each server's gradient noise, line 1562 on."""
+
+    model: Array  # [P]  beta_{s,p}^2, (3.25)
+    noise: Array  # [P]  sigma_{s,p}^2, (3.26)
+
+
+@checked
+def server_noise(
+    problem: Problem, network: Federation, clients_per_server: int, local_steps: Any = 1
+) -> ServerNoise:
+    r"""The constants of (3.24): of uniform draws of :math:`L` clients, one sample a step.
+
+    They are (2.22) and (2.23) with equal chances and with
+    :math:`\|f_k'\|^2\le\frac1N\sum_n\|Q_k'\|^2` besides.
+
+    Args:
+      problem: with a squared loss.
+      network: the servers.
+      clients_per_server: :math:`L`.
+      local_steps: :math:`E_{p,k}`, one number or one of each client.
+
+    Raises:
+      ValueError: another problem, more clients than a server has.
+    """
+    _quadratic(problem)
+    _check.count("clients_per_server", clients_per_server, at_most=int(network.sizes.min()))
+    if network.nodes != problem.clients:
+        raise ValueError(f"the network has {network.nodes} clients, the problem {problem.clients}.")
+    multiagent.check_per_client(
+        "local_steps", multiagent.per_client("local_steps", local_steps), problem.clients
+    )
+    dtype, home = problem.dtype, jnp.asarray(network.server)
+    steps = jnp.broadcast_to(jnp.asarray(local_steps, dtype), problem.clients)
+    weights = jnp.asarray(problem.weights)
+    ridge = multiagent.strong_convexity(problem)
+    bend = 2 * jnp.sum(problem.design**2, axis=2) + jnp.reshape(ridge, (-1, 1))
+    lipschitz = jnp.max(jnp.where(weights > 0, bend, 0))
+    at = jnp.broadcast_to(multiagent.minimiser(problem), (problem.clients, problem.dim))
+    noise = (12 / steps + 3) * jnp.sum(weights * _norms(problem, at), axis=1)
+
+    def mean(values: Array) -> Array:
+        total = jax.ops.segment_sum(values, home, network.servers)
+        return total / jnp.asarray(network.sizes, dtype)
+
+    model = 6 * lipschitz**2 / clients_per_server * (1 + mean(1 / steps))
+    return ServerNoise(model, mean(noise) / clients_per_server)
+
+
+@checked
+def disagreement_bound(
+    combination: Combination,
+    step_size: Float[Array, ""] | float,
+    gradient_noise: Float[Array, " nodes"],
+    added_noise: Float[Array, " nodes"],
+    slopes: Float[Array, " nodes"] | None = None,
+) -> Float[Array, ""]:
+    r"""The leading terms of Lemma 3.3's limit (3.44), line 1662, of
+    :math:`\frac1P\sum_pE\|w_p-w_c\|^2`.
+
+    .. math::
+
+        \frac{\iota^2}{P(1-\iota)}\sum_p\Big[\mu^2\sigma_{s,p}^2+\frac{\sigma_{g,p}^2}{\iota^2}
+        +\frac{2\mu^2\|f_p'(w^o)\|^2}{\iota(1-\iota)}\Big]
+
+    with :math:`\iota` the rate of the weights (:meth:`~fljax.graphs.Combination.rate`). The last
+    term is in (3.42) and is left out of (3.44), where it would be among :math:`O(\mu^3)`: without
+    noise nodes whose gradients differ still disagree by :math:`O(\mu^2)`, so that the printed limit
+    is false as it stands; ``slopes`` repairs it.
+
+    Args:
+      combination: symmetric, doubly stochastic weights (Assumption 3.1).
+      step_size: :math:`\mu`.
+      gradient_noise: :math:`\sigma_{s,p}^2`, ``[P]``, such as of :func:`server_noise`.
+      added_noise: :math:`\sigma_{g,p}^2`, ``[P]``: the squared length of what a round's noise
+        leaves in each node, as on the diagonal of :func:`fljax.theory.multiagent.noise_covariance`
+        times ``D``.
+      slopes: :math:`\|f_p'(w^o)\|^2`, ``[P]``; as printed without.
+
+    Raises:
+      ValueError: numbers that are not one of each node, or negative.
+    """
+    _check.positive("step_size", step_size)
+    given = {"gradient_noise": gradient_noise, "added_noise": added_noise}
+    given |= {} if slopes is None else {"slopes": slopes}
+    for name, value in given.items():
+        if np.shape(value) != (combination.nodes,):
+            raise ValueError(
+                f"{name} must be one of each of the {combination.nodes} nodes, got shape "
+                f"{np.shape(value)}."
+            )
+        _check.nonnegative(name, value)
+    rate = combination.rate()
+    total = step_size**2 * rate**2 * jnp.sum(jnp.asarray(gradient_noise)) + jnp.sum(added_noise)
+    if slopes is not None:
+        total = total + 2 * step_size**2 * rate / (1 - rate) * jnp.sum(jnp.asarray(slopes))
+    return total / (combination.nodes * (1 - rate))
