@@ -1239,7 +1239,9 @@ def _follow(recursion: _Recursion, law: Array, start: Array, rounds: int) -> Cur
         mean = _dot(matrix, mean) + offset
         wide = covariance.reshape(*start.shape, *start.shape)
         now = SteadyState(mean.reshape(start.shape), wide, law)
-        return (mean, covariance), Curves(now.centroid, now.individual, now.disagreement)
+        shown = Curves(now.centroid, now.individual, now.disagreement)
+        # Beyond what numbers can hold, differences of infinities are none.
+        return (mean, covariance), Curves(*(jnp.where(v < jnp.inf, v, jnp.inf) for v in shown))
 
     return jax.lax.scan(one, (start.reshape(-1), jnp.zeros_like(matrix)), length=rounds)[1]
 

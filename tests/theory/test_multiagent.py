@@ -263,6 +263,22 @@ def approaches(exact, leading, order=1.0):
     assert near < (0.5**order + 0.15) * far
 
 
+def test_what_noise_comes_to_is_the_sum_of_its_rounds():
+    H, noise = np.array([[2.0, 0.5], [0.5, 1.0]]), np.array([[1.0, 0.2], [0.2, 0.5]])
+    for step in (0.05, 0.6):
+        once = np.eye(2) - step * H
+        gain, found = 0.0, np.zeros((2, 2))
+        for j in range(3000):
+            power = np.linalg.matrix_power(once, j)
+            gain += np.trace(power @ power)
+            found += step**2 * power @ noise @ power
+        close(theory.noise_gain(H, step), gain)
+        close(theory.stationary(H, step, noise), found)
+        close(theory.noise_gain(H, step, leading=True), np.trace(np.linalg.inv(H)) / 2 / step)
+    assert np.isinf(theory.noise_gain(H, 1.0))
+    assert np.isinf(theory.stationary(H, 1.0, noise)).all()
+
+
 def test_gradient_noise_leaves_its_trace_over_the_hessian():
     """Item 1: clients without replacement, batches and steps of each."""
     algorithm = FedAvg(

@@ -102,6 +102,10 @@ def test_the_constants_are_those_of_the_loops():
         noise += (sigma + (3 + 6 / (2 * steps)) * slope @ slope) / (3 * 8)
         loose[k] = (12 / steps + 3) * spread
     close([of.model, of.noise], [model, noise])
+    uneven = np.linspace(0.05, 0.2, 8)
+    of_uneven = theory.constants(problem, uneven, even[1], 3, 2, (1, 2, 3, 4, 1, 2, 3, 4))
+    for name in ("local_model", "local_noise"):
+        close(getattr(of_uneven, name) * (8 * uneven) ** 2, getattr(of, name))
     servers = fl.federation.Federation([0, 0, 0, 1, 1, 1, 2, 2], fl.graphs.path(3))
     found = theory.server_noise(problem, servers, 2, (1, 2, 3, 4, 1, 2, 3, 4))
     close(found.noise, [loose[:3].mean() / 2, loose[3:6].mean() / 2, loose[6:].mean() / 2])
