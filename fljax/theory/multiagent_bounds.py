@@ -213,14 +213,6 @@ def constants(
 
     Raises:
       ValueError: as of that; a problem without a squared loss.
-
-    Example:
-      >>> import jax, jax.numpy as jnp, fljax as fl
-      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2)
-      >>> even = jnp.full(6, 1 / 6), jnp.full((6, 9), 1 / 9)
-      >>> of = constants(problem, *even, clients_per_round=2, batch=3, independent=True)
-      >>> bool(of.rate(of.step_limit / 2) < 1)
-      True
     """
     draws = importance(
         problem, clients, samples, clients_per_round, batch, local_steps, independent
