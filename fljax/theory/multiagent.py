@@ -7,7 +7,7 @@ covariance follow from round to round a linear recursion, of which
 * :func:`steady_state` and :func:`learning_curve` are the rest and the way there, of a simulation,
   *exactly*: no small step size, several local steps, heterogeneous clients, any combination weights
   and noise between peers. The source has bounds in their place (Theorems 2.1, 2.2, 3.1-3.3, 4.1,
-  4.2), whose constants are loose by orders of magnitude;
+  4.2), loose by orders of magnitude (:mod:`fljax.theory.multiagent_bounds`);
 * the other functions are its leading order in the step size :math:`\mu`, in closed form, which says
   *why*: with the Hessian :math:`H` of the objective, a noise :math:`s` of covariance :math:`R_s` in
   the gradient leaves :math:`\tfrac\mu2\mathrm{tr}(H^{-1}R_s)`, one of variance :math:`\sigma^2` in
