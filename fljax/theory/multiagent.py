@@ -7,7 +7,7 @@ covariance follow from round to round a linear recursion, of which
 * :func:`steady_state` and :func:`learning_curve` are the rest and the way there, of a simulation,
   *exactly*: no small step size, several local steps, heterogeneous clients, any combination weights
   and noise between peers. The source has bounds in their place (Theorems 2.1, 2.2, 3.1-3.3, 4.1,
-  4.2), whose constants are loose by orders of magnitude;
+  4.2), loose by orders of magnitude (:mod:`fljax.theory.multiagent_bounds`);
 * the other functions are its leading order in the step size :math:`\mu`, in closed form, which says
   *why*: with the Hessian :math:`H` of the objective, a noise :math:`s` of covariance :math:`R_s` in
   the gradient leaves :math:`\tfrac\mu2\mathrm{tr}(H^{-1}R_s)`, one of variance :math:`\sigma^2` in
@@ -1272,13 +1272,10 @@ def stable_step(simulation: Simulation, sense: Sense = "mean", digits: int = 4) 
       TypeError, ValueError: as of :func:`steady_state`; a traced simulation.
 
     Example:
-      >>> import jax, fljax as fl
+      >>> import jax, jax.numpy as jnp, fljax as fl
       >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2)
-      >>> consensus, atc = (
-      ...     stable_step(fl.Simulation(problem, strategy(0.1), fl.graphs.ring(6)))
-      ...     for strategy in (fl.algorithms.Consensus, fl.algorithms.ATC)
-      ... )
-      >>> consensus < atc
+      >>> consensus = fl.Simulation(problem, fl.algorithms.Consensus(0.1), fl.graphs.ring(6))
+      >>> bool(stable_step(consensus) < 2 / jnp.linalg.eigvalsh(hessian(problem))[-1])
       True
     """
     _check.choice("sense", sense, SENSES)

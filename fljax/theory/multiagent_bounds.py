@@ -17,9 +17,11 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax.batches import check_per_client, per_client
 from fljax.federation import Federation
 from fljax.graphs import Combination
 from fljax.problems import Problem
+from fljax.problems.solvers import strong_convexity
 from fljax.theory import multiagent
 from fljax.theory.multiagent import _quadratic, _sample_slopes, _uneven_spread, importance
 
@@ -213,14 +215,6 @@ def constants(
 
     Raises:
       ValueError: as of that; a problem without a squared loss.
-
-    Example:
-      >>> import jax, jax.numpy as jnp, fljax as fl
-      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2)
-      >>> even = jnp.full(6, 1 / 6), jnp.full((6, 9), 1 / 9)
-      >>> of = constants(problem, *even, clients_per_round=2, batch=3, independent=True)
-      >>> bool(of.rate(of.step_limit / 2) < 1)
-      True
     """
     draws = importance(
         problem, clients, samples, clients_per_round, batch, local_steps, independent
@@ -235,7 +229,7 @@ def _constants(problem: Problem, draws: Any, sizes: Array, count: Array, scale: 
     dtype, real = problem.dtype, jnp.asarray(problem.weights) > 0
     slopes = _quadratic(problem)[0]
     convexity = jnp.min(jnp.linalg.eigvalsh(slopes))
-    ridge = multiagent.strong_convexity(problem)
+    ridge = strong_convexity(problem)
     bend = 2 * jnp.sum(problem.design**2, axis=2) + jnp.reshape(ridge, (-1, 1))
     lipschitz = jnp.max(jnp.where(real, bend, 0))
     square, steps = lipschitz**2, draws.steps.astype(dtype)
@@ -304,13 +298,11 @@ def server_noise(
     _check.count("clients_per_server", clients_per_server, at_most=int(network.sizes.min()))
     if network.nodes != problem.clients:
         raise ValueError(f"the network has {network.nodes} clients, the problem {problem.clients}.")
-    multiagent.check_per_client(
-        "local_steps", multiagent.per_client("local_steps", local_steps), problem.clients
-    )
+    check_per_client("local_steps", per_client("local_steps", local_steps), problem.clients)
     dtype, home = problem.dtype, jnp.asarray(network.server)
     steps = jnp.broadcast_to(jnp.asarray(local_steps, dtype), problem.clients)
     weights = jnp.asarray(problem.weights)
-    ridge = multiagent.strong_convexity(problem)
+    ridge = strong_convexity(problem)
     bend = 2 * jnp.sum(problem.design**2, axis=2) + jnp.reshape(ridge, (-1, 1))
     lipschitz = jnp.max(jnp.where(weights > 0, bend, 0))
     at = jnp.broadcast_to(multiagent.minimiser(problem), (problem.clients, problem.dim))
