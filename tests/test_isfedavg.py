@@ -1,6 +1,5 @@
 """Federated averaging with importance sampling against loops, theory and worked examples."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest

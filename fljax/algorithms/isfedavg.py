@@ -170,9 +170,7 @@ class ISFedAvg(Algorithm):
             new = model - length[:, None] * estimate
             return (jnp.where(busy, new, model), law), norm(estimate)
 
-        (model, law), slope = jax.lax.scan(
-            one, (start, mine), jnp.arange(longest, dtype=jnp.int32)
-        )
+        (model, law), slope = jax.lax.scan(one, (start, mine), jnp.arange(longest, dtype=jnp.int32))
         if self.rule == "sampled":
             norms = problem.take(chosen).sample_objective_norms(start)
             need = self._need(norms, mine, real, counts, sizes, slope[0])
