@@ -120,7 +120,7 @@ def exponential(studies: Studies) -> dict[str, Estimate]:
         curve = samples(studies["a"], name, ch2.METRIC)
         rest = ch2.steady(studies["a"])[ch2.METRIC].sel(algorithm=name).mean().item()
         falling = curve[:, : int(np.argmax(curve.mean(axis=0) < 10 * rest))]
-        middle = falling.shape[1] // 2
+        middle = (falling.shape[1] - 1) // 2
 
         def ratio(mean: np.ndarray, middle: int = middle) -> np.ndarray:
             db = statistics.decibels(mean)
