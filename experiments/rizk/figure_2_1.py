@@ -220,7 +220,7 @@ def draw_gaps(ax: Axes, studies: Studies) -> None:
 
 
 def plot(studies: Studies) -> Picture:
-    titles = ("the four algorithms", "true chances: the gain", "learnt chances to the true ones")
+    titles = ("the four algorithms", "true chances: the gain", "chances learnt")
     drawing, (curves, gain, chances) = picture.panels(titles)
     plotting.learning_curves(studies["a"], ch2.METRIC, ax=curves)
     for name in (ch2.FEDAVG, ch2.TRUE):
@@ -233,7 +233,7 @@ def plot(studies: Studies) -> Picture:
         band = (rounds, found["low"], found["high"])
         chances.fill_between(*band, color=line.get_color(), alpha=0.2, linewidth=0)
     chances.set(xscale="log", yscale="log", xlabel="iteration")
-    chances.set_ylabel("squared distance")
+    chances.set_ylabel("distance² from true ones")
     return picture.finish(drawing, "ISFedAvg, regression of 300 agents of whom 6 take part")
 
 
