@@ -63,7 +63,7 @@ def study(effort: Effort) -> Studies:
     methods |= {name: ch2.isfedavg(rule=rule) for name, rule in ch2.RULES.items()}
     pair = {name: methods[name] for name in (ch2.FEDAVG, ch2.TRUE)}
     few = min(effort.seeds, FEW.value)
-    range_ = {
+    range_: dict[str, Any] = {
         "noise_spread": effort.thin(SPREADS.value),
         "feature_spread": effort.thin(FEATURES.value),
     }

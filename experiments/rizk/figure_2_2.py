@@ -335,18 +335,7 @@ FIGURE = Figure(
     settings=(
         *(AGENTS, STEP, RHO, DRAWN, RANGE, ch2.BATCHES, ch2.STEPS, CONCENTRATION, CLICK_AGENTS),
         *(CLICK_ROWS, CLICK_SIZES, CLICK_STEP, CLICK_RHO, CLICK_DRAWN, CLICK_BATCHES, CLICK_STEPS),
-        *(
-            CLICKS,
-            FEATURE_NOISE,
-            TEST,
-            RULE,
-            ch2.FLOOR,
-            ch2.CAP,
-            ch2.SIZES,
-            BALANCED,
-            ROUNDS,
-            FEW,
-            LEAST,
-        ),
+        *(CLICKS, FEATURE_NOISE, TEST, RULE, ch2.FLOOR, ch2.CAP, ch2.SIZES, BALANCED, ROUNDS),
+        *(CLICK_ROUNDS, FEW, CLICK_SEEDS, LEAST),
     ),
 )
