@@ -316,6 +316,16 @@ def uploads(variance: Array | float = VARIANCE.value) -> dict[str, Any]:
     }
 
 
+def private_fedavg(step_size: Array | float = PRIVATE_STEP.value) -> FedAvg:
+    """Federated averaging with equal chances, as line 854 has it."""
+    return fedavg(
+        step_size,
+        PRIVATE_DRAWN.value,
+        batches(PRIVATE_BATCHES.value, PRIVATE_AGENTS.value),
+        local_steps(PRIVATE_STEPS.value, PRIVATE_AGENTS.value),
+    )
+
+
 def private_scenario(
     key: Array,
     shared: str,
@@ -323,10 +333,9 @@ def private_scenario(
     variance: Array | float = VARIANCE.value,
 ) -> fl.Simulation:
     """One run of section 2.6.4."""
-    agents = PRIVATE_AGENTS.value
     problem = data.regression(
         key,
-        agents,
+        PRIVATE_AGENTS.value,
         PRIVATE_SIZES.value,
         DIM.value,
         PRIVATE_RHO.value,
@@ -334,33 +343,45 @@ def private_scenario(
         noise=NOISE.value,
         noise_spread=SPREAD.value,
     )
-    algorithm = fedavg(
-        step_size,
-        PRIVATE_DRAWN.value,
-        batches(PRIVATE_BATCHES.value, agents),
-        local_steps(PRIVATE_STEPS.value, agents),
-    )
     noise = uploads(variance)[shared]
-    return fl.Simulation(problem=problem, algorithm=algorithm, upload_noise=noise, metrics=[METRIC])
+    return fl.Simulation(problem, private_fedavg(step_size), upload_noise=noise, metrics=[METRIC])
 
 
 def private_study(
-    name: str, effort: Effort, rounds: int, record_every: int, shared: Sequence[str], **grid: Any
+    name: str,
+    effort: Effort,
+    rounds: int,
+    shared: Sequence[str],
+    seeds: int | None = None,
+    **grid: Any,
 ) -> xr.Dataset:
     """What is shared, over a grid of step sizes or variances."""
     found = effort.sweep(
         name,
         private_scenario,
         rounds=rounds,
-        seeds=effort.seeds,
+        seeds=effort.seeds if seeds is None else seeds,
         grid={"shared": list(shared)} | grid,
-        record_every=record_every,
+        record_every=4,
     )
     return found.rename(shared="algorithm")
 
 
-def private_prediction(name: str, effort: Effort, shared: Sequence[str], **grid: Any) -> xr.Dataset:
+def _best_step(now: Snapshot) -> Array:
+    draws = theory.sampling(now.problem, private_fedavg())
+    noise = theory.gradient_noise(now.problem, draws)
+    each = VARIANCE.value / PRIVATE_DRAWN.value
+    return theory.best_step(theory.hessian(now.problem), noise, each).step_size
+
+
+#: With shared models, where gradient noise and privacy noise balance.
+BEST_STEP = Metric("best_step", _best_step, "best step size", decibel=False, needs_data=True)
+
+
+def private_prediction(
+    name: str, effort: Effort, shared: Sequence[str], extra: Sequence[Metric] = (), **grid: Any
+) -> xr.Dataset:
     """What :func:`private_study` of the same comes to by theory, of some of its data sets."""
     few = min(effort.seeds, PREDICTED_SEEDS.value)
     named = {one: one for one in shared}
-    return prediction(name, named, effort, few, private_scenario, "shared", **grid)
+    return prediction(name, named, effort, few, private_scenario, "shared", extra, **grid)

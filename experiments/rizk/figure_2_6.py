@@ -16,7 +16,7 @@ RATIO = float(statistics.decibels(1 / ch2.PRIVATE_STEP.value**2))
 def study(effort: Effort) -> Studies:
     shared = (ch2.STANDARD, ch2.MODELS, ch2.UPDATES)
     return {
-        "a": ch2.private_study("a", effort, ROUNDS.value, 4, shared),
+        "a": ch2.private_study("a", effort, ROUNDS.value, shared),
         "a-predicted": ch2.private_prediction("a-predicted", effort, shared),
     }
 

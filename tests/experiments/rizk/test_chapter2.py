@@ -1,0 +1,259 @@
+"""Chapter 2's figures: measures on made-up studies, and that claims notice broken data."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+
+import fljax as fl
+from experiments.__main__ import main
+from experiments.figure import REGISTRY
+from experiments.rizk import chapter2 as ch2
+from experiments.rizk import (
+    figure_2_1,
+    figure_2_2,
+    figure_2_3,
+    figure_2_4,
+    figure_2_5,
+    figure_2_6,
+    figure_2_7,
+)
+from fljax.metrics import Snapshot
+from fljax.problems import Logistic, Problem
+
+SEEDS, ROUNDS = 6, np.arange(10, 1501, 10)
+
+
+def made(curves, metric=ch2.METRIC, **axes):
+    """A study of curves ``[rounds]`` (or levels), by algorithm, with a little noise a seed."""
+    noise = np.exp(0.01 * np.random.default_rng(0).normal(size=(SEEDS, 1)))
+    rows = np.stack([np.broadcast_to(c, ROUNDS.shape) for c in curves.values()])
+    data = rows[:, None] * noise
+    dims = ("algorithm", "seed", "round")
+    found = xr.Dataset(
+        {metric: (dims, data, {"decibel": 1}), "diverged": (dims[:2], np.zeros(data.shape[:2]))},
+        coords={"algorithm": list(curves), "round": ROUNDS},
+    )
+    for name, values in axes.items():
+        found = xr.concat([found * 1.0 for _ in values], xr.DataArray(values, dims=name, name=name))
+    return found
+
+
+def only(cases):
+    (found,) = cases.values()
+    return found.value
+
+
+def falling(rate, rest):
+    return 10 ** (-rate * ROUNDS / 10) + rest
+
+
+# Figure 2.1 ---------------------------------------------------------------------------------------
+
+
+def four(**changes):
+    levels = {ch2.FEDAVG: 1e-3, ch2.TRUE: 5e-5, ch2.FULL: 5e-5, ch2.SAMPLED: 8e-5} | changes
+    return {"a": made({name: falling(0.1, level) for name, level in levels.items()})}
+
+
+def test_gains_are_of_steady_states():
+    gains = figure_2_1.below_fedavg(four())
+    assert {name: round(e.value, 1) for name, e in gains.items()} == {
+        ch2.TRUE: 13.0,
+        ch2.FULL: 13.0,
+        ch2.SAMPLED: 11.0,
+    }
+    claims = {c.name: c for c in figure_2_1.FIGURE.claims}
+    assert claims["by-13-db"].judge(four()).holds
+    assert not claims["by-13-db"].judge(four(**{ch2.FEDAVG: 1e-2})).holds
+    assert claims["learnt-chances-as-good"].judge(four(**{ch2.SAMPLED: 5e-5})).holds
+
+
+def test_an_exponential_fall_is_as_steep_in_both_halves():
+    for found in figure_2_1.exponential(four()).values():
+        assert 0.9 < found.value <= 1.01
+    bent = {"a": made(dict.fromkeys((ch2.FEDAVG, ch2.TRUE), 10 / ROUNDS**2 + 1e-06))}
+    assert all(e.value < 0.8 for e in figure_2_1.exponential(bent).values())
+
+
+def test_a_plateau_is_flat():
+    assert all(abs(e.value) < 0.1 for e in figure_2_1.plateau(four()).values())
+    rising = {"a": made(dict.fromkeys((ch2.FEDAVG, ch2.TRUE), 0.001 * ROUNDS))}
+    assert all(e.value < -1 for e in figure_2_1.plateau(rising).values())
+
+
+def test_powers_are_of_distances():
+    squared = made({ch2.SAMPLED: ROUNDS**-4.0}, figure_2_1.AGENTS)
+    squared[figure_2_1.OWN] = made({ch2.SAMPLED: ROUNDS**-1.0}, "x")["x"]
+    found = figure_2_1.powers({"c": squared})
+    assert [round(e.value, 2) for e in found.values()] == [2.0, 0.5]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "expected"), [("optimal", 0), ("sampled", 1)])
+def test_distances_are_nothing_at_the_true_chances_and_one_at_equal_ones(rule, expected):
+    def start(key):
+        simulation = ch2.scenario(key, ch2.isfedavg(rule=rule))
+        problem = simulation.problem
+        models = jnp.zeros((problem.clients, problem.dim))
+        state = simulation.algorithm.init(problem, None)
+        return figure_2_1._distances(Snapshot(problem, None, models, None, state=state))
+
+    np.testing.assert_allclose(jax.jit(start)(jax.random.key(0)), expected, atol=1e-6)
+
+
+# Figure 2.2 ---------------------------------------------------------------------------------------
+
+
+def test_click_agents_share_all_rows():
+    sizes = figure_2_2.click_sizes()
+    assert sizes.sum() == figure_2_2.CLICK_ROWS.value
+    assert sizes.min() >= figure_2_2.CLICK_SIZES.value
+    assert len(set(sizes)) > 10
+
+
+def test_errors_are_of_all_and_of_each_class():
+    held = np.array([[1.0], [1.0], [1.0], [-1.0], [1.0]])
+    labels = np.array([-1.0, -1.0, 1.0, -1.0, 1.0])
+    problem = Problem(np.ones((1, 1, 1)), np.ones((1, 1)), Logistic()).with_test(held, labels)
+    model = jnp.ones((1, 1))
+    now = Snapshot(problem, None, model, None, shared=model[0])
+    error, balanced = (metric.measure(now) for metric in figure_2_2.METRICS)
+    np.testing.assert_allclose([error, balanced], [40, 100 / 3], rtol=1e-6)  # two of five
+
+
+def test_an_error_is_lower_in_points():
+    studies = {"a": made({ch2.FEDAVG: 22.0, ch2.IS: 18.0}, figure_2_2.ERROR)}
+    assert only(figure_2_2.lower("a", figure_2_2.ERROR)(studies)) == pytest.approx(4, abs=0.1)
+    apart = figure_2_2.from_the_sources("a", figure_2_2.ERROR)(studies)
+    assert [e.value for e in apart.values()] == pytest.approx([-0.45, -0.46], abs=0.1)
+    assert "FedAvg 22." in figure_2_2.no_gain("a", figure_2_2.ERROR)(studies)
+    (better, *_) = figure_2_2.FIGURE.claims
+    assert better.judge(studies).holds
+    none = {"a": made({ch2.FEDAVG: 9.5, ch2.IS: 9.5}, figure_2_2.ERROR)}
+    assert not better.judge(none).holds  # equal errors are no improvement
+
+
+# Figures 2.3 and 2.4 ------------------------------------------------------------------------------
+
+
+def test_differences_shrink_where_ratios_do_not():
+    levels = {
+        figure_2_3.named(m, c): rest * 6 / c
+        for m, rest in ((ch2.FEDAVG, 1e-3), (ch2.IS, 1e-4))
+        for c in (6, 60)
+    }
+    studies = {"a": made(levels)}
+    assert figure_2_3.counts(studies) == [6, 60]
+    assert [round(e.value, 1) for e in figure_2_3.improve(studies).values()] == [10, 10]
+    assert only(figure_2_3.saved(studies)) == pytest.approx(10, abs=0.1)
+    assert only(figure_2_3.lost(studies)) == pytest.approx(0, abs=0.1)
+    assert only(figure_2_3.gain(studies)) == pytest.approx(10, abs=0.1)
+    assert "10.0 dB" in figure_2_3.still(studies)
+
+
+def test_longer_rounds_are_compared_with_shorter_ones():
+    studies = {"c": made({"E from 1 to 5": 1e-3, "E from 1 to 10": 2e-3})}
+    assert only(figure_2_4.longer_above_shorter("c")(studies)) == pytest.approx(3.01, abs=0.1)
+
+
+@pytest.mark.parametrize("agents", [3, 300])
+def test_sizes_are_drawn_once_within_their_range(agents):
+    sizes = ch2.local_steps((1, 5), agents)
+    assert sizes == ch2.local_steps((1, 5), agents)
+    assert set(sizes) <= {1, 2, 3, 4, 5}
+    assert agents == 3 or (len(set(sizes)) == 5 and sizes != ch2.batches((1, 5), agents))
+
+
+# Figure 2.5 ---------------------------------------------------------------------------------------
+
+
+def by_xi(xis=(0.3, 1.5, 200.0)):
+    found = made({ch2.FEDAVG: 1e-3, ch2.IS: 1e-4}, xi=list(xis))
+    size = xr.DataArray(np.asarray(xis) ** 2, dims="xi", coords={"xi": list(xis)})
+    start = xr.where(found["round"] == ROUNDS[0], 1.0, 0.0)
+    return {"a": found.assign({ch2.METRIC: found[ch2.METRIC] * size + start})}
+
+
+def test_levels_by_xi():
+    studies = by_xi()
+    assert figure_2_5.moderate(studies) == [0.3, 1.5]
+    rises = [e.value for e in figure_2_5.worsens(studies).values()]
+    np.testing.assert_allclose(rises, 20 * np.log10(5), atol=0.1)
+    assert all(e.value == pytest.approx(10, abs=0.1) for e in figure_2_5.better(studies).values())
+    found = [e.value for e in figure_2_5.by_levels(studies).values()]
+    np.testing.assert_allclose(found, [16, -6], atol=0.1)
+    shares = [e.value for e in figure_2_5.by_noise(studies).values()]
+    assert shares == [0, 100]
+
+
+def test_runs_that_overflow_diverge():
+    studies = {
+        "d": made(dict.fromkeys((ch2.FEDAVG, figure_2_5.IS_FULL, figure_2_5.IS_SAMPLED), 1.0))
+    }
+    assert [e.value for e in figure_2_5.by_features(studies).values()] == [0, 100, 100]
+    studies["d"][ch2.METRIC][0, :, -1] = np.nan
+    studies["d"][ch2.METRIC][1, :3, -1] = 1e7
+    assert [e.value for e in figure_2_5.by_features(studies).values()] == [100, 50, 100]
+
+
+# Figures 2.6 and 2.7 ------------------------------------------------------------------------------
+
+
+def test_floors_are_what_noise_adds():
+    studies = {"a": made({ch2.STANDARD: 1e-3, ch2.MODELS: 26e-3, ch2.UPDATES: 2e-3})}
+    assert only(figure_2_6.floors(studies)) == pytest.approx(figure_2_6.RATIO, abs=0.1)
+
+
+def over(axis, values, level):
+    found = made({ch2.UPDATES: 1e-3, ch2.MODELS: 1e-3}, **{axis: values})
+    size = xr.DataArray(
+        [[level[m](v) for v in values] for m in (ch2.UPDATES, ch2.MODELS)],
+        coords={"algorithm": [ch2.UPDATES, ch2.MODELS], axis: values},
+    )
+    return found.assign({ch2.METRIC: found[ch2.METRIC] * size})
+
+
+def test_a_trade_off_is_worse_at_both_ends():
+    laws = {ch2.UPDATES: lambda mu: mu, ch2.MODELS: lambda mu: mu / 0.2 + 0.2 / mu}
+    studies = {"step": over("step_size", [0.05, 0.2, 0.8], laws)}
+    ends = [e.value for e in figure_2_7.trade_off(studies).values()]
+    np.testing.assert_allclose(ends, 10 * np.log10(4.25 / 2), atol=0.1)
+    rises = figure_2_7.rises("step", ch2.UPDATES)(studies)
+    np.testing.assert_allclose([e.value for e in rises.values()], 6.02, atol=0.1)
+
+
+def test_models_are_hurt_more():
+    laws = {ch2.UPDATES: lambda v: 1 + v, ch2.MODELS: lambda v: 1 + 25 * v}
+    studies = {"variance": over("variance", [0.01, 0.5], laws)}
+    expected = 10 * np.log10(13.5 / 1.25 * 1.01 / 1.5)
+    assert only(figure_2_7.harder(studies)) == pytest.approx(expected, abs=0.1)
+    assert only(figure_2_7.diverging(studies)) == 0
+    assert "models shared -18.7 dB" in figure_2_7.no_divergence(studies)
+
+
+def test_uploads_are_noisy_as_they_are_named():
+    def noise(name):
+        build = partial(ch2.private_scenario, shared=name)
+        return jax.eval_shape(lambda key: build(key).upload_noise, jax.random.key(0))
+
+    found = {name: noise(name) for name in ch2.uploads()}
+    assert found.pop(ch2.STANDARD) is None
+    assert {s: noise.on for s, noise in found.items()} == {
+        ch2.MODELS: "models",
+        ch2.UPDATES: "updates",
+    }
+
+
+@pytest.mark.slow
+def test_theory_is_of_the_same_data(tmp_path, capsys):
+    """Figure 2.6 end to end, and its prediction beside what it ran."""
+    assert main(["run", "rizk-2.6", "--quick", "--seeds", "4", "--out", str(tmp_path)]) == 0
+    assert main(["check", "rizk-2.6", "--out", str(tmp_path)]) == 0
+    runs, predicted = (fl.load(tmp_path / f"rizk-2.6-{n}.nc") for n in ("a", "a-predicted"))
+    for name in runs["algorithm"].values.tolist():
+        assert abs(ch2.level(runs, name) - ch2.predicted_level(predicted, name)) < 2.5
+    assert REGISTRY["rizk-2.6"] is figure_2_6.FIGURE
