@@ -30,7 +30,7 @@ ATC = "ATC"
 EVERY = 10
 
 CROSSING = Setting(
-    "(g), (h) step sizes of the runs", (0.025, 0.1, 0.4), "around the crossover; 6 seeds, ATC"
+    "(g), (h) step sizes of the runs", (0.025, 0.1, 0.4), "around the crossover; 10 seeds, ATC"
 )
 PREDICTED = Setting(
     "(g), (h) step sizes of theory",
@@ -40,7 +40,7 @@ PREDICTED = Setting(
 GRAPHS = Setting(
     "(g) networks", ("ring", "as drawn", "8-regular"), "2, about 4 and 8 neighbours of everybody"
 )
-FEW = 6
+FEW = 10
 
 
 def graphs() -> dict[str, fl.graphs.Graph]:
