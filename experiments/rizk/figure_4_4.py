@@ -1,6 +1,7 @@
 """Rizk 2023, figure 4.4: four schemes of noise under three strategies (lines 2413-2436)."""
 
 import functools
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -85,7 +86,7 @@ def study(effort: Effort) -> Studies:
     )
     crossing = net.noise_parts(crossing).squeeze(["variance", "strategy"], drop=True)
 
-    def theory(name: str, **axes: object) -> xr.Dataset:
+    def theory(name: str, **axes: Any) -> xr.Dataset:
         build = functools.partial(ch4.scenario, strategy=strategies[name])
         found = net.predicted(build, SCHEMES, variance=[ch4.VARIANCE.value], **axes)
         return found.squeeze("variance", drop=True)
