@@ -31,6 +31,7 @@ from experiments.figure import (
 from fljax import audit, plotting
 from fljax._module import module
 from fljax.algorithms import (
+    ATC,
     GFL,
     PADMM,
     PGFL,
@@ -138,6 +139,7 @@ def cases() -> dict[str, Case]:
     sound = {
         "zCDP-NFL": ZCDPNFL(PENALTY, 0.5),
         "zCDP-grad-NFL": ZCDPGradNFL(STEP),
+        "ATC": ATC(STEP),
         "FL": ConventionalFL(STEP),
         "GFL, gradient": GraphFedAvg(STEP),
         "P-ADMM": PADMM(PENALTY),

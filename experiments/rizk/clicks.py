@@ -4,7 +4,7 @@ The source learns from Avazu's log, which may not be passed on. What stands in f
 of its form: one category a field, few of them frequent (:func:`fljax.data.click_log`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -44,8 +44,8 @@ COMMON = (
 )
 
 
-def rows(agents: int) -> Sequence[int]:
-    """Rows of each agent, unequal and none without."""
+def rows(agents: int) -> np.ndarray:
+    """``[agents]``: rows of each, unequal and none without."""
     draws = np.random.default_rng(0)
     shares = draws.dirichlet(np.full(agents, 4.0))
     return 1 + draws.multinomial(ROWS.value - agents, shares)

@@ -27,7 +27,7 @@ BATCH = Setting("samples a step", 10, "not given; the most of the regression")
 DEGREE = Setting("mean degree of the servers' graph", 2.4, "not given; six links, connected")
 
 ALL = SERVERS.value * CLIENTS.value
-STEPS_OF = tuple(np.random.default_rng(0).integers(*EPOCHS.value, ALL, endpoint=True).tolist())
+STEPS_OF = tuple(np.random.default_rng(0).integers(*EPOCHS.value, size=ALL, endpoint=True).tolist())
 WORLD = clicks.world(ALL, RHO.value)
 
 

@@ -1,6 +1,7 @@
 """Rizk 2023, figure 4.4: four schemes of noise under three strategies (lines 2413-2436)."""
 
 import functools
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -30,7 +31,7 @@ ATC = "ATC"
 EVERY = 10
 
 CROSSING = Setting(
-    "(g), (h) step sizes of the runs", (0.025, 0.1, 0.4), "around the crossover; 6 seeds, ATC"
+    "(g), (h) step sizes of the runs", (0.025, 0.1, 0.4), "around the crossover; 10 seeds, ATC"
 )
 PREDICTED = Setting(
     "(g), (h) step sizes of theory",
@@ -40,7 +41,7 @@ PREDICTED = Setting(
 GRAPHS = Setting(
     "(g) networks", ("ring", "as drawn", "8-regular"), "2, about 4 and 8 neighbours of everybody"
 )
-FEW = 6
+FEW = 10
 
 
 def graphs() -> dict[str, fl.graphs.Graph]:
@@ -85,7 +86,7 @@ def study(effort: Effort) -> Studies:
     )
     crossing = net.noise_parts(crossing).squeeze(["variance", "strategy"], drop=True)
 
-    def theory(name: str, **axes: object) -> xr.Dataset:
+    def theory(name: str, **axes: Any) -> xr.Dataset:
         build = functools.partial(ch4.scenario, strategy=strategies[name])
         found = net.predicted(build, SCHEMES, variance=[ch4.VARIANCE.value], **axes)
         return found.squeeze("variance", drop=True)

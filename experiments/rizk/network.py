@@ -156,8 +156,9 @@ def _centroid(now: Snapshot) -> Array:
 
 _CENTROID = Metric("centroid_deviation", _centroid, "MSD of the centroid", needs_optimum=True)
 _MODELS = Metric("nodes", nodes, "models of the nodes", decibel=False, dims=("node", "parameter"))
-METRICS = (_CENTROID, "mean_square_deviation", "consensus_error", _MODELS)
-CENTROID, INDIVIDUAL, DISAGREEMENT, MODELS = (getattr(m, "name", m) for m in METRICS)
+CENTROID, MODELS = _CENTROID.name, _MODELS.name
+INDIVIDUAL, DISAGREEMENT = "mean_square_deviation", "consensus_error"
+METRICS = (_CENTROID, INDIVIDUAL, DISAGREEMENT, _MODELS)
 RECOVERED = "recovered_deviation"
 CENTROID_NOISE, INDIVIDUAL_NOISE = "centroid_noise", "individual_noise"
 
