@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from experiments.benchmarks import costs, generators, machine, personalised, roofline, scaling
+from experiments.benchmarks import (
+    costs,
+    generators,
+    machine,
+    multiagent,
+    personalised,
+    roofline,
+    scaling,
+)
 from experiments.gauthier import chapter5 as ch5
 from fljax.study.engine import configured
 from tests.cases import CASES
@@ -80,6 +88,30 @@ def test_both_sides_of_a_comparison_simulate_the_same():
         error = np.sqrt((ours.var(0) + theirs.var(0)) / seeds)
         assert (abs(gap) < 5 * error).all(), name
         assert ours.mean(0)[-1] < ours.mean(0)[0]
+
+
+@pytest.mark.slow
+def test_three_forms_of_learning_among_agents_simulate_the_same():
+    """As above, of the library, and of NumPy's best and plain form."""
+    rounds, seeds = 20, 30
+    for name in ("ISFedAvg, full", "ISFedAvg, sampled", "ATC, noise edge"):
+        method = multiagent.methods()[name]
+        found = [
+            multiagent.study(method, seeds, rounds),
+            multiagent.best(method, seeds, rounds),
+            method.plain(5, rounds, 0, multiagent.RECORD_EVERY),
+        ]
+        for ours in found[1:]:
+            gap = ours.mean(0) - found[0].mean(0)
+            error = np.sqrt(sum(form.var(0, ddof=1) / len(form) for form in (found[0], ours)))
+            assert (abs(gap) < 6 * error + 0.01 * found[0].mean(0)).all(), name
+
+
+@pytest.mark.slow
+def test_the_roofline_gives_importance_sampling_batches_of_its_clients():
+    size, case = costs.Size(40, 4, 2, 3, 1), CASES["ISFedAvg"]
+    made = roofline.simulation(roofline.as_key(0), size, case)
+    assert (made.algorithm.clients_per_round, made.algorithm.batch) == (40, 4)
 
 
 @pytest.mark.parametrize(("name", "same"), [("fljax-threefry", True), ("rbg", False)])

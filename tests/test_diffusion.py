@@ -179,6 +179,18 @@ def test_samples_are_drawn_as_often_as_their_chances_say():
     assert (np.abs(counts - 3 * chances[:, None]) < 1).all()
 
 
+def test_many_units_are_searched_as_few_are_compared(monkeypatch):
+    chances = jnp.asarray(np.random.default_rng(4).dirichlet(np.ones(700)))
+    found = np.asarray(systematic(ONE, chances, 20, 20))
+    monkeypatch.setattr(fl.participation, "SEARCHED_BEYOND", 700)
+    np.testing.assert_array_equal(found, systematic(ONE, chances, 20, 20))
+    order, start = jax.random.split(ONE)
+    order = np.asarray(fl.participation.subset(order, 700, 700))
+    point = float(jax.random.uniform(start, (), chances.dtype))
+    expected = multiagent.systematic(order, np.asarray(chances), 20, point)
+    assert found.tolist() == expected
+
+
 def test_a_draw_is_that_of_the_line():
     key, chances = as_key(8), jnp.asarray([15, 81, 26, 42, 20, 16]) / 200
     order, start = jax.random.split(key)

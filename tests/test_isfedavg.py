@@ -134,6 +134,19 @@ def test_equal_chances_are_federated_averaging_with_normalised_steps():
     assert (np.abs(ours.mean(axis=0) - theirs.mean(axis=0)) < 4.5 * error).all()
 
 
+@pytest.mark.parametrize("rule", ["sampled", pytest.param("full", marks=pytest.mark.slow)])
+def test_seeds_and_numbers_cost_one_compilation(rule):
+    def scenario(key, step_size, floor):
+        del key
+        return fl.Simulation(make_problem(), ISFedAvg(step_size, COUNT, BATCH, STEPS, rule, floor))
+
+    grid = {"step_size": [0.01, 0.03], "floor": [0.1, 0.5]}
+    study = fl.sweep(scenario, rounds=2, seeds=3, grid=grid, keep_models=True, progress=False)
+    assert study.attrs["compilations"] == 1
+    ends = np.asarray(study.model).reshape(4 * 3, -1)
+    assert len(np.unique(ends.round(12), axis=0)) == 4 * 3
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

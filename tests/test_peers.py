@@ -8,6 +8,7 @@ import pytest
 from experiments.benchmarks.peers import fljax_side, numpy_side, run
 from experiments.benchmarks.peers.measure import Stopwatch, main
 from experiments.benchmarks.peers.workloads import (
+    ATC,
     DGD,
     LEAST_SQUARES,
     WORKLOADS,
@@ -73,18 +74,21 @@ def test_numpy_reaches_the_least_squares_optimum(form):
 
 
 @pytest.mark.parametrize("form", numpy_side.FORMS)
-def test_numpy_dgd_is_the_written_recursion(form):
-    x, y = (a.astype(np.float64) for a in DGD.data(1))
-    weights, models = DGD.weights(1), np.zeros((20, 32))
-    for _ in range(DGD.rounds):
-        new = np.zeros_like(models)
+@pytest.mark.parametrize("workload", [DGD, ATC], ids=["dgd", "atc"])
+def test_numpy_is_the_written_recursion_of_peers(workload, form):
+    x, y = (a.astype(np.float64) for a in workload.data(1))
+    weights, models = workload.weights(1), np.zeros((20, 32))
+    for _ in range(workload.rounds):
+        moved = models.copy()
+        for k in range(20):
+            for n in range(50):
+                moved[k] -= 0.1 * 2 / 50 * (x[k, n] @ models[k] - y[k, n]) * x[k, n]
+        new = moved - models if workload is DGD else np.zeros_like(models)
         for k in range(20):
             for other in range(20):
-                new[k] += weights[k, other] * models[other]
-            for n in range(50):
-                new[k] -= 0.1 * 2 / 50 * (x[k, n] @ models[k] - y[k, n]) * x[k, n]
+                new[k] += weights[k, other] * (models if workload is DGD else moved)[other]
         models = new
-    found = numpy_side.FORMS[form]["dgd"](DGD, 1, Stopwatch())
+    found = numpy_side.FORMS[form][workload.name](workload, 1, Stopwatch())
     np.testing.assert_allclose(found, models, rtol=0, atol=1e-5)
 
 
@@ -132,7 +136,7 @@ def test_a_local_epoch_meets_every_sample_once(monkeypatch):
     assert sorted(met) == list(range(12))
 
 
-@pytest.mark.parametrize("name", ["least_squares", "dgd"])
+@pytest.mark.parametrize("name", ["least_squares", "dgd", "atc"])
 def test_fljax_ends_where_numpy_does(name):
     workload = WORKLOADS[name]
     watch = Stopwatch()

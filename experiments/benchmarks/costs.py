@@ -118,9 +118,11 @@ def trusted(size: Size, private: bool) -> Cost:
 
 
 def important(size: Size, private: bool) -> Cost:
-    """The gradients of batches, and two numbers of every sample: its chance and its norm."""
+    """All samples of all clients, and of each its place in line, its chance and its norm."""
     samples = size.clients * size.samples
-    return server(size, private) + Cost(2 * samples, 6 * samples)
+    # The gradients of batches are by samples; the norms are of the same predictions' kind.
+    by_samples = Cost(samples * (size.dim + 3), 6 * samples * size.dim + 4 * size.models)
+    return by_samples + Cost(2 * samples, 16 * samples, samples)
 
 
 def stepped(steps: int, size: Size, private: bool) -> Cost:

@@ -183,7 +183,7 @@ def compare(seeds: int, few: int, rounds: int) -> list[str]:
         both = best_of(lambda m=method: study(m, seeds, rounds)) / seeds
         study(method, seeds, rounds, workers=1)
         alone = best_of(lambda m=method: study(m, seeds, rounds, workers=1)) / seeds
-        theirs, times = [], []
+        theirs, times = ours, []
         for threads in sorted({1, cores()}):
             with threadpool_limits(threads, user_api="blas"):
                 theirs = best(method, seeds, rounds)

@@ -221,7 +221,9 @@ def federated_best(
                 shared(mine, at, sizes_of, there & busy)
             local = np.where(busy, local - length[..., None] * estimate, local).astype(SINGLE)
         if rule == "sampled":
-            norms, _ = norms_of(given.features[chosen], given.targets[chosen], start, rho)
+            norms, _ = norms_of(
+                given.features[chosen], given.targets[chosen], start, given.strength
+            )
             shared(
                 known, chosen, need(norms, slope, before, size * taken), np.ones_like(chosen, bool)
             )

@@ -38,6 +38,7 @@ from experiments.benchmarks.machine import (
 )
 from fljax import plotting
 from fljax._generator import GENERATOR, normal
+from fljax.algorithms import ISFedAvg
 from fljax.simulation import Carry, Prepared, Simulation, as_key, begin, look, prepare
 from tests.cases import CASES, Case
 
@@ -49,7 +50,12 @@ def simulation(key: jax.Array, size: Size, case: Case, private: bool = True) -> 
     a stream of random features.
     """
     k_graph, k_data, k_more = jax.random.split(key, 3)
-    needs, network, privacy = type(case.algorithm).needs, None, None
+    algorithm, network, privacy = case.algorithm, None, None
+    needs = type(algorithm).needs
+    if isinstance(algorithm, ISFedAvg):  # whose batches are of the small world's clients
+        algorithm = dataclasses.replace(
+            algorithm, clients_per_round=size.clients, batch=size.samples
+        )
     shape = (size.clients, size.samples, size.dim)
     if needs.data == "stream":
         features = fl.data.random_fourier(k_more, INPUTS, size.dim)
@@ -71,7 +77,7 @@ def simulation(key: jax.Array, size: Size, case: Case, private: bool = True) -> 
     return fl.Simulation(
         problem=problem,
         network=network,
-        algorithm=case.algorithm,
+        algorithm=algorithm,
         privacy=privacy,
         metrics=["consensus_error"],
     )

@@ -8,6 +8,7 @@ of its own costs do: thirty local steps are one epoch.
 # pyright: reportMissingImports=false
 
 import logging
+from functools import partial
 from typing import Any
 
 import networkx as nx
@@ -17,7 +18,7 @@ from decent_array import interoperability as iop
 from decent_array.types import Devices, Frameworks
 from decent_bench.agents import Agent
 from decent_bench.algorithms.federated import FedAvg
-from decent_bench.algorithms.p2p import DGD
+from decent_bench.algorithms.p2p import ATC, DGD
 from decent_bench.benchmark import BenchmarkProblem, benchmark, configure
 from decent_bench.costs import EmpiricalRiskCost, LinearRegressionCost
 from decent_bench.networks import FedNetwork, P2PNetwork
@@ -39,11 +40,11 @@ def least_squares(workload: Regression, seed: int, watch: Stopwatch) -> np.ndarr
     return run(network, algorithm, workload.rounds, seed, watch).server().x.value
 
 
-def dgd(workload: Decentralised, seed: int, watch: Stopwatch) -> np.ndarray:
+def decentralised(kind: type, workload: Decentralised, seed: int, watch: Stopwatch) -> np.ndarray:
     graph = nx.empty_graph(workload.clients)
     graph.add_edges_from(workload.edges(seed).tolist())
     network = P2PNetwork(graph, regression_agents(workload, seed))
-    algorithm = DGD(step_size=2 * workload.step, x0=zeros(workload.dim))
+    algorithm = kind(step_size=2 * workload.step, x0=zeros(workload.dim))
     agents = run(network, algorithm, workload.rounds, seed, watch).agents()
     return np.stack([agent.x.value for agent in agents])
 
@@ -129,6 +130,11 @@ if __name__ == "__main__":
     configure(Frameworks.NUMPY, Devices.CPU, seed=0, log_level=logging.ERROR)
     main(
         "decent-bench",
-        {"least_squares": least_squares, "softmax": softmax, "dgd": dgd},
+        {
+            "least_squares": least_squares,
+            "softmax": softmax,
+            "dgd": partial(decentralised, DGD),
+            "atc": partial(decentralised, ATC),
+        },
         {"softmax": "its own multi-class cost needs PyTorch; a NumPy cost was written for it"},
     )

@@ -1,7 +1,7 @@
 """The workloads in fljax: one seed on the very data of the others, and a study of a hundred.
 
-A study of ``least_squares`` or ``dgd`` draws its data, graph and optimum inside the program and is
-timed with them; the other sides get their data for nothing.
+A study draws its data, graph and optimum inside the program and is timed with them, but for
+``softmax``; the other sides get their data for nothing.
 """
 
 import functools
@@ -15,6 +15,7 @@ import numpy as np
 import fljax as fl
 from experiments.benchmarks.peers.measure import STUDY, Stopwatch, main
 from experiments.benchmarks.peers.workloads import (
+    ATC,
     DGD,
     LEAST_SQUARES,
     SOFTMAX,
@@ -45,14 +46,14 @@ def drawn_least_squares(key: jax.Array) -> fl.Simulation:
     )
 
 
-def drawn_dgd(key: jax.Array) -> fl.Simulation:
-    """A run of ``dgd`` on data and a graph of its own."""
+def drawn_decentralised(key: jax.Array, algorithm: fl.algorithms.Algorithm) -> fl.Simulation:
+    """A run of ``dgd`` or ``atc`` on data and a graph of its own."""
     w = DGD
     k_graph, k_data = jax.random.split(key)
     return fl.Simulation(
         problem=fl.problems.least_squares(k_data, clients=w.clients, samples=w.samples, dim=w.dim),
         network=fl.graphs.random_connected(k_graph, nodes=w.clients, mean_degree=w.mean_degree),
-        algorithm=fl.algorithms.ZCDPGradNFL(w.step),
+        algorithm=algorithm,
         metrics=["normalized_error"],
     )
 
@@ -70,12 +71,21 @@ def softmax(workload: Classification, seed: int, watch: Stopwatch) -> np.ndarray
     return model.reshape(workload.classes, workload.features).T
 
 
-def dgd(workload: Decentralised, seed: int, watch: Stopwatch) -> np.ndarray:
-    """Without privacy the baseline is decentralised gradient descent."""
+def decentralised(
+    algorithm: fl.algorithms.Algorithm, workload: Decentralised, seed: int, watch: Stopwatch
+) -> np.ndarray:
+    """A step of every node, and combinations with its neighbours."""
     problem = fl.problems.Problem(*workload.data(seed), fl.problems.LeastSquares())
-    algorithm = fl.algorithms.ZCDPGradNFL(workload.step)
     network = fl.graphs.from_edges(workload.clients, workload.edges(seed))
     return once(workload.rounds, seed, watch, problem=problem, algorithm=algorithm, network=network)
+
+
+#: Decentralised gradient descent, and adapting before combining.
+STRATEGIES = {
+    "dgd": fl.algorithms.Consensus(DGD.step),
+    "atc": fl.algorithms.ATC(ATC.step),
+}
+dgd, atc = (functools.partial(decentralised, strategy) for strategy in STRATEGIES.values())
 
 
 @functools.cache
@@ -116,7 +126,9 @@ def one_point(parts: dict[str, Any]) -> dict[str, Any]:
 STUDIES: dict[str, tuple[Callable[..., fl.Simulation], Callable[[], dict[str, Any]]]] = {
     "least_squares": (drawn_least_squares, dict),
     "softmax": (given, lambda: one_point(averaging(SOFTMAX))),
-    "dgd": (drawn_dgd, dict),
+} | {
+    name: (drawn_decentralised, functools.partial(one_point, {"algorithm": strategy}))
+    for name, strategy in STRATEGIES.items()
 }
 
 
@@ -140,5 +152,5 @@ def measured_study(workload: str, repeats: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    runs = {"least_squares": least_squares, "softmax": softmax, "dgd": dgd}
+    runs = {"least_squares": least_squares, "softmax": softmax, "dgd": dgd, "atc": atc}
     main("fljax", runs, {}, study=measured_study)

@@ -114,5 +114,5 @@ if __name__ == "__main__":
     main(
         "flwr",
         {"least_squares": federated_averaging, "softmax": federated_averaging},
-        {"dgd": "a server only: no peer-to-peer algorithms"},
+        dict.fromkeys(("dgd", "atc"), "a server only: no peer-to-peer algorithms"),
     )

@@ -62,5 +62,7 @@ if __name__ == "__main__":
     main(
         "fluke-fl",
         {"least_squares": federated_averaging, "softmax": federated_averaging},
-        {"dgd": "peer-to-peer by gossip with one random neighbour, no mixing weights"},
+        dict.fromkeys(
+            ("dgd", "atc"), "peer-to-peer by gossip with one random neighbour, no mixing weights"
+        ),
     )

@@ -119,6 +119,41 @@ def dgd_clients(workload: Decentralised, seed: int, watch: Stopwatch) -> np.ndar
     return models
 
 
+def atc_loop(workload: Decentralised, seed: int, watch: Stopwatch) -> np.ndarray:
+    """Adapt, then combine, node by node."""
+    features, targets = workload.data(seed)
+    weights = workload.weights(seed).astype(np.float32)
+    neighbours = [np.flatnonzero(row) for row in weights]
+    with watch.run():
+        models = np.zeros((workload.clients, workload.dim), np.float32)
+        for _ in range(workload.rounds):
+            moved = [
+                models[k] - workload.step * squared_gradient(models[k], features[k], targets[k])
+                for k in range(workload.clients)
+            ]
+            models = np.stack(
+                [
+                    sum(weights[k, other] * moved[other] for other in neighbours[k])
+                    for k in range(workload.clients)
+                ]
+            )
+    return models
+
+
+def atc_clients(workload: Decentralised, seed: int, watch: Stopwatch) -> np.ndarray:
+    """Adapt, then combine, all nodes at once."""
+    features, targets = workload.data(seed)
+    weights = workload.weights(seed).astype(np.float32)
+    with watch.run():
+        gram, moment = statistics(features, targets)
+        step = np.float32(workload.step)
+        models = np.zeros((workload.clients, workload.dim), np.float32)
+        for _ in range(workload.rounds):
+            gradient = (gram @ models[..., None])[..., 0] - moment
+            models = weights @ (models - step * gradient)
+    return models
+
+
 def squared_gradient(model: np.ndarray, features: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """``2/N X'(Xw - y)``."""
     return np.float32(2 / len(targets)) * ((features @ model - targets) @ features)
@@ -140,11 +175,17 @@ def softmax_gradient(model: np.ndarray, features: np.ndarray, labels: np.ndarray
 
 
 FORMS = {
-    "loop": {"least_squares": least_squares_loop, "softmax": softmax_loop, "dgd": dgd_loop},
+    "loop": {
+        "least_squares": least_squares_loop,
+        "softmax": softmax_loop,
+        "dgd": dgd_loop,
+        "atc": atc_loop,
+    },
     "clients": {
         "least_squares": least_squares_clients,
         "softmax": softmax_clients,
         "dgd": dgd_clients,
+        "atc": atc_clients,
     },
 }
 

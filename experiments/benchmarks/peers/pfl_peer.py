@@ -108,5 +108,5 @@ if __name__ == "__main__":
     main(
         "pfl",
         {"least_squares": least_squares, "softmax": softmax},
-        {"dgd": "a server only: no peer-to-peer algorithms"},
+        dict.fromkeys(("dgd", "atc"), "a server only: no peer-to-peer algorithms"),
     )

@@ -140,4 +140,5 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.floating:
 LEAST_SQUARES = Regression("least_squares", clients=100, rounds=200)
 SOFTMAX = Classification()
 DGD = Decentralised("dgd", clients=20, rounds=100)
-WORKLOADS = {w.name: w for w in (LEAST_SQUARES, SOFTMAX, DGD)}
+ATC = Decentralised("atc", clients=20, rounds=100)
+WORKLOADS = {w.name: w for w in (LEAST_SQUARES, SOFTMAX, DGD, ATC)}
