@@ -275,8 +275,8 @@ def capped(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> capped(jnp.array([0.7, 0.2, 0.1]), jnp.array(0.5)).round(3).tolist()
-      [0.5, 0.333, 0.167]
+      >>> capped(jnp.array([0.75, 0.125, 0.125]), jnp.array(0.5)).tolist()
+      [0.5, 0.25, 0.25]
     """
     most = most[..., None]
 
