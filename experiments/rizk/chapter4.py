@@ -19,13 +19,13 @@ from fljax.schedules import Constant
 # --------------------------------------------------------------------------- settings
 
 PEERS = Setting("peers P", 30, "line 2415", given=True)
-SAMPLES = Setting("samples of a peer", 100, "line 2418", given=True)
-DIM = Setting("parameters M", 2, "line 2418", given=True)
+SAMPLES = Setting("samples of a peer", 100, "line 2417", given=True)
+DIM = Setting("parameters M", 2, "line 2417", given=True)
 STEP = Setting("step size mu", 0.4, "line 2429", given=True)
-RHO = Setting("regulariser rho", 0.01, "line 2418", given=True)
+RHO = Setting("regulariser rho", 0.01, "line 2417", given=True)
 VARIANCE = Setting("variance of the noise", 0.01, "line 2429", given=True)
 ROUNDS = Setting("iterations", 1000, "line 2429", given=True)
-SEEDS = Setting("seeds", 20, "“we repeat the experiment 20 times”, line 2429", given=True)
+SEEDS = Setting("repetitions", 20, "“we repeat the experiment 20 times”, line 2429", given=True)
 
 EIGENVALUES = Setting(
     "eigenvalues of the features' covariance",
