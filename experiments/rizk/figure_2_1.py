@@ -177,11 +177,11 @@ def powers(studies: Studies) -> dict[str, Estimate]:
 def left(studies: Studies) -> str:
     """How far the chances are in the end."""
     end = {name: studies["c"][name].isel(round=-1).mean().item() ** 0.5 for name in (AGENTS, OWN)}
-    falls = ", ".join(f"{name} n^-{e.value:.2f}" for name, e in powers(studies).items())
+    falls = ", ".join(f"of {name} {-e.value:+.2f}" for name, e in powers(studies).items())
     return (
-        f"Distances fall as {falls}, slower than a power of two, let alone by squares. Chances of "
-        f"agents stay at {100 * end[AGENTS]:.0f} % of where equal ones were, since they rest on a "
-        "gradient of one batch each; those of samples come to "
+        f"Distances go with powers of the iteration ({falls}), not minus two, let alone by "
+        f"squares. Chances of agents stay at {100 * end[AGENTS]:.0f} % of where equal ones were, "
+        "since they rest on a gradient of one batch each; those of samples come to "
         f"{100 * end[OWN]:.0f} % and go on, as often as their agents are drawn."
     )
 
