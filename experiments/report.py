@@ -274,7 +274,7 @@ def _changes(records: Sequence[Record], before: Mapping[str, Mapping[str, str]])
         known = before.get(record["name"], {})
         for claim in record["claims"]:
             now, then = short_verdict(claim), known.get(claim["name"], "not judged")
-            if claim["changed"] or now != then:
+            if claim["changed"] or (now != then and known):
                 why = claim["changed"] or "the same measure on new draws"
                 rows.append((record["name"], claim["text"], claim["kind"], then, now, why))
     if not rows:
@@ -282,7 +282,8 @@ def _changes(records: Sequence[Record], before: Mapping[str, Mapping[str, str]])
     return [
         "## What changed since the first edition",
         "",
-        "Every claim that is new, or judged otherwise than in the first edition of this gallery.",
+        "Of the figures of the first edition of this gallery, every claim that is new or judged "
+        "otherwise than there.",
         "",
         "<details><summary>Claim by claim</summary>",
         "",

@@ -184,3 +184,26 @@ def test_the_readmes_program_of_attackers_runs():
     exec(compile(code, "README.md", "exec"), names)
     assert dict(names["results"].sizes) == {"share": 3, "seed": 2, "round": 20}
     assert np.isfinite(names["results"].normalized_error).all()
+
+
+@pytest.fixture(scope="module")
+def cancelled():
+    """The README's program of noise that cancels: what it printed, and its names."""
+    program = re.search(r"## Noise that the network cancels.+?```python\n(.+?)```", README, re.S)
+    assert program
+    printed = []
+    names = {"fl": fl, "jax": jax, "print": lambda *parts: printed.append(parts[0])}
+    exec(compile(program[1], "README.md", "exec"), names)
+    return printed
+
+
+@pytest.mark.slow
+def test_the_readme_s_table_of_protection_is_what_is_found(cancelled):
+    table = re.search(r"<!-- overheard -->\n(.+?)\n<!-- end overheard -->", README, re.S)
+    assert table
+    assert table[1] == str(cancelled[0]).strip()
+
+
+@pytest.mark.slow
+def test_the_readmes_program_of_noise_predicts_an_error(cancelled):
+    assert 0 < float(cancelled[2]) < np.inf
