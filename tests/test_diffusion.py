@@ -77,7 +77,7 @@ def unequal(seed=5):
 LAWS = [Uniform(2), Uniform((1, 4, 2, 3, 2)), Uniform(3, replacement=True), Weighted(2, unequal())]
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("strategy", [Consensus, CTA, ATC])
 def test_strategies_on_batches_are_the_loops(strategy, law):
@@ -167,6 +167,7 @@ def test_small_and_large_batches_are_subsets_with_equal_chances(size):
         assert len(counts) == 1 or stats.chisquare(counts).pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_samples_are_drawn_as_often_as_their_chances_say():
     """One of them is longer than a piece of the line: drawn once or twice, 1.2 times on average."""
     chances = np.array([0.4, 0.3, 0.2, 0.1, 0.0])
@@ -179,6 +180,7 @@ def test_samples_are_drawn_as_often_as_their_chances_say():
     assert (np.abs(counts - 3 * chances[:, None]) < 1).all()
 
 
+@pytest.mark.slow
 def test_many_units_are_searched_as_few_are_compared(monkeypatch):
     chances = jnp.asarray(np.random.default_rng(4).dirichlet(np.ones(700)))
     found = np.asarray(systematic(ONE, chances, 20, 20))
@@ -250,7 +252,7 @@ def served(algorithm):
 COUNTS = (1, 3, 2, 4, 2)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("law", [None, Uniform((1, 4, 2, 3, 2)), Weighted(2, unequal())])
 def test_clients_that_take_unequal_steps_are_the_loops(law, normalised):

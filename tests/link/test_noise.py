@@ -176,6 +176,7 @@ def test_masks_hide_what_is_sent_and_cancel_where_it_is_summed():
     assert not np.asarray(alone).any()
 
 
+@pytest.mark.slow
 def test_masks_no_longer_cancel_where_links_fail():
     losses = fl.link.Independent(0.4)
     silent = models(ATC(STEP, OVER), losses=losses)
@@ -194,6 +195,7 @@ def test_variances_are_what_is_asked_for(kind, law):
     assert abs(kurtosis - (6 if law == "laplace" else 3)) < 0.4
 
 
+@pytest.mark.slow
 def test_an_aggregator_hears_each_message_with_its_noise():
     aggregation = fl.aggregation.Median()
     quiet = models(ATC(STEP, OVER), PerEdge(0.0), rounds=1, aggregation=aggregation)

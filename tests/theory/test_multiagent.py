@@ -279,6 +279,7 @@ def test_what_noise_comes_to_is_the_sum_of_its_rounds():
     assert np.isinf(theory.stationary(H, 1.0, noise)).all()
 
 
+@pytest.mark.slow
 def test_gradient_noise_leaves_its_trace_over_the_hessian():
     """Item 1: clients without replacement, batches and steps of each."""
     algorithm = FedAvg(
@@ -406,6 +407,7 @@ def test_homomorphic_noise_is_worse_for_each_model_at_large_steps():
 # What scales how -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_gradient_noise_shrinks_with_batches_and_clients():
     """T6: as one over the batch gain of single samples; as the law of L of K without."""
     trace = {}
@@ -530,6 +532,7 @@ def test_equal_chances_are_drawn_as_without_replacement():
 # Stability -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_consensus_is_stable_for_smaller_steps():
     """T18: where all Hessians are the same, by the eigenvalues."""
     X = np.random.default_rng(0).normal(size=(6, 2))

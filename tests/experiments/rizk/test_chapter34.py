@@ -46,6 +46,7 @@ def tiny():
     return net.study("x", ask, scenario, [0.1], grid=steps, rounds=40)
 
 
+@pytest.mark.slow
 def test_a_study_has_no_noise_as_a_scheme(tiny):
     assert list(tiny["scheme"].values) == [NONE, RANDOM, HOMOMORPHIC]
     silent = tiny[net.INDIVIDUAL].sel(scheme=NONE, drop=True)
