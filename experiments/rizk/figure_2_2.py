@@ -269,6 +269,7 @@ def plot(studies: Studies) -> Picture:
     for ax, panel, metric in zip(axes, "abc", (ERROR, OF_CLASSES, ERROR), strict=True):
         plotting.learning_curves(studies[panel], metric, ax=ax)
         picture.fade(ax)
+    axes[1].set_ylabel("mean of classes [%]")  # in full it is longer than the panel is high
     return picture.finish(drawing, "classification, testing error")
 
 
