@@ -77,7 +77,7 @@ def unequal(seed=5):
 LAWS = [Uniform(2), Uniform((1, 4, 2, 3, 2)), Uniform(3, replacement=True), Weighted(2, unequal())]
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("strategy", [Consensus, CTA, ATC])
 def test_strategies_on_batches_are_the_loops(strategy, law):
@@ -252,7 +252,7 @@ def served(algorithm):
 COUNTS = (1, 3, 2, 4, 2)
 
 
-@pytest.mark.thin(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("law", [None, Uniform((1, 4, 2, 3, 2)), Weighted(2, unequal())])
 def test_clients_that_take_unequal_steps_are_the_loops(law, normalised):

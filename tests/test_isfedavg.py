@@ -43,7 +43,7 @@ def drawn(algorithm):
     return choose, batch
 
 
-@pytest.mark.thin(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("cap", [True, False])
 @pytest.mark.parametrize("rule", ["optimal", "full", "sampled"])
 def test_importance_sampling_is_the_loop(rule, cap):

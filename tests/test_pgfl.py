@@ -751,6 +751,7 @@ def test_noise_is_on_what_clients_send_and_has_the_stated_deviation(schedule):
                 same(state.model[k], message[row])  # what is kept and judged is exact
 
 
+@pytest.mark.slow
 def test_under_one_seed_all_algorithms_meet_the_same_participants():
     """Those of the loops, with which the three agree: two of each server, others in each round."""
     names = ("two a server", "GFL", "gradient, two a server")

@@ -98,7 +98,7 @@ def atc_loop(noise, rounds=ROUNDS):
     return np.array(history)
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("form", ["dense", "padded"])
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -250,6 +250,7 @@ def test_the_general_form_has_noise_where_it_exchanges():
 # Masks of pairs ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_message_tells_by_how_many_draws_it_is_hidden():
     """Of a receiver with five neighbours three share draws with two; with one it hides nothing."""
     noise, star = LocalGraphHomomorphic(0.5), fl.graphs.star(6).mixing()
@@ -425,6 +426,7 @@ def test_masks_over_failing_links_are_those_of_one_table():
     np.testing.assert_allclose(found, expected, atol=1e-9)  # no link fails
 
 
+@pytest.mark.slow
 def test_attackers_messages_have_the_noise_too():
     attack = fl.attacks.Constant(fl.attacks.first(1, CLIENTS), 7.0)
     loud = models(ATC(STEP, OVER), PerMessage(0.4), rounds=1, attack=attack)[0]

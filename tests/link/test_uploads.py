@@ -81,6 +81,7 @@ def test_noise_of_clients_is_that_of_the_loops(on, law):
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["models", pytest.param("updates", marks=slow)])
 def test_noise_of_clients_and_servers_is_that_of_the_loops(on):
     """(3.6)-(3.8)."""
@@ -245,6 +246,7 @@ MASKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["FedAvg", pytest.param("GFL, gradient", marks=slow)])
 def test_a_servers_mean_is_as_without_masks_and_has_the_noise_beside_them(label):
     network = make_servers() if label == "GFL, gradient" else None

@@ -61,7 +61,7 @@ def present(pattern, seed, rounds=ROUNDS):
 
 
 def test_those_that_cope_with_absence_do_so_in_private():
-    assert LABELS == ["zCDP-grad-NFL", "FL", "PGFL", "GFL", "ClusterFL", "GFL, gradient"]
+    assert LABELS == [*("zCDP-grad-NFL", "ATC", "FL", "PGFL", "GFL", "ClusterFL", "GFL, gradient")]
 
 
 @quiet

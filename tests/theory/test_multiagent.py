@@ -430,12 +430,14 @@ def test_gradient_noise_shrinks_with_batches_and_clients():
     assert by[2] < 1e-15
 
 
+@pytest.mark.slow
 def test_the_first_order_follows_the_step():
     """T6: twice the step, twice the deviation."""
     found = at_steps(fl.Simulation(eight(), FedAvg(0.1, 2, weighting="equal")), [0.004, 0.002])[0]
     np.testing.assert_allclose(np.log2(found[0] / found[1]), 1, atol=0.02)
 
 
+@pytest.mark.slow
 def test_unequal_local_steps_bias_what_is_not_normalised():
     """T5: the limit is the minimiser of the clients weighed by their steps."""
     problem, steps = eight(), (1, 2, 3, 4, 5, 1, 2, 3)

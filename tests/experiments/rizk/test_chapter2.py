@@ -125,6 +125,7 @@ def test_errors_are_of_all_and_of_each_class():
     np.testing.assert_allclose([error, balanced], [40, 100 / 3], rtol=1e-6)  # two of five
 
 
+@pytest.mark.slow
 def test_an_error_is_lower_in_points():
     studies = {"a": made({ch2.FEDAVG: 22.0, ch2.IS: 18.0}, figure_2_2.ERROR)}
     assert only(figure_2_2.lower("a", figure_2_2.ERROR)(studies)) == pytest.approx(4, abs=0.1)

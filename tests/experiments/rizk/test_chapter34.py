@@ -56,6 +56,7 @@ def test_a_study_has_no_noise_as_a_scheme(tiny):
         assert (loud.isel(round=-1) > 1.2 * silent.mean("seed").isel(round=-1)).all()
 
 
+@pytest.mark.slow
 def test_the_noise_alone_is_the_distance_from_the_run_without(tiny):
     parts = net.noise_parts(tiny)
     late = tiny[net.MODELS].isel(round=slice(20, None))
@@ -67,6 +68,7 @@ def test_the_noise_alone_is_the_distance_from_the_run_without(tiny):
     assert (parts[net.INDIVIDUAL_NOISE].sel(scheme=HOMOMORPHIC) > 10 * quiet).all()
 
 
+@pytest.mark.slow
 def test_consensus_at_the_end_recovers_the_centroid(tiny):
     over = np.asarray(RING.mixing("metropolis").matrix())
     optimum = np.asarray(fl.problems.optimum(problem()))
@@ -180,6 +182,7 @@ def test_local_noise_off_its_silent_run_is_seen(tiny):
     assert float(figure_4_4._apart(moved)[figure_4_4.APART].max()) > 0.01
 
 
+@pytest.mark.slow
 def test_masks_are_drawn_and_cancel():
     noise = net.Masks(1.0)
     assert not noise.cancels

@@ -28,6 +28,7 @@ def quantiles():
     return np.array([NormalDist().inv_cdf((k + 0.5) / 6) for k in range(6)])
 
 
+@pytest.mark.slow
 def test_covariances_are_the_agents_own_or_common():
     own, common = moments(drawn()), moments(drawn(common=True))
     assert 0.45 < np.linalg.eigvalsh(own).min() < np.linalg.eigvalsh(own).max() < 2.2
