@@ -123,6 +123,7 @@ def test_results_that_do_not_fit_are_refused_before_anything_is_computed(monkeyp
         fl.sweep(scenario, rounds=40, seeds=6)
 
 
+@pytest.mark.slow
 def test_traffic_that_turns_out_to_differ_and_does_not_fit_is_refused(monkeypatch):
     part = fl.plan(drawn, rounds=40, seeds=6).parts[0]
     monkeypatch.setattr(machine, "memory_at_hand", lambda: 2**30)

@@ -373,6 +373,7 @@ def test_a_draw_is_its_formula_within_rounding():
     assert np.all(error <= 5 * np.spacing(np.abs(exact).astype(np.float32)))
 
 
+@pytest.mark.slow
 @pytest.mark.core
 def test_the_law_is_symmetric_of_variance_one_and_ends_beyond_six():
     grid = jnp.arange(2**11, 2**32, 2**12, dtype=np.uint64).astype(np.uint32)
@@ -463,6 +464,7 @@ def scenario(key, budget):
 STUDY = {"rounds": 2, "seeds": 2, "grid": {"budget": [1.0]}}
 
 
+@pytest.mark.slow
 @pytest.mark.core
 def test_runs_draw_from_the_generator_that_is_named():
     simulation = scenario(jax.random.key(0), 1.0)

@@ -124,6 +124,7 @@ def test_a_stream_is_judged_on_the_held_out_data_of_its_clients():
     assert 0 <= found[1] <= 1
 
 
+@pytest.mark.slow
 def test_a_sweep_judges_every_run_on_its_own():
     loss = Logistic()
     data, test = list(clients(SIZES, loss)), list(clients(HELD_OUT, loss, seed=1))

@@ -224,6 +224,7 @@ def test_the_slope_is_the_derivative_of_the_cost(policy, tolerance, sizes):
     assert np.ptp(known, axis=0).max() > 0.05
 
 
+@pytest.mark.slow
 def test_the_policy_lowers_the_cost_on_validation_data():
     """From one context on, small steps of either policy never raise it."""
 

@@ -294,6 +294,7 @@ def test_equal_chances_are_a_uniform_draw():
     assert stats.chisquare(counts).pvalue > LEVEL
 
 
+@pytest.mark.slow
 def test_absent_clients_of_unequal_chances_take_no_part():
     who = Unequal(6, np.full(6, 1 / 6)).choose(jax.random.key(0), jnp.asarray(AVAILABLE), None)
     np.testing.assert_array_equal(np.asarray(who.here), AVAILABLE[np.asarray(who.clients)])

@@ -173,6 +173,7 @@ def test_ditto_s_global_model_is_that_of_its_solver():
                 close(found[n - 1, k], known[n - 2, k], rtol=0, atol=100 / attraction)
 
 
+@pytest.mark.slow
 def test_more_attraction_brings_ditto_nearer_to_the_global_model():
     problem, distance = make_problem(), []
     best = np.asarray(optimum(problem))
@@ -262,6 +263,7 @@ def test_the_start_of_ifca():
     np.testing.assert_array_equal(given, THREE)
 
 
+@pytest.mark.slow
 def test_every_seed_of_a_study_may_have_its_own_start():
     def scenario(key):
         start = random_start(key, 2, DIM)

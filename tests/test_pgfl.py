@@ -352,6 +352,7 @@ def test_every_round_is_that_of_the_loops(name):
         close(record["privacy_rho"][:, 0], ledger.max(axis=1), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_worlds_tell_the_rules_apart():
     """What is injected would show each rule if it were another; cells are empty, once and ever."""
     world, _, _, known = experiment("as published")
@@ -653,6 +654,7 @@ def test_where_all_servers_are_one_gradient_steps_are_those_of_gradient_descent(
 # Scheduling --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_server_draws_its_own_clients_uniformly():
     """Chi-square tests over 6000 draws, each at the level 1e-4: subsets of a server equally likely,
     those of two servers and of two rounds independent.
@@ -686,6 +688,7 @@ def test_every_server_draws_its_own_clients_uniformly():
     assert all(independent(row[:-1], row[1:]) for row in which)
 
 
+@pytest.mark.slow
 def test_servers_draw_among_the_clients_that_are_there():
     """Uniformly (a chi-square test at the level 1e-4), all of them where they are fewer."""
     network = Federation((0, 0, 0, 0, 1, 1, 2, 2, 2), fl.graphs.path(3))
@@ -789,6 +792,7 @@ def test_the_dual_is_a_function_of_what_was_sent(name):
         close(state.dual[n], dual, rtol=0, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_all_that_is_sent_fits_other_data_with_other_noise():
     """One sample of one client replaced, and every message the same, whatever it is: so is all
     that follows from it, dual and servers included, while the exact model is another, within the
@@ -1155,6 +1159,7 @@ def test_the_prox_is_stationary_for_any_weights_of_the_samples(loss):
 # The engine --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_renumbering_clients_and_servers_renumbers_the_result():
     world, made, (mine, _, _), _ = experiment("skip, logistic")
     rng = np.random.default_rng(7)

@@ -272,7 +272,7 @@ def test_every_plot_is_saved_with_type_42_fonts(pair, tmp_path):
     assert mpl.rcParams["pdf.fonttype"] == 3  # of matplotlib's own, untouched
 
 
-@pytest.mark.thin(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["pdf", "png", "svg"])
 def test_the_same_picture_gives_the_same_file(pair, tmp_path, ending):
     one, other = (

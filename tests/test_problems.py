@@ -603,7 +603,7 @@ def separable(loss, strength=0.0, flip=()):
     return from_clients(list(zip(rows, labels, strict=True)), loss, SquaredL2(), strength)
 
 
-@pytest.mark.thin(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [Logistic(), Softmax(2)])
 def test_separable_data_have_no_optimum(loss):
     with pytest.raises(ValueError, match=r"no minimum: a model separates .*SquaredL2"):

@@ -168,6 +168,7 @@ def scenario(key, penalty=0.9):
     return dataclasses.replace(started(simulation, start), metrics=metrics)
 
 
+@pytest.mark.slow
 def test_a_study_keeps_what_a_run_does(tmp_path):
     grid = {"penalty": [0.5, 0.9]}
     found = fl.sweep(scenario, grid=grid, seeds=3, rounds=6, record_every=2, keep_models=True)
@@ -196,6 +197,7 @@ def test_an_array_of_a_shared_model():
     np.testing.assert_array_equal(same, found.model_trajectory)
 
 
+@pytest.mark.slow
 def test_nothing_is_traced_twice_for_a_trajectory():
     assert fl.metrics.trajectory("dual") == fl.metrics.trajectory("dual")
     grid = {"penalty": list(np.linspace(0.1, 1, 7))}

@@ -751,6 +751,7 @@ def test_a_state_is_not_what_a_later_stretch_makes_of_its_memory(tmp_path, monke
 # Shards ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_shards_are_merged_without_a_computation(tmp_path, whole, kept):
     parts = []
     for part in ("1/3", "2/3", (3, 3)):
@@ -835,6 +836,7 @@ def test_only_stores_of_one_study_are_merged(tmp_path, stored):
     assert not (tmp_path / "whole").exists()
 
 
+@pytest.mark.slow
 def test_parts_of_the_seeds_and_the_grid_are_merged(tmp_path, whole):
     for part, cut in enumerate(
         (

@@ -96,6 +96,7 @@ def process(**changes):
     return Autoregressive(THETA, MEAN, VARIANCE, NOISE, **changes)
 
 
+@pytest.mark.slow
 def test_inputs_are_stationary_from_the_first_round_on():
     inputs, _, _ = many(process(lags=(0, 1, 2, 3, 4)), 6, 6000)
     for k in range(3):
@@ -125,6 +126,7 @@ def test_inputs_follow_the_recursion_and_reach_back_before_the_first_round():
     assert (weights == 1).all()
 
 
+@pytest.mark.slow
 def test_the_lags_are_those_asked_for():
     printed, _, _ = play(process(), 20)
     straight, _, _ = play(process(lags=(0, 1, 2, 3)), 20)

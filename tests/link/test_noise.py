@@ -130,6 +130,7 @@ def test_local_noise_leaves_nothing_and_homomorphic_none_in_the_weighted_mean(st
         )
 
 
+@pytest.mark.slow
 def test_consensus_after_training_recovers_the_clean_mean_of_one_round():
     """Combining without noise to the end: (4.50)'s damage is at the nodes, not in their mean."""
     q = np.asarray(OVER.stationary)
@@ -206,6 +207,7 @@ def test_an_aggregator_hears_each_message_with_its_noise():
         assert np.abs(loud - silent).max() > 0.01
 
 
+@pytest.mark.slow
 def test_noise_between_servers_is_that_of_their_graph():
     def servers(noise):
         simulation = fl.Simulation(
@@ -268,6 +270,7 @@ def test_every_message_tells_by_how_many_draws_it_is_hidden():
     np.testing.assert_allclose(np.var(drawn, axis=1)[1:], expected, rtol=0.06)
 
 
+@pytest.mark.slow
 def test_messages_to_agree_are_at_most_those_of_the_source():
     """|N_k| + sum over its neighbours of |N_m| / 2, a node among its own neighbours."""
     noise, support = LocalGraphHomomorphic(0.5), A > 0

@@ -61,7 +61,7 @@ def present(pattern, seed, rounds=ROUNDS):
 
 
 def test_those_that_cope_with_absence_do_so_in_private():
-    assert LABELS == [*("zCDP-grad-NFL", "ATC", "FL", "PGFL", "GFL", "ClusterFL", "GFL, gradient")]
+    assert [*("zCDP-grad-NFL", "ATC", "FL", "PGFL", "GFL", "ClusterFL", "GFL, gradient")] == LABELS
 
 
 @quiet
@@ -90,7 +90,7 @@ def test_clients_spend_in_the_rounds_in_which_they_send(label, pattern):
     np.testing.assert_allclose(run.privacy_rho, worst, rtol=1e-10)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "notion",
     [
@@ -151,6 +151,7 @@ def test_audits_hear_what_a_run_says():
     np.testing.assert_allclose(fl.run(simulation, ROUNDS, key=2).model, last, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_minimisers_that_wait_for_their_client_keep_their_distance():
     """A warm start that an absent client keeps moves a later message no further than others do."""
     rng, radius = np.random.default_rng(2), 2.0

@@ -163,6 +163,7 @@ def test_faulty_noise_is_caught(name):
     assert not both(label, sound).broken
 
 
+@pytest.mark.slow
 def test_half_the_noise_is_four_times_the_budget():
     """A fault mended into the claim is none."""
     found = both("zCDP-NFL", HalfNoise(*SMALL))
@@ -390,6 +391,7 @@ def test_one_run_catches_faults(privacy):
     assert found.broken == (privacy is BareRound)
 
 
+@pytest.mark.slow
 def test_clients_without_a_canary_are_not_guessed():
     simulation, high = canaries(ZCDP(2.0))
     features, targets = np.array(high.features), np.array(high.targets)

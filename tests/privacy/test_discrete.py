@@ -91,6 +91,7 @@ def test_what_is_said_lies_on_the_grid_and_spends_the_budget():
     close(found.privacy_rho[-1], total, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_enormous_messages_stay_on_the_grid():
     budget = DiscreteZCDP(2.0, steps=64)
     now = fl.view(simulation(budget), rounds=3)

@@ -441,7 +441,7 @@ LEARNERS = {
 }
 
 
-@pytest.mark.thin(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNERS)
 def test_private_learners_survive_an_attack_that_finds_most_of_the_claim(name, monkeypatch):
     algorithm, privacy, clip, rate = LEARNERS[name]

@@ -70,6 +70,7 @@ def test_gradient_noise_is_within_its_bound(independent):
     assert np.isinf(of.deviation(1.01 * last))
 
 
+@pytest.mark.slow
 def test_the_constants_are_those_of_the_loops():
     """(2.22)-(2.25), (2.31) and (3.25)-(3.26), client by client."""
     problem = eight()

@@ -355,6 +355,7 @@ def test_the_mean_error_is_that_of_simulation():
     assert deviations(0.9 * expected[1:], np.moveaxis(errors[1:], 1, 0)).max() > 10
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -463,6 +464,7 @@ def growth(instance, first, last, runs):
     return [(errors[last] / errors[first]) ** (1 / (last - first)) for errors in (squares, curve)]
 
 
+@pytest.mark.slow
 def test_the_mean_square_bound_is_not_necessary():
     """Features of one parameter and constant norm: the limit is twice (4.31), and simulated so."""
     instance = case(noise_variances=np.zeros(3), **sphere(np.ones(3), 1))

@@ -380,6 +380,7 @@ def test_theorem_two_holds_for_well_separated_clusters_and_in_their_steady_state
     assert decaying.right[-1] > 0.999 * distance
 
 
+@pytest.mark.slow
 def test_theorem_two_fails_on_the_way_where_clusters_are_close():
     worst = []
     for penalty in (1.0, 3.0, 30.0, 300.0):

@@ -281,6 +281,7 @@ def test_noise_of_a_transcript_has_the_variance_of_theorem_one():
     assert abs((unit**2).mean() - 1) < 4 * np.sqrt(2 / count)
 
 
+@pytest.mark.slow
 def test_transcripts_of_other_algorithms():
     setup = simulation("ridge")
     subgradient = fl.Simulation(
@@ -399,6 +400,7 @@ def test_lemma_two_holds_with_exactly_the_slack_of_convexity(loss):
     assert np.abs(plain.left - sides.left).max() > 0.1
 
 
+@pytest.mark.slow
 def test_lemma_two_as_printed_fails_off_the_range_of_the_laplacian():
     # Observations without noise make the absolute loss linear from the optimum outwards, so
     # convexity leaves no slack. A consensual message far out (in the null space of L_-), then a
@@ -573,6 +575,7 @@ def test_ergodic_average_has_the_rate_of_theorem_four(loss):
     assert np.all(np.diff(scaled[200:]) <= 0)
 
 
+@pytest.mark.slow
 def test_gap_of_the_average_itself_may_be_negative():
     setup, optimum = simulation("ridge", penalty=1.0), best("ridge")
     record = theory.transcript(setup, jax.random.key(0), 1000)

@@ -173,6 +173,7 @@ def test_the_crossover_is_where_the_noise_alone_is_as_large():
     assert "ring 0.032" in figure_4_4.crossover({"orders": orders})
 
 
+@pytest.mark.slow
 def test_local_noise_off_its_silent_run_is_seen(tiny):
     silent = tiny.sel(scheme=[NONE])
     data = measures.joined(silent, silent.assign_coords(scheme=[LOCAL]), axis="scheme")

@@ -5,6 +5,7 @@ from statistics import NormalDist
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import fljax as fl
 from experiments.rizk import data
