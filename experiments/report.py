@@ -282,10 +282,7 @@ def _changes(records: Sequence[Record], before: Mapping[str, Mapping[str, str]])
     return [
         "## What changed since the first edition",
         "",
-        (
-            "Of the figures of the first edition of this gallery, every claim that is new or judged "
-            "otherwise than there."
-        ),
+        "Every claim of the first edition's figures that is new, or judged otherwise than there.",
         "",
         "<details><summary>Claim by claim</summary>",
         "",
