@@ -1,5 +1,6 @@
 """What the command line does: list, run, check and report the figures."""
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib
@@ -133,7 +134,10 @@ def run(
         program.cache_clear()
         jax.clear_caches()
     if store is None:
-        shutil.rmtree(kept, ignore_errors=True)
+        for figure in figures:  # another run of this effort may be at work on others
+            shutil.rmtree(kept / figure.name, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            kept.rmdir()
     return 0
 
 

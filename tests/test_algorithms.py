@@ -20,7 +20,7 @@ from fljax.algorithms import (
     FedAvg,
     NetworkedADMM,
     ZCDPGradNFL,
-    fedavg,
+    local_steps,
 )
 from fljax.batches import Shuffled
 from fljax.link import Link, Stages
@@ -703,7 +703,7 @@ def test_groups_of_participants_are_trained_as_all_at_once(monkeypatch):
     simulation = fl.Simulation(make_problem(), FedAvg(0.05, 4, 2, 5))
     known = trajectory(simulation, key=as_key(18))
     for size in (1, 2):
-        monkeypatch.setattr(fedavg, "_together", lambda *_, size=size: size)
+        monkeypatch.setattr(local_steps, "_together", lambda *_, size=size: size)
         jax.clear_caches()
         close(trajectory(simulation, key=as_key(18)), known, rtol=1e-12, atol=1e-14)
 

@@ -78,7 +78,8 @@ class FedAvg(Algorithm):
         ``clients_per_round``: clients drawn with unequal chances, each by chance, in turns.
       batches: another law of the batches (:mod:`fljax.batches`) in the place of ``batch``.
       local_steps: :math:`E_k`, gradient steps of a participant, one number or one of each client,
-        in the place of ``epochs``.
+        in the place of ``epochs``. Of shuffled batches (``batch``) those of nothing, where a client
+        waits for one with more of them, count; other laws have none.
       normalised: whether steps are divided by a client's number of them.
 
     Raises:
@@ -147,7 +148,9 @@ class FedAvg(Algorithm):
         longest = self._longest(problem.samples)
         batch = drawn(self._law, now.key("batches"), problem, who, longest)
         start = jnp.broadcast_to(server, (len(who.here), problem.dim))
-        model, norm = learn(problem, who, start, length, longest, batch, counts)
+        # In epochs a client is done when its batches are: those of nothing among them are no steps.
+        own = None if self.local_steps is None else counts
+        model, norm = learn(problem, who, start, length, longest, batch, own)
 
         share = None
         if self.weighting == "samples":
