@@ -10,6 +10,7 @@ from fljax.algorithms import FedAvg, ISFedAvg
 from fljax.algorithms.isfedavg import capped, shared
 from fljax.batches import Uniform, weighted
 from fljax.participation import systematic
+from fljax.problems import optimum
 from fljax.simulation import as_key
 from tests.cases import CLIENTS, OBJECTIVE, SIZES, keys_of, make_problem, step_of
 from tests.reference import multiagent
@@ -165,3 +166,14 @@ def test_bad_numbers_are_refused(make, message):
 
 def run(algorithm):
     return fl.run(fl.Simulation(make_problem(), algorithm), 2)
+
+
+def test_chances_by_all_norms_are_the_true_ones_at_the_minimiser():
+    problem = make_problem()
+    true, full = (ISFedAvg(0.05, 2, rule=rule) for rule in ("optimal", "full"))
+    there = full.init(problem, None)._replace(model=optimum(problem))
+    found = full.chances(problem, there)
+    for ours, theirs in zip(found, true.chances(problem, true.init(problem, None)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10)
+    elsewhere = full.chances(problem, there._replace(model=there.model + 1))
+    assert np.abs(elsewhere[0] - found[0]).max() > 1e-3

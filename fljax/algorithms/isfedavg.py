@@ -190,7 +190,10 @@ class ISFedAvg(Algorithm):
         """
         everyone = Participants(None, jnp.ones(problem.clients, bool))
         real, sizes = jnp.asarray(problem.weights) > 0, counts_of(self.batch, everyone)
-        return self._of_clients(state.clients), self._kept(state.samples, real, sizes)
+        clients, samples = state.clients, state.samples
+        if samples is None:  # found anew in every round
+            clients, samples = self._chances(problem, state.model)
+        return self._of_clients(clients), self._kept(samples, real, sizes)
 
     def _kept(self, law: Array, real: Array, sizes: Array) -> Array:
         """Chances with the floor, and no higher than what is drawn once at most."""
