@@ -136,10 +136,7 @@ class ISFedAvg(Algorithm):
 
     def step(self, state: State, now: Round) -> State:
         problem, link = now.problem, now.link
-        clients, samples = state.clients, state.samples
-        if self.rule == "full":
-            clients, samples = self._chances(problem, state.model)
-        count, known = self.clients_per_round, clients
+        count, (known, samples) = self.clients_per_round, self._known(problem, state)
         clients = self._of_clients(known)
         chosen = systematic(now.key("participation"), clients, count, count)
         who = Participants(chosen, jnp.ones(count, bool))
@@ -150,7 +147,6 @@ class ISFedAvg(Algorithm):
         step_size = self.step_size(now.number)
         length = step_size / (problem.clients * clients[chosen] * counts.astype(problem.dtype))
 
-        assert samples is not None
         mine = samples[chosen]
         order = in_order(now.key("batches"), real, longest, mine.dtype)
 
@@ -182,7 +178,7 @@ class ISFedAvg(Algorithm):
         arrived = link.collect(
             lambda rows: model[rows], who.here, server, clients=chosen, step_size=step_size
         )
-        return State(arrived.move(server), known, None if self.rule == "full" else samples)
+        return State(arrived.move(server), known, None if state.samples is None else samples)
 
     def chances(self, problem: Problem, state: State) -> tuple[Array, Array]:
         """With which clients ``[K]`` and samples ``[K, N]`` are drawn in a state: kept above the
@@ -190,10 +186,14 @@ class ISFedAvg(Algorithm):
         """
         everyone = Participants(None, jnp.ones(problem.clients, bool))
         real, sizes = jnp.asarray(problem.weights) > 0, counts_of(self.batch, everyone)
-        clients, samples = state.clients, state.samples
-        if samples is None:  # found anew in every round
-            clients, samples = self._chances(problem, state.model)
+        clients, samples = self._known(problem, state)
         return self._of_clients(clients), self._kept(samples, real, sizes)
+
+    def _known(self, problem: Problem, state: State) -> tuple[Array, Array]:
+        """Of clients and of samples, before floor and cap."""
+        if state.samples is None:
+            return self._chances(problem, state.model)
+        return state.clients, state.samples
 
     def _kept(self, law: Array, real: Array, sizes: Array) -> Array:
         """Chances with the floor, and no higher than what is drawn once at most."""
