@@ -13,6 +13,7 @@ from fljax._arguments import checked
 from fljax.graphs import Graph
 from fljax.privacy import Gap
 from fljax.problems import Problem
+from fljax.problems import optimum as centralised
 from fljax.rounds import Round
 from fljax.streams import Stream
 
@@ -138,6 +139,12 @@ class Algorithm:
     def step(self, state: Any, now: Round) -> Any:
         """One round of every client."""
         raise NotImplementedError
+
+    def optimum(self, problem: Problem, network: Any) -> Float[Array, "*clients dim"]:
+        """What metrics measure its errors from: the centralised solution, ``[D]``, unless the
+        algorithm's clients are to learn models of their own, ``[K, D]``.
+        """
+        return centralised(problem)
 
     def step_bound(self, curvature: Array) -> Array | None:
         r"""The largest step size that theory allows where the data's second moment has
