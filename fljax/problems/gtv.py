@@ -222,8 +222,9 @@ class GTVMin:
         Args:
           tolerance: stops at this relative residual; by default near what the float type can tell.
             With a squared penalty and a smooth loss it is the norm of the gradient over those of
-            the terms that it is the sum of. Else it is, for least squares, the duality gap over
-            the size of the objective, for other losses the last iteration's relative movement.
+            the terms that it is the sum of. Else it is the relative movement of models and flow in
+            the last iteration and, for least squares, the duality gap over the objective's size,
+            whichever is larger.
           iterations: at most; by default 20,000, or 200,000 of the primal-dual method.
 
         Raises:
@@ -699,6 +700,10 @@ def _local_conjugate(
     return curved / 2 - constant, jnp.where(firm, 0, outside)
 
 
+def _total(arrays: list[Array]) -> Array:
+    return sum(jnp.sum(array) for array in arrays)  # pyright: ignore[reportReturnType]
+
+
 @functools.partial(jax.jit, static_argnames="iterations")
 def _primal_dual(
     coupled: GTVMin, tolerance: Array, iterations: int, start: Array | None = None
@@ -747,19 +752,20 @@ def _primal_dual(
         return w, flows, new, proposed
 
     def judge(state, before):
-        _, _, new, proposed = state
-        if quadratic:
-            dual, beyond = _dual(coupled, spectrum, proposed)
-            primal = coupled.objective(new)
-            size = jnp.abs(primal) + jnp.abs(dual)
-            slopes = _size(spectrum.moment)
-            gap = jnp.abs(primal - dual) / jnp.where(size > 0, size, 1)
-            return jnp.maximum(gap, beyond / jnp.where(slopes > 0, slopes, 1))
-        last, held = before
-        moved = _size(new - last) / jnp.maximum(_size(new), jnp.finfo(dtype).tiny)
-        flowed = sum(jnp.sum((a - b) ** 2) for a, b in zip(proposed, held, strict=True))
-        flow = sum(jnp.sum(a**2) for a in proposed)
-        return jnp.maximum(moved, jnp.sqrt(flowed / jnp.maximum(flow, jnp.finfo(dtype).tiny)))
+        (last, held), (new, proposed) = before, state[2:]
+        tiny = jnp.finfo(dtype).tiny
+        flowed = _total(jax.tree.map(lambda a, b: (a - b) ** 2, proposed, held))
+        size = _total(jax.tree.map(jnp.square, proposed))
+        moved = _size(new - last) / jnp.maximum(_size(new), tiny)
+        moved = jnp.maximum(moved, jnp.sqrt(flowed / jnp.maximum(size, tiny)))
+        if not quadratic:
+            return moved
+        dual, beyond = _dual(coupled, spectrum, proposed)
+        primal, slopes = coupled.objective(new), _size(spectrum.moment)
+        size = jnp.abs(primal) + jnp.abs(dual)
+        gap = jnp.abs(primal - dual) / jnp.where(size > 0, size, 1)
+        beyond = beyond / jnp.where(slopes > 0, slopes, 1)
+        return jnp.maximum(jnp.maximum(gap, beyond), moved)
 
     def going(carry):
         count, residual, *_ = carry
@@ -774,7 +780,7 @@ def _primal_dual(
         state = step(state)
         count = count + BETWEEN_LOOKS
         travelled = jnp.sum(neighbors * (state[0] - origin[0]) ** 2)
-        flowed = sum(jnp.sum((a - b) ** 2) for a, b in zip(state[1], origin[1], strict=True))
+        flowed = _total(jax.tree.map(lambda a, b: (a - b) ** 2, state[1], origin[1]))
         ratio = jnp.sqrt(travelled / jnp.maximum(flowed, jnp.finfo(dtype).tiny))
         usable = (count >= due) & (travelled > 0) & (flowed > 0)
         ratio = jnp.clip(ratio / scale, 0.1, 10.0)
