@@ -36,7 +36,7 @@ from fljax.link import (
 from fljax.link import (
     begin as begin_link,
 )
-from fljax.metrics import Metric, Snapshot, as_metric, held_out, normalized_error
+from fljax.metrics import Metric, Snapshot, as_metric, held_out, normalized_error, suboptimality
 from fljax.participation import Pattern
 from fljax.privacy import CentralGaussian, Gap, Notion
 from fljax.problems import (
@@ -45,7 +45,6 @@ from fljax.problems import (
     LeastSquares,
     Loss,
     Problem,
-    optimum,
 )
 from fljax.records import COUNTS, ROUNDING, assemble, describe, joined, provenance, warn
 from fljax.rounds import Round
@@ -260,6 +259,12 @@ class Simulation:
                 missing = "an optimum, which is not known of this stream; use test_error"
             if missing:
                 raise ValueError(f"the metric {metric.name!r} needs {missing}.")
+            own = type(self.algorithm).optimum is not Algorithm.optimum
+            if metric is suboptimality and own:
+                raise ValueError(
+                    f"the metric 'suboptimality' is of one model for all clients, and "
+                    f"{self.algorithm.label} learns one of each; take 'normalized_error'."
+                )
             if metric is normalized_error and stream is None:
                 self._require_targets()
 
@@ -332,7 +337,9 @@ def prepare(simulation: Simulation, rounds: int) -> Prepared:
         network = network.single_table()  # pyright: ignore[reportOptionalMemberAccess,reportAttributeAccessIssue]
     best = None
     if needed:
-        best = jnp.asarray(problem.truth) if problem.online else optimum(problem)
+        known = requirements.shown(simulation.network)
+        best = problem.truth if problem.online else simulation.algorithm.optimum(problem, known)
+        best = jnp.asarray(best)
     changing = isinstance(network, Varying)
     return Prepared(
         problem,

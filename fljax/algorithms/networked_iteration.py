@@ -230,6 +230,8 @@ class FedGD(_Coupled):
             step = self.step_size(now.number) if callable(self.step_size) else self.step_size
         return jnp.atleast_1d(jnp.asarray(step, state.model.dtype))[:, None]
 
+    stability = "2 / (L + 4 coupling max degree) of gradient descent (Jung 2026, (106))"
+
     def step_bound(
         self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
     ) -> Array | None:

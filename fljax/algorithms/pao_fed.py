@@ -125,6 +125,8 @@ class PAOFed(Algorithm):
         self.scheduler.check(problem.clients)
         return State(server_start(problem), start_models(problem))
 
+    stability = "1 / max eigenvalue in the mean square (Gauthier 2024, Theorem 4.2, (4.31))"
+
     def step_bound(self, problem: Any, network: Any, curvature: Array | None) -> Array | None:
         r""":math:`1/\max_{k,i}\lambda_i(R_k)`, Theorem 4.2, (4.31)."""
         return None if curvature is None else 1 / curvature

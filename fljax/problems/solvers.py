@@ -84,7 +84,8 @@ def takes_public_steps(problem: Problem) -> bool:
 def public_scale(problem: Problem, weight: Float[Array, " clients"]) -> Float[Array, " clients"]:
     r""":math:`1/\eta=\ell''_{\max}R^2+c_k`, the smoothness of any data within the bound."""
     assert problem.loss.curvature is not None
-    return problem.loss.curvature * jnp.asarray(problem.feature_bound) ** 2 + weight
+    total = 1 if problem.importance is None else jnp.asarray(problem.importance)
+    return total * problem.loss.curvature * jnp.asarray(problem.feature_bound) ** 2 + weight
 
 
 def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
@@ -119,7 +120,9 @@ def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
     moment = problem.correlation(problem.targets)
     fit = jnp.einsum("kpq,kq->kp", spd_inverse(_shift(gram, ridge)), moment, precision=HIGHEST)
     residual = jnp.abs(problem.predictions(fit) - problem.targets)
-    scale = 1 / (jnp.sum(problem.weights * residual, axis=1) + jnp.finfo(problem.dtype).tiny)
+    total = jnp.sum(problem.weights, axis=1)
+    size = jnp.sum(problem.weights * residual, axis=1) + jnp.finfo(problem.dtype).tiny
+    scale = jnp.where(total > 0, total / size, 1)  # without labels any will do
     system = _shift(scale[:, None, None] * gram, weight + _split_penalty(problem, scale))
     return ProxFactor(weight, spd_inverse(system), None, scale, None)
 
