@@ -191,12 +191,18 @@ class FedGD(_Coupled):
         super().validate()
         if self.step_size is None:
             return
-        if np.ndim(self.step_size) == 1 and not callable(self.step_size):
+        if not callable(self.step_size):
             steps = _check.filled("step_size", self.step_size)
             _check.positive("step_size", steps)
-            object.__setattr__(self, "step_size", steps)
-        else:
-            object.__setattr__(self, "step_size", as_schedule(self.step_size))
+            if np.ndim(steps) > 1:
+                raise ValueError(
+                    "step_size must be one number, one of each node or a schedule, got "
+                    f"{_check.shown(steps)}."
+                )
+            if np.ndim(steps):
+                object.__setattr__(self, "step_size", steps)
+                return
+        object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         super().check(problem, network)
