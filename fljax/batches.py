@@ -182,7 +182,7 @@ class _Cycle(Batches):
     """Cyclic batches after so many steps."""
 
     size: int = static()
-    before: Int[Array, ""]
+    before: Any  # steps, []
 
     def draw(
         self,
