@@ -690,8 +690,8 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
     bound = simulation.algorithm.step_bound(prepared.problem, network, prepared.curvature)
     if bound is not None:
         size: Any = simulation.algorithm.step_size  # pyright: ignore[reportAttributeAccessIssue]
-        first = size(jnp.ones((), jnp.int32)) if callable(size) else jnp.asarray(size)
-        known["first_step"] = jnp.max(first)
+        first: Any = size(jnp.ones((), jnp.int32)) if callable(size) else size
+        known["first_step"] = jnp.max(jnp.asarray(first))
         known["step_bound"] = bound
     if simulation.network is not None and not isinstance(simulation.network, Varying):
         known["connected"] = simulation.network.connected()
