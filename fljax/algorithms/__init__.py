@@ -13,6 +13,13 @@ from fljax.algorithms.graph_fedavg import GraphFedAvg
 from fljax.algorithms.ifca import IFCA
 from fljax.algorithms.isfedavg import ISFedAvg
 from fljax.algorithms.local_only import LocalOnly
+from fljax.algorithms.networked_iteration import (
+    FedGD,
+    FedRelax,
+    FedSGD,
+    NetworkedIteration,
+    NetworkState,
+)
 from fljax.algorithms.npfl import NPFL
 from fljax.algorithms.npfl_rl import (
     NPFLRL,
@@ -50,12 +57,17 @@ __all__ = [
     "Ditto",
     "EpsilonDeltaNFL",
     "FedAvg",
+    "FedGD",
+    "FedRelax",
+    "FedSGD",
     "FineTunedFedAvg",
     "GraphFedAvg",
     "ISFedAvg",
     "LocalOnly",
     "Needs",
+    "NetworkState",
     "NetworkedADMM",
+    "NetworkedIteration",
     "OnlineFed",
     "PAOFed",
     "PFedMe",
