@@ -2,10 +2,10 @@ r"""Gradient descent on any objective: step rules, stopping rules, perturbed and
 
 .. math:: w^{(t+1)}=\mathcal P\big(w^{(t)}-\eta_tf'(w^{(t)})+\varepsilon^{(t)}\big)
 
-(Jung 2026, Algorithm 2 with (87) and (91).) A step rule is a number, a schedule or any transformation
-of optax; a projection any function of the point, such as those of :mod:`optax.projections` or
-:func:`consensus`. All is one ``lax.while_loop``, to be compiled, and mapped over starts, objectives
-and steps.
+(Jung 2026, Algorithm 2 with (87) and (91).) A step rule is a number, a schedule or any
+transformation of optax; a projection any function of the point, such as those of
+:mod:`optax.projections` or :func:`consensus`. All is one ``lax.while_loop``, to be compiled, and
+mapped over starts, objectives and steps.
 """
 
 import math
@@ -137,8 +137,8 @@ def backtracking(
     sufficient: Float[Array, ""] | float = 1e-4,
     trials: int = 40,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""The step rule that backs off: in every round from :math:`\eta=` ``largest``, times ``shrink``
-    until :math:`f(w-\eta f'(w))\le f(w)-c\,\eta\|f'(w)\|^2` (Armijo), as optax searches.
+    r"""The step rule that backs off: in every round from ``largest``, times ``shrink`` until
+    :math:`f(w-\eta f'(w))\le f(w)-c\,\eta\|f'(w)\|^2` (Armijo), as optax searches.
 
     Args:
       largest: the guess, > 0.

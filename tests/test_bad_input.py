@@ -646,6 +646,11 @@ VALID = {
     "privacy.accounting.zcdp_delta": {"rho": 1.0, "epsilon": 1.0},
     "privacy.accounting.zcdp_epsilon": {"rho": 1.0, "delta": 1e-5},
     "privacy.accounting.zcdp_rho": RELEASE,
+    "problems.augmented": {"problem": problem(), "penalty": 0.1},
+    "problems.diagnose": {"train_error": 1.0, "validation_error": 1.0, "reference": 1.0},
+    "problems.jittered": {"key": KEY, "problem": problem(), "variance": 0.1, "copies": 2},
+    "problems.train": {"problem": problem()},
+    "problems.validate": {"problem": problem().split(KEY)},
     "problems.ElasticNet": {"l1": 0.1, "l2": 0.1},
     "problems.Huber": {},
     "problems.Problem": {
@@ -792,6 +797,10 @@ ACCEPTED = {
     ("statistics.decibels", "value"): "empty nan infinity negative list shape",
     ("descent.minimise", "start"): "list negative shape",  # a point of any shape
     ("problems.Problem", "initial"): "list",
+    ("problems.augmented", "towards"): "list",
+    ("problems.diagnose", "reference"): "list",
+    ("problems.diagnose", "train_error"): "list",
+    ("problems.diagnose", "validation_error"): "list",
     ("streams.Autoregressive", "truth"): "list",
     ("streams.Linear", "initial"): "list",
     ("streams.Linear", "truth"): "list",

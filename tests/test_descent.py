@@ -52,7 +52,8 @@ def test_steps_are_those_of_the_loop():
     )
     np.testing.assert_allclose(found.point, loop, atol=1e-12)
     assert abs(np.linalg.norm(loop) - 0.4) < 1e-9, "the ball must bind"
-    assert int(found.rounds) == 9 and not found.settled
+    assert int(found.rounds) == 9
+    assert not found.settled
     np.testing.assert_allclose(found.value, value(loop), atol=1e-12)
 
 
@@ -105,7 +106,7 @@ def test_backing_off_is_armijos_rule():
 
 
 def test_a_bounded_gradient_is_asked_for_with_reason():
-    """Exercise 4.2: 1/t meets (78), and from afar it diverges on w^4, where backing off does not."""
+    """Exercise 4.2: 1/t meets (78) and diverges on w^4 from afar, where backing off does not."""
     quartic, start = lambda w: w**4, jnp.asarray(3.0)
     assert not np.isfinite(minimise(quartic, start, fl.schedules.PowerDecay(1.0, 1.0), 30).value)
     assert minimise(quartic, start, backtracking(), 200).value < 1e-6
@@ -122,7 +123,7 @@ def test_consensus_is_reached_by_descent_on_the_laplacian():
     # The step of the exercise is along L u, half the gradient of u'Lu.
     norm = lambda u: jnp.sum(u * graph.laplacian(u)) / 2  # noqa: E731
     found = minimise(norm, jnp.asarray(start), step, 20)
-    error = np.linalg.norm(found.point - start.mean(0))
+    error = np.linalg.norm(np.asarray(found.point) - start.mean(0))
     bound = factor**20 * np.linalg.norm(start - start.mean(0))
     assert 1e-3 * bound < error <= bound * (1 + 1e-9)
     np.testing.assert_allclose(consensus(found.point), consensus(jnp.asarray(start)), atol=1e-12)

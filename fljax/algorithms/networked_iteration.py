@@ -37,7 +37,7 @@ from fljax.participation import Participants
 from fljax.problems import Problem
 from fljax.problems.solvers import factorise, is_quadratic, prox, smoothness, strong_convexity
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import as_schedule
 from fljax.streams import Stream
 
 __all__ = ["FedGD", "FedRelax", "FedSGD", "NetworkState", "NetworkedIteration"]

@@ -27,9 +27,19 @@ from fljax.problems.synthetic import (
     softmax,
 )
 from fljax.problems.tasks import Tasks, group_share, random_clusters
+from fljax.problems.validation import (
+    Diagnosis,
+    Validated,
+    augmented,
+    diagnose,
+    jittered,
+    train,
+    validate,
+)
 
 __all__ = [
     "L1",
+    "Diagnosis",
     "ElasticNet",
     "Huber",
     "LeastAbsoluteDeviation",
@@ -42,12 +52,16 @@ __all__ = [
     "Softmax",
     "SquaredL2",
     "Tasks",
+    "Validated",
+    "augmented",
     "clustered_ridge",
+    "diagnose",
     "elastic_net",
     "factorise",
     "from_clients",
     "group_share",
     "huber",
+    "jittered",
     "least_absolute_deviation",
     "least_squares",
     "linear",
@@ -57,4 +71,6 @@ __all__ = [
     "random_clusters",
     "ridge",
     "softmax",
+    "train",
+    "validate",
 ]
