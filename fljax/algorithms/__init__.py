@@ -13,6 +13,7 @@ from fljax.algorithms.graph_fedavg import GraphFedAvg
 from fljax.algorithms.ifca import IFCA
 from fljax.algorithms.isfedavg import ISFedAvg
 from fljax.algorithms.local_only import LocalOnly
+from fljax.algorithms.model_agnostic import GeneralisedGradient, ModelAgnosticFedRelax
 from fljax.algorithms.networked_iteration import (
     FedGD,
     FedRelax,
@@ -61,9 +62,11 @@ __all__ = [
     "FedRelax",
     "FedSGD",
     "FineTunedFedAvg",
+    "GeneralisedGradient",
     "GraphFedAvg",
     "ISFedAvg",
     "LocalOnly",
+    "ModelAgnosticFedRelax",
     "Needs",
     "NetworkState",
     "NetworkedADMM",
