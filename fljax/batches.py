@@ -42,7 +42,7 @@ class Batches:
     def check(self, problem: Problem | Stream) -> None:
         """Raise ``ValueError`` where a batch cannot be drawn of these clients' samples."""
 
-    def at(self, round: Array, steps: int) -> "Batches":
+    def at(self, round: Array | int, steps: int) -> "Batches":
         """The law of a round with so many steps: itself, where rounds are alike."""
         return self
 
@@ -144,7 +144,6 @@ class Cyclic(Batches):
 
     Args:
       size: samples in a batch, >= 1; of a client with fewer all of them.
-      step: how many steps there were before; filled by :meth:`at`.
 
     Raises:
       ValueError: a batch larger than every client.
@@ -158,7 +157,6 @@ class Cyclic(Batches):
     """
 
     size: int = static()
-    step: Any = None
 
     def validate(self) -> None:
         _check.count("size", self.size)
@@ -166,8 +164,25 @@ class Cyclic(Batches):
     def check(self, problem: Problem | Stream) -> None:
         check_size(self.size, problem)
 
-    def at(self, round: Array, steps: int) -> "Cyclic":
-        return replace(self, step=(jnp.asarray(round, jnp.int32) - 1) * steps)
+    def at(self, round: Array | int, steps: int) -> "Batches":
+        return _Cycle(self.size, (jnp.asarray(round, jnp.int32) - 1) * steps)
+
+    def draw(
+        self,
+        key: Array,
+        real: Bool[Array, "chosen samples"],
+        clients: Int[Array, " chosen"],
+        steps: int,
+    ) -> Batch:
+        return self.at(1, steps).draw(key, real, clients, steps)
+
+
+@module
+class _Cycle(Batches):
+    """Cyclic batches after so many steps."""
+
+    size: int = static()
+    before: Any  # steps, []
 
     def draw(
         self,
@@ -177,8 +192,7 @@ class Cyclic(Batches):
         steps: int,
     ) -> Batch:
         counts = jnp.sum(real, axis=1, dtype=jnp.int32)[:, None, None]
-        before = 0 if self.step is None else self.step
-        step = before + jnp.arange(steps, dtype=jnp.int32)
+        step = self.before + jnp.arange(steps, dtype=jnp.int32)
         place = jnp.arange(self.size, dtype=jnp.int32)[None, None]
         rows = (step[None, :, None] * self.size + place) % jnp.maximum(counts, 1)
         return Batch(jnp.where(place < counts, rows, real.shape[1]))

@@ -9,6 +9,7 @@ from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
 from fljax.algorithms.dp_sgd import DPSGD
 from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
+from fljax.algorithms.fedprox import FedProx
 from fljax.algorithms.graph_fedavg import GraphFedAvg
 from fljax.algorithms.ifca import IFCA
 from fljax.algorithms.isfedavg import ISFedAvg
@@ -59,6 +60,7 @@ __all__ = [
     "EpsilonDeltaNFL",
     "FedAvg",
     "FedGD",
+    "FedProx",
     "FedRelax",
     "FedSGD",
     "FineTunedFedAvg",

@@ -27,14 +27,14 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._linalg import spd_inverse
-from fljax._module import module, static
+from fljax._module import module, replace, static
 from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import drawn
 from fljax.batches import Batches, taken
 from fljax.graphs import Graph
 from fljax.participation import Participants
-from fljax.problems import Problem
+from fljax.problems import GTVMin, Problem
 from fljax.problems.solvers import factorise, is_quadratic, prox, smoothness, strong_convexity
 from fljax.rounds import Round
 from fljax.schedules import as_schedule
@@ -135,6 +135,11 @@ class _Coupled(NetworkedIteration):
                 f"model, got shape {np.shape(self.coupling)}."
             )
 
+    def optimum(self, problem: Problem, network: Graph) -> Float[Array, "clients dim"]:
+        """The solution of GTVMin, a model of each node."""
+        problem = replace(problem, clip=None)
+        return GTVMin(problem, network, jnp.asarray(self.coupling)).solve()
+
     def _pull(self, degree: Float[Array, " clients"]) -> Float[Array, "clients #dim"]:
         r""":math:`2\alpha d_k`, of each parameter where these are coupled unequally."""
         coupling = jnp.atleast_1d(jnp.asarray(self.coupling, degree.dtype))
@@ -191,12 +196,18 @@ class FedGD(_Coupled):
         super().validate()
         if self.step_size is None:
             return
-        if np.ndim(self.step_size) == 1 and not callable(self.step_size):
+        if not callable(self.step_size):
             steps = _check.filled("step_size", self.step_size)
             _check.positive("step_size", steps)
-            object.__setattr__(self, "step_size", steps)
-        else:
-            object.__setattr__(self, "step_size", as_schedule(self.step_size))
+            if np.ndim(steps) > 1:
+                raise ValueError(
+                    "step_size must be one number, one of each node or a schedule, got "
+                    f"{_check.shown(steps)}."
+                )
+            if np.ndim(steps):
+                object.__setattr__(self, "step_size", steps)
+                return
+        object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         super().check(problem, network)

@@ -1,5 +1,6 @@
 """Objectives, stacked local data, synthetic problems and the optimum they are judged against."""
 
+from fljax.problems.gtv import Certificate, GTVMin, Solution
 from fljax.problems.objectives import (
     L1,
     ElasticNet,
@@ -36,21 +37,42 @@ from fljax.problems.validation import (
     train,
     validate,
 )
+from fljax.problems.variation import (
+    Absolute,
+    Blocks,
+    Mixture,
+    Norm,
+    NormPenalty,
+    Penalty,
+    PNorm,
+    SquaredNorm,
+)
 
 __all__ = [
     "L1",
+    "Absolute",
+    "Blocks",
+    "Certificate",
     "Diagnosis",
     "ElasticNet",
+    "GTVMin",
     "Huber",
     "LeastAbsoluteDeviation",
     "LeastSquares",
     "Logistic",
     "Loss",
+    "Mixture",
     "NoRegulariser",
+    "Norm",
+    "NormPenalty",
+    "PNorm",
+    "Penalty",
     "Problem",
     "Regulariser",
     "Softmax",
+    "Solution",
     "SquaredL2",
+    "SquaredNorm",
     "Tasks",
     "Validated",
     "augmented",

@@ -154,7 +154,7 @@ def prox(
     Raises:
       ValueError: the problem clips per-sample gradients.
     """
-    _refuse_clipping(problem)
+    refuse_clipping(problem)
     if is_quadratic(problem):
         return _solve_quadratic(problem, factor, centre)
     if takes_public_steps(problem):
@@ -166,7 +166,7 @@ def prox(
     return solve(problem, factor, centre, start, iterations, None)
 
 
-def _refuse_clipping(problem: Problem) -> None:
+def refuse_clipping(problem: Problem) -> None:
     if problem.clip is not None:
         raise ValueError(
             "per-sample clipping cannot be applied inside an exact minimiser; use an algorithm "
@@ -188,7 +188,7 @@ def decompose(problem: Problem) -> Spectrum:
     Raises:
       ValueError: an objective that is not quadratic, or that clips per-sample gradients.
     """
-    _refuse_clipping(problem)
+    refuse_clipping(problem)
     if not is_quadratic(problem):
         raise ValueError(
             "a closed form needs the squared loss with no or a squared regulariser, got "
