@@ -106,6 +106,8 @@ INSIDE = {
     "participation.subset",
     "participation.systematic",
     "privacy.Gap",
+    "problems.Certificate",
+    "problems.Solution",
     "problems.factorise",
     "problems.prox",
     "streams.StreamState",
@@ -586,6 +588,7 @@ VALID = {
     "link.UploadNoise": {"variance": 0.1},
     "metrics.Metric": {"name": "own", "measure": lambda now: 0.0, "label": "own"},
     "metrics.as_metric": {"metric": "objective"},
+    "metrics.gtv_objective": {"coupling": 1.0},
     "metrics.trajectory": {"name": "model"},
     "participation.Bernoulli": {"probability": 0.5},
     "participation.Bounded": {"bound": 2, "probability": 0.5},
@@ -659,14 +662,21 @@ VALID = {
     "problems.jittered": {"key": KEY, "problem": problem(), "variance": 0.1, "copies": 2},
     "problems.train": {"problem": problem()},
     "problems.validate": {"problem": problem().split(KEY)},
+    "problems.Absolute": {},
+    "problems.Blocks": {"sizes": (1, 1), "penalties": (fl.problems.Norm(), None)},
     "problems.ElasticNet": {"l1": 0.1, "l2": 0.1},
+    "problems.GTVMin": {"problem": problem(), "network": fl.graphs.ring(K), "coupling": 1.0},
     "problems.Huber": {},
+    "problems.Mixture": {"strengths": [1.0], "penalties": (fl.problems.Norm(),)},
+    "problems.Norm": {},
+    "problems.PNorm": {"p": 3.0},
     "problems.Problem": {
         "features": np.ones((K, 5, 2)),
         "targets": np.ones((K, 5)),
         "loss": fl.problems.LeastSquares(),
     },
     "problems.Softmax": {"classes": 2},
+    "problems.SquaredNorm": {},
     "problems.Tasks": {"cluster": CLUSTER, "clusters": 2},
     "problems.clustered_ridge": {
         "key": KEY,
@@ -810,6 +820,8 @@ ACCEPTED = {
     ("plotting.draw_graph", "label"): "text",
     ("statistics.decibels", "value"): "empty nan infinity negative list shape",
     ("descent.minimise", "start"): "list negative shape",  # a point of any shape
+    ("problems.GTVMin", "coupling"): "list",  # of each of two parameters
+    ("problems.PNorm", "p"): "infinity",
     ("problems.Problem", "initial"): "list",
     ("problems.augmented", "towards"): "list",
     ("problems.diagnose", "reference"): "list",
@@ -947,6 +959,7 @@ def test_parts_of_ones_own_that_lack_a_method_are_named():
         (fl.participation.Pattern, "draw"),
         (fl.participation.Selector, "choose"),
         (fl.problems.Loss, "derivative"),
+        (fl.problems.Penalty, "value"),
         (fl.streams.Stream, "clients"),
     ):
         own = fl.module(type("Own", (base,), {"__annotations__": {}}))
