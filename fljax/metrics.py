@@ -26,6 +26,7 @@ __all__ = [
     "deviation_by_norm",
     "gtv_objective",
     "held_out",
+    "joint_error",
     "mean_square_deviation",
     "network_deviation",
     "normalized_error",
@@ -70,6 +71,8 @@ class Metric:
     ``test_error``                        mean loss on held-out data
     ``validation_error``                  that of each client's model, ``[K]``
     ``train_error``                       likewise on what it learns from
+    ``joint_error``                       that of all clients' predictions together, each of its
+                                          columns
     ``network_deviation``                 :math:`\frac1K\sum_k\|w_k-w_k^\star\|^2/\|w_k^\star\|^2`
     ``accuracy``                          share of held-out data that is labelled right
     ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
@@ -238,6 +241,12 @@ def _test_error(now: Snapshot) -> Array:
     return _judged(now, _loss_of)
 
 
+def _joint_error(now: Snapshot) -> Array:
+    test = now.problem.test
+    together = jnp.sum(test.predictions(now.model), axis=0)
+    return jnp.sum(test.weights[0] * test.loss.value(together, jnp.sum(test.targets, axis=0)))
+
+
 def _validation_error(now: Snapshot) -> Array:
     return jnp.broadcast_to(_of_each(now, _loss_of), (len(now.model),))
 
@@ -303,6 +312,9 @@ suboptimality = Metric(
 #: Mean loss on held-out data, the client's own, its cluster's or all clients', of the server's
 #: model or the mean over the clients': for least squares (4.36) of Gauthier 2024.
 test_error = Metric("test_error", _test_error, "test error", needs_test=True)
+#: The mean loss of the clients' predictions taken together, on held-out data of which each knows
+#: its columns (:func:`fljax.problems.vertical`).
+joint_error = Metric("joint_error", _joint_error, "test error of all together", needs_test=True)
 #: Of each client's model its mean loss on the held-out data that are its, ``[K]``: the validation
 #: error of Algorithm 1 of Jung 2026.
 validation_error = Metric(
@@ -338,6 +350,7 @@ METRICS = {
         objective,
         suboptimality,
         test_error,
+        joint_error,
         train_error,
         validation_error,
         network_deviation,

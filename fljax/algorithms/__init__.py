@@ -34,6 +34,7 @@ from fljax.algorithms.pao_fed import PAOFed, PSOFed
 from fljax.algorithms.pfedme import PFedMe
 from fljax.algorithms.pgfl import GFL, PGFL, ClusterFL
 from fljax.algorithms.pgfl_single_step import PGFLSingleStep
+from fljax.algorithms.sharing_admm import SharingADMM
 from fljax.algorithms.sign_sgd import SignSGD
 from fljax.algorithms.zcdp_grad_nfl import ZCDPGradNFL
 from fljax.algorithms.zcdp_nfl import ZCDPNFL
@@ -80,6 +81,7 @@ __all__ = [
     "PSOFed",
     "Policy",
     "RandomProbe",
+    "SharingADMM",
     "SignSGD",
     "ZCDPGradNFL",
     "algorithm",

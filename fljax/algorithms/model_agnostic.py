@@ -6,8 +6,8 @@ Where parameters cannot be compared, predictions can: on a test set without labe
 .. math:: \frac1{m'}\sum_j\big(h_k(x_j)-h_l(x_j)\big)^2
 
 (Jung 2026, (65)). :class:`ModelAgnosticFedRelax` couples neighbours by it and minimises (66);
-:class:`GeneralisedGradient` steps along by it from one hypothesis to the next, each node for itself.
-In both a step is plain empirical risk minimisation on more data, a node's samples and the test set
+:class:`GeneralisedGradient` steps by it from one hypothesis to the next, each node for itself. In
+both a step is plain empirical risk minimisation on more data, a node's samples and the test set
 with pseudo-labels, so that any learner will do: models linear in features of each node's own, all
 of them as one array program, or learners on the host with the interface of scikit-learn.
 """
@@ -25,7 +25,7 @@ from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.graphs import Graph
 from fljax.problems import NoRegulariser, Problem
-from fljax.problems.learners import Learners, as_learners
+from fljax.problems.learners import as_learners
 from fljax.problems.solvers import response, strong_convexity
 from fljax.rounds import Round
 

@@ -47,6 +47,7 @@ from fljax.problems.variation import (
     PNorm,
     SquaredNorm,
 )
+from fljax.problems.vertical import vertical, vertical_consensus
 
 __all__ = [
     "L1",
@@ -95,4 +96,6 @@ __all__ = [
     "softmax",
     "train",
     "validate",
+    "vertical",
+    "vertical_consensus",
 ]

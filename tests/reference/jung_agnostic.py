@@ -126,3 +126,35 @@ def host_fedrelax(make, data, adjacency, coupling, points, rounds, held_out=None
         if held_out is not None:
             judged.append([learner.predict(held_out) for learner in learners])
     return np.array(told), np.array(judged)
+
+
+def sharing_admm(blocks, y, penalty, rounds, ridge=0.0, there=None):
+    """Boyd et al. (2011), section 8.3, in its own scaling of the loss ``1/m |Az - y|^2``.
+
+    ``blocks``: ``X_k`` of each client. Models ``[T, K, D]``.
+    """
+    clients, m, dim = len(blocks), len(y), blocks[0].shape[1]
+    rho = penalty / m
+    w, said = np.zeros((clients, dim)), np.zeros((clients, m))
+    models, dual = [], np.zeros(m)
+
+    def server(said, dual):
+        mean = said.mean(0)
+        wanted = (2 / m * y + rho * (mean + dual)) / (2 * clients / m + rho)
+        return wanted, dual + mean - wanted
+
+    wanted, dual = server(said, dual)
+    for n in range(rounds):
+        mean = said.mean(0)
+        for k, x in enumerate(blocks):
+            if there is None or there[n, k]:
+                goal = x @ w[k] + wanted - mean - dual
+                root = np.concatenate([np.sqrt(rho / 2) * x, np.sqrt(ridge) * np.eye(dim)])
+                right = np.concatenate([np.sqrt(rho / 2) * goal, np.zeros(dim)])
+                w[k] = np.linalg.pinv(root) @ right
+        for k, x in enumerate(blocks):
+            if there is None or there[n, k]:
+                said[k] = x @ w[k]
+        wanted, dual = server(said, dual)
+        models.append(w.copy())
+    return np.array(models)
