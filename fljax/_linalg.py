@@ -32,6 +32,18 @@ def spd_inverse(matrices: Float[Array, "batch dim dim"]) -> Float[Array, "batch 
     return jax.lax.fori_loop(0, dim, sweep, matrices)
 
 
+def spd_pseudo_inverse(matrices: Float[Array, "batch dim dim"]) -> Float[Array, "batch dim dim"]:
+    """Moore-Penrose inverses of symmetric positive semidefinite matrices.
+
+    Eigenvalues that rounding alone may have made are taken as zero.
+    """
+    values, vectors = symmetric_eigen(matrices)
+    rounding = matrices.shape[-1] * jnp.finfo(matrices.dtype).eps
+    kept = values > rounding * jnp.max(values, axis=1, keepdims=True)
+    inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
+    return jnp.einsum("kpi,ki,kqi->kpq", vectors, inverse, vectors, precision=HIGHEST)
+
+
 def spd_solve(matrix: Float[Array, "dim dim"], right: Float[Array, " dim"]) -> Float[Array, " dim"]:
     """Solve one consistent positive *semi*definite system; some solution of it if singular.
 

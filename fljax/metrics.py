@@ -26,6 +26,7 @@ __all__ = [
     "deviation_by_norm",
     "gtv_objective",
     "held_out",
+    "joint_error",
     "mean_square_deviation",
     "network_deviation",
     "normalized_error",
@@ -34,7 +35,9 @@ __all__ = [
     "suboptimality",
     "test_error",
     "total_variation",
+    "train_error",
     "trajectory",
+    "validation_error",
 ]
 
 #: Axes that a metric may share with the final models: of the clients, and of a model.
@@ -66,6 +69,10 @@ class Metric:
     ``consensus_error``                   :math:`\frac1K\sum_k\|w_k-\bar w\|^2`
     ``objective``, ``suboptimality``      :math:`\sum_kf_k(\bar w)`, without and with the least
     ``test_error``                        mean loss on held-out data
+    ``validation_error``                  that of each client's model, ``[K]``
+    ``train_error``                       likewise on what it learns from
+    ``joint_error``                       that of all clients' predictions together, each of its
+                                          columns
     ``network_deviation``                 :math:`\frac1K\sum_k\|w_k-w_k^\star\|^2/\|w_k^\star\|^2`
     ``accuracy``                          share of held-out data that is labelled right
     ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
@@ -196,16 +203,23 @@ def held_out(problem: Any) -> Any:
 
 def _judged(now: Snapshot, score: Callable[[Any, Array, Array], Array]) -> Array:
     """The mean over clients of their models' mean score, each on the held-out data that are its."""
+    scores = _of_each(now, score)
+    return scores[0] if len(scores) == 1 else _mean(now, scores)
+
+
+def _of_each(now: Snapshot, score: Callable[[Any, Array, Array], Array]) -> Array:
+    """``[K]``, or ``[1]`` where one model meets one set of held-out data."""
     test = held_out(now.problem)
+    if (known := getattr(now.state, "held_out", None)) is not None:
+        scores = score(test.loss, known, jnp.broadcast_to(test.targets, known.shape))
+        return jnp.sum(test.weights * scores, axis=1)
     each = test is now.problem.test and test.clients > 1
     if each or now.shared is not None:
         shape = (test.clients, now.model.shape[1])
         models = now.model if each else jnp.broadcast_to(now.shared, shape)  # pyright: ignore[reportArgumentType]
         scores = score(test.loss, test.predictions(models), test.targets)
         means = jnp.sum(test.weights * scores, axis=1)
-        if test.clients == 1:
-            return means[0]
-        return _mean(now, means if each else means[now.problem.tasks.cluster])
+        return means if each or test.clients == 1 else means[now.problem.tasks.cluster]
     # All models on all rows as one product: a row for each client would be a copy of the data.
     outputs, clients = test.loss.outputs, len(now.model)
     models = now.model.reshape(clients, outputs, -1)
@@ -215,12 +229,34 @@ def _judged(now: Snapshot, score: Callable[[Any, Array, Array], Array]) -> Array
     scores = score(test.loss, predictions, test.targets[:, None])
     means = jnp.sum(test.weights[:, None] * scores, axis=2)  # [rows, clients]
     if test.clients == 1:
-        return _mean(now, means[0])
-    return _mean(now, means[now.problem.tasks.cluster, jnp.arange(clients, dtype=jnp.int32)])
+        return means[0]
+    return means[now.problem.tasks.cluster, jnp.arange(clients, dtype=jnp.int32)]
+
+
+def _loss_of(loss: Any, prediction: Array, target: Array) -> Array:
+    return loss.value(prediction, target)
 
 
 def _test_error(now: Snapshot) -> Array:
-    return _judged(now, lambda loss, prediction, target: loss.value(prediction, target))
+    return _judged(now, _loss_of)
+
+
+def _joint_error(now: Snapshot) -> Array:
+    test = now.problem.test
+    together = jnp.sum(test.predictions(now.model), axis=0)
+    return jnp.sum(test.weights[0] * test.loss.value(together, jnp.sum(test.targets, axis=0)))
+
+
+def _validation_error(now: Snapshot) -> Array:
+    return jnp.broadcast_to(_of_each(now, _loss_of), (len(now.model),))
+
+
+def _train_error(now: Snapshot) -> Array:
+    problem, known = now.problem, getattr(now.state, "fitted", None)
+    predictions = problem.predictions(now.model) if known is None else known
+    losses = problem.loss.value(predictions, problem.targets)
+    total = jnp.sum(problem.weights, axis=1)
+    return jnp.sum(problem.weights * losses, axis=1) / jnp.where(total > 0, total, 1)
 
 
 def _own_truth(now: Snapshot) -> tuple[Array, Array]:
@@ -276,6 +312,18 @@ suboptimality = Metric(
 #: Mean loss on held-out data, the client's own, its cluster's or all clients', of the server's
 #: model or the mean over the clients': for least squares (4.36) of Gauthier 2024.
 test_error = Metric("test_error", _test_error, "test error", needs_test=True)
+#: The mean loss of the clients' predictions taken together, on held-out data of which each knows
+#: its columns (:func:`fljax.problems.vertical`).
+joint_error = Metric("joint_error", _joint_error, "test error of all together", needs_test=True)
+#: Of each client's model its mean loss on the held-out data that are its, ``[K]``: the validation
+#: error of Algorithm 1 of Jung 2026.
+validation_error = Metric(
+    "validation_error", _validation_error, "validation error", needs_test=True, dims=("client",)
+)
+#: Likewise on what it learns from, ``[K]``; zero where there are no labels.
+train_error = Metric(
+    "train_error", _train_error, "training error", needs_data=True, dims=("client",)
+)
 
 #: ``(1/K) sum_k ||w_k - w*_q||^2 / ||w*_q||^2`` with the true model of each client's cluster:
 #: NMSD (Gauthier 2024, (53) of the paper, line 1503).
@@ -302,6 +350,9 @@ METRICS = {
         objective,
         suboptimality,
         test_error,
+        joint_error,
+        train_error,
+        validation_error,
         network_deviation,
         deviation_by_norm,
         accuracy,

@@ -546,7 +546,6 @@ def advance(
     stretches is the same run.
     """
     problem, algorithm, privacy = prepared.problem, simulation.algorithm, simulation.privacy
-    shape = (problem.clients, problem.dim)
 
     def one_round(round: Array, carry: Carry) -> Carry:
         now, stream, availability = look(simulation, prepared, key, carry, round, rounds)
@@ -576,7 +575,7 @@ def advance(
             carry = jax.lax.fori_loop(first, first + record_every, one_round, carry)
         model, _ = _judged(simulation, prepared, carry.state)
         shared = model if model.ndim == 1 else None
-        model = jnp.broadcast_to(model, shape)
+        model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))
         honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.attackers)
         now = Snapshot(
             problem,
@@ -720,10 +719,11 @@ def _sampled(simulation: Simulation) -> dict[str, Array]:
 
 
 def final_model(simulation: Simulation, prepared: Prepared, carry: Carry) -> Array:
-    """``[K, D]``, whether the clients have a model each or share one."""
-    problem = prepared.problem
+    """``[K, D]``, whether the clients have a model each or share one; of learners that have no
+    parameters what they predict.
+    """
     model, _ = _judged(simulation, prepared, carry.state)
-    return jnp.broadcast_to(model, (problem.clients, problem.dim))
+    return jnp.broadcast_to(model, (prepared.problem.clients, model.shape[-1]))
 
 
 def final_ledger(carry: Carry) -> dict[str, Array]:

@@ -14,6 +14,7 @@ from fljax.algorithms.graph_fedavg import GraphFedAvg
 from fljax.algorithms.ifca import IFCA
 from fljax.algorithms.isfedavg import ISFedAvg
 from fljax.algorithms.local_only import LocalOnly
+from fljax.algorithms.model_agnostic import GeneralisedGradient, ModelAgnosticFedRelax
 from fljax.algorithms.networked_iteration import (
     FedGD,
     FedRelax,
@@ -33,6 +34,7 @@ from fljax.algorithms.pao_fed import PAOFed, PSOFed
 from fljax.algorithms.pfedme import PFedMe
 from fljax.algorithms.pgfl import GFL, PGFL, ClusterFL
 from fljax.algorithms.pgfl_single_step import PGFLSingleStep
+from fljax.algorithms.sharing_admm import SharingADMM
 from fljax.algorithms.sign_sgd import SignSGD
 from fljax.algorithms.zcdp_grad_nfl import ZCDPGradNFL
 from fljax.algorithms.zcdp_nfl import ZCDPNFL
@@ -63,9 +65,11 @@ __all__ = [
     "FedRelax",
     "FedSGD",
     "FineTunedFedAvg",
+    "GeneralisedGradient",
     "GraphFedAvg",
     "ISFedAvg",
     "LocalOnly",
+    "ModelAgnosticFedRelax",
     "Needs",
     "NetworkState",
     "NetworkedADMM",
@@ -77,6 +81,7 @@ __all__ = [
     "PSOFed",
     "Policy",
     "RandomProbe",
+    "SharingADMM",
     "SignSGD",
     "ZCDPGradNFL",
     "algorithm",

@@ -28,6 +28,15 @@ from fljax.problems.synthetic import (
     softmax,
 )
 from fljax.problems.tasks import Tasks, group_share, random_clusters
+from fljax.problems.validation import (
+    Diagnosis,
+    Validated,
+    augmented,
+    diagnose,
+    jittered,
+    train,
+    validate,
+)
 from fljax.problems.variation import (
     Absolute,
     Blocks,
@@ -38,12 +47,14 @@ from fljax.problems.variation import (
     PNorm,
     SquaredNorm,
 )
+from fljax.problems.vertical import vertical, vertical_consensus
 
 __all__ = [
     "L1",
     "Absolute",
     "Blocks",
     "Certificate",
+    "Diagnosis",
     "ElasticNet",
     "GTVMin",
     "Huber",
@@ -64,12 +75,16 @@ __all__ = [
     "SquaredL2",
     "SquaredNorm",
     "Tasks",
+    "Validated",
+    "augmented",
     "clustered_ridge",
+    "diagnose",
     "elastic_net",
     "factorise",
     "from_clients",
     "group_share",
     "huber",
+    "jittered",
     "least_absolute_deviation",
     "least_squares",
     "linear",
@@ -79,4 +94,8 @@ __all__ = [
     "random_clusters",
     "ridge",
     "softmax",
+    "train",
+    "validate",
+    "vertical",
+    "vertical_consensus",
 ]

@@ -24,7 +24,14 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax._linalg import spd_inverse, spd_norm, spd_norm_bound, spd_solve, symmetric_eigen
+from fljax._linalg import (
+    spd_inverse,
+    spd_norm,
+    spd_norm_bound,
+    spd_pseudo_inverse,
+    spd_solve,
+    symmetric_eigen,
+)
 from fljax._module import replace
 from fljax._numerics import HIGHEST
 from fljax.problems.objectives import L1, LeastAbsoluteDeviation, LeastSquares, NoRegulariser
@@ -40,6 +47,7 @@ __all__ = [
     "optimum",
     "prox",
     "public_scale",
+    "response",
     "smoothness",
     "solve_shifted",
     "strong_convexity",
@@ -540,3 +548,18 @@ def _least_absolute_vertex(
     start = jax.lax.fori_loop(0, dim, take_best, (last, jnp.eye(dim, dtype=dtype)))
     active, inverse = jax.lax.while_loop(improvable, pivot, (0, start, *excess(start)))[1]
     return inverse @ targets[active]
+
+
+def response(problem: Problem) -> Float[Array, "clients dim samples"]:
+    r"""How each client's own minimiser follows from its targets: :math:`w_k=R_ky_k`.
+
+    Of a quadratic objective; where several models are as good, the one of least norm. What a
+    client has no samples for, or no feature (a column of zeros), stays at zero.
+    """
+    rows = jnp.sqrt(jnp.asarray(problem.weights))[..., None] * problem.design
+    few = problem.samples < problem.dim
+    gram = jnp.einsum("knp,kmp->knm" if few else "knp,knq->kpq", rows, rows, precision=HIGHEST)
+    inverse = spd_pseudo_inverse(_shift(gram, strong_convexity(problem) / 2))
+    product = "knp,knm->kpm" if few else "kpq,knq->kpn"
+    operands = (rows, inverse) if few else (inverse, rows)
+    return jnp.einsum(product, *operands, precision=HIGHEST) * jnp.sqrt(problem.weights)[:, None]

@@ -243,9 +243,10 @@ def _compile(
     # only if those that are not used are kept: so it tells the programs of two axes apart.
     donated = jax.jit(lifted, donate_argnums=3, keep_unused=True)
     lowered = donated.lower(*_put(given, device), *large)
-    # Concurrent programs with LAPACK calls can block each other for ever: see fljax._linalg.
+    # Concurrent programs with LAPACK calls can block each other for ever: see fljax._linalg. What
+    # calls the host gains nothing by company, and waits for it.
     text = lowered.as_text()
-    alone = "lapack" in text
+    alone = "lapack" in text or "callback" in text
     if isinstance(device, jax.Device):
         executable = programs.compile_or_load(lowered, text, device)
     else:

@@ -1,0 +1,292 @@
+r"""Gradient descent on any objective: step rules, stopping rules, perturbed and projected steps.
+
+.. math:: w^{(t+1)}=\mathcal P\big(w^{(t)}-\eta_tf'(w^{(t)})+\varepsilon^{(t)}\big)
+
+(Jung 2026, Algorithm 2 with (87) and (91).) A step rule is a number, a schedule or any
+transformation of optax; a projection any function of the point, such as those of
+:mod:`optax.projections` or :func:`consensus`. All is one ``lax.while_loop``, to be compiled, and
+mapped over starts, objectives and steps.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import float_dtype
+from fljax.schedules import StepSize, as_schedule
+
+__all__ = ["Descent", "backtracking", "consensus", "minimise", "optimal_step", "rounds_needed"]
+
+
+class Descent(NamedTuple):
+    """Where a descent ended."""
+
+    point: Array  # as the start
+    rounds: Int[Array, ""]  # steps taken
+    value: Float[Array, ""]  # of the objective at the point
+    settled: Bool[Array, ""]  # whether its last step changed the value by the tolerance at most
+
+
+@checked
+def minimise(
+    objective: Callable[[Array], Array],
+    start: Any,
+    step: StepSize,
+    rounds: int,
+    *,
+    tolerance: Float[Array, ""] | float | None = None,
+    gradient: Callable[[Array], Array] | None = None,
+    perturbation: Callable[[Array, Array], Array] | None = None,
+    projection: Callable[[Array], Array] | None = None,
+) -> Descent:
+    r"""Gradient descent from ``start``: Algorithm 2, the blueprint of gradient-based methods.
+
+    Args:
+      objective: :math:`f`, of a point to one number.
+      start: :math:`w^{(0)}`, an array of any shape.
+      step: :math:`\eta_t`, a number > 0, a schedule of :math:`t+1=1,2,\dots`, or a transformation
+        of optax that makes the step of the gradient, such as :func:`backtracking`,
+        ``optax.sgd(0.1, momentum=0.9)`` or ``optax.adam(0.1)``.
+      rounds: steps at most, >= 1; those of :func:`rounds_needed`, for instance.
+      tolerance: stop where :math:`|f(w^{(t)})-f(w^{(t+1)})|` is at most this, >= 0; by default all
+        steps are taken.
+      gradient: of the point, in place of the objective's derivative: an estimate, or a surrogate's.
+      perturbation: ``(t + 1, w) -> epsilon``, added to the step that leads on from ``w``. An error
+        ``e`` of the gradient is one of ``-step * e``.
+      projection: :math:`\mathcal P`, of points to those allowed.
+
+    Returns:
+      The point, how many steps led to it, its value, and whether the tolerance stopped them.
+
+    Raises:
+      TypeError: an objective that is not one number; something else than a function.
+      ValueError: a step that is not positive, no rounds, a negative tolerance.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> hessian = jnp.diag(jnp.array([1.0, 4.0]))
+      >>> def objective(w):
+      ...     return w @ hessian @ w - jnp.sum(w)
+      >>> step = fl.descent.optimal_step(1.0, 4.0)
+      >>> found = fl.descent.minimise(objective, jnp.zeros(2), step, 100, tolerance=1e-9)
+      >>> [round(float(w), 3) for w in found.point], bool(found.settled)
+      ([0.5, 0.125], True)
+
+    Reference:
+      Jung 2026, Algorithm 2, (77), (87) and (91), lines 1103-1314.
+    """
+    _check.count("rounds", rounds)
+    if tolerance is not None:
+        _check.nonnegative("tolerance", tolerance)
+    rule = _rule(step)
+    start = _check.filled("start", start)
+    _check.finite("start", start)
+    real = jnp.issubdtype(start.dtype, jnp.floating)
+    start = jnp.asarray(start, start.dtype if real else float_dtype())
+    shape = jax.eval_shape(objective, start)
+    if getattr(shape, "shape", None) != ():
+        raise TypeError(f"objective must return one number for a point, got {_check.shown(shape)}.")
+    project = (lambda w: w) if projection is None else projection
+
+    def looked(point: Array) -> tuple[Array, Array]:
+        if gradient is not None:
+            return objective(point), gradient(point)
+        return jax.value_and_grad(objective)(point)
+
+    def unfinished(carry: tuple) -> Array:
+        _, _, _, _, number, settled = carry
+        return (number < rounds) & ~settled
+
+    def one(carry: tuple) -> tuple:
+        point, value, slope, memory, number, _ = carry
+        change, memory = rule.update(
+            slope, memory, point, value=value, grad=slope, value_fn=objective
+        )
+        moved = point + change
+        if perturbation is not None:
+            moved = moved + perturbation(number + 1, point)
+        moved = project(moved)
+        after, slope = looked(moved)
+        settled = jnp.zeros((), bool) if tolerance is None else jnp.abs(value - after) <= tolerance
+        return moved, after, slope, memory, number + 1, settled
+
+    begun = (start, *looked(start), rule.init(start), jnp.zeros((), jnp.int32), jnp.zeros((), bool))
+    point, value, _, _, number, settled = jax.lax.while_loop(unfinished, one, begun)
+    return Descent(point, number, value, settled)
+
+
+def _rule(step: Any) -> optax.GradientTransformationExtraArgs:
+    if isinstance(step, optax.GradientTransformation):
+        return optax.with_extra_args_support(step)
+    schedule = as_schedule(step)
+    return optax.with_extra_args_support(optax.sgd(lambda count: schedule(count + 1)))  # pyright: ignore[reportArgumentType]
+
+
+@checked
+def backtracking(
+    largest: Float[Array, ""] | float = 1.0,
+    shrink: Float[Array, ""] | float = 0.5,
+    sufficient: Float[Array, ""] | float = 1e-4,
+    trials: int = 40,
+) -> optax.GradientTransformationExtraArgs:
+    r"""The step rule that backs off: in every round from ``largest``, times ``shrink`` until
+    :math:`f(w-\eta f'(w))\le f(w)-c\,\eta\|f'(w)\|^2` (Armijo), as optax searches.
+
+    Args:
+      largest: the guess, > 0.
+      shrink: in (0, 1).
+      sufficient: :math:`c`, in (0, 1); the source leaves it open, 1e-4 is the textbooks'.
+      trials: at most.
+
+    Raises:
+      ValueError: numbers outside their ranges.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> rule = fl.descent.backtracking(largest=10.0)
+      >>> found = fl.descent.minimise(lambda w: jnp.sum((w - 3) ** 4), jnp.zeros(2), rule, 50)
+      >>> bool(found.value < 1e-4)
+      True
+
+    Reference:
+      Jung 2026, lines 1162-1164.
+    """
+    _check.positive("largest", largest)
+    for name, value in (("shrink", shrink), ("sufficient", sufficient)):
+        _check.interval(name, value, above=0, below=1)
+    _check.count("trials", trials)
+    search = optax.scale_by_backtracking_linesearch(
+        trials,
+        slope_rtol=sufficient,
+        decrease_factor=shrink,
+        increase_factor=math.inf,
+        max_learning_rate=largest,
+    )
+    return optax.chain(optax.sgd(1.0), search)
+
+
+@checked
+def optimal_step(
+    smallest: Float[Array, ""] | float, largest: Float[Array, ""] | float
+) -> Float[Array, ""]:
+    r""":math:`\eta^*=1/(\lambda_1+\lambda_D)`, with which :math:`w^\top Qw+q^\top w` is approached
+    fastest: every step shrinks the distance by
+    :math:`\kappa^*=(\lambda_D-\lambda_1)/(\lambda_D+\lambda_1)` at least.
+
+    Args:
+      smallest: :math:`\lambda_1>0`, of :math:`Q`, which is half the Hessian.
+      largest: :math:`\lambda_D\ge\lambda_1`.
+
+    Raises:
+      ValueError: eigenvalues that are not positive, or in the other order.
+
+    Example:
+      >>> import fljax as fl
+      >>> float(fl.descent.optimal_step(1.0, 4.0))
+      0.2...
+
+    Reference:
+      Jung 2026, (83), line 1226.
+    """
+    _check.positive("smallest", smallest)
+    _check.positive("largest", largest)
+    _check.known(_check_order, smallest, largest)
+    return 1 / (jnp.asarray(smallest) + largest)
+
+
+def _check_order(smallest: Any, largest: Any) -> None:
+    if np.any(np.asarray(smallest) > np.asarray(largest)):
+        raise ValueError(
+            f"smallest must be an eigenvalue <= largest, got {smallest} and {largest}; swap them."
+        )
+
+
+@checked
+def rounds_needed(
+    distance: Float[Array, ""] | float,
+    accuracy: Float[Array, ""] | float,
+    factor: Float[Array, ""] | float,
+) -> int:
+    r"""How many steps guarantee :math:`\|w^{(t)}-\hat w\|\le\epsilon`, known before the first:
+    :math:`\lceil\log(\|w^{(0)}-\hat w\|/\epsilon)/\log(1/\kappa)\rceil`.
+
+    Args:
+      distance: of the start from the minimiser, > 0, or a bound of it.
+      accuracy: :math:`\epsilon>0`.
+      factor: :math:`\kappa\in(0,1)`, by which a step shrinks the distance at least.
+
+    Raises:
+      ValueError: numbers outside their ranges.
+      TypeError: traced numbers, where a number of rounds must be known.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.descent.rounds_needed(distance=10.0, accuracy=1e-3, factor=0.6)
+      19
+
+    Reference:
+      Jung 2026, (82), line 1215.
+    """
+    _check.positive("distance", distance)
+    _check.positive("accuracy", accuracy)
+    _check.interval("factor", factor, above=0, below=1)
+    if not all(_check.is_concrete(value) for value in (distance, accuracy, factor)):
+        raise TypeError(
+            "how many steps are needed is a number of rounds and cannot be traced; call "
+            "rounds_needed outside of jit and vmap."
+        )
+    return max(0, math.ceil(math.log(float(distance) / float(accuracy)) / -math.log(float(factor))))
+
+
+@checked
+def consensus(
+    models: Float[Array, "clients dim"], shared: Bool[Array, " dim"] | None = None
+) -> Float[Array, "clients dim"]:
+    r"""The nearest models that all agree: each is their mean, the projection on the consensus
+    subspace :math:`\mathcal S=\{\mathbf 1\otimes a\}`.
+
+    Args:
+      models: ``[K, D]``.
+      shared: which parameters they are to agree in, all by default; the others stay as they are,
+        each client's own (partial consensus).
+
+    Raises:
+      ValueError: another shape.
+
+    Example:
+      Projected gradient descent of two nodes that share the first of two parameters:
+
+      >>> import functools, jax.numpy as jnp, fljax as fl
+      >>> labels = jnp.array([[0.0, 1.0], [2.0, 5.0]])
+      >>> found = fl.descent.minimise(
+      ...     lambda w: jnp.sum((w - labels) ** 2),
+      ...     jnp.zeros((2, 2)),
+      ...     step=0.25,
+      ...     rounds=50,
+      ...     projection=functools.partial(
+      ...         fl.descent.consensus, shared=jnp.array([True, False])
+      ...     ),
+      ... )
+      >>> found.point.round(3).tolist()
+      [[1.0, 1.0], [1.0, 5.0]]
+
+    Reference:
+      Jung 2026, (46) and (47), lines 740-754; partial sharing, lines 2371-2385.
+    """
+    mean = jnp.broadcast_to(jnp.mean(models, axis=0)[None], models.shape)
+    if shared is None:
+        return mean
+    if np.shape(shared) != models.shape[1:]:
+        raise ValueError(
+            f"shared must say of each of the {models.shape[1]} parameters whether it is, got shape "
+            f"{np.shape(shared)}."
+        )
+    return jnp.where(jnp.asarray(shared)[None], mean, models)

@@ -1,0 +1,171 @@
+"""Learners that live on the host, such as scikit-learn's, as part of a compiled run."""
+
+import copy
+import inspect
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from fljax import _check
+from fljax.problems.problem import Problem
+
+__all__ = ["Learners", "as_learners"]
+
+
+class Learners:
+    """One learner for all clients, or one of each, with ``fit`` and ``predict`` of NumPy arrays.
+
+    Structure of a simulation: compared by what they would be pickled to, so that the same learner
+    made again compiles nothing anew.
+
+    Args:
+      learners: objects with ``fit(features, targets, sample_weight=...)`` and
+        ``predict(features)``; they are copied before they are fitted, and never changed.
+
+    Raises:
+      TypeError: no such methods, or a ``fit`` that takes no ``sample_weight``.
+    """
+
+    def __init__(self, learners: Sequence[Any]) -> None:
+        for learner in learners:
+            _check_learner(learner)
+        self.learners = tuple(learners)
+        try:
+            self._key: Any = pickle.dumps(self.learners)
+        except Exception:  # of what cannot be pickled the object itself
+            self._key = tuple(map(id, self.learners))
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, Learners) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return repr(self.learners[0] if len(self.learners) == 1 else self.learners)
+
+    def __len__(self) -> int:
+        return len(self.learners)
+
+    def fitted(self, problem: Problem, points: Any, labels: Any, pull: Any) -> list[Any]:
+        r"""Each client's learner, fitted to its samples and to pseudo-labels of a test set.
+
+        Empirical risk minimisation with the weights :math:`1/m_k` of samples and :math:`c_k/m'` of
+        the test set's points. ``None`` for a client that has neither.
+
+        Args:
+          problem: the clients' samples, padded.
+          points: ``[K, m', P]``, the test set.
+          labels: ``[K, m']``.
+          pull: ``[K]``, :math:`c_k\ge0`.
+        """
+        given = (problem.features, problem.targets, problem.weights, points, labels, pull)
+        return self._fit(*(np.asarray(array) for array in given))
+
+    def _fit(
+        self,
+        features: np.ndarray,
+        targets: np.ndarray,
+        weights: np.ndarray,
+        points: np.ndarray,
+        labels: np.ndarray,
+        pull: np.ndarray,
+        chosen: np.ndarray | None = None,
+    ) -> list[Any]:
+        found = []
+        for k in range(len(features)):
+            real, told = weights[k] > 0, pull[k] > 0
+            if (chosen is not None and not chosen[k]) or not (real.any() or told):
+                found.append(None)
+                continue
+            rows, answers, shares = [features[k][real]], [targets[k][real]], [weights[k][real]]
+            if told:
+                size = points.shape[1]
+                rows, answers = [*rows, points[k]], [*answers, labels[k]]
+                shares.append(np.full(size, pull[k] / size, weights.dtype))
+            learner = copy.deepcopy(self.learners[k % len(self.learners)])
+            learner.fit(
+                np.concatenate(rows),
+                np.concatenate(answers),
+                sample_weight=np.concatenate(shares),
+            )
+            found.append(learner)
+        return found
+
+    def predictions(
+        self,
+        problem: Problem,
+        points: Float[Array, "clients points features"],
+        labels: Float[Array, "clients points"],
+        pull: Float[Array, " clients"],
+        chosen: Bool[Array, " clients"],
+    ) -> tuple[Array, Array, Array | None]:
+        """What the learners of :meth:`fitted` predict: at the test set ``[K, m']``, at their
+        samples ``[K, N]``, and at their held-out data ``[K, T]`` if there are any. Of those that
+        were not fitted nothing but zeros. In compiled code, too, as a call of the host.
+        """
+        held = problem.test
+        held_out = None
+        if held is not None:
+            shape = (problem.clients, *held.features.shape[1:])
+            held_out = jnp.broadcast_to(held.features, shape)
+
+        def on_host(*arrays: Any) -> tuple[np.ndarray, ...]:
+            known, held = [np.asarray(array) for array in arrays[:7]], arrays[7:]
+            learners, features, points = self._fit(*known), known[0], known[3]
+            return tuple(
+                np.stack([_predicted(*each) for each in zip(learners, places, strict=True)])
+                for places in (points, features, *map(np.asarray, held))
+            )
+
+        given = [problem.features, problem.targets, problem.weights, points, labels, pull, chosen]
+        places = [points, problem.features]
+        if held_out is not None:
+            given, places = [*given, held_out], [*places, held_out]
+        shapes = tuple(jax.ShapeDtypeStruct(p.shape[:2], problem.dtype) for p in places)
+        found = jax.pure_callback(on_host, shapes, *given, vmap_method="sequential")
+        return found[0], found[1], None if held_out is None else found[2]
+
+
+def _predicted(learner: Any, features: np.ndarray) -> np.ndarray:
+    if learner is None:
+        return np.zeros(len(features), features.dtype)
+    found = np.asarray(learner.predict(features), features.dtype)
+    if found.shape != (len(features),):
+        raise ValueError(
+            f"{type(learner).__name__}.predict must return one number a sample, shape "
+            f"{(len(features),)}, got {found.shape}."
+        )
+    return found
+
+
+def _check_learner(learner: Any) -> None:
+    name = learner.__name__ if isinstance(learner, type) else type(learner).__name__
+    if isinstance(learner, type) or not all(
+        callable(getattr(learner, method, None)) for method in ("fit", "predict")
+    ):
+        raise TypeError(
+            "a learner must be an object with fit and predict, such as "
+            f"sklearn.tree.DecisionTreeRegressor(), got {_check.shown(learner)}."
+        )
+    if "sample_weight" not in inspect.signature(learner.fit).parameters:
+        raise TypeError(
+            f"{name}.fit takes no sample_weight, by which pseudo-labels count less or more than a "
+            "client's own samples; take a learner that weighs its samples, or wrap it in a class "
+            "whose fit(features, targets, sample_weight) passes the weights on."
+        )
+
+
+def as_learners(value: Any) -> Learners:
+    """Learners of one object, or of a sequence with one of each client."""
+    if isinstance(value, Learners):
+        return value
+    listed = isinstance(value, list | tuple)
+    if listed and not value:
+        raise ValueError("learners is empty; leave it out or give one of each client.")
+    return Learners(value if listed else [value])

@@ -1,0 +1,296 @@
+r"""Training, validation and diagnosis of every client's own model (Jung 2026, Algorithm 1).
+
+A round of the craft of machine learning: split the data (:meth:`Problem.split
+<fljax.problems.Problem.split>`), learn from one part, compare the errors on both with each other
+and with what can be expected, and change data, model or loss accordingly. Of all clients at once.
+"""
+
+import enum
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import replace
+from fljax._numerics import HIGHEST
+from fljax.problems.objectives import LeastSquares
+from fljax.problems.problem import Problem
+from fljax.problems.solvers import (
+    factorise,
+    is_quadratic,
+    iterates_predictions,
+    prox,
+    response,
+    strong_convexity,
+)
+
+__all__ = ["Diagnosis", "Validated", "augmented", "diagnose", "jittered", "train", "validate"]
+
+
+@checked
+def train(problem: Problem, iterations: int = 1000) -> Float[Array, "clients dim"]:
+    r"""Each client's own minimiser :math:`\arg\min_wf_k(w)`: empirical risk minimisation (20).
+
+    For squared losses in closed form, of least norm where several are as good (the pseudo-inverse
+    :math:`X^\dagger y`); else by iterations.
+
+    Args:
+      problem: the clients'; its clipping is ignored.
+      iterations: at most, where there is no closed form.
+
+    Raises:
+      ValueError: another loss than the squared one, without a regulariser, of fewer samples than
+        parameters: no minimiser is better than others.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> x, y = np.array([[1.0, 1.0], [1.0, 2.0]]), np.array([3.0, 5.0])
+      >>> problem = fl.problems.from_clients([(x, y), (x[:1], y[:1])], fl.problems.LeastSquares())
+      >>> fl.problems.train(problem).round(3).tolist()
+      [[1.0, 2.0], [1.5, 1.5]]
+
+    Reference:
+      Jung 2026, Algorithm 1, (20), lines 424-447; ridge (22)-(24), lines 497-507.
+    """
+    _check.count("iterations", iterations)
+    problem = replace(problem, clip=None, feature_bound=None, statistics=None).mapped()
+    if is_quadratic(problem):
+        targets = jnp.asarray(problem.targets)
+        return jnp.einsum("kpn,kn->kp", response(problem), targets, precision=HIGHEST)
+    unpulled = problem.regulariser.quadratic() == 0 or _is_zero(strong_convexity(problem))
+    if iterates_predictions(problem) and unpulled:
+        raise ValueError(
+            f"with {problem.samples} samples and {problem.dim} parameters the "
+            f"{type(problem.loss).__name__} loss has no one minimiser; give the problem a "
+            "regulariser, such as SquaredL2() with a strength > 0."
+        )
+    problem = problem.prepare()
+    start = jnp.zeros((problem.clients, problem.dim), problem.dtype)
+    factor = factorise(problem, jnp.zeros(problem.clients, problem.dtype))
+    return prox(problem, factor, start, start, iterations)
+
+
+def _is_zero(value: Any) -> bool:
+    return _check.is_concrete(value) and not np.any(np.asarray(value) > 0)
+
+
+class Validated(NamedTuple):
+    """What one training and its validation found, of each client."""
+
+    model: Array  # [K, D]
+    train_error: Array  # [K]  E_t, the mean loss on what it learned from
+    validation_error: Array  # [K]  E_v, on what was held out
+
+
+@checked
+def validate(problem: Problem, iterations: int = 1000) -> Validated:
+    """Train every client by itself, and judge it by its held-out data: Algorithm 1.
+
+    Args:
+      problem: with held-out data, of each client or of all (``problem.split``, ``with_test``).
+      iterations: as of :func:`train`.
+
+    Returns:
+      The models and their errors, without the regulariser's part.
+
+    Raises:
+      ValueError: a problem without held-out data; as :func:`train`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> key = jax.random.key(0)
+      >>> problem = fl.problems.least_squares(key, clients=4, samples=30, dim=2)
+      >>> found = fl.problems.validate(problem.split(key, test=0.3))
+      >>> bool((found.validation_error > found.train_error / 2).all())
+      True
+
+    Reference:
+      Jung 2026, Algorithm 1, lines 424-447.
+    """
+    test = problem.test
+    if test is None:
+        raise ValueError(
+            "the problem has no held-out data to validate on; problem.split(key) holds out a part "
+            "of each client's."
+        )
+    model = train(problem, iterations)
+    if test.clients != problem.clients:
+        together = jax.tree.map(
+            lambda a: jnp.broadcast_to(a, (problem.clients, *a.shape[1:])),
+            (test.features, test.targets, test.weights),
+        )
+        names = ("features", "targets", "weights")
+        test = replace(test, **dict(zip(names, together, strict=True)))
+    total = jnp.sum(jnp.asarray(problem.weights), axis=1)
+    own = replace(problem, statistics=None).mean_loss(model) / jnp.where(total > 0, total, 1)
+    return Validated(model, own, replace(test, statistics=None).mean_loss(model))
+
+
+class Diagnosis(enum.IntEnum):
+    """What the errors of training and validation say."""
+
+    FINE = 0  #: about the reference: done
+    OVERFITTING = 1  #: validation far above training: smaller model, more data, regularise
+    UNDERFITTING = 2  #: alike, far above the reference: larger model, or a better optimiser
+    UNLIKE = 3  #: training far above validation: not of one law, or an unlucky split
+
+
+@checked
+def diagnose(
+    train_error: Float[Array, "*#clients"] | float,
+    validation_error: Float[Array, "*#clients"] | float,
+    reference: Float[Array, "*#clients"] | float,
+    tolerance: Float[Array, ""] | float = 1.5,
+) -> Int[Array, "..."]:
+    r"""What to do next, by the errors: a :class:`Diagnosis` of each client.
+
+    ============================================  =================================================
+    :math:`E_t\gg E_v`                            ``UNLIKE``
+    :math:`E_v\gg E_t`                            ``OVERFITTING``
+    :math:`E_t\approx E_v\gg E^{(\mathrm{ref})}`  ``UNDERFITTING``
+    otherwise                                     ``FINE``
+    ============================================  =================================================
+
+    Args:
+      train_error: :math:`E_t\ge0`, one number or ``[K]``.
+      validation_error: :math:`E_v\ge0`.
+      reference: :math:`E^{(\mathrm{ref})}\ge0`, what can be reached: the Bayes risk of a model of
+        the data, what an existing method or a human expert reaches.
+      tolerance: what factor is "far above", > 1; the source names none.
+
+    Raises:
+      ValueError: negative errors, a tolerance of one or less.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> errors = np.array([1.0, 0.1, 9.0]), np.array([1.1, 1.0, 9.5])
+      >>> found = fl.problems.diagnose(*errors, reference=1.0)
+      >>> [fl.problems.Diagnosis(int(code)).name for code in found]
+      ['FINE', 'OVERFITTING', 'UNDERFITTING']
+
+    Reference:
+      Jung 2026, lines 449-471.
+    """
+    errors = {
+        "train_error": train_error,
+        "validation_error": validation_error,
+        "reference": reference,
+    }
+    for name, value in errors.items():
+        _check.nonnegative(name, value)
+    _check.interval("tolerance", tolerance, above=1)
+    arrays = [jnp.asarray(_check.array(name, value)) for name, value in errors.items()]
+    trained, validated, expected = jnp.broadcast_arrays(*jax.tree.map(jnp.atleast_1d, arrays))
+    code = jnp.select(
+        [
+            trained > tolerance * validated,
+            validated > tolerance * trained,
+            validated > tolerance * expected,
+        ],
+        [int(each) for each in (Diagnosis.UNLIKE, Diagnosis.OVERFITTING, Diagnosis.UNDERFITTING)],
+        int(Diagnosis.FINE),
+    ).astype(jnp.int32)
+    return code if max(map(np.ndim, arrays)) else code[0]
+
+
+def _check_squared(problem: Problem) -> None:
+    if not isinstance(problem.loss, LeastSquares):
+        raise ValueError(
+            "more samples act as a squared penalty for the squared loss alone, got "
+            f"{type(problem.loss).__name__}; give the problem regulariser=SquaredL2()."
+        )
+
+
+@checked
+def augmented(
+    problem: Problem,
+    penalty: Float[Array, ""] | float,
+    towards: Float[Array, " dim"] | None = None,
+) -> Problem:
+    r"""Ridge regression as least squares on more data: each client has :math:`D` samples more.
+
+    Samples :math:`(\sqrt{m_k\alpha}\,e_j,\sqrt{m_k\alpha}\,\tilde w_j)`, with which
+    the mean loss of all :math:`m_k+D` is :math:`\tfrac{m_k}{m_k+D}` times
+    :math:`\tfrac1{m_k}\|y-Xw\|^2+\alpha\|w-\tilde w\|^2`.
+
+    Args:
+      problem: of squared losses, whose samples count alike within a client.
+      penalty: :math:`\alpha>0`.
+      towards: :math:`\tilde w`, ``[D]``; zero by default.
+
+    Raises:
+      ValueError: another loss, a penalty that is not positive, another shape.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.least_squares(jax.random.key(0), clients=2, samples=3, dim=5)
+      >>> fl.problems.augmented(problem, 0.1).features.shape
+      (2, 8, 5)
+
+    Reference:
+      Jung 2026, (22), (24) and (27), lines 497-556 (Exercises 2.3 and 2.5).
+    """
+    _check_squared(problem)
+    _check.positive("penalty", penalty)
+    problem = replace(problem, statistics=None).mapped()
+    clients, dim, dtype = problem.clients, problem.dim, problem.dtype
+    if towards is not None and np.shape(towards) != (dim,):
+        raise ValueError(
+            f"towards must be a model of shape {(dim,)}, got shape {np.shape(towards)}."
+        )
+    goal = jnp.zeros(dim, dtype) if towards is None else jnp.asarray(towards, dtype)
+    sizes = problem.sample_counts().astype(dtype)
+    size = jnp.sqrt(sizes * jnp.asarray(penalty, dtype))[:, None]
+    rows = size[..., None] * jnp.eye(dim, dtype=dtype)[None]
+    weights = jnp.asarray(problem.weights)
+    share = 1 / (sizes + dim)[:, None]
+    more = jnp.broadcast_to(share * jnp.sum(weights, axis=1, keepdims=True), (clients, dim))
+    return replace(
+        problem,
+        features=jnp.concatenate([problem.features, rows], axis=1),
+        targets=jnp.concatenate([problem.targets, size * goal[None]], axis=1),
+        weights=jnp.concatenate([weights * (sizes[:, None] * share), more], axis=1),
+    )
+
+
+@checked
+def jittered(
+    key: Key[Array, ""], problem: Problem, variance: Float[Array, ""] | float, copies: int
+) -> Problem:
+    r"""Each sample in several copies, of which the features have Gaussian noise :math:`N(0,\alpha
+    I)`: in the mean over many, least squares on them is ridge regression with :math:`\alpha` (23).
+
+    Args:
+      key: consumed.
+      problem: of squared losses.
+      variance: :math:`\alpha>0`.
+      copies: of each sample, >= 1.
+
+    Raises:
+      ValueError: another loss, a variance that is not positive.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.least_squares(jax.random.key(0), clients=2, samples=3, dim=5)
+      >>> fl.problems.jittered(jax.random.key(1), problem, 0.1, copies=4).features.shape
+      (2, 12, 5)
+
+    Reference:
+      Jung 2026, (23), line 501.
+    """
+    _check_squared(problem)
+    _check.positive("variance", variance)
+    _check.count("copies", copies)
+    problem = replace(problem, statistics=None).mapped()
+    features = jnp.tile(problem.features, (1, copies, 1))
+    noise = jax.random.normal(key, features.shape, features.dtype)
+    return replace(
+        problem,
+        features=features + jnp.sqrt(jnp.asarray(variance, features.dtype)) * noise,
+        targets=jnp.tile(problem.targets, (1, copies)),
+        weights=jnp.tile(jnp.asarray(problem.weights) / copies, (1, copies)),
+    )

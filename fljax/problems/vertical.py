@@ -1,0 +1,186 @@
+r"""Vertical federated learning: clients that know different features of the same data points.
+
+Client :math:`k` holds the columns :math:`X_k` of a table, one client the labels :math:`y` besides,
+and together they minimise (Jung 2026, section 6.4, lines 2342-2358)
+
+.. math:: \frac1m\Big\|y-\sum_kX_kw_k\Big\|^2+\sum_k\frac\lambda KR(w_k).
+
+As a stacked problem each client's row has the same samples in the same order, features of its own
+filled up with zeros, and zeros for labels that it does not hold: the labels are the sum over
+clients.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import float_dtype, replace
+from fljax._numerics import HIGHEST
+from fljax.problems.objectives import LeastSquares, NoRegulariser, Regulariser
+from fljax.problems.problem import Problem
+from fljax.problems.solvers import response
+
+__all__ = ["columns_of", "vertical", "vertical_consensus"]
+
+
+@checked
+def vertical(
+    features: Any,
+    targets: Any,
+    columns: Sequence[Any],
+    regulariser: Regulariser = NoRegulariser(),  # noqa: B008 (immutable)
+    strength: float = 1.0,
+    *,
+    holder: int = 0,
+    test: tuple[Any, Any] | None = None,
+) -> Problem:
+    r"""A table whose columns are spread over clients, for :class:`fljax.algorithms.SharingADMM`.
+
+    Args:
+      features: ``[N, P]``, the whole table.
+      targets: ``[N]``.
+      columns: of each client the numbers of its columns, none twice.
+      regulariser: of each client's own parameters.
+      strength: :math:`\lambda\ge0`, as of :class:`Problem`.
+      holder: which client has the labels.
+      test: held-out ``(features, targets)``, of which each client knows its columns likewise; the
+        metric ``joint_error`` is measured on them.
+
+    Returns:
+      A problem of ``K`` clients with as many parameters each as the largest has columns; those of
+      no column stay at zero.
+
+    Raises:
+      ValueError: a client without columns, a column at two clients or that the table does not have;
+        targets of another size.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> table, labels = np.ones((4, 3)), np.arange(4.0)
+      >>> problem = fl.problems.vertical(table, labels, columns=[[0, 2], [1]])
+      >>> problem.features.shape, problem.targets.sum(axis=0).tolist()
+      ((2, 4, 2), [0.0, 1.0, 2.0, 3.0])
+
+    Reference:
+      Jung 2026, section 6.4, lines 2342-2358.
+    """
+    features, targets = _table("features", features, targets)
+    columns = [np.atleast_1d(np.asarray(each)) for each in columns]
+    _check_columns(columns, features.shape[1])
+    _check.count("holder", holder, at_least=0, at_most=len(columns) - 1)
+    rows = [_spread(features, targets, columns, holder)]
+    if test is not None:
+        rows.append(_spread(*_table("test", *test), columns, holder))
+    held = None if test is None else Problem(*rows[1], LeastSquares())
+    return Problem(*rows[0], LeastSquares(), regulariser, strength, test=held)
+
+
+def _table(name: str, features: Any, targets: Any) -> tuple[Any, Any]:
+    features, targets = _check.filled(name, features, 2), _check.array("targets", targets)
+    if targets.shape != features.shape[:1]:
+        raise ValueError(
+            f"targets must have one entry a row of {name}, shape {features.shape[:1]}, got "
+            f"{targets.shape}."
+        )
+    return jnp.asarray(features, float_dtype()), jnp.asarray(targets, float_dtype())
+
+
+def _check_columns(columns: list[np.ndarray], width: int) -> None:
+    if not columns:
+        raise ValueError("columns must name those of at least one client, got none.")
+    for k, own in enumerate(columns):
+        if own.ndim != 1 or not own.size or not np.issubdtype(own.dtype, np.integer):
+            raise ValueError(f"columns of client {k} must be integers, at least one, got {own}.")
+    every = np.concatenate(columns)
+    if every.min() < 0 or every.max() >= width:
+        raise ValueError(f"columns must be among 0 to {width - 1}, got {every.tolist()}.")
+    if len(set(every.tolist())) < len(every):
+        raise ValueError(
+            f"each column belongs to one client, got one twice among {every.tolist()}."
+        )
+
+
+def _spread(features: Any, targets: Any, columns: list[np.ndarray], holder: int) -> tuple[Any, Any]:
+    widest = max(len(own) for own in columns)
+    rows = [jnp.pad(features[:, own], ((0, 0), (0, widest - len(own)))) for own in columns]
+    labels = jnp.zeros((len(columns), len(targets)), targets.dtype).at[holder].set(targets)
+    return jnp.stack(rows), labels
+
+
+def columns_of(problem: Problem) -> Problem:
+    """The table of which a vertical problem's clients hold parts, at one client: ``[1, N, K D]``."""
+    samples = problem.samples
+    whole = replace(problem, statistics=None, tasks=None, initial=None, test=None, importance=None)
+    table = jnp.swapaxes(jnp.asarray(problem.design), 0, 1).reshape(1, samples, -1)
+    return replace(
+        whole,
+        features=table,
+        feature_map=None,
+        targets=jnp.sum(jnp.asarray(problem.targets), axis=0)[None],
+        weights=jnp.asarray(problem.weights)[:1],
+        strength=problem.share[:1],
+    )
+
+
+@checked
+def vertical_consensus(problem: Problem, strictness: float, holder: int = 0) -> Problem:
+    r"""A vertical problem as one of coupled models, to which :class:`GTVMin` applies.
+
+    Each node has a copy :math:`v=(p_1,\dots,p_K)\in\mathbb R^{mK}` of all clients' predictions.
+    Node :math:`k` asks that :math:`p_k` be one that its columns can make,
+    :math:`\beta\|(I-X_kX_k^\dagger)p_k\|^2`, and the holder of the labels besides that they sum to
+    these, :math:`\tfrac1m\|y-\sum_kp_k\|^2`. On a connected graph, with a large coupling and
+    :math:`\beta`, all copies are the parts of the least squares fit. It shows that the design
+    principle covers this flavour; systems have :math:`mK` unknowns a node, so it is for small ones.
+
+    Args:
+      problem: of :func:`vertical`, without a regulariser.
+      strictness: :math:`\beta>0`.
+      holder: which node has the labels.
+
+    Returns:
+      A problem with :math:`mK` parameters; ``fl.problems.GTVMin(problem, network, coupling)``.
+
+    Raises:
+      ValueError: a strictness that is not positive, no such node.
+
+    Reference:
+      Jung 2026, Exercise 6.2, which asks for such an instance.
+    """
+    _check.positive("strictness", strictness)
+    _check.count("holder", holder, at_least=0, at_most=problem.clients - 1)
+    problem = replace(problem, statistics=None).mapped()
+    clients, samples, dtype = problem.clients, problem.samples, problem.dtype
+    reached = jnp.einsum("knp,kpm->knm", problem.features, response(problem), precision=HIGHEST)
+    missed = jnp.eye(samples, dtype=dtype)[None] - reached
+    size = jnp.sqrt(jnp.asarray(strictness * samples, dtype))
+    own = jnp.zeros((clients, samples, clients, samples), dtype)
+    everyone = jnp.arange(clients, dtype=jnp.int32)
+    own = own.at[everyone, :, everyone].set(size * missed).reshape(clients, samples, -1)
+    total = jnp.tile(jnp.eye(samples, dtype=dtype), (1, clients))
+    labels = jnp.sum(jnp.asarray(problem.targets), axis=0)
+    here = (everyone == holder)[:, None, None]
+    # The holder has twice the samples, each of half the weight and twice the square.
+    root = jnp.sqrt(jnp.asarray(2, dtype))
+    more = jnp.where(here, root * total[None], 0)
+    own = jnp.where(here, root * own, own)
+    shares = jnp.full((clients, samples), 1 / samples, dtype)
+    mine = here[:, :, 0]
+    return Problem(
+        jnp.concatenate([own, more], axis=1),
+        jnp.concatenate(
+            [
+                jnp.zeros((clients, samples), dtype),
+                jnp.where(mine, root * labels[None], 0),
+            ],
+            axis=1,
+        ),
+        LeastSquares(),
+        weights=jnp.concatenate(
+            [jnp.where(mine, shares / 2, shares), jnp.where(mine, shares / 2, 0)], axis=1
+        ),
+    )

@@ -1,0 +1,275 @@
+"""Model-agnostic learning (Jung 2026, Algorithms 3 and 12): linear models and learners on the host."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.tree import DecisionTreeRegressor
+
+import fljax as fl
+from fljax.algorithms import FedRelax, GeneralisedGradient, ModelAgnosticFedRelax
+from fljax.problems import LeastSquares, SquaredL2, from_clients
+from tests.reference import jung_agnostic as loops
+
+RNG = np.random.default_rng(0)
+SIZES, DIM, POINTS, COUPLING = (9, 2, 5, 1), 4, 7, 0.6
+DATA = [(RNG.normal(size=(n, DIM)), RNG.normal(size=n)) for n in SIZES]
+PROBLEM = from_clients(DATA, LeastSquares())
+GRAPH = fl.graphs.from_edges(4, [(0, 1), (1, 2), (2, 3), (3, 0)], weights=[1.0, 0.5, 2.0, 0.3])
+ADJACENCY = np.asarray(GRAPH.dense())
+TEST_SET = RNG.normal(size=(POINTS, DIM))
+
+
+def run(algorithm, problem=PROBLEM, network=GRAPH, rounds=5, **parts):
+    simulation = fl.Simulation(
+        problem,
+        algorithm,
+        network,
+        metrics=[fl.metrics.trajectory(), *parts.pop("more", ())],
+        **parts,
+    )
+    return fl.run(simulation, rounds=rounds)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "of each node"])
+def test_linear_models_are_those_of_the_loop(own):
+    """Few samples and few points, too, where models of least norm are taken."""
+    points = RNG.normal(size=(4, 2, DIM)) if own else TEST_SET
+    theirs = loops.model_agnostic_fedrelax(
+        DATA, ADJACENCY, COUPLING, points if own else [points] * 4, 5
+    )
+    ours = run(ModelAgnosticFedRelax(COUPLING, points))
+    np.testing.assert_allclose(ours.model_trajectory, theirs, atol=1e-10)
+    assert int(ours.scalars[0]) == 8 * len(points[0] if own else points)
+
+
+def test_rounds_end_where_their_quadratic_is_least():
+    """(66) with (65): to 1e-10, which is also what errors are measured from."""
+    points = [TEST_SET] * 4
+    best = loops.predictions_gtvmin(DATA, ADJACENCY, COUPLING, points)
+    ours = run(ModelAgnosticFedRelax(COUPLING, TEST_SET), rounds=400, more=["normalized_error"])
+    np.testing.assert_allclose(ours.model, best, atol=1e-10)
+    assert ours.normalized_error[-1] < 1e-20
+    ridge = dataclasses.replace(PROBLEM, regulariser=SquaredL2(), strength=0.4)
+    best = loops.predictions_gtvmin(DATA, ADJACENCY, COUPLING, points, ridge=0.1)
+    found = run(ModelAgnosticFedRelax(COUPLING, TEST_SET), ridge, rounds=400)
+    np.testing.assert_allclose(found.model, best, atol=1e-10)
+
+
+def test_features_of_each_nodes_own_are_columns_of_zeros_elsewhere():
+    """A node of two features and one of three meet in predictions alone."""
+    raw = [RNG.normal(size=(n, 2)) for n in (6, 8)]
+    maps = [lambda x: x, lambda x: np.stack([x[:, 0], x[:, 1], x[:, 0] * x[:, 1]], 1)]
+    pad = lambda x: np.pad(x, ((0, 0), (0, 3 - x.shape[1])))  # noqa: E731
+    data = [(pad(f(x)), RNG.normal(size=len(x))) for f, x in zip(maps, raw, strict=True)]
+    tests = RNG.normal(size=(5, 2))
+    points = np.stack([pad(f(tests)) for f in maps])
+    problem, pair = from_clients(data, LeastSquares()), fl.graphs.path(2)
+    ours = run(ModelAgnosticFedRelax(1.0, points), problem, pair)
+    theirs = loops.model_agnostic_fedrelax(data, np.asarray(pair.dense()), 1.0, points, 5)
+    np.testing.assert_allclose(ours.model_trajectory, theirs, atol=1e-10)
+    assert np.all(ours.model[0, 2] == 0)
+
+
+def test_on_an_isotropic_test_set_it_is_fedrelax():
+    sizes = (9, 6, 5, 8)
+    data = [(RNG.normal(size=(n, DIM)), RNG.normal(size=n)) for n in sizes]
+    problem = from_clients(data, LeastSquares())
+    relaxed = run(FedRelax(COUPLING), problem).model_trajectory
+    turned = DIM**0.5 * np.linalg.qr(RNG.normal(size=(DIM, DIM)))[0]
+    for points in (None, turned, np.concatenate([turned, -turned])):
+        ours = run(ModelAgnosticFedRelax(COUPLING, points), problem).model_trajectory
+        np.testing.assert_allclose(ours, relaxed, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
+def test_a_node_without_neighbours_or_labels_does_what_it_can():
+    alone = fl.graphs.from_edges(4, [(0, 1), (1, 2)], allow_disconnected=True)
+    found = run(
+        ModelAgnosticFedRelax(COUPLING, TEST_SET),
+        PROBLEM.weighing([1.0, 1.0, 0.0, 1.0]),
+        alone,
+        rounds=900,
+        allow_disconnected=True,
+    ).model.values
+    np.testing.assert_allclose(found[3], np.linalg.pinv(DATA[3][0]) @ DATA[3][1], atol=1e-10)
+    np.testing.assert_allclose(TEST_SET @ found[2], TEST_SET @ found[1], atol=1e-8)
+
+
+def test_generalised_steps_are_those_of_the_loop_and_of_the_prox():
+    """(96), and (93) where the test set is isotropic."""
+    ours = run(GeneralisedGradient(0.7, TEST_SET), network=None)
+    for k, (x, y) in enumerate(DATA):
+        theirs = loops.generalised_gradient(x, y, 0.7, TEST_SET, 5)
+        np.testing.assert_allclose(ours.model_trajectory[:, k], theirs, atol=1e-10)
+    ours, w = run(GeneralisedGradient(0.7), network=None), np.zeros(DIM)
+    x, y = DATA[0]
+    for n in range(5):
+        w = np.linalg.solve(
+            2 * x.T @ x / len(y) + np.eye(DIM) / 0.7, 2 * x.T @ y / len(y) + w / 0.7
+        )
+        np.testing.assert_allclose(ours.model_trajectory[n, 0], w, atol=1e-10)
+
+
+# Learners on the host -----------------------------------------------------------------------------
+
+KINDS = [
+    DecisionTreeRegressor(max_depth=2, random_state=0),
+    Ridge(0.3),
+    Ridge(2.0, fit_intercept=False),
+    DecisionTreeRegressor(max_depth=3, min_samples_leaf=2, random_state=1),
+]
+
+
+def learner(k):
+    return type(KINDS[k])(**KINDS[k].get_params())
+
+
+HELD = RNG.normal(size=(6, DIM)), RNG.normal(size=6)
+
+
+def test_learners_of_each_node_do_what_the_loop_does():
+    """Trees beside ridge regression, of ragged data; errors of each; the learners afterwards."""
+    algorithm = ModelAgnosticFedRelax(COUPLING, TEST_SET, KINDS)
+    problem = PROBLEM.with_test(*HELD)
+    labels = fl.metrics.trajectory("labels", ("client", "point"))
+    simulation = fl.Simulation(
+        problem,
+        algorithm,
+        GRAPH,
+        metrics=[
+            fl.metrics.trajectory(dims=("client", "point")),
+            labels,
+            "validation_error",
+            "train_error",
+            "test_error",
+        ],
+    )
+    ours = fl.run(simulation, rounds=4)
+    said, judged = loops.host_fedrelax(
+        learner, DATA, ADJACENCY, COUPLING, TEST_SET, 4, held_out=HELD[0]
+    )
+    np.testing.assert_allclose(ours.model_trajectory, said, atol=1e-10)
+    errors = np.mean((judged - HELD[1]) ** 2, axis=2)
+    np.testing.assert_allclose(ours.validation_error, errors, atol=1e-10)
+    np.testing.assert_allclose(ours.test_error, errors.mean(1), atol=1e-10)
+    fitted = algorithm.learned(problem, GRAPH, ours.labels_trajectory[-1].values)
+    for k, each in enumerate(fitted):
+        assert type(each) is type(KINDS[k])
+        np.testing.assert_allclose(each.predict(HELD[0]), judged[-1, k], atol=1e-10)
+        x, y = DATA[k]
+        error = np.mean((each.predict(x) - y) ** 2)
+        np.testing.assert_allclose(ours.train_error[-1, k], error, atol=1e-10)
+    assert not hasattr(KINDS[0], "tree_"), "a learner that was given must not be fitted"
+    assert np.abs(said[-1] - said[0]).max() > 1e-2
+
+
+def test_a_ridge_learner_is_a_linear_model_of_that_penalty():
+    """Of one node by Algorithm 3, of a network by Algorithm 12, with one learner for all."""
+    problem = dataclasses.replace(PROBLEM, regulariser=SquaredL2(), strength=np.full(4, 0.3))
+    ridge = Ridge(0.3, fit_intercept=False, solver="cholesky")
+    for linear, network in (
+        (ModelAgnosticFedRelax(COUPLING, TEST_SET), GRAPH),
+        (GeneralisedGradient(0.7, TEST_SET), None),
+    ):
+        models = run(linear, problem, network).model.values
+        host = dataclasses.replace(linear, learners=ridge)
+        simulation = fl.Simulation(PROBLEM, host, network, metrics=["consensus_error"])
+        said = fl.run(simulation, rounds=5).model
+        np.testing.assert_allclose(said, models @ TEST_SET.T, atol=1e-10)
+
+
+PARTS = {
+    "participation": fl.participation.Bernoulli(0.6),
+    "delays": fl.link.Geometric(0.4, 2),
+    "losses": fl.link.Independent(0.3),
+}
+
+
+def test_learners_are_absent_late_and_robust_with_no_code_of_theirs():
+    """As the linear models are, of the same draws; seeds and couplings are axes of one study."""
+    ridge = Ridge(0.3, fit_intercept=False, solver="cholesky")
+
+    def scenario(key, coupling, learners):
+        strength = np.full(4, 0.3)
+        problem = dataclasses.replace(PROBLEM, regulariser=SquaredL2(), strength=strength)
+        return fl.Simulation(
+            PROBLEM if learners else problem,
+            ModelAgnosticFedRelax(coupling, TEST_SET, ridge if learners else None),
+            GRAPH,
+            metrics=[fl.metrics.trajectory("heard", ("client", "point"))],
+            **PARTS,
+        )
+
+    def study(learners):
+        return fl.sweep(
+            lambda key, coupling: scenario(key, coupling, learners),
+            grid={"coupling": [0.3, 1.0]},
+            seeds=2,
+            rounds=6,
+            progress=False,
+        )
+
+    linear, host = study(False), study(True)
+    np.testing.assert_allclose(host.heard_trajectory, linear.heard_trajectory, atol=1e-10)
+    assert np.abs(linear.heard_trajectory[:, 0] - linear.heard_trajectory[:, 1]).max() > 1e-3
+    assert host.attrs["compilations"] == 1
+
+
+class Weightless:
+    def fit(self, x, y):
+        return self
+
+    def predict(self, x):
+        return x[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (
+            {"learners": KNeighborsRegressor()},
+            TypeError,
+            "KNeighborsRegressor.fit takes no sample_w",
+        ),
+        ({"learners": [Ridge(), Weightless()]}, TypeError, "Weightless.fit takes no sample_weight"),
+        ({"learners": Ridge}, TypeError, "object with fit and predict"),
+        ({"learners": "tree"}, TypeError, "object with fit and predict, .*, got 'tree'"),
+        ({"learners": []}, ValueError, "learners is empty"),
+        ({"learners": Ridge(), "test_set": None}, ValueError, "give a test_set"),
+        ({"learners": [Ridge()] * 3}, ValueError, "one of each of the 4 clients, got 3"),
+        ({"test_set": np.ones((3, 2))}, ValueError, r"shape \[points, 4\], or \[4, points, 4\]"),
+        ({"test_set": np.ones((3, 5, 4))}, ValueError, "test_set must have shape"),
+        ({"test_set": np.ones(4)}, ValueError, "points of shape"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_words(arguments, error, message):
+    with pytest.raises(error, match=message):
+        fl.Simulation(
+            PROBLEM, ModelAgnosticFedRelax(0.5, **{"test_set": TEST_SET} | arguments), GRAPH
+        )
+
+
+def test_learners_have_penalties_of_their_own_and_no_optimum():
+    problem = dataclasses.replace(PROBLEM, regulariser=SquaredL2())
+    algorithm = ModelAgnosticFedRelax(0.5, TEST_SET, Ridge())
+    with pytest.raises(ValueError, match="know nothing of the problem's SquaredL2"):
+        fl.Simulation(problem, algorithm, GRAPH)
+    with pytest.raises(ValueError, match="no optimum is known"):
+        run(algorithm, more=["normalized_error"])
+    with pytest.raises(ValueError, match="no learners"):
+        ModelAgnosticFedRelax(0.5, TEST_SET).learned(PROBLEM, GRAPH, np.zeros((4, POINTS)))
+
+
+def test_the_same_learners_made_again_compile_nothing():
+    def algorithm(depth):
+        tree = DecisionTreeRegressor(max_depth=depth, random_state=0)
+        return ModelAgnosticFedRelax(0.5, TEST_SET, tree)
+
+    first, again, other = (jax.tree.structure(algorithm(depth)) for depth in (2, 2, 3))
+    assert first == again != other
+    assert jnp.shape(jax.tree.leaves(algorithm(2))[1]) == TEST_SET.shape
