@@ -531,6 +531,8 @@ VALID = {
     "graphs.from_stochastic": {"matrix": np.full((3, 3), 1 / 3), "convention": "right"},
     "graphs.grid": {"rows": 3, "columns": 3},
     "graphs.k_regular": {"key": KEY, "nodes": 6, "degree": 2},
+    "graphs.distances": {"points": np.eye(3)},
+    "graphs.nearest_neighbors": {"points": np.eye(3), "neighbors": 1},
     "graphs.path": {"nodes": K},
     "graphs.perron_vector": {"matrix": np.full((3, 3), 1 / 3)},
     "graphs.random_connected": {"key": KEY, "nodes": K, "mean_degree": 2},
