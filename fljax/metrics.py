@@ -42,7 +42,9 @@ class Snapshot(NamedTuple):
     problem: Any  # Problem, or Stream
     network: Any  # Graph, Federation or None
     model: Array  # [K, D]  the exact models w_k (not what was sent)
-    optimum: Array | None  # [D]  the centralised solution, if the metric asked for it
+    #: [D] the centralised solution, or [K, D] where clients' models are to differ
+    #: (:meth:`Algorithm.optimum <fljax.algorithms.Algorithm.optimum>`), if the metric asked for it
+    optimum: Array | None
     shared: Array | None = None  # [D]  the model, where all clients share one
     state: Any = None  # the algorithm's
     honest: Array | None = None  # [K]  who follows the protocol; None where nobody attacks
@@ -65,7 +67,8 @@ class Metric:
                                           messages, the median client's
     ====================================  =========================================================
 
-    Under an attack they are over the honest clients.
+    Under an attack they are over the honest clients. Where an algorithm's clients are to learn
+    models of their own (:class:`~fljax.algorithms.FedGD`), :math:`w_c` is that of client :math:`k`.
 
     Attributes:
       name: the variable it becomes in the results.
@@ -140,9 +143,15 @@ def _mean(now: Snapshot, rows: Float[Array, "clients ..."]) -> Float[Array, "...
     return jnp.sum(jnp.where(honest, rows, 0), axis=0) / jnp.sum(now.honest, dtype=rows.dtype)
 
 
+def _optima(now: Snapshot) -> Float[Array, "#clients dim"]:
+    assert now.optimum is not None
+    return now.optimum if now.optimum.ndim == 2 else now.optimum[None]
+
+
 def _normalized_error(now: Snapshot) -> Array:
-    distance = jnp.sum((now.model - now.optimum[None]) ** 2, axis=1)
-    return len(distance) * _mean(now, distance) / jnp.sum(now.optimum**2)
+    optima = _optima(now)
+    distance = jnp.sum((now.model - optima) ** 2, axis=1)
+    return len(distance) * _mean(now, distance) * len(optima) / jnp.sum(optima**2)
 
 
 def _consensus_error(now: Snapshot) -> Array:
@@ -150,7 +159,7 @@ def _consensus_error(now: Snapshot) -> Array:
 
 
 def _deviation(now: Snapshot) -> Array:
-    return _mean(now, jnp.sum((now.model - now.optimum[None]) ** 2, axis=1))
+    return _mean(now, jnp.sum((now.model - _optima(now)) ** 2, axis=1))
 
 
 def _objective(now: Snapshot) -> Array:

@@ -132,6 +132,7 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         yield from _noisy_messages(needs, simulation, privacy)
     else:
         yield from _sampled(needs, simulation, privacy)
+    yield from _weighed(simulation)
     if simulation.attack is not None and not simulation.honest_only:
         yield Unmet(
             "under an attack keeps its promise to honest clients only, since attackers send what "
@@ -170,6 +171,16 @@ def _sampled(needs: Needs, simulation: Any, privacy: Any) -> Iterator[Unmet]:
         yield Unmet(
             "descends along gradients that NoisyGradients(clip=...) clips; leave the problem "
             "unclipped.",
+            False,
+        )
+
+
+def _weighed(simulation: Any) -> Iterator[Unmet]:
+    """Guarantees are written for mean losses."""
+    if getattr(simulation.problem, "importance", None) is not None:
+        yield Unmet(
+            "spends a budget that is known for clients' plain mean losses; leave out privacy=, or "
+            "the problem's importance.",
             False,
         )
 

@@ -36,7 +36,7 @@ from fljax.link import (
 from fljax.link import (
     begin as begin_link,
 )
-from fljax.metrics import Metric, Snapshot, as_metric, held_out, normalized_error
+from fljax.metrics import Metric, Snapshot, as_metric, held_out, normalized_error, suboptimality
 from fljax.participation import Pattern
 from fljax.privacy import CentralGaussian, Gap, Notion
 from fljax.problems import (
@@ -45,7 +45,6 @@ from fljax.problems import (
     LeastSquares,
     Loss,
     Problem,
-    optimum,
 )
 from fljax.records import COUNTS, ROUNDING, assemble, describe, joined, provenance, warn
 from fljax.rounds import Round
@@ -260,6 +259,12 @@ class Simulation:
                 missing = "an optimum, which is not known of this stream; use test_error"
             if missing:
                 raise ValueError(f"the metric {metric.name!r} needs {missing}.")
+            own = type(self.algorithm).optimum is not Algorithm.optimum
+            if metric is suboptimality and own:
+                raise ValueError(
+                    f"the metric 'suboptimality' is of one model for all clients, and "
+                    f"{self.algorithm.label} learns one of each; take 'normalized_error'."
+                )
             if metric is normalized_error and stream is None:
                 self._require_targets()
 
@@ -332,7 +337,9 @@ def prepare(simulation: Simulation, rounds: int) -> Prepared:
         network = network.single_table()  # pyright: ignore[reportOptionalMemberAccess,reportAttributeAccessIssue]
     best = None
     if needed:
-        best = jnp.asarray(problem.truth) if problem.online else optimum(problem)
+        known = requirements.shown(simulation.network)
+        best = problem.truth if problem.online else simulation.algorithm.optimum(problem, known)
+        best = jnp.asarray(best)
     changing = isinstance(network, Varying)
     return Prepared(
         problem,
@@ -635,7 +642,9 @@ def stepped(simulation: Simulation, state: Any, now: Round) -> Any:
     """The algorithm's next state; of peers that are absent the old one."""
     new = simulation.algorithm.step(state, now)
     if simulation.among_peers and simulation.participation is not None:
-        return _rested(now.available, new, state)
+        rested = _rested(now.available, new, state)
+        waiting = {name: getattr(new, name) for name in simulation.algorithm.waiting}
+        return rested._replace(**waiting) if waiting else rested
     return new
 
 
@@ -677,11 +686,12 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
         known |= _sampled(simulation)
     if isinstance(privacy, CentralGaussian):
         known["update_clip"] = carry.memory.mechanism.clip
-    curvature = prepared.curvature
-    bound = None if curvature is None else simulation.algorithm.step_bound(curvature)
+    network = None if isinstance(prepared.network, Varying) else prepared.network
+    bound = simulation.algorithm.step_bound(prepared.problem, network, prepared.curvature)
     if bound is not None:
-        first = jnp.ones((), jnp.int32)
-        known["first_step"] = simulation.algorithm.step_size(first)  # pyright: ignore[reportAttributeAccessIssue]
+        size: Any = simulation.algorithm.step_size  # pyright: ignore[reportAttributeAccessIssue]
+        first = size(jnp.ones((), jnp.int32)) if callable(size) else jnp.asarray(size)
+        known["first_step"] = jnp.max(first)
         known["step_bound"] = bound
     if simulation.network is not None and not isinstance(simulation.network, Varying):
         known["connected"] = simulation.network.connected()

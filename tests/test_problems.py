@@ -807,3 +807,70 @@ def test_labels_outside_the_loss_s_alphabet_are_refused(loss, label):
     """A 0/1 label is silently no sample at all to the logistic loss of labels -1/+1."""
     with pytest.raises(ValueError, match=r"(targets|labels) must be"):
         Problem(X, label * Y, loss)
+
+
+def test_importance_multiplies_each_mean_loss_and_zero_is_no_labels():
+    plain = problems.ridge(jax.random.key(0), clients=4, samples=[3, 9, 5, 7], dim=2)
+    factor = np.array([2.0, 0.0, 1.0, 0.5])
+    weighed = plain.weighing(factor)
+    w = jax.random.normal(jax.random.key(1), (4, 2))
+    pull = plain.share[:, None] * 2 * w
+    np.testing.assert_allclose(
+        weighed.gradient(w), factor[:, None] * plain.loss_gradient(w) + pull, atol=1e-12
+    )
+    np.testing.assert_allclose(weighed.mean_loss(w), factor * plain.mean_loss(w), atol=1e-12)
+    assert weighed.sample_counts().tolist() == [3, 0, 5, 7]
+    # Twice is the product; batches keep the factor; the optimum is that of the weighed sum.
+    twice = weighed.weighing(factor)
+    np.testing.assert_allclose(twice.weights.sum(1), factor**2, atol=1e-12)
+    rows = jnp.zeros((3, 2), jnp.int32).at[:, 1].set(1)
+    part = weighed.take(jnp.array([3, 1, 0], jnp.int32), rows)
+    np.testing.assert_allclose(part.weights.sum(1), [0.5, 0.0, 2.0], atol=1e-12)
+    best = problems.optimum(weighed)
+    x, y = np.asarray(plain.features), np.asarray(plain.targets)
+    share = factor[:, None] * np.asarray(plain.weights)
+    gram = np.einsum("kn,knp,knq->pq", share, x, x) + float(plain.strength) * np.eye(2)
+    np.testing.assert_allclose(
+        best, np.linalg.solve(gram, np.einsum("kn,knp,kn->p", share, x, y)), atol=1e-10
+    )
+
+
+@pytest.mark.parametrize(
+    "loss", [problems.LeastSquares(), problems.LeastAbsoluteDeviation(), problems.Huber(1.0)]
+)
+def test_prox_of_a_client_without_labels_is_its_centre(loss):
+    problem = problems.linear(jax.random.key(0), clients=3, samples=6, dim=2, loss=loss)
+    problem = problem.weighing([1.0, 0.0, 1.0]).prepare()
+    factor = problems.factorise(problem, jnp.full(3, 0.7))
+    centre = jax.random.normal(jax.random.key(1), (3, 2))
+    found = problems.prox(problem, factor, centre, jnp.zeros((3, 2)), 200)
+    np.testing.assert_allclose(found[1], centre[1], atol=1e-9)
+    assert np.abs(found[0] - centre[0]).max() > 1e-3
+
+
+def test_importance_refuses_what_is_no_weight():
+    problem = problems.ridge(jax.random.key(0), clients=3, samples=4, dim=2)
+    for wrong, text in (
+        ([1.0, 2.0], "one number of each of the 3 clients"),
+        ([1.0, -1.0, 1.0], "importance"),
+        (np.zeros(3), "zero for every client"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            problem.weighing(wrong)
+    with pytest.raises(ValueError, match="split the problem first"):
+        problem.weighing([1.0, 0.0, 1.0]).split(jax.random.key(1))
+    with pytest.raises(ValueError, match="sum to each client's importance"):
+        problems.Problem(
+            problem.features,
+            problem.targets,
+            problem.loss,
+            importance=np.array([1.0, 2.0, 1.0]),
+            weights=np.full((3, 4), 0.25),
+        )
+    with pytest.raises(ValueError, match="plain mean losses"):
+        fl.Simulation(
+            problem.weighing([1.0, 2.0, 1.0]).clipped(1.0),
+            fl.algorithms.ZCDPNFL(1.0, 0.5),
+            fl.graphs.ring(3),
+            privacy=fl.privacy.ZCDP(1.0, gradient_bound=1.0),
+        )

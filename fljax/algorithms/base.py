@@ -13,6 +13,7 @@ from fljax._arguments import checked
 from fljax.graphs import Graph
 from fljax.privacy import Gap
 from fljax.problems import Problem
+from fljax.problems import optimum as centralised
 from fljax.rounds import Round
 from fljax.streams import Stream
 
@@ -72,6 +73,9 @@ class Algorithm:
       label: its name in the literature, by default that of the class.
       reference: key into ``references.bib``.
       needs: what it runs on and copes with.
+      waiting: fields of the state that hold what a peer hears. What is said while it is absent
+        waits for it there; all else that is its own stays as it was.
+      stability: what :meth:`step_bound` is, and from where, in a few words.
 
     Example:
       Diffusion learning in a sweep, under privacy, over links that fail, with a median:
@@ -122,6 +126,8 @@ class Algorithm:
     label: ClassVar[str] = "an algorithm"
     reference: ClassVar[str | None] = None
     needs: ClassVar[Needs]
+    waiting: ClassVar[tuple[str, ...]] = ()
+    stability: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         cls.label = cls.__name__
@@ -139,9 +145,21 @@ class Algorithm:
         """One round of every client."""
         raise NotImplementedError
 
-    def step_bound(self, curvature: Array) -> Array | None:
-        r"""The largest step size that theory allows where the data's second moment has
-        ``curvature`` as its largest eigenvalue; ``None`` without such a theory.
+    def optimum(self, problem: Problem, network: Any) -> Float[Array, "*clients dim"]:
+        """What metrics measure its errors from: the centralised solution, ``[D]``, unless the
+        algorithm's clients are to learn models of their own, ``[K, D]``.
+        """
+        return centralised(problem)
+
+    def step_bound(
+        self, problem: Problem | Stream, network: Any, curvature: Array | None
+    ) -> Array | None:
+        r"""The largest step size that theory allows (:attr:`stability`); ``None`` without one.
+
+        Args:
+          problem: of the simulation.
+          network: of the simulation, where it is the same in all rounds.
+          curvature: of a stream, the largest eigenvalue of its features' second moment.
         """
         return None
 

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["RULES", "Combination", "Mixing", "by_rule", "from_stochastic"]
 
-RULES = ("metropolis", "max-degree", "averaging", "laplacian", "hastings", "relative-degree")
+RULES = (
+    "metropolis",
+    "max-degree",
+    "averaging",
+    "laplacian",
+    "hastings",
+    "relative-degree",
+    "neighbors",
+)
 _CONVENTIONS = {"left": "columns", "right": "rows"}
 _ALIKE = 1e-6  # entries and sums that differ by less are taken for equal, in double precision
 
@@ -323,6 +331,8 @@ def by_rule(
             scale = 1.0 / (1.0 + jnp.maximum(mine, part.of_neighbors(degree)))
         elif rule == "averaging":
             scale = 1.0 / (1.0 + mine)
+        elif rule == "neighbors":
+            scale = jnp.where(mine > 0, 1.0 / jnp.where(mine > 0, mine, 1.0), 0.0)
         elif rule == "hastings":
             least = jnp.minimum(flow[part.nodes][:, None], part.of_neighbors(flow))
             scale = least / target[part.nodes][:, None]
@@ -338,6 +348,8 @@ def by_rule(
     weights = [scaled(part) for part in parts]
     if rule == "averaging":
         law = 1.0 + degree
+    elif rule == "neighbors":
+        law = degree
     elif rule == "hastings":
         law = target
     elif rule == "relative-degree":

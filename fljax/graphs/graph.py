@@ -90,19 +90,21 @@ class Graph:
         ``averaging``        ``a_kl / (1 + d_k)``                           row-stochastic only
         ``relative-degree``  ``a_kl n_l / (n_k + sum_m a_km n_m)``          row-stochastic only
         ``hastings``         ``a_kl min(p_k / n_k, p_l / n_l) / p_k``       row-stochastic only
+        ``neighbors``        ``a_kl / d_k``, none of its own                row-stochastic only
         ``laplacian``        ``step * a_kl``, ``W = I-step*L``              symmetric, rows sum
                                                                             to one
         ===================  =============================================  ====================
 
-        with ``n_k = 1 + d_k``. The diagonal takes what is missing to one. All but the last are
-        non-negative with a positive diagonal, so on a connected graph ``W^n x`` converges: to the
-        mean for the symmetric rules, to the mean weighted by ``n_k`` for ``averaging``, by
+        with ``n_k = 1 + d_k``. The diagonal takes what is missing to one. All but the last two
+        are non-negative with a positive diagonal, so on a connected graph ``W^n x`` converges: to
+        the mean for the symmetric rules, to the mean weighted by ``n_k`` for ``averaging``, by
         ``n_k (n_k + sum_m a_km n_m)`` for ``relative-degree``, by the target ``p`` for
-        ``hastings``, which with a uniform one is ``metropolis``. The last may have negative
-        diagonal entries when ``step > 1 / max_j d_j``.
+        ``hastings``, which with a uniform one is ``metropolis``. ``neighbors`` is a mean over
+        others alone (of a node that has none, itself), whose powers need not converge. The last
+        may have negative diagonal entries when ``step > 1 / max_j d_j``.
 
         Args:
-            rule: one of the six names above, or a :class:`Mixing`, which has the other two.
+            rule: one of the seven names above, or a :class:`Mixing`, which has the other two.
             step: only for ``laplacian``; in ``(0, 2 / lambda_max(L))``, where ``I - step*L`` is
                 a contraction towards consensus. Default ``1 / (1 + max_j d_j)``.
             target: only for ``hastings``, which needs it; the Perron vector ``p``, ``[K]``,

@@ -50,13 +50,21 @@ class Statistics(NamedTuple):
     pooled: Any  # Problem: all data at one client, with statistics of its own
 
 
-def _check_totals(totals: Any) -> None:
-    """Raise ``ValueError`` unless the weights of each client sum to one."""
+def _check_totals(totals: Any, importance: Any = None) -> None:
+    """Raise ``ValueError`` unless the weights of each client sum to one, or to its importance."""
     totals = np.asarray(totals)
+    if importance is not None:
+        if not np.allclose(totals, importance, atol=1e-4):
+            raise ValueError(
+                "weights must sum to each client's importance where there is one; make the problem "
+                "without it, and let problem.weighing(importance) scale its weights."
+            )
+        return
     if np.any(totals == 0):
         raise ValueError(
             f"client {int(np.argmin(totals))} has no samples; give every client at "
-            "least one sample or leave the client out."
+            "least one sample or leave the client out. (One without labels has samples, and "
+            "importance zero: problem.weighing.)"
         )
     if not np.allclose(totals, 1, atol=1e-4):
         raise ValueError(
@@ -94,12 +102,14 @@ class Problem:
       test: held-out data that models are judged by (the metrics ``test_error`` and ``accuracy``): a
         problem of ``K`` clients, each with its own, or of one, with all clients' data. Its loss may
         be another one. :meth:`with_test` and :meth:`split` make it.
+      importance: ``[K]``, >= 0, the factor of each client's mean loss, to which its weights then
+        sum; see :meth:`weighing`. One by default.
 
     Raises:
       ValueError: mismatched shapes, NaN or infinite data, labels that the loss does not know, an
-        empty client, a negative strength, a clip or feature bound that is not positive, features
-        beyond their bound, held-out data of another number of clients or parameters, or given twice
-        (here and in ``tasks``).
+        empty client, a negative strength or importance, no importance at all, a clip or feature
+        bound that is not positive, features beyond their bound, held-out data of another number of
+        clients or parameters, or given twice (here and in ``tasks``).
     """
 
     features: Any  # Float[Array, "clients samples features"], NumPy or JAX
@@ -115,6 +125,7 @@ class Problem:
     feature_bound: Float[Array, ""] | float | None = None
     initial: Float[Array, "*clients dim"] | None = None
     test: Any = None  # Problem of K rows, or of one
+    importance: Any = None  # Float[Array, "clients"]
 
     def validate(self) -> None:
         _check.registered("loss", self.loss)
@@ -146,7 +157,10 @@ class Problem:
                     f"{jnp.shape(self.weights)}."
                 )
             _check.nonnegative("weights", self.weights)
-            _check.known(_check_totals, self.weights.sum(1))
+        if self.importance is not None:
+            object.__setattr__(self, "importance", _importance(self.importance, shape[0]))
+        if self.weights is not None:
+            self._check_weights()
         _check.finite("features", self.features)
         _check.finite("targets", self.targets)
         _check.strength(self.strength, shape[0])
@@ -166,9 +180,19 @@ class Problem:
             self._check_features(self.feature_bound)
         dtype = jnp.result_type(self.features)
         if self.weights is None:
-            object.__setattr__(self, "weights", np.full(shape[:2], 1 / shape[1], dtype))
+            share = np.full(shape[:2], 1 / shape[1], dtype)
+            if self.importance is not None:
+                share = share * self.importance[:, None]
+            object.__setattr__(self, "weights", share)
         if type(self.loss).check_targets is not Loss.check_targets:
             _check.known(self._check_targets, self.targets, self.weights)
+
+    def _check_weights(self) -> None:
+        totals = self.weights.sum(1)
+        if self.importance is None:
+            _check.known(_check_totals, totals)
+        else:
+            _check.known(_check_totals, totals, self.importance)
 
     def _check_targets(self, targets: Any, weights: Any) -> None:
         self.loss.check_targets(np.asarray(targets)[np.asarray(weights) > 0])
@@ -287,6 +311,31 @@ class Problem:
         _check.start(models, self.clients, self.dim)
         return replace(self, initial=models)
 
+    @checked
+    def weighing(self, importance: Float[Array, " clients"] | Any) -> "Problem":
+        r"""The same problem with each client's mean loss multiplied by a factor of its own.
+
+        A client of importance zero has no labels: its loss is zero whatever its model, which it has
+        from its neighbours alone (semi-supervised learning, Jung 2026, lines 2331-2340). Factors
+        :math:`KD_k/\sum_lD_l` make every *sample* count alike. The regulariser's share stays.
+
+        Args:
+          importance: ``[K]``, >= 0, not all zero.
+
+        Raises:
+          TypeError, ValueError: no numbers, another shape, negative ones, or all zero.
+
+        Example:
+          >>> import jax, fljax as fl
+          >>> problem = fl.problems.least_squares(jax.random.key(0), clients=3, samples=9, dim=2)
+          >>> problem.weighing([1.0, 0.0, 2.0]).weights.sum(axis=1).round(3).tolist()
+          [1.0, 0.0, 2.0]
+        """
+        factor = _importance(importance, self.clients)
+        before = 1 if self.importance is None else self.importance
+        weights = self.weights * factor[:, None]
+        return replace(self, weights=weights, importance=factor * before, statistics=None)
+
     def with_test(self, features: Any, targets: Any, weights: Any = None) -> "Problem":
         """The same problem with held-out data, under its loss and feature map.
 
@@ -348,6 +397,11 @@ class Problem:
             raise ValueError("the problem has held-out data already; split one that has none.")
         real = np.asarray(self.weights) > 0
         sizes = real.sum(axis=1)
+        if np.any(sizes == 0):
+            raise ValueError(
+                f"client {int(np.argmin(sizes))} has no labels; split the problem first, and weigh "
+                "its clients (problem.weighing) afterwards."
+            )
         if np.any(sizes < 2):
             raise ValueError(
                 f"client {int(np.argmin(sizes))} has one sample, and splitting needs two: one to "
@@ -370,11 +424,14 @@ class Problem:
             jnp.asarray(a)[at] for a in (self.features, self.targets, self.weights)
         )
         weights = jnp.where(real, weights, 0)
+        weights = weights / jnp.sum(weights, axis=1, keepdims=True)
+        if self.importance is not None:
+            weights = weights * self.importance[:, None]
         return replace(
             self,
             features=jnp.where(real[..., None], features, 0),
             targets=jnp.where(real, targets, 0),
-            weights=weights / jnp.sum(weights, axis=1, keepdims=True),
+            weights=weights,
         )
 
     def prepare(self) -> "Problem":
@@ -425,6 +482,7 @@ class Problem:
             tasks=None,
             initial=None,
             test=None,
+            importance=None if self.importance is None else jnp.mean(self.importance)[None],
         )
 
     def take(
@@ -433,7 +491,7 @@ class Problem:
         r"""Some of the clients, with all of their samples or with a batch: what they minimise now.
 
         The regulariser's share stays :math:`\lambda/K`. A batch's weights are scaled up to a sum of
-        one, so a gradient is the mean over the batch.
+        one (or to the client's importance), so a gradient is the mean over the batch.
 
         Args:
           clients: ``[M]``, which.
@@ -442,6 +500,7 @@ class Problem:
         """
         self = jax.tree.map(jnp.asarray, replace(self, test=None))  # noqa: PLW0642 (as in `prepare`)
         kept = None if self.statistics is None else self.statistics._replace(pooled=None)
+        importance = None if self.importance is None else self.importance[clients]
         if rows is None:
             data = (self.features, self.targets, self.weights, kept)
             features, targets, weights, kept = jax.tree.map(lambda a: a[clients], data)
@@ -451,6 +510,8 @@ class Problem:
             weights = self.weights.at[at].get(mode="fill", fill_value=0)
             total = jnp.sum(weights, axis=1, keepdims=True)
             weights = weights / jnp.where(total > 0, total, 1)
+            if importance is not None:
+                weights = weights * importance[:, None]
             if kept is not None:
                 kept = Statistics(None, None, kept.norms[at], None, None)
         return replace(
@@ -464,6 +525,7 @@ class Problem:
             statistics=kept,
             tasks=None,
             initial=None,
+            importance=importance,
         )
 
     def second_moment(self) -> Float[Array, "clients features features"]:
@@ -604,6 +666,25 @@ class Problem:
             bound = jnp.asarray(self.feature_bound, float_dtype())
             bounds.append(jnp.asarray(self.loss.slope_bound(), float_dtype()) * bound)
         return jnp.min(jnp.stack(bounds))
+
+
+def _importance(factor: Any, clients: int) -> Any:
+    factor = _check.array("importance", factor)
+    if factor.shape != (clients,):
+        raise ValueError(
+            f"importance must be one number of each of the {clients} clients, got shape "
+            f"{factor.shape}."
+        )
+    _check.nonnegative("importance", factor)
+
+    def known(factor: Any) -> None:
+        if not np.any(np.asarray(factor) > 0):
+            raise ValueError(
+                "importance is zero for every client, and nothing is learned; give one > 0."
+            )
+
+    _check.known(known, factor)
+    return factor.astype(float_dtype())
 
 
 def check_test(test: Any, clients: int, dim: int) -> None:

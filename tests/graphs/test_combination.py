@@ -95,6 +95,11 @@ def test_mixing_rules_by_hand_on_a_path():
     np.testing.assert_allclose(graph.mixing("laplacian", step=0.6).matrix(), explicit, atol=1e-15)
     relative = [[1 / 5 * 2, 1 / 5 * 3, 0], [2 / 7, 3 / 7, 2 / 7], [0, 3 / 5, 2 / 5]]
     np.testing.assert_allclose(graph.mixing("relative-degree").matrix(), relative, atol=1e-15)
+    others = graph.mixing("neighbors")
+    np.testing.assert_allclose(others.matrix(), [[0, 1, 0], [0.5, 0, 0.5], [0, 1, 0]], atol=1e-15)
+    np.testing.assert_allclose(others.stationary, [0.25, 0.5, 0.25], atol=1e-15)
+    alone = graphs.from_edges(3, [(0, 1)], allow_disconnected=True).mixing("neighbors")
+    np.testing.assert_allclose(alone.matrix(), [[0, 1, 0], [1, 0, 0], [0, 0, 1]], atol=1e-15)
     uniform = graph.mixing("hastings", target=np.ones(3))
     np.testing.assert_allclose(uniform.matrix(), symmetric, atol=1e-15)
     # Metropolis differs from max-degree where degrees differ along an edge.
