@@ -23,6 +23,7 @@ from fljax.graphs.builders import (
 )
 from fljax.graphs.combination import Combination, Mixing, from_stochastic
 from fljax.graphs.graph import Graph
+from fljax.graphs.learning import edge_budget, project_regular, regular_similarity
 from fljax.graphs.nearest import EARTH_RADIUS, distances, nearest_neighbors
 from fljax.graphs.random import (
     erdos_renyi,
@@ -49,6 +50,7 @@ __all__ = [
     "complete",
     "consensus",
     "distances",
+    "edge_budget",
     "erdos_renyi",
     "from_adjacency",
     "from_edges",
@@ -59,8 +61,10 @@ __all__ = [
     "nearest_neighbors",
     "path",
     "perron_vector",
+    "project_regular",
     "random_connected",
     "random_geometric",
+    "regular_similarity",
     "ring",
     "small_world",
     "star",

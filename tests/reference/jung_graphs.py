@@ -26,3 +26,36 @@ def nearest(discrepancy, k, keep):
         for j in sorted(others, key=lambda j: (discrepancy[i, j], j))[:k]:
             chosen[i, j] = True
     return chosen | chosen.T if keep == "any" else chosen & chosen.T
+
+
+def pairs_by_discrepancy(discrepancy):
+    """Of (161): all pairs, the most similar first."""
+    n = len(discrepancy)
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    return sorted(pairs, key=lambda pair: discrepancy[pair])
+
+
+def affine_projection(matrix, degree):
+    """On symmetric matrices, zero diagonal, row sums: the least squares correction, written out."""
+    n = len(matrix)
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    sums = np.zeros((n, len(pairs)))
+    for e, (i, j) in enumerate(pairs):
+        sums[i, e] = sums[j, e] = 1.0
+    given = np.array([(matrix[i, j] + matrix[j, i]) / 2 for i, j in pairs])
+    given = given - np.linalg.pinv(sums) @ (sums @ given - degree)
+    found = np.zeros((n, n))
+    for e, (i, j) in enumerate(pairs):
+        found[i, j] = found[j, i] = given[e]
+    return found
+
+
+def dykstra(matrix, degree, turns=4000):
+    """Boyle and Dykstra 1986, with a correction for both sets."""
+    x, p, q = matrix, np.zeros_like(matrix), np.zeros_like(matrix)
+    for _ in range(turns):
+        y = affine_projection(x + p, degree)
+        p = x + p - y
+        x = np.clip(y + q, 0, 1)
+        q = y + q - x
+    return x
