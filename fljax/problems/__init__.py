@@ -16,6 +16,8 @@ from fljax.problems.objectives import (
 from fljax.problems.problem import Problem, from_clients
 from fljax.problems.solvers import factorise, optimum, prox
 from fljax.problems.synthetic import (
+    ClusteredNetwork,
+    clustered_network,
     clustered_ridge,
     elastic_net,
     huber,
@@ -30,6 +32,7 @@ from fljax.problems.tasks import Tasks, group_share, random_clusters
 
 __all__ = [
     "L1",
+    "ClusteredNetwork",
     "ElasticNet",
     "Huber",
     "LeastAbsoluteDeviation",
@@ -42,6 +45,7 @@ __all__ = [
     "Softmax",
     "SquaredL2",
     "Tasks",
+    "clustered_network",
     "clustered_ridge",
     "elastic_net",
     "factorise",
