@@ -336,7 +336,9 @@ def detectors(
 
 
 @checked
-def few_shot(key: Key[Array, ""], problem: Problem, samples: Int[Array, "*clients"]) -> Problem:
+def few_shot(
+    key: Key[Array, ""], problem: Problem, samples: Int[Array, "*clients"] | int | Sequence[int]
+) -> Problem:
     """The same problem with the labels of a few samples of each client, drawn at random.
 
     The others' targets become zero and their weights too; their features stay, to be compared with
