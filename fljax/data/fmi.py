@@ -68,26 +68,34 @@ FMI_HOW = (
 )
 
 
-def _number(text: str) -> float:
-    return float(text or "nan")
+def _number(text: np.ndarray) -> np.ndarray:
+    return np.where(text == "", "nan", text).astype(np.float64)
 
 
-def _numbers(text: str) -> list[float]:
-    return [_number(part.strip()) for part in text.strip("[] ").split(",")]
+def _numbers(text: np.ndarray) -> np.ndarray:
+    return np.array([np.fromstring(row.strip("[]"), sep=",") for row in text])
+
+
+def _time(unit: str) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda text: text.astype("datetime64[s]").astype(f"datetime64[{unit}]")
+
+
+def _text(text: np.ndarray) -> np.ndarray:
+    return text
 
 
 #: Of each file's columns the names they get here, and how their text is read.
-COLUMNS: dict[str, dict[str, tuple[str, Callable[[str], Any]]]] = {
+COLUMNS: dict[str, dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]]] = {
     "daily": {
-        "station": ("station", str),
+        "station": ("station", _text),
         "lat": ("latitude", _number),
         "lon": ("longitude", _number),
-        "day": ("time", np.datetime64),
+        "day": ("time", _time("D")),
         "tmax": ("tmax", _number),
         "tmin": ("tmin", _number),
     },
     "five_day": {
-        "Name": ("station", str),
+        "Name": ("station", _text),
         "Latitude": ("latitude", _number),
         "Longitude": ("longitude", _number),
         "Tmax": ("tmax", _numbers),
@@ -96,15 +104,15 @@ COLUMNS: dict[str, dict[str, tuple[str, Callable[[str], Any]]]] = {
         "y_Tmin": ("next_tmin", _number),
     },
     "hourly": {
-        "name": ("station", str),
+        "name": ("station", _text),
         "Latitude": ("latitude", _number),
         "Longitude": ("longitude", _number),
-        "Timestamp": ("time", lambda text: np.datetime64(text, "h")),
+        "Timestamp": ("time", _time("h")),
         "temp": ("temp", _number),
     },
     "stations": {
-        "station_id": ("number", int),
-        "station": ("station", str),
+        "station_id": ("number", lambda text: text.astype(int)),
+        "station": ("station", _text),
         "lat": ("latitude", _number),
         "lon": ("longitude", _number),
     },
@@ -159,7 +167,7 @@ def fmi_records(records: str) -> dict[str, np.ndarray]:
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     return {
-        name: np.array([read(row[column]) for row in rows])
+        name: read(np.array([row[column] for row in rows]))
         for column, (name, read) in COLUMNS[records].items()
     }
 

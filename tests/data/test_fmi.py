@@ -5,6 +5,8 @@ import os
 
 import numpy as np
 import pytest
+from scipy.sparse import block_diag, csr_array, eye_array, kron
+from scipy.sparse.linalg import spsolve
 
 import fljax as fl
 
@@ -205,3 +207,54 @@ def test_the_real_records_are_as_described():
     windows = fl.data.fmi("five_day", "tmin", lags=5)
     assert windows.problem.features.shape == (192, 8, 11)
     assert len(fl.data.fmi_records("stations")["station"]) == 445
+
+
+@real
+def test_three_nearest_stations_make_no_connected_network():
+    data = fl.data.fmi(target="tmin", lags=1)
+    graph = fl.graphs.nearest_neighbors(data.coordinates, 3, metric="geodesic")
+    labels, sizes = np.unique(graph.components(), return_counts=True)
+    assert (len(labels), sizes.min(), len(graph.edges)) == (3, 5, 375)
+    parts = data.problem, fl.algorithms.ATC(0.1), graph
+    with pytest.raises(ValueError, match="allow_disconnected"):
+        fl.Simulation(*parts)
+    fl.Simulation(*parts, allow_disconnected=True)
+    five = fl.graphs.nearest_neighbors(data.coordinates, 5, metric="geodesic")
+    assert bool(five.connected())
+
+
+@real
+@pytest.mark.slow
+def test_stations_in_pieces_learn_all_the_same():
+    data = fl.data.fmi(target="tmin", lags=1)
+    graph = fl.graphs.nearest_neighbors(data.coordinates, 3, metric="geodesic")
+    coupled = fl.problems.GTVMin(data.problem, graph, coupling=10.0)
+    x, y, weights = (
+        np.asarray(part)
+        for part in (data.problem.features, data.problem.targets, data.problem.weights)
+    )
+    system = block_diag(np.einsum("kn,knp,knq->kpq", weights, x, x)) + 10 * kron(
+        csr_array(np.asarray(graph.laplacian_matrix())), eye_array(3)
+    )
+    models = spsolve(system.tocsc(), np.einsum("kn,knp,kn->kp", weights, x, y).ravel())
+    np.testing.assert_allclose(coupled.solve(), models.reshape(-1, 3), atol=1e-8)
+    simulation = fl.Simulation(
+        data.problem,
+        fl.algorithms.FedRelax(coupling=10.0),
+        graph,
+        metrics=["test_error"],
+        allow_disconnected=True,
+    )
+    with pytest.warns(fl.AssumptionWarning, match="disconnected"):
+        run = fl.run(simulation, rounds=2000)
+    np.testing.assert_allclose(run.model, models.reshape(-1, 3), atol=1e-3)
+    local = np.linalg.solve(
+        np.einsum("kn,knp,knq->kpq", weights, x, x),
+        np.einsum("kn,knp,kn->kp", weights, x, y)[..., None],
+    )
+    test = data.problem.test
+    error = np.sum(
+        test.weights * (np.einsum("knp,kp->kn", test.features, local[..., 0]) - test.targets) ** 2,
+        1,
+    )
+    assert run.test_error[-1] < 0.9 * error.mean()
