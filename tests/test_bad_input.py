@@ -81,7 +81,9 @@ INSIDE = {
     "audit.gaussian_misses",
     "data.CalCOFI",
     "data.Images",
+    "data.Nodes",
     "data.Table",
+    "data.Weather",
     "graphs.Combination",
     "graphs.Graph",
     "graphs.Overflow",
@@ -108,6 +110,9 @@ INSIDE = {
     "privacy.Gap",
     "problems.Certificate",
     "problems.Solution",
+
+
+    "problems.ClusteredNetwork",
     "problems.factorise",
     "problems.prox",
     "streams.StreamState",
@@ -135,6 +140,8 @@ INSIDE = {
     "data.avazu",
     "data.calcofi",
     "data.download",
+    "data.fmi",
+    "data.fmi_records",
     "data.ijcnn1",
     "data.libsvm",
     "data.locate",
@@ -514,11 +521,19 @@ VALID = {
         "test": 1,
     },
     "data.by_label": {"labels": np.repeat([0, 1], 8), "clients": K, "shards": 2, "seed": 0},
+    "data.detectors": {"labels": np.repeat([0, 1], 8), "shots": 2, "seed": 0},
     "data.dirichlet": {
         "labels": np.repeat([0, 1], 8),
         "clients": K,
         "concentration": 10.0,
         "seed": 0,
+    },
+    "data.few_shot": {"key": KEY, "problem": problem(), "samples": 2},
+    "data.from_table": {
+        "table": {"who": [1, 2, 1], "x": [0.1, 0.2, 0.3], "y": [1.0, 2.0, 3.0]},
+        "node": "who",
+        "features": ["x"],
+        "target": "y",
     },
     "data.iid": {"rows": 8, "clients": K, "seed": 0},
     "data.random_fourier": {"key": KEY, "inputs": 2, "features": 4},
@@ -611,6 +626,7 @@ VALID = {
     "plotting.draw_graph": {"graph": fl.graphs.ring(K)},
     "plotting.draw_partition": {"labels": np.repeat([0, 1], 4), "parts": [np.arange(8)]},
     "plotting.learning_curves": MEASURED,
+    "plotting.network_map": {"graph": fl.graphs.ring(K), "coordinates": np.eye(K)[:, :2]},
     "plotting.save": {"picture": Figure(), "path": "picture.png"},
     "plotting.trade_off": {"dataset": BUDGETS, "metric": "error"},
     "privacy.AdaptiveClip": {},
@@ -683,6 +699,14 @@ VALID = {
     "problems.Softmax": {"classes": 2},
     "problems.SquaredNorm": {},
     "problems.Tasks": {"cluster": CLUSTER, "clusters": 2},
+    "problems.clustered_network": {
+        "key": KEY,
+        "sizes": (2, 2),
+        "samples": 3,
+        "dim": 2,
+        "within": 0.9,
+        "between": 0.1,
+    },
     "problems.clustered_ridge": {
         "key": KEY,
         "cluster": CLUSTER,
@@ -822,7 +846,10 @@ ACCEPTED = {
     ("participation.Markov", "recover"): "list",
     ("participation.Until", "last"): "list",
     ("participation.groups", "values"): "list",
+    ("data.from_table", "coordinates"): "empty",  # none
     ("plotting.draw_graph", "label"): "text",
+    ("plotting.network_map", "label"): "text",
+    ("plotting.network_map", "unit"): "text",
     ("statistics.decibels", "value"): "empty nan infinity negative list shape",
     ("descent.minimise", "start"): "list negative shape",  # a point of any shape
     ("problems.GTVMin", "coupling"): "list",  # of each of two parameters
@@ -1145,6 +1172,10 @@ TOO_LARGE = {
         )
     },
     "problems.linear": (HUGE | {"loss": fl.problems.LeastSquares()}, "takes 400 GB"),
+    "problems.clustered_network": (
+        {"key": KEY, "sizes": (10**5,), "samples": 10**4, "dim": 100, "within": 0, "between": 0},
+        "takes 400 GB",
+    ),
     "problems.clustered_ridge": (
         {
             "key": KEY,

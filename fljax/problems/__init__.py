@@ -17,6 +17,8 @@ from fljax.problems.objectives import (
 from fljax.problems.problem import Problem, from_clients
 from fljax.problems.solvers import factorise, optimum, prox
 from fljax.problems.synthetic import (
+    ClusteredNetwork,
+    clustered_network,
     clustered_ridge,
     elastic_net,
     huber,
@@ -55,6 +57,9 @@ __all__ = [
     "Blocks",
     "Certificate",
     "Diagnosis",
+
+
+    "ClusteredNetwork",
     "ElasticNet",
     "GTVMin",
     "Huber",
@@ -77,6 +82,9 @@ __all__ = [
     "Tasks",
     "Validated",
     "augmented",
+
+
+    "clustered_network",
     "clustered_ridge",
     "diagnose",
     "elastic_net",
