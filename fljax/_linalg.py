@@ -101,6 +101,28 @@ def symmetric_eigen(
     return jnp.diagonal(work, axis1=1, axis2=2)[:, :dim], vectors[:, :dim, :dim]
 
 
+def spd_norm(
+    matrices: Float[Array, "batch dim dim"], squarings: int = 12
+) -> Float[Array, " batch"]:
+    r"""The largest eigenvalue, from above: at most :math:`D^{1/2^s}` times too large.
+
+    After so many squarings, each of a matrix divided by its trace, the trace is that eigenvalue's
+    power and little else: of a thousand rows a sixth of a per cent.
+    """
+
+    def square(carry: tuple[Array, Array], power: Array) -> tuple[tuple[Array, Array], None]:
+        work, found = carry
+        size = jnp.trace(work, axis1=1, axis2=2)
+        work = work / jnp.where(size > 0, size, 1)[:, None, None]
+        work = jnp.einsum("kpq,kqr->kpr", work, work, precision=HIGHEST)
+        return (work, found * size**power), None
+
+    powers = jnp.asarray(0.5 ** np.arange(squarings), matrices.dtype)
+    start = (matrices, jnp.ones(matrices.shape[0], matrices.dtype))
+    (work, found), _ = jax.lax.scan(square, start, powers)
+    return found * jnp.trace(work, axis1=1, axis2=2) ** (powers[-1] / 2)
+
+
 def spd_norm_bound(matrices: Float[Array, "batch dim dim"]) -> Float[Array, " batch"]:
     """An upper bound of the largest eigenvalue: the largest absolute row sum."""
     return jnp.max(jnp.sum(jnp.abs(matrices), axis=-1), axis=-1)

@@ -20,7 +20,7 @@ from fljax.participation import on_line, shuffled
 from fljax.problems import Problem
 from fljax.streams import Stream
 
-__all__ = ["Batch", "Batches", "Shuffled", "Uniform", "Weighted", "per_client", "taken"]
+__all__ = ["Batch", "Batches", "Cyclic", "Shuffled", "Uniform", "Weighted", "per_client", "taken"]
 
 
 #: Batches whose square is more than so many times the samples are cut from sorted random numbers:
@@ -41,6 +41,10 @@ class Batches:
 
     def check(self, problem: Problem | Stream) -> None:
         """Raise ``ValueError`` where a batch cannot be drawn of these clients' samples."""
+
+    def at(self, round: Array | int, steps: int) -> "Batches":
+        """The law of a round with so many steps: itself, where rounds are alike."""
+        return self
 
     @_check.required
     def draw(
@@ -129,6 +133,69 @@ class Shuffled(Batches):
         missing = -samples % self.size
         order = jnp.pad(order, ((0, 0), (0, 0), (0, missing)), constant_values=samples)
         return Batch(order.reshape(chosen, -1, self.size)[:, :steps])
+
+
+@module
+class Cyclic(Batches):
+    """One batch after the other in the order of the samples, and from the first again.
+
+    Of each client as many steps pass in a round, whether it is there or not. Batches are whole:
+    where ``size`` does not divide a client's number of samples, one goes on with the first ones.
+
+    Args:
+      size: samples in a batch, >= 1; of a client with fewer all of them.
+
+    Raises:
+      ValueError: a batch larger than every client.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> real = jnp.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)  # five, and three
+      >>> law = Cyclic(2).at(2, steps=2)  # in round 2, after the two steps of round 1
+      >>> law.draw(jax.random.key(0), real, jnp.arange(2), steps=2).rows.tolist()
+      [[[4, 0], [1, 2]], [[1, 2], [0, 1]]]
+    """
+
+    size: int = static()
+
+    def validate(self) -> None:
+        _check.count("size", self.size)
+
+    def check(self, problem: Problem | Stream) -> None:
+        check_size(self.size, problem)
+
+    def at(self, round: Array | int, steps: int) -> "Batches":
+        return _Cycle(self.size, (jnp.asarray(round, jnp.int32) - 1) * steps)
+
+    def draw(
+        self,
+        key: Array,
+        real: Bool[Array, "chosen samples"],
+        clients: Int[Array, " chosen"],
+        steps: int,
+    ) -> Batch:
+        return self.at(1, steps).draw(key, real, clients, steps)
+
+
+@module
+class _Cycle(Batches):
+    """Cyclic batches after so many steps."""
+
+    size: int = static()
+    before: Int[Array, ""]
+
+    def draw(
+        self,
+        key: Array,
+        real: Bool[Array, "chosen samples"],
+        clients: Int[Array, " chosen"],
+        steps: int,
+    ) -> Batch:
+        counts = jnp.sum(real, axis=1, dtype=jnp.int32)[:, None, None]
+        step = self.before + jnp.arange(steps, dtype=jnp.int32)
+        place = jnp.arange(self.size, dtype=jnp.int32)[None, None]
+        rows = (step[None, :, None] * self.size + place) % jnp.maximum(counts, 1)
+        return Batch(jnp.where(place < counts, rows, real.shape[1]))
 
 
 @module

@@ -23,6 +23,7 @@ __all__ = [
     "PACKED_SIZE",
     "Always",
     "Bernoulli",
+    "Bounded",
     "Cyclic",
     "Drawn",
     "Everyone",
@@ -195,6 +196,59 @@ class Periodic(Pattern):
         since = round - jnp.asarray(self.offset, jnp.int32)
         on = (since >= 0) & (since % jnp.asarray(self.period, jnp.int32) == 0)
         return state, jnp.broadcast_to(on, (clients,))
+
+
+@module
+class Bounded(Pattern):
+    r"""Each client with its own probability, and always once it has rested ``bound - 1`` rounds.
+
+    So everyone is there at least once in any ``bound`` rounds in a row: the activity of *partially
+    asynchronous* methods, where :class:`Bernoulli`, under which rests can be of any length, is that
+    of totally asynchronous ones.
+
+    Args:
+      bound: :math:`B\ge1`; 1 is everyone in every round.
+      probability: :math:`p_k\in[0,1]`, one number or ``[K]``; at 0 every ``bound`` rounds.
+
+    Raises:
+      ValueError: a bound below 1, a probability outside [0, 1], or not one of each client.
+
+    Reference:
+      Jung 2026, lines 2068-2077.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> pattern = Bounded(bound=3, probability=0.0)
+      >>> state = pattern.begin(jax.random.key(0), 2)
+      >>> for n in range(1, 5):
+      ...     state, on = pattern.draw(state, jax.random.key(n), jnp.int32(n), 2)
+      ...     print(on.tolist())
+      [False, False]
+      [False, False]
+      [True, True]
+      [False, False]
+    """
+
+    bound: int = static()
+    probability: Any  # [K] or one number
+
+    def validate(self) -> None:
+        _check.count("bound", self.bound)
+        _check_probability(self, "probability")
+
+    def check(self, clients: int, rounds: int) -> None:
+        _check.per_client("probability", self.probability, clients)
+
+    def begin(self, key: Array, clients: int) -> Int[Array, " clients"]:
+        return jnp.zeros(clients, jnp.int32)
+
+    def draw(
+        self, state: Any, key: Array, round: Array, clients: int
+    ) -> tuple[Any, Bool[Array, " clients"]]:
+        dtype = jnp.result_type(self.probability)
+        on = jax.random.uniform(key, (clients,), dtype) < self.probability
+        on = on | (state >= self.bound - 1)
+        return jnp.where(on, 0, state + 1), on
 
 
 @module

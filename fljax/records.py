@@ -281,11 +281,13 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
     if "step_bound" in dataset:
         over = (dataset["first_step"] > dataset["step_bound"]).values
         if over.any():
+            sources = {simulation.algorithm.stability for simulation, _ in built} - {""}
+            source = f", {'; '.join(sorted(sources))}," if sources else ""
             warnings.warn(
                 f"{int(over.sum())} of {over.size} runs have a step size up to "
-                f"{float(dataset['first_step'].max()):.3g}, above the bound 1/max eigenvalue = "
-                f"{float(dataset['step_bound'].min()):.3g} of mean-square stability (Gauthier "
-                "2024, Theorem 4.2, (4.31)): their errors may not settle. Take a smaller step.",
+                f"{float(dataset['first_step'].max()):.3g}, above the bound "
+                f"{float(dataset['step_bound'].min()):.3g}{source} of what is known to be stable: "
+                "their errors may not settle. Take a smaller step.",
                 AssumptionWarning,
                 stacklevel=3,
             )

@@ -642,7 +642,9 @@ def stepped(simulation: Simulation, state: Any, now: Round) -> Any:
     """The algorithm's next state; of peers that are absent the old one."""
     new = simulation.algorithm.step(state, now)
     if simulation.among_peers and simulation.participation is not None:
-        return _rested(now.available, new, state)
+        rested = _rested(now.available, new, state)
+        waiting = {name: getattr(new, name) for name in simulation.algorithm.waiting}
+        return rested._replace(**waiting) if waiting else rested
     return new
 
 
@@ -684,11 +686,12 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
         known |= _sampled(simulation)
     if isinstance(privacy, CentralGaussian):
         known["update_clip"] = carry.memory.mechanism.clip
-    curvature = prepared.curvature
-    bound = None if curvature is None else simulation.algorithm.step_bound(curvature)
+    network = None if isinstance(prepared.network, Varying) else prepared.network
+    bound = simulation.algorithm.step_bound(prepared.problem, network, prepared.curvature)
     if bound is not None:
-        first = jnp.ones((), jnp.int32)
-        known["first_step"] = simulation.algorithm.step_size(first)  # pyright: ignore[reportAttributeAccessIssue]
+        size: Any = simulation.algorithm.step_size  # pyright: ignore[reportAttributeAccessIssue]
+        first = size(jnp.ones((), jnp.int32)) if callable(size) else jnp.asarray(size)
+        known["first_step"] = jnp.max(first)
         known["step_bound"] = bound
     if simulation.network is not None and not isinstance(simulation.network, Varying):
         known["connected"] = simulation.network.connected()

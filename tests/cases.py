@@ -33,6 +33,10 @@ from fljax.algorithms import (
     Ditto,
     EpsilonDeltaNFL,
     FedAvg,
+    FedGD,
+    FedProx,
+    FedRelax,
+    FedSGD,
     FineTunedFedAvg,
     GraphFedAvg,
     ISFedAvg,
@@ -47,6 +51,7 @@ from fljax.algorithms import (
     SignSGD,
     ZCDPGradNFL,
 )
+from fljax.batches import Cyclic
 from fljax.link import Circular
 from fljax.metrics import Metric
 from fljax.privacy import ZCDP, ApproximateDP, CentralGaussian, Gap, NoisyGradients, Notion
@@ -61,7 +66,7 @@ from fljax.problems import (
 )
 from fljax.schedules import GeometricDecay, PowerDecay
 from fljax.simulation import as_key
-from tests.reference import multiagent, nfl, npfl, online, personal, pgfl, private
+from tests.reference import multiagent, networks, nfl, npfl, online, personal, pgfl, private
 
 SIZES = (4, 9, 6, 12, 7)
 CLIENTS = len(SIZES)
@@ -149,6 +154,32 @@ def decentralised(it, objective=OBJECTIVE):
     none, all_of_it = np.eye(CLIENTS), nfl.metropolis(CLIENTS, EDGES)
     matrices = [none if rule is None else all_of_it for rule in it.rules]
     return multiagent.strategy(objective, *matrices, step_of(it.step_size), ROUNDS)
+
+
+def descended(it):
+    def slope(k, w, t):
+        rows = None
+        if isinstance(it, FedSGD):
+            each = min(it.batches.size, SIZES[k])
+            rows = [(it.batches.size * t + place) % SIZES[k] for place in range(each)]
+        return networks.mean_squared_slope(make_data(), k, w, rows, STRENGTH / CLIENTS)
+
+    adjacency, step = networks.weights_of(CLIENTS, EDGES), step_of(it.step_size)
+    given = slope, adjacency, np.asarray(it.coupling), lambda k, t: step(t + 1)
+    return networks.synchronous(
+        networks.gradient_step(*given), np.zeros((CLIENTS, DIM)), ROUNDS
+    )
+
+
+def relaxed(it):
+    given = make_data(), networks.weights_of(CLIENTS, EDGES), np.asarray(it.coupling)
+    operator = networks.relaxation(*given, STRENGTH / CLIENTS)
+    return networks.synchronous(operator, np.zeros((CLIENTS, DIM)), ROUNDS)
+
+
+def near_the_server(it):
+    given = make_data(), float(it.step_size), ROUNDS, STRENGTH / CLIENTS
+    return networks.fedprox(*given)[:, None]
 
 
 def conventional(it, objective=OBJECTIVE, noise=SILENCE):
@@ -326,6 +357,11 @@ CASES = {
     "Diffusion, general": Case(
         Diffusion(0.05, "metropolis", None, "metropolis"), None, decentralised, costs.diffused
     ),
+    "FedGD": Case(FedGD(0.3, 0.05), None, descended, costs.coupled),
+    "FedSGD": Case(
+        FedSGD(0.3, 0.05, batches=Cyclic(4)), None, descended, partial(costs.estimated, 4)
+    ),
+    "FedRelax": Case(FedRelax(0.3), None, relaxed, costs.relaxed),
     "ADMM": Case(NetworkedADMM(0.9), None, exact, costs.exact),
     "P-ADMM": Case(PADMM(0.9), ZCDP(2.0, 0.9), exact, costs.exact),
     "FL": Case(ConventionalFL(0.05), ZCDP(2.0, 0.9), conventional, costs.server),
@@ -333,6 +369,7 @@ CASES = {
         FedAvg(0.05, weighting="equal"), CentralGaussian(0.7, 0.4), averaged, costs.trusted
     ),
     "ISFedAvg": Case(ISFedAvg(0.05, CLIENTS, SIZES), None, drawn_whole, costs.important),
+    "FedProx": Case(FedProx(0.5), None, near_the_server, costs.near_the_server),
     "DP-SGD": Case(DPSGD(0.05), NoisyGradients(0.7, 0.4), stepped, partial(costs.stepped, 1)),
     "SignSGD": Case(SignSGD(0.05), None, signs, costs.server),
     "Local only": Case(LocalOnly(0.05), None, alone, costs.alone),

@@ -106,6 +106,28 @@ def diffused(size: Size, private: bool) -> Cost:
     return subgradient(size, private) + mixing(size)
 
 
+def coupled(size: Size, private: bool) -> Cost:
+    # Read: the models, what was heard. Written: the models (what is heard, with the mixing).
+    return gradient(size, private) + mixing(size) + update(size, 3, 6, private)
+
+
+def estimated(batch: int, size: Size, private: bool) -> Cost:
+    """Along gradients by so many samples of each client, gathered."""
+    samples = size.clients * min(batch, size.samples)
+    # Read and written as they are gathered, and read again.
+    by_samples = Cost(3 * samples * (size.dim + 3), 4 * samples * size.dim)
+    return by_samples + mixing(size) + update(size, 3, 6, private)
+
+
+def relaxed(size: Size, private: bool) -> Cost:
+    # Read: the models of who has nothing else, what was heard. Written: the models.
+    return exact_step(size, private) + mixing(size) + update(size, 3, 3, private)
+
+
+def near_the_server(size: Size, private: bool) -> Cost:
+    return exact_step(size, private) + Cost(0, 4 * size.models)
+
+
 def server(size: Size, private: bool) -> Cost:
     # One shared model: nothing of size [K, D] need ever be stored.
     return gradient(size, private) + Cost(0, 4 * size.models, size.models if private else 0)

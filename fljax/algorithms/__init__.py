@@ -9,10 +9,18 @@ from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
 from fljax.algorithms.dp_sgd import DPSGD
 from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
+from fljax.algorithms.fedprox import FedProx
 from fljax.algorithms.graph_fedavg import GraphFedAvg
 from fljax.algorithms.ifca import IFCA
 from fljax.algorithms.isfedavg import ISFedAvg
 from fljax.algorithms.local_only import LocalOnly
+from fljax.algorithms.networked_iteration import (
+    FedGD,
+    FedRelax,
+    FedSGD,
+    NetworkedIteration,
+    NetworkState,
+)
 from fljax.algorithms.npfl import NPFL
 from fljax.algorithms.npfl_rl import (
     NPFLRL,
@@ -50,12 +58,18 @@ __all__ = [
     "Ditto",
     "EpsilonDeltaNFL",
     "FedAvg",
+    "FedGD",
+    "FedProx",
+    "FedRelax",
+    "FedSGD",
     "FineTunedFedAvg",
     "GraphFedAvg",
     "ISFedAvg",
     "LocalOnly",
     "Needs",
+    "NetworkState",
     "NetworkedADMM",
+    "NetworkedIteration",
     "OnlineFed",
     "PAOFed",
     "PFedMe",

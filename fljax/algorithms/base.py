@@ -73,6 +73,9 @@ class Algorithm:
       label: its name in the literature, by default that of the class.
       reference: key into ``references.bib``.
       needs: what it runs on and copes with.
+      waiting: fields of the state that hold what a peer hears. What is said while it is absent
+        waits for it there; all else that is its own stays as it was.
+      stability: what :meth:`step_bound` is, and from where, in a few words.
 
     Example:
       Diffusion learning in a sweep, under privacy, over links that fail, with a median:
@@ -123,6 +126,8 @@ class Algorithm:
     label: ClassVar[str] = "an algorithm"
     reference: ClassVar[str | None] = None
     needs: ClassVar[Needs]
+    waiting: ClassVar[tuple[str, ...]] = ()
+    stability: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         cls.label = cls.__name__
@@ -146,9 +151,15 @@ class Algorithm:
         """
         return centralised(problem)
 
-    def step_bound(self, curvature: Array) -> Array | None:
-        r"""The largest step size that theory allows where the data's second moment has
-        ``curvature`` as its largest eigenvalue; ``None`` without such a theory.
+    def step_bound(
+        self, problem: Problem | Stream, network: Any, curvature: Array | None
+    ) -> Array | None:
+        r"""The largest step size that theory allows (:attr:`stability`); ``None`` without one.
+
+        Args:
+          problem: of the simulation.
+          network: of the simulation, where it is the same in all rounds.
+          curvature: of a stream, the largest eigenvalue of its features' second moment.
         """
         return None
 

@@ -90,7 +90,7 @@ class _Strategy(Algorithm):
 
         at = combined(state.model, before)
         problem, everyone = now.problem, Participants(None, now.available)
-        batch = drawn(self.batches, now.key("batches"), problem, everyone, 1)
+        batch = drawn(self.batches, now, everyone, 1)
         part = problem if batch is None else taken(problem, everyone.numbers, batch, 0)
         now.witness(part.sample_gradient_norm(at))
         model = combined(at, beside) - self.step_size(now.number) * part.gradient(at)

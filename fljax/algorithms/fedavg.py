@@ -146,7 +146,7 @@ class FedAvg(Algorithm):
         counts = self._steps(who, real)
         length = step_size / counts.astype(problem.dtype) if self.normalised else step_size
         longest = self._longest(problem.samples)
-        batch = drawn(self._law, now.key("batches"), problem, who, longest)
+        batch = drawn(self._law, now, who, longest)
         start = jnp.broadcast_to(server, (len(who.here), problem.dim))
         # In epochs a client is done when its batches are: those of nothing among them are no steps.
         own = None if self.local_steps is None else counts

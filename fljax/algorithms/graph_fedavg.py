@@ -101,7 +101,7 @@ class GraphFedAvg(Algorithm):
         counts, longest = counts_of(self.local_steps, who), int(np.max(self.local_steps))
         step_size = self.step_size(now.number)
         length = step_size / counts.astype(problem.dtype)
-        batch = drawn(self.batches, now.key("batches"), problem, who, longest)
+        batch = drawn(self.batches, now, who, longest)
         start = link.publish(state.server, who.here)[who.take(home)]
         model, norm = learn(problem, who, start, length, longest, batch, counts)
         now.witness(jnp.where(who.here, norm, 0))

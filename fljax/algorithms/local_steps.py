@@ -12,6 +12,7 @@ from fljax.batches import Batch, Batches, taken
 from fljax.participation import Participants
 from fljax.privacy import Gap
 from fljax.problems import Problem
+from fljax.rounds import Round
 
 __all__ = ["counts_of", "descend", "descent_gap", "drawn", "learn"]
 
@@ -27,13 +28,13 @@ def counts_of(steps: Any, who: Participants) -> Int[Array, " chosen"]:
 
 
 def drawn(
-    law: Batches | None, key: Array, problem: Problem, who: Participants, steps: int
+    law: Batches | None, now: Round, who: Participants, steps: int
 ) -> Batch | None:
     """The participants' batches; ``None``: all samples, as without a law."""
     if law is None:
         return None
-    real = who.take(jnp.asarray(problem.weights)) > 0
-    return law.draw(key, real, who.numbers, steps)
+    real = who.take(jnp.asarray(now.problem.weights)) > 0
+    return law.at(now.number, steps).draw(now.key("batches"), real, who.numbers, steps)
 
 
 def learn(

@@ -125,9 +125,11 @@ class PAOFed(Algorithm):
         self.scheduler.check(problem.clients)
         return State(server_start(problem), start_models(problem))
 
-    def step_bound(self, curvature: Array) -> Array:
+    stability = "1 / max eigenvalue in the mean square (Gauthier 2024, Theorem 4.2, (4.31))"
+
+    def step_bound(self, problem: Any, network: Any, curvature: Array | None) -> Array | None:
         r""":math:`1/\max_{k,i}\lambda_i(R_k)`, Theorem 4.2, (4.31)."""
-        return 1 / curvature
+        return None if curvature is None else 1 / curvature
 
     def step(self, state: State, now: Round) -> State:
         problem, link = now.problem, now.link

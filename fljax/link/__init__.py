@@ -8,7 +8,15 @@ from fljax.link.compression import (
     StochasticSign,
     TopK,
 )
-from fljax.link.delays import DelayLaw, DelayTrace, Fixed, Geometric, Line, empty_line
+from fljax.link.delays import (
+    DelayLaw,
+    DelayTrace,
+    Fixed,
+    Geometric,
+    Line,
+    Uniform,
+    empty_line,
+)
 from fljax.link.exchange import agreed_laplace, log_ratio, public_number, shared_number
 from fljax.link.inbox import Inbox
 from fljax.link.link import Arrived, Link, Memory, Stages, begin, receivers_of
@@ -54,6 +62,7 @@ __all__ = [
     "StochasticSign",
     "TopK",
     "Traffic",
+    "Uniform",
     "UploadNoise",
     "agreed_laplace",
     "begin",

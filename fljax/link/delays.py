@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from fljax import _check
 from fljax._module import module, static
 
-__all__ = ["BEYOND", "DelayLaw", "DelayTrace", "Fixed", "Geometric", "Line", "empty_line"]
+__all__ = ["BEYOND", "DelayLaw", "DelayTrace", "Fixed", "Geometric", "Line", "Uniform", "empty_line"]
 
 #: What becomes of a message that would take longer than the longest lag.
 BEYOND = ("discard", "clip")
@@ -117,6 +117,36 @@ class Geometric(DelayLaw):
         steps = jnp.floor(jnp.log(uniform) / jnp.log(jnp.asarray(self.delta)))
         last = len(self.lags) - (self.beyond == "clip")
         return jnp.minimum(steps, jnp.asarray(last, dtype)).astype(jnp.int32)
+
+
+@module
+class Uniform(DelayLaw):
+    r"""Every message takes 0, 1, ... or ``longest`` rounds, all alike likely; none is lost.
+
+    What partially asynchronous methods are told of delays is their bound alone. The worst that it
+    allows at any time is :class:`Fixed`.
+
+    Args:
+      longest: :math:`B\ge0`.
+
+    Raises:
+      ValueError: a longest lag below 0.
+
+    Reference:
+      Jung 2026, lines 2068-2077.
+    """
+
+    longest: int = static()
+
+    def validate(self) -> None:
+        _check.count("longest", self.longest, at_least=0)
+
+    @property
+    def lags(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return tuple(range(self.longest + 1))
+
+    def draw(self, key: Array, round: Array, clients: int) -> Int[Array, " clients"]:
+        return jax.random.randint(key, (clients,), 0, self.longest + 1, jnp.int32)
 
 
 @module

@@ -1,5 +1,6 @@
 """Objectives, stacked local data, synthetic problems and the optimum they are judged against."""
 
+from fljax.problems.gtv import Certificate, GTVMin, Solution
 from fljax.problems.objectives import (
     L1,
     ElasticNet,
@@ -27,20 +28,41 @@ from fljax.problems.synthetic import (
     softmax,
 )
 from fljax.problems.tasks import Tasks, group_share, random_clusters
+from fljax.problems.variation import (
+    Absolute,
+    Blocks,
+    Mixture,
+    Norm,
+    NormPenalty,
+    Penalty,
+    PNorm,
+    SquaredNorm,
+)
 
 __all__ = [
     "L1",
+    "Absolute",
+    "Blocks",
+    "Certificate",
     "ElasticNet",
+    "GTVMin",
     "Huber",
     "LeastAbsoluteDeviation",
     "LeastSquares",
     "Logistic",
     "Loss",
+    "Mixture",
     "NoRegulariser",
+    "Norm",
+    "NormPenalty",
+    "PNorm",
+    "Penalty",
     "Problem",
     "Regulariser",
     "Softmax",
+    "Solution",
     "SquaredL2",
+    "SquaredNorm",
     "Tasks",
     "clustered_ridge",
     "elastic_net",

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax._linalg import spd_inverse, spd_norm_bound, spd_solve, symmetric_eigen
+from fljax._linalg import spd_inverse, spd_norm, spd_norm_bound, spd_solve, symmetric_eigen
 from fljax._module import replace
 from fljax._numerics import HIGHEST
 from fljax.problems.objectives import L1, LeastAbsoluteDeviation, LeastSquares, NoRegulariser
@@ -40,6 +40,7 @@ __all__ = [
     "optimum",
     "prox",
     "public_scale",
+    "smoothness",
     "solve_shifted",
     "strong_convexity",
     "takes_public_steps",
@@ -145,7 +146,7 @@ def prox(
     Raises:
       ValueError: the problem clips per-sample gradients.
     """
-    _refuse_clipping(problem)
+    refuse_clipping(problem)
     if is_quadratic(problem):
         return _solve_quadratic(problem, factor, centre)
     if takes_public_steps(problem):
@@ -157,7 +158,7 @@ def prox(
     return solve(problem, factor, centre, start, iterations, None)
 
 
-def _refuse_clipping(problem: Problem) -> None:
+def refuse_clipping(problem: Problem) -> None:
     if problem.clip is not None:
         raise ValueError(
             "per-sample clipping cannot be applied inside an exact minimiser; use an algorithm "
@@ -179,7 +180,7 @@ def decompose(problem: Problem) -> Spectrum:
     Raises:
       ValueError: an objective that is not quadratic, or that clips per-sample gradients.
     """
-    _refuse_clipping(problem)
+    refuse_clipping(problem)
     if not is_quadratic(problem):
         raise ValueError(
             "a closed form needs the squared loss with no or a squared regulariser, got "
@@ -295,6 +296,20 @@ def strong_convexity(problem: Problem) -> Array:
     r"""The strong-convexity modulus that a squared regulariser gives each :math:`f_k`."""
     quadratic = problem.regulariser.quadratic()
     return 2 * problem.share * (0.0 if quadratic is None else quadratic)
+
+
+def smoothness(problem: Problem) -> Float[Array, " clients"]:
+    r"""The largest curvature :math:`L_k` that each :math:`f_k` has anywhere, to a per cent above.
+
+    Raises:
+      ValueError: an objective that is not smooth.
+    """
+    if problem.loss.curvature is None or problem.regulariser.quadratic() is None:
+        raise ValueError(
+            f"{type(problem.loss).__name__} with {type(problem.regulariser).__name__} is not "
+            "smooth, and has no largest curvature."
+        )
+    return problem.loss.curvature / 2 * spd_norm(_hessian(problem)) + strong_convexity(problem)
 
 
 def _solve_quadratic(problem: Problem, factor: ProxFactor, centre: Array) -> Array:

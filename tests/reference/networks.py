@@ -1,0 +1,138 @@
+"""Federated learning networks as loops over nodes and events (Jung 2026).
+
+Event ``t`` is the book's: it makes iterate ``t + 1`` of iterate ``t``, and the library's round
+``t + 1``. ``delay[t, k, l]`` is how many events old the copy of node ``l`` is that node ``k`` has at
+event ``t``; what is older than the start is the start. A node's own model is always fresh.
+"""
+
+import numpy as np
+
+
+def weights_of(nodes, edges):
+    """The adjacency matrix of edges ``(k, l)`` or ``(k, l, weight)``."""
+    matrix = np.zeros((nodes, nodes))
+    for k, l, *weight in edges:  # noqa: E741
+        matrix[k, l] = matrix[l, k] = weight[0] if weight else 1.0
+    return matrix
+
+
+def asynchronous(operator, start, active, delay=None):
+    """(128)-(129): ``[T, K, D]`` for ``active``, ``[T, K]``.
+
+    ``operator(k, seen, t)`` makes node ``k``'s next model of the models ``[K, D]`` that it has seen.
+    """
+    history, nodes = [np.array(start, float)], len(start)
+    for t in range(len(active)):
+        new = history[t].copy()
+        for k in range(nodes):
+            if not active[t, k]:
+                continue
+            seen = history[t].copy()
+            for l in range(nodes):  # noqa: E741
+                if delay is not None and l != k:
+                    seen[l] = history[max(0, t - delay[t, k, l])][l]
+            new[k] = operator(k, seen, t)
+        history.append(new)
+    return np.array(history[1:])
+
+
+def synchronous(operator, start, rounds):
+    """(127)."""
+    return asynchronous(operator, start, np.ones((rounds, len(start)), bool))
+
+
+def gradient_step(slope, adjacency, coupling, step):
+    """Algorithms 4 to 7 and, with its alpha, (130). ``slope(k, w, t)``; ``step(k, t)``."""
+
+    def operator(k, seen, t):
+        along = slope(k, seen[k], t)
+        for l in range(len(seen)):  # noqa: E741
+            along = along + 2 * coupling * adjacency[k, l] * (seen[k] - seen[l])
+        return seen[k] - step(k, t) * along
+
+    return operator
+
+
+def mean_squared_slope(data, k, w, rows=None, ridge=0.0):
+    """(110), component (I), or over a batch, (113); ``ridge |w|^2`` besides."""
+    X, y = data[k]
+    rows = range(len(y)) if rows is None else rows
+    total = 2 * ridge * w
+    for r in rows:
+        total = total + 2 / len(rows) * X[r] * (X[r] @ w - y[r])
+    return total
+
+
+def quadratic(data, k, ridge=0.0):
+    """``Q`` and ``q`` of (55), (56): ``w'Qw + q'w``."""
+    X, y = data[k]
+    return X.T @ X / len(y) + ridge * np.eye(X.shape[1]), -2 / len(y) * X.T @ y
+
+
+def relaxation(data, adjacency, coupling, ridge=0.0):
+    """Algorithm 11, the last line of (123), for local linear models."""
+
+    def operator(k, seen, t):
+        Q, q = quadratic(data, k, ridge)
+        system, right = Q.copy(), -q / 2
+        for l in range(len(seen)):  # noqa: E741
+            system = system + adjacency[k, l] * np.diag(np.broadcast_to(coupling, len(q)))
+            right = right + coupling * adjacency[k, l] * seen[l]
+        return np.linalg.solve(system, right)
+
+    return operator
+
+
+def closed_form(data, adjacency, coupling, ridge=0.0):
+    """(58): GTVMin of local linear models; a node whose data are ``None`` has no loss."""
+    nodes = len(data)
+    dim = next(X.shape[1] for X, _ in (pair for pair in data if pair is not None))
+    Q, q = np.zeros((nodes * dim, nodes * dim)), np.zeros(nodes * dim)
+    laplacian = np.diag(adjacency.sum(axis=1)) - adjacency
+    for k in range(nodes):
+        mine = slice(k * dim, (k + 1) * dim)
+        if data[k] is not None:
+            Q[mine, mine], q[mine] = quadratic(data, k, ridge)
+        for l in range(nodes):  # noqa: E741
+            theirs = slice(l * dim, (l + 1) * dim)
+            Q[mine, theirs] += laplacian[k, l] * np.diag(np.broadcast_to(coupling, dim))
+    return np.linalg.solve(Q, -q / 2).reshape(nodes, dim)
+
+
+def server(data, step, local_steps, rounds, ridge=0.0):
+    """Algorithm 8: ``[T, D]``, the server's models."""
+    model, history = np.zeros(data[0][0].shape[1]), []
+    for _ in range(rounds):
+        gathered = []
+        for k in range(len(data)):
+            v = model
+            for _ in range(local_steps):
+                v = v - step * mean_squared_slope(data, k, v, ridge=ridge)
+            gathered.append(v)
+        model = np.mean(gathered, axis=0)
+        history.append(model)
+    return np.array(history)
+
+
+def projected(data, step, rounds):
+    """(115)-(116): a gradient step of each node, and the projection onto consensus."""
+    models, history = np.zeros((len(data), data[0][0].shape[1])), []
+    for _ in range(rounds):
+        half = [w - step * mean_squared_slope(data, k, w) for k, w in enumerate(models)]
+        models = np.tile(np.mean(half, axis=0), (len(data), 1))
+        history.append(models)
+    return np.array(history)
+
+
+def fedprox(data, step, rounds, ridge=0.0, chosen=None):
+    """Algorithm 10 with (119): ``[T, D]``; ``chosen[t]``, who takes part, all by default."""
+    dim, history = data[0][0].shape[1], []
+    model = np.zeros(dim)
+    for t in range(rounds):
+        gathered = []
+        for k in range(len(data)) if chosen is None else chosen[t]:
+            Q, q = quadratic(data, k, ridge)
+            gathered.append(np.linalg.solve(Q + np.eye(dim) / step, model / step - q / 2))
+        model = np.mean(gathered, axis=0)
+        history.append(model)
+    return np.array(history)
