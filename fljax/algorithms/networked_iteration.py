@@ -27,14 +27,14 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._linalg import spd_inverse
-from fljax._module import module, static
+from fljax._module import module, replace, static
 from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import drawn
 from fljax.batches import Batches, taken
 from fljax.graphs import Graph
 from fljax.participation import Participants
-from fljax.problems import Problem
+from fljax.problems import GTVMin, Problem
 from fljax.problems.solvers import factorise, is_quadratic, prox, smoothness, strong_convexity
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
@@ -134,6 +134,11 @@ class _Coupled(NetworkedIteration):
                 f"coupling must be one number, or one of each of the {problem.dim} parameters of a "
                 f"model, got shape {np.shape(self.coupling)}."
             )
+
+    def optimum(self, problem: Problem, network: Graph) -> Float[Array, "clients dim"]:
+        """The solution of GTVMin, a model of each node."""
+        problem = replace(problem, clip=None)
+        return GTVMin(problem, network, jnp.asarray(self.coupling)).solve()
 
     def _pull(self, degree: Float[Array, " clients"]) -> Float[Array, "clients #dim"]:
         r""":math:`2\alpha d_k`, of each parameter where these are coupled unequally."""
