@@ -1,0 +1,627 @@
+r"""How fast models that are coupled over a graph get to their solution (Jung 2026).
+
+For a squared loss GTVMin is :math:`w^\top Qw+q^\top w` (103) with
+:math:`Q=\mathrm{blkdiag}(Q^{(k)})+\alpha L\otimes I`, and its gradient steps :math:`w-\eta(2Qw+q)`
+(104), which are FedGD, contract as the extreme eigenvalues of :math:`Q` say. They are
+
+* exact of :func:`extremes` (on the host, without the matrix where it is large) and of
+  :func:`excited` in the subspace that a start reaches: from them the stable steps, the best one,
+  the factor of any; :func:`fedrelax_rate` is the same of FedRelax;
+* bounded by Propositions 5.1 and 5.2 (:func:`largest_bound`, :func:`smallest_bound`), which are
+  traceable and of which the second is loose by orders of magnitude: good for a safe step, no
+  prediction of a rate.
+
+The other functions are what contraction brings: how many steps, what is left by perturbations, what
+asynchrony costs. Lines are those of the book's text, ``ERR`` numbers repairs of what is printed.
+
+Shapes: ``K`` clients (nodes), ``D`` parameters, ``T`` steps.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import float_dtype
+from fljax.graphs import Graph
+from fljax.problems import Problem
+from fljax.problems.solvers import strong_convexity
+from fljax.theory import networks
+from fljax.theory.multiagent import _quadratic
+
+__all__ = [
+    "Asynchronous",
+    "Extremes",
+    "LargestBound",
+    "asynchronous_bound",
+    "consensus_extremes",
+    "excited",
+    "extremes",
+    "fedrelax_factors",
+    "fedrelax_rate",
+    "iterations",
+    "largest_bound",
+    "perturbed_bound",
+    "prox_factor",
+    "smallest_bound",
+]
+
+#: Up to this many numbers, clients times parameters, spectra are those of a dense matrix.
+DENSE_UP_TO = 1000
+
+#: Above, the relative accuracy of an eigenvalue, and what Lanczos's method may take.
+TOLERANCE, BASIS, RESTARTS = 1e-10, 60, 10_000
+
+
+# --------------------------------------------------------------------------- gradient steps
+
+
+class Extremes(NamedTuple):
+    r"""The extreme eigenvalues of :math:`Q` in :math:`w^\top Qw+q^\top w`, half those of the
+    Hessian, and what they say of gradient steps :math:`w-\eta(2Qw+q)`, lines 1205-1240.
+    """
+
+    smallest: Array | float  # []
+    largest: Array | float  # []
+
+    @property
+    def step_limit(self) -> Float[Array, ""]:
+        r"""Steps below :math:`1/\lambda_d` converge, (85) and line 1209; at it some go on for ever,
+        beyond it they grow.
+        """
+        return 1 / jnp.asarray(self.largest)
+
+    @property
+    def best_step(self) -> Float[Array, ""]:
+        r""":math:`1/(\lambda_1+\lambda_d)`, (83): the fastest from the worst start."""
+        return 1 / jnp.asarray(self.smallest + self.largest)
+
+    @property
+    def best_factor(self) -> Float[Array, ""]:
+        r""":math:`(\lambda_d-\lambda_1)/(\lambda_d+\lambda_1)`, (84) and (86)."""
+        return jnp.asarray((self.largest - self.smallest) / (self.largest + self.smallest))
+
+    @property
+    def condition(self) -> Float[Array, ""]:
+        r""":math:`\lambda_d/\lambda_1`, line 2506; infinite where :math:`Q` is singular."""
+        smallest, largest = jnp.asarray(self.smallest), jnp.asarray(self.largest)
+        return jnp.where(smallest > 0, largest / jnp.where(smallest > 0, smallest, 1), jnp.inf)
+
+    def factor(self, step_size: Float[Array, "*steps"] | float) -> Float[Array, "*steps"]:
+        r""":math:`\kappa^{(\eta)}=\max\{|1-2\eta\lambda_1|,|1-2\eta\lambda_d|\}`, (81): every step
+        brings the solution nearer by it at least, (80), from the worst start by no more.
+        """
+        step = jnp.asarray(step_size)
+        return jnp.maximum(
+            jnp.abs(1 - 2 * step * self.smallest), jnp.abs(1 - 2 * step * self.largest)
+        )
+
+
+@checked
+def extremes(problem: Problem, network: Graph, coupling: Float[Array, "*dim"] | float) -> Extremes:
+    r"""The extreme eigenvalues of :math:`Q=\mathrm{blkdiag}(Q^{(k)})+\alpha L\otimes I`, (103).
+
+    FedGD with a step :math:`\eta` converges where :math:`\eta` is below
+    :attr:`Extremes.step_limit`, for all starts by :meth:`Extremes.factor` a round. Computed on the
+    host, of more than a thousand numbers by Lanczos's method, for which :math:`Q` is a product. The
+    smaller is zero where the solution is not unique: where the clients of some component of the
+    graph do not determine a model together.
+
+    Args:
+      problem: with a squared loss, and a squared regulariser or none.
+      network: of its clients; it may fall apart.
+      coupling: :math:`\alpha\ge0`, or of each parameter, ``[D]``.
+
+    Raises:
+      TypeError: traced arguments.
+      ValueError: another problem, a network of other clients, a negative coupling; too
+        ill-conditioned for the smaller to be found.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> data = np.sqrt([[[1.0]], [[1000.0]]])  # Exercise 5.1
+      >>> problem = fl.problems.Problem(data, -5 * data[..., 0], fl.problems.LeastSquares())
+      >>> for coupling in (0.0, 100.0, 700.0):
+      ...     found = extremes(problem, fl.graphs.path(2), coupling)
+      ...     print(round(float(found.factor(0.5e-3)), 4))
+      0.999
+      0.9089
+      1.0604
+    """
+    matrix = _system(problem, network, coupling)
+    if matrix.size <= DENSE_UP_TO:
+        values = np.linalg.eigvalsh(matrix.dense())
+        return _extremes(values[0], values[-1])
+    largest = _lanczos(matrix.product, matrix.size, "LA")
+    # The smallest as what is missing to the largest: one that is zero has no relative accuracy.
+    missing = _lanczos(lambda x: largest * x - matrix.product(x), matrix.size, "LA")
+    return _extremes(largest - missing, largest)
+
+
+@checked
+def excited(
+    problem: Problem,
+    network: Graph,
+    coupling: Float[Array, "*dim"] | float,
+    start: Float[Array, "clients dim"],
+) -> Extremes:
+    r"""The extremes of those eigenvalues of :math:`Q` whose directions a start's error has.
+
+    What (80) to (84) say of all starts may be far from what happens: in Exercise 5.2 the start has
+    the solution's mean, and its error none of the smallest eigenvalue, so that more coupling does
+    not slow it down. Its factors are reached by gradient steps from this start in exact arithmetic;
+    rounding brings the other directions back in the end, where they are the slower ones.
+
+    Args:
+      problem: as of :func:`extremes`, with a unique solution and at most a thousand numbers
+        (clients times parameters: all eigenvectors are computed).
+      network: of its clients.
+      coupling: as of :func:`extremes`.
+      start: the models of the first round, ``[K, D]``.
+
+    Raises:
+      TypeError, ValueError: as of :func:`extremes`; too many numbers, a solution that is not
+        unique, the solution for a start.
+    """
+    matrix = _system(problem, network, coupling)
+    if matrix.size > DENSE_UP_TO:
+        raise ValueError(
+            f"the directions of a start are found for {DENSE_UP_TO} numbers (clients times "
+            f"parameters) at most, got {matrix.size}; extremes() holds for all starts."
+        )
+    if np.shape(start) != (problem.clients, problem.dim):
+        raise ValueError(
+            f"start must be models of shape {(problem.clients, problem.dim)}, got shape "
+            f"{np.shape(start)}."
+        )
+    values, vectors = np.linalg.eigh(matrix.dense())
+    if _extremes(values[0], values[-1]).smallest == 0:
+        raise ValueError(
+            "the solution is not unique, and so is no start's error; give a graph whose components "
+            "each determine a model, or a squared regulariser."
+        )
+    models = np.asarray(start, np.float64).ravel()
+    right = np.asarray(_quadratic(problem)[1], np.float64).ravel() / 2
+    # The size that rounding leaves of a direction that is not there.
+    scale = np.linalg.norm(models) + np.linalg.norm(right) / values[0]
+    along = np.abs(vectors.T @ models - (vectors.T @ right) / values)
+    there = along > 1e-12 * scale
+    if not np.any(there):
+        raise ValueError("the start is the solution: no direction is left to contract.")
+    return _extremes(values[there][0], values[there][-1])
+
+
+@checked
+def consensus_extremes(network: Graph) -> Extremes:
+    r"""Those of :math:`L/2` on differences: of averaging :math:`u-\eta Lu` (Ex. 4.4, line 1468).
+
+    It leaves the mean, and contracts nothing else for :math:`0<\eta<2/\lambda_n` but by
+    ``factor(step)``; the best is :math:`\frac{\lambda_n-\lambda_2}{\lambda_n+\lambda_2}` at
+    :math:`2/(\lambda_2+\lambda_n)`. Traceable.
+
+    Args:
+      network: two nodes or more; of one that falls apart the smaller is zero.
+
+    Raises:
+      ValueError: a network of one node.
+
+    Example:
+      >>> import fljax as fl
+      >>> found = consensus_extremes(fl.graphs.star(3))  # of eigenvalues 0, 1, 3
+      >>> float(found.best_step), float(found.best_factor)
+      (0.5, 0.5)
+    """
+    if network.nodes < 2:
+        raise ValueError("the connectivity of a network is that of two nodes or more, got one.")
+    return _consensus_extremes(network)
+
+
+@jax.jit
+def _consensus_extremes(network: Graph) -> Extremes:
+    values = jnp.linalg.eigvalsh(network.laplacian_matrix())
+    return Extremes(jnp.where(network.connected(), values[1], 0) / 2, values[-1] / 2)
+
+
+class LargestBound(NamedTuple):
+    """Of Proposition 5.1."""
+
+    spectral: Array  # []  by the Laplacian's largest eigenvalue
+    degree: Array  # []  by the largest degree, U
+
+
+@checked
+def largest_bound(
+    problem: Problem, network: Graph, coupling: Float[Array, "*dim"] | float
+) -> LargestBound:
+    r"""Proposition 5.1, (106), lines 1530-1538:
+
+    .. math:: \lambda_j(Q)\le\lambda_{\max}+\alpha\lambda_n(L)\le\lambda_{\max}+2\alpha\max_kd_k=:U
+
+    so that FedGD converges with steps below :math:`1/U`, and takes :math:`1/(2U)` safely. The line
+    of its proof that has the *larger* of the two for their sum, (135), is wrong (ERR-6). Traceable.
+
+    Args:
+      problem: with a squared loss, and a squared regulariser or none.
+      network: of its clients.
+      coupling: :math:`\alpha\ge0`, or of each parameter, ``[D]``, of which the largest counts.
+
+    Raises:
+      ValueError: another problem, a network of other clients, a negative coupling.
+    """
+    networks.check_network(problem, network)
+    return _largest_bound(problem, network, networks.coupling_of(problem, coupling))
+
+
+@jax.jit
+def _largest_bound(problem: Problem, network: Graph, coupling: Array) -> LargestBound:
+    of, most = networks.curvature(problem), jnp.max(coupling)
+    spectral = jnp.linalg.eigvalsh(network.laplacian_matrix())[-1]
+    bound = networks.laplacian_bound(network)
+    return LargestBound(of.largest + most * spectral, of.largest + most * bound)
+
+
+@checked
+def smallest_bound(
+    problem: Problem, network: Graph, coupling: Float[Array, "*dim"] | float
+) -> Float[Array, ""]:
+    r"""Proposition 5.2, (107), lines 1544-1550:
+
+    .. math:: \lambda_1(Q)\ge\frac1{1+\rho^2}\min\{\lambda_2(L)\alpha\rho^2,\bar\lambda_{\min}/2\},
+        \qquad\rho=\bar\lambda_{\min}/(4\lambda_{\max})
+
+    with (105), :func:`fljax.theory.networks.curvature`. On random instances its median is half a
+    percent of the eigenvalue: it proves convergence and predicts no rate. Zero, which says nothing,
+    where the graph falls apart or the clients together do not determine a model. Traceable.
+
+    Args: as of :func:`largest_bound`; of several couplings the least counts.
+
+    Raises:
+      ValueError: as of that.
+    """
+    networks.check_network(problem, network)
+    return _smallest_bound(problem, network, networks.coupling_of(problem, coupling))
+
+
+@jax.jit
+def _smallest_bound(problem: Problem, network: Graph, coupling: Array) -> Array:
+    of = networks.curvature(problem)
+    ratio = of.pooled / (4 * of.largest)
+    held = networks._connectivity(network) * jnp.min(coupling) * ratio**2
+    return jnp.minimum(held, of.pooled / 2) / (1 + ratio**2)
+
+
+# --------------------------------------------------------------------------- FedRelax
+
+
+@checked
+def prox_factor(
+    convexity: Float[Array, "*clients"] | float, weight: Float[Array, "*clients"] | float
+) -> Float[Array, "*clients"]:
+    r"""(174), line 2803: :math:`\frac1{1+\sigma/\rho}`, by which a prox brings points together.
+
+    :math:`\|\mathrm{prox}_{L,\rho}(u)-\mathrm{prox}_{L,\rho}(v)\|` is at most that times
+    :math:`\|u-v\|`, (173), for a :math:`\sigma`-strongly convex :math:`L`; reached. In FedRelax
+    :math:`\rho=2\alpha d_k`, (172). Zero for :math:`\rho=0` (what one hears does not matter), and
+    one for :math:`\sigma=0`.
+
+    Args:
+      convexity: :math:`\sigma\ge0`.
+      weight: :math:`\rho\ge0`.
+
+    Raises:
+      ValueError: a negative number.
+
+    Example:
+      >>> float(prox_factor(2.0, 6.0))
+      0.75
+    """
+    _check.nonnegative("convexity", convexity)
+    _check.nonnegative("weight", weight)
+    convexity, weight = jnp.broadcast_arrays(jnp.asarray(convexity), jnp.asarray(weight))
+    total = convexity + weight
+    return jnp.where(convexity > 0, weight / jnp.where(total > 0, total, 1), 1)
+
+
+@checked
+def fedrelax_factors(
+    problem: Problem, network: Graph, coupling: Float[Array, ""] | float
+) -> Float[Array, " clients"]:
+    r"""(131)-(133), lines 2081-2101: :math:`\kappa_k=1/(1+\sigma_k/(2\alpha d_k))` of each client.
+
+    A round of FedRelax brings the client *farthest* from its solution nearer by the largest of them
+    at least (the source leaves the index in): a pseudo-contraction in the norm
+    :math:`\max_k\|w_k\|`, which asynchrony needs. :math:`\sigma_k=2\lambda_1(Q^{(k)})`. One client
+    without labels, or with fewer samples than parameters, makes it one, which says nothing;
+    :func:`fedrelax_rate` is the rate itself. Traceable.
+
+    Args:
+      problem: with a squared loss, and a squared regulariser or none.
+      network: of its clients.
+      coupling: :math:`\alpha\ge0`.
+
+    Raises:
+      ValueError: another problem, a network of other clients, a negative coupling.
+    """
+    networks.check_network(problem, network)
+    _check.nonnegative("coupling", coupling)
+    convexity = 2 * networks.curvature(problem).least
+    weight = 2 * jnp.asarray(coupling, problem.dtype) * jnp.asarray(network.degree)
+    return prox_factor(convexity, weight)
+
+
+@checked
+def fedrelax_rate(
+    problem: Problem, network: Graph, coupling: Float[Array, "*dim"] | float
+) -> float:
+    r"""The spectral radius of FedRelax: what its errors fall by in a round, in the end.
+
+    Its rounds are the block Jacobi iteration :math:`w\leftarrow D^{-1}(\alpha(A\otimes I)w-q/2)`
+    with :math:`D=\mathrm{blkdiag}(Q^{(k)}+\alpha d_kI)`, whose matrix is similar to a symmetric
+    one. Below one wherever the solution is unique; :func:`fedrelax_factors` bounds it. On the host.
+
+    Args: as of :func:`extremes`.
+
+    Raises:
+      TypeError: traced arguments.
+      ValueError: as of :func:`extremes`; a client whose update is not unique, since it has too few
+        samples and no neighbour to be coupled to.
+    """
+    matrix = _system(problem, network, coupling)
+    degree, strength = np.asarray(network.degree, np.float64), matrix.coupling
+    own = matrix.blocks() + (degree[:, None] * strength)[:, :, None] * np.eye(problem.dim)
+    values, vectors = np.linalg.eigh(own)
+    alone = values[:, 0] <= 1e-13 * values[:, -1]
+    if np.any(alone):
+        raise ValueError(
+            f"FedRelax's update of client {int(np.argmax(alone))} is not unique: it has fewer "
+            "samples than parameters and no coupled neighbour; add an edge, or a regulariser."
+        )
+    root = np.einsum("kij,kj,klj->kil", vectors, 1 / np.sqrt(values), vectors)
+
+    def product(flat: np.ndarray) -> np.ndarray:
+        models = np.einsum("kij,kj->ki", root, flat.reshape(-1, problem.dim))
+        models = strength * (matrix.adjacency @ models)
+        return np.einsum("kij,kj->ki", root, models).ravel()
+
+    if matrix.size <= DENSE_UP_TO:
+        whole = np.stack([product(row) for row in np.eye(matrix.size)])
+        return float(np.max(np.abs(np.linalg.eigvalsh((whole + whole.T) / 2))))
+    return float(abs(_lanczos(product, matrix.size, "LM")))
+
+
+# --------------------------------------------------------------------------- consequences
+
+
+@checked
+def iterations(
+    factor: Float[Array, "*some"] | float,
+    distance: Float[Array, "*some"] | float,
+    accuracy: Float[Array, "*some"] | float,
+) -> Float[Array, "*some"]:
+    r"""(82), line 1215: :math:`\lceil\log(\|w^{(0)}-\hat w\|/\varepsilon)/\log(1/\kappa)\rceil`
+    steps bring the error to :math:`\varepsilon`.
+
+    None where it is there, one where :math:`\kappa=0`, infinitely many where :math:`\kappa\ge1`.
+
+    Args:
+      factor: :math:`\kappa\ge0`.
+      distance: :math:`\|w^{(0)}-\hat w\|`, > 0.
+      accuracy: :math:`\varepsilon>0`.
+
+    Raises:
+      ValueError: numbers out of range.
+
+    Example:
+      >>> float(iterations(0.5, distance=8.0, accuracy=1.0))
+      3.0
+    """
+    _check.nonnegative("factor", factor)
+    _check.positive("distance", distance)
+    _check.positive("accuracy", accuracy)
+    factor, distance, accuracy = (
+        jnp.asarray(value, float_dtype()) for value in (factor, distance, accuracy)
+    )
+    factor, gain = jnp.broadcast_arrays(factor, distance / accuracy)
+    inside = (factor > 0) & (factor < 1)
+    steps = jnp.log(gain) / -jnp.log(jnp.where(inside, factor, 0.5))
+    # Whole numbers that rounding lifts by a little stay what they are.
+    steps = jnp.ceil(steps * (1 - 4 * jnp.finfo(steps.dtype).eps))
+    steps = jnp.where(factor == 0, 1, jnp.where(inside, steps, jnp.inf))
+    return jnp.where(gain <= 1, 0, steps)
+
+
+@checked
+def perturbed_bound(
+    factor: Float[Array, ""] | float,
+    distance: Float[Array, ""] | float,
+    perturbations: Float[Array, " steps"],
+    printed: bool = False,
+) -> Float[Array, " steps"]:
+    r"""(88), line 1268, repaired (ERR-5): of gradient steps that are perturbed, (87).
+
+    .. math:: w^{(t+1)}=w^{(t)}-\eta\nabla f(w^{(t)})+\varepsilon^{(t)}:\quad
+        \|w^{(t)}-\hat w\|\le\kappa^t\|w^{(0)}-\hat w\|
+        +\sum_{t'=1}^t\kappa^{t'-1}\|\varepsilon^{(t-t')}\|
+
+    and reached. An error in the *gradient* comes with the step size in front; early ones are
+    forgotten, so that a budget of accuracy is spent late (Exercise 4.6). It holds for whatever
+    contracts by :math:`\kappa`. Traceable.
+
+    Args:
+      factor: :math:`\kappa\ge0`.
+      distance: :math:`\|w^{(0)}-\hat w\|`.
+      perturbations: :math:`\|\varepsilon^{(0)}\|,\dots,\|\varepsilon^{(T-1)}\|`, ``[T]``.
+      printed: with :math:`\kappa^{t'}` as printed, which is false: for :math:`t=1` from the
+        solution it has :math:`\kappa\|\varepsilon^{(0)}\|` for :math:`\|\varepsilon^{(0)}\|`.
+
+    Returns:
+      ``[T]``, after 1, ..., T steps.
+
+    Raises:
+      ValueError: a negative number.
+
+    Example:
+      >>> perturbed_bound(0.5, 4.0, [1.0, 0.0, 0.0]).tolist()
+      [3.0, 1.5, 0.75]
+    """
+    for name, value in (
+        ("factor", factor),
+        ("distance", distance),
+        ("perturbations", perturbations),
+    ):
+        _check.nonnegative(name, value)
+    _check.switch("printed", printed)
+    sizes = jnp.asarray(perturbations, float_dtype())
+    factor = jnp.asarray(factor, sizes.dtype)
+    added = factor * sizes if printed else sizes
+
+    # The printed sum obeys the same recursion, each perturbation one factor smaller.
+    def step(bound: Array, size: Array) -> tuple[Array, Array]:
+        bound = factor * bound + size
+        return bound, bound
+
+    return jax.lax.scan(step, jnp.asarray(distance, sizes.dtype), added)[1]
+
+
+class Asynchronous(NamedTuple):
+    r"""What the largest error of a client, over that of the start, is at most after each event."""
+
+    bound: Array  # [T]
+    floored: Array  # [T]  kappa^floor(t / (2 B + 1)), a little looser
+    printed: Array  # [T]  kappa^(t / (2 B + 1)), (134): false between the floored one's steps
+
+
+@checked
+def asynchronous_bound(
+    factor: Float[Array, ""] | float, events: int, delay: int, activity: int | None = None
+) -> Asynchronous:
+    r"""(134), line 2112, repaired (ERR-14): partially asynchronous rounds of a pseudo-contraction.
+
+    If a round contracts by :math:`\kappa` in the norm :math:`\max_k\|w_k\|` (for FedRelax
+    :func:`fedrelax_factors`), what clients hear is at most :math:`B` events old, and each of them
+    updates once at least in any :math:`C` events in a row, then
+
+    .. math:: \max_k\|w_k^{(t)}-\hat w_k\|\le\kappa^{\lfloor(t+B)/(B+C)\rfloor}
+        \max_k\|w_k^{(0)}-\hat w_k\|.
+
+    All have updated once by event :math:`C`; of what is said from then on nothing older is heard
+    after :math:`B` more, and all have updated on it after :math:`C` more. The source has one
+    :math:`B` for both, and :math:`\kappa^{t/(2B+1)}`, which fails from :math:`B=2` on: at
+    :math:`t=1` nobody need have updated. Rounded down it holds. Its windows start at :math:`t=1`;
+    here they do at zero (else take one event off).
+
+    Args:
+      factor: :math:`\kappa`, in [0, 1].
+      events: :math:`T`.
+      delay: :math:`B\ge0`.
+      activity: :math:`C\ge1`, by default the same as the delay, and one for none.
+
+    Returns:
+      Of the events 0, ..., T, ``[T + 1]`` each; the last two of one :math:`B` for both.
+
+    Raises:
+      ValueError: numbers out of range.
+
+    Example:
+      >>> asynchronous_bound(0.5, events=6, delay=2).bound.tolist()
+      [1.0, 1.0, 0.5, 0.5, 0.5, 0.5, 0.25]
+    """
+    _check.interval("factor", factor, at_least=0, at_most=1)
+    _check.count("events", events)
+    _check.count("delay", delay, at_least=0)
+    if activity is not None:
+        _check.count("activity", activity)
+    window = max(delay, 1) if activity is None else activity
+    both = max(delay, window) if delay or window > 1 else 0
+    time, factor = np.arange(events + 1), jnp.asarray(factor, float_dtype())
+    exponents = ((time + delay) // (delay + window), time // (2 * both + 1), time / (2 * both + 1))
+    return Asynchronous(*(factor ** jnp.asarray(e, factor.dtype) for e in exponents))
+
+
+# --------------------------------------------------------------------------- the system
+
+
+class _System(NamedTuple):
+    r"""The matrix :math:`Q` as a product, on the host in double precision."""
+
+    rows: np.ndarray  # [K, N, D]  of a client's samples, with the roots of their weights
+    ridge: np.ndarray  # [K]  of a squared regulariser
+    adjacency: Any  # [K, K]  sparse
+    degree: np.ndarray  # [K]
+    coupling: np.ndarray  # [D]
+
+    @property
+    def size(self) -> int:
+        return self.rows.shape[0] * self.rows.shape[2]
+
+    def blocks(self) -> np.ndarray:
+        """``[K, D, D]``."""
+        dim = self.rows.shape[2]
+        moment = np.einsum("knd,kne->kde", self.rows, self.rows)
+        return moment + self.ridge[:, None, None] * np.eye(dim)
+
+    def product(self, flat: np.ndarray) -> np.ndarray:
+        models = flat.reshape(len(self.rows), -1)
+        own = np.einsum("knd,kn->kd", self.rows, np.einsum("knd,kd->kn", self.rows, models))
+        apart = self.degree[:, None] * models - self.adjacency @ models
+        return (own + self.ridge[:, None] * models + self.coupling * apart).ravel()
+
+    def dense(self) -> np.ndarray:
+        blocks = scipy.linalg.block_diag(*self.blocks())
+        laplacian = np.diag(self.degree) - self.adjacency.toarray()
+        return blocks + np.kron(laplacian, np.diag(self.coupling))
+
+
+def _system(problem: Problem, network: Graph, coupling: Any) -> _System:
+    networks.check_network(problem, network)
+    strength = networks.coupling_of(problem, coupling)
+    if not all(map(_check.is_concrete, jax.tree.leaves((problem, network, strength)))):
+        raise TypeError(
+            "spectra are computed on the host and cannot be traced; call it outside jit, vmap and "
+            "sweeps, or bound them (largest_bound, smallest_bound)."
+        )
+    _quadratic(problem)  # or refused
+    weights = np.asarray(problem.weights, np.float64)
+    rows = np.sqrt(weights)[..., None] * np.asarray(problem.design, np.float64)
+    ridge = np.broadcast_to(np.asarray(strong_convexity(problem), np.float64) / 2, problem.clients)
+    low, high = network.edges.T
+    ends = (np.concatenate([low, high]), np.concatenate([high, low]))
+    both = np.tile(np.asarray(network.edge_weights(), np.float64), 2)
+    adjacency = scipy.sparse.csr_array((both, ends), shape=(network.nodes, network.nodes))
+    degree = np.asarray(network.degree, np.float64)
+    return _System(rows, ridge, adjacency, degree, np.asarray(strength, np.float64))
+
+
+def _lanczos(product: Callable[[np.ndarray], np.ndarray], size: int, which: str) -> float:
+    operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=product, dtype=np.float64)
+    start = np.random.default_rng(0).normal(size=size)  # ARPACK's own differs from call to call
+    try:
+        found = scipy.sparse.linalg.eigsh(
+            operator,
+            k=1,
+            which=which,
+            v0=start,
+            ncv=min(BASIS, size - 1),
+            maxiter=RESTARTS,
+            tol=TOLERANCE,
+            return_eigenvectors=False,
+        )
+    except scipy.sparse.linalg.ArpackNoConvergence:
+        raise ValueError(
+            "the smallest eigenvalue is too small beside the largest one to be found; bound it "
+            "with smallest_bound, or add a squared regulariser."
+        ) from None
+    return float(found[0])
+
+
+def _extremes(smallest: float, largest: float) -> Extremes:
+    """As arrays; what is negative or of the size of rounding is zero."""
+    least = smallest if smallest > 1e-12 * largest else 0.0
+    dtype = float_dtype()
+    return Extremes(jnp.asarray(least, dtype), jnp.asarray(largest, dtype))

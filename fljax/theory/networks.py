@@ -1,0 +1,481 @@
+r"""What coupling models over a graph does to them (Jung 2026), in bounds.
+
+Clients minimise together :math:`\sum_kL_k(w_k)+\alpha\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2` over the
+undirected edges of a graph: GTVMin with a squared penalty, (49), line 774. The bounds say how far
+apart its solutions are, how far off they are, and what a graph's spectrum owes to its degrees. Each
+holds for every instance; how fast algorithms get to the solutions is in
+:mod:`fljax.theory.network_rates`.
+
+Where the source takes the noise of labels, :math:`\frac1{m_k}\|\varepsilon^{(k)}\|^2`, a function
+takes the parameters that the labels are noisy values of, the ``truth``: that number is the client's
+loss at them. A bound that says nothing (a graph that falls apart, no coupling) is infinite. ``ERR``
+numbers and repairs are of formulas that are false as printed. Lines are those of the book's text.
+
+Shapes: ``K`` clients (nodes), ``D`` parameters. All functions are traceable.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import float_dtype
+from fljax.graphs import Graph
+from fljax.problems import Problem
+from fljax.theory.multiagent import _quadratic
+
+__all__ = [
+    "ConnectivityBound",
+    "Curvature",
+    "ErdosRenyi",
+    "VariationBounds",
+    "cluster_deviation_bound",
+    "common_error_bound",
+    "connectivity_bound",
+    "curvature",
+    "deviation_bound",
+    "erdos_renyi",
+    "laplacian_bound",
+    "local_error_bound",
+    "variation_bounds",
+]
+
+
+# --------------------------------------------------------------------------- the losses
+
+
+class Curvature(NamedTuple):
+    r"""Of the local matrices :math:`Q^{(k)}`, half of the Hessians: (105), line 1526."""
+
+    least: Array  # [K]  lambda_1(Q^(k)), zero where it is of the size of rounding
+    most: Array  # [K]  lambda_d(Q^(k))
+    pooled: Array  # []  lambda_1 of their mean, \bar\lambda_min; zero likewise
+
+    @property
+    def largest(self) -> Float[Array, ""]:
+        r""":math:`\lambda_{\max}=\max_k\lambda_d(Q^{(k)})`."""
+        return jnp.max(self.most)
+
+
+@checked
+def curvature(problem: Problem) -> Curvature:
+    r"""Eigenvalues of clients' :math:`Q^{(k)}=\frac1{m_k}X^{(k)\top}X^{(k)}`, (105), line 1526.
+
+    A squared regulariser, where there is one, is in them; a client's loss is strongly convex with
+    :math:`\sigma_k=2\lambda_1(Q^{(k)})`.
+
+    Args:
+      problem: with a squared loss, and a squared regulariser or none.
+
+    Raises:
+      ValueError: another problem.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> data = np.array([[[1.0, 0.0], [0.0, 2.0]], [[1.0, 0.0], [1.0, 0.0]]])
+      >>> problem = fl.problems.Problem(data, np.ones((2, 2)), fl.problems.LeastSquares())
+      >>> found = curvature(problem)
+      >>> found.least.tolist(), found.most.tolist(), float(found.pooled)
+      ([0.5, 0.0], [2.0, 1.0], 0.75)
+    """
+    return _curvature(problem)
+
+
+@jax.jit
+def _curvature(problem: Problem) -> Curvature:
+    halves = _quadratic(problem)[0] / 2
+    values = jnp.linalg.eigvalsh(halves)
+    pooled = jnp.linalg.eigvalsh(jnp.mean(halves, axis=0))
+    return Curvature(
+        _without_rounding(values[:, 0], values[:, -1]),
+        values[:, -1],
+        _without_rounding(pooled[0], pooled[-1]),
+    )
+
+
+def _without_rounding(smallest: Array, largest: Array) -> Array:
+    """An eigenvalue of a positive semidefinite matrix that is zero but for rounding, as zero."""
+    return jnp.where(smallest > 100 * jnp.finfo(largest.dtype).eps * largest, smallest, 0)
+
+
+@checked
+def local_error_bound(
+    problem: Problem, truth: Float[Array, "*clients dim"]
+) -> Float[Array, " clients"]:
+    r"""Proposition 2.1, (16), lines 377-388: of each client's own solution.
+
+    .. math:: \|\hat w_k-\bar w\|^2\le\frac{\|\nabla L_k(\bar w)\|^2}{\lambda_1(Q^{(k)})^2}
+        =\frac4{m_k^2}\frac{\|X^{(k)\top}\varepsilon^{(k)}\|^2}{\lambda_1(Q^{(k)})^2}
+
+    A quarter of it holds as well, and is reached: :math:`\hat w_k-\bar w` is
+    :math:`-\frac12(Q^{(k)})^{-1}\nabla L_k(\bar w)`. Infinite where :math:`Q^{(k)}` is singular.
+
+    For the mean of numbers it is :math:`\frac4{m^2}(\sum_r\varepsilon_r)^2`, and not
+    :math:`\frac4{m^2}\|\varepsilon\|^2` as line 408 has it (ERR-2).
+
+    Args:
+      problem: as of :func:`curvature`.
+      truth: :math:`\bar w`, ``[D]``, or one of each client, ``[K, D]``.
+
+    Raises:
+      ValueError: another problem, parameters of another shape.
+    """
+    return _local_error(problem, _truth(problem, truth))
+
+
+@jax.jit
+def _local_error(problem: Problem, truth: Array) -> Array:
+    least = _curvature(problem).least
+    square = jnp.sum(problem.gradient(truth) ** 2, axis=1)
+    return _divided(square, least**2)
+
+
+# --------------------------------------------------------------------------- the solutions
+
+
+@checked
+def deviation_bound(
+    problem: Problem,
+    network: Graph,
+    coupling: Float[Array, "*dim"] | float,
+    truth: Float[Array, " dim"],
+) -> Float[Array, ""]:
+    r"""Proposition 3.1, (63), lines 890-894: of the distances from the clients' mean model.
+
+    .. math:: \sum_k\|\hat w_k-\tfrac1K\textstyle\sum_l\hat w_l\|^2\le\frac1{\lambda_2\alpha}
+        \sum_kL_k(\bar w)
+
+    with :math:`\lambda_2` of the graph's Laplacian, if labels are noisy values of one model
+    :math:`\bar w`. Nothing is assumed of the noise, and of the losses no more than that none is
+    negative (the proof, lines 1063-1084, uses no more): it holds for any of them, regularisers
+    included. Infinite if the graph falls apart, or some parameter is not coupled.
+
+    Args:
+      problem: of losses that are nowhere negative.
+      network: of its clients.
+      coupling: :math:`\alpha\ge0`, or of each parameter, ``[D]``, of which the least counts.
+      truth: :math:`\bar w`, ``[D]``.
+
+    Raises:
+      ValueError: a network of other clients, a negative coupling, parameters of another shape.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=2)
+      >>> bound = deviation_bound(problem, fl.graphs.ring(6), 1.0, truth=[1.0, 1.0])
+      >>> half = deviation_bound(problem, fl.graphs.ring(6), 2.0, truth=[1.0, 1.0])
+      >>> round(float(bound / half), 6)
+      2.0
+    """
+    check_network(problem, network)
+    return _deviation(
+        problem, network, coupling_of(problem, coupling), _truth(problem, truth, shared=True)
+    )
+
+
+@jax.jit
+def _deviation(problem: Problem, network: Graph, coupling: Array, truth: Array) -> Array:
+    noise = jnp.sum(problem.objective(truth))
+    return _divided(noise, jnp.min(coupling) * _connectivity(network))
+
+
+@checked
+def cluster_deviation_bound(
+    problem: Problem,
+    network: Graph,
+    coupling: Float[Array, "*dim"] | float,
+    members: Bool[Array, " clients"],
+    truth: Float[Array, " dim"],
+    solution: Float[Array, "clients dim"],
+) -> Float[Array, ""]:
+    r"""Proposition 6.1, (148), lines 2293-2313: the same within a cluster of clients.
+
+    .. math:: \sum_{k\in C}\|\hat w_k-\tfrac1{|C|}\textstyle\sum_{l\in C}\hat w_l\|^2\le
+        \frac1{\alpha\lambda_2(L^{(C)})}\Big[\sum_{k\in C}L_k(\bar w)
+        +2\alpha|\partial C|\big(\|\bar w\|^2+R^2\big)\Big]
+
+    with the Laplacian of the subgraph of its members, the weight :math:`|\partial C|` of the edges
+    that leave it, and the largest norm :math:`R` of a solution outside. It does not vanish with
+    growing :math:`\alpha` unless no edge leaves, and needs the solution of those outside; of all
+    clients it is Proposition 3.1. Infinite if the cluster falls apart.
+
+    Args:
+      problem: of losses that are nowhere negative.
+      network: of its clients.
+      coupling: :math:`\alpha\ge0`, or of each parameter, ``[D]``: the least holds models together,
+        the largest pulls across the boundary.
+      members: of the cluster, ``[K]``, two at least.
+      truth: :math:`\bar w` of the cluster, ``[D]``.
+      solution: :math:`\hat w`, ``[K, D]``, of which those outside count.
+
+    Raises:
+      ValueError: as of :func:`deviation_bound`; fewer than two members, shapes that do not fit.
+    """
+    check_network(problem, network)
+    if np.shape(members) != (problem.clients,):
+        raise ValueError(
+            f"members must say of each of the {problem.clients} clients whether it is one, got "
+            f"shape {np.shape(members)}."
+        )
+    _check.known(_two_or_more, jnp.sum(jnp.asarray(members)))
+    if np.shape(solution) != (problem.clients, problem.dim):
+        raise ValueError(
+            f"solution must be models of shape {(problem.clients, problem.dim)}, got shape "
+            f"{np.shape(solution)}."
+        )
+    return _cluster_deviation(
+        problem,
+        network,
+        coupling_of(problem, coupling),
+        jnp.asarray(members),
+        _truth(problem, truth, shared=True),
+        jnp.asarray(solution, problem.dtype),
+    )
+
+
+def _two_or_more(members: Any) -> None:
+    if int(members) < 2:
+        raise ValueError(f"a cluster's members deviate where it has two or more, got {members}.")
+
+
+@jax.jit
+def _cluster_deviation(
+    problem: Problem, network: Graph, coupling: Array, members: Array, truth: Array, solution: Array
+) -> Array:
+    inside = network.reweighted(
+        lambda near, far: (members[near] & members[far]).astype(problem.dtype)
+    )
+    within = jnp.sum(jnp.where(members, inside.degree, 0))
+    boundary = jnp.sum(jnp.where(members, network.degree, 0)) - within
+    boundary = jnp.maximum(boundary, 0)
+    # Whoever is no member is moved to the end of the spectrum.
+    beyond = jnp.where(members, 0, 1 + 2 * jnp.max(network.degree))
+    values = jnp.linalg.eigvalsh(inside.laplacian_matrix() + jnp.diag(beyond))
+    labels = inside.components()
+    whole = jnp.all(jnp.where(members, labels == labels[jnp.argmax(members)], True))
+    connectivity = jnp.where(whole, values[1], 0)
+    noise = jnp.sum(jnp.where(members, problem.objective(truth), 0))
+    outside = jnp.max(jnp.where(members, 0, jnp.sum(solution**2, axis=1)))
+    pull = 2 * jnp.max(coupling) * boundary * (jnp.sum(truth[0] ** 2) + outside)
+    return _divided(noise + pull, jnp.min(coupling) * connectivity)
+
+
+@checked
+def common_error_bound(
+    problem: Problem,
+    network: Graph,
+    coupling: Float[Array, "*dim"] | float,
+    truth: Float[Array, " dim"],
+) -> Float[Array, ""]:
+    r"""(169), line 2760: of the clients' mean model.
+
+    .. math:: \|\tfrac1K\textstyle\sum_k\hat w_k-\bar w\|^2\le2\Big(\lambda_{\max}
+        +\frac{\lambda_{\max}^2}{\lambda_2\alpha}\Big)\sum_kL_k(\bar w)/(K\bar\lambda_{\min}^2)
+
+    (its derivation has the sign of :math:`\tilde w` wrong in (166)-(168), ERR-19, which (169) does
+    not see). Together with :func:`deviation_bound` it bounds every client's error. Infinite where
+    that is, or the clients together do not determine a model.
+
+    Args: as of :func:`deviation_bound`.
+      problem: with a squared loss and no regulariser.
+
+    Raises:
+      ValueError: as of that; another problem.
+    """
+    check_network(problem, network)
+    strength = coupling_of(problem, coupling)
+    return _common_error(problem, network, strength, _truth(problem, truth, shared=True))
+
+
+@jax.jit
+def _common_error(problem: Problem, network: Graph, coupling: Array, truth: Array) -> Array:
+    of = _curvature(problem)
+    noise = jnp.sum(problem.objective(truth))
+    spread = _divided(of.largest**2, jnp.min(coupling) * _connectivity(network))
+    scale = problem.clients * of.pooled**2
+    bound = 2 * (of.largest + spread) * _divided(noise, scale)
+    return jnp.where(noise > 0, bound, jnp.where((scale > 0) & jnp.isfinite(spread), 0, jnp.inf))
+
+
+# --------------------------------------------------------------------------- the graph
+
+
+class VariationBounds(NamedTuple):
+    r"""Of :math:`\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2`."""
+
+    lower: Array  # []  lambda_2 times the squared distance from the mean model, (44)
+    upper: Array  # []  lambda_n times that
+
+
+@checked
+def variation_bounds(network: Graph, models: Float[Array, "clients dim"]) -> VariationBounds:
+    r"""(44), line 723, and with (40) its other side: of the models' total variation.
+
+    .. math:: \lambda_2\sum_k\|w_k-\bar w\|^2\le\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2
+        \le\lambda_n\sum_k\|w_k-\bar w\|^2
+
+    with the mean :math:`\bar w`; both are reached, by eigenvectors.
+
+    Args:
+      network: :math:`a_{kl}`.
+      models: :math:`w`, ``[K, D]``.
+
+    Raises:
+      ValueError: models of another number of nodes.
+    """
+    if len(models) != network.nodes:
+        raise ValueError(f"the network has {network.nodes} nodes, and there are {len(models)}.")
+    return _variation_bounds(network, jnp.asarray(models))
+
+
+@jax.jit
+def _variation_bounds(network: Graph, models: Array) -> VariationBounds:
+    apart = jnp.sum((models - jnp.mean(models, axis=0)[None]) ** 2)
+    largest = jnp.linalg.eigvalsh(network.laplacian_matrix())[-1]
+    return VariationBounds(_connectivity(network) * apart, largest * apart)
+
+
+@checked
+def laplacian_bound(network: Graph) -> Float[Array, ""]:
+    r"""(136), line 2176: :math:`\lambda_n(L)\le2\max_kd_k`.
+
+    Reached by regular bipartite graphs, such as a single edge or an even cycle; nearly by long
+    paths.
+
+    Args:
+      network: of which degrees are taken.
+
+    Example:
+      >>> import fljax as fl
+      >>> float(laplacian_bound(fl.graphs.ring(6)))
+      4.0
+    """
+    return 2 * jnp.max(jnp.asarray(network.degree))
+
+
+class ConnectivityBound(NamedTuple):
+    """Of :func:`connectivity_bound`."""
+
+    nodes: Array  # [K]  of each node's degree
+    least: Array  # []  the best of them
+
+
+@checked
+def connectivity_bound(network: Graph) -> ConnectivityBound:
+    r"""Proposition 7.1, (156), lines 2518-2526: :math:`\lambda_2(L)\le\frac n{n-1}d_k` for all k.
+
+    Reached by complete graphs. A network whose connectivity is near the least of them gains no more
+    from its edges being placed otherwise.
+
+    Args:
+      network: of two nodes or more.
+
+    Raises:
+      ValueError: a network of one node.
+
+    Example:
+      >>> import fljax as fl
+      >>> graph = fl.graphs.complete(5)
+      >>> float(connectivity_bound(graph).least), round(float(graph.algebraic_connectivity()), 4)
+      (5.0, 5.0)
+    """
+    if network.nodes < 2:
+        raise ValueError("the connectivity of a network is that of two nodes or more, got one.")
+    bounds = network.nodes / (network.nodes - 1) * jnp.asarray(network.degree)
+    return ConnectivityBound(bounds, jnp.min(bounds))
+
+
+class ErdosRenyi(NamedTuple):
+    """Of the Laplacian of a random graph."""
+
+    degree: Array  # []  a node's expected one, p (n - 1): (154) takes it for the largest, too
+    largest_degree: Array  # []  the largest, to the next order
+    laplacian: Array  # [K, K]  the expected one, n p I - p 1 1'
+    connectivity: Array  # []  n p, which (155) takes for lambda_2
+    least_connectivity: Array  # []  lambda_2, to the next order
+
+
+@checked
+def erdos_renyi(nodes: int, edge_chance: Float[Array, ""] | float) -> ErdosRenyi:
+    r"""(153)-(155), lines 2468-2496: what to expect of a graph whose pairs are joined by chance.
+
+    :math:`\lambda_2\approx np` and :math:`d_{\max}\approx p(n-1)` are the orders for large
+    networks: of 50 nodes with :math:`p=0.2` the mean of :math:`\lambda_2` is 3.2 and not 10, that
+    of :math:`d_{\max}` 16.6 and not 9.8. What is missing is that the extremes of a network follow
+    its extreme degrees, which are about those of :math:`n` independent ones: by
+    :math:`\sqrt{2np(1-p)\log n}` below and above (2.1 and 17.7 there; of 200 nodes with
+    :math:`p=\frac12` 77 and 122.5, where 77.9 and 118.7 are seen).
+
+    Args:
+      nodes: :math:`n`.
+      edge_chance: :math:`p`, in [0, 1].
+
+    Raises:
+      ValueError: no nodes, no chance.
+
+    Example:
+      >>> found = erdos_renyi(200, 0.5)
+      >>> [round(float(x), 1) for x in (found.connectivity, found.least_connectivity)]
+      [100.0, 77.0]
+    """
+    _check.count("nodes", nodes)
+    _check.interval("edge_chance", edge_chance, at_least=0, at_most=1)
+    chance = jnp.asarray(edge_chance, float_dtype())
+    spread = jnp.sqrt(2 * nodes * chance * (1 - chance) * np.log(nodes))
+    degree = chance * (nodes - 1)
+    eye = jnp.eye(nodes, dtype=chance.dtype)
+    return ErdosRenyi(
+        degree,
+        jnp.minimum(degree + spread, nodes - 1),
+        nodes * chance * eye - chance * jnp.ones_like(eye),
+        nodes * chance,
+        jnp.maximum(nodes * chance - spread, 0),
+    )
+
+
+# --------------------------------------------------------------------------- of arguments
+
+
+def check_network(problem: Problem, network: Graph) -> None:
+    """Raise ``ValueError`` unless it is one of the problem's clients, two or more."""
+    if network.nodes != problem.clients:
+        raise ValueError(f"the network has {network.nodes} nodes, the problem {problem.clients}.")
+    if network.nodes < 2:
+        raise ValueError("models are coupled where there are two clients or more, got one.")
+
+
+def coupling_of(problem: Problem, coupling: Any) -> Array:
+    """``[D]``; raise ``ValueError`` unless it is a number >= 0 or one of each parameter."""
+    if np.shape(coupling) not in ((), (problem.dim,)):
+        raise ValueError(
+            f"coupling must be one number or one of each of the {problem.dim} parameters, got "
+            f"shape {np.shape(coupling)}."
+        )
+    _check.nonnegative("coupling", coupling)
+    return jnp.broadcast_to(jnp.asarray(coupling, problem.dtype), problem.dim)
+
+
+def _truth(problem: Problem, truth: Any, shared: bool = False) -> Array:
+    """``[K, D]``."""
+    shape = (problem.clients, problem.dim)
+    if np.shape(truth) != (problem.dim,) and (shared or np.shape(truth) != shape):
+        raise ValueError(
+            f"truth must be parameters of shape {(problem.dim,)}"
+            f"{'' if shared else f', or of each client, {shape}'}, got shape {np.shape(truth)}."
+        )
+    _check.finite("truth", truth)
+    return jnp.broadcast_to(jnp.asarray(truth, problem.dtype), shape)
+
+
+def _connectivity(network: Graph) -> Array:
+    """The second eigenvalue of the Laplacian; zero itself where the graph falls apart."""
+    return jnp.where(network.connected(), network.algebraic_connectivity(), 0)
+
+
+def _divided(above: Array, below: Array) -> Array:
+    """Infinite by nothing."""
+    return jnp.where(below > 0, above / jnp.where(below > 0, below, 1), jnp.inf)
