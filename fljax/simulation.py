@@ -254,6 +254,8 @@ class Simulation:
                 Loss.correct
             ):
                 missing = f"labels, and {loss.__name__} is no loss of a classifier"
+            elif metric.needs_network and not isinstance(self.network, Graph):
+                missing = "a graph that is the same in all rounds; give network=fljax.graphs..."
             elif stream is not None and metric.needs_data:
                 missing = "all data at once, which a stream does not hold; use test_error"
             elif stream is not None and metric.needs_optimum and stream.truth is None:
