@@ -68,10 +68,10 @@ class FedProx(Algorithm):
       >>> import jax, fljax as fl
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
-      ...     algorithm=fl.algorithms.FedProx(step_size=0.01, clients_per_round=3),
+      ...     algorithm=fl.algorithms.FedProx(step_size=0.1, clients_per_round=3),
       ...     metrics=["normalized_error"],
       ... )
-      >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 0.1)
+      >>> bool(fl.run(simulation, rounds=100).normalized_error[-1] < 0.01)
       True
 
     Reference:
