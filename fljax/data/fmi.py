@@ -227,7 +227,7 @@ def fmi(
     begin, cut = times - held_out - learnt, times - held_out
     whole = np.isfinite(inputs).all(axis=2) & np.isfinite(answers)
     parts = {"training": whole[:, begin:cut], "test": whole[:, cut:]}
-    lacks = {part: ~real.any(axis=1) for part, real in parts.items()}
+    lacks = {part: real.sum(axis=1) == 0 for part, real in parts.items()}
     dropped = {
         str(names[k]): " and ".join(f"no {part} sample" for part in lacks if lacks[part][k])
         for k in np.flatnonzero(lacks["training"] | lacks["test"])
