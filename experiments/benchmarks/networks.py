@@ -124,7 +124,7 @@ def by_scipy(coupled: GTVMin, direct: bool) -> list[Found]:
     if direct:
         columns = matrix.tocsc()
         order = "MMD_AT_PLUS_A"
-        solve = lambda: (linalg.spsolve(columns, right, permc_spec=order), None)  # noqa: E731
+        solve = lambda: (np.asarray(linalg.spsolve(columns, right, permc_spec=order)), None)  # noqa: E731
         found.append(timed("scipy spsolve", solve, shape))
     return found
 
@@ -152,13 +152,15 @@ def by_cvxpy(coupled: GTVMin) -> list[Found]:
         began = time.perf_counter()
         task.solve(solver=name, **options)
         seconds = time.perf_counter() - began
-        found.append(Found(f"cvxpy, {name}", seconds, task.solver_stats.num_iters, w.value))
+        found.append(
+            Found(f"cvxpy, {name}", seconds, task.solver_stats.num_iters, np.asarray(w.value))
+        )
     return found
 
 
 def compared(coupled: GTVMin, sides: list[Found]) -> list[str]:
     """A line each, measured from the lowest objective of all."""
-    heights = [float(coupled.objective(side.models)) for side in sides]
+    heights = [float(coupled.objective(jnp.asarray(side.models))) for side in sides]
     best = sides[int(np.argmin(heights))].models
     lines = []
     for side, height in zip(sides, heights, strict=True):

@@ -762,8 +762,7 @@ def _primal_dual(
         penalty, coupling = _Diagonal(square), jnp.ones((), dtype)
     radius = [coupling * part.weights.astype(dtype) for part in parts]
     neighbors = jnp.maximum(coupled.network.neighbor_counts(), 1).astype(dtype)[:, None]
-    quadratic = is_quadratic(problem)
-    spectrum = decompose(problem) if quadratic else None
+    spectrum = decompose(problem) if is_quadratic(problem) else None
     pointwise = problem.loss.curvature is None
     pull, hold = neighbors, jnp.ones((1, 1), dtype)
     if pointwise:
@@ -808,7 +807,7 @@ def _primal_dual(
         size = _total(jax.tree.map(jnp.square, proposed))
         moved = _size(new - last) / jnp.maximum(_size(new), tiny)
         moved = jnp.maximum(moved, jnp.sqrt(flowed / jnp.maximum(size, tiny)))
-        if not quadratic:
+        if spectrum is None:
             return moved
         dual, beyond = _dual(coupled, spectrum, proposed[0])
         primal, slopes = coupled.objective(new), _size(spectrum.moment)
