@@ -210,14 +210,14 @@ def memory(coupled: GTVMin) -> tuple[int, int]:
 def batched(coupled: GTVMin, couplings: np.ndarray) -> tuple[float, float]:
     """Seconds of so many couplings as one program, and one after the other."""
 
-    def solve(coupling: jax.Array) -> jax.Array:
-        again = GTVMin(coupled.problem, coupled.network, coupling, coupled.penalty)
-        return again.solution(TOLERANCE).models
+    def solve(problem: Problem, network: fl.graphs.Graph, coupling: jax.Array) -> jax.Array:
+        return GTVMin(problem, network, coupling, coupled.penalty).solution(TOLERANCE).models
 
-    one, many = jax.jit(solve), jax.jit(jax.vmap(solve))
-    values = jnp.asarray(couplings)
-    jax.block_until_ready((many(values), one(values[0])))
-    return best_of(lambda: many(values)), best_of(lambda: [one(value) for value in values])
+    one, many = jax.jit(solve), jax.jit(jax.vmap(solve, (None, None, 0)))
+    given, values = (coupled.problem, coupled.network), jnp.asarray(couplings)
+    jax.block_until_ready((many(*given, values), one(*given, values[0])))
+    together = best_of(lambda: many(*given, values))
+    return together, best_of(lambda: [one(*given, value) for value in values])
 
 
 # The report ------------------------------------------------------------------------------------
