@@ -684,12 +684,13 @@ VALID = {
     "problems.train": {"problem": problem()},
     "problems.validate": {"problem": problem().split(KEY)},
     "problems.Absolute": {},
+
+
     "problems.Blocks": {"sizes": (1, 1), "penalties": (fl.problems.Norm(), None)},
     "problems.ElasticNet": {"l1": 0.1, "l2": 0.1},
     "problems.GTVMin": {"problem": problem(), "network": fl.graphs.ring(K), "coupling": 1.0},
     "problems.Huber": {},
     "problems.Mixture": {"strengths": [1.0], "penalties": (fl.problems.Norm(),)},
-    "problems.Norm": {},
     "problems.PNorm": {"p": 3.0},
     "problems.Problem": {
         "features": np.ones((K, 5, 2)),
@@ -697,7 +698,6 @@ VALID = {
         "loss": fl.problems.LeastSquares(),
     },
     "problems.Softmax": {"classes": 2},
-    "problems.SquaredNorm": {},
     "problems.Tasks": {"cluster": CLUSTER, "clusters": 2},
     "problems.clustered_network": {
         "key": KEY,
@@ -838,6 +838,7 @@ ACCEPTED = {
     ("metrics.Metric", "dims"): "empty",
     ("metrics.Metric", "label"): "text",
     ("metrics.Metric", "name"): "text",
+    ("metrics.gtv_objective", "coupling"): "list",
     ("metrics.trajectory", "dims"): "empty",
     ("metrics.trajectory", "name"): "text",
     ("participation.Bernoulli", "probability"): "list",

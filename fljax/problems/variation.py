@@ -196,7 +196,7 @@ class PNorm(NormPenalty):
     p: float = static()
 
     def validate(self) -> None:
-        if not isinstance(self.p, jax.core.Tracer) and np.isposinf(self.p):
+        if _check.is_concrete(self.p) and np.isposinf(self.p):
             return
         _check.interval("p", self.p, at_least=1.0, hint="Below it is no norm, and not convex.")
 
