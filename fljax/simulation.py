@@ -100,7 +100,8 @@ class Simulation:
       metrics: what is recorded, as metrics or their names; of the honest clients where some attack.
       participation: which clients are available, a :class:`~fljax.participation.Pattern`;
         all of them, in every round, by default. A peer that is not rests: it neither computes nor
-        hears, and its neighbours keep what it said last.
+        hears, and its neighbours keep what it said last. (In asynchronous iterations over a
+        network, :class:`~fljax.algorithms.FedGD` and its like, what others say waits for it.)
       delays: of clients' messages to the server, a :class:`~fljax.link.DelayLaw`; among peers the
         age of the copy that is heard over each edge. None by default.
       compression: of clients' messages, a :class:`~fljax.link.Compressor`; none by default.
@@ -691,8 +692,8 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
     bound = simulation.algorithm.step_bound(prepared.problem, network, prepared.curvature)
     if bound is not None:
         size: Any = simulation.algorithm.step_size  # pyright: ignore[reportAttributeAccessIssue]
-        first = size(jnp.ones((), jnp.int32)) if callable(size) else jnp.asarray(size)
-        known["first_step"] = jnp.max(first)
+        first: Any = size(jnp.ones((), jnp.int32)) if callable(size) else size
+        known["first_step"] = jnp.max(jnp.asarray(first))
         known["step_bound"] = bound
     if simulation.network is not None and not isinstance(simulation.network, Varying):
         known["connected"] = simulation.network.connected()
