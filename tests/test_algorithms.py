@@ -819,7 +819,7 @@ def scaled(node, factor):
         fields = {f.name: scaled(getattr(node, f.name), factor) for f in dataclasses.fields(node)}
         return dataclasses.replace(node, **fields)
     real = not isinstance(node, int) and np.issubdtype(np.asarray(node).dtype, np.floating)
-    return float(node) * factor if real else node
+    return (np.asarray(node) if np.ndim(node) else float(node)) * factor if real else node
 
 
 @pytest.mark.thin(1)

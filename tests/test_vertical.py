@@ -70,6 +70,9 @@ def test_the_server_goes_on_with_what_an_absent_client_said_last():
     np.testing.assert_allclose(found.model_trajectory, theirs, atol=1e-10)
     found = run(rounds=1500, participation=fl.participation.Bernoulli(0.7))
     np.testing.assert_allclose(found.model, spread(POOLED), atol=1e-8)
+    found = run(rounds=1500, losses=fl.link.Independent(0.3))
+    np.testing.assert_allclose(found.model, spread(POOLED), atol=1e-8)
+    assert np.abs(run(losses=fl.link.Independent(0.3)).model - run().model).max() > 1e-3
 
 
 @pytest.mark.parametrize(("strength", "error"), [(1e2, 7e-3), (1e4, 7e-5)])

@@ -57,7 +57,7 @@ class SharingADMM(Algorithm):
     Neither features nor parameters are ever sent, nor the labels. (Boyd's augmented term is divided
     by :math:`m`, as the mean loss is, so that a penalty serves whatever the number of samples.) The
     rounds end at the pooled solution; where it is not unique, at one with its predictions. Of a
-    client that is absent the server goes on with what it said last.
+    client that is absent, or whose message is lost, the server goes on with what it said last.
 
     Args:
       penalty: :math:`\rho>0`; about 2 to begin with.
@@ -120,8 +120,7 @@ class SharingADMM(Algorithm):
         model = jnp.einsum("kpn,kn->kp", state.response, goal, precision=HIGHEST)
         model = jnp.where(here, model, state.model)
         predicted = problem.predictions(model)
-        said = now.link.send(predicted, sending=now.available)
-        said = jnp.where(here, said, state.said)
+        said = now.link.known(now.link.send(predicted, sending=now.available), state.said)
         dual, asked = self._server(said, state.dual, problem)
         return State(model, predicted, said, dual, asked, state.response)
 
