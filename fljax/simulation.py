@@ -225,8 +225,8 @@ class Simulation:
             noise.check(graph, weights)
 
     def _fewest_messages(self) -> int | None:
-        """How many messages a receiver combines at least, its own among them; ``None`` where this
-        is not known before the run.
+        """How many messages a receiver combines at least, its own among them if it is; ``None``
+        where this is not known before the run.
         """
         network = self.network if type(self.algorithm).needs.network is not None else None
         if network is None:
@@ -235,7 +235,8 @@ class Simulation:
             return int(network.sizes.min())
         if isinstance(network, Graph) and _check.is_concrete(network.degree):
             with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
-                return 1 + int(np.min(np.asarray(network.neighbor_counts())))
+                others = int(np.min(np.asarray(network.neighbor_counts())))
+            return others + type(self.algorithm).hears_itself if others else 1
         return None
 
     def _validate_metrics(self) -> None:

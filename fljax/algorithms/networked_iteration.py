@@ -32,7 +32,7 @@ from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import drawn
 from fljax.batches import Batches, taken
-from fljax.graphs import Graph
+from fljax.graphs import Graph, Mixing
 from fljax.participation import Participants
 from fljax.problems import GTVMin, Problem
 from fljax.problems.solvers import factorise, is_quadratic, prox, smoothness, strong_convexity
@@ -92,6 +92,8 @@ class NetworkedIteration(Algorithm):
 
     needs = Needs(data="any", absent=True, late=True, averages=True, changing=True)
     waiting: ClassVar[tuple[str, ...]] = ("heard", "degree")
+    hears_itself: ClassVar[bool] = False
+    mixing: ClassVar[Mixing] = Mixing("neighbors")
 
     @_check.required
     def operator(self, state: NetworkState, now: Round) -> Float[Array, "clients dim"]:
@@ -104,13 +106,13 @@ class NetworkedIteration(Algorithm):
 
     def init(self, problem: Problem | Stream, network: Graph) -> NetworkState:
         start = start_models(problem)
-        heard = network.mixing("neighbors")(start)
+        heard = network.mixing(self.mixing)(start)
         return NetworkState(start, heard, network.degree, self.prepared(problem, network))
 
     def step(self, state: NetworkState, now: Round) -> NetworkState:
         model = self.operator(state, now)
         _, inbox = now.link.exchange(model)
-        heard = inbox.mean(over=now.network.mixing("neighbors"))
+        heard = inbox.mean(over=now.network.mixing(self.mixing))
         return NetworkState(model, heard, now.network.degree, state.kept)
 
 
