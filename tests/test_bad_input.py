@@ -674,13 +674,11 @@ VALID = {
         "strictness": 1.0,
     },
     "problems.validate": {"problem": problem().split(KEY)},
-    "problems.Absolute": {},
     "problems.Blocks": {"sizes": (1, 1), "penalties": (fl.problems.Norm(), None)},
     "problems.ElasticNet": {"l1": 0.1, "l2": 0.1},
     "problems.GTVMin": {"problem": problem(), "network": fl.graphs.ring(K), "coupling": 1.0},
     "problems.Huber": {},
     "problems.Mixture": {"strengths": [1.0], "penalties": (fl.problems.Norm(),)},
-    "problems.Norm": {},
     "problems.PNorm": {"p": 3.0},
     "problems.Problem": {
         "features": np.ones((K, 5, 2)),
@@ -688,7 +686,6 @@ VALID = {
         "loss": fl.problems.LeastSquares(),
     },
     "problems.Softmax": {"classes": 2},
-    "problems.SquaredNorm": {},
     "problems.Tasks": {"cluster": CLUSTER, "clusters": 2},
     "problems.clustered_ridge": {
         "key": KEY,
