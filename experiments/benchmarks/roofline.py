@@ -56,6 +56,8 @@ def simulation(key: jax.Array, size: Size, case: Case, private: bool = True) -> 
         algorithm = dataclasses.replace(
             algorithm, clients_per_round=size.clients, batch=size.samples
         )
+    if getattr(algorithm, "test_set", None) is not None:  # in the small world's features
+        algorithm = dataclasses.replace(algorithm, test_set=None)
     shape = (size.clients, size.samples, size.dim)
     if needs.data == "stream":
         features = fl.data.random_fourier(k_more, INPUTS, size.dim)

@@ -535,6 +535,20 @@ class Link:
         mean, present = self._cells(said, one, 1, who, around[None])
         return jnp.where(present[0] > 0, mean[0], around)
 
+    def known(
+        self, said: Float[Array, "clients dim"], before: Float[Array, "clients dim"]
+    ) -> Float[Array, "clients dim"]:
+        """What a server that remembers its clients' last messages knows of each after this round.
+
+        Args:
+          said: ``[K, D]``, what :meth:`send` returned.
+          before: ``[K, D]``, what it knew; it stays of a client whose message does not arrive.
+        """
+        here, works = self.available, self._works()
+        if works is not None:
+            here = here & works[0]
+        return jnp.where(here[:, None], said, before)
+
     def cell_means(
         self,
         said: Float[Array, "chosen dim"],

@@ -50,7 +50,7 @@ def train(problem: Problem, iterations: int = 1000) -> Float[Array, "clients dim
       >>> import numpy as np, fljax as fl
       >>> x, y = np.array([[1.0, 1.0], [1.0, 2.0]]), np.array([3.0, 5.0])
       >>> problem = fl.problems.from_clients([(x, y), (x[:1], y[:1])], fl.problems.LeastSquares())
-      >>> fl.problems.train(problem).round(3).tolist()
+      >>> np.asarray(fl.problems.train(problem), float).round(3).tolist()
       [[1.0, 2.0], [1.5, 1.5]]
 
     Reference:

@@ -112,7 +112,7 @@ def _spread(features: Any, targets: Any, columns: list[np.ndarray], holder: int)
 
 
 def columns_of(problem: Problem) -> Problem:
-    """The table of which a vertical problem's clients hold parts, at one client: ``[1, N, K D]``."""
+    """The table that a vertical problem is a part of at each client: ``[1, N, K D]``."""
     samples = problem.samples
     whole = replace(problem, statistics=None, tasks=None, initial=None, test=None, importance=None)
     table = jnp.swapaxes(jnp.asarray(problem.design), 0, 1).reshape(1, samples, -1)
