@@ -1,4 +1,4 @@
-"""Jung's bounds of coupled models: as the equations say, true of random instances, and how tight."""
+"""Jung's bounds of coupled models: as the equations say, true on random instances, how tight."""
 
 import itertools
 
