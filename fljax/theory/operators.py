@@ -212,11 +212,11 @@ def firmly_non_expansive(
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> key, at = jax.random.key(0), jnp.zeros((1, 1))  # Exercise 4.7: gradient steps on w^2 / 2
-      >>> for step in (1.0, 1.5, 2.0, 2.5):
-      ...     gradient_step = lambda w: w - step * w
-      ...     firm = firmly_non_expansive(gradient_step, at, key)
-      ...     print(step, bool(firm.violated), bool(non_expansive(gradient_step, at, key).violated))
+      >>> key, at = jax.random.key(0), jnp.zeros((1, 1))
+      >>> for step in (1.0, 1.5, 2.0, 2.5):  # Exercise 4.7: gradient steps on w^2 / 2
+      ...     taken = jax.tree_util.Partial(lambda step, w: w - step * w, step)
+      ...     firm = firmly_non_expansive(taken, at, key)
+      ...     print(step, bool(firm.violated), bool(non_expansive(taken, at, key).violated))
       1.0 False False
       1.5 True False
       2.0 True False
@@ -370,5 +370,5 @@ def _repeated(operator: Operator, start: Array, least: Array, most: Array) -> Fi
     nothing = jnp.asarray(jnp.inf, start.dtype)
     carry = (start, jnp.zeros_like(most), nothing, jnp.zeros_like(least), jnp.ones_like(least))
     models, rounds, moved, factor, size = jax.lax.while_loop(moving, once, carry)
-    settled = jnp.isfinite(moved) & (moved <= least * size)
+    settled = jnp.isfinite(size) & (moved <= least * size)
     return FixedPoint(models, settled, rounds, moved / jnp.where(size > 0, size, 1), factor)
