@@ -1,152 +1,138 @@
-"""Jung 2026: bounds of models coupled over a graph, instance by instance, in plain NumPy.
+"""Federated learning networks as loops over nodes and events (Jung 2026).
 
-Shapes: ``K`` clients, ``N`` samples, ``D`` parameters. A client's loss is
-``1 / N * |y - X w|^2``; GTVMin adds ``coupling`` times the squared differences along edges.
+Event ``t`` is the book's: it makes iterate ``t + 1`` of iterate ``t``, and the library's round
+``t + 1``. ``delay[t, k, l]`` is how many events old the copy of node ``l`` is that node ``k`` has
+at event ``t``; what is older than the start is the start. A node's own model is always fresh.
 """
 
 import numpy as np
 
 
-def laplacian(adjacency):
-    return np.diag(adjacency.sum(axis=1)) - adjacency
+def weights_of(nodes, edges):
+    """The adjacency matrix of edges ``(k, l)`` or ``(k, l, weight)``."""
+    matrix = np.zeros((nodes, nodes))
+    for k, l, *weight in edges:  # noqa: E741
+        matrix[k, l] = matrix[l, k] = weight[0] if weight else 1.0
+    return matrix
 
 
-def variation(adjacency, models):
-    total = 0.0
-    for k in range(len(models)):
-        for far in range(k + 1, len(models)):
-            total += adjacency[k, far] * np.sum((models[k] - models[far]) ** 2)
+def asynchronous(operator, start, active, delay=None):
+    """(128)-(129): ``[T, K, D]`` for ``active``, ``[T, K]``.
+
+    ``operator(k, seen, t)`` makes node ``k``'s next model of the ones ``[K, D]`` that it has seen.
+    """
+    history, nodes = [np.array(start, float)], len(start)
+    for t in range(len(active)):
+        new = history[t].copy()
+        for k in range(nodes):
+            if not active[t, k]:
+                continue
+            seen = history[t].copy()
+            for l in range(nodes):  # noqa: E741
+                if delay is not None and l != k:
+                    seen[l] = history[max(0, t - delay[t, k, l])][l]
+            new[k] = operator(k, seen, t)
+        history.append(new)
+    return np.array(history[1:])
+
+
+def synchronous(operator, start, rounds):
+    """(127)."""
+    return asynchronous(operator, start, np.ones((rounds, len(start)), bool))
+
+
+def gradient_step(slope, adjacency, coupling, step):
+    """Algorithms 4 to 7 and, with its alpha, (130). ``slope(k, w, t)``; ``step(k, t)``."""
+
+    def operator(k, seen, t):
+        along = slope(k, seen[k], t)
+        for l in range(len(seen)):  # noqa: E741
+            along = along + 2 * coupling * adjacency[k, l] * (seen[k] - seen[l])
+        return seen[k] - step(k, t) * along
+
+    return operator
+
+
+def mean_squared_slope(data, k, w, rows=None, ridge=0.0):
+    """(110), component (I), or over a batch, (113); ``ridge |w|^2`` besides."""
+    X, y = data[k]
+    rows = range(len(y)) if rows is None else rows
+    total = 2 * ridge * w
+    for r in rows:
+        total = total + 2 / len(rows) * X[r] * (X[r] @ w - y[r])
     return total
 
 
-def halves(features):
-    """``Q^(k)``, half of the Hessians, (55)."""
-    return [X.T @ X / len(X) for X in features]
+def quadratic(data, k, ridge=0.0):
+    """``Q`` and ``q`` of (55), (56): ``w'Qw + q'w``."""
+    X, y = data[k]
+    return X.T @ X / len(y) + ridge * np.eye(X.shape[1]), -2 / len(y) * X.T @ y
 
 
-def system(features, targets, adjacency, coupling):
-    """``Q`` and ``q`` of ``w'Qw + q'w``, (55)-(56); ``coupling`` one number or ``[D]``."""
-    clients, dim = len(features), features[0].shape[1]
-    strength = np.diag(np.broadcast_to(coupling, dim))
-    Q = np.kron(laplacian(adjacency), strength)
-    for k, own in enumerate(halves(features)):
-        Q[k * dim : (k + 1) * dim, k * dim : (k + 1) * dim] += own
-    q = [-2 * X.T @ y / len(y) for X, y in zip(features, targets, strict=True)]
-    return Q, np.concatenate(q).reshape(clients, dim)
+def relaxation(data, adjacency, coupling, ridge=0.0):
+    """Algorithm 11, the last line of (123), for local linear models."""
+
+    def operator(k, seen, t):
+        Q, q = quadratic(data, k, ridge)
+        system, right = Q.copy(), -q / 2
+        for l in range(len(seen)):  # noqa: E741
+            system = system + adjacency[k, l] * np.diag(np.broadcast_to(coupling, len(q)))
+            right = right + coupling * adjacency[k, l] * seen[l]
+        return np.linalg.solve(system, right)
+
+    return operator
 
 
-def gtvmin(features, targets, adjacency, coupling):
-    """(58)."""
-    Q, q = system(features, targets, adjacency, coupling)
-    return np.linalg.solve(Q, -q.ravel() / 2).reshape(q.shape)
+def closed_form(data, adjacency, coupling, ridge=0.0):
+    """(58): GTVMin of local linear models; a node whose data are ``None`` has no loss."""
+    nodes = len(data)
+    dim = next(X.shape[1] for X, _ in (pair for pair in data if pair is not None))
+    Q, q = np.zeros((nodes * dim, nodes * dim)), np.zeros(nodes * dim)
+    laplacian = np.diag(adjacency.sum(axis=1)) - adjacency
+    for k in range(nodes):
+        mine = slice(k * dim, (k + 1) * dim)
+        if data[k] is not None:
+            Q[mine, mine], q[mine] = quadratic(data, k, ridge)
+        for l in range(nodes):  # noqa: E741
+            theirs = slice(l * dim, (l + 1) * dim)
+            Q[mine, theirs] += laplacian[k, l] * np.diag(np.broadcast_to(coupling, dim))
+    return np.linalg.solve(Q, -q / 2).reshape(nodes, dim)
 
 
-def fedrelax(features, targets, adjacency, coupling, models):
-    """One round, client by client, (123)."""
-    new = np.zeros_like(models)
-    for k, (X, y) in enumerate(zip(features, targets, strict=True)):
-        weight = coupling * adjacency[k].sum()
-        left = X.T @ X / len(y) + weight * np.eye(X.shape[1])
-        new[k] = np.linalg.solve(left, coupling * adjacency[k] @ models + X.T @ y / len(y))
-    return new
+def server(data, step, local_steps, rounds, ridge=0.0):
+    """Algorithm 8: ``[T, D]``, the server's models."""
+    model, history = np.zeros(data[0][0].shape[1]), []
+    for _ in range(rounds):
+        gathered = []
+        for k in range(len(data)):
+            v = model
+            for _ in range(local_steps):
+                v = v - step * mean_squared_slope(data, k, v, ridge=ridge)
+            gathered.append(v)
+        model = np.mean(gathered, axis=0)
+        history.append(model)
+    return np.array(history)
 
 
-def noise(features, targets, truth):
-    """Each client's ``|eps|^2 / m``."""
-    return np.array([np.mean((y - X @ truth) ** 2) for X, y in zip(features, targets, strict=True)])
+def projected(data, step, rounds):
+    """(115)-(116): a gradient step of each node, and the projection onto consensus."""
+    models, history = np.zeros((len(data), data[0][0].shape[1])), []
+    for _ in range(rounds):
+        half = [w - step * mean_squared_slope(data, k, w) for k, w in enumerate(models)]
+        models = np.tile(np.mean(half, axis=0), (len(data), 1))
+        history.append(models)
+    return np.array(history)
 
 
-def local_error_bound(X, y, truth):
-    """(16)."""
-    least = np.linalg.eigvalsh(X.T @ X / len(y))[0]
-    return 4 / len(y) ** 2 * np.sum((X.T @ (y - X @ truth)) ** 2) / least**2
-
-
-def deviation_bound(features, targets, adjacency, coupling, truth):
-    """(63)."""
-    second = np.linalg.eigvalsh(laplacian(adjacency))[1]
-    return noise(features, targets, truth).sum() / (second * coupling)
-
-
-def cluster_deviation_bound(features, targets, adjacency, coupling, truth, members, solution):
-    """(148)."""
-    inside = np.flatnonzero(members)
-    second = np.linalg.eigvalsh(laplacian(adjacency[np.ix_(inside, inside)]))[1]
-    outside = [k for k in range(len(members)) if k not in inside]
-    boundary = sum(adjacency[k, far] for k in inside for far in outside)
-    farthest = max((np.sum(solution[far] ** 2) for far in outside), default=0.0)
-    pull = coupling * boundary * 2 * (np.sum(truth**2) + farthest)
-    return (noise(features, targets, truth)[inside].sum() + pull) / (coupling * second)
-
-
-def curvature(features):
-    """(105): ``lambda_max`` and the smallest eigenvalue of the mean."""
-    own = halves(features)
-    most = max(np.linalg.eigvalsh(one)[-1] for one in own)
-    return most, np.linalg.eigvalsh(np.mean(own, axis=0))[0]
-
-
-def common_error_bound(features, targets, adjacency, coupling, truth):
-    """(169)."""
-    most, pooled = curvature(features)
-    second = np.linalg.eigvalsh(laplacian(adjacency))[1]
-    total = noise(features, targets, truth).sum()
-    return 2 * (most + most**2 / (second * coupling)) * total / (len(features) * pooled**2)
-
-
-def largest_bounds(features, adjacency, coupling):
-    """(106), and what (135) has in the place of the first."""
-    most, of_graph = curvature(features)[0], np.linalg.eigvalsh(laplacian(adjacency))[-1]
-    by_degree = most + 2 * coupling * adjacency.sum(axis=1).max()
-    return most + coupling * of_graph, by_degree, max(most, coupling * of_graph)
-
-
-def smallest_bound(features, adjacency, coupling):
-    """(107)."""
-    most, pooled = curvature(features)
-    second = np.linalg.eigvalsh(laplacian(adjacency))[1]
-    ratio = pooled / (4 * most)
-    return min(second * coupling * ratio**2, pooled / 2) / (1 + ratio**2)
-
-
-def fedrelax_factors(features, adjacency, coupling):
-    """(133), of each client."""
-    found = []
-    for k, own in enumerate(halves(features)):
-        convexity = 2 * np.linalg.eigvalsh(own)[0]
-        found.append(1 / (1 + convexity / (2 * coupling * adjacency[k].sum())))
-    return np.array(found)
-
-
-def perturbed_bounds(factor, distance, perturbations):
-    """(88) after 1, ..., T steps, repaired and as printed."""
-    repaired, printed = [], []
-    for t in range(1, len(perturbations) + 1):
-        terms = [(back, perturbations[t - back]) for back in range(1, t + 1)]
-        start = factor**t * distance
-        repaired.append(start + sum(factor ** (back - 1) * size for back, size in terms))
-        printed.append(start + sum(factor**back * size for back, size in terms))
-    return np.array(repaired), np.array(printed)
-
-
-def asynchronous(apply, start, active, ages):
-    """(128)-(129): client ``k`` applies its operator to what it sees, where it is active.
-
-    Args:
-        apply: ``(k, seen [K, D]) -> [D]``.
-        start: ``[K, D]``.
-        active: ``[T, K]``.
-        ages: ``[T, K, K]``, of what ``k`` sees of each other; its own model is fresh.
-
-    Returns:
-        All models, ``[T + 1, K, D]``.
-    """
-    past = [np.array(start)]
-    for now, (on, age) in enumerate(zip(active, ages, strict=True)):
-        new = past[-1].copy()
-        for k in np.flatnonzero(on):
-            seen = np.array([past[max(now - age[k, far], 0)][far] for far in range(len(new))])
-            seen[k] = past[-1][k]
-            new[k] = apply(k, seen)
-        past.append(new)
-    return np.array(past)
+def fedprox(data, step, rounds, ridge=0.0, chosen=None):
+    """Algorithm 10 with (119): ``[T, D]``; ``chosen[t]``, who takes part, all by default."""
+    dim, history = data[0][0].shape[1], []
+    model = np.zeros(dim)
+    for t in range(rounds):
+        gathered = []
+        for k in range(len(data)) if chosen is None else chosen[t]:
+            Q, q = quadratic(data, k, ridge)
+            gathered.append(np.linalg.solve(Q + np.eye(dim) / step, model / step - q / 2))
+        model = np.mean(gathered, axis=0)
+        history.append(model)
+    return np.array(history)

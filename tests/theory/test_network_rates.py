@@ -7,7 +7,7 @@ import fljax as fl
 from fljax.problems import LeastSquares, Problem
 from fljax.theory import network_rates as theory
 from fljax.theory.network_rates import Extremes
-from tests.reference import networks as reference
+from tests.reference import coupled as reference
 from tests.theory.test_networks import D, K, N, adjacency, close, graph
 
 RNG = np.random.default_rng(7)

@@ -11,7 +11,7 @@ import fljax as fl
 from fljax.problems import LeastSquares, Problem
 from fljax.theory import network_rates as rates
 from fljax.theory import networks as theory
-from tests.reference import networks as reference
+from tests.reference import coupled as reference
 
 INSTANCES, K, N, D = 300, 6, 5, 2
 

@@ -9,7 +9,7 @@ import fljax as fl
 from fljax.algorithms import ATC, FedAvg, FedGD, FedRelax
 from fljax.theory import network_rates as rates
 from fljax.theory import operators as theory
-from tests.reference import networks as reference
+from tests.reference import coupled as reference
 from tests.theory.test_network_rates import NETWORK, PROBLEM, WEIGHTS, X, Y
 from tests.theory.test_networks import D, K, close
 
