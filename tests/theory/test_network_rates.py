@@ -62,6 +62,7 @@ def jacobi(features, weights, coupling):
     return np.abs(np.linalg.eigvals(np.linalg.solve(left, right))).max()
 
 
+@pytest.mark.slow
 def test_the_exercise_on_the_speed_of_gradient_methods():
     """Exercise 5.1: coupling helps one collection until it harms, and harms the other."""
     two, eta = fl.graphs.path(2), 0.5e-3
@@ -88,6 +89,7 @@ def test_the_exercise_on_the_speed_of_gradient_methods():
         assert (found.step_limit > eta) == (coupling < 500)
 
 
+@pytest.mark.slow
 def test_gradient_steps_contract_as_the_extremes_say():
     """(80)-(86), T10, T11: every step, reached, and nowhere faster than with the best step."""
     rng = np.random.default_rng(0)
@@ -166,6 +168,7 @@ def numbers(y):
     return Problem(np.ones((len(y), 1, 1)), y[:, None], LeastSquares())
 
 
+@pytest.mark.slow
 def test_a_start_with_the_right_mean_is_not_slowed_down():
     """Exercise 5.2: what holds of all starts is no prediction of this one."""
     rng = np.random.default_rng(0)
@@ -199,6 +202,7 @@ def test_a_start_with_the_right_mean_is_not_slowed_down():
         theory.excited(numbers(y * 0), network, 1.0, np.zeros((50, 1)))
 
 
+@pytest.mark.slow
 def test_the_prox_brings_points_together_as_it_says():
     """(174), T27: on random quadratics; reached along the least eigenvector."""
     rng = np.random.default_rng(0)
@@ -310,9 +314,8 @@ def test_steps_beyond_the_limit_grow():
         np.testing.assert_allclose(rate, found.factor(step), rtol=0.01)
 
 
-@pytest.mark.parametrize(
-    ("delay", "activity"), [(2, 2), pytest.param(0, 4, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("delay", "activity"), [(2, 2), (0, 4)])
 def test_late_and_absent_clients_stay_within_the_bound(delay, activity):
     """(134) repaired, of FedRelax in the simulator; and it converges (T19)."""
     stages = {"participation": fl.participation.Bounded(activity, 0.2)}

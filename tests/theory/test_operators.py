@@ -60,6 +60,7 @@ def test_a_round_is_the_operator_of_the_equations():
     close(averaged(models), np.broadcast_to(mean - 0.1 * np.mean(slopes, axis=0), (K, D)))
 
 
+@pytest.mark.slow
 def test_factors_of_rounds_are_the_predicted_ones():
     """The factor that pairs show is that of the spectrum for FedGD, below (133) for FedRelax."""
     step = float(EXTREMES.step_limit) / 2
@@ -83,6 +84,7 @@ def test_factors_of_rounds_are_the_predicted_ones():
     np.testing.assert_allclose(settled.factor, rate, rtol=0.01)
 
 
+@pytest.mark.slow
 def test_gradient_steps_are_what_the_step_makes_them():
     """Lines 1411-1443, T35: firmly non-expansive to 1 / (2 lambda_max), singular or not."""
     at = jnp.zeros((K, D))
@@ -113,6 +115,7 @@ def test_rounding_is_no_violation():
         assert bool(found.violated) == violated
 
 
+@pytest.mark.slow
 def test_the_norm_matters():
     """Averaging over one's neighbours moves the farthest no farther, and the sum of squares may."""
     star = fl.graphs.star(6)
