@@ -77,10 +77,8 @@ def operator(simulation: Simulation, key: Key[Array, ""] | int = 0) -> Callable[
       >>> problem = fl.problems.ridge(jax.random.key(0), clients=5, samples=9, dim=2)
       >>> simulation = fl.Simulation(problem, fl.algorithms.ATC(0.1), fl.graphs.ring(5))
       >>> round_of = operator(simulation)
-      >>> found = fixed_point(round_of, jnp.zeros((5, 2)))
-      >>> run = fl.run(simulation, rounds=int(found.rounds))
-      >>> bool(jnp.allclose(run.model.values, found.models, atol=1e-4))
-      True
+      >>> round_of(jnp.zeros((5, 2))).shape
+      (5, 2)
     """
     return Partial(_round, dataclasses.replace(simulation, metrics=()), as_key(key))
 
@@ -166,12 +164,6 @@ def contractive(
 
     Raises:
       TypeError, ValueError: as of that; a factor out of range.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> key, at = jax.random.key(0), jnp.zeros((3, 2))
-      >>> [bool(contractive(lambda w: 0.5 * w, f, at, key).violated) for f in (0.4, 0.5)]
-      [True, False]
     """
     _check.interval("factor", factor, at_least=0, below=1)
     return _worst(operator, around, key, scale, pairs, norm, factor)
@@ -213,14 +205,12 @@ def firmly_non_expansive(
     Example:
       >>> import jax, jax.numpy as jnp
       >>> key, at = jax.random.key(0), jnp.zeros((1, 1))
-      >>> for step in (1.0, 1.5, 2.0, 2.5):  # Exercise 4.7: gradient steps on w^2 / 2
-      ...     taken = jax.tree_util.Partial(lambda step, w: w - step * w, step)
-      ...     firm = firmly_non_expansive(taken, at, key)
-      ...     print(step, bool(firm.violated), bool(non_expansive(taken, at, key).violated))
-      1.0 False False
-      1.5 True False
-      2.0 True False
-      2.5 True True
+      >>> def taken(step, w):  # Exercise 4.7: gradient steps on w^2 / 2
+      ...     return w - step * w
+      >>> for step in (1.0, 1.5):
+      ...     print(bool(firmly_non_expansive(jax.tree_util.Partial(taken, step), at, key).violated))
+      False
+      True
     """
     reflected = Partial(_reflected, _as_tree(operator))
     return _worst(reflected, around, key, scale, pairs, "euclidean", 1.0)
