@@ -208,7 +208,8 @@ def firmly_non_expansive(
       >>> def taken(step, w):  # Exercise 4.7: gradient steps on w^2 / 2
       ...     return w - step * w
       >>> for step in (1.0, 1.5):
-      ...     print(bool(firmly_non_expansive(jax.tree_util.Partial(taken, step), at, key).violated))
+      ...     found = firmly_non_expansive(jax.tree_util.Partial(taken, step), at, key)
+      ...     print(bool(found.violated))
       False
       True
     """
