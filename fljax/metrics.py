@@ -453,8 +453,8 @@ def gtv_objective(
       ...     algorithm=fl.algorithms.NetworkedADMM(1.0),
       ...     metrics=[gtv_objective(0.5), "total_variation"],
       ... )
-      >>> sorted(fl.run(simulation, rounds=3).data_vars)
-      ['gtv_objective', 'total_variation']
+      >>> dict(fl.run(simulation, rounds=3).gtv_objective.sizes)
+      {'round': 3}
     """
     if not all(map(_check.is_concrete, jax.tree.leaves((coupling, penalty)))):
         raise TypeError(

@@ -494,6 +494,13 @@ def test_metrics_of_variation_and_objective():
         close(found.total_variation[record], plain, rtol=1e-10)
         whole = GTVMin(problem, graph, 0.5, lasso).objective(models)
         close(found.gtv_objective[record], whole, rtol=1e-12)
+    # Under an attack over the honest clients, and the edges among them: here one.
+    honest = jnp.asarray([True, True, False, False])
+    now = fl.metrics.Snapshot(problem, graph, jnp.asarray(models), None, honest=honest)
+    away = models[0] - models[1]
+    close(fl.metrics.total_variation.measure(now), away @ away, rtol=1e-12)
+    some = problem.objective(models)[:2].sum() + 0.5 * np.linalg.norm(away)
+    close(metrics[0].measure(now), some, rtol=1e-12)
     assert fl.metrics.gtv_objective(0.5, lasso) == fl.metrics.gtv_objective(0.5, Norm())
     assert fl.metrics.gtv_objective(0.5) != fl.metrics.gtv_objective(0.6)
     assert hash(fl.metrics.gtv_objective(0.5)) == hash(fl.metrics.gtv_objective(0.5))
