@@ -116,8 +116,6 @@ INSIDE = {
     "privacy.Gap",
     "problems.Certificate",
     "problems.Solution",
-
-
     "problems.ClusteredNetwork",
     "problems.factorise",
     "problems.prox",

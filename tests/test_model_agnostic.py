@@ -1,4 +1,4 @@
-"""Model-agnostic learning (Jung 2026, Algorithms 3 and 12): linear models, learners on the host."""
+"""Model-agnostic learning (Jung 2025, Algorithms 3 and 12): linear models, learners on the host."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Federated learning networks (Jung 2026): algorithms against loops, closed forms and bounds."""
+"""Federated learning networks (Jung 2025): algorithms against loops, closed forms and bounds."""
 
 import dataclasses
 from functools import partial

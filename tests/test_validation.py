@@ -1,4 +1,4 @@
-"""Training, validation and diagnosis of clients' own models (Jung 2026, Algorithm 1)."""
+"""Training, validation and diagnosis of clients' own models (Jung 2025, Algorithm 1)."""
 
 import jax
 import jax.numpy as jnp

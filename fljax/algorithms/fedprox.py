@@ -1,4 +1,4 @@
-r"""FedProx: clients minimise near the server's model, and the server averages (Jung 2026)."""
+r"""FedProx: clients minimise near the server's model, and the server averages (Jung 2025)."""
 
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ class State(NamedTuple):
 
 @algorithm(
     "FedProx",
-    "jung2026",
+    "jung2025",
     Needs(
         None,
         absent=True,
@@ -75,7 +75,7 @@ class FedProx(Algorithm):
       True
 
     Reference:
-      Jung 2026, Algorithm 10, (119)-(120), lines 1879-1937.
+      Jung 2025, Algorithm 10, (119)-(120), lines 1879-1937.
     """
 
     step_size: Float[Array, ""] | float

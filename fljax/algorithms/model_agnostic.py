@@ -5,7 +5,7 @@ Where parameters cannot be compared, predictions can: on a test set without labe
 
 .. math:: \frac1{m'}\sum_j\big(h_k(x_j)-h_l(x_j)\big)^2
 
-(Jung 2026, (65)). :class:`ModelAgnosticFedRelax` couples neighbours by it and minimises (66);
+(Jung 2025, (65)). :class:`ModelAgnosticFedRelax` couples neighbours by it and minimises (66);
 :class:`GeneralisedGradient` steps by it from one hypothesis to the next, each node for itself. In
 both a step is plain empirical risk minimisation on more data, a node's samples and the test set
 with pseudo-labels, so that any learner will do: models linear in features of each node's own, all
@@ -168,7 +168,7 @@ class _OnTestSet(Algorithm):
 
 @algorithm(
     "FedRelax, model-agnostic",
-    "jung2026",
+    "jung2025",
     Needs(absent=True, late=True, averages=True, minimiser=True, quadratic=True),
 )
 @module
@@ -223,7 +223,7 @@ class ModelAgnosticFedRelax(_OnTestSet):
       True
 
     Reference:
-      Jung 2026, Algorithm 12, (124), lines 1980-2004, with (64)-(66), lines 912-930.
+      Jung 2025, Algorithm 12, (124), lines 1980-2004, with (64)-(66), lines 912-930.
     """
 
     coupling: Float[Array, ""] | float
@@ -288,7 +288,7 @@ class ModelAgnosticFedRelax(_OnTestSet):
 
 @algorithm(
     "Generalised gradient",
-    "jung2026",
+    "jung2025",
     Needs(None, absent=True, late=True, averages=True, minimiser=True, quadratic=True, uploads=()),
 )
 @module
@@ -323,7 +323,7 @@ class GeneralisedGradient(_OnTestSet):
       True
 
     Reference:
-      Jung 2026, Algorithm 3, (96), lines 1338-1384.
+      Jung 2025, Algorithm 3, (96), lines 1338-1384.
     """
 
     step_size: Float[Array, ""] | float

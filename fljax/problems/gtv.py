@@ -3,7 +3,7 @@ r"""Generalised total variation minimisation: personalised models coupled by a s
 .. math:: \min_{w_1,\dots,w_K}\ \sum_kf_k(w_k)+\alpha\sum_{\{k,l\}\in\mathcal E}a_{kl}\,
    \phi(w_k-w_l)
 
-(Jung 2026, (48), line 770; with the squared norm (49), line 774): each client's objective counts
+(Jung 2025, (48), line 770; with the squared norm (49), line 774): each client's objective counts
 once, each undirected edge once. :math:`\alpha=0` is learning alone; the larger it is, the larger
 the sets of nodes whose models are nearly equal, and beyond some value each connected component has
 one model, the minimiser of its clients' sum (lines 776-784). With a norm for :math:`\phi` they are
@@ -72,7 +72,7 @@ class Solution(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    r"""A lower bound of the least objective, by the dual problem (Jung 2026, (68)-(71)).
+    r"""A lower bound of the least objective, by the dual problem (Jung 2025, (68)-(71)).
 
     Attributes:
       primal: ``[]``, the objective of the models.

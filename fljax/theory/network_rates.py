@@ -1,4 +1,4 @@
-r"""How fast models that are coupled over a graph get to their solution (Jung 2026).
+r"""How fast models that are coupled over a graph get to their solution (Jung 2025).
 
 For a squared loss GTVMin is :math:`w^\top Qw+q^\top w` (103) with
 :math:`Q=\mathrm{blkdiag}(Q^{(k)})+\alpha L\otimes I`, and its gradient steps :math:`w-\eta(2Qw+q)`

@@ -1,4 +1,4 @@
-r"""What coupling models over a graph does to them (Jung 2026), in bounds.
+r"""What coupling models over a graph does to them (Jung 2025), in bounds.
 
 Clients minimise together :math:`\sum_kL_k(w_k)+\alpha\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2` over the
 undirected edges of a graph: GTVMin with a squared penalty, (49), line 774. The bounds say how far

@@ -1,4 +1,4 @@
-r"""Algorithms as operators on models, and what such operators are (Jung 2026, section 4.7).
+r"""Algorithms as operators on models, and what such operators are (Jung 2025, section 4.7).
 
 A synchronous round is a map :math:`w^{(t)}=\mathcal Fw^{(t-1)}` of all clients' models (97), lines
 1388-1443, and how it moves two points apart or together says whether its repetition converges: by a
