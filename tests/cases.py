@@ -395,7 +395,7 @@ CASES = {
         FedSGD(0.3, 0.05, batches=Cyclic(4)), None, descended, partial(costs.estimated, 4)
     ),
     "FedRelax": Case(FedRelax(0.3), None, relaxed, costs.relaxed),
-    "FedRelax, model-agnostic": Case(
+    "Model-agnostic FedRelax": Case(
         ModelAgnosticFedRelax(0.3, TEST_SET), None, agreed, costs.agreed
     ),
     "Generalised gradient": Case(
@@ -440,7 +440,7 @@ PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA"]
 #: With servers on a graph, or clusters: more of them in test_pgfl and test_npfl.
 CLUSTERED = ["PGFL", "GFL", "ClusterFL", "PGFL, single step", "GFL, gradient", "NPFL", "NPFL-RL"]
 #: Whose messages are predictions: more of them in test_model_agnostic and test_vertical.
-PREDICTING = ["FedRelax, model-agnostic", "Generalised gradient", "Sharing ADMM"]
+PREDICTING = ["Model-agnostic FedRelax", "Generalised gradient", "Sharing ADMM"]
 APART = (*PERSONAL, *CLUSTERED, *STREAMED, *PREDICTING, "ISFedAvg")
 PLAIN = [label for label in LABELS if label not in APART]
 #: Each step once: GFL and ClusterFL are PGFL with a switch.

@@ -167,7 +167,7 @@ class _OnTestSet(Algorithm):
 
 
 @algorithm(
-    "FedRelax, model-agnostic",
+    "Model-agnostic FedRelax",
     "jung2025",
     Needs(absent=True, late=True, averages=True, minimiser=True, quadratic=True),
 )

@@ -467,7 +467,8 @@ def perturbed_bound(
       ValueError: a negative number.
 
     Example:
-      >>> perturbed_bound(0.5, 4.0, [1.0, 0.0, 0.0]).tolist()
+      >>> import numpy as np
+      >>> perturbed_bound(0.5, 4.0, np.array([1.0, 0.0, 0.0])).tolist()
       [3.0, 1.5, 0.75]
     """
     for name, value in (

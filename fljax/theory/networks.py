@@ -164,10 +164,10 @@ def deviation_bound(
       ValueError: a network of other clients, a negative coupling, parameters of another shape.
 
     Example:
-      >>> import jax, fljax as fl
+      >>> import jax, jax.numpy as jnp, fljax as fl
       >>> problem = fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=2)
-      >>> bound = deviation_bound(problem, fl.graphs.ring(6), 1.0, truth=[1.0, 1.0])
-      >>> half = deviation_bound(problem, fl.graphs.ring(6), 2.0, truth=[1.0, 1.0])
+      >>> bound = deviation_bound(problem, fl.graphs.ring(6), 1.0, truth=jnp.ones(2))
+      >>> half = deviation_bound(problem, fl.graphs.ring(6), 2.0, truth=jnp.ones(2))
       >>> round(float(bound / half), 6)
       2.0
     """
