@@ -208,6 +208,41 @@ def test_nodes_are_coloured_by_a_number_of_each_with_its_label_and_unit():
     assert not named.texts
 
 
+def test_a_map_has_nodes_at_their_places_and_the_shapes_of_the_earth():
+    towns = np.array([[60.0, 20.0], [70.0, 28.0], [62.0, 30.0], [64.0, 25.0]])
+    graph = fl.graphs.from_edges(4, [(0, 3), (1, 3)], allow_disconnected=True)
+    errors = xr.DataArray([0.1, 0.2, np.inf, 0.4], attrs={"long_name": "error", "units": "m"})
+    ax = plotting.network_map(graph, towns, errors, metric="geodesic")
+    np.testing.assert_array_equal(ax.collections[0].get_offsets(), towns[:, ::-1])
+    drawn = [line.get_xydata().tolist() for line in ax.lines]
+    assert drawn == [towns[[0, 3], ::-1].tolist(), towns[[1, 3], ::-1].tolist()]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("longitude [° E]", "latitude [° N]")
+    assert ax.figure.axes[1].get_ylabel() == "error [m]"
+    assert ax.get_aspect() == pytest.approx(1 / np.cos(np.deg2rad(65)))
+    flat = plotting.network_map(graph, towns, unit="km")
+    np.testing.assert_array_equal(flat.collections[0].get_offsets(), towns)
+    assert (flat.get_xlabel(), flat.get_ylabel(), flat.get_aspect()) == ("x [km]", "y [km]", 1)
+    assert len(flat.figure.axes) == 1
+
+
+@pytest.mark.parametrize(
+    ("places", "changes", "message"),
+    [
+        (np.ones((3, 2)), {}, "two of each of the 4 nodes"),
+        (np.ones((4, 3)), {}, "two of each of the 4 nodes"),
+        (np.full((4, 2), np.nan), {}, "coordinates holds 8 NaN"),
+        (np.full((4, 2), 95.0), {"metric": "geodesic"}, "the latitude must be .* comes first"),
+        (np.ones((4, 2)), {"metric": "geodetic"}, "unknown metric 'geodetic'.*'geodesic'"),
+        (np.ones((4, 2)), {"values": [1.0]}, "a finite number of each of the 4 nodes"),
+    ],
+)
+def test_a_map_needs_the_place_of_each_node(places, changes, message):
+    before = plotting.plt.get_fignums()
+    with pytest.raises(ValueError, match=message):
+        plotting.network_map(fl.graphs.ring(4), places, **changes)
+    assert plotting.plt.get_fignums() == before
+
+
 @pytest.mark.parametrize("values", [np.ones(5), np.full(4, np.nan), np.ones((4, 1)), [1.0, 2.0]])
 def test_colours_are_of_each_node(values):
     with pytest.raises(ValueError, match=r"values must be (a finite number of each|an array of 1)"):
@@ -256,6 +291,7 @@ def every_plot(pair):
     yield plotting.trade_off(budgets.assign_coords(budget=[0.1, 1.0]))
     yield plotting.draw_graph(fl.graphs.ring(5), values=np.arange(5), label="age [rounds]")
     yield plotting.draw_partition(labels, fl.data.iid(100, 5, seed=0))
+    yield plotting.network_map(fl.graphs.ring(5), np.eye(5)[:, :2], np.arange(5), unit="km")
 
 
 @pytest.mark.slow

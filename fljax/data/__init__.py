@@ -3,6 +3,7 @@
 from fljax.data.calcofi import CalCOFI, calcofi
 from fljax.data.clicks import Clicks, avazu, click_log
 from fljax.data.files import download, locate
+from fljax.data.fmi import Weather, fmi, fmi_records
 from fljax.data.images import (
     DISSIMILAR_ORGANS,
     SIMILAR_ORGANS,
@@ -15,7 +16,8 @@ from fljax.data.images import (
     read_idx,
 )
 from fljax.data.libsvm import Table, ijcnn1, libsvm
-from fljax.data.partition import binary_tasks, by_label, dirichlet, iid
+from fljax.data.partition import binary_tasks, by_label, detectors, dirichlet, few_shot, iid
+from fljax.data.ragged import Nodes, from_table
 from fljax.data.random_fourier import RandomFourier, random_fourier
 
 __all__ = [
@@ -26,15 +28,22 @@ __all__ = [
     "CalCOFI",
     "Clicks",
     "Images",
+    "Nodes",
     "RandomFourier",
     "Table",
+    "Weather",
     "avazu",
     "binary_tasks",
     "by_label",
     "calcofi",
     "click_log",
+    "detectors",
     "dirichlet",
     "download",
+    "few_shot",
+    "fmi",
+    "fmi_records",
+    "from_table",
     "iid",
     "ijcnn1",
     "libsvm",

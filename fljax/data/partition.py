@@ -1,9 +1,12 @@
-r"""Who has which images: binary tasks of clusters, dealt on the device, and index partitions.
+r"""Who has which samples: tasks of clusters dealt on the device, partitions, labels that lack.
 
 :func:`binary_tasks` draws a :class:`~fljax.problems.Problem` from a key inside a scenario, another
 one for every seed. :func:`iid`, :func:`by_label` and :func:`dirichlet` give every row of a data set
 to exactly one client; how many a client gets is structure there, so they are called outside, and
-:func:`~fljax.problems.from_clients` makes a problem of ``[(x[rows], y[rows]) for rows in parts]``.
+:func:`~fljax.problems.from_clients` makes a problem of ``[(x[rows], y[rows]) for rows in parts]``:
+horizontal federated learning. In vertical federated learning clients have columns of all rows, and
+``iid(x.shape[1], clients, seed)`` shares those out. :func:`detectors` gives each class a client,
+:func:`few_shot` takes labels away: those of some of a client's samples, or all.
 """
 
 from collections.abc import Sequence
@@ -16,7 +19,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax._module import float_dtype
+from fljax._module import float_dtype, replace
 from fljax._numerics import HIGHEST
 from fljax.data.images import Images, Task
 from fljax.participation import shuffled
@@ -24,7 +27,7 @@ from fljax.problems.objectives import Logistic, NoRegulariser, Regulariser
 from fljax.problems.problem import Problem
 from fljax.problems.tasks import Tasks, membership
 
-__all__ = ["binary_tasks", "by_label", "dirichlet", "iid"]
+__all__ = ["binary_tasks", "by_label", "detectors", "dirichlet", "few_shot", "iid"]
 
 ATTEMPTS = 1000  # draws of a Dirichlet partition before it is given up
 
@@ -278,6 +281,104 @@ def dirichlet(
         f"{ATTEMPTS} draws; take a greater concentration than {concentration:g}, fewer clients or "
         "a smaller least."
     )
+
+
+@checked
+def detectors(
+    labels: np.ndarray, shots: int | Sequence[int], seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """A client for each class, with a few samples of it and as many of the other classes.
+
+    Few-shot learning (Jung 2026, lines 2387-2393): the client's model tells its class from the
+    others, and a graph that joins like classes lets those with many samples help those with few.
+
+    Args:
+      labels: ``[n]``, of any kind.
+      shots: samples of its own class that a client has, >= 1, the same of all or one of each, in
+        the order of ``np.unique(labels)``.
+      seed: of the draw, without replacement within a client.
+
+    Returns:
+      ``(rows, signs)`` of each client, the rows of its class first, of sign 1, then the others, of
+      sign -1; ``[(x[rows], signs) for rows, signs in ...]`` is for
+      :func:`~fljax.problems.from_clients`, with :class:`~fljax.problems.Logistic`.
+
+    Raises:
+      ValueError: more shots than the class or the others have samples, a single class.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> labels = np.repeat(["bee", "fly", "wasp"], 20)
+      >>> found = fl.data.detectors(labels, shots=[10, 10, 2], seed=0)
+      >>> [len(rows) for rows, _ in found], [int(signs.sum()) for _, signs in found]
+      ([20, 20, 4], [0, 0, 0])
+    """
+    rng, labels = _generator(seed), _one_each(labels)
+    classes, kind = np.unique(labels, return_inverse=True)
+    counts = np.broadcast_to(shots, len(classes)) if np.ndim(shots) == 0 else np.asarray(shots)
+    if len(classes) < 2 or counts.shape != classes.shape:
+        raise ValueError(
+            f"shots must be one number for each of two or more classes, got {_check.shown(shots)} "
+            f"for {len(classes)}."
+        )
+    found = []
+    for c, count in enumerate(counts):
+        _check.count("shots", count)
+        own, others = np.flatnonzero(kind == c), np.flatnonzero(kind != c)
+        if count > min(len(own), len(others)):
+            raise ValueError(
+                f"shots must be at most the {len(own)} samples of class {classes[c]} and the "
+                f"{len(others)} of the others, got {count}."
+            )
+        rows = [rng.choice(some, count, replace=False) for some in (own, others)]
+        found.append((np.concatenate(rows), np.repeat([1.0, -1.0], count)))
+    return found
+
+
+@checked
+def few_shot(
+    key: Key[Array, ""], problem: Problem, samples: Int[Array, "*clients"] | int | Sequence[int]
+) -> Problem:
+    """The same problem with the labels of a few samples of each client, drawn at random.
+
+    The others' targets become zero and their weights too; their features stay, to be compared with
+    those of other clients. A client left with none has importance zero
+    (:meth:`~fljax.problems.Problem.weighing`): its model comes from its neighbours alone. This is
+    semi-supervised learning (Jung 2026, lines 2331-2340).
+
+    Args:
+      key: consumed; may be traced, like ``samples``, so that each seed lacks other labels.
+      problem: its held-out data stay as they are.
+      samples: how many labels a client keeps at most, >= 0, one number or ``[K]``.
+
+    Raises:
+      ValueError: negative numbers, one of each of another number of clients, no label left at all.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.least_squares(jax.random.key(0), clients=3, samples=9, dim=2)
+      >>> kept = fl.data.few_shot(jax.random.key(1), problem, [9, 2, 0])
+      >>> kept.sample_counts().tolist(), kept.weights.sum(1).round(3).tolist()
+      ([9, 2, 0], [1.0, 1.0, 0.0])
+    """
+    _check.nonnegative("samples", samples)
+    _check.per_client("samples", samples, problem.clients)
+    counts = jnp.broadcast_to(jnp.asarray(samples, jnp.int32), (problem.clients,))
+    real = jnp.asarray(problem.weights) > 0
+    order = shuffled(key, real)
+    rank = jnp.arange(problem.samples, dtype=jnp.int32)[None]
+    clients = jnp.arange(problem.clients, dtype=jnp.int32)[:, None]
+    kept = jnp.zeros(real.shape, bool).at[clients, order].set(rank < counts[:, None]) & real
+    weights = jnp.where(kept, jnp.asarray(problem.weights), 0)
+    total = jnp.sum(weights, axis=1, keepdims=True)
+    whole = jnp.sum(jnp.asarray(problem.weights), axis=1, keepdims=True)
+    thinned = replace(
+        problem,
+        targets=jnp.where(kept, jnp.asarray(problem.targets), 0),
+        weights=weights * whole / jnp.where(total > 0, total, 1),
+        statistics=None,
+    )
+    return thinned.weighing((total[:, 0] > 0).astype(problem.dtype))
 
 
 def _generator(seed: int) -> np.random.Generator:

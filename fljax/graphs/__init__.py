@@ -23,6 +23,7 @@ from fljax.graphs.builders import (
 )
 from fljax.graphs.combination import Combination, Mixing, from_stochastic
 from fljax.graphs.graph import Graph
+from fljax.graphs.nearest import EARTH_RADIUS, distances, nearest_neighbors
 from fljax.graphs.random import (
     erdos_renyi,
     k_regular,
@@ -37,6 +38,7 @@ from fljax.graphs.varying import Drawn, Schedule, Varying
 
 __all__ = [
     "DENSE_BELOW",
+    "EARTH_RADIUS",
     "Combination",
     "Drawn",
     "Graph",
@@ -46,6 +48,7 @@ __all__ = [
     "Varying",
     "complete",
     "consensus",
+    "distances",
     "erdos_renyi",
     "from_adjacency",
     "from_edges",
@@ -53,6 +56,7 @@ __all__ = [
     "from_stochastic",
     "grid",
     "k_regular",
+    "nearest_neighbors",
     "path",
     "perron_vector",
     "random_connected",

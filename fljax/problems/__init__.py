@@ -17,6 +17,8 @@ from fljax.problems.objectives import (
 from fljax.problems.problem import Problem, from_clients
 from fljax.problems.solvers import factorise, optimum, prox
 from fljax.problems.synthetic import (
+    ClusteredNetwork,
+    clustered_network,
     clustered_ridge,
     elastic_net,
     huber,
@@ -44,6 +46,7 @@ __all__ = [
     "Absolute",
     "Blocks",
     "Certificate",
+    "ClusteredNetwork",
     "ElasticNet",
     "GTVMin",
     "Huber",
@@ -64,6 +67,7 @@ __all__ = [
     "SquaredL2",
     "SquaredNorm",
     "Tasks",
+    "clustered_network",
     "clustered_ridge",
     "elastic_net",
     "factorise",

@@ -8,7 +8,7 @@ optimum well defined but not interpolating.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from fljax._generator import normal
 from fljax._memory import check_fits
 from fljax._module import float_dtype
 from fljax._numerics import HIGHEST
+from fljax.graphs import Graph, stochastic_block_model
 from fljax.problems.objectives import (
     ElasticNet,
     Huber,
@@ -38,6 +39,8 @@ from fljax.problems.tasks import Tasks
 
 __all__ = [
     "NOISE_VARIANCE",
+    "ClusteredNetwork",
+    "clustered_network",
     "clustered_ridge",
     "elastic_net",
     "huber",
@@ -84,18 +87,35 @@ def linear(
     _check.nonnegative("noise_variance", noise_variance)
     _check.strength(strength, clients)
     dtype = float_dtype()
-    longest, weights = sizes_to_weights(samples, clients, dtype)
+    _, weights = sizes_to_weights(samples, clients, dtype)
     k_features, k_parameter, k_noise = jax.random.split(key, 3)
     real = (weights > 0).astype(dtype)
-    features = _normal_rows(k_features, (clients, longest, dim), dtype) * real[..., None]
     parameter = normal(k_parameter, (dim,), dtype)
-    noise = normal(k_noise, (clients, longest), dtype)
     # One row of parameters a client: batched products of many small matrices are XLA's fast path.
     rows = jnp.broadcast_to(parameter[None], (clients, dim))
-    clean = jnp.einsum("knp,kp->kn", features, rows, precision=HIGHEST)
-    targets = (clean + jnp.sqrt(jnp.asarray(noise_variance, dtype)) * noise) * real
+    deviation = jnp.sqrt(jnp.asarray(noise_variance, dtype))
+    features, targets = _observed(k_features, k_noise, rows, real, deviation)
     with _check.trusted():
         return Problem(features, targets, loss, regulariser, strength, weights)
+
+
+def _observed(
+    k_features: Array, k_noise: Array, models: Array, real: Any, deviation: Array
+) -> tuple[Float[Array, "clients samples dim"], Float[Array, "clients samples"]]:
+    r"""Features :math:`x\sim\mathcal N(0,I)` and targets :math:`x^\top w_k+\nu` of each client.
+
+    Args:
+      k_features: consumed.
+      k_noise: likewise.
+      models: ``[K, P]``.
+      real: ``[K, N]``, one where a sample is real, zero where it is padding.
+      deviation: of the noise.
+    """
+    (clients, longest), (_, dim), dtype = real.shape, models.shape, models.dtype
+    features = _normal_rows(k_features, (clients, longest, dim), dtype) * real[..., None]
+    noise = normal(k_noise, (clients, longest), dtype)
+    clean = jnp.einsum("knp,kp->kn", features, models, precision=HIGHEST)
+    return features, (clean + deviation * noise) * real
 
 
 def _check_room(clients: int, samples: int | Sequence[int], width: int) -> None:
@@ -292,14 +312,109 @@ def clustered_ridge(
 
     def observed(key: Array, **kwargs: Any) -> Problem:
         k_features, k_noise = jax.random.split(key)
-        features = _normal_rows(k_features, (clients, most, dim), dtype)
-        features = jnp.where(real[..., None], features, 0)
-        noise = deviation[:, None] * normal(k_noise, (clients, most), dtype)
-        clean = jnp.einsum("knp,kp->kn", features, truth[cluster], precision=HIGHEST)
-        targets = jnp.where(real, clean + noise, 0)
+        there = real.astype(dtype)
+        features, targets = _observed(
+            k_features, k_noise, truth[cluster], there, deviation[:, None]
+        )
         return Problem(features, targets, LeastSquares(), SquaredL2(), strength, weights, **kwargs)
 
     with _check.trusted():
         validation = observed(k_parts[1]) if validated else None
         tasks = Tasks(cluster, clusters, truth, validation=validation)
         return observed(k_parts[0], tasks=tasks)
+
+
+class ClusteredNetwork(NamedTuple):
+    """Clients in clusters, and the graph that joins mostly those of the same one."""
+
+    problem: Problem  # K clients; its tasks hold the clusters and the true models [Q, D]
+    graph: Graph
+
+
+@checked
+def clustered_network(
+    key: Key[Array, ""],
+    sizes: Sequence[int],
+    samples: int | Sequence[int],
+    dim: int,
+    within: Float[Array, ""] | float,
+    between: Float[Array, ""] | float,
+    noise_variance: Float[Array, ""] | float = NOISE_VARIANCE,
+    truth: Float[Array, "clusters dim"] | None = None,
+    *,
+    form: str = "auto",
+    max_degree: int | None = None,
+) -> ClusteredNetwork:
+    r"""Linear regression of clusters, each with a model of its own, on a stochastic block model.
+
+    The cluster model of Jung 2026, (146): :math:`y^{(i)}=X^{(i)}\bar w^{(\mathcal C)}+\varepsilon`
+    for all clients :math:`i` of the cluster :math:`\mathcal C`, with features
+    :math:`x\sim\mathcal N(0,I)` and noise :math:`\varepsilon\sim\mathcal N(0,\sigma^2I)` as in
+    (59); of one cluster it is (60). Two clients of the same cluster are joined with probability
+    ``within``, two others with ``between``, by edges of weight one. The graph may fall apart:
+    ``fl.Simulation(..., allow_disconnected=True)`` runs on it.
+
+    Traceable: sizes and samples are structure, all else may be swept.
+
+    Args:
+      key: consumed.
+      sizes: number of clients of each of the ``Q`` clusters; cluster 0 comes first.
+      samples: ``N``, or one size a client.
+      dim: ``D``.
+      within: probability of an edge within a cluster.
+      between: probability of an edge between two clusters.
+      noise_variance: :math:`\sigma^2\ge0`.
+      truth: ``[Q, D]``, the clusters' models; by default independent standard normal ones.
+      form: of the graph, as in :func:`fljax.graphs.stochastic_block_model`: where the
+        probabilities are traced it is dense.
+      max_degree: likewise.
+
+    Returns:
+      The problem, without a regulariser, its ``tasks`` with clusters and true models; the graph.
+
+    Raises:
+      ValueError: empty clusters, sizes below one, probabilities outside of [0, 1], negative noise,
+        models of another shape.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem, graph = fl.problems.clustered_network(
+      ...     jax.random.key(0), sizes=(3, 4), samples=5, dim=2, within=1.0, between=0.0
+      ... )
+      >>> problem.tasks.cluster.tolist(), graph.components().tolist()
+      ([0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 3, 3, 3, 3])
+    """
+    for index, size in enumerate(sizes):
+        _check.count(f"sizes[{index}]", size)
+    clients, clusters, dtype = sum(sizes), len(sizes), float_dtype()
+    _check.count("dim", dim)
+    _check_room(clients, samples, dim)
+    for name, probability in (("within", within), ("between", between)):
+        _check.interval(name, probability, at_least=0, at_most=1)
+    _check.nonnegative("noise_variance", noise_variance)
+    k_graph, k_model, k_features, k_noise = jax.random.split(key, 4)
+    same = np.eye(clusters, dtype=bool)
+    plain = _check.is_concrete(within) and _check.is_concrete(between)
+    probabilities = (np if plain else jnp).where(same, within, between)  # plain numbers stay known
+    graph = stochastic_block_model(k_graph, sizes, probabilities, form=form, max_degree=max_degree)
+    if truth is None:
+        models = normal(k_model, (clusters, dim), dtype)
+    else:
+        models = jnp.asarray(_check.array("truth", truth)).astype(dtype)
+        if models.shape != (clusters, dim):
+            raise ValueError(
+                f"truth must be one model of each cluster, [{clusters}, {dim}], got shape "
+                f"{models.shape}."
+            )
+        _check.finite("truth", models)
+    cluster = np.repeat(np.arange(clusters, dtype=np.int32), sizes)
+    _, weights = sizes_to_weights(samples, clients, dtype)
+    real = (weights > 0).astype(dtype)
+    deviation = jnp.sqrt(jnp.asarray(noise_variance, dtype))
+    features, targets = _observed(k_features, k_noise, models[cluster], real, deviation)
+    with _check.trusted():
+        tasks = Tasks(cluster, clusters, models)
+        problem = Problem(
+            features, targets, LeastSquares(), strength=0.0, weights=weights, tasks=tasks
+        )
+    return ClusteredNetwork(problem, graph)

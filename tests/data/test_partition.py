@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+import fljax as fl
 from fljax.data import (
     SIMILAR_ORGANS,
     SINGLE_DIGITS,
@@ -11,7 +12,9 @@ from fljax.data import (
     Images,
     binary_tasks,
     by_label,
+    detectors,
     dirichlet,
+    few_shot,
     iid,
     mnist,
     organamnist,
@@ -355,3 +358,47 @@ def test_parts_make_a_problem():
 def test_bad_partitions_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_each_class_has_a_client_with_as_many_of_it_as_of_the_others():
+    labels = np.repeat(["bee", "fly", "wasp"], [5, 9, 30])
+    shots = [5, 3, 14]
+    found = detectors(labels, shots, seed=1)
+    for name, count, (rows, signs) in zip(["bee", "fly", "wasp"], shots, found, strict=True):
+        assert len(np.unique(rows)) == 2 * count
+        assert (labels[rows[:count]] == name).all()
+        assert (labels[rows[count:]] != name).all()
+        assert signs.tolist() == [1] * count + [-1] * count
+    again = detectors(labels, shots, seed=1)
+    assert all((a[0] == b[0]).all() for a, b in zip(found, again, strict=True))
+    assert [len(rows) for rows, _ in detectors(labels, 2, seed=1)] == [4, 4, 4]
+    with pytest.raises(ValueError, match="at most the 5 samples of class bee and the 39 of"):
+        detectors(labels, 6, seed=1)
+    with pytest.raises(ValueError, match="at most the 30 samples of class wasp and the 14 of"):
+        detectors(labels, [5, 5, 15], seed=1)
+    with pytest.raises(ValueError, match="one number for each of two or more classes"):
+        detectors(labels, [2, 2], seed=1)
+    with pytest.raises(ValueError, match="shots must be >= 1, got 0"):
+        detectors(labels, [2, 2, 0], seed=1)
+
+
+def test_few_labels_of_each_client_are_left_whichever_they_are(key):
+    sizes, kept = [6, 4, 5, 3], [2, 9, 0, 1]
+    problem = fl.problems.least_squares(key, 4, sizes, 2).weighing([1.0, 2.0, 1.0, 1.0])
+    draw = jax.jit(jax.vmap(lambda key, n: few_shot(key, problem, n), (0, None)))
+    few = draw(jax.random.split(key, 50), np.array(kept))
+    there = np.asarray(few.weights) > 0
+    assert (there.sum(2) == np.minimum(kept, sizes)).all()
+    assert not (there & (np.arange(6) >= np.array(sizes)[:, None])).any()
+    np.testing.assert_allclose(few.weights.sum(2), np.tile([1, 2, 0, 1], (50, 1)))
+    np.testing.assert_array_equal(few.importance, np.tile([1, 2, 0, 1], (50, 1)))
+    np.testing.assert_array_equal(few.targets, np.where(there, problem.targets, 0))
+    np.testing.assert_array_equal(few.features[7], problem.features)
+    share = there[:, 0].mean(0)  # each of six rows is one of two in a third of the draws
+    assert np.abs(share - 1 / 3).max() < 0.25
+    whole = few_shot(key, problem, 6)
+    np.testing.assert_allclose(whole.weights, problem.weights)
+    with pytest.raises(ValueError, match="importance is zero for every client"):
+        few_shot(key, problem, 0)
+    with pytest.raises(ValueError, match="one of each of the 4 clients, got shape"):
+        few_shot(key, problem, [1, 2])

@@ -1,0 +1,248 @@
+r"""A table of one's own, one row a sample, as the problem of the nodes that its rows belong to.
+
+A table is anything with named columns of equal length: a pandas (or polars) ``DataFrame``, a
+``dict`` of arrays, a structured array. Neither library is needed for the others.
+"""
+
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax.problems import LeastSquares, Problem, from_clients
+from fljax.problems.objectives import Loss
+
+__all__ = ["Nodes", "from_table"]
+
+
+class Nodes(NamedTuple):
+    """The problem of ``K`` nodes, and what their table says of them."""
+
+    problem: Problem  # features [K, N, P], targets [K, N]
+    names: tuple[Any, ...]  # [K]  as they are in the table
+    coordinates: np.ndarray | None  # [K, m]
+    labelled: np.ndarray  # [K] bool
+    dropped: int  # rows left out because a value is missing
+
+
+@checked
+def from_table(
+    table: Any,
+    node: str,
+    features: Sequence[str],
+    target: str,
+    *,
+    coordinates: Sequence[str] = (),
+    test: str | None = None,
+    missing: str = "refuse",
+    loss: Loss = LeastSquares(),  # noqa: B008 (immutable)
+) -> Nodes:
+    r"""Rows grouped by node, ragged as they are.
+
+    Nodes are in the order in which the table first names them, a node's rows in the order of the
+    table. A node none of whose training rows has a target is *unlabelled* (Jung 2026, lines
+    2331-2340): it keeps its features, and its loss counts for nothing (``importance`` zero), so
+    only its neighbours say what its model is. Nothing is scaled, and no constant is added.
+
+    Args:
+      table: with columns of one length.
+      node: the column that says whose row it is: any names or numbers.
+      features: the columns of the ``P`` features.
+      target: the column of the targets.
+      coordinates: columns of a node's place, such as ``("latitude", "longitude")``: the same in
+        all of its rows, another one for each node.
+      test: a column of ``True`` and ``False``: which rows are held out. Every node must have some,
+        and some that are not.
+      missing: rows without a finite value of a feature, or of the target at a node that has
+        targets, are refused (``"refuse"``) or left out and counted (``"drop"``).
+      loss: of the problem; it has no regulariser.
+
+    Returns:
+      The problem, with held-out data if ``test`` is given, the names and places of its nodes. With
+      places ``fl.graphs.nearest_neighbors(nodes.coordinates, 3)`` joins each to the nearest.
+
+    Raises:
+      TypeError: not a table; a column that is not of numbers.
+      ValueError: no such column, columns of different lengths, missing values (how many, and where
+        the first is), a node without rows to learn from or to test on, no labelled node, places
+        that are missing, differ within a node or are of two nodes.
+
+    Example:
+      >>> import fljax as fl
+      >>> table = {
+      ...     "town": ["Turku", "Oulu", "Turku", "Oulu", "Oulu"],
+      ...     "today": [3.0, -5.0, 2.0, -8.0, -6.0],
+      ...     "tomorrow": [2.0, -8.0, 4.0, -6.0, -7.0],
+      ... }
+      >>> nodes = fl.data.from_table(table, "town", ["today"], "tomorrow")
+      >>> nodes.names, nodes.problem.sample_counts().tolist()
+      (('Turku', 'Oulu'), [2, 3])
+    """
+    _check.choice("missing", missing, ("refuse", "drop"))
+    if not len(features):
+        raise ValueError("features must name one or more columns, got none.")
+    columns = [node, target, *features, *coordinates, *(() if test is None else (test,))]
+    values = _columns(table, columns)
+    length = len(values[node])
+    names, member = _members(node, values[node])
+    x = np.stack([_numbers(name, values[name]) for name in features], axis=1)
+    y = _numbers(target, values[target])
+    held = np.zeros(length, bool) if test is None else _flags(test, values[test])
+
+    clients = len(names)
+    finite = np.isfinite(y)
+    labelled = np.bincount(member[finite & ~held], minlength=clients) > 0
+    if not labelled.any():
+        raise ValueError(f"no row to learn from has a finite {target!r}: no node has labels.")
+    whole = {name: np.isfinite(x[:, i]) for i, name in enumerate(features)}
+    whole[target] = finite | (~labelled[member] & ~held)
+    kept = np.all(list(whole.values()), axis=0)
+    if missing == "refuse" and not kept.all():
+        row = int(np.argmin(kept))
+        column = next(name for name, there in whole.items() if not there[row])
+        raise ValueError(
+            f"{length - kept.sum()} of {length} rows lack a finite value, the first of them row "
+            f"{row}, of node {names[member[row]]!r}, in column {column!r}; give missing='drop' to "
+            "leave such rows out, or fill them in."
+        )
+
+    def rows(which: np.ndarray, role: str) -> list[np.ndarray]:
+        which = np.flatnonzero(which)
+        which = which[np.argsort(member[which], kind="stable")]
+        sizes = np.bincount(member[which], minlength=clients)
+        if not sizes.all():
+            k = int(np.argmin(sizes))
+            left = "" if kept.all() else f" once {length - kept.sum()} rows are dropped"
+            raise ValueError(
+                f"node {names[k]!r} has no row to {role}{left}; give it one, or leave the node out."
+            )
+        return np.split(which, np.cumsum(sizes)[:-1])
+
+    y = np.where(finite, y, 0)
+    held_out = None
+    if test is not None:
+        held_out = [(x[some], y[some]) for some in rows(kept & held, "test on")]
+    problem = from_clients(
+        [(x[some], y[some]) for some in rows(kept & ~held, "learn from")],
+        loss,
+        strength=0.0,
+        test=held_out,
+    )
+    if not labelled.all():
+        problem = problem.weighing(labelled.astype(problem.dtype))
+    place = _places(names, member, coordinates, values) if len(coordinates) else None
+    return Nodes(problem, names, place, labelled, int(length - kept.sum()))
+
+
+def _columns(table: Any, wanted: Sequence[str]) -> dict[str, np.ndarray]:
+    """The columns of these names, of one length."""
+    known = getattr(getattr(table, "dtype", None), "names", None)
+    if known is None and isinstance(table, Mapping):
+        known = table.keys()
+    if known is None:
+        known = getattr(table, "columns", None)
+    if known is None:
+        raise TypeError(
+            "table must have named columns: a DataFrame, a dict of arrays or a structured array, "
+            f"got {_check.shown(table)}."
+        )
+    for name in wanted:
+        _check.choice("column", name, map(str, known))
+    found = {name: _column(name, table[name]) for name in wanted}
+    lengths = {name: len(column) for name, column in found.items()}
+    if len(set(lengths.values())) > 1 or not min(lengths.values()):
+        raise ValueError(f"columns must have one length, of one row or more, got {lengths}.")
+    return found
+
+
+def _column(name: str, column: Any) -> np.ndarray:
+    array = np.asarray(column) if not isinstance(column, np.ma.MaskedArray) else None
+    if array is None or array.ndim != 1:
+        raise ValueError(
+            f"column {name!r} must be one entry of each row, [n], got {_check.shown(column)}."
+        )
+    return array
+
+
+def _members(name: str, column: np.ndarray) -> tuple[tuple[Any, ...], np.ndarray]:
+    """The nodes in the order of their first rows, and ``[n]`` whose each row is."""
+    number: dict[Any, int] = {}
+    entries = column.tolist()
+    for row, entry in enumerate(entries):
+        if _is_missing(entry):
+            raise ValueError(f"row {row} has no node, column {name!r} holds {entry!r} there.")
+        if getattr(entry, "__hash__", None) is None:
+            raise TypeError(
+                f"column {name!r} must hold names or numbers of nodes, got {_check.shown(entry)} "
+                f"in row {row}."
+            )
+    member = np.array([number.setdefault(entry, len(number)) for entry in entries])
+    return tuple(number), member
+
+
+def _is_missing(entry: Any) -> bool:
+    """Whether it is ``None``, NaN, NaT or pandas' ``NA``: what does not equal itself."""
+    return entry is None or (entry == entry) is not True
+
+
+def _numbers(name: str, column: np.ndarray) -> np.ndarray:
+    """``[n]`` in double precision, NaN where there is nothing."""
+    if column.dtype.kind in "fiub":
+        return column.astype(np.float64)
+    entries = column.tolist()
+    if column.dtype.kind != "O":
+        raise TypeError(
+            f"column {name!r} must hold real numbers, got {_check.shown(entries[0])} in row 0, of "
+            f"{column.dtype}."
+        )
+    for row, entry in enumerate(entries):
+        if not isinstance(entry, numbers.Real) and not _is_missing(entry):
+            raise TypeError(
+                f"column {name!r} must hold real numbers, got {_check.shown(entry)} in row {row}."
+            )
+    return np.array([np.nan if _is_missing(entry) else float(entry) for entry in entries])
+
+
+def _flags(name: str, column: np.ndarray) -> np.ndarray:
+    if column.dtype != np.bool_:
+        raise TypeError(f"column {name!r} must hold True and False, got {column.dtype}.")
+    return column
+
+
+def _places(
+    names: Sequence[Any],
+    member: np.ndarray,
+    coordinates: Sequence[str],
+    values: Mapping[str, np.ndarray],
+) -> np.ndarray:
+    """``[K, m]``: where each node is."""
+    places = np.stack([_numbers(name, values[name]) for name in coordinates], axis=1)
+    bad = ~np.isfinite(places).all(axis=1)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(
+            f"{bad.sum()} rows lack finite coordinates, the first of them row {row}, of node "
+            f"{names[member[row]]!r}; give every node a place, or no coordinates."
+        )
+    _, first = np.unique(member, return_index=True)
+    place = places[first]
+    moved = np.any(places != place[member], axis=1)
+    if moved.any():
+        row = int(np.argmax(moved))
+        raise ValueError(
+            f"node {names[member[row]]!r} is at {tuple(place[member[row]].tolist())} in row "
+            f"{first[member[row]]} and at {tuple(places[row].tolist())} in row {row}; a node has "
+            "one place."
+        )
+    order = np.lexsort(place.T)
+    again = np.flatnonzero(np.all(place[order][1:] == place[order][:-1], axis=1))
+    if len(again):
+        one, other = sorted(order[again[0] : again[0] + 2].tolist())
+        raise ValueError(
+            f"nodes {names[one]!r} and {names[other]!r} are both at {tuple(place[one].tolist())}; "
+            "make them one node, or give no coordinates."
+        )
+    return place

@@ -1,0 +1,260 @@
+"""Graphs of nearest neighbours: of points, of places on the Earth, of given discrepancies.
+
+What is known when a graph is built is searched on the host, by a k-d tree in float64, in memory
+linear in the edges. What is traced, so that each seed has a graph of its own, is compared pair by
+pair, ``[K, K]``.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._memory import check_fits
+from fljax._module import float_dtype
+from fljax.graphs import tables
+from fljax.graphs.graph import Graph, of_edges, of_matrix
+
+__all__ = ["EARTH_RADIUS", "distances", "nearest_neighbors"]
+
+#: The mean radius of the Earth in kilometres (of the WGS 84 ellipsoid).
+EARTH_RADIUS = 6371.0088
+
+_METRICS = ("euclidean", "geodesic")
+_RULES = ("any", "mutual")
+
+
+@checked
+def distances(points: Any, metric: str = "euclidean") -> Float[Array, "nodes nodes"]:
+    r"""How far every point is from every other.
+
+    With representations :math:`z^{(i)}` of local data sets as points these are the discrepancies
+    :math:`d^{(i,i')}=\lVert z^{(i)}-z^{(i')}\rVert` (Jung 2026, line 2566). Nothing of shape
+    ``[K, K, m]`` is made.
+
+    Args:
+        points: ``[K, m]``; of geodesic distances ``[K, 2]``, latitude and longitude in degrees.
+        metric: ``"euclidean"``, or ``"geodesic"``, along great circles of the Earth, in kilometres.
+
+    Returns:
+        ``[K, K]``, symmetric, zero on the diagonal.
+
+    Raises:
+        ValueError: NaN or infinite points, latitudes beyond the poles, an unknown metric.
+
+    Example:
+        >>> from fljax import graphs
+        >>> helsinki, tampere = (60.17, 24.94), (61.50, 23.76)
+        >>> round(float(graphs.distances([helsinki, tampere], "geodesic")[0, 1]))  # km
+        161
+    """
+    points = _checked_points(points, metric)
+    nodes = points.shape[0]
+    tables.check_nodes(nodes)
+    mend = "take fewer points, or nearest_neighbors of known points, which need no such matrix"
+    check_fits(f"a matrix of {nodes} x {nodes} distances", nodes, nodes, each=4, mend=mend)
+    points = jnp.asarray(points).astype(float_dtype())
+    if metric == "geodesic":
+        latitude, longitude = jnp.radians(points).T
+        north = jnp.sin((latitude[:, None] - latitude[None, :]) / 2) ** 2
+        east = jnp.sin((longitude[:, None] - longitude[None, :]) / 2) ** 2
+        haversine = north + jnp.cos(latitude)[:, None] * jnp.cos(latitude)[None, :] * east
+        return 2 * EARTH_RADIUS * jnp.arcsin(jnp.sqrt(jnp.minimum(haversine, 1)))
+
+    def row(point: Array) -> Array:
+        return jnp.sqrt(jnp.sum((points - point[None, :]) ** 2, axis=1))
+
+    return jax.lax.map(row, points)
+
+
+@checked
+def nearest_neighbors(
+    points: Any,
+    neighbors: int,
+    *,
+    metric: str = "euclidean",
+    keep: str = "any",
+    bandwidth: Float[Array, ""] | float | None = None,
+    form: str = "auto",
+    max_degree: int | None = None,
+) -> Graph:
+    r"""Every node joined to the few that are nearest to it.
+
+    Being near is not mutual: an edge is kept if *any* of its ends has the other among its nearest,
+    or only if both have. The graph may fall apart (``Graph.components`` says how); it is built all
+    the same.
+
+    Points and discrepancies may be traced, so that every seed of a study has a graph of its own;
+    the number of neighbours is structure. Of equally near nodes the lower number is the nearer if
+    distances are given or traced, else any.
+
+    Args:
+        points: ``[K, m]``: positions, or representations of the nodes' data sets
+            (:func:`fljax.problems.local_models` and others); of geodesic distances ``[K, 2]``,
+            latitude and longitude in degrees; ``"precomputed"`` the discrepancies ``[K, K]`` >= 0
+            themselves, read row by row. Infinite ones join nobody; the diagonal is not read.
+        neighbors: ``k``, in ``[1, K - 1]``.
+        metric: ``"euclidean"``; ``"geodesic"``, along great circles, in kilometres; or
+            ``"precomputed"``.
+        keep: ``"any"`` (the union) or ``"mutual"`` (the intersection).
+        bandwidth: :math:`h` of the weights :math:`e^{-d^2/(2h^2)}`, in the units of the distance;
+            by default all weights are one.
+        form: as in :func:`from_edges`.
+        max_degree: slots of the padded form; of traced points a bound that is known to hold, which
+            ``"mutual"`` has by itself.
+
+    Raises:
+        ValueError: as many neighbours as nodes or none, NaN, latitudes beyond the poles, negative
+            discrepancies, a bandwidth with which weights vanish, an unknown metric or rule.
+
+    Example:
+        >>> from fljax import graphs
+        >>> line = graphs.nearest_neighbors([[0.0], [1.0], [2.5], [9.0], [9.5]], neighbors=1)
+        >>> line.edge_list(), line.components().tolist()
+        ([(0, 1), (1, 2), (3, 4)], [0, 0, 0, 3, 3])
+
+    Reference: Jung 2026, lines 2585 and 786.
+    """
+    _check.choice("metric", metric, (*_METRICS, "precomputed"))
+    _check.choice("keep", keep, _RULES)
+    if bandwidth is not None:
+        _check.positive("bandwidth", bandwidth)
+    if metric == "precomputed":
+        points = _checked_discrepancies(points)
+    else:
+        points = _checked_points(points, metric)
+    nodes = points.shape[0]
+    tables.check_nodes(nodes)
+    check_neighbors(neighbors, nodes)
+    tables.check_edges(nodes, nodes * neighbors)
+    tables.check_max_degree(max_degree)
+    if _check.is_concrete(points) and (bandwidth is None or _check.is_concrete(bandwidth)):
+        return _searched(points, neighbors, metric, keep, bandwidth, form, max_degree)
+    if metric != "precomputed":
+        points = distances(points, metric)
+    matrix = _joined(jnp.asarray(points).astype(float_dtype()), neighbors, keep, bandwidth)
+    slots = max_degree or (neighbors if keep == "mutual" else None)
+    return of_matrix(matrix, nodes, form, slots)
+
+
+def check_neighbors(neighbors: Any, nodes: int) -> None:
+    """Raise unless it is a number of other nodes."""
+    _check.count("neighbors", neighbors)
+    if neighbors >= nodes:
+        raise ValueError(
+            f"neighbors must be below the number of nodes, {nodes}: a node is not its own "
+            f"neighbour; got {neighbors}."
+        )
+
+
+def _checked_points(points: Any, metric: str) -> Any:
+    _check.choice("metric", metric, _METRICS)
+    points = _check.filled("points", points, axes=2)
+    _check.finite("points", points)
+    if metric == "geodesic":
+        if points.shape[1] != 2:
+            raise ValueError(
+                "points on the Earth are [K, 2], latitude and longitude in degrees, got shape "
+                f"{points.shape}."
+            )
+        swapped = "The latitude comes first, then the longitude."
+        _check.interval("the latitude", points[:, 0], at_least=-90, at_most=90, hint=swapped)
+        _check.interval("the longitude", points[:, 1], at_least=-180, at_most=360, hint=swapped)
+    return points
+
+
+def _checked_discrepancies(matrix: Any) -> Any:
+    matrix = _check.filled("discrepancies", matrix, axes=2)
+    if matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"discrepancies must be square, [K, K], got shape {matrix.shape}.")
+
+    def check(smallest: Any) -> None:
+        if not smallest >= 0:
+            raise ValueError(f"discrepancies must be >= 0 and not NaN, got {float(smallest):g}.")
+
+    _check.known(check, jnp.min(matrix) if isinstance(matrix, jax.Array) else np.min(matrix))
+    return matrix
+
+
+def _joined(found: Array, neighbors: int, keep: str, bandwidth: Any) -> Array:
+    """The adjacency matrix from traced discrepancies."""
+    nodes = len(found)
+    found = jnp.where(jnp.eye(nodes, dtype=bool), jnp.inf, found)
+    near, chosen = jax.lax.top_k(-found, neighbors)
+    rows = jnp.arange(nodes, dtype=chosen.dtype)[:, None]
+    theirs = jnp.zeros((nodes, nodes), bool).at[rows, chosen].set(jnp.isfinite(near))
+    joined = theirs | theirs.T if keep == "any" else theirs & theirs.T
+    weight = gaussian(jnp.minimum(found, found.T), bandwidth)
+    return jnp.where(joined, weight, 0)
+
+
+def gaussian(distance: Array, bandwidth: Any) -> Array:
+    """Weights of edges: one, or a Gaussian kernel of the distance."""
+    if bandwidth is None:
+        return jnp.ones_like(distance)
+    return jnp.exp(-((distance / bandwidth) ** 2) / 2)
+
+
+def _searched(
+    points: Any,
+    neighbors: int,
+    metric: str,
+    keep: str,
+    bandwidth: Any,
+    form: str,
+    max_degree: int | None,
+) -> Graph:
+    """The graph of known points, on the host."""
+    points = np.asarray(points, np.float64)
+    nodes = len(points)
+    if metric == "precomputed":
+        found = points + np.diag(np.full(nodes, np.inf))
+        chosen = np.argsort(found, axis=1, kind="stable")[:, :neighbors]
+        length = np.take_along_axis(found, chosen, axis=1)
+    elif metric == "geodesic":
+        latitude, longitude = np.radians(points).T
+        flat = np.cos(latitude)
+        ball = [flat * np.cos(longitude), flat * np.sin(longitude), np.sin(latitude)]
+        chosen, chord = _nearest(np.stack(ball, axis=1), neighbors)
+        length = 2 * EARTH_RADIUS * np.arcsin(np.minimum(chord / 2, 1))
+    else:
+        chosen, length = _nearest(points, neighbors)
+    near = np.repeat(np.arange(nodes), neighbors)
+    far, length = chosen.ravel(), length.ravel()
+    real = np.isfinite(length)
+    pairs = np.stack([np.minimum(near, far), np.maximum(near, far)], axis=1)[real]
+    order = np.lexsort((length[real], tables.pair_codes(pairs, nodes)))
+    pairs, length = pairs[order], length[real][order]
+    _, first, times = np.unique(
+        tables.pair_codes(pairs, nodes), return_index=True, return_counts=True
+    )
+    if keep == "mutual":
+        first = first[times == 2]
+    pairs, length = pairs[first], length[first]
+    weights = np.ones(len(pairs))
+    if bandwidth is not None:
+        weights = np.exp(-((length / float(bandwidth)) ** 2) / 2)
+        if np.any(weights < jnp.finfo(float_dtype()).tiny):
+            raise ValueError(
+                f"bandwidth = {float(bandwidth):g} leaves no weight to edges as long as "
+                f"{length.max():g}; take one of about the distance of neighbours, such as their "
+                f"median {np.median(length):g}."
+            )
+    return of_edges(nodes, pairs, weights, form, max_degree)
+
+
+def _nearest(points: np.ndarray, neighbors: int) -> tuple[np.ndarray, np.ndarray]:
+    """The other points nearest to each, ``[K, k]``, and how far they are."""
+    # Where many points coincide, medians would split a tree without end.
+    tree = scipy.spatial.KDTree(points, balanced_tree=False, compact_nodes=False)
+    length, found = tree.query(points, neighbors + 1, workers=-1)
+    itself = found == np.arange(len(points))[:, None]
+    # Among many that coincide a point may not find itself: then the last found is one too many.
+    itself[:, -1] |= ~itself.any(axis=1)
+    shape = (len(points), neighbors)
+    return found[~itself].reshape(shape), length[~itself].reshape(shape)
