@@ -177,12 +177,11 @@ class Cyclic(Batches):
         return self.at(1, steps).draw(key, real, clients, steps)
 
 
-@module
 class _Cycle(Batches):
-    """Cyclic batches after so many steps."""
+    """Cyclic batches after so many steps: made and used within a round, a whole number."""
 
-    size: int = static()
-    before: Int[Array, ""]
+    def __init__(self, size: int, before: Int[Array, ""]) -> None:
+        self.size, self.before = size, before
 
     def draw(
         self,

@@ -1,16 +1,19 @@
 """What is measured of a run, reduced to a few numbers inside the scan."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import check_fields, checked
 from fljax._numerics import HIGHEST
+from fljax.problems.gtv import GTVMin
+from fljax.problems.variation import Penalty, SquaredNorm
 from fljax.records import RESERVED
 
 __all__ = [
@@ -21,6 +24,7 @@ __all__ = [
     "as_metric",
     "consensus_error",
     "deviation_by_norm",
+    "gtv_objective",
     "held_out",
     "mean_square_deviation",
     "network_deviation",
@@ -29,6 +33,7 @@ __all__ = [
     "signal_to_noise",
     "suboptimality",
     "test_error",
+    "total_variation",
     "trajectory",
 ]
 
@@ -65,6 +70,7 @@ class Metric:
     ``accuracy``                          share of held-out data that is labelled right
     ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
                                           messages, the median client's
+    ``total_variation``                   :math:`\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2`
     ====================================  =========================================================
 
     Under an attack they are over the honest clients. Where an algorithm's clients are to learn
@@ -80,6 +86,7 @@ class Metric:
       needs_labels: whether it looks at held-out data that must be labels.
       needs_tasks: the part of the problem's tasks that it looks at, ``"truth"`` or ``"test"``.
       needs_noise: whether it looks at how private messages stand to their noise.
+      needs_network: whether it looks at a graph that is the same in all rounds.
       decibel: whether it is a non-negative quantity that is read on a dB scale.
       dims: names of its axes, if it is more than one number: ``"client"`` and ``"parameter"``, or
         names of your own. They come after ``round`` in the results.
@@ -116,6 +123,7 @@ class Metric:
     needs_noise: bool = False
     dims: tuple[str, ...] = ()
     needs_labels: bool = False
+    needs_network: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -241,6 +249,16 @@ def _signal_to_noise(now: Snapshot) -> Array:
     return jnp.nanmedian(now.signal_to_noise)
 
 
+def _among_honest(now: Snapshot) -> Any:
+    if now.honest is None:
+        return now.network
+    return now.network.thinned(lambda near, far: now.honest[near] & now.honest[far])
+
+
+def _total_variation(now: Snapshot) -> Array:
+    return GTVMin(now.problem, _among_honest(now), 1.0).variation(now.model)
+
+
 #: ``sum_k ||w_k - w_c||^2 / ||w_c||^2`` (Gauthier 2024, line 750; no ``1/K``: K at a zero start).
 normalized_error = Metric("normalized_error", _normalized_error, "normalised error", True)
 #: ``(1/K) sum_k ||w_k - w_c||^2``.
@@ -272,6 +290,8 @@ accuracy = Metric("accuracy", _accuracy, "test accuracy", decibel=False, needs_l
 signal_to_noise = Metric(
     "signal_to_noise", _signal_to_noise, "signal to noise of a message", needs_noise=True
 )
+#: ``sum_{k,l} a_kl ||w_k - w_l||^2`` over the edges (Jung 2026, (33), line 641).
+total_variation = Metric("total_variation", _total_variation, "total variation", needs_network=True)
 
 METRICS = {
     m.name: m
@@ -286,6 +306,7 @@ METRICS = {
         deviation_by_norm,
         accuracy,
         signal_to_noise,
+        total_variation,
     )
 }
 
@@ -336,6 +357,68 @@ def trajectory(name: str = "model", dims: Sequence[str] = ROWS) -> Metric:
     """
     label = "model" if name == "model" else f"{name} of the state"
     return Metric(f"{name}_trajectory", _Field(name), label, decibel=False, dims=tuple(dims))
+
+
+@dataclass(frozen=True)
+class _GTVObjective:
+    """Equal to another of the same numbers, so that nothing traces twice."""
+
+    numbers: tuple[Any, ...]
+    coupling: Any = field(compare=False)
+    penalty: Penalty = field(compare=False)
+
+    def __call__(self, now: Snapshot) -> Array:
+        coupling = jnp.asarray(self.coupling, now.model.dtype)
+        coupled = GTVMin(now.problem, _among_honest(now), coupling, self.penalty)
+        total = coupled.objective(now.model)
+        if now.honest is None:
+            return total
+        return total - jnp.sum(jnp.where(now.honest, 0, now.problem.objective(now.model)))
+
+
+@checked
+def gtv_objective(
+    coupling: Float[Array, "*dim"] | float,
+    penalty: Penalty = SquaredNorm(),  # noqa: B008 (immutable)
+) -> Metric:
+    r"""What GTV minimisation minimises, :math:`\sum_kf_k(w_k)+\alpha\,\mathrm{GTV}`, of the models.
+
+    It becomes ``gtv_objective`` in the results; see :class:`fljax.problems.GTVMin`.
+
+    Args:
+      coupling: :math:`\alpha\ge0`, a number that is known when the simulation is made; with a
+        squared penalty also ``[D]``.
+      penalty: :math:`\phi`, the squared norm by default.
+
+    Raises:
+      ValueError: a negative coupling.
+      TypeError: a coupling that is drawn or swept.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=9, dim=2),
+      ...     network=fl.graphs.ring(4),
+      ...     algorithm=fl.algorithms.NetworkedADMM(1.0),
+      ...     metrics=[gtv_objective(0.5), "total_variation"],
+      ... )
+      >>> sorted(fl.run(simulation, rounds=3).data_vars)
+      ['gtv_objective', 'total_variation']
+    """
+    if not all(map(_check.is_concrete, jax.tree.leaves((coupling, penalty)))):
+        raise TypeError(
+            "the coupling of gtv_objective must be a known number, got a traced one; a grid over "
+            "it needs fljax.static([...])."
+        )
+    _check.nonnegative("coupling", coupling)
+    leaves, tree = jax.tree.flatten((coupling, penalty))
+    arrays = [np.asarray(leaf, np.float64) for leaf in leaves]
+    numbers = (tree, *((array.shape, array.tobytes()) for array in arrays))
+    measure = _GTVObjective(numbers, np.asarray(coupling, np.float64), penalty)
+    label = "GTV objective"
+    return Metric(
+        "gtv_objective", measure, label, decibel=False, needs_data=True, needs_network=True
+    )
 
 
 def as_metric(metric: Metric | str) -> Metric:

@@ -100,7 +100,8 @@ class Simulation:
       metrics: what is recorded, as metrics or their names; of the honest clients where some attack.
       participation: which clients are available, a :class:`~fljax.participation.Pattern`;
         all of them, in every round, by default. A peer that is not rests: it neither computes nor
-        hears, and its neighbours keep what it said last.
+        hears, and its neighbours keep what it said last. (In asynchronous iterations over a
+        network, :class:`~fljax.algorithms.FedGD` and its like, what others say waits for it.)
       delays: of clients' messages to the server, a :class:`~fljax.link.DelayLaw`; among peers the
         age of the copy that is heard over each edge. None by default.
       compression: of clients' messages, a :class:`~fljax.link.Compressor`; none by default.
@@ -224,8 +225,8 @@ class Simulation:
             noise.check(graph, weights)
 
     def _fewest_messages(self) -> int | None:
-        """How many messages a receiver combines at least, its own among them; ``None`` where this
-        is not known before the run.
+        """How many messages a receiver combines at least, its own among them if it is; ``None``
+        where this is not known before the run.
         """
         network = self.network if type(self.algorithm).needs.network is not None else None
         if network is None:
@@ -234,7 +235,8 @@ class Simulation:
             return int(network.sizes.min())
         if isinstance(network, Graph) and _check.is_concrete(network.degree):
             with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
-                return 1 + int(np.min(np.asarray(network.neighbor_counts())))
+                others = int(np.min(np.asarray(network.neighbor_counts())))
+            return others + type(self.algorithm).hears_itself if others else 1
         return None
 
     def _validate_metrics(self) -> None:
@@ -253,6 +255,8 @@ class Simulation:
                 Loss.correct
             ):
                 missing = f"labels, and {loss.__name__} is no loss of a classifier"
+            elif metric.needs_network and not isinstance(self.network, Graph):
+                missing = "a graph that is the same in all rounds; give network=fljax.graphs..."
             elif stream is not None and metric.needs_data:
                 missing = "all data at once, which a stream does not hold; use test_error"
             elif stream is not None and metric.needs_optimum and stream.truth is None:
@@ -690,8 +694,8 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
     bound = simulation.algorithm.step_bound(prepared.problem, network, prepared.curvature)
     if bound is not None:
         size: Any = simulation.algorithm.step_size  # pyright: ignore[reportAttributeAccessIssue]
-        first = size(jnp.ones((), jnp.int32)) if callable(size) else jnp.asarray(size)
-        known["first_step"] = jnp.max(first)
+        first: Any = size(jnp.ones((), jnp.int32)) if callable(size) else size
+        known["first_step"] = jnp.max(jnp.asarray(first))
         known["step_bound"] = bound
     if simulation.network is not None and not isinstance(simulation.network, Varying):
         known["connected"] = simulation.network.connected()

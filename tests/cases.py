@@ -166,9 +166,7 @@ def descended(it):
 
     adjacency, step = networks.weights_of(CLIENTS, EDGES), step_of(it.step_size)
     given = slope, adjacency, np.asarray(it.coupling), lambda k, t: step(t + 1)
-    return networks.synchronous(
-        networks.gradient_step(*given), np.zeros((CLIENTS, DIM)), ROUNDS
-    )
+    return networks.synchronous(networks.gradient_step(*given), np.zeros((CLIENTS, DIM)), ROUNDS)
 
 
 def relaxed(it):

@@ -21,6 +21,19 @@ def test_inverse(dim, spread):
     np.testing.assert_allclose(found, np.linalg.inv(matrices), rtol=1e-7, atol=1e-12 * spread)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_largest_eigenvalue_is_bounded_closely_from_above(dtype):
+    rng = np.random.default_rng(2)
+    alike = np.broadcast_to(np.eye(7), (3, 7, 7))  # the worst: all of them the largest
+    matrices = np.concatenate([definite(rng, 4, 7, 1e4), 3.5e6 * alike[:1], 2e-9 * alike[:2]])
+    matrices[-1] = 0
+    found = np.asarray(_linalg.spd_norm(jnp.asarray(matrices, dtype)), np.float64)
+    exact = np.linalg.eigvalsh(matrices)[:, -1]
+    rounding = 20 * np.finfo(dtype).eps
+    assert (found >= exact * (1 - rounding)).all()
+    assert (found <= exact * 7 ** (2.0**-8) * (1 + rounding)).all()
+
+
 def test_single_precision_is_as_good_as_can_be_had():
     matrices = definite(np.random.default_rng(0), 5, 20, 1e3)
     found = np.asarray(_linalg.spd_inverse(jnp.asarray(matrices, jnp.float32)))

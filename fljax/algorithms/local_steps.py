@@ -27,9 +27,7 @@ def counts_of(steps: Any, who: Participants) -> Int[Array, " chosen"]:
     return counts[who.numbers] if counts.ndim else jnp.full(who.here.shape, counts)
 
 
-def drawn(
-    law: Batches | None, now: Round, who: Participants, steps: int
-) -> Batch | None:
+def drawn(law: Batches | None, now: Round, who: Participants, steps: int) -> Batch | None:
     """The participants' batches; ``None``: all samples, as without a law."""
     if law is None:
         return None

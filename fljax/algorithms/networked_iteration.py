@@ -27,17 +27,17 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._linalg import spd_inverse
-from fljax._module import module, static
+from fljax._module import module, replace, static
 from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import drawn
 from fljax.batches import Batches, taken
-from fljax.graphs import Graph
+from fljax.graphs import Graph, Mixing
 from fljax.participation import Participants
-from fljax.problems import Problem
+from fljax.problems import GTVMin, Problem
 from fljax.problems.solvers import factorise, is_quadratic, prox, smoothness, strong_convexity
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import as_schedule
 from fljax.streams import Stream
 
 __all__ = ["FedGD", "FedRelax", "FedSGD", "NetworkState", "NetworkedIteration"]
@@ -92,25 +92,27 @@ class NetworkedIteration(Algorithm):
 
     needs = Needs(data="any", absent=True, late=True, averages=True, changing=True)
     waiting: ClassVar[tuple[str, ...]] = ("heard", "degree")
+    hears_itself: ClassVar[bool] = False
+    mixing: ClassVar[Mixing] = Mixing("neighbors")
 
     @_check.required
     def operator(self, state: NetworkState, now: Round) -> Float[Array, "clients dim"]:
         """The new models of all nodes."""
         raise NotImplementedError
 
-    def prepared(self, problem: Problem | Stream, network: Graph) -> Any:
+    def prepared(self, problem: Any, network: Graph) -> Any:
         """What the state keeps, unchanged, of the data and the first network."""
         return None
 
     def init(self, problem: Problem | Stream, network: Graph) -> NetworkState:
         start = start_models(problem)
-        heard = network.mixing("neighbors")(start)
+        heard = network.mixing(self.mixing)(start)
         return NetworkState(start, heard, network.degree, self.prepared(problem, network))
 
     def step(self, state: NetworkState, now: Round) -> NetworkState:
         model = self.operator(state, now)
         _, inbox = now.link.exchange(model)
-        heard = inbox.mean(over=now.network.mixing("neighbors"))
+        heard = inbox.mean(over=now.network.mixing(self.mixing))
         return NetworkState(model, heard, now.network.degree, state.kept)
 
 
@@ -120,32 +122,32 @@ class _Coupled(NetworkedIteration):
     coupling: Any
 
     def validate(self) -> None:
-        object.__setattr__(self, "coupling", _check.filled("coupling", self.coupling))
-        _check.nonnegative("coupling", self.coupling)
+        _check.nonnegative("coupling", _check.filled("coupling", self.coupling))
         if np.ndim(self.coupling) > 1:
             raise ValueError(
                 "coupling must be one number, or one of each parameter, got "
                 f"{_check.shown(self.coupling)}."
             )
 
-    def check(self, problem: Problem | Stream, network: Graph) -> None:
+    def check(self, problem: Any, network: Graph) -> None:
         if np.shape(self.coupling) not in ((), (problem.dim,)):
             raise ValueError(
                 f"coupling must be one number, or one of each of the {problem.dim} parameters of a "
                 f"model, got shape {np.shape(self.coupling)}."
             )
 
-    def _pull(self, degree: Float[Array, " clients"]) -> Float[Array, "clients #dim"]:
+    def optimum(self, problem: Problem, network: Graph) -> Float[Array, "clients dim"]:
+        """The solution of GTVMin, a model of each node."""
+        problem = replace(problem, clip=None)
+        return GTVMin(problem, network, jnp.asarray(self.coupling, problem.dtype)).solve()
+
+    def _pull(self, degree: Float[Array, " clients"]) -> Float[Array, "clients parts"]:
         r""":math:`2\alpha d_k`, of each parameter where these are coupled unequally."""
         coupling = jnp.atleast_1d(jnp.asarray(self.coupling, degree.dtype))
         return 2 * degree[:, None] * coupling[None]
 
 
-@algorithm(
-    "FedGD",
-    "jung2026",
-    Needs(data="any", absent=True, late=True, averages=True, changing=True),
-)
+@algorithm("FedGD", "jung2026", NetworkedIteration.needs)
 @module
 class FedGD(_Coupled):
     r"""Federated gradient descent: of every node on its loss and its neighbours' models.
@@ -200,11 +202,10 @@ class FedGD(_Coupled):
                     f"{_check.shown(steps)}."
                 )
             if np.ndim(steps):
-                object.__setattr__(self, "step_size", steps)
                 return
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
-    def check(self, problem: Problem | Stream, network: Graph) -> None:
+    def check(self, problem: Any, network: Graph) -> None:
         super().check(problem, network)
         if self.step_size is None and (isinstance(problem, Stream) or not _smooth(problem)):
             what = "data that arrive one by one" if problem.online else "an objective not smooth"
@@ -215,7 +216,7 @@ class FedGD(_Coupled):
         if not callable(self.step_size) and self.step_size is not None:
             _check.per_client("step_size", self.step_size, problem.clients)
 
-    def prepared(self, problem: Problem | Stream, network: Graph) -> Any:
+    def prepared(self, problem: Any, network: Graph) -> Any:
         return jnp.max(smoothness(problem)) if self.step_size is None else None
 
     def gradient(
@@ -233,13 +234,14 @@ class FedGD(_Coupled):
         if self.step_size is None:
             step = 1 / (state.kept + 2 * jnp.max(self._pull(state.degree)))
         else:
-            step = self.step_size(now.number) if callable(self.step_size) else self.step_size
+            size: Any = self.step_size
+            step = size(now.number) if callable(size) else size
         return jnp.atleast_1d(jnp.asarray(step, state.model.dtype))[:, None]
 
     stability = "2 / (L + 4 coupling max degree) of gradient descent (Jung 2026, (106))"
 
     def step_bound(
-        self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
+        self, problem: Any, network: Graph | None, curvature: Array | None
     ) -> Array | None:
         r""":math:`1/U`, from (106): below it all eigenvalues of a step are within (-1, 1)."""
         known = network is not None and isinstance(problem, Problem)
@@ -256,17 +258,13 @@ def _smooth(problem: Problem) -> bool:
 class _Oracle:
     """A plain function, compiled in."""
 
-    function: Callable[..., Array] = static()
+    function: Callable[..., Any] = static()
 
     def __call__(self, key: Array, problem: Problem, models: Array) -> Array:
         return self.function(key, problem, models)
 
 
-@algorithm(
-    "FedSGD",
-    "jung2026",
-    Needs(data="any", absent=True, late=True, averages=True, changing=True),
-)
+@algorithm("FedSGD", "jung2026", NetworkedIteration.needs)
 @module
 class FedSGD(FedGD):
     r"""Federated stochastic gradient descent: :class:`FedGD` along estimates of the gradients.
@@ -317,7 +315,7 @@ class FedSGD(FedGD):
         if jax.tree_util.all_leaves([self.oracle]):
             object.__setattr__(self, "oracle", _Oracle(self.oracle))
 
-    def check(self, problem: Problem | Stream, network: Graph) -> None:
+    def check(self, problem: Any, network: Graph) -> None:
         super().check(problem, network)
         if self.batches is not None:
             self.batches.check(problem)
@@ -394,7 +392,7 @@ class FedRelax(_Coupled):
         super().validate()
         _check.count("inner_iterations", self.inner_iterations)
 
-    def check(self, problem: Problem, network: Graph) -> None:
+    def check(self, problem: Any, network: Graph) -> None:
         super().check(problem, network)
         if np.ndim(self.coupling) and not is_quadratic(problem):
             raise ValueError(
@@ -416,18 +414,18 @@ class FedRelax(_Coupled):
             width = problem.dim // problem.loss.outputs
             for k in np.flatnonzero(free):
                 real = np.asarray(problem.weights)[k] > 0
-                one = jax.tree.map(lambda a, k=k: jnp.asarray(a)[k : k + 1], problem.features)
-                rows = one if problem.feature_map is None else problem.feature_map(one)
+                rows = jnp.asarray(problem.features[k])
+                rows = rows if problem.feature_map is None else problem.feature_map(rows)
                 held = np.eye(width)[np.reshape(shift[k], (-1, width)).min(axis=0) > 0]
-                rows = np.concatenate([np.asarray(rows)[0][real], held])
+                rows = np.concatenate([np.asarray(rows)[real], held])
                 if np.linalg.matrix_rank(rows) < width:
                     raise ValueError(
-                        f"node {k} has {real.sum()} samples and {width} features, and of what these "
-                        "leave open no neighbour says anything: its minimiser is not unique. "
+                        f"node {k} has {real.sum()} samples and {width} features, and of what "
+                        "these leave open no neighbour says anything: its minimiser is not unique. "
                         "Couple it (coupling > 0, an edge), or give the problem a regulariser."
                     )
 
-    def prepared(self, problem: Problem, network: Graph) -> Any:
+    def prepared(self, problem: Any, network: Graph) -> Any:
         return self._factor(problem, network.degree)
 
     def _factor(self, problem: Problem, degree: Float[Array, " clients"]) -> Any:
@@ -450,6 +448,6 @@ class FedRelax(_Coupled):
         return jnp.where(lone[:, None], state.model, model)
 
 
-def _lone(problem: Problem, shift: Float[Array, "clients #dim"]) -> Array:
+def _lone(problem: Problem, shift: Any) -> Array:
     """Which nodes have neither labels nor anything else to have a model from."""
     return (jnp.sum(jnp.asarray(problem.weights), axis=1) == 0) & jnp.all(shift == 0, axis=1)

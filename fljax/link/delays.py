@@ -16,7 +16,16 @@ from jaxtyping import Array, Float, Int
 from fljax import _check
 from fljax._module import module, static
 
-__all__ = ["BEYOND", "DelayLaw", "DelayTrace", "Fixed", "Geometric", "Line", "Uniform", "empty_line"]
+__all__ = [
+    "BEYOND",
+    "DelayLaw",
+    "DelayTrace",
+    "Fixed",
+    "Geometric",
+    "Line",
+    "Uniform",
+    "empty_line",
+]
 
 #: What becomes of a message that would take longer than the longest lag.
 BEYOND = ("discard", "clip")

@@ -22,7 +22,7 @@ Shapes: ``K`` clients, ``N`` samples, ``P`` features, ``D`` parameters, ``E`` ed
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -152,6 +152,7 @@ class GTVMin:
         Args:
           models: ``[K, D]``.
         """
+        models = self._checked(models)
         return self._edge_sum(models, lambda weight, away: weight * self.penalty.value(away))
 
     def objective(self, models: Float[Array, "clients dim"]) -> Float[Array, ""]:
@@ -160,7 +161,7 @@ class GTVMin:
         Args:
           models: ``[K, D]``.
         """
-        coupling = jnp.asarray(self.coupling)
+        models, coupling = self._checked(models), jnp.asarray(self.coupling)
         if coupling.ndim:
             square = self._square()
             assert square is not None
@@ -177,7 +178,7 @@ class GTVMin:
         Args:
           models: ``[K, D]``.
         """
-        square = self._square()
+        models, square = self._checked(models), self._square()
         if square is not None:
             coupled = 2 * square[None] * self._pull(models)
         else:
@@ -308,7 +309,7 @@ class GTVMin:
         Raises:
           ValueError: a loss other than least squares, whose conjugate has no closed form.
         """
-        problem = self.problem
+        models, problem = self._checked(models), self.problem
         if not is_quadratic(problem):
             raise ValueError(
                 "a certificate needs least squares, with no or a squared regulariser, got "
@@ -331,6 +332,15 @@ class GTVMin:
         dual, beyond = _dual(plain, decompose(plain.problem), flows)
         primal = self.objective(models)
         return Certificate(primal, dual, primal - dual, beyond, self._flow(flows))
+
+    def _checked(self, models: Any) -> Array:
+        models = _check.array("models", models, 2)
+        if np.shape(models) != (self.problem.clients, self.problem.dim):
+            raise ValueError(
+                f"models must be one of each of the {self.problem.clients} clients, of "
+                f"{self.problem.dim} parameters, got shape {np.shape(models)}."
+            )
+        return jnp.asarray(models, self.problem.dtype)
 
     def _square(self) -> Array | None:
         """``[D]``, the coupling of each parameter's squared difference, if the penalty is that."""

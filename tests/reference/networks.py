@@ -1,8 +1,8 @@
 """Federated learning networks as loops over nodes and events (Jung 2026).
 
 Event ``t`` is the book's: it makes iterate ``t + 1`` of iterate ``t``, and the library's round
-``t + 1``. ``delay[t, k, l]`` is how many events old the copy of node ``l`` is that node ``k`` has at
-event ``t``; what is older than the start is the start. A node's own model is always fresh.
+``t + 1``. ``delay[t, k, l]`` is how many events old the copy of node ``l`` is that node ``k`` has
+at event ``t``; what is older than the start is the start. A node's own model is always fresh.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ def weights_of(nodes, edges):
 def asynchronous(operator, start, active, delay=None):
     """(128)-(129): ``[T, K, D]`` for ``active``, ``[T, K]``.
 
-    ``operator(k, seen, t)`` makes node ``k``'s next model of the models ``[K, D]`` that it has seen.
+    ``operator(k, seen, t)`` makes node ``k``'s next model of the ones ``[K, D]`` that it has seen.
     """
     history, nodes = [np.array(start, float)], len(start)
     for t in range(len(active)):
