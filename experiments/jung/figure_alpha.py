@@ -288,7 +288,9 @@ def plot(studies: Studies) -> Picture:
     picture.predicted_curve(
         equal, limits, part, r"critical $\alpha$, computed", drawstyle="steps-post"
     )
-    equal.set(ylabel="of the networks [%]", xscale="log", xlabel=r"coupling $\alpha$")
+    equal.set(
+        ylabel="of the networks [%]", ylim=(-3, 103), xscale="log", xlabel=r"coupling $\alpha$"
+    )
     for ax, penalty in zip(traced, PENALTIES, strict=True):
         _draw_path(ax, studies["path"]["path"].sel(penalty=penalty, seed=0).values)
     return picture.finish(drawing, "GTVMin on networks of three clusters; (e), (f) of one of them")

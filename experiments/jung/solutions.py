@@ -23,6 +23,12 @@ def seeds(effort: Effort) -> tuple[Array, Array]:
     return keys[: effort.seeds], keys[effort.seeds :]
 
 
+def scenario_keys(count: int) -> Array:
+    """What :func:`fljax.sweep` gives a scenario of the first seeds, ``[S]``."""
+    keys = jax.vmap(lambda seed: jax.random.fold_in(fl.random_key(0), seed))(jnp.arange(count))
+    return jax.vmap(jax.random.split)(keys)[:, 0]
+
+
 def solved(of: Callable[[Array], dict[str, Array]], keys: Array) -> dict[str, np.ndarray]:
     """What a traceable function finds for every key, one after the other: ``[S, ...]`` each."""
     return jax.tree.map(np.asarray, jax.jit(lambda all_: jax.lax.map(of, all_))(keys))
