@@ -526,7 +526,7 @@ FIGURE = Figure(
             "lines 782, 946-960",
             beside_critical,
             (99.9, 100.1),
-            f"in all networks exactly equal models {100 * ASIDE.value:g} % beyond it, not yet so before",
+            f"exactly equal models {100 * ASIDE.value:g} % beyond it, not yet so before, always",
             condition="the norm as penalty; the programme that gives the value is ours, from (68)",
         ),
         Claim(

@@ -102,6 +102,7 @@ def test_ratios_are_of_what_is_not_rounding():
     np.testing.assert_allclose(figure.ratios(errors), [0.5, 0.9, 1.1, 0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_dense_matrix_is_that_of_the_theory():
     problem, graph = figure.INSTANCE(jax.random.key(0))
     values = np.linalg.eigvalsh(np.asarray(figure.halves(problem, graph, jnp.asarray(0.5)), float))
@@ -109,6 +110,7 @@ def test_the_dense_matrix_is_that_of_the_theory():
     np.testing.assert_allclose([values[0], values[-1]], [ends.smallest, ends.largest], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_keys_are_those_of_a_sweep():
     def scenario(key):
         problem = fl.problems.ridge(key, clients=3, samples=4, dim=2)
