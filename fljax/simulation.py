@@ -18,7 +18,7 @@ from fljax.aggregation import Aggregator
 from fljax.algorithms import Algorithm, start_models
 from fljax.attacks import Attack
 from fljax.federation import Federation
-from fljax.graphs import Graph, Mixing, Varying
+from fljax.graphs import Graph, Mixing, Relearned, Varying
 from fljax.link import (
     Compressor,
     DelayLaw,
@@ -92,7 +92,8 @@ class Simulation:
       problem: all clients' data and objective, or a :class:`~fljax.streams.Stream` of them.
       algorithm: one of :mod:`fljax.algorithms`.
       network: the clients' :class:`~fljax.graphs.Graph`, one of a round of its own
-        (:class:`~fljax.graphs.Varying`), or the :class:`~fljax.federation.Federation` of servers
+        (:class:`~fljax.graphs.Varying`) or learned meanwhile
+        (:class:`~fljax.graphs.Relearned`), or the :class:`~fljax.federation.Federation` of servers
         they belong to; not needed by algorithms with one server.
       privacy: the budget, or ``None``: a :class:`~fljax.privacy.Notion` for messages, a trusted
         server's :class:`~fljax.privacy.CentralGaussian`, or
@@ -298,6 +299,7 @@ class Simulation:
             self.noise,
             self.upload_noise,
             self.masks,
+            self.network if isinstance(self.network, Relearned) else None,
         )
 
     @property
@@ -361,7 +363,8 @@ def _one_by_one(simulation: Simulation) -> bool:
     drawn = isinstance(noise, LocalGraphHomomorphic) and not (
         noise.cancels and simulation.losses is None
     )
-    return drawn or simulation.aggregation is not None
+    learned = isinstance(simulation.network, Relearned)
+    return drawn or learned or simulation.aggregation is not None
 
 
 def check_length(simulation: Simulation, rounds: int) -> None:

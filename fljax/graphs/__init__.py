@@ -23,6 +23,7 @@ from fljax.graphs.builders import (
 )
 from fljax.graphs.combination import Combination, Mixing, from_stochastic
 from fljax.graphs.graph import Graph
+from fljax.graphs.learning import edge_budget, project_regular, regular_similarity
 from fljax.graphs.nearest import EARTH_RADIUS, distances, nearest_neighbors
 from fljax.graphs.random import (
     erdos_renyi,
@@ -32,7 +33,9 @@ from fljax.graphs.random import (
     small_world,
     stochastic_block_model,
 )
+from fljax.graphs.relearned import Relearned
 from fljax.graphs.spectra import perron_vector
+from fljax.graphs.subspace import agreed, null_space
 from fljax.graphs.tables import DENSE_BELOW, Overflow
 from fljax.graphs.varying import Drawn, Schedule, Varying
 
@@ -44,11 +47,14 @@ __all__ = [
     "Graph",
     "Mixing",
     "Overflow",
+    "Relearned",
     "Schedule",
     "Varying",
+    "agreed",
     "complete",
     "consensus",
     "distances",
+    "edge_budget",
     "erdos_renyi",
     "from_adjacency",
     "from_edges",
@@ -57,10 +63,13 @@ __all__ = [
     "grid",
     "k_regular",
     "nearest_neighbors",
+    "null_space",
     "path",
     "perron_vector",
+    "project_regular",
     "random_connected",
     "random_geometric",
+    "regular_similarity",
     "ring",
     "small_world",
     "star",

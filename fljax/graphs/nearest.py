@@ -120,14 +120,10 @@ def nearest_neighbors(
 
     Reference: Jung 2026, lines 2585 and 786.
     """
-    _check.choice("metric", metric, (*_METRICS, "precomputed"))
+    points = checked_input(points, metric)
     _check.choice("keep", keep, _RULES)
     if bandwidth is not None:
         _check.positive("bandwidth", bandwidth)
-    if metric == "precomputed":
-        points = _checked_discrepancies(points)
-    else:
-        points = _checked_points(points, metric)
     nodes = points.shape[0]
     tables.check_nodes(nodes)
     check_neighbors(neighbors, nodes)
@@ -150,6 +146,16 @@ def check_neighbors(neighbors: Any, nodes: int) -> None:
             f"neighbors must be below the number of nodes, {nodes}: a node is not its own "
             f"neighbour; got {neighbors}."
         )
+
+
+def checked_input(points: Any, metric: str) -> Any:
+    """Points or discrepancies as an array; raise unless they are what the metric says."""
+    _check.choice("metric", metric, (*_METRICS, "precomputed"))
+    return (
+        _checked_discrepancies(points)
+        if metric == "precomputed"
+        else _checked_points(points, metric)
+    )
 
 
 def _checked_points(points: Any, metric: str) -> Any:
@@ -216,14 +222,10 @@ def _searched(
         found = points + np.diag(np.full(nodes, np.inf))
         chosen = np.argsort(found, axis=1, kind="stable")[:, :neighbors]
         length = np.take_along_axis(found, chosen, axis=1)
-    elif metric == "geodesic":
-        latitude, longitude = np.radians(points).T
-        flat = np.cos(latitude)
-        ball = [flat * np.cos(longitude), flat * np.sin(longitude), np.sin(latitude)]
-        chosen, chord = _nearest(np.stack(ball, axis=1), neighbors)
-        length = 2 * EARTH_RADIUS * np.arcsin(np.minimum(chord / 2, 1))
     else:
-        chosen, length = _nearest(points, neighbors)
+        chosen, length = _nearest(flat_points(points, metric), neighbors)
+        if metric == "geodesic":
+            length = 2 * EARTH_RADIUS * np.arcsin(np.minimum(length / 2, 1))
     near = np.repeat(np.arange(nodes), neighbors)
     far, length = chosen.ravel(), length.ravel()
     real = np.isfinite(length)
@@ -246,6 +248,15 @@ def _searched(
                 f"median {np.median(length):g}."
             )
     return of_edges(nodes, pairs, weights, form, max_degree)
+
+
+def flat_points(points: np.ndarray, metric: str) -> np.ndarray:
+    """Points in a Euclidean space, in which the order of distances is the same: on a unit ball."""
+    if metric != "geodesic":
+        return points
+    latitude, longitude = np.radians(points).T
+    flat = np.cos(latitude)
+    return np.stack([flat * np.cos(longitude), flat * np.sin(longitude), np.sin(latitude)], axis=1)
 
 
 def _nearest(points: np.ndarray, neighbors: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,296 @@
+r"""Graphs that are learned from discrepancies of nodes: as many edges, or degrees, as allowed.
+
+Both minimise :math:`\sum_{i,i'}A_{ii'}d^{(i,i')}` (Jung 2026, (158)) over symmetric weights in
+[0, 1]: with a budget for all edges together (161), whose solution is in closed form, or one for
+every node (160), a linear programme.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._memory import check_fits
+from fljax._module import float_dtype
+from fljax.graphs import tables
+from fljax.graphs.builders import from_adjacency
+from fljax.graphs.graph import Graph, of_edges, of_matrix
+from fljax.graphs.nearest import checked_input, distances, flat_points
+
+__all__ = ["edge_budget", "project_regular", "regular_similarity"]
+
+_METHODS = ("projected", "exact")
+
+#: Distances from so many points to all others are in memory together, at most 32 MB.
+_BLOCK_ENTRIES = 2**22
+
+#: Dykstra's projection ends where no row sum is further from the degree, in roundings of it, ...
+_ROUNDINGS = 64
+#: ... and after so many turns at the latest: within a descent, and at its end.
+_TURNS, _LAST_TURNS = 50, 10_000
+#: Steps of a descent are half as long after so many.
+_SHORTER = 10
+
+
+@checked
+def edge_budget(
+    points: Any,
+    edges: int,
+    *,
+    metric: str = "euclidean",
+    form: str = "auto",
+    max_degree: int | None = None,
+) -> Graph:
+    r"""The graph of the ``E`` most similar pairs of nodes, with weights one.
+
+    .. math:: \min_A\sum_{i,i'}A_{ii'}d^{(i,i')}\quad\text{s.t. } A=A^\top,\ A_{ii}=0,\
+        A_{ii'}\in[0,1],\ \sum_{i,i'}A_{ii'}=E_{\max}
+
+    where ordered pairs count, so that :math:`E_{\max}=2E`. Between discrepancies that are equal any
+    choice is optimal. The graph may fall apart, and leave nodes without neighbours.
+
+    Args:
+        points: as in :func:`nearest_neighbors`; given discrepancies must be symmetric. Of known
+            points no ``[K, K]`` matrix is made. Traced ones will do.
+        edges: ``E``, in ``[1, K (K-1) / 2]``.
+        metric: as in :func:`nearest_neighbors`.
+        form: as in :func:`from_edges`.
+        max_degree: as in :func:`nearest_neighbors`.
+
+    Raises:
+        ValueError: more edges than pairs or none, and as :func:`nearest_neighbors`.
+
+    Example:
+        >>> from fljax import graphs
+        >>> graphs.edge_budget([[0.0], [1.0], [2.5], [9.0], [9.5]], edges=2).edge_list()
+        [(0, 1), (3, 4)]
+
+    Reference: Jung 2026, (161), line 2627.
+    """
+    points = checked_input(points, metric)
+    nodes = points.shape[0]
+    tables.check_nodes(nodes)
+    pairs = nodes * (nodes - 1) // 2
+    _check.count("edges", edges)
+    if edges > pairs:
+        raise ValueError(f"edges must be at most the {pairs} pairs of {nodes} nodes, got {edges}.")
+    tables.check_edges(nodes, edges)
+    tables.check_max_degree(max_degree)
+    if metric == "precomputed":
+        _check.known(_check_symmetric, points)
+    if _check.is_concrete(points):
+        chosen = _smallest(np.asarray(points, np.float64), edges, metric)
+        return of_edges(nodes, chosen, np.ones(edges), form, max_degree)
+    if metric != "precomputed":
+        points = distances(points, metric)
+    low, high = np.triu_indices(nodes, 1)
+    _, place = jax.lax.top_k(-jnp.asarray(points)[low, high], edges)
+    low, high = jnp.asarray(low)[place], jnp.asarray(high)[place]
+    matrix = jnp.zeros((nodes, nodes), float_dtype()).at[low, high].set(1.0)
+    return of_matrix(matrix + matrix.T, nodes, form, max_degree)
+
+
+@checked
+def regular_similarity(
+    points: Any,
+    degree: Float[Array, ""] | float,
+    *,
+    metric: str = "euclidean",
+    method: str = "projected",
+    steps: int = 200,
+) -> Graph:
+    r"""The most similar neighbours under the same weighted degree of every node.
+
+    .. math:: \min_A\sum_{i,i'}A_{ii'}d^{(i,i')}\quad\text{s.t. } A=A^\top,\ A_{ii}=0,\
+        A_{ii'}\in[0,1],\ \sum_{i'}A_{ii'}=d_{\max}\ \text{for all } i
+
+    By projected gradient descent (:func:`project_regular`), which may be traced: the degrees hold
+    to rounding, and the objective is within a per cent of the least one. Or exactly, at a vertex,
+    by the dual simplex method on the host (HiGHS), for some hundred nodes. Weights of one half are
+    no error: not every vertex is integral.
+
+    Args:
+        points: as in :func:`edge_budget`, of three nodes or more.
+        degree: :math:`d_{\max}`, in ``(0, K - 1]``.
+        metric: as in :func:`nearest_neighbors`.
+        method: ``"projected"`` or ``"exact"``.
+        steps: of gradient descent.
+
+    Returns:
+        The graph, dense; it may fall apart.
+
+    Raises:
+        ValueError: a degree that no graph of so many nodes has, and as :func:`nearest_neighbors`.
+        TypeError: traced discrepancies or degree with ``"exact"``.
+
+    Example:
+        >>> from fljax import graphs
+        >>> points = [[0.0], [0.1], [0.3], [5.0], [5.1], [5.3]]
+        >>> graph = graphs.regular_similarity(points, degree=2, method="exact")
+        >>> graph.components().tolist(), graph.degree.tolist()
+        ([0, 0, 0, 3, 3, 3], [2.0, 2.0, 2.0, 2.0, 2.0, 2.0])
+
+    Reference: Jung 2026, (158)-(160), lines 2589-2607.
+    """
+    _check.choice("method", method, _METHODS)
+    _check.count("steps", steps)
+    points = checked_input(points, metric)
+    nodes = points.shape[0]
+    tables.check_nodes(nodes, at_least=3)
+    hint = f"A node has {nodes - 1} others, each with a weight of at most one."
+    _check.interval("degree", degree, above=0.0, at_most=nodes - 1, hint=hint)
+    if metric == "precomputed":
+        _check.known(_check_symmetric, points)
+        _check.finite("discrepancies", points)
+    found = points if metric == "precomputed" else distances(points, metric)
+    if method == "exact":
+        if not (_check.is_concrete(found) and _check.is_concrete(degree)):
+            raise TypeError("method 'exact' works on the host; of traced values take 'projected'.")
+        matrix = _vertex(np.asarray(found, np.float64), float(np.asarray(degree)))
+    else:
+        matrix = _descend(jnp.asarray(found).astype(float_dtype()), jnp.asarray(degree), steps)
+    return from_adjacency(matrix, form="dense", allow_disconnected=True)
+
+
+@checked
+def project_regular(
+    matrix: Float[Array, "nodes nodes"], degree: Float[Array, ""] | float
+) -> Float[Array, "nodes nodes"]:
+    r"""The nearest weights that are symmetric, in [0, 1], and give every node the same degree.
+
+    Dykstra's alternating projections: on the box, and on the affine set of symmetric matrices with
+    a zero diagonal and row sums :math:`d`, which for such a :math:`Y` of :math:`n` rows is
+    :math:`Y-u1^\top-1u^\top` off the diagonal, :math:`u=(r-s1)/(n-2)`, :math:`r=Y1-d1`,
+    :math:`s=1^\top r/(2n-2)`.
+
+    Args:
+        matrix: ``[K, K]`` of three nodes or more.
+        degree: :math:`d`, in ``(0, K - 1]``.
+
+    Raises:
+        ValueError: no square matrix, NaN, or a degree that no graph of so many nodes has.
+
+    Reference: Boyle and Dykstra, A method for finding projections onto the intersection of convex
+    sets in Hilbert spaces (1986); Jung 2026, (89) and (160).
+    """
+    nodes = matrix.shape[0]
+    if matrix.shape[1] != nodes:
+        raise ValueError(f"matrix must be square, [K, K], got shape {matrix.shape}.")
+    _check.finite("matrix", matrix)
+    tables.check_nodes(nodes, at_least=3)
+    _check.interval("degree", degree, above=0.0, at_most=nodes - 1)
+    matrix = jnp.asarray(matrix).astype(float_dtype())
+    return _projected(matrix, jnp.asarray(degree).astype(matrix.dtype), _LAST_TURNS)
+
+
+@jax.jit
+def _projected(matrix: Array, degree: Array, turns: Array | int) -> Array:
+    nodes, dtype = len(matrix), matrix.dtype
+    off = 1 - jnp.eye(nodes, dtype=dtype)
+    tolerance = _ROUNDINGS * jnp.finfo(dtype).eps * (1 + degree)
+
+    def affine(matrix: Array) -> Array:
+        matrix = (matrix + matrix.T) / 2 * off
+        excess = jnp.sum(matrix, axis=1) - degree
+        excess = (excess - jnp.sum(excess) / (2 * nodes - 2)) / (nodes - 2)
+        return (matrix - excess[:, None] - excess[None, :]) * off
+
+    def going(state: tuple[Array, Array, Array, Array]) -> Array:
+        _, _, wrong, turn = state
+        return (wrong > tolerance) & (turn < turns)
+
+    def again(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        # The correction of an affine set changes nothing of its next projection: it needs none.
+        inside, correction, _, turn = state
+        flat = affine(inside)
+        boxed = jnp.clip(flat + correction, 0, 1) * off
+        wrong = jnp.max(jnp.abs(jnp.sum(boxed, axis=1) - degree))
+        return boxed, flat + correction - boxed, wrong, turn + 1
+
+    start = (matrix, jnp.zeros_like(matrix), jnp.asarray(jnp.inf, dtype), jnp.asarray(0))
+    return jax.lax.while_loop(going, again, start)[0]
+
+
+@jax.jit
+def _descent(found: Array, degree: Array, steps: Array) -> Array:
+    nodes = len(found)
+    # In units of the discrepancies, which then are one in the mean.
+    mean = jnp.sum(found) / (nodes * (nodes - 1))
+    slope = found / jnp.where(mean > 0, mean, 1)
+    even = jnp.full_like(found, degree / (nodes - 1)) * (1 - jnp.eye(nodes, dtype=found.dtype))
+
+    def step(turn: Array, weights: Array) -> Array:
+        # Long steps reach a vertex, short ones end near enough to the constraints to be projected.
+        return _projected(weights - slope / (1 + turn / _SHORTER), degree, _TURNS)
+
+    last = jax.lax.fori_loop(0, steps, step, even)
+    return _projected(last, degree, _LAST_TURNS)
+
+
+def _descend(found: Array, degree: Array, steps: int) -> Array:
+    found = jnp.where(jnp.eye(len(found), dtype=bool), 0, found)
+    return _descent(found, degree.astype(found.dtype), jnp.asarray(steps))
+
+
+def _vertex(found: np.ndarray, degree: float) -> np.ndarray:
+    """An optimal vertex of the linear programme; its variables are the pairs of nodes."""
+    nodes = len(found)
+    low, high = np.triu_indices(nodes, 1)
+    mend = "take method='projected'"
+    check_fits(f"a linear programme of {len(low)} variables", len(low), each=200, mend=mend)
+    place = np.arange(len(low))
+    rows, columns = np.concatenate([low, high]), np.concatenate([place, place])
+    sums = scipy.sparse.csr_array((np.ones(len(rows)), (rows, columns)), (nodes, len(low)))
+    answer = scipy.optimize.linprog(
+        found[low, high],
+        A_eq=sums,
+        b_eq=np.full(nodes, degree),
+        bounds=(0, 1),
+        method="highs-ds",
+    )
+    if answer.x is None:
+        raise ValueError(f"the linear programme has no solution: {answer.message}")
+    matrix = np.zeros_like(found)
+    matrix[low, high] = np.clip(answer.x, 0, 1)
+    return matrix + matrix.T
+
+
+def _check_symmetric(matrix: Any) -> None:
+    array = np.asarray(matrix, np.float64)
+    wrong = ~np.isclose(array, array.T, rtol=1e-6, atol=0.0)
+    if np.any(wrong):
+        row, column = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"discrepancies must be symmetric, entry ({row}, {column}) is {array[row, column]:g}, "
+            f"its mirror is {array[column, row]:g}; take (D + D.T) / 2."
+        )
+
+
+def _smallest(points: np.ndarray, edges: int, metric: str) -> np.ndarray:
+    """The pairs ``k < l`` with the smallest discrepancies, ``[E, 2]``, on the host."""
+    nodes = len(points)
+    kept, places = np.zeros(0), np.zeros((0, 2), np.int64)
+    given = metric == "precomputed"
+    points = points if given else flat_points(points, metric)
+    rows = max(1, _BLOCK_ENTRIES // nodes)
+    for first in range(0, nodes - 1, rows):
+        block = points[first : first + rows]
+        found = block if given else scipy.spatial.distance.cdist(block, points)
+        later = np.arange(nodes) > first + np.arange(len(block))[:, None]
+        low, high = np.nonzero(later & (found < kept.max()) if len(kept) == edges else later)
+        kept = np.concatenate([kept, found[low, high]])
+        places = np.concatenate([places, np.stack([low + first, high], axis=1)])
+        if len(kept) > edges:
+            order = np.argpartition(kept, edges - 1)[:edges]
+            kept, places = kept[order], places[order]
+    if not np.all(np.isfinite(kept)):
+        raise ValueError(
+            f"of the discrepancies only {np.isfinite(kept).sum()} pairs have one that is finite, "
+            f"too few for {edges} edges."
+        )
+    return places

@@ -1,0 +1,144 @@
+"""Learned graphs, against loops over pairs and linear programmes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy
+
+from fljax import graphs
+from tests.graphs.samples import check_simple
+from tests.reference import jung_graphs as reference
+
+
+def discrepancies(seed, nodes):
+    upper = np.triu(np.random.default_rng(seed).random((nodes, nodes)), 1)
+    return upper + upper.T
+
+
+POINTS = np.random.default_rng(0).normal(size=(12, 3))
+
+
+def test_an_edge_budget_takes_the_most_similar_pairs(monkeypatch):
+    apart = np.asarray(graphs.distances(POINTS))
+    pairs = sorted(reference.pairs_by_discrepancy(apart)[:17])
+    known = graphs.edge_budget(POINTS, 17)
+    assert known.edge_list() == pairs
+    np.testing.assert_array_equal(check_simple(known), known.dense())
+    monkeypatch.setattr("fljax.graphs.learning._BLOCK_ENTRIES", 12)  # one row at a time
+    assert graphs.edge_budget(POINTS, 17).edge_list() == pairs
+    assert graphs.edge_budget(apart, 17, metric="precomputed").edge_list() == pairs
+    traced = jax.jit(lambda at: graphs.edge_budget(at, 17).dense())(POINTS)
+    np.testing.assert_array_equal(traced, known.dense())
+    everyone = graphs.edge_budget(POINTS, 66)
+    np.testing.assert_array_equal(everyone.dense(), graphs.complete(12).dense())
+
+
+def test_an_edge_budget_is_the_optimum_of_its_linear_programme():
+    apart = discrepancies(1, 7)
+    low, high = np.triu_indices(7, 1)
+    budget = 2 * 8.0  # of ordered pairs
+    answer = scipy.optimize.linprog(
+        2 * apart[low, high], A_eq=np.full((1, 21), 2.0), b_eq=[budget], bounds=(0, 1)
+    )
+    graph = graphs.edge_budget(apart, 8, metric="precomputed")
+    assert float(jnp.sum(graph.dense() * apart)) == pytest.approx(answer.fun, rel=1e-12)
+
+
+def test_edges_of_places_are_those_of_the_shortest_ways():
+    rng = np.random.default_rng(2)
+    places = np.stack([rng.uniform(-80, 80, 15), rng.uniform(-180, 180, 15)], axis=1)
+    apart = np.asarray(graphs.distances(places, "geodesic"))
+    graph = graphs.edge_budget(places, 9, metric="geodesic")
+    assert graph.edge_list() == sorted(reference.pairs_by_discrepancy(apart)[:9])
+
+
+def test_the_projection_is_the_nearest_of_the_polytope():
+    matrix = np.random.default_rng(3).normal(size=(7, 7))
+    found = np.asarray(graphs.project_regular(matrix, 2.5))
+    np.testing.assert_allclose(found, reference.dykstra(matrix, 2.5), atol=1e-8)
+    np.testing.assert_allclose(found.sum(axis=1), 2.5, rtol=1e-12)
+    # The obtuse angle that defines a projection, to some points of the polytope.
+    for seed in range(5):
+        other = graphs.regular_similarity(
+            discrepancies(seed, 7), 2.5, metric="precomputed", method="exact"
+        )
+        inner = (matrix + matrix.T) / 2 * (1 - np.eye(7)) - found
+        assert np.sum(inner * (np.asarray(other.dense()) - found)) <= 1e-9
+
+
+def test_regular_similarity_is_near_the_optimum_and_may_be_traced():
+    build = jax.jit(
+        jax.vmap(lambda d: graphs.regular_similarity(d, 2, metric="precomputed").dense())
+    )
+    cases = np.stack([discrepancies(seed, 9) for seed in range(4)])
+    for apart, found in zip(cases, np.asarray(build(cases)), strict=True):
+        exact = graphs.regular_similarity(apart, 2, metric="precomputed", method="exact")
+        np.testing.assert_allclose(found.sum(axis=1), 2, rtol=1e-10)
+        np.testing.assert_allclose(exact.degree, 2, rtol=1e-12)
+        assert np.all((found >= 0) & (found <= 1))
+        best = np.sum(exact.dense() * apart)
+        assert best * (1 - 1e-12) <= np.sum(found * apart) <= 1.01 * best
+
+
+def half_integral(seed):
+    exact = graphs.regular_similarity(
+        discrepancies(seed, 9), 2, metric="precomputed", method="exact"
+    )
+    weights = np.asarray(exact.dense())
+    halves = np.abs(weights - 0.5) < 1e-9
+    assert np.all(halves | (np.abs(weights - np.round(weights)) < 1e-9))
+    return bool(halves.any())
+
+
+def test_a_vertex_may_have_weights_of_one_half():
+    """Two separate triangles of degree one: no integral solution stays within them."""
+    points = np.array([[0.0], [0.1], [0.2], [9.0], [9.1], [9.2]])
+    graph = graphs.regular_similarity(points, 1, method="exact")
+    triangle = 0.5 * (1 - np.eye(3))
+    np.testing.assert_allclose(graph.dense(), np.kron(np.eye(2), triangle), atol=1e-12)
+
+
+@pytest.mark.slow
+def test_some_vertices_are_half_integral():
+    share = np.mean([half_integral(seed) for seed in range(200)])
+    assert share == pytest.approx(0.085, abs=4 * np.sqrt(0.085 * 0.915 / 200))
+
+
+def test_separated_clusters_are_left_apart():
+    rng = np.random.default_rng(4)
+    points = np.repeat([[0.0, 0.0], [20.0, 0.0]], 6, axis=0) + rng.normal(size=(12, 2))
+    graph = graphs.regular_similarity(points, 3)
+    across = np.asarray(graph.dense())[:6, 6:]
+    assert np.max(across) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: graphs.edge_budget(POINTS, 67), "at most the 66 pairs of 12 nodes, got 67"),
+        (lambda: graphs.edge_budget(POINTS, 0), "edges must be >= 1"),
+        (lambda: graphs.edge_budget(POINTS * np.nan, 3), "points holds 36 NaN"),
+        (
+            lambda: graphs.edge_budget(np.triu(np.ones((4, 4)), 1), 3, metric="precomputed"),
+            r"symmetric, entry \(0, 1\) is 1, its mirror is 0",
+        ),
+        (
+            lambda: graphs.edge_budget(np.where(np.eye(4), 0, np.inf), 3, metric="precomputed"),
+            "only 0 pairs have one that is finite, too few for 3",
+        ),
+        (lambda: graphs.regular_similarity(POINTS, 11.5), "degree must be .* <= 11, got 11.5"),
+        (lambda: graphs.regular_similarity(POINTS, 0), "degree must be .* > 0"),
+        (lambda: graphs.regular_similarity(POINTS[:2], 1), "at least 3 nodes"),
+        (lambda: graphs.regular_similarity(POINTS, 3, method="simplex"), "unknown method"),
+        (lambda: graphs.project_regular(np.ones((3, 4)), 1), "matrix must be square"),
+    ],
+)
+def test_what_is_wrong_is_said(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_the_exact_optimum_is_for_known_values():
+    with pytest.raises(TypeError, match="works on the host; of traced values take 'projected'"):
+        jax.jit(lambda d: graphs.regular_similarity(d, 2, method="exact").dense())(POINTS)
