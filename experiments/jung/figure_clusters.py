@@ -63,7 +63,8 @@ def network(key: Array, within: Array | float, weight: Array | float) -> tuple[P
 
 def first_of(problem: Problem, count: Array | int) -> Problem:
     """The problem of the clients' first samples."""
-    kept = (jnp.arange(problem.samples) < count).astype(problem.dtype) / count
+    kept = (jnp.arange(problem.samples) < count).astype(problem.dtype)
+    kept = kept / jnp.sum(kept)
     return replace(problem, weights=jnp.broadcast_to(kept[None], problem.weights.shape))
 
 
@@ -86,7 +87,7 @@ def within_cluster(key: Array, couplings: Array, chance: Array, weight: Array) -
     def at(coupling: Array) -> tuple[Array, Array]:
         models = GTVMin(problem, graph, coupling).solution(1e-9).models
         inside = jnp.where(members[:, None], models, 0)
-        mean = jnp.sum(inside, axis=0, keepdims=True) / jnp.sum(members)
+        mean = jnp.sum(inside, axis=0, keepdims=True) / jnp.sum(members.astype(inside.dtype))
         off = jnp.sum(jnp.where(members[:, None], (models - mean) ** 2, 0))
         truth = jnp.asarray(TRUTH.value[0], problem.dtype)
         bound = networks.cluster_deviation_bound(problem, graph, coupling, members, truth, models)
@@ -366,7 +367,7 @@ FIGURE = Figure(
             (0, INFINITE),
             "adjusted Rand index, by samples",
             condition="ours: gradients see the features' moments, too",
-            note="With very few samples local models are the noisier of the two: their error has no "
+            note="With very few samples local models are noisy themselves: their error has no "
             "variance, and outliers become clusters.",
         ),
     ],
