@@ -90,7 +90,9 @@ def spreads(models: Array, cluster: Array) -> tuple[Array, Array]:
     """The mean squares of models about their cluster's mean, and of the latter about that of all;
     together those of models about the mean of all.
     """
-    member = (cluster[:, None] == jnp.arange(len(SIZES.value))[None]).astype(models.dtype)
+    member = (cluster[:, None] == jnp.arange(len(SIZES.value), dtype=cluster.dtype)[None]).astype(
+        models.dtype
+    )
     means = jnp.einsum("kc,...kd->...cd", member / jnp.sum(member, axis=0)[None], models)
     centre = jnp.einsum("kc,...cd->...kd", member, means)
     middle = jnp.mean(models, axis=-2, keepdims=True)
@@ -160,7 +162,7 @@ def measured(key: Array, couplings: Array) -> dict[str, Array]:
         "single": error(pooled(problem, jnp.zeros(graph.nodes, int))),
         "oracle": error(pooled(problem, cluster)),
         "component_error": error(pooled(problem, component)),
-        "components": jnp.sum(component == jnp.arange(graph.nodes)),
+        "components": jnp.sum(component == jnp.arange(graph.nodes, dtype=component.dtype)),
         "critical": critical,
         "beside": groups(sides, EQUAL.value),
     }

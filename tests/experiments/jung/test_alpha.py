@@ -134,10 +134,11 @@ def test_a_variation_bounds_the_critical_coupling():
 
 @pytest.mark.slow
 def test_a_quick_run_can_be_drawn():
-    with configured("jax_enable_x64", True):
+    allow = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
+    with configured("jax_enable_x64", True), allow[0], allow[1]:
         studies = figure.study(Effort(seeds=2, tuning_seeds=1, quick=True, progress=False))
-        drawing = figure.plot(studies)
-    assert picture.faults(drawing) == []
+    with picture.print_style():
+        assert picture.faults(figure.plot(studies)) == []
     limits = studies["all"]["critical"].values
     assert (limits > 0).all()
     beside = studies["all"]["beside"] < studies["all"]["components"] + 0.5
