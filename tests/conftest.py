@@ -72,7 +72,9 @@ pytest.raises = raises
 
 
 def pytest_collection_modifyitems(items):
-    """Of the cases of a test marked ``thin(n)`` all but ``n``, spread evenly, are slow ones."""
+    """Of the cases of a test marked ``thin(n)`` all but ``n``, spread evenly, are slow ones; of
+    these all but every fourth are long ones.
+    """
     cases = {}
     for item in items:
         if thin := item.get_closest_marker("thin"):
@@ -81,9 +83,11 @@ def pytest_collection_modifyitems(items):
             )
     for count, found in cases.values():
         kept = {round(i * (len(found) - 1) / max(count - 1, 1)) for i in range(count)}
-        for place, item in enumerate(found):
-            if place not in kept:
-                item.add_marker(pytest.mark.slow)
+        others = [item for place, item in enumerate(found) if place not in kept]
+        for place, item in enumerate(others):
+            item.add_marker(pytest.mark.slow)
+            if place % 4:
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -37,6 +37,7 @@ def test_clusters_share_a_model_and_joins_are_within_and_between(key):
     assert between == pytest.approx(0.1, abs=0.03)
 
 
+@pytest.mark.slow
 def test_features_and_noise_have_the_variances_asked_for(key):
     truth = np.array([[1.0, -2.0], [0.5, 0.0]])
     problem, graph = clustered_network(key, (3, 3), 4000, 2, 1.0, 0.0, 0.25, truth)

@@ -36,6 +36,7 @@ def test_kmeans_finds_separated_clusters_for_each_seed():
         assert float(inertia) == pytest.approx(np.sum(apart**2))
 
 
+@pytest.mark.slow
 def test_no_cluster_stays_empty():
     """From two equal starts, one of which gets no point."""
     start = jnp.asarray(np.stack([POINTS[0], POINTS[0], POINTS[5]]))
@@ -79,6 +80,7 @@ def test_both_routes_recover_clusters_of_a_stochastic_block_model():
     assert error["coupled"] < 0.7 * error["alone"]
 
 
+@pytest.mark.slow
 def test_agreement_of_partitions_is_counted_by_pairs():
     rng = np.random.default_rng(0)
     for names in (2, 4):

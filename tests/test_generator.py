@@ -277,6 +277,7 @@ def test_every_bit_and_byte_is_as_frequent_as_the_others(streams):
             assert stats.chisquare(counts).pvalue > 1e-6, (name, byte)
 
 
+@pytest.mark.long
 def test_neighbours_have_nothing_in_common(streams):
     """Serial correlations of words, and of each bit with each; the weight of differences."""
     for name, words in streams.items():
@@ -417,6 +418,7 @@ def test_draws_are_independent_of_their_neighbours_and_of_other_keys(draws):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_tail_is_that_of_the_law():
     """Beyond 5.4 standard deviations, where single precision ended before."""
 

@@ -75,6 +75,7 @@ def test_pseudo_inverses_are_numpys():
     np.testing.assert_allclose(ours, np.linalg.pinv(grams, hermitian=True, rcond=1e-10), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_ridge_is_least_squares_on_more_data():
     """(24) and (27): Exercises 2.3 and 2.5, of every client."""
     penalty, goal = 0.3, RNG.normal(size=DIM)

@@ -79,6 +79,7 @@ def test_the_server_goes_on_with_what_an_absent_client_said_last():
 
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(("strength", "error"), [(1e2, 7e-3), (1e4, 7e-5)])
+@pytest.mark.slow
 def test_gtv_minimisation_covers_it(strength, error):
     """Exercise 6.2: all copies of the predictions near those of pooled least squares."""
     problem = vertical_consensus(PROBLEM, strength, holder=1)

@@ -12,6 +12,7 @@ from tests.reference import jung_graphs as reference
 
 
 @pytest.mark.parametrize("keep", ["any", pytest.param("mutual", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_kept_edges_are_those_to_the_nearest_models(keep):
     models = np.random.default_rng(0).normal(size=(12, 2))
     for matrix, form in ((weighted_matrix(1, 12), "dense"), (hub_matrix(12), "padded")):
@@ -90,6 +91,7 @@ def test_components_span_the_null_space():
         assert basis.shape[1] == np.sum(np.linalg.eigvalsh(matrix) < 1e-9)
 
 
+@pytest.mark.slow
 def test_large_graphs_have_the_ends_of_their_spectrum(monkeypatch):
     monkeypatch.setattr("fljax.graphs.graph._EIGEN_LIMIT", 10)
     sparse = graphs.grid(3, 20)

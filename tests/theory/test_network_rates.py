@@ -283,6 +283,7 @@ def late_rate(errors, rounds=20):
     return (total[-1] / total[-1 - rounds]) ** (1 / rounds)
 
 
+@pytest.mark.slow
 def test_runs_settle_at_the_predicted_rate():
     coupling, rounds = 2.0, 80
     found = theory.extremes(PROBLEM, NETWORK, coupling)

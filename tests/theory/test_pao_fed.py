@@ -364,6 +364,7 @@ def test_the_mean_error_is_that_of_simulation():
     late=st.integers(1, 3),
     coordinated=st.booleans(),
 )
+@pytest.mark.long
 def test_below_the_bounds_random_cases_are_stable(seed, clients, dim, late, coordinated):
     """Sufficiency, as (4.22) and, for A5's recursion alone, (4.31) have it; a search, no proof."""
     rng = np.random.default_rng(seed)
@@ -427,6 +428,7 @@ CURVES = {
 @pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("kind", CURVES)
+@pytest.mark.long
 def test_the_learning_curve_is_that_of_simulation(kind):
     """With the term in mu^2 nothing is neglected: the curve and the plateau are exact."""
     changes, step_size = CURVES[kind]
@@ -483,6 +485,7 @@ def test_the_mean_square_bound_is_not_necessary():
 @pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("kind", ["gaussian", "constant norm"])
+@pytest.mark.long
 def test_the_mean_square_bound_is_not_sufficient(kind):
     """A5 neglects what limits the step; simulated at steps well below (4.31)."""
     changes = {} if kind == "gaussian" else sphere(np.array([0.25, 0.2, 0.15]), 4)

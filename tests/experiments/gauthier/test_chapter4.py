@@ -133,6 +133,7 @@ def test_moments_are_those_of_samples():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_largest_eigenvalue_is_that_of_the_source():
     kernel = next(iter(figure_4_2.PANELS.values()))
     k_features, k_stream = jax.random.split(jax.random.key(1))

@@ -89,6 +89,7 @@ def test_every_method_runs_with_its_own_penalty_and_noise(small):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
+@pytest.mark.long
 def test_tuning_measures_every_penalty_on_its_own_seeds(monkeypatch):
     monkeypatch.setattr(ch5, "PENALTIES", ch5.PENALTIES._replace(value=(0.1, 10.0)))
     monkeypatch.setattr(ch5, "READ", 20)

@@ -118,6 +118,7 @@ def test_spreads_add_up_to_that_of_all():
     assert float(same[0]) == pytest.approx(0, abs=1e-10)
 
 
+@pytest.mark.slow
 def test_a_variation_bounds_the_critical_coupling():
     """Two nodes: it is what pulls them apart, |2 (y_1 - mean)|."""
     problem = Problem(jnp.ones((2, 1, 1)), jnp.asarray([[0.0], [6.0]]), fl.problems.LeastSquares())

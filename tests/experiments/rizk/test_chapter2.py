@@ -250,6 +250,7 @@ def test_uploads_are_noisy_as_they_are_named():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_theory_is_of_the_same_data(tmp_path, monkeypatch):
     """Figure 2.6 end to end, of fewer agents, and its prediction beside what it ran."""
     monkeypatch.setattr(ch2, "PRIVATE_AGENTS", ch2.PRIVATE_AGENTS._replace(value=200))
