@@ -277,7 +277,6 @@ def test_every_bit_and_byte_is_as_frequent_as_the_others(streams):
             assert stats.chisquare(counts).pvalue > 1e-6, (name, byte)
 
 
-@pytest.mark.long
 def test_neighbours_have_nothing_in_common(streams):
     """Serial correlations of words, and of each bit with each; the weight of differences."""
     for name, words in streams.items():
