@@ -1,4 +1,4 @@
-"""Real data sets from a folder or the cache, who has which of it, and random Fourier features."""
+"""Real data sets and tables of one's own, who has which of them, and random Fourier features."""
 
 from fljax.data.calcofi import CalCOFI, calcofi
 from fljax.data.clicks import Clicks, avazu, click_log

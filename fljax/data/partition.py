@@ -368,7 +368,7 @@ def few_shot(
     order = shuffled(key, real)
     rank = jnp.arange(problem.samples, dtype=jnp.int32)[None]
     clients = jnp.arange(problem.clients, dtype=jnp.int32)[:, None]
-    kept = jnp.zeros(real.shape, bool).at[clients, order].set(rank < counts[:, None]) & real
+    kept = jnp.zeros(real.shape, bool).at[clients, order].set(rank < counts[:, None])
     weights = jnp.where(kept, jnp.asarray(problem.weights), 0)
     total = jnp.sum(weights, axis=1, keepdims=True)
     whole = jnp.sum(jnp.asarray(problem.weights), axis=1, keepdims=True)

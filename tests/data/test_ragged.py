@@ -83,6 +83,9 @@ def test_a_node_without_targets_counts_for_nothing_and_is_judged_all_the_same():
     np.testing.assert_allclose(nodes.problem.weights.sum(1), [1, 0, 1])
     np.testing.assert_array_equal(nodes.problem.features[1, 0], [1, 1])
     np.testing.assert_array_equal(nodes.problem.test.targets[:, 0], [5, 6, 4])
+    unknown = table | {"y": [0.0, np.nan, 2, 3, 4, 5, np.nan]}  # its held-out row, too
+    with pytest.raises(ValueError, match=r"1 of 7 rows .*row 6, of node 'A', in column 'y'"):
+        from_table(unknown, **LEARN, test="late")
     table["y"][0] = np.nan  # a node that has others: its row is missing something
     with pytest.raises(ValueError, match=r"1 of 7 rows .*row 0, of node 'C', in column 'y'"):
         from_table(table, **LEARN, test="late")
