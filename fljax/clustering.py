@@ -199,7 +199,7 @@ def pooled_models(
         weight = jnp.full(1, 2 * ridge, problem.dtype)
         return prox(one, factorise(one, weight), zero, zero, iterations)[0]
 
-    return jax.lax.map(model, jnp.arange(clusters))[cluster]
+    return jax.lax.map(model, jnp.arange(clusters, dtype=np.int32))[cluster]
 
 
 @checked

@@ -527,6 +527,7 @@ VALID = {
     "federation.balanced": {"clients_per_server": 2, "graph": fl.graphs.path(2)},
     "graphs.Drawn": {"draw": lambda key: fl.graphs.ring(K)},
     "graphs.Mixing": {"rule": "laplacian", "step": 0.1},
+    "graphs.Relearned": {"candidates": fl.graphs.ring(K), "neighbors": 1},
     "graphs.Schedule": {"graphs": [fl.graphs.ring(K), fl.graphs.complete(K)]},
     "graphs.complete": {"nodes": K},
     "graphs.consensus": {

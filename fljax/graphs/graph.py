@@ -175,7 +175,7 @@ class Graph:
     def agreeing(
         self, values: Float[Array, "nodes dim"], tolerance: Float[Array, ""] | float
     ) -> "Graph":
-        r"""The graph of the edges whose ends hardly differ, :math:`\lVert x_k-x_l\rVert\le\epsilon`.
+        r"""The graph of the edges whose ends differ little, :math:`\|x_k-x_l\|\le\epsilon`.
 
         Args:
             values: ``[K, D]``, such as models.
@@ -341,13 +341,15 @@ class Graph:
         """Second smallest eigenvalue of ``L``, positive iff connected.
 
         ``O(K^3)`` of a traced graph and up to two thousand nodes; of more, by sparse matrices on
-        the host, which took seconds for a hundred thousand nodes.
+        the host (SciPy's Lanczos method, with a factorisation where that is slow).
 
         Args:
             members: ``[K]``, of the subgraph of these nodes, two at least; all by default.
         """
-        if self._concrete and self.nodes > _EIGEN_LIMIT and (members is None or _check.is_concrete(members)):
-            return tables.constant(spectra.sparse_connectivity(self._sparse(members)), float_dtype())
+        known = self._concrete and (members is None or _check.is_concrete(members))
+        if known and self.nodes > _EIGEN_LIMIT:
+            found = spectra.sparse_connectivity(self._sparse(members))
+            return tables.constant(found, float_dtype())
         matrix = self.laplacian_matrix()
         if members is not None:
             inside = jnp.asarray(members)

@@ -25,7 +25,8 @@ def agreed(
 ) -> Float[Array, "nodes dim"]:
     r"""The nearest models that are all alike: the projection on the consensus subspace.
 
-    .. math:: P_{\mathcal S}w=1\otimes\frac1K\sum_kw_k,\qquad P_{\mathcal S^\perp}w=w-P_{\mathcal S}w
+    .. math:: P_{\mathcal S}w=1\otimes\frac1K\sum_kw_k,\qquad
+        P_{\mathcal S^\perp}w=w-P_{\mathcal S}w
 
     Args:
         models: ``[K, D]``.
@@ -72,8 +73,10 @@ def agreed(
 
 @checked
 def null_space(graph: Graph) -> Float[np.ndarray, "nodes components"]:
-    r"""An orthonormal basis of the Laplacian's null space: :math:`1_{\mathcal C}/\sqrt{|\mathcal C|}`
-    of each connected component, in the order of their first nodes.
+    r"""An orthonormal basis of the Laplacian's null space.
+
+    :math:`1_{\mathcal C}/\sqrt{|\mathcal C|}` of each connected component, in the order of their
+    first nodes.
 
     As many columns as components; of a known graph only.
 

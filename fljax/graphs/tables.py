@@ -93,7 +93,6 @@ class Part(NamedTuple):
         """``values[l]`` for every stored pair ``(k, l)``, broadcastable to the weights."""
         return values[None, :] if self.neighbors is None else values[self.neighbors]
 
-
     def distances(self, rows: Array, own: Array | None = None, at: Array | None = None) -> Array:
         """``|rows_k - rows_l|`` of every stored pair, as the weights, without ``[R, S, D]``.
 
@@ -102,6 +101,7 @@ class Part(NamedTuple):
             own: ``[K, D]``, in the place of ``rows_k``.
             at: where the neighbours' rows are, as the weights; with the neighbours by default.
         """
+        rows = jnp.asarray(rows)
         own = rows if own is None else own
         if at is None:
             everyone = jnp.arange(len(rows), dtype=np.int32)
