@@ -67,7 +67,7 @@ def test_both_routes_recover_clusters_of_a_stochastic_block_model():
     found = clustering.kmeans(jax.random.key(0), alone, 3)
     assert clustering.misassigned(found.cluster, truth) == 0
     pooled = clustering.pooled_models(problem, found.cluster, 3)
-    coupled = fl.problems.GTVMin(problem, network, 2.0, fl.problems.Norm()).solve()
+    coupled = fl.problems.GTVMin(problem, network, 0.5, fl.problems.Norm()).solve()
     detected = clustering.detect(network, coupled, 0.5)
     assert float(clustering.adjusted_rand(detected, truth)) == 1
     error = {
@@ -95,7 +95,9 @@ def test_the_quality_of_a_cluster_is_its_connectivity_and_boundary():
         for form in ("dense", "padded"):
             network = graphs.from_adjacency(matrix, form=form)
             found = jax.jit(clustering.quality)(network, inside)
-            np.testing.assert_allclose(found, reference.cluster_quality(matrix, members))
+            np.testing.assert_allclose(
+                found, reference.cluster_quality(matrix, members), atol=1e-12
+            )
 
 
 def test_a_pendant_node_lowers_the_connectivity_of_a_cluster():
@@ -143,8 +145,7 @@ def test_labels_are_counted_without_padding():
     rng = np.random.default_rng(0)
     labels = [rng.integers(0, top, size).astype(float) for top, size in ((2, 6), (4, 3), (3, 9))]
     data = [(np.ones((len(label), 1)), label) for label in labels]
-    features, targets = zip(*data, strict=True)
-    problem = fl.problems.from_clients(features, targets, fl.problems.Softmax(4))
+    problem = fl.problems.from_clients(data, fl.problems.Softmax(4))
     expected = [[np.mean(label == c) for c in range(4)] for label in labels]
     np.testing.assert_allclose(fl.problems.label_histograms(problem, range(4)), expected)
     overlap = [[reference.label_overlap(a, b) for b in labels] for a in labels]
@@ -155,8 +156,8 @@ def test_predictions_on_shared_points_are_compared_both_ways():
     said = np.random.default_rng(1).normal(size=(4, 7))
     squared = [[np.mean((a - b) ** 2) for b in said] for a in said]
     np.testing.assert_allclose(fl.problems.prediction_discrepancy(said), squared, rtol=1e-10)
-    labels = (said > 0).astype(float)
-    logistic = lambda z, t: np.mean(np.log1p(np.exp(z)) - t * z)  # noqa: E731
+    labels = np.where(said > 0, 1.0, -1.0)
+    logistic = lambda z, t: np.mean(np.log1p(np.exp(-t * z)))  # noqa: E731
     both = [
         [(logistic(said[i], labels[j]) + logistic(said[j], labels[i])) / 2 for j in range(4)]
         for i in range(4)

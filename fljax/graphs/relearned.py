@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import module, static
 from fljax.graphs.graph import Graph, of_entries
 from fljax.graphs.tables import Part
@@ -44,7 +45,7 @@ class Relearned(Varying):
       ... )
       >>> network = fl.graphs.Relearned(fl.graphs.complete(6), neighbors=2)
       >>> simulation = fl.Simulation(problem, fl.algorithms.FedRelax(1.0), network)
-      >>> found = network.learned(fl.run(simulation, rounds=30).model)
+      >>> found = network.learned(fl.run(simulation, rounds=30).model.values)
       >>> found.components().tolist()
       [0, 1, 0, 1, 0, 1]
 
@@ -76,8 +77,15 @@ class Relearned(Varying):
     def single_table(self) -> "Relearned":
         return Relearned(self.candidates.single_table(), self.neighbors, self.keep)
 
+    @checked
     def learned(self, models: Float[Array, "nodes dim"]) -> Graph:
-        """The graph of the candidates' edges that such models, all heard, would keep."""
+        """The graph of the candidates' edges that such models, all heard, would keep.
+
+        Args:
+          models: ``[K, D]``; of a run, ``results.model.values``.
+        """
+        if len(models) != self.nodes:
+            raise ValueError(f"models must be of the {self.nodes} nodes, got {len(models)}.")
         candidates = self.candidates.single_table()
         (part,) = candidates.entries.parts
         kept = self.kept(part, part.distances(jnp.asarray(models)))
