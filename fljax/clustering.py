@@ -303,8 +303,8 @@ def adjusted_rand(found: Any, truth: Any) -> Float[Array, ""]:
 
     def pairs(*names: Array) -> Array:
         """How many pairs of clients have all these names in common."""
-        *names, _ = jax.lax.sort((*names, jnp.arange(len(found))), num_keys=len(names))
-        same = jnp.all(jnp.stack([a[1:] == a[:-1] for a in names]), axis=0)
+        ordered = jnp.stack(jax.lax.sort(names, num_keys=len(names)))
+        same = jnp.all(ordered[:, 1:] == ordered[:, :-1], axis=0)
         place = jnp.arange(1, len(found))
         first = jax.lax.cummax(jnp.where(same, 0, place))
         return jnp.sum((place - first).astype(float_dtype()))
