@@ -18,7 +18,7 @@ from fljax.aggregation import Aggregator
 from fljax.algorithms import Algorithm, start_models
 from fljax.attacks import Attack
 from fljax.federation import Federation
-from fljax.graphs import Graph, Mixing, Varying
+from fljax.graphs import Graph, Mixing, Relearned, Varying
 from fljax.link import (
     Compressor,
     DelayLaw,
@@ -296,6 +296,7 @@ class Simulation:
             self.noise,
             self.upload_noise,
             self.masks,
+            self.network if isinstance(self.network, Relearned) else None,
         )
 
     @property
@@ -359,7 +360,8 @@ def _one_by_one(simulation: Simulation) -> bool:
     drawn = isinstance(noise, LocalGraphHomomorphic) and not (
         noise.cancels and simulation.losses is None
     )
-    return drawn or simulation.aggregation is not None
+    learned = isinstance(simulation.network, Relearned)
+    return drawn or learned or simulation.aggregation is not None
 
 
 def check_length(simulation: Simulation, rounds: int) -> None:

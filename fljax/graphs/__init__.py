@@ -33,7 +33,9 @@ from fljax.graphs.random import (
     small_world,
     stochastic_block_model,
 )
+from fljax.graphs.relearned import Relearned
 from fljax.graphs.spectra import perron_vector
+from fljax.graphs.subspace import agreed, null_space
 from fljax.graphs.tables import DENSE_BELOW, Overflow
 from fljax.graphs.varying import Drawn, Schedule, Varying
 
@@ -45,8 +47,10 @@ __all__ = [
     "Graph",
     "Mixing",
     "Overflow",
+    "Relearned",
     "Schedule",
     "Varying",
+    "agreed",
     "complete",
     "consensus",
     "distances",
@@ -59,6 +63,7 @@ __all__ = [
     "grid",
     "k_regular",
     "nearest_neighbors",
+    "null_space",
     "path",
     "perron_vector",
     "project_regular",

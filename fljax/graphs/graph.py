@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import float_dtype, module, static
-from fljax.graphs import tables
+from fljax.graphs import spectra, tables
 from fljax.graphs.combination import Combination, Mixing, by_rule
 from fljax.graphs.tables import Overflow
 
@@ -169,6 +171,21 @@ class Graph:
         """
         return self.reweighted(keep)
 
+    @checked
+    def agreeing(
+        self, values: Float[Array, "nodes dim"], tolerance: Float[Array, ""] | float
+    ) -> "Graph":
+        r"""The graph of the edges whose ends differ little, :math:`\|x_k-x_l\|\le\epsilon`.
+
+        Args:
+            values: ``[K, D]``, such as models.
+            tolerance: :math:`\epsilon\ge0`.
+        """
+        parts = self.entries.parts
+        weights = [jnp.where(p.distances(values) <= tolerance, p.weights, 0) for p in parts]
+        entries = self.entries.with_weights(weights)
+        return of_entries(entries, entries.row_sums())
+
     def neighbor_table(self) -> tuple[Int[Array, "nodes slots"], Float[Array, "nodes slots"]]:
         """The neighbours of each node, one per slot, and their weights, both ``[K, S]``.
 
@@ -318,9 +335,45 @@ class Graph:
                 )
         return self
 
-    def algebraic_connectivity(self) -> Float[Array, ""]:
-        """Second smallest eigenvalue of ``L``, positive iff connected; ``O(K^3)``."""
-        return jnp.linalg.eigvalsh(self.laplacian_matrix())[1]
+    def algebraic_connectivity(
+        self, members: Bool[Array, " nodes"] | None = None
+    ) -> Float[Array, ""]:
+        """Second smallest eigenvalue of ``L``, positive iff connected.
+
+        ``O(K^3)`` of a traced graph and up to two thousand nodes; of more, by sparse matrices on
+        the host (SciPy's Lanczos method, with a factorisation where that is slow).
+
+        Args:
+            members: ``[K]``, of the subgraph of these nodes, two at least; all by default.
+        """
+        known = self._concrete and (members is None or _check.is_concrete(members))
+        if known and self.nodes > _EIGEN_LIMIT:
+            found = spectra.sparse_connectivity(self._sparse(members))
+            return tables.constant(found, float_dtype())
+        matrix = self.laplacian_matrix()
+        if members is not None:
+            inside = jnp.asarray(members)
+            within = self.reweighted(lambda k, m: inside[k] & inside[m])
+            # Others stand above every eigenvalue of members: 2 max degree bounds these.
+            above = jnp.where(inside, 0, 1 + 2 * jnp.max(within.degree))
+            matrix = within.laplacian_matrix() + jnp.diag(above)
+        return jnp.linalg.eigvalsh(matrix)[1]
+
+    def laplacian_norm(self) -> Float[Array, ""]:
+        """Largest eigenvalue of ``L``, at most twice the largest degree; computed likewise."""
+        if self._concrete and self.nodes > _EIGEN_LIMIT:
+            return tables.constant(spectra.sparse_norm(self._sparse()), float_dtype())
+        return jnp.linalg.eigvalsh(self.laplacian_matrix())[-1]
+
+    def _sparse(self, members: Any = None) -> Any:
+        """The Laplacian of the nodes, or of some, as a SciPy matrix."""
+        near, far, weights = self.entries.arcs()
+        shape = (self.nodes, self.nodes)
+        matrix = scipy.sparse.csr_array((weights.astype(np.float64), (near, far)), shape)
+        if members is not None:
+            chosen = np.flatnonzero(np.asarray(members))
+            matrix = matrix[chosen][:, chosen]
+        return scipy.sparse.csgraph.laplacian(matrix)
 
     # networkx --------------------------------------------------------------------------------
 

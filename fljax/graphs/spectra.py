@@ -4,6 +4,7 @@ Concrete matrices are treated on the host in float64; traced ones by array opera
 run must not call LAPACK (see :mod:`fljax._linalg`).
 """
 
+import contextlib
 from typing import Any
 
 import jax
@@ -20,6 +21,9 @@ from fljax.graphs import tables
 
 __all__ = ["check_primitive", "check_stochastic", "perron_vector", "second_modulus"]
 
+#: Lanczos vectors kept, restarts, and the relative accuracy, of large sparse spectra.
+_LANCZOS, _RESTARTS, _TOLERANCE = 40, 20, 1e-8
+_SMALL = 1e-3  # a connectivity below this share of the spectrum has too few digits left
 _SUMS = 1e-6  # how far from one a row may sum: single precision rounds less
 _SQUARINGS = 40  # of a matrix, whose power then tells its spectral radius to 1e-11
 
@@ -155,3 +159,36 @@ def second_modulus(matrix: Array, stationary: Array) -> Float[Array, ""]:
 
     start = (rest, jnp.zeros((), rest.dtype))
     return jnp.exp(jax.lax.fori_loop(0, _SQUARINGS, square, start)[1])
+
+
+def sparse_connectivity(laplacian: Any) -> float:
+    """Second smallest eigenvalue of a sparse Laplacian; zero where its graph falls apart."""
+    nodes = laplacian.shape[0]
+    if scipy.sparse.csgraph.connected_components(laplacian, directed=False)[0] > 1:
+        return 0.0
+    above = 2.0 * float(laplacian.diagonal().max())
+
+    def product(x: np.ndarray) -> np.ndarray:
+        # The constant vector, of eigenvalue zero, goes to zero, the others to `above - lambda`.
+        x = np.ravel(x)
+        return above * (x - x.mean()) - laplacian @ x
+
+    flipped = scipy.sparse.linalg.LinearOperator(laplacian.shape, matvec=product, dtype=float)
+    start = np.random.default_rng(0).normal(size=nodes)
+    options = {"v0": start - start.mean(), "tol": _TOLERANCE, "return_eigenvectors": False}
+    with contextlib.suppress(scipy.sparse.linalg.ArpackNoConvergence):
+        (largest,) = scipy.sparse.linalg.eigsh(
+            flipped, 1, which="LA", maxiter=_RESTARTS, ncv=_LANCZOS, **options
+        )
+        if above - largest > _SMALL * above:
+            return float(above - largest)
+    # Long thin graphs, whose small eigenvalues crowd together: their factors are sparse.
+    shift = -1e-3 * above / nodes
+    return float(np.max(scipy.sparse.linalg.eigsh(laplacian.tocsc(), 2, sigma=shift, **options)))
+
+
+def sparse_norm(laplacian: Any) -> float:
+    """Largest eigenvalue of a sparse Laplacian."""
+    start = np.random.default_rng(0).normal(size=laplacian.shape[0])
+    options = {"v0": start, "tol": _TOLERANCE, "return_eigenvectors": False}
+    return float(scipy.sparse.linalg.eigsh(laplacian, 1, which="LA", **options)[0])

@@ -64,6 +64,7 @@ They may be non-deterministic on GPUs, too, and are not used. A GPU has not been
 _ROW_COST = 16  # adding a row of the overflow to its node costs about as much as this many slots
 _SPLIT_GAIN = 0.8  # a table is split if that leaves at most this share of its cost
 _TABLE_GAIN = 8  # a gathered neighbour costs about as much as this many entries of a dense row
+_TOGETHER = 64  # nodes whose neighbours' rows are in memory together
 _UNROLLED_SLOTS = 64  # up to here one fused multiply-add per slot, above one contraction
 
 DISTINCT: Any = {"mode": "drop", "indices_are_sorted": True, "unique_indices": True}
@@ -91,6 +92,28 @@ class Part(NamedTuple):
     def of_neighbors(self, values: Array) -> Array:
         """``values[l]`` for every stored pair ``(k, l)``, broadcastable to the weights."""
         return values[None, :] if self.neighbors is None else values[self.neighbors]
+
+    def distances(self, rows: Array, own: Array | None = None, at: Array | None = None) -> Array:
+        """``|rows_k - rows_l|`` of every stored pair, as the weights, without ``[R, S, D]``.
+
+        Args:
+            rows: ``[K, D]``, or more rows if ``at`` is given.
+            own: ``[K, D]``, in the place of ``rows_k``.
+            at: where the neighbours' rows are, as the weights; with the neighbours by default.
+        """
+        rows = jnp.asarray(rows)
+        own = rows if own is None else own
+        if at is None:
+            everyone = jnp.arange(len(rows), dtype=np.int32)
+            at = jnp.broadcast_to(self.of_neighbors(everyone), self.weights.shape)
+
+        def of_one(given: tuple[Array, Array]) -> Array:
+            node, others = given
+            return jnp.sqrt(jnp.sum((own[node][None] - rows[others]) ** 2, axis=1))
+
+        # A spare row of the overflow is of a node beyond the last, and read as another's.
+        nodes = jnp.minimum(self.nodes, len(own) - 1)
+        return jax.lax.map(of_one, (nodes, at), batch_size=_TOGETHER)
 
 
 class Entries(NamedTuple):

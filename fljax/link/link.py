@@ -23,7 +23,7 @@ from fljax._numerics import HIGHEST, key_of
 from fljax.aggregation import Aggregator
 from fljax.attacks import Attack
 from fljax.federation import Federation
-from fljax.graphs import Combination, Graph
+from fljax.graphs import Combination, Graph, Relearned
 from fljax.link.compression import WORD, Compressor
 from fljax.link.delays import DelayLaw, Fixed, Line, empty_line
 from fljax.link.inbox import Inbox
@@ -54,6 +54,7 @@ class Stages(NamedTuple):
     noise: Noise | None = None  # between peers, or between servers
     upload_noise: UploadNoise | None = None  # of clients towards servers
     masks: SecureAggregation | None = None  # that they share
+    learned: Relearned | None = None  # to whom peers listen
 
 
 class Memory(NamedTuple):
@@ -405,6 +406,21 @@ class Link:
             ages.append(age if works is None else jnp.where(works[number], age, bound))
         return ages
 
+    def _chosen(
+        self, past: Array, said: Array, newest: Array | int, ages: list[Array] | None, bound: int
+    ) -> list[Int[Array, "rows slots"]]:
+        """The same ages, and none of who is heard but not listened to."""
+        learned, network = self._stages.learned, self._network
+        assert learned is not None
+        (part,) = network.entries.parts
+        everyone = jnp.arange(self._clients, dtype=jnp.int32)
+        senders = jnp.broadcast_to(part.of_neighbors(everyone), part.weights.shape)
+        age = jnp.zeros(part.weights.shape, jnp.int32) if ages is None else ages[0]
+        at = ((newest - age) % bound) * self._clients + senders
+        apart = part.distances(past.reshape(-1, said.shape[1]), said, at)
+        apart = jnp.where(age < bound, apart, jnp.inf)
+        return [jnp.where(learned.kept(part, apart), age, bound)]
+
     # In: peers -----------------------------------------------------------------------------------
 
     def exchange(self, message: Float[Array, "clients dim"]) -> tuple[Array, Inbox]:
@@ -458,6 +474,8 @@ class Link:
             past = past.at[newest].set(said)
             self.memory = self.memory._replace(past=past)
         ages = self._ages(bound)
+        if self._stages.learned is not None:
+            ages = self._chosen(said if past is None else past, said, newest, ages, bound)
         inbox = Inbox(
             self._network,
             said,
@@ -478,7 +496,7 @@ class Link:
         """
         stages = self._stages
         given = {"losses": stages.losses, "delays": stages.delays}
-        given["aggregation"] = stages.aggregation
+        given |= {"aggregation": stages.aggregation, "network": stages.learned}
         if stages.privacy is not None and not self.spent:
             raise TypeError(
                 f"{algorithm}.step sends no message in a round, so there is nothing private to "

@@ -1,6 +1,13 @@
 """Objectives, stacked local data, synthetic problems and the optimum they are judged against."""
 
 from fljax.problems.gtv import Certificate, GTVMin, Solution
+from fljax.problems.discrepancy import (
+    label_histograms,
+    label_overlap,
+    local_gradients,
+    local_models,
+    prediction_discrepancy,
+)
 from fljax.problems.objectives import (
     L1,
     ElasticNet,
@@ -93,11 +100,16 @@ __all__ = [
     "group_share",
     "huber",
     "jittered",
+    "label_histograms",
+    "label_overlap",
     "least_absolute_deviation",
     "least_squares",
     "linear",
+    "local_gradients",
+    "local_models",
     "logistic",
     "optimum",
+    "prediction_discrepancy",
     "prox",
     "random_clusters",
     "ridge",

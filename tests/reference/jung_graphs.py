@@ -1,5 +1,6 @@
 """Plain NumPy loops of graph learning and clusters, written from Jung 2026, chapters 6 and 7."""
 
+import itertools
 import math
 
 import numpy as np
@@ -59,3 +60,41 @@ def dykstra(matrix, degree, turns=4000):
         x = np.clip(y + q, 0, 1)
         q = y + q - x
     return x
+
+
+def label_overlap(one, other):
+    """Line 2557: the share of both clients' points whose labels both have."""
+    common = set(one) & set(other)
+    return np.mean([label in common for label in [*one, *other]])
+
+
+def adjusted_rand(found, truth):
+    """Hubert and Arabie 1985, by counting pairs."""
+    pairs = list(itertools.combinations(range(len(found)), 2))
+    same = [(found[i] == found[j], truth[i] == truth[j]) for i, j in pairs]
+    both = sum(a and b for a, b in same)
+    rows, columns = sum(a for a, _ in same), sum(b for _, b in same)
+    chance = rows * columns / len(pairs)
+    return (both - chance) / ((rows + columns) / 2 - chance)
+
+
+def cluster_quality(matrix, members):
+    """Line 2287: the second eigenvalue within, and the weights that leave."""
+    inside = matrix[np.ix_(members, members)]
+    values = np.linalg.eigvalsh(np.diag(inside.sum(axis=1)) - inside)
+    others = set(range(len(matrix))) - set(members)
+    return values[1], sum(matrix[i, j] for i in members for j in others)
+
+
+def kept(matrix, models, k, keep):
+    """Of the candidates' edges those to the nearest models, symmetrised."""
+    n = len(matrix)
+    found = np.zeros_like(matrix)
+    near = [[j for j in range(n) if matrix[i, j] > 0] for i in range(n)]
+    apart = lambda i, j: np.linalg.norm(models[i] - models[j])  # noqa: E731
+    chosen = [set(sorted(near[i], key=lambda j: apart(i, j))[:k]) for i in range(n)]
+    for i in range(n):
+        for j in near[i]:
+            mine, theirs = j in chosen[i], i in chosen[j]
+            found[i, j] = matrix[i, j] * ((mine or theirs) if keep == "any" else (mine and theirs))
+    return found

@@ -1,0 +1,358 @@
+r"""Clustered federated learning: which clients have like data, and one model for each such group.
+
+Two ways (Jung 2026, section 6.2, lines 2262-2320). *Cluster, then pool*: represent every data set
+by a vector (:func:`fljax.problems.local_models`, :func:`~fljax.problems.local_gradients`), cluster
+the vectors (:func:`kmeans`), and train one model a cluster (:func:`pooled_models`). Or let
+*generalised total variation* do it: models coupled along a graph that is dense within clusters and
+sparse between them agree within (:class:`fljax.problems.GTVMin`,
+:class:`fljax.algorithms.FedRelax`), and :func:`detect` reads the clusters off their models. How
+well a graph suits a cluster is said by :func:`quality`, how well clusters were found by
+:func:`adjusted_rand` and :func:`misassigned`.
+
+Shapes: ``K`` clients, ``Q`` clusters, ``m`` numbers of a representation, ``D`` parameters.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import float_dtype, replace
+from fljax.graphs import Graph
+from fljax.problems import Problem
+from fljax.problems.solvers import factorise, prox, refuse_clipping
+from fljax.problems.tasks import membership
+
+__all__ = [
+    "Clusters",
+    "Quality",
+    "adjusted_rand",
+    "detect",
+    "kmeans",
+    "misassigned",
+    "pooled_models",
+    "quality",
+]
+
+
+class Clusters(NamedTuple):
+    """What :func:`kmeans` found."""
+
+    cluster: Array  # [K]     of each point, 0..Q-1
+    centres: Array  # [Q, m]
+    inertia: Array  # []      the sum of squared distances from the centres
+
+
+class Quality(NamedTuple):
+    """How well a graph suits a cluster."""
+
+    connectivity: Array  # []  lambda_2 of the subgraph within
+    boundary: Array  # []  the weights of the edges that leave it, summed
+
+
+@checked
+def kmeans(
+    key: Key[Array, ""],
+    points: Float[Array, "clients size"],
+    clusters: int,
+    *,
+    restarts: int = 10,
+    iterations: int = 100,
+) -> Clusters:
+    r"""k-means: clusters of least :math:`\sum_i\lVert z^{(i)}-c_{q(i)}\rVert^2`, of some starts.
+
+    Lloyd's iterations from starts by k-means++, until no point moves. A cluster that loses its last
+    point takes the one furthest from its centre. It may be traced, so that every seed of a study
+    has clusters of its own.
+
+    Args:
+      key: consumed.
+      points: ``[K, m]``.
+      clusters: ``Q``, at most ``K``.
+      restarts: how many starts; the best end counts.
+      iterations: at most, of each.
+
+    Raises:
+      ValueError: more clusters than points, NaN.
+
+    Reference:
+      Lloyd, Least squares quantization in PCM (1982); Arthur and Vassilvitskii, k-means++ (2007).
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> points = jnp.array([[0.0], [0.1], [5.0], [5.2]])
+      >>> found = fl.clustering.kmeans(jax.random.key(0), points, 2)
+      >>> bool(found.cluster[0] == found.cluster[1]), round(float(found.inertia), 3)
+      (True, 0.025)
+    """
+    _check.count("clusters", clusters)
+    _check.count("restarts", restarts)
+    _check.count("iterations", iterations)
+    _check.finite("points", points)
+    if clusters > len(points):
+        raise ValueError(f"{len(points)} points cannot fill {clusters} clusters.")
+    points = jnp.asarray(points)
+    one = jax.vmap(lambda k: _lloyd(points, _plus_plus(k, points, clusters), iterations))
+    found = one(jax.random.split(key, restarts))
+    best = jnp.argmin(found.inertia)
+    return jax.tree.map(lambda a: a[best], found)
+
+
+def _squares(points: Array, centre: Array) -> Float[Array, " clients"]:
+    return jnp.sum((points - centre[None, :]) ** 2, axis=1)
+
+
+def _plus_plus(key: Array, points: Array, clusters: int) -> Float[Array, "clusters size"]:
+    """A point at random, then each with probability as its squared distance from the nearest."""
+    first, *others = jax.random.split(key, clusters)
+    centre = points[jax.random.randint(first, (), 0, len(points))]
+    centres, nearest = [centre], _squares(points, centre)
+    for draw in others:
+        # Where all distances are zero any point will do; the logarithms are then all alike.
+        log = jnp.log(jnp.where(jnp.max(nearest) > 0, nearest, 1))
+        centre = points[jax.random.categorical(draw, log)]
+        centres.append(centre)
+        nearest = jnp.minimum(nearest, _squares(points, centre))
+    return jnp.stack(centres)
+
+
+def _lloyd(points: Array, centres: Array, iterations: int) -> Clusters:
+    clusters = len(centres)
+
+    def assign(centres: Array) -> tuple[Array, Array]:
+        apart = jax.lax.map(lambda centre: _squares(points, centre), centres)
+        return jnp.argmin(apart, axis=0).astype(jnp.int32), jnp.min(apart, axis=0)
+
+    def move(state: tuple) -> tuple:
+        cluster, far, _, _, turn = state
+        size = jax.ops.segment_sum(jnp.ones_like(far), cluster, clusters)
+        # The empty ones take the furthest points, one each.
+        empty = size == 0
+        _, furthest = jax.lax.top_k(far, clusters)
+        taken = jnp.cumsum(empty) - 1
+        total = jax.ops.segment_sum(points, cluster, clusters)
+        mean = total / jnp.where(empty, 1, size)[:, None]
+        centres = jnp.where(empty[:, None], points[furthest[taken]], mean)
+        again, far = assign(centres)
+        return again, far, centres, jnp.any(again != cluster), turn + 1
+
+    cluster, far = assign(centres)
+    start = (cluster, far, centres, jnp.asarray(True), jnp.asarray(0))
+    going = jax.lax.while_loop(lambda s: s[3] & (s[4] < iterations), move, start)
+    cluster, far, centres, *_ = going
+    return Clusters(cluster, centres, jnp.sum(far))
+
+
+@checked
+def pooled_models(
+    problem: Problem,
+    cluster: Any,
+    clusters: int,
+    *,
+    ridge: Float[Array, ""] | float = 1e-4,
+    iterations: int = 1000,
+) -> Float[Array, "clients dim"]:
+    r"""Each client's model of the pooled data of its cluster.
+
+    .. math:: w_k=\arg\min_w\sum_{i\in\mathcal C(k)}\big(f_i(w)+\epsilon\lVert w\rVert^2\big)
+
+    Every client's *mean* loss counts once, whatever its size (``problem.weighing`` changes that).
+
+    Args:
+      problem: the clients'.
+      cluster: ``[K]``, of each client, in ``0..Q-1``; may be traced, and leave clusters empty.
+      clusters: ``Q``.
+      ridge: :math:`\epsilon>0`.
+      iterations: of the solver where there is no closed form.
+
+    Raises:
+      ValueError: membership of other clients or out of range, a ridge that is not positive, a
+        problem that clips gradients.
+
+    Reference:
+      Jung 2026, (72), lines 977-985 and 2268-2272.
+    """
+    _check.count("clusters", clusters)
+    _check.positive("ridge", ridge)
+    _check.count("iterations", iterations)
+    cluster = jnp.asarray(membership("cluster", cluster, clusters))
+    if len(cluster) != problem.clients:
+        raise ValueError(f"cluster is of {len(cluster)} clients, the data of {problem.clients}.")
+    refuse_clipping(problem)
+    weights, share = jnp.asarray(problem.weights), jnp.broadcast_to(problem.share, cluster.shape)
+    pooled, zero = problem.pooled(), jnp.zeros((1, problem.dim), problem.dtype)
+
+    def model(number: Array) -> Array:
+        inside = (cluster == number).astype(weights.dtype)
+        members = jnp.maximum(jnp.sum(inside), 1)
+        one = replace(
+            pooled,
+            weights=(weights * inside[:, None]).reshape(1, -1) / members,
+            strength=jnp.sum(share * inside) / members,
+            importance=None,
+        )
+        weight = jnp.full(1, 2 * ridge, problem.dtype)
+        return prox(one, factorise(one, weight), zero, zero, iterations)[0]
+
+    return jax.lax.map(model, jnp.arange(clusters, dtype=np.int32))[cluster]
+
+
+@checked
+def detect(
+    network: Graph,
+    models: Float[Array, "clients dim"],
+    tolerance: Float[Array, ""] | float,
+) -> Int[Array, " clients"]:
+    r"""Clusters of nodes whose models agree: connected by edges along which they hardly differ.
+
+    Args:
+      network: along which models were coupled.
+      models: ``[K, D]``, such as a solution of :class:`fljax.problems.GTVMin`.
+      tolerance: an edge connects if :math:`\lVert w_k-w_l\rVert` is at most this.
+
+    Returns:
+      ``[K]``, for every node the smallest number in its cluster; may be traced.
+      ``np.unique(..., return_inverse=True)`` numbers the clusters.
+
+    Raises:
+      ValueError: models of other nodes, NaN, a negative tolerance.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> models = jnp.array([[0.0], [0.1], [3.0], [3.1]])
+      >>> fl.clustering.detect(fl.graphs.path(4), models, tolerance=0.5).tolist()
+      [0, 0, 2, 2]
+    """
+    _check.nonnegative("tolerance", tolerance)
+    _check.finite("models", models)
+    if len(models) != network.nodes:
+        raise ValueError(
+            f"models must be of the {network.nodes} nodes of the network, got {len(models)}."
+        )
+    return network.agreeing(models, tolerance).components()
+
+
+@checked
+def quality(network: Graph, members: Bool[Array, " clients"]) -> Quality:
+    r"""How well a graph suits a cluster: much connectivity within, little weight across.
+
+    A solution of GTVMin is nearly constant on a cluster :math:`\mathcal C` where
+    :math:`\lambda_2(L^{(\mathcal C)})` is large and
+    :math:`\partial\mathcal C=\sum_{i\in\mathcal C,i'\notin\mathcal C}A_{ii'}` small.
+
+    Args:
+      network: the similarity graph; see ``Graph.algebraic_connectivity`` for what it takes.
+      members: ``[K]``, which nodes are of the cluster, two at least.
+
+    Returns:
+      The second smallest eigenvalue of the Laplacian of the subgraph, and the boundary.
+
+    Raises:
+      ValueError: members of another network, fewer than two.
+
+    Reference:
+      Jung 2026, line 2287, and Proposition 6.1, lines 2293-2313.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> fl.clustering.quality(fl.graphs.path(4), np.array([True, True, False, False]))
+      Quality(connectivity=Array(2., dtype=...), boundary=Array(1., dtype=...))
+    """
+    if np.shape(members) != (network.nodes,):
+        raise ValueError(
+            f"members must be one truth value for each of the {network.nodes} nodes, got shape "
+            f"{np.shape(members)}."
+        )
+
+    def enough(members: Any) -> None:
+        if np.sum(members) < 2:
+            raise ValueError(f"a cluster has two members or more, got {int(np.sum(members))}.")
+
+    _check.known(enough, members)
+    inside = jnp.asarray(members)
+    within = network.reweighted(lambda k, m: inside[k] & inside[m])
+    boundary = jnp.sum(jnp.where(inside, network.degree - within.degree, 0))
+    return Quality(within.algebraic_connectivity(inside), boundary)
+
+
+@checked
+def adjusted_rand(found: Any, truth: Any) -> Float[Array, ""]:
+    """How far two partitions of the same clients agree: 1 if they are equal, 0 as by chance.
+
+    Args:
+      found: ``[K]`` integers, any names of clusters below ``K``; may be traced.
+      truth: ``[K]``, likewise.
+
+    Raises:
+      ValueError: partitions of different clients, names out of range.
+
+    Reference:
+      Hubert and Arabie, Comparing partitions (1985).
+
+    Example:
+      >>> import fljax as fl
+      >>> float(fl.clustering.adjusted_rand([0, 0, 1, 1], [1, 1, 0, 0]))
+      1.0
+    """
+    found, truth = (jnp.asarray(names) for names in _partitions(found, truth))
+
+    def pairs(*names: Array) -> Array:
+        """How many pairs of clients have all these names in common."""
+        ordered = jnp.stack(jax.lax.sort(names, num_keys=len(names)))
+        same = jnp.all(ordered[:, 1:] == ordered[:, :-1], axis=0)
+        place = jnp.arange(1, len(found))
+        first = jax.lax.cummax(jnp.where(same, 0, place))
+        return jnp.sum((place - first).astype(float_dtype()))
+
+    together, rows, columns = pairs(found, truth), pairs(found), pairs(truth)
+    total = float(len(found))
+    chance = rows * columns / (total * (total - 1) / 2)
+    most = (rows + columns) / 2
+    # Both all in one cluster, or both all alone: equal, and no chance to be otherwise.
+    above = jnp.where(most == chance, 1, most - chance)
+    return jnp.where(most == chance, 1, (together - chance) / above)
+
+
+@checked
+def misassigned(found: Any, truth: Any) -> float:
+    """The share of clients in a wrong cluster, under the best matching of clusters' names.
+
+    Args:
+      found: ``[K]`` integers, any names of clusters below ``K``.
+      truth: ``[K]``, likewise.
+
+    Raises:
+      TypeError: traced partitions, which the host cannot match.
+      ValueError: partitions of different clients, names out of range.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.clustering.misassigned([0, 0, 0, 1], [1, 1, 0, 0])
+      0.25
+    """
+    if not (_check.is_concrete(found) and _check.is_concrete(truth)):
+        raise TypeError(
+            "misassigned matches clusters on the host; of traced ones take adjusted_rand."
+        )
+    found, truth = (np.unique(n, return_inverse=True)[1] for n in _partitions(found, truth))
+    table = np.zeros((found.max() + 1, truth.max() + 1))
+    np.add.at(table, (found, truth), 1)
+    rows, columns = scipy.optimize.linear_sum_assignment(table, maximize=True)
+    return float(1 - table[rows, columns].sum() / table.sum())
+
+
+def _partitions(found: Any, truth: Any) -> tuple[Any, Any]:
+    found, truth = _check.array("found", found), _check.array("truth", truth)
+    sizes = [np.shape(value) for value in (found, truth)]
+    if sizes[0] != sizes[1] or len(sizes[0]) != 1 or sizes[0][0] < 2:
+        raise ValueError(
+            "found and truth must be partitions of the same two clients or more, got shapes "
+            f"{sizes[0]} and {sizes[1]}."
+        )
+    nodes = sizes[0][0]
+    return membership("found", found, nodes), membership("truth", truth, nodes)

@@ -1,0 +1,107 @@
+"""Learning the graph while training: each node listens to those whose models are like its own."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import module, static
+from fljax.graphs.graph import Graph, of_entries
+from fljax.graphs.tables import Part
+from fljax.graphs.varying import Varying
+
+__all__ = ["Relearned"]
+
+_RULES = ("any", "mutual")
+
+
+@module
+class Relearned(Varying):
+    r"""A network whose edges are learned while training: to the models nearest to one's own.
+
+    In every round each node says its model to all candidate neighbours, and of what it hears keeps
+    those nearest to what it said itself, with all that are as near as the last. An edge works if
+    *any* of its ends keeps the other, or only if both do; in the place of a model that is not kept
+    stands the node's own, as where a message is lost. So an algorithm needs no code for it, and the
+    fixed points of those that minimise a variation (:class:`fljax.algorithms.FedGD`,
+    :class:`~fljax.algorithms.FedRelax`) are those of the graph that is learned. A node must know
+    of its candidates how far they listen, a number each; it is not counted as traffic.
+
+    While all models are equal, as at the start, everybody is kept.
+
+    Args:
+      candidates: the graph of who may hear whom, with the weights of edges.
+      neighbors: ``k``, how many each keeps, from 1 to ``K - 1``.
+      keep: ``"any"`` or ``"mutual"``.
+
+    Raises:
+      ValueError: as many neighbours as nodes or none, an unknown rule.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> cluster = jnp.array([0, 1, 0, 1, 0, 1])
+      >>> problem = fl.problems.Problem(
+      ...     jnp.ones((6, 1, 1)), 5.0 * cluster[:, None], fl.problems.LeastSquares()
+      ... )
+      >>> network = fl.graphs.Relearned(fl.graphs.complete(6), neighbors=2)
+      >>> simulation = fl.Simulation(problem, fl.algorithms.FedRelax(1.0), network)
+      >>> found = network.learned(fl.run(simulation, rounds=30).model.values)
+      >>> found.components().tolist()
+      [0, 1, 0, 1, 0, 1]
+
+    Reference:
+      Jung 2026, lines 2585 and 2623-2627 (nearest neighbours; message passing over a communication
+      graph that is another than the learned one).
+    """
+
+    candidates: Graph
+    neighbors: int = static()
+    keep: str = static(default="any")
+
+    def validate(self) -> None:
+        _check.count("neighbors", self.neighbors)
+        if self.neighbors >= self.candidates.nodes:
+            raise ValueError(
+                f"neighbors must be below the number of nodes, {self.candidates.nodes}, got "
+                f"{self.neighbors}."
+            )
+        _check.choice("keep", self.keep, _RULES)
+
+    @property
+    def first(self) -> Graph:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.candidates
+
+    def at(self, key: Array, round: Array) -> Graph:
+        return self.candidates
+
+    def single_table(self) -> "Relearned":
+        return Relearned(self.candidates.single_table(), self.neighbors, self.keep)
+
+    @checked
+    def learned(self, models: Float[Array, "nodes dim"]) -> Graph:
+        """The graph of the candidates' edges that such models, all heard, would keep.
+
+        Args:
+          models: ``[K, D]``; of a run, ``results.model.values``.
+        """
+        if len(models) != self.nodes:
+            raise ValueError(f"models must be of the {self.nodes} nodes, got {len(models)}.")
+        candidates = self.candidates.single_table()
+        (part,) = candidates.entries.parts
+        kept = self.kept(part, part.distances(jnp.asarray(models)))
+        entries = candidates.entries.with_weights([jnp.where(kept, part.weights, 0)])
+        return of_entries(entries, entries.row_sums())
+
+    def kept(self, part: Part, apart: Float[Array, "nodes slots"]) -> Bool[Array, "nodes slots"]:
+        """Which edges work.
+
+        Args:
+          part: the only table of the candidates.
+          apart: how far what is heard is from the node's own, infinite where nothing is.
+        """
+        apart = jnp.where(part.weights > 0, apart, jnp.inf)
+        at = min(self.neighbors, apart.shape[1]) - 1
+        reach = jnp.sort(apart, axis=1)[:, at]  # of the last that a node keeps itself
+        theirs, mine = part.of_neighbors(reach), reach[:, None]
+        most = jnp.maximum if self.keep == "any" else jnp.minimum
+        return apart <= most(theirs, mine)

@@ -1,0 +1,219 @@
+r"""How unlike local data sets are: vectors that stand for them, and discrepancies between pairs.
+
+A representation :math:`z^{(i)}` of each client's data set is a row of ``[K, m]``;
+:func:`fljax.graphs.distances` makes :math:`d^{(i,i')}=\lVert z^{(i)}-z^{(i')}\rVert` of them
+(Jung 2026, lines 2539-2581), :func:`fljax.graphs.nearest_neighbors` a graph, without the matrix.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._numerics import HIGHEST
+from fljax.problems.objectives import LeastSquares, Loss
+from fljax.problems.problem import Problem
+from fljax.problems.solvers import factorise, prox
+
+__all__ = [
+    "label_histograms",
+    "label_overlap",
+    "local_gradients",
+    "local_models",
+    "prediction_discrepancy",
+]
+
+
+@checked
+def local_models(
+    problem: Problem, ridge: Float[Array, ""] | float = 1e-4, iterations: int = 1000
+) -> Float[Array, "clients dim"]:
+    r"""What each client finds alone: :math:`\arg\min_w f_k(w)+\epsilon\lVert w\rVert^2`.
+
+    Args:
+      problem: the clients'.
+      ridge: :math:`\epsilon>0`, which makes the model unique where samples are few.
+      iterations: of the solver where there is no closed form.
+
+    Raises:
+      ValueError: a ridge that is not positive; a problem that clips gradients.
+
+    Reference:
+      Jung 2026, lines 2543-2545 and 2570.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> labels = jnp.array([[1.0, 3.0], [6.0, 8.0]])
+      >>> problem = fl.problems.Problem(jnp.ones((2, 2, 1)), labels, fl.problems.LeastSquares())
+      >>> [round(float(model), 2) for model in fl.problems.local_models(problem)[:, 0]]
+      [2.0, 7.0]
+    """
+    _check.positive("ridge", ridge)
+    _check.count("iterations", iterations)
+    zero = jnp.zeros((problem.clients, problem.dim), problem.dtype)
+    weight = jnp.full(problem.clients, 2 * ridge, problem.dtype)
+    return prox(problem, factorise(problem, weight), zero, zero, iterations)
+
+
+@checked
+def local_gradients(
+    problem: Problem, at: Float[Array, " dim"] | None = None
+) -> Float[Array, "clients dim"]:
+    r"""The clients' gradients :math:`f_k'(v)` at one model that all know.
+
+    At which model is open in the source; they tell less of one far from all minimisers.
+
+    Args:
+      problem: the clients'.
+      at: :math:`v`, ``[D]``; zero by default.
+
+    Raises:
+      ValueError: a model of another size.
+
+    Reference:
+      Jung 2026, (157), lines 2572-2576.
+    """
+    if at is None:
+        at = jnp.zeros(problem.dim, problem.dtype)
+    if np.shape(at) != (problem.dim,):
+        raise ValueError(
+            f"at must be one model of the problem's {problem.dim} parameters, got shape "
+            f"{np.shape(at)}."
+        )
+    _check.finite("at", at)
+    everyone = jnp.broadcast_to(jnp.asarray(at, problem.dtype), (problem.clients, problem.dim))
+    return problem.gradient(everyone)
+
+
+@checked
+def label_histograms(
+    problem: Problem, labels: Float[Array, " classes"] | Any
+) -> Float[Array, "clients classes"]:
+    r"""How frequent each label is at each client; of one without labels all are zero.
+
+    Args:
+      problem: the clients', with labels as targets.
+      labels: ``[C]``, all that there are, such as ``range(10)``.
+
+    Raises:
+      ValueError: a label twice.
+
+    Reference:
+      Jung 2026, line 2559.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> labels = jnp.array([[0.0, 1.0, 1.0, 1.0], [2.0, 2.0, 0.0, 0.0]])
+      >>> problem = fl.problems.Problem(jnp.ones((2, 4, 1)), labels, fl.problems.Softmax(3))
+      >>> fl.problems.label_histograms(problem, range(3)).tolist()
+      [[0.25, 0.75, 0.0], [0.5, 0.0, 0.5]]
+      >>> fl.problems.label_overlap(problem, range(3)).tolist()
+      [[1.0, 0.375], [0.375, 1.0]]
+    """
+    counts = _label_counts(problem, labels)
+    total = jnp.sum(counts, axis=1, keepdims=True)
+    return counts / jnp.where(total > 0, total, 1)
+
+
+@checked
+def label_overlap(
+    problem: Problem, labels: Float[Array, " classes"] | Any
+) -> Float[Array, "clients clients"]:
+    r"""The share of two clients' samples whose labels both have: a *similarity*, in [0, 1].
+
+    One minus it is a discrepancy, ``metric="precomputed"`` of a graph's.
+
+    Args:
+      problem: the clients', with labels as targets.
+      labels: as of :func:`label_histograms`.
+
+    Reference:
+      Jung 2026, line 2557.
+    """
+    counts = _label_counts(problem, labels)
+    has = (counts > 0).astype(counts.dtype)
+    common = jnp.matmul(counts, has.T, precision=HIGHEST)
+    total = jnp.sum(counts, axis=1)
+    both = total[:, None] + total[None, :]
+    return (common + common.T) / jnp.where(both > 0, both, 1)
+
+
+@checked
+def prediction_discrepancy(
+    predictions: Float[Array, "clients points *outputs"],
+    labels: Float[Array, "clients points"] | None = None,
+    loss: Loss = LeastSquares(),  # noqa: B008 (immutable)
+) -> Float[Array, "clients clients"]:
+    r"""How unlike predictions on shared points are, of models of any kind.
+
+    .. math:: d^{(i,i')}=\frac1{m'}\sum_{x}\tfrac12\Big[\ell\big(h^{(i')}(x),h^{(i)}(x)\big)
+        +\ell\big(h^{(i)}(x),h^{(i')}(x)\big)\Big],
+
+    for the squared loss the mean of :math:`(h^{(i)}(x)-h^{(i')}(x))^2`. Nothing of the size of all
+    pairs times all points is made.
+
+    Args:
+      predictions: ``[K, M]`` of each client's model on ``M`` shared points, ``[K, M, O]`` for a
+        loss of several outputs.
+      labels: ``[K, M]``, what each model would have said to be the label; for losses whose targets
+        are no predictions. The predictions themselves by default.
+      loss: :math:`\ell`, of a prediction and a label.
+
+    Raises:
+      ValueError: NaN, labels of another shape or that the loss does not know.
+
+    Reference:
+      Jung 2026, (64) and (65), lines 918-928, and (30), line 621.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> said = jnp.array([[0.0, 1.0], [0.0, 3.0]])
+      >>> fl.problems.prediction_discrepancy(said).tolist()
+      [[0.0, 2.0], [2.0, 0.0]]
+    """
+    _check.registered("loss", loss)
+    _check.finite("predictions", predictions)
+    predictions = jnp.asarray(predictions)
+    if predictions.ndim != 2 + (loss.outputs > 1):
+        raise ValueError(
+            f"predictions must be [clients, points{', outputs' if loss.outputs > 1 else ''}] for "
+            f"{type(loss).__name__}, got shape {predictions.shape}."
+        )
+    if labels is None:
+        if loss.outputs > 1:
+            raise ValueError(f"{type(loss).__name__} needs labels=, what each model says.")
+        labels = predictions
+    if np.shape(labels) != predictions.shape[:2]:
+        raise ValueError(
+            f"labels must be [clients, points], shape {predictions.shape[:2]}, got shape "
+            f"{np.shape(labels)}."
+        )
+    _check.finite("labels", labels)
+    if type(loss).check_targets is not Loss.check_targets:
+        _check.known(lambda given: loss.check_targets(np.asarray(given)), labels)
+    labels = jnp.asarray(labels, predictions.dtype)
+
+    def row(label: Array) -> Array:  # every other's prediction, judged by this one's labels
+        return jnp.mean(loss.value(predictions, jnp.broadcast_to(label, labels.shape)), axis=1)
+
+    one_way = jax.lax.map(row, labels)
+    return (one_way + one_way.T) / 2
+
+
+def _label_counts(problem: Problem, labels: Any) -> Float[Array, "clients classes"]:
+    labels = _check.filled("labels", labels, axes=1)
+    _check.finite("labels", labels)
+    if _check.is_concrete(labels) and len(np.unique(np.asarray(labels))) < len(labels):
+        raise ValueError("labels must be all different, got one twice.")
+    real: Bool[Array, "clients samples"] = jnp.asarray(problem.weights) > 0
+    targets = jnp.asarray(problem.targets)
+
+    def count(label: Array) -> Array:
+        return jnp.sum(real & (targets == label), axis=1)
+
+    counts = jax.lax.map(count, jnp.asarray(labels, targets.dtype))
+    return counts.T.astype(targets.dtype)

@@ -1,0 +1,173 @@
+"""Clusters of clients: found, pooled, judged; against loops and from both of the book's routes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax import clustering, graphs
+from tests.graphs.samples import weighted_matrix
+from tests.reference import jung_graphs as reference
+
+POINTS = np.random.default_rng(0).normal(size=(12, 3)) + 8 * np.repeat(np.eye(3), 4, axis=0)
+TRUTH = np.repeat(np.arange(3), 4)
+
+
+def clustered(seed, clusters=3, members=8, samples=10, dim=2):
+    """(146): linear regression, whose model is the same within a cluster."""
+    rng = np.random.default_rng(seed)
+    truth = np.repeat(np.arange(clusters), members)
+    models = rng.normal(size=(clusters, dim)) + 4 * np.eye(clusters, dim)
+    features = rng.normal(size=(len(truth), samples, dim))
+    labels = np.einsum("knp,kp->kn", features, models[truth])
+    labels += 0.3 * rng.normal(size=labels.shape)
+    return fl.problems.Problem(features, labels, fl.problems.LeastSquares()), truth, models
+
+
+def test_kmeans_finds_separated_clusters_for_each_seed():
+    find = jax.jit(jax.vmap(lambda key: clustering.kmeans(key, jnp.asarray(POINTS), 3)))
+    found = find(jax.random.split(jax.random.key(0), 2))
+    for cluster, centres, inertia in zip(*found, strict=True):
+        assert clustering.misassigned(cluster, TRUTH) == 0
+        for q in range(3):
+            np.testing.assert_allclose(centres[q], POINTS[np.asarray(cluster) == q].mean(axis=0))
+        apart = POINTS - np.asarray(centres)[np.asarray(cluster)]
+        assert float(inertia) == pytest.approx(np.sum(apart**2))
+
+
+def test_no_cluster_stays_empty():
+    """From two equal starts, one of which gets no point."""
+    start = jnp.asarray(np.stack([POINTS[0], POINTS[0], POINTS[5]]))
+    found = clustering._lloyd(jnp.asarray(POINTS), start, 100)
+    assert set(np.asarray(found.cluster)) == {0, 1, 2}
+    same = jnp.zeros((4, 2))
+    found = clustering.kmeans(jax.random.key(1), same, 2, restarts=1)
+    assert float(found.inertia) == 0
+
+
+def test_pooled_models_are_those_of_the_pooled_data():
+    problem, truth, _ = clustered(0, members=3, samples=5)
+    found = np.asarray(clustering.pooled_models(problem, truth, 3, ridge=0.1))
+    x, y = np.asarray(problem.features), np.asarray(problem.targets)
+    for q in range(3):
+        ours = truth == q
+        gram = sum(a.T @ a / 5 for a in x[ours]) + 0.1 * 3 * np.eye(2)
+        moment = sum(a.T @ b / 5 for a, b in zip(x[ours], y[ours], strict=True))
+        expected = np.broadcast_to(np.linalg.solve(gram, moment), (3, 2))
+        np.testing.assert_allclose(found[ours], expected, rtol=1e-10)
+
+
+def test_both_routes_recover_clusters_of_a_stochastic_block_model():
+    problem, truth, models = clustered(1)
+    network = graphs.stochastic_block_model(
+        jax.random.key(3), sizes=(8, 8, 8), probabilities=0.04 + 0.8 * np.eye(3)
+    )
+    alone = fl.problems.local_models(problem)
+    found = clustering.kmeans(jax.random.key(0), alone, 3)
+    assert clustering.misassigned(found.cluster, truth) == 0
+    pooled = clustering.pooled_models(problem, found.cluster, 3)
+    coupled = fl.problems.GTVMin(problem, network, 0.5, fl.problems.Norm()).solve()
+    detected = clustering.detect(network, coupled, 0.5)
+    assert float(clustering.adjusted_rand(detected, truth)) == 1
+    error = {
+        name: float(np.mean((np.asarray(w) - models[truth]) ** 2))
+        for name, w in {"alone": alone, "pooled": pooled, "coupled": coupled}.items()
+    }
+    assert error["pooled"] < 0.3 * error["alone"]
+    assert error["coupled"] < 0.7 * error["alone"]
+
+
+def test_agreement_of_partitions_is_counted_by_pairs():
+    rng = np.random.default_rng(0)
+    for names in (2, 4):
+        found, truth = rng.integers(0, names, (2, 15))
+        expected = reference.adjusted_rand(found, truth)
+        assert float(clustering.adjusted_rand(found, truth)) == pytest.approx(expected)
+    assert float(clustering.adjusted_rand(np.zeros(5, int), np.zeros(5, int))) == 1
+    assert clustering.misassigned([2, 2, 2, 0, 0], [0, 0, 1, 1, 1]) == pytest.approx(0.2)
+
+
+def test_the_quality_of_a_cluster_is_its_connectivity_and_boundary():
+    matrix = weighted_matrix(2, 9)
+    for members in ([0, 1, 2, 3], [1, 4, 5, 6, 8]):
+        inside = np.isin(np.arange(9), members)
+        for form in ("dense", "padded"):
+            network = graphs.from_adjacency(matrix, form=form)
+            found = jax.jit(clustering.quality)(network, inside)
+            np.testing.assert_allclose(
+                found, reference.cluster_quality(matrix, members), atol=1e-12
+            )
+
+
+def test_a_pendant_node_lowers_the_connectivity_of_a_cluster():
+    """T21: a complete cluster of ``n`` nodes has ``n``; with a node at one of them one at most."""
+    for size in (4, 8):
+        edges = [*graphs.complete(size).edge_list(), (0, size)]
+        network = graphs.from_edges(size + 1, edges)
+        members = np.arange(size + 1) < size
+        within, boundary = clustering.quality(network, members)
+        assert (float(within), float(boundary)) == pytest.approx((size, 1.0))
+        assert float(network.algebraic_connectivity()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: clustering.kmeans(jax.random.key(0), POINTS, 13), "12 points cannot fill 13"),
+        (lambda: clustering.kmeans(jax.random.key(0), POINTS * np.nan, 2), "points holds"),
+        (lambda: clustering.detect(graphs.ring(5), POINTS, 1.0), "of the 5 nodes .* got 12"),
+        (lambda: clustering.quality(graphs.ring(4), np.eye(4, dtype=bool)[0]), "has two members"),
+        (lambda: clustering.misassigned([0, 1], [0, 1, 1]), "partitions of the same"),
+        (lambda: clustering.pooled_models(clustered(0)[0], [0, 1], 2), "cluster is of 2 clients"),
+    ],
+)
+def test_what_is_wrong_is_said(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# Discrepancies ------------------------------------------------------------------------------------
+
+
+def test_representations_equal_their_formulas():
+    problem, _, _ = clustered(2, members=2, samples=4)
+    x, y = np.asarray(problem.features), np.asarray(problem.targets)
+    pairs = list(zip(x, y, strict=True))
+    alone = [np.linalg.solve(a.T @ a / 4 + 0.2 * np.eye(2), a.T @ b / 4) for a, b in pairs]
+    np.testing.assert_allclose(fl.problems.local_models(problem, ridge=0.2), alone, rtol=1e-10)
+    at = np.array([0.5, -1.0])
+    slopes = [2 / 4 * a.T @ (a @ at - b) for a, b in pairs]
+    np.testing.assert_allclose(fl.problems.local_gradients(problem, at), slopes, rtol=1e-10)
+
+
+def test_labels_are_counted_without_padding():
+    rng = np.random.default_rng(0)
+    labels = [rng.integers(0, top, size).astype(float) for top, size in ((2, 6), (4, 3), (3, 9))]
+    data = [(np.ones((len(label), 1)), label) for label in labels]
+    problem = fl.problems.from_clients(data, fl.problems.Softmax(4))
+    expected = [[np.mean(label == c) for c in range(4)] for label in labels]
+    np.testing.assert_allclose(fl.problems.label_histograms(problem, range(4)), expected)
+    overlap = [[reference.label_overlap(a, b) for b in labels] for a in labels]
+    np.testing.assert_allclose(fl.problems.label_overlap(problem, range(4)), overlap)
+
+
+def test_predictions_on_shared_points_are_compared_both_ways():
+    said = np.random.default_rng(1).normal(size=(4, 7))
+    squared = [[np.mean((a - b) ** 2) for b in said] for a in said]
+    np.testing.assert_allclose(fl.problems.prediction_discrepancy(said), squared, rtol=1e-10)
+    labels = np.where(said > 0, 1.0, -1.0)
+    logistic = lambda z, t: np.mean(np.log1p(np.exp(-t * z)))  # noqa: E731
+    both = [
+        [(logistic(said[i], labels[j]) + logistic(said[j], labels[i])) / 2 for j in range(4)]
+        for i in range(4)
+    ]
+    found = fl.problems.prediction_discrepancy(said, labels, fl.problems.Logistic())
+    np.testing.assert_allclose(found, both, rtol=1e-10)
+
+
+def test_scaled_unit_vectors_make_predictions_as_far_as_models():
+    """Exercise 3.7: on sqrt(d) e_j the discrepancy is the squared distance of linear models."""
+    models = np.random.default_rng(2).normal(size=(5, 3))
+    found = fl.problems.prediction_discrepancy(models @ (np.sqrt(3) * np.eye(3)))
+    np.testing.assert_allclose(found, graphs.distances(models) ** 2, atol=1e-12)
