@@ -465,9 +465,9 @@ FIGURE = Figure(
     caption=f"Real records: {RECORDS.value}. Each station forecasts tomorrow's extreme from those "
     "of the last two days, by a linear model of 14 days; stations are joined to their nearest on "
     "the Earth, to those whose own models are most alike, or, as a control, to as many with all "
-    "places exchanged. Dots are at the alpha that was chosen on the week before the test. (d) and (e) are "
-    "of tomorrow's minimum at that alpha; the bands of (b) are over blocks of test days. The three "
-    "nearest leave three components.",
+    "places exchanged. Dots are at the alpha that was chosen on the week before the test. (d) and "
+    "(e) are of tomorrow's minimum at that alpha; the bands of (b) are over blocks of test "
+    "days. The three nearest leave three components.",
     study=study,
     plot=plot,
     claims=[
