@@ -110,8 +110,8 @@ def predicted_wrong(entries: float) -> float:
 
 def number_alike() -> np.ndarray:
     """The law of how many candidates are of the node's own kind."""
-    law = stats.hypergeom(NODES.value - 1, BALANCE.value - 1, DRAWN.value)
-    return law.pmf(np.arange(DRAWN.value + 1))
+    drawn = np.arange(DRAWN.value + 1)
+    return stats.hypergeom.pmf(drawn, NODES.value - 1, BALANCE.value - 1, DRAWN.value)
 
 
 def floor_wrong() -> float:
@@ -133,7 +133,7 @@ def network(key: Array, count: Array | int) -> Problem:
         within=1.0,
         between=0.0,
         noise_variance=NOISE.value,
-        truth=np.asarray(TRUTH.value),
+        truth=jnp.asarray(TRUTH.value),
     )
     real = jnp.broadcast_to(jnp.arange(most) < count, (CLIENTS, most))
     return replace(problem, weights=real.astype(problem.dtype) / count)
@@ -445,7 +445,8 @@ FIGURE = Figure(
             "line 2631, Exercise 7.1",
             floor,
             (-1, 1),
-            f"within one per cent of all of the hypergeometric {floor_wrong():.3f} at {ENTRIES.value[-1]} entries",
+            f"within one per cent of all; the chance, hypergeometric, is {floor_wrong():.3f}; at "
+            f"{ENTRIES.value[-1]} entries",
             condition="as above; half of the nodes are of each kind",
         ),
         Claim(

@@ -288,7 +288,8 @@ def block_bootstrap(over: np.ndarray, under: np.ndarray) -> tuple[float, float, 
 
 def gap(studies: Studies, target: str, over: Any, under: Any) -> Estimate:
     """Of two methods; a pair is a graph and a coupling."""
-    both = (daily(studies, target, *((m,) if isinstance(m, str) else m)) for m in (over, under))
+    pairs = ((m, None) if isinstance(m, str) else m for m in (over, under))
+    both = [daily(studies, target, method, coupling) for method, coupling in pairs]
     return Estimate(*block_bootstrap(*both), unit="K")
 
 
@@ -305,9 +306,9 @@ NAMES = {"tmin": "tomorrow's minimum", "tmax": "tomorrow's maximum"}
 
 def plot(studies: Studies) -> Picture:
     titles = (
-        f"error, {NAMES['tmin']}",
+        NAMES["tmin"],
         "gain over learning alone",
-        f"error, {NAMES['tmax']}",
+        NAMES["tmax"],
         "error of the stations",
         "gain of the stations",
         "FedRelax and FedGD",
