@@ -2,7 +2,7 @@ r"""Gradient descent on any objective: step rules, stopping rules, perturbed and
 
 .. math:: w^{(t+1)}=\mathcal P\big(w^{(t)}-\eta_tf'(w^{(t)})+\varepsilon^{(t)}\big)
 
-(Jung 2026, Algorithm 2 with (87) and (91).) A step rule is a number, a schedule or any
+(Jung 2025, Algorithm 2 with (87) and (91).) A step rule is a number, a schedule or any
 transformation of optax; a projection any function of the point, such as those of
 :mod:`optax.projections` or :func:`consensus`. All is one ``lax.while_loop``, to be compiled, and
 mapped over starts, objectives and steps.
@@ -81,7 +81,7 @@ def minimise(
       ([0.5, 0.125], True)
 
     Reference:
-      Jung 2026, Algorithm 2, (77), (87) and (91), lines 1103-1314.
+      Jung 2025, Algorithm 2, (77), (87) and (91), lines 1103-1314.
     """
     _check.count("rounds", rounds)
     if tolerance is not None:
@@ -157,7 +157,7 @@ def backtracking(
       True
 
     Reference:
-      Jung 2026, lines 1162-1164.
+      Jung 2025, lines 1162-1164.
     """
     _check.positive("largest", largest)
     for name, value in (("shrink", shrink), ("sufficient", sufficient)):
@@ -194,7 +194,7 @@ def optimal_step(
       0.2...
 
     Reference:
-      Jung 2026, (83), line 1226.
+      Jung 2025, (83), line 1226.
     """
     _check.positive("smallest", smallest)
     _check.positive("largest", largest)
@@ -233,7 +233,7 @@ def rounds_needed(
       19
 
     Reference:
-      Jung 2026, (82), line 1215.
+      Jung 2025, (82), line 1215.
     """
     _check.positive("distance", distance)
     _check.positive("accuracy", accuracy)
@@ -279,7 +279,7 @@ def consensus(
       [[1.0, 1.0], [1.0, 5.0]]
 
     Reference:
-      Jung 2026, (46) and (47), lines 740-754; partial sharing, lines 2371-2385.
+      Jung 2025, (46) and (47), lines 740-754; partial sharing, lines 2371-2385.
     """
     mean = jnp.broadcast_to(jnp.mean(models, axis=0)[None], models.shape)
     if shared is None:

@@ -316,7 +316,7 @@ test_error = Metric("test_error", _test_error, "test error", needs_test=True)
 #: its columns (:func:`fljax.problems.vertical`).
 joint_error = Metric("joint_error", _joint_error, "test error of all together", needs_test=True)
 #: Of each client's model its mean loss on the held-out data that are its, ``[K]``: the validation
-#: error of Algorithm 1 of Jung 2026.
+#: error of Algorithm 1 of Jung 2025.
 validation_error = Metric(
     "validation_error", _validation_error, "validation error", needs_test=True, dims=("client",)
 )
@@ -338,7 +338,7 @@ accuracy = Metric("accuracy", _accuracy, "test accuracy", decibel=False, needs_l
 signal_to_noise = Metric(
     "signal_to_noise", _signal_to_noise, "signal to noise of a message", needs_noise=True
 )
-#: ``sum_{k,l} a_kl ||w_k - w_l||^2`` over the edges (Jung 2026, (33), line 641).
+#: ``sum_{k,l} a_kl ||w_k - w_l||^2`` over the edges (Jung 2025, (33), line 641).
 total_variation = Metric("total_variation", _total_variation, "total variation", needs_network=True)
 
 METRICS = {
@@ -453,8 +453,8 @@ def gtv_objective(
       ...     algorithm=fl.algorithms.NetworkedADMM(1.0),
       ...     metrics=[gtv_objective(0.5), "total_variation"],
       ... )
-      >>> sorted(fl.run(simulation, rounds=3).data_vars)
-      ['gtv_objective', 'total_variation']
+      >>> dict(fl.run(simulation, rounds=3).gtv_objective.sizes)
+      {'round': 3}
     """
     if not all(map(_check.is_concrete, jax.tree.leaves((coupling, penalty)))):
         raise TypeError(

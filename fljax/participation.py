@@ -214,7 +214,7 @@ class Bounded(Pattern):
       ValueError: a bound below 1, a probability outside [0, 1], or not one of each client.
 
     Reference:
-      Jung 2026, lines 2068-2077.
+      Jung 2025, lines 2068-2077.
 
     Example:
       >>> import jax, jax.numpy as jnp

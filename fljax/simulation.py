@@ -92,7 +92,8 @@ class Simulation:
       problem: all clients' data and objective, or a :class:`~fljax.streams.Stream` of them.
       algorithm: one of :mod:`fljax.algorithms`.
       network: the clients' :class:`~fljax.graphs.Graph`, one of a round of its own
-        (:class:`~fljax.graphs.Varying`), or the :class:`~fljax.federation.Federation` of servers
+        (:class:`~fljax.graphs.Varying`) or learned meanwhile
+        (:class:`~fljax.graphs.Relearned`), or the :class:`~fljax.federation.Federation` of servers
         they belong to; not needed by algorithms with one server.
       privacy: the budget, or ``None``: a :class:`~fljax.privacy.Notion` for messages, a trusted
         server's :class:`~fljax.privacy.CentralGaussian`, or
@@ -100,7 +101,8 @@ class Simulation:
       metrics: what is recorded, as metrics or their names; of the honest clients where some attack.
       participation: which clients are available, a :class:`~fljax.participation.Pattern`;
         all of them, in every round, by default. A peer that is not rests: it neither computes nor
-        hears, and its neighbours keep what it said last.
+        hears, and its neighbours keep what it said last. (In asynchronous iterations over a
+        network, :class:`~fljax.algorithms.FedGD` and its like, what others say waits for it.)
       delays: of clients' messages to the server, a :class:`~fljax.link.DelayLaw`; among peers the
         age of the copy that is heard over each edge. None by default.
       compression: of clients' messages, a :class:`~fljax.link.Compressor`; none by default.
@@ -224,8 +226,8 @@ class Simulation:
             noise.check(graph, weights)
 
     def _fewest_messages(self) -> int | None:
-        """How many messages a receiver combines at least, its own among them; ``None`` where this
-        is not known before the run.
+        """How many messages a receiver combines at least, its own among them if it is; ``None``
+        where this is not known before the run.
         """
         network = self.network if type(self.algorithm).needs.network is not None else None
         if network is None:
@@ -234,7 +236,8 @@ class Simulation:
             return int(network.sizes.min())
         if isinstance(network, Graph) and _check.is_concrete(network.degree):
             with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
-                return 1 + int(np.min(np.asarray(network.neighbor_counts())))
+                others = int(np.min(np.asarray(network.neighbor_counts())))
+            return others + type(self.algorithm).hears_itself if others else 1
         return None
 
     def _validate_metrics(self) -> None:

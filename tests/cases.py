@@ -38,9 +38,11 @@ from fljax.algorithms import (
     FedRelax,
     FedSGD,
     FineTunedFedAvg,
+    GeneralisedGradient,
     GraphFedAvg,
     ISFedAvg,
     LocalOnly,
+    ModelAgnosticFedRelax,
     NetworkedADMM,
     OnlineFed,
     PAOFed,
@@ -48,6 +50,7 @@ from fljax.algorithms import (
     PGFLSingleStep,
     PSOFed,
     RandomProbe,
+    SharingADMM,
     SignSGD,
     ZCDPGradNFL,
 )
@@ -66,7 +69,17 @@ from fljax.problems import (
 )
 from fljax.schedules import GeometricDecay, PowerDecay
 from fljax.simulation import as_key
-from tests.reference import multiagent, networks, nfl, npfl, online, personal, pgfl, private
+from tests.reference import (
+    jung_agnostic,
+    multiagent,
+    networks,
+    nfl,
+    npfl,
+    online,
+    personal,
+    pgfl,
+    private,
+)
 
 SIZES = (4, 9, 6, 12, 7)
 CLIENTS = len(SIZES)
@@ -75,6 +88,9 @@ EDGES = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (1, 3)]
 ROUNDS = 12
 #: With servers: who is at which, and how they are joined. With tasks: who is of which cluster.
 SERVER, LINE, CLUSTER = [0, 0, 1, 1, 1], [(0, 1)], [0, 1, 0, 1, 1]
+#: Points that all know, and a table whose columns are at the clients.
+TEST_SET = np.random.default_rng(5).normal(size=(4, DIM))
+COLUMNS, TABLE = [[0, 3], [1], [2, 4, 6], [5], [7]], np.random.default_rng(6).normal(size=(12, 9))
 EXACT = Metric("exact", lambda now: now.model, "the models themselves")
 
 #: name -> loss, regulariser, and the same to the reference: loss, l1, l2
@@ -173,6 +189,25 @@ def relaxed(it):
     given = make_data(), networks.weights_of(CLIENTS, EDGES), np.asarray(it.coupling)
     operator = networks.relaxation(*given, STRENGTH / CLIENTS)
     return networks.synchronous(operator, np.zeros((CLIENTS, DIM)), ROUNDS)
+
+
+def agreed(it):
+    given = make_data(), networks.weights_of(CLIENTS, EDGES), float(it.coupling)
+    return jung_agnostic.model_agnostic_fedrelax(
+        *given, [TEST_SET] * CLIENTS, ROUNDS, STRENGTH / CLIENTS
+    )
+
+
+def generalised(it):
+    given = float(it.step_size), TEST_SET, ROUNDS, STRENGTH / CLIENTS
+    each = [jung_agnostic.generalised_gradient(*data, *given) for data in make_data()]
+    return np.stack(each, axis=1)
+
+
+def of_columns(it):
+    blocks = [np.pad(TABLE[:, own], ((0, 0), (0, DIM - len(own)))) for own in COLUMNS]
+    given = blocks, TABLE[:, -1], float(it.penalty), ROUNDS, STRENGTH / CLIENTS
+    return jung_agnostic.sharing_admm(*given)
 
 
 def near_the_server(it):
@@ -360,6 +395,13 @@ CASES = {
         FedSGD(0.3, 0.05, batches=Cyclic(4)), None, descended, partial(costs.estimated, 4)
     ),
     "FedRelax": Case(FedRelax(0.3), None, relaxed, costs.relaxed),
+    "Model-agnostic FedRelax": Case(
+        ModelAgnosticFedRelax(0.3, TEST_SET), None, agreed, costs.agreed
+    ),
+    "Generalised gradient": Case(
+        GeneralisedGradient(0.7, TEST_SET), None, generalised, costs.generalised
+    ),
+    "Sharing ADMM": Case(SharingADMM(2.0), None, of_columns, costs.of_columns),
     "ADMM": Case(NetworkedADMM(0.9), None, exact, costs.exact),
     "P-ADMM": Case(PADMM(0.9), ZCDP(2.0, 0.9), exact, costs.exact),
     "FL": Case(ConventionalFL(0.05), ZCDP(2.0, 0.9), conventional, costs.server),
@@ -397,7 +439,10 @@ PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA"]
 #: With sizes of batches of each client: ISFedAvg, more of it in test_isfedavg.
 #: With servers on a graph, or clusters: more of them in test_pgfl and test_npfl.
 CLUSTERED = ["PGFL", "GFL", "ClusterFL", "PGFL, single step", "GFL, gradient", "NPFL", "NPFL-RL"]
-PLAIN = [label for label in LABELS if label not in (*PERSONAL, *CLUSTERED, *STREAMED, "ISFedAvg")]
+#: Whose messages are predictions: more of them in test_model_agnostic and test_vertical.
+PREDICTING = ["Model-agnostic FedRelax", "Generalised gradient", "Sharing ADMM"]
+APART = (*PERSONAL, *CLUSTERED, *STREAMED, *PREDICTING, "ISFedAvg")
+PLAIN = [label for label in LABELS if label not in APART]
 #: Each step once: GFL and ClusterFL are PGFL with a switch.
 STEPS = [label for label in LABELS if label not in ("GFL", "ClusterFL")]
 
@@ -409,6 +454,9 @@ def simulate(label, problem=None, network=None, private=True, metrics=()):
     if label in CLUSTERED:
         tasks = fl.problems.Tasks(CLUSTER, 2, validation=make_problem(seed=7))
         problem = dataclasses.replace(problem, tasks=tasks)
+    if label == "Sharing ADMM":
+        regularised = SquaredL2(), STRENGTH
+        problem = fl.problems.vertical(TABLE[:, :-1], TABLE[:, -1], COLUMNS, *regularised)
     if label in STREAMED:
         problem = fl.streams.Replay(dataclasses.replace(problem, strength=0.0))
     if REGISTRY[label].needs.network is fl.federation.Federation:

@@ -47,6 +47,7 @@ from tests.cases import (
     EXACT,
     PERSONAL,
     PLAIN,
+    PREDICTING,
     PRIVATE,
     PROBLEMS,
     ROUNDS,
@@ -419,7 +420,7 @@ def test_the_optimum_is_a_fixed_point(label):
 
 
 @pytest.mark.thin(3)
-@pytest.mark.parametrize("label", [*PLAIN, *PERSONAL, "Online-Fed"])
+@pytest.mark.parametrize("label", [*PLAIN, *PERSONAL, *PREDICTING[:2], "Online-Fed"])
 def test_relabelling_clients_relabels_the_models(label):
     """Between the two forms of the graph, too."""
     order = np.array([3, 0, 4, 1, 2])
@@ -818,7 +819,7 @@ def scaled(node, factor):
         fields = {f.name: scaled(getattr(node, f.name), factor) for f in dataclasses.fields(node)}
         return dataclasses.replace(node, **fields)
     real = not isinstance(node, int) and np.issubdtype(np.asarray(node).dtype, np.floating)
-    return float(node) * factor if real else node
+    return (np.asarray(node) if np.ndim(node) else float(node)) * factor if real else node
 
 
 @pytest.mark.thin(1)
@@ -858,7 +859,7 @@ def test_a_step_keeps_the_state_s_types(label):
         assert not after.weak_type
     assert witnessed is not None or label not in PRIVATE
     assert jnp.shape(witnessed or 0.0) == ()
-    shared = label in SERVED and label not in PERSONAL
+    shared = label in SERVED and label not in (*PERSONAL, *PREDICTING)
     assert state.model.shape == ((DIM,) if shared else (CLIENTS, DIM))
     assert (float(jnp.abs(state.model).max()) == 0) == (label != "IFCA")
 

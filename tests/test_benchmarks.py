@@ -1,13 +1,16 @@
 """The benchmarks run and count what they say; nothing here is timed."""
 
+import jax
 import numpy as np
 import pytest
 
+import fljax as fl
 from experiments.benchmarks import (
     costs,
     generators,
     machine,
     multiagent,
+    networks,
     personalised,
     roofline,
     scaling,
@@ -112,6 +115,30 @@ def test_the_roofline_gives_importance_sampling_batches_of_its_clients():
     size, case = costs.Size(40, 4, 2, 3, 1), CASES["ISFedAvg"]
     made = roofline.simulation(roofline.as_key(0), size, case)
     assert (made.algorithm.clients_per_round, made.algorithm.batch) == (40, 4)
+
+
+@pytest.mark.slow
+def test_all_sides_minimise_the_same_total_variation():
+    graph = fl.graphs.random_connected(jax.random.key(1), nodes=20, mean_degree=4)
+    with configured("jax_enable_x64", True):
+        for penalty in (fl.problems.SquaredNorm(), fl.problems.Norm()):
+            coupled = fl.problems.GTVMin(networks.instance(graph, 3, 6), graph, 0.7, penalty)
+            sides = [networks.by_fljax(coupled), *networks.by_cvxpy(coupled)]
+            if penalty.quadratic(3) is not None:
+                sides += networks.by_scipy(coupled, direct=True)
+            for side in sides[1:]:
+                np.testing.assert_allclose(side.models, sides[0].models, atol=1e-3)
+            assert len(networks.compared(coupled, sides)) == len(sides)
+
+
+@pytest.mark.slow
+def test_memory_of_a_network_grows_with_its_edges():
+    needed = []
+    for nodes in (300, 900):
+        graph = fl.graphs.random_connected(jax.random.key(1), nodes, mean_degree=4, form="padded")
+        coupled = fl.problems.GTVMin(networks.instance(graph, 3, 6), graph, 1.0)
+        needed.append(sum(networks.memory(coupled)) / int(graph.edge_count()))
+    assert 0.8 < needed[1] / needed[0] < 1.25
 
 
 @pytest.mark.parametrize(("name", "same"), [("fljax-threefry", True), ("rbg", False)])

@@ -156,6 +156,7 @@ def test_consensus_projects_what_is_shared():
         consensus(jnp.asarray(models), jnp.array([True, False]))
 
 
+@pytest.mark.slow
 def test_a_surrogates_gradient_and_an_optimiser_of_optax_take_their_places():
     found = minimise(objective, jnp.zeros(3), optax.sgd(0.02, momentum=0.9), 500)
     np.testing.assert_allclose(found.point, BEST, atol=1e-6)

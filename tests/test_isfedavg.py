@@ -45,8 +45,10 @@ def drawn(algorithm):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cap", [True, False])
-@pytest.mark.parametrize("rule", ["optimal", "full", "sampled"])
+@pytest.mark.parametrize(
+    ("rule", "cap"),  # capping comes after the rule, whichever it is
+    [("optimal", True), ("full", False), ("sampled", True), ("sampled", False)],
+)
 def test_importance_sampling_is_the_loop(rule, cap):
     algorithm = ISFedAvg(0.03, COUNT, BATCH, STEPS, rule, floor=0.1, cap=cap)
     problem = make_problem()

@@ -1,4 +1,4 @@
-"""Model-agnostic learning (Jung 2026, Algorithms 3 and 12): linear models and learners on the host."""
+"""Model-agnostic learning (Jung 2025, Algorithms 3 and 12): linear models, learners on the host."""
 
 import dataclasses
 
@@ -35,6 +35,7 @@ def run(algorithm, problem=PROBLEM, network=GRAPH, rounds=5, **parts):
     return fl.run(simulation, rounds=rounds)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("own", [False, True], ids=["shared", "of each node"])
 def test_linear_models_are_those_of_the_loop(own):
     """Few samples and few points, too, where models of least norm are taken."""
@@ -60,6 +61,7 @@ def test_rounds_end_where_their_quadratic_is_least():
     np.testing.assert_allclose(found.model, best, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_features_of_each_nodes_own_are_columns_of_zeros_elsewhere():
     """A node of two features and one of three meet in predictions alone."""
     raw = [RNG.normal(size=(n, 2)) for n in (6, 8)]
@@ -75,6 +77,7 @@ def test_features_of_each_nodes_own_are_columns_of_zeros_elsewhere():
     assert np.all(ours.model[0, 2] == 0)
 
 
+@pytest.mark.slow
 def test_on_an_isotropic_test_set_it_is_fedrelax():
     sizes = (9, 6, 5, 8)
     data = [(RNG.normal(size=(n, DIM)), RNG.normal(size=n)) for n in sizes]
@@ -87,6 +90,7 @@ def test_on_an_isotropic_test_set_it_is_fedrelax():
 
 
 @pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
+@pytest.mark.slow
 def test_a_node_without_neighbours_or_labels_does_what_it_can():
     alone = fl.graphs.from_edges(4, [(0, 1), (1, 2)], allow_disconnected=True)
     found = run(
@@ -168,6 +172,7 @@ def test_learners_of_each_node_do_what_the_loop_does():
     assert np.abs(said[-1] - said[0]).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_a_ridge_learner_is_a_linear_model_of_that_penalty():
     """Of one node by Algorithm 3, of a network by Algorithm 12, with one learner for all."""
     problem = dataclasses.replace(PROBLEM, regulariser=SquaredL2(), strength=np.full(4, 0.3))
@@ -190,6 +195,7 @@ PARTS = {
 }
 
 
+@pytest.mark.slow
 def test_learners_are_absent_late_and_robust_with_no_code_of_theirs():
     """As the linear models are, of the same draws; seeds and couplings are axes of one study."""
     ridge = Ridge(0.3, fit_intercept=False, solver="cholesky")

@@ -1,4 +1,4 @@
-"""Federated learning networks (Jung 2026): algorithms against loops, closed forms and bounds."""
+"""Federated learning networks (Jung 2025): algorithms against loops, closed forms and bounds."""
 
 import dataclasses
 from functools import partial
@@ -239,7 +239,7 @@ def test_delays_known_by_their_bound_are_all_alike_likely():
 def test_the_fixed_point_is_the_closed_form(make):
     """One program for all couplings: alone at zero, one model where it is large."""
     for coupling in (0.0, 0.3, 5.0):
-        found = models(make(coupling), 2000)[-1]
+        found = models(make(coupling), 3000)[-1]
         close(found, networks.closed_form(DATA, ADJACENCY, coupling), atol=1e-10)
         if not coupling:
             close(found, ALONE, atol=1e-10)
@@ -614,6 +614,10 @@ LOGISTIC = from_clients(make_data("logistic"), Logistic())
                 FedRelax(1.0), problem=FEW, network=network(CUT), allow_disconnected=True
             ),
             "node 4 has 2 samples",
+        ),
+        (
+            lambda: simulate(FedRelax(1.0), aggregation=fl.aggregation.Krum(0)),
+            "needs at least 3 messages at every receiver, here a receiver may hear 2",
         ),
         (lambda: FedProx(1.0, 9).init(problem(), None), "must be at most the 5 clients"),
         (lambda: Bounded(0, 0.5), "bound must be >= 1, got 0"),

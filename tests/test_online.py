@@ -940,4 +940,4 @@ def test_a_step_above_the_bound_of_the_theory_is_named():
         told = [str(w.message) for w in caught if w.category is fl.AssumptionWarning]
         assert len(told) == warns
         if warns:
-            assert re.search(r"a step size up to 0.55, above .* = 0.5 .*\(4.31\)", told[0])
+            assert re.search(r"a step size up to 0.55, above the bound 0.5, .*\(4.31\)", told[0])

@@ -186,6 +186,21 @@ def test_the_readmes_program_of_attackers_runs():
     assert np.isfinite(names["results"].normalized_error).all()
 
 
+@pytest.mark.slow
+def test_the_readmes_networks_of_models_run():
+    program = re.search(r"## Networks of models.+?```python\n(.+?)```", README, re.S)
+    assert program
+    code = program[1].replace("seeds=50, rounds=300", SHORT).replace("(500, 500)", "(20, 20)")
+    assert SHORT in code
+    names = {"fl": fl, "jax": jax}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fl.AssumptionWarning)  # few nodes may be in pieces
+        exec(compile(code, "README.md", "exec"), names)
+    assert dict(names["results"].sizes) == {"coupling": 3, "seed": 2, "round": 20}
+    assert np.isfinite(names["results"].normalized_error).all()
+    assert names["models"].shape == (40, 10)
+
+
 @pytest.fixture(scope="module")
 def cancelled():
     """The README's program of noise that cancels: what it printed, and its names."""

@@ -1,4 +1,4 @@
-"""Training, validation and diagnosis of clients' own models (Jung 2026, Algorithm 1)."""
+"""Training, validation and diagnosis of clients' own models (Jung 2025, Algorithm 1)."""
 
 import jax
 import jax.numpy as jnp
@@ -96,6 +96,7 @@ def test_ridge_is_least_squares_on_more_data():
     )
 
 
+@pytest.mark.slow
 def test_noise_on_features_is_ridge_in_the_mean():
     """(23)."""
     problem = from_clients(DATA[:1], LeastSquares())
@@ -119,6 +120,7 @@ def test_diagnosis_by_the_books_table():
     assert codes[1] == codes[3] == Diagnosis.OVERFITTING
 
 
+@pytest.mark.slow
 def test_other_losses_are_trained_by_iterations():
     data = [(x, np.sign(y)) for x, y in DATA]
     problem = from_clients(data, Logistic(), SquaredL2(), 0.4)

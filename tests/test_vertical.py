@@ -56,6 +56,7 @@ def test_rounds_end_at_the_pooled_solution():
     assert found.normalized_error[-1] < 1e-20
 
 
+@pytest.mark.slow
 def test_more_columns_than_samples_share_one_fit():
     table, labels = RNG.normal(size=(4, 6)), RNG.normal(size=4)
     problem = vertical(table, labels, COLUMNS)
@@ -63,6 +64,7 @@ def test_more_columns_than_samples_share_one_fit():
     np.testing.assert_allclose(np.einsum("knp,kp->n", problem.features, model), labels, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_server_goes_on_with_what_an_absent_client_said_last():
     there = np.random.default_rng(1).random((8, 3)) < 0.6
     found = run(participation=fl.participation.Trace(there))
@@ -70,8 +72,12 @@ def test_the_server_goes_on_with_what_an_absent_client_said_last():
     np.testing.assert_allclose(found.model_trajectory, theirs, atol=1e-10)
     found = run(rounds=1500, participation=fl.participation.Bernoulli(0.7))
     np.testing.assert_allclose(found.model, spread(POOLED), atol=1e-8)
+    found = run(rounds=1500, losses=fl.link.Independent(0.3))
+    np.testing.assert_allclose(found.model, spread(POOLED), atol=1e-8)
+    assert np.abs(run(losses=fl.link.Independent(0.3)).model - run().model).max() > 1e-3
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(("strength", "error"), [(1e2, 7e-3), (1e4, 7e-5)])
 def test_gtv_minimisation_covers_it(strength, error):
     """Exercise 6.2: all copies of the predictions near those of pooled least squares."""

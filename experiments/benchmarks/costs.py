@@ -124,6 +124,22 @@ def relaxed(size: Size, private: bool) -> Cost:
     return exact_step(size, private) + mixing(size) + update(size, 3, 3, private)
 
 
+def generalised(size: Size, private: bool) -> Cost:
+    # Of as many points as parameters: how models follow from pseudo-labels, and these. Written: the
+    # models and what they predict, which is their own numbers where the points are the default.
+    return Cost(size.models * (size.dim + 3), 4 * size.models * size.dim)
+
+
+def agreed(size: Size, private: bool) -> Cost:
+    return generalised(size, private) + mixing(size)
+
+
+def of_columns(size: Size, private: bool) -> Cost:
+    # The columns, and how parameters follow from what they are asked to predict.
+    cells = size.clients * size.samples
+    return Cost(cells * (2 * size.dim + 4) + 2 * size.models, 4 * cells * size.dim + 6 * cells)
+
+
 def near_the_server(size: Size, private: bool) -> Cost:
     return exact_step(size, private) + Cost(0, 4 * size.models)
 

@@ -38,7 +38,7 @@ from experiments.benchmarks.machine import (
 )
 from fljax import plotting
 from fljax._generator import GENERATOR, normal
-from fljax.algorithms import ISFedAvg
+from fljax.algorithms import GeneralisedGradient, ISFedAvg, ModelAgnosticFedRelax
 from fljax.simulation import Carry, Prepared, Simulation, as_key, begin, look, prepare
 from tests.cases import CASES, Case
 
@@ -56,6 +56,8 @@ def simulation(key: jax.Array, size: Size, case: Case, private: bool = True) -> 
         algorithm = dataclasses.replace(
             algorithm, clients_per_round=size.clients, batch=size.samples
         )
+    if isinstance(algorithm, ModelAgnosticFedRelax | GeneralisedGradient):
+        algorithm = dataclasses.replace(algorithm, test_set=None)  # in the small world's features
     shape = (size.clients, size.samples, size.dim)
     if needs.data == "stream":
         features = fl.data.random_fourier(k_more, INPUTS, size.dim)

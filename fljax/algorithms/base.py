@@ -75,6 +75,7 @@ class Algorithm:
       needs: what it runs on and copes with.
       waiting: fields of the state that hold what a peer hears. What is said while it is absent
         waits for it there; all else that is its own stays as it was.
+      hears_itself: whether a peer's own message is among those that it combines.
       stability: what :meth:`step_bound` is, and from where, in a few words.
 
     Example:
@@ -127,6 +128,7 @@ class Algorithm:
     reference: ClassVar[str | None] = None
     needs: ClassVar[Needs]
     waiting: ClassVar[tuple[str, ...]] = ()
+    hears_itself: ClassVar[bool] = True
     stability: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:

@@ -1,4 +1,4 @@
-r"""FedProx: clients minimise near the server's model, and the server averages (Jung 2026)."""
+r"""FedProx: clients minimise near the server's model, and the server averages (Jung 2025)."""
 
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ class State(NamedTuple):
 
 @algorithm(
     "FedProx",
-    "jung2026",
+    "jung2025",
     Needs(
         None,
         absent=True,
@@ -68,14 +68,14 @@ class FedProx(Algorithm):
       >>> import jax, fljax as fl
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
-      ...     algorithm=fl.algorithms.FedProx(step_size=0.01, clients_per_round=3),
+      ...     algorithm=fl.algorithms.FedProx(step_size=0.1, clients_per_round=3),
       ...     metrics=["normalized_error"],
       ... )
-      >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 0.1)
+      >>> bool(fl.run(simulation, rounds=100).normalized_error[-1] < 0.01)
       True
 
     Reference:
-      Jung 2026, Algorithm 10, (119)-(120), lines 1879-1937.
+      Jung 2025, Algorithm 10, (119)-(120), lines 1879-1937.
     """
 
     step_size: Float[Array, ""] | float

@@ -5,7 +5,7 @@ Where parameters cannot be compared, predictions can: on a test set without labe
 
 .. math:: \frac1{m'}\sum_j\big(h_k(x_j)-h_l(x_j)\big)^2
 
-(Jung 2026, (65)). :class:`ModelAgnosticFedRelax` couples neighbours by it and minimises (66);
+(Jung 2025, (65)). :class:`ModelAgnosticFedRelax` couples neighbours by it and minimises (66);
 :class:`GeneralisedGradient` steps by it from one hypothesis to the next, each node for itself. In
 both a step is plain empirical risk minimisation on more data, a node's samples and the test set
 with pseudo-labels, so that any learner will do: models linear in features of each node's own, all
@@ -23,7 +23,7 @@ from fljax import _check
 from fljax._module import module, replace, static
 from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.graphs import Graph
+from fljax.graphs import Graph, Mixing
 from fljax.problems import NoRegulariser, Problem
 from fljax.problems.learners import as_learners
 from fljax.problems.solvers import response, strong_convexity
@@ -167,8 +167,8 @@ class _OnTestSet(Algorithm):
 
 
 @algorithm(
-    "FedRelax, model-agnostic",
-    "jung2026",
+    "Model-agnostic FedRelax",
+    "jung2025",
     Needs(absent=True, late=True, averages=True, minimiser=True, quadratic=True),
 )
 @module
@@ -223,7 +223,7 @@ class ModelAgnosticFedRelax(_OnTestSet):
       True
 
     Reference:
-      Jung 2026, Algorithm 12, (124), lines 1980-2004, with (64)-(66), lines 912-930.
+      Jung 2025, Algorithm 12, (124), lines 1980-2004, with (64)-(66), lines 912-930.
     """
 
     coupling: Float[Array, ""] | float
@@ -232,6 +232,8 @@ class ModelAgnosticFedRelax(_OnTestSet):
 
     #: What was said meanwhile waits for who is absent.
     waiting: ClassVar[tuple[str, ...]] = ("heard",)
+    hears_itself: ClassVar[bool] = False
+    mixing: ClassVar[Mixing] = Mixing("neighbors")
 
     def validate(self) -> None:
         _check.nonnegative("coupling", self.coupling)
@@ -245,12 +247,12 @@ class ModelAgnosticFedRelax(_OnTestSet):
 
     def init(self, problem: Problem, network: Graph) -> State:
         state = self._begun(problem, self._pull(network))
-        return state._replace(heard=network.mixing("neighbors")(state.heard))
+        return state._replace(heard=network.mixing(self.mixing)(state.heard))
 
     def step(self, state: State, now: Round) -> State:
         state, said = self._fit(state, state.heard, self._pull(now.network), now)
         _, inbox = now.link.exchange(said)
-        return state._replace(heard=inbox.mean(over=now.network.mixing("neighbors")))
+        return state._replace(heard=inbox.mean(over=now.network.mixing(self.mixing)))
 
     def optimum(self, problem: Problem, network: Graph) -> Float[Array, "clients dim"]:
         """The solution of (66), of linear models, by conjugate gradients."""
@@ -286,7 +288,7 @@ class ModelAgnosticFedRelax(_OnTestSet):
 
 @algorithm(
     "Generalised gradient",
-    "jung2026",
+    "jung2025",
     Needs(None, absent=True, late=True, averages=True, minimiser=True, quadratic=True, uploads=()),
 )
 @module
@@ -321,7 +323,7 @@ class GeneralisedGradient(_OnTestSet):
       True
 
     Reference:
-      Jung 2026, Algorithm 3, (96), lines 1338-1384.
+      Jung 2025, Algorithm 3, (96), lines 1338-1384.
     """
 
     step_size: Float[Array, ""] | float

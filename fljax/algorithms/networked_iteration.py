@@ -6,7 +6,7 @@ pulls those of neighbours together,
 .. math:: \min_{w_1,\dots,w_K}\ \sum_kf_k(w_k)+\alpha\sum_{\{k,l\}\in\mathcal E}a_{kl}\|w_k-w_l\|^2,
 
 and its distributed algorithms are fixed-point iterations
-:math:`w_k\leftarrow\mathcal F_k(w_1,\dots,w_K)` (Jung 2026, (125)-(127)) that need of the others no
+:math:`w_k\leftarrow\mathcal F_k(w_1,\dots,w_K)` (Jung 2025, (125)-(127)) that need of the others no
 more than the weighted mean of neighbours. They are one operator apart: a gradient step
 (:class:`FedGD`), one along an estimate (:class:`FedSGD`), the exact minimiser given the neighbours
 (:class:`FedRelax`).
@@ -32,7 +32,7 @@ from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import drawn
 from fljax.batches import Batches, taken
-from fljax.graphs import Graph
+from fljax.graphs import Graph, Mixing
 from fljax.participation import Participants
 from fljax.problems import GTVMin, Problem
 from fljax.problems.solvers import factorise, is_quadratic, prox, smoothness, strong_convexity
@@ -87,11 +87,13 @@ class NetworkedIteration(Algorithm):
       True
 
     Reference:
-      Jung 2026, (125)-(129), lines 2006-2050.
+      Jung 2025, (125)-(129), lines 2006-2050.
     """
 
     needs = Needs(data="any", absent=True, late=True, averages=True, changing=True)
     waiting: ClassVar[tuple[str, ...]] = ("heard", "degree")
+    hears_itself: ClassVar[bool] = False
+    mixing: ClassVar[Mixing] = Mixing("neighbors")
 
     @_check.required
     def operator(self, state: NetworkState, now: Round) -> Float[Array, "clients dim"]:
@@ -104,13 +106,13 @@ class NetworkedIteration(Algorithm):
 
     def init(self, problem: Problem | Stream, network: Graph) -> NetworkState:
         start = start_models(problem)
-        heard = network.mixing("neighbors")(start)
+        heard = network.mixing(self.mixing)(start)
         return NetworkState(start, heard, network.degree, self.prepared(problem, network))
 
     def step(self, state: NetworkState, now: Round) -> NetworkState:
         model = self.operator(state, now)
         _, inbox = now.link.exchange(model)
-        heard = inbox.mean(over=now.network.mixing("neighbors"))
+        heard = inbox.mean(over=now.network.mixing(self.mixing))
         return NetworkState(model, heard, now.network.degree, state.kept)
 
 
@@ -145,7 +147,7 @@ class _Coupled(NetworkedIteration):
         return 2 * degree[:, None] * coupling[None]
 
 
-@algorithm("FedGD", "jung2026", NetworkedIteration.needs)
+@algorithm("FedGD", "jung2025", NetworkedIteration.needs)
 @module
 class FedGD(_Coupled):
     r"""Federated gradient descent: of every node on its loss and its neighbours' models.
@@ -181,7 +183,7 @@ class FedGD(_Coupled):
       True
 
     Reference:
-      Jung 2026, Algorithms 4 and 5, (110), lines 1576-1660.
+      Jung 2025, Algorithms 4 and 5, (110), lines 1576-1660.
     """
 
     coupling: Any
@@ -236,7 +238,7 @@ class FedGD(_Coupled):
             step = size(now.number) if callable(size) else size
         return jnp.atleast_1d(jnp.asarray(step, state.model.dtype))[:, None]
 
-    stability = "2 / (L + 4 coupling max degree) of gradient descent (Jung 2026, (106))"
+    stability = "2 / (L + 4 coupling max degree) of gradient descent (Jung 2025, (106))"
 
     def step_bound(
         self, problem: Any, network: Graph | None, curvature: Array | None
@@ -262,7 +264,7 @@ class _Oracle:
         return self.function(key, problem, models)
 
 
-@algorithm("FedSGD", "jung2026", NetworkedIteration.needs)
+@algorithm("FedSGD", "jung2025", NetworkedIteration.needs)
 @module
 class FedSGD(FedGD):
     r"""Federated stochastic gradient descent: :class:`FedGD` along estimates of the gradients.
@@ -288,7 +290,7 @@ class FedSGD(FedGD):
       ValueError: as :class:`FedGD`; batches and an oracle, or neither.
 
     Reference:
-      Jung 2026, Algorithms 6 and 7, (113), lines 1674-1738.
+      Jung 2025, Algorithms 6 and 7, (113), lines 1674-1738.
     """
 
     coupling: Any
@@ -339,7 +341,7 @@ class Blocks(NamedTuple):
 
 @algorithm(
     "FedRelax",
-    "jung2026",
+    "jung2025",
     Needs(absent=True, late=True, averages=True, changing=True, minimiser=True),
 )
 @module
@@ -380,7 +382,7 @@ class FedRelax(_Coupled):
       True
 
     Reference:
-      Jung 2026, Algorithm 11, (123), lines 1939-1978, and (132), (172).
+      Jung 2025, Algorithm 11, (123), lines 1939-1978, and (132), (172).
     """
 
     coupling: Any

@@ -22,7 +22,8 @@ class State(NamedTuple):
     """What sharing ADMM keeps from round to round."""
 
     model: Array  # [K, D]  w_k, of each client's own columns
-    said: Array  # [K, N]  what each client last predicted, at the server
+    predicted: Array  # [K, N]  p_k
+    said: Array  # [K, N]  what the server last heard of it
     dual: Array  # [N]  u, scaled
     asked: Array  # [N]  by how much the server asks each client to move its predictions
     response: Array  # [K, D, N]  of the clients' own regressions, constant
@@ -56,7 +57,7 @@ class SharingADMM(Algorithm):
     Neither features nor parameters are ever sent, nor the labels. (Boyd's augmented term is divided
     by :math:`m`, as the mean loss is, so that a penalty serves whatever the number of samples.) The
     rounds end at the pooled solution; where it is not unique, at one with its predictions. Of a
-    client that is absent the server goes on with what it said last.
+    client that is absent, or whose message is lost, the server goes on with what it said last.
 
     Args:
       penalty: :math:`\rho>0`; about 2 to begin with.
@@ -78,7 +79,7 @@ class SharingADMM(Algorithm):
       True
 
     Reference:
-      Boyd et al. 2011, section 8.3; Jung 2026, Exercise 6.2, line 2395.
+      Boyd et al. 2011, section 8.3; Jung 2025, Exercise 6.2, line 2395.
     """
 
     penalty: Float[Array, ""] | float
@@ -101,7 +102,9 @@ class SharingADMM(Algorithm):
         scaled = replace(problem, strength=jnp.asarray(problem.strength) * scale)
         nothing = jnp.zeros((problem.clients, problem.samples), problem.dtype)
         dual, asked = self._server(nothing, nothing[0], problem)
-        return State(start_models(problem), nothing, dual, asked, response(scaled))
+        model = start_models(problem)
+        predicted = problem.predictions(model)
+        return State(model, predicted, nothing, dual, asked, response(scaled))
 
     def _server(self, said: Array, dual: Array, problem: Problem) -> tuple[Array, Array]:
         mean, labels = jnp.mean(said, axis=0), jnp.sum(problem.targets, axis=0)
@@ -113,13 +116,13 @@ class SharingADMM(Algorithm):
     def step(self, state: State, now: Round) -> State:
         problem, here = now.problem, now.available[:, None]
         asked = now.link.publish(state.asked)
-        goal = problem.predictions(state.model) + asked[None]
+        goal = state.predicted + asked[None]
         model = jnp.einsum("kpn,kn->kp", state.response, goal, precision=HIGHEST)
         model = jnp.where(here, model, state.model)
-        said = now.link.send(problem.predictions(model), sending=now.available)
-        said = jnp.where(here, said, state.said)
+        predicted = problem.predictions(model)
+        said = now.link.known(now.link.send(predicted, sending=now.available), state.said)
         dual, asked = self._server(said, state.dual, problem)
-        return State(model, said, dual, asked, state.response)
+        return State(model, predicted, said, dual, asked, state.response)
 
     def optimum(self, problem: Problem, network: Any) -> Float[Array, "clients dim"]:
         """Each client's part of the pooled solution."""

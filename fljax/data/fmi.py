@@ -1,6 +1,6 @@
 r"""Tomorrow's temperature at the weather stations of Finland, each a node of a network.
 
-A running example of Jung 2026: "data points represent the daily weather conditions around FMI
+A running example of Jung 2025: "data points represent the daily weather conditions around FMI
 weather stations", labelled by "the maximum daytime temperature" (lines 230-236), of stations that
 are joined to their nearest neighbours on the Earth (line 786). The source gives neither a file nor
 the inputs. Chosen here:

@@ -289,7 +289,7 @@ def detectors(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """A client for each class, with a few samples of it and as many of the other classes.
 
-    Few-shot learning (Jung 2026, lines 2387-2393): the client's model tells its class from the
+    Few-shot learning (Jung 2025, lines 2387-2393): the client's model tells its class from the
     others, and a graph that joins like classes lets those with many samples help those with few.
 
     Args:
@@ -344,7 +344,7 @@ def few_shot(
     The others' targets become zero and their weights too; their features stay, to be compared with
     those of other clients. A client left with none has importance zero
     (:meth:`~fljax.problems.Problem.weighing`): its model comes from its neighbours alone. This is
-    semi-supervised learning (Jung 2026, lines 2331-2340).
+    semi-supervised learning (Jung 2025, lines 2331-2340).
 
     Args:
       key: consumed; may be traced, like ``samples``, so that each seed lacks other labels.

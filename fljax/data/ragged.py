@@ -43,7 +43,7 @@ def from_table(
     r"""Rows grouped by node, ragged as they are.
 
     Nodes are in the order in which the table first names them, a node's rows in the order of the
-    table. A node none of whose training rows has a target is *unlabelled* (Jung 2026, lines
+    table. A node none of whose training rows has a target is *unlabelled* (Jung 2025, lines
     2331-2340): it keeps its features, and its loss counts for nothing (``importance`` zero), so
     only its neighbours say what its model is. Nothing is scaled, and no constant is added.
 

@@ -1,6 +1,6 @@
 r"""Graphs that are learned from discrepancies of nodes: as many edges, or degrees, as allowed.
 
-Both minimise :math:`\sum_{i,i'}A_{ii'}d^{(i,i')}` (Jung 2026, (158)) over symmetric weights in
+Both minimise :math:`\sum_{i,i'}A_{ii'}d^{(i,i')}` (Jung 2025, (158)) over symmetric weights in
 [0, 1]: with a budget for all edges together (161), whose solution is in closed form, or one for
 every node (160), a linear programme.
 """
@@ -70,7 +70,7 @@ def edge_budget(
         >>> graphs.edge_budget([[0.0], [1.0], [2.5], [9.0], [9.5]], edges=2).edge_list()
         [(0, 1), (3, 4)]
 
-    Reference: Jung 2026, (161), line 2627.
+    Reference: Jung 2025, (161), line 2627.
     """
     points = checked_input(points, metric)
     nodes = points.shape[0]
@@ -135,7 +135,7 @@ def regular_similarity(
         >>> graph.components().tolist(), graph.degree.tolist()
         ([0, 0, 0, 3, 3, 3], [2.0, 2.0, 2.0, 2.0, 2.0, 2.0])
 
-    Reference: Jung 2026, (158)-(160), lines 2589-2607.
+    Reference: Jung 2025, (158)-(160), lines 2589-2607.
     """
     _check.choice("method", method, _METHODS)
     _check.count("steps", steps)
@@ -176,7 +176,7 @@ def project_regular(
         ValueError: no square matrix, NaN, or a degree that no graph of so many nodes has.
 
     Reference: Boyle and Dykstra, A method for finding projections onto the intersection of convex
-    sets in Hilbert spaces (1986); Jung 2026, (89) and (160).
+    sets in Hilbert spaces (1986); Jung 2025, (89) and (160).
     """
     nodes = matrix.shape[0]
     if matrix.shape[1] != nodes:

@@ -39,7 +39,7 @@ class Relearned(Varying):
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
-      >>> cluster = jnp.array([0, 1, 0, 1, 0, 1])
+      >>> cluster = jnp.array([0.0, 1.0, 0.0, 1.0, 0.0, 1.0])
       >>> problem = fl.problems.Problem(
       ...     jnp.ones((6, 1, 1)), 5.0 * cluster[:, None], fl.problems.LeastSquares()
       ... )
@@ -50,7 +50,7 @@ class Relearned(Varying):
       [0, 1, 0, 1, 0, 1]
 
     Reference:
-      Jung 2026, lines 2585 and 2623-2627 (nearest neighbours; message passing over a communication
+      Jung 2025, lines 2585 and 2623-2627 (nearest neighbours; message passing over a communication
       graph that is another than the learned one).
     """
 

@@ -46,7 +46,7 @@ def agreed(
         >>> fl.graphs.agreed(models, shared=jnp.array([True, False])).tolist()
         [[2.0, 5.0], [2.0, 7.0]]
 
-    Reference: Jung 2026, (46) and (47), lines 750-754.
+    Reference: Jung 2025, (46) and (47), lines 750-754.
     """
     models = jnp.asarray(models)
     nodes, dim = models.shape
@@ -89,7 +89,7 @@ def null_space(graph: Graph) -> Float[np.ndarray, "nodes components"]:
         >>> (2 * graphs.null_space(pair) ** 2).round(3).tolist()
         [[1.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
 
-    Reference: Jung 2026, exercises 3.2 and 3.4, lines 997-1017.
+    Reference: Jung 2025, exercises 3.2 and 3.4, lines 997-1017.
     """
     if not _check.is_concrete(graph.degree):
         raise TypeError(

@@ -142,7 +142,7 @@ class Uniform(DelayLaw):
       ValueError: a longest lag below 0.
 
     Reference:
-      Jung 2026, lines 2068-2077.
+      Jung 2025, lines 2068-2077.
     """
 
     longest: int = static()

@@ -2,12 +2,12 @@
 
 What happens to a message has one order that nobody can get wrong. *Out*: it is perturbed, masked,
 compressed, counted; a client that does not follow the protocol says something else. *Along*: it is
-lost, or late. *In*: the receiver combines what it hears, by a weighted mean or an aggregator of its
-own. Each stage is a part of the simulation, so an algorithm carries no code for it: peers
-:meth:`~Link.exchange` messages and find them in their :class:`~fljax.link.Inbox`; clients of a
-server :meth:`~Link.collect` theirs towards it, or :meth:`~Link.send` and :meth:`~Link.mean` them,
-and hear what it publishes. A link lives for one round inside the traced step; what it counted and
-what is still on its way is read from it when the step is done.
+lost, or late, or not listened to. *In*: the receiver combines what it hears, by a weighted mean or
+an aggregator of its own. Each stage is a part of the simulation, so an algorithm carries no code
+for it: peers :meth:`~Link.exchange` messages and find them in their :class:`~fljax.link.Inbox`;
+clients of a server :meth:`~Link.collect` theirs towards it, or :meth:`~Link.send` and
+:meth:`~Link.mean` them, and hear what it publishes. A link lives for one round inside the traced
+step; what it counted and what is still on its way is read from it when the step is done.
 """
 
 from collections.abc import Callable
@@ -534,6 +534,20 @@ class Link:
         who = Participants(None, self.available)
         mean, present = self._cells(said, one, 1, who, around[None])
         return jnp.where(present[0] > 0, mean[0], around)
+
+    def known(
+        self, said: Float[Array, "clients dim"], before: Float[Array, "clients dim"]
+    ) -> Float[Array, "clients dim"]:
+        """What a server that remembers its clients' last messages knows of each after this round.
+
+        Args:
+          said: ``[K, D]``, what :meth:`send` returned.
+          before: ``[K, D]``, what it knew; it stays of a client whose message does not arrive.
+        """
+        here, works = self.available, self._works()
+        if works is not None:
+            here = here & works[0]
+        return jnp.where(here[:, None], said, before)
 
     def cell_means(
         self,

@@ -3,9 +3,13 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 __all__ = ["Traffic", "wide", "wide_sum"]
+
+#: The bits of the lower half of a count.
+LOW = np.uint32(2**31 - 1)
 
 
 class Traffic(NamedTuple):
@@ -34,22 +38,27 @@ def wide(count: Array, times: int) -> Array:
     """
     if times >= 2**31:
         raise ValueError(f"a message of {times} bits is beyond what is counted, 2^31.")
-    total = jnp.zeros(2, jnp.uint32)
+    high = low = jnp.zeros((), jnp.uint32)
     for shift in (0, 16):
         limb = (count.astype(jnp.uint32) >> shift) & 0xFFFF
         for more in (0, 16):
-            part = limb * jnp.uint32((times >> more) & 0xFFFF)
+            factor = (times >> more) & 0xFFFF
+            if not factor:
+                continue  # known before compilation, and nothing to add
+            part = limb * jnp.uint32(factor)
             by = shift + more  # part * 2^by, part < 2^32
-            high, low = {
+            above, below = {
                 0: (part >> 31, part),
                 16: (part >> 15, part << 16),
                 32: (part << 1, jnp.zeros_like(part)),
             }[by]
-            total = wide_sum(total, jnp.stack([high, low & jnp.uint32(2**31 - 1)]))
-    return total
+            low += below & LOW
+            high += above + (low >> 31)
+            low &= LOW
+    return jnp.stack([high, low])
 
 
 def wide_sum(a: Array, b: Array) -> Array:
     """The sum of two such numbers."""
-    low = a[1] + b[1]
-    return jnp.stack([a[0] + b[0] + (low >> 31), low & jnp.uint32(2**31 - 1)])
+    high, low = a + b
+    return jnp.stack([high + (low >> 31), low & LOW])

@@ -1,6 +1,5 @@
 """Objectives, stacked local data, synthetic problems and the optimum they are judged against."""
 
-from fljax.problems.gtv import Certificate, GTVMin, Solution
 from fljax.problems.discrepancy import (
     label_histograms,
     label_overlap,
@@ -8,6 +7,7 @@ from fljax.problems.discrepancy import (
     local_models,
     prediction_discrepancy,
 )
+from fljax.problems.gtv import Certificate, GTVMin, Solution
 from fljax.problems.objectives import (
     L1,
     ElasticNet,
@@ -63,10 +63,8 @@ __all__ = [
     "Absolute",
     "Blocks",
     "Certificate",
-    "Diagnosis",
-
-
     "ClusteredNetwork",
+    "Diagnosis",
     "ElasticNet",
     "GTVMin",
     "Huber",
@@ -89,8 +87,6 @@ __all__ = [
     "Tasks",
     "Validated",
     "augmented",
-
-
     "clustered_network",
     "clustered_ridge",
     "diagnose",

@@ -2,7 +2,7 @@ r"""How unlike local data sets are: vectors that stand for them, and discrepanci
 
 A representation :math:`z^{(i)}` of each client's data set is a row of ``[K, m]``;
 :func:`fljax.graphs.distances` makes :math:`d^{(i,i')}=\lVert z^{(i)}-z^{(i')}\rVert` of them
-(Jung 2026, lines 2539-2581), :func:`fljax.graphs.nearest_neighbors` a graph, without the matrix.
+(Jung 2025, lines 2539-2581), :func:`fljax.graphs.nearest_neighbors` a graph, without the matrix.
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ def local_models(
       ValueError: a ridge that is not positive; a problem that clips gradients.
 
     Reference:
-      Jung 2026, lines 2543-2545 and 2570.
+      Jung 2025, lines 2543-2545 and 2570.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
@@ -75,7 +75,7 @@ def local_gradients(
       ValueError: a model of another size.
 
     Reference:
-      Jung 2026, (157), lines 2572-2576.
+      Jung 2025, (157), lines 2572-2576.
     """
     if at is None:
         at = jnp.zeros(problem.dim, problem.dtype)
@@ -103,7 +103,7 @@ def label_histograms(
       ValueError: a label twice.
 
     Reference:
-      Jung 2026, line 2559.
+      Jung 2025, line 2559.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
@@ -132,7 +132,7 @@ def label_overlap(
       labels: as of :func:`label_histograms`.
 
     Reference:
-      Jung 2026, line 2557.
+      Jung 2025, line 2557.
     """
     counts = _label_counts(problem, labels)
     has = (counts > 0).astype(counts.dtype)
@@ -167,7 +167,7 @@ def prediction_discrepancy(
       ValueError: NaN, labels of another shape or that the loss does not know.
 
     Reference:
-      Jung 2026, (64) and (65), lines 918-928, and (30), line 621.
+      Jung 2025, (64) and (65), lines 918-928, and (30), line 621.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl

@@ -3,7 +3,7 @@ r"""Generalised total variation minimisation: personalised models coupled by a s
 .. math:: \min_{w_1,\dots,w_K}\ \sum_kf_k(w_k)+\alpha\sum_{\{k,l\}\in\mathcal E}a_{kl}\,
    \phi(w_k-w_l)
 
-(Jung 2026, (48), line 770; with the squared norm (49), line 774): each client's objective counts
+(Jung 2025, (48), line 770; with the squared norm (49), line 774): each client's objective counts
 once, each undirected edge once. :math:`\alpha=0` is learning alone; the larger it is, the larger
 the sets of nodes whose models are nearly equal, and beyond some value each connected component has
 one model, the minimiser of its clients' sum (lines 776-784). With a norm for :math:`\phi` they are
@@ -72,7 +72,7 @@ class Solution(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    r"""A lower bound of the least objective, by the dual problem (Jung 2026, (68)-(71)).
+    r"""A lower bound of the least objective, by the dual problem (Jung 2025, (68)-(71)).
 
     Attributes:
       primal: ``[]``, the objective of the models.
@@ -370,11 +370,9 @@ class GTVMin:
         if not _check.is_concrete(self.network.degree):
             return None
         found, codes = [], []
-        for part, flow in zip(self.network.entries.parts, flows, strict=True):
-            with jax.ensure_compile_time_eval():
-                near, far, weights = (None if a is None else np.asarray(a) for a in part)
-            assert near is not None
-            assert weights is not None
+        with jax.ensure_compile_time_eval():
+            known = [jax.tree.map(np.asarray, part) for part in self.network.entries.parts]
+        for (near, far, weights), flow in zip(known, flows, strict=True):
             far = np.arange(self.network.nodes)[None] if far is None else far
             far = np.broadcast_to(far, weights.shape)
             rows, slots = np.nonzero((weights > 0) & (near[:, None] > far))
@@ -528,8 +526,20 @@ def _refined(coupled, product, precondition, start, residual, tolerance, iterati
 
 
 def _newton(coupled, product, precondition, start, residual, tolerance, iterations) -> Solution:
-    """Newton's steps by conjugate gradients, halved until the objective falls enough."""
-    eps = jnp.finfo(start.dtype).eps
+    """Newton's steps by conjugate gradients, halved until the objective falls enough.
+
+    A loss that is flat in places, such as Huber's, leaves the Hessian singular; a share of the
+    largest that the loss can have is added, which vanishes with the slope.
+    """
+    problem, eps = coupled.problem, jnp.finfo(start.dtype).eps
+
+    def largest(direction):
+        blocks = direction.reshape(problem.clients, problem.loss.outputs, -1)
+        seen = jnp.einsum("knp,kop->kno", problem.design, blocks, precision=HIGHEST)
+        seen = problem.loss.curvature * problem.weights[..., None] * seen
+        back = jnp.einsum("kno,knp->kop", seen, problem.design, precision=HIGHEST)
+        return back.reshape(direction.shape)
+
     first = _size(coupled.gradient(start))
 
     def going(carry):
@@ -540,9 +550,16 @@ def _newton(coupled, product, precondition, start, residual, tolerance, iteratio
     def again(carry):
         count, w, slope, value, used, _ = carry
         size = _size(slope)
-        share = jnp.minimum(0.1, jnp.sqrt(size / first))  # superlinear, and no more than needed
+        relative = size / jnp.where(first > 0, first, 1)
+        damping = jnp.minimum(0.1, relative)
+        floor = jnp.minimum(0.1, jnp.sqrt(relative)) * size  # superlinear, no more than needed
+        hessian = product(w)
         step, more = _conjugate_gradients(
-            product(w), precondition, -slope, share * size, iterations - used
+            lambda direction: hessian(direction) + damping * largest(direction),
+            precondition,
+            -slope,
+            floor,
+            iterations - used,
         )
         along = jnp.sum(step * slope)
 
@@ -570,7 +587,17 @@ def _newton(coupled, product, precondition, start, residual, tolerance, iteratio
     state = (zero, start, coupled.gradient(start), coupled.objective(start), zero, False)
     state = jax.tree.map(jnp.asarray, state)
     _, w, slope, _, used, _ = jax.lax.while_loop(going, again, state)
-    return Solution(w, residual(w, slope), used)
+    return Solution(w, jnp.where(_falls_for_ever(coupled, w), jnp.inf, residual(w, slope)), used)
+
+
+def _falls_for_ever(coupled: GTVMin, w: Array) -> Array:
+    """Whether the objective falls along the ray from zero through ``w``, however far: it then has
+    no minimum, though its slope vanishes.
+    """
+    eps = jnp.finfo(w.dtype).eps
+    far = jnp.sum(coupled.gradient(w / jnp.sqrt(eps)) * w)
+    scale = jnp.sum(coupled.problem.weights) * jnp.sum(jnp.abs(w))
+    return (jnp.sum(coupled.gradient(w) * w) < 0) & (far <= 64 * eps * scale)
 
 
 def _preconditioner(problem: Problem, pull: Array) -> Callable[[Array], Array]:
@@ -710,8 +737,8 @@ def _local_conjugate(
     return curved / 2 - constant, jnp.where(firm, 0, outside)
 
 
-def _total(arrays: list[Array]) -> Array:
-    return sum(jnp.sum(array) for array in arrays)  # pyright: ignore[reportReturnType]
+def _total(arrays: Any) -> Array:
+    return sum(jnp.sum(array) for array in jax.tree.leaves(arrays))  # pyright: ignore[reportReturnType]
 
 
 @functools.partial(jax.jit, static_argnames="iterations")
@@ -722,7 +749,8 @@ def _primal_dual(
 
     Steps are :math:`\tau_k=s/n_k` of a node with :math:`n_k` neighbours and :math:`1/(2s)` of an
     edge (Pock and Chambolle 2011). Every so often ``s`` moves towards the ratio of what models and
-    flow have travelled, ever more rarely.
+    flow have travelled, ever more rarely. A loss that is not smooth has a dual variable of each
+    sample as well, for its prox is one of predictions.
     """
     problem = jax.tree.map(jnp.asarray, coupled.problem.mapped())
     problem = replace(problem, feature_bound=None)
@@ -734,32 +762,43 @@ def _primal_dual(
         penalty, coupling = _Diagonal(square), jnp.ones((), dtype)
     radius = [coupling * part.weights.astype(dtype) for part in parts]
     neighbors = jnp.maximum(coupled.network.neighbor_counts(), 1).astype(dtype)[:, None]
-    quadratic = is_quadratic(problem)
-    spectrum = decompose(problem) if quadratic else None
+    spectrum = decompose(problem) if is_quadratic(problem) else None
+    pointwise = problem.loss.curvature is None
+    pull, hold = neighbors, jnp.ones((1, 1), dtype)
+    if pointwise:
+        size = jnp.where(problem.weights[..., None] > 0, jnp.abs(problem.design), 0)
+        pull = neighbors + jnp.max(jnp.sum(size, axis=1), axis=1, keepdims=True)
+        hold = jnp.maximum(jnp.sum(size, axis=2), jnp.finfo(dtype).tiny)
 
-    def backwards(flows):
-        return add_rows(parts, [jnp.sum(flow, axis=1) for flow in flows])
-
-    def iterate(factor, scale, state):
-        w, flows, _, _ = state
-        centre = w - scale / neighbors * backwards(flows)
-        new = prox(problem, factor, centre, w)
-        lead = 2 * new - w
-        proposed = []
+    def edges_towards(lead, scale, flows):
         for part, flow, bound in zip(parts, flows, radius, strict=True):
             moved = flow + _away(lead, part) / (2 * scale)
-            # Moreau: the prox of the conjugate from the penalty's own, of step a s over the edge.
-            point = 2 * scale * moved
-            proposed.append(
-                jnp.where(
-                    bound[..., None] > 0,
-                    moved - penalty.prox(point, 2 * scale * bound) / (2 * scale),
-                    0,
-                )
-            )
+            # Moreau: the prox of the conjugate from the penalty's own.
+            shrunk = penalty.prox(2 * scale * moved, 2 * scale * bound) / (2 * scale)
+            yield jnp.where(bound[..., None] > 0, moved - shrunk, 0)
+
+    def samples_towards(lead, scale, dual):
+        step = 1 / (scale * hold)
+        moved = dual + step * problem.predictions(lead)
+        weight = jnp.where(problem.weights > 0, problem.weights, 1)
+        nearest = problem.loss.prox(moved / step, problem.targets, weight / step)
+        return jnp.where(problem.weights > 0, moved - step * nearest, 0)
+
+    def iterate(factor, scale, state):
+        w, dual, _, _ = state
+        flows, samples = dual
+        force = add_rows(parts, [jnp.sum(flow, axis=1) for flow in flows])
+        if pointwise:
+            centre = w - scale / pull * (force + problem.combination(samples))
+            new = problem.regulariser.prox(centre, scale / pull * problem.share[:, None])
+        else:
+            new = prox(problem, factor, w - scale / pull * force, w)
+        lead = 2 * new - w
+        towards = list(edges_towards(lead, scale, flows))
+        towards = (towards, samples_towards(lead, scale, samples) if pointwise else samples)
         w = w + RELAXATION * (new - w)
-        flows = [flow + RELAXATION * (to - flow) for flow, to in zip(flows, proposed, strict=True)]
-        return w, flows, new, proposed
+        dual = jax.tree.map(lambda old, to: old + RELAXATION * (to - old), dual, towards)
+        return w, dual, new, towards
 
     def judge(state, before):
         (last, held), (new, proposed) = before, state[2:]
@@ -768,9 +807,9 @@ def _primal_dual(
         size = _total(jax.tree.map(jnp.square, proposed))
         moved = _size(new - last) / jnp.maximum(_size(new), tiny)
         moved = jnp.maximum(moved, jnp.sqrt(flowed / jnp.maximum(size, tiny)))
-        if not quadratic:
+        if spectrum is None:
             return moved
-        dual, beyond = _dual(coupled, spectrum, proposed)
+        dual, beyond = _dual(coupled, spectrum, proposed[0])
         primal, slopes = coupled.objective(new), _size(spectrum.moment)
         size = jnp.abs(primal) + jnp.abs(dual)
         gap = jnp.abs(primal - dual) / jnp.where(size > 0, size, 1)
@@ -783,13 +822,13 @@ def _primal_dual(
 
     def look(carry):
         count, _, scale, state, origin, due = carry
-        factor = factorise(problem, (neighbors / scale)[:, 0])
+        factor = None if pointwise else factorise(problem, (pull / scale)[:, 0])
         step = functools.partial(iterate, factor, scale)
         state = jax.lax.fori_loop(0, BETWEEN_LOOKS - 1, lambda _, s: step(s), state)
         before = state[2:]
         state = step(state)
         count = count + BETWEEN_LOOKS
-        travelled = jnp.sum(neighbors * (state[0] - origin[0]) ** 2)
+        travelled = jnp.sum(pull * (state[0] - origin[0]) ** 2)
         flowed = _total(jax.tree.map(lambda a, b: (a - b) ** 2, state[1], origin[1]))
         ratio = jnp.sqrt(travelled / jnp.maximum(flowed, jnp.finfo(dtype).tiny))
         usable = (count >= due) & (travelled > 0) & (flowed > 0)
@@ -803,26 +842,18 @@ def _primal_dual(
 
     w = jnp.zeros((problem.clients, problem.dim), dtype) if start is None else start
     flows = [jnp.zeros((*part.weights.shape, problem.dim), dtype) for part in parts]
-    # One step of descent, of a size that fits most: how far models may travel.
+    dual = (flows, jnp.zeros_like(problem.targets))
+    # Models travel about as far as those of clients alone are apart, a flow as its bound allows.
     local = prox(problem, factorise(problem, jnp.ones(problem.clients, dtype)), w, w)
     spread = jnp.sqrt(jnp.mean((local - jnp.mean(local, axis=0, keepdims=True)) ** 2))
-    force = jnp.sqrt(
-        sum(jnp.sum(bound**2) for bound in radius)
-        / jnp.maximum(sum(jnp.sum(bound > 0) for bound in radius), 1).astype(dtype)
-    )
+    edges = sum(jnp.sum(bound > 0) for bound in radius)
+    force = jnp.sqrt(_total([bound**2 for bound in radius]) / jnp.maximum(edges, 1).astype(dtype))
     scale = jnp.where((spread > 0) & (force > 0), spread / jnp.where(force > 0, force, 1), 1)
-    state = (w, flows, w, flows)
-    infinite = jnp.asarray(jnp.inf, dtype)
-    carry = (
-        jnp.zeros((), jnp.int32),
-        infinite,
-        scale,
-        state,
-        (w, flows),
-        jnp.asarray(100, jnp.int32),
-    )
+    state = (w, dual, w, dual)
+    none, first = jnp.zeros((), jnp.int32), jnp.asarray(2 * BETWEEN_LOOKS, jnp.int32)
+    carry = (none, jnp.asarray(jnp.inf, dtype), scale, state, (w, dual), first)
     count, residual, _, state, _, _ = jax.lax.while_loop(going, look, carry)
-    return _Found(state[2], residual, count, state[3])
+    return _Found(state[2], residual, count, state[3][0])
 
 
 class _Diagonal(NamedTuple):

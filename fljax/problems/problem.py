@@ -316,7 +316,7 @@ class Problem:
         r"""The same problem with each client's mean loss multiplied by a factor of its own.
 
         A client of importance zero has no labels: its loss is zero whatever its model, which it has
-        from its neighbours alone (semi-supervised learning, Jung 2026, lines 2331-2340). Factors
+        from its neighbours alone (semi-supervised learning, Jung 2025, lines 2331-2340). Factors
         :math:`KD_k/\sum_lD_l` make every *sample* count alike. The regulariser's share stays.
 
         Args:

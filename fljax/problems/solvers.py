@@ -307,7 +307,7 @@ def strong_convexity(problem: Problem) -> Array:
 
 
 def smoothness(problem: Problem) -> Float[Array, " clients"]:
-    r"""The largest curvature :math:`L_k` that each :math:`f_k` has anywhere, to a per cent above.
+    r"""The largest curvature :math:`L_k` that each :math:`f_k` has, a few per cent above at most.
 
     Raises:
       ValueError: an objective that is not smooth.

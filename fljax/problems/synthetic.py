@@ -347,7 +347,7 @@ def clustered_network(
 ) -> ClusteredNetwork:
     r"""Linear regression of clusters, each with a model of its own, on a stochastic block model.
 
-    The cluster model of Jung 2026, (146): :math:`y^{(i)}=X^{(i)}\bar w^{(\mathcal C)}+\varepsilon`
+    The cluster model of Jung 2025, (146): :math:`y^{(i)}=X^{(i)}\bar w^{(\mathcal C)}+\varepsilon`
     for all clients :math:`i` of the cluster :math:`\mathcal C`, with features
     :math:`x\sim\mathcal N(0,I)` and noise :math:`\varepsilon\sim\mathcal N(0,\sigma^2I)` as in
     (59); of one cluster it is (60). Two clients of the same cluster are joined with probability

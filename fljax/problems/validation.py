@@ -1,4 +1,4 @@
-r"""Training, validation and diagnosis of every client's own model (Jung 2026, Algorithm 1).
+r"""Training, validation and diagnosis of every client's own model (Jung 2025, Algorithm 1).
 
 A round of the craft of machine learning: split the data (:meth:`Problem.split
 <fljax.problems.Problem.split>`), learn from one part, compare the errors on both with each other
@@ -50,11 +50,11 @@ def train(problem: Problem, iterations: int = 1000) -> Float[Array, "clients dim
       >>> import numpy as np, fljax as fl
       >>> x, y = np.array([[1.0, 1.0], [1.0, 2.0]]), np.array([3.0, 5.0])
       >>> problem = fl.problems.from_clients([(x, y), (x[:1], y[:1])], fl.problems.LeastSquares())
-      >>> fl.problems.train(problem).round(3).tolist()
+      >>> np.asarray(fl.problems.train(problem), float).round(3).tolist()
       [[1.0, 2.0], [1.5, 1.5]]
 
     Reference:
-      Jung 2026, Algorithm 1, (20), lines 424-447; ridge (22)-(24), lines 497-507.
+      Jung 2025, Algorithm 1, (20), lines 424-447; ridge (22)-(24), lines 497-507.
     """
     _check.count("iterations", iterations)
     problem = replace(problem, clip=None, feature_bound=None, statistics=None).mapped()
@@ -109,7 +109,7 @@ def validate(problem: Problem, iterations: int = 1000) -> Validated:
       True
 
     Reference:
-      Jung 2026, Algorithm 1, lines 424-447.
+      Jung 2025, Algorithm 1, lines 424-447.
     """
     test = problem.test
     if test is None:
@@ -173,7 +173,7 @@ def diagnose(
       ['FINE', 'OVERFITTING', 'UNDERFITTING']
 
     Reference:
-      Jung 2026, lines 449-471.
+      Jung 2025, lines 449-471.
     """
     errors = {
         "train_error": train_error,
@@ -232,7 +232,7 @@ def augmented(
       (2, 8, 5)
 
     Reference:
-      Jung 2026, (22), (24) and (27), lines 497-556 (Exercises 2.3 and 2.5).
+      Jung 2025, (22), (24) and (27), lines 497-556 (Exercises 2.3 and 2.5).
     """
     _check_squared(problem)
     _check.positive("penalty", penalty)
@@ -280,7 +280,7 @@ def jittered(
       (2, 12, 5)
 
     Reference:
-      Jung 2026, (23), line 501.
+      Jung 2025, (23), line 501.
     """
     _check_squared(problem)
     _check.positive("variance", variance)

@@ -1,4 +1,4 @@
-r"""Penalties of the variation of models across an edge: the GTV's :math:`\phi` (Jung 2026, (32)).
+r"""Penalties of the variation of models across an edge: the GTV's :math:`\phi` (Jung 2025, (32)).
 
 Each acts on a difference of models over the last axis, whatever is before it. Those with a corner
 at zero make neighbours exactly equal (clusters); the squared norm only pulls them together. A dual
@@ -106,7 +106,7 @@ def _each(number: Array | float, rows: Array) -> Array:
 
 @module
 class SquaredNorm(Penalty):
-    r""":math:`\phi(u)=\|u\|_2^2`, the main case (Jung 2026, (33), lines 637-647).
+    r""":math:`\phi(u)=\|u\|_2^2`, the main case (Jung 2025, (33), lines 637-647).
 
     Example:
       >>> import jax.numpy as jnp
@@ -178,7 +178,7 @@ class Absolute(NormPenalty):
 
 @module
 class PNorm(NormPenalty):
-    r""":math:`\phi(u)=\|u\|_p=(\sum_d|u_d|^p)^{1/p}`, of convex clustering (Jung 2026, (67)).
+    r""":math:`\phi(u)=\|u\|_p=(\sum_d|u_d|^p)^{1/p}`, of convex clustering (Jung 2025, (67)).
 
     Args:
       p: :math:`p\ge1`, infinity included; it is structure. One and two are :class:`Absolute` and
@@ -196,7 +196,7 @@ class PNorm(NormPenalty):
     p: float = static()
 
     def validate(self) -> None:
-        if not isinstance(self.p, jax.core.Tracer) and np.isposinf(self.p):
+        if _check.is_concrete(self.p) and np.isposinf(self.p):
             return
         _check.interval("p", self.p, at_least=1.0, hint="Below it is no norm, and not convex.")
 
@@ -300,7 +300,7 @@ def _shrunk(rows: Array, step: Array, p: float) -> Array:
 
 @module
 class Mixture(Penalty):
-    r""":math:`\phi=\sum_m\alpha^{(m)}\phi^{(m)}` (Jung 2026, (149), lines 2371-2379).
+    r""":math:`\phi=\sum_m\alpha^{(m)}\phi^{(m)}` (Jung 2025, (149), lines 2371-2379).
 
     With :class:`Blocks` among them, each part of a model is coupled by a strength of its own.
 
@@ -414,7 +414,7 @@ class Mixture(Penalty):
 class Blocks(Penalty):
     r"""A penalty of its own for each block of a model's parameters; of ``None`` they are private.
 
-    Partial sharing (Jung 2026, lines 2381-2385): of :math:`w=(u,v)` only the first layer's
+    Partial sharing (Jung 2025, lines 2381-2385): of :math:`w=(u,v)` only the first layer's
     :math:`u` is coupled by ``Blocks((len_u, len_v), (SquaredNorm(), None))``.
 
     Args:

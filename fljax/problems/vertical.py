@@ -1,7 +1,7 @@
 r"""Vertical federated learning: clients that know different features of the same data points.
 
 Client :math:`k` holds the columns :math:`X_k` of a table, one client the labels :math:`y` besides,
-and together they minimise (Jung 2026, section 6.4, lines 2342-2358)
+and together they minimise (Jung 2025, section 6.4, lines 2342-2358)
 
 .. math:: \frac1m\Big\|y-\sum_kX_kw_k\Big\|^2+\sum_k\frac\lambda KR(w_k).
 
@@ -66,7 +66,7 @@ def vertical(
       ((2, 4, 2), [0.0, 1.0, 2.0, 3.0])
 
     Reference:
-      Jung 2026, section 6.4, lines 2342-2358.
+      Jung 2025, section 6.4, lines 2342-2358.
     """
     features, targets = _table("features", features, targets)
     columns = [np.atleast_1d(np.asarray(each)) for each in columns]
@@ -112,7 +112,7 @@ def _spread(features: Any, targets: Any, columns: list[np.ndarray], holder: int)
 
 
 def columns_of(problem: Problem) -> Problem:
-    """The table of which a vertical problem's clients hold parts, at one client: ``[1, N, K D]``."""
+    """The table that a vertical problem is a part of at each client: ``[1, N, K D]``."""
     samples = problem.samples
     whole = replace(problem, statistics=None, tasks=None, initial=None, test=None, importance=None)
     table = jnp.swapaxes(jnp.asarray(problem.design), 0, 1).reshape(1, samples, -1)
@@ -149,7 +149,7 @@ def vertical_consensus(problem: Problem, strictness: float, holder: int = 0) -> 
       ValueError: a strictness that is not positive, no such node.
 
     Reference:
-      Jung 2026, Exercise 6.2, which asks for such an instance.
+      Jung 2025, Exercise 6.2, which asks for such an instance.
     """
     _check.positive("strictness", strictness)
     _check.count("holder", holder, at_least=0, at_most=problem.clients - 1)

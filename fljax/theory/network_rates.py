@@ -1,4 +1,4 @@
-r"""How fast models that are coupled over a graph get to their solution (Jung 2026).
+r"""How fast models that are coupled over a graph get to their solution (Jung 2025).
 
 For a squared loss GTVMin is :math:`w^\top Qw+q^\top w` (103) with
 :math:`Q=\mathrm{blkdiag}(Q^{(k)})+\alpha L\otimes I`, and its gradient steps :math:`w-\eta(2Qw+q)`
@@ -385,9 +385,9 @@ def fedrelax_rate(
     root = np.einsum("kij,kj,klj->kil", vectors, 1 / np.sqrt(values), vectors)
 
     def product(flat: np.ndarray) -> np.ndarray:
-        models = np.einsum("kij,kj->ki", root, flat.reshape(-1, problem.dim))
+        models = np.matmul(root, flat.reshape(-1, problem.dim, 1))[..., 0]
         models = strength * (matrix.adjacency @ models)
-        return np.einsum("kij,kj->ki", root, models).ravel()
+        return np.matmul(root, models[..., None]).ravel()
 
     if matrix.size <= DENSE_UP_TO:
         whole = np.stack([product(row) for row in np.eye(matrix.size)])
@@ -467,7 +467,8 @@ def perturbed_bound(
       ValueError: a negative number.
 
     Example:
-      >>> perturbed_bound(0.5, 4.0, [1.0, 0.0, 0.0]).tolist()
+      >>> import numpy as np
+      >>> perturbed_bound(0.5, 4.0, np.array([1.0, 0.0, 0.0])).tolist()
       [3.0, 1.5, 0.75]
     """
     for name, value in (
@@ -479,14 +480,18 @@ def perturbed_bound(
     _check.switch("printed", printed)
     sizes = jnp.asarray(perturbations, float_dtype())
     factor = jnp.asarray(factor, sizes.dtype)
-    added = factor * sizes if printed else sizes
-
     # The printed sum obeys the same recursion, each perturbation one factor smaller.
+    added = factor * sizes if printed else sizes
+    return _perturbed(factor, jnp.asarray(distance, sizes.dtype), added)
+
+
+@jax.jit
+def _perturbed(factor: Array, distance: Array, sizes: Array) -> Array:
     def step(bound: Array, size: Array) -> tuple[Array, Array]:
         bound = factor * bound + size
         return bound, bound
 
-    return jax.lax.scan(step, jnp.asarray(distance, sizes.dtype), added)[1]
+    return jax.lax.scan(step, distance, sizes)[1]
 
 
 class Asynchronous(NamedTuple):
@@ -568,7 +573,8 @@ class _System(NamedTuple):
 
     def product(self, flat: np.ndarray) -> np.ndarray:
         models = flat.reshape(len(self.rows), -1)
-        own = np.einsum("knd,kn->kd", self.rows, np.einsum("knd,kd->kn", self.rows, models))
+        seen = np.matmul(self.rows, models[..., None])
+        own = np.matmul(np.swapaxes(self.rows, 1, 2), seen)[..., 0]
         apart = self.degree[:, None] * models - self.adjacency @ models
         return (own + self.ridge[:, None] * models + self.coupling * apart).ravel()
 
@@ -601,6 +607,8 @@ def _system(problem: Problem, network: Graph, coupling: Any) -> _System:
 def _lanczos(product: Callable[[np.ndarray], np.ndarray], size: int, which: str) -> float:
     operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=product, dtype=np.float64)
     start = np.random.default_rng(0).normal(size=size)  # ARPACK's own differs from call to call
+    if not np.any(product(start)):
+        return 0.0
     try:
         found = scipy.sparse.linalg.eigsh(
             operator,

@@ -1,4 +1,4 @@
-r"""What coupling models over a graph does to them (Jung 2026), in bounds.
+r"""What coupling models over a graph does to them (Jung 2025), in bounds.
 
 Clients minimise together :math:`\sum_kL_k(w_k)+\alpha\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2` over the
 undirected edges of a graph: GTVMin with a squared penalty, (49), line 774. The bounds say how far
@@ -164,10 +164,10 @@ def deviation_bound(
       ValueError: a network of other clients, a negative coupling, parameters of another shape.
 
     Example:
-      >>> import jax, fljax as fl
+      >>> import jax, jax.numpy as jnp, fljax as fl
       >>> problem = fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=2)
-      >>> bound = deviation_bound(problem, fl.graphs.ring(6), 1.0, truth=[1.0, 1.0])
-      >>> half = deviation_bound(problem, fl.graphs.ring(6), 2.0, truth=[1.0, 1.0])
+      >>> bound = deviation_bound(problem, fl.graphs.ring(6), 1.0, truth=jnp.ones(2))
+      >>> half = deviation_bound(problem, fl.graphs.ring(6), 2.0, truth=jnp.ones(2))
       >>> round(float(bound / half), 6)
       2.0
     """

@@ -1,4 +1,4 @@
-r"""Algorithms as operators on models, and what such operators are (Jung 2026, section 4.7).
+r"""Algorithms as operators on models, and what such operators are (Jung 2025, section 4.7).
 
 A synchronous round is a map :math:`w^{(t)}=\mathcal Fw^{(t-1)}` of all clients' models (97), lines
 1388-1443, and how it moves two points apart or together says whether its repetition converges: by a
@@ -16,17 +16,19 @@ Shapes: ``K`` clients, ``D`` parameters.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Key
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax.simulation import Simulation, view
+from fljax.simulation import Simulation, as_key, view
 
 __all__ = [
     "Evidence",
@@ -67,36 +69,30 @@ def operator(simulation: Simulation, key: Key[Array, ""] | int = 0) -> Callable[
       key: of the round's draws.
 
     Returns:
-      A compiled, traceable function of models ``[K, D]``, to models ``[K, D]``.
+      A compiled, traceable function of models ``[K, D]``, to models ``[K, D]``: a
+      :class:`jax.tree_util.Partial`, so that simulations that differ in numbers share programs.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
       >>> problem = fl.problems.ridge(jax.random.key(0), clients=5, samples=9, dim=2)
       >>> simulation = fl.Simulation(problem, fl.algorithms.ATC(0.1), fl.graphs.ring(5))
       >>> round_of = operator(simulation)
-      >>> found = fixed_point(round_of, jnp.zeros((5, 2)))
-      >>> run = fl.run(simulation, rounds=int(found.rounds))
-      >>> bool(jnp.allclose(run.model.values, found.models, atol=1e-4))
-      True
+      >>> round_of(jnp.zeros((5, 2))).shape
+      (5, 2)
     """
-    bare = dataclasses.replace(simulation, metrics=())
-    shape = (bare.problem.clients, bare.problem.dim)
+    return Partial(_round, dataclasses.replace(simulation, metrics=()), as_key(key))
 
-    @jax.jit
-    def once(simulation: Simulation, models: Array) -> Array:
-        start = simulation.problem.starting_at(models)
-        now = view(dataclasses.replace(simulation, problem=start), key)
-        state = simulation.algorithm.init(now.problem, now.network)
-        model = simulation.algorithm.step(state, now).model
-        return jnp.broadcast_to(model, shape)
 
-    def call(models: Array) -> Array:
-        models = jnp.asarray(models, bare.problem.dtype)
-        if models.shape != shape:
-            raise ValueError(f"models must be of shape {shape}, got shape {models.shape}.")
-        return once(bare, models)
-
-    return call
+@jax.jit
+def _round(simulation: Simulation, key: Array, models: Any) -> Array:
+    problem = simulation.problem
+    shape, models = (problem.clients, problem.dim), jnp.asarray(models, problem.dtype)
+    if models.shape != shape:
+        raise ValueError(f"models must be of shape {shape}, got shape {models.shape}.")
+    started = dataclasses.replace(simulation, problem=problem.starting_at(models))
+    now = view(started, key)
+    state = simulation.algorithm.init(now.problem, now.network)
+    return jnp.broadcast_to(simulation.algorithm.step(state, now).model, shape)
 
 
 class Evidence(NamedTuple):
@@ -120,7 +116,9 @@ def lipschitz(
     r"""A lower bound of the factor :math:`\sup\|\mathcal Fw-\mathcal Fv\|/\|w-v\|`, and its pair.
 
     Args:
-      operator: :math:`\mathcal F`, traceable, of models ``[K, D]``.
+      operator: :math:`\mathcal F`, traceable, of models ``[K, D]``; of one whose numbers are those
+        of a pytree (:func:`operator`, a :func:`fljax.module`, :class:`jax.tree_util.Partial`) no
+        more is compiled when these change.
       around: the mean of the points that are looked at, ``[K, D]``, such as a solution.
       key: of the draws.
       scale: their standard deviation, > 0.
@@ -166,12 +164,6 @@ def contractive(
 
     Raises:
       TypeError, ValueError: as of that; a factor out of range.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> key, at = jax.random.key(0), jnp.zeros((3, 2))
-      >>> [bool(contractive(lambda w: 0.5 * w, f, at, key).violated) for f in (0.4, 0.5)]
-      [True, False]
     """
     _check.interval("factor", factor, at_least=0, below=1)
     return _worst(operator, around, key, scale, pairs, norm, factor)
@@ -212,36 +204,51 @@ def firmly_non_expansive(
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> key, at = jax.random.key(0), jnp.zeros((1, 1))  # Exercise 4.7: gradient steps on w^2 / 2
-      >>> for step in (1.0, 1.5, 2.0, 2.5):
-      ...     gradient_step = lambda w: w - step * w
-      ...     firm = firmly_non_expansive(gradient_step, at, key)
-      ...     print(step, bool(firm.violated), bool(non_expansive(gradient_step, at, key).violated))
-      1.0 False False
-      1.5 True False
-      2.0 True False
-      2.5 True True
+      >>> key, at = jax.random.key(0), jnp.zeros((1, 1))
+      >>> def taken(step, w):  # Exercise 4.7: gradient steps on w^2 / 2
+      ...     return w - step * w
+      >>> for step in (1.0, 1.5):
+      ...     found = firmly_non_expansive(jax.tree_util.Partial(taken, step), at, key)
+      ...     print(bool(found.violated))
+      False
+      True
     """
-    return _worst(lambda w: 2 * operator(w) - w, around, key, scale, pairs, "euclidean", 1.0)
+    reflected = Partial(_reflected, _as_tree(operator))
+    return _worst(reflected, around, key, scale, pairs, "euclidean", 1.0)
+
+
+def _reflected(operator: Operator, models: Array) -> Array:
+    return 2 * operator(models) - models
+
+
+def _as_tree(operator: Operator) -> Operator:
+    """The operator as a pytree: of its numbers, where it is one of a module's or a Partial."""
+    return Partial(operator) if jax.tree_util.all_leaves([operator]) else operator
 
 
 def _worst(
-    operator: Operator, around: Array, key: Array, scale: Array, pairs: int, norm: str, bound: Array
+    operator: Operator, around: Array, key: Array, scale: Any, pairs: int, norm: str, bound: Any
 ) -> Evidence:
     _check.finite("around", around)
     _check.positive("scale", scale)
     _check.count("pairs", pairs)
     _check.choice("norm", norm, NORMS)
     around = jnp.asarray(around)
-    shape = jax.eval_shape(operator, around).shape
-    if shape != around.shape:
+    _check_shape(operator, around)
+    scale, bound = (jnp.asarray(value, around.dtype) for value in (scale, bound))
+    return _searched(_as_tree(operator), around, key, scale, pairs, norm, bound)
+
+
+def _check_shape(operator: Operator, models: Array) -> None:
+    shape = jax.eval_shape(operator, models).shape
+    if shape != models.shape:
         raise ValueError(
-            f"the operator must return models of the shape {around.shape} that it is given, got "
+            f"the operator must return models of the shape {models.shape} that it is given, got "
             f"shape {shape}."
         )
-    return _searched(operator, around, key, scale, pairs, norm, bound)
 
 
+@functools.partial(jax.jit, static_argnames=("pairs", "norm"))
 def _searched(
     operator: Operator, around: Array, key: Array, scale: Array, pairs: int, norm: str, bound: Array
 ) -> Evidence:
@@ -278,7 +285,7 @@ def _searched(
         start = (other, (none, none, one, other))
         return jax.lax.scan(turn, start, length=TURNS + 1)[0][1]
 
-    found = jax.jit(jax.vmap(search))(jax.random.split(key, pairs))
+    found = jax.vmap(search)(jax.random.split(key, pairs))
     worst = jnp.argmax(found[0])
     sure, factor, one, other = (values[worst] for values in found)
     return Evidence(sure > bound, factor, one, other)
@@ -314,8 +321,8 @@ def fixed_point(
       most: rounds.
 
     Returns:
-      The last models, and whether they had settled; they had not if the operator does not converge,
-      and are not finite if it diverges.
+      The last models, and whether they had settled; they had not if the operator does not
+      converge, and are beyond what numbers can hold the squares of if it diverges.
 
     Raises:
       TypeError, ValueError: numbers out of range, an operator that does not return models of the
@@ -333,15 +340,13 @@ def fixed_point(
     if tolerance is None:
         tolerance = 10 * float(jnp.finfo(start.dtype).eps)
     _check.positive("tolerance", tolerance)
-    shape = jax.eval_shape(operator, start).shape
-    if shape != start.shape:
-        raise ValueError(
-            f"the operator must return models of the shape {start.shape} that it is given, got "
-            f"shape {shape}."
-        )
+    _check_shape(operator, start)
     least = jnp.asarray(tolerance, start.dtype)
-    nothing = jnp.asarray(jnp.inf, start.dtype)
+    return _repeated(_as_tree(operator), start, least, jnp.asarray(most, np.int32))
 
+
+@jax.jit
+def _repeated(operator: Operator, start: Array, least: Array, most: Array) -> FixedPoint:
     def moving(carry: tuple) -> Array:
         _, rounds, moved, _, size = carry
         return (rounds < most) & (moved > least * size) & ~jnp.isnan(moved)
@@ -353,10 +358,8 @@ def fixed_point(
         factor = moved / jnp.where(before > 0, before, 1)
         return new, rounds + 1, moved, factor, jnp.linalg.norm(new)
 
-    zero = jnp.asarray(0, np.int32)
-    carry = (start, zero, nothing, jnp.zeros_like(nothing), jnp.ones_like(nothing))
-    models, rounds, moved, factor, size = jax.jit(
-        lambda carry: jax.lax.while_loop(moving, once, carry)
-    )(carry)
-    settled = moved <= least * size
+    nothing = jnp.asarray(jnp.inf, start.dtype)
+    carry = (start, jnp.zeros_like(most), nothing, jnp.zeros_like(least), jnp.ones_like(least))
+    models, rounds, moved, factor, size = jax.lax.while_loop(moving, once, carry)
+    settled = jnp.isfinite(size) & (moved <= least * size)
     return FixedPoint(models, settled, rounds, moved / jnp.where(size > 0, size, 1), factor)

@@ -11,7 +11,7 @@ from tests.graphs.samples import hub_matrix, weighted_matrix
 from tests.reference import jung_graphs as reference
 
 
-@pytest.mark.parametrize("keep", ["any", "mutual"])
+@pytest.mark.parametrize("keep", ["any", pytest.param("mutual", marks=pytest.mark.slow)])
 def test_kept_edges_are_those_to_the_nearest_models(keep):
     models = np.random.default_rng(0).normal(size=(12, 2))
     for matrix, form in ((weighted_matrix(1, 12), "dense"), (hub_matrix(12), "padded")):
@@ -32,7 +32,7 @@ def clustered(form="auto"):
     return problem, cluster, graphs.Relearned(candidates, 3)
 
 
-@pytest.mark.parametrize("form", ["dense", "padded"])
+@pytest.mark.parametrize("form", ["dense", pytest.param("padded", marks=pytest.mark.slow)])
 def test_training_ends_at_the_solution_on_the_graph_that_it_learned(form):
     problem, cluster, network = clustered(form)
     simulation = fl.Simulation(problem, fl.algorithms.FedRelax(1.0), network)

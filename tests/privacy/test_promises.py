@@ -94,7 +94,7 @@ def largest_gap(
 
 @pytest.mark.core
 @pytest.mark.thin(5)
-@pytest.mark.parametrize("iterations", [1, 20, 100])
+@pytest.mark.parametrize("iterations", [1, 100])
 @pytest.mark.parametrize("samples", [4, 9])  # fewer and more than parameters
 @pytest.mark.parametrize("regulariser", REGULARISERS)
 @pytest.mark.parametrize("loss", LOSSES)
@@ -205,29 +205,30 @@ HUGE = [
 @pytest.mark.core
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("model", [0.0, 1.0, -1e10, 1e30])
 @pytest.mark.parametrize(("x", "y"), HUGE)
-def test_clipped_gradients_are_finite_and_short_whatever_the_data(x, y, model, dtype):
+def test_clipped_gradients_are_finite_and_short_whatever_the_data(x, y, dtype):
     features = np.array([[[1.0, 0.5], x]] * 2, dtype)
     with jax.enable_x64(dtype == np.float64):
         for loss in (LeastSquares(), LeastAbsoluteDeviation(), Softmax(2)):
             targets = np.array([[1.0, y if loss.outputs == 1 else 1.0]] * 2, dtype)
             problem = Problem(features, targets, loss, clip=1.0)
-            w = jnp.full((2, problem.dim), model, dtype)
             prepared = problem.prepare()
-            for slope in (
+            slopes = (
                 problem.loss_gradient,
                 prepared.loss_gradient,
                 jax.jit(problem.loss_gradient),  # data that XLA knows
                 jax.jit(lambda w, p=problem: p.prepare().loss_gradient(w)),
-            ):
-                gradient = np.asarray(slope(w), np.float64)
-                assert np.isfinite(gradient).all()
-                assert np.linalg.norm(gradient, axis=1).max() <= 1 + 1e-5
-            for ready in (problem, prepared):
-                norms = np.asarray(ready.sample_gradient_norm(w))
-                assert np.isfinite(norms).all()
-                assert norms.max() <= 1 + 1e-5
+            )
+            for model in (0.0, 1.0, -1e10, 1e30):
+                w = jnp.full((2, problem.dim), model, dtype)
+                for slope in slopes:
+                    gradient = np.asarray(slope(w), np.float64)
+                    assert np.isfinite(gradient).all()
+                    assert np.linalg.norm(gradient, axis=1).max() <= 1 + 1e-5
+                for ready in (problem, prepared):
+                    norms = np.asarray(ready.sample_gradient_norm(w))
+                    assert np.isfinite(norms).all()
+                    assert norms.max() <= 1 + 1e-5
 
 
 @pytest.mark.slow

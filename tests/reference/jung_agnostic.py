@@ -46,7 +46,7 @@ def fit(x, y, weights):
 def model_agnostic_fedrelax(data, adjacency, coupling, points, rounds, ridge=0.0, start=None):
     """Algorithm 12 as it stands: a pseudo-label for each neighbour and each point.
 
-    ``data``: ``(x, y)`` of each node, ``points``: of each node, in its features. Models ``[T, K, D]``.
+    ``data``: ``(x, y)`` of each node; ``points``: likewise, in its features. Models ``[T, K, D]``.
     """
     nodes, dim = len(data), data[0][0].shape[1]
     w = np.zeros((nodes, dim)) if start is None else start

@@ -1,4 +1,4 @@
-"""Plain NumPy loops of graph learning and clusters, written from Jung 2026, chapters 6 and 7."""
+"""Plain NumPy loops of graph learning and clusters, written from Jung 2025, chapters 6 and 7."""
 
 import itertools
 import math

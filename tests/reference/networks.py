@@ -1,4 +1,4 @@
-"""Federated learning networks as loops over nodes and events (Jung 2026).
+"""Federated learning networks as loops over nodes and events (Jung 2025).
 
 Event ``t`` is the book's: it makes iterate ``t + 1`` of iterate ``t``, and the library's round
 ``t + 1``. ``delay[t, k, l]`` is how many events old the copy of node ``l`` is that node ``k`` has

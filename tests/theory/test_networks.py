@@ -1,4 +1,4 @@
-"""Jung's bounds of coupled models: as the equations say, true of random instances, and how tight."""
+"""Jung's bounds of coupled models: as the equations say, true on random instances, how tight."""
 
 import itertools
 
@@ -11,7 +11,7 @@ import fljax as fl
 from fljax.problems import LeastSquares, Problem
 from fljax.theory import network_rates as rates
 from fljax.theory import networks as theory
-from tests.reference import network_bounds as reference
+from tests.reference import coupled as reference
 
 INSTANCES, K, N, D = 300, 6, 5, 2
 
@@ -137,6 +137,7 @@ def test_no_instance_violates_a_bound(instances):
     assert np.median(ratios["smallest"]) < 0.02  # proves, and predicts nothing
 
 
+@pytest.mark.slow
 def test_bounds_are_reached():
     """T6, T7, T15, T23; (136) by a path in the limit."""
     for network in (fl.graphs.path(2), fl.graphs.ring(8)):
@@ -159,6 +160,7 @@ def test_bounds_are_reached():
     close(found, [largest, largest])
 
 
+@pytest.mark.slow
 def test_spectra_of_small_graphs():
     """Fig. 3.3, Exercises 3.1, 3.2, 3.5: the star, components, edges that are added."""
     star = np.asarray(fl.graphs.star(3).laplacian_matrix())
@@ -180,6 +182,7 @@ def test_spectra_of_small_graphs():
         assert np.linalg.eigvalsh(reference.laplacian(weights))[1] > values[1] - 1e-9
 
 
+@pytest.mark.slow
 def test_a_larger_cluster_may_hold_together_less():
     """Footnote 23 (T21): a pendant node brings a complete cluster's connectivity to one."""
     for size, before in ((4, 4), (8, 8), (16, 16)):
@@ -219,6 +222,7 @@ def test_what_says_nothing_is_infinite():
     close(theory.common_error_bound(exact, network, 1.0, truth), 0)
 
 
+@pytest.mark.slow
 def test_bounds_hold_of_what_gtvmin_finds():
     """With a coupling of each parameter, a regulariser, and a loss that is not squared."""
     rng = np.random.default_rng(3)
@@ -237,6 +241,7 @@ def test_bounds_hold_of_what_gtvmin_finds():
         assert np.sum(inside**2) < bound
 
 
+@pytest.mark.slow
 def test_random_graphs_are_as_expected():
     """(153)-(155), T22: the orders, which are far off, and the next ones."""
     rng = np.random.default_rng(0)

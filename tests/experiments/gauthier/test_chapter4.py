@@ -25,7 +25,9 @@ SEEDS, ROUNDS = 6, np.arange(10, 401, 10)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_file(), reason="FLJAX_DATA holds no calcofi/cc_bottle.npz")
-def test_real_data_end_to_end(tmp_path, capsys):
+def test_real_data_end_to_end(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(figure_4_4, "DEALT", figure_4_4.DEALT._replace(value=(0.0, 1.0)))
+    monkeypatch.setattr(ch4, "PROTOCOL", replace(ch4.PROTOCOL, quick=2))
     assert main(["run", "gauthier-4.4", "--quick", "--seeds", "2", "--out", str(tmp_path)]) == 0
     assert "privacy spent" not in capsys.readouterr().out
     assert main(["check", "gauthier-4.4", "--out", str(tmp_path)]) == 0

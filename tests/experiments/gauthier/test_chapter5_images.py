@@ -29,7 +29,15 @@ SMALL = ch5.Setup(mnist_sample, SINGLE_DIGITS, 3, (1, 2), 2, every=10, test=40)
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_file(), reason="FLJAX_DATA holds no organamnist/organamnist.npz")
 def test_real_images_end_to_end(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(organs, "DISSIMILAR", organs.SIMILAR)  # compiled once for both panels
+    setup = organs.SIMILAR._replace(test=40, every=50)
+    for panel in ("SIMILAR", "DISSIMILAR"):  # compiled once for both
+        monkeypatch.setattr(organs, panel, setup)
+    for module, setting, few in (
+        (ch5, "PENALTIES", (0.1, 10.0)),
+        (organs, "TAUS", (0.0, 0.6)),
+        (organs, "RATES", (0.98,)),
+    ):
+        monkeypatch.setattr(module, setting, getattr(module, setting)._replace(value=few))
     ask = ["gauthier-5.6", "--out", str(tmp_path)]
     assert main(["run", *ask, "--quick", "--seeds", "2"]) == 0
     printed = capsys.readouterr().out

@@ -250,8 +250,9 @@ def test_uploads_are_noisy_as_they_are_named():
 
 
 @pytest.mark.slow
-def test_theory_is_of_the_same_data(tmp_path, capsys):
-    """Figure 2.6 end to end, and its prediction beside what it ran."""
+def test_theory_is_of_the_same_data(tmp_path, monkeypatch):
+    """Figure 2.6 end to end, of fewer agents, and its prediction beside what it ran."""
+    monkeypatch.setattr(ch2, "PRIVATE_AGENTS", ch2.PRIVATE_AGENTS._replace(value=200))
     assert main(["run", "rizk-2.6", "--quick", "--seeds", "4", "--out", str(tmp_path)]) == 0
     assert main(["check", "rizk-2.6", "--out", str(tmp_path)]) == 0
     runs, predicted = (fl.load(tmp_path / f"rizk-2.6-{n}.nc") for n in ("a", "a-predicted"))

@@ -1,4 +1,4 @@
-"""Jung 2026: bounds of models coupled over a graph, instance by instance, in plain NumPy.
+"""Jung 2025: bounds of models coupled over a graph, instance by instance, in plain NumPy.
 
 Shapes: ``K`` clients, ``N`` samples, ``D`` parameters. A client's loss is
 ``1 / N * |y - X w|^2``; GTVMin adds ``coupling`` times the squared differences along edges.

@@ -1,0 +1,62 @@
+"""What the figures of solved (not simulated) instances of Jung 2025 share: seeds, data sets."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array
+
+import fljax as fl
+from experiments.figure import Effort
+from fljax.records import provenance
+
+#: What is measured: axes beside the seed, name for readers, whether it is read in dB.
+Variables = Mapping[str, tuple[tuple[str, ...], str, bool]]
+
+
+def seeds(effort: Effort) -> tuple[Array, Array]:
+    """Keys of the runs, and of those on which parameters are chosen."""
+    keys = jax.random.split(fl.random_key(0), effort.seeds + effort.tuning_seeds)
+    return keys[: effort.seeds], keys[effort.seeds :]
+
+
+def scenario_keys(count: int) -> Array:
+    """What :func:`fljax.sweep` gives a scenario of the first seeds, ``[S]``."""
+    keys = jax.vmap(lambda seed: jax.random.fold_in(fl.random_key(0), seed))(jnp.arange(count))
+    return jax.vmap(jax.random.split)(keys)[:, 0]
+
+
+def solved(of: Callable[[Array], dict[str, Array]], keys: Array) -> dict[str, np.ndarray]:
+    """What a traceable function finds for every key, one after the other: ``[S, ...]`` each."""
+    return jax.tree.map(np.asarray, jax.jit(lambda all_: jax.lax.map(of, all_))(keys))
+
+
+def dataset(
+    found: Mapping[str, np.ndarray],
+    variables: Variables,
+    coords: Mapping[str, Sequence[Any]],
+    labels: Mapping[str, str] | None = None,
+) -> xr.Dataset:
+    """Arrays ``[S, ...]`` as a study that is read, drawn and stored as those of simulations are.
+
+    Args:
+      found: by the name of a variable.
+      variables: those that are kept.
+      coords: of the axes beside the seed.
+      labels: of axes, for readers.
+    """
+    kept = {
+        name: (("seed", *axes), found[name], {"long_name": label, "units": "1", "decibel": int(db)})
+        for name, (axes, label, db) in variables.items()
+    }
+    data = xr.Dataset(
+        kept,
+        {"seed": np.arange(len(next(iter(found.values())))), **coords},
+        provenance(root=0, dtype=str(jnp.result_type(float))),
+    )
+    for axis, label in (labels or {}).items():
+        data[axis].attrs["long_name"] = label
+    return data
