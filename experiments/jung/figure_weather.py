@@ -468,8 +468,8 @@ FIGURE = Figure(
     "the Earth, to those whose own models are most alike, or, as a control, to as many with all "
     "places exchanged. Dots are at the alpha that was chosen on the week before the test. (d) and "
     "(e) are of tomorrow's minimum at that alpha; the bands of (b) are over blocks of test "
-    "days. The three nearest leave three components. In (f) FedRelax ends at the rounding of single "
-    "precision.",
+    "days. The three nearest leave three components. In (f) FedRelax ends at the rounding of "
+    "single precision.",
     study=study,
     plot=plot,
     claims=[
