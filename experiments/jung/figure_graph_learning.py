@@ -1,0 +1,554 @@
+"""Jung 2025, chapter 7: graphs that are learned, against the true one (lines 2539-2640)."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array
+from matplotlib.figure import Figure as Picture
+from scipy import stats
+
+import fljax as fl
+from experiments import picture
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.measures import estimate, gap, joined, last, samples
+from fljax import graphs, plotting
+from fljax._module import replace
+from fljax.algorithms import FedRelax
+from fljax.graphs import Graph, Relearned
+from fljax.metrics import Metric, Snapshot
+from fljax.problems import GTVMin, Problem, local_gradients, local_models
+from fljax.records import provenance
+
+NODES = Setting("Exercise 7.1: nodes", 100, "line 2631", given=True)
+DRAWN = Setting("candidates of a node", 10, "10 per cent of all others (line 2631)", given=True)
+NEAREST = Setting("neighbours of a node", 3, "those with the 3 smallest differences", given=True)
+BALANCE = Setting("nodes with c = 1", 50, "not given; half of them")
+ENTRIES = Setting("entries m of a node's vector", (1, 2, 3, 5, 7, 10, 14, 20), "not given")
+MANY = Setting(
+    "networks of Exercise 7.1 a seed", 20, "nodes share samples; they cost next to nothing"
+)
+SIZES = Setting("clients of each cluster", (8, 8, 8), "three clusters; exact programmes are small")
+TRUTH = Setting(
+    "models of the clusters",
+    tuple((float(np.cos(a)), float(np.sin(a))) for a in np.pi * np.array([1 / 2, 7 / 6, 11 / 6])),
+    "at equal distances on the unit circle",
+)
+NOISE = Setting("variance of the labels' noise", 1.0, "that of the signal")
+COUNTS = Setting("samples a client", (2, 3, 5, 10, 20, 40), "from no more than parameters to many")
+DEGREE = Setting("degree", 3, "of nearest neighbours and of (160); the budget (161) is as large")
+STEPS = Setting("steps of projected gradient descent", 100, "half of the library's default")
+MOST = Setting("seeds of learned graphs", 50, "at most: intervals are of a hundredth of a share")
+PROGRAMMES = Setting("seeds of the exact programmes", 5, "at most: each is solved on the host")
+COUPLING = Setting("alpha", 1.0, "a client's own loss has curvature two; not tuned")
+FEW = Setting("samples a client of the training", 5, "few: learning alone is poor")
+CANDIDATES = Setting("chance of a candidate edge", 0.5, "half of all pairs may hear each other")
+ROUNDS = Setting("rounds of FedRelax", 40, "after which no error moves any more")
+SURE = Setting("nearly all", 0.95, "of the edges within clusters")
+
+CLUSTER = np.repeat(np.arange(len(SIZES.value)), SIZES.value)
+SAME = CLUSTER[:, None] == CLUSTER[None]
+CLIENTS = len(CLUSTER)
+#: The share of all pairs that is within clusters: of a graph that knows nothing.
+CHANCE = float((SAME.sum() - CLIENTS) / (CLIENTS * (CLIENTS - 1)))
+PARAMETERS, GRADIENTS = "models", "gradients"
+NEIGHBOURS, REGULAR, BUDGET = "nearest neighbours", "equal degrees (160)", "edge budget (161)"
+RULES = (NEIGHBOURS, REGULAR, BUDGET)
+LEARNED, TRUE, ALL, ALONE = "learned", "true", "everybody", "none"
+RELEARNED, FIXED = "learned in training", "all candidates"
+TRAINED = (RELEARNED, TRUE, FIXED, ALONE)
+KNOWN = (LEARNED, TRUE, ALL, ALONE)
+
+# --------------------------------------------------------------------------- Exercise 7.1
+
+
+def wrong_neighbours(key: Array) -> Array:
+    """``[M]``: the share of nodes with a neighbour of the other kind, by the number of entries."""
+    k_noise, k_chosen = jax.random.split(key)
+    nodes, entries = NODES.value, jnp.asarray(ENTRIES.value)
+    kind = jnp.where(jnp.arange(nodes) < BALANCE.value, 1.0, -1.0)
+    noise = jax.random.normal(k_noise, (1, nodes))
+    mean = kind[None] + noise / jnp.sqrt(entries)[:, None]
+    order = jax.random.uniform(k_chosen, (nodes, nodes)) + 2 * jnp.eye(nodes)
+    chosen = jnp.argsort(order, axis=1)[:, : DRAWN.value]
+    apart = jnp.abs(mean[:, :, None] - mean[:, chosen])  # [M, nodes, drawn]
+    _, near = jax.lax.top_k(-apart, NEAREST.value)
+    other = kind[chosen] != kind[:, None]
+    wrong = jnp.take_along_axis(jnp.broadcast_to(other[None], apart.shape), near, axis=2)
+    return jnp.mean(jnp.any(wrong, axis=2), axis=1)
+
+
+@functools.cache
+def predicted_wrong(entries: float) -> float:
+    """The probability itself: one minus that the third nearest candidate of the own kind is nearer
+    than all others, which given the own mean are independent; so many of the own kind are drawn as
+    in a hypergeometric law. In units of a mean's deviation.
+    """
+    apart = 2 * np.sqrt(entries)
+    own, weight = np.polynomial.hermite_e.hermegauss(40)
+    weight = weight / weight.sum()
+    reach = np.linspace(0, 9 + apart, 1500)
+
+    def within(distance: float) -> np.ndarray:
+        shifted = own[:, None] + distance
+        return stats.norm.cdf(shifted + reach) - stats.norm.cdf(shifted - reach)
+
+    like, unlike = within(0.0), within(apart)
+    right = 0.0
+    for drawn, chance in enumerate(number_alike()):
+        if drawn >= NEAREST.value:
+            third = stats.beta.cdf(like, NEAREST.value, drawn - NEAREST.value + 1)
+            farther = (1 - unlike) ** (DRAWN.value - drawn)
+            middle = (farther[:, 1:] + farther[:, :-1]) / 2
+            right += chance * float(weight @ (np.diff(third, axis=1) * middle).sum(axis=1))
+    return 1 - right
+
+
+def number_alike() -> np.ndarray:
+    """The law of how many candidates are of the node's own kind."""
+    drawn = np.arange(DRAWN.value + 1)
+    return stats.hypergeom.pmf(drawn, NODES.value - 1, BALANCE.value - 1, DRAWN.value)
+
+
+def floor_wrong() -> float:
+    """That fewer of the own kind than neighbours are drawn: however many entries there are."""
+    return float(number_alike()[: NEAREST.value].sum())
+
+
+# --------------------------------------------------------------------------- graphs of clusters
+
+
+def network(key: Array, count: Array | int) -> Problem:
+    """The clients, each with so many samples."""
+    most = max(COUNTS.value)
+    problem, _ = fl.problems.clustered_network(
+        key,
+        SIZES.value,
+        most,
+        dim=2,
+        within=1.0,
+        between=0.0,
+        noise_variance=NOISE.value,
+        truth=jnp.asarray(TRUTH.value),
+    )
+    real = jnp.broadcast_to(jnp.arange(most) < count, (CLIENTS, most))
+    return replace(problem, weights=real.astype(problem.dtype) / count)
+
+
+def representations(problem: Problem) -> dict[str, Array]:
+    return {PARAMETERS: local_models(problem), GRADIENTS: local_gradients(problem)}
+
+
+def learned(points: Array) -> dict[str, Graph]:
+    return {
+        NEIGHBOURS: graphs.nearest_neighbors(points, DEGREE.value),
+        REGULAR: graphs.regular_similarity(points, DEGREE.value, steps=STEPS.value),
+        BUDGET: graphs.edge_budget(points, CLIENTS * DEGREE.value // 2),
+    }
+
+
+def inside(matrix: Array) -> Array:
+    """The share of the edges' weight that is within clusters; none of no edges."""
+    total = jnp.sum(matrix)
+    return jnp.sum(jnp.where(SAME, matrix, 0)) / jnp.where(total > 0, total, 1)
+
+
+def error(models: Array) -> Array:
+    truth = jnp.asarray(TRUTH.value, models.dtype)[CLUSTER]
+    return jnp.mean(jnp.sum((models - truth) ** 2, axis=-1))
+
+
+def measured(key: Array, count: Array) -> dict[str, Array]:
+    """Of one network with so many samples a client."""
+    problem = network(key, count)
+    shares, costs, points = [], [], representations(problem)
+    for each in points.values():
+        found = {rule: graph.dense() for rule, graph in learned(each).items()}
+        shares.append(jnp.stack([inside(found[rule]) for rule in RULES]))
+        costs.append(jnp.sum(found[REGULAR] * graphs.distances(each)))
+    # All but the learned one with the same degree.
+    level = DEGREE.value / (np.sum(SAME, axis=1) - 1)[0], DEGREE.value / (CLIENTS - 1)
+    apart = 1 - np.eye(CLIENTS)
+    known = {
+        LEARNED: graphs.nearest_neighbors(points[PARAMETERS], DEGREE.value),
+        TRUE: graphs.from_adjacency(level[0] * SAME * apart, allow_disconnected=True),
+        ALL: graphs.from_adjacency(level[1] * apart),
+    }
+    errors = [error(GTVMin(problem, g, COUPLING.value).solution().models) for g in known.values()]
+    errors.append(error(points[PARAMETERS]))
+    found = {"inside": shares, "cost": costs, "error": errors, "points": [*points.values()]}
+    return {name: jnp.stack(value) for name, value in found.items()}
+
+
+def least_costs(points: np.ndarray) -> np.ndarray:
+    """The least costs of (160) for ``[..., K, D]``, by the linear programme."""
+    flat = points.reshape(-1, *points.shape[-2:])
+    found = []
+    for each in flat:
+        apart = np.asarray(graphs.distances(each))
+        graph = graphs.regular_similarity(apart, DEGREE.value, metric="precomputed", method="exact")
+        found.append(np.sum(np.asarray(graph.adjacency) * apart))
+    return np.reshape(found, points.shape[:-2])
+
+
+# --------------------------------------------------------------------------- while training
+
+WITHIN, ERROR = "within", "network_deviation"
+
+
+def _working(now: Snapshot) -> Array:
+    """The share of the working edges that is within clusters."""
+    over = now.network
+    graph = over.learned(now.model) if isinstance(over, Relearned) else over
+    return inside(graph.dense())
+
+
+_WITHIN = Metric(WITHIN, _working, "edges within clusters", decibel=False)
+
+
+def scenario(key: Array, kind: str) -> fl.Simulation:
+    k_data, k_candidates = jax.random.split(key)
+    problem = network(k_data, FEW.value)
+    drawn = graphs.erdos_renyi(k_candidates, CLIENTS, CANDIDATES.value, form="dense")
+    over: Any = drawn
+    if kind == RELEARNED:
+        over = Relearned(drawn, DEGREE.value)
+    elif kind == TRUE:
+        over = graphs.from_adjacency(jnp.where(SAME, drawn.dense(), 0), allow_disconnected=True)
+    elif kind == ALONE:
+        over = graphs.from_adjacency(jnp.zeros((CLIENTS, CLIENTS)), allow_disconnected=True)
+    parts = problem, FedRelax(COUPLING.value), over
+    return fl.Simulation(*parts, metrics=[ERROR, _WITHIN], allow_disconnected=True)
+
+
+def training(effort: Effort) -> xr.Dataset:
+    parts = []
+    for number, kind in enumerate(TRAINED):
+        part = effort.sweep(
+            f"training-{number}",
+            functools.partial(scenario, kind=kind),
+            seeds=effort.seeds,
+            rounds=ROUNDS.value,
+        )
+        parts.append(part.expand_dims(graph=[kind]))
+    return joined(*parts, axis="graph")
+
+
+# --------------------------------------------------------------------------- study
+
+
+def study(effort: Effort) -> Studies:
+    keys = jax.random.split(fl.random_key(0), effort.seeds)
+    many = jax.random.split(fl.random_key(1), MANY.value * effort.seeds)
+    wrong = np.asarray(jax.jit(lambda all_: jax.lax.map(wrong_neighbours, all_))(many))
+    share_of = {"long_name": "wrong neighbourhoods", "units": "1", "decibel": 0}
+    ranking = xr.Dataset(
+        {"wrong": (("seed", "entries"), wrong, share_of)},
+        {"seed": np.arange(len(many)), "entries": list(ENTRIES.value)},
+        provenance(root=0, dtype=str(jnp.result_type(float))),
+    )
+    counts = effort.thin(COUNTS.value)
+    some = keys[: MOST.value]
+    each = jax.vmap(jax.vmap(measured, (None, 0)), (0, None))
+    found = jax.tree.map(np.asarray, jax.jit(each)(some, jnp.asarray(counts)))
+    few = min(len(some), PROGRAMMES.value)
+    excess = found["cost"][:few] / least_costs(found["points"][:few]) - 1
+    coords = {"count": counts, "points": [PARAMETERS, GRADIENTS]}
+    inside_of = {"long_name": "edges within clusters", "units": "1", "decibel": 0}
+    error_of = {"long_name": "error of a client", "units": "1", "decibel": 1}
+    learned_ = xr.Dataset(
+        {
+            "inside": (("seed", "count", "points", "rule"), found["inside"], inside_of),
+            "error": (("seed", "count", "graph"), found["error"], error_of),
+        },
+        {"seed": np.arange(len(some)), **coords, "rule": list(RULES), "graph": list(KNOWN)},
+    )
+    exact = xr.Dataset(
+        {"excess": (("seed", "count", "points"), excess, {"units": "1"})},
+        {"seed": np.arange(few), **coords},
+    )
+    parts = {"ranking": ranking, "learned": learned_, "exact": exact}
+    ranking["entries"].attrs["long_name"] = "entries of a node's vector"
+    learned_["count"].attrs["long_name"] = "samples a client"
+    return {**parts, "training": training(effort)}
+
+
+# --------------------------------------------------------------------------- picture
+
+
+def plot(studies: Studies) -> Picture:
+    titles = (
+        "Exercise 7.1",
+        "learned from models",
+        "learned from gradients",
+        "GTVMin on the graphs",
+        "edges while training",
+        "error while training",
+    )
+    drawing, axes = picture.panels(titles, height=2.3)
+    ranked, models, gradients, solution, edges, errors = axes
+    entries = np.array(ENTRIES.value)
+    plotting.trade_off(studies["ranking"], "entries", "wrong", None, ranked)
+    curve = np.array([predicted_wrong(m) for m in entries])
+    picture.predicted_curve(ranked, entries, curve, "exact")
+    picture.theory(ranked, floor_wrong(), "too few alike drawn", unit="", linestyle=(0, (5, 2)))
+    ranked.set(xscale="log", ylabel="wrong neighbourhoods")
+    ranked.set_xticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"], minor=False)
+    data = studies["learned"]
+    for ax, points in ((models, PARAMETERS), (gradients, GRADIENTS)):
+        one = data[["inside"]].sel(points=points, drop=True)
+        plotting.trade_off(one, "count", "inside", "rule", ax)
+        picture.theory(ax, CHANCE, "any graph", unit="")
+        ax.set_ylim(0.25, 1.03)
+    plotting.trade_off(data[["error"]], "count", "error", "graph", solution)
+    counts = data["count"].values
+    for ax in (models, gradients, solution):
+        ax.set_xscale("log")
+        ax.set_xticks(counts, [str(c) for c in counts])
+        ax.minorticks_off()
+    ranked.minorticks_off()
+    trained = studies["training"]
+    plotting.learning_curves(trained.drop_sel(graph=ALONE), WITHIN, "graph", edges)
+    plotting.learning_curves(trained, ERROR, "graph", errors)
+    edges.set_ylabel("edges within clusters")
+    return picture.finish(drawing, "graphs that are learned, of three clusters of eight in (b)-(f)")
+
+
+# --------------------------------------------------------------------------- claims
+
+
+def ranked(studies: Studies) -> dict[str, Estimate]:
+    """The measured probability less the exact one."""
+    data = studies["ranking"]
+
+    def off(entries: int) -> Estimate:
+        exact = predicted_wrong(entries)
+        found = samples(data, {"entries": entries}, "wrong")
+        return estimate(lambda a: 100 * (a - exact), found, unit="%")
+
+    return {f"m = {entries}": off(entries) for entries in data["entries"].values}
+
+
+def floor(studies: Studies) -> dict[str, Estimate]:
+    """That of the most entries less what no number of them removes."""
+    data = studies["ranking"]
+    found = samples(data, {"entries": data["entries"].values[-1]}, "wrong")
+    return {"measured less floor": estimate(lambda a: 100 * (a - floor_wrong()), found, unit="%")}
+
+
+def within(points: str, at: int) -> Callable[[Studies], dict[str, Estimate]]:
+    """The share of edges within clusters, at the first or last number of samples."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        data = studies["learned"][["inside"]].isel(count=at, drop=True)
+        return {
+            f"{points}, {rule}": estimate(
+                lambda a: a, samples(data, {"points": points, "rule": rule}, "inside"), unit=""
+            )
+            for rule in RULES
+        }
+
+    return measure
+
+
+def few(studies: Studies) -> dict[str, Estimate]:
+    return within(PARAMETERS, 0)(studies) | within(GRADIENTS, 0)(studies)
+
+
+def excess(studies: Studies) -> dict[str, Estimate]:
+    """How far the cost of projected gradient descent is above the least one."""
+    data = studies["exact"]
+    return {
+        f"{points}, {count} samples": estimate(
+            lambda a: 100 * a, samples(data, {"points": points, "count": count}, "excess"), unit="%"
+        )
+        for points in data["points"].values
+        for count in data["count"].values
+    }
+
+
+def above(over: str, under: str) -> Callable[[Studies], dict[str, Estimate]]:
+    """How far the error on one graph is above that on another, at every number of samples."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        data = studies["learned"][["error"]]
+        one, other = ({"graph": name} for name in (over, under))
+        return {
+            f"{over} above {under}, {count} samples": gap(
+                samples(data, one | {"count": count}, "error"),
+                samples(data, other | {"count": count}, "error"),
+            )
+            for count in data["count"].values
+        }
+
+    return measure
+
+
+def trained(studies: Studies) -> dict[str, Estimate]:
+    """How far other networks are above the learned one at the end."""
+    data = last(studies["training"])
+    under = samples(data, {"graph": RELEARNED}, ERROR)
+    return {
+        f"{kind} above {RELEARNED}": gap(samples(data, {"graph": kind}, ERROR), under)
+        for kind in (FIXED, ALONE)
+    }
+
+
+def rewired(studies: Studies) -> dict[str, Estimate]:
+    """How the share of edges within clusters grows from the first round to the last."""
+    found = samples(studies["training"], {"graph": RELEARNED}, WITHIN)
+    grown = estimate(lambda a, b: b - a, found[:, 0], found[:, -1], unit="")
+    return {"last round less first": grown}
+
+
+def crossing(studies: Studies) -> str:
+    """A note: from how many samples on edges to everybody are worse than none."""
+    cases = above(ALL, ALONE)(studies)
+    worse = [name for name, found in cases.items() if found.low > 0]
+    since = worse[0].rsplit(", ", 1)[1] if worse else "no number of samples"
+    return (
+        "With few samples any neighbour helps: what it adds in bias it takes from the variance. "
+        f"Edges to everybody are worse than none from {since} a client on."
+    )
+
+
+FIGURE = Figure(
+    name="jung-graph-learning",
+    title="Learning the graph, against the true one",
+    source="Jung 2025, chapter 7 (lines 2539-2640)",
+    caption="(a) is Exercise 7.1, whose answer the source leaves to the reader: how often one of "
+    "the three nearest of ten random candidates is of the other kind, with the exact probability "
+    "and the part that no number of entries removes. (b)-(c): the share of edges within clusters "
+    "that three rules find, from local models and from gradients at zero; (d): the error of GTVMin "
+    "on the graph of nearest neighbours by models, on the true one, and on all pairs. (e)-(f): a "
+    "graph that in every round keeps the nearest models among random candidates.",
+    study=study,
+    plot=plot,
+    claims=[
+        Claim(
+            "ranking-as-analysed",
+            "the probability that a neighbourhood has a node of the other kind is as analysed",
+            "line 2631, Exercise 7.1",
+            ranked,
+            (-2, 2),
+            "within two per cent of all neighbourhoods of the exact probability, by quadrature",
+            condition="the source asks for the analysis and prints none; the numbers m are ours",
+        ),
+        Claim(
+            "ranking-floor",
+            "with many entries it falls to the chance that too few of the own kind are drawn, not "
+            "to zero",
+            "line 2631, Exercise 7.1",
+            floor,
+            (-1, 1),
+            f"within one per cent of all; the chance, hypergeometric, is {floor_wrong():.3f}; at "
+            f"{ENTRIES.value[-1]} entries",
+            condition="as above; half of the nodes are of each kind",
+        ),
+        Claim(
+            "alike-by-models",
+            "distances of local models tell who is alike",
+            "lines 2543-2570",
+            within(PARAMETERS, -1),
+            (SURE.value, 1.0001),
+            f"at least {SURE.value:g} of the edges within clusters, with the most samples",
+            condition="clusters, noise and samples are ours",
+        ),
+        Claim(
+            "alike-by-gradients",
+            "gradients of clients whose data are alike are close",
+            "lines 2572-2576, (157)",
+            within(GRADIENTS, -1),
+            (SURE.value, 1.0001),
+            f"at least {SURE.value:g} of the edges within clusters, with the most samples",
+            condition="clusters, noise and samples are ours; gradients at zero",
+        ),
+        Claim(
+            "few-samples-tell",
+            "with as few samples as parameters learned edges are more often within clusters than "
+            "those of a graph that knows nothing",
+            "lines 2543-2576",
+            few,
+            (CHANCE, 1.0001),
+            condition="the source does not say how many samples are needed",
+        ),
+        Claim(
+            "projected-descent",
+            "projected gradient descent solves (160) approximately",
+            "lines 2605-2607",
+            excess,
+            (-0.1, 2.0),
+            f"after {STEPS.value} steps at most 2 % above the linear programme",
+            condition="steps and tolerance are ours",
+        ),
+        Claim(
+            "edges-among-alike-help",
+            "edges between clients whose data are alike are useful",
+            "line 2541",
+            above(ALONE, TRUE),
+            (0, INFINITE),
+            "the error without edges above that on the true graph",
+            condition="clusters, noise, samples and alpha are ours",
+        ),
+        Claim(
+            "edges-among-others-do-not-help",
+            "typically only these are useful: edges to everybody do not help",
+            "line 2541",
+            above(ALL, ALONE),
+            (0, INFINITE),
+            "the error with edges between all above that without",
+            condition="clusters, noise, samples and alpha are ours",
+            note=crossing,
+        ),
+        Claim(
+            "learned-graph-helps",
+            "a graph learned from local models is better than none and than one of all pairs",
+            "lines 2541, 2585",
+            lambda studies: above(ALONE, LEARNED)(studies) | above(ALL, LEARNED)(studies),
+            (0, INFINITE),
+            "their errors above that on the learned graph",
+            condition="clusters, noise, samples and alpha are ours",
+            note="With as few samples as parameters the models are mostly noise, and so is a graph "
+            "of them; it joins those with the same errors.",
+        ),
+        Claim(
+            "learned-in-training",
+            "while training over a communication network, learning whom to listen to is better "
+            "than all of it and than none",
+            "lines 2623-2627",
+            trained,
+            (0, INFINITE),
+            "the errors after the last round above that of the learned network",
+            condition="that the graph follows the models in training is ours",
+        ),
+        Claim(
+            "rewired-in-training",
+            "training makes the learned edges more often those within clusters",
+            "lines 2623-2627",
+            rewired,
+            (0, INFINITE),
+            condition="that the graph follows the models in training is ours",
+        ),
+    ],
+    settings=(
+        *(
+            NODES,
+            DRAWN,
+            NEAREST,
+            BALANCE,
+            ENTRIES,
+            MANY,
+            SIZES,
+            TRUTH,
+            NOISE,
+            COUNTS,
+            DEGREE,
+            STEPS,
+        ),
+        *(MOST, PROGRAMMES, COUPLING, FEW, CANDIDATES, ROUNDS, SURE),
+    ),
+)

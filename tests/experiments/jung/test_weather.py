@@ -1,0 +1,226 @@
+"""Forecasts at weather stations: methods against NumPy, and measures that see broken data."""
+
+import os
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import xarray as xr
+
+from experiments import picture
+from experiments.__main__ import main
+from experiments.figure import REGISTRY
+from experiments.jung import figure_weather as module
+from experiments.jung.figure_weather import (
+    ALONE,
+    CHOOSING,
+    DAYS,
+    FIVE,
+    GRAPHS,
+    METHODS,
+    ONE,
+    PERSISTENCE,
+    RIDGE,
+    SHUFFLED,
+    TARGETS,
+    THREE,
+    WINDOW,
+)
+
+DATA = Path(os.environ.get("FLJAX_DATA", "")) / "fmi" / "fmi_daily_records.csv"
+FIGURE = REGISTRY["jung-weather"]
+FORECASTS, COUPLINGS = DAYS - WINDOW.value, [1e-3, 1.0, 1e3]
+LEVELS = {ALONE: 16.0, RIDGE: 12.0, ONE: 10.0, PERSISTENCE: 14.0}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.is_file(), reason="FLJAX_DATA holds no fmi/fmi_daily_records.csv")
+def test_windows_are_the_days_before_and_the_forecast_is_of_the_next():
+    features, targets, inputs, answers, unit, off = module.windows("tmin")
+    assert features.shape == (FORECASTS, 193, WINDOW.value, 5)
+    # What is forecast one day is learnt from the next, in units of its own.
+    data = [module.data("tmin", ahead) for ahead in (2, 1)]
+    kelvin = [
+        w.mean[-1] + w.deviation[-1] * y
+        for w, y in zip(data, (answers[-2], targets[-1, :, -1]), strict=True)
+    ]
+    np.testing.assert_allclose(*kelvin, atol=1e-3)
+    last = data[1]
+    before = last.mean[1] + last.deviation[1] * inputs[-1, :, 1]
+    np.testing.assert_allclose(off[-1], before - last.mean[-1] - unit[-1] * answers[-1], atol=1e-4)
+    assert 5 < np.sqrt((off[CHOOSING.value :] ** 2).mean()) < 7
+    graph = module.fixed_graphs(last.coordinates)
+    assert len(np.unique(graph[THREE].components())) == 3
+    assert sorted(graph[FIVE].degree.tolist()) == sorted(graph[SHUFFLED].degree.tolist())
+
+
+def test_a_run_without_the_data_says_how_to_get_them(monkeypatch, tmp_path):
+    monkeypatch.delenv("FLJAX_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    module.data.cache_clear()
+    with pytest.raises(FileNotFoundError, match=r"(?s)fmi_daily_records\.csv.*CC BY"):
+        main(["run", "jung-weather", "--quick", "--out", str(tmp_path / "out")])
+
+
+def parts(stations=8, days=2):
+    """Windows of stations with models of their own."""
+    rng = np.random.default_rng(0)
+    shape = (days, stations, WINDOW.value)
+    features = rng.normal(size=(*shape, 5))
+    truth = 1 + 0.3 * rng.normal(size=(stations, 5))
+    targets = np.einsum("tknp,kp->tkn", features, truth) + 0.1 * rng.normal(size=shape)
+    inputs = rng.normal(size=(days, stations, 5))
+    answers = np.einsum("tkp,kp->tk", inputs, truth)
+    return features, targets, inputs, answers, np.array([2.0, 3.0]), 0 * answers
+
+
+def test_learning_alone_and_one_model_are_least_squares():
+    given = features, targets, inputs, answers, unit, _ = parts()
+    plain, ridged = module.alone(given, [0.0, 0.5])
+    own, _, _, _ = np.linalg.lstsq(features[1, 3], targets[1, 3], rcond=None)
+    assert plain[1, 3] == pytest.approx(unit[1] * (inputs[1, 3] @ own - answers[1, 3]))
+    moment = features[1, 3].T @ features[1, 3] / WINDOW.value + 0.5 * np.eye(5)
+    own = np.linalg.solve(moment, features[1, 3].T @ targets[1, 3] / WINDOW.value)
+    assert ridged[1, 3] == pytest.approx(unit[1] * (inputs[1, 3] @ own - answers[1, 3]))
+    one, _, _, _ = np.linalg.lstsq(features[0].reshape(-1, 5), targets[0].ravel(), rcond=None)
+    assert module.one_model(given)[0, 5] == pytest.approx(2 * (inputs[0, 5] @ one - answers[0, 5]))
+
+
+@pytest.mark.slow
+def test_coupled_forecasts_go_from_alone_to_one_model():
+    given = parts()
+    places = np.random.default_rng(1).uniform(60, 70, (8, 2))
+    found = module.coupled(places, [1e-6, 1e6], given)
+    assert set(found) == set(GRAPHS)
+    plain, one = module.alone(given, [0.0])[0], module.one_model(given)
+    np.testing.assert_allclose(found[THREE][:, 0], plain, atol=1e-2)
+    np.testing.assert_allclose(found[FIVE][:, 1], one, atol=1e-2)
+    np.testing.assert_allclose(found[SHUFFLED][:, 1], one, atol=1e-2)
+
+
+def made(seed=0):
+    """Studies in which all claims hold: the days to choose on want another coupling than ones that
+    a peek at the test would choose.
+    """
+    rng = np.random.default_rng(seed)
+    day = np.exp(0.2 * rng.normal(size=FORECASTS))
+    levels = np.array([LEVELS[m] for m in METHODS])[:, None] * day
+    curve = np.empty((len(GRAPHS), FORECASTS, 3))
+    for g, graph in enumerate(GRAPHS):
+        curve[g] = np.array([LEVELS[ALONE], 11.0 if graph == SHUFFLED else 8.0, LEVELS[ONE]])
+    curve *= day[:, None] * np.exp(0.005 * rng.normal(size=curve.shape))
+    both = {"target": list(TARGETS.value), "day": np.arange(FORECASTS)}
+    rounds = 10.0 ** -np.arange(6.0) * np.ones((2, 2, 1, 1))
+    places = rng.uniform((60, 20), (70, 30), (12, 2))
+    error = rng.uniform(3, 8, (2, len(GRAPHS) + len(METHODS), 12))
+    return {
+        "curves": xr.Dataset(
+            {"error": (("target", "graph", "day", "coupling"), np.stack([curve, curve]))},
+            {**both, "graph": list(GRAPHS), "coupling": COUPLINGS},
+        ),
+        "levels": xr.Dataset(
+            {"error": (("target", "learner", "day"), np.stack([levels, levels]))},
+            {**both, "learner": list(METHODS)},
+        ),
+        "stations": xr.Dataset(
+            {
+                "error": (("target", "learner", "station"), error),
+                "place": (("station", "axis"), places),
+            },
+            {"target": list(TARGETS.value), "learner": [*GRAPHS, *METHODS]},
+        ),
+        "rounds": xr.Dataset(
+            {"normalized_error": (("graph", "algorithm", "seed", "round"), rounds)},
+            {
+                "graph": [THREE, FIVE],
+                "algorithm": ["FedRelax", "FedGD"],
+                "seed": [0],
+                "round": np.arange(1, 7),
+            },
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def sound():
+    return made()
+
+
+def test_all_claims_hold_where_they_should(sound):
+    assert not [claim.name for claim in FIGURE.claims if not claim.judge(sound).holds]
+
+
+@pytest.mark.slow
+def test_the_picture_can_be_read_and_names_its_source(sound):
+    with picture.print_style():
+        drawing = FIGURE.plot(sound)
+    assert picture.faults(drawing) == []
+    assert "Finnish Meteorological Institute" in drawing._suptitle.get_text()
+    assert "CC BY 4.0" in drawing._suptitle.get_text()
+    plt.close(drawing)
+
+
+def changed(studies, study, change, name="error", **where):
+    found = studies[study].copy(deep=True)
+    found[name].loc[where] = change(found[name].loc[where])
+    return {**studies, study: found}
+
+
+@pytest.mark.parametrize(
+    ("claim", "study", "change", "where"),
+    [
+        ("ends-of-alpha", "curves", lambda a: 1.3 * a, {"graph": FIVE, "coupling": 1e3}),
+        ("ends-of-alpha", "curves", lambda a: 0.8 * a, {"graph": THREE, "coupling": 1e-3}),
+        ("better-than-alone", "levels", lambda a: a / 4, {"learner": ALONE}),
+        ("better-than-ridge", "levels", lambda a: a / 4, {"learner": RIDGE}),
+        ("better-than-one-model", "levels", lambda a: a / 4, {"learner": ONE}),
+        (
+            *("maximum-better-than-alone", "levels", lambda a: a / 4),
+            {"learner": RIDGE, "target": "tmax"},
+        ),
+        (
+            *("maximum-better-than-one-model", "levels", lambda a: a / 4),
+            {"learner": PERSISTENCE, "target": "tmax"},
+        ),
+        ("near-stations-rather-than-others", "curves", lambda a: a / 4, {"graph": SHUFFLED}),
+        (
+            *("alpha-by-validation", "curves", lambda a: a / 4),
+            {"graph": FIVE, "coupling": 1e3, "day": slice(CHOOSING.value, None)},
+        ),
+        ("trained-in-rounds", "rounds", lambda a: 1 + 0 * a, {"algorithm": "FedGD"}),
+    ],
+)
+def test_a_claim_sees_what_breaks_it(sound, claim, study, change, where):
+    name = "normalized_error" if study == "rounds" else "error"
+    broken = changed(sound, study, change, name, **where)
+    verdict = {c.name: c for c in FIGURE.claims}[claim].judge(broken)
+    assert verdict.decided
+    assert not verdict.holds
+
+
+def test_alpha_is_chosen_without_the_test(sound):
+    late = {"graph": FIVE, "coupling": 1e3, "day": slice(CHOOSING.value, None)}
+    peeking = changed(sound, "curves", lambda a: a / 4, **late)
+    assert module.chosen(peeking, "tmin", FIVE) == 1.0
+    assert module.best(peeking, "tmin", FIVE) == 1e3
+    assert len(module.daily(sound, "tmin", ONE)) == FORECASTS - CHOOSING.value
+
+
+def test_days_in_a_row_that_are_alike_widen_the_interval():
+    rng = np.random.default_rng(0)
+    alike = np.repeat(np.exp(rng.normal(size=30)), 3)
+    apart = rng.permutation(alike)
+    found = [module.block_bootstrap(1 + day, np.ones(90)) for day in (alike, apart)]
+    assert found[0][0] == pytest.approx(found[1][0])
+    assert found[0][0] == pytest.approx(np.sqrt(1 + alike.mean()) - 1)
+    assert found[0][2] - found[0][1] > 1.3 * (found[1][2] - found[1][1])
+    same = module.block_bootstrap(4 * alike, alike)
+    assert same[0] == pytest.approx(np.sqrt(alike.mean()))
+    assert same[1] < same[0] < same[2]
+
+
+def test_notes_have_the_numbers_of_the_results(sound):
+    assert "one model 3." in module.pooled("tmin")(sound)
+    worse = changed(sound, "levels", lambda a: 4 * a, learner=ONE)
+    assert "one model 6." in module.pooled("tmin")(worse)
