@@ -176,10 +176,11 @@ def study(effort: Effort) -> Studies:
     pick = slice(CHOOSING.value)
     curves, levels, stations = [], [], []
     places = data(TARGETS.value[0], 1).coordinates
-    for target in TARGETS.value:
-        parts = windows(target)
-        found = coupled(places, couplings, parts)
-        errors = np.stack([found[name] for name in GRAPHS])  # [G, T, A, K]
+    each = [windows(target) for target in TARGETS.value]
+    # One program for both targets.
+    found = coupled(places, couplings, [np.concatenate(part) for part in zip(*each, strict=True)])
+    both = np.stack([found[name] for name in GRAPHS])  # [G, 2 T, A, K]
+    for parts, errors in zip(each, np.split(both, len(each), axis=1), strict=True):
         curves.append((errors**2).mean(axis=-1))
         ridged = alone(parts, list(RIDGES.value))
         best = int((ridged[:, pick] ** 2).mean(axis=(1, 2)).argmin())
