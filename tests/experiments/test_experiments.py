@@ -31,6 +31,7 @@ NAMES = [
     *("gauthier-6.1", "gauthier-6.2", "gauthier-6.3"),
     "jung-alpha",
     "jung-clusters",
+    "jung-connectivity",
     "jung-convergence",
     *("jung-graph-learning", "jung-weather"),
     *("rizk-2.1", "rizk-2.2", "rizk-2.3", "rizk-2.4", "rizk-2.5", "rizk-2.6", "rizk-2.7"),

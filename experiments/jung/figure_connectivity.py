@@ -1,0 +1,487 @@
+"""Jung 2025: connectivity of networks, and what edges cost and bring (sections 3.3, 7.1)."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Picture
+
+import fljax as fl
+from experiments import picture
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
+from experiments.jung import solutions
+from experiments.measures import estimate, samples
+from fljax import statistics
+from fljax.graphs import Graph
+from fljax.theory import network_rates
+
+NODES = Setting("nodes", 50, "|C| of the check of (155); spectra are cheap")
+DEGREES = Setting("degree", (4, 6, 10, 16, 24), "mean, of all but the nearest neighbours")
+NEAREST = Setting("nearest neighbours", (3, 5, 8, 13, 20), "mean degrees about those of others")
+REWIRED = Setting("rewired edges of small worlds", 0.1, "a usual share: between ring and random")
+DATA = Setting("samples a client, parameters", (2, 2), "a client alone hardly determines its model")
+COUPLINGS = Setting("alpha", (0.01, 0.1, 1.0), "a decade each, up to the losses' curvature")
+SHOWN = Setting("(f) alpha", 0.1, "the middle one")
+REACHED = Setting("accuracy", 1e-3, "of the error's norm over that of the start")
+SIZES = Setting("(d) nodes |C|", (25, 50, 100, 200), "doubled from a small network")
+CHANCES = Setting("(d) p_e", (0.2, 0.5), "a sparse and a dense network")
+MOST = Setting("seeds", 40, "at most: spectra hardly differ")
+
+RANDOM, REGULAR, WORLD, NEAR = "Erdős-Rényi", "random regular", "small world", "nearest neighbours"
+FAMILIES = (RANDOM, REGULAR, WORLD, NEAR)
+#: What is averaged as a logarithm: some networks nearly fall apart, and take very many rounds.
+LOGARITHMS = ("rounds", "cost")
+LEVELS = range(len(DEGREES.value))
+
+
+# --------------------------------------------------------------------------- networks
+
+
+def network(family: str, level: int) -> Callable[[Array], Graph]:
+    """One of a family, from a key."""
+    nodes, degree = NODES.value, DEGREES.value[level]
+
+    def near(key: Array) -> Graph:
+        places = jax.random.uniform(key, (nodes, 2))
+        return fl.graphs.nearest_neighbors(places, NEAREST.value[level])
+
+    return {
+        RANDOM: lambda key: fl.graphs.erdos_renyi(key, nodes, degree / (nodes - 1)),
+        REGULAR: lambda key: fl.graphs.k_regular(key, nodes, degree),
+        WORLD: lambda key: fl.graphs.small_world(key, nodes, degree, REWIRED.value),
+        NEAR: near,
+    }[family]
+
+
+def laplacians(of: Callable[[Array], Graph], keys: Array) -> np.ndarray:
+    """``[S, K, K]``."""
+    found = jax.jit(jax.vmap(lambda key: of(key).laplacian_matrix()))(keys)
+    return np.asarray(found, np.float64)
+
+
+def moments(keys: Array) -> np.ndarray:
+    """The blocks of Q, ``[S, K, D, D]``: the same data for all networks of a seed."""
+
+    def of(key: Array) -> Array:
+        samples_, dim = DATA.value
+        return fl.problems.least_squares(key, NODES.value, samples_, dim).second_moment()
+
+    return np.asarray(jax.jit(jax.vmap(of))(keys), np.float64)
+
+
+# --------------------------------------------------------------------------- spectra
+
+
+def connectivity(laplacian: np.ndarray) -> dict[str, np.ndarray]:
+    """Eigenvalues and degrees of unweighted networks ``[S, K, K]``."""
+    degree = np.diagonal(laplacian, axis1=-2, axis2=-1)
+    values = np.linalg.eigvalsh(laplacian)
+    nodes = degree.shape[-1]
+    bound = nodes / (nodes - 1) * degree.min(axis=-1)
+    second = np.where(values[..., 1] < 1e-9 * nodes, 0, values[..., 1])
+    return {
+        "second": second,
+        "degree": degree.mean(axis=-1),
+        "edges": degree.sum(axis=-1) / 2,
+        "over_bound": np.divide(second, bound, out=np.zeros_like(second), where=bound > 0),
+        "largest": values[..., -1] / (2 * degree.max(axis=-1)),
+        "most": degree.max(axis=-1),
+    }
+
+
+def rounds(laplacian: np.ndarray, blocks: np.ndarray, coupling: float) -> np.ndarray:
+    """Of FedGD with its best step to the accuracy, by (82), (84) and the spectrum of Q, ``[S]``."""
+    nodes, dim = blocks.shape[1:3]
+    system = np.einsum("kl,skpq->skplq", np.eye(nodes), blocks)
+    system = system + coupling * np.einsum("skl,pq->skplq", laplacian, np.eye(dim))
+    values = np.linalg.eigvalsh(system.reshape(-1, nodes * dim, nodes * dim))
+    ends = network_rates.Extremes(values[:, 0], values[:, -1])
+    return np.asarray(network_rates.iterations(ends.best_factor, 1.0, REACHED.value), np.float64)
+
+
+# --------------------------------------------------------------------------- study
+
+
+def study(effort: Effort) -> Studies:
+    keys = solutions.scenario_keys(min(effort.seeds, MOST.value))
+    graph_keys, data_keys = jnp.swapaxes(jax.vmap(jax.random.split)(keys), 0, 1)
+    blocks = moments(data_keys)
+    parts: dict[str, list] = {}
+    for family in FAMILIES:
+        for level in LEVELS:
+            laplacian = laplacians(network(family, level), graph_keys)
+            found = connectivity(laplacian)
+            of = [rounds(laplacian, blocks, coupling) for coupling in COUPLINGS.value]
+            found["rounds"] = np.log10(np.stack(of, axis=-1))
+            found["cost"] = found["rounds"] + np.log10(found["edges"])[:, None]
+            for name, values in found.items():
+                parts.setdefault(name, []).append(values)
+    shape = (len(keys), len(FAMILIES), len(LEVELS))
+    arrays = {n: np.stack(v, axis=1).reshape(*shape, *v[0].shape[1:]) for n, v in parts.items()}
+    axes = ("family", "level")
+    names = {
+        "second": (axes, "connectivity", False),
+        "degree": (axes, "mean degree", False),
+        "edges": (axes, "edges", False),
+        "over_bound": (axes, "connectivity over its bound", False),
+        "largest": (axes, "largest eigenvalue over its bound", False),
+        "rounds": ((*axes, "coupling"), "log10 of rounds to 1e-3", False),
+        "cost": ((*axes, "coupling"), "log10 of rounds x edges", False),
+    }
+    coords = {"family": list(FAMILIES), "level": list(LEVELS), "coupling": list(COUPLINGS.value)}
+    return {
+        "networks": solutions.dataset(arrays, names, coords),
+        "random": approximation(graph_keys),
+    }
+
+
+def approximation(keys: Array) -> xr.Dataset:
+    """What (155) compares, over ``|C| p_e``."""
+    found = {"second": [], "most": []}
+    for chance in CHANCES.value:
+        for nodes in SIZES.value:
+            of = connectivity(laplacians(_erdos_renyi(nodes, chance), keys))
+            for name, values in found.items():
+                values.append(of[name] / (nodes * chance))
+    shape = (len(keys), len(CHANCES.value), len(SIZES.value))
+    arrays = {n: np.stack(v, axis=1).reshape(shape) for n, v in found.items()}
+    axes = ("chance", "nodes")
+    names = {
+        "second": (axes, "connectivity over |C| p", False),
+        "most": (axes, "largest degree over |C| p", False),
+    }
+    coords = {"chance": list(CHANCES.value), "nodes": list(SIZES.value)}
+    return solutions.dataset(arrays, names, coords)
+
+
+def _erdos_renyi(nodes: int, chance: float) -> Callable[[Array], Graph]:
+    return lambda key: fl.graphs.erdos_renyi(key, nodes, chance)
+
+
+# --------------------------------------------------------------------------- picture
+
+
+def plot(studies: Studies) -> Picture:
+    titles = (
+        "connectivity",
+        "over Proposition 7.1",
+        "largest over (136)",
+        "Erdős-Rényi, (155)",
+        "rounds, Erdős-Rényi",
+        rf"cost, $\alpha$ = {SHOWN.value:g}",
+    )
+    drawing, (second, bound, largest, random, number, cost) = picture.panels(titles, height=2.2)
+    data = studies["networks"]
+    for ax, name in ((second, "second"), (bound, "over_bound"), (largest, "largest")):
+        for i, family in enumerate(FAMILIES):
+            _band(ax, data.sel(family=family), name, family, f"C{i}")
+    ends = np.array([DEGREES.value[0], DEGREES.value[-1]], float)
+    above = ends * NODES.value / (NODES.value - 1)
+    picture.predicted_curve(second, ends, above, "(156), (155) of the mean degree")
+    second.set(ylabel=r"$\lambda_2$")
+    bound.set(ylabel="ratio", ylim=(0, 1.05))
+    largest.set(ylabel="ratio", ylim=(0, 1.05))
+    near = studies["random"]
+    for chance, line in zip(CHANCES.value, ("-", "--"), strict=True):
+        for name, text, colour in (("most", r"$d_{\max}$", "C1"), ("second", r"$\lambda_2$", "C0")):
+            part = near.sel(chance=chance)
+            numbers = statistics.summary(part, name)
+            label = f"{text}, $p_e$ = {chance:g}"
+            random.plot(part["nodes"], numbers["mean"], line, color=colour, label=label)
+            where = part["nodes"], numbers["low"], numbers["high"]
+            random.fill_between(*where, color=colour, alpha=0.2, linewidth=0)
+    random.axhline(1, **picture.THIN)
+    random.set(xscale="log", xlabel=r"nodes $|\mathcal{C}|$", ylabel=r"over $|\mathcal{C}|p_e$")
+    random.set_xticks(SIZES.value, [str(size) for size in SIZES.value])
+    random.minorticks_off()
+    for i, coupling in enumerate(COUPLINGS.value):
+        part = data.sel(family=RANDOM, coupling=coupling)
+        _band(number, part, "rounds", rf"$\alpha$ = {coupling:g}", f"C{i}")
+    number.set(yscale="log", ylabel="rounds to 1e-3")
+    for i, family in enumerate(FAMILIES):
+        part = data.sel(family=family, coupling=SHOWN.value)
+        _band(cost, part, "cost", family, f"C{i}")
+    cost.set(yscale="log", ylabel="rounds x edges")
+    for ax in (second, bound, largest, number, cost):
+        ax.set_xlabel("mean degree")
+    said = f"mean of {data.sizes['seed']} networks each, bands: 95 % confidence"
+    return picture.finish(
+        drawing, f"What edges bring and what they cost, {NODES.value} nodes\n{said}"
+    )
+
+
+def _band(ax: Axes, data: xr.Dataset, name: str, text: str, colour: str) -> None:
+    numbers, at = statistics.summary(data, name), data["degree"].mean("seed")
+    if name in LOGARITHMS:
+        numbers = 10**numbers
+    ax.plot(at, numbers["mean"], ".-", color=colour, label=text)
+    ax.fill_between(at, numbers["low"], numbers["high"], color=colour, alpha=0.2, linewidth=0)
+
+
+# --------------------------------------------------------------------------- claims
+
+
+def largest_of(name: str) -> Measure:
+    """The largest ratio to a bound of all networks, by family."""
+    return lambda studies: {
+        family: Estimate.exact(float(studies["networks"][name].sel(family=family).max()), "")
+        for family in FAMILIES
+    }
+
+
+def near(name: str) -> Measure:
+    """The mean ratio to a bound, by family and degree."""
+    return lambda studies: {
+        f"{family}, {degree:g}": estimate(
+            lambda a: a, of(studies, name, family=family, level=level), unit=""
+        )
+        for family in FAMILIES
+        for level, degree in zip(LEVELS, DEGREES.value, strict=True)
+    }
+
+
+def of(studies: Studies, name: str, **where: object) -> np.ndarray:
+    return samples(studies["networks"], where, name)
+
+
+def approximated(name: str) -> Measure:
+    """A term of (155) over ``|C| p_e``."""
+    return lambda studies: {
+        f"p = {chance:g}, |C| = {nodes}": estimate(
+            lambda a: a,
+            samples(studies["random"], {"chance": chance, "nodes": nodes}, name),
+            unit="",
+        )
+        for chance in CHANCES.value
+        for nodes in SIZES.value
+    }
+
+
+def apart(studies: Studies) -> dict[str, Estimate]:
+    """By how much the error of (155) shrinks from the smallest to the largest network."""
+    found = {}
+    for chance in CHANCES.value:
+        few, many = (
+            samples(studies["random"], {"chance": chance, "nodes": nodes}, "second")
+            for nodes in (SIZES.value[0], SIZES.value[-1])
+        )
+        found[f"p = {chance:g}"] = estimate(lambda a, b: (1 - a) / (1 - b), few, many, unit="times")
+    return found
+
+
+def denser(name: str) -> Measure:
+    """A number of the densest networks over that of the sparsest, by family and coupling."""
+    return lambda studies: {
+        f"{family}, alpha = {coupling:g}": estimate(
+            lambda a, b: 10 ** (a - b),
+            of(studies, name, family=family, coupling=coupling, level=LEVELS[-1]),
+            of(studies, name, family=family, coupling=coupling, level=0),
+            unit="times",
+        )
+        for family in FAMILIES
+        for coupling in COUPLINGS.value
+    }
+
+
+def grows(studies: Studies) -> dict[str, Estimate]:
+    """The connectivity from one degree to the next, over that before."""
+    return {
+        f"{family}, {DEGREES.value[level - 1]} to {DEGREES.value[level]}": estimate(
+            lambda a, b: a - b,
+            of(studies, "second", family=family, level=level),
+            of(studies, "second", family=family, level=level - 1),
+            unit="",
+        )
+        for family in FAMILIES
+        for level in LEVELS[1:]
+    }
+
+
+def placed(name: str) -> Measure:
+    """What regular random networks have over small worlds of as many edges."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        found = {}
+        of_rounds = name in LOGARITHMS
+        for coupling in COUPLINGS.value if of_rounds else (None,):
+            for level, degree in zip(LEVELS, DEGREES.value, strict=True):
+                where = {"level": level} | ({"coupling": coupling} if of_rounds else {})
+                label = f"degree {degree}" + (f", alpha = {coupling:g}" if of_rounds else "")
+                found[label] = estimate(
+                    (lambda a, b: 10 ** (a - b)) if of_rounds else (lambda a, b: a / b),
+                    of(studies, name, family=REGULAR, **where),
+                    of(studies, name, family=WORLD, **where),
+                    unit="times",
+                )
+        return found
+
+    return measure
+
+
+def how_far(studies: Studies) -> str:
+    data = studies["random"].mean("seed")
+    said = [
+        f"of {nodes} nodes at p = {chance:g} it says {nodes * chance:g}, and connectivity is "
+        f"{float(data['second'].sel(chance=chance, nodes=nodes)) * nodes * chance:.3g}, the "
+        f"largest degree {float(data['most'].sel(chance=chance, nodes=nodes)) * nodes * chance:.3g}"
+        for chance, nodes in ((0.2, 50), (0.5, 200))
+    ]
+    return f"(155) holds in the limit of many nodes alone: {'; '.join(said)}."
+
+
+def saturated(studies: Studies) -> str:
+    found = denser("rounds")(studies)
+    least, most = min(found, key=lambda n: found[n].value), max(found, key=lambda n: found[n].value)
+    return (
+        f"Rounds of the densest networks are {found[least].value:.2g} ({least}) to "
+        f"{found[most].value:.2g} ({most}) times those of the sparsest: an edge adds to the "
+        "largest eigenvalue as well, and once the coupling binds the clients it adds to that alone."
+    )
+
+
+OURS = "ours: best step, data of two samples a client, rounds by the exact spectrum"
+
+FIGURE = Figure(
+    name="jung-connectivity",
+    title="What edges bring and what they cost",
+    source="Jung 2025, sections 5.10 and 7.1, Figure 7.1",
+    caption="Networks of 50 nodes, drawn with every seed, against their measured mean degree. (a) "
+    "the second smallest eigenvalue of the Laplacian; the thin line is the bound of Proposition "
+    "7.1 for a regular network and the approximation (155) for a random one, which are the same. "
+    "(b), (c) how near the bounds are, each of the network's own degrees. (d) the two sides of (155) "
+    "over |C| p_e: both should be one. (e), (f) rounds of FedGD until the error is a thousandth of "
+    "the start's, by the exact spectrum of its problem and the best step, and edges times "
+    "rounds: geometric means, since a few networks that nearly fall apart take very many.",
+    study=study,
+    plot=plot,
+    double=True,
+    claims=[
+        Claim(
+            "proposition-7.1",
+            "connectivity is at most n/(n-1) times any node's degree",
+            "Proposition 7.1, lines 2518-2526",
+            largest_of("over_bound"),
+            (0, 1 + 1e-9),
+            "the largest ratio of all networks",
+        ),
+        Claim(
+            "bound-as-baseline",
+            "the upper bound can serve as a baseline: practical networks come close to it",
+            "line 2514",
+            near("over_bound"),
+            (0.5, 1.0 + 1e-9),
+            "half of it or more",
+            condition="what close is, is ours",
+            note=lambda studies: (
+                "Mean ratios at the smallest and the largest degree: "
+                + "; ".join(
+                    f"{family} {float(mean[0]):.2g} and {float(mean[-1]):.2g}"
+                    for family in FAMILIES
+                    for mean in [studies["networks"]["over_bound"].sel(family=family).mean("seed")]
+                )
+                + "."
+            ),
+        ),
+        Claim(
+            "largest-eigenvalue",
+            "no eigenvalue is above twice the largest degree",
+            "(136), lines 2166-2172",
+            largest_of("largest"),
+            (0, 1 + 1e-9),
+            "the largest ratio of all networks",
+        ),
+        Claim(
+            "essentially-tight",
+            "the bound (136) is essentially tight",
+            "line 2172",
+            near("largest"),
+            (0.5, 1.0 + 1e-9),
+            "half of it or more",
+            condition="of these networks; what tight is, is ours",
+            construction="the largest eigenvalue is at least n/(n-1) times the largest degree: "
+            "half of the bound",
+        ),
+        Claim(
+            "approximation-155",
+            "connectivity of an Erdős-Rényi network is about |C| p_e",
+            "(155), line 2496",
+            approximated("second"),
+            (0.8, 1.25),
+            "within a quarter",
+            condition="what about means, is ours",
+            note=how_far,
+        ),
+        Claim(
+            "approximation-154",
+            "and that about the largest degree",
+            "(154), (155), lines 2484-2496",
+            approximated("most"),
+            (0.8, 1.25),
+            "within a quarter",
+            condition="what about means, is ours",
+            note=how_far,
+        ),
+        Claim(
+            "approximation-improves",
+            "(155) is the better the larger the network (its error is left open)",
+            "lines 2484, 2498",
+            apart,
+            (1, INFINITE),
+            "relative error at the smallest number of nodes over that at the largest",
+            condition="ours: the book leaves the error open",
+        ),
+        Claim(
+            "degree-connects",
+            "more edges make for a higher connectivity",
+            "lines 2484, 2530",
+            grows,
+            (0, INFINITE),
+            "the mean connectivity of a degree less that of the one before",
+        ),
+        Claim(
+            "edges-save-rounds",
+            "more edges typically reduce the number of rounds",
+            "lines 2528-2535, Figure 7.1",
+            denser("rounds"),
+            (0, 1),
+            "rounds at the largest degree over those at the smallest, geometric means",
+            condition=OURS,
+            note=saturated,
+        ),
+        Claim(
+            "edges-cost",
+            "more edges raise the cost of a round: the whole does not get cheaper by them",
+            "lines 2500-2502, 2528-2535, Figure 7.1",
+            denser("cost"),
+            (1, INFINITE),
+            "edges times rounds at the largest degree over those at the smallest",
+            condition=OURS + "; the book calls it a trade-off and does not say which side wins",
+        ),
+        Claim(
+            "placed-for-connectivity",
+            "connectivity depends on where edges are placed: random regular networks have more "
+            "than small worlds of as many edges",
+            "line 2510",
+            placed("second"),
+            (1, INFINITE),
+            "ratio of the means",
+            condition="ours: which networks are compared",
+        ),
+        Claim(
+            "placed-for-speed",
+            "edges placed for a large connectivity make FedGD faster at the same cost of a round",
+            "line 2510",
+            placed("rounds"),
+            (0, 1),
+            "rounds of random regular networks over those of small worlds of as many edges",
+            condition=OURS,
+        ),
+    ],
+    settings=(
+        *(NODES, DEGREES, NEAREST, REWIRED, DATA, COUPLINGS, SHOWN, REACHED, SIZES, CHANCES, MOST),
+    ),
+)
