@@ -1,4 +1,4 @@
-"""Jung 2025: what local steps and proximal steps do to server-based learning (sections 5.4, 5.5)."""
+"""Jung 2025: local steps and proximal steps of server-based learning (sections 5.4, 5.5)."""
 
 import itertools
 

@@ -36,7 +36,7 @@ def made():
     prox = xr.Dataset(
         {
             ERROR: (axes, away, LABEL),
-            "limit": (axes, away),
+            "limit": (axes, away.copy()),
             "diverged": (axes, np.zeros(away.shape, int)),
         },
         {"step_size": list(PROX.value), "seed": range(SEEDS)},
@@ -91,7 +91,7 @@ def test_arrivals_count_rounds():
 
 @pytest.mark.slow
 def test_runs_end_at_the_limits():
-    with configured(None, True):
+    with configured("jax_enable_x64", True):
         key = fl.random_key(3)
         theory = figure.limits(key)
         assert float(theory["drift"][0]) < 1e-20
