@@ -96,7 +96,7 @@ def limits(key: Array) -> dict[str, Array]:
     eye, zero = jnp.eye(problem.dim), jnp.zeros((problem.clients, problem.dim))
     hessian, linear = 2 * problem.second_moment(), problem.gradient(zero)
     best = jnp.linalg.solve(hessian.mean(0), -linear.mean(0))
-    one, step = eye - rate(problem) * hessian, -rate(problem) * linear
+    one, step = eye[None] - rate(problem) * hessian, -rate(problem) * linear
     points = []
     for steps in STEPS.value:
         power = jax.vmap(lambda m, n=steps: jnp.linalg.matrix_power(m, n))(one)
@@ -105,13 +105,13 @@ def limits(key: Array) -> dict[str, Array]:
         points.append(jnp.linalg.solve(eye - power.mean(0), moved.mean(0)))
     proxes = []
     for eta in PROX.value:
-        inverse = jnp.linalg.inv(hessian / 2 + eye / eta)
+        inverse = jnp.linalg.inv(hessian / 2 + eye[None] / eta)
         moved = jnp.einsum("kpq,kq->kp", inverse, -linear / 2)
         proxes.append(jnp.linalg.solve(eye - inverse.mean(0) / eta, moved.mean(0)))
     return {
         "steps": jnp.stack(points),
-        "drift": jnp.sum((jnp.stack(points) - best) ** 2, axis=1),
-        "prox": jnp.sum((jnp.stack(proxes) - best) ** 2, axis=1),
+        "drift": jnp.sum((jnp.stack(points) - best[None]) ** 2, axis=1),
+        "prox": jnp.sum((jnp.stack(proxes) - best[None]) ** 2, axis=1),
         "start": jnp.sum(best**2),
     }
 

@@ -29,6 +29,7 @@ NAMES = [
     *("gauthier-5.1", "gauthier-5.2", "gauthier-5.3", "gauthier-5.4"),
     *("gauthier-5.5", "gauthier-5.6", "gauthier-5.theory"),
     *("gauthier-6.1", "gauthier-6.2", "gauthier-6.3"),
+    "jung-asynchronous",
     "jung-drift",
     *("rizk-2.1", "rizk-2.2", "rizk-2.3", "rizk-2.4", "rizk-2.5", "rizk-2.6", "rizk-2.7"),
     *("rizk-3.2", "rizk-3.3", "rizk-3.4", "rizk-3.5", "rizk-4.4", "rizk-4.5"),
