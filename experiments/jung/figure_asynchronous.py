@@ -49,7 +49,7 @@ LATE = Setting(
     (0, 1, 2, 5, 10),
     "of every message, with all nodes in every event; 0 is without delays",
 )
-SHORT = Setting("events of FedGD", 100, "what grows is in the range of stored numbers")
+SHORT = Setting("events of FedGD", 80, "what grows is in the range of stored numbers")
 MOST = Setting("seeds", 20, "at most")
 
 ERROR = "worst_node"
