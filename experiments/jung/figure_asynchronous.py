@@ -33,7 +33,7 @@ TOTAL = Setting(
     "total asynchrony",
     (0.3, 0.7, 20),
     "chance of an update, by which rests are unbounded; chance of one more event of delay, and the "
-    "longest",
+    "longest, which what would take longer takes: nothing is lost",
 )
 EVENTS = Setting("events", 300, "B = 10 comes to -100 dB or less")
 STEEP = Setting(
@@ -87,7 +87,7 @@ def relaxation(key: Array, law: str, bound: int) -> fl.Simulation:
         activity, delays = Bounded(bound, 0.0), Fixed(bound)
     else:
         chance, more, longest = TOTAL.value
-        activity, delays = Bernoulli(chance), Geometric(more, longest)
+        activity, delays = Bernoulli(chance), Geometric(more, longest, beyond="clip")
     return fl.Simulation(
         problem,
         FedRelax(COUPLING.value),
