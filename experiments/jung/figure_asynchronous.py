@@ -204,7 +204,7 @@ def plot(studies: Studies) -> Picture:
         at = data.sel(part=part)
         level = statistics.decibels((at[ERROR] / at["first"]).mean("seed").values)
         steps.plot(data["bound"], level, "o-", label=f"{part:g} of the limit")
-    steps.set(xlabel="B", ylabel=f"fall in {SHORT.value} events [dB]")
+    steps.set(xlabel="B", ylabel=f"change in {SHORT.value} events [dB]")
     steps.axhline(0, color="#999999", linewidth=0.6)
     return picture.finish(drawing, "FedRelax and FedGD where nodes rest and hear what is old")
 

@@ -352,8 +352,8 @@ FIGURE = Figure(
     caption="Networks of 50 nodes, drawn with every seed, against their measured mean degree. (a) "
     "the second smallest eigenvalue of the Laplacian; the thin line is the bound of Proposition "
     "7.1 for a regular network and the approximation (155) for a random one, which are the same. "
-    "(b), (c) how near the bounds are, each of the network's own degrees. (d) the two sides of (155) "
-    "over |C| p_e: both should be one. (e), (f) rounds of FedGD until the error is a thousandth of "
+    "(b), (c) how near the bounds are, each of the network's own degrees. (d) the two sides of "
+    "(155) over |C| p_e: both should be one. (e), (f) rounds of FedGD until the error is a thousandth of "
     "the start's, by the exact spectrum of its problem and the best step, and edges times "
     "rounds: geometric means, since a few networks that nearly fall apart take very many.",
     study=study,
