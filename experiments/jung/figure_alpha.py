@@ -71,7 +71,7 @@ def network(key: Array) -> fl.problems.ClusteredNetwork:
         within=WITHIN.value,
         between=BETWEEN.value,
         noise_variance=NOISE.value,
-        truth=np.asarray(TRUTH.value),
+        truth=jnp.asarray(TRUTH.value),
     )
 
 

@@ -53,7 +53,7 @@ def network(key: Array, within: Array | float, weight: Array | float) -> tuple[P
         within=within,
         between=BETWEEN.value,
         noise_variance=NOISE.value,
-        truth=np.asarray(TRUTH.value),
+        truth=jnp.asarray(TRUTH.value),
         form="dense",
     )
     cluster = np.repeat(np.arange(len(SIZES.value)), SIZES.value)

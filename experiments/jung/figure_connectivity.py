@@ -99,7 +99,7 @@ def rounds(laplacian: np.ndarray, blocks: np.ndarray, coupling: float) -> np.nda
     system = np.einsum("kl,skpq->skplq", np.eye(nodes), blocks)
     system = system + coupling * np.einsum("skl,pq->skplq", laplacian, np.eye(dim))
     values = np.linalg.eigvalsh(system.reshape(-1, nodes * dim, nodes * dim))
-    ends = network_rates.Extremes(values[:, 0], values[:, -1])
+    ends = network_rates.Extremes(*(jnp.asarray(values[:, end]) for end in (0, -1)))
     return np.asarray(network_rates.iterations(ends.best_factor, 1.0, REACHED.value), np.float64)
 
 
@@ -353,8 +353,8 @@ FIGURE = Figure(
     "the second smallest eigenvalue of the Laplacian; the thin line is the bound of Proposition "
     "7.1 for a regular network and the approximation (155) for a random one, which are the same. "
     "(b), (c) how near the bounds are, each of the network's own degrees. (d) the two sides of "
-    "(155) over |C| p_e: both should be one. (e), (f) rounds of FedGD until the error is a thousandth of "
-    "the start's, by the exact spectrum of its problem and the best step, and edges times "
+    "(155) over |C| p_e: both should be one. (e), (f) rounds of FedGD until the error is a "
+    "thousandth of the start's, by the exact spectrum of its problem and the best step, and edges times "
     "rounds: geometric means, since a few networks that nearly fall apart take very many.",
     study=study,
     plot=plot,

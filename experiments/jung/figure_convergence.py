@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +78,7 @@ def relaxation(key: Array, coupling: Array) -> fl.Simulation:
     return fl.Simulation(problem, FedRelax(coupling), graph, metrics=[ERROR])
 
 
-def numbers(curvatures: Array, minima: Array) -> Problem:
+def numbers(curvatures: Any, minima: Any) -> Problem:
     """Of the losses ``c_k (w - m_k)^2``."""
     root = jnp.sqrt(jnp.asarray(curvatures, float))
     targets = (root * jnp.asarray(minima, float))[:, None]
@@ -311,7 +312,7 @@ def _draw_runs(ax: Axes, data: xr.Dataset) -> None:
         picture.predicted_curve(ax, rounds, curve, "spectrum" if i == 0 else "_")
 
 
-def _band(ax: Axes, data: xr.Dataset, axis: str, name: str, text: str, **look: object) -> None:
+def _band(ax: Axes, data: xr.Dataset, axis: str, name: str, text: str, **look: Any) -> None:
     numbers = statistics.summary(data, name)
     (line,) = ax.plot(data[axis], numbers["mean"], label=text, **look)
     ax.fill_between(
