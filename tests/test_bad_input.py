@@ -1080,6 +1080,7 @@ def test_every_public_callable_has_an_entry():
 
 
 @pytest.mark.parametrize("label", PUBLIC)
+@pytest.mark.thin(190)
 def test_bad_input_is_refused_in_words(label):
     if label not in UNTRIED:
         call(label, VALID[label])

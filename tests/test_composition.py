@@ -718,6 +718,7 @@ def test_a_grid_of_mixing_steps_is_one_program():
         (lambda: fl.graphs.Mixing("laplacian", step=0.6), "for I - step.L to contract, got 0.6"),
     ],
 )
+@pytest.mark.thin(3)
 def test_weights_that_do_not_fit_are_refused_with_the_simulation(mixing, message):
     with pytest.raises(ValueError, match=message):
         with_mixing(mixing())

@@ -497,6 +497,7 @@ def test_a_store_holds_to_its_generator(tmp_path):
 @pytest.mark.thin(1)
 @pytest.mark.core
 @pytest.mark.parametrize("name", [GENERATOR, "philox4x32"])
+@pytest.mark.slow
 def test_a_study_is_the_runs_of_its_generators_keys(name):
     study = fl.sweep(scenario, **STUDY, generator=name)
     assert study.attrs["prng"] == name

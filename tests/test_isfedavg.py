@@ -138,6 +138,7 @@ def test_equal_chances_are_federated_averaging_with_normalised_steps():
 
 
 @pytest.mark.parametrize("rule", ["sampled", pytest.param("full", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_seeds_and_numbers_cost_one_compilation(rule):
     def scenario(key, step_size, floor):
         del key

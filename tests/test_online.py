@@ -484,6 +484,7 @@ def agree(one, other):
 
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("aggregation", ["per delay", "pooled"])
+@pytest.mark.slow
 def test_whole_models_shared_partially_are_online_fed(aggregation):
     """``m = D``: what clients learn on their own is overwritten before it is sent."""
     partial = PAOFed(MU, Circular(9), aggregation=aggregation)
@@ -509,6 +510,7 @@ def halved(step):
     return dataclasses.replace(step, initial=float(step.initial) / 2)
 
 
+@pytest.mark.slow
 def test_half_the_step_of_federated_learning_is_that_of_online_fed():
     """The gradient of the squared error is twice the direction of least mean squares."""
     agree(models(world().simulate(ConventionalFL(MU / 2))), models(world().simulate(OnlineFed(MU))))

@@ -137,6 +137,7 @@ def test_a_local_epoch_meets_every_sample_once(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["least_squares", "dgd", "atc"])
+@pytest.mark.thin(1)
 def test_fljax_ends_where_numpy_does(name):
     workload = WORKLOADS[name]
     watch = Stopwatch()
@@ -211,5 +212,6 @@ def test_every_peer_has_its_module_and_requirements():
             assert all("==" in line for line in pins.splitlines() if not line.startswith("#"))
 
 
+@pytest.mark.slow
 def test_softmax_seeds_share_the_data():
     assert SMALL.error(np.zeros((5, 3)), 0) == SMALL.error(np.zeros((5, 3)), 7)

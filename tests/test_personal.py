@@ -250,6 +250,7 @@ def test_clusters_are_found(average):
     close(last, truth[np.arange(CLIENTS) % 2], rtol=0, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_start_of_ifca():
     """By default one for all runs; drawn ones differ by their key and have the deviation."""
     problem = make_problem().prepare()
@@ -316,6 +317,7 @@ def test_strong_attraction_makes_pfedme_gradient_descent():
 
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("solver", [FedAvg(0.05, 4, 2, 3), FedAvg(LOCAL, weighting="equal")])
+@pytest.mark.slow
 def test_fine_tuning_leaves_the_server_s_rounds_alone(solver):
     """One step back from the tuned models, all clients hold the solver's model."""
     problem, step = make_problem(), 0.03

@@ -414,7 +414,7 @@ def before(server):
     return np.concatenate([np.zeros_like(server[:1]), server[:-1]])
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", [name for name in OF_CELLS if name != "GFL"])
 def test_an_aggregate_is_a_gradient_step_of_the_models_that_follow(name):
     """(I1) in every cell with a participant: ``w - mean f_k'(w_k) / rho + mean noise``, no dual.
@@ -851,6 +851,7 @@ def test_a_dual_of_the_exact_model_gives_it_away():
 
 
 @pytest.mark.parametrize("algorithm", [PGFL(RHO, TAU, inner_iterations=60), GraphFedAvg(0.1, 3)])
+@pytest.mark.thin(1)
 def test_no_replaced_sample_moves_a_message_further_than_its_sensitivity(algorithm):
     """(5.31) of PGFL, for inputs in the unit ball: the worst of many replacements, of data and of
     the state they meet, comes near the bound and stays below it. The regulariser sharpens it.
@@ -1049,6 +1050,7 @@ def test_metrics_of_tasks_are_those_of_loops():
     assert 0 < np.mean(right) < 1
 
 
+@pytest.mark.slow
 def test_a_regulariser_is_shared_out_as_asked():
     """Objective, gradient and pooled optimum with each client's own strength, against loops."""
     close(group_share(0.3, RAGGED.server, 4), RAGGED.ridges(), rtol=1e-15)
@@ -1110,6 +1112,7 @@ def stacked(world, hardness=1.0):
     return problem, jnp.asarray(weight), jnp.asarray(centre), np.array(best)
 
 
+@pytest.mark.slow
 def test_the_prox_is_that_of_a_dense_newton_method_and_its_error_falls():
     problem, weight, centre, best = stacked(LOGIT)
     assert problem.samples < problem.dim

@@ -360,6 +360,7 @@ def test_padding_never_matters(loss, clip, rows, filling, seed):
 
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(("loss", "regulariser"), ORACLE)
+@pytest.mark.slow
 def test_permuting_clients_permutes_the_results(loss, regulariser):
     data = ragged(15, loss=loss)
     order = np.array([2, 0, 3, 1])

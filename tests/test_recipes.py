@@ -125,6 +125,7 @@ def test_trajectories(cook):
     assert float(moved.min()) > 0
 
 
+@pytest.mark.slow
 def test_a_table_of_a_paper(cook, capsys, tmp_path):
     table = cook("A table of a paper")["table"]
     printed = capsys.readouterr().out

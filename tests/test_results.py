@@ -39,6 +39,7 @@ def test_saved_is_loaded(study, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["study.nc"]
 
 
+@pytest.mark.slow
 def test_results_become_a_data_frame_of_every_run_and_round(study):
     frame = study.drop_dims("client").to_dataframe()
     assert [*frame.index.names] == ["budget", "name", "seed", "round"]

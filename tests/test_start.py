@@ -42,7 +42,7 @@ def path(simulation):
     return fl.run(simulation, ROUNDS, key=3).model_trajectory.values
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(2)
 # A server that knows nothing of columns takes predictions to start at zero.
 @pytest.mark.parametrize("label", [lb for lb in LABELS if lb not in ("IFCA", "Sharing ADMM")])
 def test_a_start_is_another_origin(label):
@@ -53,7 +53,7 @@ def test_a_start_is_another_origin(label):
     assert np.abs(there[0] - path(world(label))[0]).max() > 0.1  # and it was not at zero
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("label", "changes"),
     [

@@ -772,6 +772,7 @@ def test_shards_are_merged_without_a_computation(tmp_path, whole, kept):
     assert {path.name for path in (tmp_path / "whole").glob("runs-*.npz")} == runs
 
 
+@pytest.mark.slow
 def test_shards_work_side_by_side_on_one_folder(tmp_path, whole, kept, eager):
     def shard(part):
         return fl.sweep(steps, **STUDY, store=tmp_path, shard=(part, 3))

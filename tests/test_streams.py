@@ -142,6 +142,7 @@ def test_the_lags_are_those_asked_for():
 @pytest.mark.parametrize(
     ("target", "bracket"), [(printed_target, "printed"), (classical_target, "classical")]
 )
+@pytest.mark.thin(1)
 def test_both_readings_of_the_target(target, bracket):
     x = np.random.default_rng(0).normal(size=(40, 4))
     np.testing.assert_allclose(target(x), [online.target(row, bracket) for row in x], rtol=1e-12)
@@ -560,6 +561,7 @@ def test_a_mapped_problem_is_the_problem_of_its_features(samples):
     ],
     ids=lambda part: getattr(part, "label", part),
 )
+@pytest.mark.slow
 def test_a_run_on_a_mapped_problem_is_the_run_on_its_features(algorithm, network):
     network = None if network is None else fl.graphs.ring(4)
     runs = [

@@ -43,6 +43,7 @@ def test_float32_values_stay_float32_and_integers_become_floats(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.thin(1)
 def test_incidence_and_arc_matrices_give_both_laplacians(form):
     # L_+ = H_+ H_+' / 2 = Deg + Adj and L_- = H_- H_-' / 2 = Deg - Adj, H = A1' +- A2'.
     graph = graphs.random_connected(jax.random.key(3), 12, 3.0, form=form)

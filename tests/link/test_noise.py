@@ -98,7 +98,7 @@ def atc_loop(noise, rounds=ROUNDS):
     return np.array(history)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("form", ["dense", "padded"])
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -296,6 +296,7 @@ def test_both_ends_of_the_exchange_have_the_same_number():
 
 
 @pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_numbers_agreed_on_are_of_the_law_that_masks_are_drawn_of(dtype):
     """Definition 4.2, corrected; as printed the variance is 4 / sigma^2."""
     variance, count = 0.1, 200_000

@@ -230,6 +230,7 @@ def test_a_server_averages_what_those_said_that_were_there(steps, table):
     np.testing.assert_allclose(run.model[0], server, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_peers_that_rest_are_remembered():
     objective, step = make_objective("lad", 1.0), 0.05
     scale = deviations([step * 2 / size for size in SIZES])

@@ -347,6 +347,7 @@ SKEWED = GRAPH.mixing("averaging")
         ]
     ],
 )
+@pytest.mark.thin(1)
 def test_noise_between_peers_leaves_its_floors(strategy, over, noise):
     """Items 3 to 6, T14: full gradients, so that the noise is alone; any weights."""
     weights = GRAPH.mixing(over) if isinstance(over, str) else over

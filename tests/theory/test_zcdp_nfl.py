@@ -566,6 +566,7 @@ def test_noiseless_runs_converge_to_the_centralised_optimum(loss, level):
 
 @pytest.mark.thin(1)
 @each_loss
+@pytest.mark.slow
 def test_ergodic_average_has_the_rate_of_theorem_four(loss):
     setup, record, optimum = full_size(loss, 1000)
     gap = theory.ergodic_gap(setup, record, optimum)
@@ -679,6 +680,7 @@ def test_trade_off_grows_with_privacy():
 
 
 @pytest.mark.parametrize("schedule", ["privacy", "variance"])
+@pytest.mark.thin(1)
 def test_trade_off_covers_the_printed_noise_term(schedule):
     setup = simulation("ridge", rho=5.0, schedule=schedule)
 

@@ -284,6 +284,7 @@ def test_predictions_are_held_against_the_mean_of_the_runs():
 @pytest.mark.parametrize(
     "module", [figure_4_2, figure_4_3, figure_4_4, figure_4_5, figure_4_6, theory]
 )
+@pytest.mark.thin(2)
 def test_every_claim_can_be_judged_on_the_stored_results(module, stored):
     """And those of order turn round when the two methods' errors change places."""
     figure = module.FIGURE

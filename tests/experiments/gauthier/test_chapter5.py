@@ -302,6 +302,7 @@ def test_both_sides_of_theorem_two_are_those_of_the_theory():
     "name",
     ["gauthier-5.1", "gauthier-5.2", "gauthier-5.3", "gauthier-5.4", "gauthier-5.theory"],
 )
+@pytest.mark.slow
 def test_every_claim_can_be_judged_on_the_stored_results(name, stored):
     """And those of order turn round when errors are turned upside down."""
     figure = REGISTRY[name]

@@ -37,6 +37,7 @@ def test_covariances_are_the_agents_own_or_common():
     np.testing.assert_allclose(common, np.broadcast_to(common[0], common.shape), atol=0.15)
 
 
+@pytest.mark.slow
 def test_spreads_move_the_same_agents_apart():
     ratio = moments(drawn(feature_spread=1.0)) / moments(drawn())
     factor = np.log(ratio[:, 0, 0]) / 2
