@@ -580,6 +580,7 @@ def test_p_admm_message_changes_by_the_sensitivity_at_most(inner_iterations, pre
     assert 0.2 < worst <= 1 + 1e-6
 
 
+@pytest.mark.slow
 def test_sensitivity_follows_the_heaviest_sample():
     """Samples need not weigh alike; one that weighs 0.9 moves the mean by 0.9 of its gradient."""
     rng = np.random.default_rng(9)
@@ -710,6 +711,7 @@ def test_groups_of_participants_are_trained_as_all_at_once(monkeypatch):
         close(trajectory(simulation, key=as_key(18)), known, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_federated_averaging_of_several_outputs():
     """One step of one sample moves softmax parameters by the loss's own gradient."""
     rng = np.random.default_rng(10)
@@ -759,12 +761,14 @@ def test_participants_and_batches_and_noise_come_from_streams_of_their_own():
 
 
 @pytest.mark.parametrize(("algorithm", "each"), [(FedAvg(0.05, 2, 3, 4), 4), (FedAvg(0.05), 10)])
+@pytest.mark.slow
 def test_only_participants_send_and_receive(algorithm, each):
     found = fl.run(fl.Simulation(make_problem(), algorithm), 4, record_every=2)
     assert found.messages.values.tolist() == [2 * each, 4 * each]
     assert found.scalars.values.tolist() == [2 * each * DIM, 4 * each * DIM]
 
 
+@pytest.mark.slow
 def test_many_are_shuffled_as_few():
     """Beyond `PACKED_SIZE` indices no longer share a word with their random numbers."""
     many = 2 * PACKED_SIZE

@@ -200,6 +200,7 @@ def test_the_first_few():
     assert first(2, 3).tolist() == [True, True, False]
 
 
+@pytest.mark.slow
 def test_random_attackers_are_so_many_and_anyone():
     draw = jax.vmap(lambda key: random_attackers(key, 6, 2))
     masks = np.asarray(draw(jax.random.split(jax.random.key(0), 3000)))

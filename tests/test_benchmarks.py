@@ -142,6 +142,7 @@ def test_memory_of_a_network_grows_with_its_edges():
 
 
 @pytest.mark.parametrize(("name", "same"), [("fljax-threefry", True), ("rbg", False)])
+@pytest.mark.slow
 def test_generators_that_change_under_vmap_are_found_out(name, same):
     assert generators.same_when_batched(name) == same
 

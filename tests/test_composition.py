@@ -527,6 +527,7 @@ def heard_by(algorithm, **stages):
     return np.array([[np.asarray(a) for a in both] for both in found])  # [T, 2, K, D]
 
 
+@pytest.mark.slow
 def test_a_second_message_of_a_round_is_refused_where_peers_remember_one():
     late = {"delays": fl.link.Geometric(0.5, 3, beyond="clip")}
     absent = {"participation": fl.participation.Bernoulli(0.5)}
@@ -538,6 +539,7 @@ def test_a_second_message_of_a_round_is_refused_where_peers_remember_one():
         np.testing.assert_allclose(heard[:, 1], 100 * heard[:, 0], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_two_messages_of_a_round_go_over_the_same_links():
     heard = heard_by(Twice(), losses=fl.link.GilbertElliott(0.4, 0.3))
     np.testing.assert_allclose(heard[:, 0], 1.0, rtol=1e-12)  # its own stands in for what is lost
@@ -565,6 +567,7 @@ def test_a_step_that_reads_no_inbox_is_refused_where_that_would_matter():
             heard_by(Twice(reads=False), **stage)
 
 
+@pytest.mark.slow
 def test_a_key_of_an_unknown_purpose_is_refused_and_algorithms_have_one():
     now = fl.view(fl.Simulation(make_problem(), Twice(), make_network()))
     assert now.key("algorithm") != now.key("batches")

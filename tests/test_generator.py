@@ -389,6 +389,7 @@ def test_the_law_is_symmetric_of_variance_one_and_ends_beyond_six():
     np.testing.assert_allclose(edge, np.sqrt(64 * np.log(2)) * np.array([1, -1]), rtol=3e-7)
 
 
+@pytest.mark.slow
 def test_moments_and_law(draws):
     count = len(draws)
     for power, exact in enumerate((0, 1, 0, 3, 0, 15), start=1):

@@ -251,6 +251,7 @@ def test_no_coupling_is_learning_alone_and_much_of_it_is_one_model():
     close(pooled, [np.linalg.lstsq(X, y, rcond=None)[0]] * 6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_exercises_of_denoising_and_of_a_silent_centre():
     """3.11: (I + alpha L) w = y, of the labels' mean whatever alpha; 3.12: the leaves' mean."""
     rng = np.random.default_rng(5)

@@ -159,6 +159,7 @@ def rows(problem, k):
     return x[order], y[order], w[order]
 
 
+@pytest.mark.slow
 def test_a_split_deals_every_sample_once(key):
     """Traced or not; padding anywhere; samples keep their weights in proportion."""
     rng = np.random.default_rng(0)

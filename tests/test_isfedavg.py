@@ -86,6 +86,7 @@ def test_capped_chances_are_the_loops(most):
     np.testing.assert_allclose(all_at_cap, 1 / 6, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_optimal_chances_give_the_least_noise():
     """(2.23) is what they minimise: other chances, near or far, have more of it."""
     problem, algorithm = (

@@ -523,6 +523,7 @@ def test_without_weight_late_messages_do_not_count():
     agree(models(case.simulate(algorithm)), models(lost))
 
 
+@pytest.mark.slow
 def test_no_delay_is_a_delay_of_zero():
     case, algorithm = world(), EVERY["U2"]
     none = models(case.simulate(algorithm, delays=None))

@@ -292,6 +292,7 @@ def test_pfedme_ends_where_the_envelopes_balance(name):
         assert np.abs(slopes).max() > 0.01
 
 
+@pytest.mark.slow
 def test_the_stationary_point_of_pfedme_stays():
     algorithm, objective = PFedMe(0.3, 2.0, 1), make_objective()
     server = np.random.default_rng(7).normal(size=DIM)

@@ -459,6 +459,7 @@ def test_a_dual_is_the_last_step_and_the_gradient(name):
 
 
 @pytest.mark.parametrize("name", ["all there", "logistic, more samples"])
+@pytest.mark.slow
 def test_a_model_carries_its_own_last_noise(name):
     """(I3), where everyone takes part."""
     world, _, (state, _, _), known = experiment(name)
@@ -552,6 +553,7 @@ def test_clustered_learning_is_that_of_servers_without_a_graph_and_of_each_alone
         close(state.model, together.model[:, own], rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_on_a_graph_it_settles_at_its_own_fixed_point_linearly():
     """``w = mean over the neighbourhood of (w - g / rho)``, near the optimum but not on it."""
     rounds = 400
@@ -1185,6 +1187,7 @@ def test_renumbering_clients_and_servers_renumbers_the_result():
     agree(other.server[:, names], mine.server)
 
 
+@pytest.mark.slow
 def test_new_numbers_clusters_and_graphs_reuse_the_program():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", fl.AssumptionWarning)

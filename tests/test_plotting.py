@@ -318,6 +318,7 @@ def test_the_same_picture_gives_the_same_file(pair, tmp_path, ending):
     assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.slow
 def test_nothing_is_hidden_and_nothing_cut_off(pair):
     for ax in every_plot(pair):
         figure = ax.figure
@@ -366,6 +367,7 @@ def test_twelve_curves_can_be_told_apart_and_their_legend_names_the_axis(pair):
     assert ax.get_legend().get_title().get_text() == "method"
 
 
+@pytest.mark.slow
 def test_a_picture_s_file_has_a_known_ending_and_a_folder(pair, tmp_path):
     ax = plotting.learning_curves(pair)
     for name in ("picture.png", "picture.svg", "picture.eps"):

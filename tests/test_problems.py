@@ -810,6 +810,7 @@ def test_labels_outside_the_loss_s_alphabet_are_refused(loss, label):
         Problem(X, label * Y, loss)
 
 
+@pytest.mark.slow
 def test_importance_multiplies_each_mean_loss_and_zero_is_no_labels():
     plain = problems.ridge(jax.random.key(0), clients=4, samples=[3, 9, 5, 7], dim=2)
     factor = np.array([2.0, 0.0, 1.0, 0.5])

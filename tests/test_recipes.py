@@ -144,6 +144,7 @@ def test_methods_compared(cook, capsys):
     assert found.attrs["unit"] == "dB"
 
 
+@pytest.mark.slow
 def test_a_picture_of_a_network(cook, tmp_path):
     names = cook("A picture of a network")
     assert names["away"].shape == (20,)

@@ -65,6 +65,7 @@ def test_numbers_of_optax_are_swept_in_one_program():
         np.testing.assert_allclose(found, start / 2, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_what_optax_reads_can_be_swept_as_structure_alone():
     def scenario(key, rate):
         schedule = from_optax(
@@ -78,6 +79,7 @@ def test_what_optax_reads_can_be_swept_as_structure_alone():
     assert study.attrs["compilations"] == 2
 
 
+@pytest.mark.slow
 def test_a_plain_function_of_the_round_is_a_schedule():
     def models(step):
         run = fl.run(

@@ -76,6 +76,7 @@ def test_a_start_of_all_clients_is_one_of_each(label):
     np.testing.assert_allclose(one, each, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_clients_start_where_they_are_told_and_know_of_each_other():
     """ADMM's first round, and subgradient descent's, by hand; servers at their clients' mean."""
     rng = np.random.default_rng(5)
@@ -110,6 +111,7 @@ def test_ifca_has_starts_of_its_own():
         fl.run(started(world("IFCA"), START), 2)
 
 
+@pytest.mark.slow
 def test_starts_are_drawn_and_swept_in_one_program():
     def scenario(key, scale):
         start = scale * jax.random.normal(key, (CLIENTS, DIM))

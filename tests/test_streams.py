@@ -109,6 +109,7 @@ def test_inputs_are_stationary_from_the_first_round_on():
     is_correlation(inputs[:, 5, 2, 0], inputs[:, 0, 2, 0], THETA[2] ** 5)
 
 
+@pytest.mark.slow
 def test_inputs_follow_the_recursion_and_reach_back_before_the_first_round():
     stream, key, rounds = process(), jax.random.key(3), 30
     keys = [key_of(jax.random.fold_in(key, n), "stream") for n in range(1, rounds + 1)]
@@ -315,6 +316,7 @@ def uneven(feature_map=None, **settings):
 
 
 @pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.slow
 def test_every_client_meets_its_samples_in_their_order_each_once_and_then_none(mapped):
     feature_map = random_fourier(jax.random.key(0), 2, 6) if mapped else None
     data, problem = uneven(feature_map)
@@ -418,6 +420,7 @@ def test_tables_that_do_not_fit_are_refused():
         from_table(np.where(np.arange(6).reshape(2, 3, 1) == 0, np.nan, x), np.ones((2, 3)))
 
 
+@pytest.mark.slow
 def test_a_client_without_a_new_sample_keeps_its_model_and_is_not_available():
     _, problem = uneven()
     simulation = fl.Simulation(Replay(problem, Trace(np.ones((30, 3), bool))), OnlineFed(0.2))
@@ -445,6 +448,7 @@ def test_a_client_without_a_sample_keeps_its_model_whatever_regularises_it():
     np.testing.assert_array_equal(moved, [True, False, True])
 
 
+@pytest.mark.slow
 def test_test_data_must_be_of_one_client_or_of_each_with_the_same_parameters():
     _, problem = uneven()
     for clients, dim in ((1, 3), (2, 2)):
@@ -483,6 +487,7 @@ class Same(Stream):
         return state, samples(self.features, self.targets, arrived)
 
 
+@pytest.mark.slow
 def test_a_stream_of_the_same_data_is_the_fixed_problem():
     rng = np.random.default_rng(6)
     x, y = jnp.asarray(rng.normal(size=(5, 3))), jnp.asarray(rng.normal(size=5))
@@ -713,6 +718,7 @@ def test_curves_run_over_rounds_by_default(study):
     assert (ax.get_xscale(), ax.get_xlabel()) == ("linear", "iteration")
 
 
+@pytest.mark.slow
 def test_an_unknown_axis_names_those_there_are(study):
     known = "round, messages, scalars, bits_up, bits_down, bits"
     with pytest.raises(ValueError, match=f"unknown x axis 'bytes'; known: {known}"):

@@ -24,6 +24,7 @@ DATA, HELD = [draw(n) for n in SIZES], [draw(n) for n in (3, 6, 2, 4)]
 PROBLEM = from_clients(DATA, LeastSquares(), test=HELD)
 
 
+@pytest.mark.slow
 def test_every_node_is_trained_and_judged_as_the_loop_does():
     """Fewer samples than parameters, or more; of least norm where several models are as good."""
     found = fl.problems.validate(PROBLEM)

@@ -31,6 +31,7 @@ def run(problem=PROBLEM, penalty=2.0, rounds=8, metrics=(), **parts):
     )
 
 
+@pytest.mark.slow
 def test_models_are_those_of_boyds_iterations():
     ridge = dataclasses.replace(PROBLEM, regulariser=SquaredL2(), strength=0.6)
     np.testing.assert_allclose(
@@ -43,6 +44,7 @@ def test_models_are_those_of_boyds_iterations():
     )
 
 
+@pytest.mark.slow
 def test_rounds_end_at_the_pooled_solution():
     found = run(rounds=300, metrics=["normalized_error", "joint_error"])
     np.testing.assert_allclose(found.model, spread(POOLED), atol=1e-10)

@@ -208,6 +208,7 @@ def test_the_default_is_the_papers_size(real):
     np.testing.assert_allclose(real.mean, [-120.2, 31.9, 215, 10.9, 57, 33.83], rtol=0.01)
 
 
+@pytest.mark.slow
 def test_what_linear_models_explain(real):
     """82 % of the salinity's variance, with 200 random Fourier features 92 %."""
     linear = explained(real, lambda x: x)

@@ -9,6 +9,7 @@ import fljax as fl
 from fljax.data import avazu, click_log
 
 
+@pytest.mark.slow
 def test_a_row_has_one_category_of_each_field():
     features, labels = click_log(fl.random_key(1), 400, fields=5, categories=8)
     one = np.asarray(features).reshape(400, 5, 8)
@@ -17,6 +18,7 @@ def test_a_row_has_one_category_of_each_field():
     assert set(np.unique(labels)) == {-1.0, 1.0}
 
 
+@pytest.mark.slow
 def test_categories_follow_zipfs_law():
     features = click_log(fl.random_key(2), 20_000, fields=2, categories=4).features
     shares = (np.asarray(features).reshape(-1, 2, 4) > 0).mean(axis=0)

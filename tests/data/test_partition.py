@@ -136,6 +136,7 @@ def test_sizes_are_uniform(pool):
     assert abs(np.corrcoef(sizes[:, 0], sizes[:, 6])[0, 1]) < 0.1
 
 
+@pytest.mark.slow
 def test_test_images_are_of_the_tasks_classes_and_drawn_once(pool, problem):
     test = problem.tasks.test
     numbers = number_of(test.features)
@@ -382,6 +383,7 @@ def test_each_class_has_a_client_with_as_many_of_it_as_of_the_others():
         detectors(labels, [2, 2, 0], seed=1)
 
 
+@pytest.mark.slow
 def test_few_labels_of_each_client_are_left_whichever_they_are(key):
     sizes, kept = [6, 4, 5, 3], [2, 9, 0, 1]
     problem = fl.problems.least_squares(key, 4, sizes, 2).weighing([1.0, 2.0, 1.0, 1.0])

@@ -87,6 +87,7 @@ def test_pairs_are_better_for_close_points(key):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_features_have_unit_energy_times_the_scale(key, kind):
     x = jax.random.normal(jax.random.fold_in(key, 1), (3,))
     energy = jax.vmap(lambda k: jnp.sum(random_fourier(k, 3, 50, kind=kind, scale=2.0)(x) ** 2))(

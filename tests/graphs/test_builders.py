@@ -44,6 +44,7 @@ def test_fixed_topologies_equal_networkx(name, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.slow
 def test_weighted_round_trips(form):
     matrix = weighted_matrix(2, 10)
     graph = graphs.from_adjacency(matrix, form=form)

@@ -83,6 +83,7 @@ def test_mixing_is_stochastic_keeps_its_mean_and_commutes_with_relabelling(seed,
     np.testing.assert_allclose(moved(x[order]), mixed[order], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_mixing_rules_by_hand_on_a_path():
     graph = graphs.path(3)  # degrees 1, 2, 1
     third, half = 1 / 3, 1 / 2
@@ -197,6 +198,7 @@ def test_a_traced_matrix_may_be_a_table():
     np.testing.assert_allclose(traced.matrix(), matrix, atol=1e-15)
 
 
+@pytest.mark.slow
 def test_hubs_overflow_in_one_direction_alone():
     # Everybody hears the hub, which hears everybody; the others hear two.
     nodes = 60
@@ -399,6 +401,7 @@ def test_a_crowded_table_is_refused():
         jax.jit(lambda a: graphs.from_stochastic(a, convention="left", form="padded"))(LEFT)
 
 
+@pytest.mark.slow
 def test_what_only_values_can_say_is_not_traced():
     keys = jax.random.split(jax.random.key(0), 2)
     mixings = jax.vmap(lambda key: graphs.random_connected(key, 6, 3.0).mixing())(keys)

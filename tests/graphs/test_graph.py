@@ -34,6 +34,7 @@ def test_linear_maps_equal_numpy(form, shape):
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.slow
 def test_float32_values_stay_float32_and_integers_become_floats(form):
     graph = graphs.ring(5, form=form)
     assert graph.neighbor_sum(jnp.ones((5, 2), jnp.float32)).dtype == jnp.float32
@@ -62,6 +63,7 @@ def test_incidence_and_arc_matrices_give_both_laplacians(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.slow
 def test_components_equal_networkx(form):
     for seed in range(5):
         reference = nx.gnp_random_graph(40, 0.04, seed=seed)

@@ -182,6 +182,7 @@ def test_swept_probability_may_be_traced():
 
 
 @pytest.mark.parametrize("nodes", [60, 1200])
+@pytest.mark.slow
 def test_random_geometric_joins_exactly_the_near_nodes(nodes):
     radius = 0.2 if nodes < graphs.DENSE_BELOW else 0.04
     key = jax.random.key(8)
@@ -241,6 +242,7 @@ def test_small_world_between_lattice_and_random():
     assert 0.15 < moved / 600 < 0.33  # 0.25 of 600, less a few that land on the lattice again
 
 
+@pytest.mark.slow
 def test_crowded_small_world_terminates_on_saturated_nodes():
     # Small and fully rewired: free edges often find their sender joined to everybody.
     keys = jax.random.split(jax.random.key(0), 500)
@@ -248,6 +250,7 @@ def test_crowded_small_world_terminates_on_saturated_nodes():
     assert jax.vmap(lambda graph: graph.edge_count())(batch).tolist() == [4] * 500
 
 
+@pytest.mark.slow
 def test_max_degree_bounds_the_neighbours_and_drops_nothing():
     keys = jax.random.split(jax.random.key(9), 200)
     free = jax.vmap(lambda key: graphs.random_connected(key, 50, 3.0))(keys)

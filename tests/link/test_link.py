@@ -434,6 +434,7 @@ HERE = np.random.default_rng(3).uniform(size=(12, 5)) < 0.6
 
 
 @pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.slow
 def test_a_dataset_holds_what_was_sent_so_far(every):
     stream = Linear(np.array([np.eye(3)] * 5), np.ones(3), np.zeros(5))
     simulation = fl.Simulation(

@@ -128,6 +128,7 @@ def test_random_portions_are_uniform_without_replacement(size):
     assert stats.chisquare(counts).pvalue > LEVEL
 
 
+@pytest.mark.slow
 def test_random_portions_of_rounds_are_drawn_anew():
     portions = [indices(Random(1), n, [0, 1], 4)[:, 0] for n in range(1, 2001)]
     first, second = np.array(portions).T
@@ -137,6 +138,7 @@ def test_random_portions_of_rounds_are_drawn_anew():
         assert stats.chi2_contingency(table).pvalue > LEVEL
 
 
+@pytest.mark.slow
 def test_both_ends_draw_the_same_portion_whoever_else_is_asked():
     sharing = Random(4)
     everyone = indices(sharing, 6, np.arange(9), 30)

@@ -133,6 +133,7 @@ def test_messages_of_neighbours_differ_by_the_sensitivity_whoever_is_there(label
         np.testing.assert_array_equal(share[~there], 0)
 
 
+@pytest.mark.slow
 def test_audits_hear_what_a_run_says():
     """Of peers of whom some rest: what each said last is the model that the network may see."""
     simulation = dataclasses.replace(

@@ -269,6 +269,7 @@ def test_the_same_data_in_the_same_history_say_the_same(label):
     assert spent["rho"].sum(axis=0).max() == pytest.approx(2.0)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_listened_to_is_the_run():
     a, _ = (simulate("zCDP-NFL", problem) for problem in clipped())
     ready = prepare(a, ROUNDS)

@@ -234,6 +234,7 @@ def test_one_sampled_release_by_quadrature(z, rate):
     assert poisson_delta(epsilon, z, rate) <= 1e-4 * (1 + 1e-6)  # from above
 
 
+@pytest.mark.slow
 def test_sampling_is_worth_nothing_at_rate_one_and_more_the_less_is_sampled():
     pytest.importorskip("dp_accounting")
     whole = accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30)

@@ -66,6 +66,7 @@ def homomorphic():
     return both(noise=GraphHomomorphic(VARIANCE))
 
 
+@pytest.mark.slow
 def test_what_parts_is_that_of_a_loop(homomorphic):
     one, two = loops(np.eye(CLIENTS), np.eye(CLIENTS), A)
     expected = np.linalg.norm((two - one).reshape(ROUNDS, -1), axis=1)

@@ -194,6 +194,7 @@ def test_a_larger_cluster_may_hold_together_less():
         assert round(float(graph(weights).algebraic_connectivity())) == 1
 
 
+@pytest.mark.slow
 def test_what_says_nothing_is_infinite():
     """No coupling, a graph that falls apart, clients without labels, too few samples."""
     X, y, A, _, truth, _ = instance(0)

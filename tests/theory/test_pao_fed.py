@@ -346,6 +346,7 @@ def test_the_norm_in_the_proof_of_theorem_two_exceeds_one():
 # --------------------------------------------------------------------------- in the mean
 
 
+@pytest.mark.slow
 def test_the_mean_error_is_that_of_simulation():
     instance = case(0.3)
     errors = simulate(instance, rounds=60, runs=2000)
@@ -448,6 +449,7 @@ def test_the_learning_curve_is_that_of_simulation(kind):
     close(theory.transient(instance, OPTIMUM, 800, small_steps=True)[-1], neglecting, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_messages_that_arrive_once_make_learning_slower():
     """The independence of arrivals, which no assumption states, is wrong but nearly harmless."""
     instance, rounds = case(0.1), 400

@@ -241,6 +241,7 @@ RAISED = {
 
 
 @pytest.mark.parametrize("name", RAISED)
+@pytest.mark.slow
 def test_claims_hold_where_mixing_helps_and_fail_where_it_harms(name):
     good, bad = (
         studies_of(name, {ch5.ALONE: 0.7} | {m: 0.7 + sign * x for m, x in RAISED[name].items()})

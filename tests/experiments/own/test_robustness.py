@@ -92,6 +92,7 @@ def test_attackers_spoil_the_mean_more_than_the_median(quick):
     assert (attacked.sel(aggregator=rob.MEAN) > 10 * attacked.sel(aggregator=rob.MEDIAN)).all()
 
 
+@pytest.mark.slow
 def test_larger_shares_keep_the_attackers():
     masks = [point(3, share=share)[3] for share in rob.SHARES.value]
     assert [int(m.sum()) for m in masks] == [0, 3, 6, 9, 12, 18]
