@@ -73,7 +73,7 @@ pytest.raises = raises
 
 def pytest_collection_modifyitems(items):
     """Of the cases of a test marked ``thin(n)`` all but ``n``, spread evenly, are slow ones; of
-    these all but every fourth are long ones.
+    these all but every eighth are long ones.
     """
     cases = {}
     for item in items:
@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(items):
         others = [item for place, item in enumerate(found) if place not in kept]
         for place, item in enumerate(others):
             item.add_marker(pytest.mark.slow)
-            if place % 4:
+            if place % 8:
                 item.add_marker(pytest.mark.long)
 
 

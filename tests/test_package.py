@@ -190,7 +190,7 @@ def test_the_readmes_program_of_attackers_runs():
 def test_the_readmes_networks_of_models_run():
     program = re.search(r"## Networks of models.+?```python\n(.+?)```", README, re.S)
     assert program
-    code = program[1].replace("seeds=50, rounds=300", SHORT).replace("(500, 500)", "(20, 20)")
+    code = program[1].replace("seeds=50, rounds=300", SHORT)
     assert SHORT in code
     names = {"fl": fl, "jax": jax}
     with warnings.catch_warnings():
@@ -198,7 +198,7 @@ def test_the_readmes_networks_of_models_run():
         exec(compile(code, "README.md", "exec"), names)
     assert dict(names["results"].sizes) == {"coupling": 3, "seed": 2, "round": 20}
     assert np.isfinite(names["results"].normalized_error).all()
-    assert names["models"].shape == (40, 10)
+    assert names["models"].shape == (1000, 10)
 
 
 @pytest.fixture(scope="module")
