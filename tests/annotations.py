@@ -3,8 +3,11 @@
 import collections.abc
 import functools
 import operator
+import sys
+import threading
 import types
 import typing
+import warnings
 
 import jax
 import jaxtyping
@@ -19,6 +22,28 @@ NUMPY = {
     float: float | np.floating | np.integer,
     int: int | np.integer,
 }
+
+
+class CatchWarnings(warnings.catch_warnings):
+    """In the main thread alone.
+
+    beartype catches warnings while it decorates, which it does in the threads of a sweep, too. These
+    come and go side by side, leave the state of one to another, and a test that waits for a warning
+    in the main thread now and then did not hear of it.
+    """
+
+    def __enter__(self):
+        self.main = threading.current_thread() is threading.main_thread()
+        return super().__enter__() if self.main else []
+
+    def __exit__(self, *problem):
+        if self.main:
+            super().__exit__(*problem)
+
+
+for name, module in [*sys.modules.items()]:
+    if name.startswith("beartype.") and "catch_warnings" in vars(module):
+        module.catch_warnings = CatchWarnings
 
 
 def with_numpy(hint):

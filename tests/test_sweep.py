@@ -205,7 +205,6 @@ RATIO = fl.metrics.Metric("ratio", ratio, "energy by that of the targets", needs
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_a_metric_that_is_no_number_of_a_finite_model_is_named(recwarn):
     """Where the metric was not asked for, its absence is no fault."""
 
@@ -227,7 +226,6 @@ def test_a_metric_that_is_no_number_of_a_finite_model_is_named(recwarn):
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_a_run_in_which_nobody_says_anything_is_named(recwarn):
     def scenario(key, chance, algorithm):
         pattern = fl.participation.Bernoulli(chance)
