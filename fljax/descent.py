@@ -4,8 +4,8 @@ r"""Gradient descent on any objective: step rules, stopping rules, perturbed and
 
 (Jung 2025, Algorithm 2 with (87) and (91).) A step rule is a number, a schedule or any
 transformation of optax; a projection any function of the point, such as those of
-:mod:`optax.projections` or :func:`consensus`. All is one ``lax.while_loop``, to be compiled, and
-mapped over starts, objectives and steps.
+:mod:`optax.projections` or :func:`fljax.graphs.agreed`. All is one ``lax.while_loop``, to be
+compiled, and mapped over starts, objectives and steps.
 """
 
 import math
@@ -23,7 +23,7 @@ from fljax._arguments import checked
 from fljax._module import float_dtype
 from fljax.schedules import StepSize, as_schedule
 
-__all__ = ["Descent", "backtracking", "consensus", "minimise", "optimal_step", "rounds_needed"]
+__all__ = ["Descent", "backtracking", "minimise", "optimal_step", "rounds_needed"]
 
 
 class Descent(NamedTuple):
@@ -79,6 +79,17 @@ def minimise(
       >>> found = fl.descent.minimise(objective, jnp.zeros(2), step, 100, tolerance=1e-9)
       >>> [round(float(w), 3) for w in found.point], bool(found.settled)
       ([0.5, 0.125], True)
+
+      Projected gradient descent of two nodes that share the first of two parameters:
+
+      >>> import functools
+      >>> labels = jnp.array([[0.0, 1.0], [2.0, 5.0]])
+      >>> alike = functools.partial(fl.graphs.agreed, shared=jnp.array([True, False]))
+      >>> found = fl.descent.minimise(
+      ...     lambda w: jnp.sum((w - labels) ** 2), jnp.zeros((2, 2)), 0.25, 50, projection=alike
+      ... )
+      >>> found.point.round(3).tolist()
+      [[1.0, 1.0], [1.0, 5.0]]
 
     Reference:
       Jung 2025, Algorithm 2, (77), (87) and (91), lines 1103-1314.
@@ -244,49 +255,3 @@ def rounds_needed(
             "rounds_needed outside of jit and vmap."
         )
     return max(0, math.ceil(math.log(float(distance) / float(accuracy)) / -math.log(float(factor))))
-
-
-@checked
-def consensus(
-    models: Float[Array, "clients dim"], shared: Bool[Array, " dim"] | None = None
-) -> Float[Array, "clients dim"]:
-    r"""The nearest models that all agree: each is their mean, the projection on the consensus
-    subspace :math:`\mathcal S=\{\mathbf 1\otimes a\}`.
-
-    Args:
-      models: ``[K, D]``.
-      shared: which parameters they are to agree in, all by default; the others stay as they are,
-        each client's own (partial consensus).
-
-    Raises:
-      ValueError: another shape.
-
-    Example:
-      Projected gradient descent of two nodes that share the first of two parameters:
-
-      >>> import functools, jax.numpy as jnp, fljax as fl
-      >>> labels = jnp.array([[0.0, 1.0], [2.0, 5.0]])
-      >>> found = fl.descent.minimise(
-      ...     lambda w: jnp.sum((w - labels) ** 2),
-      ...     jnp.zeros((2, 2)),
-      ...     step=0.25,
-      ...     rounds=50,
-      ...     projection=functools.partial(
-      ...         fl.descent.consensus, shared=jnp.array([True, False])
-      ...     ),
-      ... )
-      >>> found.point.round(3).tolist()
-      [[1.0, 1.0], [1.0, 5.0]]
-
-    Reference:
-      Jung 2025, (46) and (47), lines 740-754; partial sharing, lines 2371-2385.
-    """
-    mean = jnp.broadcast_to(jnp.mean(models, axis=0)[None], models.shape)
-    if shared is None:
-        return mean
-    if np.shape(shared) != models.shape[1:]:
-        raise ValueError(
-            f"shared must say of each of the {models.shape[1]} parameters whether it is, got shape "
-            f"{np.shape(shared)}."
-        )
-    return jnp.where(jnp.asarray(shared)[None], mean, models)

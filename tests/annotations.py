@@ -27,9 +27,9 @@ NUMPY = {
 class CatchWarnings(warnings.catch_warnings):
     """In the main thread alone.
 
-    beartype catches warnings while it decorates, which it does in the threads of a sweep, too. These
-    come and go side by side, leave the state of one to another, and a test that waits for a warning
-    in the main thread now and then did not hear of it.
+    beartype catches warnings while it decorates, which it does in the threads of a sweep, too.
+    These come and go side by side, leave the state of one to another, and a test that waits for a
+    warning in the main thread now and then did not hear of it.
     """
 
     def __enter__(self):

@@ -606,7 +606,6 @@ VALID = {
     "data.random_fourier": {"key": KEY, "inputs": 2, "features": 4},
     "data.click_log": {"key": KEY, "rows": 4, "fields": 2, "categories": 3},
     "descent.backtracking": {},
-    "descent.consensus": {"models": np.ones((3, 2))},
     "descent.minimise": {
         "objective": lambda w: jnp.sum(w**2),
         "start": np.ones(2),

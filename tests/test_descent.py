@@ -9,7 +9,8 @@ import optax
 import pytest
 
 import fljax as fl
-from fljax.descent import backtracking, consensus, minimise, optimal_step, rounds_needed
+from fljax.descent import backtracking, minimise, optimal_step, rounds_needed
+from fljax.graphs import agreed
 from tests.reference import jung_agnostic as loops
 
 RNG = np.random.default_rng(0)
@@ -126,7 +127,7 @@ def test_consensus_is_reached_by_descent_on_the_laplacian():
     error = np.linalg.norm(np.asarray(found.point) - start.mean(0))
     bound = factor**20 * np.linalg.norm(start - start.mean(0))
     assert 1e-3 * bound < error <= bound * (1 + 1e-9)
-    np.testing.assert_allclose(consensus(found.point), consensus(jnp.asarray(start)), atol=1e-12)
+    np.testing.assert_allclose(agreed(found.point), agreed(jnp.asarray(start)), atol=1e-12)
 
 
 def test_bits_are_best_spent_late():
@@ -146,14 +147,14 @@ def test_bits_are_best_spent_late():
 
 def test_consensus_projects_what_is_shared():
     models = RNG.normal(size=(4, 3))
-    whole = consensus(jnp.asarray(models))
+    whole = agreed(jnp.asarray(models))
     np.testing.assert_allclose(whole, np.tile(models.mean(0), (4, 1)), atol=1e-15)
     shared = np.array([True, False, True])
-    part = np.asarray(consensus(jnp.asarray(models), jnp.asarray(shared)))
+    part = np.asarray(agreed(jnp.asarray(models), shared=jnp.asarray(shared)))
     np.testing.assert_array_equal(part[:, 1], models[:, 1])
     np.testing.assert_allclose(part[:, shared], whole[:, shared], atol=1e-15)
     with pytest.raises(ValueError, match="each of the 3 parameters"):
-        consensus(jnp.asarray(models), jnp.array([True, False]))
+        agreed(jnp.asarray(models), shared=jnp.array([True, False]))
 
 
 @pytest.mark.slow

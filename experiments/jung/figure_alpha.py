@@ -75,14 +75,6 @@ def network(key: Array) -> fl.problems.ClusteredNetwork:
     )
 
 
-def pooled(problem: Problem, group: Array) -> Array:
-    """``[K, D]``: of each client the minimiser of its group's sum of objectives."""
-    together = (group[:, None] == group[None]).astype(problem.dtype)
-    moments = jnp.einsum("kl,lpq->kpq", together, problem.second_moment())
-    right = jnp.einsum("kl,lp->kp", together, problem.correlation(problem.targets))
-    return jnp.linalg.solve(moments, right[..., None])[..., 0]
-
-
 def groups(models: Array, within: float) -> Array:
     """How many sets of models are left when those nearer than that are one, ``[..., K, D]``."""
     apart = jnp.sum((models[..., :, None, :] - models[..., None, :, :]) ** 2, axis=-1)
@@ -132,7 +124,7 @@ def lasso(problem: Problem, graph: Graph, couplings: Array) -> tuple[Array, Arra
     Every solution bounds the critical coupling by :func:`critical_bound`; one at the bound brings
     it nearer (Dinkelbach's method).
     """
-    constant = pooled(problem, graph.components())
+    constant = solutions.pooled(problem, graph.components())
     count = len(couplings)
     ask = [*([1.0] * STEPS), 1 - ASIDE.value, 1 + ASIDE.value]
     given = jnp.concatenate([couplings, jnp.zeros(len(ask))])
@@ -164,10 +156,10 @@ def measured(key: Array, couplings: Array) -> dict[str, Array]:
     component = graph.components()
     coupled, critical, sides = lasso(problem, graph, couplings)
     found = {
-        "local": error(pooled(problem, jnp.arange(graph.nodes))),
-        "single": error(pooled(problem, jnp.zeros(graph.nodes, int))),
-        "oracle": error(pooled(problem, cluster)),
-        "component_error": error(pooled(problem, component)),
+        "local": error(solutions.pooled(problem, jnp.arange(graph.nodes))),
+        "single": error(solutions.pooled(problem, jnp.zeros(graph.nodes, int))),
+        "oracle": error(solutions.pooled(problem, cluster)),
+        "component_error": error(solutions.pooled(problem, component)),
         "components": jnp.sum(component == jnp.arange(graph.nodes, dtype=component.dtype)),
         "critical": critical,
         "beside": groups(sides, EQUAL.value),

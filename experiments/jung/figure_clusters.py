@@ -68,14 +68,6 @@ def first_of(problem: Problem, count: Array | int) -> Problem:
     return replace(problem, weights=jnp.broadcast_to(kept[None], problem.weights.shape))
 
 
-def pooled(problem: Problem, group: Array) -> Array:
-    """``[K, D]``: of each client the minimiser of its group's sum of objectives."""
-    together = (group[:, None] == group[None]).astype(problem.dtype)
-    moments = jnp.einsum("kl,lpq->kpq", together, problem.second_moment())
-    right = jnp.einsum("kl,lp->kp", together, problem.correlation(problem.targets))
-    return jnp.linalg.solve(moments, right[..., None])[..., 0]
-
-
 def within_cluster(key: Array, couplings: Array, chance: Array, weight: Array) -> dict[str, Array]:
     """Of the first cluster: squared deviations from its mean model, and (148) of them."""
     problem, graph = network(key, chance, weight)
@@ -107,13 +99,13 @@ def routes(key: Array, counts: Array) -> dict[str, Array]:
 
     def at(count: Array) -> dict[str, Array]:
         part = first_of(problem, count)
-        local = pooled(part, jnp.arange(graph.nodes))
+        local = solutions.pooled(part, jnp.arange(graph.nodes))
         slopes = part.gradient(jnp.zeros_like(local))
         found = [kmeans(key, points, len(SIZES.value)).cluster for points in (local, slopes)]
         solve = lambda a: GTVMin(part, graph, a).solution(1e-9).models  # noqa: E731
-        models = [pooled(part, one) for one in found]
+        models = [solutions.pooled(part, one) for one in found]
         coupled = jax.lax.map(solve, jnp.asarray(TRIED.value))
-        models = jnp.stack([*models, *coupled, local, pooled(part, cluster)])
+        models = jnp.stack([*models, *coupled, local, solutions.pooled(part, cluster)])
         error = jnp.mean(jnp.sum((models - truth[None]) ** 2, axis=-1), axis=-1)
         rand = jnp.stack([adjusted_rand(one, cluster) for one in found])
         return {"error": error, "rand": rand}

@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 import fljax as fl
 from experiments.figure import Effort
+from fljax.problems import Problem
 from fljax.records import provenance
 
 #: What is measured: axes beside the seed, name for readers, whether it is read in dB.
@@ -32,6 +33,14 @@ def scenario_keys(count: int) -> Array:
 def solved(of: Callable[[Array], dict[str, Array]], keys: Array) -> dict[str, np.ndarray]:
     """What a traceable function finds for every key, one after the other: ``[S, ...]`` each."""
     return jax.tree.map(np.asarray, jax.jit(lambda all_: jax.lax.map(of, all_))(keys))
+
+
+def pooled(problem: Problem, group: Array) -> Array:
+    """``[K, D]``: of each client the minimiser of its group's sum of objectives."""
+    together = (group[:, None] == group[None]).astype(problem.dtype)
+    moments = jnp.einsum("kl,lpq->kpq", together, problem.second_moment())
+    right = jnp.einsum("kl,lp->kp", together, problem.correlation(problem.targets))
+    return jnp.linalg.solve(moments, right[..., None])[..., 0]
 
 
 def dataset(

@@ -8,6 +8,7 @@ import xarray as xr
 
 import fljax as fl
 from experiments.jung import figure_alpha as figure
+from experiments.jung import solutions
 from experiments.jung.figure_alpha import NORM, SQUARED
 from fljax.problems import GTVMin, Norm, Problem
 from fljax.study.engine import configured
@@ -123,7 +124,7 @@ def test_a_variation_bounds_the_critical_coupling():
     """Two nodes: it is what pulls them apart, |2 (y_1 - mean)|."""
     problem = Problem(jnp.ones((2, 1, 1)), jnp.asarray([[0.0], [6.0]]), fl.problems.LeastSquares())
     coupled = GTVMin(problem, fl.graphs.path(2), 1.0, Norm())
-    constant = figure.pooled(problem, jnp.zeros(2, int))
+    constant = solutions.pooled(problem, jnp.zeros(2, int))
     np.testing.assert_allclose(constant, 3.0, rtol=1e-6)
     bound = figure.critical_bound(coupled, constant, jnp.asarray([[1.0], [5.0]]))
     assert float(bound) == pytest.approx(6.0, rel=1e-5)

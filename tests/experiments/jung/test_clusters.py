@@ -9,6 +9,7 @@ import xarray as xr
 from experiments import picture
 from experiments.figure import Effort
 from experiments.jung import figure_clusters as figure
+from experiments.jung import solutions
 from experiments.jung.figure_clusters import ALONE, GRADIENTS, GTV, KNOWN, PARAMETERS
 from fljax.study.engine import configured
 
@@ -95,7 +96,7 @@ def test_claims_notice_what_is_wrong(expected, claim, study, name, value, where)
 def test_first_samples_are_those_that_count():
     problem, graph = figure.network(jax.random.key(0), 0.75, 0.1)
     part = figure.first_of(problem, 3)
-    models = figure.pooled(part, jnp.arange(graph.nodes))
+    models = solutions.pooled(part, jnp.arange(graph.nodes))
     x, y = (np.asarray(a[5, :3], float) for a in (problem.features, problem.targets))
     np.testing.assert_allclose(models[5], np.linalg.lstsq(x, y, rcond=None)[0], rtol=1e-3)
     weights = -np.asarray(graph.laplacian_matrix())
