@@ -105,7 +105,7 @@ def _data(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         if problem.initial is None and own is None:
             yield Unmet(
                 "cannot learn a network that starts at zero, where most have no gradient; draw a "
-                "start with problem.initialised(key), or give one with problem.starting_at(models).",
+                "start with problem.initialised(key), or give problem.starting_at(models).",
                 False,
             )
     elif needs.smooth and (loss.curvature is None or not quadratic):
