@@ -192,11 +192,13 @@ def test_metrics_are_of_held_out_data_of_each_or_of_all():
         simulation = fl.Simulation(
             problem=problem,
             algorithm=fl.algorithms.FedAvg(1e-12),
-            metrics=["accuracy", "validation_error"],
+            metrics=["accuracy", "client_accuracy", "validation_error"],
         )
         run = fl.run(simulation, rounds=1)
         assert float(run.accuracy[0]) == pytest.approx(expected)
         assert run.validation_error.sizes["client"] == 3
+        each = [share(*one) for one in test] * (3 // len(test))
+        np.testing.assert_allclose(run.client_accuracy[0], each)
 
 
 def test_a_network_is_split_as_any_problem_is():
@@ -205,6 +207,36 @@ def test_a_network_is_split_as_any_problem_is():
     assert problem.test.sample_counts().tolist() == [2, 5, 2]
     assert isinstance(problem.test, fl.problems.Model)
     assert problem.pooled().sample_counts().tolist() == [29]
+
+
+def test_an_accelerator_takes_as_many_clients_as_fit(monkeypatch):
+    problem, w = small.problem((4,) * 6), rows(small.problem((4,) * 6))
+    numbers = 4 * problem._activations + 3 * problem.dim
+    expected = problem.gradient(w)
+    monkeypatch.setattr(models_room, "on_cpu", lambda: False)
+    for fitting in (1, 2, 4, 100):
+        room = int(fitting * numbers * 8 / models_room.GROUP_SHARE) + 1
+        monkeypatch.setattr(models_room, "memory_at_hand", lambda room=room: room)
+        assert problem.together(4) == fitting
+        np.testing.assert_allclose(problem.gradient(w), expected, atol=1e-14)
+
+
+def test_a_plan_knows_what_is_kept_for_a_gradient():
+    def planned(batch):
+        def scenario(key):
+            return fl.Simulation(
+                problem=fl.problems.Model.from_clients(
+                    fl.models.mlp(3, hidden=[300]),
+                    key,
+                    [(np.ones((64, 3)), np.zeros(64))] * 2,
+                    fl.problems.Softmax(3),
+                ),
+                algorithm=fl.algorithms.FedAvg(0.1, batch=batch),
+            )
+
+        return fl.plan(scenario, rounds=1).parts[0].memory_per_run
+
+    assert planned(64) - planned(8) > 56 * 300 * 8  # the hidden layer, once more for each sample
 
 
 def test_half_precision_computes_and_full_precision_remembers():
