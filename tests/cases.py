@@ -437,7 +437,7 @@ CASES = {
     ),
     "EXTRA": Case(EXTRA(0.05), None, peers, costs.corrected),
     "PG-EXTRA": Case(PGEXTRA(0.05), None, peers, costs.corrected),
-    "NIDS": Case(NIDS((0.05, 0.04, 0.06, 0.05, 0.03)), None, peers, costs.proximal),
+    "NIDS": Case(NIDS(0.05), None, peers, costs.proximal),
     "Exact diffusion": Case(ExactDiffusion(0.05), None, peers, costs.corrected),
     "LED": Case(LED(0.05, 2), None, peers, partial(costs.walked, 2, 1)),
     "DIGing": Case(DIGing(0.05), None, peers, costs.tracked),

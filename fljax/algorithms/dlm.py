@@ -63,7 +63,7 @@ class DLM(ZCDPNFL):
     stability = "2 / L, whatever the network"
 
     def step_bound(
-        self, problem: Problem, network: Graph | None, curvature: Array | None
+        self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
     ) -> Array | None:
         """Enough, and more than needed where the network pulls hard."""
         largest = largest_curvature(problem)
