@@ -184,11 +184,11 @@ def decentralised(it, objective=OBJECTIVE):
     return multiagent.strategy(objective, *matrices, step_of(it.step_size), ROUNDS)
 
 
-def peers(it, gradient=None, start=None, rounds=ROUNDS):
+def peers(it, gradient=None, start=None, rounds=ROUNDS, regularised=True):
     """Exact methods, on any objective; the regulariser is apart where they take its prox."""
     apart = isinstance(it, PGEXTRA | NIDS)
     bare = dataclasses.replace(OBJECTIVE, l2=0.0) if apart else OBJECTIVE
-    share = STRENGTH / CLIENTS * OBJECTIVE.l2
+    share = STRENGTH / CLIENTS * OBJECTIVE.l2 * regularised
     prox = lambda points, step: points / (1 + 2 * share * np.reshape(step, (-1, 1)))  # noqa: E731
     slope = (lambda k, w, n, e: bare.gradient(k, w)) if gradient is None else gradient
     start = np.zeros((CLIENTS, DIM)) if start is None else start

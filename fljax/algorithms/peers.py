@@ -72,7 +72,7 @@ def largest_curvature(problem: Any, *, proximal: bool = False) -> Array | None:
       problem: of a simulation.
       proximal: whether the regulariser is left out.
     """
-    if type(problem) is not Problem or problem.loss.curvature is None:
+    if not isinstance(problem, Problem) or not problem.linear or problem.loss.curvature is None:
         return None
     if proximal:
         return smoothness(replace(problem, regulariser=NoRegulariser()))
