@@ -31,6 +31,7 @@ from fljax.algorithms import (
     PGFL,
     REGISTRY,
     ZCDPNFL,
+    ADMMTracking,
     Algorithm,
     ATCTracking,
     AugDGM,
@@ -63,6 +64,7 @@ from fljax.algorithms import (
     RandomProbe,
     SharingADMM,
     SignSGD,
+    WangElia,
     ZCDPGradNFL,
 )
 from fljax.batches import Cyclic
@@ -201,6 +203,11 @@ def peers(it, gradient=None, start=None, rounds=ROUNDS, regularised=True):
     if isinstance(it, EXTRA):
         given = (float(it.blend), prox) if apart else (float(it.blend),)
         return exact_peers.extra(slope, A, start, step, rounds, *given)
+    if isinstance(it, WangElia):
+        return exact_peers.wang_elia(slope, A, start, step, rounds)
+    if isinstance(it, ADMMTracking):
+        given = float(it.penalty), float(it.relaxation), float(it.blend), step, rounds
+        return exact_peers.admm_tracking(slope, edges, start, *given)
     if isinstance(it, ExactDiffusion):
         return exact_peers.exact_diffusion(slope, A, start, step, rounds)
     if isinstance(it, LED):
@@ -437,6 +444,7 @@ CASES = {
     ),
     "EXTRA": Case(EXTRA(0.05), None, peers, costs.corrected),
     "PG-EXTRA": Case(PGEXTRA(0.05), None, peers, costs.corrected),
+    "Wang-Elia": Case(WangElia(0.05), None, peers, costs.tracked),
     "NIDS": Case(NIDS(0.05), None, peers, costs.proximal),
     "Exact diffusion": Case(ExactDiffusion(0.05), None, peers, costs.corrected),
     "LED": Case(LED(0.05, 2), None, peers, partial(costs.walked, 2, 1)),
@@ -444,6 +452,7 @@ CASES = {
     "ATC tracking": Case(ATCTracking(0.05), None, peers, costs.tracked),
     "Aug-DGM": Case(AugDGM(0.05), None, peers, costs.tracked),
     "K-GT": Case(KGT(0.05, 2), None, peers, partial(costs.walked, 2, 2)),
+    "ADMM tracking": Case(ADMMTracking(0.3, 0.7, 0.4, 0.5), None, peers, costs.tracked),
     "DLM": Case(DLM(0.9, 0.3), None, peers, costs.linearised),
     "DiNNO": Case(DiNNO(0.4, 0.05, 2), None, peers, partial(costs.walked, 2, 1)),
     "FedGD": Case(FedGD(0.3, 0.05), None, descended, costs.coupled),

@@ -402,6 +402,15 @@ def at_optimum(label, problem, network):
         fields["dual"] = -getattr(it, "local_steps", 1) * step_of(it.step_size)(1) * slope
     elif label == "Exact diffusion":
         fields["adapted"] = best - step_of(it.step_size)(1) * slope
+    elif label == "Wang-Elia":
+        apart = (np.eye(CLIENTS) - network.mixing().matrix()) / 2
+        fields["integral"] = -step_of(it.step_size)(1) * np.linalg.pinv(apart) @ slope
+    elif label == "ADMM tracking":
+        pull = it.penalty * network.degree[:, None] * best
+        fields |= {
+            name: jnp.concatenate([pull, sign * slope], axis=1)
+            for name, sign in (("own", -1), ("others", 1))
+        }
     elif label == "NIDS":
         fields["point"] = best + it.step_size * (slope - problem.loss_gradient(best))
     if label in SERVED:

@@ -526,6 +526,7 @@ VALID = {
     "batches.Shuffled": {"size": 2},
     "batches.Uniform": {"size": 2},
     "batches.Weighted": {"size": 2, "probability": np.full((2, 4), 0.25)},
+    "algorithms.ADMMTracking": STEP,
     "algorithms.ATC": STEP,
     "algorithms.ATCTracking": STEP,
     "algorithms.AugDGM": STEP,
@@ -573,6 +574,7 @@ VALID = {
     "algorithms.RandomProbe": {"rate": 0.1, "width": 0.1},
     "algorithms.SharingADMM": {"penalty": 1.0},
     "algorithms.SignSGD": STEP,
+    "algorithms.WangElia": STEP,
     "algorithms.ZCDPGradNFL": STEP,
     "algorithms.ZCDPNFL": {**ADMM, **STEP},
     "algorithms.algorithm": {

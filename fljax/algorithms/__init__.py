@@ -9,11 +9,11 @@ from fljax.algorithms.dlm import DLM, DiNNO
 from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
 from fljax.algorithms.dp_sgd import DPSGD
 from fljax.algorithms.exact_diffusion import LED, NIDS, ExactDiffusion
-from fljax.algorithms.extra import EXTRA, PGEXTRA
+from fljax.algorithms.extra import EXTRA, PGEXTRA, WangElia
 from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
 from fljax.algorithms.fedprox import FedProx
-from fljax.algorithms.gradient_tracking import KGT, ATCTracking, AugDGM, DIGing
+from fljax.algorithms.gradient_tracking import KGT, ADMMTracking, ATCTracking, AugDGM, DIGing
 from fljax.algorithms.graph_fedavg import GraphFedAvg
 from fljax.algorithms.ifca import IFCA
 from fljax.algorithms.isfedavg import ISFedAvg
@@ -61,6 +61,7 @@ __all__ = [
     "PGFL",
     "REGISTRY",
     "ZCDPNFL",
+    "ADMMTracking",
     "ATCTracking",
     "Algorithm",
     "AugDGM",
@@ -98,6 +99,7 @@ __all__ = [
     "RandomProbe",
     "SharingADMM",
     "SignSGD",
+    "WangElia",
     "ZCDPGradNFL",
     "algorithm",
     "server_start",

@@ -10,11 +10,9 @@ from jaxtyping import Array, Float
 
 from fljax._module import module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.local_steps import drawn
-from fljax.algorithms.peers import as_weights, check_weights, weights_on
-from fljax.batches import Batches, taken
+from fljax.algorithms.peers import as_weights, check_weights, part_of, weights_on
+from fljax.batches import Batches
 from fljax.graphs import Combination, Graph, Mixing
-from fljax.participation import Participants
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -76,9 +74,7 @@ class _Strategy(Algorithm):
             return models if over is None else now.link.exchange(models)[1].mean(over)
 
         at = combined(state.model, before)
-        problem, everyone = now.problem, Participants(None, now.available)
-        batch = drawn(self.batches, now, everyone, 1)
-        part = problem if batch is None else taken(problem, everyone.numbers, batch, 0)
+        part = part_of(now, self.batches)
         now.witness(part.sample_gradient_norm(at))
         model = combined(at, beside) - self.step_size(now.number) * part.gradient(at)
         model = combined(model, after)

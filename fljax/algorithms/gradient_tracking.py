@@ -11,7 +11,8 @@ combined when:
 :class:`AugDGM`        :math:`w^+=A(w-\mu y)`             :math:`y^+=A(y+f'(w^+)-f'(w))`
 =====================  =================================  =========================================
 
-from :math:`y^{(0)}=f'(w^{(0)})`. :class:`KGT` takes several steps between two exchanges.
+from :math:`y^{(0)}=f'(w^{(0)})`. :class:`KGT` takes several steps between two exchanges;
+:class:`ADMMTracking` finds the means by ADMM in the place of combinations.
 """
 
 from typing import Any, NamedTuple
@@ -21,16 +22,16 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.peers import Exact, LocalSteps, weights_on
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.peers import Exact, LocalSteps, part_of, weights_on
 from fljax.batches import Batches
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize
+from fljax.schedules import StepSize, as_schedule
 from fljax.streams import Stream
 
-__all__ = ["KGT", "ATCTracking", "AugDGM", "DIGing"]
+__all__ = ["KGT", "ADMMTracking", "ATCTracking", "AugDGM", "DIGing"]
 
 
 class TrackingState(NamedTuple):
@@ -258,3 +259,82 @@ class KGT(LocalSteps):
         message = jnp.concatenate([state.model - self.outer_step * walked, mean], axis=1)
         model, mixed = jnp.split(_combined(now, message, state.weights), 2, axis=1)
         return KGTState(model, state.correction + mixed - mean, state.weights)
+
+
+class ADMMState(NamedTuple):
+    """What ADMM tracking keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    own: Array  # [K, 2 D]  sum_l z_kl
+    others: Array  # [K, 2 D]  sum_l z_lk
+
+
+@algorithm("ADMM tracking", "carnevale2025", Needs(data="any"))
+@module
+class ADMMTracking(Algorithm):
+    r"""The ADMM-tracking gradient: models and gradients are averaged by relaxed ADMM.
+
+    .. math::
+
+        \binom{y_k}{s_k} &= \frac1{1+\rho d_k}\bigg(\binom{w_k}{f_k'(w_k)}
+            +\sum_{l\in\mathcal N_k}z_{kl}\bigg),\qquad
+        w_k\leftarrow(1-\gamma)w_k+\gamma(y_k-\mu s_k) \\
+        z_{kl} &\leftarrow (1-\alpha)z_{kl}+\alpha\Big(2\rho\binom{y_l}{s_l}-z_{lk}\Big)
+
+    from :math:`z=0`. Of the variables of edges a peer needs the sums alone, of those it has and of
+    those that others have of it, and these follow from the :math:`y` and :math:`s` that it says and
+    hears: a message is the two, :math:`2D` numbers, the same to all. (The paper's messages are of
+    each edge, :math:`2\rho y-z`, so that the two directions may fail apart; here a peer's own
+    stands in for what is lost, which leaves the sums in order if both ends lose it.)
+
+    Args:
+      step_size: :math:`\mu`, along the tracked gradient, a number or a schedule of the round, > 0.
+      penalty: :math:`\rho>0`.
+      relaxation: :math:`\alpha\in(0,1)`.
+      blend: :math:`\gamma\in(0,1]`, how far a model goes to where it is drawn in a round.
+      batches: what a gradient is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Reference:
+      Carnevale, Bastianello, Notarstefano & Carli 2025, Algorithm 1.
+    """
+
+    step_size: StepSize
+    penalty: Float[Array, ""] | float = 1.0
+    relaxation: Float[Array, ""] | float = 0.5
+    blend: Float[Array, ""] | float = 0.1
+    batches: Batches | None = None
+
+    def validate(self) -> None:
+        object.__setattr__(self, "step_size", as_schedule(self.step_size))
+        _check.positive("penalty", self.penalty)
+        _check.interval("relaxation", self.relaxation, above=0, below=1)
+        _check.interval("blend", self.blend, above=0, at_most=1)
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        if self.batches is not None:
+            self.batches.check(problem)
+
+    def message_size(self, dim: int) -> int:
+        return 2 * dim
+
+    def init(self, problem: Problem | Stream, network: Graph) -> ADMMState:
+        start = start_models(problem)
+        none = jnp.zeros((len(start), 2 * start.shape[1]), start.dtype)
+        return ADMMState(start, none, none)
+
+    def step(self, state: ADMMState, now: Round) -> ADMMState:
+        degree = now.network.degree[:, None]
+        slope = part_of(now, self.batches).gradient(state.model)
+        both = jnp.concatenate([state.model, slope], axis=1) + state.own
+        both = both / (1 + self.penalty * degree)
+        mean, tracker = jnp.split(both, 2, axis=1)
+        ahead = mean - self.step_size(now.number) * tracker
+        model = state.model + self.blend * (ahead - state.model)
+        said, inbox = now.link.exchange(both)
+
+        def relaxed(z: Array, other: Array, target: Array) -> Array:
+            return z + self.relaxation * (2 * self.penalty * target - other - z)
+
+        own = relaxed(state.own, state.others, inbox.sum())
+        others = relaxed(state.others, state.own, degree * said)
+        return ADMMState(model, own, others)

@@ -26,6 +26,7 @@ __all__ = [
     "check_weights",
     "largest_curvature",
     "learnt",
+    "part_of",
     "weights_on",
 ]
 
@@ -83,8 +84,9 @@ class Exact(Algorithm):
     r"""Peers that reach the minimiser of :math:`\sum_kf_k` itself with steps that stay as they are.
 
     They remember sums over what neighbours said, and what one adds another takes off: these hold
-    if both hear of each other at once, so an absent or late peer, or a median in the place of the
-    mean, would move the point that they come to.
+    if both hear of each other at once, as over links that fail in both directions. An absent or
+    late peer, a link that fails in one, or a median in the place of the mean moves the point that
+    they come to.
 
     Attributes:
       symmetric: whether weights must be symmetric, or columns that sum to one are enough.
@@ -123,10 +125,14 @@ class Exact(Algorithm):
             self.batches.check(problem)
 
     def _part(self, now: Round) -> Problem:
-        """What the one gradient of a round is of."""
-        everyone = Participants(None, now.available)
-        batch = drawn(self.batches, now, everyone, 1)
-        return now.problem if batch is None else taken(now.problem, everyone.numbers, batch, 0)
+        return part_of(now, self.batches)
+
+
+def part_of(now: Round, batches: Batches | None) -> Problem:
+    """What the one gradient of a round is of."""
+    everyone = Participants(None, now.available)
+    batch = drawn(batches, now, everyone, 1)
+    return now.problem if batch is None else taken(now.problem, everyone.numbers, batch, 0)
 
 
 class LocalSteps(Exact):

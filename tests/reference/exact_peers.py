@@ -141,3 +141,37 @@ def dinno(gradient, adjacency, start, rho, step, rounds, local_steps):
         w = new
         history.append(w)
     return np.array(history)
+
+
+def wang_elia(gradient, A, start, step, rounds):
+    """Wang & Elia 2010 with ``K = (I - A) / 2``."""
+    x, z, history = start, np.zeros_like(start), []
+    K = (np.eye(len(A)) - A) / 2
+    for n in range(1, rounds + 1):
+        new = x - combined(K, x + z) - step * slopes(gradient, x, n)
+        z, x = z + combined(K, x), new
+        history.append(x)
+    return np.array(history)
+
+
+def admm_tracking(gradient, adjacency, start, rho, alpha, gamma, step, rounds):
+    """Carnevale et al. 2025, Algorithm 1, with the variables of every edge."""
+    peers, dim = len(start), start.shape[1]
+    near = [[j for j in range(peers) if adjacency[k, j]] for k in range(peers)]
+    z = {(k, j): np.zeros(2 * dim) for k in range(peers) for j in near[k]}
+    x, history = start, []
+    for n in range(1, rounds + 1):
+        both = []
+        for k in range(peers):
+            given = np.concatenate([x[k], gradient(k, x[k], n, 0)])
+            both.append((given + sum(z[k, j] for j in near[k])) / (1 + rho * len(near[k])))
+        x = np.array(
+            [
+                (1 - gamma) * x[k] + gamma * (both[k][:dim] - step * both[k][dim:])
+                for k in range(peers)
+            ]
+        )
+        said = {(j, k): 2 * rho * both[j] - z[j, k] for j, k in z}
+        z = {(k, j): (1 - alpha) * z[k, j] + alpha * said[j, k] for k, j in z}
+        history.append(x)
+    return np.array(history)
