@@ -16,22 +16,34 @@ from fljax._numerics import key_of
 from fljax.algorithms import (
     ATC,
     CTA,
+    DLM,
     DPSGD,
+    EXTRA,
     GFL,
     IFCA,
+    KGT,
+    LED,
+    NIDS,
     NPFL,
     NPFLRL,
     PADMM,
+    PGEXTRA,
     PGFL,
     REGISTRY,
     ZCDPNFL,
+    ADMMTracking,
     Algorithm,
+    ATCTracking,
+    AugDGM,
     ClusterFL,
     Consensus,
     ConventionalFL,
     Diffusion,
+    DIGing,
+    DiNNO,
     Ditto,
     EpsilonDeltaNFL,
+    ExactDiffusion,
     FedAvg,
     FedGD,
     FedProx,
@@ -52,6 +64,7 @@ from fljax.algorithms import (
     RandomProbe,
     SharingADMM,
     SignSGD,
+    WangElia,
     ZCDPGradNFL,
 )
 from fljax.batches import Cyclic
@@ -70,6 +83,7 @@ from fljax.problems import (
 from fljax.schedules import GeometricDecay, PowerDecay
 from fljax.simulation import as_key
 from tests.reference import (
+    exact_peers,
     jung_agnostic,
     multiagent,
     networks,
@@ -170,6 +184,44 @@ def decentralised(it, objective=OBJECTIVE):
     none, all_of_it = np.eye(CLIENTS), nfl.metropolis(CLIENTS, EDGES)
     matrices = [none if rule is None else all_of_it for rule in it.rules]
     return multiagent.strategy(objective, *matrices, step_of(it.step_size), ROUNDS)
+
+
+def peers(it, gradient=None, start=None, rounds=ROUNDS, regularised=True):
+    """Exact methods, on any objective; the regulariser is apart where they take its prox."""
+    apart = isinstance(it, PGEXTRA | NIDS)
+    bare = dataclasses.replace(OBJECTIVE, l2=0.0) if apart else OBJECTIVE
+    share = STRENGTH / CLIENTS * OBJECTIVE.l2 * regularised
+    prox = lambda points, step: points / (1 + 2 * share * np.reshape(step, (-1, 1)))  # noqa: E731
+    slope = (lambda k, w, n, e: bare.gradient(k, w)) if gradient is None else gradient
+    start = np.zeros((CLIENTS, DIM)) if start is None else start
+    A, edges = nfl.metropolis(CLIENTS, EDGES), networks.weights_of(CLIENTS, EDGES)
+    step = it.step_size if isinstance(it, NIDS) else float(it.step_size.value)
+    if isinstance(it, NIDS):
+        steps = np.broadcast_to(step, CLIENTS)
+        c = 1 / (2 * steps.max()) if it.coupling is None else float(it.coupling)
+        return exact_peers.nids(slope, A, start, steps, rounds, c, prox)
+    if isinstance(it, EXTRA):
+        given = (float(it.blend), prox) if apart else (float(it.blend),)
+        return exact_peers.extra(slope, A, start, step, rounds, *given)
+    if isinstance(it, WangElia):
+        return exact_peers.wang_elia(slope, A, start, step, rounds)
+    if isinstance(it, ADMMTracking):
+        given = float(it.penalty), float(it.relaxation), float(it.blend), step, rounds
+        return exact_peers.admm_tracking(slope, edges, start, *given)
+    if isinstance(it, ExactDiffusion):
+        return exact_peers.exact_diffusion(slope, A, start, step, rounds)
+    if isinstance(it, LED):
+        beta = 1 / it.local_steps if it.dual_step is None else float(it.dual_step)
+        return exact_peers.led(slope, A, start, step, rounds, it.local_steps, beta)
+    if isinstance(it, KGT):
+        given = rounds, it.local_steps, float(it.outer_step)
+        return exact_peers.kgt(slope, A, start, step, *given)
+    if isinstance(it, DLM):
+        return exact_peers.dlm(slope, edges, start, float(it.penalty), 1 / step, rounds)
+    if isinstance(it, DiNNO):
+        given = float(it.penalty), step, rounds, it.local_steps
+        return exact_peers.dinno(slope, edges, start, *given)
+    return exact_peers.tracking(slope, [A] * rounds, start, step, rounds, it.label)
 
 
 def descended(it):
@@ -390,6 +442,19 @@ CASES = {
     "Diffusion, general": Case(
         Diffusion(0.05, "metropolis", None, "metropolis"), None, decentralised, costs.diffused
     ),
+    "EXTRA": Case(EXTRA(0.05), None, peers, costs.corrected),
+    "PG-EXTRA": Case(PGEXTRA(0.05), None, peers, costs.corrected),
+    "Wang-Elia": Case(WangElia(0.05), None, peers, costs.tracked),
+    "NIDS": Case(NIDS(0.05), None, peers, costs.proximal),
+    "Exact diffusion": Case(ExactDiffusion(0.05), None, peers, costs.corrected),
+    "LED": Case(LED(0.05, 2), None, peers, partial(costs.walked, 2, 1)),
+    "DIGing": Case(DIGing(0.05), None, peers, costs.tracked),
+    "ATC tracking": Case(ATCTracking(0.05), None, peers, costs.tracked),
+    "Aug-DGM": Case(AugDGM(0.05), None, peers, costs.tracked),
+    "K-GT": Case(KGT(0.05, 2), None, peers, partial(costs.walked, 2, 2)),
+    "ADMM tracking": Case(ADMMTracking(0.3, 0.7, 0.4, 0.5), None, peers, costs.tracked),
+    "DLM": Case(DLM(0.9, 0.3), None, peers, costs.linearised),
+    "DiNNO": Case(DiNNO(0.4, 0.05, 2), None, peers, partial(costs.walked, 2, 1)),
     "FedGD": Case(FedGD(0.3, 0.05), None, descended, costs.coupled),
     "FedSGD": Case(
         FedSGD(0.3, 0.05, batches=Cyclic(4)), None, descended, partial(costs.estimated, 4)

@@ -393,10 +393,26 @@ def test_subgradient_descent_with_a_constant_step_stops_short():
 def at_optimum(label, problem, network):
     """The state in which every client knows the optimum and the duals explain why it stays."""
     best = jnp.tile(optimum(problem), (problem.clients, 1))
-    dual = -problem.gradient(best)
-    state = CASES[label].algorithm.init(problem.prepare(), network)
+    slope, it = problem.gradient(best), CASES[label].algorithm
+    state = it.init(problem.prepare(), network)
     received = network.neighbor_sum(best)
-    fields = {"model": best, "heard": best, "received": received, "dual": dual, "mixed": best}
+    fields = {"model": best, "heard": best, "received": received, "dual": -slope, "mixed": best}
+    fields |= {"slope": slope, "correction": -slope}
+    if label in ("EXTRA", "PG-EXTRA", "LED"):
+        fields["dual"] = -getattr(it, "local_steps", 1) * step_of(it.step_size)(1) * slope
+    elif label == "Exact diffusion":
+        fields["adapted"] = best - step_of(it.step_size)(1) * slope
+    elif label == "Wang-Elia":
+        apart = (np.eye(CLIENTS) - network.mixing().matrix()) / 2
+        fields["integral"] = -step_of(it.step_size)(1) * np.linalg.pinv(apart) @ slope
+    elif label == "ADMM tracking":
+        pull = it.penalty * network.degree[:, None] * best
+        fields |= {
+            name: jnp.concatenate([pull, sign * slope], axis=1)
+            for name, sign in (("own", -1), ("others", 1))
+        }
+    elif label == "NIDS":
+        fields["point"] = best + it.step_size * (slope - problem.loss_gradient(best))
     if label in SERVED:
         fields = {"model": best[0]}
     return state._replace(**{name: fields[name] for name in state._fields if name in fields})
@@ -935,9 +951,10 @@ def test_traffic_and_privacy_are_counted(label, form):
     """``2E`` messages of ``D`` numbers a round on a network, ``2K`` with a server."""
     found = fl.run(simulate(label, network=make_network(form)), ROUNDS, record_every=4)
     each = 2 * CLIENTS if label in SERVED else 2 * len(EDGES)
-    each *= 1 + (label == "Diffusion, general")  # before and after the step
+    each *= 1 + (label in ("Diffusion, general", "Aug-DGM"))  # one after the other
     assert found.messages.values.tolist() == [4 * each, 8 * each, 12 * each]
-    assert found.scalars.values.tolist() == [4 * each * DIM, 8 * each * DIM, 12 * each * DIM]
+    each *= CASES[label].algorithm.message_size(DIM)
+    assert found.scalars.values.tolist() == [4 * each, 8 * each, 12 * each]
     if label == "(eps,delta)DP-NFL":
         close(found.privacy_epsilon, [2 / 3, 4 / 3, 2], rtol=1e-12)
         close(found.privacy_delta, [1e-3 / 3, 2e-3 / 3, 1e-3], rtol=1e-12)

@@ -106,6 +106,30 @@ def diffused(size: Size, private: bool) -> Cost:
     return subgradient(size, private) + mixing(size)
 
 
+def corrected(size: Size, private: bool) -> Cost:
+    # Read and written: the models and what corrects them.
+    return gradient(size, private) + mixing(size) + update(size, 4, 8, private)
+
+
+def proximal(size: Size, private: bool) -> Cost:
+    # Read and written: the models, their proximal points' arguments, the duals.
+    return gradient(size, private) + mixing(size) + update(size, 6, 14, private)
+
+
+def tracked(size: Size, private: bool) -> Cost:
+    # Read and written: the models, the trackers and the last gradients; two of them are combined.
+    both = mixing(size._replace(dim=2 * size.dim))
+    return gradient(size, private) + both + update(size, 6, 8, private)
+
+
+def walked(steps: int, vectors: int, size: Size, private: bool) -> Cost:
+    """So many steps of every client, along the gradient and what corrects it; one message."""
+    one = gradient(size, private) + Cost(0, 3 * size.models)
+    walk = Cost(*(steps * part for part in one))
+    message = mixing(size._replace(dim=vectors * size.dim))
+    return walk + message + update(size, 4, 8, private)
+
+
 def coupled(size: Size, private: bool) -> Cost:
     # Read: the models, what was heard. Written: the models (what is heard, with the mixing).
     return gradient(size, private) + mixing(size) + update(size, 3, 6, private)

@@ -5,11 +5,15 @@ from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, server_
 from fljax.algorithms.conventional_fl import ConventionalFL
 from fljax.algorithms.diffusion import ATC, CTA, Consensus, Diffusion
 from fljax.algorithms.ditto import Ditto
+from fljax.algorithms.dlm import DLM, DiNNO
 from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
 from fljax.algorithms.dp_sgd import DPSGD
+from fljax.algorithms.exact_diffusion import LED, NIDS, ExactDiffusion
+from fljax.algorithms.extra import EXTRA, PGEXTRA, WangElia
 from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
 from fljax.algorithms.fedprox import FedProx
+from fljax.algorithms.gradient_tracking import KGT, ADMMTracking, ATCTracking, AugDGM, DIGing
 from fljax.algorithms.graph_fedavg import GraphFedAvg
 from fljax.algorithms.ifca import IFCA
 from fljax.algorithms.isfedavg import ISFedAvg
@@ -42,23 +46,35 @@ from fljax.algorithms.zcdp_nfl import ZCDPNFL
 __all__ = [
     "ATC",
     "CTA",
+    "DLM",
     "DPSGD",
+    "EXTRA",
     "GFL",
     "IFCA",
+    "KGT",
+    "LED",
+    "NIDS",
     "NPFL",
     "NPFLRL",
     "PADMM",
+    "PGEXTRA",
     "PGFL",
     "REGISTRY",
     "ZCDPNFL",
+    "ADMMTracking",
+    "ATCTracking",
     "Algorithm",
+    "AugDGM",
     "ClusterFL",
     "Consensus",
     "ConventionalFL",
+    "DIGing",
     "DeterministicPolicyGradient",
+    "DiNNO",
     "Diffusion",
     "Ditto",
     "EpsilonDeltaNFL",
+    "ExactDiffusion",
     "FedAvg",
     "FedGD",
     "FedProx",
@@ -83,6 +99,7 @@ __all__ = [
     "RandomProbe",
     "SharingADMM",
     "SignSGD",
+    "WangElia",
     "ZCDPGradNFL",
     "algorithm",
     "server_start",

@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.local_steps import drawn
-from fljax.batches import Batches, taken
+from fljax.algorithms.peers import as_weights, check_weights, part_of, weights_on
+from fljax.batches import Batches
 from fljax.graphs import Combination, Graph, Mixing
-from fljax.participation import Participants
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -53,26 +51,13 @@ class _Strategy(Algorithm):
             if not hasattr(self, name):
                 continue
             rule = getattr(self, name)
-            if isinstance(rule, str):
-                object.__setattr__(self, name, Mixing(rule))
-            elif not isinstance(rule, Mixing | Combination) and (
-                rule is not None or name == "mixing"
-            ):
-                raise TypeError(
-                    f"{name} must be a rule's name, an fljax.graphs.Mixing or a Combination, got "
-                    f"{_check.shown(rule)}; fljax.graphs.from_stochastic makes one of a matrix."
-                )
+            if rule is not None or name == "mixing":
+                object.__setattr__(self, name, as_weights(name, rule))
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         for rule in self.rules:
-            if isinstance(rule, Combination):
-                if rule.nodes != network.nodes:
-                    raise ValueError(
-                        f"the weights are of {rule.nodes} nodes, and the network has "
-                        f"{network.nodes}."
-                    )
-            elif rule is not None:
-                network.check_mixing(rule)
+            if rule is not None:
+                check_weights(rule, network)
         if self.batches is not None:
             self.batches.check(problem)
 
@@ -89,9 +74,7 @@ class _Strategy(Algorithm):
             return models if over is None else now.link.exchange(models)[1].mean(over)
 
         at = combined(state.model, before)
-        problem, everyone = now.problem, Participants(None, now.available)
-        batch = drawn(self.batches, now, everyone, 1)
-        part = problem if batch is None else taken(problem, everyone.numbers, batch, 0)
+        part = part_of(now, self.batches)
         now.witness(part.sample_gradient_norm(at))
         model = combined(at, beside) - self.step_size(now.number) * part.gradient(at)
         model = combined(model, after)
@@ -99,9 +82,7 @@ class _Strategy(Algorithm):
 
 
 def _over(rule: Weights, network: Graph) -> Combination | None:
-    if rule is None or isinstance(rule, Combination):
-        return rule
-    return network.mixing(rule)
+    return None if rule is None else weights_on(rule, network)
 
 
 class _Private(_Strategy):
@@ -134,6 +115,10 @@ class Consensus(_Strategy):
 
     .. math:: w_k^{(n)}=\sum_{l\in\mathcal N_k}a_{lk}w_l^{(n-1)}-\mu f_k'(w_k^{(n-1)})
 
+    Decentralised gradient descent (DGD; Yuan, Ling & Yin 2016), the name that it has elsewhere, is
+    this with symmetric weights. With a constant step it stops in a neighbourhood of the minimiser,
+    as wide as the step is long; :class:`EXTRA` and its like come to the minimiser itself.
+
     It is stable for smaller steps than diffusion. Under a budget it would pass on a model that was
     never said: :class:`ZCDPGradNFL` is the strategy whose gradient is at what was.
 
@@ -147,7 +132,7 @@ class Consensus(_Strategy):
       ValueError: an unknown rule; weights that do not fit the graph.
 
     Reference:
-      Rizk 2023, (1.32)-(1.33), lines 367-371.
+      Rizk 2023, (1.32)-(1.33), lines 367-371; Nedić & Ozdaglar 2009, (3).
     """
 
     step_size: StepSize

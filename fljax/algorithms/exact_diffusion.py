@@ -1,0 +1,290 @@
+r"""Diffusion without a bias: exact diffusion, NIDS and, with local steps, LED.
+
+One method, found from three sides. What a peer says is its model after a gradient step, corrected
+by what combinations have taken from it; what it then has is a combination :math:`\tilde A` of that:
+
+.. math::
+
+    \phi^{(n)}=w^{(n)}-\mu f'(w^{(n)})-y^{(n)},\qquad w^{(n+1)}=\tilde A\phi^{(n)},\qquad
+    y^{(n+1)}=y^{(n)}+\phi^{(n)}-w^{(n+1)}.
+
+Exact diffusion has :math:`\tilde A=(I+A)/2`; NIDS has steps :math:`\mu_k` of each peer and
+:math:`\tilde A=I-c\,\mathrm{diag}(\mu)(I-A)`, which with equal steps and its default
+:math:`c=1/(2\max_k\mu_k)` is the same, but for the first step, which it does not combine, and the
+regulariser, which it takes by its proximal operator; LED takes several gradient steps before it
+combines. Unlike in :class:`EXTRA` how long a step may be does not depend on the network.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module, static
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.peers import Exact, LocalSteps, largest_curvature, weights_on
+from fljax.batches import Batches
+from fljax.graphs import Combination, Graph
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import StepSize
+from fljax.streams import Stream
+
+__all__ = ["LED", "NIDS", "ExactDiffusion"]
+
+#: The least eigenvalue of (I + A) / 2 is above zero, whatever the network.
+FREE = "2 / L, whatever the network (Li et al. 2019)"
+
+
+class DiffusionState(NamedTuple):
+    """What exact diffusion keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    adapted: Array  # [K, D]  psi_k, its model after a gradient step
+    weights: Combination  # A
+
+
+@algorithm("Exact diffusion", "yuan2019", Needs(data="any"))
+@module
+class ExactDiffusion(Exact):
+    r"""Adapt, correct, combine: :class:`ATC` without its bias.
+
+    .. math::
+
+        \psi_k^{(n)} &= w_k^{(n-1)}-\mu f_k'(w_k^{(n-1)}) \\
+        \phi_k^{(n)} &= \psi_k^{(n)}+w_k^{(n-1)}-\psi_k^{(n-1)} \\
+        w_k^{(n)} &= \sum_{l\in\mathcal N_k}\bar a_{kl}\phi_l^{(n)},\qquad \bar A=(I+A)/2
+
+    from :math:`\psi^{(0)}=w^{(0)}`, so that the first round is one of :class:`ATC`. The original
+    takes left-stochastic weights of a certain kind too and then minimises with the weights of their
+    Perron vector; here they are symmetric, and the sum is that of all alike.
+
+    Args:
+      step_size: :math:`\mu`, a number or a schedule of the round, > 0.
+      mixing: the weights :math:`A`, as of :class:`Consensus`, symmetric.
+      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Raises:
+      ValueError: weights that are not symmetric or do not fit the graph.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
+      ...     network=fl.graphs.ring(6),
+      ...     algorithm=fl.algorithms.ExactDiffusion(0.2),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-8)
+      True
+
+    Reference:
+      Yuan, Ying, Zhao & Sayed 2019, Algorithm 1.
+    """
+
+    step_size: StepSize
+    mixing: Any = "metropolis"
+    batches: Batches | None = None
+
+    def init(self, problem: Problem | Stream, network: Graph) -> DiffusionState:
+        start = start_models(problem)
+        return DiffusionState(start, start, weights_on(self.mixing, network))
+
+    def step(self, state: DiffusionState, now: Round) -> DiffusionState:
+        slope = self._part(now).gradient(state.model)
+        adapted = state.model - self.step_size(now.number) * slope
+        corrected = adapted + state.model - state.adapted
+        said, inbox = now.link.exchange(corrected)
+        # What one peer moves another moves back, so compression leaves the sum of models as it is.
+        model = corrected + (inbox.mean(over=state.weights) - said) / 2
+        return DiffusionState(model, adapted, state.weights)
+
+    stability = FREE
+
+    def step_bound(
+        self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
+    ) -> Array | None:
+        """That of NIDS."""
+        largest = largest_curvature(problem)
+        return None if largest is None else 2 / jnp.max(largest)
+
+
+class NIDSState(NamedTuple):
+    """What NIDS keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    point: Array  # [K, D]  z_k, of which it is the proximal point
+    dual: Array  # [K, D]  d_k
+    weights: Combination  # A
+
+
+@algorithm("NIDS", "li2019nids", Needs(data="any"))
+@module
+class NIDS(Exact):
+    r"""A proximal gradient method whose steps are each peer's own affair.
+
+    .. math::
+
+        z_k^{(n+1)} &= z_k^{(n)}-w_k^{(n)}+\sum_l\tilde a_{kl}\big(2w_l^{(n)}-w_l^{(n-1)}
+            -\mu_l\ell_l'(w_l^{(n)})+\mu_l\ell_l'(w_l^{(n-1)})\big) \\
+        w_k^{(n+1)} &= \arg\min_w\tfrac\lambda KR(w)+\tfrac1{2\mu_k}\|w-z_k^{(n+1)}\|^2
+
+    with :math:`\tilde A=I-c\,\mathrm{diag}(\mu)(I-A)`, from
+    :math:`z^{(1)}=w^{(0)}-\mu\ell'(w^{(0)})`, which is combined with nothing: what is said in
+    round 1 is not used. :math:`\ell'` are the gradients of the mean losses. It is computed with
+    the dual variable of the paper's primal-dual form,
+    :math:`z^{(n+1)}=w^{(n)}-\mu(\ell'(w^{(n)})+d^{(n+1)})`.
+
+    A peer's step has its own objective to fit alone, :math:`\mu_k<2/L_k`, if :math:`c` is at most
+    :math:`1/((1-\lambda_{\min}(A))\max_k\mu_k)`, as its default is on every network.
+
+    Args:
+      step_size: :math:`\mu`, one number or one of each peer, > 0.
+      mixing: the weights :math:`A`, as of :class:`Consensus`, symmetric.
+      coupling: :math:`c>0`; by default :math:`1/(2\max_k\mu_k)`.
+      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Raises:
+      ValueError: weights that are not symmetric or do not fit the graph; steps of another shape.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.elastic_net(jax.random.key(0), clients=6, samples=20, dim=2),
+      ...     network=fl.graphs.ring(6),
+      ...     algorithm=fl.algorithms.NIDS([0.2, 0.3, 0.2, 0.3, 0.2, 0.3]),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-8)
+      True
+
+    Reference:
+      Li, Shi & Yan 2019, Algorithm 1; section III for the steps.
+    """
+
+    step_size: Any
+    mixing: Any = "metropolis"
+    coupling: Float[Array, ""] | float | None = None
+    batches: Batches | None = None
+
+    def validate(self) -> None:
+        steps = _check.filled("step_size", self.step_size)
+        _check.positive("step_size", steps)
+        if np.ndim(steps) > 1:
+            raise ValueError(
+                f"step_size must be one number or one of each peer, got {_check.shown(steps)}."
+            )
+        if self.coupling is not None:
+            _check.positive("coupling", self.coupling)
+        self._validate_weights()
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        super().check(problem, network)
+        _check.per_client("step_size", self.step_size, problem.clients)
+
+    def init(self, problem: Problem | Stream, network: Graph) -> NIDSState:
+        start = start_models(problem)
+        return NIDSState(start, start, jnp.zeros_like(start), weights_on(self.mixing, network))
+
+    def step(self, state: NIDSState, now: Round) -> NIDSState:
+        part = self._part(now)
+        steps = jnp.asarray(self.step_size, state.model.dtype)
+        coupling = 1 / (2 * jnp.max(steps)) if self.coupling is None else self.coupling
+        steps = jnp.broadcast_to(steps, len(state.model))[:, None]
+        slope = part.loss_gradient(state.model)
+        message = 2 * state.model - state.point - steps * (slope + state.dual)
+        said, inbox = now.link.exchange(message)
+        apart = said - inbox.mean(over=state.weights)
+        dual = state.dual + jnp.where(now.number > 1, coupling, 0) * apart
+        point = state.model - steps * (slope + dual)
+        model = part.regulariser.prox(point, steps * part.share[:, None])
+        return NIDSState(model, point, dual, state.weights)
+
+    stability = FREE
+
+    def step_bound(
+        self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
+    ) -> Array | None:
+        r"""How large :math:`\max_k\mu_k` may be for all :math:`\mu_k\le2/L_k`, were all of them
+        scaled alike. (A larger ``coupling`` than the default is not looked at.)
+        """
+        largest = largest_curvature(problem, proximal=True)
+        if largest is None:
+            return None
+        steps = jnp.asarray(self.step_size, largest.dtype)
+        return 2 * jnp.max(steps) / jnp.max(steps * largest)
+
+
+class LEDState(NamedTuple):
+    """What LED keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    dual: Array  # [K, D]  y_k
+    weights: Combination  # A
+
+
+@algorithm("LED", "alghunaim2024", Needs(data="any"))
+@module
+class LED(LocalSteps):
+    r"""Local exact diffusion: several gradient steps, corrected, before a combination.
+
+    .. math::
+
+        \phi_{k,0} &= w_k^{(n)},\qquad
+        \phi_{k,e+1} = \phi_{k,e}-\mu f_k'(\phi_{k,e})-\beta y_k^{(n)},\quad e=0..E-1 \\
+        w_k^{(n+1)} &= \sum_{l\in\mathcal N_k}\bar a_{kl}\phi_{l,E},\qquad
+        y_k^{(n+1)} = y_k^{(n)}+\phi_{k,E}-w_k^{(n+1)}
+
+    with :math:`\bar A=(I+A)/2`, positive semidefinite as the theory asks. Local steps from the
+    minimiser stay there, each peer's :math:`\mu f_k'+\beta y_k` being zero: no drift. One local
+    step with :math:`\beta=1` is exact diffusion.
+
+    Args:
+      step_size: :math:`\mu`, a number or a schedule of the round, > 0.
+      local_steps: :math:`E\ge1`.
+      mixing: the weights :math:`A`, as of :class:`Consensus`, symmetric.
+      dual_step: :math:`\beta>0`; by default :math:`1/E`.
+      batches: what each step is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Raises:
+      ValueError: weights that are not symmetric or do not fit the graph.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
+      ...     network=fl.graphs.ring(6),
+      ...     algorithm=fl.algorithms.LED(0.05, local_steps=4),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-8)
+      True
+
+    Reference:
+      Alghunaim 2024, Algorithm 1.
+    """
+
+    step_size: StepSize
+    local_steps: int = static(default=1)
+    mixing: Any = "metropolis"
+    dual_step: Float[Array, ""] | float | None = None
+    batches: Batches | None = None
+
+    def validate(self) -> None:
+        super().validate()
+        if self.dual_step is not None:
+            _check.positive("dual_step", self.dual_step)
+
+    def init(self, problem: Problem | Stream, network: Graph) -> LEDState:
+        start = start_models(problem)
+        return LEDState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
+
+    def step(self, state: LEDState, now: Round) -> LEDState:
+        pull = 1 / self.local_steps if self.dual_step is None else self.dual_step
+        drift = pull / self.step_size(now.number) * state.dual
+        local = self._learnt(now, state.model, drift)
+        said, inbox = now.link.exchange(local)
+        moved = (said - inbox.mean(over=state.weights)) / 2
+        return LEDState(local - moved, state.dual + moved, state.weights)

@@ -1,0 +1,175 @@
+"""Peers that descend and combine: with which weights, on which samples, and how far a step goes."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import replace
+from fljax.algorithms.base import Algorithm
+from fljax.algorithms.local_steps import Direction, drawn, learn
+from fljax.batches import Batches, taken
+from fljax.graphs import Combination, Graph, Mixing
+from fljax.optimisers import Optimiser
+from fljax.participation import Participants
+from fljax.problems import NoRegulariser, Problem
+from fljax.problems.solvers import smoothness
+from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
+from fljax.streams import Stream
+
+__all__ = [
+    "Exact",
+    "LocalSteps",
+    "as_weights",
+    "check_weights",
+    "largest_curvature",
+    "learnt",
+    "part_of",
+    "weights_on",
+]
+
+#: Rules whose weights are symmetric, so that columns sum to one as rows do.
+SYMMETRIC = ("metropolis", "max-degree", "laplacian")
+
+
+def as_weights(name: str, rule: Any) -> Mixing | Combination:
+    """Weights as they were given: a rule, its name, or a matrix.
+
+    Raises:
+      TypeError: anything else.
+      ValueError: an unknown rule.
+    """
+    if isinstance(rule, str):
+        return Mixing(rule)
+    if not isinstance(rule, Mixing | Combination):
+        raise TypeError(
+            f"{name} must be a rule's name, an fljax.graphs.Mixing or a Combination, got "
+            f"{_check.shown(rule)}; fljax.graphs.from_stochastic makes one of a matrix."
+        )
+    return rule
+
+
+def check_weights(rule: Mixing | Combination, network: Graph) -> None:
+    """Raise ``ValueError`` where they do not fit the graph."""
+    if isinstance(rule, Mixing):
+        network.check_mixing(rule)
+    elif rule.nodes != network.nodes:
+        raise ValueError(
+            f"the weights are of {rule.nodes} nodes, and the network has {network.nodes}."
+        )
+
+
+def weights_on(rule: Mixing | Combination, network: Graph) -> Combination:
+    """Those of a rule on a graph, or the matrix itself."""
+    return network.mixing(rule) if isinstance(rule, Mixing) else rule
+
+
+def largest_curvature(problem: Any, *, proximal: bool = False) -> Array | None:
+    """Of each client's objective, ``[K]``; ``None`` where nobody knows it.
+
+    Args:
+      problem: of a simulation.
+      proximal: whether the regulariser is left out.
+    """
+    if not isinstance(problem, Problem) or not problem.linear or problem.loss.curvature is None:
+        return None
+    if proximal:
+        return smoothness(replace(problem, regulariser=NoRegulariser()))
+    return None if problem.regulariser.quadratic() is None else smoothness(problem)
+
+
+class Exact(Algorithm):
+    r"""Peers that reach the minimiser of :math:`\sum_kf_k` itself with steps that stay as they are.
+
+    They remember sums over what neighbours said, and what one adds another takes off: these hold
+    if both hear of each other at once, as over links that fail in both directions. An absent or
+    late peer, a link that fails in one, or a median in the place of the mean moves the point that
+    they come to.
+
+    Attributes:
+      symmetric: whether weights must be symmetric, or columns that sum to one are enough.
+    """
+
+    symmetric: ClassVar[bool] = True
+
+    step_size: StepSize
+    mixing: Any
+    batches: Batches | None
+
+    def validate(self) -> None:
+        object.__setattr__(self, "step_size", as_schedule(self.step_size))
+        self._validate_weights()
+
+    def _validate_weights(self) -> None:
+        rule = as_weights("mixing", self.mixing)
+        object.__setattr__(self, "mixing", rule)
+        if isinstance(rule, Mixing):
+            known, given = rule.rule in SYMMETRIC, f"the rule {rule.rule!r}"
+        elif not _check.is_concrete(rule.self_weight) or np.ndim(rule.self_weight) != 1:
+            return
+        else:
+            known = rule.symmetric if self.symmetric else rule.doubly_stochastic
+            given = "a matrix that is not"
+        if not known:
+            kind = "symmetric" if self.symmetric else "doubly stochastic"
+            raise ValueError(
+                f"{type(self).label} needs {kind} weights, got {given}; with others it comes to "
+                f"another point. Rules that give such weights: {', '.join(SYMMETRIC)}."
+            )
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        check_weights(self.mixing, network)
+        if self.batches is not None:
+            self.batches.check(problem)
+
+    def _part(self, now: Round) -> Problem:
+        return part_of(now, self.batches)
+
+
+def part_of(now: Round, batches: Batches | None) -> Problem:
+    """What the one gradient of a round is of."""
+    everyone = Participants(None, now.available)
+    batch = drawn(batches, now, everyone, 1)
+    return now.problem if batch is None else taken(now.problem, everyone.numbers, batch, 0)
+
+
+class LocalSteps(Exact):
+    """Several steps of every peer on its own data, and then one exchange."""
+
+    local_steps: int
+
+    def validate(self) -> None:
+        super().validate()
+        _check.count("local_steps", self.local_steps)
+
+    def _learnt(
+        self, now: Round, start: Float[Array, "clients dim"], drift: Float[Array, "clients dim"]
+    ) -> Float[Array, "clients dim"]:
+        """The models after the local steps, each along the gradient and what comes on top of it."""
+        return learnt(
+            now,
+            self.batches,
+            start,
+            self.step_size(now.number),
+            self.local_steps,
+            lambda part, model, drift: part.gradient(model) + drift,
+            drift,
+        )
+
+
+def learnt(
+    now: Round,
+    batches: Batches | None,
+    start: Float[Array, "clients dim"],
+    step: Array | Optimiser,
+    steps: int,
+    direction: Direction,
+    given: Any,
+) -> Float[Array, "clients dim"]:
+    """The models of all peers after their local steps, see :func:`local_steps.learn`."""
+    everyone = Participants(None, now.available)
+    batch = drawn(batches, now, everyone, steps)
+    known = {"direction": direction, "given": given}
+    return learn(now.problem, everyone, start, step, steps, batch, **known).model
