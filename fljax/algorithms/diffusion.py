@@ -11,10 +11,9 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.local_steps import drawn
-from fljax.batches import Batches, taken
+from fljax.algorithms.local_steps import sampled
+from fljax.batches import Batches
 from fljax.graphs import Combination, Graph, Mixing
-from fljax.participation import Participants
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -89,9 +88,7 @@ class _Strategy(Algorithm):
             return models if over is None else now.link.exchange(models)[1].mean(over)
 
         at = combined(state.model, before)
-        problem, everyone = now.problem, Participants(None, now.available)
-        batch = drawn(self.batches, now, everyone, 1)
-        part = problem if batch is None else taken(problem, everyone.numbers, batch, 0)
+        part = sampled(self.batches, now)
         now.witness(part.sample_gradient_norm(at))
         model = combined(at, beside) - self.step_size(now.number) * part.gradient(at)
         model = combined(model, after)

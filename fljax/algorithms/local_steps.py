@@ -14,7 +14,7 @@ from fljax.privacy import Gap
 from fljax.problems import Problem
 from fljax.rounds import Round
 
-__all__ = ["counts_of", "descend", "descent_gap", "drawn", "learn"]
+__all__ = ["counts_of", "descend", "descent_gap", "drawn", "learn", "sampled"]
 
 #: Working set of the participants that descend side by side on a CPU: beyond it, one group after
 #: the other was a seventh faster.
@@ -131,3 +131,10 @@ def descent_gap(
         further = jnp.abs(1 - share * slope) * apart + step_size * gap.anywhere + share * jump
         apart = jnp.where(step < counts, further, apart)
     return apart
+
+
+def sampled(law: Batches | None, now: Round) -> Problem:
+    """What clients take their one step of a round on: batches, or all of their samples."""
+    everyone = Participants(None, now.available)
+    batch = drawn(law, now, everyone, 1)
+    return now.problem if batch is None else taken(now.problem, everyone.numbers, batch, 0)
