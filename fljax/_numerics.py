@@ -1,5 +1,8 @@
 """How numbers are made everywhere: keys by purpose, the precision of products."""
 
+import contextlib
+from collections.abc import Iterator
+
 import jax
 from jaxtyping import Array
 
@@ -42,3 +45,10 @@ def key_of(key: Array, purpose: str) -> Array:
             f"'algorithm' (further keys: fold it). Known: {', '.join(PURPOSES)}."
         )
     return jax.random.fold_in(key, 1 + PURPOSES.index(purpose))
+
+
+@contextlib.contextmanager
+def foreign() -> Iterator[None]:
+    """Within, code of others is traced: it may promote types and ranks as JAX does by default."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import check, checked, rule
-from fljax._module import as_leaf, float_dtype, module, static
+from fljax._module import float_dtype, module, static
+from fljax._optax import split
 
 __all__ = [
     "Constant",
@@ -191,43 +192,15 @@ def from_optax(make: Callable[..., Callable], **arguments: Any) -> Schedule:
             "from_optax(optax.cosine_decay_schedule, init_value=0.1, decay_steps=100). Of a "
             "schedule made already, give lambda n: schedule(n - 1)."
         )
-    numbers, structure = {}, {}
-    for name, value in arguments.items():
-        leaf = value if isinstance(value, int) else as_leaf(value)
-        is_float = jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.floating)
-        (numbers if is_float else structure)[name] = leaf
-
-    stand_in = {n: float(v) if _check.is_concrete(v) else 0.5 for n, v in numbers.items()}
-
-    def reads(name: str) -> bool:
-        """Whether optax must know this number to build the schedule."""
-
-        def first(number: Array) -> Array:
-            given = structure | stand_in | {name: number}
-            return jnp.asarray(make(**given)(jnp.zeros((), float_dtype())))
-
-        try:
-            jax.eval_shape(first, numbers[name])
-        except jax.errors.ConcretizationTypeError:
-            return True
-        return False
-
-    for name in [name for name in numbers if reads(name)]:
-        if not _check.is_concrete(numbers[name]):
-            raise ValueError(
-                f"optax reads {name} while it builds {make.__name__}, so it cannot be swept as a "
-                f"number: make it structure, grid={{..: fl.static([...])}}, or sweep a factor of "
-                "your own, a fl.module with __call__(self, n) = factor * schedule(n - 1)."
-            )
-        structure[name] = float(numbers.pop(name))
-    known = tuple(sorted(structure.items()))
-    try:
-        hash(known)
-    except TypeError:
-        raise TypeError(
-            f"the arguments of {make.__name__} must be numbers, switches or names; make the "
-            "schedule with optax and give a function of the round, lambda n: schedule(n - 1)."
-        ) from None
+    known, numbers = split(
+        make,
+        arguments,
+        lambda schedule: jnp.asarray(schedule(jnp.zeros((), float_dtype()))),
+        swept="sweep a factor of your own, a fl.module with __call__(self, n) = factor * "
+        "schedule(n - 1)",
+        made="make the schedule with optax and give a function of the round, "
+        "lambda n: schedule(n - 1)",
+    )
     schedule = _Optax(make, known, numbers)
     jax.eval_shape(schedule, jnp.ones((), jnp.int32))  # what optax refuses, it refuses here
     return schedule

@@ -69,6 +69,9 @@ class Ditto(Algorithm):
         _check.count("personal_steps", self.personal_steps)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
+    def check(self, problem: Problem, network: Any) -> None:
+        self.solver.check(problem, network)
+
     def init(self, problem: Problem, network: Any) -> State:
         return State(start_models(problem), self.solver.init(problem, network).model)
 

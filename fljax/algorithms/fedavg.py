@@ -2,32 +2,26 @@ r"""Federated averaging: a few clients a round, local epochs in batches (McMahan
 
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Int
+import jax
+from jaxtyping import Array
 
-from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
-from fljax.algorithms.local_steps import counts_of, drawn, learn
-from fljax.batches import Batches, Shuffled, check_per_client, per_client
-from fljax.participation import Drawn, Participants, Selector, everyone_or
+from fljax.algorithms.base import Needs, algorithm, server_start, start_models
+from fljax.algorithms.local_learning import LocalLearning
+from fljax.optimisers import Optimiser
 from fljax.privacy import CentralGaussian
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
 from fljax.streams import Stream
 
 __all__ = ["FedAvg", "State"]
-
-#: How the server weighs the models it hears.
-WEIGHTINGS = ("samples", "equal")
 
 
 class State(NamedTuple):
     """What FedAvg keeps from round to round."""
 
     model: Array  # [D]  the server's w
+    memory: Any = ()  # [K, ...] each: of the clients' optimisers, if they keep it
 
 
 @algorithm(
@@ -45,7 +39,7 @@ class State(NamedTuple):
     ),
 )
 @module
-class FedAvg(Algorithm):
+class FedAvg(LocalLearning):
     r"""Local stochastic gradient descent from the server's model, then a weighted average.
 
     In round :math:`n` the server draws a set :math:`S` of clients uniformly without replacement.
@@ -68,7 +62,8 @@ class FedAvg(Algorithm):
     the shares of the samples, all models that arrive count alike.
 
     Args:
-      step_size: :math:`\mu`, a schedule of the round or a number, > 0.
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0; or an optimiser
+        (:func:`fljax.optimisers.from_optax`, or optax's own) in its place.
       clients_per_round: :math:`|S|`; all clients by default.
       epochs: passes of a participant over its samples a round, >= 1.
       batch: samples a step; all of a client's by default.
@@ -81,106 +76,49 @@ class FedAvg(Algorithm):
         in the place of ``epochs``. Of shuffled batches (``batch``) those of nothing, where a client
         waits for one with more of them, count; other laws have none.
       normalised: whether steps are divided by a client's number of them.
+      keeps_optimiser: whether each client keeps what its optimiser remembers from one round that
+        it takes part in to the next, ``K`` memories in all; else it begins anew in every round.
 
     Raises:
-      ValueError: more participants than clients, a batch larger than every client, a scheduler
-        beside ``clients_per_round``, ``batches`` beside ``batch``, ``local_steps`` beside
-        ``epochs``, a law of batches without ``local_steps``.
+      ValueError: as of :class:`~fljax.algorithms.local_learning.LocalLearning`; ``normalised`` with
+        an optimiser, ``keeps_optimiser`` without.
 
     Reference:
       McMahan et al. 2017, Algorithm 1; Rizk 2023, (1.26)-(1.31).
     """
 
-    step_size: StepSize
-    clients_per_round: int | None = static(default=None)
-    epochs: int = static(default=1)
-    batch: int | None = static(default=None)
-    weighting: str = static(default="samples")
-    scheduler: Selector | None = None
-    batches: Batches | None = None
-    local_steps: Any = static(default=None)
     normalised: bool = static(default=False)
+    keeps_optimiser: bool = static(default=False)
 
     def validate(self) -> None:
-        for name in ("clients_per_round", "epochs", "batch"):
-            if name == "epochs" or getattr(self, name) is not None:
-                _check.count(name, getattr(self, name))
-        if self.local_steps is not None:
-            object.__setattr__(self, "local_steps", per_client("local_steps", self.local_steps))
-            if self.epochs != 1:
-                raise ValueError("local_steps and epochs both say how long; leave out one.")
-        if self.batches is not None:
-            if self.batch is not None:
-                raise ValueError("batches and batch both say what a step is on; leave out one.")
-            if self.local_steps is None:
-                raise ValueError("a law of batches has no epochs; give local_steps.")
-        _check.choice("weighting", self.weighting, WEIGHTINGS)
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
-        if self.scheduler is not None and self.clients_per_round is not None:
+        super().validate()
+        if self.keeps_optimiser and not isinstance(self.step_size, Optimiser):
             raise ValueError(
-                f"clients_per_round={self.clients_per_round} and a scheduler both say who takes "
-                "part; leave out one."
+                "keeps_optimiser is for an optimiser, and step_size is a number or a schedule; "
+                "give step_size=fljax.optimisers.from_optax(...), or leave it out."
             )
-
-    @property
-    def selector(self) -> Selector:
-        """Who takes part."""
-        return self.scheduler or everyone_or(Drawn, self.clients_per_round)
+        if self.normalised and isinstance(self.step_size, Optimiser):
+            raise ValueError("normalised divides a step size, which an optimiser has not.")
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
-        self.selector.check(problem.clients)
-        check_per_client("local_steps", self.local_steps, problem.clients)
-        if (law := self._law) is not None:
-            law.check(problem)
-        return State(server_start(problem))
-
-    @property
-    def _law(self) -> Batches | None:
-        return self.batches if self.batch is None else Shuffled(self.batch)
+        memory: Any = ()
+        if self.keeps_optimiser:
+            memory = self.step_size.init(start_models(problem))
+        return State(server_start(problem), memory)
 
     def step(self, state: State, now: Round) -> State:
-        problem, link, step_size = now.problem, now.link, self.step_size(now.number)
-        who = now.choose(self.selector)
-        real = who.take(jnp.asarray(problem.weights)) > 0
-        server = link.publish(state.model, who.here)
-        counts = self._steps(who, real)
-        length = step_size / counts.astype(problem.dtype) if self.normalised else step_size
-        longest = self._longest(problem.samples)
-        batch = drawn(self._law, now, who, longest)
-        start = jnp.broadcast_to(server, (len(who.here), problem.dim))
-        # In epochs a client is done when its batches are: those of nothing among them are no steps.
-        own = None if self.local_steps is None else counts
-        model, norm = learn(problem, who, start, length, longest, batch, own)
-
-        share = None
-        if self.weighting == "samples":
-            share = jnp.sum(real, axis=1, dtype=problem.dtype)
-        if who.weights is not None:
-            share = (1 if share is None else share) * who.weights.astype(problem.dtype)
-        now.witness(norm)
-        arrived = link.collect(
-            lambda rows: model[rows],
-            who.here,
-            server,
-            weights=share,
-            clients=who.numbers,
-            step_size=step_size,
-        )
-        return State(arrived.move(server))
-
-    def _longest(self, samples: int) -> int:
-        """Steps of the client that takes most."""
-        if self.local_steps is not None:
-            return int(np.max(self.local_steps))
-        return self.epochs * (1 if self.batch is None else Shuffled(self.batch).steps(samples))
-
-    def _steps(self, who: Participants, real: Array) -> Int[Array, " chosen"]:
-        """Of each participant."""
-        if self.local_steps is not None:
-            return counts_of(self.local_steps, who)
-        own = jnp.sum(real, axis=1, dtype=jnp.int32)
-        batches = jnp.ones_like(own) if self.batch is None else -(-own // self.batch)
-        return self.epochs * batches
+        cohort = self.invite(now)
+        server = now.link.publish(state.model, cohort.here)
+        step = None
+        if self.normalised:
+            step = self.step_size(now.number) / cohort.counts.astype(now.problem.dtype)
+        memory = cohort.who.take(state.memory) if self.keeps_optimiser else None
+        learned = self.learn(now, cohort, server, step=step, memory=memory)
+        arrived = self.collect(now, cohort, learned.model, server)
+        memory = state.memory
+        if self.keeps_optimiser:
+            memory = jax.tree.map(cohort.who.put, memory, learned.memory)
+        return State(arrived.move(server), memory)
 
     def released(self, state: State, problem: Problem | Stream, network: Any) -> Array:
         """The server's model."""

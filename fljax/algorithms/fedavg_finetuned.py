@@ -65,6 +65,9 @@ class FineTunedFedAvg(Algorithm):
         _check.count("tuning_steps", self.tuning_steps, hint="Without tuning, run the solver.")
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
+    def check(self, problem: Problem, network: Any) -> None:
+        self.solver.check(problem, network)
+
     def init(self, problem: Problem, network: Any) -> State:
         return State(start_models(problem), self.solver.init(problem, network).model)
 

@@ -1,20 +1,32 @@
 """Gradient steps of a client on its own data, and how far neighbouring data can move them."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from fljax.batches import Batch, Batches, taken
+from fljax.optimisers import Optimiser
 from fljax.participation import Participants
 from fljax.privacy import Gap
 from fljax.problems import Problem
 from fljax.rounds import Round
 
-__all__ = ["counts_of", "descend", "descent_gap", "drawn", "learn", "sampled"]
+__all__ = [
+    "Direction",
+    "Learned",
+    "along_gradient",
+    "counts_of",
+    "descend",
+    "descent_gap",
+    "drawn",
+    "kept",
+    "learn",
+    "sampled",
+]
 
 #: Working set of the participants that descend side by side on a CPU: beyond it, one group after
 #: the other was a seventh faster.
@@ -35,62 +47,101 @@ def drawn(law: Batches | None, now: Round, who: Participants, steps: int) -> Bat
     return law.at(now.number, steps).draw(now.key("batches"), real, who.numbers, steps)
 
 
+class Learned(NamedTuple):
+    """What participants have after their local steps."""
+
+    model: Array  # [M, D]
+    norm: Array  # [M]  the largest per-sample gradients that they met
+    memory: Any = ()  # [M, ...] each: of the optimiser
+
+
+#: Along what a step goes: ``(part, model, given) -> [M, D]``, of what these clients minimise in it.
+Direction = Callable[[Problem, Array, Any], Array]
+
+
+def along_gradient(part: Problem, model: Array, given: Any) -> Array:
+    """The gradient of the clients' own objectives."""
+    return part.gradient(model)
+
+
 def learn(
     problem: Problem,
     who: Participants,
     start: Float[Array, "chosen dim"],
-    step_size: Array,
+    step: Array | Optimiser,
     steps: int,
     batch: Batch | None = None,
     counts: Int[Array, " chosen"] | None = None,
-) -> tuple[Float[Array, "chosen dim"], Float[Array, " chosen"]]:
-    """The participants' models after their local steps, and the largest gradients that they met.
+    *,
+    direction: Direction = along_gradient,
+    given: Any = (),
+    memory: Any = None,
+) -> Learned:
+    """The participants' models after their local steps.
 
     Args:
       problem: of all clients.
       who: takes part.
       start: ``[M, D]``.
-      step_size: one number, or ``[M]``.
+      step: a step size, one number or ``[M]``, or an optimiser.
       steps: of the client that takes most.
       batch: what each step is on; all samples by default.
       counts: ``[M]``, steps of each; by default all take all.
+      direction: along what a step goes, against the gradient by default.
+      given: ``[M, ...]`` each, what ``direction`` needs to know of each participant.
+      memory: ``[M, ...]`` each, what the optimiser remembers; it begins anew by default.
     """
     counts = jnp.full(len(start), steps, jnp.int32) if counts is None else counts
+    rule = step if isinstance(step, Optimiser) else None
+    if rule is None:
+        sizes, memory = jnp.broadcast_to(jnp.asarray(step, start.dtype), (len(start),)), ()
+    else:
+        sizes, memory = (), rule.init(start) if memory is None else memory
+    own = Learned(start, jnp.zeros(len(start), start.dtype), memory)
 
-    def train(
-        start: Array, size: Array, counts: Array, parts: Callable[[Any], Problem]
-    ) -> tuple[Array, Array]:
-        def one(carry: tuple[Array, Array], step: Array) -> tuple[Any, None]:
-            (model, norm), part = carry, parts(step)
+    def train(own: Learned, sizes: Any, counts: Array, given: Any, parts: Callable) -> Learned:
+        def one(own: Learned, step: Array) -> tuple[Learned, None]:
+            part = parts(step)
             busy = (step < counts) & jnp.any(part.weights > 0, axis=1)
-            new = model - size[:, None] * part.gradient(model)
-            norm = jnp.where(busy, jnp.maximum(norm, part.sample_gradient_norm(model)), norm)
-            return (jnp.where(busy[:, None], new, model), norm), None
+            slope = direction(part, own.model, given)
+            if rule is None:
+                model, memory = own.model - sizes[:, None] * slope, ()
+            else:
+                model, memory = rule.move(own.model, slope, own.memory)
+            norm = jnp.maximum(own.norm, part.sample_gradient_norm(own.model))
+            return kept(busy, Learned(model, norm, memory), own), None
 
-        carry = (start, jnp.zeros(len(start), start.dtype))
-        return jax.lax.scan(one, carry, jnp.arange(steps, dtype=jnp.int32))[0]
+        return jax.lax.scan(one, own, jnp.arange(steps, dtype=jnp.int32))[0]
 
-    sizes = jnp.broadcast_to(step_size, (len(start),))
     if batch is None:
         whole = who.of(problem)
-        return train(start, sizes, counts, lambda _: whole)
+        return train(own, sizes, counts, given, lambda _: whole)
 
-    def group(given: Any) -> tuple[Array, Array]:
-        clients, start, size, counts, batch = given
-        return train(start, size, counts, lambda step: taken(problem, clients, batch, step))
+    def group(known: Any) -> Learned:
+        clients, batch, *rest = known
+        return train(*rest, lambda step: taken(problem, clients, batch, step))
 
     together = _together(problem, batch.rows.shape[2], len(start))
-    everyone = (who.numbers, start, sizes, counts, batch)
+    everyone = (who.numbers, batch, own, sizes, counts, given)
     groups = jax.tree.map(lambda a: a.reshape(-1, together, *a.shape[1:]), everyone)
-    model, norm = jax.lax.map(group, groups)
-    return model.reshape(start.shape), norm.reshape(-1)
+    found = jax.lax.map(group, groups)
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), found)
+
+
+def kept(those: Bool[Array, " some"], new: Any, old: Any) -> Any:
+    """The new rows of those, and the old ones of the others."""
+
+    def one(new: Array, old: Array) -> Array:
+        return jnp.where(those.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(one, new, old)
 
 
 def _together(problem: Problem, batch: int, participants: int) -> int:
     """How many participants go side by side: on a CPU as many as stay in the cache, else all."""
     if jax.default_backend() != "cpu":
         return participants
-    numbers = batch * problem.features.shape[2] + 3 * problem.dim  # samples, model and gradient
+    numbers = batch * problem.sample_size + 3 * problem.dim  # samples, model and gradient
     fitting = CACHE_BYTES // (numbers * problem.dtype.itemsize)
     return max(
         d for d in range(1, participants + 1) if participants % d == 0 and d <= max(1, fitting)

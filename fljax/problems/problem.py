@@ -234,6 +234,11 @@ class Problem:
         return width * self.loss.outputs
 
     @property
+    def sample_size(self) -> int:
+        """How many numbers a gradient step works on for one sample."""
+        return self.features.shape[2]
+
+    @property
     def share(self) -> Float[Array, "#clients"]:
         r"""Each client's factor of the regulariser: :math:`\lambda/K`, or its own."""
         strength = jnp.asarray(self.strength)

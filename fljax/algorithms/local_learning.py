@@ -1,0 +1,220 @@
+"""What federated averaging and its descendants share: a server whose participants learn alone."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fljax import _check
+from fljax._module import module, static
+from fljax.algorithms.base import Algorithm
+from fljax.algorithms.local_steps import (
+    Direction,
+    Learned,
+    along_gradient,
+    counts_of,
+    drawn,
+    learn,
+)
+from fljax.batches import Batch, Batches, Shuffled, check_per_client, per_client
+from fljax.link import Arrived
+from fljax.optimisers import Optimiser, as_step
+from fljax.participation import Drawn, Participants, Selector, everyone_or
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import StepSize
+from fljax.streams import Stream
+
+__all__ = ["Cohort", "LocalLearning"]
+
+#: How the server weighs what it hears.
+WEIGHTINGS = ("samples", "equal")
+
+
+class Cohort(NamedTuple):
+    """Those who take part in a round, and what their steps are on."""
+
+    who: Participants
+    counts: Int[Array, " chosen"]  # local steps of each
+    weights: Float[Array, " chosen"] | None  # of each at the server; None: all alike
+    batch: Batch | None  # None: all samples in every step
+    longest: int  # steps of the client that takes most
+    #: [M]  where steps are counted, and not those of an epoch's batches of nothing besides
+    limit: Int[Array, " chosen"] | None
+
+    @property
+    def here(self) -> Array:
+        """``[M]``, which of the rows take part."""
+        return self.who.here
+
+
+@module
+class LocalLearning(Algorithm):
+    r"""A server invites participants, who take steps on their own data and answer.
+
+    A round of a descendant is: :meth:`invite`, publish what they need to know, :meth:`learn`,
+    :meth:`collect`. Its own numbers are keyword arguments (``dataclasses.field(kw_only=True)``);
+    its ``validate`` and ``check`` begin with those here.
+
+    Args:
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0; or how a participant steps
+        otherwise, an optimiser (:func:`fljax.optimisers.from_optax`, or optax's own), which begins
+        anew in every round.
+      clients_per_round: drawn uniformly without replacement; all clients by default.
+      epochs: passes of a participant over its samples a round, >= 1.
+      batch: samples a step; all of a client's by default.
+      weighting: how the server weighs what it hears, by ``"samples"`` or ``"equal"``.
+      scheduler: another :class:`~fljax.participation.Selector` in the place of
+        ``clients_per_round``.
+      batches: another law of the batches (:mod:`fljax.batches`) in the place of ``batch``.
+      local_steps: gradient steps of a participant, one number or one of each client, in the place
+        of ``epochs``.
+
+    Raises:
+      ValueError: more participants than clients, a batch larger than every client, a scheduler
+        beside ``clients_per_round``, ``batches`` beside ``batch``, ``local_steps`` beside
+        ``epochs``, a law of batches without ``local_steps``.
+    """
+
+    step_size: StepSize
+    clients_per_round: int | None = static(default=None)
+    epochs: int = static(default=1)
+    batch: int | None = static(default=None)
+    weighting: str = static(default="samples")
+    scheduler: Selector | None = None
+    batches: Batches | None = None
+    local_steps: Any = static(default=None)
+
+    def validate(self) -> None:
+        for name in ("clients_per_round", "epochs", "batch"):
+            if name == "epochs" or getattr(self, name) is not None:
+                _check.count(name, getattr(self, name))
+        if self.local_steps is not None:
+            object.__setattr__(self, "local_steps", per_client("local_steps", self.local_steps))
+            if self.epochs != 1:
+                raise ValueError("local_steps and epochs both say how long; leave out one.")
+        if self.batches is not None:
+            if self.batch is not None:
+                raise ValueError("batches and batch both say what a step is on; leave out one.")
+            if self.local_steps is None:
+                raise ValueError("a law of batches has no epochs; give local_steps.")
+        _check.choice("weighting", self.weighting, WEIGHTINGS)
+        object.__setattr__(self, "step_size", as_step(self.step_size))
+        if self.scheduler is not None and self.clients_per_round is not None:
+            raise ValueError(
+                f"clients_per_round={self.clients_per_round} and a scheduler both say who takes "
+                "part; leave out one."
+            )
+
+    def check(self, problem: Problem | Stream, network: Any) -> None:
+        self.selector.check(problem.clients)
+        check_per_client("local_steps", self.local_steps, problem.clients)
+        if (law := self._law) is not None:
+            law.check(problem)
+
+    @property
+    def selector(self) -> Selector:
+        """Who takes part."""
+        return self.scheduler or everyone_or(Drawn, self.clients_per_round)
+
+    @property
+    def _law(self) -> Batches | None:
+        return self.batches if self.batch is None else Shuffled(self.batch)
+
+    def invite(self, now: Round) -> Cohort:
+        """Who takes part in this round, and the batches of all of their steps."""
+        problem, who = now.problem, now.choose(self.selector)
+        real = who.take(jnp.asarray(problem.weights)) > 0
+        counts, longest = self._steps(who, real), self._longest(problem.samples)
+        weights = None
+        if self.weighting == "samples":
+            weights = jnp.sum(real, axis=1, dtype=problem.dtype)
+        if who.weights is not None:
+            weights = (1 if weights is None else weights) * who.weights.astype(problem.dtype)
+        batch = drawn(self._law, now, who, longest)
+        # In epochs a client is done when its batches are: those of nothing among them are no steps.
+        limit = None if self.local_steps is None else counts
+        return Cohort(who, counts, weights, batch, longest, limit)
+
+    def learn(
+        self,
+        now: Round,
+        cohort: Cohort,
+        start: Float[Array, "*chosen dim"],
+        *,
+        step: Any = None,
+        direction: Direction = along_gradient,
+        given: Any = (),
+        memory: Any = None,
+    ) -> Learned:
+        """The participants' models after their steps from one model, or one of each.
+
+        Args:
+          now: the round.
+          cohort: who, and on what.
+          start: ``[D]`` or ``[M, D]``.
+          step: another step size, one number or ``[M]``, in the place of this round's; or another
+            optimiser.
+          direction: along what a step goes, against the gradient by default.
+          given: ``[M, ...]`` each, what ``direction`` needs to know of each participant.
+          memory: ``[M, ...]`` each, what the optimiser remembers; it begins anew by default.
+        """
+        start = jnp.broadcast_to(start, (len(cohort.here), start.shape[-1]))
+        if step is None:
+            own: Any = self.step_size
+            step = own if isinstance(own, Optimiser) else own(now.number)
+        return learn(
+            now.problem,
+            cohort.who,
+            start,
+            step,
+            cohort.longest,
+            cohort.batch,
+            cohort.limit,
+            direction=direction,
+            given=given,
+            memory=memory,
+        )
+
+    def collect(
+        self,
+        now: Round,
+        cohort: Cohort,
+        messages: Float[Array, "chosen numbers"],
+        around: Float[Array, " numbers"],
+        *,
+        weights: Float[Array, " chosen"] | None = None,
+    ) -> Arrived:
+        """What reaches the server, weighed as ``weighting`` says, or otherwise.
+
+        Args:
+          now: the round.
+          cohort: whose they are.
+          messages: ``[M, numbers]``, such as models; several quantities are one message.
+          around: what both ends know: the server's model, or zero for messages that are no models.
+          weights: ``[M]``, others than the cohort's.
+        """
+        own: Any = self.step_size
+        return now.link.collect(
+            lambda rows: messages[rows],
+            cohort.here,
+            around,
+            weights=cohort.weights if weights is None else weights,
+            clients=cohort.who.numbers,
+            step_size=None if isinstance(own, Optimiser) else own(now.number),
+        )
+
+    def _longest(self, samples: int) -> int:
+        """Steps of the client that takes most."""
+        if self.local_steps is not None:
+            return int(np.max(self.local_steps))
+        return self.epochs * (1 if self.batch is None else Shuffled(self.batch).steps(samples))
+
+    def _steps(self, who: Participants, real: Array) -> Int[Array, " chosen"]:
+        """Of each participant."""
+        if self.local_steps is not None:
+            return counts_of(self.local_steps, who)
+        own = jnp.sum(real, axis=1, dtype=jnp.int32)
+        batches = jnp.ones_like(own) if self.batch is None else -(-own // self.batch)
+        return self.epochs * batches

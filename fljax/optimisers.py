@@ -1,0 +1,199 @@
+"""Optimisers of optax, at clients or a server, whose numbers can be swept."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import float_dtype, module, static
+from fljax._numerics import foreign
+from fljax._optax import split
+from fljax.schedules import Schedule, StepSize, as_schedule
+
+__all__ = ["Optimiser", "as_optimiser", "as_step", "from_optax"]
+
+
+class Optimiser:
+    """How a model moves along a gradient, with what it remembers; made by :func:`from_optax`."""
+
+    @_check.required
+    def transformation(self) -> optax.GradientTransformationExtraArgs:
+        """As optax has it."""
+        raise NotImplementedError
+
+    def init(self, model: Float[Array, "*batch dim"]) -> Any:
+        """What it remembers of one model, or of each of several, at first."""
+        with foreign():
+            start = self.transformation().init
+            return start(model) if model.ndim == 1 else jax.vmap(start)(model)
+
+    def move(
+        self, model: Float[Array, "*batch dim"], slope: Float[Array, "*batch dim"], memory: Any
+    ) -> tuple[Float[Array, "*batch dim"], Any]:
+        """The model, or each of several, after a step against its slope, and the new memory."""
+        update = self.transformation().update
+
+        def one(model: Array, slope: Array, memory: Any) -> tuple[Array, Any]:
+            change, memory = update(slope, memory, model)
+            return jnp.asarray(model + change, model.dtype), memory
+
+        with foreign():
+            return (one if model.ndim == 1 else jax.vmap(one))(model, slope, memory)
+
+
+@module
+class _Optax(Optimiser):
+    """Of numbers that are leaves; :func:`from_optax` makes it."""
+
+    make: Callable[..., optax.GradientTransformation] = static()
+    structure: tuple[tuple[str, Any], ...] = static()
+    numbers: Mapping[str, Any]
+
+    def transformation(self) -> optax.GradientTransformationExtraArgs:
+        given = {name: _counted(number) for name, number in self.numbers.items()}
+        return optax.with_extra_args_support(self.make(**dict(self.structure), **given))
+
+
+@module
+class _Given(Optimiser):
+    """A transformation made already, compiled in."""
+
+    given: Any = static()
+
+    def transformation(self) -> optax.GradientTransformationExtraArgs:
+        return optax.with_extra_args_support(self.given)
+
+
+def _counted(number: Any) -> Any:
+    """A schedule as optax takes it: of steps counted from zero."""
+    return (lambda count: number(count + 1)) if callable(number) else number
+
+
+@checked
+def from_optax(make: Callable[..., optax.GradientTransformation], **arguments: Any) -> Optimiser:
+    """An optimiser of optax, whose numbers can be swept as those of any other part.
+
+    What optax returns is a closure: its numbers are compiled in, so that each would be a program of
+    its own. Here the floats among the arguments, and those of schedules of
+    :mod:`fljax.schedules`, stay numbers, but for those that optax must know to build it; whole
+    numbers, switches and the like are structure, as is a function of optax's count. A schedule
+    counts the steps that the optimiser takes: at clients that begin anew in every round those of
+    the round.
+
+    Args:
+      make: a function of optax that makes a transformation, such as ``optax.adam``.
+      arguments: its arguments, by name.
+
+    Raises:
+      TypeError: arguments that ``make`` does not take, or that cannot be structure; what makes no
+        transformation.
+      ValueError: what optax refuses; a swept number that optax must know; an optimiser that cannot
+        move a model that is one row of numbers.
+
+    Example:
+      >>> import jax, optax, fljax as fl
+      >>> def scenario(key, rate):
+      ...     adam = fl.optimisers.from_optax(optax.adam, learning_rate=rate, b1=0.8)
+      ...     return fl.Simulation(
+      ...         problem=fl.problems.least_squares(key, clients=4, samples=9, dim=2),
+      ...         algorithm=fl.algorithms.FedAvg(adam, epochs=5),
+      ...         metrics=["normalized_error"],
+      ...     )
+      >>> study = fl.sweep(scenario, rounds=20, seeds=2, grid={"rate": [0.05, 0.1, 0.2]})
+      >>> study.attrs["compilations"]
+      1
+    """
+    if not arguments:
+        raise TypeError(
+            "from_optax takes the function that makes a transformation, and its arguments by name: "
+            "from_optax(optax.adam, learning_rate=0.01). A transformation that is made already can "
+            "stand for itself."
+        )
+
+    def used(transformation: Any) -> Any:
+        _check_transformation(transformation)
+        return _step(transformation)
+
+    known, numbers = split(
+        make,
+        arguments,
+        used,
+        swept="sweep a step size of the algorithm's own",
+        made="make the transformation with optax and give it as it is",
+    )
+    optimiser = _Optax(make, known, numbers)
+    _check_moves(optimiser)
+    return optimiser
+
+
+def as_optimiser(value: Any) -> Optimiser:
+    """An optimiser of :func:`from_optax`, or a transformation of optax as one.
+
+    Raises:
+      TypeError: neither.
+      ValueError: one that cannot move a model that is one row of numbers.
+    """
+    if isinstance(value, Optimiser):
+        return value
+    _check_transformation(value)
+    optimiser = _Given(value)
+    _check_moves(optimiser)
+    return optimiser
+
+
+def as_step(value: StepSize | Optimiser | optax.GradientTransformation) -> Schedule | Optimiser:
+    """What a client's step is made by: a schedule of a number, or an optimiser.
+
+    Raises:
+      TypeError, ValueError: as of :func:`~fljax.schedules.as_schedule` and :func:`as_optimiser`.
+    """
+    if isinstance(value, Optimiser | optax.GradientTransformation):
+        return as_optimiser(value)
+    return as_schedule(value)
+
+
+def _check_transformation(value: Any) -> None:
+    if not isinstance(value, optax.GradientTransformation):
+        raise TypeError(
+            "an optimiser must be an optax.GradientTransformation, such as optax.adam(0.01), or "
+            f"fljax.optimisers.from_optax(optax.adam, learning_rate=0.01), got "
+            f"{_check.shown(value)}."
+        )
+
+
+def _step(transformation: Any) -> Any:
+    start = jnp.zeros(2, float_dtype())
+    update = optax.with_extra_args_support(transformation).update
+    return update(start, transformation.init(start), start)
+
+
+def _check_moves(optimiser: Optimiser) -> None:
+    """Raise ``ValueError`` unless its step of a row of numbers is such a row, and its state fits
+    the next step.
+    """
+    transformation = optimiser.transformation()
+    with foreign():
+        memory = jax.eval_shape(transformation.init, jnp.zeros(2, float_dtype()))
+        try:
+            change, after = jax.eval_shape(lambda: _step(transformation))
+        except (TypeError, ValueError, AttributeError, KeyError) as error:
+            raise ValueError(
+                "the optimiser cannot move a model, which is one row of numbers, along its "
+                f"gradient alone: {type(error).__name__}: {error}"
+            ) from error
+    if jax.tree.structure(change) != jax.tree.structure(0) or change.shape != (2,):
+        raise ValueError(
+            "the optimiser must turn the gradient of a row of numbers into such a row, and makes "
+            f"{_check.shown(change)} of one of shape (2,)."
+        )
+    shapes = [jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), m) for m in (memory, after)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            "the optimiser's state must keep its shapes from step to step, and goes from "
+            f"{shapes[0]} to {shapes[1]}."
+        )
