@@ -143,7 +143,7 @@ class SGP(Algorithm):
         for part in parts:
             edge, here, there = part.weights > 0, part.nodes[:, None], part.of_neighbors(everyone)
             if self.shares is None:
-                share = 1 / (1 + network.neighbor_counts())
+                share = 1 / (1 + network.neighbor_counts().astype(part.weights.dtype))
                 one, other = part.of_neighbors(share), share.at[here].get(mode="clip")
             else:
                 shares = jnp.asarray(self.shares)

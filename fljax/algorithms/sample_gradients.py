@@ -61,12 +61,11 @@ def estimated(
     total, own = jnp.sum(weights, axis=1), jnp.arange(len(rows), dtype=jnp.int32)[:, None]
     share = weights / jnp.where(total > 0, total, 1)[:, None]
     share = share.at[own, rows].get(mode="fill", fill_value=0)  # of a sample in the client's mean
-    met = jnp.sum(share > 0, axis=1, keepdims=True)
-    chance = met / jnp.maximum(jnp.sum(weights > 0, axis=1, keepdims=True), 1)
+    met, of = (jnp.sum(a > 0, axis=1, keepdims=True, dtype=model.dtype) for a in (share, weights))
     new = of_samples(problem, model, rows)
     change = new - table.gradients.at[own, rows].get(mode="fill", fill_value=0)
     change = share[..., None] * change
     gradients = table.gradients.at[own, rows].set(new, mode="drop")
     moved = jnp.sum(change, axis=1)
-    estimate = table.mean + moved / jnp.where(chance > 0, chance, 1).astype(moved.dtype)
+    estimate = table.mean + moved * of / jnp.maximum(met, 1)
     return estimate, Table(gradients, table.mean + moved)
