@@ -14,7 +14,9 @@ class Table(NamedTuple):
     """What each client remembers of its samples."""
 
     gradients: Array  # [K, N, D]  of each sample, where it was last met
-    mean: Array  # [K, D]  of these, each with its sample's weight
+    #: [K, D]  of these, each with its sample's weight; carried along, not summed anew: its rounding
+    #: errors grow by the square root of the rounds
+    mean: Array
 
 
 def of_samples(
