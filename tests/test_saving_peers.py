@@ -87,6 +87,7 @@ def close_to_loop(ours, theirs, atol):
 # Against the equations ---------------------------------------------------------------------------
 
 VARIANTS = {
+    "one way": SGP(0.05, ONE_WAY),
     "one sample": GTSAGA(0.05),
     "whole gradients at snapshots": GTSVRG(PowerDecay(0.05), 3),
     "batches in local steps": LTADMM(0.9, 0.05, 0.1, 3, batches=Uniform(2)),
@@ -94,13 +95,12 @@ VARIANTS = {
     "all speak": ProxSkip(0.05, 1.0),
     "the server hears all": Scaffnew(0.05, 1.0),
     "one number": ChocoSGD(PowerDecay(0.1), TopK(1), 0.2),
-    "one way": SGP(0.05, ONE_WAY),
     "batches in tracked steps": KGT(0.05, 2, batches=Uniform(3)),
     "pairs": GossipSGD(PowerDecay(0.1)),
 }
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("form", ["padded", "dense"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variants_are_their_loops_from_any_start(name, form):
@@ -129,8 +129,8 @@ def backpropagated(k, w, rows=None):
     return total + 2 * cases.STRENGTH / CLIENTS * w
 
 
-@pytest.mark.thin(2)
-@pytest.mark.parametrize("label", SAVING)
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("label", SAVING[::-1])
 def test_they_learn_networks_as_their_loops_do(label):
     problem = fl.problems.Model.of(make_problem(), fl.models.mlp(1, [HIDDEN]), jax.random.key(2))
     algorithm, start = CASES[label].algorithm, np.tile(problem.initial, (CLIENTS, 1))
@@ -151,9 +151,9 @@ def test_absent_peers_are_not_met():
 
 #: To the minimiser of the sum, though steps do not shrink.
 EXACTLY = {
+    "LT-ADMM": (LTADMM(1.0, 0.05, 0.1), 96),
     "GT-SAGA": (GTSAGA(0.03), 640),
     "GT-SVRG": (GTSVRG(0.03, 12), 480),
-    "LT-ADMM": (LTADMM(1.0, 0.05, 0.1), 96),
     "LT-ADMM-VR": (LTADMMVR(1.0, 0.05, 0.1), 96),
     "LT-ADMM-VR, kept": (LTADMMVR(1.0, 0.03, 0.1, restart=False), 100),
     "Scaffnew": (Scaffnew(0.1, 0.3), 140),
@@ -173,6 +173,7 @@ def test_the_optimum_is_attained_linearly_at_constant_steps(name):
     assert falls.min() > falls.max() / 2
 
 
+@pytest.mark.slow
 def test_batches_alone_do_not_come_there():
     """Without what reduces their variance."""
     error = run(LTADMM(1.0, 0.05, 0.1, batches=Uniform(1)), 400, 400).normalized_error
@@ -181,7 +182,7 @@ def test_batches_alone_do_not_come_there():
 
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(
-    "label", ["GT-SAGA", "GT-SVRG", "LT-ADMM", "LT-ADMM-VR", "ProxSkip", "K-GT"]
+    "label", ["K-GT", "ProxSkip", "LT-ADMM", "LT-ADMM-VR", "GT-SVRG", "GT-SAGA"]
 )
 def test_the_optimum_is_a_fixed_point(label):
     problem, network = make_problem().prepare(), make_network()
@@ -241,7 +242,7 @@ def recursions():
 RECURSIONS = recursions()
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", RECURSIONS)
 def test_where_nothing_is_saved_they_are_others(name):
     algorithm, theirs = RECURSIONS[name]
@@ -249,7 +250,7 @@ def test_where_nothing_is_saved_they_are_others(name):
     close(np.broadcast_to(ours, np.shape(theirs)), theirs, rtol=0, atol=1e-10)
 
 
-@pytest.mark.thin(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["compression", "losses"])
 def test_sums_are_kept_whatever_becomes_of_messages(stage):
     """Of trackers those of estimates; of controls and corrections zero."""
@@ -300,6 +301,7 @@ def test_choco_sgd_learns_with_few_numbers():
 # Pairs that meet ---------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("form", ["dense", "padded"])
 def test_pairs_meet_as_often_as_is_said(form):
     weights = [1.0, 2.0, 0.5, 1.0, 3.0, 1.0]
@@ -318,6 +320,7 @@ def test_pairs_meet_as_often_as_is_said(form):
     assert (drawn[:, 0, 2] == 0).all()  # no edge
 
 
+@pytest.mark.slow
 def test_who_is_not_there_meets_nobody():
     there = jnp.array([True, False, True, True, True])
     for seed in range(5):
@@ -408,11 +411,13 @@ def test_a_round_that_skips_sends_nothing():
     np.testing.assert_array_equal(sent(found, "bits_down"), 32 * DIM * CLIENTS * coins)
 
 
+@pytest.mark.slow
 def test_one_message_goes_from_each_that_meets():
     found = run(GossipSGD(0.05), ROUNDS)
     np.testing.assert_array_equal(sent(found), [2 * len(pairs) for pairs in cases.meetings_of()])
 
 
+@pytest.mark.slow
 def test_messages_go_one_way_and_are_as_long_as_they_are():
     found = run(SGP(0.05, ONE_WAY), 3)
     assert sent(found).tolist() == [6] * 3
