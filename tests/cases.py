@@ -20,9 +20,13 @@ from fljax.algorithms import (
     DPSGD,
     EXTRA,
     GFL,
+    GTSAGA,
+    GTSVRG,
     IFCA,
     KGT,
     LED,
+    LTADMM,
+    LTADMMVR,
     NIDS,
     NPFL,
     NPFLRL,
@@ -30,11 +34,13 @@ from fljax.algorithms import (
     PGEXTRA,
     PGFL,
     REGISTRY,
+    SGP,
     ZCDPNFL,
     ADMMTracking,
     Algorithm,
     ATCTracking,
     AugDGM,
+    ChocoSGD,
     ClusterFL,
     Consensus,
     ConventionalFL,
@@ -51,6 +57,7 @@ from fljax.algorithms import (
     FedSGD,
     FineTunedFedAvg,
     GeneralisedGradient,
+    GossipSGD,
     GraphFedAvg,
     ISFedAvg,
     LocalOnly,
@@ -60,15 +67,18 @@ from fljax.algorithms import (
     PAOFed,
     PFedMe,
     PGFLSingleStep,
+    ProxSkip,
     PSOFed,
     RandomProbe,
+    Scaffnew,
     SharingADMM,
     SignSGD,
     WangElia,
     ZCDPGradNFL,
 )
-from fljax.batches import Cyclic
-from fljax.link import Circular
+from fljax.batches import Cyclic, Uniform
+from fljax.link import Circular, TopK
+from fljax.link.losses import of_edges
 from fljax.metrics import Metric
 from fljax.privacy import ZCDP, ApproximateDP, CentralGaussian, Gap, NoisyGradients, Notion
 from fljax.problems import (
@@ -90,6 +100,7 @@ from tests.reference import (
     nfl,
     npfl,
     online,
+    peers,
     personal,
     pgfl,
     private,
@@ -186,7 +197,7 @@ def decentralised(it, objective=OBJECTIVE):
     return multiagent.strategy(objective, *matrices, step_of(it.step_size), ROUNDS)
 
 
-def peers(it, gradient=None, start=None, rounds=ROUNDS, regularised=True):
+def reaching(it, gradient=None, start=None, rounds=ROUNDS, regularised=True):
     """Exact methods, on any objective; the regulariser is apart where they take its prox."""
     apart = isinstance(it, PGEXTRA | NIDS)
     bare = dataclasses.replace(OBJECTIVE, l2=0.0) if apart else OBJECTIVE
@@ -416,6 +427,95 @@ def signs(it):
     return online_loop(it, everywhere, objective=OBJECTIVE).server[:, None]
 
 
+# Peers that save gradients or messages. Each is told a gradient, and draws as they are in the run.
+
+START = np.zeros((CLIENTS, DIM))
+METROPOLIS = nfl.metropolis(CLIENTS, EDGES)
+
+
+def some_of(k, w, rows=None):
+    """A client's gradient, or the mean of some of its samples'."""
+    return multiagent.slope(OBJECTIVE, k, w, rows and (rows, [1 / len(rows)] * len(rows)))
+
+
+def batches_of(size, steps=1, seed=1, rounds=ROUNDS):
+    """``[T][K][steps]``: samples of each client, as drawn in the run."""
+    real, everyone = np.arange(max(SIZES)) < np.array(SIZES)[:, None], np.arange(CLIENTS)
+    each = [
+        np.asarray(Uniform(size).draw(key_of(now, "batches"), real, everyone, steps).rows)
+        for now in keys_of(seed, rounds)
+    ]
+    return [[[list(rows) for rows in of_client] for of_client in now] for now in each]
+
+
+def one_batch_of(size, **draws):
+    return [[rows[0] for rows in now] for now in batches_of(size, **draws)]
+
+
+def coins_of(probability, seed=1, rounds=ROUNDS):
+    keys = [key_of(now, "algorithm") for now in keys_of(seed, rounds)]
+    return [bool(jax.random.uniform(k, (), float) < probability) for k in keys]
+
+
+def meetings_of(edges=EDGES, seed=1, rounds=ROUNDS, there=THERE):
+    """``[T]``: who meets whom, by the run's own uniform numbers of the edges."""
+    ends = np.array(edges)
+    keys = [key_of(now, "algorithm") for now in keys_of(seed, rounds)]
+    drawn = [of_edges(k, ends[:, 0], ends[:, 1], True, float) for k in keys]
+    return [
+        peers.pairs_of(
+            {
+                edge: -np.log1p(-float(u))
+                for edge, u in zip(edges, numbers, strict=True)
+                if here[edge[0]] and here[edge[1]]
+            }
+        )
+        for numbers, here in zip(drawn, there, strict=True)
+    ]
+
+
+def tracked(it, gradient=some_of, start=START):
+    rows = one_batch_of(it.batch)
+    given = METROPOLIS, step_of(it.step_size), rows, start
+    if isinstance(it, GTSVRG):
+        return peers.gt_svrg(gradient, it.period, *given)
+    return peers.gt_saga(gradient, SIZES, *given)
+
+
+def trained(it, gradient=some_of, start=START):
+    given = float(it.penalty), step_of(it.step_size), float(it.pull), it.local_steps, ROUNDS, start
+    rows = table = None
+    if isinstance(it, LTADMMVR):
+        rows, table = batches_of(it.batch, it.local_steps), (SIZES, it.restart)
+    elif it.batches is not None:
+        rows = batches_of(it.batches.size, it.local_steps)
+    return peers.lt_admm(gradient, EDGES, *given, rows, table)
+
+
+def skipped(it, gradient=some_of, start=START):
+    chance = float(it.probability)
+    given = step_of(it.step_size), chance, coins_of(chance), start
+    if isinstance(it, Scaffnew):
+        return peers.scaffnew(gradient, *given)
+    return peers.proxskip(gradient, METROPOLIS, *given)
+
+
+def differing(it, gradient=some_of, start=START):
+    compress = partial(peers.largest, count=it.compression.count)
+    given = METROPOLIS, step_of(it.step_size), compress, float(it.consensus_step)
+    return peers.choco_sgd(gradient, *given, ROUNDS, start)
+
+
+def met(it, gradient=some_of, start=START):
+    return peers.gossip_sgd(gradient, step_of(it.step_size), meetings_of(), start)
+
+
+def pushed(it, gradient=some_of, start=START):
+    adjacency = networks.weights_of(CLIENTS, EDGES) + np.eye(CLIENTS)
+    shares = adjacency / adjacency.sum(axis=0) if it.shares is None else np.asarray(it.shares)
+    return peers.sgp(gradient, shares, step_of(it.step_size), ROUNDS, start)
+
+
 class Case(NamedTuple):
     """A registered algorithm at a small size."""
 
@@ -442,19 +542,19 @@ CASES = {
     "Diffusion, general": Case(
         Diffusion(0.05, "metropolis", None, "metropolis"), None, decentralised, costs.diffused
     ),
-    "EXTRA": Case(EXTRA(0.05), None, peers, costs.corrected),
-    "PG-EXTRA": Case(PGEXTRA(0.05), None, peers, costs.corrected),
-    "Wang-Elia": Case(WangElia(0.05), None, peers, costs.tracked),
-    "NIDS": Case(NIDS(0.05), None, peers, costs.proximal),
-    "Exact diffusion": Case(ExactDiffusion(0.05), None, peers, costs.corrected),
-    "LED": Case(LED(0.05, 2), None, peers, partial(costs.walked, 2, 1)),
-    "DIGing": Case(DIGing(0.05), None, peers, costs.tracked),
-    "ATC tracking": Case(ATCTracking(0.05), None, peers, costs.tracked),
-    "Aug-DGM": Case(AugDGM(0.05), None, peers, costs.tracked),
-    "K-GT": Case(KGT(0.05, 2), None, peers, partial(costs.walked, 2, 2)),
-    "ADMM tracking": Case(ADMMTracking(0.3, 0.7, 0.4, 0.5), None, peers, costs.tracked),
-    "DLM": Case(DLM(0.9, 0.3), None, peers, costs.linearised),
-    "DiNNO": Case(DiNNO(0.4, 0.05, 2), None, peers, partial(costs.walked, 2, 1)),
+    "EXTRA": Case(EXTRA(0.05), None, reaching, costs.corrected),
+    "PG-EXTRA": Case(PGEXTRA(0.05), None, reaching, costs.corrected),
+    "Wang-Elia": Case(WangElia(0.05), None, reaching, costs.tracked),
+    "NIDS": Case(NIDS(0.05), None, reaching, costs.proximal),
+    "Exact diffusion": Case(ExactDiffusion(0.05), None, reaching, costs.corrected),
+    "LED": Case(LED(0.05, 2), None, reaching, partial(costs.walked, 2, 1)),
+    "DIGing": Case(DIGing(0.05), None, reaching, costs.tracked),
+    "ATC tracking": Case(ATCTracking(0.05), None, reaching, costs.tracked),
+    "Aug-DGM": Case(AugDGM(0.05), None, reaching, costs.tracked),
+    "K-GT": Case(KGT(0.05, 2), None, reaching, partial(costs.walked, 2, 2)),
+    "ADMM tracking": Case(ADMMTracking(0.3, 0.7, 0.4, 0.5), None, reaching, costs.tracked),
+    "DLM": Case(DLM(0.9, 0.3), None, reaching, costs.linearised),
+    "DiNNO": Case(DiNNO(0.4, 0.05, 2), None, reaching, partial(costs.walked, 2, 1)),
     "FedGD": Case(FedGD(0.3, 0.05), None, descended, costs.coupled),
     "FedSGD": Case(
         FedSGD(0.3, 0.05, batches=Cyclic(4)), None, descended, partial(costs.estimated, 4)
@@ -494,6 +594,17 @@ CASES = {
         PAOFed(0.3, Circular(2), discount=0.5), None, streamed, partial(costs.portions, 2)
     ),
     "PSO-Fed": Case(PSOFed(0.3, Circular(2)), None, streamed, partial(costs.portions, 2)),
+    "GT-SAGA": Case(GTSAGA(0.05, batch=2), None, tracked, partial(costs.tabulated, 2)),
+    "GT-SVRG": Case(GTSVRG(0.05, 5, batch=2), None, tracked, partial(costs.snapped, 2, 5)),
+    "LT-ADMM": Case(LTADMM(0.9, 0.05, 0.1, 3), None, trained, partial(costs.trained, 3)),
+    "LT-ADMM-VR": Case(
+        LTADMMVR(0.9, 0.05, 0.1, 3, batch=2), None, trained, partial(costs.remembered, 3, 2)
+    ),
+    "Scaffnew": Case(Scaffnew(0.05, 0.4), None, skipped, costs.corrected),
+    "ProxSkip": Case(ProxSkip(0.05, 0.4), None, skipped, costs.skipped),
+    "Choco-SGD": Case(ChocoSGD(0.05, TopK(2), 0.4), None, differing, costs.differing),
+    "Gossip SGD": Case(GossipSGD(0.05), None, met, costs.met),
+    "SGP": Case(SGP(0.05), None, pushed, costs.pushed),
 }
 LABELS = list(CASES)
 PRIVATE = [label for label, case in CASES.items() if isinstance(case.privacy, Notion)]
@@ -506,7 +617,12 @@ PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA"]
 CLUSTERED = ["PGFL", "GFL", "ClusterFL", "PGFL, single step", "GFL, gradient", "NPFL", "NPFL-RL"]
 #: Whose messages are predictions: more of them in test_model_agnostic and test_vertical.
 PREDICTING = ["Model-agnostic FedRelax", "Generalised gradient", "Sharing ADMM"]
-APART = (*PERSONAL, *CLUSTERED, *STREAMED, *PREDICTING, "ISFedAvg")
+#: Whose gradients or messages are saved, most by draws: more of them in test_saving_peers.
+SAVING = [
+    *("GT-SAGA", "GT-SVRG", "LT-ADMM", "LT-ADMM-VR", "Scaffnew", "ProxSkip"),
+    *("Choco-SGD", "Gossip SGD", "SGP"),
+]
+APART = (*PERSONAL, *CLUSTERED, *STREAMED, *PREDICTING, *SAVING, "ISFedAvg")
 PLAIN = [label for label in LABELS if label not in APART]
 #: Each step once: GFL and ClusterFL are PGFL with a switch.
 STEPS = [label for label in LABELS if label not in ("GFL", "ClusterFL")]

@@ -104,7 +104,7 @@ def test_on_batches_and_from_starts_of_their_own_they_are_the_loops(label):
         return multiagent.slope(bare, k, w, (some, np.full(len(some), 1 / len(some))))
 
     ours = models(it, problem=make_problem().starting_at(start))
-    close(ours, cases.peers(it, gradient, start), rtol=0, atol=1e-10)
+    close(ours, cases.reaching(it, gradient, start), rtol=0, atol=1e-10)
     assert np.abs(ours[-1] - ours[0]).max() > 1e-2
 
 
@@ -117,7 +117,7 @@ def test_on_batches_and_from_starts_of_their_own_they_are_the_loops(label):
 def test_with_other_numbers_they_are_the_loops(it):
     start = np.random.default_rng(4).normal(size=(CLIENTS, DIM))
     ours = models(it, problem=make_problem().starting_at(start))
-    close(ours, cases.peers(it, start=start), rtol=0, atol=1e-10)
+    close(ours, cases.reaching(it, start=start), rtol=0, atol=1e-10)
 
 
 @pytest.mark.thin(1)
@@ -145,7 +145,7 @@ def test_on_a_network_of_two_layers_they_are_the_loops(label):
         return gradient(k, w, None if rows is None else rows[n - 1][k][e])
 
     ours = models(it, problem=problem)
-    theirs = cases.peers(it, slope, np.asarray(problem.initial), regularised=False)
+    theirs = cases.reaching(it, slope, np.asarray(problem.initial), regularised=False)
     close(ours, theirs, rtol=0, atol=1e-8)
     assert np.abs(ours[-1] - ours[0]).max() > 1e-2
 

@@ -137,10 +137,7 @@ def coupled(size: Size, private: bool) -> Cost:
 
 def estimated(batch: int, size: Size, private: bool) -> Cost:
     """Along gradients by so many samples of each client, gathered."""
-    samples = size.clients * min(batch, size.samples)
-    # Read and written as they are gathered, and read again.
-    by_samples = Cost(3 * samples * (size.dim + 3), 4 * samples * size.dim)
-    return by_samples + mixing(size) + update(size, 3, 6, private)
+    return some_samples(batch, size) + mixing(size) + update(size, 3, 6, private)
 
 
 def relaxed(size: Size, private: bool) -> Cost:
@@ -192,7 +189,7 @@ def stepped(steps: int, size: Size, private: bool) -> Cost:
     samples = size.clients * size.samples
     by_samples = Cost(samples * (size.dim + 3), 4 * samples * size.dim)
     one = by_samples + Cost(0, 4 * size.models, size.models if private else 0)
-    return Cost(*(steps * part for part in one))
+    return times(steps, one)
 
 
 def alone(size: Size, private: bool) -> Cost:
@@ -248,6 +245,79 @@ def learned(size: Size, private: bool) -> Cost:
     judged = Cost(samples * (size.dim + 2), 4 * samples * size.dim)
     steps = exact_step(size, private) + exact_step(size, private)
     return related(size, private) + steps + judged
+
+
+def some_samples(batch: int, size: Size) -> Cost:
+    """Gradients of so many samples of each client, gathered, which are not kept apart."""
+    samples = size.clients * min(batch, size.samples)
+    # Read and written as they are gathered, and read again.
+    return Cost(3 * samples * (size.dim + 3), 4 * samples * size.dim)
+
+
+def some_rows(batch: int, size: Size) -> Cost:
+    """The same, each in the place of what a table had of its sample."""
+    rows = size.clients * min(batch, size.samples) * size.dim
+    return some_samples(batch, size) + Cost(2 * rows, 4 * rows)
+
+
+def times(count: float, cost: Cost) -> Cost:
+    return Cost(*(count * part for part in cost))
+
+
+def doubled(size: Size) -> Cost:
+    """A message of two models, combined."""
+    return mixing(size._replace(dim=2 * size.dim))
+
+
+def tabulated(batch: int, size: Size, private: bool) -> Cost:
+    # Read: models, trackers, estimates, means. Written: estimates, means (the others mixed).
+    return some_rows(batch, size) + doubled(size) + update(size, 6, 10, private)
+
+
+def snapped(batch: int, period: int, size: Size, private: bool) -> Cost:
+    # Read: models, trackers, estimates, the snapshot, its gradient. Written: estimates.
+    whole = times(1 / period, gradient(size, private) + Cost(2 * size.models, 0))
+    both = times(2, some_samples(batch, size))
+    return whole + both + doubled(size) + update(size, 6, 10, private)
+
+
+def trained(steps: int, size: Size, private: bool) -> Cost:
+    # Read: models, heard, received, duals. Written: models, duals; a step is in the cache.
+    return times(steps, gradient(size, private)) + mixing(size) + update(size, 6, 16, private)
+
+
+def remembered(steps: int, batch: int, size: Size, private: bool) -> Cost:
+    # All samples once, each gradient written by itself.
+    samples = size.clients * size.samples
+    table = Cost(samples * (2 * size.dim + 3), 4 * samples * size.dim)
+    local = times(steps, some_rows(batch, size))
+    return table + local + mixing(size) + update(size, 6, 16, private)
+
+
+def corrected(size: Size, private: bool) -> Cost:
+    # Read: models, controls. Written: both.
+    return gradient(size, private) + update(size, 4, 8, private)
+
+
+def skipped(size: Size, private: bool) -> Cost:
+    return corrected(size, private) + mixing(size)
+
+
+def differing(size: Size, private: bool) -> Cost:
+    # Read: models, copies, what they mix to. Written: the same; the largest are found by sorting.
+    return gradient(size, private) + mixing(size) + update(size, 6, 24, private)
+
+
+def met(size: Size, private: bool) -> Cost:
+    # A number of each edge, from either end; of a node that meets somebody one model is gathered.
+    drawn = Cost(4 * size.arcs, 8 * size.arcs, size.arcs)
+    return gradient(size, private) + drawn + mixing(size) + update(size, 2, 4, private)
+
+
+def pushed(size: Size, private: bool) -> Cost:
+    # Read: models, what is pushed. Written: both.
+    wider = mixing(size._replace(dim=size.dim + 1))
+    return gradient(size, private) + wider + update(size, 3, 6, private)
 
 
 def sample(size: Size) -> Cost:

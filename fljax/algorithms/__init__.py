@@ -2,6 +2,7 @@
 
 from fljax.algorithms.admm import PADMM, NetworkedADMM
 from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, server_start, start_models
+from fljax.algorithms.choco_sgd import ChocoSGD
 from fljax.algorithms.conventional_fl import ConventionalFL
 from fljax.algorithms.diffusion import ATC, CTA, Consensus, Diffusion
 from fljax.algorithms.ditto import Ditto
@@ -13,11 +14,14 @@ from fljax.algorithms.extra import EXTRA, PGEXTRA, WangElia
 from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
 from fljax.algorithms.fedprox import FedProx
+from fljax.algorithms.gossip import GossipSGD
 from fljax.algorithms.gradient_tracking import KGT, ADMMTracking, ATCTracking, AugDGM, DIGing
 from fljax.algorithms.graph_fedavg import GraphFedAvg
+from fljax.algorithms.gt_saga import GTSAGA, GTSVRG
 from fljax.algorithms.ifca import IFCA
 from fljax.algorithms.isfedavg import ISFedAvg
 from fljax.algorithms.local_only import LocalOnly
+from fljax.algorithms.lt_admm import LTADMM, LTADMMVR
 from fljax.algorithms.model_agnostic import GeneralisedGradient, ModelAgnosticFedRelax
 from fljax.algorithms.networked_iteration import (
     FedGD,
@@ -38,6 +42,8 @@ from fljax.algorithms.pao_fed import PAOFed, PSOFed
 from fljax.algorithms.pfedme import PFedMe
 from fljax.algorithms.pgfl import GFL, PGFL, ClusterFL
 from fljax.algorithms.pgfl_single_step import PGFLSingleStep
+from fljax.algorithms.proxskip import ProxSkip, Scaffnew
+from fljax.algorithms.push_sum import SGP
 from fljax.algorithms.sharing_admm import SharingADMM
 from fljax.algorithms.sign_sgd import SignSGD
 from fljax.algorithms.zcdp_grad_nfl import ZCDPGradNFL
@@ -50,9 +56,13 @@ __all__ = [
     "DPSGD",
     "EXTRA",
     "GFL",
+    "GTSAGA",
+    "GTSVRG",
     "IFCA",
     "KGT",
     "LED",
+    "LTADMM",
+    "LTADMMVR",
     "NIDS",
     "NPFL",
     "NPFLRL",
@@ -60,11 +70,13 @@ __all__ = [
     "PGEXTRA",
     "PGFL",
     "REGISTRY",
+    "SGP",
     "ZCDPNFL",
     "ADMMTracking",
     "ATCTracking",
     "Algorithm",
     "AugDGM",
+    "ChocoSGD",
     "ClusterFL",
     "Consensus",
     "ConventionalFL",
@@ -82,6 +94,7 @@ __all__ = [
     "FedSGD",
     "FineTunedFedAvg",
     "GeneralisedGradient",
+    "GossipSGD",
     "GraphFedAvg",
     "ISFedAvg",
     "LocalOnly",
@@ -96,7 +109,9 @@ __all__ = [
     "PGFLSingleStep",
     "PSOFed",
     "Policy",
+    "ProxSkip",
     "RandomProbe",
+    "Scaffnew",
     "SharingADMM",
     "SignSGD",
     "WangElia",

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float
 
 from fljax._module import module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.peers import as_weights, check_weights, part_of, weights_on
+from fljax.algorithms.local_steps import sampled
+from fljax.algorithms.peers import as_weights, check_weights, weights_on
 from fljax.batches import Batches
 from fljax.graphs import Combination, Graph, Mixing
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
@@ -74,7 +75,7 @@ class _Strategy(Algorithm):
             return models if over is None else now.link.exchange(models)[1].mean(over)
 
         at = combined(state.model, before)
-        part = part_of(now, self.batches)
+        part = sampled(self.batches, now)
         now.witness(part.sample_gradient_norm(at))
         model = combined(at, beside) - self.step_size(now.number) * part.gradient(at)
         model = combined(model, after)

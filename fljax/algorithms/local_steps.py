@@ -25,6 +25,7 @@ __all__ = [
     "drawn",
     "kept",
     "learn",
+    "sampled",
 ]
 
 
@@ -177,3 +178,10 @@ def descent_gap(
         further = jnp.abs(1 - share * slope) * apart + step_size * gap.anywhere + share * jump
         apart = jnp.where(step < counts, further, apart)
     return apart
+
+
+def sampled(law: Batches | None, now: Round) -> Problem:
+    """What clients take their one step of a round on: batches, or all of their samples."""
+    everyone = Participants(None, now.available)
+    batch = drawn(law, now, everyone, 1)
+    return now.problem if batch is None else taken(now.problem, everyone.numbers, batch, 0)

@@ -89,10 +89,10 @@ class _Ear(Link):
         self.messages: list[Array] = []  # between peers, or between servers
         self.uploads: list[_Upload] = []
 
-    def exchange(self, message: Array) -> tuple[Array, Any]:
+    def exchange(self, message: Array, **more: Any) -> tuple[Array, Any]:
         self._hear(message)
         self._inside = True
-        found = super().exchange(message)
+        found = super().exchange(message, **more)
         self._inside = False
         return found
 

@@ -43,9 +43,10 @@ def check_stochastic(name: str, matrix: np.ndarray, axis: int, mend: str = "") -
         )
 
 
-def check_primitive(name: str, matrix: np.ndarray) -> None:
+def check_primitive(
+    name: str, matrix: np.ndarray, mend: str = "or pass allow_imprimitive=True."
+) -> None:
     """Raise unless some power of the non-negative ``[K, K]`` matrix is positive everywhere."""
-    mend = "or pass allow_imprimitive=True."
     count, labels = scipy.sparse.csgraph.connected_components(matrix > 0, connection="strong")
     if count > 1:
         sizes = np.bincount(labels)

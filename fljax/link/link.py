@@ -233,6 +233,8 @@ class Link:
         sending: Bool[Array, " senders"] | None = None,
         *,
         step_size: Array | float | None = None,
+        receivers: Int[Array, " clients"] | None = None,
+        compression: Compressor | None = None,
     ) -> Float[Array, "senders dim"]:
         """Perturb, compress and count one message of every client; returns what is said.
 
@@ -246,6 +248,9 @@ class Link:
             order, by default.
           sending: ``[M]``, which of the rows are sent; all by default.
           step_size: by which an update is multiplied in a message; see :meth:`collect`.
+          receivers: ``[K]``, to how many each client's message goes, by default all its neighbours,
+            or its server.
+          compression: the algorithm's own, in place of the simulation's.
 
         Raises:
           ValueError: a private message of unknown sensitivity; a second one in the same round,
@@ -256,8 +261,13 @@ class Link:
             clients = jnp.arange(message.shape[0], dtype=jnp.int32)
         if sending is None:
             sending = jnp.ones(clients.shape, bool)
-        messages = jnp.sum(jnp.where(sending, self._receivers[clients], 0))
-        self._count_sent(messages, message.shape[1])
+        if receivers is None:
+            receivers = self._receivers
+        else:
+            sending = sending & (receivers[clients] > 0)
+        compression = compression or self._stages.compression
+        messages = jnp.sum(jnp.where(sending, receivers[clients], 0))
+        self._count_sent(messages, message.shape[1], compression)
         if self._scope == "server":
             raise ValueError(
                 "a trusted server perturbs the sum of what it collects, and not messages; let the "
@@ -271,7 +281,7 @@ class Link:
         if around is None:
             around = jnp.zeros(message.shape[1:], message.dtype)
         around = around[None]
-        message = self._compressed(message, clients, around, self._stages.compression)
+        message = self._compressed(message, clients, around, compression)
         return self._attacked(message, clients, sending, around)
 
     def _perturb(
@@ -423,13 +433,23 @@ class Link:
 
     # In: peers -----------------------------------------------------------------------------------
 
-    def exchange(self, message: Float[Array, "clients dim"]) -> tuple[Array, Inbox]:
+    def exchange(
+        self,
+        message: Float[Array, "clients dim"],
+        *,
+        receivers: Int[Array, " clients"] | None = None,
+        compression: Compressor | None = None,
+    ) -> tuple[Array, Inbox]:
         """Send one message of every client to its neighbours.
 
         A client that is absent says nothing; its neighbours keep what it said last.
 
         Args:
           message: ``[K, D]``.
+          receivers: ``[K]``, to how many of its neighbours each client's message goes, all by
+            default: what is counted. Let nobody else combine it: the weights of who hears nothing
+            from it are zero.
+          compression: the algorithm's own, in place of the simulation's.
 
         Returns:
           What each client said, ``[K, D]``, as it was perturbed and compressed, and the inbox of
@@ -458,7 +478,12 @@ class Link:
                 "absent peers need a memory of what they said last; begin the link with "
                 "fljax.link.begin(..., asleep=True)."
             )
-        clean = self.send(message, sending=None if self._everyone else self.available)
+        clean = self.send(
+            message,
+            sending=None if self._everyone else self.available,
+            receivers=receivers,
+            compression=compression,
+        )
         said, cancelled, added = clean, None, None
         if self._stages.noise is not None:
             self._used.add("noise")
@@ -870,12 +895,10 @@ class Link:
 
         For messages that nothing happens to (:attr:`exact`) and that need not exist one by one.
         """
-        self._count_sent(jnp.sum(self._receivers), dim)
+        self._count_sent(jnp.sum(self._receivers), dim, self._stages.compression)
 
-    def _count_sent(self, messages: Array, dim: int) -> None:
-        bits = (
-            WORD * dim if self._stages.compression is None else self._stages.compression.bits(dim)
-        )
+    def _count_sent(self, messages: Array, dim: int, compression: Compressor | None) -> None:
+        bits = WORD * dim if compression is None else compression.bits(dim)
         self._count(messages.astype(jnp.int32), dim, up=bits)
 
     def relay(self, numbers: int) -> None:

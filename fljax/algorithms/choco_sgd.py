@@ -1,0 +1,104 @@
+r"""Gossip of compressed differences from copies that all neighbours have (Choco-SGD)."""
+
+from typing import NamedTuple
+
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.local_steps import sampled
+from fljax.batches import Batches
+from fljax.graphs import Combination, Graph, Mixing
+from fljax.link import Compressor
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
+from fljax.streams import Stream
+
+__all__ = ["ChocoSGD", "State"]
+
+
+class State(NamedTuple):
+    """What Choco-SGD keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    public: Array  # [K, D]  v_k, what its neighbours believe client k's model to be
+    mixed: Array  # [K, D]  sum_l a_kl v_l
+    mixing: Combination  # the symmetric weights
+
+
+@algorithm("Choco-SGD", "koloskova2019", Needs(data="any", compressed=False))
+@module
+class ChocoSGD(Algorithm):
+    r"""Decentralised SGD whose peers say how their models differ from public copies (Choco-SGD).
+
+    .. math::
+
+        \hat w_k&=w_k^{(n-1)}-\mu^{(n)}f_k'(w_k^{(n-1)}) \\
+        v_k&\leftarrow v_k+Q(\hat w_k-v_k)\qquad Q(\cdot)\text{ sent to all neighbours} \\
+        w_k^{(n)}&=\hat w_k+\gamma\sum_{l\in\mathcal N_k}a_{kl}(v_l-v_k)
+
+    Neighbours' copies need not be kept one by one: client :math:`k` keeps
+    :math:`\sum_la_{kl}v_l`. Without compression and with :math:`\gamma=1` it is
+    :class:`~fljax.algorithms.ATC`. The mean of all models moves by gradients alone, and they agree
+    if :math:`Q` is a contraction, :math:`E\|Q(v)-v\|^2\le(1-\delta)\|v\|^2` (top-k, scaled signs,
+    quantisation to enough bits), for :math:`\gamma` small enough. Copies start where models do,
+    which all know. What is lost on the way stays lost to the sums.
+
+    Args:
+      step_size: :math:`\mu^{(n)}`, a schedule of the round or a number, > 0.
+      compression: :math:`Q`, an :class:`fljax.link.Compressor`.
+      consensus_step: :math:`\gamma`, in (0, 1].
+      mixing: the weights :math:`a_{kl}`, by name or as a :class:`~fljax.graphs.Mixing`; they must
+        be symmetric.
+      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Raises:
+      TypeError: a compression of another kind.
+      ValueError: a step outside its range, a compression that does not fit the models, an unknown
+        rule, batches that cannot be drawn.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=10, dim=8),
+      ...     network=fl.graphs.ring(6),
+      ...     algorithm=fl.algorithms.ChocoSGD(0.01, fl.link.TopK(2), consensus_step=0.3),
+      ... )
+      >>> int(fl.run(simulation, rounds=5).bits_up[-1])  # 12 messages of 2 numbers and places
+      4200
+
+    Reference:
+      Koloskova, Stich and Jaggi 2019, Algorithm 2.
+    """
+
+    step_size: StepSize
+    compression: Compressor
+    consensus_step: Float[Array, ""] | float
+    mixing: str | Mixing = "metropolis"
+    batches: Batches | None = None
+
+    def validate(self) -> None:
+        if isinstance(self.mixing, str):
+            object.__setattr__(self, "mixing", Mixing(self.mixing))
+        object.__setattr__(self, "step_size", as_schedule(self.step_size))
+        _check.kind("compression", self.compression, Compressor)
+        _check.interval("consensus_step", self.consensus_step, above=0, at_most=1)
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        network.check_mixing(self.mixing)  # pyright: ignore[reportArgumentType] (once constructed)
+        self.compression.check(problem.dim)
+        if self.batches is not None:
+            self.batches.check(problem)
+
+    def init(self, problem: Problem | Stream, network: Graph) -> State:
+        start, mixing = start_models(problem), network.mixing(self.mixing)
+        return State(start, start, mixing(start), mixing)
+
+    def step(self, state: State, now: Round) -> State:
+        part = sampled(self.batches, now)
+        moved = state.model - self.step_size(now.number) * part.gradient(state.model)
+        said, inbox = now.link.exchange(moved - state.public, compression=self.compression)
+        public, mixed = state.public + said, state.mixed + inbox.mean(state.mixing)
+        return State(moved + self.consensus_step * (mixed - public), public, mixed, state.mixing)

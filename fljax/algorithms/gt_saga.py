@@ -1,0 +1,194 @@
+"""Gradient tracking along single samples, whose variance vanishes: GT-SAGA and GT-SVRG."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module, static
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.local_steps import drawn, sampled
+from fljax.algorithms.sample_gradients import Table, estimated, tabulated
+from fljax.batches import Uniform
+from fljax.graphs import Combination, Graph, Mixing
+from fljax.participation import Participants
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
+
+__all__ = ["GTSAGA", "GTSVRG", "State"]
+
+
+class Snapshot(NamedTuple):
+    """Where a client last took its whole gradient."""
+
+    model: Array  # [K, D]
+    gradient: Array  # [K, D]
+
+
+class State(NamedTuple):
+    """What gradient tracking keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    tracker: Array  # [K, D]  y_k, the network's gradient as client k knows it
+    estimate: Array  # [K, D]  g_k, of its own
+    memory: Table | Snapshot
+    mixing: Combination  # the doubly stochastic weights
+
+
+class _Tracking(Algorithm):
+    """Models and trackers are combined alike; how a gradient is estimated is apart."""
+
+    step_size: StepSize
+    batch: int
+    mixing: str | Mixing
+
+    def validate(self) -> None:
+        if isinstance(self.mixing, str):
+            object.__setattr__(self, "mixing", Mixing(self.mixing))
+        object.__setattr__(self, "step_size", as_schedule(self.step_size))
+        _check.count("batch", self.batch)
+
+    def check(self, problem: Problem, network: Graph) -> None:
+        network.check_mixing(self.mixing)  # pyright: ignore[reportArgumentType] (once constructed)
+        Uniform(self.batch).check(problem)
+
+    def message_size(self, dim: int) -> int:
+        """A model and a tracker."""
+        return 2 * dim
+
+    def init(self, problem: Problem, network: Graph) -> State:
+        start, mixing = start_models(problem), network.mixing(self.mixing)
+        slope = problem.gradient(start)
+        return State(start, slope, slope, self._begin(problem, start), mixing)
+
+    def step(self, state: State, now: Round) -> State:
+        own = jnp.concatenate([state.model, state.tracker], axis=1)
+        said, inbox = now.link.exchange(own)
+        # The sum of all trackers is that of all estimates, whatever became of the message.
+        model, tracker = jnp.split(own + inbox.mean(state.mixing) - said, 2, axis=1)
+        model = model - self.step_size(now.number) * state.tracker
+        estimate, memory = self._estimate(state.memory, model, now)
+        return State(model, tracker + estimate - state.estimate, estimate, memory, state.mixing)
+
+    def _begin(self, problem: Problem, start: Array) -> Table | Snapshot:
+        raise NotImplementedError
+
+    def _estimate(
+        self, memory: Any, model: Float[Array, "clients dim"], now: Round
+    ) -> tuple[Float[Array, "clients dim"], Any]:
+        raise NotImplementedError
+
+
+@algorithm("GT-SAGA", "xin2020", Needs())
+@module
+class GTSAGA(_Tracking):
+    r"""Gradient tracking, each client along the gradient of a sample at a time (GT-SAGA).
+
+    .. math::
+
+        w_k^{(n)}&=\sum_la_{kl}w_l^{(n-1)}-\mu y_k^{(n-1)} \\
+        g_k^{(n)}&=f_{k,s}'(w_k^{(n)})-t_{k,s}+\frac1{D_k}\sum_jt_{k,j},\qquad
+            t_{k,s}\leftarrow f_{k,s}'(w_k^{(n)}) \\
+        y_k^{(n)}&=\sum_la_{kl}y_l^{(n-1)}+g_k^{(n)}-g_k^{(n-1)}
+
+    with a sample :math:`s` drawn in each round, and :math:`t_{k,j}=f_{k,j}'`, :math:`y_k=g_k=f_k'`
+    at the start. For a smooth, strongly convex sum and small steps it comes to the optimum
+    linearly. Model and tracker are one message of :math:`2D` numbers. (Of 2022 is a form that
+    combines after the step, in two exchanges one after the other.)
+
+    The table has :math:`KND` numbers: 40 MB a run in single precision for 100 clients of 100
+    samples and 1000 parameters; :class:`GTSVRG` needs none.
+
+    Args:
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0.
+      batch: samples in a step, of which the mean is taken, drawn without replacement.
+      mixing: the weights :math:`a_{kl}`, by name or as a :class:`~fljax.graphs.Mixing`; they must
+        be doubly stochastic.
+
+    Raises:
+      ValueError: an unknown rule, a batch larger than every client.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> run = fl.run(
+      ...     fl.Simulation(
+      ...         problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=10, dim=2),
+      ...         network=fl.graphs.ring(6),
+      ...         algorithm=fl.algorithms.GTSAGA(0.02),
+      ...         metrics=["normalized_error"],
+      ...     ),
+      ...     rounds=1000)
+      >>> bool(run.normalized_error[-1] < 1e-8)
+      True
+
+    Reference:
+      Xin, Khan and Kar 2020, Algorithm 1.
+    """
+
+    step_size: StepSize
+    batch: int = static(default=1)
+    mixing: str | Mixing = "metropolis"
+
+    def _begin(self, problem: Problem, start: Array) -> Table:
+        return tabulated(problem, start)
+
+    def _estimate(
+        self, memory: Table, model: Float[Array, "clients dim"], now: Round
+    ) -> tuple[Float[Array, "clients dim"], Table]:
+        batch = drawn(Uniform(self.batch), now, Participants(None, now.available), 1)
+        assert batch is not None
+        return estimated(now.problem, memory, model, batch.rows[:, 0])
+
+
+@algorithm("GT-SVRG", "xin2020", Needs())
+@module
+class GTSVRG(_Tracking):
+    r"""Gradient tracking, corrected by a whole gradient every so many rounds (GT-SVRG).
+
+    As :class:`GTSAGA`, with
+
+    .. math:: g_k^{(n)}=f_{k,s}'(w_k^{(n)})-f_{k,s}'(\tau_k)+f_k'(\tau_k),
+
+    where :math:`\tau_k=w_k^{(n)}` from every :math:`T`-th round on. (GT-VR of Jiang et al. 2023 has
+    each client draw whether it does so in a round.)
+
+    Args:
+      step_size: as of :class:`GTSAGA`.
+      period: :math:`T`, rounds from one whole gradient to the next, >= 1. At 1 it is gradient
+        tracking with whole gradients.
+      batch: as of :class:`GTSAGA`.
+      mixing: as of :class:`GTSAGA`.
+
+    Raises:
+      ValueError: as :class:`GTSAGA`; a period below 1.
+
+    Reference:
+      Xin, Khan and Kar 2020, Algorithm 2.
+    """
+
+    step_size: StepSize
+    period: int = static()
+    batch: int = static(default=1)
+    mixing: str | Mixing = "metropolis"
+
+    def validate(self) -> None:
+        super().validate()
+        _check.count("period", self.period)
+
+    def _begin(self, problem: Problem, start: Array) -> Snapshot:
+        return Snapshot(start, problem.gradient(start))
+
+    def _estimate(
+        self, memory: Snapshot, model: Float[Array, "clients dim"], now: Round
+    ) -> tuple[Float[Array, "clients dim"], Snapshot]:
+        # Rounds have the same number in all runs of a study: only these take the whole gradient.
+        memory = jax.lax.cond(
+            now.number % self.period == 0,
+            lambda: Snapshot(model, now.problem.gradient(model)),
+            lambda: memory,
+        )
+        part = sampled(Uniform(self.batch), now)
+        return part.gradient(model) - part.gradient(memory.model) + memory.gradient, memory

@@ -1,0 +1,73 @@
+"""Gradients of single samples, and the table of them that variance reduction remembers."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fljax.problems import Problem
+
+__all__ = ["Table", "estimated", "of_samples", "tabulated"]
+
+
+class Table(NamedTuple):
+    """What each client remembers of its samples."""
+
+    gradients: Array  # [K, N, D]  of each sample, where it was last met
+    #: [K, D]  of these, each with its sample's weight; carried along, not summed anew: its rounding
+    #: errors grow by the square root of the rounds
+    mean: Array
+
+
+def of_samples(
+    problem: Problem, model: Float[Array, "clients dim"], rows: Int[Array, "clients batch"]
+) -> Float[Array, "clients batch dim"]:
+    r"""The gradient of :math:`f_{k,j}=\ell(x_{k,j},y_{k,j};\cdot)+\tfrac\lambda KR` for some
+    :math:`j`, at the client's model.
+    """
+    clients, batch = rows.shape
+    who = jnp.repeat(jnp.arange(clients, dtype=jnp.int32), batch)
+    each = problem.take(who, rows.reshape(-1, 1))  # a client of one sample, for each
+    return each.gradient(jnp.repeat(model, batch, axis=0)).reshape(clients, batch, -1)
+
+
+def tabulated(problem: Problem, model: Float[Array, "clients dim"]) -> Table:
+    """All samples met at one model."""
+    rows = jnp.arange(problem.samples, dtype=jnp.int32)[None]
+    rows = jnp.broadcast_to(rows, (problem.clients, problem.samples))
+    return Table(of_samples(problem, model, rows), problem.gradient(model))
+
+
+def estimated(
+    problem: Problem,
+    table: Table,
+    model: Float[Array, "clients dim"],
+    rows: Int[Array, "clients batch"],
+) -> tuple[Float[Array, "clients dim"], Table]:
+    r"""SAGA's estimate of each client's gradient, and the table in which the batch was met anew.
+
+    .. math::
+
+        g_k=\frac1{|B|}\sum_{j\in B}\big(f_{k,j}'(w)-t_{k,j}\big)+\frac1{D_k}\sum_jt_{k,j}
+
+    Args:
+      problem: of the clients.
+      table: :math:`t_{k,j}`.
+      model: :math:`w`, of each.
+      rows: :math:`B`, none twice; an index past the last sample is none.
+
+    Reference:
+      Defazio, Bach and Lacoste-Julien 2014, (1).
+    """
+    weights = jnp.asarray(problem.weights)
+    total, own = jnp.sum(weights, axis=1), jnp.arange(len(rows), dtype=jnp.int32)[:, None]
+    share = weights / jnp.where(total > 0, total, 1)[:, None]
+    share = share.at[own, rows].get(mode="fill", fill_value=0)  # of a sample in the client's mean
+    met, of = (jnp.sum(a > 0, axis=1, keepdims=True, dtype=model.dtype) for a in (share, weights))
+    new = of_samples(problem, model, rows)
+    change = new - table.gradients.at[own, rows].get(mode="fill", fill_value=0)
+    change = share[..., None] * change
+    gradients = table.gradients.at[own, rows].set(new, mode="drop")
+    moved = jnp.sum(change, axis=1)
+    estimate = table.mean + moved * of / jnp.maximum(met, 1)
+    return estimate, Table(gradients, table.mean + moved)

@@ -1,0 +1,210 @@
+"""Peers that save gradients or messages, as loops over clients, edges and samples.
+
+``gradient(k, w)`` is client ``k``'s whole gradient, ``gradient(k, w, rows)`` the mean of some of
+its samples, each with the client's regulariser. What is drawn is injected. ``start`` is ``[K, D]``,
+``weights[k, m]`` what ``k`` gives to what it hears of ``m``.
+"""
+
+import numpy as np
+
+
+def mixed(weights, values):
+    return np.array(
+        [sum(weights[k, m] * values[m] for m in range(len(values))) for k in range(len(values))]
+    )
+
+
+# Gradient tracking (Xin, Khan and Kar 2020) ------------------------------------------------------
+
+
+def gt_saga(gradient, sizes, weights, step, rows, start):
+    """Algorithm 1: ``[T, K, D]``; ``rows[n - 1][k]``: client ``k``'s samples in round ``n``."""
+    clients, x, history = len(start), start.copy(), []
+    points = [[start[k].copy() for _ in range(sizes[k])] for k in range(clients)]
+    g = np.array([gradient(k, x[k]) for k in range(clients)])
+    y = g.copy()
+    for n in range(1, len(rows) + 1):
+        x_new = mixed(weights, x) - step(n) * y
+        g_new = np.zeros_like(g)
+        for k in range(clients):
+            met = rows[n - 1][k]
+            whole = sum(gradient(k, points[k][j], [j]) for j in range(sizes[k])) / sizes[k]
+            each = [gradient(k, x_new[k], [s]) - gradient(k, points[k][s], [s]) for s in met]
+            g_new[k] = sum(each) / len(met) + whole
+            for s in met:
+                points[k][s] = x_new[k].copy()
+        y = mixed(weights, y) + g_new - g
+        x, g = x_new, g_new
+        history.append(x)
+    return np.array(history)
+
+
+def gt_svrg(gradient, period, weights, step, rows, start):
+    """Algorithm 2."""
+    clients, x, history = len(start), start.copy(), []
+    v = np.array([gradient(k, x[k]) for k in range(clients)])
+    y, snapshot = v.copy(), x.copy()
+    for n in range(1, len(rows) + 1):
+        x = mixed(weights, x) - step(n) * y
+        if n % period == 0:
+            snapshot = x.copy()
+        v_new = np.zeros_like(v)
+        for k in range(clients):
+            met, at = rows[n - 1][k], snapshot[k]
+            v_new[k] = gradient(k, x[k], met) - gradient(k, at, met) + gradient(k, at)
+        y = mixed(weights, y) + v_new - v
+        v = v_new
+        history.append(x)
+    return np.array(history)
+
+
+# LT-ADMM (Ren et al. 2025) -----------------------------------------------------------------------
+
+
+def lt_admm(
+    gradient, edges, penalty, step, pull, local_steps, rounds, start, rows=None, table=None
+):
+    """Algorithm 1, with a variable and a message of every edge; ``rows[n - 1][k][t]``.
+
+    ``table``: ``None``, or of LT-ADMM-VR each client's number of samples and whether they are all
+    met again before a round.
+    """
+    neighbors = [
+        sorted({b if a == k else a for a, b in edges if k in (a, b)}) for k in range(len(start))
+    ]
+    clients, x, history = len(start), start.copy(), []
+    z = {(k, m): penalty * (start[k] + start[m]) / 2 for k in range(clients) for m in neighbors[k]}
+    if table is not None:
+        sizes, restart = table
+        points = [[start[k] for _ in range(sizes[k])] for k in range(clients)]
+    for n in range(1, rounds + 1):
+        new = np.zeros_like(x)
+        for k in range(clients):
+            force = penalty * len(neighbors[k]) * x[k] - sum(z[k, m] for m in neighbors[k])
+            if table is not None and restart:
+                points[k] = [x[k]] * sizes[k]
+            phi = x[k].copy()
+            for t in range(local_steps):
+                met = None if rows is None else rows[n - 1][k][t]
+                if table is None:
+                    g = gradient(k, phi) if met is None else gradient(k, phi, met)
+                else:
+                    whole = sum(gradient(k, points[k][j], [j]) for j in range(sizes[k])) / sizes[k]
+                    each = [gradient(k, phi, [s]) - gradient(k, points[k][s], [s]) for s in met]
+                    g = sum(each) / len(met) + whole
+                    for s in met:
+                        points[k][s] = phi.copy()
+                phi = phi - step(n) * g - pull * force
+            new[k] = phi
+        x = new
+        said = {(m, k): z[m, k] - 2 * penalty * x[m] for m, k in z}  # from m to k
+        z = {(k, m): (z[k, m] - said[m, k]) / 2 for k, m in z}
+        history.append(x)
+    return np.array(history)
+
+
+# ProxSkip (Mishchenko et al. 2022) ---------------------------------------------------------------
+
+
+def scaffnew(gradient, step, probability, coins, start):
+    """Algorithm 2: ``[T, 1, D]``, the server's last average."""
+    clients, x, server, history = len(start), start.copy(), start.mean(axis=0), []
+    h = np.zeros_like(x)
+    for n, coin in enumerate(coins, 1):
+        moved = np.array([x[k] - step(n) * (gradient(k, x[k]) - h[k]) for k in range(clients)])
+        if coin:
+            server = sum(moved) / clients
+            for k in range(clients):
+                h[k] = h[k] + probability / step(n) * (server - moved[k])
+                x[k] = server
+        else:
+            x = moved
+        history.append(server[None])
+    return np.array(history)
+
+
+def proxskip(gradient, weights, step, probability, coins, start):
+    """With half of each client's own model and half of what it mixes."""
+    clients, x, history = len(start), start.copy(), []
+    h = np.zeros_like(x)
+    for n, coin in enumerate(coins, 1):
+        moved = np.array([x[k] - step(n) * (gradient(k, x[k]) - h[k]) for k in range(clients)])
+        x = (moved + mixed(weights, moved)) / 2 if coin else moved
+        h = h + probability / step(n) * (x - moved)
+        history.append(x)
+    return np.array(history)
+
+
+# Choco-SGD (Koloskova, Stich and Jaggi 2019) -----------------------------------------------------
+
+
+def largest(vector, count):
+    kept = np.zeros_like(vector)
+    for i in sorted(range(len(vector)), key=lambda i: -abs(vector[i]))[:count]:
+        kept[i] = vector[i]
+    return kept
+
+
+def choco_sgd(gradient, weights, step, compress, consensus_step, rounds, start):
+    """Algorithm 2, with a copy of every neighbour at every client."""
+    clients, x, history = len(start), start.copy(), []
+    copies = [[start[m].copy() for m in range(clients)] for _ in range(clients)]
+    for n in range(1, rounds + 1):
+        half = np.array([x[k] - step(n) * gradient(k, x[k]) for k in range(clients)])
+        said = [compress(half[k] - copies[k][k]) for k in range(clients)]
+        for k in range(clients):
+            for m in range(clients):
+                if m == k or weights[k, m]:
+                    copies[k][m] = copies[k][m] + said[m]
+        x = half.copy()
+        for k in range(clients):
+            for m in range(clients):
+                x[k] = x[k] + consensus_step * weights[k, m] * (copies[k][m] - copies[k][k])
+        history.append(x)
+    return np.array(history)
+
+
+# Gossip (Boyd et al. 2006) -----------------------------------------------------------------------
+
+
+def pairs_of(waiting):
+    """``{(k, m): number}`` of the edges -> those whose number is the least at both ends."""
+    return [
+        edge
+        for edge, number in waiting.items()
+        if all(number <= other for e, other in waiting.items() if set(e) & set(edge))
+    ]
+
+
+def gossip_sgd(gradient, step, pairs, start, there=None):
+    """``pairs[n - 1]`` meet in round ``n``; ``there[n - 1][k]`` says who moves at all."""
+    clients, x, history = len(start), start.copy(), []
+    for n, meet in enumerate(pairs, 1):
+        new = x.copy()
+        for k in range(clients):
+            if there is None or there[n - 1][k]:
+                new[k] = x[k] - step(n) * gradient(k, x[k])
+        for k, m in meet:
+            new[k] = new[m] = (new[k] + new[m]) / 2
+        x = new
+        history.append(x)
+    return np.array(history)
+
+
+# Push-sum (Assran et al. 2019) -------------------------------------------------------------------
+
+
+def sgp(gradient, shares, step, rounds, start):
+    """Algorithm 1; ``shares[k, m]`` of what ``m`` has goes to ``k``."""
+    clients, x, history = len(start), start.copy(), []
+    weight, z = np.ones(clients), start.copy()
+    for n in range(1, rounds + 1):
+        half = [x[k] - step(n) * gradient(k, z[k]) for k in range(clients)]
+        x, before, weight = np.zeros_like(x), weight, np.zeros(clients)
+        for sender in range(clients):
+            for k in range(clients):
+                x[k] += shares[k, sender] * half[sender]
+                weight[k] += shares[k, sender] * before[sender]
+        z = x / weight[:, None]
+        history.append(z)
+    return np.array(history)
