@@ -152,6 +152,8 @@ INSIDE = {
     # of files and downloads, which tests/data holds
     "data.avazu",
     "data.calcofi",
+    "data.cifar10",
+    "data.cifar100",
     "data.download",
     "data.fmi",
     "data.fmi_records",
@@ -161,6 +163,7 @@ INSIDE = {
     "data.mnist",
     "data.mnist_sample",
     "data.organamnist",
+    "data.read_cifar",
     "data.read_idx",
 }
 

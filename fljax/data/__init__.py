@@ -1,6 +1,7 @@
 """Real data sets and tables of one's own, who has which of them, and random Fourier features."""
 
 from fljax.data.calcofi import CalCOFI, calcofi
+from fljax.data.cifar import cifar10, cifar100, read_cifar
 from fljax.data.clicks import Clicks, avazu, click_log
 from fljax.data.files import download, locate
 from fljax.data.fmi import Weather, fmi, fmi_records
@@ -36,6 +37,8 @@ __all__ = [
     "binary_tasks",
     "by_label",
     "calcofi",
+    "cifar10",
+    "cifar100",
     "click_log",
     "detectors",
     "dirichlet",
@@ -52,5 +55,6 @@ __all__ = [
     "mnist_sample",
     "organamnist",
     "random_fourier",
+    "read_cifar",
     "read_idx",
 ]
