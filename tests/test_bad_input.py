@@ -89,6 +89,7 @@ INSIDE = {
     "data.Images",
     "data.Nodes",
     "data.Table",
+    "data.Users",
     "data.Weather",
     "graphs.Combination",
     "graphs.Graph",
@@ -157,7 +158,9 @@ INSIDE = {
     "data.download",
     "data.fmi",
     "data.fmi_records",
+    "data.femnist",
     "data.ijcnn1",
+    "data.leaf",
     "data.libsvm",
     "data.locate",
     "data.mnist",
@@ -165,6 +168,7 @@ INSIDE = {
     "data.organamnist",
     "data.read_cifar",
     "data.read_idx",
+    "data.shakespeare",
 }
 
 BAD = {

@@ -16,6 +16,7 @@ from fljax.data.images import (
     organamnist,
     read_idx,
 )
+from fljax.data.leaf import LETTERS, Users, femnist, leaf, shakespeare
 from fljax.data.libsvm import Table, ijcnn1, libsvm
 from fljax.data.partition import binary_tasks, by_label, detectors, dirichlet, few_shot, iid
 from fljax.data.ragged import Nodes, from_table
@@ -23,6 +24,7 @@ from fljax.data.random_fourier import RandomFourier, random_fourier
 
 __all__ = [
     "DISSIMILAR_ORGANS",
+    "LETTERS",
     "SIMILAR_ORGANS",
     "SINGLE_DIGITS",
     "TRIPLETS",
@@ -32,6 +34,7 @@ __all__ = [
     "Nodes",
     "RandomFourier",
     "Table",
+    "Users",
     "Weather",
     "avazu",
     "binary_tasks",
@@ -43,12 +46,14 @@ __all__ = [
     "detectors",
     "dirichlet",
     "download",
+    "femnist",
     "few_shot",
     "fmi",
     "fmi_records",
     "from_table",
     "iid",
     "ijcnn1",
+    "leaf",
     "libsvm",
     "locate",
     "mnist",
@@ -57,4 +62,5 @@ __all__ = [
     "random_fourier",
     "read_cifar",
     "read_idx",
+    "shakespeare",
 ]

@@ -66,7 +66,7 @@ LAYOUTS = {
 
 @checked
 def cifar10(download: bool = False) -> Images:
-    """CIFAR-10: 50,000 training and 10,000 test images ``[32, 32, 3]`` of ten classes, as many each.
+    """CIFAR-10: 50,000 training and 10,000 test images ``[32, 32, 3]`` of ten classes.
 
     Args:
       download: get the archive from its authors if it is in neither place; 170 MB.

@@ -145,7 +145,7 @@ def test_what_is_no_archive_is_refused(tmp_path):
             read_cifar(path)
     with pytest.raises(FileNotFoundError, match=r"no file .*none\.tar\.gz"):
         read_cifar(tmp_path / "none.tar.gz")
-    with pytest.raises(ValueError, match="unknown name 'CIFAR-1000'.*Did you mean 'CIFAR-100'"):
+    with pytest.raises(ValueError, match=r"unknown name 'CIFAR-1000'.*Did you mean 'CIFAR-100'"):
         read_cifar(path, "CIFAR-1000")
 
 
