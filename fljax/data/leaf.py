@@ -34,16 +34,16 @@ LEAF_SOURCE = (
     "Talwalkar, LEAF: a benchmark for federated settings, arXiv:1812.01097, 2018."
 )
 
-Samples = tuple[np.ndarray, np.ndarray]
+Pair = tuple[np.ndarray, np.ndarray]
 #: From a user's ``x`` and ``y`` to arrays; its errors say what is wrong with them.
-Reader = Callable[[list, list], Samples]
+Reader = Callable[[list, list], Pair]
 
 
 class Users(NamedTuple):
     """The samples of ``K`` users, and those held out."""
 
-    clients: list[Samples]  # K of (features [D_k, ...], targets [D_k])
-    test: list[Samples]  # K likewise; if the users of the test are others, one of them all
+    clients: list[Pair]  # K of (features [D_k, ...], targets [D_k])
+    test: list[Pair]  # K likewise; if the users of the test are others, one of them all
     names: tuple[str, ...]  # [K]
     classes: tuple[str, ...]  # what targets are numbers of
     source: str  # whom to cite
@@ -55,8 +55,8 @@ def femnist(folder: str | Path) -> Users:
 
     Args:
       folder: of LEAF's, with ``train`` and ``test``; ``preprocess.sh -s niid --sf 1.0 -k 0 -t
-        sample`` makes those of all 3,500 or so (LEAF's repository, ``data/femnist``). Where users are
-        split instead of samples (``-t user``), the test is of people that are no clients.
+        sample`` in ``data/femnist`` of LEAF's repository makes that of all, 3,500 or so. Where
+        users are split instead of samples (``-t user``), the test is of people that are no clients.
 
     Returns:
       Features ``[D_k, 28, 28, 1]`` from 0, ink, to 1, paper, as LEAF scales them; targets are
@@ -89,7 +89,7 @@ def shakespeare(folder: str | Path) -> Users:
 
     Args:
       folder: of LEAF's, with ``train`` and ``test``; ``preprocess.sh -s niid --sf 1.0 -k 0 -t
-        sample --tf 0.8`` makes those of all 2,288 (LEAF's repository, ``data/shakespeare``).
+        sample --tf 0.8`` in ``data/shakespeare`` of LEAF's repository makes that of all, 2,288.
 
     Returns:
       Features ``[D_k, 80]`` and targets ``[D_k]``, numbers of :data:`LETTERS`.
@@ -137,7 +137,7 @@ def _read(folder: str | Path, reader: Reader, classes: str) -> Users:
     return Users([*clients.values()], held_out, names, tuple(classes), LEAF_SOURCE)
 
 
-def _users(folder: Path, reader: Reader) -> dict[str, Samples]:
+def _users(folder: Path, reader: Reader) -> dict[str, Pair]:
     """The samples of the users of all files of a folder."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
@@ -195,7 +195,7 @@ def _of_file(path: Path) -> dict[str, dict[str, list]]:
     return found
 
 
-def _one_shape(found: Mapping[str, Samples]) -> None:
+def _one_shape(found: Mapping[str, Pair]) -> None:
     first = next(iter(found))
     for name, pair in found.items():
         for what, own, known in zip(("x", "y"), pair, found[first], strict=True):
@@ -221,11 +221,11 @@ def _numbers(what: str, values: list) -> np.ndarray:
     return array.astype(np.int32)
 
 
-def _as_they_are(x: list, y: list) -> Samples:
+def _as_they_are(x: list, y: list) -> Pair:
     return _numbers("x", x), _numbers("y", y)
 
 
-def _handwriting(x: list, y: list) -> Samples:
+def _handwriting(x: list, y: list) -> Pair:
     pixels, labels = _as_they_are(x, y)
     if pixels.shape[1:] != (784,) or pixels.min() < 0 or pixels.max() > 1:
         raise ValueError(
@@ -245,7 +245,7 @@ def _handwriting(x: list, y: list) -> Samples:
     return pixels.astype(float_dtype()).reshape(-1, 28, 28, 1), labels
 
 
-def _text(x: list, y: list) -> Samples:
+def _text(x: list, y: list) -> Pair:
     for what, texts, length in (("x", x, WINDOW), ("y", y, 1)):
         for text in texts:
             if not isinstance(text, str) or len(text) != length:
