@@ -18,7 +18,10 @@ __all__ = ["Samples", "from_huggingface", "from_sklearn"]
 
 
 class Samples(NamedTuple):
-    """Features and targets: floats in the default precision, whole numbers in 32 bits if they fit."""
+    """Features and targets: floats in the default precision, whole numbers in 32 bits at most.
+
+    Those that do not fit stay as they are.
+    """
 
     features: np.ndarray  # [n, ...]
     targets: np.ndarray  # [n, ...]
