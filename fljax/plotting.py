@@ -635,7 +635,8 @@ def _counts(labels: np.ndarray, parts: Sequence[np.ndarray]) -> tuple[np.ndarray
     Raises:
       ValueError: no labels or parts of them.
     """
-    if np.ndim(labels) != 1 or not len(labels) or not len(parts):
+    nested = isinstance(labels, list | tuple) and any(map(np.ndim, labels))
+    if nested or np.ndim(labels) != 1 or not len(labels) or not len(parts):
         raise ValueError(
             f"labels must be one of each row, [n], and parts the rows of each client, got "
             f"{_check.shown(labels)} and {len(parts)} parts."
