@@ -569,7 +569,7 @@ def draw_partition(
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         _totals(ax, counts.sum(1))
         title = f"{counts.sum()} samples of {kinds} classes at {clients} clients"
-        ax.set_title(title, y=1.04 + TOTALS, pad=6)
+        ax.set_title(title)
         few = clients <= MOST_CLIENTS and kinds <= MOST_CLASSES
         (_dots if few else _cells)(ax, counts)
     return ax

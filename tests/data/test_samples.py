@@ -161,6 +161,8 @@ def test_bunches_and_pairs_of_sklearn():
     np.testing.assert_array_equal(framed.features, iris.data)
     assert framed.classes == found.classes
     assert from_sklearn(load_diabetes()).classes == ()
+    counted = Bunch(data=np.eye(2), target=[3, 0], target_names=["bicycles"])
+    assert from_sklearn(counted).classes == ()  # which names the target, not its values
     x, y = load_digits(return_X_y=True)
     pair = from_sklearn((x.reshape(-1, 8, 8), y.astype(str)))
     assert pair.features.shape == (1797, 8, 8)
