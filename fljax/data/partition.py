@@ -297,9 +297,9 @@ def dirichlet_sizes(
     r"""Rows in random order, cut in proportions drawn from :math:`\mathrm{Dir}(\beta\mathbf 1_K)`.
 
     Skew of quantity: clients have very different numbers of rows of the same law (Li et al.,
-    "Federated learning on non-IID data silos: an experimental study", ICDE 2022, section IV). Ends
-    are rounded to whole rows. All is drawn again until the smallest client has ``least`` rows,
-    which for small concentrations is another law.
+    "Federated learning on non-IID data silos: an experimental study", ICDE 2022). Ends are
+    rounded to whole rows. All is drawn again until the smallest client has ``least`` rows, which
+    for small concentrations is another law.
 
     Args:
       rows: ``n``.

@@ -74,7 +74,7 @@ def noisy(clients: Sequence[tuple[Any, Any]], deviation: Any, seed: int) -> Clie
 
     Levels that rise with the client, variances :math:`\sigma k/K` of clients :math:`k=1,\dots,K`,
     are the feature skew of Li et al., "Federated learning on non-IID data silos: an experimental
-    study", ICDE 2022, section IV: ``deviation=np.sqrt(sigma * np.arange(1, K + 1) / K)``.
+    study", ICDE 2022: ``deviation=np.sqrt(sigma * np.arange(1, K + 1) / K)``.
 
     Args:
       clients: features of any shape; whole numbers become floats, and nothing is clipped.
