@@ -91,7 +91,9 @@ INSIDE = {
     "data.CalCOFI",
     "data.Images",
     "data.Nodes",
+    "data.Samples",
     "data.Table",
+    "data.Users",
     "data.Weather",
     "graphs.Combination",
     "graphs.Graph",
@@ -157,16 +159,22 @@ INSIDE = {
     # of files and downloads, which tests/data holds
     "data.avazu",
     "data.calcofi",
+    "data.cifar10",
+    "data.cifar100",
     "data.download",
     "data.fmi",
     "data.fmi_records",
+    "data.femnist",
     "data.ijcnn1",
+    "data.leaf",
     "data.libsvm",
     "data.locate",
     "data.mnist",
     "data.mnist_sample",
     "data.organamnist",
+    "data.read_cifar",
     "data.read_idx",
+    "data.shakespeare",
 }
 
 BAD = {
@@ -200,6 +208,25 @@ IMAGES = fl.data.Images(
     ("0", "1"),
     "here",
 )
+
+
+class Columns:
+    """What `from_huggingface` asks of a data set."""
+
+    column_names = ("x", "y")
+    features = dict.fromkeys(column_names)
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, rows):
+        return dict.fromkeys(self.column_names, np.arange(2))
+
+    def with_format(self, kind, dtype=None):
+        return self
+
+    def select_columns(self, names):
+        return self
 
 
 @functools.cache
@@ -615,6 +642,7 @@ VALID = {
         "test": 1,
     },
     "data.by_label": {"labels": np.repeat([0, 1], 8), "clients": K, "shards": 2, "seed": 0},
+    "data.by_user": {"users": ["eve", "ada", "eve"]},
     "data.detectors": {"labels": np.repeat([0, 1], 8), "shots": 2, "seed": 0},
     "data.dirichlet": {
         "labels": np.repeat([0, 1], 8),
@@ -622,6 +650,7 @@ VALID = {
         "concentration": 10.0,
         "seed": 0,
     },
+    "data.dirichlet_sizes": {"rows": 99, "clients": K, "concentration": 10.0, "seed": 0},
     "data.few_shot": {"key": KEY, "problem": problem(), "samples": 2},
     "data.from_table": {
         "table": {"who": [1, 2, 1], "x": [0.1, 0.2, 0.3], "y": [1.0, 2.0, 3.0]},
@@ -629,8 +658,13 @@ VALID = {
         "features": ["x"],
         "target": "y",
     },
+    "data.from_huggingface": {"dataset": Columns(), "features": "x", "target": "y"},
+    "data.from_sklearn": {"data": (np.eye(2), [0, 1])},
     "data.iid": {"rows": 8, "clients": K, "seed": 0},
+    "data.noisy": {"clients": [(np.ones((3, 2)), np.ones(3))], "deviation": 1.0, "seed": 0},
+    "data.power_law": {"rows": 8, "clients": K, "exponent": 1.0, "seed": 0},
     "data.random_fourier": {"key": KEY, "inputs": 2, "features": 4},
+    "data.rotated": {"clients": [(np.ones((3, 2, 2)), np.ones(3))], "degrees": 30.0},
     "data.click_log": {"key": KEY, "rows": 4, "fields": 2, "categories": 3},
     "descent.backtracking": {},
     "descent.minimise": {
@@ -1005,6 +1039,7 @@ ACCEPTED = {
     ("participation.Until", "last"): "list",
     ("participation.groups", "values"): "list",
     ("data.from_table", "coordinates"): "empty",  # none
+    ("data.rotated", "degrees"): "negative",  # clockwise
     ("plotting.draw_graph", "label"): "text",
     ("plotting.network_map", "label"): "text",
     ("plotting.network_map", "unit"): "text",

@@ -1,5 +1,7 @@
 """Bands by hand, diverged runs out of the mean and on the picture, labels, errors."""
 
+import itertools
+
 import matplotlib as mpl
 
 mpl.use("Agg")
@@ -266,6 +268,36 @@ def test_a_partition_s_dots_have_the_areas_of_its_counts():
     assert ax.get_title() == "10 samples of 2 classes at 3 clients"
 
 
+def test_bars_above_a_partition_are_its_clients_sizes():
+    ax = plotting.draw_partition([np.array([0, 0, 1]), np.array([], int), np.array([5])])
+    (bars,) = ax.child_axes
+    assert [bar.get_height() for bar in bars.patches] == [3, 0, 1]
+    assert [bar.get_x() + bar.get_width() / 2 for bar in bars.patches] == [0, 1, 2]
+    assert bars.get_ylabel() == "samples"
+    np.testing.assert_array_equal(ax.collections[0].get_offsets(), [[0, 0], [0, 1], [2, 2]])
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["0", "1", "5"]
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(41, 3), (5, 21)])
+def test_a_large_partition_is_cells_with_a_scale_of_counts(clients, classes):
+    labels = np.random.default_rng(0).integers(0, classes, 4000) * 10
+    parts = fl.data.dirichlet(labels, clients, 0.3, seed=0)
+    ax = plotting.draw_partition(labels, parts)
+    by_hand = [[np.sum(labels[rows] == c) for rows in parts] for c in np.unique(labels)]
+    shown = ax.collections[0].get_array()
+    np.testing.assert_array_equal(np.ma.filled(shown, 0), by_hand)
+    np.testing.assert_array_equal(np.ma.getmaskarray(shown), np.equal(by_hand, 0))
+    (bar,) = ax.figure.axes[1:]
+    assert bar.get_ylabel() == "samples of a class (white: none)"
+    ax.figure.draw_without_rendering()
+    ticks = [tick.get_text() for tick in ax.get_yticklabels()]
+    assert ticks == [str(10 * c) for c in range(0, classes, 2 if classes > 20 else 1)]
+    boxes = [tick.get_window_extent() for tick in ax.get_yticklabels()]
+    assert not any(low.overlaps(high) for low, high in itertools.pairwise(boxes))
+    title, bars = ax.title.get_window_extent(), ax.child_axes[0].get_window_extent()
+    assert not title.overlaps(bars)
+
+
 def test_what_is_no_partition_is_named():
     labels = np.array([0, 0, 1])
     for some, parts, message in (
@@ -277,6 +309,9 @@ def test_what_is_no_partition_is_named():
     ):
         with pytest.raises(ValueError, match=message):
             plotting.draw_partition(some, parts)
+    for some in ([], [labels, np.eye(2)], labels):
+        with pytest.raises(ValueError, match=r"without them a list of \[D_k\]"):
+            plotting.draw_partition(some)
 
 
 def every_plot(pair):
@@ -291,6 +326,7 @@ def every_plot(pair):
     yield plotting.trade_off(budgets.assign_coords(budget=[0.1, 1.0]))
     yield plotting.draw_graph(fl.graphs.ring(5), values=np.arange(5), label="age [rounds]")
     yield plotting.draw_partition(labels, fl.data.iid(100, 5, seed=0))
+    yield plotting.draw_partition(labels, fl.data.iid(100, 50, seed=0))
     yield plotting.network_map(fl.graphs.ring(5), np.eye(5)[:, :2], np.arange(5), unit="km")
 
 

@@ -1,6 +1,7 @@
 """Real data sets and tables of one's own, who has which of them, and random Fourier features."""
 
 from fljax.data.calcofi import CalCOFI, calcofi
+from fljax.data.cifar import cifar10, cifar100, read_cifar
 from fljax.data.clicks import Clicks, avazu, click_log
 from fljax.data.files import download, locate
 from fljax.data.fmi import Weather, fmi, fmi_records
@@ -15,13 +16,27 @@ from fljax.data.images import (
     organamnist,
     read_idx,
 )
+from fljax.data.leaf import LETTERS, Users, femnist, leaf, shakespeare
 from fljax.data.libsvm import Table, ijcnn1, libsvm
-from fljax.data.partition import binary_tasks, by_label, detectors, dirichlet, few_shot, iid
+from fljax.data.partition import (
+    binary_tasks,
+    by_label,
+    by_user,
+    detectors,
+    dirichlet,
+    dirichlet_sizes,
+    few_shot,
+    iid,
+    power_law,
+)
 from fljax.data.ragged import Nodes, from_table
 from fljax.data.random_fourier import RandomFourier, random_fourier
+from fljax.data.samples import Samples, from_huggingface, from_sklearn
+from fljax.data.shift import noisy, rotated
 
 __all__ = [
     "DISSIMILAR_ORGANS",
+    "LETTERS",
     "SIMILAR_ORGANS",
     "SINGLE_DIGITS",
     "TRIPLETS",
@@ -30,27 +45,42 @@ __all__ = [
     "Images",
     "Nodes",
     "RandomFourier",
+    "Samples",
     "Table",
+    "Users",
     "Weather",
     "avazu",
     "binary_tasks",
     "by_label",
+    "by_user",
     "calcofi",
+    "cifar10",
+    "cifar100",
     "click_log",
     "detectors",
     "dirichlet",
+    "dirichlet_sizes",
     "download",
+    "femnist",
     "few_shot",
     "fmi",
     "fmi_records",
+    "from_huggingface",
+    "from_sklearn",
     "from_table",
     "iid",
     "ijcnn1",
+    "leaf",
     "libsvm",
     "locate",
     "mnist",
     "mnist_sample",
+    "noisy",
     "organamnist",
+    "power_law",
     "random_fourier",
+    "read_cifar",
     "read_idx",
+    "rotated",
+    "shakespeare",
 ]

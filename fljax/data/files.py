@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fljax._arguments import checked
 
-__all__ = ["cache_folder", "download", "locate"]
+__all__ = ["cache_folder", "download", "find", "locate"]
 
 CHUNK = 2**20
 TIMEOUT = 60  # seconds without an answer
@@ -62,6 +62,20 @@ def locate(relative_path: str, sha256: str, how: str) -> Path:
         + "\n".join(looked)
         + f"\n{how}\nThen set FLJAX_DATA to the folder that holds {relative_path}."
     )
+
+
+def find(relative_path: str, sha256: str, how: str, urls: Sequence[str], fetch: bool) -> Path:
+    """:func:`locate`, or :func:`download` from these mirrors where the file is not and may be.
+
+    Raises:
+      FileNotFoundError, ValueError, OSError: as of both.
+    """
+    try:
+        return locate(relative_path, sha256, how)
+    except FileNotFoundError:
+        if not fetch:
+            raise
+        return download(urls, relative_path, sha256)
 
 
 @checked

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fljax.data.files import download as fetch
-from fljax.data.files import locate
+from fljax.data.files import find
 
 __all__ = [
     "DISSIMILAR_ORGANS",
@@ -100,16 +99,16 @@ DISSIMILAR_ORGANS = _organs(
 
 
 class Images(NamedTuple):
-    """Grey images and their classes, as published: nothing scaled, nothing shuffled."""
+    """Images and their classes, as published: nothing scaled, nothing shuffled."""
 
     name: str  # for titles: says when it is a sample
-    train_images: np.ndarray  # [n, height, width]  0..255
+    train_images: np.ndarray  # [n, height, width], of colours [n, height, width, 3]  0..255
     train_labels: np.ndarray  # [n]  indices of `classes`
-    test_images: np.ndarray  # [t, height, width]
+    test_images: np.ndarray  # [t, ...]  likewise
     test_labels: np.ndarray  # [t]
     classes: tuple[str, ...]
     source: str  # whom to cite, and the licence
-    validation_images: np.ndarray | None = None  # [v, height, width], if there are any
+    validation_images: np.ndarray | None = None  # [v, ...], if there are any
     validation_labels: np.ndarray | None = None  # [v]
 
 
@@ -128,7 +127,7 @@ def mnist(download: bool = False) -> Images:
     def read(name: str) -> np.ndarray:
         file = f"{name}.gz"
         urls = [mirror + file for mirror in MNIST_MIRRORS]
-        return read_idx(_find(f"mnist/{file}", MNIST_FILES[name], MNIST_HOW, urls, download))
+        return read_idx(find(f"mnist/{file}", MNIST_FILES[name], MNIST_HOW, urls, download))
 
     arrays = map(read, MNIST_FILES)
     return Images("MNIST", *arrays, classes=tuple("0123456789"), source=MNIST_SOURCE)
@@ -161,7 +160,7 @@ def organamnist(download: bool = False) -> Images:
     Raises:
       FileNotFoundError, ValueError, OSError: as of :func:`mnist`.
     """
-    path = _find(ORGANAMNIST_FILE, ORGANAMNIST_SHA256, ORGANAMNIST_HOW, [ORGANAMNIST_URL], download)
+    path = find(ORGANAMNIST_FILE, ORGANAMNIST_SHA256, ORGANAMNIST_HOW, [ORGANAMNIST_URL], download)
     with np.load(path) as file:
         parts = {
             part: (file[f"{part}_images"], file[f"{part}_labels"][:, 0])
@@ -170,15 +169,6 @@ def organamnist(download: bool = False) -> Images:
     return Images(
         "OrganAMNIST", *parts["train"], *parts["test"], ORGANS, ORGANAMNIST_SOURCE, *parts["val"]
     )
-
-
-def _find(file: str, sha256: str, how: str, urls: list[str], download: bool) -> Path:
-    try:
-        return locate(file, sha256, how)
-    except FileNotFoundError:
-        if not download:
-            raise
-        return fetch(urls, file, sha256)
 
 
 def read_idx(path: str | Path) -> np.ndarray:

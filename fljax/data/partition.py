@@ -1,12 +1,14 @@
 r"""Who has which samples: tasks of clusters dealt on the device, partitions, labels that lack.
 
 :func:`binary_tasks` draws a :class:`~fljax.problems.Problem` from a key inside a scenario, another
-one for every seed. :func:`iid`, :func:`by_label` and :func:`dirichlet` give every row of a data set
-to exactly one client; how many a client gets is structure there, so they are called outside, and
-:func:`~fljax.problems.from_clients` makes a problem of ``[(x[rows], y[rows]) for rows in parts]``:
-horizontal federated learning. In vertical federated learning clients have columns of all rows, and
-``iid(x.shape[1], clients, seed)`` shares those out. :func:`detectors` gives each class a client,
-:func:`few_shot` takes labels away: those of some of a client's samples, or all.
+one for every seed. :func:`iid`, :func:`by_label`, :func:`dirichlet` (skewed labels),
+:func:`dirichlet_sizes`, :func:`power_law` (skewed sizes) and :func:`by_user` (as it is) give every
+row of a data set, samples of any shape, to exactly one client; how many a client gets is structure
+there, so they are called outside, and :func:`~fljax.problems.from_clients` makes a problem of
+``[(x[rows], y[rows]) for rows in parts]``: horizontal federated learning. In vertical federated
+learning clients have columns of all rows, and ``iid(x.shape[1], clients, seed)`` shares those out.
+:func:`detectors` gives each class a client, :func:`few_shot` takes labels away: those of some of a
+client's samples, or all.
 """
 
 from collections.abc import Sequence
@@ -27,7 +29,17 @@ from fljax.problems.objectives import Logistic, NoRegulariser, Regulariser
 from fljax.problems.problem import Problem
 from fljax.problems.tasks import Tasks, membership
 
-__all__ = ["binary_tasks", "by_label", "detectors", "dirichlet", "few_shot", "iid"]
+__all__ = [
+    "binary_tasks",
+    "by_label",
+    "by_user",
+    "detectors",
+    "dirichlet",
+    "dirichlet_sizes",
+    "few_shot",
+    "iid",
+    "power_law",
+]
 
 ATTEMPTS = 1000  # draws of a Dirichlet partition before it is given up
 
@@ -271,16 +283,136 @@ def dirichlet(
         shares = rng.dirichlet(np.full(clients, concentration), len(groups))
         pieces = []
         for group, share in zip(groups, shares, strict=True):
-            ends = np.rint(len(group) * np.cumsum(share)[:-1]).astype(int)
-            pieces.append(np.split(rng.permutation(group), ends))
+            pieces.append(_shared(rng.permutation(group), share))
         parts = [np.concatenate(part) for part in zip(*pieces, strict=True)]
         if min(map(len, parts)) >= least:
             return [rng.permutation(part) for part in parts]
-    raise ValueError(
-        f"no partition of {len(labels)} rows gave each of {clients} clients {least} or more in "
-        f"{ATTEMPTS} draws; take a greater concentration than {concentration:g}, fewer clients or "
-        "a smaller least."
-    )
+    raise ValueError(_none_found(len(labels), clients, concentration, least))
+
+
+@checked
+def dirichlet_sizes(
+    rows: int, clients: int, concentration: float, seed: int, least: int = 1
+) -> list[np.ndarray]:
+    r"""Rows in random order, cut in proportions drawn from :math:`\mathrm{Dir}(\beta\mathbf 1_K)`.
+
+    Skew of quantity: clients have very different numbers of rows of the same law (Li et al.,
+    "Federated learning on non-IID data silos: an experimental study", ICDE 2022). Ends are
+    rounded to whole rows. All is drawn again until the smallest client has ``least`` rows, which
+    for small concentrations is another law.
+
+    Args:
+      rows: ``n``.
+      clients: ``K``.
+      concentration: :math:`\beta>0`; the larger, the more alike.
+      seed: of the draw.
+      least: rows of the smallest client.
+
+    Raises:
+      ValueError: no such partition found in 1000 draws.
+
+    Example:
+      >>> import fljax as fl
+      >>> sizes = [len(rows) for rows in fl.data.dirichlet_sizes(100, 4, 0.5, seed=0)]
+      >>> sum(sizes), max(sizes) > 2 * min(sizes)
+      (100, True)
+    """
+    _check.count("rows", rows)
+    _check.count("clients", clients)
+    _check.positive("concentration", concentration)
+    _check.count("least", least)
+    rng = _generator(seed)
+    for _ in range(ATTEMPTS):
+        parts = _shared(rng.permutation(rows), rng.dirichlet(np.full(clients, concentration)))
+        if min(map(len, parts)) >= least:
+            return parts
+    raise ValueError(_none_found(rows, clients, concentration, least))
+
+
+@checked
+def power_law(
+    rows: int, clients: int, exponent: float, seed: int, least: int = 1
+) -> list[np.ndarray]:
+    r"""Rows in random order, cut in proportions :math:`k^{-\gamma}`: the first client has the most.
+
+    Skew of quantity by a law: beyond the ``least`` that each has, client :math:`k=1,\dots,K` has
+    the share :math:`k^{-\gamma}/\sum_j j^{-\gamma}` of the rows, rounded to whole ones.
+
+    Args:
+      rows: ``n``.
+      clients: ``K``.
+      exponent: :math:`\gamma\ge 0`; zero gives all as many, to one row.
+      seed: of the order of the rows.
+      least: rows of each client before the others are shared out.
+
+    Raises:
+      ValueError: fewer rows than ``clients * least``.
+
+    Example:
+      >>> import fljax as fl
+      >>> [len(rows) for rows in fl.data.power_law(120, 4, exponent=1.0, seed=0, least=5)]
+      [53, 29, 21, 17]
+    """
+    _check.count("rows", rows)
+    _check.count("clients", clients)
+    _check.nonnegative("exponent", exponent)
+    _check.count("least", least)
+    rng = _generator(seed)
+    if rows < clients * least:
+        raise ValueError(
+            f"{clients} clients of {least} rows or more need {clients * least} rows, got {rows}."
+        )
+    first, others = np.split(rng.permutation(rows), [clients * least])
+    shares = np.arange(1.0, clients + 1) ** -exponent
+    pairs = zip(first.reshape(clients, least), _shared(others, shares / shares.sum()), strict=True)
+    return [np.concatenate(pair) for pair in pairs]
+
+
+@checked
+def by_user(users: Sequence[Any] | np.ndarray, order: Any = None) -> list[np.ndarray]:
+    """The rows of each user, as the data have them: nothing is drawn.
+
+    Args:
+      users: ``[n]``, whose each row is: names or numbers.
+      order: the users that are clients, in this order; by default all, sorted. The training data's
+        ``np.unique(users)`` puts a test set's clients into the order of theirs; a user without rows
+        has an empty part, and the rows of users that are not listed are left out.
+
+    Raises:
+      ValueError: users that are not one of each row, missing, or twice in the order; none of the
+        order has rows.
+
+    Example:
+      >>> import fljax as fl
+      >>> [rows.tolist() for rows in fl.data.by_user(["eve", "bob", "eve", "ada"])]
+      [[3], [1], [0, 2]]
+    """
+    users = _names("users", users)
+    names, number = np.unique(users, return_inverse=True)
+    rows = np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number))[:-1])
+    if order is None:
+        return rows
+    wanted, place = _names("order", order).tolist(), dict(zip(names.tolist(), rows, strict=True))
+    if len(set(wanted)) < len(wanted):
+        raise ValueError(f"order must list each user once, got {_check.shown(order)}.")
+    if not place.keys() & wanted:
+        raise ValueError(
+            f"no user of the order, such as {_check.shown(wanted[0])}, is among the users, such as "
+            f"{_check.shown(names[0].item())}."
+        )
+    return [place.get(name, np.zeros(0, rows[0].dtype)) for name in wanted]
+
+
+def _names(what: str, values: Any) -> np.ndarray:
+    """``[n]``, of text or whole numbers."""
+    array = np.asarray(values)
+    if array.dtype.kind == "O" and all(isinstance(entry, str) for entry in array.flat):
+        array = array.astype(str)  # of a DataFrame
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "Uiu":
+        raise ValueError(
+            f"{what} must be a name or number of each, one or more, got {_check.shown(values)}."
+        )
+    return array
 
 
 @checked
@@ -396,6 +528,19 @@ def _one_each(labels: np.ndarray) -> np.ndarray:
     if labels.dtype.kind == "f":
         _check.finite("labels", labels)
     return labels
+
+
+def _shared(order: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
+    """Contiguous pieces in these proportions, whose ends are rounded to whole rows."""
+    return np.split(order, np.rint(len(order) * np.cumsum(shares)[:-1]).astype(int))
+
+
+def _none_found(rows: int, clients: int, concentration: float, least: int) -> str:
+    return (
+        f"no partition of {rows} rows gave each of {clients} clients {least} or more in {ATTEMPTS} "
+        f"draws; take a greater concentration than {concentration:g}, fewer clients or a smaller "
+        "least."
+    )
 
 
 def _cut(order: np.ndarray, parts: int) -> list[np.ndarray]:

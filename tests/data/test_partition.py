@@ -12,12 +12,15 @@ from fljax.data import (
     Images,
     binary_tasks,
     by_label,
+    by_user,
     detectors,
     dirichlet,
+    dirichlet_sizes,
     few_shot,
     iid,
     mnist,
     organamnist,
+    power_law,
 )
 from fljax.data.images import DISSIMILAR_ORGANS
 from fljax.problems import Logistic, NoRegulariser, SquaredL2, from_clients, random_clusters
@@ -287,6 +290,8 @@ PARTITIONS = {
     "iid": lambda seed: iid(600, 20, seed),
     "by_label": lambda seed: by_label(LABELS, 20, 2, seed),
     "dirichlet": lambda seed: dirichlet(LABELS, 20, 0.5, seed),
+    "dirichlet_sizes": lambda seed: dirichlet_sizes(600, 20, 2.0, seed),
+    "power_law": lambda seed: power_law(600, 20, 1.2, seed, least=3),
 }
 
 
@@ -336,6 +341,41 @@ def test_dirichlet_clients_have_the_least():
         dirichlet(LABELS[:600], 8, 0.3, 0, least=76)
 
 
+def test_sizes_follow_the_dirichlet_law():
+    """A client has 1/K of the rows on average, with variance (K-1)/(K^2 (beta K + 1))."""
+    draws = [dirichlet_sizes(3000, 5, 2.0, seed) for seed in range(300)]
+    shares = np.array([[len(part) for part in parts] for parts in draws]) / 3000
+    assert shares.mean() == pytest.approx(1 / 5)
+    assert shares.var() == pytest.approx(4 / 25 / (2.0 * 5 + 1), rel=0.1)
+    assert [len(part) for part in dirichlet_sizes(600, 20, 1e9, 0)] == [30] * 20
+    assert min(map(len, dirichlet_sizes(600, 8, 0.5, 0, least=20))) >= 20
+    for parts in (dirichlet_sizes(6000, 2, 9.0, 0), power_law(6000, 2, 0.5, 0)):
+        found = np.stack([np.bincount(rows // 600) for rows in parts])  # labels in order
+        assert np.abs(found / found.sum(1, keepdims=True) - 0.1).max() < 0.03  # not skewed
+    with pytest.raises(ValueError, match="of 600 rows gave each of 8 clients 75 or more"):
+        dirichlet_sizes(600, 8, 0.3, 0, least=75)
+
+
+def test_sizes_follow_the_power_law():
+    for exponent, least in ((1.0, 1), (2.0, 5), (0.0, 3)):
+        sizes = np.array([len(part) for part in power_law(100_000, 12, exponent, 0, least)])
+        wanted = np.array([float(k) ** -exponent for k in range(1, 13)])
+        wanted = least + (100_000 - 12 * least) * wanted / wanted.sum()
+        assert np.abs(sizes - wanted).max() <= 1
+    assert [len(part) for part in power_law(12, 4, 9.0, 0, least=3)] == [3] * 4
+
+
+def test_users_keep_their_rows_in_the_order_asked_for():
+    users = np.array(["eve", "bob", "eve", "ada", "bob", "eve"])
+    assert [rows.tolist() for rows in by_user(users)] == [[3], [1, 4], [0, 2, 5]]
+    assert [rows.tolist() for rows in by_user(users.astype(object))] == [[3], [1, 4], [0, 2, 5]]
+    found = by_user([7, 3, 7], order=np.array([7, 5, 3], np.uint8))
+    assert [rows.tolist() for rows in found] == [[0, 2], [], [1]]
+    images = np.arange(6 * 2 * 2).reshape(6, 2, 2)
+    assert [images[rows].shape for rows in found] == [(2, 2, 2), (0, 2, 2), (1, 2, 2)]
+    assert [rows.tolist() for rows in by_user(users, ["eve"])] == [[0, 2, 5]]
+
+
 def test_parts_make_a_problem():
     x = np.random.default_rng(0).normal(size=(600, 3))
     parts = dirichlet(LABELS, 20, 0.5, 0)
@@ -354,6 +394,16 @@ def test_parts_make_a_problem():
         (lambda: dirichlet(LABELS, 5, 0.0, 0), "concentration must be finite and > 0"),
         (lambda: dirichlet(LABELS, 0, 1.0, 0), "clients must be >= 1"),
         (lambda: dirichlet(LABELS, 5, 1.0, 0, least=0), "least must be >= 1"),
+        (lambda: dirichlet_sizes(600, 5, -1.0, 0), "concentration must be finite and > 0"),
+        (lambda: dirichlet_sizes(3, 5, 1.0, 0), "no partition of 3 rows"),
+        (lambda: power_law(600, 5, -1.0, 0), "exponent must be finite and >= 0"),
+        (lambda: power_law(14, 5, 1.0, 0, least=3), "5 clients of 3 rows or more need 15 rows"),
+        (lambda: by_user([]), "users must be a name or number of each, one or more"),
+        (lambda: by_user(np.array([["a"]])), "users must be a name or number"),
+        (lambda: by_user([0.5, 1.5]), "users must be a name or number"),
+        (lambda: by_user(np.array(["a", None], object)), "users must be a name or number"),
+        (lambda: by_user(["a", "b"], ["a", "a"]), "order must list each user once"),
+        (lambda: by_user(["a", "b"], [1, 2]), "no user of the order, such as 1 of type int"),
     ],
 )
 def test_bad_partitions_are_refused(call, message):

@@ -1,0 +1,270 @@
+r"""Data that have clients of their own, in LEAF's JSON format: FEMNIST, Shakespeare, any other.
+
+LEAF (Caldas et al., "LEAF: a benchmark for federated settings", 2018) publishes programs that make
+a folder of its data, with ``train`` and ``test`` inside, each of one or more files ::
+
+    {"users": ["ada", "ben"], "num_samples": [2, 1],
+     "user_data": {"ada": {"x": [..., ...], "y": [..., ...]}, "ben": {"x": [...], "y": [...]}}}
+
+Clients are the users, the writer of a letter or the role in a play: nothing is shared out by a
+draw. They are in the order of the training files, which are taken in the order of their names, so
+that a client has the same number on every machine.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import float_dtype
+
+__all__ = ["LETTERS", "Users", "femnist", "leaf", "shakespeare"]
+
+#: The characters of Shakespeare in LEAF, in the order of their numbers.
+LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+WINDOW = 80  # characters from which the next is told
+DIGITS_AND_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+LEAF_SOURCE = (
+    "S. Caldas, S. M. K. Duddu, P. Wu, T. Li, J. Konečný, H. B. McMahan, V. Smith and A. "
+    "Talwalkar, LEAF: a benchmark for federated settings, arXiv:1812.01097, 2018."
+)
+
+Pair = tuple[np.ndarray, np.ndarray]
+#: From a user's ``x`` and ``y`` to arrays; its errors say what is wrong with them.
+Reader = Callable[[list, list], Pair]
+
+
+class Users(NamedTuple):
+    """The samples of ``K`` users, and those held out."""
+
+    clients: list[Pair]  # K of (features [D_k, ...], targets [D_k])
+    test: list[Pair]  # K likewise; if the users of the test are others, one of them all
+    names: tuple[str, ...]  # [K]
+    classes: tuple[str, ...]  # what targets are numbers of
+    source: str  # whom to cite
+
+
+@checked
+def femnist(folder: str | Path) -> Users:
+    """FEMNIST: digits and letters of 62 classes, each client those that one person wrote.
+
+    Args:
+      folder: of LEAF's, with ``train`` and ``test``; ``preprocess.sh -s niid --sf 1.0 -k 0 -t
+        sample`` in ``data/femnist`` of LEAF's repository makes that of all, 3,500 or so. Where
+        users are split instead of samples (``-t user``), the test is of people that are no clients.
+
+    Returns:
+      Features ``[D_k, 28, 28, 1]`` from 0, ink, to 1, paper, as LEAF scales them; targets are
+      numbers of classes.
+
+    Raises:
+      FileNotFoundError: no such folder, none of ``train`` or ``test`` in it, no file in one.
+      ValueError: not JSON or cut short, no such keys, users without samples, twice, or only in some
+        of ``train`` and ``test``; numbers of samples other than said; images that are not of 784
+        numbers from 0 to 1, targets that are no class.
+
+    Example:
+      >>> import json, pathlib, tempfile
+      >>> one = {"users": ["ada"], "num_samples": [1]}
+      >>> one["user_data"] = {"ada": {"x": [[1.0] * 784], "y": [61]}}
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     for part in ("train", "test"):
+      ...         (pathlib.Path(folder) / part).mkdir()
+      ...         _ = (pathlib.Path(folder) / part / "all.json").write_text(json.dumps(one))
+      ...     data = femnist(folder)
+      >>> data.names, data.clients[0][0].shape, data.classes[data.clients[0][1][0]]
+      (('ada',), (1, 28, 28, 1), 'z')
+    """
+    return _read(folder, _handwriting, DIGITS_AND_LETTERS)
+
+
+@checked
+def shakespeare(folder: str | Path) -> Users:
+    """Shakespeare: the next of 80 characters, each client the lines of one role of one play.
+
+    Args:
+      folder: of LEAF's, with ``train`` and ``test``; ``preprocess.sh -s niid --sf 1.0 -k 0 -t
+        sample --tf 0.8`` in ``data/shakespeare`` of LEAF's repository makes that of all, 2,288.
+
+    Returns:
+      Features ``[D_k, 80]`` and targets ``[D_k]``, numbers of :data:`LETTERS`.
+
+    Raises:
+      FileNotFoundError, ValueError: as of :func:`femnist`; samples that are not of 80 characters
+        and one, or a character that LEAF's vocabulary lacks (which LEAF's own models take for its
+        last one).
+    """
+    return _read(folder, _text, LETTERS)
+
+
+@checked
+def leaf(folder: str | Path) -> Users:
+    """Data in LEAF's format whose features and targets are numbers: its synthetic ones, one's own.
+
+    Args:
+      folder: with ``train`` and ``test``.
+
+    Returns:
+      Features ``[D_k, ...]`` and targets ``[D_k, ...]`` as the files have them, whole numbers being
+      kept; no names of classes.
+
+    Raises:
+      FileNotFoundError, ValueError: as of :func:`femnist`; samples of different shapes.
+    """
+    return _read(folder, _as_they_are, "")
+
+
+def _read(folder: str | Path, reader: Reader, classes: str) -> Users:
+    clients, test = (_users(Path(folder) / part, reader) for part in ("train", "test"))
+    names = tuple(clients)
+    _one_shape({**clients, **{f"{name} of test": pair for name, pair in test.items()}})
+    if clients.keys() == test.keys():
+        held_out = [test[name] for name in names]
+    elif some := clients.keys() & test.keys():
+        alone = next(name for name in (*clients, *test) if name not in some)
+        raise ValueError(
+            f"user {alone!r} of {folder} is only in one of train and test, and {len(some)} users "
+            "are in both; split every user's samples (LEAF's -t sample), or the users (-t user)."
+        )
+    else:
+        features, targets = zip(*test.values(), strict=True)
+        held_out = [(np.concatenate(features), np.concatenate(targets))]
+    return Users([*clients.values()], held_out, names, tuple(classes), LEAF_SOURCE)
+
+
+def _users(folder: Path, reader: Reader) -> dict[str, Pair]:
+    """The samples of the users of all files of a folder."""
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise FileNotFoundError(
+            f"no file {folder}/*.json; LEAF's preprocess.sh with -t sample makes folders train and "
+            "test of them."
+        )
+    found, places = {}, {}
+    for path in paths:
+        for name, samples in _of_file(path).items():
+            if name in found:
+                raise ValueError(f"user {name!r} is in {places[name]} and in {path}.")
+            try:
+                found[name], places[name] = reader(samples["x"], samples["y"]), path
+            except ValueError as error:
+                raise ValueError(f"user {name!r} of {path}: {error}") from None
+    return found
+
+
+def _of_file(path: Path) -> dict[str, dict[str, list]]:
+    """``x`` and ``y`` of the users that a file lists, as many as it says."""
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON, or was cut short: {error}.") from None
+    kinds = {"users": list, "num_samples": list, "user_data": dict}
+    content = content if isinstance(content, dict) else {}
+    for key, kind in kinds.items():
+        if not isinstance(content.get(key), kind):
+            raise ValueError(
+                f"{path} is not of LEAF's format, an object with lists users and num_samples and "
+                f"an object user_data: {key} is missing or something else."
+            )
+    found, counts, data = {}, content["num_samples"], content["user_data"]
+    if len(content["users"]) != len(counts):
+        raise ValueError(f"{path} has {len(content['users'])} users and {len(counts)} num_samples.")
+    for name, count in zip(content["users"], counts, strict=True):
+        samples = data.get(name) if isinstance(data.get(name), dict) else {}
+        if not all(isinstance(samples.get(key), list) for key in ("x", "y")):
+            raise ValueError(f"{path} lists user {name!r}, who has no x and y in its user_data.")
+        sizes = len(samples["x"]), len(samples["y"])
+        if sizes != (count, count):
+            raise ValueError(
+                f"user {name!r} of {path} has {sizes[0]} x and {sizes[1]} y, and {count} samples "
+                "by its num_samples; was the file changed or cut?"
+            )
+        if not count:
+            raise ValueError(
+                f"user {name!r} of {path} has no samples; LEAF's preprocess.sh with -k 2 or more "
+                "leaves out users of few."
+            )
+        if name in found:
+            raise ValueError(f"user {name!r} is twice in {path}.")
+        found[name] = samples
+    return found
+
+
+def _one_shape(found: Mapping[str, Pair]) -> None:
+    first = next(iter(found))
+    for name, pair in found.items():
+        for what, own, known in zip(("x", "y"), pair, found[first], strict=True):
+            if own.shape[1:] != known.shape[1:]:
+                raise ValueError(
+                    f"{what} of user {name!r} is of shape {own.shape[1:]} and that of user "
+                    f"{first!r} of {known.shape[1:]}; all samples must be of one shape."
+                )
+
+
+def _numbers(what: str, values: list) -> np.ndarray:
+    """``[n, ...]``, of real numbers; whole ones stay whole."""
+    try:
+        array = np.array(values)
+    except ValueError:
+        raise ValueError(f"{what} must be of one shape, got samples of several.") from None
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{what} must be numbers, got {_check.shown(values[0])}.")
+    _check.finite(what, array)
+    if array.dtype.kind == "f":
+        return array.astype(float_dtype())
+    _check.interval(what, array, at_least=-(2**31), at_most=2**31 - 1)
+    return array.astype(np.int32)
+
+
+def _as_they_are(x: list, y: list) -> Pair:
+    return _numbers("x", x), _numbers("y", y)
+
+
+def _handwriting(x: list, y: list) -> Pair:
+    pixels, labels = _as_they_are(x, y)
+    if pixels.shape[1:] != (784,) or pixels.min() < 0 or pixels.max() > 1:
+        raise ValueError(
+            f"x must be images of 784 numbers from 0 to 1, got shape {pixels.shape[1:]} from "
+            f"{pixels.min():g} to {pixels.max():g}; pixels up to 255 are to be divided by it."
+        )
+    classes = len(DIGITS_AND_LETTERS)
+    if (
+        labels.dtype != np.int32
+        or labels.ndim != 1
+        or not 0 <= labels.min() <= labels.max() < classes
+    ):
+        raise ValueError(
+            f"y must be a class of each image, a whole number below {classes}, got "
+            f"{_check.shown(y)}."
+        )
+    return pixels.astype(float_dtype()).reshape(-1, 28, 28, 1), labels
+
+
+def _text(x: list, y: list) -> Pair:
+    for what, texts, length in (("x", x, WINDOW), ("y", y, 1)):
+        for text in texts:
+            if not isinstance(text, str) or len(text) != length:
+                raise ValueError(
+                    f"{what} must be texts of {length} characters, got {_check.shown(text)}."
+                )
+    return _letters(x).reshape(-1, WINDOW), _letters(y)
+
+
+def _letters(texts: list[str]) -> np.ndarray:
+    """The numbers of all characters, one text after the other."""
+    codes = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4")
+    numbers = np.full(max(map(ord, LETTERS)) + 2, -1, np.int32)
+    numbers[[ord(letter) for letter in LETTERS]] = np.arange(len(LETTERS))
+    found = numbers[np.minimum(codes, len(numbers) - 1)]
+    if found.min() < 0:
+        letter = chr(codes[np.argmin(found)])
+        raise ValueError(
+            f"{letter!r} is not among LEAF's {len(LETTERS)} characters (fljax.data.LETTERS); make "
+            "the files from LEAF's edition of the text, or replace it."
+        )
+    return found
