@@ -600,7 +600,7 @@ CASES = {
     "LT-ADMM-VR": Case(
         LTADMMVR(0.9, 0.05, 0.1, 3, batch=2), None, trained, partial(costs.remembered, 3, 2)
     ),
-    "Scaffnew": Case(Scaffnew(0.05, 0.4), None, skipped, costs.corrected),
+    "Scaffnew": Case(Scaffnew(0.05, 0.4), None, skipped, costs.steered),
     "ProxSkip": Case(ProxSkip(0.05, 0.4), None, skipped, costs.skipped),
     "Choco-SGD": Case(ChocoSGD(0.05, TopK(2), 0.4), None, differing, costs.differing),
     "Gossip SGD": Case(GossipSGD(0.05), None, met, costs.met),

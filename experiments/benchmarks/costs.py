@@ -294,7 +294,7 @@ def remembered(steps: int, batch: int, size: Size, private: bool) -> Cost:
     return table + local + mixing(size) + update(size, 6, 16, private)
 
 
-def corrected(size: Size, private: bool) -> Cost:
+def steered(size: Size, private: bool) -> Cost:
     # Read: models, controls. Written: both.
     return gradient(size, private) + update(size, 4, 8, private)
 
