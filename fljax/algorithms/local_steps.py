@@ -38,23 +38,35 @@ def counts_of(steps: Any, who: Participants) -> Int[Array, " chosen"]:
     return counts[who.numbers] if counts.ndim else jnp.full(who.here.shape, counts)
 
 
-def drawn(law: Batches | None, now: Round, who: Participants, steps: int) -> Batch | None:
-    """The participants' batches; ``None``: all samples, as without a law."""
+def drawn(
+    law: Batches | None, now: Round, who: Participants, steps: int, draws: int | None = None
+) -> Batch | None:
+    """The participants' batches; ``None``: all samples, as without a law. Of several ``draws``
+    each is that of a round of its own, and their axis the first.
+    """
     if law is None:
         return None
-    real = who.take(jnp.asarray(now.problem.weights)) > 0
-    return law.at(now.number, steps).draw(now.key("batches"), real, who.numbers, steps)
+    real, key = who.take(jnp.asarray(now.problem.weights)) > 0, now.key("batches")
+    if draws is None:
+        return law.at(now.number, steps).draw(key, real, who.numbers, steps)
+
+    def one(draw: Array) -> Batch:
+        own = law.at(draws * (now.number - 1) + draw + 1, steps)
+        return own.draw(jax.random.fold_in(key, draw), real, who.numbers, steps)
+
+    return jax.lax.map(one, jnp.arange(draws, dtype=jnp.int32))
 
 
 class Learned(NamedTuple):
     """What participants have after their local steps."""
 
     model: Array  # [M, D]
-    norm: Array  # [M]  the largest per-sample gradients that they met
+    norm: Array  # [M]  the largest per-sample gradients that they met; zero of what is no model
     memory: Any = ()  # [M, ...] each: of the optimiser
 
 
-#: Along what a step goes: ``(part, model, given) -> [M, D]``, of what these clients minimise in it.
+#: Along what a step goes: ``(part, model, given) -> [M, D]``, of what these clients minimise in it,
+#: one part for each of several batches.
 Direction = Callable[[Problem, Array, Any], Array]
 
 
@@ -66,10 +78,10 @@ def along_gradient(part: Problem, model: Array, given: Any) -> Array:
 def learn(
     problem: Problem,
     who: Participants,
-    start: Float[Array, "chosen dim"],
+    start: Float[Array, "chosen numbers"],
     step: Array | Optimiser,
     steps: int,
-    batch: Batch | None = None,
+    batch: Batch | tuple[Batch, ...] | None = None,
     counts: Int[Array, " chosen"] | None = None,
     *,
     direction: Direction = along_gradient,
@@ -81,10 +93,10 @@ def learn(
     Args:
       problem: of all clients.
       who: takes part.
-      start: ``[M, D]``.
+      start: ``[M, D]``, or other numbers that ``direction`` moves: some of a model's, or more.
       step: a step size, one number or ``[M]``, or an optimiser.
       steps: of the client that takes most.
-      batch: what each step is on; all samples by default.
+      batch: what each step is on, or several of which it has one each; all samples by default.
       counts: ``[M]``, steps of each; by default all take all.
       direction: along what a step goes, against the gradient by default.
       given: ``[M, ...]`` each, what ``direction`` needs to know of each participant.
@@ -101,13 +113,16 @@ def learn(
     def train(own: Learned, sizes: Any, counts: Array, given: Any, parts: Callable) -> Learned:
         def one(own: Learned, step: Array) -> tuple[Learned, None]:
             part = parts(step)
-            busy = (step < counts) & jnp.any(part.weights > 0, axis=1)
+            first = part if isinstance(part, Problem) else part[0]
+            busy = (step < counts) & jnp.any(first.weights > 0, axis=1)
             slope = direction(part, own.model, given)
             if rule is None:
                 model, memory = own.model - sizes[:, None] * slope, ()
             else:
                 model, memory = rule.move(own.model, slope, own.memory)
-            norm = jnp.maximum(own.norm, part.sample_gradient_norm(own.model))
+            norm = own.norm
+            if start.shape[1] == problem.dim:
+                norm = jnp.maximum(norm, first.sample_gradient_norm(own.model))
             return kept(busy, Learned(model, norm, memory), own), None
 
         return jax.lax.scan(one, own, jnp.arange(steps, dtype=jnp.int32))[0]
@@ -118,9 +133,16 @@ def learn(
 
     def group(known: Any) -> Learned:
         clients, batch, *rest = known
-        return train(*rest, lambda step: taken(problem, clients, batch, step))
 
-    together = _together(problem, batch.rows.shape[2], len(start))
+        def parts(step: Array) -> Any:
+            if isinstance(batch, Batch):
+                return taken(problem, clients, batch, step)
+            return tuple(taken(problem, clients, one, step) for one in batch)
+
+        return train(*rest, parts)
+
+    each = (batch,) if isinstance(batch, Batch) else batch
+    together = _together(problem, sum(one.rows.shape[2] for one in each), len(start))
     everyone = (who.numbers, batch, own, sizes, counts, given)
     groups = jax.tree.map(lambda a: a.reshape(-1, together, *a.shape[1:]), everyone)
     found = jax.lax.map(group, groups)
