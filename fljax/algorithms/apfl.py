@@ -93,7 +93,7 @@ class APFL(LocalLearning):
         if self.adaptation is not None:
             object.__setattr__(self, "adaptation", as_schedule(self.adaptation))
 
-    def check(self, problem: Problem, network: Any) -> None:
+    def check(self, problem: Any, network: Any) -> None:
         super().check(problem, network)
         _check.per_client("mixing", self.mixing, problem.clients)
 

@@ -113,7 +113,7 @@ def learn(
     def train(own: Learned, sizes: Any, counts: Array, given: Any, parts: Callable) -> Learned:
         def one(own: Learned, step: Array) -> tuple[Learned, None]:
             part = parts(step)
-            first = part if isinstance(part, Problem) else part[0]
+            first = part[0] if isinstance(part, tuple) else part
             busy = (step < counts) & jnp.any(first.weights > 0, axis=1)
             slope = direction(part, own.model, given)
             if rule is None:
@@ -132,14 +132,14 @@ def learn(
         return train(own, sizes, counts, given, lambda _: whole)
 
     def group(known: Any) -> Learned:
-        clients, batch, *rest = known
+        clients, batch, own, sizes, counts, given = known
 
         def parts(step: Array) -> Any:
             if isinstance(batch, Batch):
                 return taken(problem, clients, batch, step)
             return tuple(taken(problem, clients, one, step) for one in batch)
 
-        return train(*rest, parts)
+        return train(own, sizes, counts, given, parts)
 
     each = (batch,) if isinstance(batch, Batch) else batch
     together = _together(problem, sum(one.rows.shape[2] for one in each), len(start))

@@ -89,7 +89,7 @@ class FedPer(LocalLearning):
                 )
             object.__setattr__(self, "personal", tuple(chosen.tolist()))
 
-    def check(self, problem: Problem, network: Any) -> None:
+    def check(self, problem: Any, network: Any) -> None:
         super().check(problem, network)
         problem.coordinates(self.personal)
 

@@ -116,7 +116,7 @@ class PerFedAvg(LocalLearning):
 
         def through(parts: Any, model: Array, given: Any) -> Array:
             """The gradient of the loss after a personal step."""
-            inner, outer, curved = (parts,) * DRAWS if isinstance(parts, Problem) else parts
+            inner, outer, curved = parts if isinstance(parts, tuple) else (parts,) * DRAWS
             slope = outer.gradient(model - alpha * inner.gradient(model))
             if self.variant == "first_order":
                 return slope
