@@ -502,7 +502,7 @@ CASES = {
     "Per-FedAvg": Case(PerFedAvg(0.05, personal_step=0.03), None, adapted_first, costs.adapted),
     "APFL": Case(APFL(0.05, mixing=0.4, adaptation=0.05), None, mixtures, costs.mixed),
     "FedPer": Case(FedPer(0.05, personal=(1,)), None, shared_in_part, costs.alone),
-    "LG-FedAvg": Case(LGFedAvg(0.05, personal=(0, 1)), None, shared_in_part, costs.alone),
+    "LG-FedAvg": Case(LGFedAvg(0.05, personal=(0,)), None, shared_in_part, costs.alone),
     "FedBN": Case(FedBN(0.05, personal=(2,)), None, shared_in_part, costs.alone),
     "FedRep": Case(FedRep(0.05, personal=(1,)), None, shared_in_part, costs.in_turn),
     "FedBuff": Case(FedBuff(0.05, buffer_size=4), None, buffered, costs.server),
@@ -526,10 +526,9 @@ PRIVATE = [label for label, case in CASES.items() if isinstance(case.privacy, No
 STREAMED = [label for label in LABELS if REGISTRY[label].needs.data == "stream"]
 SERVED = [label for label in LABELS if REGISTRY[label].needs.network is None]
 #: With one server and a model of each client beside its own: more of them in test_personal.
-PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA"]
-#: Likewise: more of them in test_adapted.
+#: The others in test_adapted.
 ADAPTED = ["Per-FedAvg", "APFL", "FedPer", "LG-FedAvg", "FedBN", "FedRep"]
-PERSONAL += ADAPTED
+PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA", *ADAPTED]
 #: That do not wait: more of them in test_asynchronous.
 ASYNCHRONOUS = ["FedBuff", "FedAsync"]
 #: With sizes of batches of each client: ISFedAvg, more of it in test_isfedavg.

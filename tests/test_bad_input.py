@@ -935,6 +935,11 @@ ACCEPTED = {
     ("theory.zcdp_nfl.privacy_accuracy_bound", "constant"): "negative",
     ("theory.zcdp_nfl.transcript", "key"): "negative",
     ("algorithms.DeterministicPolicyGradient", "cap"): "infinity",
+    ("algorithms.APFL", "mixing"): "list",
+    **{
+        (f"algorithms.{name}", "personal"): "text empty"  # names of parameters; none of them
+        for name in ("FedBN", "FedPer", "FedRep", "LGFedAvg")
+    },
     ("algorithms.FedGD", "coupling"): "list",
     ("algorithms.FedGD", "step_size"): "list",
     ("algorithms.FedRelax", "coupling"): "list",

@@ -79,7 +79,7 @@ class APFL(LocalLearning):
       True
 
     Reference:
-      Deng et al. 2020, Algorithm 1 and (10).
+      Deng et al. 2020, Algorithm 1, with the mixing adapted as beside it.
     """
 
     weighting: str = static(default="equal")

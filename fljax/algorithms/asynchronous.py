@@ -52,7 +52,7 @@ class PolynomialStaleness(Staleness):
       ValueError: a negative power.
 
     Reference:
-      Xie et al. 2019, section 5.2; Nguyen et al. 2022, whose :math:`a` is 1/2.
+      Xie et al. 2019; Nguyen et al. 2022, whose :math:`a` is 1/2.
     """
 
     power: Float[Array, ""] | float = 0.5
@@ -76,7 +76,7 @@ class HingeStaleness(Staleness):
       ValueError: a negative slope or patience.
 
     Reference:
-      Xie et al. 2019, section 5.2.
+      Xie et al. 2019.
     """
 
     slope: Float[Array, ""] | float
@@ -232,7 +232,7 @@ class FedAsync(LocalLearning):
       True
 
     Reference:
-      Xie et al. 2019, Algorithm 1; section 5.2.
+      Xie et al. 2019, Algorithm 1.
     """
 
     weighting: str = static(default="equal")
