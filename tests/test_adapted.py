@@ -11,6 +11,7 @@ import pytest
 import fljax as fl
 from fljax.algorithms import APFL, FedAvg, FedBN, FedPer, FedRep, LGFedAvg, LocalOnly, PerFedAvg
 from fljax.batches import Uniform
+from fljax.simulation import begin, look, prepare
 from tests import cases
 from tests.reference import adapted
 from tests.test_personal import (
@@ -53,7 +54,9 @@ def visited(simulation, key, draws=None):
 
     @jax.jit
     def invited(n):
-        return simulation.algorithm.invite(fl.view(simulation, key=key, round=n), draws)
+        ready = prepare(simulation, ROUNDS)
+        now, *_ = look(simulation, ready, key, begin(simulation, ready, key), n, ROUNDS)
+        return simulation.algorithm.invite(now, draws)
 
     work = []
     for n in range(1, ROUNDS + 1):
