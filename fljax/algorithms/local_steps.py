@@ -27,10 +27,6 @@ __all__ = [
     "learn",
 ]
 
-#: Working set of the participants that descend side by side on a CPU: beyond it, one group after
-#: the other was a seventh faster.
-CACHE_BYTES = 2**19
-
 
 def counts_of(steps: Any, who: Participants) -> Int[Array, " chosen"]:
     """The participants' numbers of steps, of one number or one of each client."""
@@ -61,7 +57,7 @@ class Learned(NamedTuple):
     """What participants have after their local steps."""
 
     model: Array  # [M, D]
-    norm: Array  # [M]  the largest per-sample gradients that they met; zero of what is no model
+    norm: Array | None  # [M]  the largest per-sample gradients that they met, if asked for
     memory: Any = ()  # [M, ...] each: of the optimiser
 
 
@@ -87,6 +83,7 @@ def learn(
     direction: Direction = along_gradient,
     given: Any = (),
     memory: Any = None,
+    witness: bool = False,
 ) -> Learned:
     """The participants' models after their local steps.
 
@@ -101,6 +98,7 @@ def learn(
       direction: along what a step goes, against the gradient by default.
       given: ``[M, ...]`` each, what ``direction`` needs to know of each participant.
       memory: ``[M, ...]`` each, what the optimiser remembers; it begins anew by default.
+      witness: whether per-sample gradients are looked at.
     """
     counts = jnp.full(len(start), steps, jnp.int32) if counts is None else counts
     rule = step if isinstance(step, Optimiser) else None
@@ -108,7 +106,7 @@ def learn(
         sizes, memory = jnp.broadcast_to(jnp.asarray(step, start.dtype), (len(start),)), ()
     else:
         sizes, memory = (), rule.init(start) if memory is None else memory
-    own = Learned(start, jnp.zeros(len(start), start.dtype), memory)
+    own = Learned(start, jnp.zeros(len(start), start.dtype) if witness else None, memory)
 
     def train(own: Learned, sizes: Any, counts: Array, given: Any, parts: Callable) -> Learned:
         def one(own: Learned, step: Array) -> tuple[Learned, None]:
@@ -121,7 +119,7 @@ def learn(
             else:
                 model, memory = rule.move(own.model, slope, own.memory)
             norm = own.norm
-            if start.shape[1] == problem.dim:
+            if norm is not None:
                 norm = jnp.maximum(norm, first.sample_gradient_norm(own.model))
             return kept(busy, Learned(model, norm, memory), own), None
 
@@ -159,14 +157,9 @@ def kept(those: Bool[Array, " some"], new: Any, old: Any) -> Any:
 
 
 def _together(problem: Problem, batch: int, participants: int) -> int:
-    """How many participants go side by side: on a CPU as many as stay in the cache, else all."""
-    if jax.default_backend() != "cpu":
-        return participants
-    numbers = batch * problem.sample_size + 3 * problem.dim  # samples, model and gradient
-    fitting = CACHE_BYTES // (numbers * problem.dtype.itemsize)
-    return max(
-        d for d in range(1, participants + 1) if participants % d == 0 and d <= max(1, fitting)
-    )
+    """How many participants go side by side: they divide into groups of the same size."""
+    fitting = problem.together(batch)
+    return max(d for d in range(1, participants + 1) if participants % d == 0 and d <= fitting)
 
 
 def descend(
