@@ -13,6 +13,7 @@ from fljax.algorithms import APFL, FedAvg, FedBN, FedPer, FedRep, LGFedAvg, Loca
 from fljax.batches import Uniform
 from fljax.simulation import begin, look, prepare
 from tests import cases
+from tests import small_network as small
 from tests.reference import adapted
 from tests.test_personal import (
     CLIENTS,
@@ -165,6 +166,79 @@ def test_batches_of_a_step_are_drawn_for_themselves():
         orders = {tuple(np.ravel(steps).tolist()) for steps in three}
         assert all(sorted(order) == list(range(SIZES[k])) for order in orders)
         assert len(orders) == 3 or SIZES[k] < 5
+
+
+# Networks ----------------------------------------------------------------------------------------
+
+#: The second layer: its weights and offsets come last.
+LAYER = tuple(range(small.FEATURES * small.HIDDEN + small.HIDDEN, 31))
+NETWORKS = {
+    "per-fedavg hf": PerFedAvg(0.3, personal_step=0.2, epochs=2),
+    "per-fedavg fo": PerFedAvg(0.3, 4, personal_step=0.2, variant="first_order"),
+    "apfl": APFL(0.3, 4, epochs=3, mixing=0.4, adaptation=0.2),
+    "fedper": FedPer(0.3, 4, epochs=2, personal=LAYER),
+    "fedrep": FedRep(0.3, personal=LAYER, head_passes=2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", NETWORKS)
+def test_networks_are_those_of_the_loops(form):
+    algorithm, key = NETWORKS[form], new_key(4)
+    parts, world = some_world(algorithm, True, True, key)
+    ours = trajectory(fl.Simulation(small.from_zero(SIZES), algorithm, **parts), key=key)
+    objective = small.Objective(tuple(small.samples(SIZES)))
+    theirs = cases.CASES[algorithm.label].oracle(algorithm, objective, world)
+    close(ours, theirs, rtol=0, atol=1e-8)
+    assert np.abs(theirs[-1] - theirs[1]).max() > 1e-2
+
+
+@pytest.mark.slow
+def test_the_exact_product_of_a_network_s_hessian_is_that_of_differences():
+    def end(**changes):
+        algorithm = PerFedAvg(0.3, personal_step=0.2, **changes)
+        return trajectory(fl.Simulation(small.problem(SIZES), algorithm), 3)
+
+    exact, near = end(variant="exact"), end(offset=1e-4)
+    close(near, exact, rtol=0, atol=1e-8)
+    assert np.abs(end(variant="first_order") - exact).max() > 1e-5
+
+
+@pytest.mark.slow
+def test_a_network_s_parameters_are_personal_by_their_paths():
+    problem = small.problem(SIZES)
+    assert np.flatnonzero(problem.coordinates("^[cd]$")).tolist() == list(LAYER)
+    assert problem.coordinates(LAYER).tolist() == problem.coordinates("^[cd]$").tolist()
+    by_path = fl.Simulation(problem, FedPer(0.3, personal="^[cd]$"))
+    by_place = fl.Simulation(problem, FedPer(0.3, personal=LAYER))
+    np.testing.assert_array_equal(trajectory(by_path, 3), trajectory(by_place, 3))
+    assert records(by_path, 1, 1)["bits_up"] == [REAL * CLIENTS * (31 - len(LAYER))]
+    late = fl.Simulation(problem, FedPer(0.3, personal="^[cd]$"), delays=fl.link.Uniform(1))
+    assert np.isfinite(trajectory(late, 3)).all()
+    with pytest.raises(ValueError, match="no parameter's path matches 'head'; there are: a, b"):
+        running(FedPer(0.3, personal="head"), problem=problem)
+
+
+@pytest.mark.slow
+def test_normalisation_stays_with_the_clients_by_default():
+    def start(key):
+        return small.start(key) | {"norm": {"scale": jnp.ones(small.HIDDEN)}}
+
+    def outputs(parameters, x):
+        hidden = jnp.tanh(x @ parameters["a"] + parameters["b"])
+        return parameters["norm"]["scale"] * hidden @ parameters["c"] + parameters["d"]
+
+    problem = fl.problems.Model.from_clients(
+        fl.models.plain(start, outputs),
+        jax.random.key(0),
+        small.samples(SIZES),
+        fl.problems.Softmax(small.CLASSES),
+    )
+    own = problem.coordinates(FedBN(0.3).personal)
+    assert own.sum() == small.HIDDEN
+    last = trajectory(fl.Simulation(problem, FedBN(0.3)))[-1]
+    assert np.ptp(last[:, own], axis=0).min() > 1e-3
+    assert np.ptp(last[:, ~own], axis=0).max() == 0
 
 
 # Per-FedAvg: where it ends -----------------------------------------------------------------------

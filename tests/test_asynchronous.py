@@ -12,12 +12,14 @@ from fljax.algorithms.base import REGISTRY
 from fljax.link import DelayTrace, Fixed, Geometric
 from fljax.problems import optimum
 from tests import cases
+from tests import small_network as small
 from tests.test_personal import (
     CLIENTS,
     DIM,
     LOCAL,
     REAL,
     ROUNDS,
+    SIZES,
     close,
     make_data,
     make_objective,
@@ -52,6 +54,18 @@ def test_models_are_those_of_the_loops(form, name):
     ours = trajectory(fl.Simulation(make_problem(name), algorithm, **parts), key=key)
     theirs = cases.CASES[algorithm.label].oracle(algorithm, make_objective(name), world)
     close(ours, np.broadcast_to(theirs, ours.shape), rtol=0, atol=1e-10)
+    assert np.abs(theirs[-1] - theirs[1]).max() > 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["buffer of 4", "async, hinge"])
+def test_networks_are_those_of_the_loops(form):
+    algorithm, key = FORMS[form], new_key(4)
+    parts, world = some_world(algorithm, True, True, key)
+    ours = trajectory(fl.Simulation(small.from_zero(SIZES), algorithm, **parts), key=key)
+    objective = small.Objective(tuple(small.samples(SIZES)))
+    theirs = cases.CASES[algorithm.label].oracle(algorithm, objective, world)
+    close(ours, np.broadcast_to(theirs, ours.shape), rtol=0, atol=1e-8)
     assert np.abs(theirs[-1] - theirs[1]).max() > 1e-2
 
 
