@@ -237,7 +237,7 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
             if not metric.needs_noise:  # NaN where nobody sent a message
                 finite = np.isfinite(dataset[metric.name]).all(("round", *metric.dims))
                 bad[metric] += among_whole(~finite, where)
-        if simulation.algorithm.message_size(simulation.problem.dim):
+        if simulation.algorithm.message_size_of(simulation.problem):
             heard = dataset["messages"].isel(round=-1) > 0
             silent += 0 if heard.values.all() else among_whole(~heard, where)
     if found := [metric for metric, count in bad.items() if count]:

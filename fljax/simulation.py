@@ -385,7 +385,7 @@ def check_length(simulation: Simulation, rounds: int) -> None:
             "ever arrive; make the run longer or the delays shorter."
         )
     if hasattr(simulation.privacy, "check"):
-        size = simulation.algorithm.message_size(simulation.problem.dim)
+        size = simulation.algorithm.message_size_of(simulation.problem)
         simulation.privacy.check(size, rounds)
     noise_plan(simulation, rounds)
 
@@ -420,7 +420,7 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
     problem, privacy, pattern = prepared.problem, simulation.privacy, simulation.participation
     zeroth, network = jax.random.fold_in(key, 0), requirements.shown(prepared.network)
     ledger = () if privacy is None else type(privacy).ledger
-    size = simulation.algorithm.message_size(problem.dim)
+    size = simulation.algorithm.message_size_of(problem)
     said = start_models(problem)
     if size != problem.dim:  # of what is no model nobody has said anything
         said = jnp.zeros((problem.clients, size), problem.dtype)

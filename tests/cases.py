@@ -14,6 +14,7 @@ from experiments.benchmarks import costs
 from experiments.benchmarks.costs import Cost, Size
 from fljax._numerics import key_of
 from fljax.algorithms import (
+    APFL,
     ATC,
     CTA,
     DLM,
@@ -50,21 +51,29 @@ from fljax.algorithms import (
     Ditto,
     EpsilonDeltaNFL,
     ExactDiffusion,
+    FedAsync,
     FedAvg,
+    FedBN,
+    FedBuff,
     FedGD,
+    FedPer,
     FedProx,
     FedRelax,
+    FedRep,
     FedSGD,
     FineTunedFedAvg,
     GeneralisedGradient,
     GossipSGD,
     GraphFedAvg,
+    HingeStaleness,
     ISFedAvg,
+    LGFedAvg,
     LocalOnly,
     ModelAgnosticFedRelax,
     NetworkedADMM,
     OnlineFed,
     PAOFed,
+    PerFedAvg,
     PFedMe,
     PGFLSingleStep,
     ProxSkip,
@@ -93,6 +102,8 @@ from fljax.problems import (
 from fljax.schedules import GeometricDecay, PowerDecay
 from fljax.simulation import as_key
 from tests.reference import (
+    adapted,
+    asynchronous,
     exact_peers,
     jung_agnostic,
     multiagent,
@@ -330,6 +341,78 @@ def clustered(it, objective=OBJECTIVE, world=TOGETHER):
     start = it.init(make_problem(), None).models if it.start is None else it.start
     given = step_of(it.step_size), np.asarray(start), it.local_steps, it.average
     return personal.ifca(objective, world, *given).personal
+
+
+def whole(steps, rounds=ROUNDS, clients=CLIENTS):
+    """All samples in every step, of every client and round."""
+    return [[steps * [None]] * clients] * rounds
+
+
+def sampled(objective):
+    """A client's gradient on some of its samples; all for ``None``."""
+
+    def gradient(k, w, rows=None):
+        if rows is None:
+            return objective.gradient(k, w)
+        X, y = objective.data[k]
+        data = (*objective.data[:k], (X[rows], y[rows]), *objective.data[k + 1 :])
+        return dataclasses.replace(objective, data=data).gradient(k, w)
+
+    return gradient
+
+
+def counts_of(it, objective):
+    return objective.counts if it.weighting == "samples" else np.ones(objective.clients)
+
+
+def adapted_first(it, objective=OBJECTIVE, world=TOGETHER, work=None, hessian=None):
+    work = whole(it.epochs, world.rounds, objective.clients) if work is None else work
+    work = [[[step or 3 * (step,) for step in steps] for steps in each] for each in work]
+    gradient, start = sampled(objective), np.zeros(objective.dim)
+    times = adapted.curvature(gradient, it.variant, float(it.offset), hessian)
+    steps = step_of(it.step_size), step_of(it.personal_step), times, it.personal_steps
+    given = world, work, counts_of(it, objective), start
+    return adapted.per_fedavg(gradient, *given, *steps).personal
+
+
+def mixtures(it, objective=OBJECTIVE, world=TOGETHER, work=None):
+    work = whole(it.epochs, world.rounds, objective.clients) if work is None else work
+    adaptation = None if it.adaptation is None else step_of(it.adaptation)
+    given = world, work, counts_of(it, objective), np.zeros(objective.dim)
+    numbers = step_of(it.step_size), np.asarray(it.mixing), adaptation
+    return adapted.apfl(sampled(objective), *given, *numbers)[0].personal
+
+
+def shared_in_part(it, objective=OBJECTIVE, world=TOGETHER, work=None, heads=None):
+    clients, head = objective.clients, getattr(it, "head_passes", 0)
+    work = whole(it.epochs, world.rounds, clients) if work is None else work
+    if head and heads is None:
+        heads = whole(head * it.epochs, world.rounds, clients)
+    given = world, work, counts_of(it, objective), np.zeros((clients, objective.dim))
+    places = np.flatnonzero(make_problem(dim=objective.dim).coordinates(it.personal)).tolist()
+    return adapted.partial(
+        sampled(objective), *given, step_of(it.step_size), places, heads
+    ).personal
+
+
+def staleness_of(law):
+    if isinstance(law, HingeStaleness):
+        return asynchronous.hinge(float(law.slope), float(law.patience))
+    return asynchronous.polynomial(float(law.power))
+
+
+def buffered(it, objective=OBJECTIVE, world=TOGETHER, work=None):
+    work = whole(it.epochs, world.rounds, objective.clients) if work is None else work
+    given = world, work, np.zeros(objective.dim), step_of(it.step_size)
+    numbers = float(it.buffer_size), float(it.server_step), staleness_of(it.staleness)
+    return asynchronous.fedbuff(sampled(objective), *given, *numbers)[:, None]
+
+
+def mixed_in(it, objective=OBJECTIVE, world=TOGETHER, work=None):
+    work = whole(it.epochs, world.rounds, objective.clients) if work is None else work
+    given = world, work, np.zeros(objective.dim), step_of(it.step_size)
+    numbers = float(it.mixing), staleness_of(it.staleness), float(it.attraction)
+    return asynchronous.fedasync(sampled(objective), *given, *numbers)[:, None]
 
 
 def inter_cluster(it):
@@ -581,6 +664,14 @@ CASES = {
     "FedAvg-FT": Case(FineTunedFedAvg(FedAvg(0.05), 0.05), None, tuned, costs.tuned),
     "Ditto": Case(Ditto(FedAvg(0.05), 0.05, 1.0), None, attracted, costs.attracted),
     "pFedMe": Case(PFedMe(0.05, 1.0), None, enveloped, costs.enveloped),
+    "Per-FedAvg": Case(PerFedAvg(0.05, personal_step=0.03), None, adapted_first, costs.adapted),
+    "APFL": Case(APFL(0.05, mixing=0.4, adaptation=0.05), None, mixtures, costs.mixed),
+    "FedPer": Case(FedPer(0.05, personal=(1,)), None, shared_in_part, costs.alone),
+    "LG-FedAvg": Case(LGFedAvg(0.05, personal=(0,)), None, shared_in_part, costs.alone),
+    "FedBN": Case(FedBN(0.05, personal=(2,)), None, shared_in_part, costs.alone),
+    "FedRep": Case(FedRep(0.05, personal=(1,)), None, shared_in_part, costs.in_turn),
+    "FedBuff": Case(FedBuff(0.05, buffer_size=4), None, buffered, costs.server),
+    "FedAsync": Case(FedAsync(0.05, mixing=0.6), None, mixed_in, costs.server),
     "IFCA": Case(IFCA(0.05, 2), None, clustered, costs.clustered),
     "PGFL": Case(PGFL(0.9, DECAYING, 2), ZCDP(2.0, 0.9), federated, partial(costs.drawn, 2)),
     "GFL": Case(GFL(0.9), ZCDP(2.0, 0.9), federated, costs.federated),
@@ -611,7 +702,11 @@ PRIVATE = [label for label, case in CASES.items() if isinstance(case.privacy, No
 STREAMED = [label for label in LABELS if REGISTRY[label].needs.data == "stream"]
 SERVED = [label for label in LABELS if REGISTRY[label].needs.network is None]
 #: With one server and a model of each client beside its own: more of them in test_personal.
-PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA"]
+#: The others in test_adapted.
+ADAPTED = ["Per-FedAvg", "APFL", "FedPer", "LG-FedAvg", "FedBN", "FedRep"]
+PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA", *ADAPTED]
+#: That do not wait: more of them in test_asynchronous.
+ASYNCHRONOUS = ["FedBuff", "FedAsync"]
 #: With sizes of batches of each client: ISFedAvg, more of it in test_isfedavg.
 #: With servers on a graph, or clusters: more of them in test_pgfl and test_npfl.
 CLUSTERED = ["PGFL", "GFL", "ClusterFL", "PGFL, single step", "GFL, gradient", "NPFL", "NPFL-RL"]
@@ -622,10 +717,13 @@ SAVING = [
     *("GT-SAGA", "GT-SVRG", "LT-ADMM", "LT-ADMM-VR", "Scaffnew", "ProxSkip"),
     *("Choco-SGD", "Gossip SGD", "SGP"),
 ]
-APART = (*PERSONAL, *CLUSTERED, *STREAMED, *PREDICTING, *SAVING, "ISFedAvg")
+APART = (
+    *(*PERSONAL, *ASYNCHRONOUS, *CLUSTERED, *STREAMED, *PREDICTING, *SAVING),
+    "ISFedAvg",
+)
 PLAIN = [label for label in LABELS if label not in APART]
-#: Each step once: GFL and ClusterFL are PGFL with a switch.
-STEPS = [label for label in LABELS if label not in ("GFL", "ClusterFL")]
+#: Each step once: GFL and ClusterFL are PGFL with a switch, LG-FedAvg and FedBN are FedPer.
+STEPS = [label for label in LABELS if label not in ("GFL", "ClusterFL", "LG-FedAvg", "FedBN")]
 
 
 def simulate(label, problem=None, network=None, private=True, metrics=()):

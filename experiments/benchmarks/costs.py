@@ -207,6 +207,24 @@ def attracted(size: Size, private: bool) -> Cost:
     return server(size, private) + alone(size, private) + Cost(0, 3 * size.models)
 
 
+def adapted(size: Size, private: bool) -> Cost:
+    # Four gradients of a step, one after the other, and one of the models that are judged.
+    steps = Cost(*(5 * part for part in gradient(size, private)))
+    return steps + Cost(size.models, 12 * size.models)
+
+
+def mixed(size: Size, private: bool) -> Cost:
+    # Two gradients in one pass over the data, one before them. Read, written: own models, mixtures.
+    both = gradient(size, private)
+    both = Cost(both.words, 2 * both.flops)
+    return gradient(size, private) + both + Cost(3 * size.models, 14 * size.models)
+
+
+def in_turn(size: Size, private: bool) -> Cost:
+    # A gradient for the head, one for the representation.
+    return gradient(size, private) + alone(size, private)
+
+
 def enveloped(size: Size, private: bool) -> Cost:
     # Written: the personal models, all of which start at the server's.
     return exact_step(size, private) + Cost(size.models, 8 * size.models)

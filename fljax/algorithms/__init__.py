@@ -1,6 +1,14 @@
 """One file per algorithm or close family; :data:`REGISTRY` lists them all by label."""
 
 from fljax.algorithms.admm import PADMM, NetworkedADMM
+from fljax.algorithms.apfl import APFL
+from fljax.algorithms.asynchronous import (
+    FedAsync,
+    FedBuff,
+    HingeStaleness,
+    PolynomialStaleness,
+    Staleness,
+)
 from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, server_start, start_models
 from fljax.algorithms.choco_sgd import ChocoSGD
 from fljax.algorithms.conventional_fl import ConventionalFL
@@ -39,6 +47,8 @@ from fljax.algorithms.npfl_rl import (
 )
 from fljax.algorithms.online_fed import OnlineFed
 from fljax.algorithms.pao_fed import PAOFed, PSOFed
+from fljax.algorithms.partial import FedBN, FedPer, FedRep, LGFedAvg
+from fljax.algorithms.per_fedavg import PerFedAvg
 from fljax.algorithms.pfedme import PFedMe
 from fljax.algorithms.pgfl import GFL, PGFL, ClusterFL
 from fljax.algorithms.pgfl_single_step import PGFLSingleStep
@@ -50,6 +60,7 @@ from fljax.algorithms.zcdp_grad_nfl import ZCDPGradNFL
 from fljax.algorithms.zcdp_nfl import ZCDPNFL
 
 __all__ = [
+    "APFL",
     "ATC",
     "CTA",
     "DLM",
@@ -87,16 +98,23 @@ __all__ = [
     "Ditto",
     "EpsilonDeltaNFL",
     "ExactDiffusion",
+    "FedAsync",
     "FedAvg",
+    "FedBN",
+    "FedBuff",
     "FedGD",
+    "FedPer",
     "FedProx",
     "FedRelax",
+    "FedRep",
     "FedSGD",
     "FineTunedFedAvg",
     "GeneralisedGradient",
     "GossipSGD",
     "GraphFedAvg",
+    "HingeStaleness",
     "ISFedAvg",
+    "LGFedAvg",
     "LocalOnly",
     "ModelAgnosticFedRelax",
     "Needs",
@@ -108,12 +126,15 @@ __all__ = [
     "PFedMe",
     "PGFLSingleStep",
     "PSOFed",
+    "PerFedAvg",
     "Policy",
+    "PolynomialStaleness",
     "ProxSkip",
     "RandomProbe",
     "Scaffnew",
     "SharingADMM",
     "SignSGD",
+    "Staleness",
     "WangElia",
     "ZCDPGradNFL",
     "algorithm",

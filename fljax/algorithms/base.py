@@ -173,6 +173,10 @@ class Algorithm:
         """
         return dim
 
+    def message_size_of(self, problem: Any) -> int:
+        """The same of this problem's models, for who asks it which of their numbers are sent."""
+        return self.message_size(problem.dim)
+
     def released(self, state: Any, problem: Any, network: Any) -> Float[Array, "*clients dim"]:
         """The models that the network may see: what was sent, perturbed, or follows from that."""
         raise NotImplementedError(

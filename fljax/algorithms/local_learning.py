@@ -38,7 +38,7 @@ class Cohort(NamedTuple):
     who: Participants
     counts: Int[Array, " chosen"]  # local steps of each
     weights: Float[Array, " chosen"] | None  # of each at the server; None: all alike
-    batch: Batch | None  # None: all samples in every step
+    batch: Batch | None  # None: all samples in every step; of several draws their axis is first
     longest: int  # steps of the client that takes most
     #: [M]  where steps are counted, and not those of an epoch's batches of nothing besides
     limit: Int[Array, " chosen"] | None
@@ -122,8 +122,10 @@ class LocalLearning(Algorithm):
     def _law(self) -> Batches | None:
         return self.batches if self.batch is None else Shuffled(self.batch)
 
-    def invite(self, now: Round) -> Cohort:
-        """Who takes part in this round, and the batches of all of their steps."""
+    def invite(self, now: Round, draws: int | None = None) -> Cohort:
+        """Who takes part in this round, and the batches of all of their steps; so many draws of
+        them where steps are on several.
+        """
         problem, who = now.problem, now.choose(self.selector)
         real = who.take(jnp.asarray(problem.weights)) > 0
         counts, longest = self._steps(who, real), self._longest(problem.samples)
@@ -132,7 +134,7 @@ class LocalLearning(Algorithm):
             weights = jnp.sum(real, axis=1, dtype=problem.dtype)
         if who.weights is not None:
             weights = (1 if weights is None else weights) * who.weights.astype(problem.dtype)
-        batch = drawn(self._law, now, who, longest)
+        batch = drawn(self._law, now, who, longest, draws)
         # In epochs a client is done when its batches are: those of nothing among them are no steps.
         limit = None if self.local_steps is None else counts
         return Cohort(who, counts, weights, batch, longest, limit)
@@ -141,8 +143,9 @@ class LocalLearning(Algorithm):
         self,
         now: Round,
         cohort: Cohort,
-        start: Float[Array, "*chosen dim"],
+        start: Float[Array, "*chosen numbers"],
         *,
+        batch: Any = None,
         step: Any = None,
         direction: Direction = along_gradient,
         given: Any = (),
@@ -153,7 +156,8 @@ class LocalLearning(Algorithm):
         Args:
           now: the round.
           cohort: who, and on what.
-          start: ``[D]`` or ``[M, D]``.
+          start: ``[D]`` or ``[M, D]``, or other numbers that ``direction`` moves.
+          batch: what each step is on, or several, in the place of the cohort's.
           step: another step size, one number or ``[M]``, in the place of this round's; or another
             optimiser.
           direction: along what a step goes, against the gradient by default.
@@ -170,7 +174,7 @@ class LocalLearning(Algorithm):
             start,
             step,
             cohort.longest,
-            cohort.batch,
+            cohort.batch if batch is None else batch,
             cohort.limit,
             direction=direction,
             given=given,
@@ -185,6 +189,7 @@ class LocalLearning(Algorithm):
         around: Float[Array, " numbers"],
         *,
         weights: Float[Array, " chosen"] | None = None,
+        discount: Any = 1.0,
     ) -> Arrived:
         """What reaches the server, weighed as ``weighting`` says, or otherwise.
 
@@ -194,6 +199,7 @@ class LocalLearning(Algorithm):
           messages: ``[M, numbers]``, such as models; several quantities are one message.
           around: what both ends know: the server's model, or zero for messages that are no models.
           weights: ``[M]``, others than the cohort's.
+          discount: of late messages, as :meth:`~fljax.link.Link.collect` takes it.
         """
         own: Any = self.step_size
         return now.link.collect(
@@ -201,6 +207,7 @@ class LocalLearning(Algorithm):
             cohort.here,
             around,
             weights=cohort.weights if weights is None else weights,
+            discount=discount,
             clients=cohort.who.numbers,
             step_size=None if isinstance(own, Optimiser) else own(now.number),
         )

@@ -35,12 +35,23 @@ def counts_of(steps: Any, who: Participants) -> Int[Array, " chosen"]:
     return counts[who.numbers] if counts.ndim else jnp.full(who.here.shape, counts)
 
 
-def drawn(law: Batches | None, now: Round, who: Participants, steps: int) -> Batch | None:
-    """The participants' batches; ``None``: all samples, as without a law."""
+def drawn(
+    law: Batches | None, now: Round, who: Participants, steps: int, draws: int | None = None
+) -> Batch | None:
+    """The participants' batches; ``None``: all samples, as without a law. Of several ``draws``
+    each is that of a round of its own, and their axis the first.
+    """
     if law is None:
         return None
-    real = who.take(jnp.asarray(now.problem.weights)) > 0
-    return law.at(now.number, steps).draw(now.key("batches"), real, who.numbers, steps)
+    real, key = who.take(jnp.asarray(now.problem.weights)) > 0, now.key("batches")
+    if draws is None:
+        return law.at(now.number, steps).draw(key, real, who.numbers, steps)
+
+    def one(draw: Array) -> Batch:
+        own = law.at(draws * (now.number - 1) + draw + 1, steps)
+        return own.draw(jax.random.fold_in(key, draw), real, who.numbers, steps)
+
+    return jax.lax.map(one, jnp.arange(draws, dtype=jnp.int32))
 
 
 class Learned(NamedTuple):
@@ -51,7 +62,8 @@ class Learned(NamedTuple):
     memory: Any = ()  # [M, ...] each: of the optimiser
 
 
-#: Along what a step goes: ``(part, model, given) -> [M, D]``, of what these clients minimise in it.
+#: Along what a step goes: ``(part, model, given) -> [M, D]``, of what these clients minimise in it,
+#: one part for each of several batches.
 Direction = Callable[[Problem, Array, Any], Array]
 
 
@@ -63,10 +75,10 @@ def along_gradient(part: Problem, model: Array, given: Any) -> Array:
 def learn(
     problem: Problem,
     who: Participants,
-    start: Float[Array, "chosen dim"],
+    start: Float[Array, "chosen numbers"],
     step: Array | Optimiser,
     steps: int,
-    batch: Batch | None = None,
+    batch: Batch | tuple[Batch, ...] | None = None,
     counts: Int[Array, " chosen"] | None = None,
     *,
     direction: Direction = along_gradient,
@@ -79,10 +91,10 @@ def learn(
     Args:
       problem: of all clients.
       who: takes part.
-      start: ``[M, D]``.
+      start: ``[M, D]``, or other numbers that ``direction`` moves: some of a model's, or more.
       step: a step size, one number or ``[M]``, or an optimiser.
       steps: of the client that takes most.
-      batch: what each step is on; all samples by default.
+      batch: what each step is on, or several of which it has one each; all samples by default.
       counts: ``[M]``, steps of each; by default all take all.
       direction: along what a step goes, against the gradient by default.
       given: ``[M, ...]`` each, what ``direction`` needs to know of each participant.
@@ -100,7 +112,8 @@ def learn(
     def train(own: Learned, sizes: Any, counts: Array, given: Any, parts: Callable) -> Learned:
         def one(own: Learned, step: Array) -> tuple[Learned, None]:
             part = parts(step)
-            busy = (step < counts) & jnp.any(part.weights > 0, axis=1)
+            first = part[0] if isinstance(part, tuple) else part
+            busy = (step < counts) & jnp.any(first.weights > 0, axis=1)
             slope = direction(part, own.model, given)
             if rule is None:
                 model, memory = own.model - sizes[:, None] * slope, ()
@@ -108,7 +121,7 @@ def learn(
                 model, memory = rule.move(own.model, slope, own.memory)
             norm = own.norm
             if norm is not None:
-                norm = jnp.maximum(norm, part.sample_gradient_norm(own.model))
+                norm = jnp.maximum(norm, first.sample_gradient_norm(own.model))
             return kept(busy, Learned(model, norm, memory), own), None
 
         return jax.lax.scan(one, own, jnp.arange(steps, dtype=jnp.int32))[0]
@@ -118,11 +131,17 @@ def learn(
         return train(own, sizes, counts, given, lambda _: whole)
 
     def group(known: Any) -> Learned:
-        clients, batch, *rest = known
-        own, sizes, counts, given = rest
-        return train(own, sizes, counts, given, lambda step: taken(problem, clients, batch, step))
+        clients, batch, own, sizes, counts, given = known
 
-    together = _together(problem, batch.rows.shape[2], len(start))
+        def parts(step: Array) -> Any:
+            if isinstance(batch, Batch):
+                return taken(problem, clients, batch, step)
+            return tuple(taken(problem, clients, one, step) for one in batch)
+
+        return train(own, sizes, counts, given, parts)
+
+    each = (batch,) if isinstance(batch, Batch) else batch
+    together = _together(problem, sum(one.rows.shape[2] for one in each), len(start))
     everyone = (who.numbers, batch, own, sizes, counts, given)
     groups = jax.tree.map(lambda a: a.reshape(-1, together, *a.shape[1:]), everyone)
     found = jax.lax.map(group, groups)

@@ -118,6 +118,7 @@ class Arrived(NamedTuple):
 
     total: Array  # [D]
     share: Array  # [D]
+    weight: Any = None  # the sum of all omega; None where a trusted server keeps it to itself
 
     def move(self, model: Float[Array, " dim"]) -> Float[Array, " dim"]:
         r""":math:`w+\sum_ia_iS_i(w_i-w)`; the model itself where nothing arrived."""
@@ -632,7 +633,7 @@ class Link:
         *,
         size: int | None = None,
         weights: Float[Array, " senders"] | None = None,
-        discount: Array | float = 1.0,
+        discount: Array | float | Callable[[Array], Array] = 1.0,
         per_delay: bool = False,
         freshest: bool = True,
         compression: Compressor | None = None,
@@ -656,7 +657,7 @@ class Link:
           size: parameters in a message, if not all.
           weights: :math:`\omega_k`, one by default.
           discount: :math:`\alpha_l=\mathrm{discount}^l`; or :math:`\alpha` itself, one entry for
-            each of the delay law's lags.
+            each of the delay law's lags, or a function of them.
           per_delay: as above.
           freshest: per delay, only the freshest of several classes that change the same parameter
             in one round counts for it (P4, line 2596); else all of them do.
@@ -732,14 +733,15 @@ class Link:
         total, share = _in_groups(add, senders, (zero, zero))
 
         lags = np.asarray(law.lags)
-        alpha = jnp.asarray(discount, dtype)
+        late = jnp.asarray(lags, dtype)
+        alpha = jnp.asarray(discount(late) if callable(discount) else discount, dtype)
         if alpha.ndim and alpha.shape != lags.shape:
             raise ValueError(
                 f"discount must be one number or one for each of the {len(lags)} lags of the delay "
                 f"law, got {alpha.shape[0]}."
             )
         if alpha.ndim == 0:
-            alpha = alpha ** jnp.asarray(lags, dtype)
+            alpha = alpha**late
         scale = alpha / jnp.where(count > 0, count, 1) if per_delay else alpha
         now = Line(scale[:, None] * total, scale[:, None] * share, count)
         if self.memory.line is not None:
@@ -753,11 +755,11 @@ class Link:
             now = Line(*(old + new for old, new in zip(waiting, now, strict=True)))
             line = Line(*(jnp.concatenate([e[1:], jnp.zeros_like(e[:1])]) for e in now))
             self.memory = self.memory._replace(line=line)
-        arrived = Arrived(now.total[0], now.share[0])
+        total, share, weight = (entry[0] for entry in now)
         if per_delay:
-            return arrived
-        heard = jnp.where(now.weight[0] > 0, now.weight[0], 1)
-        return Arrived(*(entry / heard for entry in arrived))
+            return Arrived(total, share, weight)
+        heard = jnp.where(weight > 0, weight, 1)
+        return Arrived(total / heard, share / heard, weight)
 
     def _with_noise(
         self, messages: Callable[[Array], Any], clients: Array, step_size: Array | float | None
@@ -865,6 +867,7 @@ class Link:
         return Arrived(
             jnp.where(any_arrives, total, 0),
             jnp.broadcast_to(any_arrives, around.shape).astype(around.dtype),
+            jnp.sum(weight),
         )
 
     # Down ----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fljax import _check
@@ -338,6 +339,12 @@ class Model(Problem):
     def dim(self) -> int:
         """The number of parameters ``D``."""
         return self.layout.dim
+
+    def coordinates(self, chosen: Any) -> np.ndarray:
+        """As of :class:`Problem`, or those whose path matches a regular expression."""
+        if isinstance(chosen, str):
+            return self.layout.coordinates(chosen)
+        return super().coordinates(chosen)
 
     @property
     def dtype(self) -> Any:

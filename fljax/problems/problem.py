@@ -267,6 +267,49 @@ class Problem:
         numbers = samples * self.features.shape[2] + 3 * self.dim  # samples, model and gradient
         return max(1, CACHE_BYTES // (numbers * self.dtype.itemsize))
 
+    def coordinates(self, chosen: Any) -> np.ndarray:
+        """Which parameters of a model these are, ``[D]`` booleans.
+
+        Args:
+          chosen: a mask, ``[D]`` booleans, or indices.
+
+        Raises:
+          TypeError: neither.
+          ValueError: a mask of another size, an index that no parameter has.
+
+        Example:
+          >>> import jax, fljax as fl
+          >>> problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=9, dim=3)
+          >>> problem.coordinates([0, 2]).tolist()
+          [True, False, True]
+        """
+        if isinstance(chosen, str):
+            raise TypeError(
+                f"parameters of a linear prediction have no names, got {chosen!r}; give their "
+                "indices, or a mask."
+            )
+        given = np.asarray(chosen)
+        if given.dtype == bool:
+            if given.shape != (self.dim,):
+                raise ValueError(
+                    f"a mask must have one entry for each of the {self.dim} parameters, got shape "
+                    f"{given.shape}."
+                )
+            return given
+        if given.ndim != 1 or (given.size and not np.issubdtype(given.dtype, np.integer)):
+            raise TypeError(
+                f"parameters are chosen by a mask or by a list of their indices, got "
+                f"{_check.shown(chosen)}."
+            )
+        if given.size and (given.min() < 0 or given.max() >= self.dim):
+            raise ValueError(
+                f"indices of parameters must be from 0 to {self.dim - 1}, got {given.min()} to "
+                f"{given.max()}."
+            )
+        mask = np.zeros(self.dim, bool)
+        mask[given.astype(int)] = True
+        return mask
+
     @property
     def share(self) -> Float[Array, "#clients"]:
         r"""Each client's factor of the regulariser: :math:`\lambda/K`, or its own."""

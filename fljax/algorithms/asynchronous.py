@@ -1,0 +1,264 @@
+r"""A server that does not wait: FedBuff (Nguyen et al. 2022), FedAsync (Xie et al. 2019).
+
+Time is rounds. A client that is invited in round :math:`n` starts from the model of that round, and
+what it makes of it arrives when its delay (``Simulation(delays=...)``: work and way together) is
+over: its *staleness* is how many rounds that took. What is under way is kept as sums, one for each
+round of arrival, and not as models of each client; one at work may be invited again.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module, static
+from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax.algorithms.local_learning import LocalLearning
+from fljax.problems import Problem
+from fljax.rounds import Round
+
+__all__ = [
+    "FedAsync",
+    "FedBuff",
+    "HingeStaleness",
+    "PolynomialStaleness",
+    "Staleness",
+]
+
+NEEDS = Needs(
+    None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True
+)
+
+
+class Staleness:
+    """What a message counts for that took some rounds; subclass it for one of your own."""
+
+    @_check.required
+    def __call__(self, late: Float[Array, " lags"]) -> Float[Array, " lags"]:
+        """Factors, of messages that are so many rounds late."""
+        raise NotImplementedError
+
+
+@module
+class PolynomialStaleness(Staleness):
+    r""":math:`s(\tau)=(1+\tau)^{-a}`.
+
+    Args:
+      power: :math:`a\ge0`; 0 is the constant :math:`s=1`.
+
+    Raises:
+      ValueError: a negative power.
+
+    Reference:
+      Xie et al. 2019; Nguyen et al. 2022, whose :math:`a` is 1/2.
+    """
+
+    power: Float[Array, ""] | float = 0.5
+
+    def validate(self) -> None:
+        _check.nonnegative("power", self.power)
+
+    def __call__(self, late: Float[Array, " lags"]) -> Float[Array, " lags"]:
+        return (1 + late) ** -jnp.asarray(self.power, late.dtype)
+
+
+@module
+class HingeStaleness(Staleness):
+    r""":math:`s(\tau)=1` up to :math:`\tau=b`, and :math:`1/(a(\tau-b)+1)` beyond.
+
+    Args:
+      slope: :math:`a\ge0`.
+      patience: :math:`b\ge0`, in rounds.
+
+    Raises:
+      ValueError: a negative slope or patience.
+
+    Reference:
+      Xie et al. 2019.
+    """
+
+    slope: Float[Array, ""] | float
+    patience: Float[Array, ""] | float
+
+    def validate(self) -> None:
+        _check.nonnegative("slope", self.slope)
+        _check.nonnegative("patience", self.patience)
+
+    def __call__(self, late: Float[Array, " lags"]) -> Float[Array, " lags"]:
+        beyond = jnp.maximum(late - jnp.asarray(self.patience, late.dtype), 0)
+        return 1 / (jnp.asarray(self.slope, late.dtype) * beyond + 1)
+
+
+class Buffered(NamedTuple):
+    """What FedBuff keeps from round to round."""
+
+    model: Array  # [D]  the server's w
+    buffer: Array  # [D]  the sum of the updates since it moved last
+    held: Array  # []  how many these are
+
+
+@algorithm("FedBuff", "nguyen2022", NEEDS)
+@module
+class FedBuff(LocalLearning):
+    r"""The server moves whenever it has heard a number of updates, however old they are.
+
+    A client that is invited takes its local steps from :math:`w` to :math:`w_k` and sends the
+    update :math:`\Delta_k=w_k-w`, of the model that it started from. Each that arrives is added to
+    a buffer, by its staleness :math:`\tau_k`; where that holds :math:`Z` of them or more at the end
+    of a round,
+
+    .. math:: w \leftarrow w+\frac{\eta}{|B|}\sum_{k\in B}s(\tau_k)\Delta_k
+
+    and the buffer :math:`B` is emptied. The paper counts staleness in moves of the server, and
+    releases its buffer at exactly :math:`Z`; of the updates of one round none is the first, so here
+    all of them are in. Without delays, with :math:`Z` participants a round and :math:`\eta=1`, it
+    is federated averaging.
+
+    Args:
+      step_size: of the local steps, as of :class:`~fljax.algorithms.FedAvg`, which the other
+        arguments are of too; ``clients_per_round`` begin in every round.
+      weighting: ``"equal"``: what is counted in the buffer are updates.
+      buffer_size: :math:`Z\ge1`; 10 in the paper. It is a number, and can be swept.
+      server_step: :math:`\eta>0`.
+      staleness: :math:`s`, the square root of the paper by default.
+
+    Raises:
+      ValueError: a buffer for less than one update; another weighting; as of FedAvg.
+
+    Example:
+      Updates that take up to three rounds:
+
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=9, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.FedBuff(0.1, clients_per_round=3, buffer_size=4),
+      ...     delays=fl.link.Uniform(3),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> run = fl.run(simulation, rounds=100)
+      >>> bool(run.normalized_error[-1] < 0.05)
+      True
+
+    Reference:
+      Nguyen et al. 2022, Algorithms 1 and 2.
+    """
+
+    weighting: str = static(default="equal")
+    buffer_size: Float[Array, ""] | float = dataclasses.field(default=10.0, kw_only=True)
+    server_step: Float[Array, ""] | float = dataclasses.field(default=1.0, kw_only=True)
+    staleness: Staleness = dataclasses.field(default=PolynomialStaleness(), kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        if self.weighting != "equal":
+            raise ValueError(
+                f"a buffer counts updates, and weighting={self.weighting!r} would count samples; "
+                'leave it at "equal".'
+            )
+        _check.interval("buffer_size", self.buffer_size, at_least=1)
+        _check.positive("server_step", self.server_step)
+
+    def init(self, problem: Problem, network: Any) -> Buffered:
+        start = server_start(problem)
+        return Buffered(start, jnp.zeros_like(start), jnp.zeros((), problem.dtype))
+
+    def step(self, state: Buffered, now: Round) -> Buffered:
+        cohort = self.invite(now)
+        server = now.link.publish(state.model, cohort.here)
+        update = self.learn(now, cohort, server).model - server[None]
+        arrived = self.collect(now, cohort, update, jnp.zeros_like(server), discount=self.staleness)
+        buffer = state.buffer + arrived.weight * arrived.total
+        held = state.held + arrived.weight
+        full = held >= self.buffer_size
+        moved = server + self.server_step / jnp.where(full, held, 1) * buffer
+        return Buffered(
+            jnp.where(full, moved, server), jnp.where(full, 0, buffer), jnp.where(full, 0, held)
+        )
+
+    def released(self, state: Buffered, problem: Problem, network: Any) -> Array:
+        """The server's model."""
+        return state.model
+
+
+class Mixed(NamedTuple):
+    """What FedAsync keeps from round to round."""
+
+    model: Array  # [D]  the server's x
+
+
+@algorithm("FedAsync", "xie2019", NEEDS)
+@module
+class FedAsync(LocalLearning):
+    r"""The server mixes each model that arrives into its own, the less the older it is.
+
+    A client that is invited takes its local steps from :math:`x` on
+    :math:`f_k(w)+\tfrac\rho2\|w-x\|^2`; the server makes of the result, :math:`\tau_k` rounds old,
+
+    .. math:: x \leftarrow (1-\alpha_k)x+\alpha_kx_k,\qquad \alpha_k=\alpha s(\tau_k)
+
+    Of several that arrive in the same round none is the first: it takes the mean of what each alone
+    would make of its model. So a round moves it as far as one arrival of the paper does, and one
+    arrival a round is the paper's algorithm, with staleness in rounds.
+
+    Args:
+      step_size: of the local steps, as of :class:`~fljax.algorithms.FedAvg`, which the other
+        arguments are of too; ``clients_per_round`` begin in every round, and count alike by
+        default.
+      mixing: :math:`\alpha\in(0,1]`.
+      attraction: :math:`\rho\ge0`.
+      staleness: :math:`s`: :class:`PolynomialStaleness`, :class:`HingeStaleness`, or one of your
+        own; the first, with the power 1/2, by default.
+
+    Raises:
+      ValueError: a mixing outside (0, 1], a negative attraction; as of FedAvg.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=9, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.FedAsync(
+      ...         0.1,
+      ...         clients_per_round=1,
+      ...         mixing=0.6,
+      ...         staleness=fl.algorithms.HingeStaleness(10.0, patience=4.0),
+      ...     ),
+      ...     delays=fl.link.Uniform(6),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> run = fl.run(simulation, rounds=200)
+      >>> bool(run.normalized_error[-1] < 0.1)
+      True
+
+    Reference:
+      Xie et al. 2019, Algorithm 1.
+    """
+
+    weighting: str = static(default="equal")
+    mixing: Float[Array, ""] | float = dataclasses.field(default=0.9, kw_only=True)
+    attraction: Float[Array, ""] | float = dataclasses.field(default=0.0, kw_only=True)
+    staleness: Staleness = dataclasses.field(default=PolynomialStaleness(), kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.interval("mixing", self.mixing, above=0, at_most=1)
+        _check.nonnegative("attraction", self.attraction)
+
+    def init(self, problem: Problem, network: Any) -> Mixed:
+        return Mixed(server_start(problem))
+
+    def step(self, state: Mixed, now: Round) -> Mixed:
+        cohort = self.invite(now)
+        server = now.link.publish(state.model, cohort.here)
+
+        def held(part: Problem, model: Array, given: Any) -> Array:
+            return part.gradient(model) + self.attraction * (model - server[None])
+
+        learned = self.learn(now, cohort, server, direction=held)
+        arrived = self.collect(now, cohort, learned.model, server, discount=self.staleness)
+        return Mixed(server + self.mixing * (arrived.move(server) - server))
+
+    def released(self, state: Mixed, problem: Problem, network: Any) -> Array:
+        """The server's model."""
+        return state.model

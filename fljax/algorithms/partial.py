@@ -1,0 +1,224 @@
+r"""Models of which some parameters are shared, and the others every client's own.
+
+FedPer (Arivazhagan et al. 2019), LG-FedAvg (Liang et al. 2020), FedBN (Li et al. 2021) and FedRep
+(Collins et al. 2021). The first three train all parameters together and differ in what is shared;
+the last trains a client's own before the others.
+"""
+
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module, static
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.local_learning import Cohort, LocalLearning
+from fljax.problems import Problem
+from fljax.rounds import Round
+
+__all__ = ["FedBN", "FedPer", "FedRep", "LGFedAvg", "State"]
+
+NEEDS = Needs(
+    None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True
+)
+
+
+class State(NamedTuple):
+    """What clients and server keep from round to round."""
+
+    model: Array  # [K, D]  of each client its own parameters, and the server's
+    server: Array  # [shared]
+
+
+@algorithm("FedPer", "arivazhagan2019", NEEDS)
+@module
+class FedPer(LocalLearning):
+    r"""A common body, and a head of each client's own, trained together.
+
+    Of a model :math:`(\varphi,h_k)` the server has :math:`\varphi`. A participant of round
+    :math:`n` descends from :math:`(\varphi^{(n-1)},h_k)` as in federated averaging, along all of
+    its parameters' gradients, keeps :math:`h_k` and sends :math:`\varphi_k`:
+
+    .. math::
+
+        (\varphi_k,h_k) \leftarrow (\varphi_k,h_k)-\mu f_k'(\varphi_k,h_k),\qquad
+        \varphi^{(n)}=\sum_{k\in S}\frac{D_k}{\sum_{l\in S}D_l}\varphi_k
+
+    A message has the shared parameters only, in both directions, and costs their bits. Who does not
+    take part keeps :math:`h_k`. Judged is each client's :math:`(\varphi^{(n)},h_k)`. Heads start
+    where the problem says (:meth:`~fljax.problems.Problem.starting_at`, one of each client, or one
+    for all).
+
+    Args:
+      step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
+        of too.
+      personal: which parameters are a client's own, as
+        :meth:`problem.coordinates <fljax.problems.Problem.coordinates>` takes it: a mask, indices.
+
+    Raises:
+      TypeError, ValueError: parameters that the problem has not; as of FedAvg.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=4),
+      ...     algorithm=fl.algorithms.FedPer(0.1, personal=[0]),
+      ... )
+      >>> run = fl.run(simulation, rounds=10)
+      >>> int(run.bits_up[-1]) == 10 * 6 * 3 * 32  # rounds, clients, parameters, bits
+      True
+
+    Reference:
+      Arivazhagan et al. 2019, Algorithms 1 and 2.
+    """
+
+    personal: Any = static(kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        if not isinstance(self.personal, str):
+            chosen = np.asarray(self.personal)
+            if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "biu"):
+                raise TypeError(
+                    "personal must be a mask of the parameters or a list of their indices, got "
+                    f"{_check.shown(self.personal)}."
+                )
+            object.__setattr__(self, "personal", tuple(chosen.tolist()))
+
+    def check(self, problem: Any, network: Any) -> None:
+        super().check(problem, network)
+        problem.coordinates(self.personal)
+
+    def message_size_of(self, problem: Problem) -> int:
+        return len(self._split(problem)[0])
+
+    def _split(self, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+        """The places of what is shared, and of what is not."""
+        own = problem.coordinates(self.personal)
+        return np.flatnonzero(~own).astype(np.int32), np.flatnonzero(own).astype(np.int32)
+
+    def init(self, problem: Problem, network: Any) -> State:
+        start, (shared, _) = start_models(problem), self._split(problem)
+        server = jnp.mean(start[:, shared], axis=0)
+        return State(start.at[:, shared].set(server[None]), server)
+
+    def step(self, state: State, now: Round) -> State:
+        shared, own = self._split(now.problem)
+        cohort = self._invited(now)
+        server = now.link.publish(state.server, cohort.here)
+        start = cohort.who.take(state.model).at[:, shared].set(server[None])
+        local = self._trained(now, cohort, start, own)
+        server = self.collect(now, cohort, local[:, shared], server).move(server)
+        model = cohort.who.put(state.model, local).at[:, shared].set(server[None])
+        return State(model, server)
+
+    def _invited(self, now: Round) -> Cohort:
+        return self.invite(now)
+
+    def _trained(
+        self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], own: np.ndarray
+    ) -> Float[Array, "chosen dim"]:
+        """The participants' models after their steps."""
+        return self.learn(now, cohort, start).model
+
+
+@algorithm("LG-FedAvg", "liang2020", NEEDS)
+@module
+class LGFedAvg(FedPer):
+    r"""A representation of each client's own, and a common head, trained together.
+
+    :class:`FedPer` the other way round: ``personal`` are the parameters of the representation
+    :math:`\ell_k(\cdot;\theta_k^\ell)`, and only those of the small model on top of it travel. The
+    paper's auxiliary losses of the representations (self-supervised, adversarial) are those of a
+    problem, and its experiments start from some rounds of federated averaging
+    (:meth:`~fljax.problems.Problem.starting_at`).
+
+    Reference:
+      Liang et al. 2020, Algorithm 1.
+    """
+
+
+@algorithm("FedBN", "li2021bn", NEEDS)
+@module
+class FedBN(FedPer):
+    r"""Federated averaging of all but the normalisation layers, which stay with their clients.
+
+    :class:`FedPer` with the scales and offsets of normalisation as ``personal``: where clients'
+    inputs are on scales of their own, each keeps what takes them off. By default all parameters of
+    a network whose path names a normalisation; those of a linear prediction have no names, so
+    ``personal`` must say which.
+
+    Reference:
+      Li et al. 2021, Algorithm 1.
+    """
+
+    personal: Any = static(default="(?i)norm|(^|[/_.])bn", kw_only=True)
+
+
+@algorithm("FedRep", "collins2021", NEEDS)
+@module
+class FedRep(FedPer):
+    r"""A common representation, and a head of each client's own that is trained first.
+
+    A participant of round :math:`n` first fits its head to the representation it receives, then
+    moves the representation under its new head:
+
+    .. math::
+
+        h_k &\leftarrow h_k-\mu\,\partial_hf_k(\varphi^{(n-1)},h_k)\quad\text{for }\tau
+            \text{ passes},\\
+        \varphi_k &\leftarrow \varphi_k-\mu\,\partial_\varphi f_k(\varphi_k,h_k)
+
+    The server averages the :math:`\varphi_k`, as of :class:`FedPer`, whose arguments and messages
+    it has. Each pass has as many steps as the representation, on batches of its own: with
+    ``local_steps=1`` they are the paper's algorithm, :math:`\tau` steps of the head and one of the
+    representation; with ``epochs=1`` and a ``batch`` its experiments, :math:`\tau` epochs and one.
+
+    Args:
+      step_size: :math:`\mu` of both; an optimiser begins anew with either.
+      personal: the head.
+      head_passes: :math:`\tau\ge1`.
+
+    Reference:
+      Collins et al. 2021, Algorithm 1.
+    """
+
+    weighting: str = static(default="equal")
+    head_passes: int = static(default=1, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.count("head_passes", self.head_passes)
+
+    def _invited(self, now: Round) -> Cohort:
+        return self.invite(now, draws=self.head_passes + 1)
+
+    def _trained(
+        self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], own: np.ndarray
+    ) -> Float[Array, "chosen dim"]:
+        shared = np.setdiff1d(np.arange(start.shape[1], dtype=np.int32), own)
+
+        def trained(model: Array, places: np.ndarray, batch: Any) -> Array:
+            """After steps of the parameters at these places, the others at rest."""
+
+            def along(part: Problem, some: Array, model: Array) -> Array:
+                return part.gradient(model.at[:, places].set(some))[:, places]
+
+            learned = self.learn(
+                now, cohort, model[:, places], batch=batch, direction=along, given=model
+            )
+            return model.at[:, places].set(learned.model)
+
+        draws, last = cohort.batch, None
+        if draws is not None:
+            draws, last = (jax.tree.map(itemgetter(at), draws) for at in (slice(-1), -1))
+
+        def one(model: Array, batch: Any) -> tuple[Array, None]:
+            return trained(model, own, batch), None
+
+        model = jax.lax.scan(one, start, draws, length=self.head_passes)[0]
+        return trained(model, shared, last)

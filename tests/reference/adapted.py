@@ -1,0 +1,114 @@
+"""Models that clients make their own, client by client and message by message, no JAX.
+
+Per-FedAvg (Fallah et al. 2020, Algorithm 1), APFL (Deng et al. 2020, Algorithm 1), models shared in
+part: FedPer (Arivazhagan et al. 2019), LG-FedAvg (Liang et al. 2020), FedBN (Li et al. 2021), all
+trained together, and FedRep (Collins et al. 2021, Algorithm 1).
+
+``gradient(k, w, rows)`` is client ``k``'s on some of its samples, ``None`` for all. ``world`` is of
+`tests.reference.personal`; ``work[n - 1][k]`` lists what client ``k``'s steps of round ``n`` are
+on; ``counts[k]`` is what it weighs. Row ``n - 1`` of a result is what stands after round ``n``.
+"""
+
+import numpy as np
+
+from tests.reference.personal import Mail, Run
+
+
+def curvature(gradient, variant, offset, hessian):
+    """``d(k, w, v, rows)``, in the place of the Hessian times ``v``."""
+    if variant == "first_order":
+        return lambda k, w, v, rows: np.zeros_like(w)
+    if variant == "exact":
+        return lambda k, w, v, rows: hessian(k, w, rows) @ v
+
+    def difference(k, w, v, rows):
+        ahead, behind = gradient(k, w + offset * v, rows), gradient(k, w - offset * v, rows)
+        return (ahead - behind) / (2 * offset)
+
+    return difference
+
+
+def per_fedavg(gradient, world, work, counts, start, step, personal_step, times, steps=1):
+    """``times``: of :func:`curvature`; ``work`` has three sets of samples for each step."""
+    server, mail, models, servers = start.copy(), Mail(world), [], []
+    for n in range(1, world.rounds + 1):
+        alpha = personal_step(n)
+        for k in world.participants(n):
+            w = server.copy()
+            for first, second, third in work[n - 1][k]:
+                adapted = w - alpha * gradient(k, w, first)
+                slope = gradient(k, adapted, second)
+                w = w - step(n) * (slope - alpha * times(k, w, slope, third))
+            mail.send(n, k, counts[k], w)
+        server = mail.average(n, server)
+        personal = []
+        for k in range(len(counts)):
+            w = server.copy()
+            for _ in range(steps):
+                w = w - alpha * gradient(k, w, None)
+            personal.append(w)
+        models.append(personal)
+        servers.append(server)
+    return Run(np.array(models), np.array(servers))
+
+
+def apfl(gradient, world, work, counts, start, step, mixing, adaptation=None):
+    """Also the mixing of every client and round, ``[T, K]``."""
+    clients = len(counts)
+    server, mail = start.copy(), Mail(world)
+    own, alpha = [start.copy() for _ in range(clients)], np.array(np.broadcast_to(mixing, clients))
+    models, servers, mixings = [], [], []
+    for n in range(1, world.rounds + 1):
+        for k in world.participants(n):
+            w, v = server.copy(), own[k]
+            if adaptation is not None:
+                mixture = alpha[k] * v + (1 - alpha[k]) * w
+                along = (v - w) @ gradient(k, mixture, work[n - 1][k][0])
+                alpha[k] = min(max(alpha[k] - adaptation(n) * along, 0.0), 1.0)
+            for rows in work[n - 1][k]:
+                mixture = alpha[k] * v + (1 - alpha[k]) * w
+                slope = gradient(k, mixture, rows)
+                w = w - step(n) * gradient(k, w, rows)
+                v = v - step(n) * alpha[k] * slope
+            own[k] = v
+            mail.send(n, k, counts[k], w)
+        server = mail.average(n, server)
+        models.append([alpha[k] * own[k] + (1 - alpha[k]) * server for k in range(clients)])
+        servers.append(server)
+        mixings.append(alpha.copy())
+    return Run(np.array(models), np.array(servers)), np.array(mixings)
+
+
+def partial(gradient, world, work, counts, start, step, personal, heads=None):
+    """All parameters together; or, with the ``heads``' own work, these before the others.
+
+    ``personal``: the places of a client's own parameters; ``start``: ``[K, D]``.
+    """
+    shared = [i for i in range(start.shape[1]) if i not in personal]
+    own, mail = [row.copy() for row in start], Mail(world)
+    server = start[:, shared].mean(axis=0)
+    models, servers = [], []
+
+    def moved(k, w, places, n, rows):
+        new = w.copy()
+        new[places] -= step(n) * gradient(k, w, rows)[places]
+        return new
+
+    for n in range(1, world.rounds + 1):
+        for k in world.participants(n):
+            w = own[k].copy()
+            w[shared] = server
+            for rows in [] if heads is None else heads[n - 1][k]:
+                w = moved(k, w, personal, n, rows)
+            for rows in work[n - 1][k]:
+                w = moved(k, w, range(len(w)) if heads is None else shared, n, rows)
+            own[k] = w
+            mail.send(n, k, counts[k], w[shared])
+        server = mail.average(n, server)
+        models.append([])
+        for row in own:
+            now = row.copy()
+            now[shared] = server
+            models[-1].append(now)
+        servers.append(server)
+    return Run(np.array(models), np.array(servers))

@@ -1,0 +1,515 @@
+"""Per-FedAvg, APFL and models shared in part: against loops, at their limits, what they send."""
+
+import functools
+from itertools import chain
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax.algorithms import APFL, FedAvg, FedBN, FedPer, FedRep, LGFedAvg, LocalOnly, PerFedAvg
+from fljax.batches import Uniform
+from fljax.simulation import begin, look, prepare
+from tests import cases
+from tests import small_network as small
+from tests.reference import adapted
+from tests.test_personal import (
+    CLIENTS,
+    DIM,
+    LOCAL,
+    REAL,
+    ROUNDS,
+    SIZES,
+    close,
+    describe,
+    make_data,
+    make_objective,
+    make_problem,
+    new_key,
+    records,
+    running,
+    some_world,
+    state_after,
+    trajectory,
+)
+
+HEAD, ALL = (1,), range(DIM)
+
+
+def hessian(k, w, rows=None):
+    """Of the ridge problem: what is exact needs it."""
+    X, _ = make_data()[k]
+    X = X if rows is None else X[rows]
+    return 2 / len(X) * X.T @ X + 2 * 0.8 / CLIENTS * np.eye(DIM)
+
+
+def samples_of(batch, row):
+    """``[steps]`` lists of the samples of one participant's steps, as drawn in the run."""
+    return [[int(j) for j in step] for step in np.asarray(batch.rows[row])]
+
+
+def visited(simulation, key, draws=None):
+    """``[T][K]``: of each draw what the participants' steps are on; of all else nothing."""
+
+    @jax.jit
+    def invited(n):
+        ready = prepare(simulation, ROUNDS)
+        now, *_ = look(simulation, ready, key, begin(simulation, ready, key), n, ROUNDS)
+        return simulation.algorithm.invite(now, draws)
+
+    work = []
+    for n in range(1, ROUNDS + 1):
+        cohort = invited(n)
+        each = [[] for _ in range(CLIENTS)]
+        for row, k in enumerate(np.asarray(cohort.who.numbers)):
+            one = functools.partial(steps_of, cohort, row, SIZES[k])
+            if draws is None:
+                each[k] = one(cohort.batch)
+            else:
+                parts = [jax.tree.map(lambda a, i=i: a[i], cohort.batch) for i in range(draws)]
+                each[k] = [one(part) for part in parts]
+        work.append(each)
+    return work
+
+
+def steps_of(cohort, row, size, batch):
+    """A participant's steps on a batch of nothing are none."""
+    found = [[j for j in step if j < size] for step in samples_of(batch, row)]
+    if cohort.limit is not None:
+        found = found[: int(cohort.limit[row])]
+    return [step for step in found if step]
+
+
+#: Full batches, and drawn ones: of clients that have fewer, and of a law with steps of each.
+STEPS = (3, 1, 2, 4, 1, 2)
+FORMS = {
+    "per-fedavg hf": PerFedAvg(LOCAL, personal_step=0.05, epochs=2, personal_steps=2),
+    "per-fedavg fo": PerFedAvg(
+        0.1, 4, personal_step=LOCAL, variant="first_order", weighting="samples"
+    ),
+    "per-fedavg exact": PerFedAvg(0.1, personal_step=0.1, variant="exact", epochs=2),
+    "apfl": APFL(LOCAL, 4, epochs=3, mixing=np.linspace(0, 1, CLIENTS)),
+    "apfl adaptive": APFL(0.1, epochs=2, mixing=0.3, adaptation=0.2, weighting="samples"),
+    "fedper": FedPer(LOCAL, 4, epochs=2, personal=HEAD),
+    "fedper mask": FedPer(0.05, epochs=2, personal=[True, False, True], weighting="equal"),
+    "fedrep": FedRep(LOCAL, 4, personal=(0, 2), head_passes=3),
+    "fedrep samples": FedRep(0.05, epochs=2, personal=HEAD, weighting="samples"),
+}
+DRAWN = {
+    "per-fedavg": PerFedAvg(0.1, 4, batch=4, personal_step=0.05, variant="first_order"),
+    "per-fedavg law": PerFedAvg(0.1, batches=Uniform(3), local_steps=STEPS, personal_step=0.05),
+    "apfl": APFL(0.1, 4, batch=4, mixing=0.4, adaptation=0.3),
+    "fedper": FedPer(0.1, 4, 2, batch=4, personal=HEAD),
+    "fedrep": FedRep(0.1, 4, batch=4, personal=HEAD, head_passes=2),
+    "fedrep law": FedRep(0.1, batches=Uniform(3), local_steps=STEPS, personal=HEAD, head_passes=2),
+}
+
+
+def theirs(algorithm, name, world, **given):
+    if isinstance(algorithm, PerFedAvg):
+        given["hessian"] = hessian
+    return cases.CASES[algorithm.label].oracle(algorithm, make_objective(name), world, **given)
+
+
+#: The Hessian is of the ridge problem.
+AGAINST_LOOPS = [
+    (form, *world)
+    for form in FORMS
+    for world in (("logistic", False), ("ridge", True))
+    if world[0] == "ridge" or form != "per-fedavg exact"
+]
+
+
+@pytest.mark.thin(3)
+@pytest.mark.core
+@pytest.mark.parametrize(("form", "name", "late"), AGAINST_LOOPS)
+def test_models_are_those_of_the_loops(form, name, late):
+    algorithm, key = FORMS[form], new_key(4)
+    parts, world = some_world(algorithm, True, late, key)
+    ours = trajectory(fl.Simulation(make_problem(name), algorithm, **parts), key=key)
+    expected = theirs(algorithm, name, world)
+    close(ours, expected, rtol=0, atol=1e-10)
+    assert np.ptp(expected[-1], axis=0).max() > 1e-2  # clients differ
+    assert np.abs(expected[-1] - expected[1]).max() > 1e-2  # and move
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", DRAWN)
+def test_drawn_batches_are_those_of_the_loops(form):
+    algorithm, key = DRAWN[form], new_key(5)
+    parts, world = some_world(algorithm, True, False, key)
+    simulation = fl.Simulation(make_problem(), algorithm, **parts)
+    given = {}
+    if isinstance(algorithm, PerFedAvg):
+        three = visited(simulation, key, 3)
+        given["work"] = [[list(zip(*part, strict=True)) for part in each] for each in three]
+    elif isinstance(algorithm, FedRep):
+        passes = visited(simulation, key, algorithm.head_passes + 1)
+        given["work"] = [[part[-1] if part else [] for part in each] for each in passes]
+        given["heads"] = [[list(chain(*part[:-1])) for part in each] for each in passes]
+    else:
+        given["work"] = visited(simulation, key)
+    ours = trajectory(simulation, key=key)
+    close(ours, theirs(algorithm, "ridge", world, **given), rtol=0, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_batches_of_a_step_are_drawn_for_themselves():
+    """Each of the three has all of a client's samples once an epoch, in an order of its own."""
+    algorithm = PerFedAvg(0.1, batch=1, personal_step=0.05)
+    simulation = fl.Simulation(make_problem(), algorithm)
+    (each, *_), again = visited(simulation, new_key(), 3), visited(simulation, new_key(), 3)[0]
+    assert each == again
+    for k, three in enumerate(each):
+        orders = {tuple(np.ravel(steps).tolist()) for steps in three}
+        assert all(sorted(order) == list(range(SIZES[k])) for order in orders)
+        assert len(orders) == 3 or SIZES[k] < 5
+
+
+# Networks ----------------------------------------------------------------------------------------
+
+#: The second layer: its weights and offsets come last.
+LAYER = tuple(range(small.FEATURES * small.HIDDEN + small.HIDDEN, 31))
+NETWORKS = {
+    "per-fedavg hf": PerFedAvg(0.3, personal_step=0.2, epochs=2),
+    "per-fedavg fo": PerFedAvg(0.3, 4, personal_step=0.2, variant="first_order"),
+    "apfl": APFL(0.3, 4, epochs=3, mixing=0.4, adaptation=0.2),
+    "fedper": FedPer(0.3, 4, epochs=2, personal=LAYER),
+    "fedrep": FedRep(0.3, personal=LAYER, head_passes=2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", NETWORKS)
+def test_networks_are_those_of_the_loops(form):
+    algorithm, key = NETWORKS[form], new_key(4)
+    parts, world = some_world(algorithm, True, True, key)
+    ours = trajectory(fl.Simulation(small.from_zero(SIZES), algorithm, **parts), key=key)
+    objective = small.Objective(tuple(small.samples(SIZES)))
+    theirs = cases.CASES[algorithm.label].oracle(algorithm, objective, world)
+    close(ours, theirs, rtol=0, atol=1e-8)
+    assert np.abs(theirs[-1] - theirs[1]).max() > 1e-2
+
+
+@pytest.mark.slow
+def test_the_exact_product_of_a_network_s_hessian_is_that_of_differences():
+    def end(**changes):
+        algorithm = PerFedAvg(0.3, personal_step=0.2, **changes)
+        return trajectory(fl.Simulation(small.problem(SIZES), algorithm), 3)
+
+    exact, near = end(variant="exact"), end(offset=1e-4)
+    close(near, exact, rtol=0, atol=1e-8)
+    assert np.abs(end(variant="first_order") - exact).max() > 1e-5
+
+
+@pytest.mark.slow
+def test_a_network_s_parameters_are_personal_by_their_paths():
+    problem = small.problem(SIZES)
+    assert np.flatnonzero(problem.coordinates("^[cd]$")).tolist() == list(LAYER)
+    assert problem.coordinates(LAYER).tolist() == problem.coordinates("^[cd]$").tolist()
+    by_path = fl.Simulation(problem, FedPer(0.3, personal="^[cd]$"))
+    by_place = fl.Simulation(problem, FedPer(0.3, personal=LAYER))
+    np.testing.assert_array_equal(trajectory(by_path, 3), trajectory(by_place, 3))
+    assert records(by_path, 1, 1)["bits_up"] == [REAL * CLIENTS * (31 - len(LAYER))]
+    late = fl.Simulation(problem, FedPer(0.3, personal="^[cd]$"), delays=fl.link.Uniform(1))
+    assert np.isfinite(trajectory(late, 3)).all()
+    with pytest.raises(ValueError, match="no parameter's path matches 'head'; there are: a, b"):
+        running(FedPer(0.3, personal="head"), problem=problem)
+
+
+@pytest.mark.slow
+def test_normalisation_stays_with_the_clients_by_default():
+    def start(key):
+        return small.start(key) | {"norm": {"scale": jnp.ones(small.HIDDEN)}}
+
+    def outputs(parameters, x):
+        hidden = jnp.tanh(x @ parameters["a"] + parameters["b"])
+        return parameters["norm"]["scale"] * hidden @ parameters["c"] + parameters["d"]
+
+    problem = fl.problems.Model.from_clients(
+        fl.models.plain(start, outputs),
+        jax.random.key(0),
+        small.samples(SIZES),
+        fl.problems.Softmax(small.CLASSES),
+    )
+    own = problem.coordinates(FedBN(0.3).personal)
+    assert own.sum() == small.HIDDEN
+    last = trajectory(fl.Simulation(problem, FedBN(0.3)))[-1]
+    assert np.ptp(last[:, own], axis=0).min() > 1e-3
+    assert np.ptp(last[:, ~own], axis=0).max() == 0
+
+
+# Per-FedAvg: where it ends -----------------------------------------------------------------------
+
+
+def quadratics():
+    """``f_k(w) = w' A_k w / 2 - b_k' w`` of the ridge problem."""
+    return [(hessian(k, None), 2 / len(y) * X.T @ y) for k, (X, y) in enumerate(make_data())]
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("variant", ["hessian_free", "exact", "first_order"])
+def test_per_fedavg_ends_at_the_stationary_point_of_its_objective(variant):
+    r"""With one step: :math:`\sum_k(I-\alpha A_k)^2(A_kw-b_k)=0`, of FO once the factor."""
+    alpha, power = 0.08, 1 if variant == "first_order" else 2
+    left, right = np.zeros((DIM, DIM)), np.zeros(DIM)
+    for A, b in quadratics():
+        factor = np.linalg.matrix_power(np.eye(DIM) - alpha * A, power)
+        left, right = left + factor @ A, right + factor @ b
+    best = np.linalg.solve(left, right)
+    algorithm = PerFedAvg(0.2, personal_step=alpha, variant=variant)
+    last = trajectory(fl.Simulation(make_problem(), algorithm), 600)[-1]
+    expected = [best - alpha * (A @ best - b) for A, b in quadratics()]
+    close(last, expected, rtol=0, atol=1e-8)
+
+
+def test_the_two_variants_end_apart():
+    """As the docstring says: the first-order one is not at the objective's stationary point."""
+    ends = []
+    for power in (1, 2):
+        factors = [np.linalg.matrix_power(np.eye(DIM) - 0.08 * A, power) for A, _ in quadratics()]
+        left = sum(f @ A for f, (A, _) in zip(factors, quadratics(), strict=True))
+        right = sum(f @ b for f, (_, b) in zip(factors, quadratics(), strict=True))
+        ends.append(np.linalg.solve(left, right))
+    assert np.abs(ends[0] - ends[1]).max() > 1e-2
+
+
+@pytest.mark.slow
+def test_the_exact_variant_is_the_gradient_of_its_objective():
+    problem, alpha = make_problem("logistic"), 0.3
+    algorithm = PerFedAvg(0.1, personal_step=alpha, variant="exact")
+    start = np.random.default_rng(3).normal(size=DIM)
+
+    def after(w):
+        models = jnp.broadcast_to(w, (CLIENTS, DIM))
+        return jnp.mean(problem.objective(models - alpha * problem.gradient(models)))
+
+    now = fl.view(fl.Simulation(problem, algorithm))
+    state = algorithm.init(now.problem, None)._replace(server=jnp.asarray(start))
+    close(algorithm.step(state, now).server, start - 0.1 * jax.grad(after)(start), atol=1e-12)
+
+
+@pytest.mark.slow
+def test_hessian_free_is_second_order_in_its_offset():
+    def end(**changes):
+        algorithm = PerFedAvg(0.3, personal_step=0.5, epochs=3, **changes)
+        return trajectory(fl.Simulation(make_problem("logistic"), algorithm))[-1]
+
+    exact = end(variant="exact")
+    errors = [np.abs(end(offset=offset) - exact).max() for offset in (0.4, 0.2, 0.1)]
+    close(np.divide(errors[:-1], errors[1:]), 4, rtol=0.1)
+
+
+@pytest.mark.slow
+def test_a_short_personal_step_makes_per_fedavg_federated_averaging():
+    ours = PerFedAvg(0.1, personal_step=1e-9, epochs=2)
+    known = FedAvg(0.1, epochs=2, weighting="equal")
+    found, expected = (trajectory(fl.Simulation(make_problem(), a)) for a in (ours, known))
+    close(found, expected, rtol=0, atol=1e-7)
+
+
+# APFL: its limits --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_apfl_without_personal_models_is_federated_averaging():
+    parts = some_world(APFL(0.1, 4), True, True, new_key())[0]
+    ours, known = APFL(LOCAL, 4, 2, mixing=0.0), FedAvg(LOCAL, 4, 2, weighting="equal")
+    found, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in (ours, known))
+    close(found, expected, rtol=0, atol=1e-13)
+
+
+def test_apfl_of_personal_models_alone_is_training_alone():
+    parts = some_world(APFL(0.1), True, False, new_key())[0]
+    ours, known = APFL(LOCAL, epochs=3, mixing=1.0), LocalOnly(LOCAL, 3)
+    found, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in (ours, known))
+    close(found, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.slow
+def test_adapted_mixtures_stay_mixtures_and_are_those_of_the_loop():
+    algorithm = APFL(0.1, epochs=2, mixing=0.9, adaptation=2.0)
+    state = state_after(ROUNDS, fl.Simulation(make_problem(), algorithm))
+    objective, world = make_objective(), some_world(algorithm, False, False, new_key())[1]
+    given = cases.whole(2, ROUNDS, CLIENTS), np.ones(CLIENTS), np.zeros(DIM)
+    numbers = cases.step_of(algorithm.step_size), 0.9, lambda n: 2.0
+    _, mixing = adapted.apfl(cases.sampled(objective), world, *given, *numbers)
+    close(state.mixing, mixing[-1], rtol=0, atol=1e-10)
+    assert mixing.min() >= 0
+    assert mixing.max() == 1  # where it would be left, it is kept
+    assert np.ptp(mixing[-1]) > 0.1
+
+
+@pytest.mark.slow
+def test_adaptation_lowers_the_loss_of_mixtures_with_a_poor_share():
+    def end(**changes):
+        simulation = fl.Simulation(make_problem(), APFL(0.05, epochs=2, mixing=0.1, **changes))
+        return make_problem().objective(jnp.asarray(trajectory(simulation, 40)[-1])).mean()
+
+    assert end(adaptation=0.5) < end() - 1e-3
+
+
+# Models shared in part ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [FedRep, FedPer])
+def test_with_nothing_personal_it_is_federated_averaging(cls):
+    parts = some_world(FedAvg(0.1, 4), True, True, new_key())[0]
+    both = cls(LOCAL, 4, 2, weighting="samples", personal=()), FedAvg(LOCAL, 4, 2)
+    found, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in both)
+    close(found, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "algorithm",
+    [FedPer(LOCAL, epochs=3, personal=ALL), FedRep(LOCAL, personal=ALL, head_passes=3)],
+)
+def test_with_everything_personal_it_is_training_alone(algorithm):
+    parts = some_world(algorithm, True, False, new_key())[0]
+    both = algorithm, LocalOnly(LOCAL, 3)
+    found, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in both)
+    close(found, expected, rtol=0, atol=1e-13)
+    assert records(fl.Simulation(make_problem(), algorithm), 3, 3)["scalars"] == [0]
+
+
+@pytest.mark.slow
+def test_shared_in_part_ends_where_both_parts_are_best():
+    r"""FedPer of one step: :math:`\partial_hf_k=0` at each client, :math:`\sum_k\partial_\varphi
+    f_k=0`: the minimiser of :math:`\sum_kf_k(\varphi,h_k)`; FedRep's is the same.
+    """
+    system, right = np.zeros((2 + CLIENTS, 2 + CLIENTS)), np.zeros(2 + CLIENTS)
+    for k, (A, b) in enumerate(quadratics()):
+        places = [0, 2 + k, 1]  # of (phi_0, h_k, phi_1) among all
+        system[np.ix_(places, places)] += A
+        right[places] += b
+    best = np.linalg.solve(system, right)
+    expected = np.stack([np.full(CLIENTS, best[0]), best[2:], np.full(CLIENTS, best[1])], axis=1)
+    for algorithm in (
+        FedPer(0.1, personal=HEAD, weighting="equal"),
+        FedRep(0.1, personal=HEAD, head_passes=4),
+    ):
+        last = trajectory(fl.Simulation(make_problem(), algorithm), 1500)[-1]
+        close(last, expected, rtol=0, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_the_three_that_train_together_are_one():
+    found = [
+        trajectory(fl.Simulation(make_problem(), cls(LOCAL, personal=HEAD)))
+        for cls in (FedPer, LGFedAvg, FedBN)
+    ]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+@pytest.mark.slow
+def test_heads_start_where_the_problem_says():
+    starts = np.random.default_rng(8).normal(size=(CLIENTS, DIM))
+    algorithm = FedPer(0.1, personal=HEAD)
+    state = algorithm.init(make_problem().starting_at(starts), None)
+    np.testing.assert_array_equal(state.model[:, 1], starts[:, 1])
+    close(state.model[:, [0, 2]], np.tile(starts[:, [0, 2]].mean(axis=0), (CLIENTS, 1)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", [FedPer, FedRep])
+def test_who_is_absent_keeps_what_is_its_own(cls):
+    there = np.ones((ROUNDS, CLIENTS), bool)
+    there[1:, 2] = False
+    parts = {"participation": fl.participation.Trace(there)}
+    found = trajectory(fl.Simulation(make_problem(), cls(0.1, personal=HEAD), **parts))[:, 2]
+    assert np.abs(found[0, 1]) > 1e-3
+    np.testing.assert_array_equal(found[1:, 1], np.full(ROUNDS - 1, found[0, 1]))
+    assert np.abs(np.diff(found[:, 0])).min() > 0
+
+
+# What is sent ------------------------------------------------------------------------------------
+
+TRAFFIC = [
+    # algorithm, participants, numbers in a message
+    (PerFedAvg(0.1, personal_step=0.1, epochs=2), CLIENTS, DIM),
+    (APFL(0.1, 3, 2, adaptation=0.1), 3, DIM),
+    (FedPer(0.1, 4, personal=HEAD), 4, DIM - 1),
+    (FedRep(0.1, personal=(0, 2), head_passes=2), CLIENTS, DIM - 2),
+]
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize(("algorithm", "sent", "size"), TRAFFIC, ids=describe)
+def test_traffic_is_of_what_is_shared(algorithm, sent, size):
+    found = records(fl.Simulation(make_problem(), algorithm), 4, every=2)
+    np.testing.assert_array_equal(found["messages"], 2 * [2 * 2 * sent])
+    np.testing.assert_array_equal(found["bits_down"], 2 * [2 * REAL * sent * size])
+    np.testing.assert_array_equal(found["bits_up"], 2 * [2 * REAL * sent * size])
+
+
+@pytest.mark.slow
+def test_compressed_and_robust_messages_are_of_what_is_shared():
+    compression = fl.link.Quantise(8)
+    simulation = fl.Simulation(make_problem(), FedPer(0.1, personal=HEAD), compression=compression)
+    found = records(simulation, 3, 3)
+    assert found["bits_up"] == [3 * CLIENTS * (8 * (DIM - 1) + REAL)]
+    median = fl.Simulation(
+        make_problem(), FedPer(0.1, personal=HEAD), aggregation=fl.aggregation.Median()
+    )
+    now = fl.view(median)
+    state = median.algorithm.init(now.problem, None)
+    local = state.model - 0.1 * now.problem.gradient(state.model)
+    after = median.algorithm.step(state, now)
+    close(after.server, np.median(local[:, [0, 2]], axis=0), atol=1e-13)
+    close(after.model[:, 1], local[:, 1], atol=1e-13)
+
+
+# Coordinates, and what is refused ----------------------------------------------------------------
+
+
+def test_coordinates_are_a_mask():
+    problem = make_problem()
+    for chosen in ([1], (1,), np.array([1]), [False, True, False], np.array([1, 1])):
+        assert problem.coordinates(chosen).tolist() == [False, True, False]
+    assert not problem.coordinates([]).any()
+    assert FedPer(0.1, personal=np.array([1])).personal == FedPer(0.1, personal=[1]).personal
+
+
+@pytest.mark.parametrize(
+    ("error", "make", "message"),
+    [
+        (TypeError, lambda: make_problem().coordinates("head"), "have no names, got 'head'"),
+        (TypeError, lambda: make_problem().coordinates([0.5]), "list of their indices, got"),
+        (TypeError, lambda: make_problem().coordinates(1), "list of their indices, got 1"),
+        (ValueError, lambda: make_problem().coordinates([3]), "from 0 to 2, got 3 to 3"),
+        (ValueError, lambda: make_problem().coordinates([-1]), "from 0 to 2, got -1 to -1"),
+        (ValueError, lambda: make_problem().coordinates([True]), "each of the 3 parameters, got"),
+        (TypeError, lambda: FedPer(0.1, personal=0.5), "personal must be a mask of the parameters"),
+        (TypeError, lambda: FedPer(0.1, personal=[0.5]), "or a list of their indices, got"),
+        (ValueError, lambda: running(FedPer(0.1, personal=[7])), "from 0 to 2, got 7 to 7"),
+        (TypeError, lambda: running(FedBN(0.1)), "linear prediction have no names"),
+        (ValueError, lambda: FedRep(0.1, personal=[0], head_passes=0), "head_passes must be >= 1"),
+        (ValueError, lambda: PerFedAvg(0.1, personal_step=0.0), "step size must be finite and > 0"),
+        (
+            ValueError,
+            lambda: PerFedAvg(0.1, personal_step=0.1, variant="second"),
+            "unknown variant 'second'; known: hessian_free",
+        ),
+        (ValueError, lambda: PerFedAvg(0.1, personal_step=0.1, offset=0.0), "offset must be"),
+        (
+            ValueError,
+            lambda: PerFedAvg(0.1, personal_step=0.1, personal_steps=0),
+            "personal_steps must be >= 1, got 0",
+        ),
+        (ValueError, lambda: APFL(0.1, mixing=1.5), "mixing must be finite and >= 0 and <= 1"),
+        (ValueError, lambda: running(APFL(0.1, mixing=[0.5, 0.5])), "each of the 6 clients"),
+        (ValueError, lambda: APFL(0.1, adaptation=-1.0), "step size must be finite and > 0"),
+        (
+            ValueError,
+            lambda: running(APFL(0.1, 7)),
+            "clients_per_round must be at most the 6 clients",
+        ),
+    ],
+)
+def test_bad_settings_are_refused(error, make, message):
+    with pytest.raises(error, match=message):
+        make()
