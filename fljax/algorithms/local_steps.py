@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from fljax._memory import on_cpu
 from fljax.batches import Batch, Batches, taken
 from fljax.optimisers import Optimiser
 from fljax.participation import Participants
@@ -138,7 +139,7 @@ def kept(those: Bool[Array, " some"], new: Any, old: Any) -> Any:
 
 def _together(problem: Problem, batch: int, participants: int) -> int:
     """How many participants go side by side: on a CPU as many as stay in the cache, else all."""
-    if jax.default_backend() != "cpu":
+    if not on_cpu():
         return participants
     numbers = batch * problem.sample_size + 3 * problem.dim  # samples, model and gradient
     fitting = CACHE_BYTES // (numbers * problem.dtype.itemsize)
