@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import check_fields, checked
-from fljax._numerics import HIGHEST
 from fljax.problems.gtv import GTVMin
+from fljax.problems.problem import value_of
 from fljax.problems.variation import Penalty, SquaredNorm
 from fljax.records import RESERVED
 
@@ -22,6 +22,7 @@ __all__ = [
     "Snapshot",
     "accuracy",
     "as_metric",
+    "client_accuracy",
     "consensus_error",
     "deviation_by_norm",
     "gtv_objective",
@@ -75,6 +76,7 @@ class Metric:
                                           columns
     ``network_deviation``                 :math:`\frac1K\sum_k\|w_k-w_k^\star\|^2/\|w_k^\star\|^2`
     ``accuracy``                          share of held-out data that is labelled right
+    ``client_accuracy``                   that of each client's model, ``[K]``
     ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
                                           messages, the median client's
     ``total_variation``                   :math:`\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2`
@@ -217,28 +219,16 @@ def _of_each(now: Snapshot, score: Callable[[Any, Array, Array], Array]) -> Arra
     if each or now.shared is not None:
         shape = (test.clients, now.model.shape[1])
         models = now.model if each else jnp.broadcast_to(now.shared, shape)  # pyright: ignore[reportArgumentType]
-        scores = score(test.loss, test.predictions(models), test.targets)
-        means = jnp.sum(test.weights * scores, axis=1)
+        means = test.scores(models, score)
         return means if each or test.clients == 1 else means[now.problem.tasks.cluster]
-    # All models on all rows as one product: a row for each client would be a copy of the data.
-    outputs, clients = test.loss.outputs, len(now.model)
-    models = now.model.reshape(clients, outputs, -1)
-    predictions = jnp.einsum("qtp,kop->qkto", test.design, models, precision=HIGHEST)
-    if outputs == 1:
-        predictions = predictions[..., 0]
-    scores = score(test.loss, predictions, test.targets[:, None])
-    means = jnp.sum(test.weights[:, None] * scores, axis=2)  # [rows, clients]
+    means = test.cross_scores(now.model, score)
     if test.clients == 1:
         return means[0]
-    return means[now.problem.tasks.cluster, jnp.arange(clients, dtype=jnp.int32)]
-
-
-def _loss_of(loss: Any, prediction: Array, target: Array) -> Array:
-    return loss.value(prediction, target)
+    return means[now.problem.tasks.cluster, jnp.arange(len(now.model), dtype=jnp.int32)]
 
 
 def _test_error(now: Snapshot) -> Array:
-    return _judged(now, _loss_of)
+    return _judged(now, value_of)
 
 
 def _joint_error(now: Snapshot) -> Array:
@@ -248,15 +238,17 @@ def _joint_error(now: Snapshot) -> Array:
 
 
 def _validation_error(now: Snapshot) -> Array:
-    return jnp.broadcast_to(_of_each(now, _loss_of), (len(now.model),))
+    return jnp.broadcast_to(_of_each(now, value_of), (len(now.model),))
 
 
 def _train_error(now: Snapshot) -> Array:
     problem, known = now.problem, getattr(now.state, "fitted", None)
-    predictions = problem.predictions(now.model) if known is None else known
-    losses = problem.loss.value(predictions, problem.targets)
+    if known is None:
+        losses = problem.mean_loss(now.model)
+    else:
+        losses = jnp.sum(problem.weights * problem.loss.value(known, problem.targets), axis=1)
     total = jnp.sum(problem.weights, axis=1)
-    return jnp.sum(problem.weights * losses, axis=1) / jnp.where(total > 0, total, 1)
+    return losses / jnp.where(total > 0, total, 1)
 
 
 def _own_truth(now: Snapshot) -> tuple[Array, Array]:
@@ -278,6 +270,11 @@ def _deviation_by_norm(now: Snapshot) -> Array:
 
 def _accuracy(now: Snapshot) -> Array:
     return _judged(now, lambda loss, *both: loss.correct(*both).astype(now.model.dtype))
+
+
+def _client_accuracy(now: Snapshot) -> Array:
+    right = _of_each(now, lambda loss, *both: loss.correct(*both).astype(now.model.dtype))
+    return jnp.broadcast_to(right, (len(now.model),))
 
 
 def _signal_to_noise(now: Snapshot) -> Array:
@@ -334,6 +331,15 @@ deviation_by_norm = Metric(
 )
 #: Likewise the share of held-out data that is labelled right.
 accuracy = Metric("accuracy", _accuracy, "test accuracy", decibel=False, needs_labels=True)
+#: Likewise of each client's model, on the held-out data that are its, ``[K]``.
+client_accuracy = Metric(
+    "client_accuracy",
+    _client_accuracy,
+    "test accuracy",
+    decibel=False,
+    needs_labels=True,
+    dims=("client",),
+)
 #: ``||m_k||^2 / (D sigma_k^2)`` of the round's private messages: the median of who sent one.
 signal_to_noise = Metric(
     "signal_to_noise", _signal_to_noise, "signal to noise of a message", needs_noise=True
@@ -356,6 +362,7 @@ METRICS = {
         network_deviation,
         deviation_by_norm,
         accuracy,
+        client_accuracy,
         signal_to_noise,
         total_variation,
     )

@@ -94,7 +94,21 @@ def _data(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     loss, regulariser = problem.loss, problem.regulariser
     objective = f"{type(loss).__name__} with {type(regulariser).__name__}"
     quadratic = regulariser.quadratic() is not None
-    if needs.smooth and (loss.curvature is None or not quadratic):
+    if not problem.linear:
+        if needs.linear or needs.minimiser or needs.quadratic:
+            why = (
+                "rests on predictions that are linear in the model, and those of a network are not"
+            )
+            yield Unmet(f"{why}; take an algorithm that works with gradients.", True)
+            return
+        own = getattr(simulation.algorithm, "start", None)
+        if problem.initial is None and own is None:
+            yield Unmet(
+                "cannot learn a network that starts at zero, where most have no gradient; draw a "
+                "start with problem.initialised(key), or give problem.starting_at(models).",
+                False,
+            )
+    elif needs.smooth and (loss.curvature is None or not quadratic):
         text = f"needs a smooth objective, got {objective}; use ZCDPNFL for nonsmooth ones."
         yield Unmet(text, True)
     if needs.quadratic and not is_quadratic(problem):

@@ -177,7 +177,7 @@ class Simulation:
         self.algorithm.check(self.problem, requirements.shown(self.network))
         # Clips, of gradients or of updates, promise to hold for any data.
         clipped = self.problem.online or self.problem.clip is not None or self.privacy is not None
-        if not clipped:
+        if not clipped and self.problem.linear:
             for name in ("features", "targets"):
                 if _check.is_concrete(data := getattr(self.problem, name)):
                     _check.squares(name, data, data[0].size)
@@ -258,6 +258,8 @@ class Simulation:
                 missing = f"labels, and {loss.__name__} is no loss of a classifier"
             elif metric.needs_network and not isinstance(self.network, Graph):
                 missing = "a graph that is the same in all rounds; give network=fljax.graphs..."
+            elif metric.needs_optimum and not self.problem.linear:
+                missing = "an optimum, which is not known of a network; use train_error"
             elif stream is not None and metric.needs_data:
                 missing = "all data at once, which a stream does not hold; use test_error"
             elif stream is not None and metric.needs_optimum and stream.truth is None:
@@ -693,7 +695,9 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
     if isinstance(privacy, CentralGaussian):
         known["update_clip"] = carry.memory.mechanism.clip
     network = None if isinstance(prepared.network, Varying) else prepared.network
-    bound = simulation.algorithm.step_bound(prepared.problem, network, prepared.curvature)
+    bound = None
+    if prepared.problem.linear:
+        bound = simulation.algorithm.step_bound(prepared.problem, network, prepared.curvature)
     if bound is not None:
         size: Any = simulation.algorithm.step_size  # pyright: ignore[reportAttributeAccessIssue]
         first: Any = size(jnp.ones((), jnp.int32)) if callable(size) else size

@@ -63,6 +63,7 @@ class Stream:
     truth: Any
     initial: Any = None
     online: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     @property
     @_check.required
@@ -220,6 +221,11 @@ class Replay(Stream):
     rows: Any = None  # Int[Array, "clients rounds"]
 
     def validate(self) -> None:
+        if not self.data.linear:
+            raise ValueError(
+                "what learns from a stream rests on linear predictions; replay the data of a "
+                "Problem, and give a network all of them at once."
+            )
         _check.start(self.initial, self.clients, self.dim)
         _check_truth(self.truth)
         if self.rows is not None:

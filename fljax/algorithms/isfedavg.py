@@ -131,7 +131,7 @@ class ISFedAvg(Algorithm):
         everyone = jnp.full(problem.clients, 1 / problem.clients, problem.dtype)
         if self.rule == "full":
             return State(server_start(problem), everyone, None)
-        none = jnp.zeros(problem.features.shape[:2], problem.dtype)
+        none = jnp.zeros(problem.weights.shape, problem.dtype)
         return State(server_start(problem), everyone, _share(none, problem.weights > 0))
 
     def step(self, state: State, now: Round) -> State:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from fljax._memory import on_cpu
 from fljax.batches import Batch, Batches, taken
 from fljax.optimisers import Optimiser
 from fljax.participation import Participants
@@ -27,10 +26,6 @@ __all__ = [
     "kept",
     "learn",
 ]
-
-#: Working set of the participants that descend side by side on a CPU: beyond it, one group after
-#: the other was a seventh faster.
-CACHE_BYTES = 2**19
 
 
 def counts_of(steps: Any, who: Participants) -> Int[Array, " chosen"]:
@@ -51,7 +46,7 @@ class Learned(NamedTuple):
     """What participants have after their local steps."""
 
     model: Array  # [M, D]
-    norm: Array  # [M]  the largest per-sample gradients that they met
+    norm: Array | None  # [M]  the largest per-sample gradients that they met, if asked for
     memory: Any = ()  # [M, ...] each: of the optimiser
 
 
@@ -76,6 +71,7 @@ def learn(
     direction: Direction = along_gradient,
     given: Any = (),
     memory: Any = None,
+    witness: bool = False,
 ) -> Learned:
     """The participants' models after their local steps.
 
@@ -90,6 +86,7 @@ def learn(
       direction: along what a step goes, against the gradient by default.
       given: ``[M, ...]`` each, what ``direction`` needs to know of each participant.
       memory: ``[M, ...]`` each, what the optimiser remembers; it begins anew by default.
+      witness: whether per-sample gradients are looked at.
     """
     counts = jnp.full(len(start), steps, jnp.int32) if counts is None else counts
     rule = step if isinstance(step, Optimiser) else None
@@ -97,7 +94,7 @@ def learn(
         sizes, memory = jnp.broadcast_to(jnp.asarray(step, start.dtype), (len(start),)), ()
     else:
         sizes, memory = (), rule.init(start) if memory is None else memory
-    own = Learned(start, jnp.zeros(len(start), start.dtype), memory)
+    own = Learned(start, jnp.zeros(len(start), start.dtype) if witness else None, memory)
 
     def train(own: Learned, sizes: Any, counts: Array, given: Any, parts: Callable) -> Learned:
         def one(own: Learned, step: Array) -> tuple[Learned, None]:
@@ -108,7 +105,9 @@ def learn(
                 model, memory = own.model - sizes[:, None] * slope, ()
             else:
                 model, memory = rule.move(own.model, slope, own.memory)
-            norm = jnp.maximum(own.norm, part.sample_gradient_norm(own.model))
+            norm = own.norm
+            if norm is not None:
+                norm = jnp.maximum(norm, part.sample_gradient_norm(own.model))
             return kept(busy, Learned(model, norm, memory), own), None
 
         return jax.lax.scan(one, own, jnp.arange(steps, dtype=jnp.int32))[0]
@@ -119,7 +118,8 @@ def learn(
 
     def group(known: Any) -> Learned:
         clients, batch, *rest = known
-        return train(*rest, lambda step: taken(problem, clients, batch, step))
+        own, sizes, counts, given = rest
+        return train(own, sizes, counts, given, lambda step: taken(problem, clients, batch, step))
 
     together = _together(problem, batch.rows.shape[2], len(start))
     everyone = (who.numbers, batch, own, sizes, counts, given)
@@ -138,14 +138,9 @@ def kept(those: Bool[Array, " some"], new: Any, old: Any) -> Any:
 
 
 def _together(problem: Problem, batch: int, participants: int) -> int:
-    """How many participants go side by side: on a CPU as many as stay in the cache, else all."""
-    if not on_cpu():
-        return participants
-    numbers = batch * problem.sample_size + 3 * problem.dim  # samples, model and gradient
-    fitting = CACHE_BYTES // (numbers * problem.dtype.itemsize)
-    return max(
-        d for d in range(1, participants + 1) if participants % d == 0 and d <= max(1, fitting)
-    )
+    """How many participants go side by side: they divide into groups of the same size."""
+    fitting = problem.together(batch)
+    return max(d for d in range(1, participants + 1) if participants % d == 0 and d <= fitting)
 
 
 def descend(

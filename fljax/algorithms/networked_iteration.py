@@ -251,7 +251,8 @@ class FedGD(_Coupled):
 
 
 def _smooth(problem: Problem) -> bool:
-    return problem.loss.curvature is not None and problem.regulariser.quadratic() is not None
+    smooth = problem.linear and problem.loss.curvature is not None
+    return smooth and problem.regulariser.quadratic() is not None
 
 
 @module

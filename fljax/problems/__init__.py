@@ -8,6 +8,7 @@ from fljax.problems.discrepancy import (
     prediction_discrepancy,
 )
 from fljax.problems.gtv import Certificate, GTVMin, Solution
+from fljax.problems.model import FunctionLoss, Model
 from fljax.problems.objectives import (
     L1,
     ElasticNet,
@@ -66,6 +67,7 @@ __all__ = [
     "ClusteredNetwork",
     "Diagnosis",
     "ElasticNet",
+    "FunctionLoss",
     "GTVMin",
     "Huber",
     "LeastAbsoluteDeviation",
@@ -73,6 +75,7 @@ __all__ = [
     "Logistic",
     "Loss",
     "Mixture",
+    "Model",
     "NoRegulariser",
     "Norm",
     "NormPenalty",

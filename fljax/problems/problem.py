@@ -9,7 +9,7 @@ client), ``P`` features, ``D`` parameters (``D = P`` times the loss's outputs).
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int, Key
 from fljax import _check
 from fljax._arguments import checked
 from fljax._linalg import norm
+from fljax._memory import on_cpu
 from fljax._module import as_leaf, float_dtype, module, replace
 from fljax._numerics import HIGHEST
 from fljax.participation import shuffled
@@ -30,14 +31,21 @@ __all__ = [
     "FEW_FEATURES",
     "Problem",
     "Statistics",
+    "as_floats",
     "check_test",
     "from_clients",
     "sizes_to_weights",
+    "stacked",
+    "value_of",
 ]
 
 #: Up to this many features, predictions are written out as a sum over features, which XLA fuses
 #: with the loss; a batch of matrix-vector products this small measured three times slower on CPU.
 FEW_FEATURES = 16
+
+#: Working set of the clients that descend side by side on a CPU: beyond it, one group after
+#: the other was a seventh faster.
+CACHE_BYTES = 2**19
 
 
 class Statistics(NamedTuple):
@@ -71,6 +79,20 @@ def _check_totals(totals: Any, importance: Any = None) -> None:
             "weights must sum to one over each client's samples (1/D_k on each), got "
             f"sums from {totals.min():g} to {totals.max():g}."
         )
+
+
+def value_of(loss: Loss, prediction: Array, target: Array) -> Array:
+    """The score that is the loss."""
+    return loss.value(prediction, target)
+
+
+def as_floats(value: Any) -> Any:
+    """An array as one of floats."""
+    if isinstance(value, np.ndarray) or (
+        isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jnp.floating)
+    ):
+        return value.astype(float_dtype())
+    return value
 
 
 @module
@@ -134,22 +156,10 @@ class Problem:
             value = getattr(self, name)
             if name != "weights" or value is not None:
                 value = _check.array(name, value)
-            if isinstance(value, np.ndarray) or (
-                isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jnp.floating)
-            ):
-                value = value.astype(float_dtype())
+                value = value if name in self._whole() else as_floats(value)
             object.__setattr__(self, name, value)
         shape = jnp.shape(self.features)
-        if len(shape) != 3 or 0 in shape:
-            raise ValueError(
-                f"features must be [clients, samples, features] with no empty axis, got shape "
-                f"{shape}. Clients of different sizes: use fljax.problems.from_clients."
-            )
-        if jnp.shape(self.targets) != shape[:2]:
-            raise ValueError(
-                f"targets must have one entry a sample, shape {shape[:2]} to match features "
-                f"{shape}, got {jnp.shape(self.targets)}."
-            )
+        self._check_shapes(shape)
         if self.weights is not None:
             if jnp.shape(self.weights) != shape[:2]:
                 raise ValueError(
@@ -178,14 +188,29 @@ class Problem:
         if self.feature_bound is not None:
             _check.positive("feature_bound", self.feature_bound)
             self._check_features(self.feature_bound)
-        dtype = jnp.result_type(self.features)
         if self.weights is None:
-            share = np.full(shape[:2], 1 / shape[1], dtype)
+            share = np.full(shape[:2], 1 / shape[1], self.dtype)
             if self.importance is not None:
                 share = share * self.importance[:, None]
             object.__setattr__(self, "weights", share)
         if type(self.loss).check_targets is not Loss.check_targets:
             _check.known(self._check_targets, self.targets, self.weights)
+
+    def _whole(self) -> tuple[str, ...]:
+        """Which of the data may be whole numbers."""
+        return ()
+
+    def _check_shapes(self, shape: tuple[int, ...]) -> None:
+        if len(shape) != 3 or 0 in shape:
+            raise ValueError(
+                f"features must be [clients, samples, features] with no empty axis, got shape "
+                f"{shape}. Clients of different sizes: use fljax.problems.from_clients."
+            )
+        if jnp.shape(self.targets) != shape[:2]:
+            raise ValueError(
+                f"targets must have one entry a sample, shape {shape[:2]} to match features "
+                f"{shape}, got {jnp.shape(self.targets)}."
+            )
 
     def _check_weights(self) -> None:
         totals = self.weights.sum(1)
@@ -233,10 +258,14 @@ class Problem:
         width = self.features.shape[2] if self.feature_map is None else self.feature_map.dim
         return width * self.loss.outputs
 
-    @property
-    def sample_size(self) -> int:
-        """How many numbers a gradient step works on for one sample."""
-        return self.features.shape[2]
+    def together(self, samples: int) -> int:
+        """How many clients best take a gradient step on so many samples side by side: on a CPU as
+        many as stay in the cache, else all.
+        """
+        if not on_cpu():
+            return self.clients
+        numbers = samples * self.features.shape[2] + 3 * self.dim  # samples, model and gradient
+        return max(1, CACHE_BYTES // (numbers * self.dtype.itemsize))
 
     @property
     def share(self) -> Float[Array, "#clients"]:
@@ -262,6 +291,9 @@ class Problem:
     # A fixed problem is what clients have in every round, as a stream is what arrives in one.
 
     online: ClassVar[bool] = False
+
+    #: Whether predictions are linear in the model, on which closed forms and step bounds rest.
+    linear: ClassVar[bool] = True
 
     def check(self, rounds: int) -> None:
         """Fixed data fit a run of any length."""
@@ -363,12 +395,15 @@ class Problem:
           True
         """
         features, targets = _check.array("features", features), _check.array("targets", targets)
-        one = np.ndim(features) == 2
+        one = np.ndim(features) == np.ndim(self.features) - 1
         if one:
             features, targets = features[None], targets[None]
             weights = None if weights is None else _check.array("weights", weights)[None]
-        test = Problem(features, targets, self.loss, weights=weights, feature_map=self.feature_map)
-        return dataclasses.replace(self, test=test)
+        return dataclasses.replace(self, test=self._of_data(features, targets, weights))
+
+    def _of_data(self, features: Any, targets: Any, weights: Any) -> "Problem":
+        """Other data, for models like these."""
+        return Problem(features, targets, self.loss, weights=weights, feature_map=self.feature_map)
 
     def split(self, key: Key[Array, ""], test: float = 0.2) -> "Problem":
         """The same problem with a part of every client's samples, drawn at random, held out.
@@ -432,12 +467,9 @@ class Problem:
         weights = weights / jnp.sum(weights, axis=1, keepdims=True)
         if self.importance is not None:
             weights = weights * self.importance[:, None]
-        return replace(
-            self,
-            features=jnp.where(real[..., None], features, 0),
-            targets=jnp.where(real, targets, 0),
-            weights=weights,
-        )
+        if self.linear:  # of others padding stays what some network takes
+            features, targets = _where(real, features), _where(real, targets)
+        return replace(self, features=features, targets=targets, weights=weights)
 
     def prepare(self) -> "Problem":
         """The same problem with :class:`Statistics` filled.
@@ -475,11 +507,14 @@ class Problem:
 
     def pooled(self) -> "Problem":
         r"""All data at one client: its objective is :math:`\frac1K\sum_k f_k`."""
-        clients, samples, features = self.features.shape
+        clients, samples = self.weights.shape
+        features, targets = (
+            a.reshape(1, clients * samples, *a.shape[2:]) for a in (self.features, self.targets)
+        )
         return replace(
             self,
-            features=self.features.reshape(1, clients * samples, features),
-            targets=self.targets.reshape(1, clients * samples),
+            features=features,
+            targets=targets,
             weights=self.weights.reshape(1, clients * samples) / clients,
             strength=jnp.mean(self.share),
             clip=None,
@@ -561,14 +596,33 @@ class Problem:
         w = w.reshape(self.clients, self.loss.outputs, -1)
         return jnp.einsum("knp,kop->kno", self.design, w, precision=HIGHEST)
 
+    def scores(
+        self, w: Float[Array, "clients dim"], score: Callable[[Loss, Array, Array], Array]
+    ) -> Float[Array, " clients"]:
+        """Each client's weighted sum over its samples of ``score(loss, prediction, target)``."""
+        return jnp.sum(self.weights * score(self.loss, self.predictions(w), self.targets), axis=1)
+
+    def cross_scores(
+        self, models: Float[Array, "models dim"], score: Callable[[Loss, Array, Array], Array]
+    ) -> Float[Array, "clients models"]:
+        """The same of every model on every client's samples, all as one product: a row for each
+        model would be a copy of the data.
+        """
+        outputs, count = self.loss.outputs, len(models)
+        models = models.reshape(count, outputs, -1)
+        predictions = jnp.einsum("qtp,kop->qkto", self.design, models, precision=HIGHEST)
+        if outputs == 1:
+            predictions = predictions[..., 0]
+        scores = score(self.loss, predictions, self.targets[:, None])
+        return jnp.sum(self.weights[:, None] * scores, axis=2)
+
     def objective(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
         r"""Each client's :math:`f_k(w_k)`."""
         return self.mean_loss(w) + self.share * self.regulariser.value(w)
 
     def mean_loss(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
         r"""Each client's :math:`\frac1{D_k}\sum_j\ell`, without the regulariser."""
-        loss = self.loss.value(self.predictions(w), self.targets)
-        return jnp.sum(self.weights * loss, axis=1)
+        return self.scores(w, value_of)
 
     def sample_gradient_norm(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
         """The largest per-sample loss-gradient norm of each client, after clipping."""
@@ -673,6 +727,11 @@ class Problem:
         return jnp.min(jnp.stack(bounds))
 
 
+def _where(real: np.ndarray, data: Array) -> Array:
+    """The data of real samples, zero elsewhere."""
+    return jnp.where(real.reshape(real.shape + (1,) * (data.ndim - 2)), data, jnp.zeros_like(data))
+
+
 def _importance(factor: Any, clients: int) -> Any:
     factor = _check.array("importance", factor)
     if factor.shape != (clients,):
@@ -745,10 +804,10 @@ def from_clients(
       >>> problem.features.shape, problem.test.features.shape
       ((3, 9, 2), (3, 3, 2))
     """
-    features, targets, weights = _stacked("data", data)
+    features, targets, weights = stacked("data", data)
     held_out = None
     if test is not None:
-        x, y, shares = _stacked("test", test)
+        x, y, shares = stacked("test", test)
         held_out = Problem(x, y, loss, weights=shares, feature_map=feature_map)
     return Problem(
         features=features,
@@ -763,25 +822,36 @@ def from_clients(
     )
 
 
-def _stacked(
-    name: str, data: Sequence[tuple[Any, Any]]
+def stacked(
+    name: str, data: Sequence[tuple[Any, Any]], linear: bool = True
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features, targets and weights of clients of different sizes, padded to the largest."""
+    """Features, targets and weights of clients of different sizes, padded to the largest.
+
+    Args:
+      name: of the data, for messages.
+      data: ``(features, targets)`` a client.
+      linear: whether samples are rows of floats with one target; else they are of any shape and
+        keep their type, and padding repeats the client's last one, which no network chokes on.
+    """
     if not len(data):
         raise ValueError(f"{name} must hold at least one client, got none.")
     where = "" if name == "data" else f" of {name}"
-    arrays = [
-        tuple(
-            np.asarray(_check.array(f"{part} of client {k}{where}", values), float_dtype())
+    arrays = []
+    for k, pair in enumerate(data):
+        x, y = (
+            np.asarray(_check.array(f"{part} of client {k}{where}", values))
             for part, values in zip(("features", "targets"), pair, strict=True)
         )
-        for k, pair in enumerate(data)
-    ]
-    width = arrays[0][0].shape[-1] if arrays[0][0].ndim == 2 else 0
+        arrays.append((as_floats(x), as_floats(y)) if linear else (x, y))
+    first = arrays[0]
+    shapes = [a.shape[1:] for a in first]
+    if linear:
+        shapes = [shapes[0][-1:] if first[0].ndim == 2 else (0,), ()]
     for k, (x, y) in enumerate(arrays):
-        if x.ndim != 2 or y.shape != x.shape[:1] or x.shape[1] != width:
+        if x.ndim < 1 or [x.shape[1:], y.shape[1:]] != shapes or x.shape[:1] != y.shape[:1]:
+            wanted = [", ".join(("samples", *map(str, shape))) for shape in shapes]
             raise ValueError(
-                f"client {k}{where} must have features [samples, {width}] and targets [samples], "
+                f"client {k}{where} must have features [{wanted[0]}] and targets [{wanted[1]}], "
                 f"got {x.shape} and {y.shape}."
             )
         if len(x) == 0:
@@ -790,15 +860,16 @@ def _stacked(
                 "the client out."
             )
     longest = max(len(x) for x, _ in arrays)
+    weights = [np.full(len(x), 1 / len(x), float_dtype()) for x, _ in arrays]
 
-    def pad(rows: np.ndarray) -> np.ndarray:
-        return np.pad(rows, [(0, longest - len(rows))] + [(0, 0)] * (rows.ndim - 1))
+    def pad(rows: np.ndarray, mode: Any = "constant") -> np.ndarray:
+        return np.pad(rows, [(0, longest - len(rows))] + [(0, 0)] * (rows.ndim - 1), mode)
 
-    return (
-        np.stack([pad(x) for x, _ in arrays]),
-        np.stack([pad(y) for _, y in arrays]),
-        np.stack([pad(np.full(len(x), 1 / len(x), float_dtype())) for x, _ in arrays]),
+    mode = "constant" if linear else "edge"
+    features, targets = (
+        np.stack([pad(a, mode) for a in part]) for part in zip(*arrays, strict=True)
     )
+    return features, targets, np.stack([pad(w) for w in weights])
 
 
 def sizes_to_weights(

@@ -8,6 +8,7 @@ but are described all the same. No side uses them, so the missing two are declar
 
 import sys
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def network(workload: Network, seed: int) -> torch.nn.Module:
 def orders(workload: Network) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Of each parameter, in how many axes the workload has it and in which order PyTorch does."""
     found, channels = [], (1, *workload.channels)
-    for before, after in zip(channels[:-1], channels[1:], strict=True):
+    for before, after in pairwise(channels):
         found += [((3, 3, before, after), (3, 2, 0, 1)), ((after,), (0,))]
     side = 28 // 2 ** len(workload.channels)
     found += [

@@ -1,0 +1,18 @@
+"""Models that are no linear predictions: networks of any library, or a plain function."""
+
+from fljax.models.architecture import Architecture, Layout, layout_of
+from fljax.models.doors import equinox, haiku, linen, nnx, plain
+from fljax.models.networks import cnn, mlp
+
+__all__ = [
+    "Architecture",
+    "Layout",
+    "cnn",
+    "equinox",
+    "haiku",
+    "layout_of",
+    "linen",
+    "mlp",
+    "nnx",
+    "plain",
+]

@@ -1,0 +1,136 @@
+"""What a network is here: parameters from a key, predictions from parameters, one row of numbers.
+
+All of the library keeps a client's model as a row ``[D]`` of a stack; a :class:`Layout` says which
+of its numbers are which parameters.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import float_dtype
+from fljax._numerics import foreign
+
+__all__ = ["Architecture", "Layout", "layout_of"]
+
+
+class Architecture:
+    """A network: subclass it, or take one of the doors of :mod:`fljax.models`.
+
+    It is structure of a simulation, so it is hashable and compared by value: the same network made
+    again compiles nothing anew.
+    """
+
+    @_check.required
+    def init(self, key: Array, features: Array) -> Any:
+        """Parameters drawn at random: a pytree of arrays of floats.
+
+        Args:
+          key: consumed.
+          features: ``[1, ...]``, zeros of a sample's shape.
+        """
+        raise NotImplementedError
+
+    @_check.required
+    def apply(self, parameters: Any, features: Array) -> Array:
+        """Predictions ``[N, ...]`` for the features ``[N, ...]`` of some samples."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where in a row of ``D`` numbers each parameter stands.
+
+    Attributes:
+      structure: of the pytree.
+      shapes: of its leaves.
+      paths: of its leaves, such as ``"params/Dense_0/kernel"``.
+    """
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+    paths: tuple[str, ...]
+
+    @functools.cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers in each leaf."""
+        return tuple(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def dim(self) -> int:
+        """``D``."""
+        return sum(self.sizes)
+
+    def row(self, parameters: Any) -> Float[Array, " dim"]:
+        """The numbers of all parameters, one after the other."""
+        leaves = [jnp.asarray(leaf, float_dtype()) for leaf in jax.tree.leaves(parameters)]
+        return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
+
+    def parameters(self, row: Float[Array, " dim"]) -> Any:
+        """The pytree that :meth:`row` made a row of."""
+        ends = np.cumsum(self.sizes)[:-1].tolist()
+        parts = jnp.split(row, ends)
+        leaves = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return jax.tree.unflatten(self.structure, leaves)
+
+    def coordinates(self, pattern: str) -> np.ndarray:
+        """``[D]``, which numbers are of parameters whose path matches a regular expression.
+
+        Raises:
+          ValueError: no regular expression, or one that no path matches (they are listed).
+        """
+        try:
+            found = [re.search(pattern, path) is not None for path in self.paths]
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}.") from error
+        if not any(found):
+            raise ValueError(
+                f"no parameter's path matches {pattern!r}; there are: {', '.join(self.paths)}."
+            )
+        return np.repeat(found, self.sizes)
+
+
+@functools.lru_cache(maxsize=64)
+def layout_of(architecture: Architecture, sample: tuple[int, ...], dtype: Any) -> Layout:
+    """The layout of a network's parameters, for samples of this shape and type.
+
+    Raises:
+      TypeError: parameters that are no arrays of floats; the paths and types of those are named.
+      ValueError: no parameters; a network that cannot be made for such samples.
+    """
+    stand_in = jax.ShapeDtypeStruct((1, *sample), dtype)
+    with foreign():
+        try:
+            found = jax.eval_shape(architecture.init, jax.random.key(0), stand_in)
+        except (TypeError, ValueError, IndexError, AttributeError) as error:
+            raise ValueError(
+                f"the network cannot be made for samples of shape {sample} and type "
+                f"{jnp.dtype(dtype)}: {error}"
+            ) from error
+    leaves, structure = jax.tree_util.tree_flatten_with_path(found)
+    named = [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves
+    ]
+    if not named:
+        raise ValueError("the network has no parameters; there is nothing to learn.")
+    wrong = [
+        f"{path or 'the only one'} is {leaf.dtype}{list(leaf.shape)}"
+        for path, leaf in named
+        if not jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
+    if wrong:
+        raise TypeError(
+            "parameters must be arrays of floats, along whose gradient they move, and "
+            f"{', '.join(wrong)}; keep what is no parameter out of them, such as in the function."
+        )
+    return Layout(
+        structure, tuple(leaf.shape for _, leaf in named), tuple(path for path, _ in named)
+    )

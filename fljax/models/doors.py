@@ -1,0 +1,265 @@
+"""Doors for networks of other libraries, three lines each; none of them is imported before."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jaxtyping import Array
+
+from fljax import _check
+from fljax.models.architecture import Architecture
+
+__all__ = ["equinox", "haiku", "linen", "nnx", "plain"]
+
+# What modules are made of is compared, but no part of the hash: lists are among it.
+
+#: What all doors say of state beside parameters.
+STATE = (
+    "A client's model is its parameters alone, and running statistics or a generator's state would "
+    "be lost or shared between clients without a word: normalise by groups or layers, and leave "
+    "out dropout."
+)
+
+
+def plain(init: Callable[..., Any], apply: Callable[[Any, Array], Array]) -> Architecture:
+    """A network of two plain functions.
+
+    Args:
+      init: ``key -> parameters``, a pytree of arrays of floats.
+      apply: ``(parameters, features [N, ...]) -> predictions [N, ...]``, differentiable.
+
+    Raises:
+      TypeError: no functions.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> def init(key):
+      ...     return {"w": jax.random.normal(key, (3, 2)), "b": jnp.zeros(2)}
+      >>> def apply(parameters, features):
+      ...     return jnp.tanh(features @ parameters["w"] + parameters["b"])
+      >>> fl.models.plain(init, apply).apply(init(jax.random.key(0)), jnp.ones((5, 3))).shape
+      (5, 2)
+    """
+    return _Plain(_function("init", init), _function("apply", apply))
+
+
+def linen(module: Any) -> Architecture:
+    """A network of flax's linen.
+
+    Args:
+      module: a ``flax.linen.Module``.
+
+    Raises:
+      TypeError: no module of linen.
+      ValueError: collections beside ``params``, such as running statistics.
+
+    Example:
+      >>> import flax.linen as nn, fljax as fl
+      >>> network = fl.models.linen(nn.Sequential([nn.Dense(16), nn.relu, nn.Dense(3)]))
+      >>> fl.models.layout_of(network, (4,), "float32").dim
+      131
+    """
+    from flax import linen as nn
+
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"linen takes a flax.linen.Module, got {_check.shown(module)}.")
+    return _Linen(module)
+
+
+def nnx(make: Callable[..., Any], *arguments: Any, **settings: Any) -> Architecture:
+    """A network of flax's nnx.
+
+    Args:
+      make: makes the module, a class of yours for instance; called with ``rngs=``.
+      arguments: further ones of it.
+      settings: further ones of it, by name.
+
+    Raises:
+      TypeError: nothing to call.
+      ValueError: variables beside ``nnx.Param``, such as running statistics or those of dropout.
+
+    Example:
+      >>> from flax import nnx
+      >>> import fljax as fl
+      >>> network = fl.models.nnx(nnx.Linear, 4, 3)
+      >>> fl.models.layout_of(network, (4,), "float32").paths
+      ('bias', 'kernel')
+    """
+    return _NNX(_function("make", make), arguments, tuple(sorted(settings.items())))
+
+
+def equinox(make: Callable[..., Any], *arguments: Any, **settings: Any) -> Architecture:
+    """A network of equinox, which is of one sample, as theirs are.
+
+    Args:
+      make: makes the module, ``equinox.nn.MLP`` for instance; called with ``key=``.
+      arguments: further ones of it.
+      settings: further ones of it, by name.
+
+    Raises:
+      TypeError: nothing to call.
+      ValueError: a module with state, such as running statistics.
+
+    Example:
+      >>> import equinox as eqx, fljax as fl
+      >>> network = fl.models.equinox(eqx.nn.MLP, in_size=4, out_size=3, width_size=16, depth=1)
+      >>> fl.models.layout_of(network, (4,), "float32").dim
+      131
+    """
+    return _Equinox(_function("make", make), arguments, tuple(sorted(settings.items())))
+
+
+def haiku(function: Callable[[Array], Array]) -> Architecture:
+    """A network of haiku.
+
+    Args:
+      function: of the features ``[N, ...]``, that uses haiku's modules, not transformed yet.
+
+    Raises:
+      TypeError: nothing to call.
+      ValueError: a function with state, such as running statistics.
+
+    Example:
+      >>> import haiku as hk, fljax as fl
+      >>> network = fl.models.haiku(lambda x: hk.nets.MLP([16, 3])(x))
+      >>> fl.models.layout_of(network, (4,), "float32").dim
+      131
+    """
+    return _Haiku(_function("function", function))
+
+
+def _function(name: str, value: Any) -> Any:
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, got {_check.shown(value)}.")
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plain(Architecture):
+    start: Callable[..., Any]
+    function: Callable[[Any, Array], Array]
+
+    def init(self, key: Array, features: Array) -> Any:
+        return self.start(key)
+
+    def apply(self, parameters: Any, features: Array) -> Array:
+        return self.function(parameters, features)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Linen(Architecture):
+    module: Any = dataclasses.field(hash=False)
+
+    def init(self, key: Array, features: Array) -> Any:
+        variables = self.module.init(key, features)
+        others = sorted(set(variables) - {"params"})
+        if others:
+            raise ValueError(f"the module keeps {', '.join(others)} beside params. {STATE}")
+        return variables["params"]
+
+    def apply(self, parameters: Any, features: Array) -> Array:
+        return self.module.apply({"params": parameters}, features)
+
+
+@dataclasses.dataclass(frozen=True)
+class _NNX(Architecture):
+    make: Callable[..., Any]
+    arguments: tuple[Any, ...] = dataclasses.field(
+        hash=False
+    )  # lists are among what they are made of
+    settings: tuple[tuple[str, Any], ...] = dataclasses.field(
+        hash=False
+    )  # lists are among what they are made of
+
+    def init(self, key: Array, features: Array) -> Any:
+        from flax import nnx
+
+        return nnx.to_pure_dict(self._split(key)[1])
+
+    def apply(self, parameters: Any, features: Array) -> Array:
+        from flax import nnx
+
+        graph, state = _abstract(self)
+        state = jax.tree.map(lambda leaf: leaf, state)  # a copy, which is filled in
+        nnx.replace_by_pure_dict(state, parameters)
+        return nnx.merge(graph, state)(features)
+
+    def _split(self, key: Array) -> tuple[Any, Any]:
+        from flax import nnx
+
+        module = self.make(*self.arguments, rngs=nnx.Rngs(key), **dict(self.settings))
+        graph, parameters, others = nnx.split(module, nnx.Param, ...)
+        if jax.tree.leaves(others):
+            names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(others)]
+            raise ValueError(f"the module keeps {', '.join(names)} beside nnx.Param. {STATE}")
+        return graph, parameters
+
+
+@functools.lru_cache(maxsize=64)
+def _abstract(network: _NNX) -> tuple[Any, Any]:
+    from flax import nnx
+
+    return nnx.split(nnx.eval_shape(lambda: nnx.merge(*network._split(jax.random.key(0)))))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Equinox(Architecture):
+    make: Callable[..., Any]
+    arguments: tuple[Any, ...] = dataclasses.field(
+        hash=False
+    )  # lists are among what they are made of
+    settings: tuple[tuple[str, Any], ...] = dataclasses.field(
+        hash=False
+    )  # lists are among what they are made of
+
+    def init(self, key: Array, features: Array) -> Any:
+        import equinox as eqx
+
+        return eqx.partition(self._made(key), eqx.is_inexact_array)[0]
+
+    def apply(self, parameters: Any, features: Array) -> Array:
+        import equinox as eqx
+
+        return jax.vmap(eqx.combine(parameters, _rest(self)))(features)
+
+    def _made(self, key: Array) -> Any:
+        import equinox as eqx
+
+        module = self.make(*self.arguments, key=key, **dict(self.settings))
+
+        def is_state(leaf: Any) -> bool:
+            return isinstance(leaf, eqx.nn.StateIndex)
+
+        if any(map(is_state, jax.tree.leaves(module, is_leaf=is_state))):
+            raise ValueError(f"the module keeps state in an equinox.nn.StateIndex. {STATE}")
+        return module
+
+
+@functools.lru_cache(maxsize=64)
+def _rest(network: _Equinox) -> Any:
+    """What is no parameter."""
+    import equinox as eqx
+
+    with jax.ensure_compile_time_eval():
+        return eqx.partition(network._made(jax.random.key(0)), eqx.is_inexact_array)[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Haiku(Architecture):
+    function: Callable[[Array], Array]
+
+    def init(self, key: Array, features: Array) -> Any:
+        parameters, state = self._transformed().init(key, features)
+        if jax.tree.leaves(state):
+            raise ValueError(f"the function keeps state in {', '.join(state)}. {STATE}")
+        return parameters
+
+    def apply(self, parameters: Any, features: Array) -> Array:
+        return self._transformed().apply(parameters, {}, None, features)[0]
+
+    def _transformed(self) -> Any:
+        import haiku as hk
+
+        return hk.transform_with_state(self.function)

@@ -1,0 +1,555 @@
+r"""Problems whose predictions are any differentiable function of the model: networks.
+
+A client's model is one row ``[D]`` as everywhere; what it means is its architecture's affair
+(:mod:`fljax.models`). Per-sample gradients and activations exist for a chunk of samples and for a
+group of clients at a time, however many there are.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._linalg import norm
+from fljax._memory import memory_at_hand, on_cpu
+from fljax._module import float_dtype, module, replace, static
+from fljax._numerics import foreign
+from fljax.models import Architecture, Layout, layout_of
+from fljax.problems.objectives import Loss, NoRegulariser, Regulariser
+from fljax.problems.problem import CACHE_BYTES, Problem, as_floats, stacked, value_of
+
+__all__ = ["FunctionLoss", "Model"]
+
+#: Activations, or per-sample gradients, of so many bytes are there at a time.
+CHUNK_BYTES = 2**24
+
+#: Of the memory at hand an accelerator's clients, side by side, take so much at most.
+GROUP_SHARE = 0.25
+
+#: What networks may compute in, beside the type of their parameters.
+COMPUTE = ("bfloat16", "float16", "float32")
+
+
+@module
+class FunctionLoss(Loss):
+    """A loss that is a plain function, such as those of optax.
+
+    Args:
+      function: ``(predictions [N, ...], targets [N, ...]) -> losses``, ``[N]`` or ``[N, ...]``,
+        whose mean over all axes but the first is a sample's.
+      right: likewise, whether a prediction has the target's label, for the metric ``accuracy``.
+
+    Raises:
+      TypeError: no functions.
+
+    Example:
+      >>> import jax.numpy as jnp, optax, fljax as fl
+      >>> loss = fl.problems.FunctionLoss(
+      ...     optax.softmax_cross_entropy_with_integer_labels,
+      ...     right=lambda prediction, target: jnp.argmax(prediction, -1) == target,
+      ... )
+      >>> loss.correct(jnp.array([[0.0, 1.0]]), jnp.array([1])).tolist()
+      [True]
+    """
+
+    function: Callable[..., Array] = static()
+    right: Callable[..., Array] | None = static(default=None)
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        return self.function(prediction, target)
+
+    def derivative(self, prediction: Array, target: Array) -> Array:
+        return jax.grad(lambda z: jnp.sum(self.value(z, target)))(prediction)
+
+    def correct(self, prediction: Array, target: Array) -> Array:
+        if self.right is None:
+            raise ValueError(
+                "the loss does not say which predictions are right; give FunctionLoss(right=...)."
+            )
+        return self.right(prediction, target)
+
+
+@module
+class Model(Problem):
+    r"""All clients' data as one stack, and a network that each of them learns.
+
+    As of :class:`Problem`, with :math:`\ell(h(x_{k,j};w),y_{k,j})` of any predictions :math:`h`
+    that are differentiable in :math:`w`. Every algorithm that works with gradients learns it; those
+    with closed forms, or data that arrive one by one, refuse. :meth:`from_clients` makes one of
+    clients of different sizes, :meth:`of` one of a linear problem's data.
+
+    Args:
+      features: ``[K, N, ...]``, samples of any shape; whole numbers stay what they are.
+      targets: ``[K, N]`` or ``[K, N, ...]``; whole numbers stay what they are where the loss is a
+        function.
+      loss: a :class:`Loss`, :class:`FunctionLoss`, or a plain function as of the latter. A sample's
+        is the mean over all axes but the first of ``[N, ...]``.
+      architecture: of :mod:`fljax.models`.
+      compute: ``"bfloat16"``, for instance: parameters and features are rounded to it before the
+        network sees them. Models, gradients and messages keep their own type.
+      clip: of every per-sample gradient, as of :class:`Problem`.
+      initial: as :meth:`initialised` draws it; a network does not start at zero.
+
+    The other arguments are those of :class:`Problem`; ``feature_map`` and ``feature_bound`` are for
+    linear predictions.
+
+    Raises:
+      TypeError: parameters that are no floats; predictions that are none.
+      ValueError: what :class:`Problem` raises; samples that the network is not made for,
+        predictions or a loss of another shape than one of each sample, a network that is not
+        differentiable.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> data = fl.problems.softmax(jax.random.key(0), clients=4, samples=20, dim=6, classes=3)
+      >>> problem = fl.problems.Model.of(data, fl.models.mlp(3, hidden=[16]), jax.random.key(1))
+      >>> simulation = fl.Simulation(
+      ...     problem=problem, algorithm=fl.algorithms.FedAvg(0.1, epochs=5, batch=5),
+      ...     metrics=["train_error"],
+      ... )
+      >>> error = fl.run(simulation, rounds=20).train_error.mean("client")
+      >>> bool(error[-1] < error[0])
+      True
+    """
+
+    loss: Any  # Loss
+    architecture: Architecture = static(kw_only=True)
+    compute: str | None = static(default=None, kw_only=True)
+
+    linear: ClassVar[bool] = False
+
+    def validate(self) -> None:
+        if not isinstance(self.loss, Loss):
+            object.__setattr__(self, "loss", FunctionLoss(self.loss))
+        for name in ("feature_map", "feature_bound"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} is for linear predictions; let the network do its work.")
+        if self.compute is not None:
+            _check.choice("compute", self.compute, COMPUTE)
+        super().validate()
+        self._check_network()
+
+    def _whole(self) -> tuple[str, ...]:
+        return ("features", "targets") if isinstance(self.loss, FunctionLoss) else ("features",)
+
+    def _check_shapes(self, shape: tuple[int, ...]) -> None:
+        if len(shape) < 2 or 0 in shape:
+            raise ValueError(
+                f"features must be [clients, samples, ...] with no empty axis, got shape {shape}. "
+                "Clients of different sizes: use fljax.problems.Model.from_clients."
+            )
+        if jnp.shape(self.targets)[:2] != shape[:2]:
+            raise ValueError(
+                f"targets must have one entry a sample, [{shape[0]}, {shape[1]}, ...] to match "
+                f"features {shape}, got {jnp.shape(self.targets)}."
+            )
+        for name in ("features", "targets"):
+            value = getattr(self, name)
+            if jnp.issubdtype(value.dtype, jnp.floating):
+                object.__setattr__(self, name, as_floats(value))
+
+    def _check_network(self) -> None:
+        """Raise unless shapes and types of predictions, loss and gradient are what they must be."""
+        row = jax.ShapeDtypeStruct((self.dim,), self.dtype)
+        features, targets = (
+            jax.ShapeDtypeStruct((2, *a.shape[2:]), jax.dtypes.canonicalize_dtype(a.dtype))
+            for a in (self.features, self.targets)
+        )
+
+        def traced(what: str, function: Callable[..., Any], *given: Any) -> Any:
+            try:
+                return jax.eval_shape(function, *given)
+            except Exception as error:  # a user's function may raise anything
+                shapes = f"features {features.shape} and targets {targets.shape} of two samples"
+                raise ValueError(f"{what} {shapes}: {type(error).__name__}: {error}") from error
+
+        found = traced("the network has no predictions for", self._outputs, row, features)
+        if not hasattr(found, "shape") or found.shape[:1] != (2,):
+            raise ValueError(
+                "the network must return one prediction of each sample, [N, ...], got "
+                f"{_check.shown(found)} for features of shape {features.shape}."
+            )
+        if not jnp.issubdtype(found.dtype, jnp.floating):
+            raise TypeError(
+                f"predictions must be floats, along which a loss is differentiable, got "
+                f"{found.dtype}{list(found.shape)}; leave out argmax or rounding."
+            )
+        if not isinstance(self.loss, FunctionLoss):
+            outputs = () if self.loss.outputs == 1 else (self.loss.outputs,)
+            if found.shape != (*targets.shape, *outputs):
+                raise ValueError(
+                    f"{type(self.loss).__name__} of targets {targets.shape} needs predictions "
+                    f"{(*targets.shape, *outputs)}, and the network returns {found.shape}, for two "
+                    "samples."
+                )
+        value = traced("the loss has no value for", self._losses, row, features, targets)
+        if value.shape != (2,):
+            raise ValueError(
+                "the loss must return one number of each sample, [N] or [N, ...], got "
+                f"{value.shape} for predictions {found.shape} and targets {targets.shape}."
+            )
+        weights = jax.ShapeDtypeStruct((2,), self.dtype)
+        slope = jax.grad(self._loss)
+        traced("the network is not differentiable for", slope, row, features, targets, weights)
+
+    @classmethod
+    @checked
+    def from_clients(
+        cls,
+        architecture: Architecture,
+        key: Key[Array, ""],
+        data: Sequence[tuple[Any, Any]],
+        loss: Any,
+        regulariser: Regulariser = NoRegulariser(),  # noqa: B008 (immutable)
+        strength: Float[Array, "*clients"] | float = 1.0,
+        *,
+        test: Sequence[tuple[Any, Any]] | tuple[Any, Any] | None = None,
+        compute: str | None = None,
+        own: bool = False,
+    ) -> "Model":
+        """A network's problem of clients of different sizes.
+
+        Args:
+          architecture: as of :class:`Model`.
+          key: of the initial parameters; consumed.
+          data: one ``(features [D_k, ...], targets [D_k, ...])`` a client.
+          loss: as of :class:`Model`.
+          regulariser: as of :class:`Model`.
+          strength: as of :class:`Model`.
+          test: held-out data, likewise one ``(features, targets)`` a client, or a list of a single
+            one for all.
+          compute: as of :class:`Model`.
+          own: whether each client starts at parameters of its own.
+
+        Raises:
+          TypeError, ValueError: no clients, an empty one, clients of different shapes (they are
+            said); what :class:`Model` raises.
+
+        Example:
+          >>> import jax, numpy as np, fljax as fl
+          >>> data = [(np.ones((n, 8, 8, 1)), np.zeros(n)) for n in (4, 9)]
+          >>> network = fl.models.cnn(10, channels=[4], hidden=[8])
+          >>> problem = fl.problems.Model.from_clients(
+          ...     network, jax.random.key(0), data, fl.problems.Softmax(10)
+          ... )
+          >>> problem.features.shape, problem.initial.shape
+          ((2, 9, 8, 8, 1), (650,))
+        """
+
+        def made(name: str, pairs: Any, **settings: Any) -> Model:
+            features, targets, weights = stacked(name, pairs, linear=False)
+            return cls(
+                features,
+                targets,
+                loss,
+                weights=weights,
+                architecture=architecture,
+                compute=compute,
+                **settings,
+            )
+
+        held_out = None if test is None else made("test", test)
+        found = made("data", data, regulariser=regulariser, strength=strength, test=held_out)
+        return found.initialised(key, own=own)
+
+    @classmethod
+    @checked
+    def of(
+        cls,
+        problem: Problem,
+        architecture: Architecture,
+        key: Key[Array, ""],
+        *,
+        compute: str | None = None,
+        own: bool = False,
+    ) -> "Model":
+        """The data, loss, regulariser and held-out data of a linear problem, for a network.
+
+        Args:
+          problem: as :mod:`fljax.problems` and :mod:`fljax.data` make them.
+          architecture: as of :class:`Model`, of samples ``[P]``.
+          key: of the initial parameters; consumed.
+          compute: as of :class:`Model`.
+          own: whether each client starts at parameters of its own.
+
+        Raises:
+          TypeError, ValueError: as :class:`Model`.
+        """
+
+        def made(given: Problem, **settings: Any) -> Model:
+            return cls(
+                given.design,
+                given.targets,
+                given.loss,
+                weights=given.weights,
+                architecture=architecture,
+                compute=compute,
+                importance=given.importance,
+                **settings,
+            )
+
+        held_out = None if problem.test is None else made(problem.test)
+        found = made(
+            problem,
+            regulariser=problem.regulariser,
+            strength=problem.strength,
+            clip=problem.clip,
+            test=held_out,
+        )
+        return found.initialised(key, own=own)
+
+    @checked
+    def initialised(self, key: Key[Array, ""], *, own: bool = False) -> "Model":
+        """The same problem, started at parameters drawn as the network says.
+
+        Args:
+          key: consumed.
+          own: whether each client starts at parameters of its own; else all start at the same.
+        """
+
+        def row(key: Array) -> Array:
+            stand_in = jnp.zeros((1, *self.features.shape[2:]), self.features.dtype)
+            with foreign():
+                return self.layout.row(self.architecture.init(key, stand_in))
+
+        rows = jax.vmap(row)(jax.random.split(key, self.clients)) if own else row(key)
+        return replace(self, initial=rows)
+
+    def parameters(self, models: Float[Array, "*batch dim"]) -> Any:
+        """The network's pytree of a model, or of several at once."""
+        unstack = self.layout.parameters
+        for _ in range(jnp.ndim(models) - 1):
+            unstack = jax.vmap(unstack)
+        return unstack(jnp.asarray(models))
+
+    @property
+    def layout(self) -> Layout:
+        """Which numbers of a model are which parameters."""
+        dtype = jax.dtypes.canonicalize_dtype(self.features.dtype)
+        return layout_of(self.architecture, tuple(self.features.shape[2:]), dtype)
+
+    @property
+    def dim(self) -> int:
+        """The number of parameters ``D``."""
+        return self.layout.dim
+
+    @property
+    def dtype(self) -> Any:
+        return float_dtype()
+
+    @property
+    def design(self) -> Any:
+        """There is none."""
+        raise TypeError(
+            "the predictions of a network are not linear in its parameters, which this needs; take "
+            "an algorithm that works with gradients, or a Problem of linear predictions."
+        )
+
+    def _of_data(self, features: Any, targets: Any, weights: Any) -> "Model":
+        return Model(
+            features,
+            targets,
+            self.loss,
+            weights=weights,
+            architecture=self.architecture,
+            compute=self.compute,
+        )
+
+    def mapped(self) -> "Model":
+        """Itself."""
+        return self
+
+    def prepare(self) -> "Model":
+        """The same problem, as arrays of JAX."""
+        return jax.tree.map(jnp.asarray, self)
+
+    # One client ----------------------------------------------------------------------------------
+
+    def _outputs(self, row: Float[Array, " dim"], features: Array) -> Array:
+        """Predictions of one model for some samples."""
+        compute = self.dtype if self.compute is None else jnp.dtype(self.compute)
+        if jnp.issubdtype(features.dtype, jnp.floating):
+            features = features.astype(compute)
+        precision = "highest" if self.compute is None else "default"
+        with foreign(), jax.default_matmul_precision(precision):
+            found = self.architecture.apply(self.layout.parameters(row.astype(compute)), features)
+        reduced = self.compute is not None and jnp.issubdtype(found.dtype, jnp.floating)
+        return found.astype(self.dtype) if reduced else found
+
+    def _score(self, score: Callable, row: Array, features: Array, targets: Array) -> Array:
+        """``[N]``, of one model for some samples."""
+        with foreign():
+            values = score(self.loss, self._outputs(row, features), targets)
+        return jnp.mean(values, axis=tuple(range(1, jnp.ndim(values))), dtype=self.dtype)
+
+    def _losses(self, row: Array, features: Array, targets: Array) -> Array:
+        return self._score(value_of, row, features, targets)
+
+    def _loss(self, row: Array, features: Array, targets: Array, weights: Array) -> Array:
+        return jnp.sum(weights * self._losses(row, features, targets))
+
+    def _sample_slope(self, row: Array, features: Array, target: Array) -> Array:
+        """The gradient of one sample's loss, clipped; what is no number counts for nothing."""
+
+        def loss(row: Array) -> Array:
+            return self._losses(row, features[None], target[None])[0]
+
+        slope = jax.grad(loss)(row)
+        if self.clip is None:
+            return slope
+        huge = jnp.finfo(slope.dtype).max
+        slope = jnp.clip(jnp.where(jnp.isnan(slope), 0, slope), -huge, huge)
+        size = norm(slope)
+        return slope * jnp.where(size > self.clip, self.clip / jnp.where(size > 0, size, 1), 1)
+
+    def _chunk(self, each: int) -> int:
+        """Samples at a time, of so many numbers each."""
+        return min(self.samples, max(1, CHUNK_BYTES // (each * self.dtype.itemsize)))
+
+    def _summed(self, size: int, function: Callable[..., Array]) -> Callable[..., Array]:
+        """The sum over chunks of samples of ``function(row, features, targets, weights)``."""
+        samples = self.samples
+
+        def total(row: Array, *data: Array) -> Array:
+            if size >= samples:
+                return function(row, *data)
+
+            def one(chunk: Array, before: Array) -> Array:
+                first = chunk * size
+                start = jnp.minimum(first, samples - size)
+                parts = [jax.lax.dynamic_slice_in_dim(a, start, size) for a in data]
+                fresh = start + jnp.arange(size, dtype=jnp.int32) >= first
+                parts[-1] = jnp.where(fresh, parts[-1], 0)
+                return before + function(row, *parts)
+
+            nothing = jax.eval_shape(function, row, *(a[:size] for a in data))
+            return jax.lax.fori_loop(
+                0, -(-samples // size), one, jnp.zeros(nothing.shape, nothing.dtype)
+            )
+
+        return total
+
+    # All clients ---------------------------------------------------------------------------------
+
+    @property
+    def _activations(self) -> int:
+        """How many numbers a gradient keeps of one sample."""
+        sample, dtype = tuple(self.features.shape[2:]), self.features.dtype
+        return _activations(self.architecture, sample, jax.dtypes.canonicalize_dtype(dtype))
+
+    def together(self, samples: int) -> int:
+        """How many clients best take a gradient step on so many samples side by side: on a CPU as
+        many as stay in the cache, else as many as a part of the memory holds.
+        """
+        numbers = min(samples, self._chunk(self._activations)) * self._activations + 3 * self.dim
+        room = CACHE_BYTES if on_cpu() else int(GROUP_SHARE * memory_at_hand())
+        return max(1, room // (numbers * self.dtype.itemsize))
+
+    def _each(self, function: Callable[..., Array], models: Any) -> Array:
+        """``function(row, features, targets, weights)`` of every client, in groups that fit."""
+        data = (models, *map(jnp.asarray, (self.features, self.targets, self.weights)))
+        if self.clients == 1:
+            return function(*jax.tree.map(lambda a: a[0], data))[None]
+        size = self.together(self.samples)
+        if size >= self.clients:
+            return jax.vmap(function)(*data)
+        batch = None if size == 1 else size
+        return jax.lax.map(lambda given: function(*given), data, batch_size=batch)
+
+    def predictions(self, w: Float[Array, "clients dim"]) -> Array:
+        """``[K, N, ...]``."""
+        return self._each(lambda row, x, y, weights: self._outputs(row, x), w)
+
+    def scores(
+        self, w: Float[Array, "clients dim"], score: Callable[[Loss, Array, Array], Array]
+    ) -> Float[Array, " clients"]:
+        """As of :class:`Problem`."""
+        return self._each(self._scored(score), w)
+
+    def cross_scores(
+        self, models: Float[Array, "models dim"], score: Callable[[Loss, Array, Array], Array]
+    ) -> Float[Array, "clients models"]:
+        """As of :class:`Problem`, one model after the other."""
+        scored = self._scored(score)
+
+        def one(row: Array) -> Array:
+            return self._each(scored, jnp.broadcast_to(row, (self.clients, self.dim)))
+
+        return jax.lax.map(one, models).T
+
+    def _scored(self, score: Callable) -> Callable[..., Array]:
+        def one(row: Array, features: Array, targets: Array, weights: Array) -> Array:
+            return jnp.sum(weights * self._score(score, row, features, targets))
+
+        return self._summed(self._chunk(self._activations), one)
+
+    def loss_gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
+        r"""The gradient of each client's mean loss, of clipped per-sample ones under a clip."""
+        if self.clip is None:
+            slope, each = jax.grad(self._loss), self._activations
+        else:
+            each = self._activations + self.dim
+
+            def slope(row: Array, x: Array, y: Array, weights: Array) -> Array:
+                slopes = jax.vmap(self._sample_slope, (None, 0, 0))(row, x, y)
+                return jnp.sum(weights[:, None] * slopes, axis=0)
+
+        return self._each(self._summed(self._chunk(each), slope), w)
+
+    def mean_gradient(self, w: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        r""":math:`\frac1K\sum_kf_k'(w)` at one model that all share."""
+        return jnp.mean(self.gradient(jnp.broadcast_to(w, (self.clients, self.dim))), axis=0)
+
+    def sample_gradient_norm(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
+        """The largest per-sample loss-gradient norm of each client, after clipping."""
+        norms = self._sample_sizes(w, jnp.zeros_like(w))
+        return jnp.max(jnp.where(self.weights > 0, norms, 0), axis=1)
+
+    def sample_objective_norms(
+        self, w: Float[Array, "clients dim"]
+    ) -> Float[Array, "clients samples"]:
+        """As of :class:`Problem`."""
+        pull = self.share[:, None] * self.regulariser.gradient(w)
+        return jnp.where(self.weights > 0, self._sample_sizes(w, pull), 0)
+
+    def _sample_sizes(self, w: Array, pull: Array) -> Float[Array, "clients samples"]:
+        """Norms of each sample's gradient with something added, a chunk at a time."""
+        size = self._chunk(self._activations + self.dim)
+
+        def one(both: tuple[Array, Array], x: Array, y: Array, weights: Array) -> Array:
+            row, pull = both
+            return jax.lax.map(
+                lambda sample: norm(self._sample_slope(row, *sample) + pull),
+                (x, y),
+                batch_size=size,
+            )
+
+        return self._each(one, (w, pull))
+
+    def gradient_bound(self) -> Float[Array, ""]:
+        """``clip``, or infinite."""
+        return self.promised_bound()
+
+
+@functools.lru_cache(maxsize=64)
+def _activations(architecture: Architecture, sample: tuple[int, ...], dtype: Any) -> int:
+    """What a gradient keeps of each sample from the way forward, in numbers of the models' type."""
+    layout = layout_of(architecture, sample, dtype)
+    row = jax.ShapeDtypeStruct((layout.dim,), float_dtype())
+
+    def kept(samples: int) -> int:
+        features = jax.ShapeDtypeStruct((samples, *sample), dtype)
+
+        def back(row: Array, features: Array) -> Any:
+            with foreign():
+                return jax.vjp(lambda r: architecture.apply(layout.parameters(r), features), row)[1]
+
+        leaves = jax.tree.leaves(jax.eval_shape(back, row, features))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+    return max(1, (kept(3) - kept(2)) // float_dtype().itemsize)
