@@ -1,15 +1,25 @@
-"""The memory at hand, and what does not fit it: said before anything is allocated."""
+"""What computes, the memory at hand, and what does not fit it: said before it is allocated."""
 
 import contextlib
 import functools
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 import jax
 
-__all__ = ["MEMORY_SHARE", "check_fits", "host_memory", "human", "memory_at_hand", "on_cpu"]
+__all__ = [
+    "MEMORY_SHARE",
+    "check_fits",
+    "host_memory",
+    "human",
+    "memory_at_hand",
+    "on_cpu",
+    "traced_for",
+]
 
 #: Share of the memory at hand that may be taken.
 MEMORY_SHARE = 0.8
@@ -18,9 +28,26 @@ MEMORY_SHARE = 0.8
 SMALL_BYTES = 2**28
 
 
+#: The platform that programs are traced for, where it is not the one that computes here.
+_TARGET: ContextVar[str | None] = ContextVar("_TARGET", default=None)
+
+
 def on_cpu() -> bool:
-    """Whether what computes here is a CPU."""
-    return jax.local_devices()[0].platform == "cpu"
+    """Whether what computes here, or what is traced for, is a CPU."""
+    return (_TARGET.get() or jax.local_devices()[0].platform) == "cpu"
+
+
+@contextlib.contextmanager
+def traced_for(platform: str) -> Iterator[None]:
+    """What is traced within takes the form that suits a platform, which need not be here.
+
+    A function that :func:`jax.jit` has traced before keeps the form that it has.
+    """
+    before = _TARGET.set(platform)
+    try:
+        yield
+    finally:
+        _TARGET.reset(before)
 
 
 def host_memory() -> int:

@@ -8,6 +8,7 @@ import fljax as fl
 from experiments.benchmarks import (
     costs,
     generators,
+    lowering,
     machine,
     multiagent,
     networks,
@@ -115,6 +116,29 @@ def test_the_roofline_gives_importance_sampling_batches_of_its_clients():
     size, case = costs.Size(40, 4, 2, 3, 1), CASES["ISFedAvg"]
     made = roofline.simulation(roofline.as_key(0), size, case)
     assert (made.algorithm.clients_per_round, made.algorithm.batch) == (40, 4)
+
+
+@pytest.mark.thin(3)
+@pytest.mark.parametrize("name", [name for name in lowering.PROGRAMS if name != lowering.HOSTED])
+def test_programs_lower_for_accelerators_that_are_not_here(name):
+    for platform in lowering.PLATFORMS:
+        found = lowering.lowered(name, platform)
+        assert found.reason == "", found
+        assert found.kilobytes > 100
+
+
+def test_what_calls_the_host_is_said_not_to_lower():
+    """A call of the host belongs to a device that is here, whatever it would do on another."""
+    assert "platform" in lowering.lowered(lowering.HOSTED, "cuda").reason
+
+
+def test_what_is_lowered_is_the_form_of_the_accelerator():
+    """Without groups of senders, one after the other, that suit a CPU's cache."""
+    loops = [
+        lowering.program("SignSGD", platform).count("stablehlo.while")
+        for platform in ("cpu", "cuda", "tpu")
+    ]
+    assert loops[0] > loops[1] == loops[2]
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from fljax._memory import on_cpu
 from fljax.aggregation import Aggregator
 from fljax.graphs import Combination, Graph
 from fljax.graphs.tables import DISTINCT, Entries, gather_sum
@@ -197,6 +198,6 @@ class Inbox:
             jnp.where(known, weights, 0).astype(self._said.dtype),
             added,
         )
-        if jax.default_backend() != "cpu" or nodes <= RECEIVERS:
+        if not on_cpu() or nodes <= RECEIVERS:
             return jax.vmap(one)(given)
         return jax.lax.map(one, given, batch_size=RECEIVERS)

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fljax._linalg import clipped_rows
+from fljax._memory import on_cpu
 from fljax._numerics import HIGHEST, key_of
 from fljax.aggregation import Aggregator
 from fljax.attacks import Attack
@@ -947,7 +948,7 @@ def _in_groups(
 ) -> Any:
     """``add(rows, which of them send, sums)`` over all senders, on a CPU group by group."""
     rows = jnp.arange(senders.shape[0], dtype=jnp.int32)
-    if senders.shape[0] <= GROUP or jax.default_backend() != "cpu":
+    if senders.shape[0] <= GROUP or not on_cpu():
         return add(rows, senders, sums)
     rank = jnp.cumsum(senders, dtype=jnp.int32)
     room = -(-senders.shape[0] // GROUP) * GROUP

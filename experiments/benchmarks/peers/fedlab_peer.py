@@ -15,13 +15,13 @@ from fedlab.core.standalone import StandalonePipeline
 from torch.utils.data import DataLoader
 
 from experiments.benchmarks.peers.measure import Stopwatch, main
-from experiments.benchmarks.peers.workloads import Classification, Regression
+from experiments.benchmarks.peers.workloads import Layers, Regression, Workload
 
 
 class Clients(FedDataset):
     """All clients' tensors, handed out as shuffled loaders."""
 
-    def __init__(self, workload: Regression | Classification, seed: int):
+    def __init__(self, workload: Workload, seed: int):
         super().__init__()
         self.sets = [BaseDataset(x, y) for x, y in torch_parts.client_tensors(workload, seed)]
 
@@ -36,12 +36,10 @@ class Pipeline(StandalonePipeline):
         pass
 
 
-def federated_averaging(
-    workload: Regression | Classification, seed: int, watch: Stopwatch
-) -> np.ndarray:
+def federated_averaging(workload: Workload, seed: int, watch: Stopwatch) -> np.ndarray | Layers:
     random.seed(seed)
     torch.manual_seed(seed)
-    model = torch_parts.linear_model(workload)
+    model = torch_parts.model(workload, seed)
     trainer = FedAvgSerialClientTrainer(model, workload.clients)
     trainer.setup_dataset(Clients(workload, seed))
     full = isinstance(workload, Regression)
@@ -52,13 +50,13 @@ def federated_averaging(
     handler = FedAvgServerHandler(model, workload.rounds, share)
     with watch.run():
         Pipeline(handler, trainer).main()
-    return torch_parts.weights(handler.model)
+    return torch_parts.weights(workload, handler.model)
 
 
 if __name__ == "__main__":
     logging.disable(logging.INFO)
     main(
         "fedlab",
-        {"least_squares": federated_averaging, "softmax": federated_averaging},
+        dict.fromkeys(("least_squares", "softmax", "cnn", "mlp"), federated_averaging),
         dict.fromkeys(("dgd", "atc"), "a server only: no peer-to-peer algorithms"),
     )

@@ -1,9 +1,11 @@
 """The workloads in fljax: one seed on the very data of the others, and a study of a hundred.
 
 A study draws its data, graph and optimum inside the program and is timed with them, but for
-``softmax``; the other sides get their data for nothing.
+``softmax``; the other sides get their data for nothing. Of the networks a hundred runs would take
+an hour, and are scaled as those of the other sides.
 """
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable
@@ -13,15 +15,18 @@ import jax
 import numpy as np
 
 import fljax as fl
-from experiments.benchmarks.peers.measure import STUDY, Stopwatch, main
+from experiments.benchmarks.peers.measure import STUDY, Run, Stopwatch, main
 from experiments.benchmarks.peers.workloads import (
     ATC,
     DGD,
     LEAST_SQUARES,
+    NETWORKS,
     SOFTMAX,
     WORKLOADS,
     Classification,
     Decentralised,
+    Layers,
+    Network,
     Regression,
 )
 
@@ -69,6 +74,36 @@ def softmax(workload: Classification, seed: int, watch: Stopwatch) -> np.ndarray
     """Federated averaging; the seed draws clients and batches."""
     model = once(workload.rounds, seed, watch, **averaging(workload))[0]
     return model.reshape(workload.classes, workload.features).T
+
+
+def network(workload: Network, seed: int, watch: Stopwatch) -> Layers:
+    """Federated averaging of a network; the seed draws its start, clients and batches."""
+    problem = images(workload)
+    layers = iter(map(np.asarray, workload.start(seed)))
+    # Convolutions come before layers, in their order, as sorted names do.
+    start = {
+        part: {"kernel": next(layers), "bias": next(layers)}
+        for part in sorted(problem.parameters(problem.initial))
+    }
+    problem = dataclasses.replace(problem, initial=problem.layout.row(start))
+    algorithm = fl.algorithms.FedAvg(
+        workload.step, clients_per_round=workload.per_round, batch=workload.batch
+    )
+    row = once(workload.rounds, seed, watch, problem=problem, algorithm=algorithm)[0]
+    found = problem.parameters(row)
+    return [np.asarray(found[part][name]) for part in start for name in ("kernel", "bias")]
+
+
+@functools.cache
+def images(workload: Network) -> fl.problems.Model:
+    """The clients' images; the start is any."""
+    data, form = workload.data(), (28, 28) if workload.channels else (workload.features,)
+    return fl.problems.Model.from_clients(
+        fl.models.cnn(workload.classes, channels=workload.channels, hidden=(workload.hidden,)),
+        jax.random.key(0),
+        [(x.reshape(-1, *form), y) for x, y in data],
+        fl.problems.Softmax(workload.classes),
+    )
 
 
 def decentralised(
@@ -134,6 +169,8 @@ STUDIES: dict[str, tuple[Callable[..., fl.Simulation], Callable[[], dict[str, An
 
 def measured_study(workload: str, repeats: int) -> dict[str, Any]:
     """A hundred seeds in one call, the best of ``repeats`` after the one that compiles."""
+    if workload not in STUDIES:
+        return {}
     scenario, parts = STUDIES[workload]
     grid, rounds = parts(), WORKLOADS[workload].rounds
     seconds, startup = np.inf, 0.0
@@ -152,5 +189,11 @@ def measured_study(workload: str, repeats: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    runs = {"least_squares": least_squares, "softmax": softmax, "dgd": dgd, "atc": atc}
+    runs: dict[str, Run] = {
+        "least_squares": least_squares,
+        "softmax": softmax,
+        "dgd": dgd,
+        "atc": atc,
+    }
+    runs |= {workload.name: network for workload in NETWORKS}
     main("fljax", runs, {}, study=measured_study)

@@ -18,12 +18,10 @@ from fluke.data import FastDataLoader
 from fluke.server import Server
 
 from experiments.benchmarks.peers.measure import Stopwatch, main
-from experiments.benchmarks.peers.workloads import Classification, Regression
+from experiments.benchmarks.peers.workloads import Layers, Regression, Workload
 
 
-def federated_averaging(
-    workload: Regression | Classification, seed: int, watch: Stopwatch
-) -> np.ndarray:
+def federated_averaging(workload: Workload, seed: int, watch: Stopwatch) -> np.ndarray | Layers:
     environment = FlukeENV()
     environment.set_seed(seed)
     environment.set_device("cpu")
@@ -42,6 +40,7 @@ def federated_averaging(
                 num_labels=1 if isinstance(workload, Regression) else workload.classes,
                 batch_size=batch,
                 shuffle=True,
+                skip_singleton=False,
             ),
             test_set=None,
             optimizer_cfg=optimizer,
@@ -50,18 +49,18 @@ def federated_averaging(
         )
         for index, tensors in enumerate(torch_parts.client_tensors(workload, seed))
     ]
-    server = Server(torch_parts.linear_model(workload), None, clients, weighted=False)
+    server = Server(torch_parts.model(workload, seed), None, clients, weighted=True)
     algorithm = FedAVG(workload.clients, None, DDict(), clients=clients, server=server)
     share = 1 if full else workload.per_round / workload.clients
     with watch.run():
         algorithm.run(workload.rounds, share)
-    return torch_parts.weights(server.model)
+    return torch_parts.weights(workload, server.model)
 
 
 if __name__ == "__main__":
     main(
         "fluke-fl",
-        {"least_squares": federated_averaging, "softmax": federated_averaging},
+        dict.fromkeys(("least_squares", "softmax", "cnn", "mlp"), federated_averaging),
         dict.fromkeys(
             ("dgd", "atc"), "peer-to-peer by gossip with one random neighbour, no mixing weights"
         ),

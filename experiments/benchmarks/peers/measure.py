@@ -42,7 +42,7 @@ class Stopwatch:
 
 
 #: ``(workload, seed, watch) -> final model``: prepares, then runs inside ``watch.run()``.
-Run = Callable[[Any, int, Stopwatch], np.ndarray]
+Run = Callable[[Any, int, Stopwatch], Any]
 
 
 def main(

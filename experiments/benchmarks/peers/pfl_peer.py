@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
+from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
 from pfl.data.federated_dataset import FederatedDataset
@@ -22,44 +23,52 @@ from pfl.model.pytorch import PyTorchModel
 
 from experiments.benchmarks.peers import torch_parts
 from experiments.benchmarks.peers.measure import Stopwatch, main
-from experiments.benchmarks.peers.workloads import Classification, Regression
+from experiments.benchmarks.peers.workloads import (
+    Classification,
+    Layers,
+    Network,
+    Regression,
+    Workload,
+)
 
 
 class Module(torch.nn.Module):
-    """A linear model with the two methods that pfl asks for."""
+    """A model with the two methods that pfl asks for."""
 
-    def __init__(self, workload: Regression | Classification):
+    def __init__(self, workload: Workload, seed: int):
         super().__init__()
-        self.linear = torch_parts.linear_model(workload)
+        self.model = torch_parts.model(workload, seed)
         self.criterion = torch_parts.loss(workload)
 
     def loss(self, features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return self.criterion(self.linear(features), targets)
+        return self.criterion(self.model(features), targets)
 
     def metrics(self, features: torch.Tensor, targets: torch.Tensor) -> dict[str, Weighted]:
         samples = len(targets)
         return {"loss": Weighted(self.loss(features, targets).item() * samples, samples)}
 
 
-def least_squares(workload: Regression, seed: int, watch: Stopwatch) -> np.ndarray:
+def least_squares(workload: Regression, seed: int, watch: Stopwatch) -> np.ndarray | Layers:
     users = [PyTorchTensorDataset(list(t)) for t in torch_parts.client_tensors(workload, seed)]
     sampler = get_user_sampler("minimize_reuse", list(range(workload.clients)))
     data = FederatedDataset(users.__getitem__, sampler)
     return run(workload, data, workload.clients, None, seed, watch)
 
 
-def softmax(workload: Classification, seed: int, watch: Stopwatch) -> np.ndarray:
+def classification(
+    workload: Classification | Network, seed: int, watch: Stopwatch
+) -> np.ndarray | Layers:
     tensors = torch_parts.client_tensors(workload, seed)
 
     def shuffled(user: int) -> PyTorchTensorDataset:
-        order = torch.randperm(workload.samples)
+        order = torch.randperm(len(tensors[user][1]))
         return PyTorchTensorDataset([tensor[order] for tensor in tensors[user]])
 
     data = FederatedDataset(shuffled, without_replacement(workload, seed))
     return run(workload, data, workload.per_round, workload.batch, seed, watch)
 
 
-def without_replacement(workload: Classification, seed: int) -> Callable[[], int]:
+def without_replacement(workload: Classification | Network, seed: int) -> Callable[[], int]:
     """Users one by one, no user twice in a round."""
     rng = np.random.default_rng(seed)
 
@@ -71,16 +80,16 @@ def without_replacement(workload: Classification, seed: int) -> Callable[[], int
 
 
 def run(
-    workload: Regression | Classification,
+    workload: Workload,
     data: FederatedDataset,
     cohort: int,
     batch: int | None,
     seed: int,
     watch: Stopwatch,
-) -> np.ndarray:
+) -> np.ndarray | Layers:
     np.random.seed(seed)  # noqa: NPY002 (pfl draws from NumPy's global generator)
     torch.manual_seed(seed)
-    module = Module(workload)
+    module = Module(workload, seed)
     model = PyTorchModel(
         module,
         local_optimizer_create=torch.optim.SGD,
@@ -95,18 +104,20 @@ def run(
                 train_cohort_size=cohort,
                 val_cohort_size=None,
             ),
-            SimulatedBackend(training_data=data, val_data=data),
+            SimulatedBackend(
+                training_data=data, val_data=data, postprocessors=[WeightByDatapoints()]
+            ),
             model,
             NNTrainHyperParams(
                 local_num_epochs=1, local_learning_rate=workload.step, local_batch_size=batch
             ),
         )
-    return torch_parts.weights(module)
+    return torch_parts.weights(workload, module)
 
 
 if __name__ == "__main__":
     main(
         "pfl",
-        {"least_squares": least_squares, "softmax": softmax},
+        {"least_squares": least_squares} | dict.fromkeys(("softmax", "cnn", "mlp"), classification),
         dict.fromkeys(("dgd", "atc"), "a server only: no peer-to-peer algorithms"),
     )

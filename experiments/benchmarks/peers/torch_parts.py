@@ -6,16 +6,25 @@ but are described all the same. No side uses them, so the missing two are declar
 """
 # pyright: reportMissingImports=false
 
+import sys
 from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 
-from experiments.benchmarks.peers.workloads import Classification, Regression
+from experiments.benchmarks.peers.workloads import (
+    Layers,
+    Network,
+    Regression,
+    Workload,
+)
 
-# A second thread gains nothing on products this small, and on a busy machine the threads' waiting
-# for each other costs more than tenfold.
-torch.set_num_threads(1)
+# But for convolutions a second thread gains nothing on products this small, and on a busy machine
+# the threads' waiting for each other costs more than tenfold.
+if "cnn" not in sys.argv:
+    torch.set_num_threads(1)
 
 if find_spec("torchvision") and torch.version.cuda is None:
     VISION = torch.library.Library("torchvision", "FRAGMENT")
@@ -23,34 +32,86 @@ if find_spec("torchvision") and torch.version.cuda is None:
         VISION.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
-def linear_model(workload: Regression | Classification) -> torch.nn.Linear:
-    """The workload's linear model, without bias, at zero."""
+def model(workload: Workload, seed: int) -> torch.nn.Module:
+    """The workload's model at its start: a layer without bias at zero, or a network."""
+    if isinstance(workload, Network):
+        return network(workload, seed)
     if isinstance(workload, Regression):
-        model = torch.nn.Linear(workload.dim, 1, bias=False)
+        linear = torch.nn.Linear(workload.dim, 1, bias=False)
     else:
-        model = torch.nn.Linear(workload.features, workload.classes, bias=False)
-    torch.nn.init.zeros_(model.weight)
-    return model
+        linear = torch.nn.Linear(workload.features, workload.classes, bias=False)
+    torch.nn.init.zeros_(linear.weight)
+    return linear
 
 
-def loss(workload: Regression | Classification) -> torch.nn.Module:
+def network(workload: Network, seed: int) -> torch.nn.Module:
+    """The network's layers, as PyTorch has them."""
+    layers, before, pixels = [], 1, workload.features
+    if workload.channels:
+        layers.append(torch.nn.Unflatten(1, (1, 28, 28)))
+    for channels in workload.channels:
+        layers += [
+            torch.nn.Conv2d(before, channels, 3, padding=1),
+            torch.nn.ReLU(),
+            torch.nn.MaxPool2d(2),
+        ]
+        before, pixels = channels, pixels // 4
+    layers += [
+        torch.nn.Flatten(),
+        torch.nn.Linear(before * pixels, workload.hidden),
+        torch.nn.ReLU(),
+        torch.nn.Linear(workload.hidden, workload.classes),
+    ]
+    made = torch.nn.Sequential(*layers)
+    with torch.no_grad():
+        given = zip(workload.start(seed), made.parameters(), orders(workload), strict=True)
+        for array, parameter, (shape, order) in given:
+            parameter.copy_(
+                torch.from_numpy(array).reshape(shape).permute(order).reshape(parameter.shape)
+            )
+    return made
+
+
+def orders(workload: Network) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Of each parameter, in how many axes the workload has it and in which order PyTorch does."""
+    found, channels = [], (1, *workload.channels)
+    for before, after in pairwise(channels):
+        found += [((3, 3, before, after), (3, 2, 0, 1)), ((after,), (0,))]
+    side = 28 // 2 ** len(workload.channels)
+    found += [
+        ((side, side, channels[-1], workload.hidden), (3, 2, 0, 1)),
+        ((workload.hidden,), (0,)),
+    ]
+    return [*found, ((workload.hidden, workload.classes), (1, 0)), ((workload.classes,), (0,))]
+
+
+def loss(workload: Workload) -> torch.nn.Module:
     """Mean squared residual, or mean cross-entropy."""
     return torch.nn.MSELoss() if isinstance(workload, Regression) else torch.nn.CrossEntropyLoss()
 
 
-def client_tensors(
-    workload: Regression | Classification, seed: int
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def client_tensors(workload: Workload, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Each client's features and targets, as the loss wants them."""
-    if isinstance(workload, Regression):
+    if isinstance(workload, Network):
+        clients: Any = workload.data()
+    elif isinstance(workload, Regression):
         features, targets = workload.data(seed)
-        targets = targets[..., None]
+        clients = zip(features, targets[..., None], strict=True)
     else:
-        features, targets = workload.data()
-    return list(zip(torch.from_numpy(features), torch.from_numpy(targets), strict=True))
+        clients = zip(*workload.data(), strict=True)
+    return [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in clients]
 
 
-def weights(model: torch.nn.Module) -> np.ndarray:
-    """The one weight matrix of the model: ``[D]``, or ``[features, classes]``."""
-    (weight,) = model.parameters()
-    return weight.detach().numpy().T.squeeze()
+def weights(workload: Workload, model: torch.nn.Module) -> np.ndarray | Layers:
+    """The model's numbers: ``[D]``, ``[features, classes]``, or a network's layers."""
+    found = [parameter.detach() for parameter in model.parameters()]
+    if not isinstance(workload, Network):
+        return found[0].numpy().T.squeeze()
+    layers = []
+    for array, start, (shape, order) in zip(
+        found, workload.start(0), orders(workload), strict=True
+    ):
+        moved = array.reshape([shape[axis] for axis in order])
+        back = np.argsort(order).tolist()
+        layers.append(moved.permute(back).reshape(start.shape).numpy())
+    return layers

@@ -1,0 +1,140 @@
+"""Whether runs would compile for accelerators that are not here.
+
+    python -m experiments.benchmarks.lowering [--clients K] [--out FILE.json]
+
+The whole program of a run of every registered algorithm (graph and data drawn, budget spread,
+rounds, metrics) is lowered for CUDA and for TPUs, in the form that it takes on an accelerator, on
+whatever machine this is. What does not lower is named with the reason: learners that live on the
+host, whose calls JAX binds to a device that is there. That a program then runs, and how fast, only
+such a machine can tell.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import export
+
+import fljax as fl
+from experiments.benchmarks.costs import Size
+from experiments.benchmarks.machine import commit
+from experiments.benchmarks.roofline import simulation
+from fljax._generator import GENERATOR, GENERATORS, random_key
+from fljax._memory import traced_for
+from fljax.simulation import trace
+from tests.cases import CASES
+
+#: What is lowered for.
+PLATFORMS = ("cuda", "tpu")
+ROUNDS = 4
+#: Enough clients that what is done group by group on a CPU would be; tables of neighbours.
+SIZE = Size(clients=300, samples=6, dim=16, mean_degree=4, seeds=1)
+
+HOSTED = "Model-agnostic FedRelax, learners"
+
+Scenario = Callable[[jax.Array, Size], fl.Simulation]
+
+
+class Lowered(NamedTuple):
+    """One program on one platform."""
+
+    name: str
+    platform: str
+    kilobytes: float  # of its text
+    seconds: float
+    reason: str  # why it does not lower; empty if it does
+
+
+class Mean:
+    """The least of learners: predicts its samples' weighted mean."""
+
+    def fit(self, features: np.ndarray, targets: np.ndarray, sample_weight: np.ndarray) -> None:
+        self.mean = np.average(targets, weights=sample_weight)
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        return np.full(len(features), self.mean)
+
+
+def drawn(label: str) -> Scenario:
+    """A run of a registered algorithm, of a size that all who share it agree on."""
+    return lambda key, size: simulation(key, size, CASES[label])
+
+
+def hosted(key: jax.Array, size: Size) -> fl.Simulation:
+    """One whose clients' models are fitted by the host."""
+    shape = (size.clients, size.samples, size.dim)
+    return fl.Simulation(
+        problem=fl.problems.least_squares(key, *shape),
+        network=fl.graphs.random_connected(key, size.clients, size.mean_degree),
+        algorithm=fl.algorithms.ModelAgnosticFedRelax(0.3, np.ones((4, size.dim)), learners=Mean()),
+    )
+
+
+#: What is lowered, by name: every registered algorithm, one on the host, the other generators.
+PROGRAMS: dict[str, tuple[Scenario, str]] = {
+    **{label: (drawn(label), GENERATOR) for label in CASES},
+    HOSTED: (hosted, GENERATOR),
+    **{f"zCDP-NFL, {name}": (drawn("zCDP-NFL"), name) for name in GENERATORS if name != GENERATOR},
+}
+
+
+def program(name: str, platform: str, size: Size = SIZE) -> str:
+    """The text of a run for one platform, from the bits of its key on."""
+    scenario, generator = PROGRAMS[name]
+
+    def run(bits: jax.Array) -> Any:
+        key = jax.random.wrap_key_data(bits, impl=GENERATORS[generator])
+        return trace(scenario(key, size), key, ROUNDS, ROUNDS)
+
+    bits = jax.eval_shape(lambda: jax.random.key_data(random_key(0, generator)))
+    with traced_for(platform):
+        return export.export(jax.jit(run), platforms=(platform,))(bits).mlir_module()
+
+
+def lowered(name: str, platform: str, size: Size = SIZE) -> Lowered:
+    """How :func:`program` went."""
+    began, text, reason = time.perf_counter(), "", ""
+    try:
+        text = program(name, platform, size)
+    except (NotImplementedError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+    return Lowered(name, platform, len(text) / 1e3, time.perf_counter() - began, reason)
+
+
+HEAD = f"{'':36s}" + "".join(f"{name:>18s}" for name in PLATFORMS)
+
+
+def line(rows: list[Lowered]) -> str:
+    """One line of the table."""
+    cells = [
+        f"{row.kilobytes:.0f} kB, {row.seconds:.1f} s" if not row.reason else "no" for row in rows
+    ]
+    return f"{rows[0].name:36s}" + "".join(f"{cell:>18s}" for cell in cells)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=SIZE.clients)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    size = SIZE._replace(clients=given.clients)
+    print(f"commit {commit()}, jax {jax.__version__}, {size}\n\n{HEAD}")
+    found = []
+    for name in PROGRAMS:
+        rows = [lowered(name, platform, size) for platform in PLATFORMS]
+        print(line(rows), flush=True)
+        found += rows
+    for row in found:
+        if row.reason:
+            print(f"{row.name} for {row.platform}: {row.reason}")
+    if given.out:
+        given.out.write_text(json.dumps([row._asdict() for row in found], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
