@@ -9,11 +9,17 @@ from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
 from fljax.algorithms.dp_sgd import DPSGD
 from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
-from fljax.algorithms.fedprox import FedProx
+from fljax.algorithms.feddyn import FedDyn
+from fljax.algorithms.fedlt import FedLT
+from fljax.algorithms.fednova import FedNova
+from fljax.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
+from fljax.algorithms.fedpd import FedPD
+from fljax.algorithms.fedprox import FedProx, InexactFedProx
 from fljax.algorithms.graph_fedavg import GraphFedAvg
 from fljax.algorithms.ifca import IFCA
 from fljax.algorithms.isfedavg import ISFedAvg
 from fljax.algorithms.local_only import LocalOnly
+from fljax.algorithms.mime import MIME, MIMELite
 from fljax.algorithms.model_agnostic import GeneralisedGradient, ModelAgnosticFedRelax
 from fljax.algorithms.networked_iteration import (
     FedGD,
@@ -34,6 +40,8 @@ from fljax.algorithms.pao_fed import PAOFed, PSOFed
 from fljax.algorithms.pfedme import PFedMe
 from fljax.algorithms.pgfl import GFL, PGFL, ClusterFL
 from fljax.algorithms.pgfl_single_step import PGFLSingleStep
+from fljax.algorithms.qfedavg import QFedAvg
+from fljax.algorithms.scaffold import SCAFFOLD
 from fljax.algorithms.sharing_admm import SharingADMM
 from fljax.algorithms.sign_sgd import SignSGD
 from fljax.algorithms.zcdp_grad_nfl import ZCDPGradNFL
@@ -45,11 +53,13 @@ __all__ = [
     "DPSGD",
     "GFL",
     "IFCA",
+    "MIME",
     "NPFL",
     "NPFLRL",
     "PADMM",
     "PGFL",
     "REGISTRY",
+    "SCAFFOLD",
     "ZCDPNFL",
     "Algorithm",
     "ClusterFL",
@@ -59,16 +69,27 @@ __all__ = [
     "Diffusion",
     "Ditto",
     "EpsilonDeltaNFL",
+    "FedAdagrad",
+    "FedAdam",
     "FedAvg",
+    "FedAvgM",
+    "FedDyn",
     "FedGD",
+    "FedLT",
+    "FedNova",
+    "FedOpt",
+    "FedPD",
     "FedProx",
     "FedRelax",
     "FedSGD",
+    "FedYogi",
     "FineTunedFedAvg",
     "GeneralisedGradient",
     "GraphFedAvg",
     "ISFedAvg",
+    "InexactFedProx",
     "LocalOnly",
+    "MIMELite",
     "ModelAgnosticFedRelax",
     "Needs",
     "NetworkState",
@@ -80,6 +101,7 @@ __all__ = [
     "PGFLSingleStep",
     "PSOFed",
     "Policy",
+    "QFedAvg",
     "RandomProbe",
     "SharingADMM",
     "SignSGD",

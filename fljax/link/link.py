@@ -118,6 +118,13 @@ class Arrived(NamedTuple):
 
     total: Array  # [D]
     share: Array  # [D]
+    #: []  weights of all messages that arrive, summed; a trusted server does not tell
+    weight: Array | None = None
+
+    @property
+    def any(self) -> Bool[Array, ""]:
+        """Whether anything arrived."""
+        return jnp.any(self.share > 0)
 
     def move(self, model: Float[Array, " dim"]) -> Float[Array, " dim"]:
         r""":math:`w+\sum_ia_iS_i(w_i-w)`; the model itself where nothing arrived."""
@@ -728,11 +735,9 @@ class Link:
             now = Line(*(old + new for old, new in zip(waiting, now, strict=True)))
             line = Line(*(jnp.concatenate([e[1:], jnp.zeros_like(e[:1])]) for e in now))
             self.memory = self.memory._replace(line=line)
-        arrived = Arrived(now.total[0], now.share[0])
-        if per_delay:
-            return arrived
-        heard = jnp.where(now.weight[0] > 0, now.weight[0], 1)
-        return Arrived(*(entry / heard for entry in arrived))
+        total, share, weight = (entry[0] for entry in now)
+        heard = jnp.ones_like(weight) if per_delay else jnp.where(weight > 0, weight, 1)
+        return Arrived(total / heard, share / heard, weight)
 
     def _with_noise(
         self, messages: Callable[[Array], Any], clients: Array, step_size: Array | float | None
@@ -840,6 +845,7 @@ class Link:
         return Arrived(
             jnp.where(any_arrives, total, 0),
             jnp.broadcast_to(any_arrives, around.shape).astype(around.dtype),
+            jnp.sum(weight),
         )
 
     # Down ----------------------------------------------------------------------------------------
