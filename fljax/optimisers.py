@@ -39,6 +39,7 @@ class Optimiser:
         update = self.transformation().update
 
         def one(model: Array, slope: Array, memory: Any) -> tuple[Array, Any]:
+            change: Any
             change, memory = update(slope, memory, model)
             return jnp.asarray(model + change, model.dtype), memory
 

@@ -17,7 +17,7 @@ from fljax import _check
 from fljax._arguments import checked
 from fljax._linalg import norm
 from fljax._memory import memory_at_hand, on_cpu
-from fljax._module import float_dtype, module, static
+from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import foreign
 from fljax.models import Architecture, Layout, layout_of
 from fljax.problems.objectives import Loss, NoRegulariser, Regulariser
@@ -318,7 +318,7 @@ class Model(Problem):
                 return self.layout.row(self.architecture.init(key, stand_in))
 
         rows = jax.vmap(row)(jax.random.split(key, self.clients)) if own else row(key)
-        return self.starting_at(rows)
+        return replace(self, initial=rows)
 
     def parameters(self, models: Float[Array, "*batch dim"]) -> Any:
         """The network's pytree of a model, or of several at once."""
