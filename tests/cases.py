@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 import fljax as fl
 from experiments.benchmarks import costs
@@ -28,6 +29,7 @@ from fljax.algorithms import (
     LED,
     LTADMM,
     LTADMMVR,
+    MIME,
     NIDS,
     NPFL,
     NPFLRL,
@@ -35,6 +37,7 @@ from fljax.algorithms import (
     PGEXTRA,
     PGFL,
     REGISTRY,
+    SCAFFOLD,
     SGP,
     ZCDPNFL,
     ADMMTracking,
@@ -51,24 +54,35 @@ from fljax.algorithms import (
     Ditto,
     EpsilonDeltaNFL,
     ExactDiffusion,
+    FedAdagrad,
+    FedAdam,
     FedAsync,
     FedAvg,
+    FedAvgM,
     FedBN,
     FedBuff,
+    FedDyn,
     FedGD,
+    FedLT,
+    FedNova,
+    FedOpt,
+    FedPD,
     FedPer,
     FedProx,
     FedRelax,
     FedRep,
     FedSGD,
+    FedYogi,
     FineTunedFedAvg,
     GeneralisedGradient,
     GossipSGD,
     GraphFedAvg,
     HingeStaleness,
+    InexactFedProx,
     ISFedAvg,
     LGFedAvg,
     LocalOnly,
+    MIMELite,
     ModelAgnosticFedRelax,
     NetworkedADMM,
     OnlineFed,
@@ -78,6 +92,7 @@ from fljax.algorithms import (
     PGFLSingleStep,
     ProxSkip,
     PSOFed,
+    QFedAvg,
     RandomProbe,
     Scaffnew,
     SharingADMM,
@@ -115,6 +130,7 @@ from tests.reference import (
     personal,
     pgfl,
     private,
+    server,
 )
 
 SIZES = (4, 9, 6, 12, 7)
@@ -299,6 +315,75 @@ def averaged(it):
     chosen, visited = TOGETHER.drawn, [whole] * ROUNDS
     step = step_of(it.step_size)
     return nfl.fedavg(OBJECTIVE, step, chosen, visited, it.weighting)[:, None]
+
+
+def alike(it, objective=OBJECTIVE, rounds=ROUNDS):
+    """All clients with all of their samples in every step, for the loops of one server."""
+    steps = it.epochs if it.local_steps is None else it.local_steps
+    counts = objective.counts if it.weighting == "samples" else np.ones(objective.clients)
+    visits = {k: [None] * int(np.broadcast_to(steps, CLIENTS)[k]) for k in range(CLIENTS)}
+    return server.World(
+        lambda k, w, rows: objective.gradient(k, w),
+        np.zeros(objective.dim),
+        counts,
+        [visits] * rounds,
+        objective.value,
+    )
+
+
+def served(it, world=None, talks=None):
+    """The loop of an algorithm with one server and local steps."""
+    world = alike(it) if world is None else world
+    return SERVER_LOOPS[type(it)](it, world, talks)[:, None]
+
+
+def server_step(it):
+    """ServerOpt of the loops."""
+    if isinstance(it, FedOpt):
+        return lambda n, x, delta: x + 0.7 * delta  # the only one in these tests
+    if isinstance(it, FedAvgM):
+        return server.HeavyBall(float(it.momentum))
+    kind = type(it).__name__.removeprefix("Fed").lower()
+    numbers = float(it.momentum), float(it.adaptivity)
+    return server.Adaptive(kind, step_of(it.server_step), *numbers, float(getattr(it, "decay", 0)))
+
+
+def at_server(it, world, talks):
+    return server.fedopt(world, step_of(it.step_size), server_step(it))
+
+
+def mimicked(it, world, talks):
+    momentum = 0.0 if it.momentum is None else float(it.momentum)
+    return server.mime(world, step_of(it.step_size), momentum, isinstance(it, MIMELite))
+
+
+def fair(it, world, talks):
+    curvature = None if it.curvature is None else float(it.curvature)
+    return server.qfedavg(world, step_of(it.step_size), float(it.fairness), curvature)
+
+
+SERVER_LOOPS = dict.fromkeys((FedOpt, FedAvgM, FedAdagrad, FedYogi, FedAdam), at_server) | {
+    InexactFedProx: lambda it, world, _: server.fedprox(
+        world, step_of(it.step_size), float(it.attraction)
+    ),
+    SCAFFOLD: lambda it, world, _: server.scaffold(
+        world,
+        step_of(it.step_size),
+        float(it.server_step),
+        "I" if it.variate == "gradient" else "II",
+    ),
+    FedNova: lambda it, world, _: server.fednova(
+        world, step_of(it.step_size), float(it.momentum), float(it.attraction)
+    ),
+    FedDyn: lambda it, world, _: server.feddyn(world, step_of(it.step_size), float(it.attraction)),
+    MIME: mimicked,
+    MIMELite: mimicked,
+    QFedAvg: fair,
+    FedPD: lambda it, world, talks: server.fedpd(
+        world, step_of(it.step_size), float(it.penalty), talks
+    ),
+    FedLT: lambda it, world, _: server.fedlt(world, step_of(it.step_size), float(it.penalty)),
+}
 
 
 def drawn_whole(it):
@@ -658,6 +743,54 @@ CASES = {
     ),
     "ISFedAvg": Case(ISFedAvg(0.05, CLIENTS, SIZES), None, drawn_whole, costs.important),
     "FedProx": Case(FedProx(0.5), None, near_the_server, costs.near_the_server),
+    "FedProx by steps": Case(
+        InexactFedProx(0.05, attraction=0.5, local_steps=2, weighting="equal"),
+        CentralGaussian(0.7, 0.4),
+        served,
+        partial(costs.trusted_steps, 2),
+    ),
+    "FedOpt": Case(
+        FedOpt(0.05, server=optax.sgd(0.7), weighting="equal"),
+        CentralGaussian(0.7, 0.4),
+        served,
+        costs.trusted,
+    ),
+    "FedAvgM": Case(
+        FedAvgM(0.02, momentum=0.5, weighting="equal"),
+        CentralGaussian(0.7, 0.4),
+        served,
+        costs.trusted,
+    ),
+    "FedAdagrad": Case(
+        FedAdagrad(0.05, server_step=0.1, adaptivity=0.01, weighting="equal"),
+        CentralGaussian(0.7, 0.4),
+        served,
+        costs.trusted,
+    ),
+    "FedYogi": Case(
+        FedYogi(0.05, server_step=0.1, adaptivity=0.01, weighting="equal"),
+        CentralGaussian(0.7, 0.4),
+        served,
+        costs.trusted,
+    ),
+    "FedAdam": Case(
+        FedAdam(0.05, server_step=0.1, adaptivity=0.01, weighting="equal"),
+        CentralGaussian(0.7, 0.4),
+        served,
+        costs.trusted,
+    ),
+    "FedNova": Case(
+        FedNova(0.02, momentum=0.5, local_steps=2), None, served, partial(costs.normalised, 2)
+    ),
+    "SCAFFOLD": Case(SCAFFOLD(0.05, local_steps=2), None, served, partial(costs.controlled, 2)),
+    "FedDyn": Case(
+        FedDyn(0.05, attraction=2.0, local_steps=2), None, served, partial(costs.bent, 2)
+    ),
+    "MIME": Case(MIME(0.05, momentum=0.5), None, served, costs.mimicked),
+    "MIMELite": Case(MIMELite(0.05, momentum=0.5), None, served, costs.mimicked_lite),
+    "q-FedAvg": Case(QFedAvg(0.05, fairness=1.5), None, served, costs.fair),
+    "FedPD": Case(FedPD(0.05, penalty=0.5, local_steps=2), None, served, partial(costs.dual, 2)),
+    "Fed-LT": Case(FedLT(0.05, penalty=0.5, local_steps=2), None, served, partial(costs.split, 2)),
     "DP-SGD": Case(DPSGD(0.05), NoisyGradients(0.7, 0.4), stepped, partial(costs.stepped, 1)),
     "SignSGD": Case(SignSGD(0.05), None, signs, costs.server),
     "Local only": Case(LocalOnly(0.05), None, alone, costs.alone),
@@ -698,6 +831,15 @@ CASES = {
     "SGP": Case(SGP(0.05), None, pushed, costs.pushed),
 }
 LABELS = list(CASES)
+#: What a client of a server sends and gets in a round where it is not one model each: how many
+#: messages, and models in them (DIM + 1 numbers where a number goes with one).
+SENT = {
+    "FedNova": (2, 2 + 1 / DIM),
+    "SCAFFOLD": (2, 4),
+    "MIME": (4, 5),
+    "MIMELite": (2, 4),
+    "q-FedAvg": (2, 2 + 1 / DIM),
+}
 PRIVATE = [label for label, case in CASES.items() if isinstance(case.privacy, Notion)]
 STREAMED = [label for label in LABELS if REGISTRY[label].needs.data == "stream"]
 SERVED = [label for label in LABELS if REGISTRY[label].needs.network is None]

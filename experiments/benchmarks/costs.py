@@ -176,6 +176,61 @@ def trusted(size: Size, private: bool) -> Cost:
     return server(size, False) + own
 
 
+def local(steps: int, size: Size) -> Cost:
+    """So many steps of every client: models are read and written from the second on."""
+    one = gradient(size, False) + Cost(0, 4 * size.models)
+    between = Cost(2 * (steps - 1) * size.models, 0)
+    return Cost(*(steps * part for part in one)) + between
+
+
+def trusted_steps(steps: int, size: Size, private: bool) -> Cost:
+    own = Cost(0, 3 * size.models, size.dim) if private else Cost(0, 0)
+    return local(steps, size) + Cost(0, 3 * steps * size.models) + own
+
+
+def normalised(steps: int, size: Size, private: bool) -> Cost:
+    # Read and written: what momentum remembers.
+    speeds = Cost(2 * (steps - 1) * size.models, 5 * steps * size.models)
+    return local(steps, size) + speeds + Cost(0, 3 * size.models)
+
+
+def controlled(steps: int, size: Size, private: bool) -> Cost:
+    # Read and written: the control variates.
+    return local(steps, size) + Cost(2 * size.models, (2 * steps + 8) * size.models)
+
+
+def bent(steps: int, size: Size, private: bool) -> Cost:
+    # Read and written: the corrections.
+    return local(steps, size) + Cost(2 * size.models, (4 * steps + 5) * size.models)
+
+
+def mimicked(size: Size, private: bool) -> Cost:
+    # One step on all samples: a gradient at the server's model serves the correction, too.
+    return gradient(size, False) + server(size, False) + Cost(size.models, 6 * size.models)
+
+
+def mimicked_lite(size: Size, private: bool) -> Cost:
+    # One step on all samples: the gradient at the server's model is the step's own.
+    return server(size, False) + Cost(0, 5 * size.models)
+
+
+def fair(size: Size, private: bool) -> Cost:
+    # A gradient, and the losses of one model.
+    samples = size.clients * size.samples
+    losses = Cost(samples * (size.dim + 2), 2 * samples * (size.dim + 4))
+    return server(size, False) + losses + Cost(0, 6 * size.models)
+
+
+def dual(steps: int, size: Size, private: bool) -> Cost:
+    # Read and written: models, duals, centres and what was said last.
+    return local(steps, size) + Cost(8 * size.models, (4 * steps + 8) * size.models)
+
+
+def split(steps: int, size: Size, private: bool) -> Cost:
+    # Read and written: the models and the auxiliary ones.
+    return local(steps, size) + Cost(4 * size.models, (3 * steps + 6) * size.models)
+
+
 def important(size: Size, private: bool) -> Cost:
     """All samples of all clients, and of each its place in line, its chance and its norm."""
     samples = size.clients * size.samples

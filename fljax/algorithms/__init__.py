@@ -21,7 +21,12 @@ from fljax.algorithms.exact_diffusion import LED, NIDS, ExactDiffusion
 from fljax.algorithms.extra import EXTRA, PGEXTRA, WangElia
 from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
-from fljax.algorithms.fedprox import FedProx
+from fljax.algorithms.feddyn import FedDyn
+from fljax.algorithms.fedlt import FedLT
+from fljax.algorithms.fednova import FedNova
+from fljax.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
+from fljax.algorithms.fedpd import FedPD
+from fljax.algorithms.fedprox import FedProx, InexactFedProx
 from fljax.algorithms.gossip import GossipSGD
 from fljax.algorithms.gradient_tracking import KGT, ADMMTracking, ATCTracking, AugDGM, DIGing
 from fljax.algorithms.graph_fedavg import GraphFedAvg
@@ -30,6 +35,7 @@ from fljax.algorithms.ifca import IFCA
 from fljax.algorithms.isfedavg import ISFedAvg
 from fljax.algorithms.local_only import LocalOnly
 from fljax.algorithms.lt_admm import LTADMM, LTADMMVR
+from fljax.algorithms.mime import MIME, MIMELite
 from fljax.algorithms.model_agnostic import GeneralisedGradient, ModelAgnosticFedRelax
 from fljax.algorithms.networked_iteration import (
     FedGD,
@@ -54,6 +60,8 @@ from fljax.algorithms.pgfl import GFL, PGFL, ClusterFL
 from fljax.algorithms.pgfl_single_step import PGFLSingleStep
 from fljax.algorithms.proxskip import ProxSkip, Scaffnew
 from fljax.algorithms.push_sum import SGP
+from fljax.algorithms.qfedavg import QFedAvg
+from fljax.algorithms.scaffold import SCAFFOLD
 from fljax.algorithms.sharing_admm import SharingADMM
 from fljax.algorithms.sign_sgd import SignSGD
 from fljax.algorithms.zcdp_grad_nfl import ZCDPGradNFL
@@ -74,6 +82,7 @@ __all__ = [
     "LED",
     "LTADMM",
     "LTADMMVR",
+    "MIME",
     "NIDS",
     "NPFL",
     "NPFLRL",
@@ -81,6 +90,7 @@ __all__ = [
     "PGEXTRA",
     "PGFL",
     "REGISTRY",
+    "SCAFFOLD",
     "SGP",
     "ZCDPNFL",
     "ADMMTracking",
@@ -98,24 +108,35 @@ __all__ = [
     "Ditto",
     "EpsilonDeltaNFL",
     "ExactDiffusion",
+    "FedAdagrad",
+    "FedAdam",
     "FedAsync",
     "FedAvg",
+    "FedAvgM",
     "FedBN",
     "FedBuff",
+    "FedDyn",
     "FedGD",
+    "FedLT",
+    "FedNova",
+    "FedOpt",
+    "FedPD",
     "FedPer",
     "FedProx",
     "FedRelax",
     "FedRep",
     "FedSGD",
+    "FedYogi",
     "FineTunedFedAvg",
     "GeneralisedGradient",
     "GossipSGD",
     "GraphFedAvg",
     "HingeStaleness",
     "ISFedAvg",
+    "InexactFedProx",
     "LGFedAvg",
     "LocalOnly",
+    "MIMELite",
     "ModelAgnosticFedRelax",
     "Needs",
     "NetworkState",
@@ -130,6 +151,7 @@ __all__ = [
     "Policy",
     "PolynomialStaleness",
     "ProxSkip",
+    "QFedAvg",
     "RandomProbe",
     "Scaffnew",
     "SharingADMM",

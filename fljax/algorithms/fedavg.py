@@ -52,6 +52,9 @@ class FedAvg(LocalLearning):
             +\frac\lambda K R'(w_k)\Big),\qquad
         w^{(n)} = \sum_{k\in S}\frac{D_k}{\sum_{l\in S}D_l}w_k
 
+    One step on all samples (``epochs=1``, no ``batch``) is the paper's FedSGD; :class:`FedSGD` is
+    another one, of peers.
+
     A client's last batch is the smaller one where ``batch`` does not divide :math:`D_k`; a client
     with fewer batches than another is done earlier. Another law of ``batches`` draws each of
     :math:`E_k` steps' anew; ``normalised``, a step is :math:`\mu/E_k` long, and a client's update

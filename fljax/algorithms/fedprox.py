@@ -1,5 +1,9 @@
-r"""FedProx: clients minimise near the server's model, and the server averages (Jung 2025)."""
+r"""FedProx: clients minimise near the server's model, and the server averages.
 
+Exactly (Jung 2025), or by local steps (Li et al. 2020).
+"""
+
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -8,12 +12,16 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
+from fljax.algorithms.fedavg import State as Averaged
+from fljax.algorithms.local_learning import LocalLearning
 from fljax.participation import Drawn, Selector, everyone_or
+from fljax.privacy import CentralGaussian
 from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor
 from fljax.rounds import Round
+from fljax.streams import Stream
 
-__all__ = ["FedProx", "State"]
+__all__ = ["FedProx", "InexactFedProx", "State"]
 
 
 class State(NamedTuple):
@@ -45,7 +53,7 @@ class FedProx(Algorithm):
         w^{(n)}=\frac1{|S|}\sum_{k\in S}w_k
 
     In the place of :class:`FedAvg`'s local steps, whose number would have to fit all clients. A
-    small :math:`\eta` keeps clients close to the server.
+    small :math:`\eta` keeps clients close to the server. :class:`InexactFedProx` takes local steps.
 
     Mind the scale: the source weighs the distance by :math:`1/\eta` here, (119), and by
     :math:`1/(2\eta)` in its proximal step (93). So this is the prox of weight :math:`2/\eta`, and
@@ -108,5 +116,70 @@ class FedProx(Algorithm):
         return State(arrived.move(server), state.factor)
 
     def released(self, state: State, problem: Problem, network: Any) -> Array:
+        """The server's model."""
+        return state.model
+
+
+@algorithm(
+    "FedProx by steps",
+    "li2020prox",
+    Needs(
+        None,
+        data="any",
+        privacy=(CentralGaussian,),
+        absent=True,
+        late=True,
+        averages=True,
+        uploads=("models", "updates"),
+        masked=True,
+    ),
+)
+@module
+class InexactFedProx(LocalLearning):
+    r"""Local steps that are drawn to where they started, then an average.
+
+    A participant of the round starts from :math:`w_k=w^{(n-1)}` and repeats
+
+    .. math:: w_k\leftarrow w_k-\eta\big(f_k'(w_k)+\mu(w_k-w^{(n-1)})\big)
+
+    which is its :math:`\gamma`-inexact solution of
+    :math:`\min_vf_k(v)+\tfrac\mu2\|v-w^{(n-1)}\|^2`, the closer the more steps it takes, of a
+    number of its own (``local_steps``). :math:`\mu=0` is :class:`FedAvg`; many steps are
+    :class:`FedProx`, of ``step_size`` :math:`2/\mu`. The paper draws clients by their numbers of
+    samples and averages alike; here they are weighed by them.
+
+    Args:
+      step_size: :math:`\eta`, as of :class:`FedAvg`.
+      attraction: :math:`\mu\ge0`.
+
+    Other arguments are those of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+
+    Raises:
+      ValueError: as of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+
+    Reference:
+      Li et al. 2020, Algorithm 2.
+    """
+
+    attraction: Float[Array, ""] | float = dataclasses.field(kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.nonnegative("attraction", self.attraction)
+
+    def init(self, problem: Problem | Stream, network: Any) -> Averaged:
+        return Averaged(server_start(problem))
+
+    def step(self, state: Averaged, now: Round) -> Averaged:
+        cohort = self.invite(now)
+        server = now.link.publish(state.model, cohort.here)
+
+        def attracted(part: Problem, model: Array, given: Any) -> Array:
+            return part.gradient(model) + self.attraction * (model - server[None])
+
+        learned = self.learn(now, cohort, server, direction=attracted)
+        return Averaged(self.collect(now, cohort, learned.model, server).move(server))
+
+    def released(self, state: Averaged, problem: Problem | Stream, network: Any) -> Array:
         """The server's model."""
         return state.model

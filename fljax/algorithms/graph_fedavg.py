@@ -103,7 +103,7 @@ class GraphFedAvg(Algorithm):
         length = step_size / counts.astype(problem.dtype)
         batch = drawn(self.batches, now, who, longest)
         start = link.publish(state.server, who.here)[who.take(home)]
-        model, norm, _ = learn(problem, who, start, length, longest, batch, counts, witness=True)
+        model, norm, *_ = learn(problem, who, start, length, longest, batch, counts, witness=True)
         now.witness(jnp.where(who.here, norm, 0))
         heard = link.send(model, clients=who.clients, sending=who.here, step_size=step_size)
 

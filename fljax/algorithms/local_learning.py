@@ -26,7 +26,7 @@ from fljax.rounds import Round
 from fljax.schedules import StepSize
 from fljax.streams import Stream
 
-__all__ = ["Cohort", "LocalLearning"]
+__all__ = ["Cohort", "Corrected", "LocalLearning", "check_no_optimiser"]
 
 #: How the server weighs what it hears.
 WEIGHTINGS = ("samples", "equal")
@@ -225,3 +225,39 @@ class LocalLearning(Algorithm):
         own = jnp.sum(real, axis=1, dtype=jnp.int32)
         batches = jnp.ones_like(own) if self.batch is None else -(-own // self.batch)
         return self.epochs * batches
+
+
+@module
+class Corrected(LocalLearning):
+    """Local learning in which each client keeps a correction of its drift.
+
+    All clients count alike, however many samples they have and however they are drawn: the server
+    keeps a mean of all corrections, whoever takes part. For an objective in which samples count
+    alike there is :meth:`~fljax.problems.Problem.weighing`.
+
+    Raises:
+      ValueError: as of :class:`LocalLearning`; another weighting.
+    """
+
+    weighting: str = static(default="equal")
+
+    def validate(self) -> None:
+        super().validate()
+        if self.weighting != "equal":
+            raise ValueError(
+                f"clients count alike where they are corrected, got weighting={self.weighting!r}; "
+                "leave it out, and for samples that count alike take problem.weighing(K D_k / sum "
+                "of all D)."
+            )
+
+    def invite(self, now: Round) -> Cohort:
+        return super().invite(now)._replace(weights=None)
+
+
+def check_no_optimiser(algorithm: LocalLearning) -> None:
+    """Raise ``ValueError`` unless participants step by a size, which its rule divides by."""
+    if isinstance(algorithm.step_size, Optimiser):
+        raise ValueError(
+            f"{type(algorithm).label} needs the size of its clients' steps, which an optimiser has "
+            "not; give step_size a number or a schedule."
+        )

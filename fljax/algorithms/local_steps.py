@@ -59,7 +59,8 @@ class Learned(NamedTuple):
 
     model: Array  # [M, D]
     norm: Array | None  # [M]  the largest per-sample gradients that they met, if asked for
-    memory: Any = ()  # [M, ...] each: of the optimiser
+    memory: Any  # [M, ...] each: of the optimiser
+    steps: Array  # [M]  taken by each: those on batches of nothing are none
 
 
 #: Along what a step goes: ``(part, model, given) -> [M, D]``, of what these clients minimise in it,
@@ -107,7 +108,8 @@ def learn(
         sizes, memory = jnp.broadcast_to(jnp.asarray(step, start.dtype), (len(start),)), ()
     else:
         sizes, memory = (), rule.init(start) if memory is None else memory
-    own = Learned(start, jnp.zeros(len(start), start.dtype) if witness else None, memory)
+    norm = jnp.zeros(len(start), start.dtype) if witness else None
+    own = Learned(start, norm, memory, jnp.zeros(len(start), jnp.int32))
 
     def train(own: Learned, sizes: Any, counts: Array, given: Any, parts: Callable) -> Learned:
         def one(own: Learned, step: Array) -> tuple[Learned, None]:
@@ -122,7 +124,7 @@ def learn(
             norm = own.norm
             if norm is not None:
                 norm = jnp.maximum(norm, first.sample_gradient_norm(own.model))
-            return kept(busy, Learned(model, norm, memory), own), None
+            return kept(busy, Learned(model, norm, memory, own.steps + 1), own), None
 
         return jax.lax.scan(one, own, jnp.arange(steps, dtype=jnp.int32))[0]
 
@@ -148,11 +150,11 @@ def learn(
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), found)
 
 
-def kept(those: Bool[Array, " some"], new: Any, old: Any) -> Any:
-    """The new rows of those, and the old ones of the others."""
+def kept(those: Bool[Array, "*some"], new: Any, old: Any) -> Any:
+    """The new rows of those, and the old ones of the others; or all of it, or none."""
 
     def one(new: Array, old: Array) -> Array:
-        return jnp.where(those.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
+        return jnp.where(those.reshape(those.shape + (1,) * (new.ndim - those.ndim)), new, old)
 
     return jax.tree.map(one, new, old)
 

@@ -119,7 +119,13 @@ class Arrived(NamedTuple):
 
     total: Array  # [D]
     share: Array  # [D]
-    weight: Any = None  # the sum of all omega; None where a trusted server keeps it to itself
+    #: []  weights of all messages that arrive, summed; a trusted server does not tell
+    weight: Array | None = None
+
+    @property
+    def any(self) -> Bool[Array, ""]:
+        """Whether anything arrived."""
+        return jnp.any(self.share > 0)
 
     def move(self, model: Float[Array, " dim"]) -> Float[Array, " dim"]:
         r""":math:`w+\sum_ia_iS_i(w_i-w)`; the model itself where nothing arrived."""
@@ -757,9 +763,7 @@ class Link:
             line = Line(*(jnp.concatenate([e[1:], jnp.zeros_like(e[:1])]) for e in now))
             self.memory = self.memory._replace(line=line)
         total, share, weight = (entry[0] for entry in now)
-        if per_delay:
-            return Arrived(total, share, weight)
-        heard = jnp.where(weight > 0, weight, 1)
+        heard = jnp.ones_like(weight) if per_delay else jnp.where(weight > 0, weight, 1)
         return Arrived(total / heard, share / heard, weight)
 
     def _with_noise(

@@ -1,0 +1,275 @@
+"""One model of all clients, learned by a server and local steps: client by client, no JAX.
+
+FedOpt and its adaptive servers (Reddi et al. 2021, Algorithms 1 and 2), FedAvgM (Hsu, Qi and Brown
+2019), SCAFFOLD (Karimireddy et al. 2020, Algorithm 1), FedNova (Wang et al. 2020), FedDyn (Acar et
+al. 2021, Algorithm 1), MIME and MIMELite (Karimireddy et al. 2021), q-FedAvg (Li et al. 2020,
+fair), FedProx (Li et al. 2020), FedPD (Zhang et al. 2021) and Fed-LT (Bastianello et al. 2024).
+
+All is injected through a `World`: ``gradient(k, w, rows)`` of client ``k`` on some of its samples
+(``None``: all), who takes part in a round, and on which rows each of its steps is. Rounds count
+from 1, clients from 0; a result is the server's model of every round, ``[T, D]``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class World:
+    gradient: Callable  # (k, w, rows) -> [D]
+    start: np.ndarray  # [D]
+    weights: np.ndarray  # [K]  of each client in an average of those who take part
+    visits: list  # [T] dicts: participant -> the rows of each of its steps
+    value: Callable | None = None  # (k, w) -> its objective
+
+    @property
+    def clients(self):
+        return len(self.weights)
+
+
+def descent(world, k, w, step, visits, extra=lambda w, rows: 0.0):
+    for rows in visits:
+        w = w - step * (world.gradient(k, w, rows) + extra(w, rows))
+    return w
+
+
+def average(world, said):
+    """The weighted mean of what participants said, a dict."""
+    total = sum(world.weights[k] for k in said)
+    return sum(world.weights[k] / total * vector for k, vector in said.items())
+
+
+def rounds(world, one):
+    """``one(n, visits)`` moves on and returns the server's model; it rests when nobody is there."""
+    history, last = [], world.start
+    for n, visits in enumerate(world.visits, 1):
+        if visits:
+            last = one(n, visits)
+        history.append(np.array(last))
+    return np.array(history)
+
+
+def fedopt(world, step, server):
+    """``server(n, x, delta)`` is ServerOpt with its own memory."""
+    x = world.start
+
+    def one(n, visits):
+        nonlocal x
+        said = {k: descent(world, k, x, step(n), rows) - x for k, rows in visits.items()}
+        x = server(n, x, average(world, said))
+        return x
+
+    return rounds(world, one)
+
+
+class HeavyBall:
+    """Hsu et al. 2019: v <- beta v + delta, w <- w + v."""
+
+    def __init__(self, momentum):
+        self.momentum, self.v = momentum, 0.0
+
+    def __call__(self, n, x, delta):
+        self.v = self.momentum * self.v + delta
+        return x + self.v
+
+
+class Adaptive:
+    """Reddi et al. 2021, Algorithm 2: one of the three lines for v, coordinate by coordinate."""
+
+    def __init__(self, kind, step, beta1, tau, beta2=None):
+        self.kind, self.step, self.beta1, self.beta2, self.tau = kind, step, beta1, beta2, tau
+        self.m = self.v = None
+
+    def __call__(self, n, x, delta):
+        if self.m is None:
+            self.m, self.v = np.zeros_like(x), np.full_like(x, self.tau**2)
+        new = np.zeros_like(x)
+        for i, d in enumerate(delta):
+            self.m[i] = self.beta1 * self.m[i] + (1 - self.beta1) * d
+            if self.kind == "adagrad":
+                self.v[i] = self.v[i] + d**2
+            elif self.kind == "yogi":
+                self.v[i] = self.v[i] - (1 - self.beta2) * d**2 * np.sign(self.v[i] - d**2)
+            else:
+                self.v[i] = self.beta2 * self.v[i] + (1 - self.beta2) * d**2
+            new[i] = x[i] + self.step(n) * self.m[i] / (np.sqrt(self.v[i]) + self.tau)
+        return new
+
+
+def fedprox(world, step, attraction):
+    x = world.start
+
+    def one(n, visits):
+        nonlocal x
+        centre, said = x, {}
+        for k, rows in visits.items():
+            said[k] = descent(world, k, x, step(n), rows, lambda w, _: attraction * (w - centre))
+        x = average(world, said)
+        return x
+
+    return rounds(world, one)
+
+
+def scaffold(world, step, server_step=1.0, option="II"):
+    x, c = world.start, np.zeros_like(world.start)
+    controls = np.zeros((world.clients, len(x)))
+
+    def one(n, visits):
+        nonlocal x, c
+        moves, renewals = [], []
+        for k, rows in visits.items():
+            y = x.copy()
+            for batch in rows:
+                y = y - step(n) * (world.gradient(k, y, batch) - controls[k] + c)
+            if option == "I":
+                new = world.gradient(k, x, None)
+            else:
+                new = controls[k] - c + (x - y) / (len(rows) * step(n))
+            moves.append(y - x)
+            renewals.append(new - controls[k])
+            controls[k] = new
+        x = x + server_step * sum(moves) / len(moves)
+        c = c + sum(renewals) / world.clients
+        return x
+
+    return rounds(world, one)
+
+
+def fednova(world, step, momentum=0.0, attraction=0.0):
+    """By the vectors a_k themselves, and the stack of all gradients met, G_k."""
+    x = world.start
+
+    def one(n, visits):
+        nonlocal x
+        total = sum(world.weights[k] for k in visits)
+        effective, direction = 0.0, np.zeros_like(x)
+        for k, rows in visits.items():
+            y, u, met = x.copy(), np.zeros_like(x), []
+            for batch in rows:
+                met.append(world.gradient(k, y, batch))
+                u = momentum * u + met[-1] + attraction * (y - x)
+                y = y - step(n) * u
+            a = coefficients(len(rows), step(n), momentum, attraction)
+            d = sum(each * g for each, g in zip(a, met, strict=True)) / sum(a)
+            np.testing.assert_allclose(x - y, step(n) * sum(a) * d, rtol=1e-9, atol=1e-12)
+            share = world.weights[k] / total
+            effective += share * sum(a)
+            direction += share * d
+        x = x - effective * step(n) * direction
+        return x
+
+    return rounds(world, one)
+
+
+def coefficients(steps, step, momentum, attraction):
+    """Wang et al. 2020, section 4.1: of momentum, or of attraction."""
+    assert not (momentum and attraction)
+    if momentum:
+        return [(1 - momentum ** (steps - j)) / (1 - momentum) for j in range(steps)]
+    return [(1 - step * attraction) ** (steps - 1 - j) for j in range(steps)]
+
+
+def feddyn(world, step, attraction):
+    theta, h = world.start, np.zeros_like(world.start)
+    met = np.zeros((world.clients, len(theta)))
+
+    def one(n, visits):
+        nonlocal theta, h
+        found, centre = [], theta
+        for k, rows in visits.items():
+            mine = met[k].copy()
+            own = descent(
+                world, k, theta, step(n), rows,
+                lambda w, _, mine=mine: -mine + attraction * (w - centre),
+            )  # fmt: skip
+            met[k] = met[k] - attraction * (own - theta)
+            found.append(own)
+        h = h - attraction / world.clients * sum(own - theta for own in found)
+        theta = sum(found) / len(found) - h / attraction
+        return theta
+
+    return rounds(world, one)
+
+
+def mime(world, step, momentum=0.0, lite=False):
+    x, m = world.start, np.zeros_like(world.start)
+
+    def one(n, visits):
+        nonlocal x, m
+        c = average(world, {k: world.gradient(k, x, None) for k in visits})
+        said = {}
+        for k, rows in visits.items():
+            y = x.copy()
+            for batch in rows:
+                g = world.gradient(k, y, batch)
+                if not lite:
+                    g = g - world.gradient(k, x, batch) + c
+                y = y - step(n) * ((1 - momentum) * g + momentum * m)
+            said[k] = y
+        m = (1 - momentum) * c + momentum * m
+        x = average(world, said)
+        return x
+
+    return rounds(world, one)
+
+
+def qfedavg(world, step, fairness, curvature=None):
+    x = world.start
+
+    def one(n, visits):
+        nonlocal x
+        L = 1 / step(n) if curvature is None else curvature
+        total, bound = np.zeros_like(x), 0.0
+        for k, rows in visits.items():
+            slope, loss = L * (x - descent(world, k, x, step(n), rows)), world.value(k, x)
+            total += world.weights[k] * loss**fairness * slope
+            bound += world.weights[k] * fairness * loss ** (fairness - 1) * (slope @ slope)
+            bound += world.weights[k] * L * loss**fairness
+        x = x - total / bound
+        return x
+
+    return rounds(world, one)
+
+
+def fedpd(world, step, penalty, talks=None):
+    """``talks[n - 1]``: whether round ``n`` has messages. Who is away said what it said last."""
+    clients = range(world.clients)
+    x0 = world.start
+    x, dual = [np.array(x0) for _ in clients], [np.zeros_like(x0) for _ in clients]
+    centre, said = [np.array(x0) for _ in clients], [np.array(x0) for _ in clients]
+
+    def one(n, visits):
+        nonlocal x0
+        for k, rows in visits.items():
+            for batch in rows:
+                slope = world.gradient(k, x[k], batch) + dual[k] + (x[k] - centre[k]) / penalty
+                x[k] = x[k] - step(n) * slope
+            dual[k] = dual[k] + (x[k] - centre[k]) / penalty
+            centre[k] = x[k] + penalty * dual[k]
+        if talks is None or talks[n - 1]:
+            for k in visits:
+                said[k] = centre[k]
+            x0 = sum(said) / world.clients
+            for k in visits:
+                centre[k] = x0
+        return x0
+
+    return rounds(world, one)
+
+
+def fedlt(world, step, penalty):
+    clients = range(world.clients)
+    x, z = ([np.array(world.start) for _ in clients] for _ in range(2))
+
+    def one(n, visits):
+        y = sum(z) / world.clients
+        for k, rows in visits.items():
+            v = 2 * y - z[k]
+            for batch in rows:
+                x[k] = x[k] - step(n) * (world.gradient(k, x[k], batch) + (x[k] - v) / penalty)
+            z[k] = z[k] + 2 * (x[k] - y)
+        return sum(z) / world.clients
+
+    return rounds(world, one)
