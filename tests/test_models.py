@@ -1,6 +1,7 @@
 """Networks: gradients against the chain rule by hand, doors, chunks, and what is refused."""
 
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,10 @@ import optax
 import pytest
 
 import fljax as fl
+from fljax.algorithms import REGISTRY
 from fljax.problems import model as models_room
+from fljax.simulation import as_key
+from tests import cases
 from tests import small_network as small
 from tests.reference import network as by_hand
 
@@ -520,3 +524,63 @@ def test_a_network_does_not_start_at_zero():
         simulation(problem, algorithm=fl.algorithms.FedAvg(0.1))
     with pytest.raises(ValueError, match="replay"):
         fl.streams.Replay(problem)
+
+
+# Every algorithm that takes a network against its loop, told the chain rule by hand.
+
+OBJECTIVE = small.Objective(tuple(small.samples(cases.SIZES)))
+
+
+def by_loop(label):
+    """Its models in every round; ``None``: the loop is of another world than one objective."""
+    case = cases.CASES[label]
+    takes, it = inspect.signature(case.oracle).parameters, case.algorithm
+    if case.oracle is cases.served:
+        return case.oracle(it, cases.alike(it, OBJECTIVE))
+    given = {}
+    if "objective" in takes:
+        given["objective"] = OBJECTIVE
+    elif "gradient" in takes and "start" in takes:
+        apart = case.oracle is cases.reaching
+        start = np.zeros((cases.CLIENTS, OBJECTIVE.dim))
+        slope = (lambda k, w, n, e: OBJECTIVE.gradient(k, w)) if apart else OBJECTIVE.gradient
+        given = {"gradient": slope, "start": start}
+        if apart:
+            given["regularised"] = False
+    else:
+        return None
+    if "noise" in takes:
+        shape = cases.ROUNDS, cases.CLIENTS
+        given["noise"] = np.zeros((*shape, OBJECTIVE.dim)), np.zeros(shape)
+    return case.oracle(it, **given)
+
+
+#: Whose loops are not of a gradient: of minimisers, streams, predictions or clusters.
+OTHERWISE = {
+    *("ADMM", "P-ADMM", "NPFL", "NPFL-RL", "pFedMe", "IFCA", "FedProx", "FedRelax"),
+    *("PGFL", "GFL", "ClusterFL", "PGFL, single step", "Sharing ADMM", "Generalised gradient"),
+    *("Model-agnostic FedRelax", "Online-Fed", "PAO-Fed", "PSO-Fed", "SignSGD"),
+}
+#: Whose loops are of the small world alone; they are FedAvg, FedGD and the like.
+FIXED = {"FedAvg", "ISFedAvg", "DP-SGD", "FedGD", "FedSGD", "GFL, gradient"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", [one for one in cases.LABELS if one not in OTHERWISE | FIXED])
+def test_every_algorithm_learns_a_network_as_its_loop_does(label):
+    theirs = by_loop(label)
+    assert theirs is not None
+    needs = REGISTRY[label].needs
+    run = fl.run(
+        fl.Simulation(
+            problem=small.from_zero(cases.SIZES),
+            algorithm=cases.CASES[label].algorithm,
+            network=None if needs.network is None else cases.make_network(),
+            metrics=[fl.metrics.trajectory()],
+        ),
+        cases.ROUNDS,
+        key=as_key(1),
+    )
+    ours = run.model_trajectory.values
+    np.testing.assert_allclose(ours, np.broadcast_to(theirs, ours.shape), rtol=0, atol=1e-8)
+    assert np.abs(theirs[-1] - theirs[0]).max() > 1e-3
