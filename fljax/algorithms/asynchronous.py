@@ -119,7 +119,8 @@ class FedBuff(LocalLearning):
     Args:
       step_size: of the local steps, as of :class:`~fljax.algorithms.FedAvg`, which the other
         arguments are of too; ``clients_per_round`` begin in every round.
-      weighting: ``"equal"``: what is counted in the buffer are updates.
+      weighting: ``"equal"``: what is counted in the buffer are updates (of clients drawn with
+        unequal chances :math:`p_k` as :math:`1/(Kp_k)` of one).
       buffer_size: :math:`Z\ge1`; 10 in the paper. It is a number, and can be swept.
       server_step: :math:`\eta>0`.
       staleness: :math:`s`, the square root of the paper by default.

@@ -65,7 +65,7 @@ class Learned(NamedTuple):
 
 #: Along what a step goes: ``(part, model, given) -> [M, D]``, of what these clients minimise in it,
 #: one part for each of several batches.
-Direction = Callable[[Problem, Array, Any], Array]
+Direction = Callable[[Any, Array, Any], Array]
 
 
 def along_gradient(part: Problem, model: Array, given: Any) -> Array:
