@@ -1,5 +1,7 @@
 """A network of two layers on small data of clients of different sizes, and its loop by hand."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,3 +56,57 @@ def gradient_of(sizes=(5, 7, 4), seed=0, clip=np.inf):
         return by_hand.gradient(w, x, y, HIDDEN, CLASSES, clip)
 
     return gradient
+
+
+# A start that is no zero, as part of the network: what starts at zero, as loops do, starts there.
+
+SHIFT = jax.tree.map(np.asarray, start(jax.random.key(5)))
+
+
+def shifted(parameters, x):
+    return outputs(jax.tree.map(jnp.add, parameters, SHIFT), x)
+
+
+FROM_ZERO = fl.models.plain(lambda key: jax.tree.map(jnp.zeros_like, SHIFT), shifted)
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """The objective of :data:`FROM_ZERO` by hand, as loops ask for it."""
+
+    data: tuple
+    strength: float = 0.0
+
+    @property
+    def clients(self):
+        return len(self.data)
+
+    @property
+    def dim(self):
+        return len(self._row)
+
+    @property
+    def counts(self):
+        return np.array([len(y) for _, y in self.data], float)
+
+    @property
+    def _row(self):
+        return np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(SHIFT)])
+
+    def value(self, k, w):
+        x, y = self.data[k]
+        return by_hand.losses(w + self._row, x, y, HIDDEN, CLASSES).mean()
+
+    def sample_gradients(self, k, w):
+        x, y = self.data[k]
+        return by_hand.sample_gradients(w + self._row, x, y, HIDDEN, CLASSES)
+
+    def gradient(self, k, w, rows=None):
+        slopes = self.sample_gradients(k, w)
+        return slopes.mean(axis=0) if rows is None else slopes[rows].mean(axis=0)
+
+
+def from_zero(sizes, seed=0):
+    """The problem of :data:`FROM_ZERO`."""
+    key, loss = jax.random.key(0), fl.problems.Softmax(CLASSES)
+    return fl.problems.Model.from_clients(FROM_ZERO, key, samples(sizes, seed), loss)
