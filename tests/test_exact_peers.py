@@ -91,7 +91,7 @@ def visited(law, rounds, steps):
     return found
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("label", METHODS)
 def test_on_batches_and_from_starts_of_their_own_they_are_the_loops(label):
     it = dataclasses.replace(METHODS[label], batches=Uniform(2))
@@ -131,7 +131,7 @@ def test_tracking_on_graphs_that_change_is_the_loop(it):
     close(models(it, network=network), exact_peers.tracking(*given), rtol=0, atol=1e-10)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("label", [*METHODS, "DLM"])
 def test_on_a_network_of_two_layers_they_are_the_loops(label):
     """On batches where they take them."""
@@ -186,7 +186,7 @@ STEADY = [
 ]
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("it", STEADY, ids=lambda it: it.label)
 def test_a_constant_step_ends_at_the_minimiser(it):
     assert apart(it, 5000) < 1e-9
@@ -246,7 +246,7 @@ def alike(nodes=6):
     return problem.starting_at(start), network, float(jnp.max(smoothness(problem)))
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("make", "stable", "unstable"),
     [
@@ -267,6 +267,7 @@ def test_steps_within_the_bound_converge(make, stable, unstable):
         assert not apart(make(unstable / largest), 3000, problem, network) < 1
 
 
+@pytest.mark.slow
 def test_a_bound_is_known_of_what_it_is_known_of():
     problem, network, _ = alike()
     rough = fl.problems.from_clients(make_data(), fl.problems.LeastAbsoluteDeviation())
@@ -299,7 +300,7 @@ def kept(state):
 SUMS = fl.metrics.Metric("sums", lambda now: kept(now.state), "sums")
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("label", sorted(set(METHODS) - {"Exact diffusion", "ADMM tracking"}))
 def test_sums_are_kept_by_links_that_fail_and_by_rounded_messages(label):
     parts = {"losses": fl.link.Independent(0.3), "compression": fl.link.Quantise(4)}
@@ -314,10 +315,12 @@ def test_sums_are_kept_by_links_that_fail_and_by_rounded_messages(label):
 # Kin ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_local_step_of_led_is_exact_diffusion():
     close(models(LED(0.05)), models(ExactDiffusion(0.05)), rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_nids_is_exact_diffusion_but_for_the_first_step():
     """From the same state, without a regulariser."""
     problem = dataclasses.replace(make_problem(), strength=0.0)
@@ -359,6 +362,7 @@ def test_linearised_admm_is_the_private_one_without_privacy():
     np.testing.assert_array_equal(models(DLM(0.9, 0.3)), models(ZCDPNFL(0.9, 0.3)))
 
 
+@pytest.mark.slow
 def test_one_step_of_dinno_is_linearised_admm_where_degrees_are_equal():
     ring, penalty, step = fl.graphs.ring(CLIENTS), 0.4, 0.3
     both = 1 / (2 * penalty * 2 + 1 / step)

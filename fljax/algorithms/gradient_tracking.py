@@ -108,7 +108,7 @@ class DIGing(_Joined):
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
       ...     network=fl.graphs.ring(6),
-      ...     algorithm=fl.algorithms.DIGing(0.1),
+      ...     algorithm=fl.algorithms.DIGing(0.05),
       ...     metrics=["normalized_error"],
       ... )
       >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-8)
