@@ -780,15 +780,20 @@ CASES = {
         costs.trusted,
     ),
     "FedNova": Case(
-        FedNova(0.02, momentum=0.5, local_steps=2), None, served, partial(costs.normalised, 2)
+        FedNova(0.02, momentum=0.5, local_steps=2, weighting="equal"),
+        None,
+        served,
+        partial(costs.normalised, 2),
     ),
     "SCAFFOLD": Case(SCAFFOLD(0.05, local_steps=2), None, served, partial(costs.controlled, 2)),
     "FedDyn": Case(
         FedDyn(0.05, attraction=2.0, local_steps=2), None, served, partial(costs.bent, 2)
     ),
-    "MIME": Case(MIME(0.05, momentum=0.5), None, served, costs.mimicked),
-    "MIMELite": Case(MIMELite(0.05, momentum=0.5), None, served, costs.mimicked_lite),
-    "q-FedAvg": Case(QFedAvg(0.05, fairness=1.5), None, served, costs.fair),
+    "MIME": Case(MIME(0.05, momentum=0.5, weighting="equal"), None, served, costs.mimicked),
+    "MIMELite": Case(
+        MIMELite(0.05, momentum=0.5, weighting="equal"), None, served, costs.mimicked_lite
+    ),
+    "q-FedAvg": Case(QFedAvg(0.05, fairness=1.5, weighting="equal"), None, served, costs.fair),
     "FedPD": Case(FedPD(0.05, penalty=0.5, local_steps=2), None, served, partial(costs.dual, 2)),
     "Fed-LT": Case(FedLT(0.05, penalty=0.5, local_steps=2), None, served, partial(costs.split, 2)),
     "DP-SGD": Case(DPSGD(0.05), NoisyGradients(0.7, 0.4), stepped, partial(costs.stepped, 1)),

@@ -42,8 +42,10 @@ class FedPD(Corrected):
 
     (Oracle I). With probability :math:`1-p`, the same draw for all, clients tell
     :math:`x_{0,k}^+` and the server :math:`x_0=\frac1K\sum_kx_{0,k}^+`, which becomes
-    :math:`x_{0,k}`; else each goes on with :math:`x_{0,k}=x_{0,k}^+` of its own. A fixed point is
-    a stationary point of :math:`\sum_kf_k`, for any number of local steps with full batches.
+    :math:`x_{0,k}`; else each goes on with :math:`x_{0,k}=x_{0,k}^+` of its own. For
+    :math:`p=0` a fixed point is a stationary point of :math:`\sum_kf_k`, for any number of local
+    steps with full batches; where rounds are skipped, clients that differ part in them, and it ends
+    near one.
 
     In the paper all clients take part. Here the server goes on with what others said last, which
     is the same where all do, and who is away with what it has; a message is by how much what a

@@ -35,8 +35,8 @@ class _Momentum(Optimiser):
     decay: Float[Array, ""] | float
 
     def transformation(self) -> optax.GradientTransformationExtraArgs:
-        mean = optax.ema(self.decay, debias=False)  # pyright: ignore[reportArgumentType]
-        return optax.with_extra_args_support(optax.chain(mean, optax.scale(-self.rate)))
+        new, decay = optax.scale(1 - self.decay), jnp.asarray(self.decay)
+        return optax.chain(new, optax.trace(decay), optax.scale(-self.rate))  # pyright: ignore[reportArgumentType]
 
 
 class _Frozen(Optimiser):

@@ -1,0 +1,517 @@
+"""One model by a server and local steps: against loops, at their fixed points, at their limits."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fljax as fl
+from fljax._numerics import key_of
+from fljax.algorithms import (
+    MIME,
+    SCAFFOLD,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedDyn,
+    FedLT,
+    FedNova,
+    FedOpt,
+    FedPD,
+    FedProx,
+    FedYogi,
+    InexactFedProx,
+    MIMELite,
+    QFedAvg,
+)
+from fljax.batches import Uniform
+from fljax.link import Fixed, Quantise
+from fljax.metrics import Metric
+from fljax.participation import Trace, Unequal
+from fljax.privacy import CentralGaussian
+from fljax.problems import optimum
+from fljax.schedules import PowerDecay
+from fljax.simulation import trace
+from tests import small_network
+from tests.cases import (
+    CLIENTS,
+    DIM,
+    EXACT,
+    ROUNDS,
+    SERVER_LOOPS,
+    SIZES,
+    make_data,
+    make_objective,
+    make_problem,
+)
+from tests.reference import server
+
+close = np.testing.assert_allclose
+
+FALLING = PowerDecay(0.1, 0.3)
+UNLIKE = (3, 1, 5, 2, 4)
+EQUAL = {"weighting": "equal"}
+THERE = np.random.default_rng(3).uniform(size=(ROUNDS, CLIENTS)) < 0.7
+THERE[3] = False  # nobody
+
+_trace = jax.jit(
+    trace, static_argnums=(2, 3), compiler_options={"xla_backend_optimization_level": 0}
+)
+
+
+def trajectory(algorithm, problem=None, rounds=ROUNDS, key=1, metric=EXACT, **parts):
+    """``[T, D]``, the server's model of every round."""
+    problem = make_problem() if problem is None else problem
+    simulation = fl.Simulation(problem, algorithm, metrics=(metric,), **parts)
+    found = _trace(simulation, fl.random_key(key), rounds, 1)[0][metric.name]
+    return np.asarray(found)[:, 0] if metric is EXACT else np.asarray(found)
+
+
+# Against the loops -------------------------------------------------------------------------------
+
+
+def visits_of(algorithm, available, sizes, seed=1):
+    """Who takes part, and the rows of each of their steps: the library's own draws."""
+    found = []
+    real = np.arange(max(sizes)) < np.array(sizes)[:, None]
+    longest = algorithm._longest(max(sizes))
+    for n, there in enumerate(available, 1):
+        now = jax.random.fold_in(fl.random_key(seed), n)
+        who = algorithm.selector.choose(key_of(now, "participation"), jnp.asarray(there), None, n)
+        numbers = np.asarray(who.numbers)
+        steps = algorithm.epochs if algorithm.local_steps is None else algorithm.local_steps
+        steps = np.broadcast_to(steps, len(sizes))
+        if (law := algorithm._law) is None:
+            rows = [[None] * int(steps[k]) for k in numbers]
+        else:
+            drawn = law.at(jnp.asarray(n), longest).draw(
+                key_of(now, "batches"), jnp.asarray(real[numbers]), who.numbers, longest
+            )
+            limit = np.full(len(sizes), longest) if algorithm.local_steps is None else steps
+            rows = [own(drawn.rows[i][: limit[k]], sizes[k]) for i, k in enumerate(numbers)]
+        here = np.asarray(who.here)
+        found.append({int(k): rows[i] for i, k in enumerate(numbers) if here[i]})
+    return found
+
+
+def own(rows, size):
+    """Of one client, without padding and without batches of nothing."""
+    cut = [row[row < size] for row in np.asarray(rows)]
+    return [row for row in cut if len(row)]
+
+
+def world_of(algorithm, gradient, objective, start, available, sizes=SIZES):
+    counts = np.array(sizes, float)
+    weights = counts if algorithm.weighting == "samples" else np.ones(len(sizes))
+    visits = visits_of(algorithm, available, sizes)
+    return server.World(gradient, start, weights, visits, objective.value)
+
+
+def talks(algorithm, rounds, seed=1):
+    """In which rounds clients that skip some talk."""
+    keys = [jax.random.fold_in(fl.random_key(seed), n) for n in range(1, rounds + 1)]
+    chance = [float(jax.random.uniform(key_of(key, "algorithm"), dtype=float)) for key in keys]
+    return np.array(chance) >= float(algorithm.skipping)
+
+
+@functools.cache
+def by_rows(name):
+    objective = make_objective(name)
+
+    def gradient(k, w, rows):
+        if rows is None:
+            return objective.gradient(k, w)
+        X, y = objective.data[k]
+        data = (*objective.data[:k], (X[rows], y[rows]), *objective.data[k + 1 :])
+        return dataclasses.replace(objective, data=data).gradient(k, w)
+
+    return objective, gradient
+
+
+FORMS = [
+    FedOpt(FALLING, 4, 2, 3, server=optax.sgd(0.7)),
+    FedAvgM(0.03, 3, momentum=0.5),
+    FedAdagrad(0.05, 4, 2, 3, server_step=FALLING, momentum=0.3, adaptivity=0.01),
+    FedYogi(0.05, epochs=2, server_step=0.1, momentum=0.3, decay=0.8, adaptivity=0.02, **EQUAL),
+    FedAdam(0.05, 4, server_step=FALLING, momentum=0.5, decay=0.7, adaptivity=0.02),
+    InexactFedProx(FALLING, attraction=0.7, local_steps=UNLIKE),
+    InexactFedProx(0.05, 3, 2, 4, attraction=2.0, **EQUAL),
+    SCAFFOLD(FALLING, 4, 2, 3),
+    SCAFFOLD(0.05, 3, server_step=0.8, variate="gradient", batches=Uniform(2), local_steps=UNLIKE),
+    SCAFFOLD(0.05, scheduler=Unequal(2, [0.1, 0.3, 0.15, 0.25, 0.2]), local_steps=2),
+    FedNova(FALLING, 4, 2, 3),
+    FedNova(0.03, momentum=0.6, local_steps=UNLIKE),
+    FedNova(0.05, 3, 2, 4, attraction=1.5, **EQUAL),
+    FedDyn(FALLING, 4, 2, 4, attraction=2.0),
+    FedDyn(0.05, attraction=1.0, local_steps=UNLIKE),
+    MIME(FALLING, 4, 2, 3, momentum=0.5),
+    MIME(0.05, local_steps=UNLIKE, **EQUAL),
+    MIMELite(FALLING, 4, 2, 3, momentum=0.5, **EQUAL),
+    QFedAvg(FALLING, 4, 2, 3, fairness=2.0),
+    QFedAvg(0.05, fairness=0.5, curvature=30.0, local_steps=UNLIKE),
+    FedPD(FALLING, penalty=0.5, skipping=0.4, local_steps=UNLIKE),
+    FedPD(0.05, 4, 2, 3, penalty=0.7),
+    FedLT(FALLING, 4, 2, 3, penalty=0.5),
+    FedLT(0.05, penalty=1.0, local_steps=UNLIKE),
+]
+
+
+def describe(algorithm):
+    return type(algorithm).__name__
+
+
+def theirs(algorithm, *given):
+    world = world_of(algorithm, *given)
+    skips = talks(algorithm, len(world.visits)) if isinstance(algorithm, FedPD) else None
+    return SERVER_LOOPS[type(algorithm)](algorithm, world, skips)
+
+
+@pytest.mark.thin(3)
+@pytest.mark.parametrize("algorithm", FORMS, ids=describe)
+def test_models_are_those_of_the_loops(algorithm):
+    """Of some clients, of which some are away, in batches, of unlike numbers of steps."""
+    name = "logistic" if isinstance(algorithm, QFedAvg | FedLT) else "ridge"
+    objective, gradient = by_rows(name)
+    expected = theirs(algorithm, gradient, objective, np.zeros(DIM), THERE)
+    found = trajectory(algorithm, make_problem(name), participation=Trace(THERE))
+    close(found, expected, rtol=0, atol=1e-10)
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-2
+    close(expected[3], expected[2], rtol=0, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("algorithm", FORMS, ids=describe)
+def test_networks_learn_as_in_the_loops(algorithm):
+    problem = small_network.from_zero(SIZES)
+    objective = small_network.Objective(tuple(small_network.samples(SIZES)))
+    start = np.zeros(objective.dim)
+    expected = theirs(algorithm, objective.gradient, objective, start, THERE[:6])
+    found = trajectory(algorithm, problem, 6, participation=Trace(THERE[:6]))
+    close(found, expected, rtol=0, atol=1e-8)
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-3
+
+
+# What they are where they are something else -----------------------------------------------------
+
+BATCHES = (FALLING, 4, 2, 3)
+SAME = {
+    "FedOpt with steps of one": (FedOpt(*BATCHES, server=optax.sgd(1.0)), FedAvg(*BATCHES)),
+    "FedOpt with momentum": (
+        FedOpt(*BATCHES, server=optax.sgd(1.0, momentum=0.6)),
+        FedAvgM(*BATCHES, momentum=0.6),
+    ),
+    "q = 0": (QFedAvg(*BATCHES, fairness=0.0), FedAvg(*BATCHES)),
+    "no attraction": (InexactFedProx(*BATCHES, attraction=0.0), FedAvg(*BATCHES)),
+    "MIMELite without momentum": (MIMELite(*BATCHES), FedAvg(*BATCHES)),
+    "FedNova of equal steps": (
+        FedNova(FALLING, 3, local_steps=3),
+        FedAvg(FALLING, 3, local_steps=3),
+    ),
+    "FedNova with attraction, of equal steps": (
+        FedNova(FALLING, 3, local_steps=3, attraction=0.8),
+        InexactFedProx(FALLING, 3, local_steps=3, attraction=0.8),
+    ),
+    "FedNova with momentum, of equal steps": (
+        FedNova(0.05, 3, local_steps=3, momentum=0.8),
+        FedAvg(optax.sgd(0.05, momentum=0.8), 3, local_steps=3),
+    ),
+    "MIME of one step": (MIME(FALLING, 3), FedAvg(FALLING, 3)),
+    "SCAFFOLD of one step, all clients": (SCAFFOLD(FALLING), FedAvg(FALLING, **EQUAL)),
+    "an optimiser of MIME's": (
+        MIME(optax.sgd(0.05), 3, local_steps=3),
+        MIME(0.05, 3, local_steps=3),
+    ),
+}
+
+
+@pytest.mark.thin(3)
+@pytest.mark.parametrize("pair", SAME)
+def test_they_are_others_at_their_limits(pair):
+    one, other = SAME[pair]
+    close(trajectory(one), trajectory(other), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_many_steps_are_the_exact_proximal_step():
+    found = trajectory(InexactFedProx(0.05, attraction=4.0, local_steps=300, **EQUAL))
+    close(found, trajectory(FedProx(2 / 4.0)), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [MIME, MIMELite])
+def test_one_step_of_mime_is_its_optimiser_on_all_data(kind):
+    """Adam by hand along the mean gradient: MIMELite's clients see their own in its moments."""
+    problem, adam = make_problem(), optax.adam(0.1, b1=0.8)
+    with jax.numpy_dtype_promotion("standard"):
+        w = jnp.zeros(DIM)
+        memory, history = adam.init(w), []
+        for _ in range(6):
+            slope = jnp.mean(problem.gradient(jnp.tile(w, (CLIENTS, 1))), axis=0)
+            change, memory = adam.update(slope, memory)
+            w = w + change
+            history.append(w)
+    found = trajectory(kind(adam, **EQUAL), rounds=6)
+    far = np.abs(found - np.array(history)).max()
+    assert far < 1e-12 if kind is MIME else far > 1e-3
+
+
+# Fixed points ------------------------------------------------------------------------------------
+
+MANY = {"local_steps": 10}
+EXACT_ONES = [
+    SCAFFOLD(0.05, **MANY),
+    SCAFFOLD(0.05, variate="gradient", **MANY),
+    SCAFFOLD(0.05, 2, **MANY),
+    FedDyn(0.05, attraction=2.0, **MANY),
+    FedDyn(0.05, 2, attraction=2.0, **MANY),
+    FedDyn(optax.sgd(0.05, momentum=0.5), attraction=2.0, **MANY),
+    FedPD(0.05, penalty=0.5, **MANY),
+    FedPD(0.05, 2, penalty=0.5, **MANY),
+    FedLT(0.05, penalty=0.5, **MANY),
+    FedLT(0.05, 2, penalty=0.5, **MANY),
+    MIME(0.05, momentum=0.5, **MANY, **EQUAL),
+]
+
+
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("algorithm", EXACT_ONES, ids=describe)
+def test_the_optimum_is_reached_at_constant_steps_whoever_differs(algorithm):
+    """With many local steps, and for most of them whoever takes part."""
+    best = np.asarray(optimum(make_problem()))
+    rounds = 3000
+    close(trajectory(algorithm, rounds=rounds)[-1], best, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [FedAvg(0.05, **MANY, **EQUAL), InexactFedProx(0.05, attraction=2.0, **MANY, **EQUAL)],
+    ids=describe,
+)
+def test_others_stop_short_of_it(algorithm):
+    best, last = np.asarray(optimum(make_problem())), trajectory(algorithm, rounds=500)
+    close(last[-1], last[-2], rtol=0, atol=1e-12)
+    assert np.abs(last[-1] - best).max() > 1e-2
+
+
+@pytest.mark.slow
+def test_skipping_costs_fedpd_its_exactness_where_clients_differ():
+    best, skipping = np.asarray(optimum(make_problem())), FedPD(0.05, penalty=0.5, skipping=0.3)
+    far = np.abs(trajectory(skipping, rounds=1000)[-100:] - best).max()
+    assert 1e-4 < far < 0.3
+    alike = make_problem(data=make_data()[:1] * CLIENTS)
+    last = trajectory(skipping, alike, rounds=1000)[-1]
+    close(last, np.asarray(optimum(alike)), rtol=0, atol=1e-8)
+
+
+@jax.jit
+def moved(algorithm, models):
+    """Each of several models by a round from it."""
+    now = fl.view(fl.Simulation(make_problem(), algorithm))
+    state = algorithm.init(now.problem, None)
+    return jax.vmap(lambda model: algorithm.step(state._replace(model=model), now).model)(models)
+
+
+def fixed_point(algorithm):
+    """Where a round of an affine step of one model stays."""
+    shift, *columns = np.asarray(moved(algorithm, jnp.eye(DIM + 1, DIM, -1)))
+    linear = np.stack(columns, axis=1) - shift[:, None]
+    return np.linalg.solve(np.eye(DIM) - linear, shift)
+
+
+def test_fednova_is_consistent_where_clients_take_unlike_numbers_of_steps():
+    r"""As :math:`\mu\to0` it ends at the minimiser of the mean, FedAvg at that of
+    :math:`\sum_kE_kf_k`.
+    """
+    best = np.asarray(optimum(make_problem()))
+    weighed = make_problem().weighing(np.array(UNLIKE) / 3)
+    weighed = dataclasses.replace(weighed, strength=weighed.strength * np.array(UNLIKE) / 15)
+    biased = np.asarray(optimum(weighed))
+    assert np.abs(biased - best).max() > 0.03
+    steps, found = (1e-2, 1e-3, 1e-4), []
+    for kind, goal in ((FedNova, best), (FedAvg, biased)):
+        ends = [fixed_point(kind(s, local_steps=UNLIKE, **EQUAL)) for s in steps]
+        found.append([np.abs(end - goal).max() for end in ends])
+    found = np.array(found)
+    assert np.all(found[:, -1] < 1e-3)
+    close(found[:, 1] / found[:, 2], 10, rtol=0.05)  # of the order of the step
+    momentum = fixed_point(FedNova(1e-4, local_steps=UNLIKE, momentum=0.9, **EQUAL))
+    assert np.abs(momentum - best).max() < 1e-2
+
+
+def test_the_lengths_of_fednova_are_those_of_the_paper():
+    def lengths(step, **numbers):
+        return FedNova(step, **numbers).lengths(jnp.asarray(step), 6, np.dtype(float))
+
+    for steps, found in enumerate(lengths(0.1)):
+        assert found == steps
+    for steps, found in enumerate(lengths(0.1, momentum=0.7)):
+        rho = 0.7
+        close(found, (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho), atol=1e-14)
+    for steps, found in enumerate(lengths(0.1, attraction=2.0)):
+        close(found, (1 - (1 - 0.2) ** steps) / 0.2, atol=1e-14)
+
+
+def test_q_fedavg_ends_where_the_fair_objective_is_least():
+    r""":math:`\sum_kf_k^qf_k'=0`, and losses differ less than without."""
+    objective, spread = make_objective(), []
+    for fairness in (0.0, 2.0):
+        last = trajectory(QFedAvg(0.1, fairness=fairness, **EQUAL), rounds=2000)[-1]
+        losses = np.array([objective.value(k, last) for k in range(CLIENTS)])
+        slopes = np.stack([objective.gradient(k, last) for k in range(CLIENTS)])
+        close(losses**fairness @ slopes, 0, atol=1e-7)
+        spread.append(losses.std())
+    assert spread[1] < 0.95 * spread[0]
+
+
+# What meets them on the way ----------------------------------------------------------------------
+
+
+#: What the server has of its clients' corrections, and their mean.
+MEANS = {
+    "SCAFFOLD": (SCAFFOLD(0.05, 3, local_steps=3), "control", "controls"),
+    "FedDyn": (FedDyn(0.05, 3, local_steps=3, attraction=2.0), "correction", "gradients"),
+    "Fed-LT": (FedLT(0.05, 3, local_steps=3, penalty=0.5), "model", "auxiliary"),
+    "FedPD": (FedPD(0.05, 3, local_steps=3, penalty=0.5), "model", "said"),
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+@pytest.mark.slow
+def test_the_server_knows_the_mean_of_its_clients_corrections(name):
+    """Of all of them, whoever takes part; of late ones when they are there."""
+    algorithm, at_server, at_clients = MEANS[name]
+    for lag, parts in ((0, {"participation": Trace(THERE)}), (2, {"delays": Fixed(2)})):
+        own, all_of_them = (
+            trajectory(algorithm, metric=part(name), **parts) for name in (at_server, at_clients)
+        )
+        mean = all_of_them.mean(axis=1)
+        close(own[lag:], mean[: ROUNDS - lag], rtol=0, atol=1e-12)
+        assert np.abs(np.diff(own, axis=0)).max() > 1e-3
+
+
+def part(name):
+    """Of the state, round by round."""
+    return Metric("part", lambda now: getattr(now.state, name), name)
+
+
+@pytest.mark.slow
+def test_skipped_rounds_are_silent():
+    algorithm = FedPD(0.05, penalty=0.5, skipping=0.4)
+    found = fl.run(fl.Simulation(make_problem(), algorithm), ROUNDS, key=fl.random_key(1))
+    spoken = np.cumsum(talks(algorithm, ROUNDS)) * 2 * CLIENTS
+    np.testing.assert_array_equal(found.messages.values, spoken)
+    assert 0 < spoken[-1] < ROUNDS * 2 * CLIENTS
+
+
+@pytest.mark.slow
+def test_a_private_server_steps_by_any_rule():
+    """Noise is in the change that its optimiser meets; clients count alike."""
+    parts = {"privacy": CentralGaussian(0.7, 0.4)}
+    plain = trajectory(FedAvg(0.05, **EQUAL), **parts)
+    same = trajectory(FedOpt(0.05, server=optax.sgd(1.0), **EQUAL), **parts)
+    close(same, plain, rtol=1e-10, atol=1e-12)
+    with pytest.raises(ValueError, match="weighs clients by 'samples'"):
+        fl.Simulation(make_problem(), FedAvgM(0.05), **parts)
+
+
+@pytest.mark.slow
+def test_compressed_corrections_still_lead_near_the_optimum():
+    best = np.asarray(optimum(make_problem()))
+    last = trajectory(SCAFFOLD(0.05, **MANY), rounds=400, compression=Quantise(8))[-1]
+    assert 0 < np.abs(last - best).max() < 1e-2
+
+
+# What is refused ---------------------------------------------------------------------------------
+
+REFUSED = {
+    "no optimiser": (TypeError, lambda: FedOpt(0.1, server=0.1), "must be an optax.Gradient"),
+    "momentum of one": (ValueError, lambda: FedAvgM(0.1, momentum=1.0), "momentum must be .*< 1"),
+    "no adaptivity": (
+        ValueError,
+        lambda: FedAdam(0.1, server_step=0.1, adaptivity=0.0),
+        "adaptivity must be finite and > 0, got 0",
+    ),
+    "decay of one": (
+        ValueError,
+        lambda: FedYogi(0.1, server_step=0.1, decay=1.0),
+        "decay must be finite and >= 0 and < 1, got 1",
+    ),
+    "no server step": (
+        ValueError,
+        lambda: FedAdagrad(0.1, server_step=0.0),
+        "step size must be finite and > 0, got 0",
+    ),
+    "a variate of none": (
+        ValueError,
+        lambda: SCAFFOLD(0.1, variate="gradients"),
+        "Did you mean 'gradient'",
+    ),
+    "weighed corrections": (
+        ValueError,
+        lambda: SCAFFOLD(0.1, weighting="samples"),
+        "count alike where they are corrected.*problem.weighing",
+    ),
+    "an optimiser in SCAFFOLD": (
+        ValueError,
+        lambda: SCAFFOLD(optax.sgd(0.1)),
+        "SCAFFOLD needs the size of its clients' steps.*give step_size a number",
+    ),
+    "an optimiser in FedNova": (ValueError, lambda: FedNova(optax.sgd(0.1)), "FedNova needs"),
+    "an optimiser in q-FedAvg": (
+        ValueError,
+        lambda: QFedAvg(optax.sgd(0.1), fairness=1.0),
+        "q-FedAvg needs",
+    ),
+    "negative fairness": (
+        ValueError,
+        lambda: QFedAvg(0.1, fairness=-1.0),
+        "fairness must be finite and >= 0, got -1",
+    ),
+    "no curvature": (
+        ValueError,
+        lambda: QFedAvg(0.1, fairness=1.0, curvature=0.0),
+        "curvature must be finite and > 0, got 0",
+    ),
+    "no attraction in FedDyn": (
+        ValueError,
+        lambda: FedDyn(0.1, attraction=0.0),
+        "attraction must be finite and > 0, got 0",
+    ),
+    "repulsion": (
+        ValueError,
+        lambda: InexactFedProx(0.1, attraction=-1.0),
+        "attraction must be finite and >= 0, got -1",
+    ),
+    "two momenta": (
+        ValueError,
+        lambda: MIME(optax.sgd(0.1), momentum=0.5),
+        "momentum goes with a step size, and an optimiser has its own",
+    ),
+    "no penalty": (
+        ValueError,
+        lambda: FedLT(0.1, penalty=0.0),
+        "penalty must be finite and > 0, got 0",
+    ),
+    "always skipping": (
+        ValueError,
+        lambda: FedPD(0.1, penalty=1.0, skipping=1.0),
+        "skipping must be finite and >= 0 and < 1, got 1",
+    ),
+    "late messages of MIME": (
+        ValueError,
+        lambda: fl.Simulation(make_problem(), MIME(0.1), delays=Fixed(1)),
+        "MIME has no rule for late messages",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_bad_settings_are_refused(what):
+    error, make, message = REFUSED[what]
+    with pytest.raises(error, match=message):
+        make()
