@@ -23,7 +23,8 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.peers import Exact, LocalSteps, part_of, weights_on
+from fljax.algorithms.local_steps import sampled
+from fljax.algorithms.peers import Exact, LocalSteps, weights_on
 from fljax.batches import Batches
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
@@ -324,7 +325,7 @@ class ADMMTracking(Algorithm):
 
     def step(self, state: ADMMState, now: Round) -> ADMMState:
         degree = now.network.degree[:, None]
-        slope = part_of(now, self.batches).gradient(state.model)
+        slope = sampled(self.batches, now).gradient(state.model)
         both = jnp.concatenate([state.model, slope], axis=1) + state.own
         both = both / (1 + self.penalty * degree)
         mean, tracker = jnp.split(both, 2, axis=1)

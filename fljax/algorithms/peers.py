@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import replace
 from fljax.algorithms.base import Algorithm
-from fljax.algorithms.local_steps import Direction, drawn, learn
-from fljax.batches import Batches, taken
+from fljax.algorithms.local_steps import Direction, drawn, learn, sampled
+from fljax.batches import Batches
 from fljax.graphs import Combination, Graph, Mixing
 from fljax.optimisers import Optimiser
 from fljax.participation import Participants
@@ -26,7 +26,6 @@ __all__ = [
     "check_weights",
     "largest_curvature",
     "learnt",
-    "part_of",
     "weights_on",
 ]
 
@@ -125,14 +124,7 @@ class Exact(Algorithm):
             self.batches.check(problem)
 
     def _part(self, now: Round) -> Problem:
-        return part_of(now, self.batches)
-
-
-def part_of(now: Round, batches: Batches | None) -> Problem:
-    """What the one gradient of a round is of."""
-    everyone = Participants(None, now.available)
-    batch = drawn(batches, now, everyone, 1)
-    return now.problem if batch is None else taken(now.problem, everyone.numbers, batch, 0)
+        return sampled(self.batches, now)
 
 
 class LocalSteps(Exact):
