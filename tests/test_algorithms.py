@@ -415,9 +415,9 @@ def at_optimum(label, problem, network):
     elif label == "NIDS":
         fields["point"] = best + it.step_size * (slope - problem.loss_gradient(best))
     if label in SERVED:
-        apart = best + float(getattr(CASES[label].algorithm, "penalty", 0)) * dual
-        fields = {"model": best[0], "controls": -dual, "gradients": -dual, "local": best}
-        fields |= {"dual": dual, "centre": best, "said": apart, "auxiliary": apart}
+        apart = best - float(getattr(it, "penalty", 0)) * slope
+        fields = {"model": best[0], "controls": slope, "gradients": slope, "local": best}
+        fields |= {"dual": -slope, "centre": best, "said": apart, "auxiliary": apart}
     return state._replace(**{name: fields[name] for name in state._fields if name in fields})
 
 

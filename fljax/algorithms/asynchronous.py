@@ -170,6 +170,7 @@ class FedBuff(LocalLearning):
         server = now.link.publish(state.model, cohort.here)
         update = self.learn(now, cohort, server).model - server[None]
         arrived = self.collect(now, cohort, update, jnp.zeros_like(server), discount=self.staleness)
+        assert arrived.weight is not None  # no trusted server
         buffer = state.buffer + arrived.weight * arrived.total
         held = state.held + arrived.weight
         full = held >= self.buffer_size

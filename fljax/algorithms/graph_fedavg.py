@@ -104,6 +104,7 @@ class GraphFedAvg(Algorithm):
         batch = drawn(self.batches, now, who, longest)
         start = link.publish(state.server, who.here)[who.take(home)]
         model, norm, *_ = learn(problem, who, start, length, longest, batch, counts, witness=True)
+        assert norm is not None
         now.witness(jnp.where(who.here, norm, 0))
         heard = link.send(model, clients=who.clients, sending=who.here, step_size=step_size)
 

@@ -250,8 +250,8 @@ class Corrected(LocalLearning):
                 "of all D)."
             )
 
-    def invite(self, now: Round) -> Cohort:
-        return super().invite(now)._replace(weights=None)
+    def invite(self, now: Round, draws: int | None = None) -> Cohort:
+        return super().invite(now, draws)._replace(weights=None)
 
 
 def check_no_optimiser(algorithm: LocalLearning) -> None:
