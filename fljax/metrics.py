@@ -22,6 +22,7 @@ __all__ = [
     "Snapshot",
     "accuracy",
     "as_metric",
+    "client_accuracy",
     "consensus_error",
     "deviation_by_norm",
     "gtv_objective",
@@ -75,6 +76,7 @@ class Metric:
                                           columns
     ``network_deviation``                 :math:`\frac1K\sum_k\|w_k-w_k^\star\|^2/\|w_k^\star\|^2`
     ``accuracy``                          share of held-out data that is labelled right
+    ``client_accuracy``                   that of each client's model, ``[K]``
     ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
                                           messages, the median client's
     ``total_variation``                   :math:`\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2`
@@ -270,6 +272,11 @@ def _accuracy(now: Snapshot) -> Array:
     return _judged(now, lambda loss, *both: loss.correct(*both).astype(now.model.dtype))
 
 
+def _client_accuracy(now: Snapshot) -> Array:
+    right = _of_each(now, lambda loss, *both: loss.correct(*both).astype(now.model.dtype))
+    return jnp.broadcast_to(right, (len(now.model),))
+
+
 def _signal_to_noise(now: Snapshot) -> Array:
     assert now.signal_to_noise is not None
     return jnp.nanmedian(now.signal_to_noise)
@@ -324,6 +331,15 @@ deviation_by_norm = Metric(
 )
 #: Likewise the share of held-out data that is labelled right.
 accuracy = Metric("accuracy", _accuracy, "test accuracy", decibel=False, needs_labels=True)
+#: Likewise of each client's model, on the held-out data that are its, ``[K]``.
+client_accuracy = Metric(
+    "client_accuracy",
+    _client_accuracy,
+    "test accuracy",
+    decibel=False,
+    needs_labels=True,
+    dims=("client",),
+)
 #: ``||m_k||^2 / (D sigma_k^2)`` of the round's private messages: the median of who sent one.
 signal_to_noise = Metric(
     "signal_to_noise", _signal_to_noise, "signal to noise of a message", needs_noise=True
@@ -346,6 +362,7 @@ METRICS = {
         network_deviation,
         deviation_by_norm,
         accuracy,
+        client_accuracy,
         signal_to_noise,
         total_variation,
     )

@@ -187,6 +187,19 @@ def test_the_readmes_program_of_attackers_runs():
 
 
 @pytest.mark.slow
+def test_the_readmes_networks_and_optimisers_run():
+    program = re.search(r"## Any network.+?```python\n(.+?)```", README, re.S)
+    assert program
+    code = program[1].replace("rounds=20", "rounds=3")
+    names = {"fl": fl, "jax": jax, "init": jax.random.normal, "apply": jax.numpy.matmul}
+    exec(compile(code, "README.md", "exec"), names)
+    assert dict(names["results"].accuracy.sizes) == {"rate": 2, "seed": 2, "round": 3}
+    assert names["results"].attrs["compilations"] == 1
+    error = names["results"].train_error.mean(("seed", "client"))
+    assert (error[:, -1] < error[:, 0]).all()
+
+
+@pytest.mark.slow
 def test_the_readmes_networks_of_models_run():
     program = re.search(r"## Networks of models.+?```python\n(.+?)```", README, re.S)
     assert program

@@ -119,7 +119,8 @@ def learn(
 
     def group(known: Any) -> Learned:
         clients, batch, *rest = known
-        return train(*rest, lambda step: taken(problem, clients, batch, step))
+        own, sizes, counts, given = rest
+        return train(own, sizes, counts, given, lambda step: taken(problem, clients, batch, step))
 
     together = _together(problem, batch.rows.shape[2], len(start))
     everyone = (who.numbers, batch, own, sizes, counts, given)

@@ -17,7 +17,7 @@ from fljax import _check
 from fljax._arguments import checked
 from fljax._linalg import norm
 from fljax._memory import memory_at_hand, on_cpu
-from fljax._module import float_dtype, module, static
+from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import foreign
 from fljax.models import Architecture, Layout, layout_of
 from fljax.problems.objectives import Loss, NoRegulariser, Regulariser
@@ -166,7 +166,8 @@ class Model(Problem):
                 return jax.eval_shape(function, *given)
             except Exception as error:  # a user's function may raise anything
                 shapes = f"features {features.shape} and targets {targets.shape} of two samples"
-                raise ValueError(f"{what} {shapes}: {type(error).__name__}: {error}") from error
+                why = f"{type(error).__name__}: {error}".partition("\n")[0]
+                raise ValueError(f"{what} {shapes}: {why}") from error
 
         found = traced("the network has no predictions for", self._outputs, row, features)
         if not hasattr(found, "shape") or found.shape[:1] != (2,):
@@ -318,7 +319,7 @@ class Model(Problem):
                 return self.layout.row(self.architecture.init(key, stand_in))
 
         rows = jax.vmap(row)(jax.random.split(key, self.clients)) if own else row(key)
-        return self.starting_at(rows)
+        return replace(self, initial=rows)
 
     def parameters(self, models: Float[Array, "*batch dim"]) -> Any:
         """The network's pytree of a model, or of several at once."""

@@ -1,0 +1,522 @@
+"""Networks: gradients against the chain rule by hand, doors, chunks, and what is refused."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fljax as fl
+from fljax.problems import model as models_room
+from tests import small_network as small
+from tests.reference import network as by_hand
+
+SIZES = (5, 7, 4)
+
+
+def rows(problem, seed=0):
+    return np.random.default_rng(seed).normal(size=(problem.clients, problem.dim)) / 2
+
+
+@pytest.fixture(params=["whole", "in chunks", "side by side"])
+def room(request, monkeypatch):
+    """However many samples and clients go together."""
+    if request.param == "in chunks":
+        monkeypatch.setattr(models_room, "CHUNK_BYTES", 8 * 25)  # two samples, or one of gradients
+        monkeypatch.setattr(models_room, "CACHE_BYTES", 1)
+    if request.param == "side by side":
+        monkeypatch.setattr(models_room, "CACHE_BYTES", 2**30)
+    return request.param
+
+
+def test_values_and_gradients_are_those_by_hand(room):
+    problem = small.problem()
+    assert (problem._chunk(problem._activations) < 7) == (room == "in chunks")
+    assert (problem.together(7) == 1) == (room == "in chunks")
+    w, data = rows(problem), small.samples(SIZES)
+
+    @jax.jit
+    def ours(problem, w):
+        several = problem.mean_loss(w), problem.gradient(w), problem.mean_gradient(w[0])
+        norms = problem.sample_objective_norms(w), problem.sample_gradient_norm(w)
+        return *several, *norms, problem.cross_scores(w[:2], models_room.value_of)
+
+    value, slope, one, norms, largest, cross = ours(problem, w)
+    for k, (x, y) in enumerate(data):
+        losses = by_hand.losses(w[k], x, y, small.HIDDEN, small.CLASSES)
+        slopes = by_hand.sample_gradients(w[k], x, y, small.HIDDEN, small.CLASSES)
+        sizes = np.linalg.norm(slopes, axis=1)
+        np.testing.assert_allclose(value[k], losses.mean(), rtol=1e-12)
+        np.testing.assert_allclose(slope[k], slopes.mean(axis=0), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(norms[k, : len(x)], sizes, rtol=1e-10)
+        assert not norms[k, len(x) :].any()
+        np.testing.assert_allclose(largest[k], sizes.max(), rtol=1e-10)
+        other = by_hand.losses(w[0], x, y, small.HIDDEN, small.CLASSES).mean()
+        np.testing.assert_allclose(cross[k, 0], other, rtol=1e-12)
+    gradient = small.gradient_of()
+    each = [gradient(k, w[0]) for k in range(3)]
+    np.testing.assert_allclose(one, np.mean(each, axis=0), atol=1e-14)
+
+
+def test_each_sample_is_clipped_for_itself(room):
+    w = rows(small.problem())
+    problem = small.problem().clipped(0.3)
+    found = jax.jit(lambda p, w: p.gradient(w))(problem, w)
+    expected = small.gradient_of(clip=0.3)
+    for k in range(3):
+        np.testing.assert_allclose(found[k], expected(k, w[k]), rtol=1e-9, atol=1e-12)
+    norms = jax.jit(lambda p, w: p.sample_gradient_norm(w))
+    assert (norms(problem, w) <= 0.3 + 1e-12).all()
+    assert (norms(small.problem(), w) > 0.3).any()
+    assert float(problem.gradient_bound()) == pytest.approx(0.3)
+
+
+def test_a_clip_holds_for_gradients_that_are_no_numbers():
+    def outputs(parameters, x):
+        return x @ parameters["w"] / jnp.sqrt(jnp.sum(x**2, axis=1))[:, None]
+
+    network = fl.models.plain(lambda key: {"w": jax.random.normal(key, (2, 3))}, outputs)
+    data = [(np.zeros((2, 2)), np.zeros(2)), (np.ones((2, 2)), np.ones(2))]
+    loss = fl.problems.Softmax(3)
+    problem = fl.problems.Model.from_clients(network, jax.random.key(0), data, loss).clipped(0.5)
+    slope = jax.jit(lambda p, w: p.gradient(w))(problem, jnp.broadcast_to(problem.initial, (2, 6)))
+    assert jnp.isfinite(slope).all()
+    assert not slope[0].any()
+    assert slope[1].any()
+
+
+def test_a_batch_is_of_its_samples():
+    problem, gradient = small.problem(), small.gradient_of()
+    w = rows(problem)[:2]
+    chosen, batch = jnp.array([2, 0]), jnp.array([[1, 3], [4, 7]])  # the last one is none
+    found = problem.take(chosen, batch).gradient(w)
+    np.testing.assert_allclose(found[0], gradient(2, w[0], [1, 3]), rtol=1e-9)
+    np.testing.assert_allclose(found[1], gradient(0, w[1], [4]), rtol=1e-9)
+
+
+def test_federated_averaging_is_the_loop_by_hand():
+    problem, gradient = small.problem(), small.gradient_of()
+    simulation = fl.Simulation(
+        problem=problem,
+        algorithm=fl.algorithms.FedAvg(0.3, local_steps=3),
+        metrics=["train_error"],
+    )
+    run = fl.run(simulation, rounds=4)
+    model = np.asarray(problem.initial)
+    for _ in range(4):
+        models = []
+        for k in range(3):
+            own = model.copy()
+            for _ in range(3):
+                own = own - 0.3 * gradient(k, own)
+            models.append(own)
+        model = np.average(models, axis=0, weights=SIZES)
+    np.testing.assert_allclose(run.model[0], model, rtol=1e-8, atol=1e-10)
+
+
+def test_a_model_is_its_parameters_in_a_row():
+    problem = small.problem()
+    drawn = small.start(jax.random.key(0))
+    shaped = problem.parameters(problem.initial)
+    assert jax.tree.all(jax.tree.map(jnp.allclose, shaped, drawn))
+    both = problem.parameters(jnp.stack([problem.initial, 2 * problem.initial]))
+    np.testing.assert_allclose(both["a"][1], 2 * drawn["a"])
+    own = problem.initialised(jax.random.key(1), own=True).initial
+    assert own.shape == (3, problem.dim)
+    assert not jnp.allclose(own[0], own[1])
+
+
+def test_whole_numbers_stay_whole():
+    """Sequences of letters: embedded, every position predicted."""
+    letters, width = 5, 3
+
+    def start(key):
+        return {
+            "embedding": jax.random.normal(key, (letters, width)),
+            "out": jnp.ones((width, letters)),
+        }
+
+    def outputs(parameters, x):
+        assert jnp.issubdtype(x.dtype, jnp.integer)
+        return parameters["embedding"][x] @ parameters["out"]
+
+    rng = np.random.default_rng(0)
+    data = [(rng.integers(0, letters, (n, 6)), rng.integers(0, letters, (n, 6))) for n in (4, 2)]
+    loss = fl.problems.Softmax(letters)
+    problem = fl.problems.Model.from_clients(
+        fl.models.plain(start, outputs), jax.random.key(0), data, loss, test=data
+    )
+    z = outputs(start(jax.random.key(0)), jnp.asarray(data[0][0]))
+    expected = optax.softmax_cross_entropy_with_integer_labels(z, jnp.asarray(data[0][1])).mean()
+    w = jnp.broadcast_to(problem.initial, (2, problem.dim))
+    np.testing.assert_allclose(problem.mean_loss(w)[0], expected, rtol=1e-6)
+    simulation = fl.Simulation(
+        problem=problem, algorithm=fl.algorithms.FedAvg(0.1), metrics=["accuracy", "test_error"]
+    )
+    run = fl.run(simulation, rounds=2)
+    assert 0 < float(run.accuracy[-1]) < 1
+
+
+def test_a_function_of_optax_is_a_loss():
+    data = small.samples(SIZES)
+    given = functools.partial(
+        fl.problems.Model.from_clients, small.NETWORK, jax.random.key(0), data
+    )
+    ours, theirs = (
+        given(fl.problems.Softmax(3)),
+        given(optax.softmax_cross_entropy_with_integer_labels),
+    )
+    w = rows(ours)
+    assert theirs.targets.dtype.kind == "i"
+    np.testing.assert_allclose(theirs.gradient(w), ours.gradient(w), rtol=1e-9, atol=1e-12)
+
+
+def test_metrics_are_of_held_out_data_of_each_or_of_all():
+    data, held = small.samples(SIZES), small.samples((3, 6, 2), seed=9)
+    pooled = [tuple(map(np.concatenate, zip(*held, strict=True)))]
+    w = np.random.default_rng(0).normal(size=small.problem().dim)
+
+    def share(x, y):
+        z = by_hand.predictions(w, x, small.HIDDEN, small.CLASSES)
+        return np.mean(z.argmax(axis=1) == y)
+
+    for test, expected in (
+        (held, np.mean([share(*one) for one in held])),
+        (pooled, share(*pooled[0])),
+    ):
+        problem = fl.problems.Model.from_clients(
+            small.NETWORK, jax.random.key(0), data, fl.problems.Softmax(3), test=test
+        ).starting_at(w)
+        simulation = fl.Simulation(
+            problem=problem,
+            algorithm=fl.algorithms.FedAvg(1e-12),
+            metrics=["accuracy", "client_accuracy", "validation_error"],
+        )
+        run = fl.run(simulation, rounds=1)
+        assert float(run.accuracy[0]) == pytest.approx(expected)
+        assert run.validation_error.sizes["client"] == 3
+        each = [share(*one) for one in test] * (3 // len(test))
+        np.testing.assert_allclose(run.client_accuracy[0], each)
+
+
+def test_a_network_is_split_as_any_problem_is():
+    problem = small.problem((10, 20, 8)).split(jax.random.key(1), test=0.25)
+    assert problem.sample_counts().tolist() == [8, 15, 6]
+    assert problem.test.sample_counts().tolist() == [2, 5, 2]
+    assert isinstance(problem.test, fl.problems.Model)
+    assert problem.pooled().sample_counts().tolist() == [29]
+
+
+def test_an_accelerator_takes_as_many_clients_as_fit(monkeypatch):
+    problem, w = small.problem((4,) * 6), rows(small.problem((4,) * 6))
+    numbers = 4 * problem._activations + 3 * problem.dim
+    expected = problem.gradient(w)
+    monkeypatch.setattr(models_room, "on_cpu", lambda: False)
+    for fitting in (1, 2, 4, 100):
+        room = int(fitting * numbers * 8 / models_room.GROUP_SHARE) + 1
+        monkeypatch.setattr(models_room, "memory_at_hand", lambda room=room: room)
+        assert problem.together(4) == fitting
+        np.testing.assert_allclose(problem.gradient(w), expected, atol=1e-14)
+
+
+def test_a_plan_knows_what_is_kept_for_a_gradient():
+    def planned(batch):
+        def scenario(key):
+            return fl.Simulation(
+                problem=fl.problems.Model.from_clients(
+                    fl.models.mlp(3, hidden=[300]),
+                    key,
+                    [(np.ones((64, 3)), np.zeros(64))] * 2,
+                    fl.problems.Softmax(3),
+                ),
+                algorithm=fl.algorithms.FedAvg(0.1, batch=batch),
+            )
+
+        return fl.plan(scenario, rounds=1).parts[0].memory_per_run
+
+    assert planned(64) - planned(8) > 56 * 300 * 8  # the hidden layer, once more for each sample
+
+
+def test_half_precision_computes_and_full_precision_remembers():
+    exact, rounded = small.problem(), small.problem(compute="bfloat16")
+    w = rows(exact)
+    slope, near = exact.gradient(w), rounded.gradient(w)
+    assert near.dtype == slope.dtype
+    error = jnp.linalg.norm(near - slope) / jnp.linalg.norm(slope)
+    assert 1e-4 < error < 3e-2
+    text = str(jax.make_jaxpr(rounded.gradient)(jnp.asarray(w)))
+    assert "bf16" in text
+    assert "bf16" not in str(jax.make_jaxpr(exact.gradient)(jnp.asarray(w)))
+
+
+def test_no_program_is_larger_with_more_clients():
+    def size(clients):
+        problem = small.problem((4,) * clients)
+        simulation = fl.Simulation(problem=problem, algorithm=fl.algorithms.FedAvg(0.1, 2, batch=2))
+        now = fl.view(simulation)
+        state = simulation.algorithm.init(now.problem, None)
+        return str(jax.make_jaxpr(lambda s: simulation.algorithm.step(s, now))(state)).count("\n")
+
+    assert size(4) == size(40)
+
+
+def test_a_grid_of_step_sizes_is_one_program():
+    def scenario(key, step):
+        problem = small.problem().initialised(key)
+        return fl.Simulation(
+            problem=problem, algorithm=fl.algorithms.FedAvg(step), metrics=["train_error"]
+        )
+
+    study = fl.sweep(scenario, grid={"step": [0.1, 0.2]}, seeds=2, rounds=3)
+    assert study.attrs["compilations"] == 1
+    assert not np.allclose(study.train_error[0, 0], study.train_error[0, 1])  # another start
+
+
+# The doors of the libraries are opened in their docstrings; here is what they refuse.
+
+
+def state_of_linen():
+    from flax import linen
+
+    return fl.models.linen(linen.BatchNorm(use_running_average=False))
+
+
+def state_of_nnx():
+    from flax import nnx
+
+    return fl.models.nnx(nnx.BatchNorm, 3)
+
+
+def dropout_of_nnx():
+    from flax import nnx
+
+    return fl.models.nnx(nnx.Dropout, 0.5)
+
+
+def state_of_equinox():
+    import equinox as eqx
+
+    return fl.models.equinox(lambda key: eqx.nn.BatchNorm(3, "batch", mode="batch"))
+
+
+def state_of_haiku():
+    import haiku as hk
+
+    return fl.models.haiku(lambda x: hk.BatchNorm(True, True, 0.9)(x, True))
+
+
+@pytest.mark.parametrize(
+    "make", [state_of_linen, state_of_nnx, dropout_of_nnx, state_of_equinox, state_of_haiku]
+)
+def test_running_statistics_are_refused(make):
+    with pytest.raises(ValueError, match="running statistics"):
+        fl.models.layout_of(make(), (3,), np.dtype("float32"))
+
+
+def test_networks_made_again_are_the_same():
+    from flax import linen, nnx
+
+    for make in (
+        lambda: fl.models.cnn(3, channels=[2]),
+        lambda: fl.models.linen(linen.Sequential([linen.Dense(4), linen.relu])),
+        lambda: fl.models.nnx(nnx.Linear, 3, 4),
+    ):
+        assert make() == make()
+        assert hash(make()) == hash(make())
+    assert fl.models.mlp(3) != fl.models.mlp(4)
+
+
+def test_coordinates_of_parameters_are_found_by_their_paths():
+    layout = small.problem().layout
+    head = layout.coordinates("^[cd]$")
+    assert head.tolist() == [False] * 16 + [True] * 15
+    with pytest.raises(ValueError, match="there are: a, b, c, d"):
+        layout.coordinates("kernel")
+    with pytest.raises(ValueError, match="no regular expression"):
+        layout.coordinates("(")
+
+
+def test_convolutions_are_those_of_jax():
+    x = jax.random.normal(jax.random.key(0), (2, 7, 6, 3))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))
+    from fljax.models import networks
+
+    expected = jax.lax.conv_general_dilated(
+        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    np.testing.assert_allclose(networks._convolved(x, kernel), expected, atol=1e-12)
+    most = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    np.testing.assert_allclose(networks._halved(x), most)
+
+
+def model(outputs=small.outputs, start=small.start, data=None, loss=None, **settings):
+    data = small.samples(SIZES) if data is None else data
+    loss = fl.problems.Softmax(small.CLASSES) if loss is None else loss
+    network = fl.models.plain(start, outputs)
+    return fl.problems.Model.from_clients(network, jax.random.key(0), data, loss, **settings)
+
+
+def on_the_host(parameters, x):
+    shape = jax.ShapeDtypeStruct((len(x), small.CLASSES), x.dtype)
+    return jax.pure_callback(
+        lambda a: np.zeros(shape.shape, shape.dtype), shape, x @ parameters["a"]
+    )
+
+
+BAD = {
+    "no derivative": (lambda: model(on_the_host), ValueError, r"not differentiable .*\(2, 3\)"),
+    "whole parameters": (
+        lambda: model(start=lambda key: {"a": jnp.arange(3), "b": jnp.ones(2)}),
+        TypeError,
+        r"floats.* a is int64\[3\]",
+    ),
+    "no parameters": (lambda: model(start=lambda key: {}), ValueError, "no parameters"),
+    "another number of outputs": (
+        lambda: model(loss=fl.problems.Softmax(7)),
+        ValueError,
+        r"needs predictions \(2, 7\), and the network returns \(2, 3\)",
+    ),
+    "an axis too many": (
+        lambda: model(loss=fl.problems.LeastSquares()),
+        ValueError,
+        r"needs predictions \(2,\), and the network returns \(2, 3\)",
+    ),
+    "one prediction for all": (
+        lambda: model(lambda p, x: jnp.sum(small.outputs(p, x), axis=0)),
+        ValueError,
+        "one prediction of each sample",
+    ),
+    "classes": (
+        lambda: model(lambda p, x: jnp.argmax(small.outputs(p, x), axis=1)),
+        TypeError,
+        "argmax",
+    ),
+    "a loss of all": (
+        lambda: model(loss=lambda z, y: jnp.sum(z)),
+        ValueError,
+        r"one number of each sample.* got \(\)",
+    ),
+    "a loss of no function": (lambda: model(loss=3.0), TypeError, "function"),
+    "samples of another shape": (
+        lambda: model(data=[(np.ones((4, 5)), np.zeros(4))] * 2),
+        ValueError,
+        r"no predictions for features \(2, 5\)",
+    ),
+    "clients of different shapes": (
+        lambda: model(data=[(np.ones((4, 3)), np.zeros(4)), (np.ones((4, 2)), np.zeros(4))]),
+        ValueError,
+        r"client 1 must have features \[samples, 3\].* got \(4, 2\)",
+    ),
+    "no samples": (
+        lambda: model(data=[(np.ones((4, 3)), np.zeros(4)), (np.ones((0, 3)), np.zeros(0))]),
+        ValueError,
+        "client 1 has no samples",
+    ),
+    "NaN among samples": (
+        lambda: model(data=[(np.full((4, 3), np.nan), np.zeros(4))] * 2),
+        ValueError,
+        "features",
+    ),
+    "NaN at the start": (
+        lambda: small.problem().starting_at(np.full(31, np.nan)),
+        ValueError,
+        "start",
+    ),
+    "a start of another shape": (
+        lambda: small.problem().starting_at(np.zeros(30)),
+        ValueError,
+        r"\(31,\)",
+    ),
+    "another label": (
+        lambda: model(data=[(np.ones((4, 3)), np.full(4, 5))] * 2),
+        ValueError,
+        "labels among 0, 1, 2",
+    ),
+    "no type to compute in": (lambda: small.problem(compute="int8"), ValueError, "bfloat16"),
+    "no network": (
+        lambda: fl.problems.Model.from_clients(
+            small.outputs, jax.random.key(0), small.samples(SIZES), fl.problems.Softmax(3)
+        ),
+        TypeError,
+        "architecture",
+    ),
+    "a bound of features": (
+        lambda: fl.problems.Model(
+            np.ones((2, 4, 3)),
+            np.zeros((2, 4)),
+            fl.problems.Softmax(3),
+            feature_bound=1.0,
+            architecture=small.NETWORK,
+        ),
+        ValueError,
+        "linear predictions",
+    ),
+    "targets of other clients": (
+        lambda: fl.problems.Model(
+            np.ones((2, 4, 3)),
+            np.zeros((2, 5)),
+            fl.problems.Softmax(3),
+            architecture=small.NETWORK,
+        ),
+        ValueError,
+        r"\[2, 4, ...\]",
+    ),
+    "no module": (lambda: fl.models.linen(small.outputs), TypeError, "flax.linen.Module"),
+    "an even kernel": (lambda: fl.models.cnn(3, kernel=4), ValueError, "odd"),
+    "small images": (
+        lambda: fl.models.layout_of(fl.models.cnn(3), (3, 3), np.dtype("float32")),
+        ValueError,
+        "too small",
+    ),
+    "no images": (
+        lambda: fl.models.layout_of(fl.models.cnn(3), (3,), np.dtype("float32")),
+        ValueError,
+        "height, width, channels",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_no_network_is_refused(case):
+    call, error, words = BAD[case]
+    with pytest.raises(error, match=words):
+        call()
+
+
+def simulation(problem=None, **parts):
+    given = {"problem": small.problem() if problem is None else problem, "metrics": []}
+    return fl.Simulation(**(given | parts))
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        (
+            {"algorithm": fl.algorithms.PADMM(1.0), "network": fl.graphs.complete(3)},
+            "linear in the model.*These can:.*FedAvg",
+        ),
+        (
+            {"algorithm": fl.algorithms.FedAvg(0.1), "metrics": ["normalized_error"]},
+            "optimum, which is not known of a network",
+        ),
+        (
+            {"algorithm": fl.algorithms.FedGD(1.0), "network": fl.graphs.complete(3)},
+            "give step_size",
+        ),
+        ({"algorithm": fl.algorithms.FedAvg(0.1, batch=99)}, "99"),
+    ],
+)
+def test_what_a_network_has_not_is_said(parts, words):
+    with pytest.raises(ValueError, match=words):
+        simulation(**parts)
+
+
+def test_a_network_does_not_start_at_zero():
+    data = fl.problems.softmax(jax.random.key(0), clients=3, samples=5, dim=3, classes=3)
+    problem = fl.problems.Model(data.features, data.targets, data.loss, architecture=small.NETWORK)
+    with pytest.raises(ValueError, match="initialised"):
+        simulation(problem, algorithm=fl.algorithms.FedAvg(0.1))
+    with pytest.raises(ValueError, match="replay"):
+        fl.streams.Replay(problem)
