@@ -26,7 +26,7 @@ from fljax.batches import Uniform
 from fljax.link import Quantise, Sign, TopK
 from fljax.participation import Bernoulli, Trace
 from fljax.schedules import PowerDecay
-from tests import cases
+from tests import cases, small_network
 from tests.cases import (
     CASES,
     CLIENTS,
@@ -36,7 +36,6 @@ from tests.cases import (
     ROUNDS,
     SAVING,
     SIZES,
-    make_data,
     make_network,
     make_problem,
 )
@@ -54,9 +53,6 @@ ONE_WAY = np.array(
         [0.0, 0.0, 0.0, 0.3, 0.7],
     ]
 )
-
-
-HIDDEN = 4
 
 
 def simulation_of(algorithm, problem=None, network=None, metrics=("normalized_error",), **parts):
@@ -111,29 +107,12 @@ def test_variants_are_their_loops_from_any_start(name, form):
     close_to_loop(models(algorithm, **world), theirs, 1e-10)
 
 
-def backpropagated(k, w, rows=None):
-    """The gradient of a two-layer network of one output at a client, or of some of its samples."""
-    X, y = make_data()[k]
-    rows = range(len(y)) if rows is None else rows
-    bias, w_one = w[:HIDDEN], w[HIDDEN : HIDDEN * (1 + DIM)].reshape(DIM, HIDDEN)
-    last, w_two = w[HIDDEN * (1 + DIM)], w[-HIDDEN:]
-    total = np.zeros_like(w)
-    for j in rows:
-        inner = X[j] @ w_one + bias
-        active = np.maximum(inner, 0)
-        slope = 2 * (active @ w_two + last - y[j])
-        back = slope * w_two * (inner > 0)
-        parts = [back, np.outer(X[j], back).ravel(), [slope], slope * active]
-        total += np.concatenate(parts) / len(rows)
-    return total + 2 * cases.STRENGTH / CLIENTS * w
-
-
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("label", SAVING[::-1])
 def test_they_learn_networks_as_their_loops_do(label):
-    problem = fl.problems.Model.of(make_problem(), fl.models.mlp(1, [HIDDEN]), jax.random.key(2))
+    problem = small_network.problem(SIZES)
     algorithm, start = CASES[label].algorithm, np.tile(problem.initial, (CLIENTS, 1))
-    theirs = CASES[label].oracle(algorithm, backpropagated, start)
+    theirs = CASES[label].oracle(algorithm, small_network.gradient_of(SIZES), start)
     close_to_loop(models(algorithm, problem=problem), theirs, 1e-8)
 
 
