@@ -116,9 +116,10 @@ class Consensus(_Strategy):
 
     .. math:: w_k^{(n)}=\sum_{l\in\mathcal N_k}a_{lk}w_l^{(n-1)}-\mu f_k'(w_k^{(n-1)})
 
-    Decentralised gradient descent (DGD; Yuan, Ling & Yin 2016), the name that it has elsewhere, is
-    this with symmetric weights. With a constant step it stops in a neighbourhood of the minimiser,
-    as wide as the step is long; :class:`EXTRA` and its like come to the minimiser itself.
+    Decentralised gradient descent (DGD; Yuan, Ling & Yin 2016; so in decent-bench), the name that
+    it has elsewhere, is this with symmetric weights. With a constant step it stops in a
+    neighbourhood of the minimiser, as wide as the step is long; :class:`EXTRA` and its like come to
+    the minimiser itself.
 
     It is stable for smaller steps than diffusion. Under a budget it would pass on a model that was
     never said: :class:`ZCDPGradNFL` is the strategy whose gradient is at what was.
@@ -133,7 +134,7 @@ class Consensus(_Strategy):
       ValueError: an unknown rule; weights that do not fit the graph.
 
     Reference:
-      Rizk 2023, (1.32)-(1.33), lines 367-371; Nedić & Ozdaglar 2009, (3).
+      Rizk 2023, (1.32)-(1.33), lines 367-371; Nedić & Ozdaglar 2009.
     """
 
     step_size: StepSize
