@@ -43,7 +43,7 @@ from tests.reference import multiagent, peers
 
 close = np.testing.assert_allclose
 ANYWHERE = np.random.default_rng(3).normal(size=(CLIENTS, DIM))
-#: A ring in one direction beside the edges in both: columns sum to one, rows do not.
+#: A ring in one direction, and a way from 3 to 1 besides: columns sum to one, rows do not.
 ONE_WAY = np.array(
     [
         [0.5, 0.0, 0.0, 0.0, 0.3],
