@@ -23,6 +23,7 @@ from fljax.algorithms import (
     EXTRA,
     GFL,
     GTSAGA,
+    GTSARAH,
     GTSVRG,
     IFCA,
     KGT,
@@ -646,7 +647,8 @@ def tracked(it, gradient=some_of, start=START):
     rows = one_batch_of(it.batch)
     given = METROPOLIS, step_of(it.step_size), rows, start
     if isinstance(it, GTSVRG):
-        return peers.gt_svrg(gradient, it.period, *given)
+        loop = peers.gt_sarah if isinstance(it, GTSARAH) else peers.gt_svrg
+        return loop(gradient, it.period, *given)
     return peers.gt_saga(gradient, SIZES, *given)
 
 
@@ -824,6 +826,7 @@ CASES = {
     ),
     "PSO-Fed": Case(PSOFed(0.3, Circular(2)), None, streamed, partial(costs.portions, 2)),
     "GT-SAGA": Case(GTSAGA(0.05, batch=2), None, tracked, partial(costs.tabulated, 2)),
+    "GT-SARAH": Case(GTSARAH(0.05, 5, batch=2), None, tracked, partial(costs.snapped, 2, 5)),
     "GT-SVRG": Case(GTSVRG(0.05, 5, batch=2), None, tracked, partial(costs.snapped, 2, 5)),
     "LT-ADMM": Case(LTADMM(0.9, 0.05, 0.1, 3), None, trained, partial(costs.trained, 3)),
     "LT-ADMM-VR": Case(
@@ -861,7 +864,7 @@ CLUSTERED = ["PGFL", "GFL", "ClusterFL", "PGFL, single step", "GFL, gradient", "
 PREDICTING = ["Model-agnostic FedRelax", "Generalised gradient", "Sharing ADMM"]
 #: Whose gradients or messages are saved, most by draws: more of them in test_saving_peers.
 SAVING = [
-    *("GT-SAGA", "GT-SVRG", "LT-ADMM", "LT-ADMM-VR", "Scaffnew", "ProxSkip"),
+    *("GT-SAGA", "GT-SVRG", "GT-SARAH", "LT-ADMM", "LT-ADMM-VR", "Scaffnew", "ProxSkip"),
     *("Choco-SGD", "Gossip SGD", "SGP"),
 ]
 APART = (

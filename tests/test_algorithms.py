@@ -18,6 +18,7 @@ from fljax.algorithms import (
     ConventionalFL,
     EpsilonDeltaNFL,
     FedAvg,
+    GraphFedAvg,
     NetworkedADMM,
     ZCDPGradNFL,
     local_steps,
@@ -62,6 +63,7 @@ from tests.cases import (
     make_network,
     make_objective,
     make_problem,
+    make_servers,
     simulate,
     step_of,
 )
@@ -807,10 +809,12 @@ def test_many_are_shuffled_as_few():
 def test_a_step_tells_the_gradients_of_its_participants():
     """The largest of them follows the data of every participant, and of nobody else."""
     key, largest = as_key(17), []
-    chosen = subset(link_of(key, 1).key("participation"), CLIENTS, 2)
+    it = GraphFedAvg(0.05, 2, 1, Shuffled(4))
+    given = link_of(key, 1).key("participation"), jnp.ones(CLIENTS, bool), make_servers()
+    chosen = it.selector.choose(*given).numbers
     for client in [None, *range(CLIENTS)]:
         data = [(X, 100 * y) if k == client else (X, y) for k, (X, y) in enumerate(make_data())]
-        stepper = Stepper(fl.Simulation(make_problem(data=data), FedAvg(0.05, 2, 2, 4)), ROUNDS)
+        stepper = Stepper(fl.Simulation(make_problem(data=data), it, make_servers()), ROUNDS)
         largest.append(float(stepper(stepper.start(), 1, key)[1]))
     changed = {k for k in range(CLIENTS) if largest[1 + k] != largest[0]}
     assert changed == set(np.asarray(chosen).tolist())

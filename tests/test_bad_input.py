@@ -600,6 +600,7 @@ VALID = {
     "algorithms.FineTunedFedAvg": {**STEP, "solver": fl.algorithms.FedAvg(0.1)},
     "algorithms.GFL": ADMM,
     "algorithms.GTSAGA": STEP,
+    "algorithms.GTSARAH": {**STEP, "period": 5},
     "algorithms.GTSVRG": {**STEP, "period": 5},
     "algorithms.GeneralisedGradient": STEP,
     "algorithms.GossipSGD": STEP,

@@ -11,6 +11,7 @@ import fljax as fl
 from fljax.algorithms import (
     ATC,
     GTSAGA,
+    GTSARAH,
     GTSVRG,
     KGT,
     LTADMM,
@@ -85,6 +86,7 @@ def close_to_loop(ours, theirs, atol):
 VARIANTS = {
     "one way": SGP(0.05, ONE_WAY),
     "one sample": GTSAGA(0.05),
+    "estimates that go on": GTSARAH(PowerDecay(0.05), 3),
     "whole gradients at snapshots": GTSVRG(PowerDecay(0.05), 3),
     "batches in local steps": LTADMM(0.9, 0.05, 0.1, 3, batches=Uniform(2)),
     "a table that is kept": LTADMMVR(0.9, PowerDecay(0.05), 0.1, 3, batch=2, restart=False),
@@ -132,6 +134,7 @@ EXACTLY = {
     "LT-ADMM": (LTADMM(1.0, 0.05, 0.1), 96),
     "GT-SAGA": (GTSAGA(0.03), 640),
     "GT-SVRG": (GTSVRG(0.03, 12), 480),
+    "GT-SARAH": (GTSARAH(0.03, 12), 480),
     "LT-ADMM-VR": (LTADMMVR(1.0, 0.05, 0.1), 96),
     "LT-ADMM-VR, kept": (LTADMMVR(1.0, 0.03, 0.1, restart=False), 100),
     "Scaffnew": (Scaffnew(0.1, 0.3), 140),

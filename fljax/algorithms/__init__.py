@@ -30,7 +30,7 @@ from fljax.algorithms.fedprox import FedProx, InexactFedProx
 from fljax.algorithms.gossip import GossipSGD
 from fljax.algorithms.gradient_tracking import KGT, ADMMTracking, ATCTracking, AugDGM, DIGing
 from fljax.algorithms.graph_fedavg import GraphFedAvg
-from fljax.algorithms.gt_saga import GTSAGA, GTSVRG
+from fljax.algorithms.gt_saga import GTSAGA, GTSARAH, GTSVRG
 from fljax.algorithms.ifca import IFCA
 from fljax.algorithms.isfedavg import ISFedAvg
 from fljax.algorithms.local_only import LocalOnly
@@ -76,6 +76,7 @@ __all__ = [
     "EXTRA",
     "GFL",
     "GTSAGA",
+    "GTSARAH",
     "GTSVRG",
     "IFCA",
     "KGT",

@@ -1,4 +1,4 @@
-"""Gradient tracking along single samples, whose variance vanishes: GT-SAGA and GT-SVRG."""
+"""Gradient tracking along single samples, whose variance vanishes: GT-SAGA, GT-SVRG, GT-SARAH."""
 
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
-__all__ = ["GTSAGA", "GTSVRG", "State"]
+__all__ = ["GTSAGA", "GTSARAH", "GTSVRG", "State"]
 
 
 class Snapshot(NamedTuple):
@@ -192,3 +192,45 @@ class GTSVRG(_Tracking):
         )
         part = sampled(Uniform(self.batch), now)
         return part.gradient(model) - part.gradient(memory.model) + memory.gradient, memory
+
+
+@algorithm("GT-SARAH", "xin2022", Needs())
+@module
+class GTSARAH(GTSVRG):
+    r"""Gradient tracking along estimates that correct each other (GT-SARAH).
+
+    As :class:`GTSVRG`, with a whole gradient in every :math:`T`-th round and
+
+    .. math:: g_k^{(n)}=f_{k,s}'(w_k^{(n)})-f_{k,s}'(w_k^{(n-1)})+g_k^{(n-1)}
+
+    in all others: no longer without bias, and of less variance, which is what nonconvex sums gain
+    from.
+
+    Args:
+      step_size: as of :class:`GTSAGA`.
+      period: :math:`T`, as of :class:`GTSVRG`.
+      batch: as of :class:`GTSAGA`.
+      mixing: as of :class:`GTSAGA`.
+
+    Raises:
+      ValueError: as :class:`GTSVRG`.
+
+    Reference:
+      Xin, Khan and Kar 2022 (GT-SARAH).
+    """
+
+    step_size: StepSize
+    period: int = static()
+    batch: int = static(default=1)
+    mixing: str | Mixing = "metropolis"
+
+    def _estimate(
+        self, memory: Snapshot, model: Float[Array, "clients dim"], now: Round
+    ) -> tuple[Float[Array, "clients dim"], Snapshot]:
+        def onwards() -> Array:
+            part = sampled(Uniform(self.batch), now)
+            return part.gradient(model) - part.gradient(memory.model) + memory.gradient
+
+        anew = now.number % self.period == 0
+        slope = jax.lax.cond(anew, lambda: now.problem.gradient(model), onwards)
+        return slope, Snapshot(model, slope)

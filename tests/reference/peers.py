@@ -58,6 +58,28 @@ def gt_svrg(gradient, period, weights, step, rows, start):
     return np.array(history)
 
 
+# GT-SARAH (Xin, Khan and Kar 2022) ---------------------------------------------------------------
+
+
+def gt_sarah(gradient, period, weights, step, rows, start):
+    clients, x, history = len(start), start.copy(), []
+    v = np.array([gradient(k, x[k]) for k in range(clients)])
+    y = v.copy()
+    for n in range(1, len(rows) + 1):
+        before, x = x, mixed(weights, x) - step(n) * y
+        v_new = np.zeros_like(v)
+        for k in range(clients):
+            if n % period == 0:
+                v_new[k] = gradient(k, x[k])
+            else:
+                met = rows[n - 1][k]
+                v_new[k] = v[k] + gradient(k, x[k], met) - gradient(k, before[k], met)
+        y = mixed(weights, y) + v_new - v
+        v = v_new
+        history.append(x)
+    return np.array(history)
+
+
 # LT-ADMM (Ren et al. 2025) -----------------------------------------------------------------------
 
 
