@@ -230,7 +230,7 @@ REFUSED = {
     ),
     "swept structure": (
         ValueError,
-        lambda: jax.eval_shape(lambda b: as_made(b), 0.5),
+        lambda: jax.eval_shape(as_made, 0.5),
         "reads bound while it builds branching, so it cannot be swept",
     ),
     "normalised": (
