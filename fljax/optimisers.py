@@ -185,7 +185,7 @@ def _check_moves(optimiser: Optimiser) -> None:
         except (TypeError, ValueError, AttributeError, KeyError) as error:
             raise ValueError(
                 "the optimiser cannot move a model, which is one row of numbers, along its "
-                f"gradient alone: {type(error).__name__}: {error}"
+                f"gradient alone: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
             ) from error
     if jax.tree.structure(change) != jax.tree.structure(0) or change.shape != (2,):
         raise ValueError(

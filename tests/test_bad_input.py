@@ -11,6 +11,7 @@ import traceback
 import types
 from pathlib import Path
 
+import flax.linen
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -44,6 +45,8 @@ ROOMS = {
     "graphs": fl.graphs,
     "link": fl.link,
     "metrics": fl.metrics,
+    "models": fl.models,
+    "optimisers": fl.optimisers,
     "participation": fl.participation,
     "plotting": fl.plotting,
     "privacy": fl.privacy,
@@ -107,6 +110,8 @@ INSIDE = {
     "link.wide_sum",
     "metrics.Snapshot",
     "metrics.held_out",
+    "models.Layout",
+    "models.layout_of",
     "participation.Law",
     "participation.Participants",
     "participation.everyone_or",
@@ -792,6 +797,13 @@ VALID = {
     "problems.Huber": {},
     "problems.Mixture": {"strengths": [1.0], "penalties": (fl.problems.Norm(),)},
     "problems.PNorm": {"p": 3.0},
+    "problems.FunctionLoss": {"function": jnp.subtract, "right": jnp.equal},
+    "problems.Model": {
+        "features": np.ones((K, 5, 2)),
+        "targets": np.zeros((K, 5)),
+        "loss": fl.problems.LeastSquares(),
+        "architecture": fl.models.mlp(1, [3]),
+    },
     "problems.Problem": {
         "features": np.ones((K, 5, 2)),
         "targets": np.ones((K, 5)),
@@ -836,6 +848,16 @@ VALID = {
     "schedules.PowerDecay": {"initial": 0.1},
     "schedules.as_schedule": {"value": 0.1},
     "schedules.from_optax": {"make": optax.linear_schedule},
+    "models.cnn": {"outputs": 3},
+    "models.equinox": {"make": jnp.ones},
+    "models.haiku": {"function": jnp.ones},
+    "models.linen": {"module": flax.linen.Dense(3)},
+    "models.mlp": {"outputs": 3},
+    "models.nnx": {"make": jnp.ones},
+    "models.plain": {"init": jnp.ones, "apply": jnp.matmul},
+    "optimisers.as_optimiser": {"value": optax.sgd(0.1)},
+    "optimisers.as_step": {"value": 0.1},
+    "optimisers.from_optax": {"make": optax.adam},
     "statistics.at_round": STUDY,
     "statistics.bootstrap": {"statistic": lambda mean: mean},
     "statistics.compare": MEASURED,
@@ -867,6 +889,7 @@ UNTRIED = {
     "privacy.spent",
     "problems.optimum",
     "schedules.from_optax",
+    "optimisers.from_optax",
     "statistics.bootstrap",  # of samples, which have no names
 }
 
@@ -875,6 +898,9 @@ ACCEPTED = {
     ("theory.multiagent.learning_curve", "around"): "list",
     ("theory.multiagent.steady_state", "around"): "list",
     ("random_key", "seed"): "negative",
+    ("models.cnn", "channels"): "empty",
+    ("models.cnn", "hidden"): "empty",
+    ("models.mlp", "hidden"): "empty",
     ("run", "key"): "negative",
     ("view", "key"): "negative",
     ("theory.operators.operator", "key"): "negative",

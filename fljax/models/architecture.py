@@ -113,7 +113,7 @@ def layout_of(architecture: Architecture, sample: tuple[int, ...], dtype: Any) -
         except (TypeError, ValueError, IndexError, AttributeError) as error:
             raise ValueError(
                 f"the network cannot be made for samples of shape {sample} and type "
-                f"{jnp.dtype(dtype)}: {error}"
+                f"{jnp.dtype(dtype)}: {str(error).partition(chr(10))[0]}"
             ) from error
     leaves, structure = jax.tree_util.tree_flatten_with_path(found)
     named = [

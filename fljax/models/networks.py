@@ -10,12 +10,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
+from fljax._arguments import checked
 from fljax._module import float_dtype
 from fljax.models.architecture import Architecture
 
 __all__ = ["cnn", "mlp"]
 
 
+@checked
 def mlp(outputs: int, hidden: Sequence[int] = (200,)) -> Architecture:
     r"""Fully connected layers with rectifiers between them, of features of any shape, flattened.
 
@@ -37,6 +39,7 @@ def mlp(outputs: int, hidden: Sequence[int] = (200,)) -> Architecture:
     return cnn(outputs, channels=(), hidden=hidden)
 
 
+@checked
 def cnn(
     outputs: int,
     channels: Sequence[int] = (16, 32),

@@ -166,7 +166,8 @@ class Model(Problem):
                 return jax.eval_shape(function, *given)
             except Exception as error:  # a user's function may raise anything
                 shapes = f"features {features.shape} and targets {targets.shape} of two samples"
-                raise ValueError(f"{what} {shapes}: {type(error).__name__}: {error}") from error
+                why = f"{type(error).__name__}: {error}".partition("\n")[0]
+                raise ValueError(f"{what} {shapes}: {why}") from error
 
         found = traced("the network has no predictions for", self._outputs, row, features)
         if not hasattr(found, "shape") or found.shape[:1] != (2,):
