@@ -171,7 +171,7 @@ def theirs(algorithm, *given):
     return SERVER_LOOPS[type(algorithm)](algorithm, world, skips)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("algorithm", FORMS, ids=describe)
 def test_models_are_those_of_the_loops(algorithm):
     """Of some clients, of which some are away, in batches, of unlike numbers of steps."""
@@ -230,7 +230,7 @@ SAME = {
 }
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("pair", SAME)
 def test_they_are_others_at_their_limits(pair):
     one, other = SAME[pair]

@@ -55,6 +55,16 @@ class FedLT(Corrected):
     Raises:
       ValueError: as of :class:`~fljax.algorithms.local_learning.Corrected`.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.FedLT(0.05, penalty=0.5, local_steps=10),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 1e-6)
+      True
+
     Reference:
       Bastianello, Liu and Johansson 2024, Algorithm 1.
     """

@@ -65,6 +65,16 @@ class FedNova(LocalLearning):
       ValueError: an optimiser for a step size, and as of
         :class:`~fljax.algorithms.local_learning.LocalLearning`.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.FedNova(0.01, local_steps=(1, 2, 5, 9), weighting="equal"),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 0.01)
+      True
+
     Reference:
       Wang et al. 2020, section 4, (7)-(9), with the vectors :math:`a_k` of section 4.1.
     """

@@ -62,6 +62,16 @@ class FedPD(Corrected):
     Raises:
       ValueError: as of :class:`~fljax.algorithms.local_learning.Corrected`.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.FedPD(0.05, penalty=0.5, local_steps=10),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 1e-6)
+      True
+
     Reference:
       Zhang et al. 2021, Algorithms 1 and 2.
     """

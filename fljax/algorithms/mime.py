@@ -135,6 +135,16 @@ class MIME(_Mimicking):
       ValueError: momentum beside an optimiser, and as of
         :class:`~fljax.algorithms.local_learning.LocalLearning`.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.MIME(0.05, momentum=0.9, local_steps=5, weighting="equal"),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 1e-6)
+      True
+
     Reference:
       Karimireddy et al. 2021 (MIME), Algorithm 1.
     """

@@ -60,6 +60,16 @@ class QFedAvg(LocalLearning):
       ValueError: an optimiser for a step size, and as of
         :class:`~fljax.algorithms.local_learning.LocalLearning`.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=20, dim=2)
+      >>> def worst(fairness):
+      ...     algorithm = fl.algorithms.QFedAvg(0.1, fairness=fairness, weighting="equal")
+      ...     model = fl.run(fl.Simulation(problem, algorithm), rounds=300).model.values
+      ...     return problem.objective(model).max()
+      >>> bool(worst(5.0) < worst(0.0))
+      True
+
     Reference:
       Li et al. 2020 (fair), Algorithms 1 and 2.
     """
