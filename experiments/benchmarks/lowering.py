@@ -3,10 +3,10 @@
     python -m experiments.benchmarks.lowering [--clients K] [--out FILE.json]
 
 The whole program of a run of every registered algorithm (graph and data drawn, budget spread,
-rounds, metrics) is lowered for CUDA and for TPUs, in the form that it takes on an accelerator, on
-whatever machine this is. What does not lower is named with the reason: learners that live on the
-host, whose calls JAX binds to a device that is there. That a program then runs, and how fast, only
-such a machine can tell.
+rounds, metrics), and of a network, is lowered for CUDA and for TPUs, in the form that it takes on
+an accelerator, on whatever machine this is. What does not lower is named with the reason: learners
+that live on the host, whose calls JAX binds to a device that is there. That a program then runs,
+and how fast, only such a machine can tell.
 """
 
 import argparse
@@ -75,9 +75,27 @@ def hosted(key: jax.Array, size: Size) -> fl.Simulation:
     )
 
 
-#: What is lowered, by name: every registered algorithm, one on the host, the other generators.
+def network(key: jax.Array, size: Size) -> fl.Simulation:
+    """Federated averaging of a CNN on images like MNIST's, judged on all of them."""
+    images = jax.random.uniform(key, (size.clients, size.samples, 28, 28, 1))
+    problem = fl.problems.Model(
+        images,
+        jax.random.randint(key, images.shape[:2], 0, 10),
+        fl.problems.Softmax(10),
+        architecture=fl.models.cnn(10),
+    )
+    return fl.Simulation(
+        problem=problem.initialised(key),
+        algorithm=fl.algorithms.FedAvg(0.05, clients_per_round=10, batch=3),
+        metrics=["train_error"],
+    )
+
+
+#: What is lowered, by name: every registered algorithm, a network, one on the host, the other
+#: generators.
 PROGRAMS: dict[str, tuple[Scenario, str]] = {
     **{label: (drawn(label), GENERATOR) for label in CASES},
+    "FedAvg, a CNN": (network, GENERATOR),
     HOSTED: (hosted, GENERATOR),
     **{f"zCDP-NFL, {name}": (drawn("zCDP-NFL"), name) for name in GENERATORS if name != GENERATOR},
 }
