@@ -96,8 +96,15 @@ def learn(
         sizes, memory = (), rule.init(start) if memory is None else memory
     own = Learned(start, jnp.zeros(len(start), start.dtype) if witness else None, memory)
 
-    def train(own: Learned, sizes: Any, counts: Array, given: Any, parts: Callable) -> Learned:
-        def one(own: Learned, step: Array) -> tuple[Learned, None]:
+    def train(
+        own: Learned,
+        sizes: Any,
+        counts: Array,
+        given: Any,
+        parts: Callable,
+        some: Array | None = None,
+    ) -> Learned:
+        def one(own: Learned, step: Array) -> Learned:
             part = parts(step)
             busy = (step < counts) & jnp.any(part.weights > 0, axis=1)
             slope = direction(part, own.model, given)
@@ -108,9 +115,14 @@ def learn(
             norm = own.norm
             if norm is not None:
                 norm = jnp.maximum(norm, part.sample_gradient_norm(own.model))
-            return kept(busy, Learned(model, norm, memory), own), None
+            return kept(busy, Learned(model, norm, memory), own)
 
-        return jax.lax.scan(one, own, jnp.arange(steps, dtype=jnp.int32))[0]
+        if some is None:
+            each = jnp.arange(steps, dtype=jnp.int32)
+            return jax.lax.scan(lambda own, step: (one(own, step), None), own, each)[0]
+        order = jnp.argsort(~some, stable=True).astype(jnp.int32)
+        many = jnp.sum(some, dtype=jnp.int32)
+        return jax.lax.fori_loop(0, many, lambda turn, own: one(own, order[turn]), own)
 
     if batch is None:
         whole = who.of(problem)
@@ -119,7 +131,15 @@ def learn(
     def group(known: Any) -> Learned:
         clients, batch, *rest = known
         own, sizes, counts, given = rest
-        return train(own, sizes, counts, given, lambda step: taken(problem, clients, batch, step))
+        some = None
+        if not problem.linear:  # a step of nothing costs a network as much as any other
+            at = clients[:, None, None], batch.rows
+            weights = jnp.asarray(problem.weights).at[at].get(mode="fill", fill_value=0)
+            some = jnp.any(weights > 0, axis=(0, 2))
+            some &= jnp.arange(steps, dtype=jnp.int32) < jnp.max(counts)
+        return train(
+            own, sizes, counts, given, lambda step: taken(problem, clients, batch, step), some
+        )
 
     together = _together(problem, batch.rows.shape[2], len(start))
     everyone = (who.numbers, batch, own, sizes, counts, given)
