@@ -11,6 +11,9 @@ import pytest
 
 import fljax as fl
 from fljax.algorithms import REGISTRY
+from fljax.algorithms.local_steps import learn
+from fljax.batches import Shuffled
+from fljax.participation import Participants
 from fljax.problems import model as models_room
 from fljax.simulation import as_key
 from tests import cases
@@ -118,6 +121,33 @@ def test_federated_averaging_is_the_loop_by_hand():
             models.append(own)
         model = np.average(models, axis=0, weights=SIZES)
     np.testing.assert_allclose(run.model[0], model, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_a_client_with_fewer_batches_takes_fewer_steps(monkeypatch):
+    """One with two batches of samples computes two gradients, whatever others have."""
+    monkeypatch.setattr(models_room, "CACHE_BYTES", 1)  # one client after the other
+    met = []
+
+    def apply(w, x):
+        jax.debug.callback(lambda: met.append(len(x)))
+        return x @ w
+
+    def loss(prediction, target):
+        return (prediction - target) ** 2
+
+    network = fl.models.plain(lambda key: jnp.zeros(2), apply)
+    data = [(np.ones((n, 2)), np.ones(n)) for n in (3, 10, 1)]
+    problem = fl.problems.Model.from_clients(network, jax.random.key(0), data, loss)
+    who = Participants(jnp.arange(3, dtype=jnp.int32), jnp.ones(3, bool))
+    batch = Shuffled(2).draw(jax.random.key(1), problem.weights > 0, who.numbers, 2 * 5)
+    found = jax.jit(
+        lambda problem, batch: learn(problem, who, jnp.zeros((3, 2)), jnp.asarray(0.1), 10, batch)
+    )(problem, batch)
+    jax.effects_barrier()
+    assert met == [2] * 2 * (2 + 5 + 1)
+    left = [(1 - 0.4) ** (2 * steps) for steps in (2, 5, 1)]  # of the distance, in two epochs
+    np.testing.assert_allclose(found.model, np.tile(0.5 * (1 - np.array(left))[:, None], 2))
 
 
 def test_a_model_is_its_parameters_in_a_row():

@@ -1,20 +1,26 @@
 """The benchmark of fljax's peers: its data, its NumPy yardstick, fljax's side and its table."""
 
 import json
+import os
 
+import jax
 import numpy as np
 import pytest
 
-from experiments.benchmarks.peers import fljax_side, numpy_side, run
+from experiments.benchmarks.peers import bare_side, fljax_side, numpy_side, run
 from experiments.benchmarks.peers.measure import Stopwatch, main
 from experiments.benchmarks.peers.workloads import (
     ATC,
+    CNN,
     DGD,
     LEAST_SQUARES,
+    MLP,
     WORKLOADS,
     Classification,
+    Network,
     cross_entropy,
 )
+from fljax.study.engine import configured
 
 SMALL = Classification(clients=6, per_round=3, samples=12, features=5, classes=3, batch=4, rounds=3)
 
@@ -144,8 +150,53 @@ def test_fljax_ends_where_numpy_does(name):
     model = getattr(fljax_side, name)(workload, 0, watch)
     reference = numpy_side.FORMS["loop"][name](workload, 0, Stopwatch())
     np.testing.assert_allclose(model, np.broadcast_to(reference, model.shape), atol=2e-5)
-    assert run.agrees(workload.error(model, 0), workload.error(reference, 0))
+    assert workload.agrees(workload.error(model, 0), workload.error(reference, 0))
     assert watch.seconds > 0
+
+
+class Noise(Network):
+    """Three clients of different sizes, in images of noise."""
+
+    def data(self):
+        rng = np.random.default_rng(0)
+        return [(rng.random((n, 784), np.float32), rng.integers(10, size=n)) for n in (3, 8, 5)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("channels", [(2, 3), ()])
+def test_networks_are_the_same_where_nothing_is_drawn(channels):
+    """Every client in one batch: what is left are starts, layers, gradients and averages."""
+    workload = Noise("noise", 3, 3, rounds=2, step=0.1, channels=channels, hidden=4, batch=8)
+    with (
+        configured("jax_enable_x64", False),
+        jax.numpy_rank_promotion("allow"),
+        jax.numpy_dtype_promotion("standard"),
+    ):
+        ours = fljax_side.network(workload, 1, Stopwatch())
+        bare = bare_side.averaged(workload, 1, Stopwatch())
+        loss = bare_side.loss(workload, ours, *workload.data()[1], np.ones(8, bool))
+    for a, b, start in zip(ours, bare, workload.start(1), strict=True):
+        assert a.shape == start.shape
+        assert abs(a - start).max() > 1e-4
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+    pixels, labels = workload.data()[1]
+    assert cross_entropy(workload.logits(ours, pixels), labels) == pytest.approx(float(loss))
+
+
+@pytest.mark.skipif("FLJAX_DATA" not in os.environ, reason="needs MNIST")
+@pytest.mark.slow
+def test_networks_learn_digits():
+    assert [len(labels) for _, labels in CNN.data()] == [600] * 100
+    sizes = np.array([len(labels) for _, labels in MLP.data()])
+    assert 200 < sizes.mean() < 250
+    assert sizes.max() > 4 * sizes.min()
+    pixels, labels = MLP.test()
+    assert set(labels) == set(range(60))
+    upright, quarter = ([pixels[labels == kind][0].reshape(28, 28)] for kind in (1, 11))
+    # A one is high as it is, and wide after a quarter of a turn.
+    assert np.ptp(np.nonzero(upright[0])[0]) > np.ptp(np.nonzero(upright[0])[1])
+    assert np.ptp(np.nonzero(quarter[0])[0]) < np.ptp(np.nonzero(quarter[0])[1])
+    assert CNN.error(CNN.start(0)) > 0.8
 
 
 def test_a_side_prints_one_line(capsys):

@@ -111,8 +111,15 @@ def learn(
     norm = jnp.zeros(len(start), start.dtype) if witness else None
     own = Learned(start, norm, memory, jnp.zeros(len(start), jnp.int32))
 
-    def train(own: Learned, sizes: Any, counts: Array, given: Any, parts: Callable) -> Learned:
-        def one(own: Learned, step: Array) -> tuple[Learned, None]:
+    def train(
+        own: Learned,
+        sizes: Any,
+        counts: Array,
+        given: Any,
+        parts: Callable,
+        some: Array | None = None,
+    ) -> Learned:
+        def one(own: Learned, step: Array) -> Learned:
             part = parts(step)
             first = part[0] if isinstance(part, tuple) else part
             busy = (step < counts) & jnp.any(first.weights > 0, axis=1)
@@ -123,17 +130,41 @@ def learn(
                 model, memory = rule.move(own.model, slope, own.memory)
             norm = own.norm
             if norm is not None:
+<<<<<<< HEAD
                 norm = jnp.maximum(norm, first.sample_gradient_norm(own.model))
             return kept(busy, Learned(model, norm, memory, own.steps + 1), own), None
+=======
+                norm = jnp.maximum(norm, part.sample_gradient_norm(own.model))
+            return kept(busy, Learned(model, norm, memory), own)
+>>>>>>> f-bench
 
-        return jax.lax.scan(one, own, jnp.arange(steps, dtype=jnp.int32))[0]
+        if some is None:
+            each = jnp.arange(steps, dtype=jnp.int32)
+            return jax.lax.scan(lambda own, step: (one(own, step), None), own, each)[0]
+        order = jnp.argsort(~some, stable=True).astype(jnp.int32)
+        many = jnp.sum(some, dtype=jnp.int32)
+        return jax.lax.fori_loop(0, many, lambda turn, own: one(own, order[turn]), own)
 
     if batch is None:
         whole = who.of(problem)
         return train(own, sizes, counts, given, lambda _: whole)
 
     def group(known: Any) -> Learned:
+<<<<<<< HEAD
         clients, batch, own, sizes, counts, given = known
+=======
+        clients, batch, *rest = known
+        own, sizes, counts, given = rest
+        some = None
+        if not problem.linear:  # a step of nothing costs a network as much as any other
+            at = clients[:, None, None], batch.rows
+            weights = jnp.asarray(problem.weights).at[at].get(mode="fill", fill_value=0)
+            some = jnp.any(weights > 0, axis=(0, 2))
+            some &= jnp.arange(steps, dtype=jnp.int32) < jnp.max(counts)
+        return train(
+            own, sizes, counts, given, lambda step: taken(problem, clients, batch, step), some
+        )
+>>>>>>> f-bench
 
         def parts(step: Array) -> Any:
             if isinstance(batch, Batch):

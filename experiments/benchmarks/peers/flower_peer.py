@@ -25,7 +25,13 @@ from flwr.simulation import run_simulation
 
 from experiments.benchmarks.peers.measure import Stopwatch, main
 from experiments.benchmarks.peers.numpy_side import local_epoch, squared_gradient
-from experiments.benchmarks.peers.workloads import WORKLOADS, Classification, Regression
+from experiments.benchmarks.peers.workloads import (
+    WORKLOADS,
+    Layers,
+    Network,
+    Regression,
+    Workload,
+)
 
 client = ClientApp()
 
@@ -36,21 +42,53 @@ def train(message: Message, context: Context) -> Message:
     config = message.content["config"]
     workload = WORKLOADS[config["workload"]]
     number = context.node_config["partition-id"]
+    arrays = message.content["arrays"].to_numpy_ndarrays()
+    if isinstance(workload, Network):
+        rows = np.load(Path(config["folder"]) / "rows.npy")[number : number + 2]
+    else:
+        rows = [number, number + 1]
     features, targets = (
-        np.load(Path(config["folder"]) / f"{name}.npy", mmap_mode="r")[number]
+        np.load(Path(config["folder"]) / f"{name}.npy", mmap_mode="r")[slice(*rows)]
         for name in ("features", "targets")
     )
-    (model,) = message.content["arrays"].to_numpy_ndarrays()
-    if isinstance(workload, Regression):
-        model = model - workload.step * squared_gradient(model, features, targets)
+    rng = np.random.default_rng([config["seed"], config["server-round"], number])
+    if isinstance(workload, Network):
+        arrays = network_epoch(workload, arrays, features, targets, rng)
+    elif isinstance(workload, Regression):
+        (model,) = arrays
+        arrays = [model - workload.step * squared_gradient(model, features[0], targets[0])]
     else:
-        rng = np.random.default_rng([config["seed"], config["server-round"], number])
-        model = local_epoch(workload, model, features, targets, rng)
+        arrays = [local_epoch(workload, *arrays, features[0], targets[0], rng)]
     reply = {
-        "arrays": ArrayRecord([model]),
-        "metrics": MetricRecord({"num-examples": workload.samples}),
+        "arrays": ArrayRecord(arrays),
+        "metrics": MetricRecord({"num-examples": targets.size}),
     }
     return Message(content=RecordDict(reply), reply_to=message)
+
+
+def network_epoch(
+    workload: Network,
+    arrays: Layers,
+    features: np.ndarray,
+    targets: np.ndarray,
+    rng: np.random.Generator,
+) -> Layers:
+    """One client's pass through its samples in shuffled batches, in PyTorch."""
+    import torch  # what has no network starts its workers without
+
+    from experiments.benchmarks.peers import torch_parts
+
+    torch.set_num_threads(1)  # Ray has a worker on every core
+    module, criterion = torch_parts.network(workload, arrays), torch_parts.loss(workload)
+    optimizer = torch.optim.SGD(module.parameters(), lr=workload.step)
+    order = rng.permutation(len(targets))
+    x, y = torch.from_numpy(features[order]), torch.from_numpy(targets[order])
+    for first in range(0, len(y), workload.batch):
+        batch = slice(first, first + workload.batch)
+        optimizer.zero_grad()
+        criterion(module(x[batch]), y[batch]).backward()
+        optimizer.step()
+    return torch_parts.layers(workload, module)
 
 
 @client.query()
@@ -59,22 +97,27 @@ def ready(message: Message, context: Context) -> Message:
     return Message(content=RecordDict(), reply_to=message)
 
 
-def federated_averaging(
-    workload: Regression | Classification, seed: int, watch: Stopwatch
-) -> np.ndarray:
+def federated_averaging(workload: Workload, seed: int, watch: Stopwatch) -> np.ndarray | Layers:
     server = ServerApp()
     final = []
     if isinstance(workload, Regression):
-        arrays, start = workload.data(seed), np.zeros(workload.dim, np.float32)
+        arrays, start = workload.data(seed), [np.zeros(workload.dim, np.float32)]
         share = 1.0
     else:
-        arrays = workload.data()
-        start = np.zeros((workload.features, workload.classes), np.float32)
         share = workload.per_round / workload.clients
+        if isinstance(workload, Network):
+            arrays = map(np.concatenate, zip(*workload.data(), strict=True))
+            start = workload.start(seed)
+        else:
+            arrays = workload.data()
+            start = [np.zeros((workload.features, workload.classes), np.float32)]
 
     with tempfile.TemporaryDirectory() as folder:
         for name, array in zip(("features", "targets"), arrays, strict=True):
             np.save(Path(folder) / f"{name}.npy", array)
+        if isinstance(workload, Network):
+            sizes = [len(labels) for _, labels in workload.data()]
+            np.save(Path(folder) / "rows.npy", np.cumsum([0, *sizes]))
 
         @server.main()
         def serve(grid: Grid, context: Context) -> None:
@@ -93,7 +136,7 @@ def federated_averaging(
             with watch.run():
                 result = strategy.start(
                     grid,
-                    ArrayRecord([start]),
+                    ArrayRecord(start),
                     num_rounds=workload.rounds,
                     train_config=ConfigRecord(config),
                 )
@@ -106,13 +149,13 @@ def federated_averaging(
                 num_supernodes=workload.clients,
                 backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
             )
-    return final[0]
+    return final if isinstance(workload, Network) else final[0]
 
 
 if __name__ == "__main__":
     logging.getLogger("flwr").setLevel(logging.ERROR)
     main(
         "flwr",
-        {"least_squares": federated_averaging, "softmax": federated_averaging},
+        dict.fromkeys(("least_squares", "softmax", "cnn", "mlp"), federated_averaging),
         dict.fromkeys(("dgd", "atc"), "a server only: no peer-to-peer algorithms"),
     )

@@ -35,7 +35,7 @@ if find_spec("torchvision") and torch.version.cuda is None:
 def model(workload: Workload, seed: int) -> torch.nn.Module:
     """The workload's model at its start: a layer without bias at zero, or a network."""
     if isinstance(workload, Network):
-        return network(workload, seed)
+        return network(workload, workload.start(seed))
     if isinstance(workload, Regression):
         linear = torch.nn.Linear(workload.dim, 1, bias=False)
     else:
@@ -44,8 +44,8 @@ def model(workload: Workload, seed: int) -> torch.nn.Module:
     return linear
 
 
-def network(workload: Network, seed: int) -> torch.nn.Module:
-    """The network's layers, as PyTorch has them."""
+def network(workload: Network, arrays: Layers) -> torch.nn.Module:
+    """The network with these numbers, as PyTorch has it."""
     layers, before, pixels = [], 1, workload.features
     if workload.channels:
         layers.append(torch.nn.Unflatten(1, (1, 28, 28)))
@@ -64,7 +64,7 @@ def network(workload: Network, seed: int) -> torch.nn.Module:
     ]
     made = torch.nn.Sequential(*layers)
     with torch.no_grad():
-        given = zip(workload.start(seed), made.parameters(), orders(workload), strict=True)
+        given = zip(arrays, made.parameters(), orders(workload), strict=True)
         for array, parameter, (shape, order) in given:
             parameter.copy_(
                 torch.from_numpy(array).reshape(shape).permute(order).reshape(parameter.shape)
@@ -104,14 +104,18 @@ def client_tensors(workload: Workload, seed: int) -> list[tuple[torch.Tensor, to
 
 def weights(workload: Workload, model: torch.nn.Module) -> np.ndarray | Layers:
     """The model's numbers: ``[D]``, ``[features, classes]``, or a network's layers."""
-    found = [parameter.detach() for parameter in model.parameters()]
-    if not isinstance(workload, Network):
-        return found[0].numpy().T.squeeze()
-    layers = []
-    for array, start, (shape, order) in zip(
-        found, workload.start(0), orders(workload), strict=True
+    if isinstance(workload, Network):
+        return layers(workload, model)
+    (weight,) = model.parameters()
+    return weight.detach().numpy().T.squeeze()
+
+
+def layers(workload: Network, model: torch.nn.Module) -> Layers:
+    """The numbers of a :func:`network`, as the workload has them."""
+    found = []
+    for parameter, start, (shape, order) in zip(
+        model.parameters(), workload.start(0), orders(workload), strict=True
     ):
-        moved = array.reshape([shape[axis] for axis in order])
-        back = np.argsort(order).tolist()
-        layers.append(moved.permute(back).reshape(start.shape).numpy())
-    return layers
+        moved = parameter.detach().reshape([shape[axis] for axis in order])
+        found.append(moved.permute(np.argsort(order).tolist()).reshape(start.shape).numpy())
+    return found

@@ -31,8 +31,16 @@ from typing import Any
 import numpy as np
 
 
+class Compared:
+    """What all workloads have."""
+
+    def agrees(self, error: float, reference: float) -> bool:
+        """Within 2 % of another's, or both at the floor of single precision."""
+        return abs(error - reference) <= 0.02 * reference + 1e-7
+
+
 @dataclass(frozen=True)
-class Regression:
+class Regression(Compared):
     """Linear observations of one parameter: a normal parameter and features, noise of 0.1."""
 
     name: str
@@ -99,7 +107,7 @@ class Decentralised(Regression):
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Compared):
     """Ten classes of 784 synthetic pixels.
 
     A pixel is zero with probability 0.8 and otherwise uniform in [0, 1], which gives MNIST's size,
@@ -152,7 +160,7 @@ Layers = list[np.ndarray]
 
 
 @dataclass(frozen=True)
-class Network:
+class Network(Compared):
     """A network on MNIST, of which the folder ``FLJAX_DATA`` has the files.
 
     Convolutions of 3 x 3, padded by zeros, each followed by a rectifier and the maximum of squares
@@ -237,6 +245,10 @@ class Network:
             part = slice(first, first + 500)
             wrong += (self.logits(model, pixels[part]).argmax(1) != labels[part]).sum()
         return float(wrong) / len(labels)
+
+    def agrees(self, error: float, reference: float) -> bool:
+        """Within half a percent of the test images: as far as other batches take it."""
+        return abs(error - reference) <= 0.005
 
     def logits(self, model: Layers, pixels: np.ndarray) -> np.ndarray:
         """Of ``[N, 784]`` pixels."""
