@@ -130,13 +130,8 @@ def learn(
                 model, memory = rule.move(own.model, slope, own.memory)
             norm = own.norm
             if norm is not None:
-<<<<<<< HEAD
                 norm = jnp.maximum(norm, first.sample_gradient_norm(own.model))
-            return kept(busy, Learned(model, norm, memory, own.steps + 1), own), None
-=======
-                norm = jnp.maximum(norm, part.sample_gradient_norm(own.model))
-            return kept(busy, Learned(model, norm, memory), own)
->>>>>>> f-bench
+            return kept(busy, Learned(model, norm, memory, own.steps + 1), own)
 
         if some is None:
             each = jnp.arange(steps, dtype=jnp.int32)
@@ -150,28 +145,21 @@ def learn(
         return train(own, sizes, counts, given, lambda _: whole)
 
     def group(known: Any) -> Learned:
-<<<<<<< HEAD
         clients, batch, own, sizes, counts, given = known
-=======
-        clients, batch, *rest = known
-        own, sizes, counts, given = rest
         some = None
         if not problem.linear:  # a step of nothing costs a network as much as any other
-            at = clients[:, None, None], batch.rows
+            first = batch if isinstance(batch, Batch) else batch[0]
+            at = clients[:, None, None], first.rows
             weights = jnp.asarray(problem.weights).at[at].get(mode="fill", fill_value=0)
             some = jnp.any(weights > 0, axis=(0, 2))
             some &= jnp.arange(steps, dtype=jnp.int32) < jnp.max(counts)
-        return train(
-            own, sizes, counts, given, lambda step: taken(problem, clients, batch, step), some
-        )
->>>>>>> f-bench
 
         def parts(step: Array) -> Any:
             if isinstance(batch, Batch):
                 return taken(problem, clients, batch, step)
             return tuple(taken(problem, clients, one, step) for one in batch)
 
-        return train(own, sizes, counts, given, parts)
+        return train(own, sizes, counts, given, parts, some)
 
     each = (batch,) if isinstance(batch, Batch) else batch
     together = _together(problem, sum(one.rows.shape[2] for one in each), len(start))
