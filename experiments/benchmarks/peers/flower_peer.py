@@ -1,7 +1,7 @@
 """The workloads in Flower: its FedAvg strategy over messages, run by its Ray simulation.
 
-The clients compute in NumPy, the lightest that Flower allows, in one worker process a core; they
-open their data from memory-mapped files. ``run_simulation`` starts what the command ``flwr run``
+The clients compute in NumPy, the lightest that Flower allows, networks in PyTorch, in one worker process
+a core; they open their data from memory-mapped files. ``run_simulation`` starts what the command ``flwr run``
 starts, from Python. A run is timed inside the server, once every client has answered a query; what
 comes before and after is the start and end of Ray.
 """
