@@ -131,7 +131,9 @@ def learn(
             norm = own.norm
             if norm is not None:
                 norm = jnp.maximum(norm, first.sample_gradient_norm(own.model))
-            return kept(busy, Learned(model, norm, memory, own.steps + 1), own)
+            new = Learned(model, norm, memory, own.steps + 1)
+            # Of one client only the steps that it takes are visited.
+            return new if some is not None and len(own.model) == 1 else kept(busy, new, own)
 
         if some is None:
             each = jnp.arange(steps, dtype=jnp.int32)
@@ -150,7 +152,9 @@ def learn(
         if not problem.linear:  # a step of nothing costs a network as much as any other
             first = batch if isinstance(batch, Batch) else batch[0]
             at = clients[:, None, None], first.rows
-            weights = jnp.asarray(problem.weights).at[at].get(mode="fill", fill_value=0)
+            weights = first.weights
+            if weights is None:
+                weights = jnp.asarray(problem.weights).at[at].get(mode="fill", fill_value=0)
             some = jnp.any(weights > 0, axis=(0, 2))
             some &= jnp.arange(steps, dtype=jnp.int32) < jnp.max(counts)
 

@@ -121,6 +121,7 @@ def averaged(workload: Network, seed: int, watch: Stopwatch) -> Layers:
 
 
 if __name__ == "__main__":
-    others = ("least_squares", "softmax", "dgd", "atc")
-    notes = dict.fromkeys(others, "written for the networks; numpy-clients is the like of it here")
+    notes: dict[str, str] = dict.fromkeys(
+        ("least_squares", "softmax", "dgd", "atc"), "written for the networks alone"
+    )
     main("jax", {"cnn": averaged, "mlp": averaged}, notes, "bare")

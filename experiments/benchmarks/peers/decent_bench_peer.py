@@ -136,5 +136,6 @@ if __name__ == "__main__":
             "dgd": partial(decentralised, DGD),
             "atc": partial(decentralised, ATC),
         },
-        {"softmax": "its own multi-class cost needs PyTorch; a NumPy cost was written for it"},
+        {"softmax": "its own multi-class cost needs PyTorch; a NumPy cost was written for it"}
+        | dict.fromkeys(("cnn", "mlp"), "no network was written for it"),
     )

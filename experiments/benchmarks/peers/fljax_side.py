@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import fljax as fl
@@ -83,7 +84,7 @@ def network(workload: Network, seed: int, watch: Stopwatch) -> Layers:
     # Convolutions come before layers, in their order, as sorted names do.
     start = {
         part: {"kernel": next(layers), "bias": next(layers)}
-        for part in sorted(problem.parameters(problem.initial))
+        for part in sorted(problem.parameters(jnp.zeros(problem.dim)))
     }
     problem = dataclasses.replace(problem, initial=problem.layout.row(start))
     algorithm = fl.algorithms.FedAvg(

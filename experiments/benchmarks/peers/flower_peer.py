@@ -1,9 +1,9 @@
 """The workloads in Flower: its FedAvg strategy over messages, run by its Ray simulation.
 
-The clients compute in NumPy, the lightest that Flower allows, in one worker process a core; they
-open their data from memory-mapped files. ``run_simulation`` starts what the command ``flwr run``
-starts, from Python. A run is timed inside the server, once every client has answered a query; what
-comes before and after is the start and end of Ray.
+The clients compute in NumPy, the lightest that Flower allows, networks in PyTorch, in one worker
+process a core; they open their data from memory-mapped files. ``run_simulation`` starts what the
+command ``flwr run`` starts, from Python. A run is timed inside the server, once every client has
+answered a query; what comes before and after is the start and end of Ray.
 """
 # pyright: reportMissingImports=false
 
@@ -55,10 +55,9 @@ def train(message: Message, context: Context) -> Message:
     if isinstance(workload, Network):
         arrays = network_epoch(workload, arrays, features, targets, rng)
     elif isinstance(workload, Regression):
-        (model,) = arrays
-        arrays = [model - workload.step * squared_gradient(model, features[0], targets[0])]
+        arrays = [arrays[0] - workload.step * squared_gradient(arrays[0], features[0], targets[0])]
     else:
-        arrays = [local_epoch(workload, *arrays, features[0], targets[0], rng)]
+        arrays = [local_epoch(workload, arrays[0], features[0], targets[0], rng)]
     reply = {
         "arrays": ArrayRecord(arrays),
         "metrics": MetricRecord({"num-examples": targets.size}),

@@ -193,4 +193,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--form", choices=FORMS, default="loop")
     given, rest = parser.parse_known_args()
-    main("numpy", FORMS[given.form], {}, f"NumPy, {given.form}", rest)
+    notes: dict[str, str] = dict.fromkeys(("cnn", "mlp"), "no network was written in it")
+    main("numpy", FORMS[given.form], notes, f"NumPy, {given.form}", rest)
