@@ -73,20 +73,19 @@ pytest.raises = raises
 
 def pytest_collection_modifyitems(items):
     """Of the cases of a test marked ``thin(n)`` all but ``n``, spread evenly, are slow ones; of
-    these all but every eighth are long ones.
+    these all but every eighth (``every=``) are long ones.
     """
     cases = {}
     for item in items:
         if thin := item.get_closest_marker("thin"):
-            cases.setdefault((item.parent.nodeid, item.originalname), (thin.args[0], []))[1].append(
-                item
-            )
-    for count, found in cases.values():
+            name = item.parent.nodeid, item.originalname
+            cases.setdefault(name, (thin.args[0], thin.kwargs.get("every", 8), []))[2].append(item)
+    for count, every, found in cases.values():
         kept = {round(i * (len(found) - 1) / max(count - 1, 1)) for i in range(count)}
         others = [item for place, item in enumerate(found) if place not in kept]
         for place, item in enumerate(others):
             item.add_marker(pytest.mark.slow)
-            if place % 8:
+            if place % every:
                 item.add_marker(pytest.mark.long)
 
 

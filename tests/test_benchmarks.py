@@ -118,7 +118,7 @@ def test_the_roofline_gives_importance_sampling_batches_of_its_clients():
     assert (made.algorithm.clients_per_round, made.algorithm.batch) == (40, 4)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", [name for name in lowering.PROGRAMS if name != lowering.HOSTED])
 def test_programs_lower_for_accelerators_that_are_not_here(name):
     for platform in lowering.PLATFORMS:
@@ -132,6 +132,7 @@ def test_what_calls_the_host_is_said_not_to_lower():
     assert "platform" in lowering.lowered(lowering.HOSTED, "cuda").reason
 
 
+@pytest.mark.slow
 def test_what_is_lowered_is_the_form_of_the_accelerator():
     """Without groups of senders, one after the other, that suit a CPU's cache."""
     loops = [

@@ -131,6 +131,7 @@ def test_tracking_on_graphs_that_change_is_the_loop(it):
     close(models(it, network=network), exact_peers.tracking(*given), rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("label", [*METHODS, "DLM"])
 def test_on_a_network_of_two_layers_they_are_the_loops(label):
@@ -208,6 +209,7 @@ def test_decentralised_gradient_descent_stops_beside_it():
     assert 1.6 < far / near < 2.4
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("it", [PGEXTRA(0.1), NIDS(0.1)], ids=lambda it: it.label)
 def test_a_regulariser_with_a_kink_has_its_minimiser(it):

@@ -162,6 +162,7 @@ def test_a_model_is_its_parameters_in_a_row():
     assert not jnp.allclose(own[0], own[1])
 
 
+@pytest.mark.slow
 def test_whole_numbers_stay_whole():
     """Sequences of letters: embedded, every position predicted."""
     letters, width = 5, 3
@@ -193,6 +194,7 @@ def test_whole_numbers_stay_whole():
     assert 0 < float(run.accuracy[-1]) < 1
 
 
+@pytest.mark.slow
 def test_a_function_of_optax_is_a_loss():
     data = small.samples(SIZES)
     given = functools.partial(
@@ -235,6 +237,7 @@ def test_metrics_are_of_held_out_data_of_each_or_of_all():
         np.testing.assert_allclose(run.client_accuracy[0], each)
 
 
+@pytest.mark.slow
 def test_a_network_is_split_as_any_problem_is():
     problem = small.problem((10, 20, 8)).split(jax.random.key(1), test=0.25)
     assert problem.sample_counts().tolist() == [8, 15, 6]
@@ -243,6 +246,7 @@ def test_a_network_is_split_as_any_problem_is():
     assert problem.pooled().sample_counts().tolist() == [29]
 
 
+@pytest.mark.slow
 def test_an_accelerator_takes_as_many_clients_as_fit(monkeypatch):
     problem, w = small.problem((4,) * 6), rows(small.problem((4,) * 6))
     numbers = 4 * problem._activations + 3 * problem.dim
@@ -255,6 +259,7 @@ def test_an_accelerator_takes_as_many_clients_as_fit(monkeypatch):
         np.testing.assert_allclose(problem.gradient(w), expected, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_a_plan_knows_what_is_kept_for_a_gradient():
     def planned(batch):
         def scenario(key):
@@ -273,6 +278,7 @@ def test_a_plan_knows_what_is_kept_for_a_gradient():
     assert planned(64) - planned(8) > 56 * 300 * 8  # the hidden layer, once more for each sample
 
 
+@pytest.mark.slow
 def test_half_precision_computes_and_full_precision_remembers():
     exact, rounded = small.problem(), small.problem(compute="bfloat16")
     w = rows(exact)
@@ -296,6 +302,7 @@ def test_no_program_is_larger_with_more_clients():
     assert size(4) == size(40)
 
 
+@pytest.mark.slow
 def test_a_grid_of_step_sizes_is_one_program():
     def scenario(key, step):
         problem = small.problem().initialised(key)
@@ -547,6 +554,7 @@ def test_what_a_network_has_not_is_said(parts, words):
         simulation(**parts)
 
 
+@pytest.mark.slow
 def test_a_network_does_not_start_at_zero():
     data = fl.problems.softmax(jax.random.key(0), clients=3, samples=5, dim=3, classes=3)
     problem = fl.problems.Model(data.features, data.targets, data.loss, architecture=small.NETWORK)

@@ -135,6 +135,7 @@ def test_federated_averaging_with_an_optimiser_is_the_loop(name, keeps):
     assert np.abs(trajectory(other, 6, participation=Trace(there)) - found).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_plain_steps_of_an_optimiser_are_those_of_a_step_size():
     """Batches of nothing are no steps of the optimiser either."""
     given = {"clients_per_round": 4, "epochs": 2, "batch": 3}
