@@ -22,6 +22,10 @@ PARTS = (
 )
 
 
+#: Of other algorithms that would do so many are named.
+NAMED = 8
+
+
 class Unmet(NamedTuple):
     """A need that a simulation does not meet."""
 
@@ -38,7 +42,8 @@ def compare(simulation: Any) -> None:
     algorithm = type(simulation.algorithm)
     for text, elsewhere in unmet(algorithm.needs, simulation):
         others = alternatives(simulation) if elsewhere else []
-        can = f" These can: {', '.join(others)}." if others else ""
+        can = f" These can: {', '.join(others[:NAMED])}" if others else ""
+        can += f" and {len(others) - NAMED} more." if len(others) > NAMED else "." * bool(others)
         raise ValueError(f"{algorithm.label} {text}{can}")
     clip = getattr(simulation.problem, "clip", None)
     if clip is not None and isinstance(simulation.privacy, Notion):
@@ -51,8 +56,12 @@ def compare(simulation: Any) -> None:
 
 
 def alternatives(simulation: Any) -> list[str]:
-    """Labels of the registered algorithms that would run in this simulation."""
-    return [label for label, other in REGISTRY.items() if not any(unmet(other.needs, simulation))]
+    """Labels of the registered algorithms that would run in this simulation, first those whose
+    clients talk to the same.
+    """
+    found = [label for label, other in REGISTRY.items() if not any(unmet(other.needs, simulation))]
+    network = type(simulation.algorithm).needs.network
+    return sorted(found, key=lambda label: REGISTRY[label].needs.network is not network)
 
 
 def unmet(needs: Needs, simulation: Any) -> Iterator[Unmet]:

@@ -309,8 +309,8 @@ def test_every_algorithm_meets_every_stage_that_its_needs_allow(label):
         if not copes.get(name, True):
             with pytest.raises(ValueError, match=re.escape(label)) as caught:
                 fl.Simulation(algorithm=plain.algorithm, **changed)
-            listed = str(caught.value).partition("These can: ")[2].rstrip(".").split(", ")
-            assert label not in listed
+            listed = str(caught.value).partition("These can: ")[2]
+            assert label not in re.split(", | and |\\.", listed)
             continue
         simulation = fl.Simulation(algorithm=plain.algorithm, **changed)
         found = fl.run(simulation, rounds=3)
@@ -322,8 +322,12 @@ def test_alternatives_are_those_that_run():
     problem, network = make_problem(), make_network()
     with pytest.raises(ValueError, match="no rule for late messages") as caught:
         fl.Simulation(problem, IFCA(0.1, 2), network, delays=fl.link.Fixed(1))
-    listed = str(caught.value).partition("These can: ")[2].rstrip(".").split(", ")
+    shown = str(caught.value).partition("These can: ")[2]
+    late = fl.Simulation(problem, FedAvg(0.1), network, delays=fl.link.Fixed(1))
+    listed = requirements.alternatives(replace(late, algorithm=IFCA(0.1, 2)))
+    assert shown == f"{', '.join(listed[:8])} and {len(listed) - 8} more."
     assert "IFCA" not in listed
+    assert REGISTRY[listed[0]].needs.network is None  # as IFCA's own
     assert {"FL", "FedAvg", "zCDP-grad-NFL"} <= set(listed)
     for label in listed:
         fl.Simulation(problem, CASES[label].algorithm, network, delays=fl.link.Fixed(1))
@@ -393,7 +397,7 @@ BAD = {
         ),
     ),
     "an aggregator in place of a sum": (
-        "combines messages otherwise than by a mean.* These can: .*FedAvg",
+        "combines messages otherwise than by a mean.* These can: .*ATC",
         lambda: fl.Simulation(
             make_problem(), NetworkedADMM(1.0), make_network(), aggregation=aggregation.Median()
         ),

@@ -536,7 +536,7 @@ def simulation(problem=None, **parts):
     [
         (
             {"algorithm": fl.algorithms.PADMM(1.0), "network": fl.graphs.complete(3)},
-            "linear in the model.*These can:.*FedAvg",
+            "linear in the model.*These can: .*Consensus",
         ),
         (
             {"algorithm": fl.algorithms.FedAvg(0.1), "metrics": ["normalized_error"]},

@@ -881,17 +881,17 @@ REFUSED = [
     (
         ValueError,
         refused(NetworkedADMM(1.0), network=RING),
-        r"ADMM needs all data at once and cannot learn from a stream\. These can: FL, .*PAO-Fed",
+        r"ADMM needs all data at once and cannot learn from a stream\. These can: .*Consensus, ",
     ),
     (
         ValueError,
         refused(NetworkedADMM(1.0), FIXED, network=RING, participation=Bernoulli(0.5)),
-        r"ADMM has no rule for absent clients; leave out participation=\. These can: FL, ",
+        r"ADMM has no rule for absent clients; leave out participation=\. These can: Consensus, ",
     ),
     (
         ValueError,
         refused(NetworkedADMM(1.0), FIXED, network=RING, delays=Fixed(1)),
-        r"ADMM has no rule for late messages; leave out delays=\. These can: FL, ",
+        r"ADMM has no rule for late messages; leave out delays=\. These can: Consensus, ",
     ),
     (
         ValueError,

@@ -38,7 +38,7 @@ def plain(init: Callable[..., Any], apply: Callable[[Any, Array], Array]) -> Arc
       >>> def init(key):
       ...     return {"w": jax.random.normal(key, (3, 2)), "b": jnp.zeros(2)}
       >>> def apply(parameters, features):
-      ...     return jnp.tanh(features @ parameters["w"] + parameters["b"])
+      ...     return jnp.tanh(features @ parameters["w"] + parameters["b"][None])
       >>> fl.models.plain(init, apply).apply(init(jax.random.key(0)), jnp.ones((5, 3))).shape
       (5, 2)
     """
