@@ -12,7 +12,7 @@ import pytest
 
 import fljax as fl
 from fljax import aggregation, attacks, requirements
-from fljax._module import module, static
+from fljax._module import module, replace, static
 from fljax.algorithms import (
     IFCA,
     REGISTRY,
