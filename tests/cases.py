@@ -60,9 +60,11 @@ from fljax.algorithms import (
     FedAsync,
     FedAvg,
     FedAvgM,
+    FedBABU,
     FedBN,
     FedBuff,
     FedDyn,
+    FedExP,
     FedGD,
     FedLT,
     FedNova,
@@ -72,6 +74,7 @@ from fljax.algorithms import (
     FedProx,
     FedRelax,
     FedRep,
+    FedSAM,
     FedSGD,
     FedYogi,
     FineTunedFedAvg,
@@ -380,6 +383,8 @@ SERVER_LOOPS = dict.fromkeys((FedOpt, FedAvgM, FedAdagrad, FedYogi, FedAdam), at
     MIME: mimicked,
     MIMELite: mimicked,
     QFedAvg: fair,
+    FedExP: lambda it, world, _: server.fedexp(world, step_of(it.step_size), float(it.damping)),
+    FedSAM: lambda it, world, _: server.fedsam(world, step_of(it.step_size), float(it.radius)),
     FedPD: lambda it, world, talks: server.fedpd(
         world, step_of(it.step_size), float(it.penalty), talks
     ),
@@ -478,6 +483,17 @@ def shared_in_part(it, objective=OBJECTIVE, world=TOGETHER, work=None, heads=Non
     places = np.flatnonzero(make_problem(dim=objective.dim).coordinates(it.personal)).tolist()
     return adapted.partial(
         sampled(objective), *given, step_of(it.step_size), places, heads
+    ).personal
+
+
+def frozen_head(it, objective=OBJECTIVE, world=TOGETHER, work=None):
+    clients = objective.clients
+    work = whole(it.epochs, world.rounds, clients) if work is None else work
+    given = world, work, counts_of(it, objective), np.zeros((clients, objective.dim))
+    places = np.flatnonzero(make_problem(dim=objective.dim).coordinates(it.personal)).tolist()
+    steps = step_of(it.tuning_step), it.tuning_steps
+    return adapted.fedbabu(
+        sampled(objective), *given, step_of(it.step_size), places, *steps
     ).personal
 
 
@@ -796,6 +812,13 @@ CASES = {
         MIMELite(0.05, momentum=0.5, weighting="equal"), None, served, costs.mimicked_lite
     ),
     "q-FedAvg": Case(QFedAvg(0.05, fairness=1.5, weighting="equal"), None, served, costs.fair),
+    "FedExP": Case(FedExP(0.05, damping=0.01), None, served, costs.extrapolated),
+    "FedSAM": Case(
+        FedSAM(0.05, radius=0.2, weighting="equal"),
+        CentralGaussian(0.7, 0.4),
+        served,
+        costs.sharpness_aware,
+    ),
     "FedPD": Case(FedPD(0.05, penalty=0.5, local_steps=2), None, served, partial(costs.dual, 2)),
     "Fed-LT": Case(FedLT(0.05, penalty=0.5, local_steps=2), None, served, partial(costs.split, 2)),
     "DP-SGD": Case(DPSGD(0.05), NoisyGradients(0.7, 0.4), stepped, partial(costs.stepped, 1)),
@@ -810,6 +833,9 @@ CASES = {
     "LG-FedAvg": Case(LGFedAvg(0.05, personal=(0,)), None, shared_in_part, costs.alone),
     "FedBN": Case(FedBN(0.05, personal=(2,)), None, shared_in_part, costs.alone),
     "FedRep": Case(FedRep(0.05, personal=(1,)), None, shared_in_part, costs.in_turn),
+    "FedBABU": Case(
+        FedBABU(0.05, personal=(1,), tuning_step=0.05), None, frozen_head, costs.body_first
+    ),
     "FedBuff": Case(FedBuff(0.05, buffer_size=4), None, buffered, costs.server),
     "FedAsync": Case(FedAsync(0.05, mixing=0.6), None, mixed_in, costs.server),
     "IFCA": Case(IFCA(0.05, 2), None, clustered, costs.clustered),
@@ -847,13 +873,14 @@ SENT = {
     "MIME": (4, 5),
     "MIMELite": (2, 4),
     "q-FedAvg": (2, 2 + 1 / DIM),
+    "FedExP": (2, 2 + 1 / DIM),
 }
 PRIVATE = [label for label, case in CASES.items() if isinstance(case.privacy, Notion)]
 STREAMED = [label for label in LABELS if REGISTRY[label].needs.data == "stream"]
 SERVED = [label for label in LABELS if REGISTRY[label].needs.network is None]
 #: With one server and a model of each client beside its own: more of them in test_personal.
 #: The others in test_adapted.
-ADAPTED = ["Per-FedAvg", "APFL", "FedPer", "LG-FedAvg", "FedBN", "FedRep"]
+ADAPTED = ["Per-FedAvg", "APFL", "FedPer", "LG-FedAvg", "FedBN", "FedRep", "FedBABU"]
 PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA", *ADAPTED]
 #: That do not wait: more of them in test_asynchronous.
 ASYNCHRONOUS = ["FedBuff", "FedAsync"]

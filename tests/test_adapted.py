@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax.algorithms import APFL, FedAvg, FedBN, FedPer, FedRep, LGFedAvg, LocalOnly, PerFedAvg
+from fljax.algorithms import (
+    APFL,
+    FedAvg,
+    FedBABU,
+    FedBN,
+    FedPer,
+    FedRep,
+    FineTunedFedAvg,
+    LGFedAvg,
+    LocalOnly,
+    PerFedAvg,
+)
 from fljax.batches import Uniform
 from fljax.simulation import begin, look, prepare
 from tests import cases
@@ -96,6 +107,7 @@ FORMS = {
     "fedper mask": FedPer(0.05, epochs=2, personal=[True, False, True], weighting="equal"),
     "fedrep": FedRep(LOCAL, 4, personal=(0, 2), head_passes=3),
     "fedrep samples": FedRep(0.05, epochs=2, personal=HEAD, weighting="samples"),
+    "fedbabu": FedBABU(0.1, 4, 2, personal=HEAD, tuning_step=LOCAL, tuning_steps=3),
 }
 DRAWN = {
     "per-fedavg": PerFedAvg(0.1, 4, batch=4, personal_step=0.05, variant="first_order"),
@@ -104,6 +116,7 @@ DRAWN = {
     "fedper": FedPer(0.1, 4, 2, batch=4, personal=HEAD),
     "fedrep": FedRep(0.1, 4, batch=4, personal=HEAD, head_passes=2),
     "fedrep law": FedRep(0.1, batches=Uniform(3), local_steps=STEPS, personal=HEAD, head_passes=2),
+    "fedbabu": FedBABU(0.1, 4, 2, batch=4, personal=HEAD, tuning_step=0.05),
 }
 
 
@@ -178,6 +191,7 @@ NETWORKS = {
     "apfl": APFL(0.3, 4, epochs=3, mixing=0.4, adaptation=0.2),
     "fedper": FedPer(0.3, 4, epochs=2, personal=LAYER),
     "fedrep": FedRep(0.3, personal=LAYER, head_passes=2),
+    "fedbabu": FedBABU(0.3, 4, personal=tuple(range(5)), tuning_step=0.2, tuning_steps=2),
 }
 
 
@@ -363,6 +377,32 @@ def test_with_nothing_personal_it_is_federated_averaging(cls):
 
 
 @pytest.mark.slow
+def test_fedbabu_without_a_head_is_federated_averaging_and_tuning():
+    parts = some_world(FedAvg(0.1, 4), True, True, new_key())[0]
+    tuned = FineTunedFedAvg(FedAvg(0.1, 4, 2), LOCAL, 3)
+    ours = FedBABU(0.1, 4, 2, personal=(), tuning_step=LOCAL, tuning_steps=3)
+    found, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in (ours, tuned))
+    close(found, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.slow
+def test_the_body_of_fedbabu_ends_where_it_is_best_under_its_head():
+    r""":math:`\sum_k\partial_\varphi f_k(\varphi,h^0)=0` with the heads where they began."""
+    head = 1.7
+    algorithm = FedBABU(0.1, personal=HEAD, tuning_step=0.05, weighting="equal")
+    problem = make_problem().starting_at(np.array([0.0, head, 0.0]))
+    state = state_after(600, fl.Simulation(problem, algorithm))
+    A, b = (sum(parts) for parts in zip(*quadratics(), strict=True))
+    body = [0, 2]
+    best = np.linalg.solve(A[np.ix_(body, body)], b[body] - head * A[body, 1])
+    close(state.server, best, rtol=0, atol=1e-8)
+    before = np.array([best[0], head, best[1]])
+    close(state.frozen, np.tile(before, (CLIENTS, 1)), rtol=0, atol=1e-8)
+    after = [before - 0.05 * (A @ before - b) for A, b in quadratics()]
+    close(state.model, after, rtol=0, atol=1e-8)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [FedPer(LOCAL, epochs=3, personal=ALL), FedRep(LOCAL, personal=ALL, head_passes=3)],
@@ -434,6 +474,7 @@ TRAFFIC = [
     (APFL(0.1, 3, 2, adaptation=0.1), 3, DIM),
     (FedPer(0.1, 4, personal=HEAD), 4, DIM - 1),
     (FedRep(0.1, personal=(0, 2), head_passes=2), CLIENTS, DIM - 2),
+    (FedBABU(0.1, 4, personal=HEAD, tuning_step=0.1, tuning_steps=2), 4, DIM - 1),
 ]
 
 
@@ -488,6 +529,16 @@ def test_coordinates_are_a_mask():
         (ValueError, lambda: running(FedPer(0.1, personal=[7])), "from 0 to 2, got 7 to 7"),
         (TypeError, lambda: running(FedBN(0.1)), "linear prediction have no names"),
         (ValueError, lambda: FedRep(0.1, personal=[0], head_passes=0), "head_passes must be >= 1"),
+        (
+            ValueError,
+            lambda: FedBABU(0.1, personal=[0], tuning_step=0.1, tuning_steps=0),
+            "tuning_steps must be >= 1, got 0",
+        ),
+        (
+            ValueError,
+            lambda: FedBABU(0.1, personal=[0], tuning_step=0.0),
+            "step size must be finite and > 0",
+        ),
         (ValueError, lambda: PerFedAvg(0.1, personal_step=0.0), "step size must be finite and > 0"),
         (
             ValueError,

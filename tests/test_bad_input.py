@@ -580,8 +580,10 @@ VALID = {
     "algorithms.ExactDiffusion": STEP,
     "algorithms.FedAsync": STEP,
     "algorithms.FedAvg": STEP,
+    "algorithms.FedBABU": {**STEP, "personal": [0], "tuning_step": 0.1},
     "algorithms.FedBN": {**STEP, "personal": [0]},
     "algorithms.FedBuff": STEP,
+    "algorithms.FedExP": STEP,
     "algorithms.FedGD": {"coupling": 0.1},
     "algorithms.FedPer": {**STEP, "personal": [0]},
     "algorithms.FedAdagrad": {**STEP, "server_step": 0.1},
@@ -595,6 +597,7 @@ VALID = {
     "algorithms.FedProx": STEP,
     "algorithms.FedRelax": {"coupling": 0.1},
     "algorithms.FedRep": {**STEP, "personal": [0]},
+    "algorithms.FedSAM": STEP,
     "algorithms.FedSGD": {"coupling": 0.1, "batches": fl.batches.Uniform(2)},
     "algorithms.FedYogi": {**STEP, "server_step": 0.1},
     "algorithms.FineTunedFedAvg": {**STEP, "solver": fl.algorithms.FedAvg(0.1)},
@@ -1035,7 +1038,7 @@ ACCEPTED = {
     ("algorithms.APFL", "mixing"): "list",
     **{
         (f"algorithms.{name}", "personal"): "text empty"  # names of parameters; none of them
-        for name in ("FedBN", "FedPer", "FedRep", "LGFedAvg")
+        for name in ("FedBABU", "FedBN", "FedPer", "FedRep", "LGFedAvg")
     },
     ("algorithms.FedGD", "coupling"): "list",
     ("algorithms.FedGD", "step_size"): "list",

@@ -19,11 +19,13 @@ from fljax.algorithms import (
     FedAvg,
     FedAvgM,
     FedDyn,
+    FedExP,
     FedLT,
     FedNova,
     FedOpt,
     FedPD,
     FedProx,
+    FedSAM,
     FedYogi,
     InexactFedProx,
     MIMELite,
@@ -34,7 +36,7 @@ from fljax.link import Fixed, Quantise
 from fljax.metrics import Metric
 from fljax.participation import Trace, Unequal
 from fljax.privacy import CentralGaussian
-from fljax.problems import optimum
+from fljax.problems import LeastSquares, from_clients, optimum
 from fljax.schedules import PowerDecay
 from fljax.simulation import trace
 from tests import small_network
@@ -154,6 +156,10 @@ FORMS = [
     MIMELite(FALLING, 4, 2, 3, momentum=0.5, **EQUAL),
     QFedAvg(FALLING, 4, 2, 3, fairness=2.0),
     QFedAvg(0.05, fairness=0.5, curvature=30.0, local_steps=UNLIKE),
+    FedExP(FALLING, 4, 2, 3, damping=1e-4, weighting="samples"),
+    FedExP(0.05, damping=0.01, local_steps=UNLIKE),
+    FedSAM(FALLING, 4, 2, 3, radius=0.3),
+    FedSAM(0.05, radius=0.1, local_steps=UNLIKE, **EQUAL),
     FedPD(FALLING, penalty=0.5, skipping=0.4, local_steps=UNLIKE),
     FedPD(0.05, 4, 2, 3, penalty=0.7),
     FedLT(FALLING, 4, 2, 3, penalty=0.5),
@@ -207,6 +213,8 @@ SAME = {
         FedAvgM(*BATCHES, momentum=0.6),
     ),
     "q = 0": (QFedAvg(*BATCHES, fairness=0.0), FedAvg(*BATCHES)),
+    "no radius": (FedSAM(*BATCHES, radius=0.0), FedAvg(*BATCHES)),
+    "much damping": (FedExP(*BATCHES, damping=1e9), FedAvg(*BATCHES, **EQUAL)),
     "no attraction": (InexactFedProx(*BATCHES, attraction=0.0), FedAvg(*BATCHES)),
     "MIMELite without momentum": (MIMELite(*BATCHES), FedAvg(*BATCHES)),
     "FedNova of equal steps": (
@@ -368,6 +376,40 @@ def test_q_fedavg_ends_where_the_fair_objective_is_least():
     assert spread[1] < 0.95 * spread[0]
 
 
+@pytest.mark.slow
+def test_extrapolation_leads_nowhere_away_from_a_common_minimiser():
+    """As the paper's POCS: the way to it shrinks in every round, by more than without."""
+    rng, truth = np.random.default_rng(5), np.arange(1.0, DIM + 1)
+    inputs = rng.normal(size=(CLIENTS, 1, DIM))
+    problem = from_clients([(x, x @ truth) for x in inputs], LeastSquares())
+
+    def ways(algorithm):
+        return np.linalg.norm(trajectory(algorithm, problem, 20) - truth, axis=1)
+
+    extrapolated = ways(FedExP(0.1, damping=1e-12, **MANY))
+    assert np.all(np.diff(extrapolated) < 0)
+    assert extrapolated[-1] < 0.5 * ways(FedAvg(0.1, **MANY))[-1]
+
+
+@pytest.mark.slow
+def test_clients_that_agree_are_not_extrapolated():
+    alike = make_problem(data=make_data()[:1] * CLIENTS)
+    both = FedExP(0.05, damping=1e-12, **MANY), FedAvg(0.05, **MANY)
+    close(*(trajectory(one, alike) for one in both), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_sharpness_aware_steps_go_to_and_fro_about_the_minimum():
+    r"""At a distance of :math:`\mu a\rho/(2-\mu a)`, where the curvature is :math:`a`."""
+    step, radius, truth = 0.1, 0.3, np.arange(1.0, DIM + 1)
+    inputs = np.sqrt(DIM) * np.eye(DIM)
+    problem = from_clients([(inputs, inputs @ truth)] * CLIENTS, LeastSquares())
+    last = trajectory(FedSAM(step, radius=radius), problem, 400)[-2:] - truth
+    close(last[0], -last[1], rtol=1e-9)
+    expected = step * 2 * radius / (2 - step * 2)  # the loss is the square itself
+    close(np.linalg.norm(last, axis=1), expected, rtol=1e-9)
+
+
 # What meets them on the way ----------------------------------------------------------------------
 
 
@@ -476,6 +518,16 @@ REFUSED = {
         ValueError,
         lambda: QFedAvg(0.1, fairness=1.0, curvature=0.0),
         "curvature must be finite and > 0, got 0",
+    ),
+    "no damping": (
+        ValueError,
+        lambda: FedExP(0.1, damping=0.0),
+        "damping must be finite and > 0, got 0",
+    ),
+    "a negative radius": (
+        ValueError,
+        lambda: FedSAM(0.1, radius=-0.1),
+        "radius must be finite and >= 0, got -0.1",
     ),
     "no attraction in FedDyn": (
         ValueError,

@@ -221,6 +221,17 @@ def fair(size: Size, private: bool) -> Cost:
     return server(size, False) + losses + Cost(0, 6 * size.models)
 
 
+def extrapolated(size: Size, private: bool) -> Cost:
+    # One shared model; the norm of every change.
+    return server(size, False) + Cost(0, 2 * size.models)
+
+
+def sharpness_aware(size: Size, private: bool) -> Cost:
+    # Two gradients, and the norm of the first.
+    own = Cost(size.models, 5 * size.models)
+    return gradient(size, False) + trusted(size, private) + own
+
+
 def dual(steps: int, size: Size, private: bool) -> Cost:
     # Read and written: models, duals, centres and what was said last.
     return local(steps, size) + Cost(8 * size.models, (4 * steps + 8) * size.models)
@@ -278,6 +289,12 @@ def mixed(size: Size, private: bool) -> Cost:
 def in_turn(size: Size, private: bool) -> Cost:
     # A gradient for the head, one for the representation.
     return gradient(size, private) + alone(size, private)
+
+
+def body_first(size: Size, private: bool) -> Cost:
+    # A gradient for the body at one shared model, a step of every client from it. Read and written:
+    # the models, before and after.
+    return gradient(size, private) + alone(size, private) + Cost(2 * size.models, 2 * size.models)
 
 
 def enveloped(size: Size, private: bool) -> Cost:

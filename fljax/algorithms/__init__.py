@@ -22,11 +22,13 @@ from fljax.algorithms.extra import EXTRA, PGEXTRA, WangElia
 from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
 from fljax.algorithms.feddyn import FedDyn
+from fljax.algorithms.fedexp import FedExP
 from fljax.algorithms.fedlt import FedLT
 from fljax.algorithms.fednova import FedNova
 from fljax.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
 from fljax.algorithms.fedpd import FedPD
 from fljax.algorithms.fedprox import FedProx, InexactFedProx
+from fljax.algorithms.fedsam import FedSAM
 from fljax.algorithms.gossip import GossipSGD
 from fljax.algorithms.gradient_tracking import KGT, ADMMTracking, ATCTracking, AugDGM, DIGing
 from fljax.algorithms.graph_fedavg import GraphFedAvg
@@ -53,7 +55,7 @@ from fljax.algorithms.npfl_rl import (
 )
 from fljax.algorithms.online_fed import OnlineFed
 from fljax.algorithms.pao_fed import PAOFed, PSOFed
-from fljax.algorithms.partial import FedBN, FedPer, FedRep, LGFedAvg
+from fljax.algorithms.partial import FedBABU, FedBN, FedPer, FedRep, LGFedAvg
 from fljax.algorithms.per_fedavg import PerFedAvg
 from fljax.algorithms.pfedme import PFedMe
 from fljax.algorithms.pgfl import GFL, PGFL, ClusterFL
@@ -114,9 +116,11 @@ __all__ = [
     "FedAsync",
     "FedAvg",
     "FedAvgM",
+    "FedBABU",
     "FedBN",
     "FedBuff",
     "FedDyn",
+    "FedExP",
     "FedGD",
     "FedLT",
     "FedNova",
@@ -126,6 +130,7 @@ __all__ = [
     "FedProx",
     "FedRelax",
     "FedRep",
+    "FedSAM",
     "FedSGD",
     "FedYogi",
     "FineTunedFedAvg",

@@ -1,10 +1,12 @@
 r"""Models of which some parameters are shared, and the others every client's own.
 
-FedPer (Arivazhagan et al. 2019), LG-FedAvg (Liang et al. 2020), FedBN (Li et al. 2021) and FedRep
-(Collins et al. 2021). The first three train all parameters together and differ in what is shared;
-the last trains a client's own before the others.
+FedPer (Arivazhagan et al. 2019), LG-FedAvg (Liang et al. 2020), FedBN (Li et al. 2021), FedRep
+(Collins et al. 2021) and FedBABU (Oh et al. 2022). The first three train all parameters together
+and differ in what is shared; FedRep trains a client's own before the others, FedBABU only after
+them.
 """
 
+import dataclasses
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -17,10 +19,12 @@ from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Needs, algorithm, start_models
 from fljax.algorithms.local_learning import Cohort, LocalLearning
+from fljax.algorithms.local_steps import descend
 from fljax.problems import Problem
 from fljax.rounds import Round
+from fljax.schedules import StepSize, as_schedule
 
-__all__ = ["FedBN", "FedPer", "FedRep", "LGFedAvg", "State"]
+__all__ = ["FedBABU", "FedBN", "FedPer", "FedRep", "LGFedAvg", "State"]
 
 NEEDS = Needs(
     None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True
@@ -125,6 +129,24 @@ class FedPer(LocalLearning):
         """The participants' models after their steps."""
         return self.learn(now, cohort, start).model
 
+    def _moved(
+        self,
+        now: Round,
+        cohort: Cohort,
+        model: Float[Array, "chosen dim"],
+        places: np.ndarray,
+        batch: Any = None,
+    ) -> Float[Array, "chosen dim"]:
+        """After steps of the parameters at these places, the others at rest."""
+
+        def along(part: Problem, some: Array, model: Array) -> Array:
+            return part.gradient(model.at[:, places].set(some))[:, places]
+
+        learned = self.learn(
+            now, cohort, model[:, places], batch=batch, direction=along, given=model
+        )
+        return model.at[:, places].set(learned.model)
+
 
 @algorithm("LG-FedAvg", "liang2020", NEEDS)
 @module
@@ -200,25 +222,81 @@ class FedRep(FedPer):
     def _trained(
         self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], own: np.ndarray
     ) -> Float[Array, "chosen dim"]:
-        shared = np.setdiff1d(np.arange(start.shape[1], dtype=np.int32), own)
-
-        def trained(model: Array, places: np.ndarray, batch: Any) -> Array:
-            """After steps of the parameters at these places, the others at rest."""
-
-            def along(part: Problem, some: Array, model: Array) -> Array:
-                return part.gradient(model.at[:, places].set(some))[:, places]
-
-            learned = self.learn(
-                now, cohort, model[:, places], batch=batch, direction=along, given=model
-            )
-            return model.at[:, places].set(learned.model)
-
+        shared, _ = self._split(now.problem)
         draws, last = cohort.batch, None
         if draws is not None:
             draws, last = (jax.tree.map(itemgetter(at), draws) for at in (slice(-1), -1))
 
         def one(model: Array, batch: Any) -> tuple[Array, None]:
-            return trained(model, own, batch), None
+            return self._moved(now, cohort, model, own, batch), None
 
         model = jax.lax.scan(one, start, draws, length=self.head_passes)[0]
-        return trained(model, shared, last)
+        return self._moved(now, cohort, model, shared, last)
+
+
+class Tuned(NamedTuple):
+    """What FedBABU keeps from round to round."""
+
+    model: Array  # [K, D]  after tuning
+    frozen: Array  # [K, D]  before: the server's parameters, and the heads as they began
+    server: Array  # [shared]
+
+
+@algorithm("FedBABU", "oh2022", NEEDS)
+@module
+class FedBABU(FedPer):
+    r"""A common body, trained under heads that stay as they began; then each client tunes both.
+
+    A participant of round :math:`n` descends along its body's gradient alone,
+
+    .. math::
+
+        \varphi_k\leftarrow\varphi_k-\mu\,\partial_\varphi f_k(\varphi_k,h^0),\qquad
+        \varphi^{(n)}=\sum_{k\in S}\frac{D_k}{\sum_{l\in S}D_l}\varphi_k
+
+    Judged is what each client makes of :math:`v_k=(\varphi^{(n)},h^0)` by :math:`\tau` steps of all
+    of its parameters, the paper's personalisation:
+
+    .. math:: v_k\leftarrow v_k-\eta f_k'(v_k)
+
+    Tuning starts anew in every round and costs no traffic, as of
+    :class:`~fljax.algorithms.FineTunedFedAvg`, which this is where nothing is the head. The head is
+    the same for all clients, as in the paper, unless the problem lets them start apart
+    (:meth:`~fljax.problems.Problem.starting_at`); where all start at zero it is zero, and the body
+    under it has no gradient.
+
+    Args:
+      step_size: :math:`\mu`, as of :class:`FedPer`, whose other arguments and messages it has.
+      personal: the head.
+      tuning_step: :math:`\eta`, a schedule of the round or a number, > 0.
+      tuning_steps: :math:`\tau\ge1`, on all of a client's samples.
+
+    Raises:
+      ValueError: no tuning; as of :class:`FedPer`.
+
+    Reference:
+      Oh et al. 2022, Algorithm 1, and its personalisation.
+    """
+
+    tuning_step: StepSize = dataclasses.field(kw_only=True)
+    tuning_steps: int = static(default=1, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.count("tuning_steps", self.tuning_steps)
+        object.__setattr__(self, "tuning_step", as_schedule(self.tuning_step))
+
+    def init(self, problem: Problem, network: Any) -> Tuned:
+        start = super().init(problem, network)
+        return Tuned(start.model, *start)
+
+    def step(self, state: Tuned, now: Round) -> Tuned:
+        frozen = super().step(State(state.frozen, state.server), now)
+        step_size = self.tuning_step(now.number)
+        tuned = descend(now.problem.gradient, frozen.model, step_size, self.tuning_steps)
+        return Tuned(tuned, *frozen)
+
+    def _trained(
+        self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], own: np.ndarray
+    ) -> Float[Array, "chosen dim"]:
+        return self._moved(now, cohort, start, self._split(now.problem)[0])

@@ -2,7 +2,8 @@
 
 Per-FedAvg (Fallah et al. 2020, Algorithm 1), APFL (Deng et al. 2020, Algorithm 1), models shared in
 part: FedPer (Arivazhagan et al. 2019), LG-FedAvg (Liang et al. 2020), FedBN (Li et al. 2021), all
-trained together, and FedRep (Collins et al. 2021, Algorithm 1).
+trained together, FedRep (Collins et al. 2021, Algorithm 1) and FedBABU (Oh et al. 2022, Algorithm
+1).
 
 ``gradient(k, w, rows)`` is client ``k``'s on some of its samples, ``None`` for all. ``world`` is of
 `tests.reference.personal`; ``work[n - 1][k]`` lists what client ``k``'s steps of round ``n`` are
@@ -110,5 +111,28 @@ def partial(gradient, world, work, counts, start, step, personal, heads=None):
             now = row.copy()
             now[shared] = server
             models[-1].append(now)
+        servers.append(server)
+    return Run(np.array(models), np.array(servers))
+
+
+def fedbabu(gradient, world, work, counts, start, step, head, tuning_step, steps=1):
+    """``head``: the places of what stays at its ``start``, ``[K, D]``, until it is tuned."""
+    body = [i for i in range(start.shape[1]) if i not in head]
+    server, mail = start[:, body].mean(axis=0), Mail(world)
+    models, servers = [], []
+    for n in range(1, world.rounds + 1):
+        for k in world.participants(n):
+            w = start[k].copy()
+            w[body] = server
+            for rows in work[n - 1][k]:
+                w[body] = w[body] - step(n) * gradient(k, w, rows)[body]
+            mail.send(n, k, counts[k], w[body])
+        server = mail.average(n, server)
+        tuned = start.copy()
+        for k in range(len(counts)):
+            tuned[k][body] = server
+            for _ in range(steps):
+                tuned[k] = tuned[k] - tuning_step(n) * gradient(k, tuned[k], None)
+        models.append(tuned)
         servers.append(server)
     return Run(np.array(models), np.array(servers))

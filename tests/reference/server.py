@@ -3,7 +3,8 @@
 FedOpt and its adaptive servers (Reddi et al. 2021, Algorithms 1 and 2), FedAvgM (Hsu, Qi and Brown
 2019), SCAFFOLD (Karimireddy et al. 2020, Algorithm 1), FedNova (Wang et al. 2020), FedDyn (Acar et
 al. 2021, Algorithm 1), MIME and MIMELite (Karimireddy et al. 2021), q-FedAvg (Li et al. 2020,
-fair), FedProx (Li et al. 2020), FedPD (Zhang et al. 2021) and Fed-LT (Bastianello et al. 2024).
+fair), FedExP (Jhunjhunwala et al. 2023), FedSAM (Qu et al. 2022), FedProx (Li et al. 2020), FedPD
+(Zhang et al. 2021) and Fed-LT (Bastianello et al. 2024).
 
 All is injected through a `World`: ``gradient(k, w, rows)`` of client ``k`` on some of its samples
 (``None``: all), who takes part in a round, and on which rows each of its steps is. Rounds count
@@ -228,6 +229,38 @@ def qfedavg(world, step, fairness, curvature=None):
             bound += world.weights[k] * fairness * loss ** (fairness - 1) * (slope @ slope)
             bound += world.weights[k] * L * loss**fairness
         x = x - total / bound
+        return x
+
+    return rounds(world, one)
+
+
+def fedexp(world, step, damping):
+    x = world.start
+
+    def one(n, visits):
+        nonlocal x
+        deltas = {k: x - descent(world, k, x, step(n), rows) for k, rows in visits.items()}
+        mean = average(world, deltas)
+        squares = average(world, {k: delta @ delta for k, delta in deltas.items()})
+        x = x - max(1.0, squares / (2 * (mean @ mean + damping))) * mean
+        return x
+
+    return rounds(world, one)
+
+
+def fedsam(world, step, radius):
+    x = world.start
+
+    def one(n, visits):
+        nonlocal x
+        said = {}
+        for k, rows in visits.items():
+            w = x.copy()
+            for batch in rows:
+                g = world.gradient(k, w, batch)
+                w = w - step(n) * world.gradient(k, w + radius * g / np.sqrt(g @ g), batch)
+            said[k] = w
+        x = average(world, said)
         return x
 
     return rounds(world, one)
