@@ -59,7 +59,8 @@ class FedExP(LocalLearning):
 
     Example:
       >>> import jax, fljax as fl
-      >>> problem = fl.problems.ridge(jax.random.key(0), clients=8, samples=2, dim=16)
+      >>> few = {"clients": 8, "samples": 2, "dim": 16, "strength": 0.0}
+      >>> problem = fl.problems.ridge(jax.random.key(0), **few)
       >>> def after(algorithm):
       ...     simulation = fl.Simulation(problem, algorithm, metrics=["objective"])
       ...     return fl.run(simulation, rounds=20).objective[-1]

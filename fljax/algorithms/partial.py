@@ -105,12 +105,12 @@ class FedPer(LocalLearning):
         own = problem.coordinates(self.personal)
         return np.flatnonzero(~own).astype(np.int32), np.flatnonzero(own).astype(np.int32)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Any) -> Any:
         start, (shared, _) = start_models(problem), self._split(problem)
         server = jnp.mean(start[:, shared], axis=0)
         return State(start.at[:, shared].set(server[None]), server)
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: Any, now: Round) -> Any:
         shared, own = self._split(now.problem)
         cohort = self._invited(now)
         server = now.link.publish(state.server, cohort.here)
