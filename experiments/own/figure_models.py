@@ -166,7 +166,8 @@ class Size(NamedTuple):
     @property
     def unequal(self) -> tuple[int, ...]:
         """Local steps of each client."""
-        return tuple(np.linspace(*UNEQUAL.value, self.clients).round().astype(int).tolist())
+        least, most = UNEQUAL.value
+        return tuple(np.linspace(least, most, self.clients).round().astype(int).tolist())
 
 
 FULL = Size(
