@@ -130,7 +130,7 @@ def test_the_record_has_every_candidate():
         "candidate",
     )
     rows = models.tuning_table({"tuning": tuning})
-    assert len(rows) == 3 * (3 * 3 + 3 * 9)
+    assert len(rows) == 3 * (3 * 4 + 3 * 12)
     assert sum(row["chosen"] for row in rows) == 3 * len(METHODS)
 
 
