@@ -45,7 +45,8 @@ def made():
     one["bits"] = one[ACCURACY].dims, np.broadcast_to(bits, one[ACCURACY].shape).copy()
     two = [[0.8, 0.9, 0.95], [0.84, 0.91, 0.951]]
     steps = study_of(["FedAvg", "FedNova"], curves(two, np.full((2, 3), 0.2)))
-    return {"a": one, "steps": steps}
+    tuning = xr.concat([tuned(np.full((2, 3, 1), 0.5), n) for n in names], "candidate")
+    return {"a": one, "steps": steps, "tuning": tuning}
 
 
 def tuned(values, name="FedProx"):
@@ -83,6 +84,19 @@ def test_claims_fail_of_anything_else(name, study, algorithm, factor, where):
     studies = made()
     studies[study][ACCURACY].loc[{"algorithm": algorithm, ALPHA: where}] *= factor
     assert not CLAIMS[name].judge(studies).holds
+
+
+def test_notes_say_what_was_measured():
+    studies = made()
+    pairs = {"FedAvg": [[0.2], [0.9]], "SCAFFOLD": [[0.8], [0.125]]}
+    rows = [tuned(np.broadcast_to(v, (3, 2, 1)).swapaxes(0, 1), n) for n, v in pairs.items()]
+    studies["tuning"] = xr.concat(rows, "candidate")
+    studies["a"][ACCURACY].loc[{"algorithm": "SCAFFOLD", ALPHA: UNLIKE}] *= 0.5
+    note = CLAIMS["scaffold-saves-rounds-where-clients-differ"].judge(studies).note
+    assert "FedAvg 20.0" in note
+    assert "SCAFFOLD 42.0" in note
+    assert "FedAvg is best with a step of 0.3, SCAFFOLD with 0.03" in note
+    assert "it came to 12.5 %" in note
 
 
 def test_bits_are_counted():
