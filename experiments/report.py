@@ -17,7 +17,7 @@ KINDS = {
 }
 
 #: Figures that no document has.
-OWN = ("audit", "gauthier-3.stress", "robustness")
+OWN = ("audit", "gauthier-3.stress", "models", "robustness")
 
 INTRODUCTION = """\
 Written by `python -m experiments report`; do not edit. `python -m experiments run NAME` computes a
