@@ -385,6 +385,7 @@ def test_fedbabu_without_a_head_is_federated_averaging_and_tuning():
     close(found, expected, rtol=0, atol=1e-13)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_body_of_fedbabu_ends_where_it_is_best_under_its_head():
     r""":math:`\sum_k\partial_\varphi f_k(\varphi,h^0)=0` with the heads where they began."""

@@ -908,6 +908,7 @@ def test_a_batch_of_keys_is_as_many_runs(label):
         assert float(jnp.abs(batch[0] - batch[1]).max()) > 1e-3
 
 
+@pytest.mark.thin(16)
 @pytest.mark.slow
 @pytest.mark.parametrize("label", [*PLAIN, "Ditto", "PGFL", "NPFL-RL"])
 def test_step_by_step_is_the_scan(label):

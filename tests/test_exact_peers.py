@@ -193,6 +193,7 @@ def test_a_constant_step_ends_at_the_minimiser(it):
     assert apart(it, 5000) < 1e-9
 
 
+@pytest.mark.thin(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("it", STEADY, ids=lambda it: it.label)
 def test_links_that_fail_in_both_directions_leave_it_where_it_is(it):
@@ -383,6 +384,7 @@ def test_dinno_takes_any_optimiser():
     assert apart(DiNNO(0.2, optax.adam(1e-2), 4), 400) < 0.1
 
 
+@pytest.mark.thin(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("label", METHODS)
 def test_they_learn_from_a_stream(label):

@@ -478,6 +478,7 @@ PEERS = [
 
 
 @pytest.mark.slow
+@pytest.mark.thin(12)
 @pytest.mark.parametrize("label", PEERS)
 def test_every_algorithm_of_peers_or_servers_runs_under_every_noise_that_fits(label):
     silent = simulate(label, private=False)
