@@ -282,11 +282,12 @@ class ADMMTracking(Algorithm):
         w_k\leftarrow(1-\gamma)w_k+\gamma(y_k-\mu s_k) \\
         z_{kl} &\leftarrow (1-\alpha)z_{kl}+\alpha\Big(2\rho\binom{y_l}{s_l}-z_{lk}\Big)
 
-    from :math:`z=0`. Of the variables of edges a peer needs the sums alone, of those it has and of
-    those that others have of it, and these follow from the :math:`y` and :math:`s` that it says and
-    hears: a message is the two, :math:`2D` numbers, the same to all. (The paper's messages are of
-    each edge, :math:`2\rho y-z`, so that the two directions may fail apart; here a peer's own
-    stands in for what is lost, which leaves the sums in order if both ends lose it.)
+    from :math:`z_{kl}=\rho\binom{w_l}0`, the paper's zero seen from where models start. Of the
+    variables of edges a peer needs the sums alone, of those it has and of those that others have of
+    it, and these follow from the :math:`y` and :math:`s` that it says and hears: a message is the
+    two, :math:`2D` numbers, the same to all. (The paper's messages are of each edge,
+    :math:`2\rho y-z`, so that the two directions may fail apart; here a peer's own stands in for
+    what is lost, which leaves the sums in order if both ends lose it.)
 
     Args:
       step_size: :math:`\mu`, along the tracked gradient, a number or a schedule of the round, > 0.
@@ -320,8 +321,12 @@ class ADMMTracking(Algorithm):
 
     def init(self, problem: Problem | Stream, network: Graph) -> ADMMState:
         start = start_models(problem)
-        none = jnp.zeros((len(start), 2 * start.shape[1]), start.dtype)
-        return ADMMState(start, none, none)
+        heard, said = network.neighbor_sum(start), network.degree[:, None] * start
+        own, others = (
+            jnp.concatenate([self.penalty * of, jnp.zeros_like(start)], axis=1)
+            for of in (heard, said)
+        )
+        return ADMMState(start, own, others)
 
     def step(self, state: ADMMState, now: Round) -> ADMMState:
         degree = now.network.degree[:, None]

@@ -158,7 +158,8 @@ def admm_tracking(gradient, adjacency, start, rho, alpha, gamma, step, rounds):
     """Carnevale et al. 2025, Algorithm 1, with the variables of every edge."""
     peers, dim = len(start), start.shape[1]
     near = [[j for j in range(peers) if adjacency[k, j]] for k in range(peers)]
-    z = {(k, j): np.zeros(2 * dim) for k in range(peers) for j in near[k]}
+    none = np.zeros(dim)  # all know all starts
+    z = {(k, j): np.append(rho * start[j], none) for k in range(peers) for j in near[k]}
     x, history = start, []
     for n in range(1, rounds + 1):
         both = []
