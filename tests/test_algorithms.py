@@ -128,7 +128,7 @@ def states(simulation, rounds=ROUNDS, key=None):
 
 
 @pytest.mark.core
-@pytest.mark.thin(45, every=1)
+@pytest.mark.thin(24, every=1)
 @pytest.mark.parametrize("label", CASES)
 def test_every_algorithm_is_its_loop(label):
     """Without noise, in every round."""

@@ -110,6 +110,7 @@ def test_a_plan_announces_what_results_take(run, name):
     assert machine.human(announced) in str(plan)
 
 
+@pytest.mark.slow
 def test_results_that_do_not_fit_are_refused_before_anything_is_computed(monkeypatch):
     need = fl.plan(scenario, rounds=40, seeds=6).parts[0].results
     monkeypatch.setattr(machine, "memory_at_hand", lambda: 2**30)

@@ -187,6 +187,7 @@ STEADY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("it", STEADY, ids=lambda it: it.label)
 def test_a_constant_step_ends_at_the_minimiser(it):
@@ -249,6 +250,7 @@ def alike(nodes=6):
     return problem.starting_at(start), network, float(jnp.max(smoothness(problem)))
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("make", "stable", "unstable"),

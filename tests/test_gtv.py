@@ -202,6 +202,7 @@ def test_what_is_solved_is_the_closed_form(dim, coupling, ridge):
     assert float(found.residual) < 1e-13
 
 
+@pytest.mark.slow
 def test_strong_duality_of_least_squares():
     """(68)-(71): the models' own flow bounds the objective from below, tightly at the solution."""
     pairs, everyone = data(), np.ones(6)

@@ -172,6 +172,7 @@ def run(algorithm):
     return fl.run(fl.Simulation(make_problem(), algorithm), 2)
 
 
+@pytest.mark.slow
 def test_chances_by_all_norms_are_the_true_ones_at_the_minimiser():
     problem = make_problem()
     true, full = (ISFedAvg(0.05, 2, rule=rule) for rule in ("optimal", "full"))

@@ -94,6 +94,7 @@ def test_a_clip_holds_for_gradients_that_are_no_numbers():
     assert slope[1].any()
 
 
+@pytest.mark.slow
 def test_a_batch_is_of_its_samples():
     problem, gradient = small.problem(), small.gradient_of()
     w = rows(problem)[:2]

@@ -852,6 +852,7 @@ def test_a_dual_of_the_exact_model_gives_it_away():
         dual = broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [PGFL(RHO, TAU, inner_iterations=60), GraphFedAvg(0.1, 3)])
 @pytest.mark.thin(1)
 def test_no_replaced_sample_moves_a_message_further_than_its_sensitivity(algorithm):

@@ -71,6 +71,7 @@ def test_the_scenario_hash_follows_the_program():
     assert hashed(1.0) != hashed(2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [0, 100, 0.5, 0.99])
 def test_a_file_cut_short_is_refused(study, tmp_path, kept):
     path = fl.save(study, tmp_path / "study.nc")

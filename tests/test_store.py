@@ -638,6 +638,7 @@ def test_with_a_given_block_a_study_grows_as_if_at_once(tmp_path, scenario, grid
     assert same(grown, fl.sweep(scenario, **study, seeds=12))
 
 
+@pytest.mark.slow
 def test_a_study_that_was_stopped_goes_on_in_the_same_blocks(tmp_path, kept, in_step, monkeypatch):
     monkeypatch.setattr(machine, "points_per_block", lambda _, points: min(3, points))
     study = {"rounds": T, "grid": {"step": [0.01 * i for i in range(1, 8)]}, "workers": 1}
@@ -663,6 +664,7 @@ def test_points_of_another_structure_are_added(tmp_path, kept):
     close(extended, fl.sweep(any_size, **study, grid=both))
 
 
+@pytest.mark.slow
 def test_more_rounds_go_on_from_the_state(tmp_path, whole, longer, kept):
     assert same(fl.sweep(steps, **STUDY, store=tmp_path), whole)
     kept.clear()

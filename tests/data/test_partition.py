@@ -162,6 +162,7 @@ def test_test_images_come_in_their_natural_proportions(key, pool):
     assert np.bincount(labels).tolist() == [0, 12, 14, 16]
 
 
+@pytest.mark.slow
 def test_the_key_alone_decides(key, pool, problem):
     jax.tree.map(np.testing.assert_array_equal, draw(key, pool), problem)
     other = draw(jax.random.key(1), pool)

@@ -42,6 +42,7 @@ def test_many_inputs_take_the_matrix_product(key, kind):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("distance", [0.0, 0.3, 1.0, 4.0])
@@ -121,6 +122,7 @@ def test_the_cosine_is_accurate_over_a_thousand_turns(dtype, tolerance):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_jit_vmap_and_gradients_of_traced_numbers(key, kind):

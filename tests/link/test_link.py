@@ -285,6 +285,7 @@ def test_fixed_delays_move_everything_by_as_many_rounds():
     close([a.total[0] for a in arrived], [0, 0, 0, 2, 4])
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("group", [3, 64])
 def test_compressed_are_the_differences_whoever_is_made_with_whom(monkeypatch, group):
@@ -456,6 +457,7 @@ def test_a_dataset_holds_what_was_sent_so_far(every):
         assert (run[name].attrs["units"] == "bit") == ("bits" in name)
 
 
+@pytest.mark.slow
 def test_fixed_data_are_counted_alike():
     problem = fl.problems.least_squares(jax.random.key(0), clients=3, samples=4, dim=2)
     run = fl.run(fl.Simulation(problem, ConventionalFL(0.1), compression=Heavy()), 5)

@@ -109,6 +109,7 @@ def test_noise_is_that_of_the_matrix_forms(kind, law, form):
     np.testing.assert_allclose(found, atc_loop(noise), rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("strategy", [Consensus, CTA, ATC])
 def test_local_noise_leaves_nothing_and_homomorphic_none_in_the_weighted_mean(strategy):
@@ -163,6 +164,7 @@ def test_consensus_that_is_not_reached_is_told():
     np.testing.assert_allclose(some, np.linalg.matrix_power(over.matrix(), 3), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_masks_hide_what_is_sent_and_cancel_where_it_is_summed():
     noise, weights = LocalGraphHomomorphic(0.5), A.T * ~np.eye(CLIENTS, dtype=bool)
     drawn = edges_of(noise, 1, A)
@@ -392,6 +394,7 @@ def all_over_edges(noise, key, weights):
     return jax.vmap(lambda k, row: noise.over_edges(key, k, everyone, row, 2))(everyone, weights)
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**31 - 1))
 def test_what_is_to_cancel_does_on_any_left_stochastic_matrix(seed):

@@ -172,6 +172,7 @@ def test_half_the_noise_is_four_times_the_budget():
     assert found.apart == pytest.approx(math.sqrt(2 * 4 * 0.5), rel=0.08)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("neighbors", NEIGHBORS)
 def test_a_forgotten_factor_of_two_is_caught(neighbors):

@@ -60,6 +60,7 @@ def server_draws(rounds=ROUNDS):
 # Loops -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("selector", "expected", "bands"),

@@ -178,6 +178,7 @@ def test_studies_say_it_of_all_their_budgets_on_disk_too(tmp_path):
     np.testing.assert_allclose(study.privacy_rho.isel(round=-1).values.ravel()[:2], 1.0)
 
 
+@pytest.mark.slow
 def test_whole_clients_take_as_much_more_noise_as_they_have_samples():
     """One budget buys noise of the relation's scale; what is spent is the same."""
     scale = {}

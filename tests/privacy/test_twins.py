@@ -91,6 +91,7 @@ def test_what_parts_is_that_of_a_loop(homomorphic):
     assert homomorphic.attrs["changed_client"] == VICTIM
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("kind", [GraphHomomorphic, PerMessage, PerEdge])
 def test_in_the_same_history_the_victim_alone_moves(kind, homomorphic):

@@ -96,6 +96,7 @@ def deviations(outcomes, around):
     return np.einsum("o,o->", chances, (errors**2).sum(axis=-1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "replacement", "normalised"),
     [
@@ -173,6 +174,7 @@ def left_over(noise, matrix):
     return drawn @ (far.T if isinstance(noise, PerMessage) else (matrix - np.eye(3)).T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "noise"),
     [("after", GraphHomomorphic(0.3))]
@@ -335,6 +337,7 @@ KINDS = [PerEdge(0.01), PerMessage(0.01), GraphHomomorphic(0.01), LocalGraphHomo
 SKEWED = GRAPH.mixing("averaging")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "over", "noise"),
     [(ATC, "metropolis", KINDS[2])]

@@ -151,6 +151,7 @@ def test_deviations_are_within_their_bound_and_far_below():
         assert 10 * exact < of.deviation(step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "noise", [None, pytest.param(PerEdge(0.1), marks=pytest.mark.slow), GraphHomomorphic(0.1)]
 )

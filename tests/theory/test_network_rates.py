@@ -23,6 +23,7 @@ def ends(features, weights, coupling, ridge=0.0):
     return values[[0, -1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dense", [True, False])
 def test_extremes_are_those_of_the_matrix(monkeypatch, dense):
     """Also with a coupling of each parameter, a regulariser and few samples; and without rows."""

@@ -332,6 +332,7 @@ def test_closed_form_is_the_minimiser_of_the_augmented_lagrangian(loss):
 # --------------------------------------------------------------------------- T2, T10: identities
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @each_loss
 def test_identities_hold_along_a_private_run(loss):

@@ -281,6 +281,7 @@ def test_predictions_are_held_against_the_mean_of_the_runs():
     assert "3.01 dB" in theory.worst(theory.exact)(studies)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", [figure_4_2, figure_4_3, figure_4_4, figure_4_5, figure_4_6, theory]
 )
