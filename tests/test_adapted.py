@@ -368,6 +368,7 @@ def test_adaptation_lowers_the_loss_of_mixtures_with_a_poor_share():
 # Models shared in part ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [FedRep, FedPer])
 def test_with_nothing_personal_it_is_federated_averaging(cls):
     parts = some_world(FedAvg(0.1, 4), True, True, new_key())[0]

@@ -424,6 +424,7 @@ def at_optimum(label, problem, network):
     return state._replace(**{name: fields[name] for name in state._fields if name in fields})
 
 
+@pytest.mark.slow
 @pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "label",  # FedAdam's model rests, too, and its second moments go on to decay

@@ -1199,7 +1199,7 @@ def test_every_public_callable_has_an_entry():
 
 
 @pytest.mark.parametrize("label", PUBLIC)
-@pytest.mark.thin(140)
+@pytest.mark.thin(100)
 def test_bad_input_is_refused_in_words(label):
     if label not in UNTRIED:
         call(label, VALID[label])
@@ -1365,6 +1365,7 @@ def private_point(key, penalty=1.0, budget=1.0, clip=1.0):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [

@@ -118,6 +118,7 @@ def test_the_roofline_gives_importance_sampling_batches_of_its_clients():
     assert (made.algorithm.clients_per_round, made.algorithm.batch) == (40, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("name", [name for name in lowering.PROGRAMS if name != lowering.HOSTED])
 def test_programs_lower_for_accelerators_that_are_not_here(name):

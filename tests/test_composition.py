@@ -285,6 +285,7 @@ STAGES = {
 WAYS = ("zCDP-NFL", "zCDP-grad-NFL", "FL", "FedAvg", "GFL", "PGFL", "NPFL", "PAO-Fed")
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("label", CASES)
 def test_every_algorithm_meets_every_stage_that_its_needs_allow(label):

@@ -91,6 +91,7 @@ def visited(law, rounds, steps):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("label", METHODS)
 def test_on_batches_and_from_starts_of_their_own_they_are_the_loops(label):

@@ -62,6 +62,7 @@ def last(problem, algorithm, network=None, rounds=3, **parts):
     return run.model.values, [run[name].values[-1] for name in metrics]
 
 
+@pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("mapped", [False, True], ids=["linear", "mapped"])
 @pytest.mark.parametrize("whose", ["own", "common"])

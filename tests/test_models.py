@@ -605,6 +605,7 @@ FIXED = {"FedAvg", "ISFedAvg", "DP-SGD", "FedGD", "FedSGD", "GFL, gradient"}
 
 
 @pytest.mark.slow
+@pytest.mark.thin(30, every=2)
 @pytest.mark.parametrize("label", [one for one in cases.LABELS if one not in OTHERWISE | FIXED])
 def test_every_algorithm_learns_a_network_as_its_loop_does(label):
     theirs = by_loop(label)

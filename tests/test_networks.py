@@ -629,6 +629,7 @@ def test_bad_input_is_refused(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_an_oracle_that_is_no_function_is_refused():
     with pytest.raises(TypeError, match="oracle must be a function of a key, the problem"):
         FedSGD(1.0, 0.1, oracle=3.0)

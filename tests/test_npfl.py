@@ -210,6 +210,7 @@ class ByDifferences(Policy):
         return tau - self.rate * (cost(tau + self.width) - cost(tau - self.width)) / self.width / 2
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize(
@@ -398,6 +399,7 @@ def test_reweighted_rows_are_those_of_the_matrix(form):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("form", ["dense", "padded"])
 def test_relations_are_the_means_over_clusters(form):

@@ -52,6 +52,7 @@ def slopes(models):
     return jnp.asarray(curvature, float) * models - 1
 
 
+@pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("name", EACH)
 def test_each_client_steps_as_optax_does(name):

@@ -142,6 +142,7 @@ def test_a_local_epoch_meets_every_sample_once(monkeypatch):
     assert sorted(met) == list(range(12))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["least_squares", "dgd", "atc"])
 @pytest.mark.thin(1)
 def test_fljax_ends_where_numpy_does(name):

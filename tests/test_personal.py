@@ -210,6 +210,7 @@ def test_with_few_samples_training_alone_ends_nearest_to_zero():
         close(last[k], np.linalg.pinv(X[:1]) @ y[:1], rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("average", ["models", "gradients"])
 def test_one_cluster_is_federated_averaging(average):

@@ -414,6 +414,7 @@ def before(server):
     return np.concatenate([np.zeros_like(server[:1]), server[:-1]])
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("name", [name for name in OF_CELLS if name != "GFL"])
 def test_an_aggregate_is_a_gradient_step_of_the_models_that_follow(name):
@@ -573,6 +574,7 @@ def test_on_a_graph_it_settles_at_its_own_fixed_point_linearly():
 # The single step and the gradient form ------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_single_step_is_that_of_the_loops_and_finds_its_minimiser():
     """Every cell counts as one, whatever its size: the limit is not ``argmin sum_k f_k``."""
     world, rounds = FULL, 500
@@ -1131,6 +1133,7 @@ def test_the_prox_is_that_of_a_dense_newton_method_and_its_error_falls():
     close(prox(problem, factor, centre, jnp.asarray(best), 1), best, rtol=0, atol=1e-13)  # rests
 
 
+@pytest.mark.slow
 def test_the_prox_never_overshoots_where_the_loss_is_steep():
     """The curvature at its bound is far too large here; the objective falls all the same, from its
     value at the start on.

@@ -94,6 +94,7 @@ def test_the_time_left_does_not_count_compilation(monkeypatch, capsys):
     assert second == "fljax: 30% done after 02:45, about 07:35 to go (1/8 seeds)"
 
 
+@pytest.mark.slow
 def test_nothing_is_shown_of_a_short_study_in_a_pipe(capfd):
     sweep()
     sweep(progress=True)

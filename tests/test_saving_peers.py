@@ -377,6 +377,7 @@ def sent(found, name="messages"):
     return np.diff(found[name].values, prepend=0)
 
 
+@pytest.mark.slow
 def test_a_round_that_skips_sends_nothing():
     coins = np.array(cases.coins_of(0.4))
     assert 0 < coins.sum() < ROUNDS

@@ -177,6 +177,7 @@ def theirs(algorithm, *given):
     return SERVER_LOOPS[type(algorithm)](algorithm, world, skips)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("algorithm", FORMS, ids=describe)
 def test_models_are_those_of_the_loops(algorithm):

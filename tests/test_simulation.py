@@ -52,6 +52,7 @@ def test_metrics_are_what_they_say():
     assert (run.suboptimality >= 0).all()
 
 
+@pytest.mark.slow
 def test_new_numbers_keys_and_data_reuse_the_program():
     fl.run(make(1.0, privacy=fl.privacy.ZCDP(1.0)), rounds=4)
     before = simulation._run._cache_size()

@@ -737,6 +737,7 @@ def test_states_left_by_a_killed_process_are_removed(killed, eager):
     assert len(list(folder.glob("state-*.npz"))) == 4
 
 
+@pytest.mark.slow
 def test_a_state_is_not_what_a_later_stretch_makes_of_its_memory(tmp_path, monkeypatch):
     """The state goes on as the donated input of the next stretch while it waits to be written."""
     blocks = []

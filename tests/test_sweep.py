@@ -61,6 +61,7 @@ def test_a_sweep_is_its_runs_one_by_one():
                 np.testing.assert_allclose(many[name], one[name], rtol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(("block", "workers"), [(1, 1), (2, 3), (5, 1), (64, 2)])
 def test_blocks_and_workers_do_not_change_the_numbers(block, workers):
@@ -280,6 +281,7 @@ def test_a_bound_that_holds_is_not_complained_of(recwarn):
     assert not [w for w in recwarn if issubclass(w.category, fl.AssumptionWarning)]
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("label", CASES)
 def test_compiled_runs_hold_no_lapack_calls(label):
@@ -682,6 +684,7 @@ def test_an_identity_tells_axes_apart():
     assert identity(either(0), **grid) != identity(either(1), **grid)
 
 
+@pytest.mark.slow
 def test_an_identity_sees_constants_of_inner_functions():
     def scenario(array):
         inner = jax.jit(lambda x: x + jnp.sum(jnp.asarray(array)))
@@ -695,6 +698,7 @@ def test_an_identity_sees_constants_of_inner_functions():
 # What identities and lifted arrays rest on. If JAX changes one of these, its test says which.
 
 
+@pytest.mark.slow
 def test_assumed_a_traced_function_lowers_to_the_same_text():
     def text(function):
         traced = jax.jit(function).trace(np.float64(1.0))
@@ -745,6 +749,7 @@ def test_a_scenario_may_close_over_a_key():
     )
 
 
+@pytest.mark.slow
 def test_a_grid_that_was_seen_is_not_built_again():
     built = []
 

@@ -26,12 +26,14 @@ def test_categories_follow_zipfs_law():
     np.testing.assert_allclose(shares, np.stack([law / law.sum()] * 2), atol=5 * 0.5 / 20_000**0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positives", [0.5, 0.17])
 def test_the_share_of_clicks_is_as_asked_and_may_be_traced(positives):
     draw = jax.jit(lambda share: click_log(fl.random_key(0), 1000, 3, 8, positives=share).labels)
     assert float((draw(jnp.asarray(positives)) > 0).mean()) == pytest.approx(positives, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_labels_follow_the_categories():
     features, labels = map(np.asarray, click_log(fl.random_key(3), 4000, 4, 8))
     learnt = np.linalg.lstsq(features[:3000], labels[:3000], rcond=None)[0]

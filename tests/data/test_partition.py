@@ -170,6 +170,7 @@ def test_the_key_alone_decides(key, pool, problem):
     assert np.any(number_of(other.tasks.test.features) != number_of(problem.tasks.test.features))
 
 
+@pytest.mark.slow
 def test_many_at_once_are_the_same_as_one_by_one(pool):
     """With clusters drawn in the same program."""
 

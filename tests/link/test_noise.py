@@ -330,6 +330,7 @@ def refuse(message, algorithm=None, network=None, noise=None, **given):
         )
 
 
+@pytest.mark.slow
 def test_noise_that_has_no_place_is_refused_before_the_run():
     refuse("upload_noise=", fl.algorithms.FedAvg(STEP))
     alone = fl.federation.Federation(SERVER)

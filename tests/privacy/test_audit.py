@@ -46,6 +46,7 @@ def both(label, privacy=None, algorithm=None, rounds=ROUNDS, seeds=2000, delta=D
 # Every private algorithm -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("label", PRIVATE)
 def test_no_registered_algorithm_breaks_its_claim(label):

@@ -126,6 +126,7 @@ def of_batches(algorithm, n, n_steps):
     return batches, draws
 
 
+@pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("private_run", [False, True])
 @pytest.mark.parametrize("batching", [{}, {"rate": 0.3}, {"batch": 3}])

@@ -145,6 +145,7 @@ def private(privacy):
     return fl.Simulation(problem, ZCDPNFL(1.0, 0.5), network, privacy)
 
 
+@pytest.mark.slow
 def test_runs_say_whose_neighbours_their_budget_covers():
     found = fl.run(private(ZCDP(1.0, neighbors="client")), 2)
     assert found.privacy_rho.attrs["neighbors"] == "client"

@@ -41,6 +41,7 @@ def shown(operator, found, firmly=False):
     return np.linalg.norm(images[0] - images[1]) / np.linalg.norm(pair[0] - pair[1])
 
 
+@pytest.mark.slow
 def test_a_round_is_the_operator_of_the_equations():
     """(110), (123), (132) and one round of averaging, whatever the models."""
     models = np.random.default_rng(0).normal(size=(K, D))

@@ -408,6 +408,7 @@ def test_ranks_and_jumps_are_of_the_runs():
     assert "median of 0.040" in evolution.jumps({"a": data})
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("module", [fixed, learned, evolution])
 def test_every_claim_can_be_judged_on_the_stored_results(module, stored):

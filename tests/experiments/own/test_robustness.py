@@ -109,6 +109,7 @@ def test_a_number_chooses_the_attack():
         np.testing.assert_array_equal(said, meant)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", rob.ATTACKS)
 def test_an_attack_is_on_messages_or_on_labels(attack):
     _, said, _, lying = point(0, attack)
