@@ -104,7 +104,7 @@ def _data(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     objective = f"{type(loss).__name__} with {type(regulariser).__name__}"
     quadratic = regulariser.quadratic() is not None
     if not problem.linear:
-        if needs.linear or needs.minimiser or needs.quadratic:
+        if needs.minimiser or needs.quadratic:
             why = (
                 "rests on predictions that are linear in the model, and those of a network are not"
             )

@@ -35,7 +35,6 @@ class Needs:
       changing: whether the graph may be another one in every round.
       compressed: whether its messages may be compressed (not if it does so by its own rule).
       smooth: whether it needs a smooth loss and regulariser.
-      linear: whether it needs predictions that are linear in the model.
       minimiser: whether it minimises a client's objective exactly, in which clipping has no place.
       quadratic: whether it needs a quadratic objective.
       validation: whether it needs validation data of each client.
@@ -54,7 +53,6 @@ class Needs:
     changing: bool = False
     compressed: bool = True
     smooth: bool = False
-    linear: bool = False
     minimiser: bool = False
     quadratic: bool = False
     validation: bool = False

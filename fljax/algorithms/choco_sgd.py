@@ -8,6 +8,7 @@ from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import sampled
+from fljax.algorithms.peers import as_weights
 from fljax.batches import Batches
 from fljax.graphs import Combination, Graph, Mixing
 from fljax.link import Compressor
@@ -80,8 +81,7 @@ class ChocoSGD(Algorithm):
     batches: Batches | None = None
 
     def validate(self) -> None:
-        if isinstance(self.mixing, str):
-            object.__setattr__(self, "mixing", Mixing(self.mixing))
+        object.__setattr__(self, "mixing", as_weights("mixing", self.mixing))
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
         _check.kind("compression", self.compression, Compressor)
         _check.interval("consensus_step", self.consensus_step, above=0, at_most=1)

@@ -10,6 +10,7 @@ from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import drawn, sampled
+from fljax.algorithms.peers import as_weights
 from fljax.algorithms.sample_gradients import Table, estimated, tabulated
 from fljax.batches import Uniform
 from fljax.graphs import Combination, Graph, Mixing
@@ -46,8 +47,7 @@ class _Tracking(Algorithm):
     mixing: str | Mixing
 
     def validate(self) -> None:
-        if isinstance(self.mixing, str):
-            object.__setattr__(self, "mixing", Mixing(self.mixing))
+        object.__setattr__(self, "mixing", as_weights("mixing", self.mixing))
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
         _check.count("batch", self.batch)
 

@@ -12,6 +12,7 @@ from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start, start_models
 from fljax.algorithms.local_steps import sampled
+from fljax.algorithms.peers import as_weights
 from fljax.batches import Batches
 from fljax.graphs import Combination, Graph, Mixing
 from fljax.problems import Problem
@@ -173,8 +174,7 @@ class ProxSkip(_Skipping):
 
     def validate(self) -> None:
         super().validate()
-        if isinstance(self.mixing, str):
-            object.__setattr__(self, "mixing", Mixing(self.mixing))
+        object.__setattr__(self, "mixing", as_weights("mixing", self.mixing))
 
     def check(self, problem: Problem, network: Graph) -> None:
         super().check(problem, network)
