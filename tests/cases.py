@@ -57,6 +57,8 @@ from fljax.algorithms import (
     ExactDiffusion,
     FedAdagrad,
     FedAdam,
+    FedALA,
+    FedAMP,
     FedAsync,
     FedAvg,
     FedAvgM,
@@ -101,6 +103,7 @@ from fljax.algorithms import (
     Scaffnew,
     SharingADMM,
     SignSGD,
+    SuPerFed,
     WangElia,
     ZCDPGradNFL,
 )
@@ -480,17 +483,60 @@ def shared_in_part(it, objective=OBJECTIVE, world=TOGETHER, work=None, heads=Non
     if head and heads is None:
         heads = whole(head * it.epochs, world.rounds, clients)
     given = world, work, counts_of(it, objective), np.zeros((clients, objective.dim))
-    places = np.flatnonzero(make_problem(dim=objective.dim).coordinates(it.personal)).tolist()
+    places = places_of(it.personal, objective.dim)
     return adapted.partial(
         sampled(objective), *given, step_of(it.step_size), places, heads
     ).personal
+
+
+def places_of(chosen, dim):
+    if chosen is None:
+        return list(range(dim))
+    return np.flatnonzero(make_problem(dim=dim).coordinates(chosen)).tolist()
+
+
+def blended(it, objective=OBJECTIVE, world=TOGETHER, work=None):
+    work = whole(it.epochs, world.rounds, objective.clients) if work is None else work
+    start = np.zeros((objective.clients, objective.dim))
+    given = world, work, counts_of(it, objective), start, step_of(it.step_size)
+    places = places_of(it.blended, objective.dim)
+    numbers = step_of(it.blend_step), it.blend_steps, places
+    return adapted.fedala(sampled(objective), *given, *numbers)[0].personal
+
+
+def attentive(it, objective=OBJECTIVE, world=TOGETHER, work=None, arrives=None, start=None):
+    clients = objective.clients
+    work = whole(it.epochs, world.rounds, clients) if work is None else work
+    arrives = np.ones((world.rounds, clients), bool) if arrives is None else arrives
+    start = np.zeros((clients, objective.dim)) if start is None else start
+    given = world, work, start, step_of(it.step_size)
+    numbers = float(it.attraction), step_of(it.attention), float(it.scale), arrives
+    return adapted.fedamp(sampled(objective), *given, *numbers).personal
+
+
+def on_a_line(it, objective=OBJECTIVE, world=TOGETHER, work=None, seed=1, start=None):
+    clients = objective.clients
+    work = whole(it.epochs, world.rounds, clients) if work is None else work
+    longest = max(len(steps) for each in work for steps in each)
+    keys = [key_of(now, "algorithm") for now in keys_of(seed, world.rounds)]
+    shares = [
+        [
+            np.asarray(jax.random.uniform(jax.random.fold_in(key, k), (longest,), float))
+            for k in range(clients)
+        ]
+        for key in keys
+    ]
+    start = np.zeros((clients, objective.dim)) if start is None else start
+    given = world, work, counts_of(it, objective), start, step_of(it.step_size), shares
+    numbers = float(it.attraction), float(it.orthogonality), it.warmup, float(it.mixing)
+    return adapted.superfed(sampled(objective), *given, *numbers).personal
 
 
 def frozen_head(it, objective=OBJECTIVE, world=TOGETHER, work=None):
     clients = objective.clients
     work = whole(it.epochs, world.rounds, clients) if work is None else work
     given = world, work, counts_of(it, objective), np.zeros((clients, objective.dim))
-    places = np.flatnonzero(make_problem(dim=objective.dim).coordinates(it.personal)).tolist()
+    places = places_of(it.personal, objective.dim)
     steps = step_of(it.tuning_step), it.tuning_steps
     return adapted.fedbabu(
         sampled(objective), *given, step_of(it.step_size), places, *steps
@@ -836,6 +882,11 @@ CASES = {
     "FedBABU": Case(
         FedBABU(0.05, personal=(1,), tuning_step=0.05), None, frozen_head, costs.body_first
     ),
+    "FedALA": Case(FedALA(0.05, blend_step=0.5), None, blended, costs.in_turn),
+    "FedAMP": Case(
+        FedAMP(0.05, attraction=0.5, attention=0.3, scale=2.0), None, attentive, costs.attentive
+    ),
+    "SuPerFed": Case(SuPerFed(0.05, attraction=0.1), None, on_a_line, costs.alone),
     "FedBuff": Case(FedBuff(0.05, buffer_size=4), None, buffered, costs.server),
     "FedAsync": Case(FedAsync(0.05, mixing=0.6), None, mixed_in, costs.server),
     "IFCA": Case(IFCA(0.05, 2), None, clustered, costs.clustered),
@@ -880,7 +931,10 @@ STREAMED = [label for label in LABELS if REGISTRY[label].needs.data == "stream"]
 SERVED = [label for label in LABELS if REGISTRY[label].needs.network is None]
 #: With one server and a model of each client beside its own: more of them in test_personal.
 #: The others in test_adapted.
-ADAPTED = ["Per-FedAvg", "APFL", "FedPer", "LG-FedAvg", "FedBN", "FedRep", "FedBABU"]
+ADAPTED = [
+    *("Per-FedAvg", "APFL", "FedPer", "LG-FedAvg", "FedBN", "FedRep", "FedBABU"),
+    *("FedALA", "FedAMP", "SuPerFed"),
+]
 PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA", *ADAPTED]
 #: That do not wait: more of them in test_asynchronous.
 ASYNCHRONOUS = ["FedBuff", "FedAsync"]

@@ -1,4 +1,4 @@
-"""Per-FedAvg, APFL and models shared in part: against loops, at their limits, what they send."""
+"""Per-FedAvg, APFL, models shared in part, FedALA, FedAMP, SuPerFed: loops, limits, traffic."""
 
 import functools
 from itertools import chain
@@ -11,6 +11,8 @@ import pytest
 import fljax as fl
 from fljax.algorithms import (
     APFL,
+    FedALA,
+    FedAMP,
     FedAvg,
     FedBABU,
     FedBN,
@@ -20,6 +22,7 @@ from fljax.algorithms import (
     LGFedAvg,
     LocalOnly,
     PerFedAvg,
+    SuPerFed,
 )
 from fljax.batches import Uniform
 from fljax.simulation import begin, look, prepare
@@ -108,6 +111,8 @@ FORMS = {
     "fedrep": FedRep(LOCAL, 4, personal=(0, 2), head_passes=3),
     "fedrep samples": FedRep(0.05, epochs=2, personal=HEAD, weighting="samples"),
     "fedbabu": FedBABU(0.1, 4, 2, personal=HEAD, tuning_step=LOCAL, tuning_steps=3),
+    "fedala": FedALA(0.1, 4, 2, blend_step=LOCAL, blend_steps=3, blended=(0, 2)),
+    "superfed": SuPerFed(LOCAL, 4, 3, attraction=0.3, orthogonality=0.2, warmup=2, mixing=0.7),
 }
 DRAWN = {
     "per-fedavg": PerFedAvg(0.1, 4, batch=4, personal_step=0.05, variant="first_order"),
@@ -117,6 +122,10 @@ DRAWN = {
     "fedrep": FedRep(0.1, 4, batch=4, personal=HEAD, head_passes=2),
     "fedrep law": FedRep(0.1, batches=Uniform(3), local_steps=STEPS, personal=HEAD, head_passes=2),
     "fedbabu": FedBABU(0.1, 4, 2, batch=4, personal=HEAD, tuning_step=0.05),
+    "fedala": FedALA(0.1, 4, 2, batch=4, weighting="equal"),
+    "fedamp": FedAMP(0.1, 4, batch=4, attraction=0.5, attention=LOCAL, scale=2.0),
+    "superfed": SuPerFed(0.1, 4, batch=4, attraction=0.3, orthogonality=0.2),
+    "superfed law": SuPerFed(0.1, batches=Uniform(3), local_steps=STEPS, orthogonality=0.2),
 }
 
 
@@ -124,6 +133,11 @@ def theirs(algorithm, name, world, **given):
     if isinstance(algorithm, PerFedAvg):
         given["hessian"] = hessian
     return cases.CASES[algorithm.label].oracle(algorithm, make_objective(name), world, **given)
+
+
+def seeded(algorithm, seed):
+    """What its loop needs to know besides: it draws as the run does."""
+    return {"seed": seed} if isinstance(algorithm, SuPerFed) else {}
 
 
 #: The Hessian is of the ridge problem.
@@ -142,7 +156,7 @@ def test_models_are_those_of_the_loops(form, name, late):
     algorithm, key = FORMS[form], new_key(4)
     parts, world = some_world(algorithm, True, late, key)
     ours = trajectory(fl.Simulation(make_problem(name), algorithm, **parts), key=key)
-    expected = theirs(algorithm, name, world)
+    expected = theirs(algorithm, name, world, **seeded(algorithm, 4))
     close(ours, expected, rtol=0, atol=1e-10)
     assert np.ptp(expected[-1], axis=0).max() > 1e-2  # clients differ
     assert np.abs(expected[-1] - expected[1]).max() > 1e-2  # and move
@@ -154,7 +168,7 @@ def test_drawn_batches_are_those_of_the_loops(form):
     algorithm, key = DRAWN[form], new_key(5)
     parts, world = some_world(algorithm, True, False, key)
     simulation = fl.Simulation(make_problem(), algorithm, **parts)
-    given = {}
+    given = seeded(algorithm, 5)
     if isinstance(algorithm, PerFedAvg):
         three = visited(simulation, key, 3)
         given["work"] = [[list(zip(*part, strict=True)) for part in each] for each in three]
@@ -192,6 +206,8 @@ NETWORKS = {
     "fedper": FedPer(0.3, 4, epochs=2, personal=LAYER),
     "fedrep": FedRep(0.3, personal=LAYER, head_passes=2),
     "fedbabu": FedBABU(0.3, 4, personal=tuple(range(5)), tuning_step=0.2, tuning_steps=2),
+    "fedala": FedALA(0.3, 4, epochs=2, blend_steps=2, blended=LAYER),
+    "superfed": SuPerFed(0.3, 4, epochs=2, attraction=0.1, orthogonality=0.3, warmup=1),
 }
 
 
@@ -202,7 +218,8 @@ def test_networks_are_those_of_the_loops(form):
     parts, world = some_world(algorithm, True, True, key)
     ours = trajectory(fl.Simulation(small.from_zero(SIZES), algorithm, **parts), key=key)
     objective = small.Objective(tuple(small.samples(SIZES)))
-    theirs = cases.CASES[algorithm.label].oracle(algorithm, objective, world)
+    oracle = cases.CASES[algorithm.label].oracle
+    theirs = oracle(algorithm, objective, world, **seeded(algorithm, 4))
     close(ours, theirs, rtol=0, atol=1e-8)
     assert np.abs(theirs[-1] - theirs[1]).max() > 1e-2
 
@@ -468,6 +485,159 @@ def test_who_is_absent_keeps_what_is_its_own(cls):
     assert np.abs(np.diff(found[:, 0])).min() > 0
 
 
+# FedALA ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_fedala_with_nothing_blended_is_federated_averaging():
+    parts = some_world(FedAvg(0.1, 4), True, True, new_key())[0]
+    both = FedALA(LOCAL, 4, 2, blended=()), FedAvg(LOCAL, 4, 2)
+    found, expected = (state_after(ROUNDS, fl.Simulation(make_problem(), a, **parts)) for a in both)
+    close(found.server, expected.model, rtol=0, atol=1e-13)
+
+
+def test_shares_of_the_server_s_model_stay_shares_and_are_those_of_the_loop():
+    algorithm = FedALA(0.1, epochs=2, blend_step=3.0, blended=(0, 1))
+    state = state_after(ROUNDS, fl.Simulation(make_problem(), algorithm))
+    objective, world = make_objective(), some_world(algorithm, False, False, new_key())[1]
+    given = cases.whole(2, ROUNDS, CLIENTS), SIZES, np.zeros((CLIENTS, DIM))
+    numbers = cases.step_of(algorithm.step_size), lambda n: 3.0, 1, (0, 1)
+    _, blend = adapted.fedala(cases.sampled(objective), world, *given, *numbers)
+    close(state.blend, blend[-1][:, :2], rtol=0, atol=1e-10)
+    assert state.blend.min() == 0  # where it would be less, it is kept
+    assert 0 < np.median(state.blend) < 1
+
+
+@pytest.mark.slow
+def test_shares_move_to_where_a_client_s_loss_is_least():
+    """One parameter of its own: the best point between two models, on the line or at its end."""
+    wanted, server = [-0.3, 0.1, 0.3, 0.5, 0.7, 1.3], np.random.default_rng(3).normal(size=DIM)
+    own, rates = np.zeros((CLIENTS, DIM)), []
+    for k, (A, b) in enumerate(quadratics()):
+        best = server[1] + (b - A @ server)[1] / A[1, 1]
+        own[k, 1] = (best - wanted[k] * server[1]) / (1 - wanted[k])
+        rates.append(1 / (A[1, 1] * (server[1] - own[k, 1]) ** 2))
+    algorithm = FedALA(1e-12, blend_step=min(rates), blend_steps=5000, blended=(1,))
+    now = fl.view(fl.Simulation(make_problem(), algorithm))
+    before = algorithm.init(now.problem, None)
+    before = before._replace(model=jnp.asarray(own), server=jnp.asarray(server))
+    found = algorithm.step(before, now).blend[:, 0]
+    close(found, np.clip(wanted, 0, 1), atol=1e-9)
+
+
+# FedAMP ------------------------------------------------------------------------------------------
+
+
+def arrived(simulation, key):
+    """``[T, K]``, which messages reach the server in the run."""
+
+    @jax.jit
+    def one(n):
+        ready = prepare(simulation, ROUNDS)
+        now, *_ = look(simulation, ready, key, begin(simulation, ready, key), n, ROUNDS)
+        return now.link.known(jnp.ones((CLIENTS, 1)), jnp.zeros((CLIENTS, 1)))[:, 0]
+
+    return np.array([one(n) for n in range(1, ROUNDS + 1)])
+
+
+@pytest.mark.parametrize("name", ["ridge", pytest.param("logistic", marks=pytest.mark.slow)])
+def test_attentive_models_are_those_of_the_loop(name):
+    """Some take part, some are absent, some messages are lost; starts are each client's own."""
+    algorithm = FedAMP(LOCAL, 4, 2, attraction=0.7, attention=LOCAL, scale=2.0)
+    parts, world = some_world(algorithm, True, False, new_key(4))
+    start = np.random.default_rng(6).normal(size=(CLIENTS, DIM))
+    problem = make_problem(name).starting_at(start)
+    simulation = fl.Simulation(problem, algorithm, losses=fl.link.Independent(0.3), **parts)
+    arrives = arrived(simulation, new_key(4))
+    assert 0.2 < arrives.mean() < 0.7  # of those who are there 70 %
+    ours = trajectory(simulation, key=new_key(4))
+    expected = theirs(algorithm, name, world, arrives=arrives, start=start)
+    close(ours, expected, rtol=0, atol=1e-10)
+    assert np.abs(expected[-1] - expected[1]).max() > 1e-2
+
+
+@pytest.mark.slow
+def test_attentive_models_rest_where_pull_and_slope_balance():
+    r""":math:`f_k'(w_k)+\lambda\sum_lA'(\|w_k-w_l\|^2)(w_k-w_l)=0`, whatever the attention."""
+    problem, ends = make_problem(), []
+    for attention in (0.1, 0.3):
+        algorithm = FedAMP(0.05, epochs=3, attraction=0.8, attention=attention, scale=3.0)
+        ends.append(trajectory(fl.Simulation(problem, algorithm), 3000)[-1])
+    close(ends[0], ends[1], rtol=0, atol=1e-8)
+    away = ends[0][:, None] - ends[0][None]
+    pull = np.exp(-(away**2).sum(axis=2) / 3.0) / 3.0
+    balance = problem.gradient(jnp.asarray(ends[0])) + 0.8 * (pull[..., None] * away).sum(axis=1)
+    close(balance, 0, atol=1e-8)
+    assert np.ptp(ends[0], axis=0).min() > 1e-2
+
+
+@pytest.mark.slow
+def test_without_attraction_fedamp_is_training_alone():
+    parts = some_world(
+        FedAMP(0.1, attraction=0.0, attention=1.0, scale=1.0), True, False, new_key()
+    )
+    ours = FedAMP(LOCAL, epochs=3, attraction=0.0, attention=0.5, scale=1.0)
+    both = ours, LocalOnly(LOCAL, 3)
+    found, known = (trajectory(fl.Simulation(make_problem(), a, **parts[0])) for a in both)
+    close(found, known, rtol=0, atol=1e-13)
+
+
+@pytest.mark.slow
+def test_far_from_zero_no_digits_of_the_attraction_are_lost():
+    """In single precision, 1000 from zero; the reference is in double precision around zero."""
+    own = np.random.default_rng(2).normal(size=(CLIENTS, DIM))
+
+    def towards(models):
+        algorithm = FedAMP(0.1, attraction=1.0, attention=1.0, scale=2.0)
+        return np.asarray(algorithm._towards(jnp.asarray(models), jnp.asarray(models)))
+
+    with jax.enable_x64(False):
+        far = towards(np.float32(own + 1000))
+    assert far.dtype == np.float32
+    close(far, towards(own), rtol=0, atol=1e-3)
+
+
+# SuPerFed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_superfed_in_its_warmup_is_federated_averaging():
+    parts = some_world(FedAvg(0.1, 4), True, True, new_key())[0]
+    start = np.random.default_rng(5).normal(size=(CLIENTS, DIM))
+    ours = SuPerFed(LOCAL, 4, 2, orthogonality=1.0, warmup=ROUNDS, mixing=0.0)
+    found, expected = (
+        state_after(ROUNDS, fl.Simulation(make_problem().starting_at(start), algorithm, **parts))
+        for algorithm in (ours, FedAvg(LOCAL, 4, 2))
+    )
+    close(found.server, expected.model, rtol=0, atol=1e-13)
+    np.testing.assert_array_equal(found.personal, start)
+
+
+@pytest.mark.slow
+def test_orthogonality_turns_the_two_models_apart():
+    def cosine(orthogonality):
+        start = np.random.default_rng(5).normal(size=(CLIENTS, DIM))
+        algorithm = SuPerFed(0.02, orthogonality=orthogonality)
+        simulation = fl.Simulation(make_problem().starting_at(start), algorithm)
+        state = state_after(60, simulation)
+        a, b = np.asarray(state.server), np.asarray(state.personal)
+        return np.abs(b @ a / np.linalg.norm(a) / np.linalg.norm(b, axis=1)).mean()
+
+    assert cosine(20.0) < cosine(0.0) - 0.1
+
+
+@pytest.mark.slow
+def test_points_between_the_two_models_are_all_good():
+    """The middle of the line is no worse than its ends on average, since it is what is trained."""
+    state = state_after(300, fl.Simulation(make_problem(), SuPerFed(0.05)))
+    ends = [jnp.broadcast_to(state.server, state.personal.shape), state.personal]
+    losses = [
+        float(make_problem().objective((1 - share) * ends[0] + share * ends[1]).mean())
+        for share in (0.0, 0.5, 1.0)
+    ]
+    assert losses[1] < min(losses[0], losses[2]) + 1e-3
+
+
 # What is sent ------------------------------------------------------------------------------------
 
 TRAFFIC = [
@@ -477,6 +647,9 @@ TRAFFIC = [
     (FedPer(0.1, 4, personal=HEAD), 4, DIM - 1),
     (FedRep(0.1, personal=(0, 2), head_passes=2), CLIENTS, DIM - 2),
     (FedBABU(0.1, 4, personal=HEAD, tuning_step=0.1, tuning_steps=2), 4, DIM - 1),
+    (FedALA(0.1, 4, blended=HEAD), 4, DIM),
+    (FedAMP(0.1, 4, attraction=1.0, attention=0.1, scale=1.0), 4, DIM),
+    (SuPerFed(0.1, 4, orthogonality=1.0), 4, DIM),
 ]
 
 
@@ -553,6 +726,26 @@ def test_coordinates_are_a_mask():
             lambda: PerFedAvg(0.1, personal_step=0.1, personal_steps=0),
             "personal_steps must be >= 1, got 0",
         ),
+        (TypeError, lambda: FedALA(0.1, blended=0.5), "blended must be a mask of the parameters"),
+        (ValueError, lambda: running(FedALA(0.1, blended=[7])), "from 0 to 2, got 7 to 7"),
+        (ValueError, lambda: FedALA(0.1, blend_steps=0), "blend_steps must be >= 1, got 0"),
+        (
+            ValueError,
+            lambda: FedAMP(0.1, attraction=1.0, attention=0.0, scale=1.0),
+            "step size must be finite and > 0",
+        ),
+        (
+            ValueError,
+            lambda: FedAMP(0.1, attraction=1.0, attention=1.0, scale=0.0),
+            "scale must be finite and > 0",
+        ),
+        (
+            ValueError,
+            lambda: FedAMP(0.1, weighting="samples", attraction=1.0, attention=1.0, scale=1.0),
+            "no client weighs more by its samples, got weighting='samples'",
+        ),
+        (ValueError, lambda: SuPerFed(0.1, mixing=1.5), "mixing must be finite and >= 0 and <= 1"),
+        (TypeError, lambda: SuPerFed(0.1, warmup=0.5), "warmup must be an integer, got 0.5"),
         (ValueError, lambda: APFL(0.1, mixing=1.5), "mixing must be finite and >= 0 and <= 1"),
         (ValueError, lambda: running(APFL(0.1, mixing=[0.5, 0.5])), "each of the 6 clients"),
         (ValueError, lambda: APFL(0.1, adaptation=-1.0), "step size must be finite and > 0"),

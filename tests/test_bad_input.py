@@ -578,6 +578,8 @@ VALID = {
     "algorithms.EXTRA": STEP,
     "algorithms.EpsilonDeltaNFL": {**ADMM, **STEP},
     "algorithms.ExactDiffusion": STEP,
+    "algorithms.FedALA": STEP,
+    "algorithms.FedAMP": {**STEP, "attraction": 0.1, "attention": 0.1, "scale": 1.0},
     "algorithms.FedAsync": STEP,
     "algorithms.FedAvg": STEP,
     "algorithms.FedBABU": {**STEP, "personal": [0], "tuning_step": 0.1},
@@ -644,6 +646,7 @@ VALID = {
     "algorithms.SharingADMM": {"penalty": 1.0},
     "algorithms.SignSGD": STEP,
     "algorithms.WangElia": STEP,
+    "algorithms.SuPerFed": STEP,
     "algorithms.ZCDPGradNFL": STEP,
     "algorithms.ZCDPNFL": {**ADMM, **STEP},
     "algorithms.algorithm": {
@@ -1043,6 +1046,7 @@ ACCEPTED = {
         (f"algorithms.{name}", "personal"): "text empty"  # names of parameters; none of them
         for name in ("FedBABU", "FedBN", "FedPer", "FedRep", "LGFedAvg")
     },
+    ("algorithms.FedALA", "blended"): "text empty",
     ("algorithms.FedGD", "coupling"): "list",
     ("algorithms.FedGD", "step_size"): "list",
     ("algorithms.FedRelax", "coupling"): "list",

@@ -286,6 +286,12 @@ def mixed(size: Size, private: bool) -> Cost:
     return gradient(size, private) + both + Cost(3 * size.models, 14 * size.models)
 
 
+def attentive(size: Size, private: bool) -> Cost:
+    # Inner products of all pairs and their weighted sums. Read, written: own models, known ones.
+    pairs = Cost(3 * size.models + 2 * size.clients**2, 4 * size.clients * size.models)
+    return pairs + alone(size, private) + Cost(2 * size.models, 6 * size.models)
+
+
 def in_turn(size: Size, private: bool) -> Cost:
     # A gradient for the head, one for the representation.
     return gradient(size, private) + alone(size, private)

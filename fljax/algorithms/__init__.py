@@ -19,6 +19,8 @@ from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
 from fljax.algorithms.dp_sgd import DPSGD
 from fljax.algorithms.exact_diffusion import LED, NIDS, ExactDiffusion
 from fljax.algorithms.extra import EXTRA, PGEXTRA, WangElia
+from fljax.algorithms.fedala import FedALA
+from fljax.algorithms.fedamp import FedAMP
 from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
 from fljax.algorithms.feddyn import FedDyn
@@ -66,6 +68,7 @@ from fljax.algorithms.qfedavg import QFedAvg
 from fljax.algorithms.scaffold import SCAFFOLD
 from fljax.algorithms.sharing_admm import SharingADMM
 from fljax.algorithms.sign_sgd import SignSGD
+from fljax.algorithms.superfed import SuPerFed
 from fljax.algorithms.zcdp_grad_nfl import ZCDPGradNFL
 from fljax.algorithms.zcdp_nfl import ZCDPNFL
 
@@ -111,6 +114,8 @@ __all__ = [
     "Ditto",
     "EpsilonDeltaNFL",
     "ExactDiffusion",
+    "FedALA",
+    "FedAMP",
     "FedAdagrad",
     "FedAdam",
     "FedAsync",
@@ -163,6 +168,7 @@ __all__ = [
     "SharingADMM",
     "SignSGD",
     "Staleness",
+    "SuPerFed",
     "WangElia",
     "ZCDPGradNFL",
     "algorithm",

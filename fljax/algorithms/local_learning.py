@@ -149,6 +149,7 @@ class LocalLearning(Algorithm):
         step: Any = None,
         direction: Direction = along_gradient,
         given: Any = (),
+        each: Any = None,
         memory: Any = None,
     ) -> Learned:
         """The participants' models after their steps from one model, or one of each.
@@ -162,6 +163,8 @@ class LocalLearning(Algorithm):
             optimiser.
           direction: along what a step goes, against the gradient by default.
           given: ``[M, ...]`` each, what ``direction`` needs to know of each participant.
+          each: ``[M, steps, ...]`` each, what it needs to know in every step besides; then it is
+            given the two as a pair.
           memory: ``[M, ...]`` each, what the optimiser remembers; it begins anew by default.
         """
         start = jnp.broadcast_to(start, (len(cohort.here), start.shape[-1]))
@@ -178,6 +181,7 @@ class LocalLearning(Algorithm):
             cohort.limit,
             direction=direction,
             given=given,
+            each=each,
             memory=memory,
         )
 

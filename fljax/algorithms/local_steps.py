@@ -84,6 +84,7 @@ def learn(
     *,
     direction: Direction = along_gradient,
     given: Any = (),
+    each: Any = None,
     memory: Any = None,
     witness: bool = False,
 ) -> Learned:
@@ -99,6 +100,8 @@ def learn(
       counts: ``[M]``, steps of each; by default all take all.
       direction: along what a step goes, against the gradient by default.
       given: ``[M, ...]`` each, what ``direction`` needs to know of each participant.
+      each: ``[M, steps, ...]`` each, what it needs to know in every step besides; then it is given
+        the two as a pair.
       memory: ``[M, ...]`` each, what the optimiser remembers; it begins anew by default.
       witness: whether per-sample gradients are looked at.
     """
@@ -119,11 +122,16 @@ def learn(
         parts: Callable,
         some: Array | None = None,
     ) -> Learned:
+        given, each = given
+
         def one(own: Learned, step: Array) -> Learned:
+            known = given
+            if each is not None:
+                known = given, jax.tree.map(lambda a: jnp.take(a, step, axis=1), each)
             part = parts(step)
             first = part[0] if isinstance(part, tuple) else part
             busy = (step < counts) & jnp.any(first.weights > 0, axis=1)
-            slope = direction(part, own.model, given)
+            slope = direction(part, own.model, known)
             if rule is None:
                 model, memory = own.model - sizes[:, None] * slope, ()
             else:
@@ -136,15 +144,15 @@ def learn(
             return new if some is not None and len(own.model) == 1 else kept(busy, new, own)
 
         if some is None:
-            each = jnp.arange(steps, dtype=jnp.int32)
-            return jax.lax.scan(lambda own, step: (one(own, step), None), own, each)[0]
+            turns = jnp.arange(steps, dtype=jnp.int32)
+            return jax.lax.scan(lambda own, step: (one(own, step), None), own, turns)[0]
         order = jnp.argsort(~some, stable=True).astype(jnp.int32)
         many = jnp.sum(some, dtype=jnp.int32)
         return jax.lax.fori_loop(0, many, lambda turn, own: one(own, order[turn]), own)
 
     if batch is None:
         whole = who.of(problem)
-        return train(own, sizes, counts, given, lambda _: whole)
+        return train(own, sizes, counts, (given, each), lambda _: whole)
 
     def group(known: Any) -> Learned:
         clients, batch, own, sizes, counts, given = known
@@ -165,9 +173,9 @@ def learn(
 
         return train(own, sizes, counts, given, parts, some)
 
-    each = (batch,) if isinstance(batch, Batch) else batch
-    together = _together(problem, sum(one.rows.shape[2] for one in each), len(start))
-    everyone = (who.numbers, batch, own, sizes, counts, given)
+    several = (batch,) if isinstance(batch, Batch) else batch
+    together = _together(problem, sum(one.rows.shape[2] for one in several), len(start))
+    everyone = (who.numbers, batch, own, sizes, counts, (given, each))
     groups = jax.tree.map(lambda a: a.reshape(-1, together, *a.shape[1:]), everyone)
     found = jax.lax.map(group, groups)
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), found)

@@ -24,11 +24,24 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
 
-__all__ = ["FedBABU", "FedBN", "FedPer", "FedRep", "LGFedAvg", "State"]
+__all__ = ["FedBABU", "FedBN", "FedPer", "FedRep", "LGFedAvg", "State", "as_coordinates"]
 
 NEEDS = Needs(
     None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True
 )
+
+
+def as_coordinates(name: str, chosen: Any) -> str | tuple:
+    """What says which parameters, as a static argument: a pattern, a mask or indices."""
+    if isinstance(chosen, str):
+        return chosen
+    given = np.asarray(chosen)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "biu"):
+        raise TypeError(
+            f"{name} must be a mask of the parameters or a list of their indices, got "
+            f"{_check.shown(chosen)}."
+        )
+    return tuple(given.tolist())
 
 
 class State(NamedTuple):
@@ -84,14 +97,7 @@ class FedPer(LocalLearning):
 
     def validate(self) -> None:
         super().validate()
-        if not isinstance(self.personal, str):
-            chosen = np.asarray(self.personal)
-            if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "biu"):
-                raise TypeError(
-                    "personal must be a mask of the parameters or a list of their indices, got "
-                    f"{_check.shown(self.personal)}."
-                )
-            object.__setattr__(self, "personal", tuple(chosen.tolist()))
+        object.__setattr__(self, "personal", as_coordinates("personal", self.personal))
 
     def check(self, problem: Any, network: Any) -> None:
         super().check(problem, network)

@@ -3,7 +3,7 @@
 Per-FedAvg (Fallah et al. 2020, Algorithm 1), APFL (Deng et al. 2020, Algorithm 1), models shared in
 part: FedPer (Arivazhagan et al. 2019), LG-FedAvg (Liang et al. 2020), FedBN (Li et al. 2021), all
 trained together, FedRep (Collins et al. 2021, Algorithm 1) and FedBABU (Oh et al. 2022, Algorithm
-1).
+1); FedALA (Zhang et al. 2023), FedAMP (Huang et al. 2021) and SuPerFed (Hahn et al. 2022).
 
 ``gradient(k, w, rows)`` is client ``k``'s on some of its samples, ``None`` for all. ``world`` is of
 `tests.reference.personal`; ``work[n - 1][k]`` lists what client ``k``'s steps of round ``n`` are
@@ -134,5 +134,85 @@ def fedbabu(gradient, world, work, counts, start, step, head, tuning_step, steps
             for _ in range(steps):
                 tuned[k] = tuned[k] - tuning_step(n) * gradient(k, tuned[k], None)
         models.append(tuned)
+        servers.append(server)
+    return Run(np.array(models), np.array(servers))
+
+
+def fedala(gradient, world, work, counts, start, step, blend_step, blend_steps, places):
+    """``places``: of what is blended; ``start``: ``[K, D]``. Also the shares, ``[T, K, D]``."""
+    own, shares = [row.copy() for row in start], [np.ones(start.shape[1]) for _ in start]
+    server, mail = start.mean(axis=0), Mail(world)
+    models, servers, blends = [], [], []
+    for n in range(1, world.rounds + 1):
+        for k in world.participants(n):
+            for _ in range(blend_steps):
+                w = own[k] + (server - own[k]) * shares[k]
+                slope = (server - own[k]) * gradient(k, w, None)
+                for i in places:
+                    shares[k][i] = min(max(shares[k][i] - blend_step(n) * slope[i], 0.0), 1.0)
+            w = own[k] + (server - own[k]) * shares[k]
+            for rows in work[n - 1][k]:
+                w = w - step(n) * gradient(k, w, rows)
+            own[k] = w
+            mail.send(n, k, counts[k], w)
+        server = mail.average(n, server)
+        models.append([row.copy() for row in own])
+        servers.append(server)
+        blends.append([row.copy() for row in shares])
+    return Run(np.array(models), np.array(servers)), np.array(blends)
+
+
+def fedamp(gradient, world, work, start, step, attraction, attention, scale, arrives):
+    """``arrives[n - 1][k]``: whether what a participant says reaches the server."""
+    clients = len(start)
+    own, known = [row.copy() for row in start], [row.copy() for row in start]
+    models = []
+    for n in range(1, world.rounds + 1):
+        alpha, clouds = attention(n), {}
+        for k in world.participants(n):
+            clouds[k] = known[k].copy()
+            for other in range(clients):
+                if other != k:
+                    away = known[other] - known[k]
+                    clouds[k] += alpha * np.exp(-(away @ away) / scale) / scale * away
+        for k, cloud in clouds.items():
+            w = own[k].copy()
+            for rows in work[n - 1][k]:
+                w = w - step(n) * (gradient(k, w, rows) + attraction / alpha * (w - cloud))
+            own[k] = w
+            if arrives[n - 1][k]:
+                known[k] = w.copy()
+        models.append([row.copy() for row in own])
+    return Run(np.array(models), np.zeros((world.rounds, start.shape[1])))
+
+
+def superfed(gradient, world, work, counts, start, step, shares, attraction, angle, warmup, mixing):
+    """``shares[n - 1][k]``: what is drawn for each step; ``start``: ``[K, D]``."""
+
+    def slope_of_angle(a, b):
+        lengths = np.linalg.norm(a), np.linalg.norm(b)
+        if min(lengths) == 0:
+            return np.zeros_like(a)
+        cosine = a @ b / (lengths[0] * lengths[1])
+        return 2 * cosine * (b / lengths[1] - cosine * a / lengths[0]) / lengths[0]
+
+    own, server, mail = [row.copy() for row in start], start.mean(axis=0), Mail(world)
+    models, servers = [], []
+    for n in range(1, world.rounds + 1):
+        for k in world.participants(n):
+            f, w = server.copy(), own[k].copy()
+            for turn, rows in enumerate(work[n - 1][k]):
+                share = shares[n - 1][k][turn] if n > warmup else 0.0
+                slope = gradient(k, (1 - share) * f + share * w, rows)
+                common = (1 - share) * slope + attraction * (f - server)
+                personal = share * slope
+                if n > warmup:
+                    common = common + angle * slope_of_angle(f, w)
+                    personal = personal + angle * slope_of_angle(w, f)
+                f, w = f - step(n) * common, w - step(n) * personal
+            own[k] = w
+            mail.send(n, k, counts[k], f)
+        server = mail.average(n, server)
+        models.append([(1 - mixing) * server + mixing * w for w in own])
         servers.append(server)
     return Run(np.array(models), np.array(servers))
