@@ -155,7 +155,16 @@ def as_step(value: StepSize | Optimiser | optax.GradientTransformation) -> Sched
     """
     if isinstance(value, Optimiser | optax.GradientTransformation):
         return as_optimiser(value)
-    return as_schedule(value)
+    try:
+        return as_schedule(value)
+    except TypeError as error:
+        if not callable(value):
+            raise
+        name = getattr(value, "__name__", "it")
+        raise TypeError(
+            f"{error} If {name} makes an optimiser, give what it makes, or "
+            f"fljax.optimisers.from_optax({name}, ...)."
+        ) from error
 
 
 def _check_transformation(value: Any) -> None:

@@ -713,7 +713,7 @@ def test_federated_averaging_is_the_loop(name, algorithm, clip):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=16)
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("name", ["ridge", "lad"])
 def test_federated_averaging_of_all_clients_with_full_batches_is_conventional(name, epochs):
@@ -808,6 +808,7 @@ def test_many_are_shuffled_as_few():
     np.testing.assert_array_equal(np.sort(rows[:2].ravel()), np.arange(100))
 
 
+@pytest.mark.slow
 def test_a_step_tells_the_gradients_of_its_participants():
     """The largest of them follows the data of every participant, and of nobody else."""
     key, largest = as_key(17), []
@@ -855,7 +856,7 @@ def scaled(node, factor):
     return (np.asarray(node) if np.ndim(node) else float(node)) * factor if real else node
 
 
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=16)
 @quiet
 @pytest.mark.parametrize("label", STEPS)
 def test_new_numbers_do_not_compile_again(label):
@@ -879,7 +880,7 @@ def test_new_numbers_do_not_compile_again(label):
     assert programs[0] == programs[1] == programs[2] > before
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(2, every=16)
 @pytest.mark.parametrize("label", STEPS)
 def test_a_step_keeps_the_state_s_types(label):
     stepper = Stepper(simulate(label), ROUNDS)
@@ -897,7 +898,7 @@ def test_a_step_keeps_the_state_s_types(label):
     assert (float(jnp.abs(state.model).max()) == 0) == (label != "IFCA")
 
 
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=16)
 @pytest.mark.parametrize("label", [*PLAIN, "Ditto", "PGFL", "NPFL-RL"])
 def test_a_batch_of_keys_is_as_many_runs(label):
     simulation = simulate(label, metrics=(EXACT,))
@@ -909,7 +910,7 @@ def test_a_batch_of_keys_is_as_many_runs(label):
         assert float(jnp.abs(batch[0] - batch[1]).max()) > 1e-3
 
 
-@pytest.mark.thin(16)
+@pytest.mark.thin(16, every=24)
 @pytest.mark.slow
 @pytest.mark.parametrize("label", [*PLAIN, "Ditto", "PGFL", "NPFL-RL"])
 def test_step_by_step_is_the_scan(label):

@@ -70,6 +70,7 @@ def test_pictures_are_drawn(tmp_path):
     assert (tmp_path / "scaling.png").stat().st_size > 1000
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_point_of_the_scaling_study_is_measured():
     found = scaling.measure(scaling.POINT | {"clients": 20, "dim": 2, "seeds": 2})
@@ -94,6 +95,7 @@ def test_both_sides_of_a_comparison_simulate_the_same():
         assert ours.mean(0)[-1] < ours.mean(0)[0]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_three_forms_of_learning_among_agents_simulate_the_same():
     """As above, of the library, and of NumPy's best and plain form."""
@@ -119,7 +121,7 @@ def test_the_roofline_gives_importance_sampling_batches_of_its_clients():
 
 
 @pytest.mark.slow
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=24)
 @pytest.mark.parametrize("name", [name for name in lowering.PROGRAMS if name != lowering.HOSTED])
 def test_programs_lower_for_accelerators_that_are_not_here(name):
     for platform in lowering.PLATFORMS:
@@ -157,6 +159,7 @@ def test_all_sides_minimise_the_same_total_variation():
             assert len(networks.compared(coupled, sides)) == len(sides)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_memory_of_a_network_grows_with_its_edges():
     needed = []

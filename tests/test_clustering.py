@@ -59,6 +59,7 @@ def test_pooled_models_are_those_of_the_pooled_data():
         np.testing.assert_allclose(found[ours], expected, rtol=1e-10)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_both_routes_recover_clusters_of_a_stochastic_block_model():
     problem, truth, models = clustered(1)

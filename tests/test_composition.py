@@ -216,6 +216,7 @@ def test_stale_copies_in_a_table_are_of_the_drawn_ages():
     close(one, loops(ages=np.full_like(AGES, 2)))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_crowded_nodes_are_heard_over_links_that_fail():
     """A table with overflow, for sums and for single messages."""
@@ -286,7 +287,7 @@ WAYS = ("zCDP-NFL", "zCDP-grad-NFL", "FL", "FedAvg", "GFL", "PGFL", "NPFL", "PAO
 
 
 @pytest.mark.slow
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=16)
 @pytest.mark.parametrize("label", CASES)
 def test_every_algorithm_meets_every_stage_that_its_needs_allow(label):
     """Each alone: accepted and different from the run without, or refused with those that can."""

@@ -252,7 +252,7 @@ def served(algorithm):
 COUNTS = (1, 3, 2, 4, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("law", [None, Uniform((1, 4, 2, 3, 2)), Weighted(2, unequal())])
 def test_clients_that_take_unequal_steps_are_the_loops(law, normalised):

@@ -195,7 +195,7 @@ def test_a_constant_step_ends_at_the_minimiser(it):
     assert apart(it, 5000) < 1e-9
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(4, every=24)
 @pytest.mark.slow
 @pytest.mark.parametrize("it", STEADY, ids=lambda it: it.label)
 def test_links_that_fail_in_both_directions_leave_it_where_it_is(it):
@@ -205,6 +205,7 @@ def test_links_that_fail_in_both_directions_leave_it_where_it_is(it):
         assert far < 1e-9 if both and not isinstance(it, WangElia) else far > 1e-3
 
 
+@pytest.mark.slow
 def test_decentralised_gradient_descent_stops_beside_it():
     """By an amount in proportion to its step."""
     far, near = apart(Consensus(0.05)), apart(Consensus(0.025), rounds=6000)

@@ -263,7 +263,10 @@ def independent_streams(some):
     }
 
 
-@pytest.fixture(scope="module", params=[2**17, pytest.param(2**20, marks=pytest.mark.slow)])
+LARGE = pytest.param(2**20, marks=[pytest.mark.slow, pytest.mark.long])
+
+
+@pytest.fixture(scope="module", params=[2**17, LARGE])
 def streams(request):
     return {name: np.asarray(words) for name, words in independent_streams(request.param).items()}
 

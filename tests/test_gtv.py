@@ -347,7 +347,7 @@ def by_cvxpy(pairs, importance, coupling, p, solver=cp.CLARABEL):
     return problem.value, w.value
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=3)
 @pytest.mark.parametrize("label", NORMS)
 def test_a_network_lasso_is_what_cvxpy_finds(label):
     penalty, p = NORMS[label]

@@ -63,7 +63,7 @@ def last(problem, algorithm, network=None, rounds=3, **parts):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(2)
+@pytest.mark.thin(2, every=16)
 @pytest.mark.parametrize("mapped", [False, True], ids=["linear", "mapped"])
 @pytest.mark.parametrize("whose", ["own", "common"])
 @pytest.mark.parametrize("loss", LOSSES)

@@ -44,7 +44,7 @@ def drawn(algorithm):
     return choose, batch
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize(
     ("rule", "cap"),  # capping comes after the rule, whichever it is
     [("optimal", True), ("full", False), ("sampled", True), ("sampled", False)],

@@ -188,7 +188,7 @@ ACTIVITY = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize(("bound", "pattern", "delays"), ACTIVITY)
 def test_partially_asynchronous_relaxation_keeps_its_rate(bound, pattern, delays):
     """(134) repaired: at t it has come at least floor((t + B) / 2B) contractions far."""

@@ -257,7 +257,7 @@ def test_the_printed_dual_diverges_and_the_corrected_one_does_not():
 
 
 @pytest.mark.slow
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=16)
 @pytest.mark.parametrize(("loss", "form"), [("squared", "padded"), ("logistic", "dense")])
 def test_one_cluster_is_networked_admm(loss, form):
     """Whatever the parameter, fixed or learned."""

@@ -687,7 +687,7 @@ def stretch(simulation, key, carry, done, records):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=16)
 @pytest.mark.parametrize("label", ONLINE)
 def test_batches_and_stretches_are_whole_runs_one_by_one(label):
     """Under vmap several runs from end to end; alone each in two stretches, line and all."""

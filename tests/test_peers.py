@@ -163,7 +163,7 @@ class Noise(Network):
         return [(rng.random((n, 784), np.float32), rng.integers(10, size=n)) for n in (3, 8, 5)]
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize("channels", [(2, 3), ()])
 def test_networks_are_the_same_where_nothing_is_drawn(channels):
     """Every client in one batch: what is left are starts, layers, gradients and averages."""

@@ -324,7 +324,7 @@ def agree(ours, theirs):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(5)
+@pytest.mark.thin(5, every=16)
 @pytest.mark.core
 @pytest.mark.parametrize("name", CASES)
 def test_every_round_is_that_of_the_loops(name):
@@ -1370,6 +1370,7 @@ def test_a_cluster_without_clients_is_allowed_where_membership_is_drawn():
     same(drawn, np.zeros(4))
 
 
+@pytest.mark.slow
 def test_sizes_are_structure():
     with pytest.raises(TypeError, match=r"clients_per_server is structure and cannot be traced"):
         jax.jit(lambda count: PGFL(1.0, clients_per_server=count).penalty)(2)

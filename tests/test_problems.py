@@ -261,7 +261,7 @@ def test_mean_gradient_is_the_mean_of_the_gradients(loss, clip, dim):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=24)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("clip", [None, 0.6])
 def test_some_clients_and_some_rows_are_problems_of_their_own(loss, clip):

@@ -83,6 +83,7 @@ def scenario(metric):
     return build
 
 
+@pytest.mark.slow
 @pytest.mark.thin(1)
 def test_programs_of_different_arguments_are_told_apart(folder):
     grid = {"one": [1.0, 2.0], "other": [10.0, 20.0]}

@@ -136,6 +136,7 @@ def test_a_table_of_a_paper(cook, capsys, tmp_path):
     assert f"\n{head}\n{rule}\n" in SECTION
 
 
+@pytest.mark.slow
 def test_methods_compared(cook, capsys):
     found = cook("Methods compared")["found"]
     assert [*found["algorithm"].values] == ["ADMM"]

@@ -81,6 +81,7 @@ def test_a_file_cut_short_is_refused(study, tmp_path, kept):
         fl.load(path)
 
 
+@pytest.mark.slow
 def test_an_altered_file_is_refused(study, tmp_path):
     path = fl.save(study, tmp_path / "study.nc")
     altered = xr.load_dataset(path, engine="h5netcdf")
@@ -134,6 +135,7 @@ def test_hdf5_never_meets_a_full_disk(study, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_only_files_are_replaced(study, tmp_path):
     (tmp_path / "device").symlink_to("/dev/null")
     (tmp_path / "folder").mkdir()

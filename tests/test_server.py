@@ -178,7 +178,7 @@ def theirs(algorithm, *given):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(2)
+@pytest.mark.thin(2, every=16)
 @pytest.mark.parametrize("algorithm", FORMS, ids=describe)
 def test_models_are_those_of_the_loops(algorithm):
     """Of some clients, of which some are away, in batches, of unlike numbers of steps."""
@@ -192,7 +192,7 @@ def test_models_are_those_of_the_loops(algorithm):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(2)
+@pytest.mark.thin(2, every=16)
 @pytest.mark.parametrize("algorithm", FORMS, ids=describe)
 def test_networks_learn_as_in_the_loops(algorithm):
     problem = small_network.from_zero(SIZES)
@@ -424,7 +424,7 @@ MEANS = {
 
 
 @pytest.mark.parametrize("name", MEANS)
-@pytest.mark.slow
+@pytest.mark.thin(0, every=4)
 def test_the_server_knows_the_mean_of_its_clients_corrections(name):
     """Of all of them, whoever takes part; of late ones when they are there."""
     algorithm, at_server, at_clients = MEANS[name]

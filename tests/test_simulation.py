@@ -62,6 +62,7 @@ def test_new_numbers_keys_and_data_reuse_the_program():
     assert simulation._run._cache_size() == before
 
 
+@pytest.mark.slow
 def test_the_noise_key_matters_and_repeats():
     made = make(privacy=fl.privacy.ZCDP(1.0))
     one, same, other = (fl.run(made, rounds=4, key=k) for k in (1, 1, 2))

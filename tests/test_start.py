@@ -42,7 +42,7 @@ def path(simulation):
     return fl.run(simulation, ROUNDS, key=3).model_trajectory.values
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(2, every=16)
 # A server that knows nothing of columns takes predictions to start at zero.
 @pytest.mark.parametrize("label", [lb for lb in LABELS if lb not in ("IFCA", "Sharing ADMM")])
 def test_a_start_is_another_origin(label):

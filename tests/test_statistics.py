@@ -152,7 +152,7 @@ def test_all_intervals_together_cover():
     assert max(missed(gamma, 20, 5, 30, seed=3)) <= 5 / 30
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=4)
 @pytest.mark.parametrize(
     ("law", "runs", "methods", "most"),
     [(gamma, 5, 12, 0.12), (gamma, 20, 2, 0.11), (gamma, 100, 12, 0.1), (chi_squares, 5, 12, 0.25)],

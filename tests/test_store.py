@@ -354,6 +354,7 @@ def test_ctrl_c_in_the_middle_of_a_write_loses_nothing(tmp_path, whole, kept, in
     assert not computed(kept) & {*done.seed[done.all("step")].values}
 
 
+@pytest.mark.slow
 def test_ctrl_c_without_a_store(in_step):
     with pytest.raises(fl.Interrupted, match=r"of 8 runs are done\.$") as caught:
         fl.sweep(steps, **STUDY, callback=after(4, KeyboardInterrupt))
@@ -626,7 +627,7 @@ def private_graphs(key, budget):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize(
     ("scenario", "grid"), [(steps, GRID), (private_graphs, {"budget": [0.1, 1.0, 10.0]})]
 )
@@ -706,6 +707,7 @@ def test_fewer_rounds_tell_of_those_rounds_only(tmp_path):
         close(part, fl.sweep(stretch, **study, rounds=4))
 
 
+@pytest.mark.slow
 def test_without_states_more_rounds_start_again(tmp_path, whole, longer, kept, caplog, eager):
     fl.sweep(steps, **STUDY, store=tmp_path, keep_state=False)
     assert not list(tmp_path.glob("state-*.npz"))
@@ -891,6 +893,7 @@ def test_a_folder_of_something_else_is_no_store(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.slow
 def test_two_studies_do_not_share_a_store_at_a_time(tmp_path, stored, whole):
     held = Store(stored)
 

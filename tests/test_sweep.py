@@ -131,6 +131,20 @@ def test_objects_that_differ_in_numbers_share_a_program():
 
 
 @pytest.mark.slow
+def test_numbers_of_numpy_in_a_part_share_a_program():
+    def scenario(key, part):
+        return build(key, fl.algorithms.ZCDPNFL(part["penalty"], part["steps"][0]))
+
+    grid = {
+        "part": {
+            str(number): {"penalty": number, "steps": np.full(2, 0.1)}
+            for number in (np.float64(1.0), np.float32(2.0))
+        }
+    }
+    assert fl.sweep(scenario, rounds=T, seeds=2, grid=grid).attrs["compilations"] == 1
+
+
+@pytest.mark.slow
 def test_structural_axes_are_compiled_one_by_one():
     def scenario(key, clients, reading):
         return build(key, clients=clients, privacy=ZCDP(1.0, 0.9, schedule=reading))
@@ -750,7 +764,7 @@ def test_a_scenario_may_close_over_a_key():
 
 
 @pytest.mark.slow
-def test_a_grid_that_was_seen_is_not_built_again():
+def test_a_grid_that_was_seen_is_not_built_again(monkeypatch):
     built = []
 
     def scenario(key, penalty):
@@ -774,6 +788,10 @@ def test_a_grid_that_was_seen_is_not_built_again():
     for _ in range(2):
         with pytest.raises(ValueError, match="penalty"):
             ask([0.5, -1.0])
+    monkeypatch.setattr(engine, "REMEMBERED_BYTES", 2 * np.dtype(float).itemsize)
+    assert ask([0.5, 1.0]) == 0
+    for _ in range(2):
+        assert ask([0.5, 1.0, 2.0]) > 0  # too large to be remembered
 
 
 @pytest.mark.slow

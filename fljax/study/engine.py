@@ -50,6 +50,9 @@ HOISTED_BYTES = 2**16
 #: So many grids of a scenario are remembered as checked.
 REMEMBERED_GRIDS = 16
 
+#: Grids of larger values are checked anew: to copy and compare these takes longer, and memory.
+REMEMBERED_BYTES = 2**24
+
 
 class Output(NamedTuple):
     """What a program returns, ``[S, C, ...]`` each: seeds of the block, grid points."""
@@ -112,11 +115,19 @@ class Program:
     def groups(self, axes: list[Axis], independent_noise: bool, fresh: bool) -> list[Group]:
         """The points of a grid by structure, each checked, see :func:`~fljax.study.grid.groups_of`.
 
-        Unless ``fresh``, a grid of the same values that was seen before is taken to be what it was.
+        Unless ``fresh``, a grid of the same values that was seen before is taken to be what it was,
+        where its values are not so large that to remember them costs more.
         """
+
+        def made() -> list[Group]:
+            return groups_of(self.scenario, axes, self.rounds, independent_noise, self.generator)
+
+        leaves = jax.tree.leaves([axis.trees for axis in axes])
+        if sum(leaf.nbytes for leaf in leaves) > REMEMBERED_BYTES:
+            return made()
         form = independent_noise, contents(axes)
         if fresh or form not in self.grids:
-            found = groups_of(self.scenario, axes, self.rounds, independent_noise, self.generator)
+            found = made()
             while len(self.grids) >= REMEMBERED_GRIDS:
                 self.grids.pop(next(iter(self.grids)), None)
             self.grids[form] = found

@@ -74,6 +74,8 @@ class Group(NamedTuple):
 
     def pick(self, chosen: np.ndarray) -> dict[str, Any]:
         """Some of its points, stacked."""
+        if np.array_equal(chosen, np.arange(len(self.positions))):
+            return self.points  # which may be large
         return jax.tree.map(lambda leaf: leaf[chosen], self.points)
 
 
@@ -153,9 +155,11 @@ def _as_tree(value: Any) -> Any:
         return np.asarray(value, np.int32)
     if isinstance(value, float | np.floating):
         return as_leaf(value)
-    leaves = jax.tree.leaves(value)
-    if leaves and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):
-        return value
+    leaves, structure = jax.tree.flatten(value)
+    if leaves and all(isinstance(leaf, np.ndarray | jax.Array | np.floating) for leaf in leaves):
+        return structure.unflatten(
+            [as_leaf(leaf) if isinstance(leaf, np.floating) else leaf for leaf in leaves]
+        )
     return Static(value)
 
 

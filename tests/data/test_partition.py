@@ -185,6 +185,7 @@ def test_many_at_once_are_the_same_as_one_by_one(pool):
         assert all(jax.tree.leaves(same))
 
 
+@pytest.mark.slow
 def test_gradients_are_bounded_by_one(key, pool, problem):
     """Rows have length one; a black image stays zero."""
     norms = np.linalg.norm(problem.features, axis=2)
@@ -251,7 +252,7 @@ def test_too_few_images_are_found_before_anything_is_compiled(pool):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=16)
 @pytest.mark.parametrize(
     ("load", "task", "level", "tolerance"),
     [

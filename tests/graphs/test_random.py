@@ -40,7 +40,7 @@ LARGE = {
 
 
 @pytest.mark.slow
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=16)
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_graphs_under_jit_and_vmap(name):
     draw = RANDOM[name]
@@ -67,7 +67,7 @@ def test_random_graphs_under_jit_and_vmap(name):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(2)
+@pytest.mark.thin(2, every=24)
 @pytest.mark.parametrize("name", LARGE)
 def test_large_random_graphs_are_tables_of_simple_graphs(name):
     graph = LARGE[name](jax.random.key(2))
@@ -78,7 +78,7 @@ def test_large_random_graphs_are_tables_of_simple_graphs(name):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(2)
+@pytest.mark.thin(2, every=24)
 @pytest.mark.parametrize(
     ("nodes", "mean_degree", "edges"),
     [(50, 3, 75), (2, 1, 1), (3, 2, 3), (50, 1.96, 49), (12, 11, 66), (30, 20, 300), (300, 5, 750)],
@@ -220,6 +220,7 @@ def test_k_regular_edges_are_equally_likely():
     assert np.abs(off - chance).max() < 5 * math.sqrt(chance * (1 - chance) / 4000)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_small_world_between_lattice_and_random():
     key = jax.random.key(6)
@@ -265,6 +266,7 @@ def test_max_degree_bounds_the_neighbours_and_drops_nothing():
     np.testing.assert_array_equal(same, most <= 7)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_twenty_thousand_nodes_stay_sparse():
     draw = jax.jit(lambda key: graphs.random_connected(key, 20_000, 3.0))

@@ -34,7 +34,7 @@ def clustered(form="auto"):
 
 
 @pytest.mark.parametrize("form", ["dense", pytest.param("padded", marks=pytest.mark.slow)])
-@pytest.mark.slow
+@pytest.mark.thin(0, every=2)
 def test_training_ends_at_the_solution_on_the_graph_that_it_learned(form):
     problem, cluster, network = clustered(form)
     simulation = fl.Simulation(problem, fl.algorithms.FedRelax(1.0), network)

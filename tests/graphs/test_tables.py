@@ -26,7 +26,7 @@ def test_wide_tables_take_the_contraction_and_agree(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=16)
 @pytest.mark.parametrize("name", CROWDED)
 def test_neighbours_without_a_slot_overflow_and_count_all_the_same(name):
     graph = CROWDED[name]()
@@ -51,7 +51,7 @@ def test_neighbours_without_a_slot_overflow_and_count_all_the_same(name):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=16)
 @pytest.mark.parametrize("draw", ["random_connected", "erdos_renyi", "small_world"])
 def test_tables_of_large_random_graphs_visit_few_empty_slots(draw):
     # What a table holds grows with the edges, not with the most connected node.

@@ -482,7 +482,7 @@ PEERS = [
 
 
 @pytest.mark.slow
-@pytest.mark.thin(12)
+@pytest.mark.thin(12, every=24)
 @pytest.mark.parametrize("label", PEERS)
 def test_every_algorithm_of_peers_or_servers_runs_under_every_noise_that_fits(label):
     silent = simulate(label, private=False)

@@ -301,7 +301,7 @@ SERVERS = [
 
 
 @slow
-@pytest.mark.thin(12)
+@pytest.mark.thin(12, every=24)
 @pytest.mark.parametrize("label", SERVERS)
 def test_every_algorithm_with_a_server_runs_under_noise_and_masks_that_fit(label):
     needs, silent = CASES[label].algorithm.needs, simulate(label, private=False)

@@ -94,7 +94,7 @@ def test_clients_spend_in_the_rounds_in_which_they_send(label, pattern):
     np.testing.assert_allclose(run.privacy_rho, worst, rtol=1e-10)
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize(
     "notion",
     [

@@ -228,7 +228,7 @@ def test_laplace_noise_needs_the_root_of_the_dimension(privacy):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=16)
 @pytest.mark.parametrize("algorithm", [EarlyStopped, PADMM])
 def test_a_solver_that_stops_early_is_caught(algorithm):
     """How far it comes depends on the data by more than their gradients, which are bounded."""
@@ -312,6 +312,7 @@ def test_the_chance_of_guesses_is_that_of_the_paper():
     assert sum(chance[27:]) + alpha * 1e-3 * 2 * 100 == pytest.approx(0.05, rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_bound_is_seldom_above_the_truth():
     """Of a Gaussian mechanism with an attack chosen on the same kind of runs."""

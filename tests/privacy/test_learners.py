@@ -444,7 +444,7 @@ LEARNERS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize("name", LEARNERS)
 def test_private_learners_survive_an_attack_that_finds_most_of_the_claim(name, monkeypatch):
     algorithm, privacy, clip, rate = LEARNERS[name]
@@ -712,7 +712,7 @@ def silence_and_noise(neighbors):
     return quiet, loud
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=2)
 # The relation scales the claim, bands say when noise comes back: neither asks for the other.
 @pytest.mark.parametrize(("neighbors", "bands"), [("add-or-remove", 3), ("replace", 1)])
 def test_the_audit_finds_what_a_server_claims_and_half_its_noise(neighbors, bands, monkeypatch):

@@ -174,7 +174,7 @@ class Listener(Link):
         return said, inbox
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize("kind", [GraphHomomorphic, PerMessage, PerEdge, LocalGraphHomomorphic])
 def test_the_simulator_sends_what_the_analysis_assumes(kind):
     """Covariance, over seeds, of all that is heard in two rounds; the models hardly move."""

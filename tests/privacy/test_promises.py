@@ -378,7 +378,7 @@ def test_privacy_is_checked_at_every_point_of_a_large_grid():
 
 
 @pytest.mark.slow
-@pytest.mark.thin(3)
+@pytest.mark.thin(3, every=16)
 @pytest.mark.parametrize(
     ("algorithm", "network", "seen"),
     [

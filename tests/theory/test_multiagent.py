@@ -585,7 +585,7 @@ def test_runs_diverge_beyond_the_stable_step(strategy):
 SERVERS = fl.federation.Federation([0, 0, 0, 1, 1, 1, 2, 2], fl.graphs.path(3))
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=3)
 @pytest.mark.parametrize(
     ("algorithm", "network", "stages"),
     [

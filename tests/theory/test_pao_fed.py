@@ -517,7 +517,7 @@ def test_curves_refuse_another_dimension(call):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=16)
 @pytest.mark.parametrize(("variant", "ratio"), [("U2", 0.95), ("C2", 1.0)])
 def test_the_steady_state_is_near_that_of_the_algorithm_itself(variant, ratio):
     """PAO-Fed as it runs, whose portions follow a schedule (against A4): within 4 %."""

@@ -450,6 +450,7 @@ def test_both_readings_of_the_published_total():
     assert accounting.zcdp_epsilon(growing[0], 1e-5) == pytest.approx(printed)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_drawn_clients_spend_in_expectation_what_a_run_s_ledger_says():
     rounds = 400

@@ -1,8 +1,8 @@
 """The workloads in fljax: one seed on the very data of the others, and a study of a hundred.
 
 A study draws its data, graph and optimum inside the program and is timed with them, but for
-``softmax``; the other sides get their data for nothing. Of the networks a hundred runs would take
-an hour, and are scaled as those of the other sides.
+``softmax`` and the networks; the other sides get their data for nothing. Of the networks a hundred
+runs would take an hour: a study of a few in one call is scaled.
 """
 
 import dataclasses
@@ -30,6 +30,8 @@ from experiments.benchmarks.peers.workloads import (
     Network,
     Regression,
 )
+
+Scenario = Callable[..., fl.Simulation]
 
 
 def given(
@@ -86,11 +88,7 @@ def network(workload: Network, seed: int, watch: Stopwatch) -> Layers:
         part: {"kernel": next(layers), "bias": next(layers)}
         for part in sorted(problem.parameters(jnp.zeros(problem.dim)))
     }
-    problem = dataclasses.replace(problem, initial=problem.layout.row(start))
-    algorithm = fl.algorithms.FedAvg(
-        workload.step, clients_per_round=workload.per_round, batch=workload.batch
-    )
-    row = once(workload.rounds, seed, watch, problem=problem, algorithm=algorithm)[0]
+    row = once(workload.rounds, seed, watch, learning(workload), start=problem.layout.row(start))[0]
     found = problem.parameters(row)
     return [np.asarray(found[part][name]) for part in start for name in ("kernel", "bias")]
 
@@ -127,19 +125,39 @@ dgd, atc = (functools.partial(decentralised, strategy) for strategy in STRATEGIE
 @functools.cache
 def averaging(workload: Classification) -> dict[str, Any]:
     """What :func:`given` takes for ``softmax``; the data are the same for all seeds."""
-    return {
-        "problem": fl.problems.Problem(*workload.data(), fl.problems.Softmax(workload.classes)),
-        "algorithm": fl.algorithms.FedAvg(
-            workload.step, clients_per_round=workload.per_round, batch=workload.batch
-        ),
-    }
+    problem = fl.problems.Problem(*workload.data(), fl.problems.Softmax(workload.classes))
+    return {"problem": problem, "algorithm": local_epochs(workload)}
 
 
-def once(rounds: int, seed: int, watch: Stopwatch, **parts: Any) -> np.ndarray:
+def local_epochs(workload: Classification | Network) -> fl.algorithms.FedAvg:
+    """Federated averaging of some clients a round."""
+    return fl.algorithms.FedAvg(
+        workload.step, clients_per_round=workload.per_round, batch=workload.batch
+    )
+
+
+@functools.cache
+def learning(workload: Network) -> Scenario:
+    """A run of a network from a model that is given, or drawn."""
+
+    def scenario(key: jax.Array, start: Any = None) -> fl.Simulation:
+        problem = images(workload)
+        if start is None:
+            problem = problem.initialised(key)
+        else:
+            problem = dataclasses.replace(problem, initial=start)
+        return fl.Simulation(problem, local_epochs(workload))
+
+    return scenario
+
+
+def once(
+    rounds: int, seed: int, watch: Stopwatch, scenario: Scenario = given, **parts: Any
+) -> np.ndarray:
     """The final models ``[K, D]`` of one run."""
     with watch.run():
         study = fl.sweep(
-            given,
+            scenario,
             seeds=[seed],
             rounds=rounds,
             record_every=rounds,
@@ -159,33 +177,34 @@ def one_point(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 #: By workload: a study's scenario, and what it is given.
-STUDIES: dict[str, tuple[Callable[..., fl.Simulation], Callable[[], dict[str, Any]]]] = {
+STUDIES: dict[str, tuple[Scenario, Callable[[], dict[str, Any]]]] = {
     "least_squares": (drawn_least_squares, dict),
     "softmax": (given, lambda: one_point(averaging(SOFTMAX))),
 } | {
     name: (drawn_decentralised, functools.partial(one_point, {"algorithm": strategy}))
     for name, strategy in STRATEGIES.items()
 }
+STUDIES |= {workload.name: (learning(workload), dict) for workload in NETWORKS}
+#: Runs of a study, where it is not one of a hundred.
+FEW = {workload.name: 4 for workload in NETWORKS}
 
 
 def measured_study(workload: str, repeats: int) -> dict[str, Any]:
     """A hundred seeds in one call, the best of ``repeats`` after the one that compiles."""
-    if workload not in STUDIES:
-        return {}
     scenario, parts = STUDIES[workload]
     grid, rounds = parts(), WORKLOADS[workload].rounds
-    seconds, startup = np.inf, 0.0
+    seconds, startup, seeds = np.inf, 0.0, FEW.get(workload, STUDY)
     for _ in range(1 + repeats):
         began = time.perf_counter()
         study = fl.sweep(
-            scenario, seeds=STUDY, rounds=rounds, record_every=rounds, grid=grid, progress=False
+            scenario, seeds=seeds, rounds=rounds, record_every=rounds, grid=grid, progress=False
         )
         startup = max(startup, study.attrs["compile_seconds"])
         seconds = min(seconds, time.perf_counter() - began)
     return {
-        "study_seconds": seconds,
+        "study_seconds": seconds * STUDY / seeds,
         "study_startup_seconds": startup,
-        "study_measured": STUDY,
+        "study_measured": seeds,
     }
 
 

@@ -190,7 +190,7 @@ def test_schedules_have_the_variance_they_name():
         assert float(jnp.var(found[at - 1])) == pytest.approx(variance, rel=0.3)
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=3)
 @pytest.mark.parametrize("objective", rates.STEPS)
 def test_the_bound_of_a_run_is_that_of_theorem_two(objective):
     k_scenario, k_noise = jax.random.split(jax.random.key(4))

@@ -23,6 +23,7 @@ STORED = Path(__file__).parents[3] / "figures"
 SEEDS, ROUNDS = 6, np.arange(10, 401, 10)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_file(), reason="FLJAX_DATA holds no calcofi/cc_bottle.npz")
 def test_real_data_end_to_end(tmp_path, capsys, monkeypatch):

@@ -153,7 +153,7 @@ def test_whose_models_are_judged():
         assert one == pytest.approx(((1 + 1) + (16 + 9) / 4) / 2)
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize("kind", [PGFL(1.0, 0.4, 2), GraphFedAvg(0.1, 1, 2)])
 def test_a_watched_algorithm_is_the_same_and_knows_who_took_part(kind):
     network = fl.federation.balanced(4, fl.graphs.path(2))

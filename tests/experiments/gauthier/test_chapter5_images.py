@@ -26,6 +26,7 @@ SEEDS, ROUNDS = 6, np.arange(10, 301, 10)
 SMALL = ch5.Setup(mnist_sample, SINGLE_DIGITS, 3, (1, 2), 2, every=10, test=40)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_file(), reason="FLJAX_DATA holds no organamnist/organamnist.npz")
 def test_real_images_end_to_end(tmp_path, capsys, monkeypatch):
@@ -58,6 +59,7 @@ def small():
         return ch5.study("small", SMALL, PENALTIES, METHODS, EFFORT, 40)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_bound_of_one_holds_and_the_nominal_one_does_not(small):
     with warnings.catch_warnings():
@@ -254,7 +256,7 @@ def test_claims_hold_where_mixing_helps_and_fail_where_it_harms(name):
         assert isinstance(verdict.note, str)
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize("name", RAISED)
 def test_pictures_hide_nothing(name):
     figure = REGISTRY[name]

@@ -111,6 +111,7 @@ def test_clusters_are_drawn_until_nobody_is_alone():
     assert all((count == 10).all() for count in counts)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_metrics_look_at_the_clients_they_name():
     world = ch6.WORLDS[ch6.DRAWN]

@@ -132,6 +132,7 @@ def test_a_variation_bounds_the_critical_coupling():
     assert float(figure.critical_bound(coupled, constant, constant)) == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_models_are_equal_beyond_the_critical_coupling_alone():
     allow = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")

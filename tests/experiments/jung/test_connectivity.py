@@ -129,6 +129,7 @@ def test_rounds_are_those_of_the_library():
     np.testing.assert_allclose(figure.rounds(laplacian, blocks, 0.1), wanted, rtol=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_nothing_is_on_top_of_a_curve(expected):
     with picture.print_style():

@@ -122,6 +122,7 @@ def test_keys_are_those_of_a_sweep():
     np.testing.assert_allclose(found, wanted)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_nothing_is_on_top_of_a_curve(expected):
     studies = {n: d.assign_coords(seed=range(SEEDS)) for n, d in expected.items()}

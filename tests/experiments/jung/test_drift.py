@@ -99,6 +99,7 @@ def test_runs_end_at_the_limits():
         assert end == pytest.approx(float(theory["drift"][2]), rel=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_picture():
     with picture.print_style():

@@ -110,6 +110,7 @@ def test_all_claims_hold_where_they_should(sound):
     assert not [claim.name for claim in FIGURE.claims if not claim.judge(sound).holds]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_picture_can_be_read(sound):
     with picture.print_style():
@@ -182,6 +183,7 @@ def test_networks_have_as_many_samples_as_asked_for():
     assert (costs <= np.asarray(found["cost"]) * (1 + 1e-5)).all()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_that_learns_its_graph_rewires():
     data = module.training(Effort(seeds=3, progress=False))

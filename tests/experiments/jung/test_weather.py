@@ -151,6 +151,7 @@ def test_all_claims_hold_where_they_should(sound):
     assert not [claim.name for claim in FIGURE.claims if not claim.judge(sound).holds]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_picture_can_be_read_and_names_its_source(sound):
     with picture.print_style():

@@ -32,7 +32,7 @@ def test_every_private_algorithm_has_a_row():
 
 
 @pytest.mark.slow
-@pytest.mark.thin(3)
+@pytest.mark.thin(3, every=24)
 @pytest.mark.parametrize("name", own.cases())
 def test_messages_move_by_all_that_the_sensitivity_allows(name):
     """So that a ratio below one is the attack's, or the claim's, and not the data's."""
@@ -56,7 +56,7 @@ def test_messages_move_by_all_that_the_sensitivity_allows(name):
         assert 0.98 * allowed < change[0] <= allowed * (1 + 1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize("name", ["P-ADMM", "factor 2 left out"])
 def test_a_row_says_what_was_found(name):
     found = own.row(name, 4000)

@@ -71,7 +71,7 @@ def by_loops(seed, attack, share, combine):
 
 
 @pytest.mark.slow
-@pytest.mark.thin(1)
+@pytest.mark.thin(1, every=16)
 @pytest.mark.parametrize("attack", [rob.FLIPPED, rob.POISONED])
 def test_runs_equal_loops(quick, attack):
     ways = {rob.MEAN: np.mean, rob.MEDIAN: np.median}
@@ -118,6 +118,7 @@ def test_an_attack_is_on_messages_or_on_labels(attack):
     assert (wrong.sum(), lying.sum()) == ((6, 0) if by_label else (0, 6))
 
 
+@pytest.mark.slow
 def test_honest_clients_are_judged_by_what_they_find_alone():
     X, y, common, liars = point(0)
     best = alone(X[~liars], y[~liars])

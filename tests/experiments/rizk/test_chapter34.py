@@ -46,6 +46,7 @@ def tiny():
     return net.study("x", ask, scenario, [0.1], grid=steps, rounds=40)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_study_has_no_noise_as_a_scheme(tiny):
     assert list(tiny["scheme"].values) == [NONE, RANDOM, HOMOMORPHIC]
@@ -227,6 +228,7 @@ def test_feature_noise_leaves_the_test_rows_clean():
     np.testing.assert_allclose(found.share, 0.1, rtol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_worlds_are_stable_at_the_steps_of_their_figures():
     problem, servers = ch3.world()

@@ -48,6 +48,7 @@ def test_spreads_move_the_same_agents_apart():
     np.testing.assert_allclose(np.sort(factor), quantiles(), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_noise_has_the_agents_own_variance():
     def left(problem):
         """Variance of what the best common model leaves, each agent's."""
