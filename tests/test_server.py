@@ -411,6 +411,27 @@ def test_sharpness_aware_steps_go_to_and_fro_about_the_minimum():
     close(np.linalg.norm(last, axis=1), expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("step", [0.05, 0.3])
+def test_errors_of_scaffolds_variates_feed_back(step):
+    """By what its docstring says, a round: they die out only where curvature is not negative."""
+    curvature, steps, drifts = np.array([2.0, 0.5, -1.0]), 10, np.eye(3)
+    network = fl.models.plain(lambda key: jnp.ones(3), lambda w, x: w @ (curvature * w / 2) - x @ w)
+    problem = fl.problems.Model(
+        drifts[:, None], np.zeros((3, 1)), lambda loss, _: loss, architecture=network
+    )
+    found = trajectory(
+        SCAFFOLD(step, local_steps=steps),
+        problem.initialised(jax.random.key(0)),
+        6,
+        metric=part("controls"),
+    )
+    errors = found - found.mean(axis=1, keepdims=True) + drifts - drifts.mean(axis=0)
+    factor = 1 - np.mean((1 - step * curvature) ** np.arange(steps)[:, None], axis=0)
+    before = np.concatenate([(drifts - drifts.mean(axis=0))[None], errors[:-1]])
+    close(errors, factor * before, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(np.abs(factor) < 1, [True, True, step == 0.05])
+
+
 # What meets them on the way ----------------------------------------------------------------------
 
 

@@ -57,6 +57,14 @@ class SCAFFOLD(Corrected):
     :math:`2D` numbers, both ways. Who is away keeps :math:`c_k`; what is lost on its way leaves
     :math:`c` off the clients' mean for good.
 
+    A variate of option II is the mean of gradients along a way that it bends itself, so its errors
+    feed back. Where all take full batches, alike in their curvature :math:`h`, each of their visits
+    multiplies them by :math:`1-\frac1{E_k}\sum_{e<E_k}(1-\mu h)^e`: between zero and one for
+    :math:`0<\mu h<2`, but below minus one where curvature is negative and :math:`\mu E_k|h|`
+    above 1.5 or so (of ten steps or more). Networks have such directions, and SCAFFOLD breaks down
+    with steps that FedAvg stands, even if all take part and clients are alike; smaller steps, or
+    fewer, mend it. Option I has no such loop.
+
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
       server_step: :math:`\eta>0`.

@@ -12,6 +12,7 @@ import torch
 from fedlab.contrib.algorithm.fedavg import FedAvgSerialClientTrainer, FedAvgServerHandler
 from fedlab.contrib.dataset.basic_dataset import BaseDataset, FedDataset
 from fedlab.core.standalone import StandalonePipeline
+from fedlab.utils import Aggregators, SerializationTool
 from torch.utils.data import DataLoader
 
 from experiments.benchmarks.peers.measure import Stopwatch, main
@@ -29,6 +30,23 @@ class Clients(FedDataset):
         return DataLoader(self.sets[id], batch_size, shuffle=True)
 
 
+class Trainer(FedAvgSerialClientTrainer):
+    """Says how many samples a client has."""
+
+    def train(self, model_parameters: torch.Tensor, train_loader: DataLoader) -> list[torch.Tensor]:
+        trained = super().train(model_parameters, train_loader)
+        return [*trained, torch.tensor(len(train_loader.dataset))]
+
+
+class Handler(FedAvgServerHandler):
+    """Weighs clients by their samples; all alike otherwise."""
+
+    def global_update(self, buffer: list[list[torch.Tensor]]) -> None:
+        models, counts = zip(*buffer, strict=True)
+        mean = Aggregators.fedavg_aggregate(list(models), torch.stack(counts))
+        SerializationTool.deserialize_model(self._model, mean)
+
+
 class Pipeline(StandalonePipeline):
     """Without an evaluation after every round."""
 
@@ -40,14 +58,14 @@ def federated_averaging(workload: Workload, seed: int, watch: Stopwatch) -> np.n
     random.seed(seed)
     torch.manual_seed(seed)
     model = torch_parts.model(workload, seed)
-    trainer = FedAvgSerialClientTrainer(model, workload.clients)
+    trainer = Trainer(model, workload.clients)
     trainer.setup_dataset(Clients(workload, seed))
     full = isinstance(workload, Regression)
     batch = workload.samples if full else workload.batch
     trainer.setup_optim(epochs=1, batch_size=batch, lr=workload.step)
     trainer.criterion = torch_parts.loss(workload)
     share = 1.0 if full else workload.per_round / workload.clients
-    handler = FedAvgServerHandler(model, workload.rounds, share)
+    handler = Handler(model, workload.rounds, share)
     with watch.run():
         Pipeline(handler, trainer).main()
     return torch_parts.weights(workload, handler.model)

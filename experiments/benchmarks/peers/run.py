@@ -139,7 +139,7 @@ def document(report: dict[str, Any]) -> str:
     load = ", ".join(f"{value:.1f}" for value in report["load"])
     return (
         f"# Measured\n\n```text\n{report['machine']}\nload when begun: {load}\n```\n\n"
-        f"`*`: scaled from a few seeds.\n\n"
+        "`*`: scaled from a few seeds.\n\n"
         f"{table(report['results'])}"
     )
 
