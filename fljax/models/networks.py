@@ -116,7 +116,7 @@ class _Layers(Architecture):
         x = x.reshape(len(x), -1)
         for i in range(len(self.hidden) + 1):
             layer = parameters[f"layer_{i}"]
-            x = x @ layer["kernel"] + layer["bias"]
+            x = _raised(x @ layer["kernel"], layer["bias"])
             x = jax.nn.relu(x) if i < len(self.hidden) else x
         return x[:, 0] if self.outputs == 1 else x
 
@@ -134,6 +134,13 @@ def _drawn(key: Array, shape: tuple[int, ...], scale: float) -> dict[str, Array]
     spread = (scale / float(np.prod(shape[:-1]))) ** 0.5
     kernel = spread * jax.random.normal(key, shape, float_dtype())
     return {"kernel": kernel, "bias": jnp.zeros(shape[-1], float_dtype())}
+
+
+def _raised(x: Float[Array, "samples width"], bias: Float[Array, " width"]) -> Array:
+    """By a product, so that the bias's gradient is one too: XLA repeats a sum for each number of
+    the row that gradients are joined to, a tenth of the time of a step on a CPU, if not far more.
+    """
+    return x + jnp.ones((len(x), 1), x.dtype) @ bias[None]
 
 
 def _convolved(
