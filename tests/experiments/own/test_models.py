@@ -97,7 +97,8 @@ def test_notes_say_what_was_measured():
     assert "FedAvg 20.0" in note
     assert "SCAFFOLD 42.0" in note
     assert "FedAvg is best with a step of 0.3, SCAFFOLD with 0.03" in note
-    assert "it came to 12.5 %" in note
+    assert "with FedAvg's step came to 12.5 %, with 0.03 to 80.0 %" in note
+    assert "FedAvg came to 20.0 %" in note
     assert "it ends at 80.0 %" in note
     assert "at 83.9 %" in note
 
