@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
+from fljax._linalg import spd_norm
 from fljax._module import module
 from fljax.algorithms.base import Needs, algorithm, start_models
 from fljax.algorithms.peers import Exact, largest_curvature, weights_on
@@ -119,7 +120,9 @@ class EXTRA(Exact):
         weights = weights_on(self.mixing, network)
         if weights.form != "dense":  # too many nodes to ask for their spectrum in every run
             return None
-        least = 1 - self.blend + self.blend * jnp.linalg.eigvalsh(weights.matrix())[0]
+        matrix = weights.matrix()
+        apart = jnp.eye(len(matrix), dtype=matrix.dtype) - matrix  # a run must not call LAPACK
+        least = 1 - self.blend * spd_norm(apart[None], squarings=20)[0]
         return jnp.where(self.blend >= 0.5, 2 * least / jnp.max(largest), jnp.inf)
 
     def _curvature(self, problem: Problem | Stream) -> Array | None:
