@@ -413,7 +413,7 @@ def test_sharpness_aware_steps_go_to_and_fro_about_the_minimum():
 
 @pytest.mark.parametrize("step", [0.05, 0.3])
 def test_errors_of_scaffolds_variates_feed_back(step):
-    """By what its docstring says, a round: they die out only where curvature is not negative."""
+    """By what its docstring says, a round: along negative curvature they grow if steps are long."""
     curvature, steps, drifts = np.array([2.0, 0.5, -1.0]), 10, np.eye(3)
     network = fl.models.plain(lambda key: jnp.ones(3), lambda w, x: w @ (curvature * w / 2) - x @ w)
     problem = fl.problems.Model(

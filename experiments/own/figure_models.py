@@ -564,8 +564,7 @@ def unsteady(concentration: float) -> Callable[[Studies], str]:
             f"{least:g} to {tried(SCAFFOLDS, least):.1f} %, where FedAvg came to "
             f"{tried(FEDAVG, least):.1f} %. At FedAvg's step, with all clients in every round, so "
             f"that no variate is old, it ends at {whole:.1f} %, and with gradients for variates "
-            "(option I of the paper) at "
-            f"{gradients:.1f} %. {READING}"
+            f"(option I of the paper) at {gradients:.1f} %. {READING}"
         )
 
     return note
