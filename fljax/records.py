@@ -18,6 +18,7 @@ import jaxlib.version
 import numpy as np
 
 from fljax._version import __version__
+from fljax.privacy.promises import broken
 
 if TYPE_CHECKING:
     import xarray
@@ -27,7 +28,6 @@ __all__ = [
     "PER_CLIENT",
     "PER_RUN",
     "RESERVED",
-    "ROUNDING",
     "TRAFFIC",
     "AssumptionWarning",
     "DivergenceWarning",
@@ -48,7 +48,8 @@ TRAFFIC = (*COUNTS, "bits")
 
 #: Recorded once a run instead of once a record.
 PER_RUN = (
-    *("diverged", "gradient_norm", "gradient_bound", "nominal", "exact_model"),
+    *("diverged", "gradient_norm", "gradient_bound", "promised_bound", "nominal", "exact_model"),
+    *("rounding", "unusable_samples"),
     "connected",
     *("first_step", "step_bound"),
     *("noise_multiplier", "sampling_rate", "drawn_from", "update_clip"),
@@ -79,7 +80,10 @@ _DESCRIPTIONS = {
     "diverged": ("first round with a non-finite model, 0 if none", "round"),
     "gradient_norm": ("largest per-sample loss gradient met in the run", "norm"),
     "gradient_bound": ("bound on it that the privacy guarantee assumes", "norm"),
-    "nominal": ("whether that bound is assumed and not enforced for every data set", "1"),
+    "promised_bound": ("bound on it that holds for every data set", "norm"),
+    "nominal": ("whether the privacy figures are no guarantee", "1"),
+    "rounding": ("how far rounding may move a private message, in its sensitivity", "1"),
+    "unusable_samples": ("samples without finite features, which count as zero", "samples"),
     "first_step": ("step size of the first round", "1"),
     "step_bound": ("largest step size of the theory, at most", "1"),
     "exact_model": ("whether models and metrics are of what no budget covers", "1"),
@@ -91,10 +95,6 @@ _DESCRIPTIONS = {
     "drawn_from": ("records of which a fixed number was drawn, 0 if each was by chance", "1"),
     "update_clip": ("largest norm of an update at the end", "norm"),
 }
-
-
-#: By what share a bound may be exceeded in single precision and still be met.
-ROUNDING = 1e-5
 
 
 class DivergenceWarning(UserWarning):
@@ -158,12 +158,17 @@ def describe(metrics: Iterable[Any], budgets: Iterable[Any] = ()) -> dict[str, d
         for m in metrics
     }
     relations: dict[str, set[str]] = {}
+    arrivals: dict[str, set[str]] = {}
     for budget in budgets:
         for entry in () if budget is None else type(budget).ledger:
             relations.setdefault(entry, set()).add(budget.neighbors)
+            arrivals.setdefault(entry, set()).add(getattr(budget, "arrivals", "public"))
     for entry, neighbors in relations.items():
         for name in (f"privacy_{entry}", f"client_{entry}"):
-            said[name] = _labelled(name) | {"neighbors": ", ".join(sorted(neighbors))}
+            said[name] = _labelled(name) | {
+                "neighbors": ", ".join(sorted(neighbors)),
+                "arrivals": ", ".join(sorted(arrivals[entry])),
+            }
     return said
 
 
@@ -263,18 +268,17 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
         )
     if "nominal" in dataset and dataset["nominal"].values.any():
         nominal = dataset["nominal"].values
-        norm, bound = (float(dataset[f"gradient_{name}"].max()) for name in ("norm", "bound"))
-        met = (
-            "above it"
-            if norm > bound * (1 + ROUNDING)
-            else "within it, which says nothing of others"
-        )
+        why = " ".join(broken(dataset).values())
         warnings.warn(
             f"the privacy figures of {int(nominal.sum())} of {nominal.size} private runs are "
-            "nominal, not a guarantee: nothing makes every data set keep the assumed gradient "
-            f"bound {bound:.3g}. The data at hand met gradients up to {norm:.3g}, {met}. "
-            "problem.clipped(bound) makes it hold; so does Problem(feature_bound=...) with a loss "
-            "of bounded slope.",
+            f"nominal, not a guarantee: {why}",
+            AssumptionWarning,
+            stacklevel=3,
+        )
+    if "unusable_samples" in dataset and (dataset["unusable_samples"] > 0).any():
+        warnings.warn(
+            f"up to {int(dataset['unusable_samples'].max())} samples have features that are not "
+            "finite once mapped, and count as zero. Look at the feature map.",
             AssumptionWarning,
             stacklevel=3,
         )

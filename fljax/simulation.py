@@ -38,7 +38,7 @@ from fljax.link import (
 )
 from fljax.metrics import Metric, Snapshot, as_metric, held_out, normalized_error, suboptimality
 from fljax.participation import Pattern
-from fljax.privacy import CentralGaussian, Gap, Notion
+from fljax.privacy import CentralGaussian, Gap, Notion, promises
 from fljax.problems import (
     Huber,
     LeastAbsoluteDeviation,
@@ -46,7 +46,7 @@ from fljax.problems import (
     Loss,
     Problem,
 )
-from fljax.records import COUNTS, ROUNDING, assemble, describe, joined, provenance, warn
+from fljax.records import COUNTS, assemble, describe, joined, provenance, warn
 from fljax.rounds import Round
 from fljax.streams import Stream
 
@@ -316,6 +316,7 @@ class Carry(NamedTuple):
     state: Any
     spent: dict[str, Array]  # [2, K] each: the privacy ledger so far, and what rounding left of it
     gradient_norm: Array  # []  largest per-sample gradient so far
+    rounding: Array  # []  how far rounding may move what left, in its sensitivity, so far
     diverged: Array  # []  first round with a non-finite model, 0 if none
     traffic: Traffic  # since the last record
     stream: Any  # of the data, where they arrive one by one
@@ -337,7 +338,10 @@ class Prepared(NamedTuple):
 
 def prepare(simulation: Simulation, rounds: int) -> Prepared:
     """Statistics of the data, the optimum if a metric needs it, the noise plan."""
-    problem, network = simulation.problem.prepare(), simulation.network
+    problem, network = simulation.problem, simulation.network
+    if simulation.privacy is not None:
+        problem = problem.usable()
+    problem = problem.prepare()
     needed = any(m.needs_optimum for m in simulation.metrics)  # pyright: ignore[reportAttributeAccessIssue]
     if type(simulation.algorithm).needs.network is None:
         network = None
@@ -434,6 +438,7 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
         state,
         {name: jnp.zeros((2, problem.clients), problem.dtype) for name in ledger},
         jnp.zeros((), problem.dtype),
+        jnp.zeros(()),
         jnp.zeros((), jnp.int32),
         Traffic.none(),
         problem.begin(zeroth),
@@ -567,6 +572,7 @@ def advance(
             carry.gradient_norm
             if not isinstance(privacy, Notion)
             else jnp.maximum(carry.gradient_norm, witnessed(algorithm, now)),
+            jnp.maximum(carry.rounding, now.link.rounding),
             first.astype(jnp.int32),
             carry.traffic.plus(now.link.traffic),
             stream,
@@ -685,11 +691,15 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
     if privacy is not None:
         _, covered = _judged(simulation, prepared, carry.state)
         known["exact_model"] = jnp.asarray(not covered)
+        known["rounding"] = carry.rounding
+        known["nominal"] = carry.rounding > promises.SWALLOWED
+        if prepared.problem.linear and not prepared.problem.online:
+            known["unusable_samples"] = simulation.problem.unusable_samples()
     if isinstance(privacy, Notion):
         known["gradient_norm"] = carry.gradient_norm
-        bound = jnp.asarray(privacy.gradient_bound)
-        known["gradient_bound"] = bound
-        known["nominal"] = prepared.problem.promised_bound() > bound * (1 + ROUNDING)
+        known["gradient_bound"] = bound = jnp.asarray(privacy.gradient_bound)
+        known["promised_bound"] = promised = prepared.problem.promised_bound()
+        known["nominal"] |= promised > bound * (1 + promises.ROUNDING)
     elif privacy is not None:
         known |= _sampled(simulation)
     if isinstance(privacy, CentralGaussian):
@@ -723,7 +733,6 @@ def _sampled(simulation: Simulation) -> dict[str, Array]:
         "noise_multiplier": jnp.asarray(privacy.noise_multiplier),  # pyright: ignore[reportOptionalMemberAccess]
         "sampling_rate": jnp.asarray(law.rate if amplified else 1.0),
         "drawn_from": jnp.asarray(records if drawn else 0),
-        "nominal": jnp.asarray(False),  # clips hold for all data
     }
 
 
@@ -824,6 +833,7 @@ def run(
     dataset.attrs |= provenance(
         dtype=str(simulation.problem.dtype), prng=name_of(key), rounds=rounds
     )
+    promises.state(dataset)
     warn(dataset, [(simulation, True)])
     return dataset
 

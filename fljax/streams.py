@@ -116,6 +116,10 @@ class Stream:
         self.arrivals.check(self.clients, rounds)
         _check.start(self.initial, self.clients, self.dim)
 
+    def usable(self) -> "Stream":
+        """Itself: budgets for streams clip whole updates, whatever the samples."""
+        return self
+
     def prepare(self) -> "Stream":
         """The same stream with the test data's features computed."""
         if self.test is None:

@@ -122,19 +122,17 @@ class DPSGD(Algorithm):
         return State(server_start(problem))
 
     def step(self, state: State, now: Round) -> State:
-        link, step_size, key = now.link, self.step_size(now.number), now.key("gradients")
+        link, step_size = now.link, self.step_size(now.number)
         who = now.choose(self.selector)
         data = who.of(now.problem)
         server = link.publish(state.model, who.here)
-
-        def descend(step: Array, model: Array) -> Array:
-            k_batch, k_noise = jax.random.split(jax.random.fold_in(key, step))
-            drawn, share = self._drawn(k_batch, data)
-            return model - step_size * gradient(k_noise, drawn, model, share)
-
-        gradient = link.gradients(self.steps, who)
-        start = jnp.broadcast_to(server, (data.clients, data.dim))
-        model = jax.lax.fori_loop(0, self.steps, descend, start)
+        model = link.descend(
+            self.steps,
+            who,
+            jnp.broadcast_to(server, (data.clients, data.dim)),
+            draw=lambda key: self._drawn(key, data),
+            move=lambda model, gradient: model - step_size * gradient,
+        )
         arrived = link.collect(
             lambda rows: model[rows], who.here, server, clients=who.numbers, step_size=step_size
         )

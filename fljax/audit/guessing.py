@@ -51,8 +51,8 @@ from fljax.link import Link
 from fljax.privacy import CentralGaussian, NoisyGradients, accounting
 from fljax.privacy.ledger import claimed_epsilon
 from fljax.privacy.notions import NEIGHBORS, Neighbors, Notion
+from fljax.privacy.promises import ROUNDING
 from fljax.problems import NoRegulariser, Problem
-from fljax.records import ROUNDING
 from fljax.simulation import (
     Carry,
     Prepared,
@@ -586,26 +586,25 @@ class _Tap(Link):
         self.said: Array | None = None  # likewise
         self.rows: Array | None = None  # [M, D], likewise
 
-    def _perturb(
-        self, notion: Notion, message: Array, clients: Array, sending: Array
-    ) -> Float[Array, "senders dim"]:
-        own = super()._perturb(notion, message, clients, sending)
+    def _leave(
+        self,
+        clean: Array,
+        noise: Array,
+        sensitivity: Array,
+        spent: dict[str, Array],
+        clients: Array,
+        sending: Array,
+        grid: Array | None = None,
+    ) -> Float[Array, "rows numbers"]:
+        own = super()._leave(clean, noise, sensitivity, spent, clients, sending, grid)
         said = own if self._words is None else self._words
-        place = jnp.where(sending, clients, self._clients)  # of who does not send: dropped
-        silence = jnp.zeros((self._clients, message.shape[1]), message.dtype)
-        self.clean = silence.at[place].set(message, mode="drop")
+        rows = 1 if self._scope == "server" else self._clients
+        place = jnp.where(sending, clients, rows)  # of who does not send: dropped
+        silence = jnp.zeros((rows, clean.shape[1]), clean.dtype)
+        self.clean = silence.at[place].set(clean, mode="drop")
         self.said = silence.at[place].set(said, mode="drop")
         self.rows = said
         return said
-
-    def _release(
-        self, mechanism: CentralGaussian, state: Any, total: Array, within: Array, count: Array
-    ) -> tuple[Array, Any]:
-        own, state = super()._release(mechanism, state, total, within, count)
-        said = own if self._words is None else self._words[0]
-        self.clean = (total / self._plan.expected)[None]
-        self.said = self.rows = said[None]
-        return said, state
 
 
 #: Of each round: what is kept of the messages; the ledger, [K] each; the largest gradient.

@@ -10,14 +10,16 @@ clients of a server :meth:`~Link.collect` theirs towards it, or :meth:`~Link.sen
 step; what it counted and what is still on its way is read from it when the step is done.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from fljax import _check
 from fljax._linalg import clipped_rows
 from fljax._memory import on_cpu
 from fljax._numerics import HIGHEST, key_of
@@ -180,6 +182,8 @@ class Link:
         self.available = jnp.ones(clients, bool) if available is None else available
         self.memory = memory
         self.spent: dict[str, Array] = {}
+        #: []  how far rounding may move what left, in its sensitivity; infinite if not finite
+        self.rounding = jnp.zeros(())
         self.traffic = Traffic.none()
         #: [K] how private messages stand to their noise, as powers; NaN where none was sent
         self.signal_to_noise: Array | None = None
@@ -252,8 +256,8 @@ class Link:
         Args:
           message: ``[M, D]``.
           around: ``[D]``, public: what differences are compressed from; zero by default.
-          clients: ``[M]``, whose rows these are, none twice among those who send; all of them, in
-            order, by default.
+          clients: ``[M]``, whose rows these are, none twice among those who send (a budget books
+            each row); all of them, in order, by default.
           sending: ``[M]``, which of the rows are sent; all by default.
           step_size: by which an update is multiplied in a message; see :meth:`collect`.
           receivers: ``[K]``, to how many each client's message goes, by default all its neighbours,
@@ -262,13 +266,14 @@ class Link:
 
         Raises:
           ValueError: a private message of unknown sensitivity; a second one in the same round,
-            which no noise schedule provides for.
+            which no noise schedule provides for; a client known to have two rows.
         """
         self._sent += 1
         if clients is None:
             clients = jnp.arange(message.shape[0], dtype=jnp.int32)
         if sending is None:
             sending = jnp.ones(clients.shape, bool)
+        _check_once(clients, sending)
         if receivers is None:
             receivers = self._receivers
         else:
@@ -309,20 +314,60 @@ class Link:
         release = notion.release(
             self._plan, sensitivity, self._round, self._rounds, message.shape[1]
         )
-        sent = jnp.zeros(sensitivity.shape, bool).at[clients].max(sending)
-        self.spent = {name: jnp.where(sent, spent, 0) for name, spent in release.spent.items()}
+        times = jnp.zeros(sensitivity.shape, jnp.int32).at[clients].add(sending)
+        spent = {
+            name: jnp.where(times > 0, value * times.astype(value.dtype), 0)
+            for name, value in release.spent.items()
+        }
         noise = notion.draw(self._key, message.shape, message.dtype, self._round, clients)
-        # Noise on what is not finite hides nothing; a client in that state says noise alone.
-        finite = jnp.all(jnp.isfinite(message), axis=1, keepdims=True)
-        message = jnp.where(finite, message, 0)
         scale = release.scale[clients][:, None]
+        if release.grid is None:
+            noise, grid = scale * noise, None
+        else:
+            grid = release.grid[clients][:, None]
         ratio = jnp.mean((message / scale) ** 2, axis=1) / release.variance
         missing = jnp.full(sensitivity.shape, jnp.nan, message.dtype)
         at = jnp.where(sending, clients, len(missing))
         self.signal_to_noise = missing.at[at].set(ratio, mode="drop")
-        if release.grid is not None:
-            return on_grid(message, noise, release.grid[clients][:, None])
-        return message + scale * noise
+        return self._leave(message, noise, sensitivity[clients], spent, clients, sending, grid)
+
+    def _leave(
+        self,
+        clean: Float[Array, "rows numbers"],
+        noise: Shaped[Array, "rows numbers"],
+        sensitivity: Float[Array, " rows"],
+        spent: dict[str, Array],
+        clients: Int[Array, " rows"],
+        sending: Bool[Array, " rows"],
+        grid: Float[Array, "rows 1"] | None = None,
+    ) -> Float[Array, "rows numbers"]:
+        """The one place where what depends on private data leaves: perturbed, counted and booked.
+
+        A number that overflows leaves as the largest one, which keeps the distance between two
+        neighbours' messages; one that is none leaves as zero, and no guarantee is left then.
+
+        Args:
+          clean: a client's message, the server's sum, or clients' gradients in a step.
+          noise: as large as they get it, or in steps of the grid.
+          sensitivity: of each row.
+          spent: what this costs, ``[K]`` each.
+          clients: whose rows these are.
+          sending: which of the rows leave.
+          grid: that rows are rounded to, for noise in whole steps.
+        """
+        for name, value in spent.items():
+            self.spent[name] = self.spent[name] + value if name in self.spent else value
+        most = jnp.max(jnp.abs(clean), axis=1)  # NaN if one of them is
+        place = jnp.ldexp(jnp.finfo(clean.dtype).eps, jnp.frexp(most)[1] - 1)  # its last one
+        moved = clean.shape[1] ** 0.5 * place / jnp.where(sensitivity > 0, sensitivity, 1)
+        moved = jnp.where(jnp.isfinite(most), moved, jnp.inf)
+        exposed = sending & (sensitivity > 0)  # others' messages depend on nobody's data
+        moved = jnp.max(jnp.where(exposed, moved, 0)).astype(self.rounding.dtype)
+        self.rounding = jnp.maximum(self.rounding, moved)
+        clean = jnp.nan_to_num(clean)
+        if grid is not None:
+            return on_grid(clean, noise, grid)
+        return clean + noise
 
     def _noisy(
         self, message: Array, clients: Array, step_size: Array | float | None
@@ -377,20 +422,75 @@ class Link:
 
     # Within a client ----------------------------------------------------------------------------
 
-    def gradients(self, steps: int, participants: Participants) -> Callable[..., Array]:
-        """The gradient that participants descend along, so many times a round, perturbed where the
-        budget is spent on gradients: ``gradient(key, batch, model, share)``.
+    def descend(
+        self,
+        steps: int,
+        participants: Participants,
+        start: Float[Array, "chosen dim"],
+        draw: Callable[[Array], tuple[Any, Float[Array, " chosen"]]],
+        move: Callable[[Array, Array], Array],
+    ) -> Float[Array, "chosen dim"]:
+        """The participants' models after so many steps, each along the gradient of a batch of its
+        own, perturbed where the budget is spent on gradients.
 
         Args:
           steps: of each participant, in this round.
           participants: who takes them.
+          start: ``[M, D]``, that everybody may know.
+          draw: of a key the batches of a step, a problem of these clients, and the largest weight
+            that a sample of each can have in it, ``[M]``.
+          move: of models and gradients, ``[M, D]`` each, the next models.
         """
-        mechanism = self._stages.privacy
-        if not isinstance(mechanism, NoisyGradients):
-            return lambda key, batch, model, share: batch.gradient(model)
-        here = participants.put(jnp.zeros(self._clients, bool), participants.here)
-        self.spent = mechanism.spent(steps, here, jnp.result_type(float))
-        return mechanism.gradient
+        key, mechanism = self.key("gradients"), self._stages.privacy
+
+        def one(model: Array, step: Array) -> tuple[Array, Any]:
+            k_batch, k_noise = jax.random.split(jax.random.fold_in(key, step))
+            batch, share = draw(k_batch)
+            if not isinstance(mechanism, NoisyGradients):
+                return move(model, batch.gradient(model)), None
+            inner = self._within(step)
+            slope = inner._slope(mechanism, k_noise, batch, model, share, participants)
+            return move(model, slope), inner._told()
+
+        model, told = jax.lax.scan(one, start, jnp.arange(steps, dtype=jnp.int32))
+        if told is not None:
+            self._hear(told)
+        return model
+
+    def _slope(
+        self,
+        mechanism: NoisyGradients,
+        key: Array,
+        batch: Any,
+        model: Array,
+        share: Array,
+        participants: Participants,
+    ) -> Float[Array, "chosen dim"]:
+        """The gradients of one step, as they leave the data."""
+        clients, here = participants.numbers, participants.here
+        times = jnp.zeros(self._clients, jnp.int32).at[clients].add(here)
+        spent = mechanism.spent(times, model.dtype)
+        noise = mechanism.noise(key, model, share)
+        sensitivity = mechanism.sensitivity(share)
+        clean = mechanism.gradient(batch, model, share)
+        return self._leave(clean, noise, sensitivity, spent, clients, here)
+
+    def _within(self, step: Array) -> "Link":
+        """A link for one of several steps in a round: what leaves in it is added up afterwards."""
+        inner = copy.copy(self)
+        inner.spent, inner.rounding = {}, jnp.zeros(())
+        return inner
+
+    def _told(self) -> Any:
+        """What a step has to tell of what left in it."""
+        return self.spent, self.rounding
+
+    def _hear(self, told: Any) -> None:
+        """Add up what the steps of a round told, ``[steps, ...]`` each."""
+        spent, rounding = told
+        for name, value in spent.items():
+            self.spent[name] = self.spent.get(name, 0) + jnp.sum(value, axis=0)
+        self.rounding = jnp.maximum(self.rounding, jnp.max(rounding))
 
     # Along -------------------------------------------------------------------------------------
 
@@ -669,14 +769,15 @@ class Link:
           freshest: per delay, only the freshest of several classes that change the same parameter
             in one round counts for it (P4, line 2596); else all of them do.
           compression: the algorithm's own, in place of the simulation's.
-          clients: ``[M]``, whose rows these are; all of them, in order, by default.
+          clients: ``[M]``, whose rows these are, none twice among those who send (of one that is, a
+            trusted server takes the first row); all of them, in order, by default.
           step_size: :math:`\mu` where a message is :math:`w-\mu\psi` of an update :math:`\psi`, one
             where it is an update itself; asked for only where noise is on updates.
 
         Raises:
           ValueError: where messages are perturbed at their senders; under a trusted server's
             mechanism where what it sums is not bounded (weights, parts of a model); a discount
-            with another number of lags.
+            with another number of lags; a client known to have two rows.
         """
         if self.private:
             raise ValueError("what is collected is not perturbed; a private round must send.")
@@ -686,6 +787,9 @@ class Link:
         (dim,), dtype = around.shape, around.dtype
         if clients is None:
             clients = jnp.arange(len(senders), dtype=jnp.int32)
+        _check_once(clients, senders)
+        if self._scope == "server":
+            senders = _once(clients, senders, self._clients)
         if self._stages.upload_noise is not None:
             messages = self._with_noise(messages, clients, step_size)
         if self._stages.masks is not None:
@@ -841,16 +945,20 @@ class Link:
             return total, within + jnp.sum(jnp.where(kept, here, 0)), count + jnp.sum(here)
 
         sums = _in_groups(add, arriving, (jnp.zeros_like(around), zero, zero))
-        mean, state = self._release(mechanism, state, *sums)
+        release = mechanism.release(self._plan, state, self.key("server"), *sums)
         took_part = jnp.zeros(len(self.available), bool).at[clients].max(senders)
-        self.spent = mechanism.spent(took_part, around.dtype)
+        only = jnp.zeros(1, jnp.int32)
+        said = self._leave(
+            release.clean[None],
+            release.noise[None],
+            release.sensitivity[None],
+            mechanism.spent(took_part, around.dtype),
+            only,
+            only == 0,
+        )
+        mean, state = mechanism.after(self._plan, state, release, said[0])
         self.memory = self.memory._replace(mechanism=state)
         return Arrived(around + mean, jnp.ones_like(around))
-
-    def _release(
-        self, mechanism: CentralGaussian, state: Any, total: Array, within: Array, count: Array
-    ) -> tuple[Array, Any]:
-        return mechanism.release(self._plan, state, self.key("server"), total, within, count)
 
     def _aggregated(
         self,
@@ -945,6 +1053,30 @@ class Link:
     def _count(self, messages: Array, numbers: int, up: int = 0, down: int = 0) -> None:
         new = Traffic(*(wide(messages, times) for times in (1, numbers, up, down)))
         self.traffic = self.traffic.plus(new)
+
+
+def _check_once(clients: Array, sending: Array) -> None:
+    """Raise ``ValueError`` where a client is known to send two messages as one."""
+    if not (_check.is_concrete(clients) and _check.is_concrete(sending)):
+        return
+    numbers, times = np.unique(np.asarray(clients)[np.asarray(sending)], return_counts=True)
+    if np.any(times > 1):
+        raise ValueError(
+            f"client {numbers[np.argmax(times)]} sends {times.max()} rows of one message; give "
+            "each client one row (clients=), and join what it has to say into it."
+        )
+
+
+def _once(
+    clients: Int[Array, " senders"], sending: Bool[Array, " senders"], count: int
+) -> Bool[Array, " senders"]:
+    """Which rows are sent, of a client that has several only the first: a trusted server bounds
+    what one client adds to its sum.
+    """
+    rows = jnp.arange(len(clients), dtype=jnp.int32)
+    first = jnp.full(count, len(clients), jnp.int32)
+    first = first.at[jnp.where(sending, clients, count)].min(rows, mode="drop")
+    return sending & (first[clients] == rows)
 
 
 def _in_groups(

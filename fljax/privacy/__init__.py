@@ -14,6 +14,7 @@ from fljax.privacy.notions import (
     Notion,
     PureDP,
 )
+from fljax.privacy.promises import assumptions
 
 __all__ = [
     "NEIGHBORS",
@@ -28,6 +29,7 @@ __all__ = [
     "Notion",
     "PureDP",
     "accounting",
+    "assumptions",
     "events",
     "spent",
 ]

@@ -40,6 +40,15 @@ class State(NamedTuple):
     past: Array  # [bands - 1, D]  noise of the last rounds, newest first, in units of its own
 
 
+class Published(NamedTuple):
+    """What a round's release consists of."""
+
+    clean: Array  # [D], or [D + 1] with the share of updates within the clip
+    noise: Array  # likewise
+    sensitivity: Array  # []  how far a neighbour moves it
+    past: Array  # [bands - 1, D]  for the next round
+
+
 @module
 class AdaptiveClip:
     r"""A clip that follows a quantile of the updates' norms, itself found privately.
@@ -203,8 +212,8 @@ class CentralGaussian:
         total: Float[Array, " dim"],
         within: Float[Array, ""],
         count: Float[Array, ""],
-    ) -> tuple[Float[Array, " dim"], State]:
-        """The server's perturbed mean, and what it remembers.
+    ) -> Published:
+        """What leaves the server, before noise is on it, and the noise.
 
         Args:
           plan: of the run.
@@ -216,16 +225,38 @@ class CentralGaussian:
         """
         k_updates, k_share = jax.random.split(key)
         column = jnp.asarray(banded_root(self.bands), total.dtype)
-        noise = normal(k_updates, total.shape, total.dtype)
-        noise = (noise - jnp.sum(column[1:, None] * state.past, axis=0)) / column[0]
-        past = jnp.concatenate([noise[None], state.past])[: self.bands - 1]
-        mean = (total + plan.update_noise * state.clip * noise) / plan.expected
+        drawn = normal(k_updates, total.shape, total.dtype)
+        drawn = (drawn - jnp.sum(column[1:, None] * state.past, axis=0)) / column[0]
+        past = jnp.concatenate([drawn[None], state.past])[: self.bands - 1]
+        scale = plan.update_noise * state.clip
+        clean, noise = total, scale * drawn
+        if isinstance(self.clip, AdaptiveClip):
+            # The share of updates within the clip is one number more, in units of its noise.
+            unit = (scale / plan.share_noise).astype(total.dtype)
+            share = unit * (within - count / 2)
+            clean = jnp.append(clean, share)
+            noise = jnp.append(noise, scale * normal(k_share, (), total.dtype))
+        moved = _MOVED[self.neighbors] * scale / self.noise_multiplier
+        return Published(clean, noise.astype(clean.dtype), moved.astype(clean.dtype), past)
+
+    def after(
+        self, plan: Plan, state: State, release: Published, said: Float[Array, " numbers"]
+    ) -> tuple[Float[Array, " dim"], State]:
+        """What the server makes of what left: the mean update, and what it remembers.
+
+        Args:
+          plan: of the run.
+          state: from the round before.
+          release: what :meth:`release` returned.
+          said: its numbers with noise on them.
+        """
         clip = state.clip
         if isinstance(self.clip, AdaptiveClip):
-            counted = within - count / 2 + plan.share_noise * normal(k_share, (), total.dtype)
+            said, counted = said[:-1], said[-1] * plan.share_noise / (plan.update_noise * clip)
             share = 0.5 + counted / plan.expected
             clip = clip * jnp.exp(-self.clip.learning_rate * (share - self.clip.quantile))
-        return mean.astype(total.dtype), State(clip.astype(state.clip.dtype), past)
+        mean = (said / plan.expected).astype(said.dtype)
+        return mean, State(clip.astype(state.clip.dtype), release.past)
 
     def spent(self, took_part: Bool[Array, " clients"], dtype: Any) -> dict[str, Array]:
         """What a round adds to the ledger: where sampling is secret every client meets each

@@ -3,7 +3,7 @@ r"""Noise on the gradients of clients: what makes stochastic gradient descent DP
 from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._generator import normal
@@ -11,6 +11,9 @@ from fljax._module import module, replace, static
 from fljax.problems import Problem
 
 __all__ = ["NoisyGradients"]
+
+#: How far a neighbour moves a sum of gradients, in clips.
+_MOVED = {"add-or-remove": 1.0, "replace": 2.0}
 
 
 @module
@@ -61,26 +64,35 @@ class NoisyGradients:
             "noise_multiplier", self.noise_multiplier, "Without noise there is no privacy."
         )
         _check.positive("clip", self.clip, "It is the largest norm of a sample's gradient.")
-        _check.choice("neighbors", self.neighbors, ("add-or-remove", "replace"))
+        _check.choice("neighbors", self.neighbors, _MOVED)
 
     def gradient(
-        self, key: Array, batch: Problem, model: Float[Array, "clients dim"], share: Array
+        self, batch: Problem, model: Float[Array, "clients dim"], share: Float[Array, " clients"]
     ) -> Float[Array, "clients dim"]:
-        """The noisy gradient of every client.
+        """The gradient of every client, of clipped per-sample ones.
 
         Args:
-          key: consumed.
           batch: its samples' weights are their shares of the mean.
           model: ``[K, D]``.
-          share: ``[K]``, the largest weight that a sample can have.
+          share: ``[K]``, the largest weight that a sample can have, and has.
         """
-        exact = replace(batch, clip=jnp.asarray(self.clip, model.dtype)).gradient(model)
-        scale = self.noise_multiplier * self.clip * share[:, None]
-        return exact + scale * normal(key, model.shape, model.dtype)
+        weights = jnp.minimum(batch.weights, share[:, None])
+        clip = jnp.asarray(self.clip, model.dtype)
+        return replace(batch, weights=weights, clip=clip).gradient(model)
 
-    def spent(self, steps: int, sending: Bool[Array, " clients"], dtype: Any) -> dict[str, Array]:
-        """What so many steps of those who take part add to the ledger."""
-        factor = 2.0 if self.neighbors == "replace" else 1.0
-        releases = jnp.where(sending, steps, 0).astype(dtype)
-        rho = (factor / jnp.asarray(self.noise_multiplier, dtype)) ** 2 / 2
+    def noise(
+        self, key: Array, model: Float[Array, "clients dim"], share: Float[Array, " clients"]
+    ) -> Float[Array, "clients dim"]:
+        """What is added to it; the key is consumed."""
+        scale = self.noise_multiplier * self.clip * share[:, None]
+        return scale * normal(key, model.shape, model.dtype)
+
+    def sensitivity(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
+        """How far a neighbour moves each client's gradient."""
+        return _MOVED[self.neighbors] * self.clip * share
+
+    def spent(self, times: Int[Array, " clients"], dtype: Any) -> dict[str, Array]:
+        """What so many releases of each client add to the ledger."""
+        releases = times.astype(dtype)
+        rho = (_MOVED[self.neighbors] / jnp.asarray(self.noise_multiplier, dtype)) ** 2 / 2
         return {"rho": rho * releases, "releases": releases}

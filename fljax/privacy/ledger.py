@@ -120,7 +120,8 @@ def spent(results: "xarray.Dataset", delta: float) -> "xarray.Dataset":
         found["client_epsilon"] = _epsilon(_ledger(results, "client_"), delta)
     for value in found.values():
         value.attrs = {"long_name": f"epsilon at delta={delta:g}", "units": "1"}
-    return xr.Dataset(found)
+    stated = {name: results.attrs[name] for name in ("privacy",) if name in results.attrs}
+    return xr.Dataset(found, attrs=stated)
 
 
 def _ledger(results: "xarray.Dataset", prefix: str) -> "xarray.Dataset":

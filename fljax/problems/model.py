@@ -372,6 +372,10 @@ class Model(Problem):
         """Itself."""
         return self
 
+    def usable(self) -> "Model":
+        """Itself: what is no number in a sample's gradient counts for nothing under a clip."""
+        return self
+
     def prepare(self) -> "Model":
         """The same problem, as arrays of JAX."""
         return jax.tree.map(jnp.asarray, self)

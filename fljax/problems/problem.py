@@ -527,12 +527,41 @@ class Problem:
 
     @property
     def design(self) -> Float[Array, "clients samples width"]:
-        """What the models' predictions are linear in: the features, or their map."""
-        return self.features if self.feature_map is None else self.feature_map(self.features)
+        """What the models' predictions are linear in: the features, or their map. Where a clip or
+        a bound holds for any data, rows that are not finite count as zero.
+        """
+        if self.feature_map is None:
+            return self.features
+        values = self.feature_map(self.features)
+        return _finite(values) if self._promises else values
+
+    @property
+    def _promises(self) -> bool:
+        """Whether a bound of gradients is to hold for any data."""
+        return self.clip is not None or self.feature_bound is not None
+
+    def usable(self) -> "Problem":
+        """The same problem, mapped, with rows of the features that are not finite taken for zero:
+        such a sample has no gradient at any model.
+
+        A map may make finite features infinite or no numbers (of a sample at zero, its direction),
+        and one such row would make a client's gradient so. Every budget rests on this, and a clip
+        or feature bound brings it along; results count such samples (``unusable_samples``).
+        """
+        ready = self.mapped()
+        return replace(ready, features=_finite(ready.features))
+
+    def unusable_samples(self) -> Int[Array, ""]:
+        """How many samples have features that are not finite, once mapped."""
+        values = self.features if self.feature_map is None else self.feature_map(self.features)
+        bad = ~jnp.all(jnp.isfinite(values), axis=2) & (jnp.asarray(self.weights) > 0)
+        return jnp.sum(bad, dtype=jnp.int32)
 
     def mapped(self) -> "Problem":
         """The same problem with the feature map's values as its features, computed once."""
         features = self.design
+        if self._promises:
+            features = _finite(features)
         if self.feature_bound is not None:
             norms = norm(features)[..., None]
             bound = jnp.asarray(self.feature_bound, features.dtype)
@@ -768,6 +797,12 @@ class Problem:
             bound = jnp.asarray(self.feature_bound, float_dtype())
             bounds.append(jnp.asarray(self.loss.slope_bound(), float_dtype()) * bound)
         return jnp.min(jnp.stack(bounds))
+
+
+def _finite(features: Array) -> Array:
+    """Features with zero in rows that are not finite."""
+    whole = jnp.all(jnp.isfinite(features), axis=-1, keepdims=True)
+    return jnp.where(whole, features, 0)
 
 
 def _where(real: np.ndarray, data: Array) -> Array:

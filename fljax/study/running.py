@@ -29,6 +29,7 @@ from fljax import _check
 from fljax._arguments import check, rule
 from fljax._generator import GENERATOR
 from fljax._module import float_dtype
+from fljax.privacy import promises
 from fljax.records import provenance, warn
 from fljax.study import machine
 from fljax.study.collection import Collection, exchange
@@ -201,6 +202,7 @@ def sweep(
     with _Run(study, store, keep_state, part, parts, shard is not None, callback, progress) as run:
         run.execute()
         dataset = run.finish()
+    promises.state(dataset)
     warn(dataset, study.built)
     return dataset
 

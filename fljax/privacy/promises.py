@@ -1,0 +1,92 @@
+"""What a printed epsilon rests on: which assumptions a run's numbers meet, and which not."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import xarray
+
+__all__ = ["ROUNDING", "SWALLOWED", "assumptions", "broken", "state"]
+
+#: By what share a bound may be exceeded in single precision and still be met.
+ROUNDING = 1e-5
+
+#: By what share of its sensitivity rounding may move a private message before its noise is called
+#: nominal: the zCDP parameter is then two hundredths above what is said.
+SWALLOWED = 0.01
+
+
+def broken(dataset: "xarray.Dataset") -> dict[str, str]:
+    """Why some privacy figures are no guarantee, by the assumption that does not hold."""
+    found = {}
+    if "promised_bound" in dataset:
+        loose = dataset["promised_bound"] > dataset["gradient_bound"] * (1 + ROUNDING)
+        if (loose & dataset["nominal"]).values.any():
+            norm, bound = (float(dataset[f"gradient_{name}"].max()) for name in ("norm", "bound"))
+            met = (
+                "above it"
+                if norm > bound * (1 + ROUNDING)
+                else "within it, which says nothing of others"
+            )
+            found["bound"] = (
+                f"nothing makes every data set keep the assumed gradient bound {bound:.3g}. The "
+                f"data at hand met gradients up to {norm:.3g}, {met}. problem.clipped(bound) makes "
+                "it hold; so does Problem(feature_bound=...) with a loss of bounded slope."
+            )
+    if "rounding" in dataset and (most := float(dataset["rounding"].max())) > SWALLOWED:
+        found["precision"] = (
+            f"rounding to {dataset.attrs.get('dtype', 'floats')} may move a message by {most:.2g} "
+            f"of its sensitivity, more than {SWALLOWED:g}, and noise does not hide that. Run in "
+            "double precision (`jax_enable_x64`), or keep models smaller."
+            if math.isfinite(most)
+            else "a message was not finite, and no noise hides that. See `diverged`."
+        )
+    return found
+
+
+def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
+    """What the privacy figures of results rest on, and which of it does not hold, in words.
+
+    Args:
+      dataset: of :func:`fljax.run` or :func:`fljax.sweep`, all of it or a part.
+
+    Returns:
+      By assumption: ``bound`` (of gradients or updates), ``precision``, ``features``,
+      ``neighbors``, ``arrivals`` and ``generator``; those that do not hold begin with
+      ``NOMINAL``. Empty for results without privacy. A dataset's attribute ``privacy`` holds the
+      same as text.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=5, samples=9, dim=2).clipped(1),
+      ...     network=fl.graphs.ring(5),
+      ...     algorithm=fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5),
+      ...     privacy=fl.privacy.ZCDP(total_rho=0.5),
+      ... )
+      >>> found = fl.privacy.assumptions(fl.run(simulation, rounds=3))
+      >>> found["bound"], found["neighbors"]
+      ('holds for every data set', 'replace')
+    """
+    ledger = [name for name in dataset.data_vars if str(name).startswith("privacy_")]
+    if not any(np.isfinite(dataset[name].values).any() for name in ledger):
+        return {}
+    said = dataset[ledger[0]].attrs
+    found = {"bound": "holds for every data set"}
+    if "rounding" in dataset:
+        most = float(dataset["rounding"].max())
+        found["precision"] = f"rounding moves no message by more than {most:.1g} sensitivities"
+    if "unusable_samples" in dataset:
+        bad = int(dataset["unusable_samples"].max())
+        found["features"] = f"{bad} samples not finite, which count as zero" if bad else "finite"
+    found |= {name: said[name] for name in ("neighbors", "arrivals") if name in said}
+    found["generator"] = str(dataset.attrs.get("prng", "unknown"))
+    return found | {name: f"NOMINAL: {why}" for name, why in broken(dataset).items()}
+
+
+def state(dataset: "xarray.Dataset") -> None:
+    """Write into results what their privacy figures rest on, see :func:`assumptions`."""
+    if found := assumptions(dataset):
+        dataset.attrs["privacy"] = "; ".join(f"{name}: {why}" for name, why in found.items())
