@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from fljax import _check, requirements
+from fljax import _check, _taint, requirements
 from fljax._arguments import check, checked, rule
 from fljax._generator import GENERATOR, name_of, random_key
-from fljax._module import module, static
+from fljax._module import module, replace, static
 from fljax._numerics import key_of
 from fljax.aggregation import Aggregator
 from fljax.algorithms import Algorithm, start_models
@@ -36,6 +36,7 @@ from fljax.link import (
 from fljax.link import (
     begin as begin_link,
 )
+from fljax.link.marked import Marked
 from fljax.metrics import Metric, Snapshot, as_metric, held_out, normalized_error, suboptimality
 from fljax.participation import Pattern
 from fljax.privacy import CentralGaussian, Gap, Notion, promises
@@ -62,6 +63,7 @@ __all__ = [
     "begin",
     "check_length",
     "check_metrics",
+    "check_perturbed",
     "check_rounds",
     "final_ledger",
     "final_model",
@@ -72,6 +74,7 @@ __all__ = [
     "run",
     "stepped",
     "trace",
+    "unperturbed",
     "view",
     "witnessed",
 ]
@@ -524,6 +527,71 @@ def view(
     return look(simulation, prepared, key, carry, jnp.asarray(round, jnp.int32), rounds)[0]
 
 
+def unperturbed(simulation: Simulation, rounds: int = 2) -> list[str]:
+    """What leaves a private simulation's clients, or its trusted server, without having been
+    perturbed, by name; empty if nothing does.
+
+    The program of a run is followed from the samples (features, targets, what is computed of them)
+    to all that leaves: messages, who sends them, what servers publish and pass on, released models,
+    the size of the noise, the ledger. What a sample weighs, who is there and the network are
+    public. It is not told whose data a message depends on, nor how much: the sensitivity is the
+    algorithm's word (:func:`fljax.audit.two_worlds` puts it to the test).
+
+    Args:
+      simulation: under a budget.
+      rounds: of the run; what a state carries on is found whatever their number.
+    """
+
+    def whole(simulation: Simulation) -> Any:
+        given = simulation
+        if not given.problem.online:
+            given = replace(given, problem=_marked(given.problem))
+        prepared, key = prepare(given, rounds), as_key(0)
+        algorithm, network = given.algorithm, requirements.shown(prepared.network)
+
+        def one(carry: Carry, round: Array) -> tuple[Carry, None]:
+            now, stream, availability = look(given, prepared, key, carry, round, rounds, Marked)
+            if given.problem.online:
+                now.problem = _marked(now.problem)
+            after = carry._replace(state=stepped(given, carry.state, now), stream=stream)
+            if type(algorithm).released is not Algorithm.released:
+                models = algorithm.released(after.state, prepared.problem, network)
+                _taint.open_to_all(models, "released models")
+            return after._replace(availability=availability, memory=now.link.memory), None
+
+        turns = jnp.arange(1, rounds + 1, dtype=jnp.int32)
+        return jax.lax.scan(one, begin(given, prepared, key), turns)[0]
+
+    return _taint.exits(whole, simulation)
+
+
+def check_perturbed(simulation: Simulation, rounds: int) -> None:
+    """Raise ``ValueError`` where an algorithm or stage of a user's own lets private data leave
+    without noise. (Those of the library are held to this by its tests.)
+    """
+    parts = (simulation.algorithm, *simulation.stages)
+    if simulation.privacy is None or all(_of_the_library(part) for part in parts):
+        return
+    if found := unperturbed(simulation, rounds):
+        raise ValueError(
+            f"under {type(simulation.privacy).__name__} all that leaves must have been perturbed, "
+            f"and {type(simulation.algorithm).__name__} lets out what depends on clients' samples "
+            f"and on no noise: {', '.join(found)}. Compute it from what link.send, exchange, "
+            "collect or descend returned, or leave out privacy=."
+        )
+
+
+def _of_the_library(part: Any) -> bool:
+    return part is None or type(part).__module__.partition(".")[0] == __package__
+
+
+def _marked(problem: Problem) -> Problem:
+    """With samples, held-out ones too, that are marked as private."""
+    own = {name: getattr(problem, name) for name in ("features", "targets", "statistics")}
+    test = None if problem.test is None else _marked(problem.test)
+    return replace(problem, test=test, **_taint.private(own))
+
+
 def as_key(key: Array | int, generator: str | None = None) -> Array:
     """A key, or the one that a generator makes of an integer, by default the house's.
 
@@ -823,6 +891,7 @@ def run(
     """
     check_rounds(rounds, record_every)
     jax.eval_shape(lambda: check_length(simulation, rounds))
+    check_perturbed(simulation, rounds)
     key = as_key(key, generator)
     records, model = _run(simulation, key, rounds, record_every)
     host = {name: np.asarray(value) for name, value in records.items()}

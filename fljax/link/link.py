@@ -12,7 +12,7 @@ step; what it counted and what is still on its way is read from it when the step
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,8 @@ from fljax.privacy import CentralGaussian, NoisyGradients, Notion
 from fljax.privacy.discrete import on_grid
 
 __all__ = ["Arrived", "Link", "Memory", "Stages", "begin"]
+
+T = TypeVar("T")
 
 #: On a CPU the messages of so many senders are made together; with few clients there at a time,
 #: what the others would have sent is not computed. An accelerator makes all of them at once.
@@ -286,8 +288,11 @@ class Link:
                 "a trusted server perturbs the sum of what it collects, and not messages; let the "
                 "step collect them (now.link.collect), or take a budget for messages (ZCDP)."
             )
+        sending = self._open(sending, "who sends a message")
         if self.private:
             message = self._perturb(self._stages.privacy, message, clients, sending)
+        else:
+            message = self._open(message, "a message")
         message = self._noisy(message, clients, step_size)
         if self._stages.masks is not None:
             message = message + self._masks(clients, sending, message.shape[1], message.dtype)
@@ -314,7 +319,7 @@ class Link:
         release = notion.release(
             self._plan, sensitivity, self._round, self._rounds, message.shape[1]
         )
-        times = jnp.zeros(sensitivity.shape, jnp.int32).at[clients].add(sending)
+        times = jnp.zeros(sensitivity.shape, jnp.int32).at[clients].add(sending.astype(jnp.int32))
         spent = {
             name: jnp.where(times > 0, value * times.astype(value.dtype), 0)
             for name, value in release.spent.items()
@@ -368,6 +373,15 @@ class Link:
         if grid is not None:
             return on_grid(clean, noise, grid)
         return clean + noise
+
+    def _open(self, value: T, what: str) -> T:
+        """What leaves as it is, and must not depend on private data; a listener may look at it.
+
+        Args:
+          value: an array, or several.
+          what: it is.
+        """
+        return value
 
     def _noisy(
         self, message: Array, clients: Array, step_size: Array | float | None
@@ -468,7 +482,7 @@ class Link:
     ) -> Float[Array, "chosen dim"]:
         """The gradients of one step, as they leave the data."""
         clients, here = participants.numbers, participants.here
-        times = jnp.zeros(self._clients, jnp.int32).at[clients].add(here)
+        times = jnp.zeros(self._clients, jnp.int32).at[clients].add(here.astype(jnp.int32))
         spent = mechanism.spent(times, model.dtype)
         noise = mechanism.noise(key, model, share)
         sensitivity = mechanism.sensitivity(share)
@@ -788,8 +802,12 @@ class Link:
         if clients is None:
             clients = jnp.arange(len(senders), dtype=jnp.int32)
         _check_once(clients, senders)
+        senders = self._open(senders, "who sends to a server")
         if self._scope == "server":
             senders = _once(clients, senders, self._clients)
+        else:
+            weights = weights if weights is None else self._open(weights, "weights of messages")
+            messages = self._opened(messages)
         if self._stages.upload_noise is not None:
             messages = self._with_noise(messages, clients, step_size)
         if self._stages.masks is not None:
@@ -869,6 +887,9 @@ class Link:
         total, share, weight = (entry[0] for entry in now)
         heard = jnp.ones_like(weight) if per_delay else jnp.where(weight > 0, weight, 1)
         return Arrived(total / heard, share / heard, weight)
+
+    def _opened(self, messages: Callable[[Array], Any]) -> Callable[[Array], Any]:
+        return lambda group: self._open(messages(group), "a message to a server")
 
     def _with_noise(
         self, messages: Callable[[Array], Any], clients: Array, step_size: Array | float | None
@@ -1004,7 +1025,7 @@ class Link:
         sent = jnp.sum(self.available if receivers is None else receivers, dtype=jnp.int32)
         numbers = message.shape[-1] if size is None else size
         self._count(sent, numbers, down=WORD * numbers)
-        return message
+        return self._open(message, "what a server publishes")
 
     def count(self, dim: int) -> None:
         """Count one message of ``dim`` numbers from every client to each of its receivers.
@@ -1041,6 +1062,7 @@ class Link:
         assert isinstance(network, Federation)
         assert network.graph is not None
         self.relay(models.shape[1])
+        models = self._open(models, "what servers tell each other")
         noise = self._stages.noise
         if noise is None:
             return over(models)

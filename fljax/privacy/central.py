@@ -115,6 +115,10 @@ class CentralGaussian:
       bands: :math:`b\ge1`.
       neighbors: ``"add-or-remove"``: one client takes part or says nothing, in every round;
         ``"replace"``: it has other data. The divisor is public and stays.
+      arrivals: whether it may be known in which rounds a client has new data of a stream
+        (:mod:`fljax.streams`). If ``"public"``, neighbours have theirs in the same rounds, and a
+        client pays for the rounds in which it takes part; if ``"secret"``, a neighbour may have
+        them in any, and every client pays for every round.
 
     Guarantees:
       The ledger's zCDP for any one client, whatever its data and all other clients' are, against
@@ -125,7 +129,8 @@ class CentralGaussian:
 
     Raises:
       ValueError: numbers out of their ranges; a noise of the clip's share that leaves none for the
-        updates; several bands where clients can take part more often than every so many rounds.
+        updates; several bands where clients can take part more often than every so many rounds;
+      secret arrivals where who is drawn depends on them.
 
     Reference:
       McMahan et al. 2018, Algorithm 1 (a fixed divisor); Andrew et al. 2021; Kairouz et al. 2021
@@ -149,6 +154,7 @@ class CentralGaussian:
     clip: AdaptiveClip | Float[Array, ""] | float = 1.0
     bands: int = static(default=1)
     neighbors: Literal["add-or-remove", "replace"] = static(default="add-or-remove")
+    arrivals: Literal["public", "secret"] = static(default="public")
 
     scope: ClassVar[str] = "server"
     reference: ClassVar[str] = "mcmahan2018"
@@ -162,6 +168,7 @@ class CentralGaussian:
             _check.positive("clip", self.clip, "It is the largest norm of an update.")
         _check.count("bands", self.bands)
         _check.choice("neighbors", self.neighbors, _MOVED)
+        _check.choice("arrivals", self.arrivals, ("public", "secret"))
 
     def plan(self, selector: Selector, clients: int) -> Plan:
         """What is fixed for a run in which the selector chooses who takes part.
@@ -180,6 +187,12 @@ class CentralGaussian:
                 f"noise correlated over {self.bands} rounds protects clients that take part at "
                 f"most every {self.bands} rounds, and {type(selector).__name__} may choose one "
                 f"after {law.apart}; choose by fljax.participation.Cyclic({self.bands})."
+            )
+        if self.arrivals == "secret" and law.sampling == "drawn":
+            raise ValueError(
+                f"{type(selector).__name__} draws among those who have new data, so that one "
+                "client's arrivals decide who else takes part, and arrivals='secret' does not "
+                "cover that; choose by fljax.participation.Fraction, or everyone."
             )
         expected, multiplier = law.rate * clients, self.noise_multiplier
         if not isinstance(self.clip, AdaptiveClip):

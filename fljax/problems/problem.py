@@ -723,7 +723,8 @@ class Problem:
 
     def loss_gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
         r"""A subgradient of each client's mean loss :math:`\frac1{D_k}\sum_j\ell`, clipped."""
-        if self.statistics is not None and self.statistics.gram is not None:
+        known = self.statistics is not None and self.statistics.gram is not None
+        if known and self.clip is None:  # a clip that came later needs each sample
             product = jnp.einsum("kpq,kq->kp", self.statistics.gram, w, precision=HIGHEST)
             return product - self.statistics.moment
         derivative = self.loss.derivative(self.predictions(w), self.targets)

@@ -17,7 +17,7 @@ from fljax import _check
 from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._module import Static, as_leaf
 from fljax.records import RESERVED
-from fljax.simulation import Simulation, check_length
+from fljax.simulation import Simulation, check_length, check_perturbed
 from fljax.study import programs
 
 __all__ = [
@@ -229,7 +229,11 @@ def groups_of(
     choices = list(itertools.product(*(_alike(axis) for axis in axes)))
     members = [list(itertools.product(*choice)) for choice in choices]
     key = random_key(0, generator)
-    shown, waits = _check_points(scenario, axes, rounds, [points[0] for points in members], key)
+    firsts = [points[0] for points in members]
+    shown, waits = _check_points(scenario, axes, rounds, firsts, key)
+    for position, simulation in zip(firsts, shown, strict=True):
+        with _named(axes, position):
+            check_perturbed(simulation, rounds)
     groups = [
         Group(points, _stack(axes, points), simulation)
         for points, simulation in zip(members, shown, strict=True)

@@ -1,0 +1,36 @@
+"""A link on which what leaves is marked, so that it can be told what that depends on."""
+
+from typing import TypeVar
+
+from jaxtyping import Array
+
+from fljax import _taint
+from fljax.link.link import Link
+
+__all__ = ["Marked"]
+
+T = TypeVar("T")
+
+
+class Marked(Link):
+    """Marks perturbed values as released, and all else that leaves as open to everybody: also how
+    large the noise is and what the ledger says (:mod:`fljax._taint`).
+    """
+
+    def _leave(
+        self,
+        clean: Array,
+        noise: Array,
+        sensitivity: Array,
+        spent: dict[str, Array],
+        clients: Array,
+        sending: Array,
+        grid: Array | None = None,
+    ) -> Array:
+        noise = _taint.open_to_all(noise, "the size of the noise")
+        spent = _taint.open_to_all(spent, "the privacy ledger")
+        said = super()._leave(clean, noise, sensitivity, spent, clients, sending, grid)
+        return _taint.released(said)
+
+    def _open(self, value: T, what: str) -> T:
+        return _taint.open_to_all(value, what)
