@@ -16,6 +16,7 @@ from scipy import stats
 from fljax import _check
 from fljax._arguments import check, checked, rule
 from fljax.metrics import Metric
+from fljax.privacy.promises import broken
 from fljax.records import PER_CLIENT, PER_RUN
 
 __all__ = [
@@ -100,10 +101,14 @@ def label_of(dataset: xr.Dataset, metric: str | Metric, decibel: bool = True) ->
 
 @checked
 def nominal(dataset: xr.Dataset) -> str:
-    """What must stand beside numbers of runs whose privacy is nominal; empty if none is."""
+    """What must stand beside numbers of runs whose privacy is nominal, and by which assumption
+    (:func:`fljax.privacy.assumptions`); empty if none is.
+    """
     if "nominal" not in dataset or not dataset["nominal"].values.any():
         return ""
-    return "privacy nominal" if dataset["nominal"].values.all() else "some privacy nominal"
+    why = ", ".join(broken(dataset))
+    said = "privacy nominal" if dataset["nominal"].values.all() else "some privacy nominal"
+    return f"{said} ({why})" if why else said
 
 
 @checked

@@ -273,8 +273,10 @@ class CentralGaussian:
 
     def spent(self, took_part: Bool[Array, " clients"], dtype: Any) -> dict[str, Array]:
         """What a round adds to the ledger: where sampling is secret every client meets each
-        release by chance, whether or not it took part.
+        release by chance, whether or not it took part; so it does where arrivals are secret.
         """
+        if self.arrivals == "secret":
+            took_part = jnp.ones_like(took_part)
         rho = (_MOVED[self.neighbors] / self.noise_multiplier) ** 2 / 2
         return {
             "rho": jnp.where(took_part, rho, 0).astype(dtype),
