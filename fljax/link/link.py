@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from fljax import _check
 from fljax._linalg import clipped_rows
 from fljax._memory import on_cpu
-from fljax._numerics import HIGHEST, key_of
+from fljax._numerics import HIGHEST, key_of, last_place
 from fljax.aggregation import Aggregator
 from fljax.attacks import Attack
 from fljax.federation import Federation
@@ -362,14 +362,13 @@ class Link:
         """
         for name, value in spent.items():
             self.spent[name] = self.spent[name] + value if name in self.spent else value
-        most = jnp.max(jnp.abs(clean), axis=1)  # NaN if one of them is
-        place = jnp.ldexp(jnp.finfo(clean.dtype).eps, jnp.frexp(most)[1] - 1)  # its last one
+        place = last_place(clean, axis=1)
         moved = clean.shape[1] ** 0.5 * place / jnp.where(sensitivity > 0, sensitivity, 1)
-        moved = jnp.where(jnp.isfinite(most), moved, jnp.inf)
         exposed = sending & (sensitivity > 0)  # others' messages depend on nobody's data
         moved = jnp.max(jnp.where(exposed, moved, 0)).astype(self.rounding.dtype)
         self.rounding = jnp.maximum(self.rounding, moved)
-        clean = jnp.nan_to_num(clean)
+        largest = jnp.finfo(clean.dtype).max
+        clean = jnp.where(jnp.isnan(clean), 0, jnp.clip(clean, -largest, largest))
         if grid is not None:
             return on_grid(clean, noise, grid)
         return clean + noise
