@@ -190,7 +190,7 @@ FEW = {workload.name: 4 for workload in NETWORKS}
 
 
 def measured_study(workload: str, repeats: int) -> dict[str, Any]:
-    """A study in one call, scaled to a hundred seeds: the best of ``repeats``, without compiling."""
+    """A study in one call, scaled to a hundred seeds: the best of ``repeats``, compiled before."""
     scenario, parts = STUDIES[workload]
     grid, rounds = parts(), WORKLOADS[workload].rounds
     seconds, startup, seeds = np.inf, 0.0, FEW.get(workload, STUDY)
