@@ -13,7 +13,7 @@ from scipy import stats
 
 from experiments.figure import Estimate, Measure
 from fljax import statistics
-from fljax.records import ROUNDING
+from fljax.privacy.promises import ROUNDING
 
 #: What a study keeps of its rounds.
 Window = Callable[[xr.Dataset], xr.Dataset]
