@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Iterator
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
 #: Of matrix products: TF32 keeps three digits, and curves reach -40 to -60 dB.
@@ -46,18 +45,6 @@ def key_of(key: Array, purpose: str) -> Array:
             f"'algorithm' (further keys: fold it). Known: {', '.join(PURPOSES)}."
         )
     return jax.random.fold_in(key, 1 + PURPOSES.index(purpose))
-
-
-def last_place(values: Array, axis: int) -> Array:
-    """What the last digit of the largest float along an axis counts, by its exponent; infinite if
-    one of them is not finite.
-    """
-    kind = jnp.finfo(values.dtype)
-    whole = jnp.dtype(f"int{kind.bits}")
-    exponent = jax.lax.bitcast_convert_type(jnp.array(jnp.inf, values.dtype), whole)
-    # Exponents are compared as integers: a maximum of floats, which knows NaN, takes XLA longer.
-    power = jnp.max(jax.lax.bitcast_convert_type(values, whole) & exponent, axis=axis)
-    return jax.lax.bitcast_convert_type(power, values.dtype) * kind.eps
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from fljax import _check
 from fljax._linalg import clipped_rows
 from fljax._memory import on_cpu
-from fljax._numerics import HIGHEST, key_of, last_place
+from fljax._numerics import HIGHEST, key_of
 from fljax.aggregation import Aggregator
 from fljax.attacks import Attack
 from fljax.federation import Federation
@@ -362,11 +362,12 @@ class Link:
         """
         for name, value in spent.items():
             self.spent[name] = self.spent[name] + value if name in self.spent else value
-        place = last_place(clean, axis=1)
-        moved = clean.shape[1] ** 0.5 * place / jnp.where(sensitivity > 0, sensitivity, 1)
+        # Of each number a half of its last place at most, once in each of two worlds.
+        moved = jnp.finfo(clean.dtype).eps * jnp.sqrt(jnp.sum(clean**2, axis=1))
+        moved = jnp.where(jnp.isnan(moved), jnp.inf, moved)
         exposed = sending & (sensitivity > 0)  # others' messages depend on nobody's data
-        moved = jnp.max(jnp.where(exposed, moved, 0)).astype(self.rounding.dtype)
-        self.rounding = jnp.maximum(self.rounding, moved)
+        moved = jnp.max(jnp.where(exposed, moved / sensitivity, 0))
+        self.rounding = jnp.maximum(self.rounding, moved.astype(self.rounding.dtype))
         largest = jnp.finfo(clean.dtype).max
         clean = jnp.where(jnp.isnan(clean), 0, jnp.clip(clean, -largest, largest))
         if grid is not None:

@@ -41,7 +41,7 @@ def broken(dataset: "xarray.Dataset") -> dict[str, str]:
             f"of its sensitivity, more than {SWALLOWED:g}, and noise does not hide that. Run in "
             "double precision (`jax_enable_x64`), or keep models smaller."
             if math.isfinite(most)
-            else "a message was not finite, and no noise hides that. See `diverged`."
+            else "a message was not finite, or next to that, and no noise hides it. See `diverged`."
         )
     return found
 

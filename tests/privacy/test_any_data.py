@@ -242,15 +242,15 @@ def studied(budget, start=0.0, dim=64, algorithm=None):
 
 @pytest.mark.parametrize("budget", [ZCDP(0.5), DiscreteZCDP(0.5), PureDP(1.0)])
 def test_rounding_that_carries_a_difference_through_the_noise_is_said(budget):
-    """From a hundredth of the sensitivity on, by the places that the message's numbers have."""
+    """From a hundredth of the sensitivity on, by the last places of the message's numbers."""
     with jax.enable_x64(False):
         for start in (0.5, 3.0, 100.0, 1.6e4):
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")
                 run = fl.run(studied(budget, start), rounds=1)
-            place = np.spacing(np.float32(start))
-            assert float(run.rounding) == pytest.approx(8 * place / 0.001, rel=1e-5)
-            swallowed = 8 * place / 0.001 > SWALLOWED
+            moved = np.finfo(np.float32).eps * 8 * start / 0.001  # by eps of 64 numbers
+            assert float(run.rounding) == pytest.approx(moved, rel=1e-3, abs=2e-4)
+            swallowed = moved > SWALLOWED
             assert bool(run.nominal) is bool(swallowed)
             said = [str(w.message) for w in told if w.category is fl.AssumptionWarning]
             assert [("rounding to float32" in text) for text in said] == [True] * bool(swallowed)
