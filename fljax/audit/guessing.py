@@ -691,7 +691,8 @@ def _listen(
     def each(spoken: list[_Spoken]) -> dict[str, Array]:
         return jax.vmap(keep)(spoken[0].said, *(of.clean for of in spoken))
 
-    return _overhear(simulations, ready, key, rounds, each)
+    kept, spent, norm = _overhear(simulations, ready, key, rounds, each)
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), kept), spent, norm
 
 
 def _overhear(
@@ -704,7 +705,7 @@ def _overhear(
     """As :func:`_listen`; ``keep`` is given what each simulation spoke in a round."""
 
     def one_round(carries: tuple[Carry, ...], round: Array) -> tuple[tuple[Carry, ...], Heard]:
-        after, taps, norm = [], [], jnp.zeros(())
+        after, taps, norms = [], [], [jnp.zeros(())]
         for simulation, prepared, carry in zip(simulations, ready, carries, strict=True):
             linked = functools.partial(_Tap, words=taps[0].spoken if taps else None)
             now, _, availability = look(simulation, prepared, key, carry, round, rounds, linked)
@@ -715,16 +716,15 @@ def _overhear(
                     f"{type(simulation.algorithm).__name__} said nothing over the link in a round; "
                     "there is nothing to audit."
                 )
-            if not taps and isinstance(simulation.privacy, Notion):
-                norm = witnessed(simulation.algorithm, now)
+            if isinstance(simulation.privacy, Notion):
+                norms.append(witnessed(simulation.algorithm, now))
             taps.append(tap)
             after.append(carry._replace(state=state, availability=availability, memory=tap.memory))
+        norm = jnp.max(jnp.stack([norm.astype(jnp.result_type(float)) for norm in norms]))
         return tuple(after), (keep([tap.heard for tap in taps]), taps[0].spent, norm)
 
     start = tuple(begin(s, r, key) for s, r in zip(simulations, ready, strict=True))
-    turns = jnp.arange(1, rounds + 1, dtype=jnp.int32)
-    kept, spent, norm = jax.lax.scan(one_round, start, turns)[1]
-    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), kept), spent, norm
+    return jax.lax.scan(one_round, start, jnp.arange(1, rounds + 1, dtype=jnp.int32))[1]
 
 
 def _towards(said: Array, one: Array, two: Array) -> dict[str, Array]:

@@ -84,26 +84,26 @@ class _Ear(Link):
 
     def __init__(self, *args: Any, told: "_Ear | None" = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._told, self._inside = told, False
+        self._first, self._inside = told, False
         self._start: Array | None = None
         self.messages: list[Array] = []  # between peers, or between servers
         self.uploads: list[_Upload] = []
 
     def exchange(self, message: Array, **more: Any) -> tuple[Array, Any]:
-        self._hear(message)
+        self._note(message)
         self._inside = True
         found = super().exchange(message, **more)
         self._inside = False
         return found
 
     def combine(self, models: Array, over: Combination) -> Array:
-        self._hear(models)
+        self._note(models)
         return super().combine(models, over)
 
-    def _hear(self, message: Array) -> None:
-        if self._told is not None and self._stages.noise is not None:
+    def _note(self, message: Array) -> None:
+        if self._first is not None and self._stages.noise is not None:
             noise = getattr(self._stages.noise, "base", self._stages.noise)
-            gap = self._told.messages[len(self.messages)] - message
+            gap = self._first.messages[len(self.messages)] - message
             replayed = _Replayed(noise.variance, base=noise, gap=gap)
             self._stages = self._stages._replace(noise=replayed)
         self.messages.append(message)
@@ -141,8 +141,8 @@ class _Ear(Link):
             update = silence.at[place].set((start - message) / step_size, mode="drop")
         sent = jnp.zeros(self._clients, bool).at[place].set(True, mode="drop")
         table = silence.at[place].set(message, mode="drop")
-        if self._told is not None and self._stages.upload_noise is not None:
-            told = self._told.uploads[len(self.uploads)]
+        if self._first is not None and self._stages.upload_noise is not None:
+            told = self._first.uploads[len(self.uploads)]
             message = jnp.where(told.sent[clients][:, None], told.message[clients], message)
         self.uploads.append(_Upload(table, sent, update))
         return message
