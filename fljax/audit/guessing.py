@@ -10,8 +10,8 @@ there was little left to find.
 * :func:`one_run`: many such clients (canaries), each with one or the other by a coin, one run.
 * :func:`corners`: the data sets for either, with samples at the corners of their domain.
 
-Of a trusted server (:class:`~fljax.privacy.CentralGaussian`) the attacker hears what it publishes
-instead, and knows who took part: what secret sampling adds is not on trial.
+Under :class:`~fljax.privacy.NoisyGradients` the messages are the gradients of all steps. Of a
+trusted server (:class:`~fljax.privacy.CentralGaussian`) the attacker hears what it publishes, and knows who took part: what secret sampling adds is not on trial.
 
 Neighbours are what the budget's ``neighbors`` says (:mod:`fljax.privacy.notions`).
 
@@ -24,7 +24,13 @@ noise the likelihood ratio of the whole run is then
 
 .. math:: \sum_t\frac{\langle m_t-\tfrac12(a_t+b_t),\,b_t-a_t\rangle}{\sigma_t^2},
 
-and no test is stronger (Neyman and Pearson). The noise's size :math:`\sigma_t` is measured, never
+and no test is stronger (Neyman and Pearson). Noise need not be independent, though: clients may
+draw it together, and a mechanism takes some of it back in later rounds, in which the attacked
+client may be silent. Others' noise is known to the attacker but for what it shares with the one
+attacked, since all clean messages but that one are the same in both worlds; so each message counts
+by what is left of its noise *given all other noise*, of clients and of rounds, which is
+:math:`\langle m-\tfrac12(a+b),\Sigma^{-1}(b-a)\rangle` with the covariance :math:`\Sigma` of all
+that is heard. Where others' noise makes one client's known, nothing is left. The noise's size :math:`\sigma_t` is measured, never
 taken from the mechanism's own word. What goes past the link has no message to listen to; but in the
 same history it would move what *other* clients say, which is looked for too.
 """
@@ -874,10 +880,13 @@ def two_worlds(
 
     In world a the clients have the simulation's problem, in world b the neighbour. Each world is
     run ``seeds`` times with noise of its own, all runs of both in one compiled program. On half of
-    the runs the attacker measures the noise and chooses one of three scores and a threshold: the
-    likelihood ratio of Gaussian noise, that of Laplace noise,
-    :math:`\sum_t(\|m_t-a_t\|_1-\|m_t-b_t\|_1)/s_t`, and the linear discriminant over all rounds
-    together, which sees noise that is not independent from round to round. On the other half it is
+    the runs the attacker measures the noise and chooses a score and a threshold: the likelihood ratio
+    of Gaussian noise, that of Laplace noise,
+    :math:`\sum_t(\|m_t-a_t\|_1-\|m_t-b_t\|_1)/s_t`, the linear discriminant over all rounds
+    together; and two that see noise that is shared, the likelihood ratio given all other messages,
+    of all clients and rounds, whose noise is alike in all coordinates, and given all other numbers.
+    They are there where the runs are enough to measure a covariance; of many clients those are
+    listened to whose noise goes most with the attacked one's. On the other half it is
     counted how often the test is right (:func:`counted_epsilon`), and the Gaussian fit is made
     (:func:`shaped_epsilon`).
 
@@ -1217,7 +1226,8 @@ def one_run(
 
     Each client in whose data the two problems differ, as the budget's ``neighbors`` allows, is a
     canary: a fair coin decides which version it has. The attacker hears the run, scores each
-    client's messages by the Gaussian likelihood ratio, guesses those coins whose scores are largest
+    client's messages by the Gaussian likelihood ratio (less what rounds, all clients, or two of them
+    have in common of their noise, where the run shows that they have), guesses those coins whose scores are largest
     in size and abstains on the others. Numbers of guesses are tried from all of the canaries down
     to a few, by halves, and share what the confidence leaves.
 

@@ -123,7 +123,7 @@ class Reciprocal:
     inputs: int = fl.static(default=3)
 
     def __call__(self, x):
-        return 1 / x
+        return 1 / jnp.asarray(x)
 
 
 @pytest.mark.parametrize("neighbors", ["replace", "add-or-remove"])
