@@ -11,7 +11,8 @@ there was little left to find.
 * :func:`corners`: the data sets for either, with samples at the corners of their domain.
 
 Under :class:`~fljax.privacy.NoisyGradients` the messages are the gradients of all steps. Of a
-trusted server (:class:`~fljax.privacy.CentralGaussian`) the attacker hears what it publishes, and knows who took part: what secret sampling adds is not on trial.
+trusted server (:class:`~fljax.privacy.CentralGaussian`) the attacker hears what it publishes, and
+knows who took part: what secret sampling adds is not on trial.
 
 Neighbours are what the budget's ``neighbors`` says (:mod:`fljax.privacy.notions`).
 
@@ -30,9 +31,10 @@ client may be silent. Others' noise is known to the attacker but for what it sha
 attacked, since all clean messages but that one are the same in both worlds; so each message counts
 by what is left of its noise *given all other noise*, of clients and of rounds, which is
 :math:`\langle m-\tfrac12(a+b),\Sigma^{-1}(b-a)\rangle` with the covariance :math:`\Sigma` of all
-that is heard. Where others' noise makes one client's known, nothing is left. The noise's size :math:`\sigma_t` is measured, never
-taken from the mechanism's own word. What goes past the link has no message to listen to; but in the
-same history it would move what *other* clients say, which is looked for too.
+that is heard. Where others' noise makes one client's known, nothing is left. The noise's size
+:math:`\sigma_t` is measured, never taken from the mechanism's own word. What goes past the link has
+no message to listen to; but in the same history it would move what *other* clients say, which is
+looked for too.
 """
 
 import dataclasses
@@ -880,15 +882,14 @@ def two_worlds(
 
     In world a the clients have the simulation's problem, in world b the neighbour. Each world is
     run ``seeds`` times with noise of its own, all runs of both in one compiled program. On half of
-    the runs the attacker measures the noise and chooses a score and a threshold: the likelihood ratio
-    of Gaussian noise, that of Laplace noise,
-    :math:`\sum_t(\|m_t-a_t\|_1-\|m_t-b_t\|_1)/s_t`, the linear discriminant over all rounds
-    together; and two that see noise that is shared, the likelihood ratio given all other messages,
-    of all clients and rounds, whose noise is alike in all coordinates, and given all other numbers.
-    They are there where the runs are enough to measure a covariance; of many clients those are
-    listened to whose noise goes most with the attacked one's. On the other half it is
-    counted how often the test is right (:func:`counted_epsilon`), and the Gaussian fit is made
-    (:func:`shaped_epsilon`).
+    the runs the attacker measures the noise and chooses a score and a threshold: the likelihood
+    ratio of Gaussian noise, that of Laplace noise, :math:`\sum_t(\|m_t-a_t\|_1-\|m_t-b_t\|_1)/s_t`,
+    the linear discriminant over all rounds together; and two that see noise that is shared, the
+    likelihood ratio given all other messages, of all clients and rounds, whose noise is alike in
+    all coordinates, and given all other numbers. They are there where the runs are enough to
+    measure a covariance; of many clients those are listened to whose noise goes most with the
+    attacked one's. On the other half it is counted how often the test is right
+    (:func:`counted_epsilon`), and the Gaussian fit is made (:func:`shaped_epsilon`).
 
     Args:
       simulation: what is audited, with world a's data; its privacy is the claim.
@@ -1226,10 +1227,10 @@ def one_run(
 
     Each client in whose data the two problems differ, as the budget's ``neighbors`` allows, is a
     canary: a fair coin decides which version it has. The attacker hears the run, scores each
-    client's messages by the Gaussian likelihood ratio (less what rounds, all clients, or two of them
-    have in common of their noise, where the run shows that they have), guesses those coins whose scores are largest
-    in size and abstains on the others. Numbers of guesses are tried from all of the canaries down
-    to a few, by halves, and share what the confidence leaves.
+    client's messages by the Gaussian likelihood ratio (less what rounds, all clients, or two of
+    them have in common of their noise, where the run shows that they have), guesses those coins
+    whose scores are largest in size and abstains on the others. Numbers of guesses are tried from
+    all of the canaries down to a few, by halves, and share what the confidence leaves.
 
     It costs one run where :func:`two_worlds` takes thousands, and finds less: the bound is that of
     the guesses, which for Gaussian noise lies well below the claim however many canaries there are.
