@@ -85,6 +85,7 @@ INSIDE = {
     "batches.taken",
     "audit.Report",
     "audit.TwoWorlds",
+    "audit.WorstNeighbors",
     "audit.gaussian_misses",
     "clustering.Clusters",
     "clustering.Quality",
@@ -948,6 +949,8 @@ VALID = {
         "truth": np.ones(2),
         "noise": np.ones(K),
     },
+    "audit.worst_neighbors": {"simulation": PRIVATE},
+    "audit.worst_neighbours": {"simulation": PRIVATE},
     "streams.Replay": {"data": problem()},
     "streams.from_table": {"features": np.ones((K, 3, 2)), "targets": np.ones((K, 3))},
     "streams.autoregressive": {"key": KEY, "clients": K, "test_samples": 3},
@@ -956,7 +959,14 @@ VALID = {
 #: The valid calls that are not made: they would compile a run, or read results.
 UNTRIED = {
     *("load", "merge", "plan", "run", "save", "sweep"),
-    *("audit.one_run", "audit.twins", "audit.two_worlds", "theory.pgfl.server_models"),
+    *(
+        "audit.one_run",
+        "audit.twins",
+        "audit.two_worlds",
+        "audit.worst_neighbors",
+        "audit.worst_neighbours",
+        "theory.pgfl.server_models",
+    ),
     "plotting.save",  # a file
     "privacy.events",
     "privacy.spent",
@@ -996,6 +1006,8 @@ ACCEPTED = {
     ("audit.overheard_upload", "attackers"): "empty",
     ("audit.twins", "key"): "negative",
     ("audit.two_worlds", "key"): "negative",
+    ("audit.worst_neighbors", "key"): "negative",
+    ("audit.worst_neighbours", "key"): "negative",
     **dict.fromkeys(
         [
             *(("theory.multiagent_privacy.bound_chance", n) for n in ("error", "other_error")),

@@ -2,6 +2,8 @@ r"""Audits: what an attacker can really tell, against what is claimed.
 
 * :func:`two_worlds` and :func:`one_run` audit a budget from the outside: they run the simulation,
   listen, and guess which of two data sets was there (:mod:`fljax.audit.guessing`).
+* :func:`worst_neighbors` searches for data that move a message by more than its stated sensitivity
+  (:mod:`fljax.audit.worst`).
 * :func:`overheard` and :func:`overheard_upload` say exactly who is protected from whom by the noise
   that peers, servers or clients add by a rule and without a budget, and :func:`protection` and
   :func:`upload_protection` make a table of it (:mod:`fljax.audit.overhearing`).
@@ -32,6 +34,7 @@ from fljax.audit.overhearing import (
     upload_protection,
 )
 from fljax.audit.trajectories import twins, within
+from fljax.audit.worst import WorstNeighbors, worst_neighbors, worst_neighbours
 
 __all__ = [
     "OneRun",
@@ -39,6 +42,7 @@ __all__ = [
     "Protection",
     "Report",
     "TwoWorlds",
+    "WorstNeighbors",
     "claimed_epsilon",
     "corners",
     "counted_epsilon",
@@ -53,4 +57,6 @@ __all__ = [
     "two_worlds",
     "upload_protection",
     "within",
+    "worst_neighbors",
+    "worst_neighbours",
 ]

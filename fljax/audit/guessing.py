@@ -10,8 +10,9 @@ there was little left to find.
 * :func:`one_run`: many such clients (canaries), each with one or the other by a coin, one run.
 * :func:`corners`: the data sets for either, with samples at the corners of their domain.
 
-Of a trusted server (:class:`~fljax.privacy.CentralGaussian`) the attacker hears what it publishes
-instead, and knows who took part: what secret sampling adds is not on trial.
+Under :class:`~fljax.privacy.NoisyGradients` the messages are the gradients of all steps. Of a
+trusted server (:class:`~fljax.privacy.CentralGaussian`) the attacker hears what it publishes, and
+knows who took part: what secret sampling adds is not on trial.
 
 Neighbours are what the budget's ``neighbors`` says (:mod:`fljax.privacy.notions`).
 
@@ -24,16 +25,23 @@ noise the likelihood ratio of the whole run is then
 
 .. math:: \sum_t\frac{\langle m_t-\tfrac12(a_t+b_t),\,b_t-a_t\rangle}{\sigma_t^2},
 
-and no test is stronger (Neyman and Pearson). The noise's size :math:`\sigma_t` is measured, never
-taken from the mechanism's own word. What goes past the link has no message to listen to; but in the
-same history it would move what *other* clients say, which is looked for too.
+and no test is stronger (Neyman and Pearson). Noise need not be independent, though: clients may
+draw it together, and a mechanism takes some of it back in later rounds, in which the attacked
+client may be silent. Others' noise is known to the attacker but for what it shares with the one
+attacked, since all clean messages but that one are the same in both worlds; so each message counts
+by what is left of its noise *given all other noise*, of clients and of rounds, which is
+:math:`\langle m-\tfrac12(a+b),\Sigma^{-1}(b-a)\rangle` with the covariance :math:`\Sigma` of all
+that is heard. Where others' noise makes one client's known, nothing is left. The noise's size
+:math:`\sigma_t` is measured, never taken from the mechanism's own word. What goes past the link has
+no message to listen to; but in the same history it would move what *other* clients say, which is
+looked for too.
 """
 
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +91,36 @@ __all__ = [
 
 #: Runs that are at work at a time hold about this many numbers in an array of all models.
 AT_ONCE = 1 << 20
+
+#: Numbers that are kept of all noise in all runs, at most.
+KEPT = 1 << 24
+
+#: Runs by which it is chosen whose noise is kept, where not everybody's can be.
+BESIDE = 100
+
+#: A covariance is estimated from so many numbers for each of its rows, at least.
+ENOUGH = 10
+
+#: Up to so many messages' coordinates are looked at one by one, however few messages there are.
+COORDINATES = 8
+
+#: Runs in which others are silent have a covariance each; up to so many operations for all.
+PATTERNS = 1 << 32
+
+#: In standard deviations of a correlation that is none: from here on noise is called shared.
+SHARED = 6.0
+
+#: How often coins and what noise is common to all are guessed in turn.
+TURNS = 8
+
+#: The logarithm of odds beyond which a guess is as good as certain.
+SURE = 20.0
+
+#: Up to so many clients' noise is compared two by two.
+NEAREST = 1 << 12
+
+#: In units of a deviation squared, of noise that may be known altogether.
+TRIFLE = 1e-9
 
 #: Fewer decide little: half of them choose the attack, and the other half could not show an
 #: epsilon of 3.3 if every guess was right.
@@ -572,19 +610,34 @@ def _differing(one: Any, two: Any) -> Bool[np.ndarray, "clients samples"]:
 # Listening ---------------------------------------------------------------------------------------
 
 
-class _Tap(Link):
-    """A link that keeps what clients would have said without noise, and what they said.
+class _Spoken(NamedTuple):
+    """What leaves one after another in a round, ``L`` times; zero of who says nothing."""
 
-    With ``words`` they say these instead, as they were overheard elsewhere: so a simulation goes
+    clean: Array  # [L, K, D], or of a trusted server [L, 1, D]
+    said: Array  # likewise
+    sensitivity: Array  # [L, K], likewise
+    rows: Array  # [L, M, D]  what was said, in the order in which it was
+
+
+class _Tap(Link):
+    """A link that keeps what would have left without noise, and what did: clients' messages, a
+    trusted server's sums, or the gradient of each step that a client takes.
+
+    With ``words`` it lets these out instead, as they were overheard elsewhere: so a simulation goes
     through a history that is not its own.
     """
 
-    def __init__(self, *args: Any, words: Array | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, words: "list[_Spoken] | None" = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._words = words
-        self.clean: Array | None = None  # [K, D], or of a trusted server [1, D]
-        self.said: Array | None = None  # likewise
-        self.rows: Array | None = None  # [M, D], likewise
+        self._step: Array | None = None  # of several in the round, within a client
+        self.spoken: list[_Spoken] = []
+
+    @property
+    def heard(self) -> "_Spoken":
+        """All that left in the round, in order; by client."""
+        spoken = [each._replace(rows=each.said) for each in self.spoken]
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts), *spoken)
 
     def _leave(
         self,
@@ -596,18 +649,37 @@ class _Tap(Link):
         sending: Array,
         grid: Array | None = None,
     ) -> Float[Array, "rows numbers"]:
-        own = super()._leave(clean, noise, sensitivity, spent, clients, sending, grid)
-        said = own if self._words is None else self._words
+        said = super()._leave(clean, noise, sensitivity, spent, clients, sending, grid)
+        if self._words is not None:
+            words = self._words[len(self.spoken)].rows
+            said = words[0] if self._step is None else words[self._step]
         rows = 1 if self._scope == "server" else self._clients
         place = jnp.where(sending, clients, rows)  # of who does not send: dropped
         silence = jnp.zeros((rows, clean.shape[1]), clean.dtype)
-        self.clean = silence.at[place].set(clean, mode="drop")
-        self.said = silence.at[place].set(said, mode="drop")
-        self.rows = said
+        moved = (
+            jnp.zeros(rows, clean.dtype).at[place].set(sensitivity.astype(clean.dtype), mode="drop")
+        )
+        kept = (silence.at[place].set(part, mode="drop") for part in (clean, said))
+        self.spoken.append(_Spoken(*(a[None] for a in (*kept, moved, said))))
         return said
 
+    def _within(self, step: Array) -> Link:
+        inner = super()._within(step)
+        assert isinstance(inner, _Tap)
+        inner._step, inner.spoken = step, list(self.spoken)
+        return inner
 
-#: Of each round: what is kept of the messages; the ledger, [K] each; the largest gradient.
+    def _told(self) -> Any:
+        return super()._told(), jax.tree.map(lambda a: a[0], self.spoken[-1])
+
+    def _hear(self, told: Any) -> None:
+        told, spoken = told
+        super()._hear(told)
+        self.spoken.append(spoken)
+
+
+#: What is kept of all that leaves, [T, ...]; of each round the ledger, [K], and the largest
+#: gradient.
 Heard = tuple[dict[str, Array], dict[str, Array], Array]
 
 
@@ -620,27 +692,44 @@ def _listen(
 ) -> Heard:
     """One run of the first simulation, and beside it the others in the same history.
 
-    ``keep`` is given what was said and each simulation's messages without noise, ``[K, D]`` each.
+    ``keep`` is given what was said and each simulation's messages without noise, ``[K, D]`` each,
+    once for all that leaves: once a round, or as often as clients step in it.
     """
 
+    def each(spoken: list[_Spoken]) -> dict[str, Array]:
+        return jax.vmap(keep)(spoken[0].said, *(of.clean for of in spoken))
+
+    kept, spent, norm = _overhear(simulations, ready, key, rounds, each)
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), kept), spent, norm
+
+
+def _overhear(
+    simulations: tuple[Simulation, ...],
+    ready: tuple[Prepared, ...],
+    key: Array,
+    rounds: int,
+    keep: Callable[[list[_Spoken]], Any],
+) -> tuple[Any, dict[str, Array], Array]:
+    """As :func:`_listen`; ``keep`` is given what each simulation spoke in a round."""
+
     def one_round(carries: tuple[Carry, ...], round: Array) -> tuple[tuple[Carry, ...], Heard]:
-        after, taps, norm = [], [], jnp.zeros(())
+        after, taps, norms = [], [], [jnp.zeros(())]
         for simulation, prepared, carry in zip(simulations, ready, carries, strict=True):
-            linked = functools.partial(_Tap, words=taps[0].rows if taps else None)
+            linked = functools.partial(_Tap, words=taps[0].spoken if taps else None)
             now, _, availability = look(simulation, prepared, key, carry, round, rounds, linked)
             state, tap = stepped(simulation, carry.state, now), now.link
             assert isinstance(tap, _Tap)
-            if tap.said is None:
+            if not tap.spoken:
                 raise ValueError(
                     f"{type(simulation.algorithm).__name__} said nothing over the link in a round; "
                     "there is nothing to audit."
                 )
-            if not taps and isinstance(simulation.privacy, Notion):
-                norm = witnessed(simulation.algorithm, now)
+            if isinstance(simulation.privacy, Notion):
+                norms.append(witnessed(simulation.algorithm, now))
             taps.append(tap)
             after.append(carry._replace(state=state, availability=availability, memory=tap.memory))
-        kept = keep(taps[0].said, *(tap.clean for tap in taps))
-        return tuple(after), (kept, taps[0].spent, norm)
+        norm = jnp.max(jnp.stack([norm.astype(jnp.result_type(float)) for norm in norms]))
+        return tuple(after), (keep([tap.heard for tap in taps]), taps[0].spent, norm)
 
     start = tuple(begin(s, r, key) for s, r in zip(simulations, ready, strict=True))
     return jax.lax.scan(one_round, start, jnp.arange(1, rounds + 1, dtype=jnp.int32))[1]
@@ -656,49 +745,100 @@ def _towards(said: Array, one: Array, two: Array) -> dict[str, Array]:
     }
 
 
-def _of_worlds(said: Array, own: Array, other: Array) -> dict[str, Array]:
+def _of_worlds(
+    speaker: Int[Array, ""] | int, said: Array, own: Array, other: Array
+) -> dict[str, Array]:
     noise = said - own
     return _towards(said, own, other) | {
         "square": jnp.mean(noise**2, axis=1),
         "size": jnp.mean(jnp.abs(noise), axis=1),
+        "noise": noise,
+        "change": other[speaker] - own[speaker],
     }
 
 
 def _of_canaries(said: Array, own: Array, low: Array, high: Array) -> dict[str, Array]:
-    off = said - (low + high) / 2
-    return _towards(said, low, high) | {"square": jnp.mean(off**2, axis=1)}
+    return {"off": said - (low + high) / 2, "change": high - low}
 
 
-@functools.partial(jax.jit, static_argnames=("rounds", "batch"))
+@functools.partial(jax.jit, static_argnames=("rounds", "batch", "most"))
 def _both_worlds(
     worlds: tuple[Simulation, Simulation],
     keys: Array,
+    order: Int[Array, " rows"],
     client: Int[Array, ""],
     rounds: int,
     batch: int,
+    most: int,
 ) -> list[Heard]:
     """``[S, T]`` each of the attacked client, in world a and in world b; and ``past_link``,
     ``[S]``, how far the other data set moves what others say in the same history.
+
+    Of the noise of the attacked client and of others, in this order, as many rows are kept as make
+    ``most`` numbers in all runs: ``noise``, ``[S, M, T, R]``, along ``M`` directions, and along the
+    same the ``change`` between the worlds, ``[S, M, T]``, and by which ``weight`` it adds up to it.
+    They are all coordinates, or, where these are many, the directions of the changes. Where rows
+    are left out, their sum is the last.
     """
     ready = (prepare(worlds[0], rounds), prepare(worlds[1], rounds))
-    speaker = 0 if isinstance(worlds[0].privacy, CentralGaussian) else client
+    speaker = order[0]
 
     def world(real: int, keys: Array) -> Heard:
-        order = (real, 1 - real)
-        simulations = tuple(worlds[i] for i in order)
-        prepared = tuple(ready[i] for i in order)
+        pair = (real, 1 - real)
+        simulations = tuple(worlds[i] for i in pair)
+        prepared = tuple(ready[i] for i in pair)
 
         def one(key: Array) -> Heard:
-            kept, spent, norm = _listen(simulations, prepared, key, rounds, _of_worlds)
+            keep = functools.partial(_of_worlds, speaker)
+            kept, spent, norm = _listen(simulations, prepared, key, rounds, keep)
+            noise, change = kept.pop("noise"), kept.pop("change")  # [T, K, D] and [T, D]
             mine = jax.tree.map(lambda a: a[:, speaker], kept)
-            noise = jnp.sum(kept["square"], axis=0) + jnp.finfo(kept["square"].dtype).tiny
-            moved = jnp.sqrt(jnp.sum(kept["gap"], axis=0) / noise)
+            power = jnp.sum(kept["square"], axis=0) + jnp.finfo(kept["square"].dtype).tiny
+            moved = jnp.sqrt(jnp.sum(kept["gap"], axis=0) / power)
             mine["past_link"] = jnp.max(moved.at[speaker].set(0))
+            length, dim = change.shape
+            along = dim if dim <= max(length, COORDINATES) else length
+            room = most // (2 * len(keys) * length * along)
+            if room:
+                room = min(room, max(1, len(keys) // 2 * along // (ENOUGH * length)))
+            rows = noise[:, order]
+            if 0 < room < len(order):
+                rest = jnp.sum(rows[:, max(room - 1, 1) :], axis=1, keepdims=True)
+                rows = jnp.concatenate([rows[:, : max(room - 1, 1)], rest], axis=1)[:, :room]
+            if room and along == dim:
+                mine |= {"noise": jnp.moveaxis(rows, 2, 0), "change": change.T, "weight": change.T}
+            elif room:
+                norms = jnp.linalg.norm(change, axis=1)
+                unit = change / jnp.where(norms > 0, norms, 1)[:, None]
+                mine["noise"] = jnp.einsum("md,trd->mtr", unit, rows, precision="highest")
+                mine["change"] = jnp.matmul(unit, change.T, precision="highest")
+                mine["weight"] = jnp.diag(norms)
             return mine, {n: jnp.sum(s[:, client]) for n, s in spent.items()}, jnp.max(norm)
 
         return jax.lax.map(one, keys, batch_size=batch)
 
     return [world(real, keys[real]) for real in (0, 1)]
+
+
+@functools.partial(jax.jit, static_argnames="rounds")
+def _beside(
+    simulation: Simulation, keys: Array, client: Int[Array, ""], rounds: int
+) -> Float[Array, " clients"]:
+    """How strongly each client's noise goes with the attacked client's, over some runs."""
+    ready = prepare(simulation, rounds)
+
+    def keep(said: Array, own: Array) -> dict[str, Array]:
+        noise = said - own
+        own = noise[client]
+        return {"with": jnp.sum(noise * own[None], axis=1), "square": jnp.sum(noise**2, axis=1)}
+
+    def one(key: Array) -> dict[str, Array]:
+        return _listen((simulation,), (ready,), key, rounds, keep)[0]
+
+    found = jax.tree.map(lambda a: jnp.sum(a, axis=0), jax.lax.map(one, keys))  # [T, K]
+    power = found["square"] * found["square"][:, client][:, None]
+    strength = found["with"] ** 2 / jnp.where(power > 0, power, 1)
+    return jnp.sum(strength, axis=0)
 
 
 @functools.partial(jax.jit, static_argnames="rounds")
@@ -713,18 +853,12 @@ def _once(simulations: tuple[Simulation, ...], key: Array, rounds: int) -> Heard
 
 def _checked(
     simulation: Simulation, rounds: int, delta: float, confidence: float
-) -> tuple[Simulation, Notion | CentralGaussian]:
+) -> tuple[Simulation, Notion | CentralGaussian | NoisyGradients]:
     """The simulation without what an audit does not need, and its budget."""
     if simulation.privacy is None:
         raise ValueError(
             "there is no claim to audit: the simulation runs without privacy; give it privacy=, "
             "such as fljax.privacy.ZCDP(total_rho=1.0)."
-        )
-    if isinstance(simulation.privacy, NoisyGradients):
-        raise ValueError(
-            "audits listen to messages, and NoisyGradients perturbs what clients compute before; "
-            "audit one full-batch step a round as ConventionalFL under ZCDP, which is the same "
-            "release."
         )
     check_rounds(rounds, 1)
     _check.interval("delta", delta, above=0, below=1, hint="It is the claim's, or a larger one.")
@@ -748,12 +882,14 @@ def two_worlds(
 
     In world a the clients have the simulation's problem, in world b the neighbour. Each world is
     run ``seeds`` times with noise of its own, all runs of both in one compiled program. On half of
-    the runs the attacker measures the noise and chooses one of three scores and a threshold: the
-    likelihood ratio of Gaussian noise, that of Laplace noise,
-    :math:`\sum_t(\|m_t-a_t\|_1-\|m_t-b_t\|_1)/s_t`, and the linear discriminant over all rounds
-    together, which sees noise that is not independent from round to round. On the other half it is
-    counted how often the test is right (:func:`counted_epsilon`), and the Gaussian fit is made
-    (:func:`shaped_epsilon`).
+    the runs the attacker measures the noise and chooses a score and a threshold: the likelihood
+    ratio of Gaussian noise, that of Laplace noise, :math:`\sum_t(\|m_t-a_t\|_1-\|m_t-b_t\|_1)/s_t`,
+    the linear discriminant over all rounds together; and two that see noise that is shared, the
+    likelihood ratio given all other messages, of all clients and rounds, whose noise is alike in
+    all coordinates, and given all other numbers. They are there where the runs are enough to
+    measure a covariance; of many clients those are listened to whose noise goes most with the
+    attacked one's. On the other half it is counted how often the test is right
+    (:func:`counted_epsilon`), and the Gaussian fit is made (:func:`shaped_epsilon`).
 
     Args:
       simulation: what is audited, with world a's data; its privacy is the claim.
@@ -815,7 +951,18 @@ def two_worlds(
     batches = -(-seeds // max(1, AT_ONCE // size))
     batch = -(-seeds // batches)
     keys = jax.random.split(as_key(key), (2, batches * batch))
-    heard = _both_worlds((simulation, other), keys, jnp.asarray(client, jnp.int32), rounds, batch)
+    at = jnp.asarray(client, jnp.int32)
+    listen = functools.partial(_both_worlds, rounds=rounds, batch=batch, most=KEPT)
+    order = np.arange(1 if isinstance(privacy, CentralGaussian) else simulation.problem.clients)
+    if len(order) > 1:
+        order = np.concatenate([[client], np.delete(order, client)])
+    shapes = jax.eval_shape(listen, (simulation, other), keys, jnp.asarray(order, jnp.int32), at)
+    if shapes[0][0].get("noise", shapes[0][0]["past_link"]).shape[-1] < len(order) > 1:
+        # Not all can be listened to: those whose noise looks most like the attacked client's are.
+        strength = np.array(_beside(simulation, keys[0, :BESIDE], at, rounds))
+        strength[client] = np.inf
+        order = np.argsort(-strength, kind="stable")
+    heard = listen((simulation, other), keys, jnp.asarray(order, jnp.int32), at)
     kept = [
         {name: np.asarray(value, np.float64)[:seeds] for name, value in world[0].items()}
         for world in heard
@@ -889,13 +1036,176 @@ def _scores(kept: list[dict[str, np.ndarray]], half: int) -> dict[str, np.ndarra
     spread = within.T @ within / len(within)
     scale = np.sqrt(_floor(np.diag(spread), length[learn].mean(axis=(0, 1)) ** 2))
     # In units of each round's deviation, with a little added: two rounds may share their noise.
-    spread = spread / np.outer(scale, scale) + 1e-9 * np.eye(len(scale))
+    spread = spread / np.outer(scale, scale) + TRIFLE * np.eye(len(scale))
     weights = np.linalg.solve(spread, (means[1] - means[0]) / scale) / scale
-    return {
+    found = {
         "Gaussian likelihood ratio": np.sum(product / square, axis=2),
         "Laplace likelihood ratio": np.sum(absolute / size, axis=2),
         "linear discriminant": along @ weights,
     }
+    if "noise" not in both:
+        return found
+    noise, change = both["noise"], both["change"]  # [2, S, M, T, R] and [2, S, M, T]
+    runs = noise.shape[:2]
+    alike = noise.reshape(*noise.shape[:3], -1), change, both["weight"]
+    given = {"Gaussian likelihood ratio, given all other messages": alike}
+    if noise.shape[2] > 1:
+        moved = change.reshape(*runs, 1, -1)
+        each = noise.reshape(*runs, 1, -1), moved, moved
+        given["Gaussian likelihood ratio, given all other numbers"] = each
+    for rule, parts in given.items():
+        scores = _given_the_rest(*parts, half)
+        if scores is not None:
+            found[rule] = sign[..., 0] * scores
+    return found
+
+
+def _given_the_rest(
+    noise: np.ndarray, change: np.ndarray, weight: np.ndarray, half: int
+) -> np.ndarray | None:
+    r"""``[2, S]``, how much :math:`y`, all that is heard, speaks for the other world by
+
+    .. math:: \langle\Sigma^{-1}(y-\tfrac12(a+b)),\,b-a\rangle
+
+    with :math:`\Sigma` the covariance of the noise of all messages, all rounds and clients: each
+    message counts by what is left of its noise once the others' is known. It is measured on the
+    first half of the runs; of these on one quarter for the other, so that they can be compared with
+    other rules. ``None`` where too few runs would measure too many numbers.
+
+    Args:
+      noise: ``[2, S, B, P]``, ``B`` draws of ``P`` numbers.
+      change: ``[2, S, B, Q]``, towards the other world, of every ``P / Q``-th of these numbers.
+      weight: ``[2, S, B, Q]``, likewise: by which a score is added up.
+      half: of the runs.
+    """
+    size, step = noise.shape[3], noise.shape[3] // change.shape[3]
+    quarter, runs = half // 2, noise.shape[1]
+    if 2 * quarter * noise.shape[2] < ENOUGH * size:
+        return None
+    off = noise.copy()
+    off[..., ::step] -= change / 2
+    there = (noise != 0).any(axis=2)  # [2, S, P]
+    there[..., ::step] |= (change != 0).any(axis=2)
+    found = np.empty(noise.shape[:2])
+    for learn, judge in (
+        (np.s_[:quarter], np.s_[quarter:half]),
+        (np.s_[quarter:half], np.s_[:quarter]),
+        (np.s_[:half], np.s_[half:runs]),
+    ):
+        drawn = np.moveaxis(noise[:, learn], 2, 0).reshape(-1, size)
+        here = there[:, learn].reshape(-1, size).astype(float)
+        together = noise.shape[2] * np.maximum(here.T @ here, 1)  # of two that are there at once
+        signal = np.zeros(size)
+        signal[::step] = np.mean(change[:, learn] ** 2, axis=(0, 1, 2))
+        scale = np.sqrt(_floor(np.sum(drawn**2, axis=0) / np.diag(together), signal))
+        spread = (drawn / scale).T @ (drawn / scale) / together
+        units, shares = off[:, judge] / scale, weight[:, judge] / scale[::step]
+        found[:, judge] = _weighed(spread, units, shares, there[:, judge], step)
+    return found
+
+
+def _weighed(
+    spread: np.ndarray, units: np.ndarray, shares: np.ndarray, there: np.ndarray, step: int
+) -> np.ndarray:
+    """``[2, S]``: of all numbers and their covariance the sum that shares of some call for, given
+    those that are there, which may be others in every run.
+    """
+    size = len(spread)
+    patterns, which = np.unique(there.reshape(-1, size), axis=0, return_inverse=True)
+    if len(patterns) * size**3 > PATTERNS:  # too many: what is silent counts as a noise of zero
+        patterns, which = np.ones((1, size), bool), np.zeros(there.shape[:2], int)
+    which = which.reshape(there.shape[:2])
+    found = np.empty(there.shape[:2])
+    for number, pattern in enumerate(patterns):
+        here = np.where(np.outer(pattern, pattern), spread, 0)
+        here[np.diag_indices(size)] = 1
+        power, along = np.linalg.eigh(here)
+        # What has no noise of its own, the others' given, has a trifle.
+        by = (along / np.maximum(power, TRIFLE)) @ along[::step].T * pattern[:, None]
+        runs = which == number
+        found[runs] = np.sum((units[runs] @ by) * shares[runs], axis=(1, 2))
+    return found
+
+
+def _canary_scores(off: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """``[K]``, how much a run's messages speak for each client's second version.
+
+    Noise that rounds or clients share is looked for in what was heard, without a look at the coins,
+    and what is known of it taken off: by the covariance of rounds; by the mean of all others' noise
+    where they have some in common; and by the one other whose noise is nearest, or its opposite,
+    where that is nearer than chance would have it.
+
+    Args:
+      off: ``[T, K, D]``, what was said, from the middle of both versions; noise and half a change.
+      change: ``[T, K, D]``, from the first to the second.
+    """
+    rounds, clients, dim = off.shape
+    # Noise differs by round and by client, and is measured from few numbers each: its square is
+    # taken for a product of both.
+    square = np.mean(off**2, axis=2)
+    square = square.mean(0, keepdims=True) * square.mean(1, keepdims=True)
+    square = square / max(np.mean(off**2), 1e-300)
+    gap = np.sum(change**2, axis=2)
+    scale = np.sqrt(_floor(square, gap.mean(1, keepdims=True)))[..., None]
+    off, change = off / scale, change / scale
+    found, numbers, power = [], rounds * dim, np.mean(off**2)
+    there = np.any(off != 0, axis=2, keepdims=True)
+    speakers = np.sum(there, axis=1, keepdims=True)
+    common = np.sum(off, axis=1, keepdims=True) / np.sqrt(np.maximum(speakers, 1))
+    if np.sum(common**2) > stats.chi2.isf(1e-3, numbers) * power:
+        guess = np.sum(off * change, axis=(0, 2))
+        for _ in range(TURNS):
+            noise = there * (off - np.tanh(guess / 2)[:, None] * change / 2)
+            mean = (np.sum(noise, axis=1, keepdims=True) - noise) / np.maximum(speakers - 1, 1)
+            left = max(float(np.mean(there * (noise - mean) ** 2)), TRIFLE)
+            guess = np.sum(there * (off - mean) * change, axis=(0, 2)) / left
+        found.append(guess)
+    elif rounds > 1:
+        off, change = _by_rounds(off, change)
+    scores = np.sum(off * change, axis=(0, 2))
+    if clients <= NEAREST:
+        nearest = _nearest(off, change)
+        typical = float(np.median(nearest.min(axis=0)))
+        if typical < 2 * stats.chi2.ppf(0.1 / (8 * clients), numbers) * power:
+            found.append((nearest[0] - nearest[1]) / max(2 * typical / numbers, TRIFLE))
+    # Of those that there is reason for, the surest of itself.
+    sure = [np.mean(np.minimum(np.abs(guess), SURE)) for guess in found]
+    return found[int(np.argmax(sure))] if found else scores
+
+
+def _by_rounds(off: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same without what the noise of all rounds has in common, if it has."""
+    rounds, clients, dim = off.shape
+    # Both versions are half a change away from the middle, whichever it is.
+    spread = np.einsum("tkd,skd->ts", off, off) - np.einsum("tkd,skd->ts", change, change) / 4
+    power = np.diag(spread)
+    if power.min() <= 0:
+        return off, change
+    apart = spread / np.sqrt(np.outer(power, power)) - np.eye(rounds)
+    if np.abs(apart).max() < SHARED / (clients * dim) ** 0.5:
+        return off, change
+    power, along = np.linalg.eigh(spread / (clients * dim))
+    root = along / np.sqrt(np.maximum(power, TRIFLE)) @ along.T
+    return tuple(np.einsum("ts,skd->tkd", root, part) for part in (off, change))
+
+
+def _nearest(off: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """``[2, K]``: if a client's coin fell on its first version, and on its second, how far its
+    noise, squared, is from that of any other, or its opposite, whatever the other's coin.
+    """
+    rows = [
+        np.moveaxis(off + half * change, 1, 0).reshape(off.shape[1], -1) for half in (0.5, -0.5)
+    ]
+    lengths = [np.sum(r**2, axis=1) for r in rows]
+    found = np.full((2, off.shape[1]), np.inf)
+    for coin in range(2):
+        for other in range(2):
+            product = np.abs(rows[coin] @ rows[other].T)
+            apart = lengths[coin][:, None] + lengths[other] - 2 * product
+            np.fill_diagonal(apart, np.inf)
+            apart[:, lengths[other] == 0] = np.inf  # who says nothing
+            found[coin] = np.minimum(found[coin], apart.min(axis=1))
+    return np.maximum(found, 0)
 
 
 def _floor(noise: np.ndarray, signal: np.ndarray) -> np.ndarray:
@@ -917,9 +1227,10 @@ def one_run(
 
     Each client in whose data the two problems differ, as the budget's ``neighbors`` allows, is a
     canary: a fair coin decides which version it has. The attacker hears the run, scores each
-    client's messages by the Gaussian likelihood ratio, guesses those coins whose scores are largest
-    in size and abstains on the others. Numbers of guesses are tried from all of the canaries down
-    to a few, by halves, and share what the confidence leaves.
+    client's messages by the Gaussian likelihood ratio (less what rounds, all clients, or two of
+    them have in common of their noise, where the run shows that they have), guesses those coins
+    whose scores are largest in size and abstains on the others. Numbers of guesses are tried from
+    all of the canaries down to a few, by halves, and share what the confidence leaves.
 
     It costs one run where :func:`two_worlds` takes thousands, and finds less: the bound is that of
     the guesses, which for Gaussian noise lies well below the claim however many canaries there are.
@@ -985,12 +1296,8 @@ def one_run(
     )
     real = dataclasses.replace(simulation, problem=mixed)
     kept, spent, norm = _once((real, low, high), run_key, rounds)
-    found = {name: np.asarray(value, np.float64)[:, placed] for name, value in kept.items()}
-    # Noise differs by round and by client, and is measured from few numbers each: its square is
-    # taken for a product of both.
-    square = found["square"]
-    square = square.mean(0, keepdims=True) * square.mean(1, keepdims=True) / square.mean()
-    scores = np.sum(found["product"] / _floor(square, found["gap"].mean(1, keepdims=True)), axis=0)
+    found = {name: np.asarray(value, np.float64) for name, value in kept.items()}
+    scores = _canary_scores(found["off"], found["change"])[placed]
     order = np.argsort(-np.abs(scores), kind="stable")
     correct = np.cumsum((scores > 0)[order] == coins[placed][order])
     total = len(placed)
@@ -1007,7 +1314,7 @@ def one_run(
         bound=bounds[best],
         most=max(guessed_epsilon(g, g, total, delta, each) for g in tried),
         gradient_norm=float(np.max(norm)),
-        gradient_bound=float(privacy.gradient_bound),
+        gradient_bound=float(getattr(privacy, "gradient_bound", math.inf)),
         canaries=total,
         guesses=tried[best],
         right=int(correct[tried[best] - 1]),

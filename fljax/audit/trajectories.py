@@ -82,28 +82,28 @@ class _Upload(NamedTuple):
 class _Ear(Link):
     """A link that keeps what is said before any noise, and lets a world say what another said."""
 
-    def __init__(self, *args: Any, other: "_Ear | None" = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, told: "_Ear | None" = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._other, self._inside = other, False
+        self._first, self._inside = told, False
         self._start: Array | None = None
         self.messages: list[Array] = []  # between peers, or between servers
         self.uploads: list[_Upload] = []
 
     def exchange(self, message: Array, **more: Any) -> tuple[Array, Any]:
-        self._spoken(message)
+        self._note(message)
         self._inside = True
         found = super().exchange(message, **more)
         self._inside = False
         return found
 
     def combine(self, models: Array, over: Combination) -> Array:
-        self._spoken(models)
+        self._note(models)
         return super().combine(models, over)
 
-    def _spoken(self, message: Array) -> None:
-        if self._other is not None and self._stages.noise is not None:
+    def _note(self, message: Array) -> None:
+        if self._first is not None and self._stages.noise is not None:
             noise = getattr(self._stages.noise, "base", self._stages.noise)
-            gap = self._other.messages[len(self.messages)] - message
+            gap = self._first.messages[len(self.messages)] - message
             replayed = _Replayed(noise.variance, base=noise, gap=gap)
             self._stages = self._stages._replace(noise=replayed)
         self.messages.append(message)
@@ -141,8 +141,8 @@ class _Ear(Link):
             update = silence.at[place].set((start - message) / step_size, mode="drop")
         sent = jnp.zeros(self._clients, bool).at[place].set(True, mode="drop")
         table = silence.at[place].set(message, mode="drop")
-        if self._other is not None and self._stages.upload_noise is not None:
-            told = self._other.uploads[len(self.uploads)]
+        if self._first is not None and self._stages.upload_noise is not None:
+            told = self._first.uploads[len(self.uploads)]
             message = jnp.where(told.sent[clients][:, None], told.message[clients], message)
         self.uploads.append(_Upload(table, sent, update))
         return message
@@ -191,7 +191,7 @@ def _run(
         def one_round(carries: Any, round: Array) -> tuple[Any, dict[str, Any]]:
             after, ears = [], []
             for place, which in enumerate(order):
-                linked = functools.partial(_Ear, other=ears[0] if place == 2 else None)
+                linked = functools.partial(_Ear, told=ears[0] if place == 2 else None)
                 carry = carries[place]
                 now, stream, there = look(
                     worlds[which], ready[which], key, carry, round, rounds, linked

@@ -11,9 +11,9 @@ import pytest
 import fljax as fl
 from fljax import audit
 from fljax._module import module, static
-from fljax.algorithms import PADMM, ConventionalFL, ZCDPGradNFL
+from fljax.algorithms import DPSGD, PADMM, ConventionalFL, ZCDPGradNFL
 from fljax.audit import guessing
-from fljax.privacy import NEIGHBORS, ZCDP, PureDP, accounting
+from fljax.privacy import NEIGHBORS, ZCDP, NoisyGradients, PureDP, accounting
 from fljax.problems import (
     LeastAbsoluteDeviation,
     LeastSquares,
@@ -248,6 +248,160 @@ def test_a_solver_that_stops_early_is_caught(algorithm):
     assert found.broken == (algorithm is EarlyStopped), found
 
 
+# Noise that is shared ----------------------------------------------------------------------------
+
+
+@module
+class Equal(ZCDP):
+    """One draw for all clients: two messages' difference has none."""
+
+    def draw(self, key, shape, dtype, round, clients):
+        return jnp.broadcast_to(super().draw(key, (1, shape[1]), dtype, round, clients), shape)
+
+
+@module
+class Opposite(ZCDP):
+    """Two by two: their sum has none."""
+
+    def draw(self, key, shape, dtype, round, clients):
+        keys = jax.vmap(lambda pair: jax.random.fold_in(key, pair))(clients // 2)
+        drawn = jax.vmap(lambda k: jax.random.normal(k, shape[1:], dtype))(keys)
+        return jnp.where((clients % 2 == 0)[:, None], drawn, -drawn)
+
+
+@module
+class Common(ZCDP):
+    """Much that all share, and a little of their own."""
+
+    own: float = static(default=0.05)
+
+    def draw(self, key, shape, dtype, round, clients):
+        shared, alone = jax.random.split(key)
+        shared = super().draw(shared, (1, shape[1]), dtype, round, clients)
+        alone = super().draw(alone, shape, dtype, round, clients)
+        return (1 - self.own) ** 0.5 * shared + self.own**0.5 * alone
+
+
+@module
+class TakenBack(ZCDP):
+    """In every second round the noise of the last, with the opposite sign."""
+
+    def draw(self, key, shape, dtype, round, clients):
+        pair = jax.random.fold_in(jax.random.key(3), (round - 1) // 2)
+        drawn = super().draw(pair, shape, dtype, round, clients)
+        return jnp.where(round % 2 == 0, -drawn, drawn)
+
+
+@module
+class SumsToZero(ZCDP):
+    """No two have much in common, and all together are none."""
+
+    def draw(self, key, shape, dtype, round, clients):
+        drawn = super().draw(key, shape, dtype, round, clients)
+        return (drawn - jnp.mean(drawn, axis=0, keepdims=True)) * (1 - 1 / shape[0]) ** -0.5
+
+
+def one_server(privacy, clients=6, rounds=3, **more):
+    problem = fl.problems.ridge(jax.random.key(0), clients=clients, samples=5, dim=2).clipped(1.0)
+    a, b = audit.corners(problem, 1, radius=5.0, targets=(-100.0, 100.0))
+    simulation = fl.Simulation(problem=a, algorithm=ConventionalFL(0.1), privacy=privacy, **more)
+    return audit.two_worlds(simulation, b, rounds, 2000, delta=DELTA)
+
+
+@pytest.mark.slow
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("privacy", [Opposite, Equal, Common, SumsToZero, ZCDP])
+def test_noise_that_clients_share_is_caught(privacy):
+    found = one_server(privacy(0.5))
+    assert found.broken == (privacy is not ZCDP), found.verdict
+    if privacy is ZCDP:
+        assert found.apart == pytest.approx(1.0, abs=0.12)
+
+
+@pytest.mark.slow
+def test_of_many_clients_those_are_listened_to_whose_noise_is_alike(monkeypatch):
+    """There is room for the attacked client, another and the sum of the rest."""
+    monkeypatch.setattr(guessing, "KEPT", 3 * 2 * 2000 * 3 * 2)
+    for privacy in (Opposite, SumsToZero):
+        assert one_server(privacy(0.5), clients=30).broken
+    assert not one_server(ZCDP(0.5), clients=30).broken
+    monkeypatch.setattr(guessing, "KEPT", 0)  # none at all
+    assert one_server(Equal(0.5)).bound > 0.5
+
+
+@pytest.mark.slow
+def test_noise_is_shared_with_those_who_are_there():
+    """Who is absent in a round has none to take off."""
+    half = fl.participation.Bernoulli(0.5)
+    given = {"clients": 4, "rounds": 2, "participation": half}
+    assert one_server(Equal(0.5), **given).broken
+    assert not one_server(ZCDP(0.5), **given).broken
+
+
+@pytest.mark.slow
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("bands", [2, 1, 4])
+def test_all_of_the_claim_is_found_in_correlated_noise(bands):
+    """Rounds in which the client is silent tell of the noise of those in which it was not."""
+    problem = fl.problems.ridge(jax.random.key(0), clients=8, samples=5, dim=2)
+    a, b = audit.corners(problem, radius=5.0, targets=(-100.0, 100.0), neighbors="client")
+    scheduler = fl.participation.Cyclic(bands)
+    budget = fl.privacy.CentralGaussian(2.0, clip=0.1, bands=bands, neighbors="replace")
+    algorithm = fl.algorithms.FedAvg(0.1, weighting="equal", scheduler=scheduler)
+    simulation = fl.Simulation(a, algorithm, privacy=budget)
+    found = audit.two_worlds(simulation, b, 2 * bands, 4000, delta=DELTA)
+    assert not found.broken
+    assert found.apart == pytest.approx(math.sqrt(2 * found.ledger["rho"]), rel=0.06)
+
+
+# Noise on gradients ------------------------------------------------------------------------------
+
+
+@module
+class LittleNoise(NoisyGradients):
+    def noise(self, key, model, share):
+        return super().noise(key, model, share) / 2
+
+
+@module
+class OneDraw(NoisyGradients):
+    """The same for all clients."""
+
+    def noise(self, key, model, share):
+        return jnp.broadcast_to(super().noise(key, model[:1], share[:1]), model.shape)
+
+
+def descending(mechanism, **given):
+    problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2)
+    neighbors = mechanism.neighbors
+    a, b = audit.corners(problem, radius=50.0, targets=(-1e3, 1e3), neighbors=neighbors)
+    simulation = fl.Simulation(a, DPSGD(0.1, **given), privacy=mechanism)
+    return audit.two_worlds(simulation, b, 2, 2000, delta=DELTA)
+
+
+@pytest.mark.slow
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("neighbors", ["add-or-remove", "replace"])
+@pytest.mark.parametrize("steps", [3, 1])
+def test_every_noisy_gradient_is_listened_to(steps, neighbors):
+    """The audit finds what all steps of all rounds are booked with."""
+    scale = 2.0 if neighbors == "add-or-remove" else 4.0
+    found = descending(NoisyGradients(scale, neighbors=neighbors), steps=steps)
+    assert found.ledger["releases"] == 2 * steps
+    assert not found.broken
+    assert found.apart == pytest.approx(math.sqrt(2 * found.ledger["rho"]), rel=0.12)
+    little = LittleNoise(scale, neighbors=neighbors)
+    assert descending(little, steps=steps).broken
+    assert descending(OneDraw(scale, neighbors=neighbors), steps=steps).broken
+
+
+@pytest.mark.slow
+def test_gradients_of_those_who_were_not_drawn_are_not_there():
+    found = descending(NoisyGradients(2.0, 0.5), steps=2, batch=3, clients_per_round=2)
+    assert 0 < found.apart < math.sqrt(2 * found.ledger["rho"])
+    assert not found.broken
+
+
 # What is listened to -----------------------------------------------------------------------------
 
 
@@ -393,6 +547,37 @@ def test_one_run_finds_a_part_of_the_claim(neighbors):
 def test_one_run_catches_faults(privacy):
     found = audit.one_run(*canaries(privacy(0.3, 0.9), 3000), 5, delta=1e-5)
     assert found.broken == (privacy is BareRound)
+
+
+@pytest.mark.slow
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("privacy", [Equal, Opposite, Common, ZCDP])
+def test_one_run_catches_noise_that_clients_share(privacy):
+    given = {"own": 0.01} if privacy is Common else {}
+    found = audit.one_run(*canaries(privacy(0.1, **given), 600), 5, delta=1e-5)
+    assert found.broken == (privacy is not ZCDP), found.verdict
+
+
+@pytest.mark.slow
+def test_one_run_finds_what_rounds_share():
+    """Noise that comes back with the opposite sign."""
+    simulation, high = canaries(TakenBack(0.1), 600)
+    assert audit.one_run(simulation, high, 4, delta=1e-5).broken
+    sound = dataclasses.replace(simulation, privacy=ZCDP(0.1))
+    assert not audit.one_run(sound, high, 4, delta=1e-5).broken
+
+
+@pytest.mark.slow
+def test_one_run_of_noisy_gradients():
+    problem = fl.problems.ridge(jax.random.key(0), clients=300, samples=4, dim=3)
+    low, high = audit.corners(problem, range(300), radius=9.0, targets=(-1e3, 1e3))
+    budget = NoisyGradients(3.0, neighbors="replace")
+    simulation = fl.Simulation(low, DPSGD(0.1, steps=4), privacy=budget)
+    found = audit.one_run(simulation, high, 2, delta=1e-5)
+    assert not found.broken
+    assert 0.5 < found.bound < found.claimed
+    less = dataclasses.replace(simulation, privacy=OneDraw(8.0, neighbors="replace"))
+    assert audit.one_run(less, high, 2, delta=1e-5).broken
 
 
 @pytest.mark.slow

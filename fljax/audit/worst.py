@@ -1,0 +1,536 @@
+r"""The search for neighbours that are as far apart as any: is a stated sensitivity true?
+
+The noise of a budget is as large as a sensitivity asks for: how far a neighbouring data set can
+move a message, *given all that was said before*. It is a proof's word. Here data are looked for
+that move a message by more: random ones and extreme ones (rows of zeros, huge ones and such as
+overflow, opposite labels, rows along the model), and from the best of them on by an evolution
+strategy, over the data of one client in both worlds, those of all others, and where models start.
+Many candidates are tried at a time, all in one compiled program, and no noise has to be guessed
+through, as messages are compared before it: a sensitivity that is too small by a hundredth is
+found at once, for which :func:`~fljax.audit.two_worlds` would need thousands of runs. What is not
+found is not proved.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import replace
+from fljax._numerics import last_place
+from fljax.algorithms.base import start_models
+from fljax.audit.guessing import _overhear, _silent, _Spoken
+from fljax.privacy import CentralGaussian, Notion
+from fljax.privacy.promises import ROUNDING
+from fljax.problems import Loss, Problem
+from fljax.simulation import Simulation, as_key, check_length, check_rounds, prepare
+
+__all__ = ["WorstNeighbors", "worst_neighbors", "worst_neighbours"]
+
+#: Candidates that are tried at a time, and of which those survive that move a message furthest.
+TRIED, KEPT = 64, 8
+
+#: Of a model of more parameters where it starts is not looked for, but for its length.
+MANY = 512
+
+#: Of a client with more features all samples are alike, where all differ.
+MOST = 1 << 12
+
+#: How the features of a world's samples come about.
+KINDS = ("any", "zero", "huge", "overflowing", "along the model", "corner", "others'", "opposite")
+
+
+@dataclasses.dataclass(frozen=True)
+class WorstNeighbors:
+    """What :func:`worst_neighbors` found.
+
+    Attributes:
+      simulation: with world a's data.
+      neighbour: world b's.
+      gap: how far apart they move what the client says in one history, in stated sensitivities.
+      rounding: how far floating point may move that, likewise.
+      client: whose data differ.
+      round: of the message that is furthest apart.
+      message: which one of those in the round, where a client takes several steps in it.
+      rounds: of the runs.
+      evaluations: pairs that were tried.
+      seed: of the search; ``None`` of a key.
+      met: whether any pair met gradients within the bound that the budget assumes.
+      nominal: whether nothing bounds gradients for any data, so that no guarantee is claimed.
+    """
+
+    simulation: Simulation = dataclasses.field(repr=False)
+    neighbour: Problem = dataclasses.field(repr=False)
+    gap: float
+    rounding: float
+    client: int
+    round: int
+    message: int
+    rounds: int
+    evaluations: int
+    seed: int | None
+    met: bool
+    nominal: bool
+
+    @property
+    def pair(self) -> tuple[Simulation, Problem]:
+        """Both worlds, for ``fljax.audit.two_worlds(*found.pair, ...)``."""
+        return self.simulation, self.neighbour
+
+    @property
+    def held(self) -> bool:
+        """Whether no pair was found that is further apart than stated."""
+        return self.gap <= 1 + ROUNDING + self.rounding
+
+    @property
+    def verdict(self) -> str:
+        """In plain words."""
+        if not self.met:
+            return (
+                "not tried: all data met gradients above the bound that the budget assumes; clip "
+                "them (problem.clipped), or give features and targets within it."
+            )
+        where = f"what client {self.client} says in round {self.round}"
+        if self.message:
+            where += f" (message {self.message + 1})"
+        tried = f"of {self.evaluations} pairs of neighbours"
+        if self.held:
+            return (
+                f"held: {tried} none moves a message by more than its stated sensitivity; "
+                f"{self.gap:.4g} of it was reached, by {where}."
+            )
+        found = f"{tried} one moves {where} by {self.gap:.4g} times its stated sensitivity."
+        if self.nominal:
+            return (
+                f"nominal: {found} Nothing makes every data set keep the assumed gradient bound, "
+                "here it is met at the models that were said and not at others; problem.clipped or "
+                "a feature_bound make it hold."
+            )
+        return f"BROKEN: {found}"
+
+
+# Candidates --------------------------------------------------------------------------------------
+
+
+class _World(NamedTuple):
+    """What is searched over, and what is not."""
+
+    client: int
+    varies: Bool[Array, " samples"]  # which of its samples differ
+    removed: bool  # world b lacks them
+    labels: tuple[float, ...]  # () where targets are any numbers
+
+
+class _Data(NamedTuple):
+    """A candidate: of both worlds."""
+
+    features: Array  # [2, K, N, P]
+    targets: Array  # [2, K, N]
+    initial: Array  # [K, D]
+
+
+def _shapes(problem: Problem, samples: int) -> dict[str, tuple[int, ...]]:
+    """A candidate's genes; all of them are normal at first."""
+    width, dim = problem.features.shape[2], problem.dim
+    return {
+        "direction": (2, samples, width),
+        "length": (2,),
+        "kind": (2, len(KINDS)),
+        "target": (2, samples),
+        "opposite": (1,),
+        "rest": (4,),
+        "others": (3,),
+        "start": (dim if dim <= MANY else 0,),
+        "far": (2,),
+    }
+
+
+def _genes(flat: Float[Array, " genes"], problem: Problem, samples: int) -> dict[str, Array]:
+    """By name."""
+    shapes, found, place = _shapes(problem, samples), {}, 0
+    for name, shape in shapes.items():
+        size = math.prod(shape)
+        found[name] = flat[place : place + size].reshape(shape)
+        place += size
+    return found
+
+
+def _cornered(problem: Problem, samples: int) -> tuple[np.ndarray, np.ndarray]:
+    """The genes of samples at one corner with opposite targets: which, and their values."""
+    fixed, values = [], []
+    for name, shape in _shapes(problem, samples).items():
+        value = np.zeros(shape)
+        if name == "kind":
+            value[0, KINDS.index("corner")] = value[1, KINDS.index("others'")] = 9.0
+        elif name == "target":
+            value += 2.5
+        elif name == "opposite":
+            value += 1
+        fixed.append(np.full(value.size, name in ("kind", "target", "opposite")))
+        values.append(value.ravel())
+    return np.concatenate(fixed), np.concatenate(values)
+
+
+def _decoded(genes: dict[str, Array], problem: Problem, world: _World) -> _Data:
+    dtype, largest = problem.dtype, float(jnp.finfo(problem.dtype).max)
+    features, targets = jnp.asarray(problem.features), jnp.asarray(problem.targets)
+    width, ten = features.shape[2], jnp.asarray(10.0, dtype)
+
+    def power(gene: Array, most: float) -> Array:
+        return ten ** jnp.clip(2 * gene, -most, most)
+
+    start = start_models(problem)
+    away = genes["start"]
+    if away.size:
+        away = away / jnp.maximum(jnp.linalg.norm(away), 1e-6) * power(genes["far"][0], 3.0)
+        start = start + jnp.where(genes["far"][1] > 0, away, 0)[None]
+
+    # The samples that differ.
+    along = start[world.client, :width]
+    along = jnp.zeros(width, dtype).at[: along.size].set(along)
+    along = along / jnp.maximum(jnp.linalg.norm(along), 1e-6)
+    drawn = genes["direction"]
+    drawn = drawn / jnp.maximum(jnp.linalg.norm(drawn, axis=2, keepdims=True), 1e-6)
+
+    def rows(place: int, before: Array) -> Array:
+        any_, length = drawn[place], power(genes["length"][place], 6.0)
+        corner = jnp.full_like(any_, width**-0.5)
+        huge = 1e30 if largest > 1e60 else 1e18
+        found = (
+            length * any_,
+            0 * any_,
+            huge * any_,
+            largest / 8 * any_,
+            length * jnp.broadcast_to(along, any_.shape),
+            length * corner,
+            before,
+            -before,
+        )
+        return jnp.stack(found)[jnp.argmax(genes["kind"][place])]
+
+    one = rows(0, drawn[0])
+    two = jnp.zeros_like(one) if world.removed else rows(1, one)
+    if world.labels:
+        labels, count = jnp.asarray(world.labels, dtype), len(world.labels)
+        chosen = jax.scipy.stats.norm.cdf(genes["target"]) * count
+        chosen = jnp.clip(jnp.floor(chosen).astype(jnp.int32), 0, count - 1)
+        aims = labels[chosen]
+        opposite = labels[count - 1 - chosen[0]]
+    else:
+        size = jnp.clip(jnp.abs(genes["target"]), 0, 4)
+        aims = jnp.sign(genes["target"]) * (ten ** (2 * size) - 1)
+        opposite = -aims[0]
+    other = jnp.where(genes["opposite"][0] > 0, opposite, aims[1])
+    aims = jnp.stack([aims[0], aims[0] if world.removed else other])
+
+    # The client's samples that do not, and all others'.
+    scale, aim = power(genes["others"][0], 4.0), power(genes["others"][1], 4.0)
+    kept = genes["others"][2] < 0
+    full = jnp.where(kept, features, features * scale)
+    full_targets = targets if world.labels else jnp.where(kept, targets, targets * aim)
+    mine = jnp.stack([features[world.client], features[world.client], full[world.client]])
+    mine = jnp.concatenate([mine, jnp.broadcast_to(one[:1], mine[:1].shape)])
+    mine_aims = jnp.stack([targets[world.client]] * 2 + [full_targets[world.client]])
+    mine_aims = jnp.concatenate(
+        [mine_aims, jnp.broadcast_to(aims[0, :1][None], mine_aims[:1].shape)]
+    )
+    rest = jnp.argmax(genes["rest"])
+    real = jnp.asarray(problem.weights)[world.client] > 0
+    own = jnp.where(real[:, None], mine[rest], features[world.client])
+    own_aims = jnp.where(real, mine_aims[rest], targets[world.client])
+
+    differ = world.varies
+    of_worlds = [
+        (jnp.where(differ[:, None], new, own), jnp.where(differ, aim, own_aims))
+        for new, aim in ((one, aims[0]), (two, aims[1]))
+    ]
+    both = jnp.stack([full.at[world.client].set(rows) for rows, _ in of_worlds])
+    both_targets = jnp.stack([full_targets.at[world.client].set(aim) for _, aim in of_worlds])
+    both = jnp.where(jnp.isfinite(both), both, 0)
+    if problem.feature_bound is not None:
+        longest = jnp.asarray(problem.feature_bound, dtype) * (1 - 1e-6)
+        most = jnp.max(jnp.abs(both), axis=3, keepdims=True)
+        unit = both / jnp.where(most > 0, most, 1)
+        norms = jnp.linalg.norm(unit, axis=3, keepdims=True)
+        norms = jnp.where(norms > 0, norms, 1)
+        both = jnp.where(most > longest / norms, unit * (longest / norms), both)
+    return _Data(both, both_targets, start)
+
+
+def _labels(loss: Loss) -> tuple[float, ...]:
+    """Those that the loss knows, or none if targets are any numbers."""
+
+    def takes(value: float) -> bool:
+        try:
+            loss.check_targets(np.full((1, 1), value))
+        except ValueError:
+            return False
+        return True
+
+    if takes(0.5):
+        return ()
+    return tuple(v for v in map(float, range(-1, max(loss.outputs, 2))) if takes(v))
+
+
+# The search --------------------------------------------------------------------------------------
+
+
+class _Judged(NamedTuple):
+    """How good a candidate is."""
+
+    worth: Array  # [S]  how far apart; below zero where gradients are beyond their bound
+    gap: Array  # [S]  in sensitivities
+    rounding: Array  # [S]  likewise
+    round: Array  # [S]  0, 1, ...
+    message: Array  # [S]  of those in the round
+
+
+class _Living(NamedTuple):
+    """The best so far."""
+
+    genes: Array  # [S, genes]
+    spread: Array  # [S]  of their mutations
+    known: _Judged
+
+
+def _length(change: Float[Array, "messages numbers"]) -> Float[Array, " messages"]:
+    """Of rows that may be huge."""
+    most = jnp.max(jnp.abs(change), axis=1)
+    unit = change / jnp.where(most > 0, most, 1)[:, None]
+    return most * jnp.sqrt(jnp.sum(unit**2, axis=1))
+
+
+def _apart(speaker: int, spoken: list[_Spoken]) -> dict[str, Array]:
+    """``[L]`` each, of a round's messages."""
+    largest = jnp.finfo(spoken[0].clean.dtype).max
+    clean = [each.clean[:, speaker] for each in spoken]
+    # As they leave.
+    clean = [jnp.where(jnp.isnan(c), 0, jnp.clip(c, -largest, largest)) for c in clean]
+    stated = jnp.minimum(*(each.sensitivity[:, speaker] for each in spoken))
+    gap, divisor = _length(clean[1] / 2 - clean[0] / 2) * 2, jnp.where(stated > 0, stated, 1)
+    place = jnp.maximum(*(last_place(c, axis=1) for c in clean))
+    return {
+        "gap": jnp.where((stated > 0) | (gap == 0), gap / divisor, jnp.inf),
+        "rounding": clean[0].shape[1] ** 0.5 * place / divisor,
+    }
+
+
+@functools.partial(jax.jit, static_argnames=("world", "rounds"))
+def _search(
+    simulation: Simulation,
+    varies: Bool[Array, " samples"],
+    keys: Array,
+    drawn: tuple[Array, Array],
+    world: tuple[int, int, bool, tuple[float, ...], int],
+    rounds: int,
+) -> tuple[_Data, _Judged]:
+    """The best pair that was found, and how good it is."""
+    client, speaker, removed, labels, samples = world
+    problem, given = simulation.problem, _World(client, varies, removed, labels)
+    bound = jnp.asarray(getattr(simulation.privacy, "gradient_bound", jnp.inf), problem.dtype)
+
+    def judged(flat: Array, key: Array) -> _Judged:
+        data = _decoded(_genes(flat, problem, samples), problem, given)
+        worlds = tuple(
+            replace(
+                simulation,
+                problem=replace(
+                    problem,
+                    features=data.features[i],
+                    targets=data.targets[i],
+                    initial=data.initial,
+                    statistics=None,
+                ),
+            )
+            for i in range(2)
+        )
+        ready = tuple(prepare(world, rounds) for world in worlds)
+        kept, _, norm = _overhear(worlds, ready, key, rounds, functools.partial(_apart, speaker))
+        steps = kept["gap"].shape[1]
+        gap, rounding = (kept[name].reshape(-1) for name in ("gap", "rounding"))
+        # What floating point may have moved is no evidence.
+        surplus = jnp.where(gap > 0, gap - rounding, 0)
+        at = jnp.argmax(surplus).astype(jnp.int32)
+        norm = jnp.max(norm).astype(problem.dtype)
+        within = norm <= bound * (1 + ROUNDING)
+        worth = jnp.where(within, surplus[at], -jnp.minimum(norm / bound, 1e30))
+        worth = jnp.where(jnp.isnan(worth), -jnp.inf, worth)
+        return _Judged(worth, gap[at], rounding[at], at // steps, at % steps)
+
+    sizes = [math.prod(shape) for shape in _shapes(problem, samples).values()]
+    group = np.repeat(np.arange(len(sizes)), sizes)  # genes that change together
+    fixed, corner = _cornered(problem, samples)
+    half = np.arange(TRIED)[:, None] % 2 == 0
+
+    def turn(carry: _Living, given: tuple[Array, ...]) -> tuple[_Living, None]:
+        number, keys, drawn, uniform = given
+        parent = (uniform[:, 0] * KEPT).astype(jnp.int32)
+        wide = jnp.clip(carry.spread[parent] * jnp.exp(drawn[:, 0] / 2), 1e-4, 2.0)
+        moved = carry.genes[parent] + wide[:, None] * drawn[:, 1 : len(group) + 1]
+        fresh = drawn[:, len(group) + 1 :]
+        luck = uniform[:, 2:][:, group]
+        genes = jnp.where(luck < 1 / 2, moved, carry.genes[parent])
+        genes = jnp.where(luck > 15 / 16, fresh, genes)
+        newcomer = (uniform[:, 1] < 1 / 8) | (number == 0)
+        genes = jnp.where(newcomer[:, None], fresh, genes)
+        cornered = half & fixed[None] & (number == 0)
+        genes = jnp.where(cornered, jnp.asarray(corner, problem.dtype)[None], genes)
+        known = jax.vmap(judged)(genes, keys)
+        new = _Living(genes, jnp.where(newcomer, 0.5, wide), known)
+        both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), carry, new)
+        _, best = jax.lax.top_k(both.known.worth, KEPT)
+        return jax.tree.map(lambda a: a[best], both), None
+
+    none = jnp.zeros(KEPT, problem.dtype)
+    place = jnp.zeros(KEPT, jnp.int32)
+    start = _Living(
+        jnp.zeros((KEPT, len(group)), problem.dtype),
+        none,
+        _Judged(none - jnp.inf, none, none, place, place),
+    )
+    numbers = jnp.arange(len(keys), dtype=jnp.int32)
+    living, _ = jax.lax.scan(turn, start, (numbers, keys, *drawn))
+    best = jax.tree.map(lambda a: a[0], living)
+    return _decoded(_genes(best.genes, problem, samples), problem, given), best.known
+
+
+@checked
+def worst_neighbors(
+    simulation: Simulation,
+    rounds: int = 2,
+    client: int = 0,
+    *,
+    evaluations: int = 2000,
+    key: Array | int = 0,
+) -> WorstNeighbors:
+    r"""Search for neighbouring data that move a private message by more than is stated.
+
+    Of candidates, random and extreme, the best are mutated over and over: the client's data in two
+    worlds, as the budget's ``neighbors`` allows, all other data, and where models start. Both
+    worlds go through one history, what the first really said, and their messages before noise
+    :math:`a_t` and :math:`b_t` are compared with what the algorithm, or the budget, states:
+
+    .. math:: \max_t\|b_t-a_t\|_2/\Delta_t.
+
+    Messages are a client's own under a budget for messages, before they are rounded to a grid; of
+    a trusted server (:class:`~fljax.privacy.CentralGaussian`) the sum; under
+    :class:`~fljax.privacy.NoisyGradients` the gradient of each step. Where nothing bounds gradients
+    for any data (the problem is neither clipped nor bounded in its features) only data count that
+    meet gradients within the budget's bound, and what is found is ``nominal``, as the claim is.
+
+    Args:
+      simulation: what is put to the test; its data are where the search starts from.
+      rounds: of every run, >= 1.
+      client: whose data differ, with one or all of its samples; of one the heaviest.
+      evaluations: pairs that are tried, about; >= 1.
+      key: of the search; an integer seeds the default generator.
+
+    Returns:
+      The worst pair and its gap; ``two_worlds(*found.pair, rounds, delta=...)`` audits it.
+
+    Raises:
+      TypeError: no simulation, or a stream of data.
+      ValueError: no privacy; a client that is not there; no evaluations; under a trusted server's
+        ``"add-or-remove"`` a regulariser, which pulls at a client without data too.
+
+    Guarantees:
+      None where nothing is found. A gap above one is no matter of chance: the stated sensitivity is
+      too small for the pair in the result.
+
+    Example:
+      >>> import dataclasses, jax, fljax as fl
+      >>> class Halved(fl.algorithms.ConventionalFL):
+      ...     def sensitivity(self, problem, network, round, gap):
+      ...         return super().sensitivity(problem, network, round, gap) / 2
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2).clipped(1),
+      ...     algorithm=fl.algorithms.ConventionalFL(0.1),
+      ...     privacy=fl.privacy.ZCDP(total_rho=0.5, gradient_bound=1.0),
+      ... )
+      >>> found = fl.audit.worst_neighbors(simulation)
+      >>> found.held, round(found.gap, 3)
+      (True, 1.0)
+      >>> faulty = dataclasses.replace(simulation, algorithm=fl.module(Halved)(0.1))
+      >>> found = fl.audit.worst_neighbors(faulty)
+      >>> found.held, round(found.gap, 3)
+      (False, 2.0)
+    """
+    privacy = simulation.privacy
+    if privacy is None:
+        raise ValueError(
+            "there is no sensitivity to put to the test: the simulation runs without privacy; give "
+            "it privacy=, such as fljax.privacy.ZCDP(total_rho=1.0)."
+        )
+    _check.kind("the simulation's problem", simulation.problem, Problem)
+    check_rounds(rounds, 1)
+    _check.count("evaluations", evaluations, hint="It is how many pairs of data sets are tried.")
+    clients = simulation.problem.clients
+    _check.count("client", client, at_least=0, at_most=clients - 1, hint="Whose data differ.")
+    jax.eval_shape(lambda: check_length(simulation, rounds))
+    central = isinstance(privacy, CentralGaussian)
+    problem = simulation.problem
+    removed = privacy.neighbors == "add-or-remove"
+    if removed or problem.feature_bound is not None:
+        problem = problem.mapped()
+    problem = jax.tree.map(np.asarray, problem)
+    if central and removed:
+        gone = np.array(problem.features)
+        gone[client] = 0
+        _silent(client, privacy, problem, replace(problem, features=gone))
+    weights = np.asarray(problem.weights)[client]
+    varies = weights > 0
+    if not (central or privacy.neighbors == "client"):
+        varies = np.arange(len(weights)) == np.argmax(weights)
+    # Of very many numbers all samples have the same.
+    few = varies.sum() > 1 and problem.features[client].size <= MOST
+    samples = len(weights) if few else 1
+    searched = replace(simulation, problem=problem, metrics=())
+    turns = math.ceil(evaluations / TRIED)
+    world = (client, 0 if central else client, removed, _labels(problem.loss), samples)
+    # What is tried is drawn here: it compiles in half the time.
+    seed, key = key if isinstance(key, int) else None, as_key(key)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+    sizes = [math.prod(shape) for shape in _shapes(problem, samples).values()]
+    shapes = (turns, TRIED, 2 * sum(sizes) + 1), (turns, TRIED, len(sizes) + 2)
+    drawn = tuple(
+        jnp.asarray(draw(size=shape), problem.dtype)
+        for draw, shape in zip((rng.normal, rng.uniform), shapes, strict=True)
+    )
+    keys = jax.random.split(key, (turns, TRIED))
+    data, known = _search(searched, jnp.asarray(varies), keys, drawn, world=world, rounds=rounds)
+    features, targets = np.asarray(data.features), np.asarray(data.targets)
+    one, two = (
+        dataclasses.replace(
+            problem, features=features[i], targets=targets[i], initial=np.asarray(data.initial)
+        )
+        for i in range(2)
+    )
+    met, nominal = bool(known.worth >= 0), False
+    if isinstance(privacy, Notion):
+        promised = float(problem.promised_bound())
+        nominal = promised > float(privacy.gradient_bound) * (1 + ROUNDING)
+    return WorstNeighbors(
+        simulation=dataclasses.replace(simulation, problem=one),
+        neighbour=two,
+        gap=float(known.gap) if met else 0.0,
+        rounding=float(known.rounding),
+        client=client,
+        round=int(known.round) + 1,
+        message=int(known.message),
+        rounds=rounds,
+        evaluations=TRIED * turns,
+        seed=seed,
+        met=met,
+        nominal=nominal,
+    )
+
+
+#: The same, as some spell it.
+worst_neighbours = worst_neighbors

@@ -1,0 +1,329 @@
+"""The search for the worst neighbours: it reaches what is stated, and finds what is false."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax import audit
+from fljax._module import replace
+from fljax.algorithms import DPSGD, REGISTRY, ConventionalFL, FedAvg, ZCDPGradNFL
+from fljax.federation import Federation
+from fljax.graphs import Graph
+from fljax.participation import Bernoulli, Cyclic
+from fljax.privacy import (
+    NEIGHBORS,
+    ZCDP,
+    ApproximateDP,
+    CentralGaussian,
+    DiscreteZCDP,
+    NoisyGradients,
+    PureDP,
+)
+from fljax.problems import Huber, LeastSquares, NoRegulariser, SquaredL2
+from tests.cases import (
+    CASES,
+    CLUSTERED,
+    PRIVATE,
+    make_data,
+    make_network,
+    make_problem,
+    make_servers,
+)
+from tests.privacy.worlds import CLIENT, EXACT, short
+
+ROUNDING = 1e-6
+
+
+def simulation_of(label, neighbors="replace", participation=None):
+    """A registered algorithm where a promise holds for any data, by a clip or a feature bound."""
+    needs = REGISTRY[label].needs
+    loss = Huber(1.0) if needs.minimiser else LeastSquares()
+    data = [(0.5 * X / np.linalg.norm(X, axis=1, keepdims=True), y) for X, y in make_data()]
+    problem = fl.problems.from_clients(data, loss, SquaredL2(), 0.8)
+    if needs.minimiser:
+        problem = dataclasses.replace(problem, feature_bound=1.0)
+    else:
+        problem = problem.clipped(1.0)
+    if label in CLUSTERED:
+        tasks = fl.problems.Tasks([0, 1, 0, 1, 1], 2, validation=make_problem(seed=7))
+        problem = dataclasses.replace(problem, tasks=tasks)
+    network = {Graph: make_network(), Federation: make_servers(), None: None}[needs.network]
+    budget = dataclasses.replace(CASES[label].privacy, gradient_bound=1.0, neighbors=neighbors)
+    given = {"privacy": budget, "participation": participation}
+    return fl.Simulation(problem, CASES[label].algorithm, network, **given)
+
+
+def one_server(privacy, algorithm=None, clip=1.0, penalised=True, **more):
+    problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2)
+    if not penalised:
+        problem = dataclasses.replace(problem, regulariser=NoRegulariser())
+    problem = problem if clip is None else problem.clipped(clip)
+    return fl.Simulation(problem, algorithm or ConventionalFL(0.1), privacy=privacy, **more)
+
+
+# What is stated is reached, and no more ----------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("absent", [False, True])
+@pytest.mark.parametrize("neighbors", NEIGHBORS)
+@pytest.mark.parametrize("label", PRIVATE)
+def test_every_private_algorithm_keeps_its_word(label, neighbors, absent):
+    if absent and not REGISTRY[label].needs.absent:
+        pytest.skip("everybody must be there")
+    simulation = simulation_of(label, neighbors, Bernoulli(0.5) if absent else None)
+    found = audit.worst_neighbors(simulation, 3, CLIENT, evaluations=1000)
+    assert found.held, found.verdict
+    assert 0.95 < found.gap < 1 + ROUNDING
+
+
+@pytest.mark.thin(2)
+@pytest.mark.parametrize(
+    "budget", [ZCDP(1.0), DiscreteZCDP(1.0), PureDP(1.0), ApproximateDP(0.5, 1e-3)]
+)
+def test_budgets_for_messages(budget):
+    """They are compared before they are rounded to a grid."""
+    found = audit.worst_neighbors(one_server(budget), evaluations=300)
+    assert 0.99 < found.gap < 1 + ROUNDING
+    assert found.held
+    assert found.verdict.startswith("held: of 320 pairs of neighbours none moves a message by more")
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("neighbors", ["replace", "add-or-remove"])
+@pytest.mark.parametrize("bands", [1, 2])
+def test_a_trusted_server_s_sum(bands, neighbors):
+    budget = CentralGaussian(1.0, clip=0.5, bands=bands, neighbors=neighbors)
+    scheduler = Cyclic(bands) if bands > 1 else None
+    algorithm = FedAvg(0.1, weighting="equal", scheduler=scheduler)
+    simulation = one_server(budget, algorithm, None, penalised=neighbors == "replace")
+    found = audit.worst_neighbors(simulation, 2, 1, evaluations=300)
+    assert 0.99 < found.gap < 1 + ROUNDING
+    assert found.client == 1
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("neighbors", ["replace", "add-or-remove"])
+@pytest.mark.parametrize("given", [{"steps": 3}, {"steps": 2, "batch": 3, "clients_per_round": 3}])
+def test_the_gradient_of_every_step(given, neighbors):
+    simulation = one_server(NoisyGradients(1.0, 0.3, neighbors), DPSGD(0.1, **given), None)
+    found = audit.worst_neighbors(simulation, 2, evaluations=300)
+    assert 0.99 < found.gap < 1 + ROUNDING
+    assert 0 <= found.message < given["steps"]
+
+
+@fl.module
+class Reciprocal:
+    """``1 / x``, infinite at zero and of what is tiny."""
+
+    dim: int = fl.static(default=3)
+    inputs: int = fl.static(default=3)
+
+    def __call__(self, x):
+        return 1 / jnp.asarray(x)
+
+
+@pytest.mark.parametrize("neighbors", ["replace", "add-or-remove"])
+def test_features_are_searched_behind_their_map(neighbors):
+    data = [(np.clip(np.abs(X), 0.1, 0.9), np.sign(y)) for X, y in make_data()]
+    problem = fl.problems.from_clients(data, LeastSquares(), feature_map=Reciprocal()).clipped(1.0)
+    budget = ZCDP(1.0, neighbors=neighbors)
+    simulation = fl.Simulation(problem, ConventionalFL(0.1), privacy=budget)
+    found = audit.worst_neighbors(simulation, 1, evaluations=300)
+    assert 0.99 < found.gap < 1 + ROUNDING
+    assert (found.neighbour.feature_map is None) == (neighbors == "add-or-remove")
+
+
+def test_labels_stay_labels():
+    """And a bound of the slope is reached in the limit only."""
+    problem = make_problem("logistic")
+    short = np.asarray(problem.features) / 10
+    problem = dataclasses.replace(problem, features=short, feature_bound=1.0)
+    simulation = dataclasses.replace(simulation_of("FL"), problem=problem)
+    found = audit.worst_neighbors(simulation, 2, CLIENT, evaluations=2000)
+    assert 0.95 < found.gap < 1 + ROUNDING
+    assert set(np.unique(found.neighbour.targets[CLIENT, :6])) <= {-1.0, 1.0}
+
+
+def test_where_nothing_bounds_gradients_those_within_count():
+    """Of an exact minimiser of least squares, whose claim is nominal."""
+    label = EXACT[0]
+    algorithm, network = CASES[label].algorithm, make_network()
+    simulation = fl.Simulation(short()[0], algorithm, network, ZCDP(1.0))
+    found = audit.worst_neighbors(simulation, 2, CLIENT, evaluations=600)
+    assert found.met
+    assert found.nominal
+    assert not found.held  # curvature moves a minimiser on, where gradients are small there only
+    assert found.verdict.startswith("nominal: of 640 pairs")
+    assert not audit.worst_neighbors(simulation_of(label), 1, evaluations=64).nominal
+    tight = dataclasses.replace(simulation, privacy=ZCDP(1.0, gradient_bound=1e-9))
+    found = audit.worst_neighbors(tight, 2, CLIENT, evaluations=64)
+    assert not found.met
+    assert found.verdict.startswith("not tried: all data met gradients above the bound")
+
+
+@pytest.mark.slow
+def test_in_single_precision_rounding_is_no_evidence():
+    with jax.enable_x64(False):
+        found = audit.worst_neighbors(one_server(ZCDP(1.0)), evaluations=1000)
+    assert found.held, found.verdict
+    assert found.gap > 0.99
+
+
+# What is false is found --------------------------------------------------------------------------
+
+
+@fl.module
+class Halved(ConventionalFL):
+    """As if a sample went away where one is replaced."""
+
+    def sensitivity(self, problem, network, round, gap):
+        return super().sensitivity(problem, network, round, gap) / 2
+
+
+@fl.module
+class Unclipped(ZCDPGradNFL):
+    """Descends along gradients as they are, and tells of clipped ones."""
+
+    def step(self, state, now):
+        now.witness(now.problem.sample_gradient_norm(state.heard))
+        now.problem = replace(now.problem, clip=None)
+        now.witness = lambda norm: None
+        return super().step(state, now)
+
+
+@fl.module
+class OneStepStated(ConventionalFL):
+    """Several local steps, and the sensitivity of one."""
+
+    def sensitivity(self, problem, network, round, gap):
+        one = dataclasses.replace(self, local_steps=1)
+        return ConventionalFL.sensitivity(one, problem, network, round, gap)
+
+
+@fl.module
+class Unweighted(ConventionalFL):
+    """All samples are taken to count alike, and some weigh more."""
+
+    def sensitivity(self, problem, network, round, gap):
+        share = problem.influence * problem.sample_counts().astype(float)
+        return super().sensitivity(problem, network, round, gap) / share
+
+
+@fl.module
+class LaterRound(ConventionalFL):
+    """Right in the first round only, as its steps do not get shorter."""
+
+    def sensitivity(self, problem, network, round, gap):
+        return super().sensitivity(problem, network, round, gap) / round.astype(float)
+
+
+@fl.module
+class WholeClip(CentralGaussian):
+    """A replaced client moves the sum by two clips, and one is stated."""
+
+    def release(self, plan, state, key, total, within, count):
+        found = super().release(plan, state, key, total, within, count)
+        return found._replace(sensitivity=found.sensitivity / 2)
+
+
+@fl.module
+class WeightsIgnored(NoisyGradients):
+    """A sample's share of a batch is taken for half of it."""
+
+    def sensitivity(self, share):
+        return super().sensitivity(share) / 2
+
+
+def uneven(problem):
+    weights = np.tile([0.6, 0.1, 0.1, 0.1, 0.1], (4, 1))
+    return dataclasses.replace(problem, weights=weights)
+
+
+CENTRAL = {"neighbors": "replace", "clip": 0.5}
+FAULTS = {
+    "half": (one_server(ZCDP(1.0), Halved(0.1)), 2.0),
+    "one step": (
+        one_server(ZCDP(1.0, neighbors="client"), OneStepStated(0.1, 3)),
+        2.8525,
+    ),  # the regulariser pulls back
+    "weights": (replace(one_server(ZCDP(1.0), Unweighted(0.1))), 3.0),
+    "later": (one_server(ZCDP(1.0), LaterRound(0.1)), 3.0),
+    "server": (one_server(WholeClip(1.0, **CENTRAL), FedAvg(0.1, weighting="equal"), None), 2.0),
+    "gradients": (one_server(WeightsIgnored(1.0, 0.3), DPSGD(0.1), None), 2.0),
+}
+
+
+@pytest.mark.core
+@pytest.mark.thin(3)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_sensitivity_that_is_too_small_is_found(name):
+    simulation, times = FAULTS[name]
+    if name == "weights":
+        simulation = dataclasses.replace(simulation, problem=uneven(simulation.problem))
+    found = audit.worst_neighbors(simulation, 3, evaluations=600)
+    assert not found.held
+    assert found.gap == pytest.approx(times, rel=0.03)
+    assert found.verdict.startswith("BROKEN: of 640 pairs of neighbours one moves what client 0 ")
+    if name == "later":
+        assert found.round == 3
+
+
+def test_a_clip_that_is_not_applied_is_found():
+    network = make_network()
+    simulation = fl.Simulation(
+        make_problem(clip=1.0), Unclipped(0.05), network, ZCDP(1.0, gradient_bound=1.0)
+    )
+    found = audit.worst_neighbors(simulation, 2, CLIENT, evaluations=300)
+    assert found.gap > 100
+    assert not found.held
+
+
+@pytest.mark.slow
+def test_what_is_found_can_be_audited():
+    """A pair of the search is one for the audit."""
+    given = {"rounds": 3, "seeds": 1000, "delta": 0.05}
+    for algorithm in (Halved, ConventionalFL):
+        found = audit.worst_neighbors(one_server(ZCDP(0.5), algorithm(0.1)), 3, evaluations=600)
+        report = audit.two_worlds(*found.pair, **given)
+        assert report.broken == (algorithm is Halved), report.verdict
+    for neighbors in NEIGHBORS:
+        simulation = one_server(ZCDP(0.5, neighbors=neighbors))
+        found = audit.worst_neighbors(simulation, 2, evaluations=64)
+        audit.two_worlds(*found.pair, rounds=2, seeds=200, delta=0.1)
+
+
+def test_the_search_can_be_repeated():
+    simulation = one_server(ZCDP(1.0))
+    first, again = (audit.worst_neighbours(simulation, evaluations=64, key=3) for _ in range(2))
+    assert (first.gap, first.seed, first.evaluations) == (again.gap, 3, 64)
+    np.testing.assert_array_equal(first.neighbour.features, again.neighbour.features)
+    assert audit.worst_neighbors(simulation, evaluations=1, key=jax.random.key(1)).seed is None
+
+
+# Bad input ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "changes", "message"),
+    [
+        (ValueError, {"simulation": one_server(None)}, "no sensitivity to put to the test"),
+        (ValueError, {"client": 4}, "client must be .*3, got 4"),
+        (ValueError, {"client": -1}, "client must be .*, got -1"),
+        (ValueError, {"evaluations": 0}, "evaluations must be >= 1, got 0"),
+        (ValueError, {"rounds": 0}, "rounds must be >= 1"),
+        (TypeError, {"simulation": "mine"}, r"instance of fljax.simulation.Simulation, got 'mine'"),
+        (
+            ValueError,
+            {"simulation": one_server(CentralGaussian(1.0), FedAvg(0.1, weighting="equal"), None)},
+            "says nothing in one of the two data",
+        ),
+    ],
+)
+def test_bad_searches_are_refused(error, changes, message):
+    with pytest.raises(error, match=message):
+        audit.worst_neighbors(**{"simulation": one_server(ZCDP(1.0)), **changes})
