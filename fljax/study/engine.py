@@ -28,6 +28,7 @@ from fljax.study.grid import (
     contents,
     groups_of,
     signature,
+    with_noise,
 )
 
 __all__ = [
@@ -92,7 +93,8 @@ class Program:
         """A stretch of one run, from the start if there is no ``carry``."""
         k_scenario, k_run = jax.random.split(key)
         if NOISE in point:
-            k_run = jax.random.fold_in(k_run, point[NOISE])
+            for word in point[NOISE]:
+                k_run = jax.random.fold_in(k_run, word)
         simulation = self.scenario(k_scenario, **arguments(point))
         clients = simulation.problem.clients
         if self.shard_over == "clients":
@@ -112,7 +114,7 @@ class Program:
             known |= runs.final_ledger(carry)
         return Output(recorded, known, carry)
 
-    def groups(self, axes: list[Axis], independent_noise: bool, fresh: bool) -> list[Group]:
+    def groups(self, axes: list[Axis], fresh: bool) -> list[Group]:
         """The points of a grid by structure, each checked, see :func:`~fljax.study.grid.groups_of`.
 
         Unless ``fresh``, a grid of the same values that was seen before is taken to be what it was,
@@ -120,12 +122,12 @@ class Program:
         """
 
         def made() -> list[Group]:
-            return groups_of(self.scenario, axes, self.rounds, independent_noise, self.generator)
+            return groups_of(self.scenario, axes, self.rounds, self.generator)
 
         leaves = jax.tree.leaves([axis.trees for axis in axes])
         if sum(leaf.nbytes for leaf in leaves) > REMEMBERED_BYTES:
             return made()
-        form = independent_noise, contents(axes)
+        form = contents(axes)
         if fresh or form not in self.grids:
             found = made()
             while len(self.grids) >= REMEMBERED_GRIDS:
@@ -147,6 +149,17 @@ class Program:
             return self.identities[form]
         self.identities[form] = _identity(self._record(group), random_key(0, self.generator), point)
         return self.identities[form]
+
+    def with_noise(self, group: Group, axes: list[Axis]) -> Group:
+        """The group whose points draw noise of their own, other than in any other study of them.
+
+        A non-private run that goes on for more rounds stays what it was.
+        """
+        identity = self.identities[signature(group.first)]
+        rounds = "any" if group.shown.privacy is None else self.rounds
+        found = with_noise(group, axes, f"{identity} of {rounds} rounds")
+        self.identities[signature(found.first)] = f"{identity}, with noise of its own"
+        return found
 
     def shapes(self, group: Group) -> Output:
         """What one run gives after a record, as shapes."""

@@ -34,6 +34,7 @@ __all__ = [
     "names_of",
     "numbers_of",
     "signature",
+    "with_noise",
 ]
 
 Scenario = Callable[..., Simulation]
@@ -217,7 +218,6 @@ def groups_of(
     scenario: Scenario,
     axes: list[Axis],
     rounds: int,
-    independent_noise: bool = False,
     generator: str = GENERATOR,
 ) -> list[Group]:
     """All grid points by structure, each checked with concrete values first.
@@ -243,9 +243,22 @@ def groups_of(
             # A number used as structure is said where the program is traced, with what to do.
             with contextlib.suppress(jax.errors.JAXTypeError):
                 _check_values(scenario, axes, rounds, group, generator)
-    if not independent_noise:
-        return groups
-    return [group._replace(points=group.points | {NOISE: _own(axes, group)}) for group in groups]
+    return groups
+
+
+def with_noise(group: Group, axes: list[Axis], study: str) -> Group:
+    """The group with what each point's noise depends on besides the seed: ``[C, 2]``.
+
+    Args:
+      group: of the grid.
+      axes: of the grid.
+      study: names all that makes another study, but for the point. In another one the noise must
+        be another: the same noise at two sizes cancels.
+    """
+    texts = (f"{study} {label_of(axes, p)} {numbers_of(axes, p)}" for p in group.positions)
+    words = [hashlib.sha256(text.encode()).digest()[:8] for text in texts]
+    own = np.frombuffer(b"".join(words), "<u4").reshape(-1, 2).astype(np.uint32)
+    return group._replace(points=group.points | {NOISE: own})
 
 
 def check_scenario(scenario: Scenario, names: list[str]) -> None:
@@ -282,13 +295,6 @@ def _named(axes: list[Axis], position: tuple[int, ...]) -> Iterator[None]:
         if axes:
             error.add_note(f"This was grid point {names_of(axes, position)}.")
         raise
-
-
-def _own(axes: list[Axis], group: Group) -> np.ndarray:
-    """``[C]``: a number of each point that depends on its labels and numbers alone."""
-    texts = (label_of(axes, p) + numbers_of(axes, p) for p in group.positions)
-    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
-    return np.array([int.from_bytes(digest[:4]) for digest in digests], np.uint32)
 
 
 def _alike(axis: Axis) -> list[list[int]]:

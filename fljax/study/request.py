@@ -116,7 +116,7 @@ class Study:
             asked.generator,
             float_dtype(),
         )
-        groups = program.groups(axes, asked.independent_noise, asked.fresh)
+        groups = program.groups(axes, asked.fresh)
         block, workers = asked.block, asked.workers
         if asked.shard_over == "clients":
             block, workers = block or 1, 1  # every run takes all devices
@@ -128,6 +128,8 @@ class Study:
         with engine.hint_at_static(axes):
             identities = [program.identity(group, asked.fresh) for group in groups]
             _check_axes(program, groups)
+        if asked.independent_noise:
+            groups = [program.with_noise(group, axes) for group in groups]
         workers = machine.default_workers() if workers is None else workers
         return cls(asked, axes, groups, program, identities, block, workers, until)
 

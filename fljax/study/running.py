@@ -122,9 +122,11 @@ def sweep(
       keep_models: also return every run's final models, ``[..., seed, client, parameter]``, and
         what every client spent.
       independent_noise: draw every grid point's noise (and participants, delays, losses) for
-        itself. By default one seed draws the same at all points, which makes their differences
-        precise, and means that two private points of one seed must not both be published: their
-        difference cancels the noise, whatever each of their ledgers says.
+        itself, and other noise in any other study of it (another algorithm, budget, data or
+        number of rounds, and, as what is computed is told by its program, metrics or versions).
+        By default one seed draws the same at all points and in all studies, which makes their
+        differences precise, and means that two private ones of one seed must not both be
+        published: their difference cancels the noise, whatever each of their ledgers says.
       shard_over: what several devices share: ``"seeds"``, each running blocks of its own; or, for
         one very large network, its ``"clients"``, mixing included (their number must be a
         multiple of the devices of all processes).

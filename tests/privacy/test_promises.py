@@ -28,6 +28,7 @@ from fljax.problems import (
 )
 from fljax.problems.solvers import strong_convexity
 from fljax.simulation import _booked
+from fljax.study.engine import configured
 from tests.cases import CLIENTS, gap_of, make_data, make_network, make_problem
 from tests.marks import quiet
 
@@ -458,6 +459,55 @@ def test_one_seed_at_two_budgets_draws_the_same_noise_unless_told_otherwise():
     # It depends on the point itself: not on the order of the grid or what else is in it.
     again = studied([3.0, 2.0], independent_noise=True, block=1)
     np.testing.assert_array_equal(again.sel(budget=2.0), own.sel(budget=2.0))
+
+
+def first_noise(budgets=(0.01,), rounds=5, clip=1.0, target=1e3, step=0.1, seen="all", **given):
+    """``[budget, seed, D]``: what hides the first message of two clients, in its deviations."""
+
+    def scenario(key, budget):
+        problem = Problem(np.ones((2, 1, 4)), np.full((2, 1), target), LeastSquares())
+        deviation = 2 * step * clip / jnp.sqrt(2 * budget / rounds)
+
+        def noise(now):
+            return (now.shared - step * clip / 2) / deviation  # a gradient as long as the clip
+
+        return fl.Simulation(
+            problem.clipped(clip),
+            ConventionalFL(step),
+            privacy=ZCDP(budget, gradient_bound=clip),
+            participation=None if seen == "all" else fl.participation.Bernoulli(1.0),
+            metrics=[fl.metrics.Metric("noise", noise, "", dims=("parameter",), decibel=False)],
+        )
+
+    given = {"grid": {"budget": list(budgets)}, "seeds": 2, "progress": False} | given
+    study = fl.sweep(scenario, rounds=rounds, independent_noise=True, **given)
+    return study.noise.isel(round=0).values
+
+
+def test_another_study_has_other_noise_and_the_same_one_has_its_own():
+    """Noise that two studies share, at two sizes, cancels; whatever makes them two."""
+    studies = {
+        "": first_noise(),
+        "rounds": first_noise(rounds=10),
+        "budget": first_noise([0.02]),
+        "clip": first_noise(clip=2.0),
+        "data": first_noise(target=2e3),
+        "algorithm": first_noise(step=0.05),
+        "participation": first_noise(seen="each"),
+        "root": first_noise(root=1),
+        "generator": first_noise(generator="philox4x32"),
+    }
+    with configured("jax_enable_x64", False):
+        studies["single precision"] = first_noise()
+    for name, noise in studies.items():
+        assert 0.3 < np.std(noise) < 3, name  # it is noise, and no remainder of a message
+    drawn = np.array([noise[0] for noise in studies.values()]).reshape(-1, 4)  # of each seed
+    apart = np.abs(drawn[:, None] - drawn).max(axis=2)
+    assert apart[~np.eye(len(drawn), dtype=bool)].min() > 0.01
+    same = studies[""]
+    np.testing.assert_allclose(first_noise([0.01, 0.5])[:1], same, rtol=1e-12)
+    np.testing.assert_allclose(first_noise([0.5, 0.01], block=1)[1:], same, rtol=1e-12)
+    np.testing.assert_allclose(first_noise(seeds=[1], workers=1)[:, 0], same[:, 1], rtol=1e-12)
 
 
 # The ledger -------------------------------------------------------------------------------------
