@@ -4,7 +4,8 @@ import contextlib
 from collections.abc import Iterator
 
 import jax
-from jaxtyping import Array
+import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 #: Of matrix products: TF32 keeps three digits, and curves reach -40 to -60 dB.
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -45,6 +46,14 @@ def key_of(key: Array, purpose: str) -> Array:
             f"'algorithm' (further keys: fold it). Known: {', '.join(PURPOSES)}."
         )
     return jax.random.fold_in(key, 1 + PURPOSES.index(purpose))
+
+
+def rounded_off(rows: Float[Array, "rows numbers"]) -> Float[Array, " rows"]:
+    """How far rounding can bring two rows of this length apart: by half a last place of each
+    number, once in each row. Infinite where a number is none.
+    """
+    moved = jnp.finfo(rows.dtype).eps * jnp.sqrt(jnp.sum(rows**2, axis=1))
+    return jnp.where(jnp.isnan(moved), jnp.inf, moved)
 
 
 @contextlib.contextmanager

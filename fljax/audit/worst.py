@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float
 from fljax import _check
 from fljax._arguments import checked
 from fljax._module import replace
-from fljax._numerics import last_place
+from fljax._numerics import rounded_off
 from fljax.algorithms.base import start_models
 from fljax.audit.guessing import _overhear, _silent, _Spoken
 from fljax.privacy import CentralGaussian, Notion
@@ -315,10 +315,10 @@ def _apart(speaker: int, spoken: list[_Spoken]) -> dict[str, Array]:
     clean = [jnp.where(jnp.isnan(c), 0, jnp.clip(c, -largest, largest)) for c in clean]
     stated = jnp.minimum(*(each.sensitivity[:, speaker] for each in spoken))
     gap, divisor = _length(clean[1] / 2 - clean[0] / 2) * 2, jnp.where(stated > 0, stated, 1)
-    place = jnp.maximum(*(last_place(c, axis=1) for c in clean))
+    moved = jnp.maximum(*map(rounded_off, clean))
     return {
         "gap": jnp.where((stated > 0) | (gap == 0), gap / divisor, jnp.inf),
-        "rounding": clean[0].shape[1] ** 0.5 * place / divisor,
+        "rounding": moved / divisor,
     }
 
 

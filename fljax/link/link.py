@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from fljax import _check
 from fljax._linalg import clipped_rows
 from fljax._memory import on_cpu
-from fljax._numerics import HIGHEST, key_of
+from fljax._numerics import HIGHEST, key_of, rounded_off
 from fljax.aggregation import Aggregator
 from fljax.attacks import Attack
 from fljax.federation import Federation
@@ -362,11 +362,8 @@ class Link:
         """
         for name, value in spent.items():
             self.spent[name] = self.spent[name] + value if name in self.spent else value
-        # Of each number a half of its last place at most, once in each of two worlds.
-        moved = jnp.finfo(clean.dtype).eps * jnp.sqrt(jnp.sum(clean**2, axis=1))
-        moved = jnp.where(jnp.isnan(moved), jnp.inf, moved)
         exposed = sending & (sensitivity > 0)  # others' messages depend on nobody's data
-        moved = jnp.max(jnp.where(exposed, moved / sensitivity, 0))
+        moved = jnp.max(jnp.where(exposed, rounded_off(clean) / sensitivity, 0))
         self.rounding = jnp.maximum(self.rounding, moved.astype(self.rounding.dtype))
         largest = jnp.finfo(clean.dtype).max
         clean = jnp.where(jnp.isnan(clean), 0, jnp.clip(clean, -largest, largest))
