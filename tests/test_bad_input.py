@@ -824,6 +824,7 @@ VALID = {
     "privacy.accounting.dynamic_zcdp_initial": {"total": 1.0, "decay": 0.9, "rounds": 2},
     "privacy.accounting.dynamic_zcdp_total": {"initial": 1.0, "decay": 0.9, "rounds": 2},
     "privacy.accounting.gaussian_event": {"rho": 1.0},
+    "privacy.accounting.zcdp_event": {"rho": 1.0},
     "privacy.accounting.gaussian_sigma": {"sensitivity": 1.0, "rho": 1.0},
     "privacy.accounting.gaussian_zcdp": {"sensitivity": 1.0, "sigma": 1.0},
     "privacy.accounting.kairouz_composition": {

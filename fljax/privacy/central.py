@@ -159,6 +159,7 @@ class CentralGaussian:
     scope: ClassVar[str] = "server"
     reference: ClassVar[str] = "mcmahan2018"
     ledger: ClassVar[tuple[str, ...]] = ("rho", "releases")
+    gaussian_noise: ClassVar[bool] = True
 
     def validate(self) -> None:
         _check.positive(

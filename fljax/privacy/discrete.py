@@ -7,7 +7,7 @@ grid is added in exact integer arithmetic.
 
 import decimal
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -146,6 +146,8 @@ class DiscreteZCDP(ZCDP):
     """
 
     steps: int = static(default=1024)
+
+    gaussian_noise: ClassVar[bool] = False
 
     def validate(self) -> None:
         super().validate()

@@ -58,6 +58,7 @@ class NoisyGradients:
     scope: ClassVar[str] = "gradient"
     reference: ClassVar[str] = "abadi2016"
     ledger: ClassVar[tuple[str, ...]] = ("rho", "releases")
+    gaussian_noise: ClassVar[bool] = True
 
     def validate(self) -> None:
         _check.positive(

@@ -67,6 +67,7 @@ __all__ = [
     "Notion",
     "PureDP",
     "Release",
+    "is_gaussian",
 ]
 
 #: In which way two data sets are neighbours, see the head of this module.
@@ -99,6 +100,8 @@ class Notion(Protocol):
       ledger: the names of what it accounts, each one number a client.
       neighbors: between which data sets it promises anything.
       gradient_bound: on which the promise rests.
+      gaussian_noise: optional, of the class: ``True`` where all noise is continuous Gaussian noise,
+        whose zCDP parameter is worth a smaller epsilon than that of others (:func:`is_gaussian`).
 
     Example:
       The noise of another implementation, to be compared with it number by number:
@@ -143,6 +146,32 @@ class Notion(Protocol):
         round: Array,
         clients: Int[Array, " senders"],
     ) -> Array: ...
+
+
+#: What decides the law of a budget's noise.
+_OF_THE_LAW = ("draw", "release", "noise")
+
+
+def is_gaussian(kind: type) -> bool:
+    """Whether the noise of a budget of this class is continuous Gaussian noise in every round.
+
+    A class says so by ``gaussian_noise = True``. One that changes how noise is drawn, or how large
+    it is, must say it again, as what it inherits was said of something else.
+
+    Args:
+      kind: a notion, or a mechanism at the server or on gradients.
+
+    Example:
+      >>> import fljax as fl
+      >>> [is_gaussian(kind) for kind in (fl.privacy.ZCDP, fl.privacy.DiscreteZCDP)]
+      [True, False]
+    """
+    for each in kind.__mro__:
+        if "gaussian_noise" in vars(each):
+            return bool(vars(each)["gaussian_noise"])
+        if any(name in vars(each) for name in _OF_THE_LAW):
+            return False
+    return False
 
 
 class Gap(NamedTuple):
@@ -244,6 +273,7 @@ class ZCDP:
     neighbors: Neighbors = static(default="replace")
 
     ledger: ClassVar[tuple[str, ...]] = ("rho",)
+    gaussian_noise: ClassVar[bool] = True
 
     def validate(self) -> None:
         _check.positive("total_rho", self.total_rho, "A zero budget would need infinite noise.")
@@ -257,7 +287,7 @@ class ZCDP:
         cls,
         epsilon: Array | float,
         delta: Array | float,
-        conversion: accounting.Conversion = "gaussian",
+        conversion: accounting.Conversion | None = None,
         **kwargs: Any,
     ) -> "ZCDP":
         r"""The largest budget whose total is :math:`(\epsilon,\delta)`-DP.
@@ -265,12 +295,14 @@ class ZCDP:
         Args:
           epsilon: total, > 0.
           delta: total, in (0, 1).
-          conversion: by which theorem (:func:`~fljax.privacy.accounting.zcdp_epsilon`): exact for
-            Gaussian noise, which all of this is, by default; ``"proposition"`` is the source's
-            Corollary, which spends less than it could, and takes traced values.
+          conversion: by which theorem (:func:`~fljax.privacy.accounting.zcdp_epsilon`), by default
+            the one of :func:`fljax.privacy.spent`: exact for Gaussian noise, and of a class whose
+            noise is another that of all zCDP. ``"proposition"`` is the source's Corollary, which
+            spends less than it could, and takes traced values.
           kwargs: the other fields.
 
         Raises:
+          ValueError: the conversion of Gaussian noise for a class whose noise is another.
           TypeError: a traced epsilon or delta where a root is to be found on the host: solve for
             rho before the study, and sweep that.
 
@@ -280,6 +312,14 @@ class ZCDP:
           >>> round(float(ZCDP.from_epsilon(1.0, 1e-5, "proposition").total_rho), 4)
           0.0208
         """
+        if conversion is None:
+            conversion = "gaussian" if is_gaussian(cls) else "canonne-kamath-steinke"
+        elif conversion == "gaussian" and not is_gaussian(cls):
+            raise ValueError(
+                f"conversion='gaussian' holds for continuous Gaussian noise, and {cls.__name__} "
+                "does not say that its is; leave it out, or set gaussian_noise = True in a class "
+                "that draws nothing else."
+            )
         return cls(accounting.zcdp_rho(epsilon, delta, conversion), **kwargs)
 
     @classmethod
@@ -365,6 +405,7 @@ class ApproximateDP:
     neighbors: Neighbors = static(default="replace")
 
     ledger: ClassVar[tuple[str, ...]] = ("epsilon", "delta", "rho")
+    gaussian_noise: ClassVar[bool] = True
 
     def validate(self) -> None:
         _check.positive("epsilon", self.epsilon, "A zero budget would need infinite noise.")
