@@ -322,7 +322,10 @@ def test_the_chance_of_guesses_is_that_of_the_paper():
 @pytest.mark.slow
 def test_the_bound_is_seldom_above_the_truth():
     """Of a Gaussian mechanism with an attack chosen on the same kind of runs."""
-    rng, true = np.random.default_rng(0), audit.claimed_epsilon({"rho": 0.5, "gaussian_noise": 1}, DELTA)
+    rng, true = (
+        np.random.default_rng(0),
+        audit.claimed_epsilon({"rho": 0.5, "gaussian_noise": 1}, DELTA),
+    )
     over = 0
     for _ in range(200):
         noise = rng.normal(size=(2, 400, 1))
@@ -379,7 +382,10 @@ def test_the_claim_s_curve_is_that_of_its_conversion(gaussian):
 
 def test_the_gaussian_fit():
     """Near the truth, and seldom above it."""
-    rng, true = np.random.default_rng(1), audit.claimed_epsilon({"rho": 0.5, "gaussian_noise": 1}, 1e-5)
+    rng, true = (
+        np.random.default_rng(1),
+        audit.claimed_epsilon({"rho": 0.5, "gaussian_noise": 1}, 1e-5),
+    )
     means = np.array([[0.0], [1.0]])
     found = [
         audit.shaped_epsilon(3 * (rng.normal(size=(2, 500)) + means), 1e-5, 0.9) for _ in range(200)
