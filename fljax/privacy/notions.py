@@ -35,12 +35,12 @@ choosing numbers by what came out.
 
 And this is a simulator, not a deployment: its random numbers are no cryptographer's, and the
 Gaussian noise of :class:`ZCDP`, :class:`ApproximateDP` and the mechanisms at a server and on
-gradients is drawn and added in floating point. In single precision a normal is made of 63 random
-bits with every generator, and takes nearly all floats near a message, but none beyond 6.66 standard
-deviations, where two in 10^11 would lie. In double precision it is that of ``jax.random``, of 52
-bits: fewer than there are doubles beside a message, and none beyond 8.2. :class:`DiscreteZCDP` and
-:class:`PureDP` leave no such traces: their messages are whole numbers of steps of a grid, whatever
-the precision, and the chance of every whole number is right far below what any run could show.
+gradients is drawn and added in floating point. With every generator a normal is made of 63 random
+bits in single precision and of 128 in double precision, and takes nearly all floats beside a
+message, though not each as often as its interval would have it, and none beyond 6.66 standard
+deviations (9.4), where three in 10^11 would lie. :class:`DiscreteZCDP` and :class:`PureDP` leave no
+such traces: their messages are whole numbers of steps of a grid, whatever the precision, and the
+chance of every whole number is right far below what any run could show.
 """
 
 import functools

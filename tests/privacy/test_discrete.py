@@ -235,25 +235,25 @@ def test_all_that_can_be_said_has_chances_within_the_budget(steps, dim):
     assert 0.97 * epsilon < total <= epsilon * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("notion", [PureDP(1.0), DiscreteZCDP(0.5)])
+@pytest.mark.parametrize("notion", [PureDP(1.0, steps=2**16), DiscreteZCDP(0.5)])
 def test_two_worlds_messages_lie_on_one_grid(notion):
     """In single precision: which numbers can be heard at all does not depend on what was said."""
     dim, draws = 4, 2000
-    sensitivity = jnp.full(draws, 0.2, jnp.float32)
-    plan = jnp.asarray(notion.plan(lambda n: sensitivity, 1), jnp.float32)
-    release = notion.release(plan, sensitivity, jnp.asarray(1), 1, dim)
-    grid = np.float32(release.grid[0])
-    for seed, world in enumerate((0.05, -0.0512345)):
+    sensitivity = jnp.full(draws, 0.2)
+    plan = notion.plan(lambda n: sensitivity, 1)
+    grids = notion.release(plan, sensitivity, jnp.asarray(1), 1, dim).grid.astype(jnp.float32)
+    grid = np.float32(grids[0])
+    for seed, world in enumerate(np.float32([0.05, -0.0512345])):
         message = jnp.full((draws, dim), world, jnp.float32)
         ones = jnp.arange(draws)
         noise = notion.draw(as_key(seed), message.shape, jnp.float32, jnp.asarray(1), ones)
-        said = np.asarray(on_grid(message, noise, release.grid[:, None]))
+        said = np.asarray(on_grid(message, noise, grids[:, None]))
         assert said.dtype == np.float32
         whole = np.round(said.astype(float) / grid)
-        np.testing.assert_array_equal(said, (grid * whole.astype(np.float32)))
-        near = np.abs(whole) < 2**24  # beyond, a float has no room for all of them
-        assert near.mean() > 0.9
-        expected = np.round(np.float32(world) / grid) + np.asarray(noise)
+        near = np.abs(whole) < 2**21  # beyond, a float hardly has room for all of them
+        np.testing.assert_array_equal(said[near], (grid * whole.astype(np.float32))[near])
+        assert near.mean() == 1
+        expected = np.round(world / grid) + np.asarray(noise)
         np.testing.assert_array_equal(whole[near], expected[near])
 
 
