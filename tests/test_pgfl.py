@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 import fljax as fl
-from fljax._generator import private_normal
 from fljax import simulation as engine
+from fljax._generator import private_normal
 from fljax._module import replace
 from fljax._numerics import key_of
 from fljax.algorithms import GFL, PGFL, ClusterFL, GraphFedAvg, PGFLSingleStep

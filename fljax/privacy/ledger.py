@@ -44,7 +44,7 @@ def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
     Example:
       >>> ledgers = {"rho": 0.5, "gaussian_noise": 1}, {"rho": 0.5}, {"epsilon": 1}
       >>> [round(claimed_epsilon(spent, 0.01), 2) for spent in ledgers]
-      [2.32, 2.66, 0.99]
+      [2.32, 2.75, 0.99]
     """
     _check.interval("delta", delta, at_least=0, below=1)
     if "rho" in ledger:

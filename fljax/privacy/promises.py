@@ -54,7 +54,7 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
 
     Returns:
       By assumption: ``bound`` (of gradients or updates), ``precision``, ``features``,
-      ``neighbors``, ``arrivals`` and ``generator``; those that do not hold begin with
+      ``neighbors``, ``arrivals``, ``noise`` and ``generator``; those that do not hold begin with
       ``NOMINAL``. Empty for results without privacy. A dataset's attribute ``privacy`` holds the
       same as text.
 
@@ -82,6 +82,13 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
         bad = int(dataset["unusable_samples"].max())
         found["features"] = f"{bad} samples not finite, which count as zero" if bad else "finite"
     found |= {name: said[name] for name in ("neighbors", "arrivals") if name in said}
+    if "gaussian_noise" in dataset:
+        gaussian = dataset["gaussian_noise"].values
+        found["noise"] = (
+            "Gaussian, drawn and added in floating point"
+            if gaussian.all()
+            else f"{'not all' if gaussian.any() else 'not'} continuous Gaussian noise"
+        )
     found["generator"] = str(dataset.attrs.get("prng", "unknown"))
     return found | {name: f"NOMINAL: {why}" for name, why in broken(dataset).items()}
 
