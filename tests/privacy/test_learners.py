@@ -451,7 +451,7 @@ def test_private_learners_survive_an_attack_that_finds_most_of_the_claim(name, m
     algorithm, privacy, clip, rate = LEARNERS[name]
     pytest.importorskip("dp_accounting")
     if name.startswith("DP-SGD"):  # others' noise is not the attacker's to hear
-        monkeypatch.setattr(fl.privacy.NoisyGradients, "gradient", only_of_client(0))
+        monkeypatch.setattr(fl.privacy.NoisyGradients, "noise", only_of_client(0))
     claim = claimed(simulate(algorithm, privacy, worlds(True)))
     found = attacked(algorithm, privacy, clip, rate)
     assert 0.7 * claim < found < claim, (found, claim)
@@ -481,19 +481,19 @@ def test_correlated_noise_survives_an_attacker_who_takes_the_correlation_out():
     assert 0.85 * claim < bound < claim
 
 
-def only_of_client(client, factor=1.0, original=NoisyGradients.gradient):
-    def gradient(self, key, batch, model, share):
+def only_of_client(client, factor=1.0, original=NoisyGradients.noise):
+    def noise(self, key, model, share):
         share = factor * jnp.where(jnp.arange(len(share)) == client, share, 0)
-        return original(self, key, batch, model, share)
+        return original(self, key, model, share)
 
-    return gradient
+    return noise
 
 
 @pytest.mark.slow
 def test_half_of_a_client_s_noise_is_caught(monkeypatch):
     algorithm, privacy, clip, rate = LEARNERS["DP-SGD"]
     claim = claimed(simulate(algorithm, privacy, worlds(True)))
-    monkeypatch.setattr(NoisyGradients, "gradient", only_of_client(0, 0.5))
+    monkeypatch.setattr(NoisyGradients, "noise", only_of_client(0, 0.5))
     jax.clear_caches()
     assert attacked(algorithm, privacy, clip, rate) > claim
 
