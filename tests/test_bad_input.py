@@ -808,6 +808,7 @@ VALID = {
     "privacy.NoisyGradients": CLIP,
     "privacy.PureDP": {"epsilon": 1.0},
     "privacy.ZCDP": {"total_rho": 1.0},
+    "privacy.assumptions": {"dataset": None},
     "privacy.events": {"results": None},
     "privacy.spent": {"results": None, "delta": 1e-5},
     "privacy.accounting.advanced_composition": {**RELEASE, "rounds": 2, "slack": 1e-5},
@@ -959,6 +960,7 @@ UNTRIED = {
     *("load", "merge", "plan", "run", "save", "sweep"),
     *("audit.one_run", "audit.twins", "audit.two_worlds", "theory.pgfl.server_models"),
     "plotting.save",  # a file
+    "privacy.assumptions",
     "privacy.events",
     "privacy.spent",
     "problems.optimum",

@@ -228,7 +228,7 @@ def test_laplace_noise_needs_the_root_of_the_dimension(privacy):
     simulation = fl.Simulation(
         problem=a, algorithm=ConventionalFL(0.05), privacy=privacy(1.5, gradient_bound=1.0)
     )
-    found = audit.two_worlds(simulation, b, 2, 4000, delta=0.01)
+    found = audit.two_worlds(simulation, b, 2, 16000, delta=0.01)
     assert found.ledger == {"epsilon": pytest.approx(1.5)}
     assert found.broken == (privacy is RootForgotten), found
 
