@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fljax._arguments import checked
+
 if TYPE_CHECKING:
     import xarray
 
@@ -46,6 +48,7 @@ def broken(dataset: "xarray.Dataset") -> dict[str, str]:
     return found
 
 
+@checked
 def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
     """What the privacy figures of results rest on, and which of it does not hold, in words.
 
