@@ -49,7 +49,7 @@ TRAFFIC = (*COUNTS, "bits")
 #: Recorded once a run instead of once a record.
 PER_RUN = (
     *("diverged", "gradient_norm", "gradient_bound", "promised_bound", "nominal", "exact_model"),
-    *("rounding", "unusable_samples"),
+    *("rounding", "unusable_samples", "gaussian_noise"),
     "connected",
     *("first_step", "step_bound"),
     *("noise_multiplier", "sampling_rate", "drawn_from", "update_clip"),
@@ -83,6 +83,7 @@ _DESCRIPTIONS = {
     "promised_bound": ("bound on it that holds for every data set", "norm"),
     "nominal": ("whether the privacy figures are no guarantee", "1"),
     "rounding": ("how far rounding may move a private message, in its sensitivity", "1"),
+    "gaussian_noise": ("whether all noise of the budget is continuous Gaussian noise", "1"),
     "unusable_samples": ("samples without finite features, which count as zero", "samples"),
     "first_step": ("step size of the first round", "1"),
     "step_bound": ("largest step size of the theory, at most", "1"),
@@ -124,7 +125,8 @@ def assemble(
 
     variables, records = {}, dict(records)
     spent = [value[..., -1] for name, value in records.items() if name.startswith("privacy_")]
-    for name in {"nominal", "exact_model"} & records.keys():  # of runs without privacy neither
+    for name in {"nominal", "exact_model", "gaussian_noise"} & records.keys():
+        # Of runs without privacy none of them, nor of those that are not there yet.
         records[name] = records[name] & ~np.all(np.isnan(spent), axis=0)
     if {"bits_up", "bits_down"} <= records.keys():
         records["bits"] = _sum_of(records["bits_up"], records["bits_down"])

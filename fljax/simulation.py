@@ -40,6 +40,7 @@ from fljax.link.marked import Marked
 from fljax.metrics import Metric, Snapshot, as_metric, held_out, normalized_error, suboptimality
 from fljax.participation import Pattern
 from fljax.privacy import CentralGaussian, Gap, Notion, promises
+from fljax.privacy.notions import is_gaussian
 from fljax.problems import (
     Huber,
     LeastAbsoluteDeviation,
@@ -759,6 +760,7 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
     if privacy is not None:
         _, covered = _judged(simulation, prepared, carry.state)
         known["exact_model"] = jnp.asarray(not covered)
+        known["gaussian_noise"] = jnp.asarray(is_gaussian(type(privacy)))
         known["rounding"] = carry.rounding
         known["nominal"] = carry.rounding > promises.SWALLOWED
         if prepared.problem.linear and not prepared.problem.online:

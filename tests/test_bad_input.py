@@ -809,6 +809,7 @@ VALID = {
     "privacy.NoisyGradients": CLIP,
     "privacy.PureDP": {"epsilon": 1.0},
     "privacy.ZCDP": {"total_rho": 1.0},
+    "privacy.assumptions": {"dataset": None},
     "privacy.events": {"results": None},
     "privacy.spent": {"results": None, "delta": 1e-5},
     "privacy.accounting.advanced_composition": {**RELEASE, "rounds": 2, "slack": 1e-5},
@@ -825,6 +826,7 @@ VALID = {
     "privacy.accounting.dynamic_zcdp_initial": {"total": 1.0, "decay": 0.9, "rounds": 2},
     "privacy.accounting.dynamic_zcdp_total": {"initial": 1.0, "decay": 0.9, "rounds": 2},
     "privacy.accounting.gaussian_event": {"rho": 1.0},
+    "privacy.accounting.zcdp_event": {"rho": 1.0},
     "privacy.accounting.gaussian_sigma": {"sensitivity": 1.0, "rho": 1.0},
     "privacy.accounting.gaussian_zcdp": {"sensitivity": 1.0, "sigma": 1.0},
     "privacy.accounting.kairouz_composition": {
@@ -968,6 +970,7 @@ UNTRIED = {
         "theory.pgfl.server_models",
     ),
     "plotting.save",  # a file
+    "privacy.assumptions",
     "privacy.events",
     "privacy.spent",
     "problems.optimum",

@@ -20,7 +20,15 @@ from scipy import special, stats
 
 import fljax as fl
 from fljax import _generator as house
-from fljax._generator import GENERATOR, GENERATORS, normal, threefry
+from fljax._generator import (
+    GENERATOR,
+    GENERATORS,
+    normal,
+    private_laplace,
+    private_normal,
+    threefry,
+)
+from fljax._generator import words as words_of
 
 N = 2**20
 ROOT = Path(__file__).parents[1]
@@ -449,6 +457,73 @@ def test_double_precision_draws_those_of_jax():
     assert np.array_equal(wide, jax.random.normal(root(), (N // 4,), np.float64))
     assert stats.kstest(wide, "norm").pvalue > 1e-6
     assert not np.allclose(normal(root(), (9,), np.float32), wide[:9])
+
+
+# To hide something under -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("draw", "law"), [(private_normal, "norm"), (private_laplace, "laplace")])
+def test_private_numbers_have_their_law(draw, law, dtype, name):
+    made = np.asarray(jax.jit(lambda key: draw(key, (N // 4,), dtype))(fl.random_key(3, name)))
+    assert made.dtype == dtype
+    assert stats.kstest(made, law).pvalue > 1e-4
+    assert abs(np.mean(made > 0) - 0.5) < 4 * 0.5 / np.sqrt(len(made))
+    for end in (3.0, 4.0):
+        expected = 2 * getattr(stats, law).sf(end) * len(made)
+        assert abs(np.sum(np.abs(made) > end) - expected) < 5 * np.sqrt(expected)
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize(
+    ("draw", "coarse"), [(private_normal, jax.random.normal), (private_laplace, jax.random.laplace)]
+)
+def test_private_numbers_are_as_many_as_floats_are(draw, coarse, name):
+    """Of the floats from 1 to 1 + 2^-6 those of 23 bits meet some only, these as many as chance
+    meets of all of them.
+    """
+    floats = 2**17
+
+    def met(draw):
+        made = jax.jit(lambda keys: jax.lax.map(lambda key: draw(key, (2**21,), np.float32), keys))(
+            jax.random.split(fl.random_key(7, name), 16)
+        )
+        made = np.asarray(made).ravel()
+        made = made[(made >= 1) & (made < 1 + 2**-6)]
+        return len(np.unique(made)), floats * -np.expm1(-len(made) / floats)
+
+    found, expected = met(draw)
+    assert found > 0.98 * expected
+    found, expected = met(coarse)
+    assert found < 0.5 * expected
+
+
+def test_the_house_s_private_normals_are_its_normals():
+    made = private_normal(root(2), (50,), np.float32)
+    np.testing.assert_array_equal(made, normal(root(2), (50,), np.float32))
+    assert private_normal(root(2), (3,), jnp.bfloat16).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("bits", [0, 2**32 - 1])
+def test_bits_at_the_ends_make_finite_numbers(bits):
+    ends = [jnp.asarray([bits, 0, 2**32 - 1], np.uint32)] * 4
+    for made in (house._wide_normal(*ends), house._box_muller(*ends[:2])):
+        assert np.all(np.isfinite(made))
+        assert np.abs(made).max() < 10
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_words_of_an_entry_are_of_its_place_and_all_different(name):
+    key = fl.random_key(4, name)
+    made = np.stack(words_of(key, (7, 3), 5))
+    assert made.dtype == np.uint32
+    assert len(np.unique(made)) == made.size
+    keys = jax.random.split(key, 2)
+    each = [np.stack(words_of(k, (7, 3), 5)) for k in keys]
+    np.testing.assert_array_equal(
+        np.stack(jax.vmap(lambda k: jnp.stack(words_of(k, (7, 3), 5)))(keys)), each
+    )
 
 
 # By name ------------------------------------------------------------------------------------------

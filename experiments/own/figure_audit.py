@@ -8,7 +8,7 @@ met and that there is no slack in it; above one it would be wrong.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -90,6 +90,8 @@ SOUND, FAULTY, SINGLE = "sound", "fault", "one run"
 @module
 class HalfNoise(ZCDP):
     """A planted fault: half the noise that the budget asks for."""
+
+    gaussian_noise: ClassVar[bool] = True
 
     def release(
         self, plan: Any, sensitivity: Array, round: Array, rounds: int, dim: int

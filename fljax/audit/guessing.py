@@ -58,7 +58,7 @@ from fljax._module import replace
 from fljax.link import Link
 from fljax.privacy import CentralGaussian, NoisyGradients, accounting
 from fljax.privacy.ledger import claimed_epsilon
-from fljax.privacy.notions import NEIGHBORS, Neighbors, Notion
+from fljax.privacy.notions import NEIGHBORS, Neighbors, Notion, is_gaussian
 from fljax.privacy.promises import ROUNDING
 from fljax.problems import NoRegulariser, Problem
 from fljax.simulation import (
@@ -283,7 +283,8 @@ class Report:
     """What an audit found.
 
     Attributes:
-      ledger: what the run says it spent, of the attacked client; of several the most.
+      ledger: what the run says it spent, of the attacked client; of several the most. Beside
+        ``rho`` stands ``gaussian_noise``, whether it is of continuous Gaussian noise alone.
       delta: at which epsilon is compared.
       confidence: of the bound.
       bound: epsilon is at least this.
@@ -423,11 +424,16 @@ class TwoWorlds(Report):
 
     def _claimed_misses(self, alarms: np.ndarray) -> np.ndarray:
         """The fewest misses that the claim allows beside so many false alarms."""
-        if "rho" in self.ledger:
+        if "rho" not in self.ledger:
+            epsilons, deltas = [self.ledger["epsilon"]], [self.ledger.get("delta", 0.0)]
+        elif self.ledger.get("gaussian_noise", 0.0) > 0:
             return gaussian_misses(math.sqrt(2 * self.ledger["rho"]), alarms)
-        growth, first = math.exp(self.ledger["epsilon"]), self.ledger.get("delta", 0.0)
-        both = (1 - first - growth * alarms, (1 - first - alarms) / growth)
-        return np.maximum(np.maximum(*both), 0)
+        else:  # of all zCDP, at every epsilon and its delta
+            epsilons = np.linspace(0, accounting.zcdp_epsilon(self.ledger["rho"], 1e-7), 200)
+            deltas = accounting.zcdp_delta(self.ledger["rho"], epsilons, "canonne-kamath-steinke")
+        growth, first = (np.asarray(of)[:, None] for of in (np.exp(epsilons), deltas))
+        both = np.maximum(1 - first - growth * alarms, (1 - first - alarms) / growth)
+        return np.maximum(both.max(axis=0), 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -867,6 +873,13 @@ def _checked(
     return dataclasses.replace(simulation, metrics=()), simulation.privacy
 
 
+def _of_its_noise(spent: dict[str, float], privacy: Any) -> dict[str, float]:
+    """A ledger that says by what conversion its zCDP parameter becomes epsilon."""
+    if "rho" not in spent:
+        return spent
+    return spent | {"gaussian_noise": float(is_gaussian(type(privacy)))}
+
+
 @checked
 def two_worlds(
     simulation: Simulation,
@@ -973,13 +986,13 @@ def two_worlds(
     rule, threshold, upwards = _attack(rules, half, delta, confidence)
     # Deviations are measured much more surely than tails: by them another score may be the best.
     fitted = max(rules, key=lambda name: shaped_epsilon(rules[name][:, :half], delta, 0.5)[1])
-    ledger = {n: max(float(np.max(world[1][n])) for world in heard) for n in heard[0][1]}
+    spent = {n: max(float(np.max(world[1][n])) for world in heard) for n in heard[0][1]}
     judged = rules[rule][:, half:]
     hits, alarms = _bets(judged, threshold, upwards)
     of = judged.shape[1]
     shaped, apart = shaped_epsilon(rules[fitted][:, half:], delta, confidence)
     return TwoWorlds(
-        ledger=ledger,
+        ledger=_of_its_noise(spent, privacy),
         delta=delta,
         confidence=confidence,
         bound=float(counted_epsilon(hits, alarms, of, delta, confidence)),
@@ -1307,8 +1320,9 @@ def one_run(
         guessed_epsilon(int(correct[guesses - 1]), guesses, total, delta, each) for guesses in tried
     ]
     best = int(np.argmax(bounds))
+    spent = {n: float(np.max(np.sum(s, axis=0)[placed])) for n, s in spent.items()}
     return OneRun(
-        ledger={n: float(np.max(np.sum(s, axis=0)[placed])) for n, s in spent.items()},
+        ledger=_of_its_noise(spent, privacy),
         delta=delta,
         confidence=confidence,
         bound=bounds[best],

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
-from fljax._generator import normal
+from fljax._generator import private_laplace, private_normal
 from fljax._module import module, static
 from fljax.graphs import Combination, Graph
 
@@ -69,8 +69,8 @@ class Perturbation:
         variance = jnp.asarray(self.variance, dtype)
         variance = variance / shape[-1] if self.per == "vector" else variance
         if self.law == "gaussian":
-            return jnp.sqrt(variance) * normal(key, shape, dtype)
-        return jnp.sqrt(variance / 2) * jax.random.laplace(key, shape, dtype)
+            return jnp.sqrt(variance) * private_normal(key, shape, dtype)
+        return jnp.sqrt(variance / 2) * private_laplace(key, shape, dtype)
 
 
 @module

@@ -2,13 +2,13 @@
 
 from fljax.privacy import accounting
 from fljax.privacy.central import AdaptiveClip, CentralGaussian
-from fljax.privacy.discrete import DiscreteZCDP
 from fljax.privacy.gradients import NoisyGradients
 from fljax.privacy.ledger import events, spent
 from fljax.privacy.notions import (
     NEIGHBORS,
     ZCDP,
     ApproximateDP,
+    DiscreteZCDP,
     Gap,
     Neighbors,
     Notion,

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from fljax import _check
-from fljax._generator import normal
+from fljax._generator import private_normal
 from fljax._module import module, static
 from fljax.participation import Selector
 
@@ -159,6 +159,7 @@ class CentralGaussian:
     scope: ClassVar[str] = "server"
     reference: ClassVar[str] = "mcmahan2018"
     ledger: ClassVar[tuple[str, ...]] = ("rho", "releases")
+    gaussian_noise: ClassVar[bool] = True
 
     def validate(self) -> None:
         _check.positive(
@@ -238,7 +239,7 @@ class CentralGaussian:
         """
         k_updates, k_share = jax.random.split(key)
         column = jnp.asarray(banded_root(self.bands), total.dtype)
-        drawn = normal(k_updates, total.shape, total.dtype)
+        drawn = private_normal(k_updates, total.shape, total.dtype)
         drawn = (drawn - jnp.sum(column[1:, None] * state.past, axis=0)) / column[0]
         past = jnp.concatenate([drawn[None], state.past])[: self.bands - 1]
         scale = plan.update_noise * state.clip
@@ -248,7 +249,7 @@ class CentralGaussian:
             unit = (scale / plan.share_noise).astype(total.dtype)
             share = unit * (within - count / 2)
             clean = jnp.append(clean, share)
-            noise = jnp.append(noise, scale * normal(k_share, (), total.dtype))
+            noise = jnp.append(noise, scale * private_normal(k_share, (), total.dtype))
         moved = _MOVED[self.neighbors] * scale / self.noise_multiplier
         return Published(clean, noise.astype(clean.dtype), moved.astype(clean.dtype), past)
 

@@ -1,4 +1,5 @@
-r"""The discrete Gaussian: whole numbers with :math:`\Pr[x]\propto e^{-x^2/2s^2}`, from a table.
+r"""Discrete noise: whole numbers with :math:`\Pr[x]\propto e^{-x^2/2s^2}` or
+:math:`e^{-|x|/s}`, from tables.
 
 Noise that is drawn as a real number in floating point leaves traces of what it was added to in the
 last bits of the sum. Whole numbers leave none: a message is rounded to a grid, and noise on that
@@ -7,53 +8,100 @@ grid is added in exact integer arithmetic.
 
 import decimal
 import functools
-from typing import Any
+from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fljax import _check
-from fljax._module import module, static
-from fljax.privacy.notions import ZCDP, Release
+from fljax._generator import words
 
-__all__ = ["DiscreteZCDP", "discrete_gaussian", "on_grid"]
+__all__ = ["MOST_STEPS", "discrete_gaussian", "discrete_laplace", "on_grid"]
 
-#: Uniform bits of a draw, and digits to which its table is computed: further down than any run's
-#: number of draws can reach.
+#: Uniform bits of a look into a table, and digits to which tables are computed: further down than
+#: any run's number of draws can reach.
 BITS = 96
-DIGITS = 45
+DIGITS = 50
 
-#: A message this many steps of its grid from zero is taken for that: whole numbers stay exact.
-FARTHEST = 2**30
+#: Of a Laplace scale: noise of more of them would not fit an integer.
+MOST_STEPS = 2**24
+
+#: A message of so many bits of steps of its grid from zero is taken for that: far beyond all noise.
+FARTHEST = 50
+
+#: Whole steps are counted in two integers, the lower of so many bits, so that none overflows.
+LOWER = 20
+
+
+def _alias(weights: Sequence[decimal.Decimal], bits: int = BITS) -> np.ndarray:
+    r"""``[4, 2^n]``: the table of Walker's alias method for whole numbers from zero.
+
+    A uniform number of so many bits chooses a column by its first :math:`n` and, if the rest is
+    below the first three rows (high, middle and low 32 bits), that column's number, else that of
+    the fourth. Each has its chance up to :math:`2^{-bits}`, the likeliest one what is missing.
+    """
+    with decimal.localcontext(prec=DIGITS):
+        unit = decimal.Decimal(2**bits) / sum(weights, decimal.Decimal(0))
+        left = [int(weight * unit) for weight in weights]
+    likeliest = max(range(len(left)), key=left.__getitem__)
+    left[likeliest] += 2**bits - sum(left)
+    columns = 2 ** max(1, (len(left) - 1).bit_length())
+    room = 2**bits // columns
+    left += [0] * (columns - len(left))
+    below, other = [0] * columns, list(range(columns))
+    poor = [number for number, chance in enumerate(left) if chance < room]
+    rich = [number for number, chance in enumerate(left) if chance >= room]
+    while poor:
+        one, giver = poor.pop(), rich[-1]
+        below[one], other[one] = left[one] << BITS - bits, giver
+        left[giver] -= room - left[one]
+        if left[giver] < room:
+            poor.append(rich.pop())
+    parts = [[value >> shift & 0xFFFFFFFF for value in below] for shift in (64, 32, 0)]
+    return np.array([*parts, other], np.uint32)
+
+
+def _chosen(table: np.ndarray, bits: Sequence[Array]) -> Int[Array, "..."]:
+    """What a table has for these 96 uniform bits, three words."""
+    rest = 33 - table.shape[1].bit_length()  # of the first word
+    column = (bits[0] >> np.uint32(rest)).astype(jnp.int32)
+    high = bits[0] & np.uint32(2**rest - 1)
+    # Row by row: each is a flat look-up, many times as fast as one of all four.
+    first, second, third, other = (jnp.asarray(row)[column] for row in table)
+    last = (bits[1] < second) | ((bits[1] == second) & (bits[2] < third))
+    own = (high < first) | ((high == first) & last)
+    return jnp.where(own, column, other.astype(jnp.int32))
+
+
+def _powers(
+    first: decimal.Decimal, fall: decimal.Decimal = decimal.Decimal(1), count: int | None = None
+) -> list[decimal.Decimal]:
+    r""":math:`\prod_{i<x}qf^i` for :math:`x=0,1,\dots`, with :math:`q` the first ratio and
+    :math:`f` its fall: so many, or as far as 96 bits reach.
+    """
+    found, ratio = [decimal.Decimal(1)], first
+    least = decimal.Decimal(2) ** -(BITS + 8)
+    while len(found) < count if count else found[-1] > least:
+        found.append(found[-1] * ratio)
+        ratio *= fall
+    return found
 
 
 @functools.cache
-def _table(steps: int) -> np.ndarray:
-    """``[3, M]``: the distribution function at ``-(M - 1) / 2, ...`` in units of ``2^-96``, its
-    high, middle and low 32 bits.
-    """
+def _gaussian_table(steps: int) -> np.ndarray:
+    """Of distances from zero. The last bit of the three words is left for the sign."""
     with decimal.localcontext(prec=DIGITS):
-        square, weights, x = 2 * decimal.Decimal(steps) ** 2, [decimal.Decimal(1)], 0
-        while weights[-1] > decimal.Decimal(2) ** -(BITS + 8):
-            x += 1
-            weights.append((-decimal.Decimal(x * x) / square).exp())
-        both = [*reversed(weights[1:]), *weights]
-        below, found = decimal.Decimal(0), []
-        unit = decimal.Decimal(2**BITS) / sum(both, below)
-        for weight in both:
-            below += weight * unit
-            found.append(min(int(below), 2**BITS - 1))
-    parts = [[value >> shift & 0xFFFFFFFF for value in found] for shift in (64, 32, 0)]
-    return np.array(parts, np.uint32)
+        ratio = (-1 / (2 * decimal.Decimal(steps) ** 2)).exp()
+        weights = _powers(ratio, ratio**2)
+        weights[0] /= 2  # which has two signs
+        return _alias(weights, BITS - 1)
 
 
 def discrete_gaussian(key: Array, shape: tuple[int, ...], steps: int) -> Int[Array, "..."]:
     r"""Whole numbers of the discrete Gaussian distribution of parameter ``steps``.
 
-    By inversion of 96 uniform bits in a table of the distribution function, so that all
-    probabilities are right to :math:`2^{-95}`.
+    From 96 uniform bits each, so that all probabilities are right to :math:`2^{-95}`, but for the
+    likeliest, which takes what they leave; all together to :math:`2^{-91}s`.
 
     Args:
       key: consumed.
@@ -69,25 +117,51 @@ def discrete_gaussian(key: Array, shape: tuple[int, ...], steps: int) -> Int[Arr
     References:
       Canonne, Kamath & Steinke 2020, Definition 1.
     """
-    table = jnp.asarray(_table(steps))
-    size = table.shape[1]
-    bits = jax.random.bits(key, (3, *shape), jnp.uint32)
+    bits = words(key, shape, 3)
+    found = _chosen(_gaussian_table(steps), bits)
+    return jnp.where((bits[2] & np.uint32(1)) == 1, -found, found)
 
-    def passed(entry: Array) -> Array:
-        """Whether the bits are at or above the table's entry."""
-        high, middle, low = (table[i][entry] for i in range(3))
-        last = (bits[1] > middle) | ((bits[1] == middle) & (bits[2] >= low))
-        return (bits[0] > high) | ((bits[0] == high) & last)
 
-    def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        first, last = ends
-        middle = (first + last) // 2
-        above = passed(middle) & (first < last)
-        return jnp.where(above, middle + 1, first), jnp.where(above, last, middle)
+@functools.cache
+def _laplace_tables(steps: int) -> tuple[int, np.ndarray, np.ndarray]:
+    """The bits of the lower digit, its table, and that of the upper one with the sign: even
+    numbers for zero and above, odd ones for below.
+    """
+    lower = max(1, round(np.log2(np.sqrt(2 * np.log(2) * BITS * steps))))
+    with decimal.localcontext(prec=DIGITS):
+        ratio = (-1 / decimal.Decimal(steps)).exp()
+        low = _powers(ratio, count=2**lower)
+        high = [w * sign for w in _powers(low[-1] * ratio) for sign in (1, ratio)]
+        return lower, _alias(low), _alias(high)
 
-    ends = jnp.zeros(shape, jnp.int32), jnp.full(shape, size - 1, jnp.int32)
-    place, _ = jax.lax.fori_loop(0, size.bit_length(), halve, ends)
-    return place - size // 2
+
+def discrete_laplace(key: Array, shape: tuple[int, ...], steps: int) -> Int[Array, "..."]:
+    r"""Whole numbers of the discrete Laplace distribution, :math:`\Pr[x]\propto e^{-|x|/s}`.
+
+    A number from zero upwards is geometric, and so is one less than the size of one below; the
+    digits of a geometric number are independent in any base. So one look into a table gives the
+    sign and the upper digit, another one the lower digit, from 96 uniform bits each: all
+    probabilities together are right to :math:`2^{-78}`, for any number of steps.
+
+    Args:
+      key: consumed.
+      shape: of what is drawn.
+      steps: :math:`1\le s\le2^{24}`, the scale.
+
+    Example:
+      >>> import jax
+      >>> x = discrete_laplace(jax.random.key(0), (100_000,), steps=1000)
+      >>> str(x.dtype), round(float(abs(x).mean()), -1)
+      ('int32', 1000.0)
+
+    References:
+      Canonne, Kamath & Steinke 2020, Definition 5 (the discrete Laplace).
+    """
+    lower, low, high = _laplace_tables(steps)
+    bits = words(key, shape, 6)
+    upper = _chosen(high, bits[:3])
+    size = ((upper >> 1) << lower) + _chosen(low, bits[3:])
+    return jnp.where((upper & 1) == 1, ~size, size)
 
 
 def on_grid(
@@ -95,100 +169,23 @@ def on_grid(
     steps: Int[Array, "senders dim"],
     grid: Float[Array, "senders 1"],
 ) -> Float[Array, "senders dim"]:
-    """The message rounded to a grid and moved by whole steps, in integers until the end."""
-    whole = jnp.clip(jnp.round(message / grid), -FARTHEST, FARTHEST).astype(jnp.int32)
-    return grid * (whole + steps).astype(message.dtype)
+    """The message rounded to a grid and moved by whole steps, in integers until the end; as it is
+    where the grid is zero, of messages that depend on nothing.
 
-
-@module
-class DiscreteZCDP(ZCDP):
-    r"""zCDP by discrete Gaussian noise on messages that are rounded to a grid.
-
-    A message :math:`m` becomes :math:`g\,(\lfloor m/g\rceil+x)` with :math:`x` discrete Gaussian
-    of ``steps`` :math:`s`. Rounding moves every coordinate by half a step :math:`g` at most, so
-    that the sensitivity grows to :math:`\Delta+g\sqrt D`, and
-
-    .. math:: g=\frac{\Delta}{s\sqrt{2\phi^{(n)}}-\sqrt D}
-
-    spends :math:`\phi^{(n)}`. Noise is greater than that of :class:`~fljax.privacy.ZCDP` by the
-    factor :math:`1/\big(1-\sqrt D/(s\sqrt{2\phi^{(n)}})\big)`: the finer the grid, the less.
+    What is heard is a function of the whole number alone, so that it tells no more than that does.
 
     Args:
-      total_rho: as of :class:`~fljax.privacy.ZCDP`, like the other arguments.
-      decay: as there.
-      gradient_bound: as there.
-      schedule: ``"privacy"`` only.
-      neighbors: as there.
-      steps: :math:`s\ge1`, of the grid to a standard deviation.
-
-    Guarantees:
-      As of :class:`~fljax.privacy.ZCDP`, with what is said free of floating-point traces of what
-      it was computed from; up to :math:`2^{-95}` for every number drawn, of the table of
-      probabilities. That the message before rounding has the stated sensitivity is up to its own
-      floating-point arithmetic, as elsewhere.
-
-    Raises:
-      ValueError: the ``"variance"`` schedule; a grid too coarse for the budget of some round.
-
-    Reference:
-      Canonne, Kamath & Steinke 2020, Theorem 14 (and Proposition 13 for many coordinates).
-
-    Example:
-      >>> import jax, fljax as fl
-      >>> simulation = fl.Simulation(
-      ...     problem=fl.problems.ridge(jax.random.key(0), clients=5, samples=9, dim=2).clipped(1),
-      ...     network=fl.graphs.ring(5),
-      ...     algorithm=fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5),
-      ...     privacy=fl.privacy.DiscreteZCDP(total_rho=0.5),
-      ... )
-      >>> round(float(fl.run(simulation, rounds=10).privacy_rho[-1]), 4)
-      0.5
+      message: ``[M, D]``.
+      steps: ``[M, D]``, the noise.
+      grid: ``[M, 1]``, how large a step is.
     """
-
-    steps: int = static(default=1024)
-
-    def validate(self) -> None:
-        super().validate()
-        _check.count("steps", self.steps)
-        if self.schedule != "privacy":
-            raise ValueError(
-                f"schedule={self.schedule!r} has no account of what rounding to a grid adds; "
-                "leave it out, or take ZCDP."
-            )
-
-    def check(self, dim: int, rounds: int) -> None:
-        """Raise ``ValueError`` where rounding alone would spend the budget of some round.
-
-        Args:
-          dim: numbers in a message.
-          rounds: of the run.
-        """
-        _check.known(functools.partial(self._check, dim, rounds), self.total_rho, self.decay)
-
-    def _check(self, dim: int, rounds: int, total: Any, decay: Any) -> None:
-        powers = float(decay) ** np.arange(rounds)
-        least = float(total) * powers.min() / powers.sum()
-        fewest = (dim / (2 * least)) ** 0.5
-        if self.steps <= fewest:
-            raise ValueError(
-                f"steps must be > {fewest:.4g}, got {self.steps}: rounding {dim} numbers to so "
-                f"coarse a grid would spend more than the {least:.3g} that the first of {rounds} "
-                "rounds has. Take more steps, a larger total_rho or fewer rounds."
-            )
-
-    def release(
-        self, plan: Array, sensitivity: Array, round: Array, rounds: int, dim: int
-    ) -> Release:
-        found = super().release(plan, sensitivity, round, rounds, dim)
-        grid = sensitivity / (self.steps * jnp.sqrt(2 * found.spent["rho"]) - dim**0.5)
-        return found._replace(scale=self.steps * grid, grid=grid)
-
-    def draw(
-        self,
-        key: Array,
-        shape: tuple[int, ...],
-        dtype: Any,
-        round: Array,
-        clients: Int[Array, " senders"],
-    ) -> Array:
-        return discrete_gaussian(key, shape, self.steps)
+    unit = float(2**LOWER)
+    none = grid == 0
+    whole = jnp.round(message / jnp.where(none, 1, grid))
+    whole = jnp.clip(whole, -(2.0**FARTHEST), 2.0**FARTHEST)
+    upper = jnp.floor(whole / unit)  # exact, and so is the difference
+    lower = (whole - upper * unit).astype(jnp.int32) + steps
+    upper = upper.astype(jnp.int32) + (lower >> LOWER)
+    lower = lower & (2**LOWER - 1)
+    said = grid * (upper.astype(message.dtype) * unit + lower.astype(message.dtype))
+    return jnp.where(none, message, said)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
-from fljax._generator import normal
+from fljax._generator import private_normal
 from fljax._module import module, replace, static
 from fljax.problems import Problem
 
@@ -58,6 +58,7 @@ class NoisyGradients:
     scope: ClassVar[str] = "gradient"
     reference: ClassVar[str] = "abadi2016"
     ledger: ClassVar[tuple[str, ...]] = ("rho", "releases")
+    gaussian_noise: ClassVar[bool] = True
 
     def validate(self) -> None:
         _check.positive(
@@ -85,7 +86,7 @@ class NoisyGradients:
     ) -> Float[Array, "clients dim"]:
         """What is added to it; the key is consumed."""
         scale = self.noise_multiplier * self.clip * share[:, None]
-        return scale * normal(key, model.shape, model.dtype)
+        return scale * private_normal(key, model.shape, model.dtype)
 
     def sensitivity(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
         """How far a neighbour moves each client's gradient."""

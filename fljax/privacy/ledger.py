@@ -21,8 +21,9 @@ __all__ = ["claimed_epsilon", "events", "spent"]
 def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
     r"""The smallest epsilon at ``delta`` that follows from what a run says it spent.
 
-    Of a zCDP parameter :math:`\rho` by the exact conversion for Gaussian noise
-    (:func:`~fljax.privacy.accounting.zcdp_epsilon`), far below the usual one. Of
+    Of a zCDP parameter :math:`\rho` by the conversion that holds for whatever has it, or, where all
+    noise is said to be continuous Gaussian noise, by the exact one for that
+    (:func:`~fljax.privacy.accounting.zcdp_epsilon`), which discrete Gaussian noise exceeds. Of
     :math:`(\epsilon,\delta_0)`, and of pure :math:`\epsilon` with :math:`\delta_0=0`,
 
     .. math:: \ln\Big(e^\epsilon-\frac{\delta-\delta_0}{1-\delta_0}(1+e^\epsilon)\Big),
@@ -33,20 +34,23 @@ def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
 
     Args:
       ledger: ``rho``, or ``epsilon`` with or without ``delta``; or ``rho`` and ``releases`` with
-        ``noise_multiplier``, ``sampling_rate`` and ``drawn_from``, as results name them.
+        ``noise_multiplier``, ``sampling_rate`` and ``drawn_from``, as results name them. Besides
+        ``rho`` may stand ``gaussian_noise``, 1 where all noise is; left out it is 0.
       delta: in (0, 1).
 
     Raises:
       ImportError: sampled releases without ``dp_accounting``.
 
     Example:
-      >>> [round(claimed_epsilon(spent, 0.01), 2) for spent in ({"rho": 0.5}, {"epsilon": 1})]
-      [2.32, 0.99]
+      >>> ledgers = {"rho": 0.5, "gaussian_noise": 1}, {"rho": 0.5}, {"epsilon": 1}
+      >>> [round(claimed_epsilon(spent, 0.01), 2) for spent in ledgers]
+      [2.32, 2.75, 0.99]
     """
     _check.interval("delta", delta, at_least=0, below=1)
     if "rho" in ledger:
         rho = ledger["rho"]
-        shown = float(accounting.zcdp_epsilon(rho, delta, "gaussian")) if rho > 0 else 0.0
+        conversion = "gaussian" if _gaussian(ledger) else "canonne-kamath-steinke"
+        shown = float(accounting.zcdp_epsilon(rho, delta, conversion)) if rho > 0 else 0.0
         return min(shown, _secret_epsilon(ledger, delta))
     if "epsilon" not in ledger:
         raise ValueError(f"ledger must have rho or epsilon, got {_check.shown(ledger)}.")
@@ -57,8 +61,15 @@ def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
     return max(0.0, epsilon + math.log(max(1 - share * (1 + math.exp(-epsilon)), 1e-300)))
 
 
+def _gaussian(ledger: dict[str, float], unsaid: float = 0.0) -> bool:
+    """Whether all noise is said to be continuous Gaussian noise; files of old do not say."""
+    return ledger.get("gaussian_noise", unsaid) > 0
+
+
 def _releases(ledger: dict[str, float]) -> dict[str, Any] | None:
     """What is amplified by sampling, as the accounting's arguments; ``None``: nothing."""
+    if not _gaussian(ledger, unsaid=1.0):  # only mechanisms of Gaussian noise wrote of old what
+        return None  # is asked for here
     rate, releases = ledger.get("sampling_rate", math.nan), ledger.get("releases", math.nan)
     if not (rate < 1 and releases > 0):
         return None
@@ -82,7 +93,8 @@ def spent(results: "xarray.Dataset", delta: float) -> "xarray.Dataset":
     r"""Epsilon at ``delta`` of everything that was said so far, round by round.
 
     By the tightest theorem that the library knows for the mechanism (:func:`claimed_epsilon`):
-    exact for Gaussian noise, with amplification where what is sampled stays secret. It covers the
+    exact where results say that all noise was continuous Gaussian noise (``gaussian_noise``), with
+    amplification where what is sampled stays secret; else the one for all zCDP. It covers the
     messages, or what a trusted server publishes, for the neighbours that the budget names, of the
     most affected client; where results are ``nominal`` or their models exact, what is said there
     goes for this number too. Amplification takes a quarter of a second for every different number
@@ -127,7 +139,7 @@ def spent(results: "xarray.Dataset", delta: float) -> "xarray.Dataset":
 def _ledger(results: "xarray.Dataset", prefix: str) -> "xarray.Dataset":
     """A ledger's variables by the names of :func:`claimed_epsilon`."""
     names = {f"{prefix}{name}": name for name in ("rho", "epsilon", "delta", "releases")}
-    about = ("noise_multiplier", "sampling_rate", "drawn_from")
+    about = ("noise_multiplier", "sampling_rate", "drawn_from", "gaussian_noise")
     kept = [name for name in (*names, *about) if name in results]
     if not names.keys() & set(kept):
         raise ValueError(
@@ -163,15 +175,16 @@ def events(results: "xarray.Dataset") -> Any:
     what others spend.
 
     Args:
-      results: of one run, or of one point of a study (``results.sel(...)``), under Gaussian noise.
+      results: of one run, or of one point of a study (``results.sel(...)``), with a zCDP ledger.
 
     Returns:
       A ``DpEvent`` of the most affected client, to be composed under the relation of neighbours
-      that the budget names.
+      that the budget names: Gaussian releases where results say that all noise was continuous
+      Gaussian noise, else a ``ZCDpEvent``, which only the ``RdpAccountant`` composes.
 
     Raises:
       ImportError: without ``dp_accounting``.
-      ValueError: results of several points, without privacy, or of other noise.
+      ValueError: results of several points, without privacy, or without a zCDP parameter.
 
     Example:
       >>> import jax, fljax as fl
@@ -193,10 +206,17 @@ def events(results: "xarray.Dataset") -> Any:
         )
     row = {str(name): float(value.max()) for name, value in last.data_vars.items()}
     if "rho" not in row or math.isnan(row["rho"]):
-        raise ValueError("the ledger counts no Gaussian releases; only these are exported.")
+        raise ValueError(
+            "the ledger counts no Gaussian releases, nor others of a zCDP parameter; only these "
+            "are exported."
+        )
+    if "gaussian_noise" in row:
+        row["gaussian_noise"] = float(last["gaussian_noise"].min())
     found = _releases(row)
     if found is not None:
         return accounting.sampled_gaussian_event(**found)
+    if not _gaussian(row):
+        return accounting.zcdp_event(row["rho"])
     relation = results["privacy_rho"].attrs["neighbors"]
     if relation not in NEIGHBORS:
         raise ValueError(

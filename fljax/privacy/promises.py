@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fljax._arguments import checked
+
 if TYPE_CHECKING:
     import xarray
 
@@ -46,6 +48,7 @@ def broken(dataset: "xarray.Dataset") -> dict[str, str]:
     return found
 
 
+@checked
 def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
     """What the privacy figures of results rest on, and which of it does not hold, in words.
 
@@ -54,7 +57,7 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
 
     Returns:
       By assumption: ``bound`` (of gradients or updates), ``precision``, ``features``,
-      ``neighbors``, ``arrivals`` and ``generator``; those that do not hold begin with
+      ``neighbors``, ``arrivals``, ``noise`` and ``generator``; those that do not hold begin with
       ``NOMINAL``. Empty for results without privacy. A dataset's attribute ``privacy`` holds the
       same as text.
 
@@ -82,6 +85,13 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
         bad = int(dataset["unusable_samples"].max())
         found["features"] = f"{bad} samples not finite, which count as zero" if bad else "finite"
     found |= {name: said[name] for name in ("neighbors", "arrivals") if name in said}
+    if "gaussian_noise" in dataset:
+        gaussian = dataset["gaussian_noise"].values
+        found["noise"] = (
+            "Gaussian, drawn and added in floating point"
+            if gaussian.all()
+            else f"{'not all' if gaussian.any() else 'not'} continuous Gaussian noise"
+        )
     found["generator"] = str(dataset.attrs.get("prng", "unknown"))
     return found | {name: f"NOMINAL: {why}" for name, why in broken(dataset).items()}
 

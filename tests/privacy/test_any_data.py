@@ -307,7 +307,7 @@ def test_what_was_assumed_stands_in_results_and_in_what_is_made_of_them(tmp_path
         return fl.Simulation(problem, ConventionalFL(0.1), privacy=budget, metrics=["objective"])
 
     kept = fl.sweep(scenario, grid={"clip": [0.5, 1.0]}, seeds=2, rounds=2)
-    names = ["bound", "precision", "features", "neighbors", "arrivals", "generator"]
+    names = ["bound", "precision", "features", "neighbors", "arrivals", "noise", "generator"]
     assert list(assumptions(kept)) == names
     assert "NOMINAL" not in kept.attrs["privacy"]
     assert kept.attrs["privacy"].startswith("bound: holds for every data set; precision: ")

@@ -71,6 +71,8 @@ def test_no_registered_algorithm_breaks_its_claim(label):
 
 @module
 class HalfNoise(ZCDP):
+    gaussian_noise = True
+
     def release(self, plan, sensitivity, round, rounds, dim):
         found = super().release(plan, sensitivity, round, rounds, dim)
         return found._replace(scale=found.scale / 2)
@@ -78,6 +80,8 @@ class HalfNoise(ZCDP):
 
 @module
 class BareRound(ZCDP):
+    gaussian_noise = True
+
     def release(self, plan, sensitivity, round, rounds, dim):
         found = super().release(plan, sensitivity, round, rounds, dim)
         return found._replace(scale=jnp.where(round == 3, 0, found.scale))
@@ -86,6 +90,8 @@ class BareRound(ZCDP):
 @module
 class SameNoise(ZCDP):
     """The noise of every round and run is the same."""
+
+    gaussian_noise = True
 
     def draw(self, key, shape, dtype, round, clients):
         return super().draw(jax.random.key(3), shape, dtype, round, clients)
@@ -168,8 +174,8 @@ def test_faulty_noise_is_caught(name):
 def test_half_the_noise_is_four_times_the_budget():
     """A fault mended into the claim is none."""
     found = both("zCDP-NFL", HalfNoise(*SMALL))
-    assert dataclasses.replace(found, ledger={"rho": 0.5}).broken
-    assert not dataclasses.replace(found, ledger={"rho": 4 * 0.5}).broken
+    assert dataclasses.replace(found, ledger={"rho": 0.5, "gaussian_noise": 1}).broken
+    assert not dataclasses.replace(found, ledger={"rho": 4 * 0.5, "gaussian_noise": 1}).broken
     assert found.apart == pytest.approx(math.sqrt(2 * 4 * 0.5), rel=0.08)
 
 
@@ -222,7 +228,7 @@ def test_laplace_noise_needs_the_root_of_the_dimension(privacy):
     simulation = fl.Simulation(
         problem=a, algorithm=ConventionalFL(0.05), privacy=privacy(1.5, gradient_bound=1.0)
     )
-    found = audit.two_worlds(simulation, b, 2, 4000, delta=0.01)
+    found = audit.two_worlds(simulation, b, 2, 16000, delta=0.01)
     assert found.ledger == {"epsilon": pytest.approx(1.5)}
     assert found.broken == (privacy is RootForgotten), found
 
@@ -470,7 +476,10 @@ def test_the_chance_of_guesses_is_that_of_the_paper():
 @pytest.mark.slow
 def test_the_bound_is_seldom_above_the_truth():
     """Of a Gaussian mechanism with an attack chosen on the same kind of runs."""
-    rng, true = np.random.default_rng(0), audit.claimed_epsilon({"rho": 0.5}, DELTA)
+    rng, true = (
+        np.random.default_rng(0),
+        audit.claimed_epsilon({"rho": 0.5, "gaussian_noise": 1}, DELTA),
+    )
     over = 0
     for _ in range(200):
         noise = rng.normal(size=(2, 400, 1))
@@ -492,9 +501,12 @@ def test_the_bound_is_seldom_above_the_truth():
 
 
 def test_claims_are_converted_tightly():
-    assert audit.claimed_epsilon({"rho": 0.5, "epsilon": 9.0}, 1e-5) == pytest.approx(
-        accounting.zcdp_epsilon(0.5, 1e-5, "gaussian")
-    )
+    for gaussian, conversion in ((1, "gaussian"), (0, "canonne-kamath-steinke")):
+        ledger = {"rho": 0.5, "epsilon": 9.0, "gaussian_noise": gaussian}
+        assert audit.claimed_epsilon(ledger, 1e-5) == pytest.approx(
+            accounting.zcdp_epsilon(0.5, 1e-5, conversion)
+        )
+    assert audit.claimed_epsilon({"rho": 0.5}, 1e-5) == audit.claimed_epsilon(ledger, 1e-5)
     epsilon, delta = 1.2, 0.03
     less = audit.claimed_epsilon({"epsilon": epsilon}, delta)
     # Randomised response: the chance beyond e^eps' of the other answer's.
@@ -505,9 +517,29 @@ def test_claims_are_converted_tightly():
     assert audit.claimed_epsilon({"epsilon": 0.01}, 0.5) == 0
 
 
+@pytest.mark.parametrize("gaussian", [0, 1])
+def test_the_claim_s_curve_is_that_of_its_conversion(gaussian):
+    """No test below it, and it touches the line of every epsilon."""
+    alarms = np.linspace(1e-4, 1 - 1e-4, 500)
+    ledger = {"rho": 0.5, "gaussian_noise": gaussian}
+    zeros = {"bound": 0.0, "most": 0.0, "gradient_norm": 0.0, "gradient_bound": 1.0, "rule": ""}
+    zeros |= {"shaped": 0.0, "apart": 0.0, "threshold": 0.0, "past_link": 0.0}
+    found = audit.TwoWorlds(ledger, DELTA, 0.95, **zeros, scores=np.zeros((2, 2)))
+    misses = found._claimed_misses(alarms)
+    assert np.all(np.diff(misses) <= 0)
+    for delta in (0.01, 0.1, 0.3):
+        line = 1 - delta - np.exp(audit.claimed_epsilon(ledger, delta)) * alarms
+        assert np.all(misses >= line - 1e-3)
+        assert np.min(misses - line) == pytest.approx(0, abs=2e-3)
+    assert np.all(misses <= audit.gaussian_misses(1.0, alarms) + 1e-9)
+
+
 def test_the_gaussian_fit():
     """Near the truth, and seldom above it."""
-    rng, true = np.random.default_rng(1), audit.claimed_epsilon({"rho": 0.5}, 1e-5)
+    rng, true = (
+        np.random.default_rng(1),
+        audit.claimed_epsilon({"rho": 0.5, "gaussian_noise": 1}, 1e-5),
+    )
     means = np.array([[0.0], [1.0]])
     found = [
         audit.shaped_epsilon(3 * (rng.normal(size=(2, 500)) + means), 1e-5, 0.9) for _ in range(200)

@@ -185,16 +185,20 @@ def test_geometric_noise_falls_like_zcdp_s():
     scale, _ = releases(ApproximateDP(2.0, 1e-3, 0.7, rule="geometric"), constant)
     close(scale[1:] ** 2 / scale[:-1] ** 2, 0.7, rtol=1e-12)
     scale, _ = releases(PureDP(2.0, 0.7), constant)
-    close(scale[1:] ** 2 / scale[:-1] ** 2, 0.7, rtol=1e-12)
+    close(scale[1:] ** 2 / scale[:-1] ** 2, 0.7, rtol=1e-5)  # but for what rounding adds
 
 
 @pytest.mark.parametrize("decay", [0.6, 1.0])
 def test_pure_dp_noise_is_that_of_the_formulas(decay):
-    scale, spent = releases(PureDP(2.0, decay))
-    close(scale, nfl.laplace_schedule(table(falling), 2.0, decay, DIM), rtol=1e-12)
-    close(spent["epsilon"].sum(0), 2.0, rtol=1e-12)
-    # every coordinate costs |difference| / scale, and |.|_1 <= sqrt(D) |.|_2
-    close(math.sqrt(DIM) * table(falling) / scale, spent["epsilon"], rtol=1e-12)
+    for budget in (PureDP(2.0, decay), PureDP(2.0, decay, steps=500)):
+        scale, spent = releases(budget)
+        rounding = DIM / (budget.steps * spent["epsilon"])
+        real = nfl.laplace_schedule(table(falling), 2.0, decay, DIM)
+        close(scale, real / (1 - rounding), rtol=1e-9)
+        close(spent["epsilon"].sum(0), 2.0, rtol=1e-12)
+        # every coordinate costs |difference| / scale, |.|_1 <= sqrt(D) |.|_2, and one step more
+        moved = math.sqrt(DIM) * table(falling) + DIM * scale / budget.steps
+        close(moved / scale, spent["epsilon"], rtol=1e-9)
 
 
 def simulation(privacy):

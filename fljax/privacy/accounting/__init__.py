@@ -49,7 +49,7 @@ from fljax.privacy.accounting.dynamic import (
     dynamic_zcdp_initial,
     dynamic_zcdp_total,
 )
-from fljax.privacy.accounting.events import gaussian_event
+from fljax.privacy.accounting.events import gaussian_event, zcdp_event
 from fljax.privacy.accounting.mechanisms import (
     analytic_gaussian_sigma,
     classical_gaussian_sigma,
@@ -112,5 +112,6 @@ __all__ = [
     "sampled_gaussian_multiplier",
     "zcdp_delta",
     "zcdp_epsilon",
+    "zcdp_event",
     "zcdp_rho",
 ]

@@ -7,7 +7,7 @@ import numpy as np
 from fljax import _check
 from fljax._arguments import checked
 
-__all__ = ["accountants", "gaussian_event"]
+__all__ = ["accountants", "gaussian_event", "zcdp_event"]
 
 
 #: By how many times what a record moves if it is there the releases of neighbours differ.
@@ -35,8 +35,9 @@ def gaussian_event(rho: float, neighbors: str = "replace") -> Any:
     Any number of Gaussian releases, adaptive or not, of vectors of bounded l2 sensitivity are
     together one of :math:`\mu=\sqrt{2\rho}` (Dong, Roth & Su 2022, Corollary 3.3): a Gaussian
     release whose noise is :math:`1/\mu` times its sensitivity. The ledger of a run under ZCDP, and
-    ``client_rho``, count just these. ``dp_accounting`` states noise in units of what a record moves
-    if it is there or not, and its ``PLDAccountant`` is told which data sets are neighbours:
+    ``client_rho``, count just these; of other noise it is no such event (:func:`zcdp_event`).
+    ``dp_accounting`` states noise in units of what a record moves if it is there or not, and its
+    ``PLDAccountant`` is told which data sets are neighbours:
 
     * ``"replace"``: ``NeighboringRelation.REPLACE_ONE``, whose neighbours are two of these units
       apart, hence the multiplier :math:`2/\mu`;
@@ -67,3 +68,29 @@ def gaussian_event(rho: float, neighbors: str = "replace") -> Any:
     _check.positive("rho", rho)
     _check.choice("neighbors", neighbors, _MOVES)
     return accountants().GaussianDpEvent(float(_MOVES[neighbors] / np.sqrt(2 * rho)))
+
+
+@checked
+def zcdp_event(rho: float) -> Any:
+    r"""Releases of :math:`\rho` in total as an event of ``dp_accounting``, whatever their noise.
+
+    Nothing more than :math:`\rho`-zCDP is said, as of the discrete Gaussian, which is not at
+    every delta as private as one Gaussian release. The ``RdpAccountant`` composes such events,
+    under any relation of neighbours.
+
+    Args:
+      rho: total, > 0.
+
+    Returns:
+      A ``dp_accounting.ZCDpEvent``.
+
+    Raises:
+      ImportError: without ``dp_accounting``, which the extra ``accounting`` brings.
+      ValueError: a rho that is not positive.
+
+    Example:
+      >>> zcdp_event(0.5).rho
+      0.5
+    """
+    _check.positive("rho", rho)
+    return accountants().ZCDpEvent(float(rho))
