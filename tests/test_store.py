@@ -244,6 +244,37 @@ def test_a_killed_study_goes_on_where_it_was(death, killed, whole, kept):
     assert again.attrs["compilations"] == 0
 
 
+def averaged(key, budget):
+    """Noise that is correlated over rounds, and a clip that follows what was met."""
+    k_data, _ = jax.random.split(key)
+    cyclic = fl.participation.Cyclic(3)
+    algorithm = fl.algorithms.FedAvg(0.05, weighting="equal", scheduler=cyclic)
+    clip = fl.privacy.AdaptiveClip(0.05, share_noise=0.9)
+    privacy = fl.privacy.CentralGaussian(budget, clip=clip, bands=3)
+    problem = fl.problems.least_squares(k_data, clients=K, samples=10, dim=D)
+    return fl.Simulation(problem, algorithm, privacy=privacy, metrics=["objective"])
+
+
+PRIVATE = CUT | {"grid": {"budget": [1.0, 2.0]}, "rounds": T, "seeds": 2, "keep_models": True}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
+@pytest.mark.parametrize("scenario", [budgets, averaged])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_killed_private_study_says_what_it_would_have_said(scenario, own, tmp_path):
+    """What was released before the kill is not released again under other noise: the models and
+    the ledger of every client are those of a run that nobody killed.
+    """
+    call = f"**PRIVATE, independent_noise={own}, store={str(tmp_path)!r}"
+    process = child(f"die_at(sweeping.Store, 'add', 5)\nfl.sweep({scenario.__name__}, {call})")
+    finished(process, -signal.SIGKILL)
+    assert len(list(tmp_path.glob("runs-*.npz"))) == 4  # of six stretches, one run's second
+    resumed = fl.sweep(scenario, **PRIVATE, independent_noise=own, store=tmp_path)
+    assert same(resumed, fl.sweep(scenario, **PRIVATE, independent_noise=own))
+    assert float(resumed.client_rho.min()) > 0
+
+
 @pytest.mark.slow
 def test_an_interrupted_study_says_how_far_it_is_and_goes_on(tmp_path, whole, kept):
     store, partial = tmp_path / "store", tmp_path / "partial.nc"

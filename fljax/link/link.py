@@ -960,7 +960,9 @@ class Link:
             change, kept = clipped_rows(message - around[None], state.clip)
             here = real.astype(around.dtype)
             total = total + jnp.matmul(here, change, precision=HIGHEST)
-            return total, within + jnp.sum(jnp.where(kept, here, 0)), count + jnp.sum(here)
+            # Who changes nothing is not counted, as one who is not there: neighbours to each other.
+            counted = jnp.where(jnp.any(change != 0, axis=1), here, 0)
+            return total, within + jnp.sum(jnp.where(kept, counted, 0)), count + jnp.sum(counted)
 
         sums = _in_groups(add, arriving, (jnp.zeros_like(around), zero, zero))
         release = mechanism.release(self._plan, state, self.key("server"), *sums)

@@ -59,8 +59,9 @@ class AdaptiveClip:
         \tilde b^{(n)}=\tfrac12+\tfrac1m\Big(\sum_k\big(b_k-\tfrac12\big)
             +\mathcal N(0,\sigma_b^2)\Big)
 
-    with :math:`b_k=1` where an update is within the clip. A part of the noise multiplier pays for
-    it: with :math:`z` in total the updates get
+    with :math:`b_k=1` where an update is within the clip; one of zeros is left out of the sum, so
+    that a client without data and one that is not there say the same. A part of the noise
+    multiplier pays for it: with :math:`z` in total the updates get
     :math:`z_\Delta=\big(z^{-2}-(2\sigma_b)^{-2}\big)^{-1/2}`.
 
     Args:
@@ -235,7 +236,7 @@ class CentralGaussian:
           key: consumed.
           total: the sum of the clipped updates.
           within: how many of them needed no clipping.
-          count: how many there were.
+          count: how many there were, but for those of zeros.
         """
         k_updates, k_share = jax.random.split(key)
         column = jnp.asarray(banded_root(self.bands), total.dtype)

@@ -184,7 +184,8 @@ def events(results: "xarray.Dataset") -> Any:
 
     Raises:
       ImportError: without ``dp_accounting``.
-      ValueError: results of several points, without privacy, or without a zCDP parameter.
+      ValueError: results of several points, without privacy, or without a zCDP parameter; of a
+        study whose budgets differ in who are neighbours.
 
     Example:
       >>> import jax, fljax as fl
@@ -210,6 +211,12 @@ def events(results: "xarray.Dataset") -> Any:
             "the ledger counts no Gaussian releases, nor others of a zCDP parameter; only these "
             "are exported."
         )
+    relation = results["privacy_rho"].attrs["neighbors"]
+    if relation not in NEIGHBORS:
+        raise ValueError(
+            f"the results mix budgets whose neighbours are of different kinds ({relation}); export "
+            "studies of one kind."
+        )
     if "gaussian_noise" in row:
         row["gaussian_noise"] = float(last["gaussian_noise"].min())
     found = _releases(row)
@@ -217,10 +224,4 @@ def events(results: "xarray.Dataset") -> Any:
         return accounting.sampled_gaussian_event(**found)
     if not _gaussian(row):
         return accounting.zcdp_event(row["rho"])
-    relation = results["privacy_rho"].attrs["neighbors"]
-    if relation not in NEIGHBORS:
-        raise ValueError(
-            f"the results mix budgets whose neighbours are of different kinds ({relation}); export "
-            "studies of one kind."
-        )
     return accounting.gaussian_event(row["rho"], relation)
