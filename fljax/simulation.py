@@ -528,6 +528,7 @@ def view(
     return look(simulation, prepared, key, carry, jnp.asarray(round, jnp.int32), rounds)[0]
 
 
+@checked
 def unperturbed(simulation: Simulation, rounds: int = 2) -> list[str]:
     """What leaves a private simulation's clients, or its trusted server, without having been
     perturbed, by name; empty if nothing does.
@@ -536,12 +537,40 @@ def unperturbed(simulation: Simulation, rounds: int = 2) -> list[str]:
     to all that leaves: messages, who sends them, what servers publish and pass on, released models,
     the size of the noise, the ledger. What a sample weighs, who is there and the network are
     public. It is not told whose data a message depends on, nor how much: the sensitivity is the
-    algorithm's word (:func:`fljax.audit.two_worlds` puts it to the test).
+    algorithm's word (:func:`fljax.audit.worst_neighbors` puts it to the test).
+    :func:`fljax.run` and :func:`fljax.sweep` ask this of algorithms and stages of your own.
 
     Args:
       simulation: under a budget.
       rounds: of the run; what a state carries on is found whatever their number.
+
+    Raises:
+      ValueError: no privacy, or what does not run.
+
+    Example:
+      >>> import dataclasses, jax, fljax as fl
+      >>> @fl.module
+      ... class Loose(fl.algorithms.ConventionalFL):
+      ...     def step(self, state, now):
+      ...         state = super().step(state, now)
+      ...         now.link.publish(now.problem.features[0, 0])
+      ...         return state
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2).clipped(1),
+      ...     algorithm=fl.algorithms.ConventionalFL(0.1),
+      ...     privacy=fl.privacy.ZCDP(total_rho=0.5, gradient_bound=1.0),
+      ... )
+      >>> fl.audit.unperturbed(simulation)
+      []
+      >>> fl.audit.unperturbed(dataclasses.replace(simulation, algorithm=Loose(0.1)))
+      ['what a server publishes']
     """
+    if simulation.privacy is None:
+        raise ValueError(
+            "nothing is perturbed for a budget's sake: the simulation runs without privacy; give it "
+            "privacy=, such as fljax.privacy.ZCDP(total_rho=1.0)."
+        )
+    check_length(simulation, rounds)
 
     def whole(simulation: Simulation) -> Any:
         given = simulation

@@ -321,6 +321,7 @@ VALID = {
         "rounds": 2,
         "delta": 1e-5,
     },
+    "audit.unperturbed": {"simulation": PRIVATE},
     "audit.upload_protection": {"clients": K},
     "audit.within": {
         "found": xr.Dataset(
@@ -965,6 +966,7 @@ UNTRIED = {
         "audit.one_run",
         "audit.twins",
         "audit.two_worlds",
+        "audit.unperturbed",
         "audit.worst_neighbors",
         "audit.worst_neighbours",
         "theory.pgfl.server_models",

@@ -4,6 +4,8 @@ r"""Audits: what an attacker can really tell, against what is claimed.
   listen, and guess which of two data sets was there (:mod:`fljax.audit.guessing`).
 * :func:`worst_neighbors` searches for data that move a message by more than its stated sensitivity
   (:mod:`fljax.audit.worst`).
+* :func:`unperturbed` follows a run's program from the samples to all that leaves, and names what
+  was not perturbed on its way.
 * :func:`overheard` and :func:`overheard_upload` say exactly who is protected from whom by the noise
   that peers, servers or clients add by a rule and without a budget, and :func:`protection` and
   :func:`upload_protection` make a table of it (:mod:`fljax.audit.overhearing`).
@@ -35,6 +37,7 @@ from fljax.audit.overhearing import (
 )
 from fljax.audit.trajectories import twins, within
 from fljax.audit.worst import WorstNeighbors, worst_neighbors, worst_neighbours
+from fljax.simulation import unperturbed
 
 __all__ = [
     "OneRun",
@@ -55,6 +58,7 @@ __all__ = [
     "shaped_epsilon",
     "twins",
     "two_worlds",
+    "unperturbed",
     "upload_protection",
     "within",
     "worst_neighbors",

@@ -30,8 +30,17 @@ clients refuse them, in private or not.
 What a total covers: all messages of a run, for every pair of neighbouring data sets within the
 problem's clip or declared domain. Where neither bounds the gradients the results say ``nominal``.
 What it does not cover: metrics and exact models, which look at private data (``exact_model``); two
-runs of one seed at two budgets, whose noise is the same (``fl.sweep(independent_noise=True)``);
-choosing numbers by what came out.
+runs of one seed at two budgets or of two lengths, whose noise is the same
+(``fl.sweep(independent_noise=True)``); choosing numbers by what came out.
+
+Which data sets: all of them, and what a feature map makes of them. Samples that it makes infinite
+or no numbers count as zero wherever a clip, a bound or a budget promises to hold for any data, and
+are counted (``unusable_samples``). At which precision: rounding is measured in every round against
+the sensitivity (``rounding``), and above :data:`~fljax.privacy.promises.SWALLOWED` of it a run is
+nominal, since noise does not hide what the last places of a long message carry; roundings inside of
+a sum of gradients are not measured. In which rounds data of a stream arrive is public, but under
+``CentralGaussian(arrivals="secret")``. All of it stands in results
+(:func:`~fljax.privacy.assumptions`).
 
 And this is a simulator, not a deployment: its random numbers are no cryptographer's, and the
 Gaussian noise of :class:`ZCDP`, :class:`ApproximateDP` and the mechanisms at a server and on
