@@ -567,8 +567,8 @@ def unperturbed(simulation: Simulation, rounds: int = 2) -> list[str]:
     """
     if simulation.privacy is None:
         raise ValueError(
-            "nothing is perturbed for a budget's sake: the simulation runs without privacy; give it "
-            "privacy=, such as fljax.privacy.ZCDP(total_rho=1.0)."
+            "nothing is perturbed for a budget's sake: the simulation runs without privacy; give "
+            "it privacy=, such as fljax.privacy.ZCDP(total_rho=1.0)."
         )
     check_length(simulation, rounds)
 
