@@ -171,3 +171,40 @@ def test_a_study_that_was_interrupted(cook, study):
     np.testing.assert_array_equal(
         results.normalized_error[:, :3], study["results"].normalized_error
     )
+
+
+#: What a reader of the README cannot run without another machine, or a study on disk.
+ELSEWHERE = ("A long study on two machines", "A study that was interrupted")
+
+
+@pytest.mark.slow
+def test_the_readme_runs_from_its_first_line_to_its_last(tmp_path, monkeypatch):
+    """Every program in its order, with the names that those before it left and no others."""
+    monkeypatch.chdir(tmp_path)
+    short = {"seeds": 2, "rounds": 4, "record_every": 2}
+
+    def shortened(function, *names):
+        def call(*args, **given):
+            given |= {name: short[name] for name in names if name in given}
+            return function(*args, **given)
+
+        return call
+
+    for name in ("sweep", "plan"):
+        whole = shortened(getattr(fl, name), "seeds", "rounds", "record_every")
+        monkeypatch.setattr(fl, name, whole)
+    monkeypatch.setattr(fl, "run", shortened(fl.run, "rounds", "record_every"))
+    audited = fl.audit.two_worlds
+    monkeypatch.setattr(
+        fl.audit, "two_worlds", lambda *args, **given: audited(*args, **given | {"seeds": 400})
+    )
+    names: dict = {}
+    for found in re.finditer(r"^```python\n(.+?)```", README, re.S | re.M):
+        title = re.findall(r"^(?:#+ |\*\*)([^*\n]+)", README[: found.start()], re.M)[-1]
+        if title not in ELSEWHERE:
+            try:
+                exec(compile(found[1], "README.md", "exec"), names)
+            except Exception as error:
+                error.add_note(f"This was the program under {title!r}.")
+                raise
+    plt.close("all")

@@ -243,10 +243,13 @@ def levels(studies: Studies, panel: str, metric: str) -> str:
     return ", ".join(each)
 
 
+#: Per cent of ijcnn1's 91,701 test samples: notes are made of stored results, where no data are.
+POSITIVE = 100 * 8712 / 91701
+
+
 def constant(studies: Studies) -> str:
-    share = 100 * float(np.mean(fl.data.ijcnn1().test_labels > 0))
     return (
-        f"Errors are {levels(studies, 'a', ERROR)}. Of the held-out samples {share:.2f} % are "
+        f"Errors are {levels(studies, 'a', ERROR)}. Of the held-out samples {POSITIVE:.2f} % are "
         "positive, and one who always says no is wrong that often, as these models are for long: "
         "they have no intercept, and positives are few. The source's numbers are of something else."
     )

@@ -76,7 +76,7 @@ class FedNova(LocalLearning):
       True
 
     Reference:
-      Wang et al. 2020, section 4, (7)-(9), with the vectors :math:`a_k` of section 4.1.
+      Wang et al. 2020, section 4, (7)-(9), with the vectors a_k of section 4.1.
     """
 
     momentum: Float[Array, ""] | float = dataclasses.field(default=0.0, kw_only=True)

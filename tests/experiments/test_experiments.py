@@ -389,6 +389,17 @@ def test_the_readme_counts_the_claims_of_the_stored_figures():
     assert table[1].splitlines() == report.summary(found)
 
 
+@pytest.mark.slow
+def test_stored_figures_are_checked_without_any_data_set(monkeypatch, tmp_path):
+    """Who has the repository alone can judge its results again; notes are made of these too."""
+    if not STORED.is_dir():
+        pytest.skip("the stored figures are not in this copy")
+    monkeypatch.delenv("FLJAX_DATA", raising=False)
+    monkeypatch.setenv("FLJAX_CACHE", str(tmp_path))
+    for name in NAMES:
+        assert records.check(REGISTRY[name], STORED)[1] == [], name
+
+
 KINDS = [
     judged("plain"),
     judged("lost", holds=False),
