@@ -7,7 +7,9 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 import warnings
+from fnmatch import fnmatch
 from pathlib import Path
 
 import jax
@@ -140,6 +142,26 @@ def test_the_readme_s_table_of_algorithms_is_that_of_their_needs():
     table = re.search(r"<!-- algorithms -->\n(.+?)\n<!-- end -->", README, re.S)
     assert table
     assert table[1] == requirements.table()
+
+
+def test_a_source_distribution_has_what_its_pages_show():
+    """All that README and CONTRIBUTING link to, and the pictures of the gallery."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    kept = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    linked = set()
+    for page in ("README.md", "CONTRIBUTING.md", "figures/README.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        shown = r"!\[[^]]*" if page.startswith("figures") else ""
+        links = re.findall(shown + r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)
+        linked |= {f"/{(Path(page).parent / link).as_posix()}" for link in links}
+    assert {"/CONTRIBUTING.md", "/figures/README.md", "/figures/audit.png"} <= linked
+    lacking = [
+        link
+        for link in sorted(linked)
+        if not any(fnmatch(link, k) or link.startswith(f"{k}/") for k in kept)
+    ]
+    assert lacking == []
+    assert all((ROOT / link[1:]).exists() for link in linked)
 
 
 def test_the_readme_has_its_two_commands():
