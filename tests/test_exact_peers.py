@@ -346,6 +346,35 @@ def test_nids_is_exact_diffusion_but_for_the_first_step():
         close(one.model, other.model, rtol=0, atol=1e-12)
 
 
+def combining():
+    """Labels of all algorithms whose weights between peers are theirs to choose."""
+    for label in cases.LABELS:
+        algorithm = cases.CASES[label].algorithm
+        # A field, as weights of a class are part of the method.
+        if "mixing" in {field.name for field in dataclasses.fields(algorithm)} and isinstance(
+            algorithm.mixing, fl.graphs.Mixing | fl.graphs.Combination
+        ):
+            yield label
+
+
+@pytest.mark.thin(3)
+@pytest.mark.parametrize("label", combining())
+def test_weights_may_be_a_matrix_of_ones_own(label):
+    """That of the rule by which they else come does the same."""
+    algorithm = cases.CASES[label].algorithm
+    rule = dataclasses.replace(algorithm, mixing="metropolis")
+    own = fl.graphs.from_stochastic(make_network().mixing().matrix(), convention="right")
+    world = cases.simulate(label, private=False, metrics=[fl.metrics.trajectory()])
+    found = [
+        fl.run(dataclasses.replace(world, algorithm=one), ROUNDS, key=3).model_trajectory.values
+        for one in (rule, dataclasses.replace(algorithm, mixing=own))
+    ]
+    close(found[1], found[0], rtol=0, atol=1e-12)
+    other = dataclasses.replace(algorithm, mixing=fl.graphs.ring(4).mixing())
+    with pytest.raises(ValueError, match="the weights are of 4 nodes, and the network has 5"):
+        dataclasses.replace(world, algorithm=other)
+
+
 @pytest.mark.slow
 def test_without_a_regulariser_the_proximal_form_is_extra():
     problem = dataclasses.replace(make_problem(), strength=0.0)

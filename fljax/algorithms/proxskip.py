@@ -12,9 +12,9 @@ from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start, start_models
 from fljax.algorithms.local_steps import sampled
-from fljax.algorithms.peers import as_weights
+from fljax.algorithms.peers import check_weights, exact_weights, weights_on
 from fljax.batches import Batches
-from fljax.graphs import Combination, Graph, Mixing
+from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
@@ -156,12 +156,11 @@ class ProxSkip(_Skipping):
     Args:
       step_size: as of :class:`Scaffnew`.
       probability: as of :class:`Scaffnew`.
-      mixing: the weights :math:`a_{kl}`, by name or as a :class:`~fljax.graphs.Mixing`; they must
-        be symmetric.
+      mixing: the weights :math:`a_{kl}`, as of :class:`Consensus`, symmetric.
       batches: as of :class:`Scaffnew`.
 
     Raises:
-      ValueError: as :class:`Scaffnew`; an unknown rule.
+      ValueError: as :class:`Scaffnew`; weights that are not symmetric or do not fit the graph.
 
     Reference:
       Mishchenko et al. 2022, section 5; Guo et al. 2023, Algorithm 1.
@@ -169,20 +168,21 @@ class ProxSkip(_Skipping):
 
     step_size: StepSize
     probability: Float[Array, ""] | float
-    mixing: str | Mixing = "metropolis"
+    mixing: Any = "metropolis"
     batches: Batches | None = None
 
     def validate(self) -> None:
         super().validate()
-        object.__setattr__(self, "mixing", as_weights("mixing", self.mixing))
+        rule = exact_weights(self.mixing, type(self).label)
+        object.__setattr__(self, "mixing", rule)
 
     def check(self, problem: Problem, network: Graph) -> None:
         super().check(problem, network)
-        network.check_mixing(self.mixing)  # pyright: ignore[reportArgumentType] (once constructed)
+        check_weights(self.mixing, network)
 
     def init(self, problem: Problem, network: Graph) -> PeerState:
         start = start_models(problem)
-        return PeerState(start, jnp.zeros_like(start), network.mixing(self.mixing))
+        return PeerState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
     def step(self, state: PeerState, now: Round) -> PeerState:
         speaks = self._speaks(now)
