@@ -426,7 +426,7 @@ def four_clients(seed=0):
 def after_one_round(algorithm: Any, problem: Any, on):
     here = Trace(np.asarray(on)[None])
     problem = problem.starting_at(np.array([0.4, -0.7]))
-    if isinstance(algorithm, ONLINE):
+    if type(algorithm) in ONLINE:
         problem = fl.streams.Replay(problem)
     simulation = fl.Simulation(problem, algorithm, participation=here)
     now = fl.view(simulation, key=3)
