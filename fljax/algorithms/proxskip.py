@@ -47,10 +47,8 @@ class _Skipping(Algorithm):
         part = sampled(self.batches, now)
         return model - self.step_size(now.number) * (part.gradient(model) - control)
 
-    def _corrected(
-        self, control: Array, model: Array, moved: Array, now: Round
-    ) -> Float[Array, "clients dim"]:
-        return control + self.probability / self.step_size(now.number) * (model - moved)
+    def _corrected(self, control: Array, change: Array, now: Round) -> Float[Array, "clients dim"]:
+        return control + self.probability / self.step_size(now.number) * change
 
 
 class ServerState(NamedTuple):
@@ -118,7 +116,7 @@ class Scaffnew(_Skipping):
         everyone = jnp.broadcast_to(speaks, now.available.shape)
         said = link.send(moved, state.model, sending=everyone)
         server = link.publish(link.mean(said, state.model), receivers=everyone)
-        control = self._corrected(state.control, server[None], moved, now)
+        control = self._corrected(state.control, server[None] - moved, now)
         return ServerState(
             jnp.where(speaks, server, state.model),
             jnp.where(speaks, server[None], moved),
@@ -188,10 +186,11 @@ class ProxSkip(_Skipping):
         speaks = self._speaks(now)
         moved = self._moved(state.model, state.control, now)
         receivers = jnp.where(speaks, now.network.neighbor_counts(), 0)
-        said, inbox = now.link.exchange(moved, receivers=receivers)
+        inbox = now.link.exchange(moved, receivers=receivers)[1]
         # Controls sum to zero whatever became of the message.
-        model = moved + (inbox.mean(state.mixing) - said) / 2
-        control = self._corrected(state.control, model, moved, now)
+        change = -inbox.apart(state.mixing) / 2
+        model = moved + change
+        control = self._corrected(state.control, change, now)
         return PeerState(
             jnp.where(speaks, model, moved),
             jnp.where(speaks, control, state.control),

@@ -776,9 +776,9 @@ class Link:
           size: parameters in a message, if not all.
           weights: :math:`\omega_k`, one by default.
           normalized: whether weights are divided by their sum; if not,
-            :math:`a_i=\alpha_l\omega_k`, for weights that know of all clients and not of those alone
-            whose messages arrive, and what adds up are differences from what ``around`` was when
-            they were sent.
+            :math:`a_i=\alpha_l\omega_k`, for weights that know of all clients and not of those
+            alone whose messages arrive, and what adds up are differences from what ``around`` was
+            when they were sent.
           discount: :math:`\alpha_l=\mathrm{discount}^l`; or :math:`\alpha` itself, one entry for
             each of the delay law's lags, or a function of them.
           per_delay: as above.
