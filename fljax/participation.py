@@ -342,7 +342,8 @@ class Participants(NamedTuple):
     clients: Array | None  # [M] client numbers; None for all K
     here: Array  # [M] which of them do; no client twice among these
     #: [M] ``1 / (K p)`` where clients were drawn with unequal chances ``p``: the mean of what these
-    #: clients say, so weighted, estimates that of all clients without bias; None where all are 1
+    #: M clients say, so weighted (and not divided by the sum of the weights, which depends on who
+    #: was drawn), estimates that of all clients without bias; None where all are 1
     weights: Array | None = None
 
     @property
@@ -351,6 +352,30 @@ class Participants(NamedTuple):
         if self.clients is None:
             return jnp.arange(len(self.here), dtype=jnp.int32)
         return self.clients
+
+    def unbiased(
+        self, available: Bool[Array, " clients"], counts: Float[Array, " clients"]
+    ) -> Float[Array, " chosen"] | None:
+        r"""Of each participant the weight with which what they say sums up to what all would.
+
+        .. math:: \omega_k=\frac{c_k}{Mp_k\sum_{l\text{ available}}c_l}
+
+        On average over who is drawn :math:`\sum_k\omega_kx_k` is the mean of all available
+        clients' :math:`x_k`; the sum of the weights is one on average, but not in each round.
+
+        Args:
+          available: ``[K]``.
+          counts: ``[K]``, for how much each client counts in that mean.
+
+        Returns:
+          ``[M]``, or None where the chances are equal and a plain mean of who is there will do.
+        """
+        if self.weights is None:
+            return None
+        everyone = jnp.sum(jnp.where(available, counts, 0))
+        share = self.take(counts) / jnp.where(everyone > 0, everyone, 1)
+        factor = len(available) / len(self.here)
+        return factor * share * self.weights.astype(counts.dtype)
 
     def take(self, rows: Any) -> Any:
         """The participants' rows of ``[K, ...]`` arrays."""
@@ -537,6 +562,13 @@ class Unequal(Selector):
     of length :math:`L p_k`; those on whose pieces the points :math:`u, u+1, \dots, u+L-1` with one
     uniform :math:`u` fall take part. So client :math:`k` does with probability exactly
     :math:`L p_k`. Those drawn that are absent take no part.
+
+    What a server makes of them moves its model by :math:`\frac1L\sum_k\frac1{Kp_k}(w_k-w)`, which
+    is on average what it is with all clients; divided by the sum of the weights instead, it would
+    lead to another objective. Such a step may go beyond :math:`w_k`, by as much as a client is
+    rarely drawn. An aggregator of the simulation has weights of its own, or none, and a rule that
+    is not linear in what clients say (q-FedAvg's, FedExP's, a vote of signs) stays one that depends
+    on who is drawn together.
 
     Args:
       count: :math:`L\ge 1`.

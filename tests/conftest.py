@@ -37,8 +37,12 @@ if lean and jax.__version_info__ < (0, 11) and "xla_cpu_use" not in os.environ.g
     # Half of XLA's time is in these emitters; later versions compile as fast with their own.
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
     os.environ["XLA_FLAGS"] = flags.strip()
+# Of each worker its own: JAX reads what another is still writing, and warns of a truncated stream.
+programs, worker = f"{ROOT}/.pytest_cache/d/programs", os.environ.get("PYTEST_XDIST_WORKER")
+if worker and os.environ.get("JAX_COMPILATION_CACHE_DIR") == programs:  # set by who started it
+    del os.environ["JAX_COMPILATION_CACHE_DIR"]
 for option, value in {
-    "jax_compilation_cache_dir": f"{ROOT}/.pytest_cache/d/programs",
+    "jax_compilation_cache_dir": f"{programs}-{worker}" if worker else programs,
     "jax_persistent_cache_min_compile_time_secs": "0",
     "jax_persistent_cache_min_entry_size_bytes": "-1",
 }.items():

@@ -334,16 +334,45 @@ def test_nids_is_exact_diffusion_but_for_the_first_step():
     made = [fl.Simulation(problem, it, make_network()) for it in (ExactDiffusion(0.05), NIDS(0.05))]
     now = [fl.view(simulation, key=0, round=2) for simulation in made]
     rng = np.random.default_rng(9)
-    model, adapted = jnp.asarray(rng.normal(size=(2, CLIENTS, DIM)))
+    model, correction = jnp.asarray(rng.normal(size=(2, CLIENTS, DIM)))
     weights = make_network().mixing()
-    one = fl.algorithms.exact_diffusion.DiffusionState(model, adapted, weights)
-    # z = w and psi = z - mu d of the round before, without a proximal step
-    dual = (adapted - model) / 0.05
+    one = fl.algorithms.exact_diffusion.DiffusionState(model, correction, weights)
+    # z = w and y = mu d of the round before, without a proximal step
+    dual = correction / 0.05
     other = fl.algorithms.exact_diffusion.NIDSState(model, model, dual, weights)
     for _ in range(3):
         one, other = made[0].algorithm.step(one, now[0]), made[1].algorithm.step(other, now[1])
         now = [fl.view(simulation, key=0, round=3) for simulation in made]
         close(one.model, other.model, rtol=0, atol=1e-12)
+
+
+def combining():
+    """Labels of all algorithms whose weights between peers are theirs to choose."""
+    for label in cases.LABELS:
+        algorithm = cases.CASES[label].algorithm
+        # A field, as weights of a class are part of the method.
+        if "mixing" in {field.name for field in dataclasses.fields(algorithm)} and isinstance(
+            algorithm.mixing, fl.graphs.Mixing | fl.graphs.Combination
+        ):
+            yield label
+
+
+@pytest.mark.thin(3)
+@pytest.mark.parametrize("label", combining())
+def test_weights_may_be_a_matrix_of_ones_own(label):
+    """That of the rule by which they else come does the same."""
+    algorithm = cases.CASES[label].algorithm
+    rule = dataclasses.replace(algorithm, mixing="metropolis")
+    own = fl.graphs.from_stochastic(make_network().mixing().matrix(), convention="right")
+    world = cases.simulate(label, private=False, metrics=[fl.metrics.trajectory()])
+    found = [
+        fl.run(dataclasses.replace(world, algorithm=one), ROUNDS, key=3).model_trajectory.values
+        for one in (rule, dataclasses.replace(algorithm, mixing=own))
+    ]
+    close(found[1], found[0], rtol=0, atol=1e-12)
+    other = dataclasses.replace(algorithm, mixing=fl.graphs.ring(4).mixing())
+    with pytest.raises(ValueError, match="the weights are of 4 nodes, and the network has 5"):
+        dataclasses.replace(world, algorithm=other)
 
 
 @pytest.mark.slow
@@ -463,3 +492,37 @@ def test_what_would_move_the_minimum_is_refused(label):
     for message, part in parts.items():
         with pytest.raises(ValueError, match=message):
             fl.Simulation(make_problem(), METHODS[label], **{"network": make_network()} | part)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        EXTRA(0.1),
+        PGEXTRA(0.1),
+        NIDS(0.1),
+        ExactDiffusion(0.1),
+        LED(0.05, 2),
+        DIGing(0.03),
+        ATCTracking(0.03),
+        AugDGM(0.03),
+        KGT(0.03, 2),
+        fl.algorithms.ProxSkip(0.1, 0.5),
+        fl.algorithms.GTSVRG(0.03, 1),
+        NetworkedADMM(0.5),
+    ],
+    ids=lambda algorithm: type(algorithm).__name__,
+)
+def test_sums_over_the_network_hold_in_single_precision(algorithm):
+    """Over links that fail, where sums of rounded models wander off: -67 dB after 10,000 rounds."""
+    with jax.enable_x64(False):
+        simulation = fl.Simulation(
+            fl.problems.ridge(jax.random.key(0), clients=16, samples=20, dim=4),
+            algorithm,
+            fl.graphs.ring(16),
+            losses=fl.link.Independent(0.1),
+            metrics=["normalized_error"],
+        )
+        found = fl.run(simulation, rounds=10_000, record_every=500, key=1).normalized_error.values
+    assert found.dtype == np.float32
+    assert found[[3, -1]].max() < 1e-10, 10 * np.log10(found)

@@ -260,6 +260,18 @@ def test_what_does_not_fit_is_refused_in_words(arguments, error, message):
         )
 
 
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        ModelAgnosticFedRelax(0.5, TEST_SET, Ridge()),
+        GeneralisedGradient(0.5, TEST_SET, Ridge()),
+    ],
+)
+def test_learners_have_no_start_to_be_given(algorithm):
+    with pytest.raises(ValueError, match=r"no parameters to start at.*starting_at\(\)"):
+        fl.Simulation(PROBLEM.starting_at(np.ones(PROBLEM.dim)), algorithm, GRAPH)
+
+
 def test_learners_have_penalties_of_their_own_and_no_optimum():
     problem = dataclasses.replace(PROBLEM, regulariser=SquaredL2())
     algorithm = ModelAgnosticFedRelax(0.5, TEST_SET, Ridge())

@@ -4,6 +4,7 @@ Statistical tests use fixed keys and fail below ``LEVEL``, far under what a soun
 """
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fljax.algorithms import FedAvg
+import fljax as fl
+from fljax._module import module
+from fljax.algorithms import (
+    MIME,
+    FedAsync,
+    FedAvg,
+    FedAvgM,
+    FedBuff,
+    FedNova,
+    FedSAM,
+    InexactFedProx,
+    OnlineFed,
+    PAOFed,
+    SignSGD,
+)
+from fljax.link import Circular, Uniform
 from fljax.participation import (
     PACKED_SIZE,
     Always,
@@ -19,12 +35,15 @@ from fljax.participation import (
     Everyone,
     Fraction,
     Markov,
+    Participants,
     Periodic,
+    Selector,
     Subset,
     Trace,
     Unequal,
     Until,
     groups,
+    on_line,
     shuffled,
     subset,
 )
@@ -345,3 +364,103 @@ def test_a_subset_is_of_different_clients_and_any_of_them(clients):
     counts = np.histogram(drawn, bins=min(clients, 5), range=(0, clients - 1))[0]
     edges = np.histogram(np.arange(clients), bins=min(clients, 5))[0]
     assert stats.chisquare(counts, drawn.size * edges / clients).pvalue > LEVEL
+
+
+# What a server makes of unequal chances ---------------------------------------------------------
+
+
+@module
+class These(Selector):
+    """The clients that it is told, as if drawn with these chances."""
+
+    clients: jax.Array
+    probability: jax.Array
+
+    def choose(self, key, available, network, round=1):
+        chances = len(self.probability) * self.probability[self.clients]
+        return Participants(self.clients, available[self.clients], 1 / chances)
+
+
+def selections(chances, count):
+    """All sets that :class:`Unequal` can draw, with the probability of each."""
+    found = {}
+    for order in itertools.permutations(range(len(chances))):
+        ends = np.concatenate([[0], np.cumsum(count * chances[list(order)])])
+        cuts = np.unique(np.concatenate([[0, 1], ends % 1]))
+        middles, widths = (cuts[1:] + cuts[:-1]) / 2, np.diff(cuts)
+        units, chance = jnp.asarray(order), jnp.asarray(chances)
+        drawn = on_line(units, jnp.asarray(middles), chance, count, count)
+        for who, width in zip(np.sort(drawn, axis=1).tolist(), widths, strict=True):
+            found[tuple(who)] = found.get(tuple(who), 0) + width
+    total = sum(found.values())
+    return {who: width / total for who, width in found.items()}
+
+
+FOUR = np.array([0.4, 0.3, 0.2, 0.1])
+LINEAR = {
+    "FedAvg": lambda **k: FedAvg(0.05, local_steps=2, **k),
+    "FedAvg of equal clients": lambda **k: FedAvg(0.05, weighting="equal", **k),
+    "inexact FedProx": lambda **k: InexactFedProx(0.05, attraction=0.5, local_steps=2, **k),
+    "FedSAM": lambda **k: FedSAM(0.05, radius=0.1, **k),
+    "FedAvgM": lambda **k: FedAvgM(0.05, momentum=0.5, **k),
+    "FedNova": lambda **k: FedNova(0.05, local_steps=2, **k),
+    "MIME": lambda **k: MIME(0.05, local_steps=1, **k),
+    "FedAsync": lambda **k: FedAsync(0.05, mixing=0.6, **k),
+    "FedBuff": lambda **k: FedBuff(0.05, buffer_size=1, **k),
+    "Online-Fed": lambda **k: OnlineFed(0.05, **k),
+    "Online-Fed per delay": lambda **k: OnlineFed(0.05, aggregation="per delay", **k),
+    "PAO-Fed": lambda **k: PAOFed(0.05, Circular(2), **k),
+    "signs": lambda **k: SignSGD(0.05, vote=False, **k),
+}
+#: Of data that arrive.
+ONLINE = OnlineFed, PAOFed, SignSGD
+
+
+def four_clients(seed=0):
+    rng = np.random.default_rng(seed)
+    sizes = (3, 7, 5, 4)
+    data = [(rng.normal(size=(n, 2)) * (k + 1), rng.normal(size=n)) for k, n in enumerate(sizes)]
+    return fl.problems.from_clients(data, fl.problems.LeastSquares())
+
+
+def after_one_round(algorithm: Any, problem: Any, on):
+    here = Trace(np.asarray(on)[None])
+    problem = problem.starting_at(np.array([0.4, -0.7]))
+    if type(algorithm) in ONLINE:
+        problem = fl.streams.Replay(problem)
+    simulation = fl.Simulation(problem, algorithm, participation=here)
+    now = fl.view(simulation, key=3)
+    state = algorithm.step(algorithm.init(problem, None), now)
+    return np.asarray(getattr(state, "server", state.model))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", [[True] * 4, [True, True, False, True]], ids=["all", "one away"])
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_server_moves_on_average_as_with_all_clients(name, on):
+    """The expectation over all sets that can be drawn is the update of full participation."""
+    if name == "FedBuff" and not all(on):
+        pytest.skip("its mean is over updates that arrived, of which it may hold none")
+    problem = four_clients()
+    whole = after_one_round(LINEAR[name](), problem, on)
+    for count in (1, 2):
+        mean = np.zeros_like(whole)
+        for who, chance in selections(FOUR, count).items():
+            selector = These(jnp.asarray(who), jnp.asarray(FOUR))
+            mean += chance * after_one_round(LINEAR[name](scheduler=selector), problem, on)
+        np.testing.assert_allclose(mean, whole, rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delays", [None, Uniform(3)], ids=["at once", "late"])
+def test_one_client_a_round_leads_to_the_optimum_of_all(delays):
+    """Scalars whose clients are drawn unlike: self-normalised it would be 0.34, not 1."""
+    targets, chances = np.array([0.0, 0.0, 3.0]), np.array([0.6, 0.3, 0.1])
+    problem = fl.problems.Problem(np.ones((3, 1, 1)), targets[:, None], fl.problems.LeastSquares())
+    algorithm = FedAvg(0.01, scheduler=Unequal(1, chances))
+    simulation = fl.Simulation(problem, algorithm, delays=delays, metrics=[fl.metrics.trajectory()])
+    found = fl.sweep(lambda key: simulation, seeds=20, rounds=6000).model_trajectory
+    means = found.isel(round=slice(1000, None)).mean(("round", "client", "parameter")).values
+    assert abs(means.mean() - 1) < 0.05
+    verdict: Any = stats.ttest_1samp(means, 1.0)
+    assert verdict.pvalue > LEVEL

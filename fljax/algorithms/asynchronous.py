@@ -119,8 +119,8 @@ class FedBuff(LocalLearning):
     Args:
       step_size: of the local steps, as of :class:`~fljax.algorithms.FedAvg`, which the other
         arguments are of too; ``clients_per_round`` begin in every round.
-      weighting: ``"equal"``: what is counted in the buffer are updates (of clients drawn with
-        unequal chances :math:`p_k` as :math:`1/(Kp_k)` of one).
+      weighting: ``"equal"``: what is counted in the buffer are updates (those of clients drawn
+        with unequal chances :math:`p_k` times :math:`1/(Kp_k)`).
       buffer_size: :math:`Z\ge1`; 10 in the paper. It is a number, and can be swept.
       server_step: :math:`\eta>0`.
       staleness: :math:`s`, the square root of the paper by default.
@@ -169,6 +169,10 @@ class FedBuff(LocalLearning):
         cohort = self.invite(now)
         server = now.link.publish(state.model, cohort.here)
         update = self.learn(now, cohort, server).model - server[None]
+        if cohort.who.weights is not None:
+            # One of the buffer all the same: who was drawn does not change how many it holds.
+            update = cohort.who.weights.astype(update.dtype)[:, None] * update
+            cohort = cohort._replace(weights=None)
         arrived = self.collect(now, cohort, update, jnp.zeros_like(server), discount=self.staleness)
         assert arrived.weight is not None  # no trusted server
         buffer = state.buffer + arrived.weight * arrived.total

@@ -1,6 +1,6 @@
 r"""Gossip of compressed differences from copies that all neighbours have (Choco-SGD)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float
 
@@ -8,9 +8,9 @@ from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import sampled
-from fljax.algorithms.peers import as_weights
+from fljax.algorithms.peers import check_weights, exact_weights, weights_on
 from fljax.batches import Batches
-from fljax.graphs import Combination, Graph, Mixing
+from fljax.graphs import Combination, Graph
 from fljax.link import Compressor
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -51,14 +51,13 @@ class ChocoSGD(Algorithm):
       step_size: :math:`\mu^{(n)}`, a schedule of the round or a number, > 0.
       compression: :math:`Q`, an :class:`fljax.link.Compressor`.
       consensus_step: :math:`\gamma`, in (0, 1].
-      mixing: the weights :math:`a_{kl}`, by name or as a :class:`~fljax.graphs.Mixing`; they must
-        be symmetric.
+      mixing: the weights :math:`a_{kl}`, as of :class:`Consensus`, symmetric.
       batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
 
     Raises:
       TypeError: a compression of another kind.
-      ValueError: a step outside its range, a compression that does not fit the models, an unknown
-        rule, batches that cannot be drawn.
+      ValueError: a step outside its range, a compression that does not fit the models, weights
+        that are not symmetric or do not fit the graph, batches that cannot be drawn.
 
     Example:
       >>> import jax, fljax as fl
@@ -77,23 +76,24 @@ class ChocoSGD(Algorithm):
     step_size: StepSize
     compression: Compressor
     consensus_step: Float[Array, ""] | float
-    mixing: str | Mixing = "metropolis"
+    mixing: Any = "metropolis"
     batches: Batches | None = None
 
     def validate(self) -> None:
-        object.__setattr__(self, "mixing", as_weights("mixing", self.mixing))
+        rule = exact_weights(self.mixing, type(self).label)
+        object.__setattr__(self, "mixing", rule)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
         _check.kind("compression", self.compression, Compressor)
         _check.interval("consensus_step", self.consensus_step, above=0, at_most=1)
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
-        network.check_mixing(self.mixing)  # pyright: ignore[reportArgumentType] (once constructed)
+        check_weights(self.mixing, network)
         self.compression.check(problem.dim)
         if self.batches is not None:
             self.batches.check(problem)
 
     def init(self, problem: Problem | Stream, network: Graph) -> State:
-        start, mixing = start_models(problem), network.mixing(self.mixing)
+        start, mixing = start_models(problem), weights_on(self.mixing, network)
         return State(start, start, mixing(start), mixing)
 
     def step(self, state: State, now: Round) -> State:

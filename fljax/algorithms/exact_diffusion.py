@@ -42,7 +42,7 @@ class DiffusionState(NamedTuple):
     """What exact diffusion keeps from round to round."""
 
     model: Array  # [K, D]  w_k
-    adapted: Array  # [K, D]  psi_k, its model after a gradient step
+    dual: Array  # [K, D]  y_k = psi_k - w_k: kept as a sum, it stays what it is when peers agree
     weights: Combination  # A
 
 
@@ -90,16 +90,16 @@ class ExactDiffusion(Exact):
 
     def init(self, problem: Problem | Stream, network: Graph) -> DiffusionState:
         start = start_models(problem)
-        return DiffusionState(start, start, weights_on(self.mixing, network))
+        return DiffusionState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
     def step(self, state: DiffusionState, now: Round) -> DiffusionState:
         slope = self._part(now).gradient(state.model)
         adapted = state.model - self.step_size(now.number) * slope
-        corrected = adapted + state.model - state.adapted
-        said, inbox = now.link.exchange(corrected)
+        corrected = adapted - state.dual
+        inbox = now.link.exchange(corrected)[1]
         # What one peer moves another moves back, so compression leaves the sum of models as it is.
-        model = corrected + (inbox.mean(over=state.weights) - said) / 2
-        return DiffusionState(model, adapted, state.weights)
+        moved = inbox.apart(over=state.weights) / 2
+        return DiffusionState(corrected - moved, state.dual + moved, state.weights)
 
     stability = FREE
 
@@ -195,8 +195,7 @@ class NIDS(Exact):
         steps = jnp.broadcast_to(steps, len(state.model))[:, None]
         slope = part.loss_gradient(state.model)
         message = 2 * state.model - state.point - steps * (slope + state.dual)
-        said, inbox = now.link.exchange(message)
-        apart = said - inbox.mean(over=state.weights)
+        apart = now.link.exchange(message)[1].apart(over=state.weights)
         dual = state.dual + jnp.where(now.number > 1, coupling, 0) * apart
         point = state.model - steps * (slope + dual)
         model = part.regulariser.prox(point, steps * part.share[:, None])
@@ -285,6 +284,5 @@ class LED(LocalSteps):
         pull = 1 / self.local_steps if self.dual_step is None else self.dual_step
         drift = pull / self.step_size(now.number) * state.dual
         local = self._learnt(now, state.model, drift)
-        said, inbox = now.link.exchange(local)
-        moved = (said - inbox.mean(over=state.weights)) / 2
+        moved = now.link.exchange(local)[1].apart(over=state.weights) / 2
         return LEDState(local - moved, state.dual + moved, state.weights)

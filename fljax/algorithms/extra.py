@@ -93,8 +93,7 @@ class EXTRA(Exact):
 
     def step(self, state: State, now: Round) -> State:
         step, part = self.step_size(now.number), self._part(now)
-        said, inbox = now.link.exchange(state.model)
-        apart = said - inbox.mean(over=state.weights)
+        apart = now.link.exchange(state.model)[1].apart(over=state.weights)
         model = state.model - apart - step * self._slope(part, state.model) - state.dual
         dual = state.dual + (1 - self.blend) * apart
         return State(self._shrunk(part, model, step), dual, state.weights)

@@ -61,8 +61,12 @@ class FedAvg(LocalLearning):
     its mean gradient however many steps it took (Rizk 2023, (1.30), where the original's optimum
     depends on who takes how many). A drawn client that is not available neither
     receives nor sends; with delays, the average is over the models that arrive in the round. Under
-    unequal chances :math:`p_k` a model's weight is divided by :math:`Kp_k`: where the chances are
-    the shares of the samples, all models that arrive count alike.
+    unequal chances :math:`p_k` it is on average what it is with all clients,
+
+    .. math:: w^{(n)}=w^{(n-1)}+\frac1{|S|}\sum_{k\in S}\frac{D_k}{p_k\sum_lD_l}(w_k-w^{(n-1)})
+
+    the sum over all that are available: where the chances are the shares of the samples, all
+    participants count alike.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0; or an optimiser

@@ -107,7 +107,9 @@ class FedNova(LocalLearning):
 
         around = jnp.zeros(len(server) + 1, dtype)
         arrived = self.collect(now, cohort, message, around)
-        return State(server - arrived.total[-1] * arrived.total[:-1])
+        share = arrived.share[-1]  # not one where chances are unequal, and no part of a length
+        length = arrived.total[-1] / jnp.where(share > 0, share, 1)
+        return State(server - length * arrived.total[:-1])
 
     def lengths(self, step_size: Array, longest: int, dtype: Any) -> Float[Array, " counts"]:
         r""":math:`\|a\|_1` of no step, one step, two and so on: how far, in units of

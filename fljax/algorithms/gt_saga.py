@@ -10,10 +10,10 @@ from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import drawn, sampled
-from fljax.algorithms.peers import as_weights
+from fljax.algorithms.peers import check_weights, exact_weights, weights_on
 from fljax.algorithms.sample_gradients import Table, estimated, tabulated
 from fljax.batches import Uniform
-from fljax.graphs import Combination, Graph, Mixing
+from fljax.graphs import Combination, Graph
 from fljax.participation import Participants
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -44,15 +44,16 @@ class _Tracking(Algorithm):
 
     step_size: StepSize
     batch: int
-    mixing: str | Mixing
+    mixing: Any
 
     def validate(self) -> None:
-        object.__setattr__(self, "mixing", as_weights("mixing", self.mixing))
+        rule = exact_weights(self.mixing, type(self).label, symmetric=False)
+        object.__setattr__(self, "mixing", rule)
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
         _check.count("batch", self.batch)
 
     def check(self, problem: Problem, network: Graph) -> None:
-        network.check_mixing(self.mixing)  # pyright: ignore[reportArgumentType] (once constructed)
+        check_weights(self.mixing, network)
         Uniform(self.batch).check(problem)
 
     def message_size(self, dim: int) -> int:
@@ -60,15 +61,15 @@ class _Tracking(Algorithm):
         return 2 * dim
 
     def init(self, problem: Problem, network: Graph) -> State:
-        start, mixing = start_models(problem), network.mixing(self.mixing)
+        start, mixing = start_models(problem), weights_on(self.mixing, network)
         slope = problem.gradient(start)
         return State(start, slope, slope, self._begin(problem, start), mixing)
 
     def step(self, state: State, now: Round) -> State:
         own = jnp.concatenate([state.model, state.tracker], axis=1)
-        said, inbox = now.link.exchange(own)
+        inbox = now.link.exchange(own)[1]
         # The sum of all trackers is that of all estimates, whatever became of the message.
-        model, tracker = jnp.split(own + inbox.mean(state.mixing) - said, 2, axis=1)
+        model, tracker = jnp.split(own - inbox.apart(state.mixing), 2, axis=1)
         model = model - self.step_size(now.number) * state.tracker
         estimate, memory = self._estimate(state.memory, model, now)
         return State(model, tracker + estimate - state.estimate, estimate, memory, state.mixing)
@@ -105,11 +106,11 @@ class GTSAGA(_Tracking):
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
       batch: samples in a step, of which the mean is taken, drawn without replacement.
-      mixing: the weights :math:`a_{kl}`, by name or as a :class:`~fljax.graphs.Mixing`; they must
-        be doubly stochastic.
+      mixing: the weights :math:`a_{kl}`, as of :class:`Consensus`, doubly stochastic.
 
     Raises:
-      ValueError: an unknown rule, a batch larger than every client.
+      ValueError: weights that are not doubly stochastic or do not fit the graph; a batch larger
+        than every client.
 
     Example:
       >>> import jax, fljax as fl
@@ -130,7 +131,7 @@ class GTSAGA(_Tracking):
 
     step_size: StepSize
     batch: int = static(default=1)
-    mixing: str | Mixing = "metropolis"
+    mixing: Any = "metropolis"
 
     def _begin(self, problem: Problem, start: Array) -> Table:
         return tabulated(problem, start)
@@ -172,7 +173,7 @@ class GTSVRG(_Tracking):
     step_size: StepSize
     period: int = static()
     batch: int = static(default=1)
-    mixing: str | Mixing = "metropolis"
+    mixing: Any = "metropolis"
 
     def validate(self) -> None:
         super().validate()
@@ -222,7 +223,7 @@ class GTSARAH(GTSVRG):
     step_size: StepSize
     period: int = static()
     batch: int = static(default=1)
-    mixing: str | Mixing = "metropolis"
+    mixing: Any = "metropolis"
 
     def _estimate(
         self, memory: Snapshot, model: Float[Array, "clients dim"], now: Round

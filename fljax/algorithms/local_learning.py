@@ -127,13 +127,16 @@ class LocalLearning(Algorithm):
         them where steps are on several.
         """
         problem, who = now.problem, now.choose(self.selector)
-        real = who.take(jnp.asarray(problem.weights)) > 0
+        every = jnp.asarray(problem.weights) > 0
+        real = who.take(every)
         counts, longest = self._steps(who, real), self._longest(problem.samples)
         weights = None
         if self.weighting == "samples":
             weights = jnp.sum(real, axis=1, dtype=problem.dtype)
         if who.weights is not None:
-            weights = (1 if weights is None else weights) * who.weights.astype(problem.dtype)
+            sized = self.weighting == "samples"
+            sizes = jnp.sum(every, axis=1, dtype=problem.dtype)
+            weights = who.unbiased(now.available, sizes if sized else jnp.ones_like(sizes))
         batch = drawn(self._law, now, who, longest, draws)
         # In epochs a client is done when its batches are: those of nothing among them are no steps.
         limit = None if self.local_steps is None else counts
@@ -206,11 +209,14 @@ class LocalLearning(Algorithm):
           discount: of late messages, as :meth:`~fljax.link.Link.collect` takes it.
         """
         own: Any = self.step_size
+        # Weights of unequal chances are shares of what all clients say.
+        unequal = cohort.weights is not None and cohort.who.weights is not None
         return now.link.collect(
             lambda rows: messages[rows],
             cohort.here,
             around,
             weights=cohort.weights if weights is None else weights,
+            normalized=weights is not None or not unequal,
             discount=discount,
             clients=cohort.who.numbers,
             step_size=None if isinstance(own, Optimiser) else own(now.number),

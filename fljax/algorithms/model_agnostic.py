@@ -87,6 +87,11 @@ class _OnTestSet(Algorithm):
                 f"{width}] with one of each client, got {shape}; of a problem with a feature map "
                 "it is of the map's values."
             )
+        if self.learners is not None and problem.initial is not None:
+            raise ValueError(
+                "learners have no parameters to start at, and begin by predicting zero; leave out "
+                "starting_at(), or learners=."
+            )
         if self.learners is not None and not isinstance(problem.regulariser, NoRegulariser):
             raise ValueError(
                 "learners have penalties of their own, and know nothing of the problem's "
@@ -207,7 +212,7 @@ class ModelAgnosticFedRelax(_OnTestSet):
     Raises:
       TypeError: a learner without such methods, or whose ``fit`` takes no ``sample_weight``.
       ValueError: a test set or a number of learners that does not fit; an objective that is not
-        quadratic; learners without a test set.
+        quadratic; learners without a test set, or with models to start at.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl

@@ -98,6 +98,8 @@ class OnlineFed(Algorithm):
             messages,
             who.here,
             server,
+            weights=who.unbiased(now.available, jnp.ones(now.problem.clients, server.dtype)),
+            normalized=who.weights is None,
             per_delay=per_delay,
             clients=who.clients,
             step_size=step_size,

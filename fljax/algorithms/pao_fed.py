@@ -153,11 +153,16 @@ class PAOFed(Algorithm):
             sent = self.sharing.indices(portions, ahead, group, dim)
             return local[group[:, None], sent], sent
 
+        weights = who.unbiased(now.available, jnp.ones(problem.clients, server.dtype))
+        if weights is not None:
+            weights = who.put(jnp.zeros(problem.clients, server.dtype), weights)
         arrived = link.collect(
             messages,
             here,
             server,
             size=size,
+            weights=weights,
+            normalized=weights is None,
             discount=self.discount,
             per_delay=self.aggregation == "per delay",
             freshest=self.freshest,

@@ -24,6 +24,7 @@ __all__ = [
     "LocalSteps",
     "as_weights",
     "check_weights",
+    "exact_weights",
     "largest_curvature",
     "learnt",
     "weights_on",
@@ -46,6 +47,35 @@ def as_weights(name: str, rule: Any) -> Mixing | Combination:
         raise TypeError(
             f"{name} must be a rule's name, an fljax.graphs.Mixing or a Combination, got "
             f"{_check.shown(rule)}; fljax.graphs.from_stochastic makes one of a matrix."
+        )
+    return rule
+
+
+def exact_weights(rule: Any, label: str, *, symmetric: bool = True) -> Mixing | Combination:
+    """Weights as they were given to an algorithm whose sums over the network hold with some alone.
+
+    Args:
+      rule: of its ``mixing``.
+      label: of the algorithm.
+      symmetric: whether they must be symmetric, or columns that sum to one are enough.
+
+    Raises:
+      TypeError: as :func:`as_weights`.
+      ValueError: as :func:`as_weights`; weights of another kind.
+    """
+    rule = as_weights("mixing", rule)
+    if isinstance(rule, Mixing):
+        known, given = rule.rule in SYMMETRIC, f"the rule {rule.rule!r}"
+    elif not _check.is_concrete(rule.self_weight) or np.ndim(rule.self_weight) != 1:
+        return rule
+    else:
+        known = rule.symmetric if symmetric else rule.doubly_stochastic
+        given = "a matrix that is not"
+    if not known:
+        kind = "symmetric" if symmetric else "doubly stochastic"
+        raise ValueError(
+            f"{label} needs {kind} weights, got {given}; with others it comes to another point. "
+            f"Rules that give such weights: {', '.join(SYMMETRIC)}."
         )
     return rule
 
@@ -102,21 +132,8 @@ class Exact(Algorithm):
         self._validate_weights()
 
     def _validate_weights(self) -> None:
-        rule = as_weights("mixing", self.mixing)
+        rule = exact_weights(self.mixing, type(self).label, symmetric=self.symmetric)
         object.__setattr__(self, "mixing", rule)
-        if isinstance(rule, Mixing):
-            known, given = rule.rule in SYMMETRIC, f"the rule {rule.rule!r}"
-        elif not _check.is_concrete(rule.self_weight) or np.ndim(rule.self_weight) != 1:
-            return
-        else:
-            known = rule.symmetric if self.symmetric else rule.doubly_stochastic
-            given = "a matrix that is not"
-        if not known:
-            kind = "symmetric" if self.symmetric else "doubly stochastic"
-            raise ValueError(
-                f"{type(self).label} needs {kind} weights, got {given}; with others it comes to "
-                f"another point. Rules that give such weights: {', '.join(SYMMETRIC)}."
-            )
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         check_weights(self.mixing, network)

@@ -12,9 +12,9 @@ from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start, start_models
 from fljax.algorithms.local_steps import sampled
-from fljax.algorithms.peers import as_weights
+from fljax.algorithms.peers import check_weights, exact_weights, weights_on
 from fljax.batches import Batches
-from fljax.graphs import Combination, Graph, Mixing
+from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
@@ -47,10 +47,8 @@ class _Skipping(Algorithm):
         part = sampled(self.batches, now)
         return model - self.step_size(now.number) * (part.gradient(model) - control)
 
-    def _corrected(
-        self, control: Array, model: Array, moved: Array, now: Round
-    ) -> Float[Array, "clients dim"]:
-        return control + self.probability / self.step_size(now.number) * (model - moved)
+    def _corrected(self, control: Array, change: Array, now: Round) -> Float[Array, "clients dim"]:
+        return control + self.probability / self.step_size(now.number) * change
 
 
 class ServerState(NamedTuple):
@@ -118,7 +116,7 @@ class Scaffnew(_Skipping):
         everyone = jnp.broadcast_to(speaks, now.available.shape)
         said = link.send(moved, state.model, sending=everyone)
         server = link.publish(link.mean(said, state.model), receivers=everyone)
-        control = self._corrected(state.control, server[None], moved, now)
+        control = self._corrected(state.control, server[None] - moved, now)
         return ServerState(
             jnp.where(speaks, server, state.model),
             jnp.where(speaks, server[None], moved),
@@ -156,12 +154,11 @@ class ProxSkip(_Skipping):
     Args:
       step_size: as of :class:`Scaffnew`.
       probability: as of :class:`Scaffnew`.
-      mixing: the weights :math:`a_{kl}`, by name or as a :class:`~fljax.graphs.Mixing`; they must
-        be symmetric.
+      mixing: the weights :math:`a_{kl}`, as of :class:`Consensus`, symmetric.
       batches: as of :class:`Scaffnew`.
 
     Raises:
-      ValueError: as :class:`Scaffnew`; an unknown rule.
+      ValueError: as :class:`Scaffnew`; weights that are not symmetric or do not fit the graph.
 
     Reference:
       Mishchenko et al. 2022, section 5; Guo et al. 2023, Algorithm 1.
@@ -169,29 +166,31 @@ class ProxSkip(_Skipping):
 
     step_size: StepSize
     probability: Float[Array, ""] | float
-    mixing: str | Mixing = "metropolis"
+    mixing: Any = "metropolis"
     batches: Batches | None = None
 
     def validate(self) -> None:
         super().validate()
-        object.__setattr__(self, "mixing", as_weights("mixing", self.mixing))
+        rule = exact_weights(self.mixing, type(self).label)
+        object.__setattr__(self, "mixing", rule)
 
     def check(self, problem: Problem, network: Graph) -> None:
         super().check(problem, network)
-        network.check_mixing(self.mixing)  # pyright: ignore[reportArgumentType] (once constructed)
+        check_weights(self.mixing, network)
 
     def init(self, problem: Problem, network: Graph) -> PeerState:
         start = start_models(problem)
-        return PeerState(start, jnp.zeros_like(start), network.mixing(self.mixing))
+        return PeerState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
     def step(self, state: PeerState, now: Round) -> PeerState:
         speaks = self._speaks(now)
         moved = self._moved(state.model, state.control, now)
         receivers = jnp.where(speaks, now.network.neighbor_counts(), 0)
-        said, inbox = now.link.exchange(moved, receivers=receivers)
+        inbox = now.link.exchange(moved, receivers=receivers)[1]
         # Controls sum to zero whatever became of the message.
-        model = moved + (inbox.mean(state.mixing) - said) / 2
-        control = self._corrected(state.control, model, moved, now)
+        change = -inbox.apart(state.mixing) / 2
+        model = moved + change
+        control = self._corrected(state.control, change, now)
         return PeerState(
             jnp.where(speaks, model, moved),
             jnp.where(speaks, control, state.control),

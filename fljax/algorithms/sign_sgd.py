@@ -84,7 +84,14 @@ class SignSGD(Algorithm):
 
         nowhere = jnp.zeros_like(server)
         direction = now.link.collect(
-            messages, who.here, nowhere, compression=self.signs, clients=who.clients, step_size=1
+            messages,
+            who.here,
+            nowhere,
+            weights=who.unbiased(now.available, jnp.ones(now.problem.clients, server.dtype)),
+            normalized=who.weights is None,
+            compression=self.signs,
+            clients=who.clients,
+            step_size=1,
         ).total
         if self.vote:
             direction = jnp.sign(direction)

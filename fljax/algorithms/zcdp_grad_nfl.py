@@ -6,7 +6,8 @@ from jaxtyping import Array, Float
 
 from fljax._module import module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.graphs import Combination, Graph, Mixing
+from fljax.algorithms.peers import as_weights, check_weights, weights_on
+from fljax.graphs import Combination, Graph
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -53,37 +54,37 @@ class ZCDPGradNFL(Algorithm):
 
     Args:
       step_size: :math:`\alpha^{(n)}`, a schedule or a number, > 0.
-      mixing: rule of the weights :math:`a_{kl}`, by name or as a :class:`~fljax.graphs.Mixing` with
-        numbers of its own; Metropolis by default (not given in the source).
+      mixing: the weights :math:`a_{kl}`, as of :class:`Consensus`; Metropolis by default (not given
+        in the source).
 
     Raises:
-      ValueError: an unknown rule; numbers of a rule that do not fit the graph.
+      TypeError: weights of another kind.
+      ValueError: an unknown rule; weights or numbers of a rule that do not fit the graph.
 
     Reference:
       Nedic and Ozdaglar 2009, (3); Gauthier 2024, section 3.4.
     """
 
     step_size: StepSize
-    mixing: str | Mixing = "metropolis"
+    mixing: Any = "metropolis"
 
     def validate(self) -> None:
-        if isinstance(self.mixing, str):
-            object.__setattr__(self, "mixing", Mixing(self.mixing))
+        object.__setattr__(self, "mixing", as_weights("mixing", self.mixing))
         object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
-        network.check_mixing(self.mixing)  # pyright: ignore[reportArgumentType] (once constructed)
+        check_weights(self.mixing, network)
 
     def init(self, problem: Problem | Stream, network: Graph) -> State:
         start = start_models(problem)
-        mixing = network.mixing(self.mixing)
+        mixing = weights_on(self.mixing, network)
         return State(start, start, mixing(start), mixing)
 
     def step(self, state: State, now: Round) -> State:
         model = state.mixed - self.step_size(now.number) * now.problem.gradient(state.heard)
         now.witness(now.problem.sample_gradient_norm(state.heard))
         heard, inbox = now.link.exchange(model)
-        over = now.network.mixing(self.mixing) if now.changing else state.mixing
+        over = weights_on(self.mixing, now.network) if now.changing else state.mixing
         return State(model, heard, inbox.mean(over), state.mixing)
 
     def released(self, state: State, problem: Problem | Stream, network: Any) -> Array:

@@ -105,6 +105,37 @@ class Inbox:
         heard = heard + self._of_edges(over) + mine * self._own
         return heard if self._cancelled is None else heard - others * self._cancelled
 
+    def apart(self, over: Combination) -> Float[Array, "clients dim"]:
+        r"""How far each client is from the :meth:`mean`,
+        :math:`\sum_lw_{kl}(\tilde w_k-\tilde w_l)`.
+
+        What one client is apart another is the other way, so with symmetric weights and links the
+        sum over all is zero. Rounded, it is zero up to a share of the differences, and not of the
+        models: sums of it over thousands of rounds stay zero when clients agree.
+
+        Args:
+          over: as of :meth:`mean`.
+        """
+        if self._aggregator is not None:
+            return self._said - self.mean(over)
+        self.read = True
+        # Rows of weights sum to one, so what all have in common goes before anything is rounded.
+        common = self._said[:1]
+        own, past = self._own - common, self._past - common[None]
+        said = own if self._own is self._said else self._said - common
+        centred = Inbox(
+            self._network,
+            said,
+            past,
+            self._newest,
+            self._ages,
+            None,
+            own,
+            self._cancelled,
+            self._noise,
+        )
+        return said - centred.mean(over)
+
     # Noise of the edges' own ---------------------------------------------------------------------
 
     def _of_edges(self, over: Any) -> Array | float:

@@ -752,6 +752,7 @@ class Link:
         size: int | None = None,
         weights: Float[Array, " senders"] | None = None,
         discount: Array | float | Callable[[Array], Array] = 1.0,
+        normalized: bool = True,
         per_delay: bool = False,
         freshest: bool = True,
         compression: Compressor | None = None,
@@ -774,6 +775,10 @@ class Link:
             server's model, or zero for messages that are no models.
           size: parameters in a message, if not all.
           weights: :math:`\omega_k`, one by default.
+          normalized: whether weights are divided by their sum; if not,
+            :math:`a_i=\alpha_l\omega_k`, for weights that know of all clients and not of those
+            alone whose messages arrive, and what adds up are differences from what ``around`` was
+            when they were sent.
           discount: :math:`\alpha_l=\mathrm{discount}^l`; or :math:`\alpha` itself, one entry for
             each of the delay law's lags, or a function of them.
           per_delay: as above.
@@ -844,12 +849,14 @@ class Link:
             if isinstance(message, tuple):
                 values, at = message
                 values = self._compressed(values, who, around[at], compression)
+                values = values if normalized else values - around[at]
                 own = jnp.broadcast_to(jnp.where(real, weight[group], 0)[:, None], at.shape)
                 entries = (lag[group][:, None], at)
                 total = total.at[entries].add(own * values, mode="drop")
                 share = share.at[entries].add(own, mode="drop")
             else:
                 message = self._compressed(message, who, around[None], compression)
+                message = message if normalized else message - around[None]
                 own = jnp.where(real[None], of_class[:, group], 0)
                 total = total + jnp.matmul(own, message, precision=HIGHEST)
                 share = share + jnp.sum(own, axis=1, keepdims=True)
@@ -868,7 +875,8 @@ class Link:
             )
         if alpha.ndim == 0:
             alpha = alpha**late
-        scale = alpha / jnp.where(count > 0, count, 1) if per_delay else alpha
+        apart = per_delay and normalized
+        scale = alpha / jnp.where(count > 0, count, 1) if apart else alpha
         now = Line(scale[:, None] * total, scale[:, None] * share, count)
         if self.memory.line is not None:
             now = Line(*(law.placed(entry) for entry in now))
@@ -882,7 +890,11 @@ class Link:
             line = Line(*(jnp.concatenate([e[1:], jnp.zeros_like(e[:1])]) for e in now))
             self.memory = self.memory._replace(line=line)
         total, share, weight = (entry[0] for entry in now)
-        heard = jnp.ones_like(weight) if per_delay else jnp.where(weight > 0, weight, 1)
+        if not normalized:
+            # A late model that counts for more than one would throw the server's back and beyond.
+            total = total + share * around
+        together = normalized and not per_delay
+        heard = jnp.where(weight > 0, weight, 1) if together else jnp.ones_like(weight)
         return Arrived(total / heard, share / heard, weight)
 
     def _opened(self, messages: Callable[[Array], Any]) -> Callable[[Array], Any]:

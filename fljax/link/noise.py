@@ -128,6 +128,10 @@ class Noise(Perturbation):
 class PerMessage(Noise):
     """One draw for every message, the same for all who hear it.
 
+    A node adds none to its own part: what it combines of itself is its message as it was, and what
+    neighbours combine of it is perturbed. (A budget is another matter: under
+    ``Simulation(privacy=)`` a node goes on from what it said, noise and all.)
+
     Args and Raises: as of :class:`Perturbation`.
     """
 

@@ -269,8 +269,8 @@ def fedavg(objective, step, chosen, batches, weighting="samples", chances=None):
     """McMahan et al. 2017, Algorithm 1, with drawn clients and batches injected; ``[T, D]``.
 
     ``chosen[n - 1]`` are the participants of round ``n``, ``batches[n - 1][i]`` the index sets
-    that the ``i``-th of them goes through; a client drawn with the chance ``chances[k]`` counts
-    inversely to it.
+    that the ``i``-th of them goes through. With chances the update is the estimate of what it is
+    with all clients, Horvitz and Thompson's: a client's part in that, by how often it is drawn.
     """
     server = np.zeros(objective.dim)
     history = []
@@ -285,10 +285,11 @@ def fedavg(objective, step, chosen, batches, weighting="samples", chances=None):
                 w = w - step(n) * replace(objective, data=data).gradient(k, w)
             share = len(y) if weighting == "samples" else 1
             if chances is not None:
-                share = share / chances[k]
-            total += share * w
+                whole = sum(len(y) if weighting == "samples" else 1 for _, y in objective.data)
+                share = share / whole / (len(chosen[n - 1]) * chances[k])
+            total += share * (w - server)
             weight += share
-        server = total / weight
+        server = server + total / (weight if chances is None else 1)
         history.append(server)
     return np.array(history)
 
