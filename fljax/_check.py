@@ -298,6 +298,25 @@ def feature_map(value: Any) -> None:
         )
 
 
+def column(name: str, values: Any) -> np.ndarray:
+    """A column's entries as an array; ``ValueError`` for NaN that NumPy made text of.
+
+    Of ``["a", nan]`` it would make ``["a", "nan"]``, a name like any other.
+    """
+    if isinstance(values, list | tuple) and len({isinstance(v, str) for v in values}) > 1:
+        entries = np.empty(len(values), object)
+        entries[:] = values
+        return entries
+    array = np.asarray(values)
+    if array.dtype.kind == "U" and np.any(array == "nan"):
+        place = np.argwhere(array == "nan")[0].tolist()
+        raise ValueError(
+            f"{name} holds the text 'nan' at {', '.join(map(str, place))}, which is what NumPy makes "
+            "of a missing value among text; leave such rows out, or give it a name."
+        )
+    return array
+
+
 def choice(name: str, value: Any, known: Iterable[str]) -> None:
     """Raise ``ValueError`` unless ``value`` is one of ``known``, suggesting the nearest."""
     known = list(known)
