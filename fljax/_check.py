@@ -311,8 +311,8 @@ def column(name: str, values: Any) -> np.ndarray:
     if array.dtype.kind == "U" and np.any(array == "nan"):
         place = np.argwhere(array == "nan")[0].tolist()
         raise ValueError(
-            f"{name} holds the text 'nan' at {', '.join(map(str, place))}, which is what NumPy makes "
-            "of a missing value among text; leave such rows out, or give it a name."
+            f"{name} holds the text 'nan' at {', '.join(map(str, place))}, which is what NumPy "
+            "makes of a missing value among text; leave such rows out, or give it a name."
         )
     return array
 

@@ -274,7 +274,8 @@ class Constant(Attack):
 
     Raises:
       TypeError: as in :class:`Attack`.
-      ValueError: likewise; a value that is not finite, or no vector.
+      ValueError: likewise; a value that is not finite, no vector, or of another length than the
+        messages.
 
     Example:
       >>> attack, rows = Constant(first(1, 2), 7.0), jnp.zeros((2, 1))
@@ -299,6 +300,15 @@ class Constant(Attack):
                 f"value must be one number or a vector [dim], got shape {np.shape(self.value)}."
             )
 
+    def check_length(self, *lengths: int) -> None:
+        """Raise ``ValueError`` unless the vector, if it is one, is of one of these lengths."""
+        if np.ndim(self.value) and np.shape(self.value)[0] not in lengths:
+            known = " or ".join(map(str, dict.fromkeys(lengths)))
+            raise ValueError(
+                f"the attack's value has {np.shape(self.value)[0]} numbers and a message {known}; "
+                "give one number, or one of each coordinate."
+            )
+
     def lie(
         self,
         key: Key[Array, "*senders"],
@@ -307,6 +317,7 @@ class Constant(Attack):
         sending: Bool[Array, " senders"],
         around: Float[Array, "#senders dim"],
     ) -> Float[Array, "senders dim"]:
+        self.check_length(messages.shape[1])
         return jnp.broadcast_to(jnp.asarray(self.value, messages.dtype), messages.shape)
 
 

@@ -104,6 +104,7 @@ INSIDE = {
     "link.Line",
     "link.Link",
     "link.Memory",
+    "link.Noise",  # which must be subclassed
     "link.Stages",
     "link.Traffic",
     "link.begin",
@@ -767,7 +768,6 @@ VALID = {
     "link.GraphHomomorphic": {"variance": 0.1},
     "link.Independent": {"probability": 0.1},
     "link.LocalGraphHomomorphic": {"variance": 0.1},
-    "link.Noise": {"variance": 0.1},
     "link.PerEdge": {"variance": 0.1},
     "link.PerMessage": {"variance": 0.1},
     "link.Quantise": {"bits_each": 4},
