@@ -17,6 +17,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 
 F = TypeVar("F", bound=Callable)
 
@@ -76,6 +77,35 @@ def is_concrete(value: Any) -> bool:
     )
 
 
+def plain(value: Any) -> Any:
+    """What other libraries hold numbers in as an array of NumPy: frames, series, sparse matrices.
+
+    Anything else as it is.
+    """
+    if isinstance(value, jax.Array | np.ndarray | numbers.Number | list | tuple | str | type):
+        return value
+    if scipy.sparse.issparse(value):
+        return value.toarray()
+    if not (callable(getattr(value, "to_numpy", None)) and hasattr(value, "shape")):
+        return value
+    found = np.asarray(value.to_numpy())
+    if found.dtype == object:  # of pandas' types that know of missing values
+        with contextlib.suppress(TypeError, ValueError):
+            return found.astype(np.float64)
+        return value
+    return found
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is one integer that is known: Python's, NumPy's or JAX's."""
+    if isinstance(value, numbers.Integral):
+        return not isinstance(value, bool)
+    known = isinstance(value, np.ndarray) or (
+        isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    )
+    return known and not value.ndim and jnp.issubdtype(value.dtype, np.integer)
+
+
 def dtype_of(value: Any) -> np.dtype:
     """Of a number, an array or nested lists; of anything else that of objects."""
     if isinstance(value, np.ma.MaskedArray):  # whose mask NumPy would drop
@@ -96,6 +126,7 @@ def is_real(value: Any) -> bool:
 
 def array(name: str, value: Any, axes: int | None = None) -> Any:
     """An array of real numbers, a NumPy one of lists; raise if that is not what it is."""
+    value = plain(value)
     if not is_real(value) or isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be an array of real numbers, got {shown(value)}.")
     if axes is not None and np.ndim(value) != axes:
@@ -119,6 +150,17 @@ def representable(name: str, value: Any, kept: Any) -> None:
             f"{name} must be a number that {kept.dtype} can hold, from {tiny:.3g} to "
             f"{jnp.finfo(kept.dtype).max:.3g} in size, got {value:.3g}."
         )
+
+
+def flags(value: Any) -> Any:
+    """Zeros and ones, concrete, as booleans of NumPy; anything else as it is."""
+    value = plain(value)
+    if not (is_concrete(value) and is_real(value)):
+        return value
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" or not array.ndim or not np.isin(array, (0, 1)).all():
+        return value
+    return array.astype(bool)
 
 
 def no_nan(name: str, value: Any) -> None:
@@ -191,13 +233,13 @@ def nonnegative(name: str, value: Any, hint: str = "") -> None:
 def count(
     name: str, value: Any, *, at_least: int = 1, at_most: int = 2**31 - 1, hint: str = ""
 ) -> None:
-    """Raise unless ``value`` is a Python or NumPy integer (a size, never traced) in range."""
+    """Raise unless ``value`` is an integer (a size, never traced) in range."""
     if isinstance(value, jax.core.Tracer):
         raise TypeError(
             f"{name} is structure and cannot be traced; if it comes from a sweep's grid, wrap the "
             "axis in fljax.static([...])."
         )
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    if not is_whole(value):
         raise TypeError(
             f"{name} must be an integer, got {shown(value)}.{' ' + hint if hint else ''}"
         )
@@ -209,7 +251,7 @@ def count(
 
 def seed(name: str, value: Any) -> None:
     """Raise unless ``value`` is an integer that a generator takes in whole."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    if not is_whole(value):
         raise TypeError(f"{name} must be an integer, got {shown(value)}.")
     if not -(2**31) <= int(value) < 2**32:
         raise ValueError(f"{name} must be an integer of 32 bits, got {value}.")
@@ -359,7 +401,7 @@ def strength(value: Any, clients: int) -> None:
 
 def trace(name: str, table: Any, kind: str, dtype: Any) -> Any:
     """The table as an array; ``ValueError`` unless it is ``[rounds, clients]`` of this kind."""
-    table = array(name, table)
+    table = array(name, flags(table) if dtype is np.bool_ else table)
     if np.ndim(table) != 2 or not np.issubdtype(table.dtype, dtype):
         raise ValueError(
             f"{name} must be {kind} of shape [rounds, clients], got shape {np.shape(table)} of "

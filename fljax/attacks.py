@@ -88,6 +88,7 @@ def _check_count(count: int, clients: int) -> None:
 
 def _mask(attackers: Any) -> Any:
     """The mask as an array of booleans, checked as far as it is concrete."""
+    attackers = _check.flags(attackers)
     if _check.dtype_of(attackers) != np.bool_:
         raise TypeError(
             f"attackers must be booleans, one of each client, got {_check.shown(attackers)}; "
@@ -118,7 +119,8 @@ class Attack:
     """Who lies, and what they say; subclass it for one of your own, with :meth:`lie`.
 
     Args:
-      attackers: ``[K]`` booleans; :func:`first` and :func:`random_attackers` make them.
+      attackers: ``[K]`` booleans, or zeros and ones; :func:`first` and :func:`random_attackers`
+        make them.
 
     Raises:
       TypeError: not booleans.

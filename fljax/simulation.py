@@ -166,11 +166,6 @@ class Simulation:
         if len(set(names)) < len(names):
             raise ValueError(f"each metric can be recorded once, got {names}.")
         requirements.check_parts(self)
-        if self.problem.clients < 2:
-            raise ValueError(
-                f"a federation needs at least 2 clients, got {self.problem.clients}; "
-                "fljax.problems.optimum solves a single client's problem."
-            )
         requirements.compare(self)
         _check.choice("model", self.model, ("exact", "released"))
         if self.model == "released" and type(self.algorithm).released is Algorithm.released:

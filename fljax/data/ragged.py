@@ -55,8 +55,8 @@ def from_table(
       target: the column of the targets.
       coordinates: columns of a node's place, such as ``("latitude", "longitude")``: the same in
         all of its rows, another one for each node.
-      test: a column of ``True`` and ``False``: which rows are held out. Every node must have some,
-        and some that are not.
+      test: a column of ``True`` and ``False``, or ones and zeros: which rows are held out. Every
+        node must have some, and some that are not.
       missing: rows without a finite value of a feature, or of the target at a node that has
         targets, are refused (``"refuse"``) or left out and counted (``"drop"``).
       loss: of the problem; it has no regulariser.
@@ -223,6 +223,7 @@ def _numbers(name: str, column: np.ndarray) -> np.ndarray:
 
 
 def _flags(name: str, column: np.ndarray) -> np.ndarray:
+    column = _check.flags(column)
     if column.dtype != np.bool_:
         raise TypeError(f"column {name!r} must hold True and False, got {column.dtype}.")
     return column

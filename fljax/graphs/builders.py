@@ -124,7 +124,8 @@ def from_adjacency(
     Raises:
         ValueError: not square, NaN or negative entries, asymmetric, self-loops, or disconnected.
     """
-    shape = _check.array("matrix", matrix).shape
+    matrix = _check.array("matrix", matrix)
+    shape = matrix.shape
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"the adjacency matrix must be square, [K, K], got shape {shape}.")
     nodes = shape[0]
