@@ -11,7 +11,7 @@ import functools
 import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import jax
 import jax.core
@@ -96,7 +96,7 @@ def plain(value: Any) -> Any:
     return found
 
 
-def is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> TypeGuard[int]:
     """Whether it is one integer that is known: Python's, NumPy's or JAX's."""
     if isinstance(value, numbers.Integral):
         return not isinstance(value, bool)
@@ -132,6 +132,16 @@ def array(name: str, value: Any, axes: int | None = None) -> Any:
     if axes is not None and np.ndim(value) != axes:
         raise ValueError(f"{name} must be an array of {axes} axes, got {shown(value)}.")
     return value if isinstance(value, jax.Array) else np.asarray(value)
+
+
+def comparable(name: str, value: Any) -> None:
+    """Raise ``TypeError`` for an array as structure, by which programs are told apart."""
+    if isinstance(value, jax.Array | np.ndarray):
+        raise TypeError(
+            f"{name} is structure, which is compared as a whole and compiled in, and cannot be "
+            f"{shown(value)}; give a tuple of numbers, or make it a number of the part, without "
+            "fljax.static."
+        )
 
 
 def filled(name: str, value: Any, axes: int | None = None) -> Any:

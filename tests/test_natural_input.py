@@ -1,5 +1,9 @@
 """What is given without a thought, and what can only be a mistake: taken, or refused in words."""
 
+import dataclasses
+import json
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -287,3 +291,40 @@ class TestModels:
 def test_the_command_line_writes_no_other_format(tmp_path, capsys):
     assert main(["run", "a.py:study", "--rounds", "2", "--out", str(tmp_path / "x.csv")]) == 2
     assert "--out writes netCDF, and 'x.csv' does not end in .nc" in capsys.readouterr().err
+
+
+class TestStudies:
+    @pytest.mark.parametrize("ask", [fl.sweep, fl.plan])
+    def test_a_scenario_can_be_remembered(self, ask):
+        @dataclasses.dataclass
+        class Scenario:
+            rate: float = 0.1
+
+            def __call__(self, key):
+                return served()
+
+        with pytest.raises(TypeError, match=r"scenario must be hashable.*a Scenario is not"):
+            ask(Scenario(), rounds=1)
+
+    @pytest.mark.parametrize("value", [np.ones(2), jnp.ones(2)])
+    def test_structure_is_no_array(self, value):
+        with pytest.raises(TypeError, match=r"a value of static is structure.*give a tuple"):
+            fl.static([value])
+
+        @fl.module
+        class Weighed:
+            weights: Any = fl.static()
+
+        with pytest.raises(TypeError, match=r"weights is structure, .* an array of shape"):
+            Weighed(value)
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"seeds": [0.5]}, {"seeds": 3}, {"rounds": "many"}, {"points": [1]}, {"axes": 3}],
+    )
+    def test_an_edited_manifest_is_named(self, tmp_path, change):
+        fl.sweep(lambda key: served(), rounds=2, store=tmp_path / "kept")
+        path = tmp_path / "kept" / "study.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        with pytest.raises(fl.StoreError, match=rf"{next(iter(change))} was edited\); restore it"):
+            fl.load(tmp_path / "kept")

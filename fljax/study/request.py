@@ -64,6 +64,14 @@ class Request:
         for name in ("rounds", "record_every", "root", "block", "workers", "segment"):
             if _check.is_whole(value := getattr(self, name)):
                 object.__setattr__(self, name, int(value))
+        try:
+            hash(self.scenario)
+        except TypeError:
+            kind = type(self.scenario).__name__
+            raise TypeError(
+                f"scenario must be hashable, since what it builds is remembered by it, and a "
+                f"{kind} is not; give a function, or make its class a dataclass(frozen=True)."
+            ) from None
         check_rounds(self.rounds, self.record_every)
         for name in ("grid", "until"):
             check(name, getattr(self, name), rule(Mapping | None))
