@@ -1000,7 +1000,7 @@ ACCEPTED = {
     ("load", "path"): "text",
     ("merge", "into"): "text",
     ("save", "path"): "text",
-    ("static", "values"): "objects list ragged shape complexes empty masked",  # of a scenario's own
+    ("static", "values"): "objects list ragged complexes empty",  # of a scenario's own
     ("audit.corners", "targets"): "list",
     ("audit.counted_epsilon", "hits"): "list shape",
     ("audit.counted_epsilon", "false_alarms"): "list shape",
