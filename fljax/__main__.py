@@ -20,6 +20,9 @@ from fljax._generator import GENERATOR, GENERATORS
 
 HERE = str(Path(__file__).parent)
 
+#: How the names of files that fljax.save writes end.
+FORMATS = (".nc", ".nc4", ".h5", ".hdf5")
+
 EXAMPLES = {
     "run": """
   python -m fljax run mine.py:study --rounds 200 --seeds 100 --grid budget=0.1,1,10
@@ -297,6 +300,11 @@ def writable(path: Path) -> None:
     """Raise ``UsageError`` unless a file can be put there."""
     if path.is_dir() or not path.name:
         raise UsageError(f"--out {path} is a folder; name a file in it, such as results.nc.")
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(
+            f"--out writes netCDF, and {path.name!r} does not end in {' or '.join(FORMATS)}; name "
+            f"it {path.stem}.nc (other formats: fljax.load it, then to_dataframe().to_csv(...))."
+        )
     if not path.parent.is_dir():
         raise UsageError(f"no folder {path.parent}; create it first.")
     try:

@@ -9,7 +9,6 @@ import collections.abc
 import dataclasses
 import functools
 import inspect
-import numbers
 import sys
 import types
 import typing
@@ -150,10 +149,7 @@ _NUMBERS = Rule(
 #: Kinds of which more than an instance will do, or less.
 _KINDS: dict[type, Rule] = {
     float: Rule("a number", lambda value: _tried(_is_number, value)),
-    int: Rule(
-        "an integer",
-        lambda value: isinstance(value, numbers.Integral) and not isinstance(value, bool),
-    ),
+    int: Rule("an integer", lambda value: _tried(_check.is_whole, value)),
     bool: Rule(
         "True or False", lambda value: _check.dtype_of(value) == np.bool_ and np.ndim(value) == 0
     ),
@@ -168,6 +164,10 @@ _KINDS: dict[type, Rule] = {
         "an array", lambda value: _check.dtype_of(value) != np.dtype(object) and np.ndim(value) > 0
     ),
 }
+
+
+#: What asks for one integer.
+_WHOLE = (_KINDS[int].words,)
 
 
 def _named(name: str) -> Rule:
@@ -194,10 +194,32 @@ def check(name: str, value: Any, wanted: Rule | None) -> None:
     raise error(f"{name} must be {wanted.words}, got {_check.shown(value)}.")
 
 
+def taken(value: Any, wanted: Rule | None) -> Any:
+    """The value in the form in which what asks for it takes it, if it has one.
+
+    Integers of NumPy and JAX become Python's, which can be hashed and do not overflow; frames and
+    sparse matrices arrays; zeros and ones booleans where only those will do.
+    """
+    if wanted is None:
+        return value
+    if not isinstance(value, int) and wanted.words in _WHOLE and _check.is_whole(value):
+        return int(value)
+    if wanted.fits(value):
+        return value
+    array = _check.plain(value)
+    if wanted.words.startswith("a boolean array"):
+        array = _check.flags(array)
+    return array if array is not value and wanted.fits(array) else value
+
+
 def check_fields(owner: Any) -> None:
     """Raise unless the fields of a dataclass are what their annotations ask for."""
     for name, wanted in rules_of(type(owner)):
-        check(name, getattr(owner, name), wanted)
+        given = getattr(owner, name)
+        value = taken(given, wanted)
+        check(name, value, wanted)
+        if value is not given:
+            object.__setattr__(owner, name, value)
 
 
 @functools.cache
@@ -229,11 +251,13 @@ def checked(function: F) -> F:
     @functools.wraps(function)
     def call(*args, **kwargs):
         try:
-            given = signature.bind(*args, **kwargs).arguments
-        except TypeError:
-            given = {}  # too many or too few: Python's own words
-        for name, value in given.items():
-            check(name, value, rules.get(name))
-        return function(*args, **kwargs)
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:  # too many or too few: Python's own words
+            return function(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            wanted = rules.get(name)
+            bound.arguments[name] = value = taken(value, wanted)
+            check(name, value, wanted)
+        return function(*bound.args, **bound.kwargs)
 
     return typing.cast(F, call)

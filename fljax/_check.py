@@ -11,12 +11,13 @@ import functools
 import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 
 F = TypeVar("F", bound=Callable)
 
@@ -76,6 +77,35 @@ def is_concrete(value: Any) -> bool:
     )
 
 
+def plain(value: Any) -> Any:
+    """What other libraries hold numbers in as an array of NumPy: frames, series, sparse matrices.
+
+    Anything else as it is.
+    """
+    if isinstance(value, jax.Array | np.ndarray | numbers.Number | list | tuple | str | type):
+        return value
+    if scipy.sparse.issparse(value):
+        return value.toarray()
+    if not (callable(getattr(value, "to_numpy", None)) and hasattr(value, "shape")):
+        return value
+    found = np.asarray(value.to_numpy())
+    if found.dtype == object:  # of pandas' types that know of missing values
+        with contextlib.suppress(TypeError, ValueError):
+            return found.astype(np.float64)
+        return value
+    return found
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Whether it is one integer that is known: Python's, NumPy's or JAX's."""
+    if isinstance(value, numbers.Integral):
+        return not isinstance(value, bool)
+    known = isinstance(value, np.ndarray) or (
+        isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    )
+    return known and not value.ndim and jnp.issubdtype(value.dtype, np.integer)
+
+
 def dtype_of(value: Any) -> np.dtype:
     """Of a number, an array or nested lists; of anything else that of objects."""
     if isinstance(value, np.ma.MaskedArray):  # whose mask NumPy would drop
@@ -96,11 +126,22 @@ def is_real(value: Any) -> bool:
 
 def array(name: str, value: Any, axes: int | None = None) -> Any:
     """An array of real numbers, a NumPy one of lists; raise if that is not what it is."""
+    value = plain(value)
     if not is_real(value) or isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be an array of real numbers, got {shown(value)}.")
     if axes is not None and np.ndim(value) != axes:
         raise ValueError(f"{name} must be an array of {axes} axes, got {shown(value)}.")
     return value if isinstance(value, jax.Array) else np.asarray(value)
+
+
+def comparable(name: str, value: Any) -> None:
+    """Raise ``TypeError`` for an array as structure, by which programs are told apart."""
+    if isinstance(value, jax.Array | np.ndarray):
+        raise TypeError(
+            f"{name} is structure, which is compared as a whole and compiled in, and cannot be "
+            f"{shown(value)}; give a tuple of numbers, or make it a number of the part, without "
+            "fljax.static."
+        )
 
 
 def filled(name: str, value: Any, axes: int | None = None) -> Any:
@@ -119,6 +160,17 @@ def representable(name: str, value: Any, kept: Any) -> None:
             f"{name} must be a number that {kept.dtype} can hold, from {tiny:.3g} to "
             f"{jnp.finfo(kept.dtype).max:.3g} in size, got {value:.3g}."
         )
+
+
+def flags(value: Any) -> Any:
+    """Zeros and ones, concrete, as booleans of NumPy; anything else as it is."""
+    value = plain(value)
+    if not (is_concrete(value) and is_real(value)):
+        return value
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" or not array.ndim or not np.isin(array, (0, 1)).all():
+        return value
+    return array.astype(bool)
 
 
 def no_nan(name: str, value: Any) -> None:
@@ -191,13 +243,13 @@ def nonnegative(name: str, value: Any, hint: str = "") -> None:
 def count(
     name: str, value: Any, *, at_least: int = 1, at_most: int = 2**31 - 1, hint: str = ""
 ) -> None:
-    """Raise unless ``value`` is a Python or NumPy integer (a size, never traced) in range."""
+    """Raise unless ``value`` is an integer (a size, never traced) in range."""
     if isinstance(value, jax.core.Tracer):
         raise TypeError(
             f"{name} is structure and cannot be traced; if it comes from a sweep's grid, wrap the "
             "axis in fljax.static([...])."
         )
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    if not is_whole(value):
         raise TypeError(
             f"{name} must be an integer, got {shown(value)}.{' ' + hint if hint else ''}"
         )
@@ -209,7 +261,7 @@ def count(
 
 def seed(name: str, value: Any) -> None:
     """Raise unless ``value`` is an integer that a generator takes in whole."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    if not is_whole(value):
         raise TypeError(f"{name} must be an integer, got {shown(value)}.")
     if not -(2**31) <= int(value) < 2**32:
         raise ValueError(f"{name} must be an integer of 32 bits, got {value}.")
@@ -298,6 +350,25 @@ def feature_map(value: Any) -> None:
         )
 
 
+def column(name: str, values: Any) -> np.ndarray:
+    """A column's entries as an array; ``ValueError`` for NaN that NumPy made text of.
+
+    Of ``["a", nan]`` it would make ``["a", "nan"]``, a name like any other.
+    """
+    if isinstance(values, list | tuple) and len({isinstance(v, str) for v in values}) > 1:
+        entries = np.empty(len(values), object)
+        entries[:] = values
+        return entries
+    array = np.asarray(values)
+    if array.dtype.kind == "U" and np.any(array == "nan"):
+        place = np.argwhere(array == "nan")[0].tolist()
+        raise ValueError(
+            f"{name} holds the text 'nan' at {', '.join(map(str, place))}, which is what NumPy "
+            "makes of a missing value among text; leave such rows out, or give it a name."
+        )
+    return array
+
+
 def choice(name: str, value: Any, known: Iterable[str]) -> None:
     """Raise ``ValueError`` unless ``value`` is one of ``known``, suggesting the nearest."""
     known = list(known)
@@ -340,7 +411,7 @@ def strength(value: Any, clients: int) -> None:
 
 def trace(name: str, table: Any, kind: str, dtype: Any) -> Any:
     """The table as an array; ``ValueError`` unless it is ``[rounds, clients]`` of this kind."""
-    table = array(name, table)
+    table = array(name, flags(table) if dtype is np.bool_ else table)
     if np.ndim(table) != 2 or not np.issubdtype(table.dtype, dtype):
         raise ValueError(
             f"{name} must be {kind} of shape [rounds, clients], got shape {np.shape(table)} of "

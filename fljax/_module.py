@@ -72,6 +72,9 @@ def static(values: Any = dataclasses.MISSING, **field: Any) -> Any:
                 f"static takes the list of an axis's values, got {_check.shown(values)}; for one "
                 "value write static([value])."
             )
+        values = [int(value) if _check.is_whole(value) else value for value in values]
+        for value in values:
+            _check.comparable("a value of static", value)
         return [Static(value) for value in values]
     return dataclasses.field(metadata={"static": True}, **field)
 
@@ -151,7 +154,9 @@ def module(cls: type[T]) -> type[T]:
         if validate is not None:
             self.validate()
         for field in dataclasses.fields(self):
-            if not field.metadata.get("static"):
+            if field.metadata.get("static"):
+                _check.comparable(field.name, getattr(self, field.name))
+            else:
                 given = getattr(self, field.name)
                 value = as_leaf(given)
                 if isinstance(given, numbers.Real) and not isinstance(given, bool | np.bool_):

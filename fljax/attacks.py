@@ -88,6 +88,7 @@ def _check_count(count: int, clients: int) -> None:
 
 def _mask(attackers: Any) -> Any:
     """The mask as an array of booleans, checked as far as it is concrete."""
+    attackers = _check.flags(attackers)
     if _check.dtype_of(attackers) != np.bool_:
         raise TypeError(
             f"attackers must be booleans, one of each client, got {_check.shown(attackers)}; "
@@ -118,7 +119,8 @@ class Attack:
     """Who lies, and what they say; subclass it for one of your own, with :meth:`lie`.
 
     Args:
-      attackers: ``[K]`` booleans; :func:`first` and :func:`random_attackers` make them.
+      attackers: ``[K]`` booleans, or zeros and ones; :func:`first` and :func:`random_attackers`
+        make them.
 
     Raises:
       TypeError: not booleans.
@@ -274,7 +276,8 @@ class Constant(Attack):
 
     Raises:
       TypeError: as in :class:`Attack`.
-      ValueError: likewise; a value that is not finite, or no vector.
+      ValueError: likewise; a value that is not finite, no vector, or of another length than the
+        messages.
 
     Example:
       >>> attack, rows = Constant(first(1, 2), 7.0), jnp.zeros((2, 1))
@@ -299,6 +302,15 @@ class Constant(Attack):
                 f"value must be one number or a vector [dim], got shape {np.shape(self.value)}."
             )
 
+    def check_length(self, *lengths: int) -> None:
+        """Raise ``ValueError`` unless the vector, if it is one, is of one of these lengths."""
+        if np.ndim(self.value) and np.shape(self.value)[0] not in lengths:
+            known = " or ".join(map(str, dict.fromkeys(lengths)))
+            raise ValueError(
+                f"the attack's value has {np.shape(self.value)[0]} numbers and a message {known}; "
+                "give one number, or one of each coordinate."
+            )
+
     def lie(
         self,
         key: Key[Array, "*senders"],
@@ -307,6 +319,7 @@ class Constant(Attack):
         sending: Bool[Array, " senders"],
         around: Float[Array, "#senders dim"],
     ) -> Float[Array, "senders dim"]:
+        self.check_length(messages.shape[1])
         return jnp.broadcast_to(jnp.asarray(self.value, messages.dtype), messages.shape)
 
 

@@ -68,7 +68,8 @@ def minimise(
 
     Raises:
       TypeError: an objective that is not one number; something else than a function.
-      ValueError: a step that is not positive, no rounds, a negative tolerance.
+      ValueError: a gradient, perturbation or projection of another shape than the point; a step
+        that is not positive, no rounds, a negative tolerance.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -105,6 +106,13 @@ def minimise(
     shape = jax.eval_shape(objective, start)
     if getattr(shape, "shape", None) != ():
         raise TypeError(f"objective must return one number for a point, got {_check.shown(shape)}.")
+    for name, function, given in (
+        ("gradient", gradient, (start,)),
+        ("projection", projection, (start,)),
+        ("perturbation", perturbation, (jnp.ones((), jnp.int32), start)),
+    ):
+        if function is not None:
+            _check_alike(name, jax.eval_shape(function, *given), start)
     project = (lambda w: w) if projection is None else projection
 
     def looked(point: Array) -> tuple[Array, Array]:
@@ -132,6 +140,21 @@ def minimise(
     begun = (start, *looked(start), rule.init(start), jnp.zeros((), jnp.int32), jnp.zeros((), bool))
     point, value, _, _, number, settled = jax.lax.while_loop(unfinished, one, begun)
     return Descent(point, number, value, settled)
+
+
+def _check_alike(name: str, found: Any, start: Array) -> None:
+    """Raise unless what a function of the point returns is of the point's shape and type."""
+    dtype = getattr(found, "dtype", None)
+    if getattr(found, "shape", None) != start.shape or dtype is None:
+        raise ValueError(
+            f"{name} must return an array of the point's shape {start.shape}, got "
+            f"{_check.shown(found) if dtype is None else f'shape {found.shape}'}."
+        )
+    if name == "projection" and dtype != start.dtype:
+        raise TypeError(
+            f"projection must return {start.dtype}, as the point is, got {dtype}; "
+            "convert it with .astype(w.dtype)."
+        )
 
 
 def _rule(step: Any) -> optax.GradientTransformationExtraArgs:

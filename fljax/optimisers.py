@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float
 
@@ -16,6 +17,10 @@ from fljax._optax import split
 from fljax.schedules import Schedule, StepSize, as_schedule
 
 __all__ = ["Optimiser", "as_optimiser", "as_step", "from_optax"]
+
+
+#: A gradient of which optimisers take a step on trial, far above what noise some of them add.
+TRIAL = [1e3, -2e3]
 
 
 class Optimiser:
@@ -94,7 +99,8 @@ def from_optax(make: Callable[..., optax.GradientTransformation], **arguments: A
       TypeError: arguments that ``make`` does not take, or that cannot be structure; what makes no
         transformation.
       ValueError: what optax refuses; a swept number that optax must know; an optimiser that cannot
-        move a model that is one row of numbers.
+        move a model that is one row of numbers, or whose first step is not finite or leads up the
+        gradient, as with a negative learning rate.
 
     Example:
       >>> import jax, optax, fljax as fl
@@ -176,10 +182,26 @@ def _check_transformation(value: Any) -> None:
         )
 
 
-def _step(transformation: Any) -> Any:
+def _step(transformation: Any, slope: Array | None = None) -> Any:
     start = jnp.zeros(2, float_dtype())
+    slope = start if slope is None else slope
     update = optax.with_extra_args_support(transformation).update
-    return update(start, transformation.init(start), start)
+    return update(slope, transformation.init(start), start)
+
+
+def _check_first(change: Any) -> None:
+    """Raise ``ValueError`` for a step that is no number, or leads up the slope."""
+    if not np.all(np.isfinite(change)):
+        raise ValueError(
+            f"the optimiser's step of the gradient {TRIAL} is {np.asarray(change).tolist()}; give "
+            "it finite numbers, such as a learning rate > 0."
+        )
+    if np.dot(np.asarray(change), TRIAL) > 0:
+        raise ValueError(
+            f"the optimiser's step of the gradient {TRIAL}, {np.asarray(change).tolist()}, goes up "
+            "the objective; is its learning rate negative, or does it lack one (optax.chain(..., "
+            "optax.scale_by_learning_rate(0.1)))?"
+        )
 
 
 def _check_moves(optimiser: Optimiser) -> None:
@@ -207,3 +229,6 @@ def _check_moves(optimiser: Optimiser) -> None:
             "the optimiser's state must keep its shapes from step to step, and goes from "
             f"{shapes[0]} to {shapes[1]}."
         )
+    with foreign():
+        change = _step(transformation, jnp.asarray(TRIAL, float_dtype()))[0]
+    _check.known(_check_first, change)

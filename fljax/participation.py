@@ -314,7 +314,7 @@ def groups(values: Any, clients: int, *, nested: int = 1) -> np.ndarray:
         four blocks of another kind, ``[a a b b, a a b b, ...]``.
 
     Raises:
-      ValueError: clients that the groups do not divide evenly.
+      ValueError: clients that the groups do not divide evenly, values that are not finite.
 
     Example:
       >>> groups([0.5, 0.1], 8, nested=2).tolist()
@@ -333,6 +333,7 @@ def groups(values: Any, clients: int, *, nested: int = 1) -> np.ndarray:
             f"{clients} clients cannot be cut into {cells} groups of the same size; take a "
             f"multiple of {cells}."
         )
+    _check.finite("values", values)
     return np.tile(np.repeat(values, clients // cells), nested)
 
 
@@ -392,13 +393,39 @@ class Participants(NamedTuple):
         return old.at[jnp.where(self.here, self.clients, len(old))].set(new, mode="drop")
 
 
-class Law(NamedTuple):
-    """How a selector chooses, whatever the data."""
-
-    rate: Array | float  # the share of all clients that takes part, on average
-    apart: int = 1  # rounds from one participation of a client to its next, at least
-    #: "poisson" or "drawn" (:mod:`fljax.privacy.accounting`): each round by chance, independently
+class _Law(NamedTuple):
+    rate: Array | float
+    apart: int = 1
     sampling: str | None = None
+
+
+class Law(_Law):
+    """How a selector chooses, whatever the data; what :meth:`Selector.law` of one's own returns.
+
+    Args:
+      rate: the share of all clients that takes part, on average, in (0, 1].
+      apart: rounds from one participation of a client to its next, at least.
+      sampling: ``"poisson"`` or ``"drawn"`` (:mod:`fljax.privacy.accounting`): each round by
+        chance, independently; ``None``: not so.
+
+    Raises:
+      TypeError, ValueError: numbers outside their ranges, an unknown sampling, or one by chance
+        that promises rounds apart.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, rate: Array | float, apart: int = 1, sampling: str | None = None) -> "Law":
+        _check.interval("rate", rate, above=0, at_most=1)
+        _check.count("apart", apart)
+        if sampling is not None:
+            _check.choice("sampling", sampling, ("poisson", "drawn"))
+            if apart > 1:
+                raise ValueError(
+                    f"a client drawn anew in every round may be drawn in two in a row, got "
+                    f"apart={apart} beside sampling={sampling!r}; leave one of them out."
+                )
+        return super().__new__(cls, rate, apart, sampling)
 
 
 class Selector:
@@ -641,7 +668,7 @@ class PerServer(Selector):
       count: >= 1.
 
     Raises:
-      ValueError: a count below 1 or above the clients of some server.
+      ValueError: a count below 1 or above the clients of some server, no servers.
     """
 
     count: int = static()
@@ -650,7 +677,13 @@ class PerServer(Selector):
         _check.count("clients_per_server", self.count)
 
     def check(self, clients: int, network: Any = None) -> None:
-        sizes = network.sizes
+        sizes = getattr(network, "sizes", None)
+        if sizes is None:
+            raise ValueError(
+                "PerServer chooses among the clients of each server, and the simulation has no "
+                "servers with clients of their own; give it "
+                "network=fljax.federation.balanced(...), or take fljax.participation.Subset."
+            )
         if self.count > sizes.min():
             raise ValueError(
                 f"clients_per_server must be at most the {sizes.min()} clients of server "

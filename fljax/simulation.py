@@ -12,11 +12,12 @@ from jaxtyping import Array, Key
 from fljax import _check, _taint, requirements
 from fljax._arguments import check, checked, rule
 from fljax._generator import GENERATOR, name_of, random_key
+from fljax._memory import check_fits
 from fljax._module import module, replace, static
 from fljax._numerics import key_of
 from fljax.aggregation import Aggregator
 from fljax.algorithms import Algorithm, start_models
-from fljax.attacks import Attack
+from fljax.attacks import Attack, Constant
 from fljax.federation import Federation
 from fljax.graphs import Graph, Mixing, Relearned, Varying
 from fljax.link import (
@@ -165,11 +166,6 @@ class Simulation:
         if len(set(names)) < len(names):
             raise ValueError(f"each metric can be recorded once, got {names}.")
         requirements.check_parts(self)
-        if self.problem.clients < 2:
-            raise ValueError(
-                f"a federation needs at least 2 clients, got {self.problem.clients}; "
-                "fljax.problems.optimum solves a single client's problem."
-            )
         requirements.compare(self)
         _check.choice("model", self.model, ("exact", "released"))
         if self.model == "released" and type(self.algorithm).released is Algorithm.released:
@@ -205,6 +201,9 @@ class Simulation:
             self.compression.check(self.problem.dim)
         if self.attack is not None:
             self.attack.check(self.problem.clients)
+            if isinstance(self.attack, Constant):
+                size = self.algorithm.message_size_of(self.problem)
+                self.attack.check_length(self.problem.dim, size)
         if self.aggregation is not None:
             fewest = self._fewest_messages()
             if fewest is not None:
@@ -391,6 +390,18 @@ def check_length(simulation: Simulation, rounds: int) -> None:
         raise ValueError(
             f"messages take at least {law.lags[0]} rounds and the run has {rounds}: nothing would "
             "ever arrive; make the run longer or the delays shorter."
+        )
+    if law is not None:
+        dim, dtype = simulation.problem.dim, simulation.problem.dtype
+        # Peers keep what each of them said, a server the sums of what arrives together.
+        kept = clients if isinstance(simulation.network, Graph | Varying) else 2
+        check_fits(
+            f"what is on its way for up to {law.lags[-1]} rounds",
+            law.lags[-1] + 1,
+            kept,
+            dim,
+            each=dtype.itemsize,
+            mend="take a law of shorter delays",
         )
     if hasattr(simulation.privacy, "check"):
         size = simulation.algorithm.message_size_of(simulation.problem)

@@ -340,7 +340,7 @@ def from_table(
     if arrived is None:
         arrived = ~jnp.isnan(targets) if isinstance(targets, jax.Array) else ~np.isnan(targets)
     else:
-        arrived = _check.array("arrived", arrived, axes=2)
+        arrived = _check.array("arrived", _check.flags(arrived), axes=2)
     shape = np.shape(targets)
     if arrived.dtype != np.bool_ or arrived.shape != shape or features.shape[:2] != shape:
         raise ValueError(

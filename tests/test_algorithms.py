@@ -1080,11 +1080,6 @@ TWO = make_problem("lad")
         (ValueError, lambda: fl.Simulation(TWO, ZCDPNFL(1.0, 1.0)), "zCDP-NFL runs on a graph"),
         (
             ValueError,
-            lambda: fl.Simulation(TWO.pooled(), ConventionalFL(1.0)),
-            "at least 2 clients, got 1",
-        ),
-        (
-            ValueError,
             lambda: fl.run(fl.Simulation(TWO, PADMM(1.0), make_network()), 2),
             "P-ADMM needs a smooth objective, got LeastAbsoluteDeviation",
         ),

@@ -452,9 +452,9 @@ BAD = {
         r"client 1 must have features \[samples, 3\].* got \(4, 2\)",
     ),
     "no samples": (
-        lambda: model(data=[(np.ones((4, 3)), np.zeros(4)), (np.ones((0, 3)), np.zeros(0))]),
+        lambda: model(data=[(np.ones((0, 3)), np.zeros(0)), (np.ones((0, 3)), np.zeros(0))]),
         ValueError,
-        "client 1 has no samples",
+        "all 2 clients have no samples",
     ),
     "NaN among samples": (
         lambda: model(data=[(np.full((4, 3), np.nan), np.zeros(4))] * 2),

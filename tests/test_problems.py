@@ -751,7 +751,7 @@ def test_bad_problems_are_refused(arguments, message):
     ("data", "message"),
     [
         ([], "at least one client"),
-        ([(X[0], Y[0]), (X[0, :0], Y[0, :0])], "client 1 has no samples"),
+        ([(X[0, :0], Y[0, :0])] * 2, "all 2 clients have no samples"),
         ([(X[0], Y[0]), (np.ones((3, 5)), Y[0])], "client 1 must have features"),
         ([(X[0], Y[0, :2])], "client 0 must have features"),
         ([(Y[0], Y[0])], "client 0 must have features"),

@@ -96,12 +96,6 @@ def test_what_does_not_fit_is_refused(change, error, message):
         make(**change)
 
 
-def test_one_client_is_no_federation():
-    problem = fl.problems.ridge(jax.random.key(0), clients=1, samples=5, dim=2)
-    with pytest.raises(ValueError, match="at least 2 clients, got 1"):
-        fl.Simulation(problem, fl.algorithms.ConventionalFL(0.1))
-
-
 def test_an_algorithm_without_a_private_form_says_so():
     with pytest.raises(ValueError, match=r"ADMM does not run under ZCDP; it has no private form"):
         make(algorithm=fl.algorithms.NetworkedADMM(1.0), privacy=fl.privacy.ZCDP(1.0))

@@ -6,6 +6,9 @@ zero. The files of the LIBSVM page are such, plain or compressed.
 
 import bz2
 import gzip
+import itertools
+import math
+import zlib
 from collections.abc import Iterator
 from io import TextIOBase
 from pathlib import Path
@@ -59,8 +62,9 @@ def libsvm(
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: a line that is no sample, with its number; an index below 1 or beyond
-        ``features``; a file without samples.
+      ValueError: a line that is no sample, with its number; a label or value that is not finite;
+        an index below 1 or beyond ``features``, or not above the one before it; fewer samples than
+        rows asked for; a file that is not text, or whose compressed data are damaged or end early.
 
     Example:
       >>> import pathlib, tempfile
@@ -78,16 +82,32 @@ def libsvm(
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}.")
     labels, starts, indices, values = [], [0], [], []
-    with _opened(path) as file:
-        for number, (label, entries) in enumerate(_samples(path, file), start=1):
-            labels.append(label)
-            indices += [index for index, _ in entries]
-            values += [value for _, value in entries]
-            starts.append(len(indices))
-            if number == rows:
-                break
+    try:
+        with _opened(path) as file:
+            for number, (label, entries) in enumerate(_samples(path, file), start=1):
+                labels.append(label)
+                indices += [index for index, _ in entries]
+                values += [value for _, value in entries]
+                starts.append(len(indices))
+                if number == rows:
+                    break
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"{path} is no text, such as 'label index:value ...' on each line; if it is compressed "
+            "by something else than gzip or bzip2, unpack it first."
+        ) from None
+    except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
+        # OSError is what bz2 says of damaged data; what the disk says has a number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(
+            f"{path} is compressed and cannot be read to its end, after {len(labels)} samples "
+            f"({error}); get it again."
+        ) from error
     if not labels:
         raise ValueError(f"{path} holds no samples.")
+    if rows is not None and len(labels) < rows:
+        raise ValueError(f"rows must be at most the {len(labels)} of {path}, got {rows}.")
     index = np.asarray(indices, np.int64) - 1
     most = int(index.max(initial=0)) + 1
     if features is not None and most > features:
@@ -115,8 +135,22 @@ def _samples(path: Path, file: TextIOBase) -> Iterator[tuple[float, list[tuple[i
                 f"line {number} of {path} is no sample 'label index:value ...': "
                 f"{line.strip()[:60]!r}."
             ) from None
-        if any(index < 1 for index, _ in sample[1]):
+        found = [index for index, _ in sample[1]]
+        if any(index < 1 for index in found):
             raise ValueError(f"line {number} of {path} has an index below 1.")
+        if any(index >= 2**31 for index in found):
+            raise ValueError(f"line {number} of {path} has an index beyond 2^31 - 1.")
+        for before, index in itertools.pairwise(found):
+            if index <= before:
+                raise ValueError(
+                    f"line {number} of {path} has index {index} after {before}; indices must rise "
+                    "within a line, each there once."
+                )
+        if not all(map(math.isfinite, (sample[0], *(value for _, value in sample[1])))):
+            raise ValueError(
+                f"line {number} of {path} holds a label or value that is not finite: "
+                f"{line.strip()[:60]!r}; leave the line out, or fill in what is missing."
+            )
         yield sample
 
 
@@ -141,6 +175,4 @@ def ijcnn1(rows: int = 35_000) -> Table:
         path = locate(name, IJCNN1_FILES[name], IJCNN1_HOW)
         samples, labels = libsvm(path, IJCNN1_FEATURES, wanted)
         parts += [samples.toarray().astype(float_dtype()), labels.astype(float_dtype())]
-    if len(parts[0]) < rows:
-        raise ValueError(f"rows must be at most the {len(parts[0])} of the file, got {rows}.")
     return Table(*parts)

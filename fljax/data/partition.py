@@ -369,18 +369,22 @@ def power_law(
 
 
 @checked
-def by_user(users: Sequence[Any] | np.ndarray, order: Any = None) -> list[np.ndarray]:
+def by_user(
+    users: Sequence[Any] | np.ndarray, order: Any = None, *, leave_out: bool = False
+) -> list[np.ndarray]:
     """The rows of each user, as the data have them: nothing is drawn.
 
     Args:
       users: ``[n]``, whose each row is: names or numbers.
       order: the users that are clients, in this order; by default all, sorted. The training data's
         ``np.unique(users)`` puts a test set's clients into the order of theirs; a user without rows
-        has an empty part, and the rows of users that are not listed are left out.
+        has an empty part.
+      leave_out: leave out the rows of users that the order does not list; by default it must list
+        all, so that none is lost without a word.
 
     Raises:
       ValueError: users that are not one of each row, missing, or twice in the order; none of the
-        order has rows.
+        order has rows; users with rows that the order does not list.
 
     Example:
       >>> import fljax as fl
@@ -400,12 +404,19 @@ def by_user(users: Sequence[Any] | np.ndarray, order: Any = None) -> list[np.nda
             f"no user of the order, such as {_check.shown(wanted[0])}, is among the users, such as "
             f"{_check.shown(names[0].item())}."
         )
+    others = [name for name in place if name not in set(wanted)]
+    if others and not leave_out:
+        raise ValueError(
+            f"order leaves out {len(others)} of {len(place)} users and their "
+            f"{sum(len(place[name]) for name in others)} rows, such as {_check.shown(others[0])}; "
+            "list them, or give leave_out=True."
+        )
     return [place.get(name, np.zeros(0, rows[0].dtype)) for name in wanted]
 
 
 def _names(what: str, values: Any) -> np.ndarray:
     """``[n]``, of text or whole numbers."""
-    array = np.asarray(values)
+    array = _check.column(what, values)
     if array.dtype.kind == "O" and all(isinstance(entry, str) for entry in array.flat):
         array = array.astype(str)  # of a DataFrame
     if array.ndim != 1 or not array.size or array.dtype.kind not in "Uiu":
@@ -481,10 +492,12 @@ def few_shot(
     Args:
       key: consumed; may be traced, like ``samples``, so that each seed lacks other labels.
       problem: its held-out data stay as they are.
-      samples: how many labels a client keeps at most, >= 0, one number or ``[K]``.
+      samples: how many labels a client keeps: ``[K]`` whole numbers from 0 to as many as it has,
+        or one for all, of which clients that have fewer keep theirs.
 
     Raises:
-      ValueError: negative numbers, one of each of another number of clients, no label left at all.
+      ValueError: negative numbers, more than a client has samples, one of each of another number of
+        clients, no label left at all.
 
     Example:
       >>> import jax, fljax as fl
@@ -497,6 +510,8 @@ def few_shot(
     _check.per_client("samples", samples, problem.clients)
     counts = jnp.broadcast_to(jnp.asarray(samples, jnp.int32), (problem.clients,))
     real = jnp.asarray(problem.weights) > 0
+    there = jnp.sum(real, axis=1, dtype=jnp.int32)
+    _check.known(_check_shots, counts, there if np.ndim(samples) else jnp.max(there))
     order = shuffled(key, real)
     rank = jnp.arange(problem.samples, dtype=jnp.int32)[None]
     clients = jnp.arange(problem.clients, dtype=jnp.int32)[:, None]
@@ -511,6 +526,16 @@ def few_shot(
         statistics=None,
     )
     return thinned.weighing((total[:, 0] > 0).astype(problem.dtype))
+
+
+def _check_shots(counts: Any, there: Any) -> None:
+    counts, there = np.broadcast_arrays(counts, there)
+    if np.any(counts > there):
+        k = int(np.argmax(counts > there))
+        raise ValueError(
+            f"samples must be at most those a client has, got {counts[k]} for client {k} with "
+            f"{there[k]}; give fewer, or np.minimum(samples, problem.sample_counts())."
+        )
 
 
 def _generator(seed: int) -> np.random.Generator:

@@ -4,6 +4,7 @@ A table is anything with named columns of equal length: a pandas (or polars) ``D
 ``dict`` of arrays, a structured array. Neither library is needed for the others.
 """
 
+import math
 import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -54,8 +55,8 @@ def from_table(
       target: the column of the targets.
       coordinates: columns of a node's place, such as ``("latitude", "longitude")``: the same in
         all of its rows, another one for each node.
-      test: a column of ``True`` and ``False``: which rows are held out. Every node must have some,
-        and some that are not.
+      test: a column of ``True`` and ``False``, or ones and zeros: which rows are held out. Every
+        node must have some, and some that are not.
       missing: rows without a finite value of a feature, or of the target at a node that has
         targets, are refused (``"refuse"``) or left out and counted (``"drop"``).
       loss: of the problem; it has no regulariser.
@@ -66,7 +67,8 @@ def from_table(
 
     Raises:
       TypeError: not a table; a column that is not of numbers.
-      ValueError: no such column, columns of different lengths, missing values (how many, and where
+      ValueError: no such column, a column twice among the features or in two roles, columns of
+        different lengths, missing values (how many, and where
         the first is), a node without rows to learn from or to test on, no labelled node, places
         that are missing, differ within a node or are of two nodes.
 
@@ -84,6 +86,19 @@ def from_table(
     _check.choice("missing", missing, ("refuse", "drop"))
     if not len(features):
         raise ValueError("features must name one or more columns, got none.")
+    for kind, names in (("features", features), ("coordinates", coordinates)):
+        again = [name for name in names if list(names).count(name) > 1]
+        if again:
+            raise ValueError(f"{kind} must name each column once, got {again[0]!r} twice.")
+    for role, name in (("target", target), ("node", node), ("test", test)):
+        if name in features:
+            raise ValueError(
+                f"column {name!r} is the {role} and cannot be a feature too: a model would be told "
+                "what it is to find out. Leave it out of features, or copy it to another name."
+            )
+    for role, name in (("node", node), ("test", test)):
+        if name == target:
+            raise ValueError(f"column {name!r} cannot be the {role} and the target.")
     columns = [node, target, *features, *coordinates, *(() if test is None else (test,))]
     values = _columns(table, columns)
     length = len(values[node])
@@ -159,7 +174,8 @@ def _columns(table: Any, wanted: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _column(name: str, column: Any) -> np.ndarray:
-    array = np.asarray(column) if not isinstance(column, np.ma.MaskedArray) else None
+    masked = isinstance(column, np.ma.MaskedArray)
+    array = None if masked else _check.column(f"column {name!r}", column)
     if array is None or array.ndim != 1:
         raise ValueError(
             f"column {name!r} must be one entry of each row, [n], got {_check.shown(column)}."
@@ -172,7 +188,7 @@ def _members(name: str, column: np.ndarray) -> tuple[tuple[Any, ...], np.ndarray
     number: dict[Any, int] = {}
     entries = column.tolist()
     for row, entry in enumerate(entries):
-        if _is_missing(entry):
+        if _is_missing(entry) or (isinstance(entry, float) and not math.isfinite(entry)):
             raise ValueError(f"row {row} has no node, column {name!r} holds {entry!r} there.")
         if getattr(entry, "__hash__", None) is None:
             raise TypeError(
@@ -207,6 +223,7 @@ def _numbers(name: str, column: np.ndarray) -> np.ndarray:
 
 
 def _flags(name: str, column: np.ndarray) -> np.ndarray:
+    column = _check.flags(column)
     if column.dtype != np.bool_:
         raise TypeError(f"column {name!r} must hold True and False, got {column.dtype}.")
     return column

@@ -129,8 +129,10 @@ def from_sklearn(data: Any) -> Samples:
 
 def _array(name: str, values: Any) -> np.ndarray:
     try:
-        return np.asarray(values)
-    except ValueError:
+        return _check.column(name, values)
+    except ValueError as error:
+        if "'nan'" in str(error):
+            raise
         raise ValueError(f"{name} must be an array, got samples of several shapes.") from None
 
 

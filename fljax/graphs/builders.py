@@ -1,6 +1,6 @@
 """Graphs from edges, matrices and networkx, and the deterministic topologies."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -38,7 +38,8 @@ def from_edges(
 
     Args:
         nodes: number of nodes ``K >= 2``.
-        edges: pairs of node identifiers in ``0..K-1``, ``[E, 2]``, each edge once in either order.
+        edges: pairs of node identifiers in ``0..K-1``, ``[E, 2]``, each edge once in either order;
+            or a mapping of such pairs to their weights.
         weights: positive weights ``[E]``; one by default.
         form: ``"auto"`` (dense below :data:`DENSE_BELOW` nodes or if some node has many
             neighbours, else padded), ``"dense"`` or ``"padded"``.
@@ -48,9 +49,13 @@ def from_edges(
 
     Raises:
         ValueError: identifiers out of range, self-loops, duplicates, weights that are not
-            positive and finite, or a disconnected graph.
+            positive and finite, weights beside a mapping, or a disconnected graph.
     """
     tables.check_nodes(nodes)
+    if isinstance(edges, Mapping):
+        if weights is not None:
+            raise ValueError("edges map to weights already; leave out weights=, or list(edges).")
+        edges, weights = list(edges), np.asarray(list(edges.values()))
     pairs = _check.is_concrete(edges) or isinstance(edges, Iterable)
     if not pairs or isinstance(edges, np.ma.MaskedArray) or hasattr(edges, "tocoo"):
         raise TypeError(f"edges must be concrete pairs of nodes, got {_check.shown(edges)}.")
@@ -119,7 +124,8 @@ def from_adjacency(
     Raises:
         ValueError: not square, NaN or negative entries, asymmetric, self-loops, or disconnected.
     """
-    shape = _check.array("matrix", matrix).shape
+    matrix = _check.array("matrix", matrix)
+    shape = matrix.shape
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"the adjacency matrix must be square, [K, K], got shape {shape}.")
     nodes = shape[0]

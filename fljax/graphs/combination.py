@@ -196,7 +196,7 @@ class Combination:
         law = self.stationary
         if not _check.is_concrete(self.self_weight):
             matrix = self.matrix()
-            law = spectra.perron_vector(matrix) if law is None else law
+            law = spectra.stationary_law(matrix) if law is None else law
             return spectra.second_modulus(matrix, law)
         matrix = self._sparse("rate()")
         if law is None or not self._reversible(matrix, np.asarray(law, np.float64)):
@@ -285,7 +285,8 @@ def from_stochastic(
         False
     """
     _check.choice("convention", convention, _CONVENTIONS)
-    shape = _check.array("matrix", matrix).shape
+    matrix = _check.array("matrix", matrix)
+    shape = matrix.shape
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"the combination matrix must be square, [K, K], got shape {shape}.")
     nodes = shape[0]
@@ -305,14 +306,14 @@ def from_stochastic(
         traced = traced.T if convention == "left" else traced
         off = jnp.where(jnp.eye(nodes, dtype=bool), 0, traced)
         entries = tables.repack(off, nodes, form, max_degree)
-        return _of_entries(entries, jnp.diagonal(traced), spectra.perron_vector(traced))
+        return _of_entries(entries, jnp.diagonal(traced), spectra.stationary_law(traced))
     array = np.asarray(matrix, np.float64)
     array = array.T if convention == "left" else array
     array = array / array.sum(axis=1, keepdims=True)
     near, far = np.nonzero(array * ~np.eye(nodes, dtype=bool))
     entries = tables.pack(nodes, near, far, array[near, far], form, max_degree)
     own = tables.constant(np.diagonal(array), float_dtype())
-    return _of_entries(entries, own, spectra.perron_vector(array))
+    return _of_entries(entries, own, spectra.stationary_law(array))
 
 
 def by_rule(

@@ -73,16 +73,17 @@ def perron_vector(matrix: Any) -> Float[Array, " nodes"]:
 
     .. math:: \pi^\top W = \pi^\top, \qquad \pi \ge 0, \qquad 1^\top \pi = 1
 
-    Unique and positive if ``W`` is irreducible. If it falls apart, one of several: of a concrete
-    matrix each closed class of nodes weighs as much as it has nodes. A traced matrix cannot be
-    checked; it is eliminated node by node without a subtraction, ``O(K^3)``, which keeps all
+    Unique if all nodes lead to one closed class of nodes, and positive if ``W`` is irreducible. A
+    traced matrix cannot be checked, and of one that falls apart it is one of several; it is
+    eliminated node by node without a subtraction, ``O(K^3)``, which keeps all
     digits of the smallest entry.
 
     Args:
         matrix: ``W``, ``[K, K]``, rows sum to one.
 
     Raises:
-        ValueError: not square, negative or not finite entries, or rows that do not sum to one.
+        ValueError: not square, negative or not finite entries, rows that do not sum to one, or
+            several closed classes, of which each has a law of its own.
 
     Example:
         >>> [round(float(p), 3) for p in perron_vector([[0.9, 0.1], [0.3, 0.7]])]
@@ -91,26 +92,49 @@ def perron_vector(matrix: Any) -> Float[Array, " nodes"]:
     Reference: Grassmann, Taksar and Heyman, Regenerative analysis and steady state distributions
     for Markov chains (1985), for the traced matrix.
     """
-    shape = _check.array("matrix", matrix).shape
+    matrix = _check.array("matrix", matrix)
+    shape = matrix.shape
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"the matrix must be square, [K, K], got shape {shape}.")
     if not _check.is_concrete(matrix):
-        return _eliminate(jnp.asarray(matrix).astype(float_dtype()))
+        return stationary_law(matrix)
     array = np.asarray(matrix, np.float64)
     check_stochastic("the matrix", array, 1)
-    return tables.constant(_solve(array), float_dtype())
+    closed = _closed(array)
+    if len(closed) > 1:
+        one, other = (members[0] for members in closed[:2])
+        raise ValueError(
+            f"the matrix falls apart into {len(closed)} closed classes of nodes, such as those of "
+            f"nodes {one} and {other}, and has no single stationary law; take that of each class, "
+            "or join them."
+        )
+    return stationary_law(array)
+
+
+def stationary_law(matrix: Any) -> Float[Array, " nodes"]:
+    """As :func:`perron_vector`, of a matrix that is known to be stochastic.
+
+    Where it falls apart, each closed class of nodes weighs as much as it has nodes.
+    """
+    if not _check.is_concrete(matrix):
+        return _eliminate(jnp.asarray(matrix).astype(float_dtype()))
+    return tables.constant(_solve(np.asarray(matrix, np.float64)), float_dtype())
+
+
+def _closed(matrix: np.ndarray) -> list[np.ndarray]:
+    """The classes of nodes that nothing leaves."""
+    count, labels = scipy.sparse.csgraph.connected_components(matrix > 0, connection="strong")
+    near, far = np.nonzero(matrix)
+    leaking = labels[near][labels[near] != labels[far]]
+    return [np.flatnonzero(labels == label) for label in np.setdiff1d(np.arange(count), leaking)]
 
 
 def _solve(matrix: np.ndarray) -> np.ndarray:
     nodes = len(matrix)
     if np.allclose(matrix.sum(axis=0), 1.0, rtol=0.0, atol=1e-12):
         return np.full(nodes, 1.0 / nodes)
-    count, labels = scipy.sparse.csgraph.connected_components(matrix > 0, connection="strong")
-    near, far = np.nonzero(matrix)
-    leaking = labels[near][labels[near] != labels[far]]
     law = np.zeros(nodes)
-    for label in np.setdiff1d(np.arange(count), leaking):
-        members = np.flatnonzero(labels == label)
+    for members in _closed(matrix):
         size = len(members)
         # (I - W' + 11'/n) pi = 1/n: the sum of its rows says that pi sums to one.
         system = np.eye(size) - matrix[np.ix_(members, members)].T + 1.0 / size

@@ -1,6 +1,6 @@
 """Networks that are another one in every round: a schedule of graphs, or a random process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -65,6 +65,11 @@ class Schedule(Varying):
     graphs: Any  # a sequence of graphs, stacked once constructed
 
     def validate(self) -> None:
+        if not isinstance(self.graphs, Iterable):
+            raise TypeError(
+                f"graphs must be a list of graphs, one of each round, got "
+                f"{_check.shown(self.graphs)}; of one that stays the same give the graph itself."
+            )
         graphs = list(self.graphs)
         for graph in graphs:
             _check.kind("graphs", graph, Graph)

@@ -174,10 +174,11 @@ class Quantise(Compressor):
     random so that its mean is kept; the norm is one word more.
 
     Args:
-      bits_each: :math:`b\ge2`.
+      bits_each: :math:`b` from 2 to 32; beyond 24, or 53 in double precision, a number's own digits
+        are fewer than the levels.
 
     Raises:
-      ValueError: fewer than 2 bits (:class:`StochasticSign` needs 1).
+      ValueError: fewer than 2 bits (:class:`StochasticSign` needs 1), or more than a word has.
 
     Reference:
       Alistarh et al. 2017, with the maximum norm, which wastes no level.
@@ -187,6 +188,11 @@ class Quantise(Compressor):
 
     def validate(self) -> None:
         _check.count("bits_each", self.bits_each, at_least=2, hint="One of them is the sign.")
+        if self.bits_each > WORD:
+            raise ValueError(
+                f"bits_each must be <= {WORD}, of which an uncompressed number takes no more, got "
+                f"{self.bits_each}; leave out the compression, or take fewer bits."
+            )
 
     def bits(self, dim: int) -> int:
         return dim * self.bits_each + WORD

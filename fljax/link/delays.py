@@ -6,6 +6,7 @@ of the :class:`Line` holds their sums, and a later message that overrides an ear
 parameters simply takes its place there. The line is ``[slots, D]`` whatever the number of clients.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -35,11 +36,11 @@ class DelayLaw:
     """The lag of every message; subclass it for one of your own.
 
     Attributes:
-      lags: the rounds that a message can take, ascending and equally spaced; 0 arrives in the round
-        it is sent in.
+      lags: the rounds that a message can take, ascending and equally spaced, such as a range; 0
+        arrives in the round it is sent in.
     """
 
-    lags: tuple[int, ...]
+    lags: Sequence[int]
 
     def check(self, clients: int, rounds: int) -> None:
         """Raise ``ValueError`` unless the law fits a run of this size."""
@@ -76,7 +77,7 @@ class Fixed(DelayLaw):
         _check.count("lag", self.lag, at_least=0, hint="A message cannot arrive before it is sent.")
 
     @property
-    def lags(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def lags(self) -> Sequence[int]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return (self.lag,)
 
     def draw(self, key: Array, round: Array, clients: int) -> Int[Array, " clients"]:
@@ -116,8 +117,8 @@ class Geometric(DelayLaw):
             raise ValueError(f"longest must be a multiple of step={self.step}, got {self.longest}.")
 
     @property
-    def lags(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return tuple(range(0, self.longest + 1, self.step))
+    def lags(self) -> Sequence[int]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return range(0, self.longest + 1, self.step)
 
     def draw(self, key: Array, round: Array, clients: int) -> Int[Array, " clients"]:
         dtype = jnp.result_type(self.delta)
@@ -151,8 +152,8 @@ class Uniform(DelayLaw):
         _check.count("longest", self.longest, at_least=0)
 
     @property
-    def lags(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return tuple(range(self.longest + 1))
+    def lags(self) -> Sequence[int]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return range(self.longest + 1)
 
     def draw(self, key: Array, round: Array, clients: int) -> Int[Array, " clients"]:
         return jax.random.randint(key, (clients,), 0, self.longest + 1, jnp.int32)
@@ -179,8 +180,8 @@ class DelayTrace(DelayLaw):
         object.__setattr__(self, "table", _check.trace("table", self.table, "integers", np.integer))
 
     @property
-    def lags(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return tuple(range(self.longest + 1))
+    def lags(self) -> Sequence[int]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return range(self.longest + 1)
 
     def check(self, clients: int, rounds: int) -> None:
         _check.trace_fits("the trace of delays", self.table, clients, rounds)

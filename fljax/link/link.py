@@ -531,7 +531,7 @@ class Link:
             else:
                 key = jax.random.fold_in(self.key("delays"), number)
                 lag = law.draw(key, self._round, part.weights.size).reshape(part.weights.shape)
-                age = jnp.asarray([*law.lags, bound], jnp.int32)[lag]
+                age = jnp.asarray(np.append(law.lags, bound), jnp.int32)[lag]
             ages.append(age if works is None else jnp.where(works[number], age, bound))
         return ages
 

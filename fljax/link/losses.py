@@ -43,11 +43,11 @@ class Independent(Losses):
     r"""Each link fails with its own probability, anew in every round.
 
     Args:
-      probability: of a failure, in [0, 1).
+      probability: of a failure, in [0, 1]; at 1 nothing that is said over a link arrives.
       symmetric: whether both directions of a link fail together.
 
     Raises:
-      ValueError: a probability outside [0, 1).
+      ValueError: a probability outside [0, 1].
 
     Example:
       >>> import fljax as fl
@@ -59,7 +59,7 @@ class Independent(Losses):
     symmetric: bool = static(default=True)
 
     def validate(self) -> None:
-        _check.interval("probability", self.probability, at_least=0, below=1)
+        _check.interval("probability", self.probability, at_least=0, at_most=1)
 
     def draw(
         self, state: Any, uniform: Float[Array, "*edges"]

@@ -75,10 +75,20 @@ class Perturbation:
 
 @module
 class Noise(Perturbation):
-    """What all noise between peers, or servers, shares.
+    """What all noise between peers, or servers, shares; itself it adds nothing, and cannot be made.
 
-    Args and Raises: as of :class:`Perturbation`.
+    Args and Raises: as of :class:`Perturbation`; a class that adds nothing, such as this one.
     """
+
+    def validate(self) -> None:
+        super().validate()
+        own = type(self)
+        if own.said is Noise.said and own.over_edges is Noise.over_edges:
+            raise TypeError(
+                f"{own.__name__} adds nothing to any message; take fljax.link.PerMessage, PerEdge, "
+                "GraphHomomorphic or LocalGraphHomomorphic, or give your class a method said or "
+                "over_edges."
+            )
 
     def check(self, graph: Graph, weights: Sequence[Combination]) -> None:
         """Raise ``ValueError`` where it has no place on a graph.

@@ -76,6 +76,11 @@ class Layout:
 
     def parameters(self, row: Float[Array, " dim"]) -> Any:
         """The pytree that :meth:`row` made a row of."""
+        if jnp.shape(row) != (self.dim,):
+            raise ValueError(
+                f"a model of this network is one row of {self.dim} numbers, got shape "
+                f"{jnp.shape(row)}."
+            )
         ends = np.cumsum(self.sizes)[:-1].tolist()
         parts = jnp.split(row, ends)
         leaves = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]

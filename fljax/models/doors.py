@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -87,6 +88,7 @@ def nnx(make: Callable[..., Any], *arguments: Any, **settings: Any) -> Architect
       >>> fl.models.layout_of(network, (4,), "float32").paths
       ('bias', 'kernel')
     """
+    _no_instance("nnx", make, "flax.nnx", "Module")
     return _NNX(_function("make", make), arguments, tuple(sorted(settings.items())))
 
 
@@ -108,6 +110,7 @@ def equinox(make: Callable[..., Any], *arguments: Any, **settings: Any) -> Archi
       >>> fl.models.layout_of(network, (4,), "float32").dim
       131
     """
+    _no_instance("equinox", make, "equinox", "Module")
     return _Equinox(_function("make", make), arguments, tuple(sorted(settings.items())))
 
 
@@ -127,7 +130,22 @@ def haiku(function: Callable[[Array], Array]) -> Architecture:
       >>> fl.models.layout_of(network, (4,), "float32").dim
       131
     """
+    _no_instance("haiku", function, "flax.linen", "Module")
     return _Haiku(_function("function", function))
+
+
+def _no_instance(door: str, value: Any, library: str, base: str) -> None:
+    """Raise ``TypeError`` for a network that is made already, where what makes one is wanted."""
+    if library not in sys.modules or not isinstance(value, getattr(sys.modules[library], base)):
+        return
+    name = type(value).__name__
+    if library == "flax.linen":
+        raise TypeError(f"haiku takes a function, got a module of linen; take linen({name}(...)).")
+    raise TypeError(
+        f"{door} takes what makes the module, and its arguments, got one that is made, whose "
+        f"parameters would be the same for every seed: give {door}({name}, ...) with the arguments "
+        f"of {name} but its key, or a function that makes it."
+    )
 
 
 def _function(name: str, value: Any) -> Any:

@@ -22,7 +22,7 @@ from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import foreign
 from fljax.models import Architecture, Layout, layout_of
 from fljax.problems.objectives import Loss, NoRegulariser, Regulariser
-from fljax.problems.problem import CACHE_BYTES, Problem, as_floats, stacked, value_of
+from fljax.problems.problem import CACHE_BYTES, Problem, as_floats, present, stacked, value_of
 
 __all__ = ["FunctionLoss", "Model"]
 
@@ -135,6 +135,10 @@ class Model(Problem):
         super().validate()
         self._check_network()
 
+    def _targets(self, targets: Any) -> Any:
+        # A column may be what the network's outputs are.
+        return self.loss.labels(targets) if targets.dtype == np.bool_ else targets
+
     def _whole(self) -> tuple[str, ...]:
         return ("features", "targets") if isinstance(self.loss, FunctionLoss) else ("features",)
 
@@ -219,7 +223,8 @@ class Model(Problem):
         Args:
           architecture: as of :class:`Model`.
           key: of the initial parameters; consumed.
-          data: one ``(features [D_k, ...], targets [D_k, ...])`` a client.
+          data: one ``(features [D_k, ...], targets [D_k, ...])`` a client; one without samples has
+            importance zero.
           loss: as of :class:`Model`.
           regulariser: as of :class:`Model`.
           strength: as of :class:`Model`.
@@ -229,8 +234,8 @@ class Model(Problem):
           own: whether each client starts at parameters of its own.
 
         Raises:
-          TypeError, ValueError: no clients, an empty one, clients of different shapes (they are
-            said); what :class:`Model` raises.
+          TypeError, ValueError: no clients, none with samples, clients of different shapes (they
+            are said); what :class:`Model` raises.
 
         Example:
           >>> import jax, numpy as np, fljax as fl
@@ -252,6 +257,7 @@ class Model(Problem):
                 weights=weights,
                 architecture=architecture,
                 compute=compute,
+                importance=present(weights),
                 **settings,
             )
 
@@ -320,10 +326,17 @@ class Model(Problem):
                 return self.layout.row(self.architecture.init(key, stand_in))
 
         rows = jax.vmap(row)(jax.random.split(key, self.clients)) if own else row(key)
+        _check.finite("the start that the network draws", rows)
         return replace(self, initial=rows)
 
     def parameters(self, models: Float[Array, "*batch dim"]) -> Any:
         """The network's pytree of a model, or of several at once."""
+        models = _check.array("models", models)
+        if np.ndim(models) < 1 or np.shape(models)[-1] != self.dim:
+            raise ValueError(
+                f"models must be rows of the network's {self.dim} parameters, [..., {self.dim}], "
+                f"got shape {np.shape(models)}."
+            )
         unstack = self.layout.parameters
         for _ in range(jnp.ndim(models) - 1):
             unstack = jax.vmap(unstack)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import float_dtype, module, static
 
 __all__ = [
     "L1",
@@ -73,6 +73,10 @@ class Loss:
 
     def check_targets(self, targets: np.ndarray) -> None:
         """Raise ``ValueError`` for targets that the loss does not know."""
+
+    def labels(self, targets: Array | np.ndarray) -> Array | np.ndarray:
+        """What stands for targets that are ``True`` and ``False``: by default 1 and 0."""
+        return targets
 
 
 def _check_labels(targets: np.ndarray, allowed: np.ndarray, loss: str) -> None:
@@ -152,12 +156,18 @@ class Huber(Loss):
 
 @module
 class Logistic(Loss):
-    r""":math:`\log(1+e^{-yz})` with labels :math:`y\in\{-1,+1\}`."""
+    r""":math:`\log(1+e^{-yz})` with labels :math:`y\in\{-1,+1\}`.
+
+    Targets that are booleans are labels, too: ``True`` is +1 and ``False`` -1.
+    """
 
     curvature: ClassVar[float | None] = 0.25
 
     def check_targets(self, targets: np.ndarray) -> None:
         _check_labels(targets, np.array([-1, 1]), "logistic")
+
+    def labels(self, targets: Array | np.ndarray) -> Array | np.ndarray:
+        return 2 * targets.astype(float_dtype()) - 1
 
     def value(self, prediction: Array, target: Array) -> Array:
         return jax.nn.softplus(-target * prediction)

@@ -156,6 +156,8 @@ class Problem:
             value = getattr(self, name)
             if name != "weights" or value is not None:
                 value = _check.array(name, value)
+                if name == "targets":
+                    value = self._targets(value)
                 value = value if name in self._whole() else as_floats(value)
             object.__setattr__(self, name, value)
         shape = jnp.shape(self.features)
@@ -195,6 +197,12 @@ class Problem:
             object.__setattr__(self, "weights", share)
         if type(self.loss).check_targets is not Loss.check_targets:
             _check.known(self._check_targets, self.targets, self.weights)
+
+    def _targets(self, targets: Any) -> Any:
+        """One of each sample, where each client's are a column; labels of what is true or false."""
+        if np.ndim(targets) == 3 and np.shape(targets)[2] == 1 and np.ndim(self.features) == 3:
+            targets = targets[:, :, 0]
+        return self.loss.labels(targets) if targets.dtype == np.bool_ else targets
 
     def _whole(self) -> tuple[str, ...]:
         """Which of the data may be whole numbers."""
@@ -861,7 +869,8 @@ def from_clients(
     """Stack clients of different sizes.
 
     Args:
-      data: one ``(features [D_k, P], targets [D_k])`` a client.
+      data: one ``(features [D_k, P], targets [D_k])`` a client. One without samples has importance
+        zero (:meth:`Problem.weighing`): it takes part, and its loss counts for nothing.
       loss: as in :class:`Problem`.
       regulariser: as in :class:`Problem`.
       strength: as in :class:`Problem`.
@@ -870,8 +879,8 @@ def from_clients(
       test: held-out data, likewise one ``(features, targets)`` a client, or a single one for all.
 
     Raises:
-      ValueError: no clients, an empty client, clients with different numbers of features; tasks or
-        held-out data that do not fit (see :class:`Problem`).
+      ValueError: no clients, none with samples, clients with different numbers of features; tasks
+        or held-out data that do not fit (see :class:`Problem`).
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -898,7 +907,14 @@ def from_clients(
         feature_map=feature_map,
         tasks=tasks,
         test=held_out,
+        importance=present(weights),
     )
+
+
+def present(weights: np.ndarray) -> np.ndarray | None:
+    """The importance of clients, zero of those without samples; ``None`` where all have some."""
+    there = weights.any(axis=1)
+    return None if there.all() else there.astype(float_dtype())
 
 
 def stacked(
@@ -921,8 +937,23 @@ def stacked(
             np.asarray(_check.array(f"{part} of client {k}{where}", values))
             for part, values in zip(("features", "targets"), pair, strict=True)
         )
-        arrays.append((as_floats(x), as_floats(y)) if linear else (x, y))
-    first = arrays[0]
+        if linear and y.ndim == 2 and y.shape[1] == 1:
+            y = y[:, 0]  # a column of a table
+        # Truth and falsehood become labels where the loss is known.
+        truth = y.dtype == np.bool_
+        arrays.append((as_floats(x), y if truth else as_floats(y)) if linear else (x, y))
+    empty = [len(x) == len(y) == 0 and name == "data" for x, y in arrays]
+    first = next((pair for pair, none in zip(arrays, empty, strict=True) if not none), None)
+    if first is None:
+        raise ValueError(
+            f"all {len(arrays)} clients{where} have no samples; give one of them some."
+        )
+    # A client without samples holds one of no weight: zeros, or another's, which networks take.
+    one = [part[:1] * 0 if linear else part[:1] for part in first]
+    arrays = [
+        (one[0], one[1].astype(first[1].dtype)) if none else pair
+        for pair, none in zip(arrays, empty, strict=True)
+    ]
     shapes = [a.shape[1:] for a in first]
     if linear:
         shapes = [shapes[0][-1:] if first[0].ndim == 2 else (0,), ()]
@@ -939,7 +970,10 @@ def stacked(
                 "the client out."
             )
     longest = max(len(x) for x, _ in arrays)
-    weights = [np.full(len(x), 1 / len(x), float_dtype()) for x, _ in arrays]
+    weights = [
+        np.full(len(x), 0 if none else 1 / len(x), float_dtype())
+        for (x, _), none in zip(arrays, empty, strict=True)
+    ]
 
     def pad(rows: np.ndarray, mode: Any = "constant") -> np.ndarray:
         return np.pad(rows, [(0, longest - len(rows))] + [(0, 0)] * (rows.ndim - 1), mode)
@@ -955,9 +989,10 @@ def sizes_to_weights(
     samples: int | Sequence[int], clients: int, dtype: Any
 ) -> tuple[int, np.ndarray]:
     """The padded number of samples and the ``[K, N]`` weights of clients with these sizes."""
-    if isinstance(samples, int | np.integer):
+    if _check.is_whole(samples):
         _check.count("samples", samples)
-        return int(samples), np.full((clients, int(samples)), 1 / samples, dtype)
+        samples = int(samples)
+        return samples, np.full((clients, samples), 1 / samples, dtype)
     sizes = np.asarray(samples)
     if sizes.shape != (clients,) or not np.issubdtype(sizes.dtype, np.integer):
         raise ValueError(

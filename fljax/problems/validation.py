@@ -184,6 +184,10 @@ def diagnose(
         _check.nonnegative(name, value)
     _check.interval("tolerance", tolerance, above=1)
     arrays = [jnp.asarray(_check.array(name, value)) for name, value in errors.items()]
+    shapes = {np.shape(array) for array in arrays if np.ndim(array)}
+    if len(shapes) > 1:
+        given = ", ".join(f"{n} {np.shape(a)}" for n, a in zip(errors, arrays, strict=True))
+        raise ValueError(f"errors must be one number or one of each client, got shapes {given}.")
     trained, validated, expected = jnp.broadcast_arrays(*jax.tree.map(jnp.atleast_1d, arrays))
     code = jnp.select(
         [

@@ -60,6 +60,18 @@ class Request:
     seed_list: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
+        # Those of NumPy overflow, and those of JAX cannot be told to another process.
+        for name in ("rounds", "record_every", "root", "block", "workers", "segment"):
+            if _check.is_whole(value := getattr(self, name)):
+                object.__setattr__(self, name, int(value))
+        try:
+            hash(self.scenario)
+        except TypeError:
+            kind = type(self.scenario).__name__
+            raise TypeError(
+                f"scenario must be hashable, since what it builds is remembered by it, and a "
+                f"{kind} is not; give a function, or make its class a dataclass(frozen=True)."
+            ) from None
         check_rounds(self.rounds, self.record_every)
         for name in ("grid", "until"):
             check(name, getattr(self, name), rule(Mapping | None))
@@ -201,7 +213,7 @@ class Study:
 
 
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
-    if isinstance(seeds, int | np.integer) or not isinstance(seeds, Iterable):
+    if _check.is_whole(seeds) or not isinstance(seeds, Iterable):
         _check.count("seeds", seeds, hint="It is the number of Monte-Carlo runs per grid point.")
         check_fits(f"a study of {seeds} seeds", seeds, each=100, mend="take fewer seeds")
         return list(range(int(seeds)))

@@ -189,6 +189,19 @@ class Store:
             raise StoreError(
                 f"{path} cannot be read (no {', '.join(sorted(absent))}); restore it or start anew."
             )
+        kinds = {**dict.fromkeys(("identity", "points", "axes", "metrics"), dict), "seeds": list}
+        wrong = [name for name, kind in kinds.items() if not isinstance(found[name], kind)]
+        entries = {"rounds": [found["rounds"]], "seeds": [] if wrong else found["seeds"]}
+        for name, values in entries.items():
+            if any(not isinstance(one, int) or isinstance(one, bool) for one in values):
+                wrong.append(name)
+        points = () if "points" in wrong else found["points"].values()
+        if not all(isinstance(point, dict) and "program" in point for point in points):
+            wrong.append("points")
+        if wrong:
+            raise StoreError(
+                f"{path} cannot be read ({', '.join(wrong)} was edited); restore it or start anew."
+            )
         self._study = found
         return found
 

@@ -34,6 +34,11 @@ def test_samples_are_read_plain_or_compressed(tmp_path, pack):
         ("yes 1:1\n", "line 1 of"),
         ("1 3\n", "line 1 of"),
         ("1 0:3\n", "line 1 of .* has an index below 1"),
+        ("1 2:3 2:4\n", "line 1 of .* has index 2 after 2; indices must rise"),
+        ("-1 1:1\n1 3:3 2:4\n", "line 2 of .* has index 2 after 3"),
+        ("nan 1:1\n", "line 1 of .* a label or value that is not finite"),
+        ("1 1:inf\n", "line 1 of .* a label or value that is not finite"),
+        ("1 3000000000:1\n", "line 1 of .* has an index beyond"),
         ("1 5:3\n", "has a feature 5, beyond the 4 asked for"),
         ("# nothing\n", "holds no samples"),
     ],
@@ -43,6 +48,31 @@ def test_what_is_no_sample_is_named(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         libsvm(path, 4)
+
+
+def test_more_rows_than_there_are_are_refused(tmp_path):
+    path = tmp_path / "file"
+    path.write_text(TEXT)
+    with pytest.raises(ValueError, match=r"rows must be at most the 3 of .*, got 4"):
+        libsvm(path, rows=4)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress])
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:30] + b"?" * 40])
+def test_damaged_files_are_named(tmp_path, pack, damage):
+    path = tmp_path / "file"
+    rng = np.random.default_rng(0)
+    lines = "".join(f"1 1:{value}\n" for value in rng.normal(size=2000))
+    path.write_bytes(damage(pack(lines.encode())))
+    with pytest.raises(ValueError, match="compressed and cannot be read to its end, after"):
+        libsvm(path)
+
+
+def test_what_is_not_text_is_named(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"\xfd7zXZ\x00\x00\x04\xe6")
+    with pytest.raises(ValueError, match=r"is no text.*unpack it first"):
+        libsvm(path)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path, monkeypatch):
@@ -78,7 +108,7 @@ def test_ijcnn1_is_a_stretch_of_its_training_file_and_all_of_the_other(small):
     assert table.test_features.shape == (20, 22)
     assert set(np.unique(table.labels)) == {-1, 1}
     np.testing.assert_array_equal(table.features, ijcnn1(30).features[:12])
-    with pytest.raises(ValueError, match="at most the 30 of the file, got 31"):
+    with pytest.raises(ValueError, match=r"at most the 30 of .*, got 31"):
         ijcnn1(31)
 
 

@@ -376,7 +376,8 @@ def test_users_keep_their_rows_in_the_order_asked_for():
     assert [rows.tolist() for rows in found] == [[0, 2], [], [1]]
     images = np.arange(6 * 2 * 2).reshape(6, 2, 2)
     assert [images[rows].shape for rows in found] == [(2, 2, 2), (0, 2, 2), (1, 2, 2)]
-    assert [rows.tolist() for rows in by_user(users, ["eve"])] == [[0, 2, 5]]
+    only = by_user(users, ["eve"], leave_out=True)
+    assert [rows.tolist() for rows in only] == [[0, 2, 5]]
 
 
 def test_parts_make_a_problem():
@@ -406,6 +407,12 @@ def test_parts_make_a_problem():
         (lambda: by_user([0.5, 1.5]), "users must be a name or number"),
         (lambda: by_user(np.array(["a", None], object)), "users must be a name or number"),
         (lambda: by_user(["a", "b"], ["a", "a"]), "order must list each user once"),
+        (lambda: by_user(["a", float("nan")]), "users must be a name or number"),
+        (lambda: by_user(np.array(["a", np.nan])), "users holds the text 'nan' at 1"),
+        (
+            lambda: by_user(list("abb"), ["a"]),
+            "leaves out 1 of 2 users and their 2 rows, such as 'b",
+        ),
         (lambda: by_user(["a", "b"], [1, 2]), "no user of the order, such as 1 of type int"),
     ],
 )
@@ -457,3 +464,7 @@ def test_few_labels_of_each_client_are_left_whichever_they_are(key):
         few_shot(key, problem, 0)
     with pytest.raises(ValueError, match="one of each of the 4 clients, got shape"):
         few_shot(key, problem, [1, 2])
+    with pytest.raises(ValueError, match="samples must be at most those a client has, got"):
+        few_shot(key, problem, 1000)
+    with pytest.raises(ValueError, match="got 9 for client 1 with 4; give fewer"):
+        few_shot(key, problem, kept)

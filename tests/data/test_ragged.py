@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -133,6 +135,23 @@ def test_a_node_without_targets_counts_for_nothing_and_is_judged_all_the_same():
             ValueError,
             "row 1 has no node",
         ),
+        (
+            rows(who=[*"CACBBC", math.nan]),
+            {},
+            ValueError,
+            "row 6 has no node, column 'who' holds nan",
+        ),
+        (
+            rows(who=np.array([*"CACBBC", np.nan])),
+            {},
+            ValueError,
+            "column 'who' holds .* 'nan' at 6",
+        ),
+        (rows(who=[1.0, 2, 1, 3, 3, 1, math.inf]), {}, ValueError, "row 6 has no node"),
+        (rows(), {"features": ["a", "y"]}, ValueError, "'y' is the target and cannot be a feature"),
+        (rows(), {"features": ["a", "b", "a"]}, ValueError, "each column once, got 'a' twice"),
+        (rows(), {"features": ["a", "who"]}, ValueError, "'who' is the node and cannot be a feat"),
+        (rows(), {"node": "y"}, ValueError, "'y' cannot be the node and the target"),
         (rows(late=np.arange(7)), {"test": "late"}, TypeError, "must hold True and False"),
         (rows(x=[3.0, 1, 4, 2, 1, 3, 1]), {}, ValueError, r"'C' is at \(3.0, .* row 2; a node has"),
         (rows(x=[3.0, 1, 3, 1, 1, 3, 1]), {}, ValueError, "'A' and 'B' are both at"),

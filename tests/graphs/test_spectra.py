@@ -34,7 +34,7 @@ def test_a_reducible_traced_matrix_still_gives_one_of_its_laws():
         matrix = rng.random((6, 6)) * (rng.random((6, 6)) < 0.25)
         matrix += np.diag(matrix.sum(axis=1) == 0)
         matrix /= matrix.sum(axis=1, keepdims=True)
-        for law in (jax.jit(graphs.perron_vector)(matrix), graphs.perron_vector(matrix)):
+        for law in (jax.jit(graphs.perron_vector)(matrix), spectra.stationary_law(matrix)):
             np.testing.assert_allclose(np.asarray(law) @ matrix, law, atol=1e-13)
             assert float(jnp.sum(law)) == pytest.approx(1.0)
             assert np.all(np.asarray(law) >= 0.0)
@@ -67,6 +67,7 @@ def test_second_modulus_equals_numpy(seed):
     [
         (np.ones((2, 3)), r"square, \[K, K\], got shape \(2, 3\)"),
         ([[0.5, 0.1], [0.5, 0.9]], "every row of the matrix must sum to one.*transpose it"),
+        (np.eye(2), "falls apart into 2 closed classes of nodes, such as those of nodes 0 and 1"),
         ([[2.0, -1.0], [0.5, 0.5]], "the matrix must be finite and >= 0, got -1"),
     ],
 )

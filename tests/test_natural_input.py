@@ -1,0 +1,330 @@
+"""What is given without a thought, and what can only be a mistake: taken, or refused in words."""
+
+import dataclasses
+import json
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import optax
+import pandas as pd
+import pytest
+from flax import linen as nn
+from flax import nnx
+from scipy import sparse
+
+import fljax as fl
+from fljax.__main__ import main
+
+K = 4
+
+
+@pytest.fixture(autouse=True)
+def _annotations_unchecked():
+    """The library says itself what it takes, without the tests' import hook."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def problem(clients=K, samples=5):
+    rng = np.random.default_rng(0)
+    features, targets = rng.normal(size=(clients, samples, 2)), rng.normal(size=(clients, samples))
+    return fl.problems.Problem(features, targets, fl.problems.LeastSquares())
+
+
+def served(**more):
+    parts = {"problem": problem(), "algorithm": fl.algorithms.FedAvg(0.1), "metrics": "objective"}
+    return fl.Simulation(**parts | more)
+
+
+def among_peers(**more):
+    return served(algorithm=fl.algorithms.ATC(0.1), network=fl.graphs.ring(K), **more)
+
+
+class TestLink:
+    @pytest.mark.parametrize("base", [fl.link.Noise, fl.module(type("Mine", (fl.link.Noise,), {}))])
+    def test_noise_that_adds_nothing_is_refused(self, base):
+        with pytest.raises(TypeError, match=r"adds nothing to any message; take .*PerMessage"):
+            base(1.0)
+
+    def test_more_bits_than_a_word_has_are_refused(self):
+        with pytest.raises(ValueError, match=r"bits_each must be <= 32, .* got 40"):
+            fl.link.Quantise(40)
+        fl.run(served(compression=fl.link.Quantise(32)), 2)
+
+    def test_a_constant_lie_is_as_long_as_a_message(self):
+        liar = fl.attacks.first(1, K)
+        with pytest.raises(ValueError, match="the attack's value has 3 numbers and a message 2"):
+            served(attack=fl.attacks.Constant(liar, [1.0, 2.0, 3.0]))
+        fl.run(served(attack=fl.attacks.Constant(liar, [1.0, 2.0])), 2)
+
+    @pytest.mark.parametrize("make", [served, among_peers])
+    def test_links_may_always_fail(self, make):
+        run = fl.run(make(losses=fl.link.Independent(1)), 3)
+        assert np.isfinite(run.objective).all()
+
+    def test_long_delays_take_no_list_of_all(self):
+        law = fl.link.Uniform(10**6)
+        assert isinstance(law.lags, range)
+        assert fl.run(served(delays=law), 2).sizes["round"] == 2
+
+    @pytest.mark.parametrize("make", [served, among_peers])
+    def test_delays_whose_messages_fit_no_memory_are_refused(self, make):
+        with pytest.raises(MemoryError, match=r"what is on its way for up to 2000000000 rounds"):
+            fl.run(make(delays=fl.link.Uniform(2 * 10**9)), 2)
+
+
+class TestGraphs:
+    def test_a_mapping_of_edges_holds_their_weights(self):
+        graph = fl.graphs.from_edges(3, {(0, 1): 0.5, (2, 1): 2.0})
+        np.testing.assert_array_equal(graph.degree, [0.5, 2.5, 2.0])
+        with pytest.raises(ValueError, match="edges map to weights already"):
+            fl.graphs.from_edges(3, {(0, 1): 0.5, (2, 1): 2.0}, [1.0, 1.0])
+
+    def test_sparse_matrices_are_matrices(self):
+        ring = np.asarray(fl.graphs.ring(K).adjacency)
+        graph = fl.graphs.from_adjacency(sparse.csr_array(ring))
+        np.testing.assert_array_equal(graph.degree, ring.sum(1))
+
+
+class TestData:
+    X = np.random.default_rng(1).normal(size=(6, 2))
+    Y = np.array([1.0, -1, 1, 1, -1, -1])
+
+    def made(self, x, y, loss=fl.problems.LeastSquares(), **more):  # noqa: B008 (immutable)
+        return fl.problems.from_clients([(x, y)] * 2, loss, strength=1.0, **more)
+
+    @pytest.mark.parametrize(
+        ("x", "y"),
+        [
+            (pd.DataFrame(X), pd.Series(Y)),
+            (pd.DataFrame(X).convert_dtypes(), pd.Series(Y).convert_dtypes()),
+            (sparse.csr_array(X), Y),
+            (sparse.csc_matrix(X), Y[:, None]),
+            (X, pd.DataFrame({"y": Y})),
+            (X.tolist(), Y.tolist()),
+        ],
+        ids=["frame", "nullable", "sparse", "column", "frame of one", "lists"],
+    )
+    def test_frames_and_sparse_matrices_are_arrays(self, x, y):
+        got, wanted = self.made(x, y), self.made(self.X, self.Y)
+        np.testing.assert_array_equal(got.features, wanted.features)
+        np.testing.assert_array_equal(got.targets, wanted.targets)
+
+    def test_what_a_frame_lacks_is_said(self):
+        frame = pd.DataFrame(self.X).convert_dtypes()
+        frame.iloc[0, 0] = None
+        with pytest.raises((TypeError, ValueError), match="features"):
+            self.made(frame, self.Y)
+
+    def test_targets_may_be_columns(self):
+        x, y = np.stack([self.X] * 2), np.stack([self.Y] * 2)
+        column = fl.problems.Problem(x, y[..., None], fl.problems.LeastSquares())
+        np.testing.assert_array_equal(column.targets, y)
+
+    @pytest.mark.parametrize("of", [np.asarray, jnp.asarray, pd.Series, list])
+    def test_truth_and_falsehood_are_labels(self, of):
+        got = self.made(self.X, of(self.Y > 0), fl.problems.Logistic())
+        np.testing.assert_array_equal(got.targets, [self.Y] * 2)
+
+    def test_a_network_is_told_truth_and_falsehood_too(self):
+        net = fl.models.mlp(1, [3])
+        found = fl.problems.Model.from_clients(
+            net, jax.random.key(0), [(self.X, self.Y > 0)], fl.problems.Logistic()
+        )
+        np.testing.assert_array_equal(found.targets, [self.Y])
+
+    @pytest.mark.parametrize("network", [False, True])
+    def test_a_client_may_have_no_samples(self, network):
+        data = [(self.X, self.Y), (self.X[:0], self.Y[:0]), ([], [])]
+        loss = fl.problems.LeastSquares()
+        if network:
+            net = fl.models.linen(nn.Sequential([nn.Dense(1), lambda z: z[:, 0]]))
+            found = fl.problems.Model.from_clients(net, jax.random.key(0), data, loss)
+        else:
+            found = fl.problems.from_clients(data, loss, fl.problems.SquaredL2(), 0.1)
+        assert found.sample_counts().tolist() == [6, 0, 0]
+        assert found.importance.tolist() == [1, 0, 0]
+        metrics = "train_error" if network else ["objective", "normalized_error"]
+        run = fl.run(fl.Simulation(found, fl.algorithms.FedAvg(0.1, 2), metrics=metrics), 3)
+        for name in [metrics] if network else metrics:
+            assert np.isfinite(run[name]).all()
+
+    def test_one_client_is_a_federation(self):
+        one = problem(clients=1)
+        run = fl.run(served(problem=one, metrics="normalized_error"), 200)
+        assert run.normalized_error[-1] < 1e-3
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("of", [np.int32, np.uint8, jnp.int32, np.array])
+    def test_integers_of_any_library_are_counts(self, of):
+        simulation = served(algorithm=fl.algorithms.FedAvg(0.1, epochs=of(2)))
+        assert hash(jax.tree.structure(simulation)) is not None
+        assert fl.run(simulation, of(3), record_every=of(3)).sizes["round"] == 1
+        assert fl.graphs.ring(of(4)).nodes == 4
+        assert fl.problems.least_squares(jax.random.key(0), of(4), of(5), of(2)).samples == 5
+        assert fl.data.iid(of(6), of(2), of(0))[0].shape == (3,)
+        assert fl.participation.Subset(of(2)).count == 2
+
+    @pytest.mark.parametrize("of", [np.int32, jnp.int32])
+    def test_a_sweep_takes_integers_of_any_library(self, of):
+        def study(key, rate):
+            return served(algorithm=fl.algorithms.FedAvg(rate))
+
+        found = fl.sweep(
+            study, rounds=of(2), seeds=of(2), grid={"rate": [0.1]}, workers=of(1), block=of(1)
+        )
+        assert found.sizes["seed"] == 2
+
+    def test_zeros_and_ones_are_masks(self):
+        trace = fl.participation.Trace([[1, 0, 0, 1], [0, 1, 1, 0]])
+        assert trace.table.dtype == bool
+        assert fl.attacks.SignFlip([1, 0, 0, 0]).attackers.tolist() == [True, False, False, False]
+        with pytest.raises(TypeError, match="attackers must be booleans"):
+            fl.attacks.SignFlip([2, 0, 0, 0])
+
+
+class TestParts:
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda: fl.schedules.from_optax(optax.adam), r"take fljax\.optimisers\.from_optax"),
+            (
+                lambda: fl.schedules.from_optax(optax.adam, learning_rate=0.1),
+                r"adam makes no schedule, .* take fljax\.optimisers\.from_optax\(adam, \.\.\.\)",
+            ),
+            (
+                lambda: served(
+                    algorithm=fl.algorithms.FedAvg(0.1, scheduler=fl.participation.PerServer(1))
+                ),
+                r"the simulation has no servers with clients of their own; give it network=",
+            ),
+            (lambda: fl.graphs.Schedule(None), "graphs must be a list of graphs, .* got None"),
+            (lambda: fl.participation.groups([0.5, np.nan], 4), "values holds 1 NaN"),
+            (lambda: fl.participation.Law(1.5), "rate must be finite and > 0 and <= 1, got 1.5"),
+            (lambda: fl.participation.Law(0.5, 0), "apart must be >= 1"),
+            (lambda: fl.participation.Law(0.5, sampling="often"), "unknown sampling 'often'"),
+            (lambda: fl.participation.Law(0.5, 2, "drawn"), "may be drawn in two in a row"),
+            (
+                lambda: fl.problems.diagnose(np.ones(3), np.ones(2), 1.0),
+                r"got shapes train_error \(3,\), validation_error \(2,\), reference \(\)",
+            ),
+        ],
+    )
+    def test_what_does_not_fit_is_said(self, make, message):
+        with pytest.raises((TypeError, ValueError), match=message):
+            make()
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"gradient": lambda w: w[:1]}, r"gradient must .* shape \(2,\), got shape \(1,\)"),
+            ({"projection": lambda w: w[None]}, r"projection must .* got shape \(1, 2\)"),
+            ({"projection": lambda w: None}, "projection must .* got None"),
+            ({"projection": lambda w: w > 0}, "projection must return float64, .* got bool"),
+            ({"perturbation": lambda n, w: jnp.ones(3)}, r"perturbation must .* shape \(3,\)"),
+        ],
+    )
+    def test_a_descent_keeps_the_shape_of_its_point(self, given, message):
+        with pytest.raises((TypeError, ValueError), match=message):
+            fl.descent.minimise(lambda w: jnp.sum(w**2), jnp.ones(2), 0.1, 3, **given)
+
+    @pytest.mark.parametrize("make", [optax.sgd, optax.adam, optax.lion])
+    @pytest.mark.parametrize(
+        ("rate", "message"), [(-0.1, "goes up the objective"), (np.nan, "is .nan, nan.; give it")]
+    )
+    def test_an_optimiser_goes_down(self, make, rate, message):
+        with pytest.raises(ValueError, match=message):
+            fl.algorithms.FedAvg(make(rate))
+        with pytest.raises(ValueError, match=message):
+            fl.algorithms.FedAvg(optax.inject_hyperparams(make)(learning_rate=rate))
+        if rate < 0:
+            with pytest.raises(ValueError, match=message):
+                fl.optimisers.from_optax(make, learning_rate=rate)
+
+    def test_a_swept_optimiser_goes_down(self):
+        def study(key, rate):
+            adam = fl.optimisers.from_optax(optax.adam, learning_rate=rate)
+            return served(algorithm=fl.algorithms.FedAvg(adam))
+
+        with pytest.raises(ValueError, match="goes up the objective"):
+            fl.sweep(study, rounds=1, grid={"rate": [0.1, -0.1]})
+
+    def test_an_optimiser_that_warms_up_or_adds_noise_is_taken(self):
+        fl.algorithms.FedAvg(optax.adam(optax.linear_schedule(0.0, 0.1, 5)))
+        for seed in range(5):
+            fl.algorithms.FedAvg(optax.noisy_sgd(0.1, seed=seed))
+
+
+class TestModels:
+    def model(self, network=None):
+        network = fl.models.mlp(1, [3]) if network is None else network
+        return fl.problems.Model.of(problem(), network, jax.random.key(0))
+
+    def test_a_start_is_finite(self):
+        lost = fl.models.plain(lambda key: jnp.full(2, jnp.nan), lambda w, x: x @ w)
+        with pytest.raises(ValueError, match="the start that the network draws holds 2 NaN"):
+            self.model(lost)
+
+    @pytest.mark.parametrize("models", [np.ones(3), np.ones((2, 4)), 1.0, {"a": 1.0}, "text"])
+    def test_parameters_are_of_rows_of_the_networks_length(self, models):
+        with pytest.raises((TypeError, ValueError), match=r"^models must be"):
+            self.model().parameters(models)
+
+    def test_a_door_takes_what_makes_a_network(self):
+        made = eqx.nn.MLP(2, 1, 3, 1, key=jax.random.key(0))
+        with pytest.raises(
+            TypeError, match=r"equinox takes what makes .* give equinox\(MLP, \.\.\."
+        ):
+            fl.models.equinox(made)
+        with pytest.raises(TypeError, match=r"nnx takes what makes .* give nnx\(Linear, \.\.\."):
+            fl.models.nnx(nnx.Linear(2, 1, rngs=nnx.Rngs(0)))
+        with pytest.raises(TypeError, match="haiku takes a function, got a module of linen"):
+            fl.models.haiku(nn.Dense(1))
+
+
+def test_the_command_line_writes_no_other_format(tmp_path, capsys):
+    assert main(["run", "a.py:study", "--rounds", "2", "--out", str(tmp_path / "x.csv")]) == 2
+    assert "--out writes netCDF, and 'x.csv' does not end in .nc" in capsys.readouterr().err
+
+
+class TestStudies:
+    @pytest.mark.parametrize("ask", [fl.sweep, fl.plan])
+    def test_a_scenario_can_be_remembered(self, ask):
+        @dataclasses.dataclass
+        class Scenario:
+            rate: float = 0.1
+
+            def __call__(self, key):
+                return served()
+
+        with pytest.raises(TypeError, match=r"scenario must be hashable.*a Scenario is not"):
+            ask(Scenario(), rounds=1)
+
+    @pytest.mark.parametrize("value", [np.ones(2), jnp.ones(2)])
+    def test_structure_is_no_array(self, value):
+        with pytest.raises(TypeError, match=r"a value of static is structure.*give a tuple"):
+            fl.static([value])
+
+        @fl.module
+        class Weighed:
+            weights: Any = fl.static()
+
+        with pytest.raises(TypeError, match=r"weights is structure, .* an array of shape"):
+            Weighed(value)
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"seeds": [0.5]}, {"seeds": 3}, {"rounds": "many"}, {"points": [1]}, {"axes": 3}],
+    )
+    def test_an_edited_manifest_is_named(self, tmp_path, change):
+        fl.sweep(lambda key: served(), rounds=2, store=tmp_path / "kept")
+        path = tmp_path / "kept" / "study.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        with pytest.raises(fl.StoreError, match=rf"{next(iter(change))} was edited\); restore it"):
+            fl.load(tmp_path / "kept")
