@@ -18,7 +18,7 @@ from jaxtyping import Array
 
 from fljax import simulation as runs
 from fljax._generator import GENERATOR, GENERATORS, random_key
-from fljax.study import programs
+from fljax.study import hosted, programs
 from fljax.study.grid import (
     NOISE,
     Axis,
@@ -85,6 +85,7 @@ class Program:
     forms: dict[Any, Compiled] = field(default_factory=dict)
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
     identities: dict[Any, str] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
     grids: dict[Any, list[Group]] = field(default_factory=dict)
 
     def one(
@@ -147,8 +148,10 @@ class Program:
         form = signature(point)
         if not fresh and form in self.identities:
             return self.identities[form]
-        self.identities[form] = _identity(self._record(group), random_key(0, self.generator), point)
-        return self.identities[form]
+        found, unknown = _identity(self._record(group), random_key(0, self.generator), point)
+        self.identities[form] = found
+        self.unknown[found] = unknown
+        return found
 
     def with_noise(self, group: Group, axes: list[Axis]) -> Group:
         """The group whose points draw noise of their own, other than in any other study of them.
@@ -307,8 +310,9 @@ def _lift(function: Callable, given: tuple) -> tuple[Callable, tuple[Array, ...]
     return lifted, large, shape
 
 
-def _identity(function: Callable, *given: Any) -> str:
-    """A digest of what a function computes, the same in every process and on every device.
+def _identity(function: Callable, *given: Any) -> tuple[str, str]:
+    """A digest of what a function computes, the same in every process and on every device; and
+    what it calls on the host that cannot be told from another, and why, empty if all can.
 
     It is taken of the StableHLO text, which holds every bit of the constants that are not passed.
     (A printed jaxpr differs between processes: it names what happens to be shared, and addresses.)
@@ -316,10 +320,14 @@ def _identity(function: Callable, *given: Any) -> str:
     lifted, large, _ = _lift(function, given)
     traced = jax.jit(lifted, keep_unused=True).trace(*given, *large)
     lowered = traced.lower(lowering_platforms=("cpu",))
-    digest = hashlib.sha256(lowered.as_text().encode())
+    text = lowered.as_text()
+    digest = hashlib.sha256(text.encode())
     for array in large:
         digest.update(_content(array))
-    return digest.hexdigest()[:16]
+    calls, unknown = hosted.called(traced.jaxpr, text)
+    for call in calls:
+        digest.update(call.encode())
+    return digest.hexdigest()[:16], unknown
 
 
 def _content(array: Any) -> bytes:
