@@ -23,6 +23,7 @@ import struct
 import sys
 import sysconfig
 import types
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,9 @@ _CALLS = ("pure_callback", "io_callback", "debug_callback", "debug_print")
 
 #: The same in a program's text.
 _CALL = re.compile(r"custom_call @xla\w*python\w*callback")
+
+#: What checks types around a function remembers what it checked, and changes no number.
+_CHECKERS = ("beartype", "jaxtyping", "typeguard")
 
 #: Descriptors of C: they are what their name says.
 _NAMED = (
@@ -202,6 +206,8 @@ class _Walk:
             property: lambda v: self._all([v.fget, v.fset, v.fdel]),
             staticmethod | classmethod: lambda v: [self.digest(v.__func__)],
             functools.cached_property: lambda v: [self.digest(v.func)],
+            weakref.ReferenceType: lambda v: [self.digest(v())],
+            types.UnionType: lambda v: self._all(v.__args__),
             np.ufunc: lambda v: [v.__name__],
             jax.tree_util.PyTreeDef: self._structure,
         }
@@ -227,6 +233,9 @@ class _Walk:
         return [code.co_code, handlers, *self._all([counts, names, code.co_consts])]
 
     def _function(self, function: types.FunctionType) -> list[Any]:
+        maker = str(function.__globals__.get("__name__")).partition(".")[0]
+        if maker in _CHECKERS and hasattr(function, "__wrapped__"):
+            return [self.digest(function.__wrapped__)]  # pyright: ignore
         parts = [self.digest(function.__defaults__), self.digest(function.__kwdefaults__)]
         cells = function.__closure__ or ()
         parts += self._all(cell.cell_contents for cell in cells if _filled(cell))
@@ -278,8 +287,13 @@ class _Walk:
             return [version, name]
         try:
             found = importlib.util.find_spec(name)
-            return [name, Path(found.origin).read_bytes()]  # pyright: ignore
-        except (ImportError, AttributeError, TypeError, ValueError, OSError):
+        except (ImportError, AttributeError, ValueError):
+            found = None
+        if found is None or found.origin is None:
+            return [name]  # which has no code, or is not there at all
+        try:
+            return [name, Path(found.origin).read_bytes()]
+        except OSError:
             raise UnknownError(f"the module {name} that it uses has no file") from None
 
     def _builtin(self, function: Any) -> list[Any]:

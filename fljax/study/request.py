@@ -108,13 +108,13 @@ class Study:
         """
         axes = axes_of(asked.grid)
         program = engine.program(
-            asked.scenario,
+            engine.Same(asked.scenario),
             asked.rounds,
             asked.record_every,
             asked.keep_models,
             asked.shard_over,
             asked.generator,
-            float_dtype(),
+            engine.Options.now(),
         )
         groups = program.groups(axes, asked.fresh)
         block, workers = asked.block, asked.workers
