@@ -13,9 +13,9 @@ that is shared, say for its data, shares no programs: they are kept in the user'
 JAX has a cache of its own, `jax_compilation_cache_dir`, and where the user sets that this one keeps
 out of its way. It saves as much: the first study of a second process took 2.6 s with either and
 6.5 s with none (20 clients, NetworkedADMM, JAX 0.10.2 on two shared cores; 1.4 s with either under
-JAX 0.12). It is not the default since it runs whatever it finds: it asks neither who owns a file nor who may write it, keeps
-no digest, leaves half a file where a process was killed while it wrote, and is set for all that a
-process compiles, not for its studies alone.
+JAX 0.12). It is not the default since it runs whatever it finds: it asks neither who owns a file
+nor who may write it, keeps no digest, leaves half a file where a process was killed while it wrote,
+and is set for all that a process compiles, not for its studies alone.
 """
 
 import contextlib
