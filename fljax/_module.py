@@ -1,11 +1,12 @@
 """The one base of every configuration object: a frozen dataclass that is also a pytree.
 
 Numbers are leaves, so they can be swept, batched and differentiated without a new compilation;
-structure (sizes, switches, callables) is static and compared by value.
+structure (sizes, switches, callables) is static and compared by type and value: 2 is not 2.0.
 """
 
 import dataclasses
 import numbers
+import struct
 import textwrap
 from collections.abc import Iterable
 from typing import Any, TypeVar, dataclass_transform, overload
@@ -15,7 +16,7 @@ import numpy as np
 
 from fljax import _arguments, _check
 
-__all__ = ["Static", "as_leaf", "float_dtype", "module", "replace", "static"]
+__all__ = ["Alike", "Itself", "Static", "as_leaf", "float_dtype", "module", "replace", "static"]
 
 T = TypeVar("T")
 
@@ -23,19 +24,114 @@ T = TypeVar("T")
 SHOWN = 8
 
 
+class Alike:
+    """A value that equals another of the same type and bits, and no other.
+
+    Programs are remembered by what is structure in them, and equal is not alike: ``2 == 2.0``, of
+    which 7 // 2 and 7 / 2.0 differ, ``1 == True``, ``0.0 == -0.0``. NaN is like itself, so that it
+    is not traced anew each time.
+    """
+
+    __slots__ = ("form", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.form: Any = None  # made when it is first compared
+
+    def __hash__(self) -> int:
+        return hash(self._formed())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Alike):
+            return NotImplemented
+        return self.value is other.value or self._formed() == other._formed()
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def _formed(self) -> Any:
+        if self.form is None:
+            self.form = _form(self.value)
+        return self.form
+
+
+def _form(value: Any, within: bool = False) -> Any:
+    """What two values have in common if they are alike, and only then.
+
+    ``within`` a field that its dataclass leaves out of comparisons, lists, dicts and arrays have
+    one as well; elsewhere they are no structure, as they cannot be hashed.
+    """
+    kind = type(value)
+    if kind is float:
+        return float, struct.pack("<d", value)
+    if kind is complex:
+        return complex, struct.pack("<dd", value.real, value.imag)
+    if isinstance(value, np.generic):
+        return kind, value.dtype.str, value.tobytes()
+    if isinstance(value, tuple):
+        return kind, tuple(_form(item, within) for item in value)
+    if isinstance(value, frozenset):
+        return kind, frozenset(_form(item, within) for item in value)
+    if isinstance(value, numbers.Number):  # whose text has every digit
+        return kind, value, repr(value)
+    if within and kind is list:
+        return kind, tuple(_form(item, within) for item in value)
+    if within and kind is dict:
+        return kind, tuple((_form(k, within), _form(v, within)) for k, v in value.items())
+    if within and kind is np.ndarray and not value.dtype.hasobject:
+        return kind, value.dtype.str, value.shape, value.tobytes()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and _by_value(kind):
+        if not within:
+            hash(value)  # raises if a field of it is no structure
+        return kind, tuple(
+            _form(getattr(value, field.name), within or field.hash is False or not field.compare)
+            for field in dataclasses.fields(value)
+        )
+    if within and kind.__hash__ is None:
+        return kind, Itself(value)
+    return kind, value
+
+
+def _by_value(cls: type) -> bool:
+    """Whether a dataclass is compared field by field, and not as its author says."""
+    own = vars(cls)
+    compare = getattr(own.get("__eq__"), "__code__", None)
+    # What the decorator writes comes from no file.
+    return "__dataclass_fields__" in own and getattr(compare, "co_filename", "") == "<string>"
+
+
+class Itself:
+    """What is like itself alone; holding it keeps its address from being another's."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Itself) and self.value is other.value
+
+
 @jax.tree_util.register_pytree_node_class
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Static:
     """A value that is structure: compiled in, one program for each."""
 
     value: Any
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and Alike(self.value) == Alike(other.value)
+
+    def __hash__(self) -> int:
+        return hash(Alike(self.value))
+
     def tree_flatten(self):
-        return (), self.value
+        return (), Alike(self.value)
 
     @classmethod
-    def tree_unflatten(cls, value, _):
-        return cls(value)
+    def tree_unflatten(cls, like, _):
+        return cls(like.value)
 
 
 @overload
@@ -46,7 +142,8 @@ def static(values: Any = dataclasses.MISSING, **field: Any) -> Any:
     """What is structure: the values of a grid's axis, or a field of a :func:`module`.
 
     Structure is hashable and part of the compiled program: each value of it has a program of its
-    own, where numbers share one. Sizes, switches and callables are structure.
+    own, where numbers share one. Sizes, switches and callables are structure. Values of another
+    type are another structure, equal or not: 2 is not 2.0, and 1 is not True.
 
     Args:
       values: of an axis of the grid, ``{"clients": fl.static([10, 100])}``.
@@ -178,14 +275,15 @@ def module(cls: type[T]) -> type[T]:
 
     def flatten(obj):
         children = [(jax.tree_util.GetAttrKey(name), getattr(obj, name)) for name in leaves]
-        return children, tuple(getattr(obj, name) for name in structure)
+        return children, Alike(tuple(getattr(obj, name) for name in structure))
 
     def flatten_fast(obj):
-        return [getattr(obj, name) for name in leaves], tuple(getattr(obj, n) for n in structure)
+        held = Alike(tuple(getattr(obj, name) for name in structure))
+        return [getattr(obj, name) for name in leaves], held
 
-    def unflatten(aux, children):
+    def unflatten(like, children):
         obj = object.__new__(new)
-        for name, value in zip(structure, aux, strict=True):
+        for name, value in zip(structure, like.value, strict=True):
             object.__setattr__(obj, name, value)
         for name, value in zip(leaves, children, strict=True):
             object.__setattr__(obj, name, value)

@@ -15,8 +15,9 @@ import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 import fljax as fl
-from fljax.study import programs
+from fljax.study import machine, programs
 from fljax.study.engine import configured
+from fljax.study.store import host
 
 ROOT = Path(__file__).parents[1]
 
@@ -140,9 +141,9 @@ def test_a_folder_that_cannot_be_written_is_no_error(folder, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setenv("FLJAX_CACHE", str(folder.parent))
-    monkeypatch.setattr(programs, "write_whole", full)
+    monkeypatch.setattr(os, "fsync", full)
     assert ready() == ([2, 4, 6], True)
-    assert not files(folder)
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -176,6 +177,160 @@ def test_the_programs_that_were_not_used_for_longest_make_room(folder, monkeypat
     assert first in files(folder)
     assert second not in files(folder)
     assert len(files(folder)) == 2
+
+
+def test_making_room_touches_nothing_else(folder, monkeypatch):
+    folder.mkdir(mode=0o700)
+    others = [folder / "my_thesis.tex", folder / "folder", folder / f"{'0' * 64}.program"]
+    others[0].write_text("x" * 10_000)
+    others[1].mkdir()
+    others[2].mkdir()
+    for path in others:
+        os.utime(path, (1, 1))
+    ready()
+    (own,) = set(files(folder)) - {*others}
+    monkeypatch.setattr(programs, "KEPT_BYTES", 1.5 * own.stat().st_size)
+    ready(size=4)
+    assert all(path.exists() for path in others)
+    assert not own.exists()
+    assert len(files(folder)) == 2
+
+
+def test_a_folder_in_a_programs_place_is_no_error(folder):
+    ready()
+    (path,) = files(folder)
+    path.unlink()
+    path.mkdir()
+    assert ready() == ([2, 4, 6], True)
+    assert path.is_dir()
+
+
+def test_a_program_copied_to_another_name_is_not_run(folder):
+    ready()
+    (path,) = files(folder)
+    ready(lambda x: 3 * x)
+    (other,) = set(files(folder)) - {path}
+    path.write_bytes(other.read_bytes())
+    assert ready() == ([2, 4, 6], True)
+
+
+@pytest.fixture
+def unpickled(monkeypatch):
+    """How often something is loaded, and so executed."""
+    loaded = mock.Mock(wraps=programs.serialize_executable.deserialize_and_load)
+    monkeypatch.setattr(programs.serialize_executable, "deserialize_and_load", loaded)
+    return loaded
+
+
+def theirs(path):
+    os.chown(path, 12345, 12345)
+
+
+def open_to_all(path):
+    path.chmod(0o777)
+
+
+def open_to_the_group(path):
+    path.chmod(0o770)
+
+
+def elsewhere(path):
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def needs_root(change):
+    if change is theirs and os.geteuid():
+        pytest.skip("only root gives files away")
+
+
+@pytest.mark.parametrize("change", [theirs, open_to_all, open_to_the_group, elsewhere])
+def test_a_folder_that_others_write_to_is_left_alone(folder, unpickled, change):
+    needs_root(change)
+    ready()
+    change(folder)
+    with pytest.warns(UserWarning, match=r"compiled programs .* (user|others|link)"):
+        assert ready() == ([2, 4, 6], True)
+    with pytest.warns(UserWarning, match="compiled programs"):
+        ready(size=4)
+    assert not unpickled.called
+    assert len(files(folder)) == 1
+
+
+@pytest.mark.parametrize("change", [theirs, open_to_all, open_to_the_group, elsewhere])
+def test_a_file_that_others_write_is_not_run(folder, unpickled, change):
+    needs_root(change)
+    ready()
+    (path,) = files(folder)
+    assert path.stat().st_mode & 0o077 == 0
+    change(path)
+    assert ready() == ([2, 4, 6], True)
+    assert not unpickled.called
+    assert ready() == ([2, 4, 6], False)
+    assert not path.is_symlink()
+
+
+def test_a_pipe_in_a_programs_place_does_not_block(folder):
+    ready()
+    (path,) = files(folder)
+    path.unlink()
+    os.mkfifo(path)
+    assert ready() == ([2, 4, 6], True)
+
+
+@pytest.mark.parametrize("change", [theirs, open_to_all])
+def test_a_cache_that_is_shared_shares_no_programs(folder, monkeypatch, tmp_path, change):
+    needs_root(change)
+    shared, home = tmp_path / "shared", tmp_path / "home"
+    shared.mkdir()
+    home.mkdir()
+    change(shared)
+    monkeypatch.setenv("FLJAX_CACHE", str(shared))
+    monkeypatch.setenv("HOME", str(home))
+    assert ready() == ([2, 4, 6], True)
+    assert ready() == ([2, 4, 6], False)
+    assert not list(shared.iterdir())
+    assert len(files(home / ".cache" / "fljax" / "programs")) == 1
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_user_without_a_home_gets_a_private_folder(folder, monkeypatch, tmp_path, taken):
+    monkeypatch.delenv("FLJAX_CACHE")
+    monkeypatch.setattr(Path, "home", mock.Mock(side_effect=RuntimeError("no home")))
+    monkeypatch.setattr(machine.tempfile, "tempdir", str(tmp_path))
+    machine._without_home.cache_clear()
+    expected = tmp_path / f"fljax-{os.geteuid()}"
+    if taken:
+        expected.mkdir()
+        expected.chmod(0o777)
+    assert ready() == ([2, 4, 6], True)
+    assert ready() == ([2, 4, 6], False)
+    assert (machine.cache() == expected) is not taken
+    assert machine.cache().stat().st_mode & 0o077 == 0
+    assert len(files(machine.cache() / "programs")) == 1
+    machine._without_home.cache_clear()
+
+
+def test_what_killed_processes_left_is_cleared(folder):
+    folder.mkdir(mode=0o700)
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    name = "0" * 64
+    gone = [
+        folder / f".{name}.program.{host()}.{dead.pid}.1.tmp",
+        folder / f".{name}.program.elsewhere.1.1.tmp",
+    ]
+    kept = [
+        folder / f".{name}.program.{host()}.{os.getpid()}.1.tmp",
+        folder / f".{name}.program.elsewhere.2.1.tmp",
+        folder / ".notes.tmp",
+    ]
+    for path in gone + kept:
+        path.write_bytes(b"half")
+    os.utime(gone[1], (1, 1))
+    ready()
+    assert not any(path.exists() for path in gone)
+    assert all(path.exists() for path in kept)
 
 
 STUDY = """

@@ -21,7 +21,7 @@ import fljax as fl
 from fljax.study import machine
 from fljax.study import running as sweeping
 from fljax.study.results import checksum
-from fljax.study.store import Store, _host
+from fljax.study.store import Store, host
 
 pytestmark = pytest.mark.core
 
@@ -471,7 +471,7 @@ def test_a_store_of_another_user_is_read(tmp_path, whole, monkeypatch):
     fl.sweep(steps, **STUDY, store=tmp_path)
     dead = subprocess.Popen(["true"])
     dead.wait()
-    leftover = tmp_path / f".runs-0.npz.{_host()}.{dead.pid}.0.tmp"
+    leftover = tmp_path / f".runs-0.npz.{host()}.{dead.pid}.0.tmp"
     leftover.write_bytes(b"half")
     (path,) = tmp_path.glob("runs-*.npz")
 

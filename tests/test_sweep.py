@@ -18,7 +18,7 @@ from fljax.link import wide, wide_sum
 from fljax.records import joined
 from fljax.simulation import trace
 from fljax.study import engine, machine
-from fljax.study.engine import Program, program
+from fljax.study.engine import Options, Program, Same, program
 from fljax.study.grid import axes_of, groups_of
 from fljax.study.request import Request, Study
 from tests.cases import CASES
@@ -166,8 +166,9 @@ def test_compiled_programs_do_not_depend_on_the_study_that_made_them():
     one = fl.sweep(a, rounds=T, seeds=2, grid={"x": [2.0]})
     two = fl.sweep(b, rounds=T, seeds=2, grid={"x": [1.0]})
     np.testing.assert_allclose(one.normalized_error, two.normalized_error, rtol=1e-9)
-    given = T, 1, False, "seeds", GENERATOR, np.dtype("float64")
-    assert program(a, *given) is not program(b, *given)
+    given = T, 1, False, "seeds", GENERATOR, Options.now()
+    assert program(Same(a), *given) is program(Same(a), *given)
+    assert program(Same(a), *given) is not program(Same(b), *given)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,7 +19,8 @@ from jaxtyping import Array
 
 from fljax import simulation as runs
 from fljax._generator import GENERATOR, GENERATORS, random_key
-from fljax.study import programs
+from fljax._module import Alike
+from fljax.study import hosted, programs
 from fljax.study.grid import (
     NOISE,
     Axis,
@@ -33,8 +35,10 @@ from fljax.study.grid import (
 
 __all__ = [
     "Compiled",
+    "Options",
     "Output",
     "Program",
+    "Same",
     "configured",
     "everywhere",
     "hint_at_static",
@@ -53,6 +57,38 @@ REMEMBERED_GRIDS = 16
 
 #: Grids of larger values are checked anew: to copy and compare these takes longer, and memory.
 REMEMBERED_BYTES = 2**24
+
+
+@dataclass(frozen=True)
+class Options:
+    """JAX's options as they are in a thread: a program is traced under them, and is another under
+    others.
+
+    A context manager such as `jax.default_matmul_precision` sets one for its own thread, and those
+    that compile blocks are others.
+    """
+
+    values: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def now(cls) -> "Options":
+        """Of this thread."""
+        config: Any = jax.config
+        return cls(tuple(sorted((name, Alike(value)) for name, value in config.values.items())))
+
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
+        """Have them in this thread for a while."""
+        config: Any = jax.config
+        present = config.values
+        with contextlib.ExitStack() as stack:
+            for name, wanted in self.values:
+                if name not in present or present[name] is wanted.value or "guard" in name:
+                    continue  # guards tell nothing of a program, and are this thread's own
+                manager = getattr(jax, name.removeprefix("jax_"), None)
+                if manager is not None and Alike(present[name]) != wanted:
+                    stack.enter_context(manager(wanted.value))  # others are of all threads
+            yield
 
 
 class Output(NamedTuple):
@@ -82,9 +118,11 @@ class Program:
     keep_models: bool
     shard_over: str = "seeds"
     generator: str = GENERATOR
+    options: Options = field(default_factory=Options.now)
     forms: dict[Any, Compiled] = field(default_factory=dict)
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
     identities: dict[Any, str] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
     grids: dict[Any, list[Group]] = field(default_factory=dict)
 
     def one(
@@ -147,8 +185,10 @@ class Program:
         form = signature(point)
         if not fresh and form in self.identities:
             return self.identities[form]
-        self.identities[form] = _identity(self._record(group), random_key(0, self.generator), point)
-        return self.identities[form]
+        found, unknown = _identity(self._record(group), random_key(0, self.generator), point)
+        self.identities[form] = found
+        self.unknown[found] = unknown
+        return found
 
     def with_noise(self, group: Group, axes: list[Axis]) -> Group:
         """The group whose points draw noise of their own, other than in any other study of them.
@@ -210,7 +250,10 @@ class Program:
             wide = shared and self.generator == "philox4x32"
             with without_shardy() if wide else contextlib.nullcontext():
                 where = everywhere() if shared else device
-                self.forms[form] = _compile(self._call(*size, records), given, where)
+                with self.options.here():
+                    self.forms[form] = _compile(
+                        self._call(*size, records), given, where, self.options
+                    )
             return self.forms[form], time.perf_counter() - began
 
     def _call(self, count: int, turns: int, records: int) -> Callable[..., Output]:
@@ -243,23 +286,51 @@ class Program:
         return call
 
 
+class Same:
+    """A scenario as a key: like itself alone, whatever it equals.
+
+    Two objects of one dataclass may be equal and differ in a field that is left out of that. A
+    method is another object each time it is looked up, and the same if its function and object are.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        own = isinstance(scenario, types.MethodType)
+        self.parts = (scenario.__func__, scenario.__self__) if own else (scenario,)
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self.parts)))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Same)
+            and len(self.parts) == len(other.parts)
+            and all(one is two for one, two in zip(self.parts, other.parts, strict=True))
+        )
+
+
 @functools.lru_cache(maxsize=64)
 def program(
-    scenario: Scenario,
+    same: Same,
     rounds: int,
     record_every: int,
     keep_models: bool,
     shard_over: str,
     generator: str,
-    dtype: Any,
+    options: Options,
 ) -> Program:
-    """The program of a scenario; a second study of it finds the compiled forms of the first."""
-    del dtype  # another float type is another program
-    return Program(scenario, rounds, record_every, keep_models, shard_over, generator)
+    """The program of a scenario; a second study of it finds the compiled forms of the first, unless
+    JAX's options have changed since.
+    """
+    scenario = same.scenario
+    return Program(scenario, rounds, record_every, keep_models, shard_over, generator, options)
 
 
 def _compile(
-    function: Callable[..., Output], given: tuple, device: jax.Device | NamedSharding
+    function: Callable[..., Output],
+    given: tuple,
+    device: jax.Device | NamedSharding,
+    options: Options,
 ) -> Compiled:
     lifted, large, shape = _lift(function, given)
     large = _put(large, device)
@@ -282,7 +353,8 @@ def _compile(
         taken += memory.argument_size_in_bytes
 
     def call(*given: Any) -> Output:
-        return executable(*_put(given, device), *large)
+        with options.here():
+            return executable(*_put(given, device), *large)
 
     return Compiled(call, alone, taken, shape)
 
@@ -307,8 +379,9 @@ def _lift(function: Callable, given: tuple) -> tuple[Callable, tuple[Array, ...]
     return lifted, large, shape
 
 
-def _identity(function: Callable, *given: Any) -> str:
-    """A digest of what a function computes, the same in every process and on every device.
+def _identity(function: Callable, *given: Any) -> tuple[str, str]:
+    """A digest of what a function computes, the same in every process and on every device; and
+    what it calls on the host that cannot be told from another, and why, empty if all can.
 
     It is taken of the StableHLO text, which holds every bit of the constants that are not passed.
     (A printed jaxpr differs between processes: it names what happens to be shared, and addresses.)
@@ -316,10 +389,14 @@ def _identity(function: Callable, *given: Any) -> str:
     lifted, large, _ = _lift(function, given)
     traced = jax.jit(lifted, keep_unused=True).trace(*given, *large)
     lowered = traced.lower(lowering_platforms=("cpu",))
-    digest = hashlib.sha256(lowered.as_text().encode())
+    text = lowered.as_text()
+    digest = hashlib.sha256(text.encode())
     for array in large:
         digest.update(_content(array))
-    return digest.hexdigest()[:16]
+    calls, unknown = hosted.called(traced.jaxpr, text)
+    for call in calls:
+        digest.update(call.encode())
+    return digest.hexdigest()[:16], unknown
 
 
 def _content(array: Any) -> bytes:

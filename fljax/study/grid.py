@@ -15,7 +15,7 @@ import numpy as np
 
 from fljax import _check
 from fljax._generator import GENERATOR, GENERATORS, random_key
-from fljax._module import Static, as_leaf
+from fljax._module import Alike, Static, as_leaf
 from fljax.records import RESERVED
 from fljax.simulation import Simulation, check_length, check_perturbed
 from fljax.study import programs
@@ -180,7 +180,7 @@ def contents(axes: list[Axis]) -> tuple:
     return tuple(
         (
             axis.name,
-            tuple(axis.labels),
+            Alike(tuple(axis.labels)),
             tuple(map(type, axis.values)),
             tuple(map(held, axis.trees)),
         )

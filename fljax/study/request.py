@@ -120,13 +120,13 @@ class Study:
         """
         axes = axes_of(asked.grid)
         program = engine.program(
-            asked.scenario,
+            engine.Same(asked.scenario),
             asked.rounds,
             asked.record_every,
             asked.keep_models,
             asked.shard_over,
             asked.generator,
-            float_dtype(),
+            engine.Options.now(),
         )
         groups = program.groups(axes, asked.fresh)
         block, workers = asked.block, asked.workers
@@ -139,6 +139,8 @@ class Study:
         until = _tolerances(asked.until or {}, groups)
         with engine.hint_at_static(axes):
             identities = [program.identity(group, asked.fresh) for group in groups]
+            if asked.fresh:
+                _check_known(program, identities)
             _check_axes(program, groups)
         if asked.independent_noise:
             groups = [program.with_noise(group, axes) for group in groups]
@@ -250,6 +252,16 @@ def _check_shapes(groups: list[Group]) -> None:
             f"models of several shapes, {sorted(shapes)} (clients, parameters), cannot be kept in "
             "one array; run those grid points as studies of their own, or leave keep_models out."
         )
+
+
+def _check_known(program: Program, identities: list[str]) -> None:
+    for identity in identities:
+        if unknown := program.unknown[identity]:
+            raise ValueError(
+                "a store cannot tell this study from another: on the host it calls "
+                f"{unknown}. Make it of functions, numbers, arrays and objects that can be "
+                "pickled, or leave store= out."
+            )
 
 
 def _check_names(axes: list[Axis], groups: list[Group]) -> None:

@@ -149,7 +149,9 @@ def sweep(
 
     Raises:
       TypeError, ValueError: by the checks of what the scenario builds, with the grid point named;
-        all of them before anything is compiled. A store that holds another study.
+        all of them before anything is compiled. A store that holds another study; a store for a
+        study that calls Python on the host which cannot be told from another (it holds a lock, a
+        file).
       StoreError: a store that cannot be written or is in use.
       MemoryError: a single run that does not fit; results that do not fit, before anything is
         computed.

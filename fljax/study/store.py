@@ -31,7 +31,9 @@ __all__ = [
     "DamageWarning",
     "Store",
     "StoreError",
+    "alive",
     "difference",
+    "host",
     "merge",
     "pack",
     "unpack",
@@ -290,8 +292,8 @@ class Store:
         Raises:
           StoreError: a file in it is of another study.
         """
-        for leftover in self.folder.glob(f".*.{_host()}.*.tmp"):
-            if not _alive(int(leftover.name.split(".")[-3])):
+        for leftover in self.folder.glob(f".*.{host()}.*.tmp"):
+            if not alive(int(leftover.name.split(".")[-3])):
                 with contextlib.suppress(OSError):  # who only reads may lack the right
                     leftover.unlink(missing_ok=True)
         self.manifest()
@@ -374,7 +376,7 @@ class Store:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file, whole or not at all."""
-    process = f"{_host()}.{os.getpid()}.{threading.get_ident()}"
+    process = f"{host()}.{os.getpid()}.{threading.get_ident()}"
     temporary = path.with_name(f".{path.name}.{process}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -449,7 +451,8 @@ def unpack(content: bytes) -> list[Block]:
     return blocks
 
 
-def _host() -> str:
+def host() -> str:
+    """Name of the machine, as part of a file's."""
     return platform.node().replace(".", "-") or "host"
 
 
@@ -457,7 +460,8 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:24]
 
 
-def _alive(process: int) -> bool:
+def alive(process: int) -> bool:
+    """Whether a process of this machine is at work."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
