@@ -358,7 +358,7 @@ def combining():
 
 
 @pytest.mark.thin(3)
-@pytest.mark.parametrize("label", combining())
+@pytest.mark.parametrize("label", list(combining()))
 def test_weights_may_be_a_matrix_of_ones_own(label):
     """That of the rule by which they else come does the same."""
     algorithm = cases.CASES[label].algorithm

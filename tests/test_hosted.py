@@ -214,7 +214,11 @@ def test_what_calls_itself_ends():
     assert fingerprint(one) == fingerprint(one)
 
 
-@pytest.mark.parametrize("held", [threading.Lock(), (i for i in range(3)), sys.stdout], ids=str)
+@pytest.mark.parametrize(
+    "held",
+    [threading.Lock(), (i for i in range(3)), sys.stdout],
+    ids=["lock", "generator", "file"],  # the same in every worker of the tests
+)
 def test_what_has_no_state_to_compare_says_so(held):
     with pytest.raises(UnknownError, match="rests on a"):
         fingerprint(scaled(held))

@@ -564,13 +564,13 @@ def second_moments(instance: Instance) -> tuple[sp.csr_array, sp.csr_array]:
 
     eye = np.eye(models)
     rows, pulls = eye[:, 1 : clients + 1], eye[0] - eye[1 : clients + 1]  # row k + 1 is pulled to 0
-    rows, pulls = sp.csr_array(sp.kron(rows, rows)), sp.csr_array(sp.kron(pulls, pulls))
-    merges, collects = sp.csr_array(sp.kron(merge, merge)), sp.csr_array(sp.kron(collect, collect))
+    rows, pulls = _kron(rows, rows), _kron(pulls, pulls)
+    merges, collects = _kron(merge, merge), _kron(collect, collect)
     first, second = [], []
     for i, j in np.ndindex(dim, dim):
         first.append(merges + rows * covariance[:, :, i, j].ravel() @ pulls)
         top = server.second[:, :, i, j] - np.outer(server.mean, server.mean)
-        second.append(collects + sp.kron(np.eye(models**2, 1), top.reshape(1, -1)))
+        second.append(collects + _kron(np.eye(models**2, 1), top.reshape(1, -1)))
     return _paired(first, dim), _paired(second, dim)
 
 
@@ -648,13 +648,18 @@ def _start(instance: Instance, optimum: Any) -> np.ndarray:
 # --------------------------------------------------------------------------- in the mean square
 
 
+def _kron(one: Any, other: Any) -> sp.csr_array:
+    """The Kronecker product of what is made sparse first: SciPy no longer takes two dense ones."""
+    return sp.csr_array(sp.kron(sp.csr_array(one), sp.csr_array(other)))
+
+
 def _step_moment(instance: Instance, small_steps: bool) -> sp.csr_array:
     r""":math:`E[(I-\mu ZZ^\top)\otimes(I-\mu ZZ^\top)]`, or without its last term."""
     correlation = sp.csr_array(_in_blocks(instance, instance.correlations))
     eye = sp.eye_array(correlation.shape[0], format="csr")
     step = instance.step_size
-    linear = sp.kron(eye, correlation) + sp.kron(correlation, eye)
-    moment = sp.kron(eye, eye) - step * linear
+    linear = _kron(eye, correlation) + _kron(correlation, eye)
+    moment = _kron(eye, eye) - step * linear
     if small_steps:
         return sp.csr_array(moment)
 
@@ -670,7 +675,7 @@ def _step_moment(instance: Instance, small_steps: bool) -> sp.csr_array:
     rows = ((k + 1) * dim + a) * models * dim + (k + 1) * dim + c
     columns = ((k + 1) * dim + b) * models * dim + (k + 1) * dim + d
     extra = sp.csr_array((crossed.ravel(), (rows, columns)), shape=moment.shape)
-    return sp.csr_array(moment + step**2 * (sp.kron(correlation, correlation) + extra))
+    return sp.csr_array(moment + step**2 * (_kron(correlation, correlation) + extra))
 
 
 @checked
