@@ -244,6 +244,18 @@ def test_a_killed_study_goes_on_where_it_was(death, killed, whole, kept):
     assert again.attrs["compilations"] == 0
 
 
+@pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
+def test_a_store_says_what_its_privacy_rests_on(tmp_path):
+    """To whoever reads it later, as the study said."""
+    grid = {"budget": [1.0]}
+    told = []
+    given = {"rounds": T, "seeds": 1, "grid": grid, "progress": False}
+    study = fl.sweep(budgets, **given, store=tmp_path, callback=told.append)
+    assert "neighbors: replace" in study.attrs["privacy"]
+    assert told[-1].attrs["privacy"] == study.attrs["privacy"]
+    assert fl.load(tmp_path).attrs["privacy"] == study.attrs["privacy"]
+
+
 def averaged(key, budget):
     """Noise that is correlated over rounds, and a clip that follows what was met."""
     k_data, _ = jax.random.split(key)

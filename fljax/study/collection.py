@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from jax.experimental import multihost_utils
 
+from fljax.privacy import promises
 from fljax.records import COUNTS, assemble, joined
 from fljax.study import machine
 from fljax.study.grid import label
@@ -202,6 +203,7 @@ def read(folder: str | PathLike) -> xr.Dataset:
     stated = {k: v for k, v in identity.items() if isinstance(v, str | int | float)}
     dataset.attrs |= {k: int(v) if isinstance(v, bool) else v for k, v in stated.items()}
     dataset.attrs["rounds"] = study["rounds"]
+    promises.state(dataset)
     return dataset
 
 

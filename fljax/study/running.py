@@ -206,7 +206,6 @@ def sweep(
     with _Run(study, store, keep_state, part, parts, shard is not None, callback, progress) as run:
         run.execute()
         dataset = run.finish()
-    promises.state(dataset)
     warn(dataset, study.built)
     return dataset
 
@@ -579,4 +578,5 @@ class _Run:
             run_seconds=max(0.0, self.last - self.first),
             **self.timing,
         )
+        promises.state(dataset)
         return dataset
