@@ -412,10 +412,31 @@ def bootstrap(
 def decibels(value: Any) -> Any:
     """``10 log10`` of a non-negative quantity; of an average, never an average of dB.
 
+    Of results of a study, the attributes then say so: plots and tables take them as they are.
+
     Raises:
       TypeError: no number and no array of real numbers.
+      ValueError: an array of results that is in dB already.
+
+    Example:
+      >>> import xarray as xr
+      >>> error = xr.DataArray([1.0, 0.1], attrs={"units": "1", "decibel": 1})
+      >>> decibels(error).values.tolist(), decibels(error).attrs
+      ([0.0, -10.0], {'units': 'dB', 'decibel': 0})
     """
-    if not isinstance(value, xr.DataArray | xr.Dataset):
-        value = _check.array("value", value)
+    if isinstance(value, xr.Dataset):
+        return value.assign({name: decibels(array) for name, array in value.data_vars.items()})
+    if not isinstance(value, xr.DataArray):
+        return _decibels(_check.array("value", value))
+    if value.attrs.get("units") == "dB":
+        raise ValueError(
+            f"{value.name or 'the array'} is in dB already; average the quantity itself, then "
+            "convert once."
+        )
+    told = {"units": "dB"} | ({"decibel": 0} if "decibel" in value.attrs else {})
+    return _decibels(value).assign_attrs({**value.attrs, **told})
+
+
+def _decibels(value: Any) -> Any:
     with np.errstate(divide="ignore"):
         return 10 * np.log10(value)

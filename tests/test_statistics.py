@@ -245,3 +245,17 @@ def test_samples_of_the_bootstrap_are_of_the_same_seeds():
 
 def test_the_public_package_has_them():
     assert fl.statistics is statistics
+
+
+def test_what_is_in_decibels_says_so_and_is_not_converted_twice():
+    data = xr.Dataset(
+        {"error": ("seed", [1.0, 0.1], {"units": "1", "decibel": 1, "long_name": "e"})}
+    )
+    once = statistics.decibels(data)
+    assert statistics.label_of(once, "error") == "e [dB]"
+    assert not statistics.is_decibel(once, "error")
+    np.testing.assert_allclose(once.error, [0.0, -10.0])
+    for twice in (once, once.error):
+        with pytest.raises(ValueError, match="error is in dB already"):
+            statistics.decibels(twice)
+    assert data.error.attrs["units"] == "1"
