@@ -298,10 +298,15 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
                 stacklevel=3,
             )
     if "connected" in dataset and not dataset["connected"].values.all():
-        cut = int((~dataset["connected"].values).sum())
-        warnings.warn(
-            f"{cut} of {dataset['connected'].size} runs had a disconnected graph; their clients "
-            "cannot agree. Use random_connected, or a larger edge probability.",
-            AssumptionWarning,
-            stacklevel=3,
-        )
+        cut = ~dataset["connected"]
+        for simulation, where in built:
+            if simulation.allow_disconnected:
+                cut &= np.logical_not(where)
+        if cut.any():
+            warnings.warn(
+                f"{int(cut.sum())} of {cut.size} runs had a disconnected graph; their clients "
+                "cannot agree. Use random_connected, a larger edge probability, or "
+                "allow_disconnected=True where that is meant.",
+                AssumptionWarning,
+                stacklevel=3,
+            )

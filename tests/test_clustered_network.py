@@ -53,8 +53,8 @@ def test_features_and_noise_have_the_variances_asked_for(key):
 
 
 @pytest.mark.slow
-def test_a_network_in_pieces_runs_over_a_grid_of_its_numbers(key):
-    def scenario(key, within, noise):
+def test_a_network_in_pieces_runs_over_a_grid_of_its_numbers(key, recwarn):
+    def scenario(key, within, noise, allowed=True):
         k_draw, k_labels = jax.random.split(key)
         problem, graph = clustered_network(k_draw, (3, 3), 4, 2, within, 0.0, noise)
         return fl.Simulation(
@@ -62,13 +62,16 @@ def test_a_network_in_pieces_runs_over_a_grid_of_its_numbers(key):
             fl.algorithms.ATC(0.02),
             graph,
             metrics=["network_deviation"],
-            allow_disconnected=True,
+            allow_disconnected=allowed,
         )
 
     grid = {"within": [0.5, 1.0], "noise": [0.0, 0.1]}
-    with pytest.warns(fl.AssumptionWarning, match="8 of 8 runs had a disconnected graph"):
-        results = fl.sweep(scenario, grid=grid, seeds=2, rounds=3)
+    results = fl.sweep(scenario, grid=grid, seeds=2, rounds=3)
     assert np.isfinite(results.network_deviation).all()
+    assert not [w for w in recwarn if "disconnected" in str(w.message)]
+    grid = {"within": [0.5], "noise": [0.0], "allowed": fl.static([False, True])}
+    with pytest.warns(fl.AssumptionWarning, match="2 of 4 runs had a disconnected graph"):
+        fl.sweep(scenario, grid=grid, seeds=2, rounds=3)
 
 
 def test_what_makes_no_network_is_refused(key):
