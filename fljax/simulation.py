@@ -556,7 +556,7 @@ def unperturbed(simulation: Simulation, rounds: int = 2) -> list[str]:
       rounds: of the run; what a state carries on is found whatever their number.
 
     Raises:
-      ValueError: no privacy, or what does not run.
+      ValueError: no privacy.
 
     Example:
       >>> import dataclasses, jax, fljax as fl
@@ -581,7 +581,6 @@ def unperturbed(simulation: Simulation, rounds: int = 2) -> list[str]:
             "nothing is perturbed for a budget's sake: the simulation runs without privacy; give "
             "it privacy=, such as fljax.privacy.ZCDP(total_rho=1.0)."
         )
-    check_length(simulation, rounds)
 
     def whole(simulation: Simulation) -> Any:
         given = simulation

@@ -431,9 +431,9 @@ BAD = {
         "all of the same nodes",
         lambda: fl.graphs.Schedule([fl.graphs.ring(4), fl.graphs.ring(5)]),
     ),
-    "a probability of failure of one": (
-        "probability must be finite and >= 0 and < 1",
-        lambda: fl.link.Independent(1.0),
+    "a probability of failure above one": (
+        "probability must be finite and >= 0 and <= 1",
+        lambda: fl.link.Independent(1.1),
     ),
 }
 

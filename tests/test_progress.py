@@ -63,6 +63,14 @@ def calls_take(*seconds, before=lambda _: None):
     return replaced
 
 
+@pytest.fixture(autouse=True)
+def heeded():
+    """A shell's background jobs, as tests may be, ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def slowly():
     replaced = []

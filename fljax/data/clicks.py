@@ -111,8 +111,6 @@ def avazu(path: str | Path, rows: int = 5101, test: int = 256, dim: int = 1000) 
     for name, count in (("rows", rows), ("test", test), ("dim", dim)):
         _check.count(name, count)
     samples, labels = libsvm(path, AVAZU_FEATURES, rows + test)
-    if len(labels) < rows + test:
-        raise ValueError(f"{path} has {len(labels)} rows, fewer than rows + test = {rows + test}.")
     draws = np.random.default_rng(0)
     place = draws.integers(dim, size=AVAZU_FEATURES)
     signs = draws.choice([-1.0, 1.0], size=AVAZU_FEATURES)

@@ -317,6 +317,9 @@ def test_noise_of_ones_own_is_not_known():
     class Own(fl.link.Noise):
         """Of another kind."""
 
+        def said(self, key, message):
+            return message + self.draw(key, message.shape, message.dtype), None
+
     with pytest.raises(TypeError, match="not known of Own which draws"):
         overheard(Own(1.0), OVER, 1, 0)
     with pytest.raises(ValueError, match="are tried at most"):
