@@ -62,9 +62,9 @@ with pytest.raises(ValueError, match="6 clients cannot be shared out evenly over
 
 used = set()
 compiled = engine._compile
-def noted(function, given, device):
+def noted(function, given, device, *more):
     used.add(device.id)
-    return compiled(function, given, device)
+    return compiled(function, given, device, *more)
 engine._compile = noted
 
 many = {**STUDY, "workers": None, "segment": None, "seeds": 16}

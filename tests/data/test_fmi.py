@@ -2,6 +2,7 @@ import datetime
 import hashlib
 import importlib
 import os
+import warnings
 
 import numpy as np
 import pytest
@@ -245,7 +246,8 @@ def test_stations_in_pieces_learn_all_the_same():
         metrics=["test_error"],
         allow_disconnected=True,
     )
-    with pytest.warns(fl.AssumptionWarning, match="disconnected"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fl.AssumptionWarning)  # it was said that this is meant
         run = fl.run(simulation, rounds=2000)
     np.testing.assert_allclose(run.model, models.reshape(-1, 3), atol=1e-3)
     local = np.linalg.solve(

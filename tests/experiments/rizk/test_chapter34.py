@@ -65,7 +65,8 @@ def test_the_noise_alone_is_the_distance_from_the_run_without(tiny):
     centroid = (apart.mean("node") ** 2).sum("parameter").mean("round")
     np.testing.assert_allclose(parts[net.CENTROID_NOISE].sel(scheme=RANDOM), centroid)
     quiet = parts[net.CENTROID_NOISE].sel(scheme=HOMOMORPHIC)
-    assert (quiet < 0.1 * centroid).all()  # it cancels there, but for the gradients' answer
+    # It cancels there, but for the gradients' answer; that of five seeds together.
+    assert (quiet.mean("seed") < 0.1 * centroid.mean("seed")).all()
     assert (parts[net.INDIVIDUAL_NOISE].sel(scheme=HOMOMORPHIC) > 10 * quiet).all()
 
 
