@@ -75,11 +75,20 @@ def _named(equation: Any, given: list[bool], found: dict[str, None]) -> list[boo
 
 
 def _scan(equation: Any, given: list[bool], found: dict[str, None]) -> list[bool]:
-    consts, carried = equation.params["num_consts"], equation.params["num_carry"]
-    body, carry = _open(equation.params["jaxpr"]), given[consts : consts + carried]
+    body = _open(equation.params["jaxpr"])
+    # How many are carried is told by the shapes, which every version of JAX has: what is taken or
+    # given turn by turn has an axis more outside of the body than in it.
+    fixed = sum(map(_as_within, equation.invars, body.invars))
+    carried = sum(map(_as_within, equation.outvars, body.outvars))
+    consts = fixed - carried
+    carry = given[consts:fixed]
     return _settled(
         lambda carry: _walk(body, given[:consts] + carry + given[consts + carried :], found), carry
     )
+
+
+def _as_within(outside: Any, inside: Any) -> bool:
+    return len(outside.aval.shape) == len(inside.aval.shape)
 
 
 def _while(equation: Any, given: list[bool], found: dict[str, None]) -> list[bool]:
