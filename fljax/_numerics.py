@@ -56,6 +56,14 @@ def rounded_off(rows: Float[Array, "rows numbers"]) -> Float[Array, " rows"]:
     return jnp.where(jnp.isnan(moved), jnp.inf, moved)
 
 
+def made_finite(rows: Float[Array, "rows numbers"]) -> Float[Array, "rows numbers"]:
+    """What overflows as the largest number, which keeps the distance of two rows, and what is no
+    number as zero.
+    """
+    largest = jnp.finfo(rows.dtype).max
+    return jnp.where(jnp.isnan(rows), 0, jnp.clip(rows, -largest, largest))
+
+
 @contextlib.contextmanager
 def foreign() -> Iterator[None]:
     """Within, code of others is traced: it may promote types and ranks as JAX does by default."""

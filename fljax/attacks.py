@@ -140,6 +140,9 @@ class Attack:
         """Raise ``ValueError`` unless the mask is of a network of this size."""
         _check_mask(self.attackers, clients)
 
+    def check_length(self, *lengths: int) -> None:
+        """Raise ``ValueError`` unless what it says can be of one of these lengths; any, here."""
+
     def lie(
         self,
         key: Key[Array, "*senders"],

@@ -17,7 +17,7 @@ from fljax._module import module, replace, static
 from fljax._numerics import key_of
 from fljax.aggregation import Aggregator
 from fljax.algorithms import Algorithm, start_models
-from fljax.attacks import Attack, Constant
+from fljax.attacks import Attack
 from fljax.federation import Federation
 from fljax.graphs import Graph, Mixing, Relearned, Varying
 from fljax.link import (
@@ -201,9 +201,8 @@ class Simulation:
             self.compression.check(self.problem.dim)
         if self.attack is not None:
             self.attack.check(self.problem.clients)
-            if isinstance(self.attack, Constant):
-                size = self.algorithm.message_size_of(self.problem)
-                self.attack.check_length(self.problem.dim, size)
+            size = self.algorithm.message_size_of(self.problem)
+            self.attack.check_length(self.problem.dim, size)
         if self.aggregation is not None:
             fewest = self._fewest_messages()
             if fewest is not None:

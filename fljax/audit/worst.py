@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float
 from fljax import _check
 from fljax._arguments import checked
 from fljax._module import replace
-from fljax._numerics import rounded_off
+from fljax._numerics import made_finite, rounded_off
 from fljax.algorithms.base import start_models
 from fljax.audit.guessing import _overhear, _silent, _Spoken
 from fljax.privacy import CentralGaussian, Notion
@@ -309,10 +309,7 @@ def _length(change: Float[Array, "messages numbers"]) -> Float[Array, " messages
 
 def _apart(speaker: int, spoken: list[_Spoken]) -> dict[str, Array]:
     """``[L]`` each, of a round's messages."""
-    largest = jnp.finfo(spoken[0].clean.dtype).max
-    clean = [each.clean[:, speaker] for each in spoken]
-    # As they leave.
-    clean = [jnp.where(jnp.isnan(c), 0, jnp.clip(c, -largest, largest)) for c in clean]
+    clean = [made_finite(each.clean[:, speaker]) for each in spoken]  # as they leave
     stated = jnp.minimum(*(each.sensitivity[:, speaker] for each in spoken))
     gap, divisor = _length(clean[1] / 2 - clean[0] / 2) * 2, jnp.where(stated > 0, stated, 1)
     moved = jnp.maximum(*map(rounded_off, clean))

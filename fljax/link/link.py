@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from fljax import _check
 from fljax._linalg import clipped_rows
 from fljax._memory import on_cpu
-from fljax._numerics import HIGHEST, key_of, rounded_off
+from fljax._numerics import HIGHEST, key_of, made_finite, rounded_off
 from fljax.aggregation import Aggregator
 from fljax.attacks import Attack
 from fljax.federation import Federation
@@ -365,8 +365,7 @@ class Link:
         exposed = sending & (sensitivity > 0)  # others' messages depend on nobody's data
         moved = jnp.max(jnp.where(exposed, rounded_off(clean) / sensitivity, 0))
         self.rounding = jnp.maximum(self.rounding, moved.astype(self.rounding.dtype))
-        largest = jnp.finfo(clean.dtype).max
-        clean = jnp.where(jnp.isnan(clean), 0, jnp.clip(clean, -largest, largest))
+        clean = made_finite(clean)
         if grid is not None:
             return on_grid(clean, noise, grid)
         return clean + noise

@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from fljax import simulation as runs
 from fljax._generator import GENERATOR, GENERATORS, random_key
-from fljax._module import Alike
+from fljax._module import Alike, Itself
 from fljax.study import hosted, programs
 from fljax.study.grid import (
     NOISE,
@@ -296,17 +296,14 @@ class Same:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         own = isinstance(scenario, types.MethodType)
-        self.parts = (scenario.__func__, scenario.__self__) if own else (scenario,)
+        parts = (scenario.__func__, scenario.__self__) if own else (scenario,)
+        self.parts = tuple(map(Itself, parts))
 
     def __hash__(self) -> int:
-        return hash(tuple(map(id, self.parts)))
+        return hash(self.parts)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Same)
-            and len(self.parts) == len(other.parts)
-            and all(one is two for one, two in zip(self.parts, other.parts, strict=True))
-        )
+        return isinstance(other, Same) and self.parts == other.parts
 
 
 @functools.lru_cache(maxsize=64)
