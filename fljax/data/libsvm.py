@@ -107,7 +107,7 @@ def libsvm(
     if not labels:
         raise ValueError(f"{path} holds no samples.")
     if rows is not None and len(labels) < rows:
-        raise ValueError(f"{path} has {len(labels)} rows, fewer than the {rows} asked for.")
+        raise ValueError(f"rows must be at most the {len(labels)} of {path}, got {rows}.")
     index = np.asarray(indices, np.int64) - 1
     most = int(index.max(initial=0)) + 1
     if features is not None and most > features:

@@ -53,7 +53,7 @@ def test_what_is_no_sample_is_named(tmp_path, text, message):
 def test_more_rows_than_there_are_are_refused(tmp_path):
     path = tmp_path / "file"
     path.write_text(TEXT)
-    with pytest.raises(ValueError, match=r"has 3 rows, fewer than the 4 asked for"):
+    with pytest.raises(ValueError, match=r"rows must be at most the 3 of .*, got 4"):
         libsvm(path, rows=4)
 
 
