@@ -51,6 +51,7 @@ PER_RUN = (
     *("diverged", "gradient_norm", "gradient_bound", "promised_bound", "nominal", "exact_model"),
     *("rounding", "unusable_samples", "gaussian_noise"),
     "connected",
+    "same_objective",
     *("first_step", "step_bound"),
     *("noise_multiplier", "sampling_rate", "drawn_from", "update_clip"),
 )
@@ -88,6 +89,7 @@ _DESCRIPTIONS = {
     "first_step": ("step size of the first round", "1"),
     "step_bound": ("largest step size of the theory, at most", "1"),
     "exact_model": ("whether models and metrics are of what no budget covers", "1"),
+    "same_objective": ("whether errors are measured from what is minimized", "1"),
     "connected": ("whether the graph is connected", "1"),
     "privacy_releases": ("sampled Gaussian releases so far, most affected client", "releases"),
     "client_releases": ("sampled Gaussian releases that could meet the client", "releases"),
@@ -297,6 +299,16 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
                 AssumptionWarning,
                 stacklevel=3,
             )
+    if "same_objective" in dataset and not dataset["same_objective"].values.all():
+        other = ~dataset["same_objective"]
+        warnings.warn(
+            f"in {int(other.sum())} of {other.size} runs errors are measured from the optimum of "
+            "another objective than the algorithm minimizes, and will not vanish: its weighting= "
+            "gives clients other weights than the problem has. Leave it out; for samples that "
+            'count alike take problem.weighing("samples").',
+            AssumptionWarning,
+            stacklevel=3,
+        )
     if "connected" in dataset and not dataset["connected"].values.all():
         cut = ~dataset["connected"]
         for simulation, where in built:

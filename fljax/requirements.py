@@ -183,11 +183,10 @@ def _sampled(needs: Needs, simulation: Any, privacy: Any) -> Iterator[Unmet]:
                     f"has no account under CentralGaussian for {what}; leave one of them out.",
                     False,
                 )
-        weighting = getattr(simulation.algorithm, "weighting", "equal")
-        if own and weighting != "equal":
+        if own and simulation.algorithm.weights(simulation.problem) is not None:
             yield Unmet(
-                f"weighs clients by {weighting!r}, and CentralGaussian bounds what one client "
-                "adds to a plain sum; pass weighting='equal'.",
+                "gives clients weights, and CentralGaussian bounds what one client adds to a plain "
+                "sum; leave out weighting= and the problem's weights.",
                 False,
             )
     elif getattr(simulation.problem, "clip", None) is not None:

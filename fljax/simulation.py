@@ -821,9 +821,18 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
         first: Any = size(jnp.ones((), jnp.int32)) if callable(size) else size
         known["first_step"] = jnp.max(jnp.asarray(first))
         known["step_bound"] = bound
+    weights = simulation.algorithm.weights(prepared.problem)
+    if prepared.optimum is not None and weights is not prepared.problem.importance:
+        known["same_objective"] = _proportional(weights, prepared.problem.importance)
     if simulation.network is not None and not isinstance(simulation.network, Varying):
         known["connected"] = simulation.network.connected()
     return known
+
+
+def _proportional(some: Array | None, others: Array | None) -> Array:
+    """Whether clients' weights are the same but for a factor; ``None`` is one each."""
+    one, other = (jnp.ones(()) if w is None else w / jnp.mean(w) for w in (some, others))
+    return jnp.all(jnp.abs(one - other) <= 1e-4)
 
 
 def _sampled(simulation: Simulation) -> dict[str, Array]:

@@ -64,6 +64,7 @@ class Stream:
     initial: Any = None
     online: ClassVar[bool] = True
     linear: ClassVar[bool] = True
+    importance: ClassVar[None] = None  # clients count alike
 
     @property
     @_check.required

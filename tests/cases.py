@@ -327,7 +327,7 @@ def averaged(it):
 def alike(it, objective=OBJECTIVE, rounds=ROUNDS):
     """All clients with all of their samples in every step, for the loops of one server."""
     steps = it.epochs if it.local_steps is None else it.local_steps
-    counts = objective.counts if it.weighting == "samples" else np.ones(objective.clients)
+    counts = counts_of(it, objective)
     visits = {k: [None] * int(np.broadcast_to(steps, CLIENTS)[k]) for k in range(CLIENTS)}
     return server.World(
         lambda k, w, rows: objective.gradient(k, w),
@@ -456,7 +456,8 @@ def sampled(objective):
 
 
 def counts_of(it, objective):
-    return objective.counts if it.weighting == "samples" else np.ones(objective.clients)
+    weighed = getattr(it, "weighting", None) == "samples"
+    return objective.counts if weighed else np.ones(objective.clients)
 
 
 def adapted_first(it, objective=OBJECTIVE, world=TOGETHER, work=None, hessian=None):

@@ -497,7 +497,7 @@ def test_fedala_with_nothing_blended_is_federated_averaging():
 
 
 def test_shares_of_the_server_s_model_stay_shares_and_are_those_of_the_loop():
-    algorithm = FedALA(0.1, epochs=2, blend_step=3.0, blended=(0, 1))
+    algorithm = FedALA(0.1, epochs=2, blend_step=3.0, blended=(0, 1), weighting="samples")
     state = state_after(ROUNDS, fl.Simulation(make_problem(), algorithm))
     objective, world = make_objective(), some_world(algorithm, False, False, new_key())[1]
     given = cases.whole(2, ROUNDS, CLIENTS), SIZES, np.zeros((CLIENTS, DIM))
@@ -738,11 +738,6 @@ def test_coordinates_are_a_mask():
             ValueError,
             lambda: FedAMP(0.1, attraction=1.0, attention=1.0, scale=0.0),
             "scale must be finite and > 0",
-        ),
-        (
-            ValueError,
-            lambda: FedAMP(0.1, weighting="samples", attraction=1.0, attention=1.0, scale=1.0),
-            "no client weighs more by its samples, got weighting='samples'",
         ),
         (ValueError, lambda: SuPerFed(0.1, mixing=1.5), "mixing must be finite and >= 0 and <= 1"),
         (TypeError, lambda: SuPerFed(0.1, warmup=0.5), "warmup must be an integer, got 0.5"),

@@ -693,15 +693,15 @@ def own_batches(rows, size):
 
 UNEQUAL = Unequal(2, [0.1, 0.3, 0.15, 0.25, 0.2])
 FEDAVG = [
-    ("ridge", FedAvg(PowerDecay(0.1), 2, 1, 4), None),
-    ("ridge", FedAvg(0.05, 3, 2, 5, "equal"), None),
-    ("elastic", FedAvg(0.05, None, 2, 3), None),
+    ("ridge", FedAvg(PowerDecay(0.1), 2, 1, 4, weighting="samples"), None),
+    ("ridge", FedAvg(0.05, 3, 2, 5, weighting="equal"), None),
+    ("elastic", FedAvg(0.05, None, 2, 3, weighting="samples"), None),
     ("lad", FedAvg(0.05, 4, 1, 1), None),
     ("logistic", FedAvg(0.3, 2, 3), None),
     ("logistic", FedAvg(0.3, 3, 2, 12), 0.4),
-    ("ridge", FedAvg(0.05, 2, 1, 4), 0.8),
-    ("ridge", FedAvg(0.05, None, 1, 4, scheduler=UNEQUAL), None),
-    ("ridge", FedAvg(0.05, None, 1, 4, "equal", UNEQUAL), None),
+    ("ridge", FedAvg(0.05, 2, 1, 4, weighting="samples"), 0.8),
+    ("ridge", FedAvg(0.05, None, 1, 4, UNEQUAL, weighting="samples"), None),
+    ("ridge", FedAvg(0.05, None, 1, 4, UNEQUAL), None),
 ]
 
 

@@ -199,7 +199,6 @@ def test_traffic_is_of_those_who_begin(algorithm):
     [
         (ValueError, lambda: FedBuff(0.1, buffer_size=0.5), "buffer_size must be finite and >= 1"),
         (ValueError, lambda: FedBuff(0.1, server_step=0.0), "server_step must be finite and > 0"),
-        (ValueError, lambda: FedBuff(0.1, weighting="samples"), "a buffer counts updates"),
         (TypeError, lambda: FedBuff(0.1, staleness=0.5), "staleness must be an instance of"),
         (ValueError, lambda: FedAsync(0.1, mixing=0.0), "mixing must be finite and > 0 and <= 1"),
         (ValueError, lambda: FedAsync(0.1, mixing=1.1), "mixing must be finite and > 0 and <= 1"),

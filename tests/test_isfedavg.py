@@ -130,9 +130,7 @@ def test_equal_chances_are_federated_averaging_with_normalised_steps():
         return np.asarray(found).reshape(seeds, -1)
 
     ours = end(ISFedAvg(0.03, COUNT, BATCH, STEPS, "sampled", floor=1.0), 3000)
-    same = FedAvg(
-        0.03, COUNT, weighting="equal", batches=Uniform(BATCH), local_steps=STEPS, normalised=True
-    )
+    same = FedAvg(0.03, COUNT, batches=Uniform(BATCH), local_steps=STEPS, normalised=True)
     theirs = end(same, 3000)
     error = np.sqrt(ours.var(axis=0) + theirs.var(axis=0)) / 3000**0.5
     assert (np.abs(ours.mean(axis=0) - theirs.mean(axis=0)) < 4.5 * error).all()

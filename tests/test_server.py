@@ -109,7 +109,7 @@ def own(rows, size):
 
 def world_of(algorithm, gradient, objective, start, available, sizes=SIZES):
     counts = np.array(sizes, float)
-    weights = counts if algorithm.weighting == "samples" else np.ones(len(sizes))
+    weights = counts if getattr(algorithm, "weighting", None) == "samples" else np.ones(len(sizes))
     visits = visits_of(algorithm, available, sizes)
     return server.World(gradient, start, weights, visits, objective.value)
 
@@ -479,8 +479,8 @@ def test_a_private_server_steps_by_any_rule():
     plain = trajectory(FedAvg(0.05, **EQUAL), **parts)
     same = trajectory(FedOpt(0.05, server=optax.sgd(1.0), **EQUAL), **parts)
     close(same, plain, rtol=1e-10, atol=1e-12)
-    with pytest.raises(ValueError, match="weighs clients by 'samples'"):
-        fl.Simulation(make_problem(), FedAvgM(0.05), **parts)
+    with pytest.raises(ValueError, match="gives clients weights"):
+        fl.Simulation(make_problem(), FedAvgM(0.05, weighting="samples"), **parts)
 
 
 @pytest.mark.slow
@@ -514,11 +514,6 @@ REFUSED = {
         ValueError,
         lambda: SCAFFOLD(0.1, variate="gradients"),
         "Did you mean 'gradient'",
-    ),
-    "weighed corrections": (
-        ValueError,
-        lambda: SCAFFOLD(0.1, weighting="samples"),
-        "count alike where they are corrected.*problem.weighing",
     ),
     "an optimiser in SCAFFOLD": (
         ValueError,

@@ -103,7 +103,6 @@ def methods() -> dict[str, Method]:
             else FedAvg(
                 0.01,
                 DRAWN,
-                weighting="equal",
                 batches=Uniform(batch, replacement=True),
                 local_steps=longest,
                 normalised=True,

@@ -71,9 +71,7 @@ _SERVER = fl.metrics.Metric(
 def averaging(key: Array, steps: int, chosen: int | None = None) -> fl.Simulation:
     """Algorithm 8, or 9 with subsets; all of a client's samples in every step."""
     problem = instance(key)
-    algorithm = FedAvg(
-        rate(problem), clients_per_round=chosen, local_steps=steps, weighting="equal"
-    )
+    algorithm = FedAvg(rate(problem), clients_per_round=chosen, local_steps=steps)
     return fl.Simulation(problem, algorithm, metrics=[ERROR, _SERVER])
 
 

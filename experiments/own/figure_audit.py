@@ -157,7 +157,7 @@ def cases() -> dict[str, Case]:
             f"({epsilon:g}, {delta:g})-DP",
         ),
         "FL, Laplace": Case(ConventionalFL(STEP), PureDP(PURE.value), f"{PURE.value:g}-DP, pure"),
-        "DP-FedAvg, client": Case(FedAvg(STEP, weighting="equal"), central(), written),
+        "DP-FedAvg, client": Case(FedAvg(STEP), central(), written),
         "FL, one run": Case(ConventionalFL(STEP), zcdp, written, SINGLE),
         "half the noise": Case(
             ConventionalFL(STEP), HalfNoise(RHO.value, DECAY.value), written, FAULTY

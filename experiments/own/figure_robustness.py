@@ -143,7 +143,7 @@ class Place(NamedTuple):
 
 def places() -> dict[str, Place]:
     """The algorithms by the letter of their row."""
-    fedavg = FedAvg(STEP.value / LOCAL.value, epochs=LOCAL.value, weighting="equal")
+    fedavg = FedAvg(STEP.value / LOCAL.value, epochs=LOCAL.value)
     ditto = Ditto(fedavg, PERSONAL_STEP, ATTRACTION.value)
     cell = CLIENTS.value // SERVERS.value
     return {

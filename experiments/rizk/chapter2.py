@@ -125,7 +125,6 @@ def fedavg(
     return FedAvg(
         step_size,
         drawn,
-        weighting="equal",
         batches=Uniform(batches() if batch is None else batch, replacement=True),
         local_steps=local_steps() if steps is None else steps,
         normalised=normalised,

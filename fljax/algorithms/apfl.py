@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import module
 from fljax.algorithms.base import Needs, algorithm, server_start, start_models
-from fljax.algorithms.local_learning import LocalLearning
-from fljax.batches import Batch, taken
+from fljax.algorithms.local_learning import Averaging, Cohort
+from fljax.batches import taken
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import StepSize, as_schedule
@@ -33,7 +33,7 @@ class State(NamedTuple):
     Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True),
 )
 @module
-class APFL(LocalLearning):
+class APFL(Averaging):
     r"""Beside federated averaging each client trains its part of a mixture with the common model.
 
     A participant of round :math:`n` starts from :math:`w_k=w^{(n-1)}` and from where its own
@@ -82,7 +82,6 @@ class APFL(LocalLearning):
       Deng et al. 2020, Algorithm 1, with the mixing adapted as beside it.
     """
 
-    weighting: str = static(default="equal")
     mixing: Float[Array, "*clients"] | float = dataclasses.field(default=0.5, kw_only=True)
     adaptation: StepSize | None = dataclasses.field(default=None, kw_only=True)
 
@@ -108,7 +107,7 @@ class APFL(LocalLearning):
         start = now.link.publish(state.server, cohort.here)
         personal, alpha = who.take((state.personal, state.mixing))
         if self.adaptation is not None:
-            rate, first = self.adaptation(now.number), first_part(now, who, cohort.batch)
+            rate, first = self.adaptation(now.number), self._first(now, cohort)
             slope = first.gradient(mixed(alpha, personal, start[None]))
             along = jnp.sum((personal - start[None]) * slope, axis=1)
             alpha = jnp.clip(alpha - rate * along, 0, 1)
@@ -125,16 +124,16 @@ class APFL(LocalLearning):
         mixing = who.put(state.mixing, alpha)
         return State(mixed(mixing, personal, server[None]), personal, server, mixing)
 
+    def _first(self, now: Round, cohort: Cohort) -> Problem:
+        """What participants' first steps are on."""
+        problem = self.own(now.problem)
+        if cohort.batch is None:
+            return cohort.who.of(problem)
+        return taken(problem, cohort.who.numbers, cohort.batch, 0)
+
 
 def mixed(
     alpha: Float[Array, " some"], personal: Float[Array, "some dim"], common: Array
 ) -> Float[Array, "some dim"]:
     r""":math:`\alpha v+(1-\alpha)w` of each."""
     return alpha[:, None] * personal + (1 - alpha[:, None]) * common
-
-
-def first_part(now: Round, who: Any, batch: Batch | None) -> Problem:
-    """What participants' first steps are on."""
-    if batch is None:
-        return who.of(now.problem)
-    return taken(now.problem, who.numbers, batch, 0)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import module
 from fljax.algorithms.base import Needs, algorithm, server_start
 from fljax.algorithms.local_learning import LocalLearning
 from fljax.problems import Problem
@@ -118,15 +118,15 @@ class FedBuff(LocalLearning):
 
     Args:
       step_size: of the local steps, as of :class:`~fljax.algorithms.FedAvg`, which the other
-        arguments are of too; ``clients_per_round`` begin in every round.
-      weighting: ``"equal"``: what is counted in the buffer are updates (those of clients drawn
-        with unequal chances :math:`p_k` times :math:`1/(Kp_k)`).
+        arguments are of too; ``clients_per_round`` begin in every round. What is counted in the
+        buffer are updates (those of clients drawn with unequal chances :math:`p_k` times
+        :math:`1/(Kp_k)`).
       buffer_size: :math:`Z\ge1`; 10 in the paper. It is a number, and can be swept.
       server_step: :math:`\eta>0`.
       staleness: :math:`s`, the square root of the paper by default.
 
     Raises:
-      ValueError: a buffer for less than one update; another weighting; as of FedAvg.
+      ValueError: a buffer for less than one update; as of FedAvg.
 
     Example:
       Updates that take up to three rounds:
@@ -146,18 +146,12 @@ class FedBuff(LocalLearning):
       Nguyen et al. 2022, Algorithms 1 and 2.
     """
 
-    weighting: str = static(default="equal")
     buffer_size: Float[Array, ""] | float = dataclasses.field(default=10.0, kw_only=True)
     server_step: Float[Array, ""] | float = dataclasses.field(default=1.0, kw_only=True)
     staleness: Staleness = dataclasses.field(default=PolynomialStaleness(), kw_only=True)
 
     def validate(self) -> None:
         super().validate()
-        if self.weighting != "equal":
-            raise ValueError(
-                f"a buffer counts updates, and weighting={self.weighting!r} would count samples; "
-                'leave it at "equal".'
-            )
         _check.interval("buffer_size", self.buffer_size, at_least=1)
         _check.positive("server_step", self.server_step)
 
@@ -210,8 +204,7 @@ class FedAsync(LocalLearning):
 
     Args:
       step_size: of the local steps, as of :class:`~fljax.algorithms.FedAvg`, which the other
-        arguments are of too; ``clients_per_round`` begin in every round, and count alike by
-        default.
+        arguments are of too; ``clients_per_round`` begin in every round, and count alike.
       mixing: :math:`\alpha\in(0,1]`.
       attraction: :math:`\rho\ge0`.
       staleness: :math:`s`: :class:`PolynomialStaleness`, :class:`HingeStaleness`, or one of your
@@ -241,7 +234,6 @@ class FedAsync(LocalLearning):
       Xie et al. 2019, Algorithm 1.
     """
 
-    weighting: str = static(default="equal")
     mixing: Float[Array, ""] | float = dataclasses.field(default=0.9, kw_only=True)
     attraction: Float[Array, ""] | float = dataclasses.field(default=0.0, kw_only=True)
     staleness: Staleness = dataclasses.field(default=PolynomialStaleness(), kw_only=True)

@@ -153,6 +153,13 @@ class Algorithm:
         """
         return centralised(problem)
 
+    def weights(self, problem: Any) -> Float[Array, " clients"] | None:
+        """How much each client's mean loss counts in the objective that is minimised, up to a
+        common factor; ``None``: all alike. It is the problem's, unless the algorithm was asked for
+        another.
+        """
+        return problem.importance
+
     def step_bound(
         self, problem: Problem | Stream, network: Any, curvature: Array | None
     ) -> Array | None:

@@ -79,7 +79,7 @@ class Ditto(Algorithm):
         shared = self.solver.step(fedavg.State(state.server), now)
 
         who = now.choose(self.solver.selector)
-        part = who.of(now.problem)
+        part = who.of(self.solver.own(now.problem))
 
         def gradient(model: Array) -> Array:
             return part.gradient(model) + self.attraction * (model - state.server[None])

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Needs, algorithm, server_start, start_models
-from fljax.algorithms.local_learning import LocalLearning
+from fljax.algorithms.local_learning import Averaging
 from fljax.algorithms.partial import as_coordinates
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -34,7 +34,7 @@ class State(NamedTuple):
     Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True),
 )
 @module
-class FedALA(LocalLearning):
+class FedALA(Averaging):
     r"""Federated averaging in which clients start between their last model and the server's.
 
     A participant of round :math:`n` has the model :math:`\theta_k` with which it ended the last
@@ -109,7 +109,7 @@ class FedALA(LocalLearning):
     def step(self, state: State, now: Round) -> State:
         cohort, places = self.invite(now), self._places(now.problem)
         who, rate = cohort.who, self.blend_step(now.number)
-        part, (own, blend) = who.of(now.problem), who.take((state.model, state.blend))
+        part, (own, blend) = who.of(self.own(now.problem)), who.take((state.model, state.blend))
         server = now.link.publish(state.server, cohort.here)
         away = server[None] - own
 

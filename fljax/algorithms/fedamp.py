@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import module
 from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Needs, algorithm, start_models
 from fljax.algorithms.local_learning import LocalLearning
@@ -56,7 +56,7 @@ class FedAMP(LocalLearning):
       scale: :math:`\sigma>0`: squared distances well above it attract no more.
 
     Raises:
-      ValueError: a weighting, which has no use here; as of FedAvg.
+      ValueError: as of FedAvg.
 
     Example:
       Two kinds of clients find each other:
@@ -78,18 +78,12 @@ class FedAMP(LocalLearning):
       Huang et al. 2021, Algorithm 1.
     """
 
-    weighting: str = static(default="equal")
     attraction: Float[Array, ""] | float = dataclasses.field(kw_only=True)
     attention: StepSize = dataclasses.field(kw_only=True)
     scale: Float[Array, ""] | float = dataclasses.field(kw_only=True)
 
     def validate(self) -> None:
         super().validate()
-        if self.weighting != "equal":
-            raise ValueError(
-                f"no client weighs more by its samples, got weighting={self.weighting!r}; leave "
-                "it out."
-            )
         _check.nonnegative("attraction", self.attraction)
         _check.positive("scale", self.scale)
         object.__setattr__(self, "attention", as_schedule(self.attention))

@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from fljax._module import module, static
 from fljax.algorithms.base import Needs, algorithm, server_start, start_models
-from fljax.algorithms.local_learning import LocalLearning
+from fljax.algorithms.local_learning import Averaging
 from fljax.optimisers import Optimiser
 from fljax.privacy import CentralGaussian
 from fljax.problems import Problem
@@ -39,7 +39,7 @@ class State(NamedTuple):
     ),
 )
 @module
-class FedAvg(LocalLearning):
+class FedAvg(Averaging):
     r"""Local stochastic gradient descent from the server's model, then a weighted average.
 
     In round :math:`n` the server draws a set :math:`S` of clients uniformly without replacement.
@@ -50,10 +50,11 @@ class FedAvg(LocalLearning):
 
         w_k \leftarrow w_k-\mu\Big(\frac1{|b|}\sum_{j\in b}\ell'(x_{k,j},y_{k,j};w_k)
             +\frac\lambda K R'(w_k)\Big),\qquad
-        w^{(n)} = \sum_{k\in S}\frac{D_k}{\sum_{l\in S}D_l}w_k
+        w^{(n)} = \sum_{k\in S}\frac{q_k}{\sum_{l\in S}q_l}w_k
 
-    One step on all samples (``epochs=1``, no ``batch``) is the paper's FedSGD; :class:`FedSGD` is
-    another one, of peers.
+    The weights :math:`q_k` are the problem's: one each, or :math:`D_k` as in the paper after
+    :meth:`problem.weighing("samples") <fljax.problems.Problem.weighing>`. One step on all samples
+    (``epochs=1``, no ``batch``) is the paper's FedSGD; :class:`FedSGD` is another one, of peers.
 
     A client's last batch is the smaller one where ``batch`` does not divide :math:`D_k`; a client
     with fewer batches than another is done earlier. Another law of ``batches`` draws each of
@@ -63,9 +64,9 @@ class FedAvg(LocalLearning):
     receives nor sends; with delays, the average is over the models that arrive in the round. Under
     unequal chances :math:`p_k` it is on average what it is with all clients,
 
-    .. math:: w^{(n)}=w^{(n-1)}+\frac1{|S|}\sum_{k\in S}\frac{D_k}{p_k\sum_lD_l}(w_k-w^{(n-1)})
+    .. math:: w^{(n)}=w^{(n-1)}+\frac1{|S|}\sum_{k\in S}\frac{q_k}{p_k\sum_lq_l}(w_k-w^{(n-1)})
 
-    the sum over all that are available: where the chances are the shares of the samples, all
+    the sum over all that are available: where the chances are the shares of the weights, all
     participants count alike.
 
     Args:
@@ -74,8 +75,8 @@ class FedAvg(LocalLearning):
       clients_per_round: :math:`|S|`; all clients by default.
       epochs: passes of a participant over its samples a round, >= 1.
       batch: samples a step; all of a client's by default.
-      weighting: ``"samples"`` as above, or ``"equal"``, for the objective of this library, in
-        which each client's mean counts alike.
+      weighting: ``"samples"`` or ``"equal"``, other weights than the problem's, as of
+        :class:`~fljax.algorithms.local_learning.Averaging`.
       scheduler: another :class:`~fljax.participation.Selector` in the place of
         ``clients_per_round``: clients drawn with unequal chances, each by chance, in turns.
       batches: another law of the batches (:mod:`fljax.batches`) in the place of ``batch``.

@@ -75,5 +75,5 @@ class FineTunedFedAvg(Algorithm):
         shared = self.solver.step(fedavg.State(state.server), now)
         start = jnp.broadcast_to(shared.model, state.model.shape)
         step_size = self.step_size(now.number)
-        model = descend(now.problem.gradient, start, step_size, self.tuning_steps)
+        model = descend(self.solver.own(now.problem).gradient, start, step_size, self.tuning_steps)
         return State(model, shared.model)

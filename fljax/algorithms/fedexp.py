@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import module
 from fljax.algorithms.base import Needs, algorithm, server_start
-from fljax.algorithms.local_learning import LocalLearning
+from fljax.algorithms.local_learning import Averaging
 from fljax.problems import Problem
 from fljax.rounds import Round
 
@@ -28,7 +28,7 @@ class State(NamedTuple):
     Needs(None, absent=True, late=True, averages=True, masked=True),
 )
 @module
-class FedExP(LocalLearning):
+class FedExP(Averaging):
     r"""Federated averaging whose server steps on where its clients' changes cancel.
 
     With :math:`\Delta_k=w-w_k` what a participant's local steps changed and
@@ -52,10 +52,10 @@ class FedExP(LocalLearning):
       damping: :math:`\varepsilon>0`, on the scale of :math:`\|\bar\Delta\|^2`: federated averaging
         where it is large.
 
-    Other arguments are those of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+    Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
-      ValueError: no damping; as of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+      ValueError: no damping; as of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Example:
       >>> import jax, fljax as fl
@@ -73,7 +73,6 @@ class FedExP(LocalLearning):
       Jhunjhunwala et al. 2023, Algorithm 1.
     """
 
-    weighting: str = static(default="equal")
     damping: Float[Array, ""] | float = dataclasses.field(default=1e-3, kw_only=True)
 
     def validate(self) -> None:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Needs, algorithm, server_start
-from fljax.algorithms.local_learning import LocalLearning, check_no_optimiser
+from fljax.algorithms.local_learning import Averaging, check_no_optimiser
 from fljax.optimisers import from_optax
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -27,7 +27,7 @@ class State(NamedTuple):
 
 @algorithm("FedNova", "wang2020", Needs(None, absent=True, late=True, averages=True, masked=True))
 @module
-class FedNova(LocalLearning):
+class FedNova(Averaging):
     r"""Who takes more local steps than others does not count for more.
 
     Local steps, plain, with momentum, or drawn to where they started,
@@ -45,7 +45,7 @@ class FedNova(LocalLearning):
     .. math::
 
         x\leftarrow x-\Big(\sum_{k\in S}p_k\|a_k\|_1\Big)\sum_{k\in S}p_kd_k,\qquad
-        p_k=\frac{D_k}{\sum_{l\in S}D_l}
+        p_k=\frac{q_k}{\sum_{l\in S}q_l}
 
     so that what is minimised is :math:`\sum_kp_kf_k` whoever takes how many steps, to
     within the drift of several steps, which vanishes with :math:`\mu`. The first sum is the paper's
@@ -59,17 +59,17 @@ class FedNova(LocalLearning):
       attraction: :math:`\nu\ge0`, of the local steps to the server's model; the paper has one of
         the two at a time.
 
-    Other arguments are those of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+    Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
       ValueError: an optimiser for a step size, and as of
-        :class:`~fljax.algorithms.local_learning.LocalLearning`.
+        :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Example:
       >>> import jax, fljax as fl
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=20, dim=2),
-      ...     algorithm=fl.algorithms.FedNova(0.01, local_steps=(1, 2, 5, 9), weighting="equal"),
+      ...     algorithm=fl.algorithms.FedNova(0.01, local_steps=(1, 2, 5, 9)),
       ...     metrics=["normalized_error"],
       ... )
       >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 0.01)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Needs, algorithm, server_start
-from fljax.algorithms.local_learning import LocalLearning
+from fljax.algorithms.local_learning import Averaging
 from fljax.algorithms.local_steps import kept
 from fljax.optimisers import as_optimiser
 from fljax.privacy import CentralGaussian
@@ -33,7 +33,7 @@ NEEDS = Needs(
 
 
 @module
-class _ServerSteps(LocalLearning):
+class _ServerSteps(Averaging):
     """A server that steps along the mean of what its participants changed."""
 
     def change(
@@ -65,7 +65,7 @@ class FedOpt(_ServerSteps):
 
     .. math::
 
-        \Delta^{(n)}=\sum_{k\in S}\frac{D_k}{\sum_{l\in S}D_l}(w_k-x^{(n-1)}),\qquad
+        \Delta^{(n)}=\sum_{k\in S}\frac{q_k}{\sum_{l\in S}q_l}(w_k-x^{(n-1)}),\qquad
         x^{(n)}=\mathrm{ServerOpt}\big(x^{(n-1)},-\Delta^{(n)}\big)
 
     with :math:`w_k` as in :class:`FedAvg`, which it is where the optimiser is plain gradient
@@ -77,11 +77,11 @@ class FedOpt(_ServerSteps):
       step_size: of the clients, as of :class:`FedAvg`.
       server: an optimiser (:func:`fljax.optimisers.from_optax`, or optax's own).
 
-    Other arguments are those of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+    Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
       TypeError: what is no optimiser.
-      ValueError: as of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+      ValueError: as of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Example:
       >>> import jax, optax, fljax as fl
@@ -134,11 +134,11 @@ class FedAvgM(_ServerSteps):
       step_size: of the clients, as of :class:`FedAvg`.
       momentum: :math:`\beta`, in [0, 1).
 
-    Other arguments are those of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+    Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
       ValueError: momentum that is no such number, and as of
-        :class:`~fljax.algorithms.local_learning.LocalLearning`.
+        :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Reference:
       Hsu, Qi and Brown 2019, section 4.3.
@@ -219,11 +219,11 @@ class FedAdagrad(_Adaptive):
       momentum: :math:`\beta_1`, in [0, 1); the paper's experiments have none.
       adaptivity: :math:`\tau>0`; the larger, the more the server's steps are plain ones.
 
-    Other arguments are those of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+    Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
       ValueError: numbers outside of their ranges, and as of
-        :class:`~fljax.algorithms.local_learning.LocalLearning`.
+        :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Reference:
       Reddi et al. 2021, Algorithm 2.
@@ -266,7 +266,7 @@ class FedYogi(_Decaying):
       adaptivity: :math:`\tau>0`.
       decay: :math:`\beta_2`, in [0, 1).
 
-    Other arguments are those of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+    Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
       ValueError: as of :class:`FedAdagrad`.
@@ -296,7 +296,7 @@ class FedAdam(_Decaying):
       adaptivity: :math:`\tau>0`.
       decay: :math:`\beta_2`, in [0, 1).
 
-    Other arguments are those of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+    Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
       ValueError: as of :class:`FedAdagrad`.

@@ -13,7 +13,7 @@ from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.algorithms.fedavg import State as Averaged
-from fljax.algorithms.local_learning import LocalLearning
+from fljax.algorithms.local_learning import Averaging
 from fljax.participation import Drawn, Selector, everyone_or
 from fljax.privacy import CentralGaussian
 from fljax.problems import Problem, factorise, prox
@@ -135,7 +135,7 @@ class FedProx(Algorithm):
     ),
 )
 @module
-class InexactFedProx(LocalLearning):
+class InexactFedProx(Averaging):
     r"""Local steps that are drawn to where they started, then an average.
 
     A participant of the round starts from :math:`w_k=w^{(n-1)}` and repeats
@@ -146,16 +146,16 @@ class InexactFedProx(LocalLearning):
     :math:`\min_vf_k(v)+\tfrac\mu2\|v-w^{(n-1)}\|^2`, the closer the more steps it takes, of a
     number of its own (``local_steps``). :math:`\mu=0` is :class:`FedAvg`; many steps are
     :class:`FedProx`, of ``step_size`` :math:`2/\mu`. The paper draws clients by their numbers of
-    samples and averages alike; here they are weighed by them.
+    samples and averages alike; here by the problem's weights.
 
     Args:
       step_size: :math:`\eta`, as of :class:`FedAvg`.
       attraction: :math:`\mu\ge0`.
 
-    Other arguments are those of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+    Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
-      ValueError: as of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+      ValueError: as of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Reference:
       Li et al. 2020, Algorithm 2.

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Needs, algorithm, server_start
-from fljax.algorithms.local_learning import LocalLearning
+from fljax.algorithms.local_learning import Averaging
 from fljax.privacy import CentralGaussian
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -39,7 +39,7 @@ class State(NamedTuple):
     ),
 )
 @module
-class FedSAM(LocalLearning):
+class FedSAM(Averaging):
     r"""Federated averaging towards models around which all are good, not only themselves.
 
     A participant's steps go along the gradient where its loss is, to first order, the largest
@@ -59,11 +59,11 @@ class FedSAM(LocalLearning):
       step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`.
       radius: :math:`\rho\ge0`.
 
-    Other arguments are those of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+    Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
       ValueError: a negative radius; as of
-        :class:`~fljax.algorithms.local_learning.LocalLearning`.
+        :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Example:
       >>> import jax, fljax as fl

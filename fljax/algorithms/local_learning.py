@@ -26,9 +26,9 @@ from fljax.rounds import Round
 from fljax.schedules import StepSize
 from fljax.streams import Stream
 
-__all__ = ["Cohort", "Corrected", "LocalLearning", "check_no_optimiser"]
+__all__ = ["Averaging", "Cohort", "Corrected", "LocalLearning", "check_no_optimiser"]
 
-#: How the server weighs what it hears.
+#: What clients may count for in the place of the problem's weights.
 WEIGHTINGS = ("samples", "equal")
 
 
@@ -64,7 +64,6 @@ class LocalLearning(Algorithm):
       clients_per_round: drawn uniformly without replacement; all clients by default.
       epochs: passes of a participant over its samples a round, >= 1.
       batch: samples a step; all of a client's by default.
-      weighting: how the server weighs what it hears, by ``"samples"`` or ``"equal"``.
       scheduler: another :class:`~fljax.participation.Selector` in the place of
         ``clients_per_round``.
       batches: another law of the batches (:mod:`fljax.batches`) in the place of ``batch``.
@@ -81,7 +80,6 @@ class LocalLearning(Algorithm):
     clients_per_round: int | None = static(default=None)
     epochs: int = static(default=1)
     batch: int | None = static(default=None)
-    weighting: str = static(default="samples")
     scheduler: Selector | None = None
     batches: Batches | None = None
     local_steps: Any = static(default=None)
@@ -99,7 +97,6 @@ class LocalLearning(Algorithm):
                 raise ValueError("batches and batch both say what a step is on; leave out one.")
             if self.local_steps is None:
                 raise ValueError("a law of batches has no epochs; give local_steps.")
-        _check.choice("weighting", self.weighting, WEIGHTINGS)
         object.__setattr__(self, "step_size", as_step(self.step_size))
         if self.scheduler is not None and self.clients_per_round is not None:
             raise ValueError(
@@ -122,21 +119,28 @@ class LocalLearning(Algorithm):
     def _law(self) -> Batches | None:
         return self.batches if self.batch is None else Shuffled(self.batch)
 
+    def own(self, problem: Problem) -> Problem:
+        """What each client minimises in its steps."""
+        return problem
+
+    def server_weights(self, problem: Problem) -> Float[Array, " clients"] | None:
+        """For how much each client counts in what the server makes of their messages; ``None``:
+        all alike.
+        """
+        return None
+
     def invite(self, now: Round, draws: int | None = None) -> Cohort:
         """Who takes part in this round, and the batches of all of their steps; so many draws of
         them where steps are on several.
         """
         problem, who = now.problem, now.choose(self.selector)
-        every = jnp.asarray(problem.weights) > 0
-        real = who.take(every)
-        counts, longest = self._steps(who, real), self._longest(problem.samples)
-        weights = None
-        if self.weighting == "samples":
-            weights = jnp.sum(real, axis=1, dtype=problem.dtype)
+        counts = self._steps(who, who.take(jnp.asarray(problem.weights) > 0))
+        longest, weights = self._longest(problem.samples), self.server_weights(problem)
         if who.weights is not None:
-            sized = self.weighting == "samples"
-            sizes = jnp.sum(every, axis=1, dtype=problem.dtype)
-            weights = who.unbiased(now.available, sizes if sized else jnp.ones_like(sizes))
+            alike = jnp.ones(problem.clients, problem.dtype)
+            weights = who.unbiased(now.available, alike if weights is None else weights)
+        elif weights is not None:
+            weights = who.take(weights)
         batch = drawn(self._law, now, who, longest, draws)
         # In epochs a client is done when its batches are: those of nothing among them are no steps.
         limit = None if self.local_steps is None else counts
@@ -175,7 +179,7 @@ class LocalLearning(Algorithm):
             own: Any = self.step_size
             step = own if isinstance(own, Optimiser) else own(now.number)
         return learn(
-            now.problem,
+            self.own(now.problem),
             cohort.who,
             start,
             step,
@@ -198,7 +202,7 @@ class LocalLearning(Algorithm):
         weights: Float[Array, " chosen"] | None = None,
         discount: Any = 1.0,
     ) -> Arrived:
-        """What reaches the server, weighed as ``weighting`` says, or otherwise.
+        """What reaches the server, clients counting as in their cohort, or otherwise.
 
         Args:
           now: the round.
@@ -238,27 +242,51 @@ class LocalLearning(Algorithm):
 
 
 @module
-class Corrected(LocalLearning):
-    """Local learning in which each client keeps a correction of its drift.
+class Averaging(LocalLearning):
+    r"""Local learning whose server averages: clients descend along their own mean losses, and count
+    in the average by their weights.
 
-    All clients count alike, however many samples they have and however they are drawn: the server
-    keeps a mean of all corrections, whoever takes part. For an objective in which samples count
-    alike there is :meth:`~fljax.problems.Problem.weighing`.
+    .. math:: w=\frac{\sum_{k\in S}q_kw_k}{\sum_{k\in S}q_k}
+
+    The weights are those of the problem, whose objective is then minimised: one each by default, or
+    what :meth:`~fljax.problems.Problem.weighing` made of them, with ``"samples"`` the
+    :math:`q_k\propto D_k` of McMahan et al. 2017. Asked for others, it minimises another objective
+    than the one that errors are measured from, and a study that measures them warns.
+
+    Args:
+      weighting: ``"samples"`` or ``"equal"``, in the place of the problem's weights.
 
     Raises:
       ValueError: as of :class:`LocalLearning`; another weighting.
     """
 
-    weighting: str = static(default="equal")
+    weighting: str | None = static(default=None, kw_only=True)
 
     def validate(self) -> None:
         super().validate()
-        if self.weighting != "equal":
-            raise ValueError(
-                f"clients count alike where they are corrected, got weighting={self.weighting!r}; "
-                "leave it out, and for samples that count alike take problem.weighing(K D_k / sum "
-                "of all D)."
-            )
+        if self.weighting is not None:
+            _check.choice("weighting", self.weighting, WEIGHTINGS)
+
+    def weights(self, problem: Problem | Stream) -> Float[Array, " clients"] | None:
+        if self.weighting == "samples":
+            return jnp.sum(jnp.asarray(problem.weights) > 0, axis=1, dtype=problem.dtype)
+        return None if self.weighting == "equal" else super().weights(problem)
+
+    def own(self, problem: Problem) -> Problem:
+        return problem.unweighted()
+
+    def server_weights(self, problem: Problem) -> Float[Array, " clients"] | None:
+        return self.weights(problem)
+
+
+@module
+class Corrected(LocalLearning):
+    """Local learning in which each client keeps a correction of its drift.
+
+    All clients are heard alike, however they are drawn: the server keeps a mean of all corrections,
+    whoever takes part. Where they have weights (:meth:`~fljax.problems.Problem.weighing`), each
+    descends along its own multiple of its mean loss.
+    """
 
     def invite(self, now: Round, draws: int | None = None) -> Cohort:
         return super().invite(now, draws)._replace(weights=None)

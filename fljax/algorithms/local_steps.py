@@ -130,7 +130,10 @@ def learn(
                 known = given, jax.tree.map(lambda a: jnp.take(a, step, axis=1), each)
             part = parts(step)
             first = part[0] if isinstance(part, tuple) else part
-            busy = (step < counts) & jnp.any(first.weights > 0, axis=1)
+            busy = jnp.any(first.weights > 0, axis=1)
+            if first.importance is not None:  # who counts for nothing has its regulariser's share
+                busy |= first.importance == 0
+            busy &= step < counts
             slope = direction(part, own.model, known)
             if rule is None:
                 model, memory = own.model - sizes[:, None] * slope, ()

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Needs, algorithm, server_start
-from fljax.algorithms.local_learning import Cohort, LocalLearning
+from fljax.algorithms.local_learning import Averaging, Cohort
 from fljax.algorithms.local_steps import along_gradient, kept
 from fljax.optimisers import Optimiser
 from fljax.problems import Problem
@@ -59,7 +59,7 @@ class _Frozen(Optimiser):
 
 
 @module
-class _Mimicking(LocalLearning):
+class _Mimicking(Averaging):
     """What both forms share."""
 
     momentum: Float[Array, ""] | float | None = dataclasses.field(default=None, kw_only=True)
@@ -89,7 +89,7 @@ class _Mimicking(LocalLearning):
         size = len(state.model) + sum(a.size for a in floats)
         server = link.publish(state.model, cohort.here, size)
         start = jnp.broadcast_to(server, (len(cohort.here), len(server)))
-        slope = cohort.who.of(now.problem).gradient(start)
+        slope = cohort.who.of(self.own(now.problem)).gradient(start)
         return cohort, server, _Frozen(self.rule(now.number), state.memory), slope
 
     def moved(self, state: State, now: Round, model: Array, slope: Array) -> State:
@@ -129,17 +129,17 @@ class MIME(_Mimicking):
         (:func:`fljax.optimisers.from_optax`, or optax's own), whose state is :math:`s`.
       momentum: :math:`\beta`, in [0, 1), zero by default; for a step size only.
 
-    Other arguments are those of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+    Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
       ValueError: momentum beside an optimiser, and as of
-        :class:`~fljax.algorithms.local_learning.LocalLearning`.
+        :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Example:
       >>> import jax, fljax as fl
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=20, dim=2),
-      ...     algorithm=fl.algorithms.MIME(0.05, momentum=0.9, local_steps=5, weighting="equal"),
+      ...     algorithm=fl.algorithms.MIME(0.05, momentum=0.9, local_steps=5),
       ...     metrics=["normalized_error"],
       ... )
       >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 1e-6)
@@ -183,7 +183,7 @@ class MIMELite(_Mimicking):
       step_size: :math:`\mu`, or an optimiser, as of :class:`MIME`.
       momentum: :math:`\beta`, as of :class:`MIME`.
 
-    Other arguments are those of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+    Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
       ValueError: as of :class:`MIME`.

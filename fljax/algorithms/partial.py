@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.local_learning import Cohort, LocalLearning
+from fljax.algorithms.local_learning import Averaging, Cohort
 from fljax.algorithms.local_steps import descend
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -53,7 +53,7 @@ class State(NamedTuple):
 
 @algorithm("FedPer", "arivazhagan2019", NEEDS)
 @module
-class FedPer(LocalLearning):
+class FedPer(Averaging):
     r"""A common body, and a head of each client's own, trained together.
 
     Of a model :math:`(\varphi,h_k)` the server has :math:`\varphi`. A participant of round
@@ -63,7 +63,7 @@ class FedPer(LocalLearning):
     .. math::
 
         (\varphi_k,h_k) \leftarrow (\varphi_k,h_k)-\mu f_k'(\varphi_k,h_k),\qquad
-        \varphi^{(n)}=\sum_{k\in S}\frac{D_k}{\sum_{l\in S}D_l}\varphi_k
+        \varphi^{(n)}=\sum_{k\in S}\frac{q_k}{\sum_{l\in S}q_l}\varphi_k
 
     A message has the shared parameters only, in both directions, and costs their bits. Who does not
     take part keeps :math:`h_k`. Judged is each client's :math:`(\varphi^{(n)},h_k)`. Heads start
@@ -215,7 +215,6 @@ class FedRep(FedPer):
       Collins et al. 2021, Algorithm 1.
     """
 
-    weighting: str = static(default="equal")
     head_passes: int = static(default=1, kw_only=True)
 
     def validate(self) -> None:
@@ -258,7 +257,7 @@ class FedBABU(FedPer):
     .. math::
 
         \varphi_k\leftarrow\varphi_k-\mu\,\partial_\varphi f_k(\varphi_k,h^0),\qquad
-        \varphi^{(n)}=\sum_{k\in S}\frac{D_k}{\sum_{l\in S}D_l}\varphi_k
+        \varphi^{(n)}=\sum_{k\in S}\frac{q_k}{\sum_{l\in S}q_l}\varphi_k
 
     Judged is what each client makes of :math:`v_k=(\varphi^{(n)},h^0)` by :math:`\tau` steps of all
     of its parameters, the paper's personalisation:
@@ -299,7 +298,7 @@ class FedBABU(FedPer):
     def step(self, state: Tuned, now: Round) -> Tuned:
         frozen = super().step(State(state.frozen, state.server), now)
         step_size = self.tuning_step(now.number)
-        tuned = descend(now.problem.gradient, frozen.model, step_size, self.tuning_steps)
+        tuned = descend(self.own(now.problem).gradient, frozen.model, step_size, self.tuning_steps)
         return Tuned(tuned, *frozen)
 
     def _trained(

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Needs, algorithm, server_start, start_models
-from fljax.algorithms.local_learning import LocalLearning
+from fljax.algorithms.local_learning import Averaging
 from fljax.algorithms.local_steps import descend
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -38,7 +38,7 @@ class State(NamedTuple):
     Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True),
 )
 @module
-class PerFedAvg(LocalLearning):
+class PerFedAvg(Averaging):
     r"""Federated averaging of the loss *after* a personal step, by model-agnostic meta-learning.
 
     What is minimised is :math:`\frac1K\sum_kf_k(w-\alpha f_k'(w))`. A participant starts from
@@ -94,7 +94,6 @@ class PerFedAvg(LocalLearning):
       Fallah et al. 2020, Algorithm 1, and the two approximations of its experiments.
     """
 
-    weighting: str = static(default="equal")
     personal_step: StepSize = dataclasses.field(kw_only=True)
     variant: str = static(default="hessian_free", kw_only=True)
     offset: Float[Array, ""] | float = dataclasses.field(default=1e-3, kw_only=True)
@@ -128,7 +127,7 @@ class PerFedAvg(LocalLearning):
         learned = self.learn(now, cohort, start, batch=batch, direction=through)
         server = self.collect(now, cohort, learned.model, start).move(start)
         everyone = jnp.broadcast_to(server, state.model.shape)
-        model = descend(now.problem.gradient, everyone, alpha, self.personal_steps)
+        model = descend(self.own(now.problem).gradient, everyone, alpha, self.personal_steps)
         return State(model, server)
 
     def _curvature(self, part: Problem, model: Array, along: Array) -> Array:

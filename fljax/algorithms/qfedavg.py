@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Needs, algorithm, server_start
-from fljax.algorithms.local_learning import LocalLearning, check_no_optimiser
+from fljax.algorithms.local_learning import Averaging, check_no_optimiser
 from fljax.problems import Problem
 from fljax.rounds import Round
 
@@ -26,7 +26,7 @@ class State(NamedTuple):
     "q-FedAvg", "li2020fair", Needs(None, absent=True, late=True, averages=True, masked=True)
 )
 @module
-class QFedAvg(LocalLearning):
+class QFedAvg(Averaging):
     r"""Clients of a large loss count for more: :math:`\min_w\sum_kp_k\frac{f_k(w)^{q+1}}{q+1}`.
 
     A participant's local steps take it from :math:`w` to :math:`w_k`; with
@@ -54,17 +54,17 @@ class QFedAvg(LocalLearning):
       curvature: :math:`L>0`, a bound of that of :math:`f_k`; :math:`1/\mu` by default, as in the
         paper.
 
-    Other arguments are those of :class:`~fljax.algorithms.local_learning.LocalLearning`.
+    Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
       ValueError: an optimiser for a step size, and as of
-        :class:`~fljax.algorithms.local_learning.LocalLearning`.
+        :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Example:
       >>> import jax, fljax as fl
       >>> problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=20, dim=2)
       >>> def worst(fairness):
-      ...     algorithm = fl.algorithms.QFedAvg(0.1, fairness=fairness, weighting="equal")
+      ...     algorithm = fl.algorithms.QFedAvg(0.1, fairness=fairness)
       ...     model = fl.run(fl.Simulation(problem, algorithm), rounds=300).model.values
       ...     return problem.objective(model).max()
       >>> bool(worst(5.0) < worst(0.0))
@@ -91,7 +91,7 @@ class QFedAvg(LocalLearning):
         cohort, power = self.invite(now), self.fairness
         server = now.link.publish(state.model, cohort.here)
         start = jnp.broadcast_to(server, (len(cohort.here), len(server)))
-        loss = cohort.who.of(now.problem).objective(start)[:, None]
+        loss = cohort.who.of(self.own(now.problem)).objective(start)[:, None]
         curvature = self.curvature
         if curvature is None:
             curvature = 1 / self.step_size(now.number)

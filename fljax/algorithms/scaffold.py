@@ -85,7 +85,7 @@ class SCAFFOLD(Corrected):
       ...     simulation = fl.Simulation(problem, algorithm, metrics=["normalized_error"])
       ...     return fl.run(simulation, rounds=300).normalized_error[-1]
       >>> scaffold = fl.algorithms.SCAFFOLD(0.05, local_steps=10)
-      >>> averaging = fl.algorithms.FedAvg(0.05, local_steps=10, weighting="equal")
+      >>> averaging = fl.algorithms.FedAvg(0.05, local_steps=10)
       >>> bool(error(scaffold) < 1e-3 * error(averaging))
       True
 

@@ -11,7 +11,7 @@ from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.apfl import mixed
 from fljax.algorithms.base import Needs, algorithm, server_start, start_models
-from fljax.algorithms.local_learning import LocalLearning
+from fljax.algorithms.local_learning import Averaging
 from fljax.problems import Problem
 from fljax.rounds import Round
 
@@ -32,7 +32,7 @@ class State(NamedTuple):
     Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True),
 )
 @module
-class SuPerFed(LocalLearning):
+class SuPerFed(Averaging):
     r"""Clients train a common and a personal model at a point between them, drawn for every step.
 
     A participant of round :math:`n` starts from :math:`w_k^f=w^g` and from where its own

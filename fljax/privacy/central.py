@@ -142,7 +142,7 @@ class CentralGaussian:
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=100, samples=10, dim=3),
       ...     algorithm=fl.algorithms.FedAvg(
-      ...         0.1, epochs=5, weighting="equal", scheduler=fl.participation.Fraction(0.1)
+      ...         0.1, epochs=5, scheduler=fl.participation.Fraction(0.1)
       ...     ),
       ...     privacy=fl.privacy.CentralGaussian(noise_multiplier=1.0, clip=0.5),
       ... )

@@ -192,7 +192,7 @@ def events(results: "xarray.Dataset") -> Any:
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=50, samples=9, dim=2),
       ...     algorithm=fl.algorithms.FedAvg(
-      ...         0.1, weighting="equal", scheduler=fl.participation.Fraction(0.1)
+      ...         0.1, scheduler=fl.participation.Fraction(0.1)
       ...     ),
       ...     privacy=fl.privacy.CentralGaussian(noise_multiplier=2.0),
       ... )

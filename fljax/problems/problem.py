@@ -404,14 +404,17 @@ class Problem:
         r"""The same problem with each client's mean loss multiplied by a factor of its own.
 
         A client of importance zero has no labels: its loss is zero whatever its model, which it has
-        from its neighbours alone (semi-supervised learning, Jung 2025, lines 2331-2340). Factors
-        :math:`KD_k/\sum_lD_l` make every *sample* count alike. The regulariser's share stays.
+        from its neighbours alone (semi-supervised learning, Jung 2025, lines 2331-2340). The
+        regulariser's share stays. Every algorithm minimises this objective, and its error is
+        measured from this optimum.
 
         Args:
-          importance: ``[K]``, >= 0, not all zero.
+          importance: ``[K]``, >= 0, not all zero; or ``"samples"`` for
+            :math:`KD_k/\sum_lD_l`, with which every *sample* counts alike, as in McMahan et al.
+            2017.
 
         Raises:
-          TypeError, ValueError: no numbers, another shape, negative ones, or all zero.
+          TypeError, ValueError: no numbers, another shape or word, negative ones, or all zero.
 
         Example:
           >>> import jax, fljax as fl
@@ -419,10 +422,37 @@ class Problem:
           >>> problem.weighing([1.0, 0.0, 2.0]).weights.sum(axis=1).round(3).tolist()
           [1.0, 0.0, 2.0]
         """
+        if isinstance(importance, str):
+            if importance != "samples":
+                raise ValueError(
+                    f'importance must be "samples" or a number of each client, got {importance!r}.'
+                )
+            counts = self.sample_counts().astype(self.dtype)
+            importance = counts / (counts.sum() / self.clients)
         factor = _importance(importance, self.clients)
         before = 1 if self.importance is None else self.importance
         weights = self.weights * factor[:, None]
         return replace(self, weights=weights, importance=factor * before, statistics=None)
+
+    def unweighted(self) -> "Problem":
+        r"""Each client's own mean loss, with a share of the regulariser such that the objective is
+        the mean of these by the clients' weights.
+        """
+        if self.importance is None:
+            return self
+        weights, kept = jnp.asarray(self.importance), self.statistics
+        factor = jnp.where(weights > 0, 1 / jnp.where(weights > 0, weights, 1), 0)
+        if kept is not None and kept.gram is not None:
+            gram, moment = kept.gram * factor[:, None, None], kept.moment * factor[:, None]
+            kept = kept._replace(gram=gram, moment=moment)
+        each = jnp.ndim(self.strength) > 0
+        return replace(
+            self,
+            weights=self.weights * factor[:, None],
+            strength=self.strength * (factor if each else 1 / jnp.mean(weights)),
+            importance=None,
+            statistics=kept,
+        )
 
     def with_test(self, features: Any, targets: Any, weights: Any = None) -> "Problem":
         """The same problem with held-out data, under its loss and feature map.

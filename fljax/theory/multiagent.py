@@ -333,10 +333,10 @@ def sampling(
     _layout(problem, algorithm, network)  # or refused
     if (
         isinstance(algorithm, FedAvg)
-        and algorithm.weighting == "samples"
+        and (weights := algorithm.weights(problem)) is not None
         and not isinstance(algorithm.selector, Everyone)
     ):
-        _check.known(_all_alike, problem.weights)
+        _check.known(_all_alike, weights)
     return _sampling(problem, algorithm, network)
 
 
@@ -366,11 +366,10 @@ def _of_clients(problem: Problem, algorithm: Any, home: np.ndarray) -> tuple[Arr
     if isinstance(algorithm, PEERS):
         return chance, 0 * chance, chance
     selector = algorithm.selector
-    if isinstance(algorithm, FedAvg) and algorithm.weighting == "samples":
-        held = problem.sample_counts().astype(problem.dtype)
-        if isinstance(selector, Everyone):
-            chance = held / jnp.sum(held)
-            return chance, 0 * chance, chance**2
+    weights = algorithm.weights(problem) if isinstance(algorithm, FedAvg) else None
+    if weights is not None and isinstance(selector, Everyone):
+        chance = weights / jnp.sum(weights)
+        return chance, 0 * chance, chance**2
     if isinstance(selector, Everyone):
         return chance, 0 * chance, chance / size
     if not isinstance(selector, Drawn | PerServer):
@@ -383,10 +382,10 @@ def _of_clients(problem: Problem, algorithm: Any, home: np.ndarray) -> tuple[Arr
 
 
 def _all_alike(weights: Any) -> None:
-    if np.ptp(np.sum(np.asarray(weights) > 0, axis=1)):
+    if np.ptp(np.asarray(weights)):
         raise ValueError(
-            "clients of different sizes, weighed by their samples, are no mean without bias where "
-            "not all take part; give weighting='equal'."
+            "a mean of clients of different weights is not without bias where not all take part; "
+            "leave out weighting= and the problem's weights."
         )
 
 
@@ -431,6 +430,11 @@ class _Layout(NamedTuple):
 
 
 def _layout(problem: Problem, algorithm: Any, network: Any) -> _Layout:
+    if isinstance(algorithm, FedAvg) and problem.importance is not None:
+        raise ValueError(
+            "federated averaging of clients with weights is known here where it gives them "
+            "(weighting='samples'), and not of a problem that does."
+        )
     if isinstance(algorithm, FedAvg | ISFedAvg):
         return _Layout(np.zeros(problem.clients, int), 1, (None, None, None))
     if isinstance(algorithm, GraphFedAvg):

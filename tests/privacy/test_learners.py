@@ -538,8 +538,8 @@ def test_half_of_a_server_s_noise_is_caught(monkeypatch):
         (lambda: FedAvg(0.1, scheduler=0.5), "scheduler must be"),
         (lambda: Cyclic(0), "cohorts must be"),
         (
-            lambda: simulate(FedAvg(0.1), CentralGaussian(1.0)),
-            "weighs clients by 'samples'.*pass weighting='equal'",
+            lambda: simulate(FedAvg(0.1, weighting="samples"), CentralGaussian(1.0)),
+            "gives clients weights.*leave out weighting=",
         ),
         (
             lambda: simulate(ConventionalFL(0.1), CentralGaussian(1.0)),

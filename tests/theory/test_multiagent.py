@@ -643,7 +643,14 @@ def test_runs_come_to_the_steady_state(algorithm, network, stages):
             lambda: fl.Simulation(eight(), FedAvg(0.1, batch=2)),
             "batches of an epoch depend on each other",
         ),
-        (lambda: fl.Simulation(eight(), FedAvg(0.1, 2)), "clients of different sizes, weighed"),
+        (
+            lambda: fl.Simulation(eight(), FedAvg(0.1, 2, weighting="samples")),
+            "a mean of clients of different weights",
+        ),
+        (
+            lambda: fl.Simulation(eight().weighing("samples"), FedAvg(0.1)),
+            "and not of a problem that does",
+        ),
         (
             lambda: fl.Simulation(eight(), ATC(fl.schedules.PowerDecay(0.1)), GRAPH),
             "the same map if the step size is a number",

@@ -132,7 +132,7 @@ def averaging(workload: Classification) -> dict[str, Any]:
 def local_epochs(workload: Classification | Network) -> fl.algorithms.FedAvg:
     """Federated averaging of some clients a round."""
     return fl.algorithms.FedAvg(
-        workload.step, clients_per_round=workload.per_round, batch=workload.batch
+        workload.step, workload.per_round, batch=workload.batch, weighting="samples"
     )
 
 

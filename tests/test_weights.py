@@ -1,0 +1,179 @@
+"""Weights of clients belong to the problem: what is minimized is what errors are measured from."""
+
+import dataclasses
+import warnings
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import fljax as fl
+from fljax import problems
+from fljax.algorithms import (
+    ATC,
+    EXTRA,
+    MIME,
+    NIDS,
+    SCAFFOLD,
+    ConventionalFL,
+    FedALA,
+    FedAvg,
+    FedAvgM,
+    FedBuff,
+    FedDyn,
+    FedExP,
+    FedNova,
+    FedOpt,
+    InexactFedProx,
+    ProxSkip,
+    QFedAvg,
+)
+from fljax.participation import Unequal
+
+SIZES = (2, 9, 4, 14, 6)
+FACTORS = np.array([0.3, 2.0, 1.0, 0.0, 4.0])
+
+
+def make_problem(loss=problems.LeastSquares(), strength=0.7, **parts):  # noqa: B008
+    rng = np.random.default_rng(5)
+    data = [(rng.normal(size=(n, 2)), rng.normal(size=n) + k) for k, n in enumerate(SIZES)]
+    return problems.from_clients(data, loss, problems.SquaredL2(), strength, **parts)
+
+
+def trajectory(simulation):
+    """``[T, D]``, the server's model of every round."""
+    found = fl.run(dataclasses.replace(simulation, metrics=[fl.metrics.trajectory()]), 6)
+    return found.model_trajectory.values[:, 0]
+
+
+def last_error(problem, algorithm, rounds=1500, **parts):
+    simulation = fl.Simulation(problem, algorithm, metrics=["normalized_error"], **parts)
+    return float(fl.run(simulation, rounds).normalized_error[-1])
+
+
+WEIGHED = {
+    "none": lambda problem: problem,
+    "by samples": lambda problem: problem.weighing("samples"),
+    "any": lambda problem: problem.weighing(FACTORS),
+}
+EXACT = {
+    "FedAvg": FedAvg(0.05),
+    "FedAvgM": FedAvgM(0.02, momentum=0.5),
+    "FedOpt": FedOpt(0.05, server=optax.sgd(0.5)),
+    "FedProx by steps": InexactFedProx(0.05, attraction=1.0),
+    "FedNova": FedNova(0.05),
+    "FedExP": FedExP(0.02),
+    "q-FedAvg": QFedAvg(0.05, fairness=0.0),
+    "MIME": MIME(0.05, local_steps=2),
+    "FedBuff": FedBuff(0.02, buffer_size=3),
+    "SCAFFOLD": SCAFFOLD(0.01, local_steps=3),
+    "FedDyn": FedDyn(0.02, attraction=1.0, local_steps=60),
+    "FL": ConventionalFL(0.05),
+    "EXTRA": EXTRA(0.02),
+    "NIDS": NIDS(0.02),
+    "ProxSkip": ProxSkip(0.02, probability=0.5),
+}
+PEERS = (EXTRA, NIDS, ProxSkip, ATC)
+
+
+@pytest.mark.thin(8)
+@pytest.mark.parametrize("weights", WEIGHED)
+@pytest.mark.parametrize("name", EXACT)
+def test_errors_vanish_whatever_the_weights_of_clients(name, weights):
+    """Clients of 2 to 14 samples; one of weight zero."""
+    algorithm, problem = EXACT[name], WEIGHED[weights](make_problem())
+    network = fl.graphs.complete(5) if isinstance(algorithm, PEERS) else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert last_error(problem, algorithm, network=network) < 1e-12
+
+
+@pytest.mark.parametrize("weights", WEIGHED)
+def test_the_optimum_is_that_of_the_weighed_sum(weights):
+    problem = WEIGHED[weights](make_problem())
+    factor = {"none": np.ones(5), "by samples": np.array(SIZES) * 5 / 35, "any": FACTORS}[weights]
+    x, y, plain = (
+        np.asarray(a) for a in (problem.features, problem.targets, make_problem().weights)
+    )
+    share = factor[:, None] * plain
+    gram = np.einsum("kn,knp,knq->pq", share, x, x) + 0.7 * np.eye(2)
+    best = np.linalg.solve(gram, np.einsum("kn,knp,kn->p", share, x, y))
+    np.testing.assert_allclose(problems.optimum(problem), best, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        lambda **w: FedAvg(0.05, 3, 2, 4, **w),
+        lambda **w: FedAvg(0.05, scheduler=Unequal(2, [0.1, 0.3, 0.2, 0.3, 0.1]), epochs=2, **w),
+        pytest.param(lambda **w: FedNova(0.05, 3, 2, 4, momentum=0.5, **w), marks=pytest.mark.slow),
+        pytest.param(lambda **w: MIME(0.05, 3, 2, 4, **w), marks=pytest.mark.slow),
+        pytest.param(lambda **w: QFedAvg(0.05, 3, 2, fairness=1.0, **w), marks=pytest.mark.slow),
+        pytest.param(lambda **w: FedALA(0.05, 3, 2, 4, **w), marks=pytest.mark.slow),
+    ],
+)
+def test_a_problem_by_samples_is_averaged_by_samples(algorithm):
+    """Several local steps, drawn clients, batches: McMahan et al.'s weights at the server, and
+    steps that are no longer for who has more samples.
+    """
+    problem = make_problem()
+    asked = trajectory(fl.Simulation(problem, algorithm(weighting="samples")))
+    given = trajectory(fl.Simulation(problem.weighing("samples"), algorithm()))
+    both = trajectory(fl.Simulation(problem.weighing("samples"), algorithm(weighting="samples")))
+    np.testing.assert_allclose(given, asked, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(both, asked, rtol=1e-10, atol=1e-12)
+    equal = trajectory(fl.Simulation(problem, algorithm()))
+    assert np.abs(equal - asked).max() > 1e-2
+
+
+def test_what_one_client_minimizes_is_its_mean_loss():
+    plain = make_problem()
+    factors = np.array([0.3, 2.0, 1.0, 1.2, 0.5])
+    model = jax.random.normal(jax.random.key(0), (5, 2))
+    for strength in (0.7, np.array([0.1, 0.2, 0.3, 0.4, 0.5])):
+        weighed = make_problem(strength=strength).weighing(factors)
+        for problem in (weighed, weighed.prepare()):
+            own = problem.unweighted()
+            np.testing.assert_allclose(own.mean_loss(model), plain.mean_loss(model), atol=1e-12)
+            total = factors @ np.asarray(own.gradient(model[:1].repeat(5, 0)))
+            whole = np.asarray(weighed.gradient(model[:1].repeat(5, 0))).sum(0)
+            np.testing.assert_allclose(total, whole, atol=1e-12)
+    assert plain.unweighted() is plain
+
+
+@pytest.mark.parametrize("axis", [False, True])
+def test_weights_of_another_objective_are_said(axis):
+    problem = make_problem()
+
+    def scenario(key, step_size):
+        algorithm = FedAvg(step_size if axis else 0.05, weighting="samples")
+        return fl.Simulation(problem, algorithm, metrics=["normalized_error"])
+
+    with pytest.warns(fl.AssumptionWarning, match=r"in 2 of 2 runs.*problem\.weighing"):
+        found = fl.sweep(scenario, grid={"step_size": [0.05, 0.02]}, seeds=1, rounds=400)
+    assert not found.same_objective.any()
+    assert found.normalized_error.isel(round=-1).min() > 1e-3
+
+
+def test_weights_that_change_nothing_are_not_said():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        even = problems.least_squares(jax.random.key(0), clients=4, samples=9, dim=2)
+        assert last_error(even, FedAvg(0.05, weighting="samples")) < 1e-12
+        assert (
+            last_error(make_problem().weighing("samples"), FedAvg(0.05, weighting="samples"))
+            < 1e-12
+        )
+        fl.run(
+            fl.Simulation(make_problem(), FedAvg(0.05, weighting="samples")), 2
+        )  # no error asked
+
+
+def test_weights_are_numbers_or_samples():
+    with pytest.raises(ValueError, match="\"samples\" or a number of each client, got 'sample'"):
+        make_problem().weighing("sample")
+    with pytest.raises(ValueError, match="unknown weighting 'problem'; known: samples, equal"):
+        FedAvg(0.1, weighting="problem")
+    with pytest.raises(TypeError, match="weighting"):
+        SCAFFOLD(0.1, weighting="samples")
