@@ -24,7 +24,7 @@ from fljax import (
     streams,
 )
 from fljax._generator import random_key
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax._version import __version__ as __version__
 from fljax.citation import citation
 from fljax.records import AssumptionWarning, DivergenceWarning, MetricWarning
@@ -64,6 +64,7 @@ __all__ = [
     "data",
     "descent",
     "federation",
+    "field",
     "graphs",
     "link",
     "load",

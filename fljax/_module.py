@@ -8,7 +8,7 @@ import dataclasses
 import numbers
 import struct
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, dataclass_transform, overload
 
 import jax
@@ -16,7 +16,17 @@ import numpy as np
 
 from fljax import _arguments, _check
 
-__all__ = ["Alike", "Itself", "Static", "as_leaf", "float_dtype", "module", "replace", "static"]
+__all__ = [
+    "Alike",
+    "Itself",
+    "Static",
+    "as_leaf",
+    "field",
+    "float_dtype",
+    "module",
+    "replace",
+    "static",
+]
 
 T = TypeVar("T")
 
@@ -176,6 +186,29 @@ def static(values: Any = dataclasses.MISSING, **field: Any) -> Any:
     return dataclasses.field(metadata={"static": True}, **field)
 
 
+@_arguments.checked
+def field(
+    *, converter: Callable[[Any], Any] | type | None = None, static: bool = False, **settings: Any
+) -> Any:
+    """A field of a :func:`module` whose values are made into what the others rely on.
+
+    Args:
+      converter: of what is given at construction, before anything is checked; what it makes is what
+        the annotation asks for. A default of ``None`` stays as it is.
+      static: whether it is structure, see :func:`static`.
+      settings: what :func:`dataclasses.field` takes, such as ``default``.
+
+    Example:
+      >>> import fljax as fl
+      >>> @fl.module
+      ... class Descent:
+      ...     step_size: fl.schedules.Schedule = fl.field(converter=fl.schedules.as_schedule)
+      >>> Descent(0.1)  # a number, or a schedule
+      Descent(step_size=Constant(value=0.1))
+    """
+    return dataclasses.field(metadata={"static": static, "converter": converter}, **settings)
+
+
 def float_dtype() -> np.dtype:
     """The default float type now in force (float32, or float64 under ``jax_enable_x64``)."""
     return jax.dtypes.canonicalize_dtype(np.float64)
@@ -198,7 +231,7 @@ def as_leaf(value: Any) -> Any:
     return value
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+@dataclass_transform(frozen_default=True, field_specifiers=(static, field, dataclasses.field))
 def module(cls: type[T]) -> type[T]:
     """Make a class a part of simulations: a frozen dataclass, and a pytree of its numbers.
 
@@ -247,6 +280,7 @@ def module(cls: type[T]) -> type[T]:
     def post_init(self) -> None:
         if lacking := _check.missing(type(self)):
             raise TypeError(lacking)
+        _convert(self)
         _arguments.check_fields(self)
         if validate is not None:
             self.validate()
@@ -264,6 +298,11 @@ def module(cls: type[T]) -> type[T]:
                 _check.registered(field.name, value)
                 object.__setattr__(self, field.name, value)
 
+    # An attribute of a base that is no field is no default of one.
+    for name, hint in vars(cls).get("__annotations__", {}).items():
+        known = {*vars(cls), *getattr(cls, "__dataclass_fields__", {})}
+        if name not in known and hasattr(cls, name) and "ClassVar" not in str(hint):
+            setattr(cls, name, dataclasses.field())
     cls.__post_init__ = post_init  # pyright: ignore[reportAttributeAccessIssue]
     if "__repr__" not in vars(cls):
         cls.__repr__ = _called  # pyright: ignore[reportAttributeAccessIssue]
@@ -291,6 +330,15 @@ def module(cls: type[T]) -> type[T]:
 
     jax.tree_util.register_pytree_with_keys(new, flatten, unflatten, flatten_fast)
     return new
+
+
+def _convert(part: Any) -> None:
+    """Its fields by their converters."""
+    for field in dataclasses.fields(part):
+        if (converter := field.metadata.get("converter")) is not None:
+            given = getattr(part, field.name)
+            if given is not None or field.default is not None:
+                object.__setattr__(part, field.name, converter(given))
 
 
 def _called(part: Any, room: int = 88) -> str:

@@ -65,15 +65,19 @@ class Batches:
         raise NotImplementedError
 
 
-def per_client(name: str, value: Any) -> Any:
+#: Sizes, structure all: one number, or one of each client.
+Counts = int | tuple[int, ...]
+
+
+def per_client(name: str, value: Any) -> Counts:
     """A count, or one of each client as a tuple: sizes are structure.
 
     Raises:
       ValueError: numbers that are no counts.
     """
-    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
         _check.count(name, value)
-        return value
+        return int(value)
     counts = np.asarray(_check.filled(name, value, axes=1))
     if not np.issubdtype(counts.dtype, np.integer) or np.any(counts < 1):
         raise ValueError(f"{name} must be whole numbers >= 1, got {_check.shown(value)}.")

@@ -448,6 +448,10 @@ class Selector:
         """
         raise NotImplementedError
 
+    def most(self, clients: int) -> int:
+        """Of so many clients of a server how many take part at most."""
+        return clients
+
     def law(self, clients: int) -> "Law | None":
         """What an account of privacy may assume of the choice; ``None``: nothing."""
         return None
@@ -544,6 +548,9 @@ class Subset(Selector):
     def check(self, clients: int, network: Any = None) -> None:
         _check_subset("count", self.count, clients)
 
+    def most(self, clients: int) -> int:
+        return min(self.count, clients)
+
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
     ) -> Participants:
@@ -570,6 +577,9 @@ class Drawn(Selector):
 
     def check(self, clients: int, network: Any = None) -> None:
         _check_subset("clients_per_round", self.count, clients)
+
+    def most(self, clients: int) -> int:
+        return min(self.count, clients)
 
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
@@ -651,6 +661,9 @@ class Unequal(Selector):
                 f"{np.shape(self.probability)}."
             )
 
+    def most(self, clients: int) -> int:
+        return min(self.count, clients)
+
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
     ) -> Participants:
@@ -689,6 +702,9 @@ class PerServer(Selector):
                 f"clients_per_server must be at most the {sizes.min()} clients of server "
                 f"{sizes.argmin()}, got {self.count}."
             )
+
+    def most(self, clients: int) -> int:
+        return min(self.count, clients)
 
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1

@@ -110,8 +110,7 @@ def _data(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             )
             yield Unmet(f"{why}; take an algorithm that works with gradients.", True)
             return
-        own = getattr(simulation.algorithm, "start", None)
-        if problem.initial is None and own is None:
+        if problem.initial is None and not simulation.algorithm.has_start:
             yield Unmet(
                 "cannot learn a network that starts at zero, where most have no gradient; draw a "
                 "start with problem.initialised(key), or give problem.starting_at(models).",
@@ -167,10 +166,17 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
 def _sampled(needs: Needs, simulation: Any, privacy: Any) -> Iterator[Unmet]:
     """What a trusted server, or clients with noisy gradients, have no account for."""
     own = needs is type(simulation.algorithm).needs  # and not those of an alternative
-    sampler = "selector" if isinstance(privacy, CentralGaussian) else "batches"
-    if own and not hasattr(simulation.algorithm, sampler):
-        what = {"selector": "who takes part: a property", "batches": "samples: a method"}[sampler]
-        yield Unmet(f"does not say how it draws {what} {sampler!r}. Give its class one.", False)
+    if own and isinstance(privacy, CentralGaussian):
+        if simulation.algorithm.selector is None:
+            yield Unmet(
+                "does not say how it draws who takes part: a property 'selector'. Give its class "
+                "one.",
+                False,
+            )
+    elif own and type(simulation.algorithm).sampling is Algorithm.sampling:
+        yield Unmet(
+            "does not say how it draws samples: a method 'sampling'. Give its class one.", False
+        )
     if isinstance(privacy, CentralGaussian):
         given = {
             "late messages, of which two of a client could meet in one sum": simulation.delays,
@@ -349,8 +355,7 @@ def _uploads(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         return
     # Messages may be of another kind by a switch of the algorithm's own.
     own = needs is type(simulation.algorithm).needs
-    gradients = own and getattr(simulation.algorithm, "average", "models") == "gradients"
-    uploads = ("updates",) if gradients else needs.uploads
+    uploads = (own and simulation.algorithm.uploads) or needs.uploads
     if needs.network is Graph:
         yield Unmet(
             "has no server to send to, and upload_noise= is on what clients send to one; for noise "
@@ -422,9 +427,7 @@ def _fewest(simulation: Any) -> int:
     algorithm, network = simulation.algorithm, shown(simulation.network)
     served = isinstance(network, Federation) and type(algorithm).needs.network is Federation
     fewest = int(network.sizes.min()) if served else simulation.problem.clients
-    solver = getattr(algorithm, "solver", algorithm)  # whose participants they are
-    given = [getattr(solver, name, None) for name in ("clients_per_round", "clients_per_server")]
-    return min([fewest, *(count for count in given if count is not None)])
+    return fewest if algorithm.selector is None else algorithm.selector.most(fewest)
 
 
 def shown(network: Any) -> Any:

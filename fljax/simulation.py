@@ -216,12 +216,10 @@ class Simulation:
         graph = network.graph if isinstance(network, Federation) else network
         if not isinstance(graph, Graph) or not _check.is_concrete(graph.degree):
             return
-        mixing = (getattr(self.algorithm, "mixing", None),)
-        if isinstance(network, Federation):
-            mixing = (Mixing(),)
+        servers = isinstance(network, Federation)
         weights = []
         with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
-            for over in getattr(self.algorithm, "rules", mixing):
+            for over in (Mixing(),) if servers else self.algorithm.combinations:
                 leaves = jax.tree.leaves(over)
                 if over is not None and all(_check.is_concrete(leaf) for leaf in leaves):
                     weights.append(graph.mixing(over) if isinstance(over, Mixing) else over)
@@ -414,7 +412,7 @@ def noise_plan(simulation: Simulation, rounds: int) -> Any:
     """
     privacy = simulation.privacy
     if isinstance(privacy, CentralGaussian):
-        return privacy.plan(simulation.algorithm.selector, simulation.problem.clients)  # pyright: ignore[reportAttributeAccessIssue]
+        return privacy.plan(simulation.algorithm.selector, simulation.problem.clients)
     if not isinstance(privacy, Notion):
         return None
     return privacy.plan(functools.partial(_sensitivity, simulation, simulation.problem), rounds)
@@ -813,12 +811,11 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
     if isinstance(privacy, CentralGaussian):
         known["update_clip"] = carry.memory.mechanism.clip
     network = None if isinstance(prepared.network, Varying) else prepared.network
-    bound = None
-    if prepared.problem.linear:
+    bound, size = None, simulation.algorithm.step_size
+    if prepared.problem.linear and size is not None:
         bound = simulation.algorithm.step_bound(prepared.problem, network, prepared.curvature)
     if bound is not None:
-        size: Any = simulation.algorithm.step_size  # pyright: ignore[reportAttributeAccessIssue]
-        first: Any = size(jnp.ones((), jnp.int32)) if callable(size) else size
+        first = size(jnp.ones((), jnp.int32)) if callable(size) else size
         known["first_step"] = jnp.max(jnp.asarray(first))
         known["step_bound"] = bound
     weights = simulation.algorithm.weights(prepared.problem)
@@ -839,9 +836,9 @@ def _sampled(simulation: Simulation) -> dict[str, Array]:
     """What :func:`fljax.privacy.spent` needs of a sampled Gaussian mechanism."""
     privacy, algorithm, problem = simulation.privacy, simulation.algorithm, simulation.problem
     if isinstance(privacy, CentralGaussian):
-        law, records = algorithm.selector.law(problem.clients), problem.clients  # pyright: ignore[reportAttributeAccessIssue]
+        law, records = algorithm.selector.law(problem.clients), problem.clients
     else:
-        law, records = algorithm.batches(problem), jnp.min(problem.sample_counts())  # pyright: ignore[reportAttributeAccessIssue]
+        law, records = algorithm.sampling(problem), jnp.min(problem.sample_counts())
     # Either way of drawing has its theorem for one relation of neighbours only.
     proven = {"poisson": "add-or-remove", "drawn": "replace"}
     amplified = law.sampling is not None and proven[law.sampling] == privacy.neighbors  # pyright: ignore[reportOptionalMemberAccess]

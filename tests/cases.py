@@ -227,7 +227,7 @@ def subgradient(it, objective=OBJECTIVE, noise=SILENCE):
 
 def decentralised(it, objective=OBJECTIVE):
     none, all_of_it = np.eye(CLIENTS), nfl.metropolis(CLIENTS, EDGES)
-    matrices = [none if rule is None else all_of_it for rule in it.rules]
+    matrices = [none if rule is None else all_of_it for rule in it.combinations]
     return multiagent.strategy(objective, *matrices, step_of(it.step_size), ROUNDS)
 
 
@@ -780,14 +780,16 @@ CASES = {
     "Wang-Elia": Case(WangElia(0.05), None, reaching, costs.tracked),
     "NIDS": Case(NIDS(0.05), None, reaching, costs.proximal),
     "Exact diffusion": Case(ExactDiffusion(0.05), None, reaching, costs.corrected),
-    "LED": Case(LED(0.05, 2), None, reaching, partial(costs.walked, 2, 1)),
+    "LED": Case(LED(0.05, local_steps=2), None, reaching, partial(costs.walked, 2, 1)),
     "DIGing": Case(DIGing(0.05), None, reaching, costs.tracked),
     "ATC tracking": Case(ATCTracking(0.05), None, reaching, costs.tracked),
     "Aug-DGM": Case(AugDGM(0.05), None, reaching, costs.tracked),
-    "K-GT": Case(KGT(0.05, 2), None, reaching, partial(costs.walked, 2, 2)),
-    "ADMM tracking": Case(ADMMTracking(0.3, 0.7, 0.4, 0.5), None, reaching, costs.tracked),
+    "K-GT": Case(KGT(0.05, local_steps=2), None, reaching, partial(costs.walked, 2, 2)),
+    "ADMM tracking": Case(
+        ADMMTracking(0.3, penalty=0.7, relaxation=0.4, blend=0.5), None, reaching, costs.tracked
+    ),
     "DLM": Case(DLM(0.9, 0.3), None, reaching, costs.linearised),
-    "DiNNO": Case(DiNNO(0.4, 0.05, 2), None, reaching, partial(costs.walked, 2, 1)),
+    "DiNNO": Case(DiNNO(0.4, 0.05, local_steps=2), None, reaching, partial(costs.walked, 2, 1)),
     "FedGD": Case(FedGD(0.3, 0.05), None, descended, costs.coupled),
     "FedSGD": Case(
         FedSGD(0.3, 0.05, batches=Cyclic(4)), None, descended, partial(costs.estimated, 4)
@@ -904,15 +906,22 @@ CASES = {
     ),
     "PSO-Fed": Case(PSOFed(0.3, Circular(2)), None, streamed, partial(costs.portions, 2)),
     "GT-SAGA": Case(GTSAGA(0.05, batch=2), None, tracked, partial(costs.tabulated, 2)),
-    "GT-SARAH": Case(GTSARAH(0.05, 5, batch=2), None, tracked, partial(costs.snapped, 2, 5)),
-    "GT-SVRG": Case(GTSVRG(0.05, 5, batch=2), None, tracked, partial(costs.snapped, 2, 5)),
-    "LT-ADMM": Case(LTADMM(0.9, 0.05, 0.1, 3), None, trained, partial(costs.trained, 3)),
+    "GT-SARAH": Case(GTSARAH(0.05, period=5, batch=2), None, tracked, partial(costs.snapped, 2, 5)),
+    "GT-SVRG": Case(GTSVRG(0.05, period=5, batch=2), None, tracked, partial(costs.snapped, 2, 5)),
+    "LT-ADMM": Case(
+        LTADMM(0.9, 0.05, pull=0.1, local_steps=3), None, trained, partial(costs.trained, 3)
+    ),
     "LT-ADMM-VR": Case(
-        LTADMMVR(0.9, 0.05, 0.1, 3, batch=2), None, trained, partial(costs.remembered, 3, 2)
+        LTADMMVR(0.9, 0.05, pull=0.1, local_steps=3, batch=2),
+        None,
+        trained,
+        partial(costs.remembered, 3, 2),
     ),
     "Scaffnew": Case(Scaffnew(0.05, 0.4), None, skipped, costs.steered),
     "ProxSkip": Case(ProxSkip(0.05, 0.4), None, skipped, costs.skipped),
-    "Choco-SGD": Case(ChocoSGD(0.05, TopK(2), 0.4), None, differing, costs.differing),
+    "Choco-SGD": Case(
+        ChocoSGD(0.05, compression=TopK(2), consensus_step=0.4), None, differing, costs.differing
+    ),
     "Gossip SGD": Case(GossipSGD(0.05), None, met, costs.met),
     "SGP": Case(SGP(0.05), None, pushed, costs.pushed),
 }

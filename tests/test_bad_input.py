@@ -304,6 +304,7 @@ VALID = {
     "merge": {"into": "whole"},
     "plan": {"scenario": study, "rounds": 2},
     "save": {"dataset": xr.Dataset(), "path": "results.nc"},
+    "field": {"converter": float},
     "static": {"values": [1, 2]},
     "sweep": {"scenario": study, "rounds": 2},
     "audit.claimed_epsilon": {"ledger": {"rho": 1.0}, "delta": 1e-5},

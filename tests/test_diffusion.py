@@ -83,7 +83,8 @@ LAWS = [Uniform(2), Uniform((1, 4, 2, 3, 2)), Uniform(3, replacement=True), Weig
 def test_strategies_on_batches_are_the_loops(strategy, law):
     algorithm = strategy(0.03, batches=law)
     matrices = [
-        np.eye(CLIENTS) if r is None else nfl.metropolis(CLIENTS, EDGES) for r in algorithm.rules
+        np.eye(CLIENTS) if r is None else nfl.metropolis(CLIENTS, EDGES)
+        for r in algorithm.combinations
     ]
     expected = multiagent.strategy(
         OBJECTIVE, *matrices, step_of(algorithm.step_size), ROUNDS, visited(law)

@@ -54,13 +54,13 @@ METHODS = {
     "Wang-Elia": WangElia(0.05),
     "NIDS": NIDS((0.05, 0.04, 0.06, 0.05, 0.03)),
     "Exact diffusion": ExactDiffusion(0.05),
-    "LED": LED(0.03, 3),
+    "LED": LED(0.03, local_steps=3),
     "DIGing": DIGing(0.05),
     "ATC tracking": ATCTracking(0.05),
     "Aug-DGM": AugDGM(0.05),
-    "K-GT": KGT(0.03, 3, outer_step=0.7),
-    "ADMM tracking": ADMMTracking(0.3, 0.7, 0.4, 0.5),
-    "DiNNO": DiNNO(0.4, 0.05, 3),
+    "K-GT": KGT(0.03, local_steps=3, outer_step=0.7),
+    "ADMM tracking": ADMMTracking(0.3, penalty=0.7, relaxation=0.4, blend=0.5),
+    "DiNNO": DiNNO(0.4, 0.05, local_steps=3),
 }
 APART = {"PG-EXTRA", "NIDS"}  # whose gradients are without the regulariser
 
@@ -111,7 +111,12 @@ def test_on_batches_and_from_starts_of_their_own_they_are_the_loops(label):
 
 @pytest.mark.parametrize(
     "it",
-    [DLM(0.9, 0.3), EXTRA(0.05, blend=0.7), NIDS(0.05, coupling=8.0), LED(0.05, 2, dual_step=0.9)],
+    [
+        DLM(0.9, 0.3),
+        EXTRA(0.05, blend=0.7),
+        NIDS(0.05, coupling=8.0),
+        LED(0.05, local_steps=2, dual_step=0.9),
+    ],
     ids=lambda it: it.label,
 )
 @pytest.mark.thin(1)
@@ -176,15 +181,15 @@ STEADY = [
     PGEXTRA(0.1),
     NIDS(np.linspace(0.05, 0.15, 12)),
     ExactDiffusion(0.1),
-    LED(0.05, 4),
+    LED(0.05, local_steps=4),
     DIGing(0.03),
     ATCTracking(0.05),
     AugDGM(0.05),
-    KGT(0.02, 4, outer_step=0.5),
+    KGT(0.02, local_steps=4, outer_step=0.5),
     WangElia(0.1),
-    ADMMTracking(0.1, 0.5, 0.5, 0.5),
+    ADMMTracking(0.1, penalty=0.5, relaxation=0.5, blend=0.5),
     DLM(0.5, 0.2),
-    DiNNO(0.2, 0.05, 4),
+    DiNNO(0.2, 0.05, local_steps=4),
 ]
 
 
@@ -408,13 +413,13 @@ def test_one_step_of_dinno_is_linearised_admm_where_degrees_are_equal():
 
 @pytest.mark.slow
 def test_many_steps_of_dinno_are_admm():
-    close(models(DiNNO(0.4, 0.05, 800)), models(NetworkedADMM(0.4)), rtol=0, atol=1e-9)
+    close(models(DiNNO(0.4, 0.05, local_steps=800)), models(NetworkedADMM(0.4)), rtol=0, atol=1e-9)
 
 
 @pytest.mark.slow
 def test_dinno_takes_any_optimiser():
-    close(models(DiNNO(0.4, optax.sgd(0.05), 3)), models(METHODS["DiNNO"]), rtol=1e-6)
-    assert apart(DiNNO(0.2, optax.adam(1e-2), 4), 400) < 0.1
+    close(models(DiNNO(0.4, optax.sgd(0.05), local_steps=3)), models(METHODS["DiNNO"]), rtol=1e-6)
+    assert apart(DiNNO(0.2, optax.adam(1e-2), local_steps=4), 400) < 0.1
 
 
 @pytest.mark.thin(4)
@@ -457,11 +462,11 @@ CIRCLE, UNEVEN = (
         (lambda: NIDS([0.1, -0.2]), ValueError, "step_size must be finite and > 0, got -0.2"),
         (lambda: NIDS(0.1, coupling=0.0), ValueError, "coupling must be finite and > 0, got 0"),
         (lambda: models(NIDS([0.1, 0.2])), ValueError, "one of each of the 5 clients, got shape"),
-        (lambda: LED(0.1, 0), ValueError, "local_steps must be >= 1, got 0"),
+        (lambda: LED(0.1, local_steps=0), ValueError, "local_steps must be >= 1, got 0"),
         (lambda: LED(0.1, dual_step=-1.0), ValueError, "dual_step must be finite and > 0, got -1"),
         (lambda: KGT(0.1, outer_step=0.0), ValueError, "outer_step must be finite and > 0, got 0"),
         (lambda: DiNNO(-1.0, 0.1), ValueError, "penalty must be finite and > 0, got -1"),
-        (lambda: DiNNO(1.0, 0.1, 0), ValueError, "local_steps must be >= 1, got 0"),
+        (lambda: DiNNO(1.0, 0.1, local_steps=0), ValueError, "local_steps must be >= 1, got 0"),
         (lambda: models(DiNNO(1.0, 0.1, batches=Uniform(40))), ValueError, "the 12 samples"),
         (lambda: models(AugDGM(0.1, batches=Uniform(40))), ValueError, "at most the 12 samples"),
         (
@@ -502,13 +507,13 @@ def test_what_would_move_the_minimum_is_refused(label):
         PGEXTRA(0.1),
         NIDS(0.1),
         ExactDiffusion(0.1),
-        LED(0.05, 2),
+        LED(0.05, local_steps=2),
         DIGing(0.03),
         ATCTracking(0.03),
         AugDGM(0.03),
-        KGT(0.03, 2),
+        KGT(0.03, local_steps=2),
         fl.algorithms.ProxSkip(0.1, 0.5),
-        fl.algorithms.GTSVRG(0.03, 1),
+        fl.algorithms.GTSVRG(0.03, period=1),
         NetworkedADMM(0.5),
     ],
     ids=lambda algorithm: type(algorithm).__name__,

@@ -601,8 +601,11 @@ LOGISTIC = from_clients(make_data("logistic"), Logistic())
             "of data that arrive one by one there is none",
         ),
         (lambda: FedSGD(1.0, 0.1), "give one of batches= and oracle="),
-        (lambda: FedSGD(1.0, 0.1, Uniform(2), noisy), "give one of batches= and oracle="),
-        (lambda: simulate(FedSGD(1.0, 0.1, Uniform(20))), "at most the 12 samples"),
+        (
+            lambda: FedSGD(1.0, 0.1, batches=Uniform(2), oracle=noisy),
+            "give one of batches= and oracle=",
+        ),
+        (lambda: simulate(FedSGD(1.0, 0.1, batches=Uniform(20))), "at most the 12 samples"),
         (lambda: simulate(FedRelax(np.ones(3)), problem=LOGISTIC), "have a closed form|has not"),
         (lambda: simulate(FedRelax(0.0), problem=FEW), "node 0 has 2 samples and 3 features"),
         (

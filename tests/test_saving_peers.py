@@ -84,15 +84,17 @@ def close_to_loop(ours, theirs, atol):
 # Against the equations ---------------------------------------------------------------------------
 
 VARIANTS = {
-    "one way": SGP(0.05, ONE_WAY),
+    "one way": SGP(0.05, shares=ONE_WAY),
     "one sample": GTSAGA(0.05),
-    "estimates that go on": GTSARAH(PowerDecay(0.05), 3),
-    "whole gradients at snapshots": GTSVRG(PowerDecay(0.05), 3),
-    "batches in local steps": LTADMM(0.9, 0.05, 0.1, 3, batches=Uniform(2)),
-    "a table that is kept": LTADMMVR(0.9, PowerDecay(0.05), 0.1, 3, batch=2, restart=False),
+    "estimates that go on": GTSARAH(PowerDecay(0.05), period=3),
+    "whole gradients at snapshots": GTSVRG(PowerDecay(0.05), period=3),
+    "batches in local steps": LTADMM(0.9, 0.05, pull=0.1, local_steps=3, batches=Uniform(2)),
+    "a table that is kept": LTADMMVR(
+        0.9, PowerDecay(0.05), pull=0.1, local_steps=3, batch=2, restart=False
+    ),
     "all speak": ProxSkip(0.05, 1.0),
     "the server hears all": Scaffnew(0.05, 1.0),
-    "one number": ChocoSGD(PowerDecay(0.1), TopK(1), 0.2),
+    "one number": ChocoSGD(PowerDecay(0.1), compression=TopK(1), consensus_step=0.2),
     "pairs": GossipSGD(PowerDecay(0.1)),
 }
 
@@ -131,12 +133,12 @@ def test_absent_peers_are_not_met():
 
 #: To the minimiser of the sum, though steps do not shrink.
 EXACTLY = {
-    "LT-ADMM": (LTADMM(1.0, 0.05, 0.1), 96),
+    "LT-ADMM": (LTADMM(1.0, 0.05, pull=0.1, local_steps=5), 96),
     "GT-SAGA": (GTSAGA(0.03), 640),
-    "GT-SVRG": (GTSVRG(0.03, 12), 480),
-    "GT-SARAH": (GTSARAH(0.03, 12), 480),
-    "LT-ADMM-VR": (LTADMMVR(1.0, 0.05, 0.1), 96),
-    "LT-ADMM-VR, kept": (LTADMMVR(1.0, 0.03, 0.1, restart=False), 100),
+    "GT-SVRG": (GTSVRG(0.03, period=12), 480),
+    "GT-SARAH": (GTSARAH(0.03, period=12), 480),
+    "LT-ADMM-VR": (LTADMMVR(1.0, 0.05, pull=0.1, local_steps=5), 96),
+    "LT-ADMM-VR, kept": (LTADMMVR(1.0, 0.03, pull=0.1, local_steps=5, restart=False), 100),
     "Scaffnew": (Scaffnew(0.1, 0.3), 140),
     "ProxSkip": (ProxSkip(0.1, 0.3), 400),
 }
@@ -156,7 +158,9 @@ def test_the_optimum_is_attained_linearly_at_constant_steps(name):
 @pytest.mark.slow
 def test_batches_alone_do_not_come_there():
     """Without what reduces their variance."""
-    error = run(LTADMM(1.0, 0.05, 0.1, batches=Uniform(1)), 400, 400).normalized_error
+    error = run(
+        LTADMM(1.0, 0.05, pull=0.1, local_steps=5, batches=Uniform(1)), 400, 400
+    ).normalized_error
     assert float(error[-1]) > 1e-4
 
 
@@ -196,7 +200,7 @@ def recursions():
         g = slope(x)
         y = weights @ y + g - before
         tracking.append(x)
-    found["gradient tracking"] = GTSVRG(step, 1), tracking
+    found["gradient tracking"] = GTSVRG(step, period=1), tracking
     everything = GTSAGA(step, batch=max(SIZES))
     found["gradient tracking along all samples"] = everything, tracking
     x, psi, diffusion = cases.START, cases.START, []
@@ -208,7 +212,10 @@ def recursions():
     strategy = multiagent.strategy(
         objective, np.eye(CLIENTS), np.eye(CLIENTS), weights, lambda n: step, ROUNDS
     )
-    found["adapt, then combine"] = ChocoSGD(step, TopK(DIM), 1.0), strategy
+    found["adapt, then combine"] = (
+        ChocoSGD(step, compression=TopK(DIM), consensus_step=1.0),
+        strategy,
+    )
     x, descent = np.zeros(DIM), []
     for _ in range(ROUNDS):
         x = x - step * slope(np.tile(x, (CLIENTS, 1))).mean(axis=0)
@@ -259,7 +266,7 @@ def still(values):
 )
 def test_compressed_differences_agree_on_the_mean(compression):
     world = {"problem": still(ANYWHERE), "metrics": ["consensus_error"]}
-    found = run(ChocoSGD(1.0, compression, 0.2), 400, 200, **world)
+    found = run(ChocoSGD(1.0, compression=compression, consensus_step=0.2), 400, 200, **world)
     assert float(found.consensus_error[-1]) < 1e-20
     close(found.model, np.tile(ANYWHERE.mean(axis=0), (CLIENTS, 1)), atol=1e-9)
     # Compressed models themselves do not.
@@ -269,7 +276,7 @@ def test_compressed_differences_agree_on_the_mean(compression):
 
 @pytest.mark.slow
 def test_choco_sgd_learns_with_few_numbers():
-    algorithm = ChocoSGD(PowerDecay(0.3, 0.7), TopK(1), 0.2)
+    algorithm = ChocoSGD(PowerDecay(0.3, 0.7), compression=TopK(1), consensus_step=0.2)
     error = run(algorithm, 4000, 1000).normalized_error.values
     assert error[-1] < 2e-3
     assert (np.diff(error) < 0).all()
@@ -352,7 +359,7 @@ def test_disagreement_shrinks_as_the_mean_matrix_says():
 
 def test_push_sum_comes_to_the_mean_where_rows_do_not_sum_to_one():
     assert abs(ONE_WAY.sum(axis=1) - 1).max() > 0.1
-    found = run(SGP(1.0, ONE_WAY), 200, 100, problem=still(ANYWHERE), metrics=())
+    found = run(SGP(1.0, shares=ONE_WAY), 200, 100, problem=still(ANYWHERE), metrics=())
     close(found.model, np.tile(ANYWHERE.mean(axis=0), (CLIENTS, 1)), atol=1e-12)
     # The weights' own mean is another one: that of their Perron vector.
     law = np.linalg.matrix_power(ONE_WAY, 500)[:, 0]
@@ -361,7 +368,7 @@ def test_push_sum_comes_to_the_mean_where_rows_do_not_sum_to_one():
 
 @pytest.mark.slow
 def test_push_sum_comes_to_the_optimum_by_decaying_steps():
-    algorithm = SGP(PowerDecay(0.3, 0.7), ONE_WAY)
+    algorithm = SGP(PowerDecay(0.3, 0.7), shares=ONE_WAY)
     error = run(algorithm, 4000, 1000).normalized_error.values
     assert error[-1] < 2e-3
     assert (np.diff(error) < 0).all()
@@ -397,12 +404,12 @@ def test_one_message_goes_from_each_that_meets():
 
 @pytest.mark.slow
 def test_messages_go_one_way_and_are_as_long_as_they_are():
-    found = run(SGP(0.05, ONE_WAY), 3)
+    found = run(SGP(0.05, shares=ONE_WAY), 3)
     assert sent(found).tolist() == [6] * 3
     assert sent(found, "scalars").tolist() == [6 * (DIM + 1)] * 3
-    found = run(ChocoSGD(0.05, TopK(1), 0.4), 3)
+    found = run(ChocoSGD(0.05, compression=TopK(1), consensus_step=0.4), 3)
     assert sent(found, "bits_up").tolist() == [2 * len(EDGES) * (32 + 2)] * 3
-    for algorithm, numbers in ((GTSAGA(0.05), 2), (LTADMM(0.9, 0.05, 0.1), 1), (KGT(0.05), 2)):
+    for algorithm, numbers in ((GTSAGA(0.05), 2), (LTADMM(0.9, 0.05, pull=0.1), 1), (KGT(0.05), 2)):
         assert sent(run(algorithm, 2), "scalars").tolist() == [2 * len(EDGES) * numbers * DIM] * 2
 
 
@@ -411,9 +418,13 @@ def test_messages_go_one_way_and_are_as_long_as_they_are():
 BEYOND = np.eye(CLIENTS) * 0.5 + np.roll(np.eye(CLIENTS), 2, axis=0) * 0.5
 REFUSED = {
     "no step": (ValueError, "step size must be finite and > 0", lambda: GTSAGA(0.0)),
-    "no sample": (ValueError, "batch must be >= 1, got 0", lambda: GTSVRG(0.1, 2, 0)),
-    "no period": (ValueError, "period must be >= 1, got 0", lambda: GTSVRG(0.1, 0)),
-    "a period that is no count": (TypeError, "period must be an integer", lambda: GTSVRG(0.1, 2.5)),
+    "no sample": (ValueError, "batch must be >= 1, got 0", lambda: GTSVRG(0.1, period=2, batch=0)),
+    "no period": (ValueError, "period must be >= 1, got 0", lambda: GTSVRG(0.1, period=0)),
+    "a period that is no count": (
+        TypeError,
+        "period must be an integer",
+        lambda: GTSVRG(0.1, period=2.5),
+    ),
     "a large batch": (
         ValueError,
         "at most the 12 samples of the largest client, got 13",
@@ -422,7 +433,7 @@ REFUSED = {
     "a large batch of local steps": (
         ValueError,
         "at most the 12 samples of the largest client, got 13",
-        lambda: simulation_of(LTADMMVR(1.0, 0.1, 0.1, batch=13)),
+        lambda: simulation_of(LTADMMVR(1.0, 0.1, pull=0.1, batch=13)),
     ),
     "an unknown rule": (ValueError, "unknown mixing rule", lambda: KGT(0.1, mixing="metropolitan")),
     "a step of a rule": (
@@ -430,13 +441,25 @@ REFUSED = {
         "step must be below",
         lambda: simulation_of(ProxSkip(0.1, 0.5, fl.graphs.Mixing("laplacian", step=3.0))),
     ),
-    "no penalty": (ValueError, "penalty must be finite and > 0", lambda: LTADMM(0.0, 0.1, 0.1)),
-    "no pull": (ValueError, "pull must be finite and > 0, got -1", lambda: LTADMM(1.0, 0.1, -1.0)),
-    "no local step": (ValueError, "local_steps must be >= 1", lambda: LTADMMVR(1.0, 0.1, 0.1, 0)),
+    "no penalty": (
+        ValueError,
+        "penalty must be finite and > 0",
+        lambda: LTADMM(0.0, 0.1, pull=0.1),
+    ),
+    "no pull": (
+        ValueError,
+        "pull must be finite and > 0, got -1",
+        lambda: LTADMM(1.0, 0.1, pull=-1.0),
+    ),
+    "no local step": (
+        ValueError,
+        "local_steps must be >= 1",
+        lambda: LTADMMVR(1.0, 0.1, pull=0.1, local_steps=0),
+    ),
     "no switch": (
         TypeError,
         "restart must be True or False",
-        lambda: LTADMMVR(1.0, 0.1, 0.1, restart=1),
+        lambda: LTADMMVR(1.0, 0.1, pull=0.1, restart=1),
     ),
     "never": (
         ValueError,
@@ -448,52 +471,58 @@ REFUSED = {
         "probability must be .* <= 1, got 1.5",
         lambda: ProxSkip(0.1, 1.5),
     ),
-    "no compressor": (TypeError, "compression must be", lambda: ChocoSGD(0.1, "top-k", 0.5)),
+    "no compressor": (
+        TypeError,
+        "compression must be",
+        lambda: ChocoSGD(0.1, compression="top-k", consensus_step=0.5),
+    ),
     "more numbers than there are": (
         ValueError,
         "count must be 1 to the 3 numbers of a message, got 4",
-        lambda: simulation_of(ChocoSGD(0.1, TopK(4), 0.5)),
+        lambda: simulation_of(ChocoSGD(0.1, compression=TopK(4), consensus_step=0.5)),
     ),
     "a long consensus step": (
         ValueError,
         "consensus_step must be .* <= 1",
-        lambda: ChocoSGD(0.1, Sign(), 1.1),
+        lambda: ChocoSGD(0.1, compression=Sign(), consensus_step=1.1),
     ),
     "compression twice": (
         ValueError,
         "Choco-SGD compresses its messages itself; leave out compression=",
-        lambda: simulation_of(ChocoSGD(0.1, Sign(), 0.5), compression=Sign()),
+        lambda: simulation_of(
+            ChocoSGD(0.1, compression=Sign(), consensus_step=0.5), compression=Sign()
+        ),
     ),
     "rows that sum to one": (
         ValueError,
         "every column of the matrix of shares must sum to one.*transpose it",
-        lambda: SGP(0.1, ONE_WAY.T),
+        lambda: SGP(0.1, shares=ONE_WAY.T),
     ),
     "negative shares": (
         ValueError,
         "the matrix of shares must be",
-        lambda: SGP(0.1, 2 * np.eye(5) - ONE_WAY),
+        lambda: SGP(0.1, shares=2 * np.eye(5) - ONE_WAY),
     ),
-    "shares that are no matrix": (ValueError, "shares", lambda: SGP(0.1, [0.5, 0.5])),
+    "shares that are no matrix": (ValueError, "shares", lambda: SGP(0.1, shares=[0.5, 0.5])),
     "shares that are not square": (
         ValueError,
         "shares must be square",
-        lambda: SGP(0.1, ONE_WAY[:, :4]),
+        lambda: SGP(0.1, shares=ONE_WAY[:, :4]),
     ),
     "shares that reach not all": (
         ValueError,
         "the matrix of shares is reducible.* or take other shares",
-        lambda: SGP(0.1, np.eye(5)),
+        lambda: SGP(0.1, shares=np.eye(5)),
     ),
     "shares of others": (
         ValueError,
         "shares are of 2 nodes, and the network has 5",
-        lambda: simulation_of(SGP(0.1, np.full((2, 2), 0.5))),
+        lambda: simulation_of(SGP(0.1, shares=np.full((2, 2), 0.5))),
     ),
     "shares beyond the edges": (
         ValueError,
         "node 3 gives to node 0, which is no neighbour",
-        lambda: simulation_of(SGP(0.1, BEYOND)),
+        lambda: simulation_of(SGP(0.1, shares=BEYOND)),
     ),
     "a graph that changes": (
         ValueError,
@@ -508,7 +537,7 @@ REFUSED = {
     "batches of others": (
         ValueError,
         "size must be one number or one of each of the 5 clients",
-        lambda: simulation_of(GossipSGD(0.1, Uniform((1, 2)))),
+        lambda: simulation_of(GossipSGD(0.1, batches=Uniform((1, 2)))),
     ),
 }
 

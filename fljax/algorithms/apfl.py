@@ -1,19 +1,19 @@
 r"""APFL: a mixture of a global and a personal model (Deng, Kamani and Mahdavi 2020)."""
 
-import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module
+from fljax._module import field, module
 from fljax.algorithms.base import Needs, algorithm, server_start, start_models
 from fljax.algorithms.local_learning import Averaging, Cohort
 from fljax.batches import taken
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["APFL", "State"]
 
@@ -82,15 +82,14 @@ class APFL(Averaging):
       Deng et al. 2020, Algorithm 1, with the mixing adapted as beside it.
     """
 
-    mixing: Float[Array, "*clients"] | float = dataclasses.field(default=0.5, kw_only=True)
-    adaptation: StepSize | None = dataclasses.field(default=None, kw_only=True)
+    mixing: Float[Array, "*clients"] | float = field(
+        converter=partial(_check.filled, "mixing"), default=0.5, kw_only=True
+    )
+    adaptation: Schedule | None = field(converter=as_schedule, default=None, kw_only=True)
 
     def validate(self) -> None:
         super().validate()
-        object.__setattr__(self, "mixing", _check.filled("mixing", self.mixing))
         _check.interval("mixing", self.mixing, at_least=0, at_most=1)
-        if self.adaptation is not None:
-            object.__setattr__(self, "adaptation", as_schedule(self.adaptation))
 
     def check(self, problem: Any, network: Any) -> None:
         super().check(problem, network)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._arguments import checked
 from fljax.graphs import Graph
+from fljax.participation import Law
 from fljax.privacy import Gap
 from fljax.problems import Problem
 from fljax.problems import optimum as centralised
@@ -76,6 +77,15 @@ class Algorithm:
       waiting: fields of the state that hold what a peer hears. What is said while it is absent
         waits for it there; all else that is its own stays as it was.
       hears_itself: whether a peer's own message is among those that it combines.
+      step_size: how long a step is, a schedule, a number or an optimiser; ``None`` of one that
+        takes no steps. Its first is held against :meth:`step_bound`.
+      selector: who takes part; ``None`` of one that does not say, which a trusted server has no
+        account for.
+      combinations: the weights by which peers combine what they hear, a rule or a matrix, as far as
+        they are known before the run; ``None`` among them is no exchange.
+      uploads: on what of clients' messages to a server noise may be, in the place of what its
+        ``needs`` say.
+      has_start: whether it brings the first models itself.
       stability: what :meth:`step_bound` is, and from where, in a few words.
 
     Example:
@@ -88,12 +98,9 @@ class Algorithm:
       ...     mixed: Any  # [K, D]  what it makes of what it heard
       >>> @fl.module
       ... class Diffusion(fl.algorithms.Algorithm):
-      ...     step_size: fl.schedules.StepSize  # a number or a schedule
+      ...     # a number or a schedule
+      ...     step_size: fl.schedules.Schedule = fl.field(converter=fl.schedules.as_schedule)
       ...     needs = fl.algorithms.Needs(privacy=(fl.privacy.ZCDP,), averages=True)
-      ...
-      ...     def validate(self):  # as the user gave them
-      ...         schedule = fl.schedules.as_schedule(self.step_size)
-      ...         object.__setattr__(self, "step_size", schedule)
       ...
       ...     def init(self, problem, network):
       ...         start = fl.algorithms.start_models(problem)
@@ -131,6 +138,13 @@ class Algorithm:
     hears_itself: ClassVar[bool] = True
     stability: ClassVar[str] = ""
 
+    # Fields or properties of a subclass; what none of its own has keeps these.
+    step_size: Any = None  # Schedule, Optimiser or number
+    selector: Any = None  # Selector
+    combinations: Any = ()  # of Mixing, Combination and None
+    uploads: Any = None  # tuple[str, ...]
+    has_start: Any = False
+
     def __init_subclass__(cls) -> None:
         cls.label = cls.__name__
 
@@ -159,6 +173,12 @@ class Algorithm:
         another.
         """
         return problem.importance
+
+    def sampling(self, problem: Any) -> Law | None:
+        """How samples get into a step's batch, at the client with the fewest; ``None`` of one that
+        does not say, which :class:`~fljax.privacy.NoisyGradients` have no account for.
+        """
+        return None
 
     def step_bound(
         self, problem: Problem | Stream, network: Any, curvature: Array | None

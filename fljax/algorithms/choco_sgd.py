@@ -1,20 +1,17 @@
 r"""Gossip of compressed differences from copies that all neighbours have (Choco-SGD)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.local_steps import sampled
-from fljax.algorithms.peers import check_weights, exact_weights, weights_on
-from fljax.batches import Batches
+from fljax._module import field, module
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.peers import Exact, weights_on
 from fljax.graphs import Combination, Graph
 from fljax.link import Compressor
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
 from fljax.streams import Stream
 
 __all__ = ["ChocoSGD", "State"]
@@ -31,7 +28,7 @@ class State(NamedTuple):
 
 @algorithm("Choco-SGD", "koloskova2019", Needs(data="any", compressed=False))
 @module
-class ChocoSGD(Algorithm):
+class ChocoSGD(Exact):
     r"""Decentralised SGD whose peers say how their models differ from public copies (Choco-SGD).
 
     .. math::
@@ -64,7 +61,9 @@ class ChocoSGD(Algorithm):
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=10, dim=8),
       ...     network=fl.graphs.ring(6),
-      ...     algorithm=fl.algorithms.ChocoSGD(0.01, fl.link.TopK(2), consensus_step=0.3),
+      ...     algorithm=fl.algorithms.ChocoSGD(
+      ...         0.01, compression=fl.link.TopK(2), consensus_step=0.3
+      ...     ),
       ... )
       >>> int(fl.run(simulation, rounds=5).bits_up[-1])  # 12 messages of 2 numbers and places
       4200
@@ -73,31 +72,23 @@ class ChocoSGD(Algorithm):
       Koloskova, Stich and Jaggi 2019, Algorithm 2.
     """
 
-    step_size: StepSize
-    compression: Compressor
-    consensus_step: Float[Array, ""] | float
-    mixing: Any = "metropolis"
-    batches: Batches | None = None
+    compression: Compressor = field(kw_only=True)
+    consensus_step: Float[Array, ""] | float = field(kw_only=True)
 
     def validate(self) -> None:
-        rule = exact_weights(self.mixing, type(self).label)
-        object.__setattr__(self, "mixing", rule)
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
-        _check.kind("compression", self.compression, Compressor)
+        super().validate()
         _check.interval("consensus_step", self.consensus_step, above=0, at_most=1)
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
-        check_weights(self.mixing, network)
+        super().check(problem, network)
         self.compression.check(problem.dim)
-        if self.batches is not None:
-            self.batches.check(problem)
 
     def init(self, problem: Problem | Stream, network: Graph) -> State:
         start, mixing = start_models(problem), weights_on(self.mixing, network)
         return State(start, start, mixing(start), mixing)
 
     def step(self, state: State, now: Round) -> State:
-        part = sampled(self.batches, now)
+        part = self._part(now)
         moved = state.model - self.step_size(now.number) * part.gradient(state.model)
         said, inbox = now.link.exchange(moved - state.public, compression=self.compression)
         public, mixed = state.public + said, state.mixed + inbox.mean(state.mixing)

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.algorithms.local_steps import descent_gap
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 from fljax.streams import Stream
 
 __all__ = ["ConventionalFL", "State"]
@@ -61,12 +61,11 @@ class ConventionalFL(Algorithm):
       Gauthier 2024, Algorithm 1; McMahan et al. 2017.
     """
 
-    step_size: StepSize
+    step_size: Schedule = field(converter=as_schedule)
     local_steps: int = static(default=1)
 
     def validate(self) -> None:
         _check.count("local_steps", self.local_steps)
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
         return State(server_start(problem))

@@ -3,29 +3,24 @@ r"""Decentralised strategies: consensus, diffusion either way round, and what ha
 They are one line apart: where, around the gradient step, neighbours' models are combined.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax._module import module
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.local_steps import sampled
-from fljax.algorithms.peers import as_weights, check_weights, weights_on
-from fljax.batches import Batches
-from fljax.graphs import Combination, Graph, Mixing
+from fljax._module import field, module
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.peers import Descending, Weights, as_weights, check_weights, weights_on
+from fljax.graphs import Combination, Graph
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
 from fljax.streams import Stream
 
 __all__ = ["ATC", "CTA", "Consensus", "Diffusion", "State"]
 
 BUDGETS = (ZCDP, ApproximateDP, PureDP)
-
-#: Of a strategy: a rule, a matrix, or ``None`` for no exchange.
-Weights = Mixing | Combination | None
 
 
 class State(NamedTuple):
@@ -35,54 +30,40 @@ class State(NamedTuple):
     weights: tuple[Combination | None, ...]  # of the first graph: before, beside, after
 
 
-class _Strategy(Algorithm):
-    """One gradient step of each peer between combinations of what its neighbours have."""
-
-    step_size: StepSize
-    batches: Batches | None
-
-    @property
-    def rules(self) -> tuple[Weights, Weights, Weights]:
-        """The weights before, beside and after the gradient step."""
-        raise NotImplementedError
-
-    def validate(self) -> None:
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
-        for name in ("mixing", "before", "beside", "after"):
-            if not hasattr(self, name):
-                continue
-            rule = getattr(self, name)
-            if rule is not None or name == "mixing":
-                object.__setattr__(self, name, as_weights(name, rule))
+@module
+class _Strategy(Descending):
+    """One gradient step of each peer between combinations of what its neighbours have: those
+    before, beside and after the step are its :attr:`combinations`.
+    """
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
-        for rule in self.rules:
+        super().check(problem, network)
+        for rule in self.combinations:
             if rule is not None:
                 check_weights(rule, network)
-        if self.batches is not None:
-            self.batches.check(problem)
 
     def init(self, problem: Problem | Stream, network: Graph) -> State:
-        return State(start_models(problem), tuple(_over(rule, network) for rule in self.rules))
+        weights = tuple(_over(rule, network) for rule in self.combinations)
+        return State(start_models(problem), weights)
 
     def step(self, state: State, now: Round) -> State:
         weights = state.weights
         if now.changing:
-            weights = tuple(_over(rule, now.network) for rule in self.rules)
+            weights = tuple(_over(rule, now.network) for rule in self.combinations)
         before, beside, after = weights
 
         def combined(models: Array, over: Combination | None) -> Array:
             return models if over is None else now.link.exchange(models)[1].mean(over)
 
         at = combined(state.model, before)
-        part = sampled(self.batches, now)
+        part = self._part(now)
         now.witness(part.sample_gradient_norm(at))
         model = combined(at, beside) - self.step_size(now.number) * part.gradient(at)
         model = combined(model, after)
         return State(jnp.where(now.available[:, None], model, state.model), state.weights)
 
 
-def _over(rule: Weights, network: Graph) -> Combination | None:
+def _over(rule: Weights | None, network: Graph) -> Combination | None:
     return None if rule is None else weights_on(rule, network)
 
 
@@ -137,12 +118,10 @@ class Consensus(_Strategy):
       Rizk 2023, (1.32)-(1.33), lines 367-371; Nedić & Ozdaglar 2009.
     """
 
-    step_size: StepSize
-    mixing: Any = "metropolis"
-    batches: Batches | None = None
+    mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
 
     @property
-    def rules(self) -> tuple[Weights, Weights, Weights]:
+    def combinations(self) -> tuple[Weights | None, ...]:
         return None, self.mixing, None
 
 
@@ -166,12 +145,10 @@ class CTA(_Strategy):
       Rizk 2023, (1.34)-(1.35), lines 373-377.
     """
 
-    step_size: StepSize
-    mixing: Any = "metropolis"
-    batches: Batches | None = None
+    mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
 
     @property
-    def rules(self) -> tuple[Weights, Weights, Weights]:
+    def combinations(self) -> tuple[Weights | None, ...]:
         return self.mixing, None, None
 
 
@@ -198,12 +175,10 @@ class ATC(_Private):
       Rizk 2023, (1.36)-(1.37), lines 379-383.
     """
 
-    step_size: StepSize
-    mixing: Any = "metropolis"
-    batches: Batches | None = None
+    mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
 
     @property
-    def rules(self) -> tuple[Weights, Weights, Weights]:
+    def combinations(self) -> tuple[Weights | None, ...]:
         return None, None, self.mixing
 
 
@@ -237,19 +212,16 @@ class Diffusion(_Strategy):
       Rizk 2023, (1.38)-(1.40), lines 387-395, and (4.21)-(4.23).
     """
 
-    step_size: StepSize
-    before: Any = None
-    beside: Any = None
-    after: Any = None
-    batches: Batches | None = None
+    before: Weights | None = field(converter=partial(as_weights, "before"), default=None)
+    beside: Weights | None = field(converter=partial(as_weights, "beside"), default=None)
+    after: Weights | None = field(converter=partial(as_weights, "after"), default=None)
 
     def validate(self) -> None:
-        super().validate()
-        if all(rule is None for rule in self.rules):
+        if all(rule is None for rule in self.combinations):
             raise ValueError(
                 "nobody would hear of anybody: give weights before, beside or after the step."
             )
 
     @property
-    def rules(self) -> tuple[Weights, Weights, Weights]:
+    def combinations(self) -> tuple[Weights | None, ...]:
         return self.before, self.beside, self.after

@@ -5,14 +5,15 @@ from typing import Any, NamedTuple
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms import fedavg
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.local_steps import descend
+from fljax.participation import Selector
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["Ditto", "State"]
 
@@ -60,14 +61,18 @@ class Ditto(Algorithm):
     """
 
     solver: FedAvg
-    step_size: StepSize
+    step_size: Schedule = field(converter=as_schedule)
     attraction: Float[Array, ""] | float
     personal_steps: int = static(default=1)
 
     def validate(self) -> None:
         _check.nonnegative("attraction", self.attraction)
         _check.count("personal_steps", self.personal_steps)
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
+
+    @property
+    def selector(self) -> Selector:
+        """Who takes part."""
+        return self.solver.selector
 
     def check(self, problem: Problem, network: Any) -> None:
         self.solver.check(problem, network)
@@ -78,7 +83,7 @@ class Ditto(Algorithm):
     def step(self, state: State, now: Round) -> State:
         shared = self.solver.step(fedavg.State(state.server), now)
 
-        who = now.choose(self.solver.selector)
+        who = now.choose(self.selector)
         part = who.of(self.solver.own(now.problem))
 
         def gradient(model: Array) -> Array:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.peers import largest_curvature, learnt
 from fljax.algorithms.zcdp_nfl import ZCDPNFL
@@ -15,7 +15,7 @@ from fljax.graphs import Graph
 from fljax.optimisers import Optimiser, as_step
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize
+from fljax.schedules import Schedule
 from fljax.streams import Stream
 
 __all__ = ["DLM", "DiNNO", "State"]
@@ -58,8 +58,7 @@ class DLM(ZCDPNFL):
     """
 
     penalty: Float[Array, ""] | float
-    step_size: StepSize
-
+    step_size: Schedule | Optimiser = field(converter=as_step)
     stability = "2 / L, whatever the network"
 
     def step_bound(
@@ -120,13 +119,12 @@ class DiNNO(Algorithm):
     """
 
     penalty: Float[Array, ""] | float
-    step_size: StepSize
-    local_steps: int = static(default=1)
-    batches: Batches | None = None
+    step_size: Schedule | Optimiser = field(converter=as_step)
+    local_steps: int = static(default=1, kw_only=True)
+    batches: Batches | None = field(default=None, kw_only=True)
 
     def validate(self) -> None:
         _check.positive("penalty", self.penalty)
-        object.__setattr__(self, "step_size", as_step(self.step_size))
         _check.count("local_steps", self.local_steps)
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, replace, static
+from fljax._module import field, module, replace, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.batches import check_size
 from fljax.participation import Drawn, Law, Selector, everyone_or, shuffled
 from fljax.privacy import NoisyGradients
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["DPSGD", "State"]
 
@@ -81,7 +81,7 @@ class DPSGD(Algorithm):
       Abadi et al. 2016, Algorithm 1; as the local solver of McMahan et al. 2017.
     """
 
-    step_size: StepSize
+    step_size: Schedule = field(converter=as_schedule)
     steps: int = static(default=1)
     rate: Float[Array, ""] | float | None = None
     batch: int | None = static(default=None)
@@ -99,14 +99,13 @@ class DPSGD(Algorithm):
         for name in ("batch", "clients_per_round"):
             if getattr(self, name) is not None:
                 _check.count(name, getattr(self, name))
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     @property
     def selector(self) -> Selector:
         """Who takes part."""
         return everyone_or(Drawn, self.clients_per_round)
 
-    def batches(self, problem: Problem) -> Law:
+    def sampling(self, problem: Problem) -> Law:
         """How samples get into a batch, at the client with the fewest."""
         if self.rate is not None:
             return Law(self.rate, sampling="poisson")

@@ -22,14 +22,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module
 from fljax.algorithms.base import Needs, algorithm, start_models
 from fljax.algorithms.peers import Exact, LocalSteps, largest_curvature, weights_on
-from fljax.batches import Batches
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize
 from fljax.streams import Stream
 
 __all__ = ["LED", "NIDS", "ExactDiffusion"]
@@ -83,10 +81,6 @@ class ExactDiffusion(Exact):
     Reference:
       Yuan, Ying, Zhao & Sayed 2019, Algorithm 1.
     """
-
-    step_size: StepSize
-    mixing: Any = "metropolis"
-    batches: Batches | None = None
 
     def init(self, problem: Problem | Stream, network: Graph) -> DiffusionState:
         start = start_models(problem)
@@ -164,10 +158,8 @@ class NIDS(Exact):
       Li, Shi & Yan 2019, Algorithm 1; section III for the steps.
     """
 
-    step_size: Any
-    mixing: Any = "metropolis"
-    coupling: Float[Array, ""] | float | None = None
-    batches: Batches | None = None
+    step_size: Any = field()  # one number, or one of each peer
+    coupling: Float[Array, ""] | float | None = field(default=None, kw_only=True)
 
     def validate(self) -> None:
         steps = _check.filled("step_size", self.step_size)
@@ -178,7 +170,7 @@ class NIDS(Exact):
             )
         if self.coupling is not None:
             _check.positive("coupling", self.coupling)
-        self._validate_weights()
+        super().validate()
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         super().check(problem, network)
@@ -265,11 +257,7 @@ class LED(LocalSteps):
       Alghunaim 2024, Algorithm 1.
     """
 
-    step_size: StepSize
-    local_steps: int = static(default=1)
-    mixing: Any = "metropolis"
-    dual_step: Float[Array, ""] | float | None = None
-    batches: Batches | None = None
+    dual_step: Float[Array, ""] | float | None = field(default=None, kw_only=True)
 
     def validate(self) -> None:
         super().validate()

@@ -1,20 +1,18 @@
 r"""EXTRA: decentralised gradient descent whose own past corrects it; its kin before and after."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._linalg import spd_norm
-from fljax._module import module
+from fljax._module import field, module
 from fljax.algorithms.base import Needs, algorithm, start_models
 from fljax.algorithms.peers import Exact, largest_curvature, weights_on
-from fljax.batches import Batches
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize
 from fljax.streams import Stream
 
 __all__ = ["EXTRA", "PGEXTRA", "State", "WangElia"]
@@ -78,10 +76,7 @@ class EXTRA(Exact):
       Shi, Ling, Wu & Yin 2015, Algorithm 1; section 3 for the step.
     """
 
-    step_size: StepSize
-    mixing: Any = "metropolis"
-    blend: Float[Array, ""] | float = 0.5
-    batches: Batches | None = None
+    blend: Float[Array, ""] | float = field(default=0.5, kw_only=True)
 
     def validate(self) -> None:
         super().validate()
@@ -160,10 +155,7 @@ class PGEXTRA(EXTRA):
       Shi, Ling, Wu & Yin 2015 (proximal), Algorithm 1.
     """
 
-    step_size: StepSize
-    mixing: Any = "metropolis"
-    blend: Float[Array, ""] | float = 0.5
-    batches: Batches | None = None
+    blend: Float[Array, ""] | float = field(default=0.5, kw_only=True)
 
     def _slope(self, part: Problem, model: Array) -> Array:
         return part.loss_gradient(model)
@@ -203,10 +195,6 @@ class WangElia(Exact):
     Reference:
       Wang & Elia 2010.
     """
-
-    step_size: StepSize
-    mixing: Any = "metropolis"
-    batches: Batches | None = None
 
     def message_size(self, dim: int) -> int:
         return 2 * dim

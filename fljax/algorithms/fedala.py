@@ -1,6 +1,6 @@
 r"""FedALA: of the server's model as much as a client's data want (Zhang et al. 2023)."""
 
-import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Needs, algorithm, server_start, start_models
 from fljax.algorithms.local_learning import Averaging
 from fljax.algorithms.partial import as_coordinates
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["FedALA", "State"]
 
@@ -82,16 +82,15 @@ class FedALA(Averaging):
       Zhang et al. 2023, Algorithm 1.
     """
 
-    blend_step: StepSize = dataclasses.field(default=1.0, kw_only=True)
+    blend_step: Schedule = field(converter=as_schedule, default=1.0, kw_only=True)
     blend_steps: int = static(default=1, kw_only=True)
-    blended: Any = static(default=None, kw_only=True)
+    blended: str | tuple | None = field(
+        converter=partial(as_coordinates, "blended"), static=True, default=None, kw_only=True
+    )
 
     def validate(self) -> None:
         super().validate()
         _check.count("blend_steps", self.blend_steps)
-        object.__setattr__(self, "blend_step", as_schedule(self.blend_step))
-        if self.blended is not None:
-            object.__setattr__(self, "blended", as_coordinates("blended", self.blended))
 
     def check(self, problem: Any, network: Any) -> None:
         super().check(problem, network)

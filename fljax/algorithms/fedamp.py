@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module
+from fljax._module import field, module
 from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Needs, algorithm, start_models
 from fljax.algorithms.local_learning import LocalLearning
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["FedAMP", "State"]
 
@@ -79,14 +79,13 @@ class FedAMP(LocalLearning):
     """
 
     attraction: Float[Array, ""] | float = dataclasses.field(kw_only=True)
-    attention: StepSize = dataclasses.field(kw_only=True)
+    attention: Schedule = field(converter=as_schedule, kw_only=True)
     scale: Float[Array, ""] | float = dataclasses.field(kw_only=True)
 
     def validate(self) -> None:
         super().validate()
         _check.nonnegative("attraction", self.attraction)
         _check.positive("scale", self.scale)
-        object.__setattr__(self, "attention", as_schedule(self.attention))
 
     def init(self, problem: Problem, network: Any) -> State:
         start = start_models(problem)

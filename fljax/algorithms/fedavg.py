@@ -111,6 +111,7 @@ class FedAvg(Averaging):
     def init(self, problem: Problem | Stream, network: Any) -> State:
         memory: Any = ()
         if self.keeps_optimiser:
+            assert isinstance(self.step_size, Optimiser)
             memory = self.step_size.init(start_models(problem))
         return State(server_start(problem), memory)
 
@@ -119,7 +120,7 @@ class FedAvg(Averaging):
         server = now.link.publish(state.model, cohort.here)
         step = None
         if self.normalised:
-            step = self.step_size(now.number) / cohort.counts.astype(now.problem.dtype)
+            step = self.size(now.number) / cohort.counts.astype(now.problem.dtype)
         memory = cohort.who.take(state.memory) if self.keeps_optimiser else None
         learned = self.learn(now, cohort, server, step=step, memory=memory)
         arrived = self.collect(now, cohort, learned.model, server)

@@ -6,14 +6,15 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms import fedavg
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.fedavg import FedAvg
 from fljax.algorithms.local_steps import descend
+from fljax.participation import Selector
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["FineTunedFedAvg", "State"]
 
@@ -58,12 +59,16 @@ class FineTunedFedAvg(Algorithm):
     """
 
     solver: FedAvg
-    step_size: StepSize
+    step_size: Schedule = field(converter=as_schedule)
     tuning_steps: int = static(default=1)
 
     def validate(self) -> None:
         _check.count("tuning_steps", self.tuning_steps, hint="Without tuning, run the solver.")
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
+
+    @property
+    def selector(self) -> Selector:
+        """Who takes part."""
+        return self.solver.selector
 
     def check(self, problem: Problem, network: Any) -> None:
         self.solver.check(problem, network)

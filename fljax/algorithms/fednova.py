@@ -94,7 +94,7 @@ class FedNova(Averaging):
     def step(self, state: State, now: Round) -> State:
         cohort, dtype = self.invite(now), now.problem.dtype
         server = now.link.publish(state.model, cohort.here)
-        size = self.step_size(now.number)
+        size = self.size(now.number)
 
         def attracted(part: Problem, model: Array, given: Any) -> Array:
             return part.gradient(model) + self.attraction * (model - server[None])

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fljax import _check
-from fljax._module import module
+from fljax._module import field, module
 from fljax.algorithms.base import Needs, algorithm, server_start
 from fljax.algorithms.local_learning import Averaging
 from fljax.algorithms.local_steps import kept
-from fljax.optimisers import as_optimiser
+from fljax.optimisers import Optimiser, as_optimiser
 from fljax.privacy import CentralGaussian
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 from fljax.streams import Stream
 
 __all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedOpt", "FedYogi"]
@@ -97,11 +97,10 @@ class FedOpt(_ServerSteps):
       Reddi et al. 2021, Algorithm 1.
     """
 
-    server: Any = dataclasses.field(kw_only=True)  # Optimiser
+    server: Optimiser = field(converter=as_optimiser, kw_only=True)
 
     def validate(self) -> None:
         super().validate()
-        object.__setattr__(self, "server", as_optimiser(self.server))
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
         start = server_start(problem)
@@ -172,13 +171,12 @@ class Moments(NamedTuple):
 class _Adaptive(_ServerSteps):
     """A server whose step is shorter where changes are large; of an own rule for :math:`v`."""
 
-    server_step: StepSize = dataclasses.field(kw_only=True)
+    server_step: Schedule = field(converter=as_schedule, kw_only=True)
     momentum: Float[Array, ""] | float = dataclasses.field(default=0.9, kw_only=True)
     adaptivity: Float[Array, ""] | float = dataclasses.field(default=1e-3, kw_only=True)
 
     def validate(self) -> None:
         super().validate()
-        object.__setattr__(self, "server_step", as_schedule(self.server_step))
         _check.interval("momentum", self.momentum, at_least=0, below=1)
         _check.positive("adaptivity", self.adaptivity)
 

@@ -6,14 +6,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from fljax._module import module
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.local_steps import sampled
-from fljax.batches import Batches
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.peers import Descending
 from fljax.graphs import Combination, Graph, tables
 from fljax.link.losses import of_edges
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
 from fljax.streams import Stream
 
 __all__ = ["GossipSGD", "State", "matched"]
@@ -71,7 +69,7 @@ def matched(
 
 @algorithm("Gossip SGD", "boyd2006", Needs(data="any", absent=True, changing=True))
 @module
-class GossipSGD(Algorithm):
+class GossipSGD(Descending):
     r"""A gradient step of each peer, and an average of two wherever a pair meets (gossip).
 
     .. math::
@@ -99,21 +97,11 @@ class GossipSGD(Algorithm):
       Boyd et al. 2006.
     """
 
-    step_size: StepSize
-    batches: Batches | None = None
-
-    def validate(self) -> None:
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
-
-    def check(self, problem: Problem | Stream, network: Graph) -> None:
-        if self.batches is not None:
-            self.batches.check(problem)
-
     def init(self, problem: Problem | Stream, network: Graph) -> State:
         return State(start_models(problem))
 
     def step(self, state: State, now: Round) -> State:
-        part = sampled(self.batches, now)
+        part = self._part(now)
         moved = state.model - self.step_size(now.number) * part.gradient(state.model)
         pairs, meets = matched(now.key("algorithm"), now.network, now.available)
         _, inbox = now.link.exchange(moved, receivers=meets.astype(jnp.int32))

@@ -15,21 +15,18 @@ from :math:`y^{(0)}=f'(w^{(0)})`. :class:`KGT` takes several steps between two e
 :class:`ADMMTracking` finds the means by ADMM in the place of combinations.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.local_steps import sampled
-from fljax.algorithms.peers import Exact, LocalSteps, weights_on
-from fljax.batches import Batches
+from fljax._module import field, module
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.peers import Descending, Exact, LocalSteps, weights_on
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
 from fljax.streams import Stream
 
 __all__ = ["KGT", "ADMMTracking", "ATCTracking", "AugDGM", "DIGing"]
@@ -118,10 +115,6 @@ class DIGing(_Joined):
       Nedić, Olshevsky & Shi 2017, Algorithm 1.
     """
 
-    step_size: StepSize
-    mixing: Any = "metropolis"
-    batches: Batches | None = None
-
     def step(self, state: TrackingState, now: Round) -> TrackingState:
         slope = self._part(now).gradient(state.model)
         tracker = state.tracker + slope - state.slope
@@ -151,10 +144,6 @@ class ATCTracking(_Joined):
       Di Lorenzo & Scutari 2016, Algorithm 1 (NEXT); Sun, Daneshmand & Scutari 2022.
     """
 
-    step_size: StepSize
-    mixing: Any = "metropolis"
-    batches: Batches | None = None
-
     def step(self, state: TrackingState, now: Round) -> TrackingState:
         slope = self._part(now).gradient(state.model)
         tracker = state.tracker + slope - state.slope
@@ -182,10 +171,6 @@ class AugDGM(_Tracking):
     Reference:
       Xu, Zhu, Soh & Xie 2015.
     """
-
-    step_size: StepSize
-    mixing: Any = "metropolis"
-    batches: Batches | None = None
 
     def step(self, state: TrackingState, now: Round) -> TrackingState:
         over = self._over(state, now)
@@ -236,11 +221,7 @@ class KGT(LocalSteps):
 
     symmetric = False
 
-    step_size: StepSize
-    local_steps: int = static(default=1)
-    mixing: Any = "metropolis"
-    outer_step: Float[Array, ""] | float = 1.0
-    batches: Batches | None = None
+    outer_step: Float[Array, ""] | float = field(default=1.0, kw_only=True)
 
     def validate(self) -> None:
         super().validate()
@@ -271,7 +252,7 @@ class ADMMState(NamedTuple):
 
 @algorithm("ADMM tracking", "carnevale2025", Needs(data="any"))
 @module
-class ADMMTracking(Algorithm):
+class ADMMTracking(Descending):
     r"""The ADMM-tracking gradient: models and gradients are averaged by relaxed ADMM.
 
     .. math::
@@ -300,21 +281,14 @@ class ADMMTracking(Algorithm):
       Carnevale, Bastianello, Notarstefano & Carli 2025, Algorithm 1.
     """
 
-    step_size: StepSize
-    penalty: Float[Array, ""] | float = 1.0
-    relaxation: Float[Array, ""] | float = 0.5
-    blend: Float[Array, ""] | float = 0.1
-    batches: Batches | None = None
+    penalty: Float[Array, ""] | float = field(default=1.0, kw_only=True)
+    relaxation: Float[Array, ""] | float = field(default=0.5, kw_only=True)
+    blend: Float[Array, ""] | float = field(default=0.1, kw_only=True)
 
     def validate(self) -> None:
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
         _check.positive("penalty", self.penalty)
         _check.interval("relaxation", self.relaxation, above=0, below=1)
         _check.interval("blend", self.blend, above=0, at_most=1)
-
-    def check(self, problem: Problem | Stream, network: Graph) -> None:
-        if self.batches is not None:
-            self.batches.check(problem)
 
     def message_size(self, dim: int) -> int:
         return 2 * dim
@@ -330,7 +304,7 @@ class ADMMTracking(Algorithm):
 
     def step(self, state: ADMMState, now: Round) -> ADMMState:
         degree = now.network.degree[:, None]
-        slope = sampled(self.batches, now).gradient(state.model)
+        slope = self._part(now).gradient(state.model)
         both = jnp.concatenate([state.model, slope], axis=1) + state.own
         both = both / (1 + self.penalty * degree)
         mean, tracker = jnp.split(both, 2, axis=1)

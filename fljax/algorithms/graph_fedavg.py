@@ -1,5 +1,6 @@
 r"""Graph federated learning by gradient steps (Rizk 2023, section 3.2)."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -7,17 +8,17 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.algorithms.local_steps import counts_of, descent_gap, drawn, learn
 from fljax.algorithms.pgfl import PRIVATE
-from fljax.batches import Batches, check_per_client, per_client
+from fljax.batches import Batches, Counts, check_per_client, per_client
 from fljax.federation import Federation
 from fljax.participation import PerServer, Selector, everyone_or
 from fljax.privacy import Gap
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["GraphFedAvg", "State"]
 
@@ -71,16 +72,16 @@ class GraphFedAvg(Algorithm):
       Rizk 2023, (3.3)-(3.8), lines 1461-1482.
     """
 
-    step_size: StepSize
-    local_steps: Any = static(default=1)
+    step_size: Schedule = field(converter=as_schedule)
+    local_steps: Counts = field(
+        converter=partial(per_client, "local_steps"), static=True, default=1
+    )
     clients_per_server: int | None = static(default=None)
     batches: Batches | None = None
 
     def validate(self) -> None:
-        object.__setattr__(self, "local_steps", per_client("local_steps", self.local_steps))
         if self.clients_per_server is not None:
             _check.count("clients_per_server", self.clients_per_server)
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     @property
     def selector(self) -> Selector:

@@ -1,5 +1,6 @@
 """Gradient tracking along single samples, whose variance vanishes: GT-SAGA, GT-SVRG, GT-SARAH."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -7,17 +8,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import drawn, sampled
-from fljax.algorithms.peers import check_weights, exact_weights, weights_on
+from fljax.algorithms.peers import Weights, as_weights, check_sums, check_weights, weights_on
 from fljax.algorithms.sample_gradients import Table, estimated, tabulated
 from fljax.batches import Uniform
 from fljax.graphs import Combination, Graph
 from fljax.participation import Participants
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["GTSAGA", "GTSARAH", "GTSVRG", "State"]
 
@@ -39,18 +40,21 @@ class State(NamedTuple):
     mixing: Combination  # the doubly stochastic weights
 
 
+@module
 class _Tracking(Algorithm):
     """Models and trackers are combined alike; how a gradient is estimated is apart."""
 
-    step_size: StepSize
-    batch: int
-    mixing: Any
+    step_size: Schedule = field(converter=as_schedule)
+    mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
+    batch: int = static(default=1, kw_only=True)
 
     def validate(self) -> None:
-        rule = exact_weights(self.mixing, type(self).label, symmetric=False)
-        object.__setattr__(self, "mixing", rule)
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
+        check_sums(self.mixing, type(self).label, symmetric=False)
         _check.count("batch", self.batch)
+
+    @property
+    def combinations(self) -> tuple[Weights | None, ...]:
+        return (self.mixing,)
 
     def check(self, problem: Problem, network: Graph) -> None:
         check_weights(self.mixing, network)
@@ -129,10 +133,6 @@ class GTSAGA(_Tracking):
       Xin, Khan and Kar 2020, Algorithm 1.
     """
 
-    step_size: StepSize
-    batch: int = static(default=1)
-    mixing: Any = "metropolis"
-
     def _begin(self, problem: Problem, start: Array) -> Table:
         return tabulated(problem, start)
 
@@ -170,10 +170,7 @@ class GTSVRG(_Tracking):
       Xin, Khan and Kar 2020, Algorithm 2.
     """
 
-    step_size: StepSize
-    period: int = static()
-    batch: int = static(default=1)
-    mixing: Any = "metropolis"
+    period: int = static(kw_only=True)
 
     def validate(self) -> None:
         super().validate()
@@ -219,11 +216,6 @@ class GTSARAH(GTSVRG):
     Reference:
       Xin, Khan and Kar 2022 (GT-SARAH).
     """
-
-    step_size: StepSize
-    period: int = static()
-    batch: int = static(default=1)
-    mixing: Any = "metropolis"
 
     def _estimate(
         self, memory: Snapshot, model: Float[Array, "clients dim"], now: Round

@@ -8,13 +8,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm
 from fljax.algorithms.local_steps import descend
 from fljax.participation import Drawn, Selector, everyone_or
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["IFCA", "State", "random_start"]
 
@@ -70,7 +70,7 @@ class IFCA(Algorithm):
       Ghosh et al. 2020, Algorithm 1.
     """
 
-    step_size: StepSize
+    step_size: Schedule = field(converter=as_schedule)
     clusters: int = static()
     local_steps: int = static(default=1)
     average: str = static(default="models")
@@ -90,7 +90,6 @@ class IFCA(Algorithm):
             _check.count("clients_per_round", self.clients_per_round)
         if self.start is not None:
             self._check_start()
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def _check_start(self) -> None:
         object.__setattr__(self, "start", _check.array("start", self.start))
@@ -110,6 +109,14 @@ class IFCA(Algorithm):
                 "start holds equal models, which no client can tell apart; "
                 "fljax.algorithms.ifca.random_start draws different ones."
             )
+
+    @property
+    def has_start(self) -> bool:
+        return self.start is not None
+
+    @property
+    def uploads(self) -> tuple[str, ...] | None:
+        return ("updates",) if self.average == "gradients" else None
 
     @property
     def selector(self) -> Selector:

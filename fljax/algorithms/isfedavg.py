@@ -1,5 +1,6 @@
 r"""Federated averaging with importance sampling of clients and samples (Rizk 2023, chapter 2)."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,14 +10,23 @@ from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._linalg import norm
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.algorithms.local_steps import counts_of
-from fljax.batches import Batch, Order, check_per_client, in_order, ordered, per_client, taken
+from fljax.batches import (
+    Batch,
+    Counts,
+    Order,
+    check_per_client,
+    in_order,
+    ordered,
+    per_client,
+    taken,
+)
 from fljax.participation import Participants, systematic
 from fljax.problems import Problem, optimum
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["ISFedAvg", "State", "capped", "shared"]
 
@@ -88,21 +98,20 @@ class ISFedAvg(Algorithm):
       Rizk 2023, Algorithm 2.1, (2.10)-(2.11) and (2.46)-(2.54).
     """
 
-    step_size: StepSize
+    step_size: Schedule = field(converter=as_schedule)
     clients_per_round: int = static()
-    batch: Any = static(default=1)
-    local_steps: Any = static(default=1)
+    batch: Counts = field(converter=partial(per_client, "batch"), static=True, default=1)
+    local_steps: Counts = field(
+        converter=partial(per_client, "local_steps"), static=True, default=1
+    )
     rule: str = static(default="sampled")
     floor: Float[Array, ""] | float = 1e-3
     cap: bool = static(default=True)
 
     def validate(self) -> None:
         _check.count("clients_per_round", self.clients_per_round)
-        for name in ("batch", "local_steps"):
-            object.__setattr__(self, name, per_client(name, getattr(self, name)))
         _check.choice("rule", self.rule, RULES)
         _check.interval("floor", self.floor, at_least=0, at_most=1)
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def check(self, problem: Problem, network: Any) -> None:
         for name in ("batch", "local_steps"):

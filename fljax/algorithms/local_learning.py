@@ -1,5 +1,6 @@
 """What federated averaging and its descendants share: a server whose participants learn alone."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -7,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm
 from fljax.algorithms.local_steps import (
     Direction,
@@ -17,13 +18,13 @@ from fljax.algorithms.local_steps import (
     drawn,
     learn,
 )
-from fljax.batches import Batch, Batches, Shuffled, check_per_client, per_client
+from fljax.batches import Batch, Batches, Counts, Shuffled, check_per_client, per_client
 from fljax.link import Arrived
 from fljax.optimisers import Optimiser, as_step
 from fljax.participation import Drawn, Participants, Selector, everyone_or
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize
+from fljax.schedules import Schedule
 from fljax.streams import Stream
 
 __all__ = ["Averaging", "Cohort", "Corrected", "LocalLearning", "check_no_optimiser"]
@@ -76,28 +77,27 @@ class LocalLearning(Algorithm):
         ``epochs``, a law of batches without ``local_steps``.
     """
 
-    step_size: StepSize
+    step_size: Schedule | Optimiser = field(converter=as_step)
     clients_per_round: int | None = static(default=None)
     epochs: int = static(default=1)
     batch: int | None = static(default=None)
     scheduler: Selector | None = None
     batches: Batches | None = None
-    local_steps: Any = static(default=None)
+    local_steps: Counts | None = field(
+        converter=partial(per_client, "local_steps"), static=True, default=None
+    )
 
     def validate(self) -> None:
         for name in ("clients_per_round", "epochs", "batch"):
             if name == "epochs" or getattr(self, name) is not None:
                 _check.count(name, getattr(self, name))
-        if self.local_steps is not None:
-            object.__setattr__(self, "local_steps", per_client("local_steps", self.local_steps))
-            if self.epochs != 1:
-                raise ValueError("local_steps and epochs both say how long; leave out one.")
+        if self.local_steps is not None and self.epochs != 1:
+            raise ValueError("local_steps and epochs both say how long; leave out one.")
         if self.batches is not None:
             if self.batch is not None:
                 raise ValueError("batches and batch both say what a step is on; leave out one.")
             if self.local_steps is None:
                 raise ValueError("a law of batches has no epochs; give local_steps.")
-        object.__setattr__(self, "step_size", as_step(self.step_size))
         if self.scheduler is not None and self.clients_per_round is not None:
             raise ValueError(
                 f"clients_per_round={self.clients_per_round} and a scheduler both say who takes "
@@ -176,8 +176,7 @@ class LocalLearning(Algorithm):
         """
         start = jnp.broadcast_to(start, (len(cohort.here), start.shape[-1]))
         if step is None:
-            own: Any = self.step_size
-            step = own if isinstance(own, Optimiser) else own(now.number)
+            step = self.step_size if self._optimises else self.size(now.number)
         return learn(
             self.own(now.problem),
             cohort.who,
@@ -212,7 +211,6 @@ class LocalLearning(Algorithm):
           weights: ``[M]``, others than the cohort's.
           discount: of late messages, as :meth:`~fljax.link.Link.collect` takes it.
         """
-        own: Any = self.step_size
         # Weights of unequal chances are shares of what all clients say.
         unequal = cohort.weights is not None and cohort.who.weights is not None
         return now.link.collect(
@@ -223,8 +221,17 @@ class LocalLearning(Algorithm):
             normalized=weights is not None or not unequal,
             discount=discount,
             clients=cohort.who.numbers,
-            step_size=None if isinstance(own, Optimiser) else own(now.number),
+            step_size=None if self._optimises else self.size(now.number),
         )
+
+    @property
+    def _optimises(self) -> bool:
+        return isinstance(self.step_size, Optimiser)
+
+    def size(self, round: Array) -> Array:
+        """The step size of a round, where steps have one and are not an optimiser's."""
+        assert not isinstance(self.step_size, Optimiser)
+        return self.step_size(round)
 
     def _longest(self, samples: int) -> int:
         """Steps of the client that takes most."""
@@ -267,7 +274,7 @@ class Averaging(LocalLearning):
         if self.weighting is not None:
             _check.choice("weighting", self.weighting, WEIGHTINGS)
 
-    def weights(self, problem: Problem | Stream) -> Float[Array, " clients"] | None:
+    def weights(self, problem: Any) -> Float[Array, " clients"] | None:
         if self.weighting == "samples":
             return jnp.sum(jnp.asarray(problem.weights) > 0, axis=1, dtype=problem.dtype)
         return None if self.weighting == "equal" else super().weights(problem)

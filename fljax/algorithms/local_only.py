@@ -6,12 +6,12 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import descend
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["LocalOnly", "State"]
 
@@ -42,12 +42,11 @@ class LocalOnly(Algorithm):
       Li et al. 2021; the personal models of Ditto at :math:`\lambda=0`.
     """
 
-    step_size: StepSize
+    step_size: Schedule = field(converter=as_schedule)
     local_steps: int = static(default=1)
 
     def validate(self) -> None:
         _check.count("local_steps", self.local_steps)
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def message_size(self, dim: int) -> int:
         return 0

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import drawn
 from fljax.algorithms.sample_gradients import Table, estimated, tabulated
@@ -17,7 +17,7 @@ from fljax.graphs import Graph
 from fljax.participation import Participants
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["LTADMM", "LTADMMVR", "State"]
 
@@ -35,19 +35,19 @@ class State(NamedTuple):
     table: Table | None  # of the gradients of samples, where it is kept
 
 
+@module
 class _LocalTraining(Algorithm):
     """Local steps from the model, pulled towards the neighbours; how they look at data is apart."""
 
     penalty: Float[Array, ""] | float
-    step_size: StepSize
-    pull: Float[Array, ""] | float
-    local_steps: int
+    step_size: Schedule = field(converter=as_schedule)
+    pull: Float[Array, ""] | float = field(kw_only=True)
+    local_steps: int = static(default=1, kw_only=True)
 
     def validate(self) -> None:
         _check.positive("penalty", self.penalty)
         _check.positive("pull", self.pull)
         _check.count("local_steps", self.local_steps)
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def init(self, problem: Problem, network: Graph) -> State:
         start = start_models(problem)
@@ -115,11 +115,7 @@ class LTADMM(_LocalTraining):
       Ren et al. 2025, Algorithm 1.
     """
 
-    penalty: Float[Array, ""] | float
-    step_size: StepSize
-    pull: Float[Array, ""] | float
-    local_steps: int = static(default=5)
-    batches: Batches | None = None
+    batches: Batches | None = field(default=None, kw_only=True)
 
     def check(self, problem: Problem, network: Graph) -> None:
         if self.batches is not None:
@@ -169,10 +165,6 @@ class LTADMMVR(_LocalTraining):
       Ren et al. 2025, Algorithm 1.
     """
 
-    penalty: Float[Array, ""] | float
-    step_size: StepSize
-    pull: Float[Array, ""] | float
-    local_steps: int = static(default=5)
     batch: int = static(default=1)
     restart: bool = static(default=True)
 

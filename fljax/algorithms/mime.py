@@ -72,11 +72,11 @@ class _Mimicking(Averaging):
             raise ValueError("momentum goes with a step size, and an optimiser has its own.")
         _check.interval("momentum", self.momentum, at_least=0, below=1)
 
-    def rule(self, number: Array | int) -> Optimiser:
+    def rule(self, number: Array) -> Optimiser:
         """The optimiser of this round."""
         if isinstance(self.step_size, Optimiser):
             return self.step_size
-        return _Momentum(self.step_size(number), 0.0 if self.momentum is None else self.momentum)
+        return _Momentum(self.size(number), 0.0 if self.momentum is None else self.momentum)
 
     def init(self, problem: Problem, network: Any) -> State:
         start = server_start(problem)

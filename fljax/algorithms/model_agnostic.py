@@ -23,7 +23,8 @@ from fljax import _check
 from fljax._module import module, replace, static
 from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.graphs import Graph, Mixing
+from fljax.algorithms.networked_iteration import NEIGHBORS
+from fljax.graphs import Graph
 from fljax.problems import NoRegulariser, Problem
 from fljax.problems.learners import as_learners
 from fljax.problems.solvers import response, strong_convexity
@@ -238,7 +239,7 @@ class ModelAgnosticFedRelax(_OnTestSet):
     #: What was said meanwhile waits for who is absent.
     waiting: ClassVar[tuple[str, ...]] = ("heard",)
     hears_itself: ClassVar[bool] = False
-    mixing: ClassVar[Mixing] = Mixing("neighbors")
+    combinations: ClassVar[Any] = (NEIGHBORS,)
 
     def validate(self) -> None:
         _check.nonnegative("coupling", self.coupling)
@@ -252,12 +253,12 @@ class ModelAgnosticFedRelax(_OnTestSet):
 
     def init(self, problem: Problem, network: Graph) -> State:
         state = self._begun(problem, self._pull(network))
-        return state._replace(heard=network.mixing(self.mixing)(state.heard))
+        return state._replace(heard=network.mixing(NEIGHBORS)(state.heard))
 
     def step(self, state: State, now: Round) -> State:
         state, said = self._fit(state, state.heard, self._pull(now.network), now)
         _, inbox = now.link.exchange(said)
-        return state._replace(heard=inbox.mean(over=now.network.mixing(self.mixing)))
+        return state._replace(heard=inbox.mean(over=now.network.mixing(NEIGHBORS)))
 
     def optimum(self, problem: Problem, network: Graph) -> Float[Array, "clients dim"]:
         """The solution of (66), of linear models, by conjugate gradients."""

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._linalg import spd_inverse
-from fljax._module import module, replace, static
+from fljax._module import field, module, replace, static
 from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import drawn
@@ -41,6 +41,10 @@ from fljax.schedules import as_schedule
 from fljax.streams import Stream
 
 __all__ = ["FedGD", "FedRelax", "FedSGD", "NetworkState", "NetworkedIteration"]
+
+
+#: What neighbours said, weighed by edges.
+NEIGHBORS = Mixing("neighbors")
 
 
 class NetworkState(NamedTuple):
@@ -93,7 +97,7 @@ class NetworkedIteration(Algorithm):
     needs = Needs(data="any", absent=True, late=True, averages=True, changing=True)
     waiting: ClassVar[tuple[str, ...]] = ("heard", "degree")
     hears_itself: ClassVar[bool] = False
-    mixing: ClassVar[Mixing] = Mixing("neighbors")
+    combinations: ClassVar[Any] = (NEIGHBORS,)
 
     @_check.required
     def operator(self, state: NetworkState, now: Round) -> Float[Array, "clients dim"]:
@@ -106,13 +110,13 @@ class NetworkedIteration(Algorithm):
 
     def init(self, problem: Problem | Stream, network: Graph) -> NetworkState:
         start = start_models(problem)
-        heard = network.mixing(self.mixing)(start)
+        heard = network.mixing(NEIGHBORS)(start)
         return NetworkState(start, heard, network.degree, self.prepared(problem, network))
 
     def step(self, state: NetworkState, now: Round) -> NetworkState:
         model = self.operator(state, now)
         _, inbox = now.link.exchange(model)
-        heard = inbox.mean(over=now.network.mixing(self.mixing))
+        heard = inbox.mean(over=now.network.mixing(NEIGHBORS))
         return NetworkState(model, heard, now.network.degree, state.kept)
 
 
@@ -145,6 +149,31 @@ class _Coupled(NetworkedIteration):
         r""":math:`2\alpha d_k`, of each parameter where these are coupled unequally."""
         coupling = jnp.atleast_1d(jnp.asarray(self.coupling, degree.dtype))
         return 2 * degree[:, None] * coupling[None]
+
+
+def _as_oracle(value: Any) -> Any:
+    if not callable(value) or isinstance(value, type):
+        raise TypeError(
+            "oracle must be a function of a key, the problem and models, got "
+            f"{_check.shown(value)}."
+        )
+    return _Oracle(value) if jax.tree_util.all_leaves([value]) else value
+
+
+def _as_steps(value: Any) -> Any:
+    """A schedule, or one number of each node."""
+    if callable(value):
+        return as_schedule(value)
+    steps = _check.filled("step_size", value)
+    if not np.ndim(steps):
+        return as_schedule(value)
+    _check.positive("step_size", steps)
+    if np.ndim(steps) > 1:
+        raise ValueError(
+            "step_size must be one number, one of each node or a schedule, got "
+            f"{_check.shown(steps)}."
+        )
+    return steps
 
 
 @algorithm("FedGD", "jung2025", NetworkedIteration.needs)
@@ -187,23 +216,7 @@ class FedGD(_Coupled):
     """
 
     coupling: Any
-    step_size: Any = None
-
-    def validate(self) -> None:
-        super().validate()
-        if self.step_size is None:
-            return
-        if not callable(self.step_size):
-            steps = _check.filled("step_size", self.step_size)
-            _check.positive("step_size", steps)
-            if np.ndim(steps) > 1:
-                raise ValueError(
-                    "step_size must be one number, one of each node or a schedule, got "
-                    f"{_check.shown(steps)}."
-                )
-            if np.ndim(steps):
-                return
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
+    step_size: Any = field(converter=_as_steps, default=None)  # a schedule, or [K]
 
     def check(self, problem: Any, network: Graph) -> None:
         super().check(problem, network)
@@ -295,9 +308,8 @@ class FedSGD(FedGD):
     """
 
     coupling: Any
-    step_size: Any = None
-    batches: Batches | None = None
-    oracle: Any = None
+    batches: Batches | None = field(default=None, kw_only=True)
+    oracle: Any = field(converter=_as_oracle, default=None)
 
     def validate(self) -> None:
         super().validate()
@@ -306,15 +318,6 @@ class FedSGD(FedGD):
                 "gradients are estimated on batches or by an oracle; give one of batches= and "
                 "oracle=. On all samples they are those of FedGD."
             )
-        if self.oracle is None:
-            return
-        if not callable(self.oracle) or isinstance(self.oracle, type):
-            raise TypeError(
-                "oracle must be a function of a key, the problem and models, got "
-                f"{_check.shown(self.oracle)}."
-            )
-        if jax.tree_util.all_leaves([self.oracle]):
-            object.__setattr__(self, "oracle", _Oracle(self.oracle))
 
     def check(self, problem: Any, network: Graph) -> None:
         super().check(problem, network)

@@ -6,12 +6,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.participation import Everyone, Selector
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 from fljax.streams import Stream
 
 __all__ = ["AGGREGATIONS", "OnlineFed", "State", "lms"]
@@ -66,13 +66,12 @@ class OnlineFed(Algorithm):
       Gauthier 2024, P4 (4)-(6), lines 2493-2509.
     """
 
-    step_size: StepSize
+    step_size: Schedule = field(converter=as_schedule)
     scheduler: Selector = Everyone()
     aggregation: str = static(default="pooled")
 
     def validate(self) -> None:
         _check.choice("aggregation", self.aggregation, AGGREGATIONS)
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
         self.scheduler.check(problem.clients)

@@ -7,14 +7,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start, start_models
 from fljax.algorithms.online_fed import AGGREGATIONS, lms
 from fljax.link import Circular, Sharing
 from fljax.participation import Everyone, Selector
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, StepSize, as_schedule
 from fljax.streams import Stream
 
 __all__ = ["PAOFed", "PSOFed", "State"]
@@ -79,7 +79,7 @@ class PAOFed(Algorithm):
       Gauthier 2024, Algorithm 3, (4.5)-(4.14), lines 885-939; P4, Algorithm 1, line 2602.
     """
 
-    step_size: StepSize
+    step_size: Schedule = field(converter=as_schedule)
     sharing: Sharing = Circular(4)
     send_next: Bool[Array, ""] | bool = True
     discount: Float[Array, " *lags"] | float = 1.0
@@ -118,7 +118,6 @@ class PAOFed(Algorithm):
         _check.interval("discount", self.discount, at_least=0, at_most=1)
         _check.choice("received", self.received, RECEIVED)
         _check.choice("aggregation", self.aggregation, AGGREGATIONS)
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
         self.sharing.check(problem.dim)

@@ -6,7 +6,7 @@ and differ in what is shared; FedRep trains a client's own before the others, Fe
 them.
 """
 
-import dataclasses
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -16,13 +16,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Needs, algorithm, start_models
 from fljax.algorithms.local_learning import Averaging, Cohort
 from fljax.algorithms.local_steps import descend
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["FedBABU", "FedBN", "FedPer", "FedRep", "LGFedAvg", "State", "as_coordinates"]
 
@@ -93,11 +93,12 @@ class FedPer(Averaging):
       Arivazhagan et al. 2019, Algorithms 1 and 2.
     """
 
-    personal: Any = static(kw_only=True)
+    personal: str | tuple = field(
+        converter=partial(as_coordinates, "personal"), static=True, kw_only=True
+    )
 
     def validate(self) -> None:
         super().validate()
-        object.__setattr__(self, "personal", as_coordinates("personal", self.personal))
 
     def check(self, problem: Any, network: Any) -> None:
         super().check(problem, network)
@@ -283,13 +284,12 @@ class FedBABU(FedPer):
       Oh et al. 2022, Algorithm 1, and its personalisation.
     """
 
-    tuning_step: StepSize = dataclasses.field(kw_only=True)
+    tuning_step: Schedule = field(converter=as_schedule, kw_only=True)
     tuning_steps: int = static(default=1, kw_only=True)
 
     def validate(self) -> None:
         super().validate()
         _check.count("tuning_steps", self.tuning_steps)
-        object.__setattr__(self, "tuning_step", as_schedule(self.tuning_step))
 
     def init(self, problem: Problem, network: Any) -> Tuned:
         start = super().init(problem, network)

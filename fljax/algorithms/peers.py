@@ -1,12 +1,13 @@
 """Peers that descend and combine: with which weights, on which samples, and how far a step goes."""
 
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import replace
+from fljax._module import field, module, replace, static
 from fljax.algorithms.base import Algorithm
 from fljax.algorithms.local_steps import Direction, drawn, learn, sampled
 from fljax.batches import Batches
@@ -16,25 +17,31 @@ from fljax.participation import Participants
 from fljax.problems import NoRegulariser, Problem
 from fljax.problems.solvers import smoothness
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 from fljax.streams import Stream
 
 __all__ = [
+    "Combining",
+    "Descending",
     "Exact",
     "LocalSteps",
+    "Weights",
     "as_weights",
+    "check_sums",
     "check_weights",
-    "exact_weights",
     "largest_curvature",
     "learnt",
     "weights_on",
 ]
 
+#: By which peers combine: a rule of the graph, or a matrix.
+Weights = Mixing | Combination
+
 #: Rules whose weights are symmetric, so that columns sum to one as rows do.
 SYMMETRIC = ("metropolis", "max-degree", "laplacian")
 
 
-def as_weights(name: str, rule: Any) -> Mixing | Combination:
+def as_weights(name: str, rule: Any) -> Weights:
     """Weights as they were given: a rule, its name, or a matrix.
 
     Raises:
@@ -51,23 +58,18 @@ def as_weights(name: str, rule: Any) -> Mixing | Combination:
     return rule
 
 
-def exact_weights(rule: Any, label: str, *, symmetric: bool = True) -> Mixing | Combination:
-    """Weights as they were given to an algorithm whose sums over the network hold with some alone.
+def check_sums(rule: Weights, label: str, *, symmetric: bool = True) -> None:
+    """Raise ``ValueError`` for weights with which sums over the network do not hold.
 
     Args:
-      rule: of its ``mixing``.
+      rule: the weights.
       label: of the algorithm.
       symmetric: whether they must be symmetric, or columns that sum to one are enough.
-
-    Raises:
-      TypeError: as :func:`as_weights`.
-      ValueError: as :func:`as_weights`; weights of another kind.
     """
-    rule = as_weights("mixing", rule)
     if isinstance(rule, Mixing):
         known, given = rule.rule in SYMMETRIC, f"the rule {rule.rule!r}"
     elif not _check.is_concrete(rule.self_weight) or np.ndim(rule.self_weight) != 1:
-        return rule
+        return
     else:
         known = rule.symmetric if symmetric else rule.doubly_stochastic
         given = "a matrix that is not"
@@ -77,10 +79,9 @@ def exact_weights(rule: Any, label: str, *, symmetric: bool = True) -> Mixing | 
             f"{label} needs {kind} weights, got {given}; with others it comes to another point. "
             f"Rules that give such weights: {', '.join(SYMMETRIC)}."
         )
-    return rule
 
 
-def check_weights(rule: Mixing | Combination, network: Graph) -> None:
+def check_weights(rule: Weights, network: Graph) -> None:
     """Raise ``ValueError`` where they do not fit the graph."""
     if isinstance(rule, Mixing):
         network.check_mixing(rule)
@@ -90,7 +91,7 @@ def check_weights(rule: Mixing | Combination, network: Graph) -> None:
         )
 
 
-def weights_on(rule: Mixing | Combination, network: Graph) -> Combination:
+def weights_on(rule: Weights, network: Graph) -> Combination:
     """Those of a rule on a graph, or the matrix itself."""
     return network.mixing(rule) if isinstance(rule, Mixing) else rule
 
@@ -109,7 +110,51 @@ def largest_curvature(problem: Any, *, proximal: bool = False) -> Array | None:
     return None if problem.regulariser.quadratic() is None else smoothness(problem)
 
 
-class Exact(Algorithm):
+@module
+class Descending(Algorithm):
+    """Peers that take gradient steps on their own samples.
+
+    Their own numbers are keyword arguments (``fljax.field(kw_only=True)``).
+
+    Args:
+      step_size: a number or a schedule of the round, > 0.
+      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+    """
+
+    step_size: Schedule = field(converter=as_schedule)
+    batches: Batches | None = field(default=None, kw_only=True)
+
+    def check(self, problem: Problem | Stream, network: Any) -> None:
+        if self.batches is not None:
+            self.batches.check(problem)
+
+    def _part(self, now: Round) -> Problem:
+        """What this round's step is on."""
+        return sampled(self.batches, now)
+
+
+@module
+class Combining(Descending):
+    """Peers that combine by given weights.
+
+    Args:
+      mixing: a rule's name, a :class:`~fljax.graphs.Mixing` or a
+        :class:`~fljax.graphs.Combination`.
+    """
+
+    mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
+
+    @property
+    def combinations(self) -> tuple[Weights | None, ...]:
+        return (self.mixing,)
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        super().check(problem, network)
+        check_weights(self.mixing, network)
+
+
+@module
+class Exact(Combining):
     r"""Peers that reach the minimiser of :math:`\sum_kf_k` itself with steps that stay as they are.
 
     They remember sums over what neighbours said, and what one adds another takes off: these hold
@@ -119,35 +164,26 @@ class Exact(Algorithm):
 
     Attributes:
       symmetric: whether weights must be symmetric, or columns that sum to one are enough.
+
+    Raises:
+      ValueError: weights of another kind.
     """
 
     symmetric: ClassVar[bool] = True
 
-    step_size: StepSize
-    mixing: Any
-    batches: Batches | None
-
     def validate(self) -> None:
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
-        self._validate_weights()
-
-    def _validate_weights(self) -> None:
-        rule = exact_weights(self.mixing, type(self).label, symmetric=self.symmetric)
-        object.__setattr__(self, "mixing", rule)
-
-    def check(self, problem: Problem | Stream, network: Graph) -> None:
-        check_weights(self.mixing, network)
-        if self.batches is not None:
-            self.batches.check(problem)
-
-    def _part(self, now: Round) -> Problem:
-        return sampled(self.batches, now)
+        check_sums(self.mixing, type(self).label, symmetric=self.symmetric)
 
 
+@module
 class LocalSteps(Exact):
-    """Several steps of every peer on its own data, and then one exchange."""
+    """Several steps of every peer on its own data, and then one exchange.
 
-    local_steps: int
+    Args:
+      local_steps: of a round, >= 1.
+    """
+
+    local_steps: int = static(default=1, kw_only=True)
 
     def validate(self) -> None:
         super().validate()

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Needs, algorithm, server_start, start_models
 from fljax.algorithms.local_learning import Averaging
 from fljax.algorithms.local_steps import descend
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["PerFedAvg", "State"]
 
@@ -94,7 +94,7 @@ class PerFedAvg(Averaging):
       Fallah et al. 2020, Algorithm 1, and the two approximations of its experiments.
     """
 
-    personal_step: StepSize = dataclasses.field(kw_only=True)
+    personal_step: Schedule = field(converter=as_schedule, kw_only=True)
     variant: str = static(default="hessian_free", kw_only=True)
     offset: Float[Array, ""] | float = dataclasses.field(default=1e-3, kw_only=True)
     personal_steps: int = static(default=1, kw_only=True)
@@ -104,7 +104,6 @@ class PerFedAvg(Averaging):
         _check.choice("variant", self.variant, VARIANTS)
         _check.positive("offset", self.offset)
         _check.count("personal_steps", self.personal_steps)
-        object.__setattr__(self, "personal_step", as_schedule(self.personal_step))
 
     def init(self, problem: Problem, network: Any) -> State:
         return State(start_models(problem), server_start(problem))

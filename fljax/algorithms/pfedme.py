@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start, start_models
 from fljax.participation import Drawn, Selector, everyone_or
 from fljax.problems import Problem, factorise, prox
 from fljax.problems.solvers import ProxFactor
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["PFedMe", "State"]
 
@@ -75,7 +75,7 @@ class PFedMe(Algorithm):
       Dinh et al. 2020, Algorithm 1.
     """
 
-    step_size: StepSize
+    step_size: Schedule = field(converter=as_schedule)
     attraction: Float[Array, ""] | float
     local_rounds: int = static(default=1)
     mixing: Float[Array, ""] | float = 1.0
@@ -89,7 +89,6 @@ class PFedMe(Algorithm):
         if self.clients_per_round is not None:
             _check.count("clients_per_round", self.clients_per_round)
         _check.count("inner_iterations", self.inner_iterations)
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     @property
     def selector(self) -> Selector:

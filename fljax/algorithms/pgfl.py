@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.federation import Federation
@@ -47,6 +47,15 @@ class State(NamedTuple):
     dual: Array  # [K, D]  varphi_k
     server: Array  # [S, Q, D]  w_{s,(q)}
     factor: ProxFactor  # of the primal systems, constant
+
+
+def as_inter_cluster(value: Any) -> Any:
+    """A number in [0, 1] as a constant schedule; a schedule, of [0, 1] in round 1, unchanged."""
+    if not callable(value):
+        _check.interval("inter_cluster", value, at_least=0, at_most=1)
+        value = GeometricDecay(value)
+    _check.interval("inter_cluster", value(jnp.ones((), jnp.int32)), at_least=0, at_most=1)  # pyright: ignore[reportCallIssue]
+    return value
 
 
 @algorithm("PGFL", "gauthier2023", NEEDS)
@@ -111,7 +120,7 @@ class PGFL(Algorithm):
     """
 
     penalty: Float[Array, ""] | float
-    inter_cluster: Any = 0.0
+    inter_cluster: Any = field(converter=as_inter_cluster, default=0.0)
     clients_per_server: int | None = static(default=None)
     empty_cell: str = static(default="keep")
     dual_reference: str = static(default="received")
@@ -123,7 +132,6 @@ class PGFL(Algorithm):
 
     def validate(self) -> None:
         _check.positive("penalty", self.penalty)
-        object.__setattr__(self, "inter_cluster", as_inter_cluster(self.inter_cluster))
         if self.clients_per_server is not None:
             _check.count("clients_per_server", self.clients_per_server)
         _check.choice("empty_cell", self.empty_cell, EMPTY_CELLS)
@@ -232,15 +240,6 @@ class ClusterFL(PGFL):
     """
 
     cooperative: ClassVar[bool] = False
-
-
-def as_inter_cluster(value: Any) -> Any:
-    """A number in [0, 1] as a constant schedule; a schedule, of [0, 1] in round 1, unchanged."""
-    if not callable(value):
-        _check.interval("inter_cluster", value, at_least=0, at_most=1)
-        value = GeometricDecay(value)
-    _check.interval("inter_cluster", value(jnp.ones((), jnp.int32)), at_least=0, at_most=1)  # pyright: ignore[reportCallIssue]
-    return value
 
 
 def clusters_of(problem: Problem, personalised: bool = True) -> tuple[Int[Array, " clients"], int]:

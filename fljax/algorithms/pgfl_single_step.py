@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.pgfl import as_inter_cluster, cluster_start, clusters_of
 from fljax.federation import Federation
@@ -73,13 +73,12 @@ class PGFLSingleStep(Algorithm):
     """
 
     penalty: Float[Array, ""] | float
-    inter_cluster: Any = 0.0
+    inter_cluster: Any = field(converter=as_inter_cluster, default=0.0)
     signs: str = static(default="corrected")
     inner_iterations: int = static(default=20)
 
     def validate(self) -> None:
         _check.positive("penalty", self.penalty)
-        object.__setattr__(self, "inter_cluster", as_inter_cluster(self.inter_cluster))
         _check.choice("signs", self.signs, SIGNS)
         _check.count("inner_iterations", self.inner_iterations)
 

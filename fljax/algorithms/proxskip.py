@@ -2,6 +2,7 @@ r"""Local gradient steps that skip most of their communication: Scaffnew with a 
 among peers.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,34 +10,33 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start, start_models
-from fljax.algorithms.local_steps import sampled
-from fljax.algorithms.peers import check_weights, exact_weights, weights_on
-from fljax.batches import Batches
+from fljax._module import field, module
+from fljax.algorithms.base import Needs, algorithm, server_start, start_models
+from fljax.algorithms.peers import (
+    Descending,
+    Weights,
+    as_weights,
+    check_sums,
+    check_weights,
+    weights_on,
+)
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.streams import Stream
 
 __all__ = ["PeerState", "ProxSkip", "Scaffnew", "ServerState"]
 
 
-class _Skipping(Algorithm):
+@module
+class _Skipping(Descending):
     """A gradient step, corrected by what the last averages changed."""
 
-    step_size: StepSize
     probability: Float[Array, ""] | float
-    batches: Batches | None
 
     def validate(self) -> None:
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
         hint = "At 0 nobody would ever say anything."
         _check.interval("probability", self.probability, above=0, at_most=1, hint=hint)
-
-    def check(self, problem: Problem, network: Any) -> None:
-        if self.batches is not None:
-            self.batches.check(problem)
 
     def _speaks(self, now: Round) -> Array:
         """Whether there is communication in this round: one draw for all."""
@@ -44,7 +44,7 @@ class _Skipping(Algorithm):
         return jax.random.uniform(now.key("algorithm"), (), dtype) < self.probability
 
     def _moved(self, model: Array, control: Array, now: Round) -> Float[Array, "clients dim"]:
-        part = sampled(self.batches, now)
+        part = self._part(now)
         return model - self.step_size(now.number) * (part.gradient(model) - control)
 
     def _corrected(self, control: Array, change: Array, now: Round) -> Float[Array, "clients dim"]:
@@ -100,10 +100,6 @@ class Scaffnew(_Skipping):
     Reference:
       Mishchenko et al. 2022, Algorithm 2.
     """
-
-    step_size: StepSize
-    probability: Float[Array, ""] | float
-    batches: Batches | None = None
 
     def init(self, problem: Problem, network: Any) -> ServerState:
         server = server_start(problem)
@@ -164,17 +160,17 @@ class ProxSkip(_Skipping):
       Mishchenko et al. 2022, section 5; Guo et al. 2023, Algorithm 1.
     """
 
-    step_size: StepSize
-    probability: Float[Array, ""] | float
-    mixing: Any = "metropolis"
-    batches: Batches | None = None
+    mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
 
     def validate(self) -> None:
         super().validate()
-        rule = exact_weights(self.mixing, type(self).label)
-        object.__setattr__(self, "mixing", rule)
+        check_sums(self.mixing, type(self).label)
 
-    def check(self, problem: Problem, network: Graph) -> None:
+    @property
+    def combinations(self) -> tuple[Weights | None, ...]:
+        return (self.mixing,)
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
         super().check(problem, network)
         check_weights(self.mixing, network)
 

@@ -7,15 +7,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
-from fljax._module import float_dtype, module
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.local_steps import sampled
-from fljax.batches import Batches
+from fljax._module import field, float_dtype, module
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.peers import Descending
 from fljax.graphs import Graph, spectra, tables
 from fljax.graphs.graph import of_entries
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
 from fljax.streams import Stream
 
 __all__ = ["SGP", "State"]
@@ -30,7 +28,7 @@ class State(NamedTuple):
 
 @algorithm("SGP", "assran2019", Needs(data="any", changing=True))
 @module
-class SGP(Algorithm):
+class SGP(Descending):
     r"""Stochastic gradient push on directed graphs (SGP).
 
     .. math::
@@ -66,7 +64,7 @@ class SGP(Algorithm):
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=5, samples=10, dim=2),
       ...     network=fl.graphs.ring(5),
-      ...     algorithm=fl.algorithms.SGP(fl.schedules.PowerDecay(0.2, 0.8), around),
+      ...     algorithm=fl.algorithms.SGP(fl.schedules.PowerDecay(0.2, 0.8), shares=around),
       ... )
       >>> int(fl.run(simulation, rounds=4).messages[-1])
       20
@@ -75,12 +73,9 @@ class SGP(Algorithm):
       Assran et al. 2019, Algorithm 1; Nedic and Olshevsky 2016.
     """
 
-    step_size: StepSize
-    shares: Any = None  # [K, K]
-    batches: Batches | None = None
+    shares: Any = field(default=None, kw_only=True)  # [K, K]
 
     def validate(self) -> None:
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
         if self.shares is None:
             return
         shares = _check.filled("shares", self.shares, axes=2)
@@ -98,8 +93,7 @@ class SGP(Algorithm):
         _check.known(known, self.shares)
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
-        if self.batches is not None:
-            self.batches.check(problem)
+        super().check(problem, network)
         if self.shares is None:
             return
         if len(self.shares) != network.nodes:
@@ -128,7 +122,7 @@ class SGP(Algorithm):
         return State(start, jnp.concatenate([start, jnp.ones_like(start[:, :1])], axis=1))
 
     def step(self, state: State, now: Round) -> State:
-        part = sampled(self.batches, now)
+        part = self._part(now)
         slope = self.step_size(now.number) * part.gradient(state.model)
         message = state.pushed.at[:, :-1].add(-slope)
         taken, kept, receivers = self._shared(now.network)

@@ -94,7 +94,7 @@ class QFedAvg(Averaging):
         loss = cohort.who.of(self.own(now.problem)).objective(start)[:, None]
         curvature = self.curvature
         if curvature is None:
-            curvature = 1 / self.step_size(now.number)
+            curvature = 1 / self.size(now.number)
 
         slope = curvature * (start - self.learn(now, cohort, start).model)
         # Where a client has no loss left its gradient is zero, too, and it has no say for q > 0.

@@ -122,7 +122,7 @@ class SCAFFOLD(Corrected):
             start = jnp.broadcast_to(server, learned.model.shape)
             new = cohort.who.of(problem).gradient(start)
         else:
-            way = self.step_size(now.number) * learned.steps[:, None].astype(problem.dtype)
+            way = self.size(now.number) * learned.steps[:, None].astype(problem.dtype)
             met = old - control[None] - change / jnp.where(way > 0, way, 1)
             new = jnp.where(way > 0, met, old)
 

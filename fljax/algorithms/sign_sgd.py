@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax._module import module, static
+from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.link import Compressor, Sign
 from fljax.participation import Everyone, Selector
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 from fljax.streams import Stream
 
 __all__ = ["SignSGD", "State"]
@@ -60,13 +60,10 @@ class SignSGD(Algorithm):
       Jin et al. 2020; Bernstein et al. 2018, Algorithm 3.
     """
 
-    step_size: StepSize
+    step_size: Schedule = field(converter=as_schedule)
     vote: bool = static(default=True)
     signs: Compressor = Sign(scaled=False)
     scheduler: Selector = Everyone()
-
-    def validate(self) -> None:
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
         self.scheduler.check(problem.clients)

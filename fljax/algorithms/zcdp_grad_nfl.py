@@ -1,17 +1,18 @@
 r"""Private networked subgradient descent, the comparator zCDP-grad-NFL (Gauthier 2024, 3.4)."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float
 
-from fljax._module import module
+from fljax._module import field, module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.peers import as_weights, check_weights, weights_on
+from fljax.algorithms.peers import Weights, as_weights, check_weights, weights_on
 from fljax.graphs import Combination, Graph
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 from fljax.streams import Stream
 
 __all__ = ["State", "ZCDPGradNFL"]
@@ -65,12 +66,12 @@ class ZCDPGradNFL(Algorithm):
       Nedic and Ozdaglar 2009, (3); Gauthier 2024, section 3.4.
     """
 
-    step_size: StepSize
-    mixing: Any = "metropolis"
+    step_size: Schedule = field(converter=as_schedule)
+    mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
 
-    def validate(self) -> None:
-        object.__setattr__(self, "mixing", as_weights("mixing", self.mixing))
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
+    @property
+    def combinations(self) -> tuple[Weights | None, ...]:
+        return (self.mixing,)
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         check_weights(self.mixing, network)

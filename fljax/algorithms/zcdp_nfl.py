@@ -6,13 +6,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import module
+from fljax._module import field, module
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
-from fljax.schedules import StepSize, as_schedule
+from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["ZCDPNFL", "State"]
 
@@ -76,11 +76,10 @@ class ZCDPNFL(Algorithm):
     """
 
     penalty: Float[Array, ""] | float
-    step_size: StepSize
+    step_size: Schedule = field(converter=as_schedule)
 
     def validate(self) -> None:
         _check.positive("penalty", self.penalty)
-        object.__setattr__(self, "step_size", as_schedule(self.step_size))
 
     def init(self, problem: Problem, network: Graph) -> State:
         start = start_models(problem)

@@ -457,7 +457,7 @@ def _layout(problem: Problem, algorithm: Any, network: Any) -> _Layout:
         )
     before, beside, after = (
         rule if rule is None or isinstance(rule, Combination) else network.mixing(rule)
-        for rule in algorithm.rules
+        for rule in algorithm.combinations
     )
     return _Layout(np.arange(problem.clients), problem.clients, (before, beside, after))
 
