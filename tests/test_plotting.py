@@ -239,10 +239,10 @@ def test_a_map_has_nodes_at_their_places_and_the_shapes_of_the_earth():
     ],
 )
 def test_a_map_needs_the_place_of_each_node(places, changes, message):
-    before = plotting.plt.get_fignums()
+    before = plt.get_fignums()
     with pytest.raises(ValueError, match=message):
         plotting.network_map(fl.graphs.ring(4), places, **changes)
-    assert plotting.plt.get_fignums() == before
+    assert plt.get_fignums() == before
 
 
 @pytest.mark.parametrize("values", [np.ones(5), np.full(4, np.nan), np.ones((4, 1)), [1.0, 2.0]])
