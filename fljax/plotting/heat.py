@@ -90,8 +90,8 @@ def heat_map(
       ...     {"noise": ["none", "strong"], "step": [0.01, 0.1, 1.0]},
       ... )
       >>> ax = heat_map(data, "error", x="step", y="noise")
-      >>> [text.get_text() for text in ax.texts[:3]]
-      ['0.0', '-4.0', '-8.0']
+      >>> [text.get_text() for text in ax.texts[:4]]
+      ['mean over 3 seeds', '0.0', '-4.0', '-8.0']
       >>> plt.close(ax.figure)
     """
     dataset = statistics.at_round(dataset, round)
