@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
@@ -80,7 +81,7 @@ def learning_curves(
       ...     {"algorithm": ["ADMM", "gradient"], "budget": [0.1, 1, 10], "round": range(1, 11)},
       ... )
       >>> panels = learning_curves(data, "error", col="budget", x="seconds", seconds_per_round=0.5)
-      >>> panels.shape, panels[0, 1].get_title(), panels[0, 1].get_xlabel()
+      >>> panels.shape, panels[0, 1].get_title(), panels[0, 1].figure.get_supxlabel()
       ((1, 3), 'budget = 1', 'time [s]')
       >>> plt.close(panels[0, 0].figure)
     """
@@ -184,6 +185,11 @@ def _curves(dataset, metric, x, asked, ax, labels, level, legend, against) -> Ax
                 _panel(panels[r, c], dataset, metric, against, one, numbers, x, hue, labels)
                 panels[r, c].label_outer()
             figure = house.whole(panels[0, 0])
+            size = {"fontsize": mpl.rcParams["axes.labelsize"]}
+            figure.supxlabel(panels[-1, 0].get_xlabel(), **size)
+            figure.supylabel(panels[-1, 0].get_ylabel(), **size)
+            for ax in panels.flat:  # in narrow panels they would overlap
+                ax.set(xlabel="", ylabel="")
             figure.suptitle("; ".join(_note(dataset, numbers)), **SMALL)
             if legend:
                 place = {"loc": "outside right upper", "title": title, "alignment": "left"}

@@ -114,7 +114,7 @@ def heat_map(
         cells = ax.pcolormesh(means, cmap=SCALE, edgecolors="white", linewidth=0.8)
         for row, column in np.argwhere(np.ma.getmaskarray(means)):
             ax.add_patch(Rectangle((column, row), 1, 1, fill=False, hatch="////", **HATCH))
-        bar = ax.figure.colorbar(cells, ax=ax, label=statistics.label_of(dataset, metric))
+        bar = ax.figure.colorbar(cells, ax=ax, label=statistics.label_of(dataset, metric), pad=0.02)
         bar.outline.set_visible(False)
         _ticks(ax.xaxis, dataset, x, labels)
         _ticks(ax.yaxis, dataset, y, labels)

@@ -92,7 +92,7 @@ def style(**changes: Any) -> Iterator[None]:
 
 
 @checked
-def save(picture: Axes | Figure | np.ndarray, path: str | PathLike) -> Path:
+def save(picture: Any, path: str | PathLike) -> Path:
     """Write a picture in the house style, as the file's name ends: ``.pdf``, ``.png``, ``.svg`` ...
 
     Text stays text, in fonts of type 42 (TrueType) in PDF and PostScript, which publishers ask for
@@ -106,7 +106,7 @@ def save(picture: Axes | Figure | np.ndarray, path: str | PathLike) -> Path:
       The path.
 
     Raises:
-      TypeError: an array of something else.
+      TypeError: no picture.
       ValueError: an ending that matplotlib does not know.
       FileNotFoundError: no such folder.
 
@@ -118,12 +118,13 @@ def save(picture: Axes | Figure | np.ndarray, path: str | PathLike) -> Path:
       'network.pdf'
       >>> plt.close(ax.figure)
     """
-    if isinstance(picture, np.ndarray):
-        panels = [*picture.flat]
-        if not panels or not all(isinstance(ax, Axes) for ax in panels):
-            raise TypeError(f"a picture must be axes or a figure, got {_check.shown(picture)}.")
-        picture = panels[0]
-    path, figure = Path(path), whole(picture)
+    parts = np.asarray(picture, object).ravel()
+    if not parts.size or not all(isinstance(part, Axes | Figure) for part in parts):
+        raise TypeError(
+            "a picture must be axes, an array of a figure's axes, or a figure, got "
+            f"{_check.shown(picture)}."
+        )
+    path, figure = Path(path), whole(parts[0])
     known = figure.canvas.get_supported_filetypes()
     _check.choice("ending of a picture's file", path.suffix, [f".{name}" for name in known])
     dated = {".pdf": "CreationDate", ".svg": "Date", ".png": "Software"}
