@@ -799,6 +799,7 @@ VALID = {
     "participation.groups": {"values": [0.1, 0.5], "clients": K},
     "plotting.draw_graph": {"graph": fl.graphs.ring(K)},
     "plotting.draw_partition": {"labels": np.repeat([0, 1], 4), "parts": [np.arange(8)]},
+    "plotting.heat_map": {"dataset": BUDGETS.expand_dims(algorithm=["a", "b"]), "metric": "error"},
     "plotting.learning_curves": MEASURED,
     "plotting.network_map": {"graph": fl.graphs.ring(K), "coordinates": np.eye(K)[:, :2]},
     "plotting.save": {"picture": Figure(), "path": "picture.png"},

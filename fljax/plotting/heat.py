@@ -1,6 +1,6 @@
 """A metric over two axes of the grid, as the colours of cells."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -39,6 +39,9 @@ HATCH: dict[str, Any] = {"edgecolor": "#888888", "linewidth": 0}
 
 #: How bright the eye finds red, green and blue.
 LUMINANCE = np.array([0.299, 0.587, 0.114])
+
+#: Cells with a number in each.
+MOST_CELLS = 1000
 
 #: The smallest letters in cells, points; where smaller ones would be needed there are none.
 SMALLEST = 5.0
@@ -105,7 +108,8 @@ def heat_map(
     numbers = statistics.summary(dataset, metric, level).transpose(y, x)
     scale = statistics.decibels if statistics.is_decibel(dataset, metric) else np.asarray
     parts = np.stack([scale(numbers[part].values) for part in ("mean", "low", "high")], axis=-1)
-    means, lost = np.ma.masked_invalid(parts[..., 0]), numbers["diverged"].values
+    means = np.ma.masked_invalid(parts[..., 0])
+    lost = numbers["diverged"].broadcast_like(numbers["mean"]).transpose(y, x).values
     with style(**{"axes.grid": False}):
         if ax is None:
             shape = np.clip(means.shape[::-1], FEWEST, MOST)
@@ -122,17 +126,19 @@ def heat_map(
         above = {"xy": (0, 1), "xycoords": "axes fraction", "va": "bottom"}
         shift = {"xytext": (0, 3), "textcoords": "offset points"}
         ax.annotate(note, **above, **shift, **SMALL, gid=NOTE)
-        texts = {}
-        for row, column in np.ndindex(means.shape):
-            found = rounded(*parts[row, column])
-            text = found.mean + MARK * bool(lost[row, column])
-            if intervals and found.low:
-                text += f"\n[{found.low}, {found.high}]"
-            shade = cells.to_rgba(means[row, column])[:3] @ LUMINANCE
-            look = {"color": "white" if shade < 0.5 else "black", "ha": "center", "va": "center"}
-            texts[row, column] = ax.text(column + 0.5, row + 0.5, text, **look)
-        _fit(ax, texts.values())
         house.untangle(ax)
+        shades = cells.to_rgba(means)[..., :3] @ LUMINANCE
+        texts = []
+        for row, column in np.ndindex(means.shape):
+            text = MARK * bool(lost[row, column])
+            if means.size <= MOST_CELLS:
+                found = rounded(*parts[row, column])
+                text = found.mean + text
+                text += f"\n[{found.low}, {found.high}]" * bool(intervals and found.low)
+            color = "white" if shades[row, column] < 0.5 else "black"
+            look = {"color": color, "ha": "center", "va": "center"}
+            texts.append(ax.text(column + 0.5, row + 0.5, text, **look))
+        _fit(ax, [text for text in texts if text.get_text()])
     return ax
 
 
@@ -182,12 +188,12 @@ def _note(
     return [line for line in lines if line]
 
 
-def _fit(ax: Axes, texts: Collection[Text]) -> None:
+def _fit(ax: Axes, texts: Sequence[Text]) -> None:
     """Make all texts as small as their cells need, or only leave marks where that is too small."""
     house.whole(ax).draw_without_rendering()
     room = 0.92 * (ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))
-    shares = [room / text.get_window_extent().size for text in texts if text.get_text()]
-    size = mpl.rcParams["font.size"] * min(1.0, np.min(shares))
+    shares = [room / text.get_window_extent().size for text in texts]
+    size = mpl.rcParams["font.size"] * min([1.0, *np.ravel(shares)])
     for text in texts:
         if size < SMALLEST:
             text.set_text(MARK * (MARK in text.get_text()))
