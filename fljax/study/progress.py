@@ -4,10 +4,15 @@ import contextlib
 import logging
 import sys
 import time
+import warnings
 from typing import Any
 
-from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
+from tqdm import TqdmWarning
+
+with warnings.catch_warnings():  # in a notebook without widgets, where the bar is one of text
+    warnings.simplefilter("ignore", TqdmWarning)
+    from tqdm.auto import tqdm
+    from tqdm.contrib.logging import logging_redirect_tqdm
 
 __all__ = ["Progress"]
 
@@ -33,7 +38,7 @@ class Progress:
         self.shown, self.state = shown, "compiling"
         self.began = self.told = time.monotonic()
         self.computing: float | None = None  # since when
-        self.bar = _kind_of_bar()(
+        self.bar = tqdm(
             total=total,
             initial=initial,
             unit="round",
@@ -104,17 +109,6 @@ class Progress:
 
 def _interval(seconds: float) -> str:
     return tqdm.format_interval(round(seconds))
-
-
-def _kind_of_bar() -> type[tqdm]:
-    """That of notebooks where their widgets are installed, else one of text: the choice of
-    `tqdm.auto`, which warns where they are not.
-    """
-    if not _in_notebook():
-        return tqdm
-    from tqdm import notebook  # loads the widgets
-
-    return tqdm if notebook.IProgress is None else notebook.tqdm
 
 
 def _in_notebook() -> bool:
