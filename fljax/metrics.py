@@ -155,6 +155,7 @@ class Metric:
                 )
         if len(set(self.dims)) < len(self.dims):
             raise ValueError(f"the axes of a metric need names of their own, got {self.dims}.")
+        object.__setattr__(self, "bounds", tuple(map(float, self.bounds)))
         if not self.bounds[0] < self.bounds[1]:
             raise ValueError(
                 f"bounds of the metric {self.name!r} must be (least, greatest), got {self.bounds}."

@@ -1084,6 +1084,7 @@ ACCEPTED = {
     ("problems.local_gradients", "at"): "list",
     ("link.agreed_laplace", "shape"): "empty",  # one number
     ("link.log_ratio", "shape"): "empty",
+    ("metrics.Metric", "bounds"): "list",
     ("metrics.Metric", "dims"): "empty",
     ("metrics.Metric", "label"): "text",
     ("metrics.Metric", "name"): "text",

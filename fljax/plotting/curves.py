@@ -156,12 +156,13 @@ def _timed(dataset: xr.Dataset, each: float | xr.DataArray | None) -> xr.Dataset
             )
         return dataset.assign(seconds=dataset["seconds"].assign_attrs(CLOCK))
     _check.positive("seconds_per_round", getattr(each, "values", each))
-    for dim in map(str, getattr(each, "dims", ())):
-        known = {str(d): dataset[d] for d in dataset.dims if d != "round"}
+    known = {str(dim): dataset[dim] for dim in dataset.dims if dim != "round"}
+    axes = {str(dim): each[dim] for dim in each.dims} if isinstance(each, xr.DataArray) else {}
+    for dim, values in axes.items():
         _check.choice("axis of seconds_per_round", dim, known)
-        if not known[dim].equals(each[dim]):
-            values = ", ".join(map(shown, known[dim].values))
-            raise ValueError(f"seconds_per_round must be of each {dim}, in this order: {values}.")
+        if not known[dim].equals(values):
+            order = ", ".join(map(shown, known[dim].values))
+            raise ValueError(f"seconds_per_round must be of each {dim}, in this order: {order}.")
     return dataset.assign(seconds=(dataset["round"] * each).assign_attrs(CLOCK))
 
 
@@ -180,10 +181,11 @@ def _curves(dataset, metric, x, asked, ax, labels, level, legend, against) -> Ax
     with style():
         if col or row:
             panels = _panels(dataset, col, row, labels)
-            for r, c in np.ndindex(panels.shape):
+            panel: Any
+            for (r, c), panel in np.ndenumerate(panels):
                 one = numbers.isel({dim: i for dim, i in ((row, r), (col, c)) if dim})
-                _panel(panels[r, c], dataset, metric, against, one, numbers, x, hue, labels)
-                panels[r, c].label_outer()
+                _panel(panel, dataset, metric, against, one, numbers, x, hue, labels)
+                panel.label_outer()
             figure = house.whole(panels[0, 0])
             size = {"fontsize": mpl.rcParams["axes.labelsize"]}
             figure.supxlabel(panels[-1, 0].get_xlabel(), **size)
@@ -215,14 +217,14 @@ def _panels(dataset: xr.Dataset, col: str | None, row: str | None, labels: Any) 
     """``[rows, columns]`` axes that are shared, entitled with the values that they are of."""
     rows, columns = (dataset.sizes[dim] if dim else 1 for dim in (row, col))
     size = MARGIN + PANEL * (columns, rows)
-    shared = {"sharex": True, "sharey": True, "squeeze": False}
-    _, panels = plt.subplots(rows, columns, figsize=size, **shared)
-    for r, c in np.ndindex(panels.shape):
+    _, panels = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
+    panel: Any
+    for (r, c), panel in np.ndenumerate(panels):
         values = {dim: dataset[dim].values[i] for dim, i in ((row, r), (col, c)) if dim}
         texts = [
             f"{house.name_of(dataset, d)} = {house.named(v, labels)}" for d, v in values.items()
         ]
-        panels[r, c].set_title(", ".join(texts))
+        panel.set_title(", ".join(texts))
     return panels
 
 

@@ -136,8 +136,8 @@ def heat_map(
                 text = found.mean + text
                 text += f"\n[{found.low}, {found.high}]" * bool(intervals and found.low)
             color = "white" if shades[row, column] < 0.5 else "black"
-            look = {"color": color, "ha": "center", "va": "center"}
-            texts.append(ax.text(column + 0.5, row + 0.5, text, **look))
+            middle = (column + 0.5, row + 0.5)
+            texts.append(ax.text(*middle, text, color=color, ha="center", va="center"))
         _fit(ax, [text for text in texts if text.get_text()])
     return ax
 
