@@ -89,7 +89,7 @@ def learning_curves(
         dataset = _timed(dataset, seconds_per_round)
     elif seconds_per_round is not None:
         raise ValueError(f"seconds_per_round is for x='seconds', got x={x!r}; leave one out.")
-    _check.choice("x axis", x, ("round", "seconds", *(n for n in TRAFFIC if n in dataset)))
+    _check.choice("x axis", x, ("round", *(n for n in TRAFFIC if n in dataset), "seconds"))
     return _curves(dataset, metric, "round", (hue, col, row), ax, labels, level, legend, x)
 
 
