@@ -1,5 +1,6 @@
 """What is measured of a run, reduced to a few numbers inside the scan."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -99,9 +100,12 @@ class Metric:
       decibel: whether it is a non-negative quantity that is read on a dB scale.
       dims: names of its axes, if it is more than one number: ``"client"`` and ``"parameter"``, or
         names of your own. They come after ``round`` in the results.
+      bounds: the least and the greatest value that it can have, infinite where there is none; the
+        intervals of its means stay within (:func:`fljax.statistics.summary`).
 
     Raises:
-      ValueError: a name that results use themselves, or none; an axis of such a name, or twice.
+      ValueError: a name that results use themselves, or none; an axis of such a name, or twice;
+        bounds that are not in order.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -133,6 +137,7 @@ class Metric:
     dims: tuple[str, ...] = ()
     needs_labels: bool = False
     needs_network: bool = False
+    bounds: tuple[float, float] = (-math.inf, math.inf)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -150,6 +155,11 @@ class Metric:
                 )
         if len(set(self.dims)) < len(self.dims):
             raise ValueError(f"the axes of a metric need names of their own, got {self.dims}.")
+        object.__setattr__(self, "bounds", tuple(map(float, self.bounds)))
+        if not self.bounds[0] < self.bounds[1]:
+            raise ValueError(
+                f"bounds of the metric {self.name!r} must be (least, greatest), got {self.bounds}."
+            )
 
 
 def _mean(now: Snapshot, rows: Float[Array, "clients ..."]) -> Float[Array, "..."]:
@@ -330,7 +340,9 @@ deviation_by_norm = Metric(
     "deviation_by_norm", _deviation_by_norm, "test MSE (6.15)", needs_tasks="truth"
 )
 #: Likewise the share of held-out data that is labelled right.
-accuracy = Metric("accuracy", _accuracy, "test accuracy", decibel=False, needs_labels=True)
+accuracy = Metric(
+    "accuracy", _accuracy, "test accuracy", decibel=False, needs_labels=True, bounds=(0.0, 1.0)
+)
 #: Likewise of each client's model, on the held-out data that are its, ``[K]``.
 client_accuracy = Metric(
     "client_accuracy",
@@ -339,6 +351,7 @@ client_accuracy = Metric(
     decibel=False,
     needs_labels=True,
     dims=("client",),
+    bounds=(0.0, 1.0),
 )
 #: ``||m_k||^2 / (D sigma_k^2)`` of the round's private messages: the median of who sent one.
 signal_to_noise = Metric(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import xarray
 
 __all__ = [
+    "BOUNDS",
     "COUNTS",
     "PER_CLIENT",
     "PER_RUN",
@@ -39,6 +40,9 @@ __all__ = [
     "provenance",
     "warn",
 ]
+
+#: Attributes of a metric that has a least or a greatest value.
+BOUNDS = ("least", "greatest")
 
 #: Counted from record to record as ``[high, low]``, see `fljax.simulation`.
 COUNTS = ("messages", "scalars", "bits_up", "bits_down")
@@ -159,6 +163,7 @@ def describe(metrics: Iterable[Any], budgets: Iterable[Any] = ()) -> dict[str, d
     said: dict[str, dict[str, Any]] = {
         m.name: {"long_name": m.label, "units": "1", "decibel": int(m.decibel)}
         | ({"dims": list(m.dims)} if m.dims else {})
+        | {end: b for end, b in zip(BOUNDS, m.bounds, strict=True) if np.isfinite(b)}
         for m in metrics
     }
     relations: dict[str, set[str]] = {}

@@ -17,7 +17,7 @@ from fljax import _check
 from fljax._arguments import check, checked, rule
 from fljax.metrics import Metric
 from fljax.privacy.promises import broken
-from fljax.records import PER_CLIENT, PER_RUN
+from fljax.records import BOUNDS, PER_CLIENT, PER_RUN
 
 __all__ = [
     "LEVEL",
@@ -137,8 +137,15 @@ def summary(dataset: xr.Dataset, metric: str | Metric, level: float = LEVEL) -> 
     the mean, :math:`\bar x\exp(\pm t\,s/(\sqrt n\,\bar x))`: first-order the same as the usual one,
     symmetric in dB, and never below zero. Errors over seeds are skewed to the right; on such data
     (ratios of chi-squares, log-normal) it covered 89 to 93 % with 5 to 100 seeds, where the usual
-    interval covered 82 to 93 % and the percentile bootstrap 72 to 92 %. Other metrics get the
-    usual interval.
+    interval covered 82 to 93 % and the percentile bootstrap 72 to 92 %.
+
+    For metrics between two bounds (:attr:`fljax.metrics.Metric.bounds`), such as an accuracy, it is
+    Student's *t* of the logit of the mean, :math:`p\pm t\,s/(\sqrt n\,p(1-p))` in log odds of the
+    share :math:`p` of the way from the one to the other: again first-order the same, and never
+    outside. On beta-distributed accuracies of mean 0.9 and 0.8 it covered 93 to 95 % with 3 to 100
+    seeds, where the usual interval, which passed 1 in up to 93 % of the studies, covered 87 to
+    95 %, and no more if it was cut off at the bounds. Metrics with one bound get the logarithm of
+    their distance from it, others the usual interval.
 
     Args:
       dataset: results with a ``seed`` axis.
@@ -150,13 +157,18 @@ def summary(dataset: xr.Dataset, metric: str | Metric, level: float = LEVEL) -> 
       averaged) and ``diverged`` (that were left out), over the other axes.
 
     Raises:
-      ValueError: an unknown metric (the nearest is suggested), no ``seed`` axis.
+      ValueError: an unknown metric (the nearest is suggested), no ``seed`` axis, values outside of
+        the metric's bounds.
 
     Example:
       >>> import xarray as xr
       >>> data = xr.Dataset({"loss": ("seed", [1.0, 2.0, 3.0])})
       >>> [round(float(v), 3) for v in summary(data, "loss")[["mean", "low", "high"]].values()]
       [2.0, -0.484, 4.484]
+      >>> attrs = {"least": 0.0, "greatest": 1.0}
+      >>> data = xr.Dataset({"right": ("seed", [1.0, 0.9, 0.98, 0.96, 1.0], attrs)})
+      >>> [round(float(v), 3) for v in summary(data, "right")[["mean", "low", "high"]].values()]
+      [0.968, 0.852, 0.994]
     """
     metric = named(dataset, metric)
     _check.interval("level", level, above=0, below=1)
@@ -170,16 +182,52 @@ def summary(dataset: xr.Dataset, metric: str | Metric, level: float = LEVEL) -> 
         stats.t.ppf((1 + level) / 2, np.maximum(runs.values - 1, 1)), runs.coords, runs.dims
     )
     half = (reach * spread / np.sqrt(np.maximum(runs, 1))).where(runs > 1)
-    if is_decibel(dataset, metric):
-        factor = np.exp(half / mean.where(mean > 0))
-        low, high = mean / factor, mean * factor
-    else:
-        low, high = mean - half, mean + half
+    low, high = _ends(mean, half, *_bounds(dataset, metric))
     diverged = (dataset["diverged"] > 0).sum("seed") if "diverged" in dataset else 0 * runs
     return xr.Dataset(
         {"mean": mean, "low": low, "high": high, "runs": runs, "diverged": diverged},
         attrs={"level": level, "seeds": int(dataset.sizes["seed"])},
     )
+
+
+def _bounds(dataset: xr.Dataset, metric: str) -> tuple[float, float]:
+    """The least and the greatest value that a metric can have.
+
+    Raises:
+      ValueError: it has others.
+    """
+    attrs, values = dataset[metric].attrs, keep_finite(dataset, metric)
+    least = float(attrs.get("least", 0.0 if is_decibel(dataset, metric) else -np.inf))
+    greatest = float(attrs.get("greatest", np.inf))
+    slack = 1e-5 * (greatest - least) if np.isfinite(greatest - least) else 0.0  # of float32
+    said = [end for end in BOUNDS if end in attrs]
+    if said and ((values < least - slack) | (values > greatest + slack)).any():
+        raise ValueError(
+            f"{metric!r} has values from {float(values.min()):g} to {float(values.max()):g}, "
+            f"outside of its bounds {least:g} and {greatest:g}; give others, "
+            f"dataset[{metric!r}].attrs[{said[0]!r}] = ..., or delete them."
+        )
+    return least, greatest
+
+
+def _ends(mean: Any, half: Any, least: float, greatest: float) -> tuple[Any, Any]:
+    """Those of an interval within bounds, by half its width where there are none."""
+    if np.isinf(least):
+        if np.isinf(greatest):
+            return mean - half, mean + half
+        low, high = _ends(-mean, half, -greatest, -least)
+        return -high, -low
+    above = (mean - least).where(mean > least)
+    if np.isinf(greatest):
+        factor = np.exp(half / above)
+        return least + above / factor, least + above * factor
+    share = ((mean - least) / (greatest - least)).clip(0, 1)
+    inside = share.where((share > 0) & (share < 1))
+    factor = np.exp(half / (greatest - least) / (inside * (1 - inside)))
+    ends = (inside / (inside + (1 - inside) * f) for f in (factor, 1 / factor))
+    agreed = share.where(inside.isnull() & half.notnull())  # all runs at one bound
+    low, high = (least + (greatest - least) * end.fillna(agreed) for end in ends)
+    return low, high
 
 
 @checked
@@ -281,12 +329,14 @@ def compare(
     with np.errstate(invalid="ignore", divide="ignore"):
         beyond = abs(difference / error).where(difference != 0, 0.0)  # equal in all: 0/0
     tail = xr.apply_ufunc(stats.t.sf, beyond, free)
+    least, greatest = (-np.inf, np.inf) if decibel else _bounds(dataset, metric)
+    apart = greatest - least
     p = (2 * count * tail).clip(max=1).where(runs > 1)
     return xr.Dataset(
         {
             "difference": difference,
-            "low": difference - half,
-            "high": difference + half,
+            "low": (difference - half).clip(min=-apart),
+            "high": (difference + half).clip(max=apart),
             "p": p,
             "runs": runs,
             "diverged": lost.sum("seed"),
@@ -433,8 +483,11 @@ def decibels(value: Any) -> Any:
             f"{value.name or 'the array'} is in dB already; average the quantity itself, then "
             "convert once."
         )
-    told = {"units": "dB"} | ({"decibel": 0} if "decibel" in value.attrs else {})
-    return _decibels(value).assign_attrs({**value.attrs, **told})
+    kept = {name: said for name, said in value.attrs.items() if name not in BOUNDS}
+    told = {"units": "dB"} | ({"decibel": 0} if "decibel" in kept else {})
+    found = _decibels(value)
+    found.attrs = kept | told
+    return found
 
 
 def _decibels(value: Any) -> Any:

@@ -92,7 +92,7 @@ class Table:
     def csv(self) -> str:
         """A row for each grid point and metric, rounded like the others."""
         frame = self.frame
-        cells = [_rounded(*row) for row in frame[[*_PARTS]].itertuples(index=False)]
+        cells = [rounded(*row) for row in frame[[*_PARTS]].itertuples(index=False)]
         for place, part in enumerate(_PARTS):
             frame[part] = ["" if cell.mean == _NOTHING else cell[place] for cell in cells]
         return frame.to_csv(index=False, lineterminator="\n")
@@ -136,11 +136,11 @@ class Table:
         for place in np.ndindex(parts.shape[:-2]):
             labels = [numbers[axis].values[i] for axis, i in zip(axes, place, strict=True)]
             cells = [
-                _rounded(*found, best=bool(found[0] == wanted))
+                rounded(*found, best=bool(found[0] == wanted))
                 for found, wanted in zip(parts[place], best, strict=True)
             ]
             spans = [_span(numbers[name].values[place]) for name in counts]
-            yield [*map(plain, map(_shown, labels)), *map(cell, cells), *spans]
+            yield [*map(plain, map(shown, labels)), *map(cell, cells), *spans]
 
     def _best(self, metric: str, means: np.ndarray) -> float:
         """The mean to be printed bold; NaN, which nothing equals, if none is."""
@@ -252,13 +252,13 @@ def _directions(best: Any, names: list[str]) -> dict[str, str]:
     return directions
 
 
-def _rounded(mean: float, low: float, high: float, best: bool = False) -> _Cell:
+def rounded(mean: float, low: float, high: float, best: bool = False) -> _Cell:
     """With as many digits as half the interval has, four without an interval.
 
     Example:
-      >>> _rounded(12.3456, 12.30, 12.40)[:3], _rounded(12.3456, 11.9, 12.8)[:3]
+      >>> rounded(12.3456, 12.30, 12.40)[:3], rounded(12.3456, 11.9, 12.8)[:3]
       (('12.35', '12.30', '12.40'), ('12.3', '11.9', '12.8'))
-      >>> _rounded(3.21e-5, 3.01e-5, 3.43e-5)[:3]
+      >>> rounded(3.21e-5, 3.01e-5, 3.43e-5)[:3]
       ('3.21e-5', '3.01e-5', '3.43e-5')
     """
     if np.isnan(mean):
@@ -282,7 +282,8 @@ def _exponent(number: float) -> int:
     return math.floor(math.log10(number))
 
 
-def _shown(label: Any) -> str:
+def shown(label: Any) -> str:
+    """A value of an axis."""
     return f"{label:g}" if isinstance(label, float | np.floating) else str(label)
 
 

@@ -800,6 +800,7 @@ VALID = {
     "participation.groups": {"values": [0.1, 0.5], "clients": K},
     "plotting.draw_graph": {"graph": fl.graphs.ring(K)},
     "plotting.draw_partition": {"labels": np.repeat([0, 1], 4), "parts": [np.arange(8)]},
+    "plotting.heat_map": {"dataset": BUDGETS.expand_dims(algorithm=["a", "b"]), "metric": "error"},
     "plotting.learning_curves": MEASURED,
     "plotting.network_map": {"graph": fl.graphs.ring(K), "coordinates": np.eye(K)[:, :2]},
     "plotting.save": {"picture": Figure(), "path": "picture.png"},
@@ -1084,6 +1085,7 @@ ACCEPTED = {
     ("problems.local_gradients", "at"): "list",
     ("link.agreed_laplace", "shape"): "empty",  # one number
     ("link.log_ratio", "shape"): "empty",
+    ("metrics.Metric", "bounds"): "list",
     ("metrics.Metric", "dims"): "empty",
     ("metrics.Metric", "label"): "text",
     ("metrics.Metric", "name"): "text",

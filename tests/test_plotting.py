@@ -239,10 +239,10 @@ def test_a_map_has_nodes_at_their_places_and_the_shapes_of_the_earth():
     ],
 )
 def test_a_map_needs_the_place_of_each_node(places, changes, message):
-    before = plotting.plt.get_fignums()
+    before = plt.get_fignums()
     with pytest.raises(ValueError, match=message):
         plotting.network_map(fl.graphs.ring(4), places, **changes)
-    assert plotting.plt.get_fignums() == before
+    assert plt.get_fignums() == before
 
 
 @pytest.mark.parametrize("values", [np.ones(5), np.full(4, np.nan), np.ones((4, 1)), [1.0, 2.0]])
@@ -324,6 +324,7 @@ def every_plot(pair):
     yield plotting.learning_curves(twelve.isel(algorithm=[0, 1, 2]))
     yield plotting.learning_curves(twelve)
     yield plotting.trade_off(budgets.assign_coords(budget=[0.1, 1.0]))
+    yield plotting.heat_map(budgets.assign_coords(budget=[0.1, 1.0]), intervals=True)
     yield plotting.draw_graph(fl.graphs.ring(5), values=np.arange(5), label="age [rounds]")
     yield plotting.draw_partition(labels, fl.data.iid(100, 5, seed=0))
     yield plotting.draw_partition(labels, fl.data.iid(100, 50, seed=0))
@@ -448,3 +449,318 @@ def test_models_that_were_kept_do_not_stand_in_the_way(pair):
         plotting.learning_curves(pair).lines, plotting.learning_curves(whole).lines, strict=True
     ):
         np.testing.assert_array_equal(known.get_ydata(), found.get_ydata())
+
+
+# Panels and time ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def grid():
+    """Of three budgets and two noises, in an order that is not theirs; seeds differ."""
+    values = np.random.default_rng(4).gamma(3.0, size=(3, 2, 4, 5))
+    attrs = {"long_name": "normalised error", "units": "1", "decibel": 1}
+    return xr.Dataset(
+        {
+            "normalized_error": (("budget", "noise", "seed", "round"), values, attrs),
+            "diverged": (("budget", "noise", "seed"), np.zeros((3, 2, 4), int)),
+        },
+        coords={
+            "budget": ("budget", [10.0, 0.1, 1.0], {"long_name": "zCDP budget"}),
+            "noise": ["weak", "strong"],
+            "round": np.arange(2, 12, 2),
+        },
+    )
+
+
+def test_panels_are_the_values_of_axes_with_their_curves(grid):
+    panels = plotting.learning_curves(grid, col="budget", row="noise")
+    assert panels.shape == (2, 3)
+    for (r, c), ax in np.ndenumerate(panels):
+        mean = grid["normalized_error"].isel(noise=r, budget=c).mean("seed")
+        np.testing.assert_allclose(ax.lines[0].get_ydata(), 10 * np.log10(mean))
+        assert ax.get_ylim() == panels[0, 0].get_ylim()
+    assert panels[1, 1].get_title() == "noise = strong, zCDP budget = 0.1"
+    figure = panels[0, 0].figure
+    assert figure.get_supxlabel() == "iteration"
+    assert figure.get_supylabel() == "normalised error [dB]"
+    assert figure.get_suptitle() == "4 seeds, mean and 95 % band"
+    assert not any(ax.texts for ax in panels.flat)
+    assert not figure.legends  # of one curve
+
+
+def test_panels_have_one_legend_and_the_same_looks(grid, tmp_path):
+    grid["diverged"][0, 1, 2] = 3
+    panels = plotting.learning_curves(grid, hue="noise", row="budget", labels={0.1: "a tenth"})
+    assert panels.shape == (3, 1)
+    (legend,) = panels[0, 0].figure.legends
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert shown == ["weak", "strong (up to 1/4 diverged)"]
+    assert not any(ax.get_legend() for ax in panels.flat)
+    assert panels[1, 0].get_title() == "zCDP budget = a tenth"
+    for place in (0, 1):
+        assert len({ax.lines[place].get_color() for ax in panels.flat}) == 1
+    figure = panels[0, 0].figure
+    figure.canvas.draw()
+    box = legend.get_window_extent()
+    assert box.x1 <= figure.bbox.x1
+    assert box.x0 >= max(ax.get_window_extent().x1 for ax in panels.flat)
+    assert plotting.save(panels, tmp_path / "panels.png").stat().st_size > 1000
+
+
+def test_a_panel_without_a_finite_value_says_so(grid):
+    grid["diverged"][1] = 2
+    panels = plotting.learning_curves(grid, col="budget")
+    said = [[text.get_text() for text in ax.texts] for ax in panels[0]]
+    assert said == [[], ["no finite value"], []]
+    with pytest.raises(ValueError, match="every run diverged"):
+        plotting.learning_curves(grid.isel(budget=[1]), col="budget")
+
+
+def test_a_trade_off_has_panels_too_and_one_value_is_one_panel(grid):
+    panels = plotting.trade_off(grid, col="noise")
+    last = grid["normalized_error"].isel(round=-1).mean("seed")
+    for c in (0, 1):
+        np.testing.assert_allclose(
+            panels[0, c].lines[0].get_ydata(), 10 * np.log10(last.isel(noise=c))
+        )
+    one = plotting.trade_off(grid.isel(noise=[1]), col="noise")
+    assert [ax.get_title() for ax in one.flat] == ["noise = strong"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"col": "noises"}, "unknown axis 'noises'.*Did you mean 'noise'"),
+        ({"col": "seed"}, "unknown axis 'seed'"),
+        ({"row": "round"}, "unknown axis 'round'"),
+        ({"col": "noise", "row": "noise"}, "hue, col and row must be different.*noise, noise"),
+        ({"hue": "noise", "col": "noise"}, "must be different axes"),
+        ({"hue": "noise"}, r"axes \['budget'\] .*sel\(budget=...\), or draw one as col or row"),
+        ({}, r"axes \['budget', 'noise'\] .* or draw one as hue, col or row"),
+        ({"metric": "accuracy", "col": "noise"}, "unknown metric 'accuracy'"),
+    ],
+)
+def test_panels_are_of_axes_that_are_there(grid, options, message):
+    before = plt.get_fignums()
+    with pytest.raises(ValueError, match=message):
+        plotting.learning_curves(grid, **options)
+    with pytest.raises(ValueError, match="leave ax, or col and row, out"):
+        plotting.learning_curves(grid, col="noise", ax=mpl.figure.Figure().subplots())
+    assert plt.get_fignums() == before
+
+
+def test_seconds_are_the_rounds_times_what_each_takes(pair):
+    ax = plotting.learning_curves(pair, x="seconds", seconds_per_round=0.5)
+    np.testing.assert_allclose(ax.lines[0].get_xdata(), 0.5 * pair["round"])
+    assert ax.get_xlabel() == "time [s]"
+    assert ax.get_xscale() == "linear"
+    each = xr.DataArray([0.5, 2.0], {"algorithm": ["one", "two"]}, "algorithm")
+    ax = plotting.learning_curves(pair, x="seconds", seconds_per_round=each)
+    np.testing.assert_allclose(ax.lines[1].get_xdata(), 2.0 * pair["round"])
+    np.testing.assert_allclose(
+        ax.lines[1].get_ydata()[-1],
+        10 * np.log10(pair["normalized_error"].isel(algorithm=1, round=-1).mean("seed")),
+    )
+
+
+def test_seconds_of_ones_own_may_differ_from_run_to_run(pair):
+    taken = pair["normalized_error"].cumsum("round")
+    ax = plotting.learning_curves(pair.assign(seconds=taken), x="seconds")
+    np.testing.assert_allclose(ax.lines[1].get_xdata(), taken.mean("seed").sel(algorithm="two"))
+    assert ax.get_xlabel() == "time [s]"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"x": "seconds"},
+            r"a simulation has no clock: say .*, seconds_per_round=\.\.\., .*assign",
+        ),
+        ({"x": "second"}, "unknown x axis 'second'.*Did you mean 'seconds'"),
+        ({"seconds_per_round": 1.0}, "seconds_per_round is for x='seconds', got x='round'"),
+        ({"x": "seconds", "seconds_per_round": 0.0}, "seconds_per_round must be finite and > 0"),
+        ({"x": "seconds", "seconds_per_round": "fast"}, "seconds_per_round must be"),
+        (
+            {"x": "seconds", "seconds_per_round": xr.DataArray([1.0, 2.0], dims="method")},
+            "unknown axis of seconds_per_round 'method'; known: algorithm, seed",
+        ),
+        (
+            {
+                "x": "seconds",
+                "seconds_per_round": xr.DataArray([1.0], {"algorithm": ["one"]}, "algorithm"),
+            },
+            "seconds_per_round must be of each algorithm, in this order: one, two",
+        ),
+    ],
+)
+def test_a_clock_is_told_in_full(pair, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        plotting.learning_curves(pair, **options)
+
+
+def test_what_is_no_picture_is_not_saved(tmp_path):
+    for some in (np.empty((0, 2), object), np.array([[1.0]]), "picture", [None]):
+        with pytest.raises(TypeError, match="a picture must be axes, an array of a figure's axes"):
+            plotting.save(some, tmp_path / "picture.png")
+
+
+def test_a_band_of_an_accuracy_stays_below_one():
+    values = np.random.default_rng(3).beta(9, 0.5, size=(2, 4, 6))
+    some = study(values, decibel=0)
+    assert band(plotting.learning_curves(some))[2].max() > 1
+    some["normalized_error"].attrs |= {"least": 0.0, "greatest": 1.0}
+    _, low, high = band(plotting.learning_curves(some))
+    assert high.max() < 1
+    assert (low < values[0].mean(0)).all()
+
+
+# Heat maps --------------------------------------------------------------------------------------
+
+
+def cell_texts(ax):
+    """``[rows, columns]``, from the bottom up."""
+    mesh = ax.collections[0].get_array()
+    texts = [text.get_text() for text in ax.texts if text.get_gid() != plotting.NOTE]
+    return np.reshape(texts, mesh.shape)
+
+
+def note(ax):
+    (found,) = (text.get_text() for text in ax.texts if text.get_gid() == plotting.NOTE)
+    return found
+
+
+def test_a_heat_map_has_the_mean_of_each_cell_as_colour_and_number(grid):
+    ax = plotting.heat_map(grid, x="budget", y="noise")
+    means = 10 * np.log10(grid["normalized_error"].isel(round=-1).mean("seed"))
+    known = means.sortby("budget").transpose("noise", "budget")  # numbers ascend, labels stay
+    np.testing.assert_allclose(ax.collections[0].get_array(), known)
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["0.1", "1", "10"]
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["weak", "strong"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("zCDP budget", "noise")
+    assert ax.figure.axes[1].get_ylabel() == "normalised error [dB]"
+    np.testing.assert_allclose(cell_texts(ax).astype(float), known, atol=0.51)
+    assert note(ax) == "mean over 4 seeds, round 10"
+    swapped = plotting.heat_map(grid, round=4, y="budget", labels={"weak": "little"})
+    assert swapped.get_xticklabels()[0].get_text() == "little"
+    early = 10 * np.log10(grid["normalized_error"].sel(round=4).mean("seed")).sortby("budget")
+    np.testing.assert_allclose(swapped.collections[0].get_array(), early)
+
+
+def test_numbers_and_intervals_in_cells_are_those_of_a_table(grid):
+    ax = plotting.heat_map(grid, x="budget", y="noise", intervals=True, level=0.9)
+    text = str(fl.table(grid, level=0.9))
+    for cell in cell_texts(ax).flat:
+        assert cell.replace("\n", " ") in text
+    assert note(ax).startswith("mean [90 % interval] over 4 seeds")
+
+
+def test_cells_that_lack_runs_are_marked_and_empty_ones_hatched(grid):
+    grid["diverged"][0, 0, :2] = 3  # some
+    grid["diverged"][1, 0] = 3  # all
+    grid["normalized_error"][2, 1] = np.nan
+    ax = plotting.heat_map(grid, x="budget", y="noise")
+    texts = cell_texts(ax)
+    assert texts[0, 0] == "--†"
+    assert texts[1, 1] == "--"
+    kept = 10 * np.log10(grid["normalized_error"][0, 0, 2:, -1].mean())
+    assert float(texts[0, 2].removesuffix("†")) == pytest.approx(float(kept), abs=0.51)
+    assert texts[0, 2].endswith("†")
+    assert sum("†" in text for text in texts.flat) == 2
+    hatched = [patch.get_xy() for patch in ax.patches if patch.get_hatch()]
+    assert sorted(hatched) == [(0, 0), (1, 1)]
+    np.testing.assert_array_equal(
+        np.ma.getmaskarray(ax.collections[0].get_array()), [[1, 0, 0], [0, 1, 0]]
+    )
+    assert note(ax).splitlines()[1:] == [
+        "† without runs that diverged, up to 4 of 4",
+        "hatched: no finite value",
+    ]
+
+
+def test_letters_are_as_small_as_cells_need_or_left_out_but_for_marks():
+    shape = (40, 45)
+    attrs = {"long_name": "error", "units": "m", "decibel": 0}
+    many = xr.Dataset(
+        {
+            "error": (("a", "b", "seed"), np.random.default_rng(0).random((*shape, 3)), attrs),
+            "diverged": (("a", "b", "seed"), np.zeros((*shape, 3), int)),
+        }
+    )
+    many["diverged"][3, 4, 0] = 1
+    ax = plotting.heat_map(many, "error")
+    texts = cell_texts(ax)
+    assert [*zip(*np.nonzero(texts != ""), strict=True)] == [(3, 4)]
+    assert texts[3, 4] == "†"
+    assert len(ax.get_xticklabels()) <= 20
+    assert ax.figure.axes[1].get_ylabel() == "error [m]"
+    tiny = mpl.figure.Figure((2, 2)).subplots()
+    plotting.heat_map(many.isel(a=range(12), b=range(12)), "error", ax=tiny)
+    assert [text for text in cell_texts(tiny).flat if text] == ["†"]
+    few = plotting.heat_map(many.isel(a=range(12), b=range(12)), "error", intervals=True)
+    few.figure.canvas.draw()
+    room = few.transData.transform((1, 1)) - few.transData.transform((0, 0))
+    for text in few.texts:
+        if text.get_gid() != plotting.NOTE:
+            assert (text.get_window_extent().size <= room).all()
+    boxes = [tick.get_window_extent() for tick in few.get_xticklabels()]
+    assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
+
+
+def test_long_labels_are_turned(grid):
+    labels = {value: f"a budget of as much as {value}" for value in (0.1, 1.0, 10.0)}
+    ax = plotting.heat_map(grid, x="budget", y="noise", labels=labels)
+    assert {tick.get_rotation() for tick in ax.get_xticklabels()} == {30.0}
+
+
+def test_axes_of_a_metric_s_own_and_of_one_value_are_drawn_where_asked_for(grid):
+    ax = plotting.heat_map(grid.isel(noise=[1]), x="budget", y="noise")
+    assert cell_texts(ax).shape == (1, 3)
+    attrs = {"long_name": "test accuracy", "units": "1", "decibel": 0, "least": 0.0}
+    shares = np.random.default_rng(0).random((2, 3, 5))
+    each = xr.Dataset(
+        {"share": (("algorithm", "seed", "client"), shares, attrs)},
+        coords={"algorithm": ["one", "two"]},
+    )
+    each["diverged"] = (("algorithm", "seed"), [[0, 0, 0], [2, 0, 0]])
+    shares[1, 0] = np.nan
+    ax = plotting.heat_map(each, "share")
+    np.testing.assert_allclose(ax.collections[0].get_array(), np.nanmean(shares, 1))
+    assert [["†" in text for text in row] for row in cell_texts(ax)] == [[False] * 5, [True] * 5]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("client", "algorithm")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"x": "budgets"}, "unknown axis 'budgets'.*Did you mean 'budget'"),
+        ({"x": "seed", "y": "budget"}, "unknown axis 'seed'"),
+        ({"x": "round", "y": "budget"}, "unknown axis 'round'"),
+        ({"x": "budget", "y": "budget"}, "x and y must be different axes, got 'budget' twice"),
+        ({"metric": "accuracy"}, "unknown metric 'accuracy'"),
+        ({"round": 3}, "round 3 was not recorded"),
+        ({"level": 1.0}, "level must be"),
+    ],
+)
+def test_a_heat_map_is_over_two_axes_that_are_there(grid, options, message):
+    before = plt.get_fignums()
+    with pytest.raises(ValueError, match=message):
+        plotting.heat_map(grid, **options)
+    assert plt.get_fignums() == before
+
+
+def test_a_heat_map_says_what_is_left_or_missing(grid):
+    message = r"over two axes of 'normalized_error', which has 'noise' \(2\); say x= and y=.*trade_"
+    with pytest.raises(ValueError, match=message):
+        plotting.heat_map(grid.isel(budget=0))
+    with pytest.raises(ValueError, match=r"has 'budget' \(1\), 'noise' \(2\)"):
+        plotting.heat_map(grid.isel(budget=[0]))
+    whole = xr.concat([grid, grid], "step").assign_coords(step=[0.1, 0.2])
+    for options in ({}, {"x": "budget", "y": "step"}, {"x": "budget"}):
+        with pytest.raises(ValueError, match=r"dataset\.sel\(\.\.\.\)"):
+            plotting.heat_map(whole, **options)
+    grid["diverged"][:] = 1
+    with pytest.raises(ValueError, match="every run diverged"):
+        plotting.heat_map(grid)
+    with pytest.raises(ValueError, match="one run has no seed axis"):
+        plotting.heat_map(grid.isel(seed=0))

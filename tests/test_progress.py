@@ -270,3 +270,28 @@ sweep(callback=lambda _: logging.warning("a line of the log"))
     (bar,) = [line for line in lines if line not in logged and line.strip()]
     assert bar.startswith("100%")
     assert "8/8 seeds" in bar
+
+
+NOTEBOOK = """
+import types
+shell = types.SimpleNamespace(config={"IPKernelApp": {}})
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
+sys.modules["ipykernel.zmqshell"] = types.ModuleType("ipykernel.zmqshell")
+"""
+
+
+def test_a_notebook_without_widgets_has_a_bar_of_text_and_no_warning():
+    """The modules of a notebook stand in for it; those of the widgets are blocked."""
+    code = f"{NOTEBOOK}sys.modules['ipywidgets'] = None\n"
+    code += "from fljax.study.progress import Progress\n"
+    code += "bar = Progress(8, 0, True)\nbar.start()\nbar.advance(8, '8/8 seeds')\nbar.close()\n"
+    command = [sys.executable, "-c", f"import sys\n{code}"]
+    options = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run(command, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("100%")
+    assert "8/8 seeds" in last
+    assert "IProgress" not in done.stderr
+    assert "Warning" not in done.stderr

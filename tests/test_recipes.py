@@ -58,9 +58,9 @@ def cook(study, tmp_path, monkeypatch):
     plt.close("all")
 
 
-def test_there_are_ten_and_each_is_of_at_most_fifteen_lines():
+def test_there_are_eleven_and_each_is_of_at_most_fifteen_lines():
     assert len(RECIPES) + 2 == SECTION.count("```python")
-    assert len(RECIPES) == 10
+    assert len(RECIPES) == 11
     for title, code in {"the study": STUDY, **RECIPES}.items():
         assert len(code.splitlines()) <= 15, title
         assert max(map(len, code.splitlines())) <= 100, title
@@ -155,6 +155,15 @@ def test_a_picture_of_a_network(cook, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_heat_map(cook):
+    names = cook("A heat map")
+    ax, found = names["ax"], names["found"]
+    means = fl.statistics.decibels(found["normalized_error"].isel(round=-1).mean("seed"))
+    shown = ax.collections[0].get_array()
+    np.testing.assert_allclose(shown, means.transpose("neighbors", "penalty"), rtol=1e-6)
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["3", "6", "12"]
+
+
 def test_a_long_study_on_two_machines(cook, study, tmp_path):
     names = cook("A long study on two machines")
     parts = [fl.load(tmp_path / f"part-{i}") for i in (1, 2)]

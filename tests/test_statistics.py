@@ -1,5 +1,6 @@
 """Comparisons by hand and by scipy's tests, their coverage on known laws, what is left out."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
@@ -259,3 +260,87 @@ def test_what_is_in_decibels_says_so_and_is_not_converted_twice():
         with pytest.raises(ValueError, match="error is in dB already"):
             statistics.decibels(twice)
     assert data.error.attrs["units"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "values", "ends"),
+    [
+        # logit(0.95) -+ t s / sqrt(n) / (0.95 * 0.05), by SciPy's logit and expit
+        ((0.0, 1.0), [0.9, 1.0, 0.92, 0.98], (0.79405554, 0.98943232)),
+        ((0.0, 100.0), [90.0, 100.0, 92.0, 98.0], (79.405554, 98.943232)),
+        ((-1.0, 1.0), [0.8, 1.0, 0.84, 0.96], (0.58811108, 0.97886464)),
+        ((0.0, 1.0), [1.0, 1.0 + 1e-7, 1.0, 1.0], (1.0, 1.0)),
+        ((0.0, 1.0), [0.0, 0.0, 0.0, 0.0], (0.0, 0.0)),
+        ((0.0, 1.0), [0.5, 0.5, 0.5, 0.5], (0.5, 0.5)),
+    ],
+)
+def test_the_interval_of_a_bounded_metric_stays_within(bounds, values, ends):
+    attrs = dict(zip(("least", "greatest"), bounds, strict=True))
+    found = statistics.summary(xr.Dataset({"share": ("seed", values, attrs)}), "share")
+    assert float(found["mean"]) == pytest.approx(np.mean(values))
+    np.testing.assert_allclose([found["low"], found["high"]], ends, rtol=1e-7)
+
+
+def test_one_bound_is_kept_as_that_of_decibels():
+    values = np.array([1.0, 2.0, 6.0])
+    decibel = statistics.summary(xr.Dataset({"m": ("seed", values, {"decibel": 1})}), "m")
+    for sign, shift, attrs in ((1, 0.0, {"least": 0.0}), (-1, 5.0, {"greatest": 5.0})):
+        some = xr.Dataset({"m": ("seed", shift + sign * values, attrs)})
+        found = statistics.summary(some, "m")
+        ends = sorted(shift + sign * float(decibel[end]) for end in ("low", "high"))
+        np.testing.assert_allclose([found["low"], found["high"]], ends)
+
+
+def test_the_interval_of_an_accuracy_covers():
+    draws = np.random.default_rng(0).beta(9.0, 1.0, size=(2000, 5))  # of mean 0.9
+    data = xr.Dataset({"share": (("study", "seed"), draws)})
+    usual = statistics.summary(data, "share")
+    data["share"].attrs |= {"least": 0.0, "greatest": 1.0}
+    found = statistics.summary(data, "share")
+    covered = [float(((s["low"] <= 0.9) & (s["high"] >= 0.9)).mean()) for s in (usual, found)]
+    assert covered[0] < 0.91 < 0.93 < covered[1]
+    assert float(usual["high"].max()) > 1 > float(found["high"].max())
+
+
+def test_values_outside_of_the_bounds_are_named():
+    some = xr.Dataset({"share": ("seed", [12.0, 98.0], {"least": 0.0, "greatest": 1.0})})
+    message = r"'share' has values from 12 to 98, outside of its bounds 0 and 1; .*attrs\['least'\]"
+    with pytest.raises(ValueError, match=message):
+        statistics.summary(some, "share")
+    some["share"].attrs["greatest"] = 100.0
+    assert float(statistics.summary(some, "share")["high"]) < 100
+
+
+def test_bounds_are_not_those_of_decibels():
+    some = xr.Dataset({"share": ("seed", [0.5, 0.9], {"least": 0.0, "greatest": 1.0})})
+    assert set(statistics.decibels(some)["share"].attrs) == {"units"}
+
+
+def test_accuracies_are_at_most_one_apart():
+    values = [[1.0, 0.2, 0.9], [0.1, 0.9, 0.3]]
+    attrs = {"least": 0.0, "greatest": 1.0}
+    some = xr.Dataset({"share": (("a", "seed"), values, attrs)}, {"a": ["one", "two"]})
+    found = statistics.compare(some, "share")
+    assert (float(found["low"].item()), float(found["high"].item())) == (-1.0, 1.0)
+    assert float(found["difference"].item()) == pytest.approx(0.8 / 3)
+
+
+def test_a_metric_says_its_bounds_in_the_results(key):
+    def share(now):
+        return jnp.mean(now.model > 0, dtype=now.model.dtype)
+
+    simulation = fl.Simulation(
+        problem=fl.problems.ridge(key, clients=4, samples=5, dim=2),
+        algorithm=fl.algorithms.FedAvg(0.05, epochs=1),
+        metrics=[
+            fl.metrics.Metric("positive", share, "positive", decibel=False, bounds=(0.0, 1.0)),
+            "mean_square_deviation",
+        ],
+    )
+    results = fl.sweep(lambda key: simulation, rounds=2, seeds=3)
+    assert (results["positive"].attrs["least"], results["positive"].attrs["greatest"]) == (0, 1)
+    assert "least" not in results["mean_square_deviation"].attrs
+    assert fl.metrics.accuracy.bounds == fl.metrics.client_accuracy.bounds == (0.0, 1.0)
+    for bad in ((1.0, 0.0), (0.0, float("nan"))):
+        with pytest.raises(ValueError, match=r"bounds of the metric 'm' must be \(least, greatest"):
+            fl.metrics.Metric("m", share, "m", bounds=bad)

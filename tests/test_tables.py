@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 import fljax as fl
-from fljax.tables import _rounded
+from fljax.tables import rounded
 
 ERROR = {"long_name": "normalised error", "units": "1", "decibel": 1}
 TIME = {"long_name": "time", "units": "s", "decibel": 0}
@@ -92,13 +92,13 @@ def test_a_mean_over_rounds_is_the_user_s_to_take(results):
     ],
 )
 def test_digits_are_those_that_the_interval_allows(numbers, texts):
-    assert _rounded(*numbers)[:3] == texts
+    assert rounded(*numbers)[:3] == texts
 
 
 @pytest.mark.parametrize("half", [0.00354, 0.00355, 0.0094, 0.0096, 0.1, 9.99, 999.0, 1000.0])
 def test_rounding_moves_nothing_by_more_than_a_seventh_of_half_the_interval(half):
     mean = 1234.56789
-    found = _rounded(mean, mean - half, mean + half)
+    found = rounded(mean, mean - half, mean + half)
     for text, number in zip(found, (mean, mean - half, mean + half), strict=False):
         assert abs(float(text) - number) <= half / 7
 
@@ -132,7 +132,7 @@ def test_latex_is_a_booktabs_tabular_with_its_text_escaped(results):
     assert found[0] == "% Mean [95 % interval] over 5 seeds, round 30."
     assert found[1:3] == [r"\begin{tabular}{lr}", r"\toprule"]
     assert found[3] == r"algorithm & error $\|w_k\|^2$ of 5 \% [dB] \\"
-    mean, low, high = _rounded(
+    mean, low, high = rounded(
         *(float(fl.table(whole, "error").numbers[p].item()) for p in ("mean", "low", "high"))
     )[:3]
     assert found[5] == rf"zCDP \& co\_1 & $\mathbf{{{mean}}}$ $[{low}, {high}]$ \\"

@@ -14,6 +14,7 @@ from fljax._arguments import checked
 from fljax._module import float_dtype, module, static
 from fljax.graphs import spectra, tables
 from fljax.graphs.combination import Combination, Mixing, by_rule
+from fljax.graphs.display import html_of
 from fljax.graphs.tables import Overflow
 
 if TYPE_CHECKING:
@@ -393,6 +394,12 @@ class Graph:
             for (k, m), weight in zip(self.edge_list(), self.edge_weights(), strict=True)
         )
         return graph
+
+    # Notebooks ----------------------------------------------------------------------------------
+
+    def _repr_html_(self) -> str | None:
+        """A drawing and what there is of what; of a traced or batched graph its text."""
+        return html_of(self) if self._concrete and np.ndim(self.degree) == 1 else None
 
     @property
     def _concrete(self) -> bool:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from html import escape
 from typing import Any, NamedTuple
 
 import jax
@@ -92,10 +93,7 @@ class Plan:
         return len(self.parts)
 
     def __str__(self) -> str:
-        text = (
-            f"{self.runs} runs of {self.rounds} rounds on {self.devices}; {self.compilations} "
-            f"program{'s' * (self.compilations > 1)}, compiled in {self.compile_seconds:.1f} s"
-        )
+        text = self._head
         for part in self.parts:
             text += (
                 f"\n- {part.points} point{'s' * (part.points > 1)} like {part.example}"
@@ -106,14 +104,40 @@ class Plan:
                 f"{human(part.workers * part.memory)} in all; on disk {human(part.records)} of "
                 f"records and {human(part.state)} of states"
             )
+        return f"{text}\n{self._foot}"
+
+    def _repr_html_(self) -> str:  # in a notebook
+        heads = ("structure", "points", "blocks", "seeds x points a block", "at a time")
+        heads += ("stretches", "memory a block", "a run", "in all", "records", "states")
+        rows = [
+            (
+                *(f"like {part.example}", part.points, part.blocks),
+                *(f"{part.seeds_per_block} x {part.points_per_block}", part.workers, part.segments),
+                *map(human, (part.memory, part.memory_per_run, part.workers * part.memory)),
+                *map(human, (part.records, part.state)),
+            )
+            for part in self.parts
+        ]
+        lines = [f"<th>{'</th><th>'.join(heads)}</th>"]
+        lines += [f"<td>{'</td><td>'.join(escape(str(cell)) for cell in row)}</td>" for row in rows]
+        table = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<p>{escape(self._head)}</p><table>{table}</table><p>{escape(self._foot)}</p>"
+
+    @property
+    def _head(self) -> str:
+        return (
+            f"{self.runs} runs of {self.rounds} rounds on {self.devices}; {self.compilations} "
+            f"program{'s' * (self.compilations > 1)}, compiled in {self.compile_seconds:.1f} s"
+        )
+
+    @property
+    def _foot(self) -> str:
         least, most = (
             sum(getattr(part, name) for part in self.parts)
             for name in ("results", "results_at_most")
         )
-        text += f"\nresults take {human(least)} of this machine's memory"
-        if most > least:
-            text += f", {human(most)} if runs differ in what they send"
-        return text
+        text = f"results take {human(least)} of this machine's memory"
+        return text + f", {human(most)} if runs differ in what they send" * (most > least)
 
 
 def plan(

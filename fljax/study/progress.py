@@ -4,10 +4,15 @@ import contextlib
 import logging
 import sys
 import time
+import warnings
 from typing import Any
 
-from tqdm.auto import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
+from tqdm import TqdmWarning
+
+with warnings.catch_warnings():  # in a notebook without widgets, where the bar is one of text
+    warnings.simplefilter("ignore", TqdmWarning)
+    from tqdm.auto import tqdm
+    from tqdm.contrib.logging import logging_redirect_tqdm
 
 __all__ = ["Progress"]
 

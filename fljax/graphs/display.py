@@ -1,0 +1,48 @@
+"""How a graph is shown in a notebook: a line of text, and a drawing where it is small."""
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["html_of"]
+
+#: Of a graph with more nodes or edges a drawing shows nothing.
+MOST_NODES, MOST_EDGES = 300, 3000
+
+#: Pixels of a drawing's side, of a node, at most, and of what is left free around.
+SIDE, NODE, MARGIN = 240, 5.0, 8
+
+DRAWING = """<svg xmlns="http://www.w3.org/2000/svg" width="{side}" height="{side}">\
+<path d="{links}" stroke="#999999" stroke-width="0.8" fill="none"/>\
+<g fill="#0072B2" stroke="white" stroke-width="0.6">{nodes}</g></svg>"""
+
+
+def html_of(graph: Any) -> str:
+    """Of one concrete graph: how many nodes, edges and components it has, the numbers of
+    neighbours, and up to some hundred nodes a drawing of them on a circle.
+
+    Example:
+      >>> import fljax as fl
+      >>> html_of(fl.graphs.star(4)).split("<svg")[0]
+      '<p>Graph of 4 nodes and 3 edges, connected; 1 to 3 neighbours, 1.5 in the mean</p>'
+    """
+    edges, counts = graph.edges, np.asarray(graph.neighbor_counts())
+    parts = len(np.unique(np.asarray(graph.components())))
+    whole = "connected" if parts == 1 else f"{parts} components"
+    text = (
+        f"<p>Graph of {graph.nodes} nodes and {len(edges)} edges, {whole}; {counts.min()} to "
+        f"{counts.max()} neighbours, {counts.mean():.3g} in the mean</p>"
+    )
+    if graph.nodes > MOST_NODES or len(edges) > MOST_EDGES:
+        return text
+    angle = 2 * np.pi * np.arange(graph.nodes) / graph.nodes
+    circle = np.stack([np.sin(angle), -np.cos(angle)], axis=1)  # clockwise from the top
+    place = SIDE / 2 + (SIDE / 2 - MARGIN) * circle
+    links = "".join("M{:.1f} {:.1f}L{:.1f} {:.1f}".format(*ends.flat) for ends in place[edges])
+    radius = min(NODE, max(1.5, SIDE / graph.nodes))
+    dots = (
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.3g}"><title>node {node}: {count} neighbours'
+        "</title></circle>"
+        for node, ((x, y), count) in enumerate(zip(place, counts, strict=True))
+    )
+    return text + DRAWING.format(side=SIDE, links=links, nodes="".join(dots))

@@ -1,0 +1,25 @@
+"""The plots a study ends with: print-readable, with units, seeds and the 95 % band on each.
+
+Decibels are ``10 log10`` of the mean over seeds. Runs that diverged are left out of means, counted,
+and shown in the legend. Nothing here changes matplotlib's global state.
+"""
+
+from fljax.plotting.curves import learning_curves, trade_off
+from fljax.plotting.heat import heat_map
+from fljax.plotting.house import HOUSE, LOOKS, NOTE, save, style
+from fljax.plotting.networks import draw_graph, network_map
+from fljax.plotting.partitions import draw_partition
+
+__all__ = [
+    "HOUSE",
+    "LOOKS",
+    "NOTE",
+    "draw_graph",
+    "draw_partition",
+    "heat_map",
+    "learning_curves",
+    "network_map",
+    "save",
+    "style",
+    "trade_off",
+]

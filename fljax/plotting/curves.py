@@ -1,0 +1,314 @@
+"""Curves: of a metric against the round, time, the communication, or a swept number."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+
+from fljax import _check, statistics
+from fljax._arguments import checked
+from fljax.metrics import Metric
+from fljax.plotting import house
+from fljax.plotting.house import NOTE, SMALL, style
+from fljax.records import TRAFFIC
+from fljax.tables import shown
+
+__all__ = ["learning_curves", "trade_off"]
+
+#: Entries of a legend that leave room for the curves.
+ROOM = 7
+
+#: Inches of one of several panels, and of what is beside them all.
+PANEL, MARGIN = np.array([2.5, 2.1]), np.array([0.7, 0.8])
+
+#: How the seconds until a round are described.
+CLOCK = {"long_name": "time", "units": "s"}
+
+
+@checked
+def learning_curves(
+    dataset: xr.Dataset,
+    metric: str | Metric = "normalized_error",
+    hue: str | None = None,
+    ax: Axes | None = None,
+    *,
+    col: str | None = None,
+    row: str | None = None,
+    x: str = "round",
+    seconds_per_round: float | xr.DataArray | None = None,
+    labels: Mapping[Any, str] | None = None,
+    level: float = statistics.LEVEL,
+    legend: bool = True,
+) -> Axes | Any:
+    """A metric against the round, time, or the communication: mean over seeds with its band.
+
+    Args:
+      dataset: what :func:`fljax.sweep` returned.
+      metric: a variable of it, by its name or as the metric it is.
+      hue: the axis with one curve per value; by default the only one that is left beside seed,
+        round and those of the panels.
+      ax: where to draw; by default a new figure.
+      col: the axis with one column of panels per value, which have their axes and a legend in
+        common.
+      row: likewise of rows.
+      x: ``"round"``; what was sent until then, the mean over seeds on a logarithmic axis,
+        ``"bits"``, ``"bits_up"``, ``"bits_down"``, ``"scalars"`` or ``"messages"``; or
+        ``"seconds"``.
+      seconds_per_round: how long a round takes, for ``x="seconds"``: a number, or one of each value
+        of some axes of the dataset. A simulation has no clock, and delays are told in rounds. Of
+        rounds that differ give the time until each yourself, as the variable ``"seconds"``:
+        ``dataset.assign(seconds=0.2 * dataset["round"] + dataset["bits"] / 1e6)``.
+      labels: names for the legend and titles, by value of an axis; others are shown as they are.
+      level: of confidence.
+      legend: whether to draw one.
+
+    Returns:
+      The axes; of panels, an array ``[rows, columns]`` of them, which :func:`save` takes as well.
+
+    Raises:
+      ValueError: an unknown metric or axis, an axis left that is neither drawn nor selected, or one
+        that is drawn twice; nothing to plot; seconds that are not positive or of no round.
+
+    Example:
+      >>> import numpy as np, xarray as xr
+      >>> error = np.geomspace(1, 0.01, 10) * np.ones((2, 3, 5, 1))
+      >>> data = xr.Dataset(
+      ...     {"error": (("algorithm", "budget", "seed", "round"), error)},
+      ...     {"algorithm": ["ADMM", "gradient"], "budget": [0.1, 1, 10], "round": range(1, 11)},
+      ... )
+      >>> panels = learning_curves(data, "error", col="budget", x="seconds", seconds_per_round=0.5)
+      >>> panels.shape, panels[0, 1].get_title(), panels[0, 1].figure.get_supxlabel()
+      ((1, 3), 'budget = 1', 'time [s]')
+      >>> plt.close(panels[0, 0].figure)
+    """
+    if x == "seconds":
+        dataset = _timed(dataset, seconds_per_round)
+    elif seconds_per_round is not None:
+        raise ValueError(f"seconds_per_round is for x='seconds', got x={x!r}; leave one out.")
+    _check.choice("x axis", x, ("round", *(n for n in TRAFFIC if n in dataset), "seconds"))
+    return _curves(dataset, metric, "round", (hue, col, row), ax, labels, level, legend, x)
+
+
+@checked
+def trade_off(
+    dataset: xr.Dataset,
+    x: str = "budget",
+    metric: str | Metric = "normalized_error",
+    hue: str | None = None,
+    ax: Axes | None = None,
+    *,
+    col: str | None = None,
+    row: str | None = None,
+    round: int | None = None,
+    labels: Mapping[Any, str] | None = None,
+    level: float = statistics.LEVEL,
+    legend: bool = True,
+) -> Axes | Any:
+    """A metric at one round against a swept number.
+
+    The axis is logarithmic where the numbers are positive and span more than a factor of three.
+
+    Args:
+      dataset: what :func:`fljax.sweep` returned.
+      x: the axis with the numbers; its ``long_name`` attribute, if any, labels it.
+      metric: a variable of it, by its name or as the metric it is.
+      hue: the axis with one curve per value; by default the only one that is left beside seed,
+        ``x`` and those of the panels.
+      ax: where to draw; by default a new figure.
+      col: the axis with one column of panels per value, see :func:`learning_curves`.
+      row: likewise of rows.
+      round: when to read the metric; by default the last recorded round.
+      labels: names for the legend and titles, by value of an axis.
+      level: of confidence.
+      legend: whether to draw one.
+
+    Returns:
+      The axes; of panels, an array ``[rows, columns]`` of them.
+
+    Raises:
+      ValueError: as for :func:`learning_curves`; a round that was not recorded, an axis without
+        numbers.
+    """
+    if x in dataset.coords and not np.issubdtype(dataset[x].dtype, np.number):
+        known = ", ".join(map(str, dataset[x].values))
+        raise ValueError(
+            f"axis {x!r} must hold numbers, got {known}; draw it as hue, and swept numbers as x."
+        )
+    dataset = statistics.at_round(dataset, round)
+    return _curves(dataset, metric, x, (hue, col, row), ax, labels, level, legend, x)
+
+
+def _timed(dataset: xr.Dataset, each: float | xr.DataArray | None) -> xr.Dataset:
+    """With the seconds until each round.
+
+    Raises:
+      ValueError: nobody says how long a round takes, or not of each value of an axis.
+    """
+    if each is None:
+        if "seconds" not in dataset or "round" not in dataset["seconds"].dims:
+            raise ValueError(
+                "a simulation has no clock: say how long a round takes, seconds_per_round=..., or "
+                "the time until each, dataset.assign(seconds=...), over 'round'."
+            )
+        return dataset.assign(seconds=dataset["seconds"].assign_attrs(CLOCK))
+    _check.positive("seconds_per_round", getattr(each, "values", each))
+    known = {str(dim): dataset[dim] for dim in dataset.dims if dim != "round"}
+    axes = {str(dim): each[dim] for dim in each.dims} if isinstance(each, xr.DataArray) else {}
+    for dim, values in axes.items():
+        _check.choice("axis of seconds_per_round", dim, known)
+        if not known[dim].equals(values):
+            order = ", ".join(map(shown, known[dim].values))
+            raise ValueError(f"seconds_per_round must be of each {dim}, in this order: {order}.")
+    return dataset.assign(seconds=(dataset["round"] * each).assign_attrs(CLOCK))
+
+
+def _curves(dataset, metric, x, asked, ax, labels, level, legend, against) -> Axes | Any:
+    metric = drawable(dataset, metric)
+    hue, col, row = _drawn(dataset, metric, x, *asked)
+    if ax is not None and (col or row):
+        raise ValueError("panels make a figure of their own; leave ax, or col and row, out.")
+    kept = (x, "seed", hue, col, row)
+    single = [dim for dim in dataset.dims if dataset.sizes[dim] == 1 and dim not in kept]
+    dataset = dataset.squeeze(single, drop=True)
+    numbers, at = statistics.summary(dataset, metric, level), dataset[against]
+    numbers = numbers.assign(at=at.mean("seed") if "seed" in at.dims else at)
+    title = house.name_of(dataset, hue) if hue else ""
+    legend = legend and bool(hue or numbers["diverged"].any())
+    with style():
+        if col or row:
+            panels = _panels(dataset, col, row, labels)
+            panel: Any
+            for (r, c), panel in np.ndenumerate(panels):
+                one = numbers.isel({dim: i for dim, i in ((row, r), (col, c)) if dim})
+                _panel(panel, dataset, metric, against, one, numbers, x, hue, labels)
+                panel.label_outer()
+            figure = house.whole(panels[0, 0])
+            size = {"fontsize": mpl.rcParams["axes.labelsize"]}
+            figure.supxlabel(panels[-1, 0].get_xlabel(), **size)
+            figure.supylabel(panels[-1, 0].get_ylabel(), **size)
+            for ax in panels.flat:  # in narrow panels they would overlap
+                ax.set(xlabel="", ylabel="")
+            figure.suptitle("; ".join(_note(dataset, numbers)), **SMALL)
+            if legend:
+                place = {"loc": "outside right upper", "title": title, "alignment": "left"}
+                entries = panels[0, 0].get_legend_handles_labels()
+                house.widen(figure, figure.legend(*entries, **place))
+            return panels
+        own = ax is None
+        if ax is None:
+            _, ax = plt.subplots()
+        _panel(ax, dataset, metric, against, numbers, numbers, x, hue, labels)
+        corner = {"xy": (0.015, 0.02), "xycoords": "axes fraction"}
+        ax.annotate("\n".join(_note(dataset, numbers)), **corner, **SMALL, gid=NOTE)
+        if legend:
+            beside = len(ax.get_legend_handles_labels()[0]) > ROOM
+            found = house.legend_of(ax, title, beside)
+            if own and (beside or house.hides(ax, found)):
+                house.legend_of(ax, title, beside=True)
+                house.widen(house.whole(ax), found)
+    return ax
+
+
+def _panels(dataset: xr.Dataset, col: str | None, row: str | None, labels: Any) -> np.ndarray:
+    """``[rows, columns]`` axes that are shared, entitled with the values that they are of."""
+    rows, columns = (dataset.sizes[dim] if dim else 1 for dim in (row, col))
+    size = MARGIN + PANEL * (columns, rows)
+    _, panels = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
+    panel: Any
+    for (r, c), panel in np.ndenumerate(panels):
+        values = {dim: dataset[dim].values[i] for dim, i in ((row, r), (col, c)) if dim}
+        texts = [
+            f"{house.name_of(dataset, d)} = {house.named(v, labels)}" for d, v in values.items()
+        ]
+        panel.set_title(", ".join(texts))
+    return panels
+
+
+def _panel(ax, dataset, metric, against, one, numbers, x, hue, labels) -> None:
+    """The curves of ``one`` part of all numbers, whose labels are those of all."""
+    decibel, several = statistics.is_decibel(dataset, metric), one is not numbers
+    for position, value in enumerate(dataset[hue].values if hue else [None]):
+        chosen = {hue: position} if hue else {}
+        label = house.named(value, labels) if hue else None
+        if lost := int(numbers.isel(chosen)["diverged"].max()):
+            most = f"{'up to ' * several}{lost}/{numbers.attrs['seeds']}"
+            label = f"{label or 'mean'} ({most} diverged)"
+        _line(ax, one.isel(chosen), x, house.look_of(position), label, decibel)
+    if not one["mean"].notnull().any():
+        middle = {"xy": (0.5, 0.5), "xycoords": "axes fraction", "ha": "center"}
+        ax.annotate("no finite value", **middle, **SMALL)
+    _describe(ax, dataset, metric, against)
+
+
+def _drawn(dataset, metric, x, hue, col, row) -> tuple[str | None, str | None, str | None]:
+    """The axes that curves and panels are of.
+
+    Raises:
+      ValueError: one that is not there, twice, or left.
+    """
+    _check.choice("axis", x, map(str, dataset[metric].dims))
+    axes = [str(dim) for dim in dataset[metric].dims if dim not in (x, "seed")]
+    asked = [dim for dim in (hue, col, row) if dim is not None]
+    for dim in asked:
+        _check.choice("axis", dim, axes)
+    if len(set(asked)) < len(asked):
+        raise ValueError(f"hue, col and row must be different axes, got {', '.join(asked)}.")
+    left = [dim for dim in axes if dataset.sizes[dim] > 1 and dim not in asked]
+    if hue is None and len(left) == 1:
+        hue = left.pop()
+    if left:
+        raise ValueError(
+            f"axes {left} of {metric!r} are neither drawn nor selected; choose one value with "
+            f"dataset.sel({left[0]}=...), or draw one as {'' if hue else 'hue, '}col or row."
+        )
+    return hue, col, row
+
+
+def drawable(dataset: xr.Dataset, metric: str | Metric) -> str:
+    """The name of a metric of which there is something to be drawn.
+
+    Raises:
+      ValueError: there is not.
+    """
+    name = statistics.named(dataset, metric)
+    if empty := [str(dim) for dim, size in dataset[name].sizes.items() if not size]:
+        raise ValueError(f"nothing of {name!r} is left to plot: axis {empty[0]!r} is empty.")
+    if not statistics.keep_finite(dataset, name).notnull().any():
+        raise ValueError(
+            f"nothing of {name!r} can be plotted: no value is finite, or every run diverged."
+        )
+    return name
+
+
+def _line(ax: Axes, one: xr.Dataset, x: str, look: dict[str, Any], label: Any, decibel: bool):
+    scale, at = statistics.decibels if decibel else np.asarray, one["at"].values
+    if x == "round":
+        look["markevery"] = (len(at) // 20, max(1, len(at) // 8))
+    low, high = scale(one["low"].values), scale(one["high"].values)
+    ax.plot(at, scale(one["mean"].values), label=label, **look)
+    ax.fill_between(at, low, high, color=look["color"], alpha=0.2, linewidth=0)
+
+
+def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str) -> None:
+    ax.set_ylabel(statistics.label_of(dataset, metric))
+    name = house.name_of(dataset, x) if x != "round" else "iteration"
+    unit = dataset[x].attrs.get("units", "1") if x in (*TRAFFIC, "seconds") else "1"
+    ax.set_xlabel(name if unit in ("1", x) else f"{name} [{unit}]")
+    if x in TRAFFIC:
+        ax.set_xscale("log")
+    elif x not in ("round", "seconds") and 0 < 3 * dataset[x].min() < dataset[x].max():
+        ax.set_xscale("log")
+        ax.set_xticks(dataset[x].values, [f"{v:g}" for v in dataset[x].values])
+        ax.minorticks_off()
+
+
+def _note(dataset: xr.Dataset, numbers: xr.Dataset) -> list[str]:
+    """In lines: what a reader must know of the privacy, how many seeds there are."""
+    seeds = numbers.attrs["seeds"]
+    text = f"{seeds} seeds, mean and {100 * numbers.attrs['level']:.0f} % band"
+    text = text if seeds > 1 else "1 seed, no band"
+    return [*filter(None, [statistics.nominal(dataset)]), text]

@@ -1,0 +1,201 @@
+"""A metric over two axes of the grid, as the colours of cells."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+
+from fljax import _check, statistics
+from fljax._arguments import checked
+from fljax.metrics import Metric
+from fljax.plotting import house
+from fljax.plotting.curves import drawable
+from fljax.plotting.house import NOTE, SCALE, SMALL, style
+from fljax.tables import rounded
+
+__all__ = ["heat_map"]
+
+#: Behind the number of a cell without the runs that diverged.
+MARK = "†"
+
+#: Inches of a cell, and of what is beside them.
+CELL, MARGIN = np.array([0.62, 0.42]), np.array([2.3, 1.0])
+
+#: Cells along an axis of a new figure, at least and at most, that it grows with.
+FEWEST, MOST = 4, 14
+
+#: Values that are named along an axis.
+MOST_TICKS = 20
+
+#: How cells without a number are hatched.
+HATCH: dict[str, Any] = {"edgecolor": "#888888", "linewidth": 0}
+
+#: How bright the eye finds red, green and blue.
+LUMINANCE = np.array([0.299, 0.587, 0.114])
+
+#: Cells with a number in each.
+MOST_CELLS = 1000
+
+#: The smallest letters in cells, points; where smaller ones would be needed there are none.
+SMALLEST = 5.0
+
+
+@checked
+def heat_map(
+    dataset: xr.Dataset,
+    metric: str | Metric = "normalized_error",
+    x: str | None = None,
+    y: str | None = None,
+    ax: Axes | None = None,
+    *,
+    round: int | None = None,
+    labels: Mapping[Any, str] | None = None,
+    intervals: bool = False,
+    level: float = statistics.LEVEL,
+) -> Axes:
+    """A metric at one round over two axes of the grid, the mean over seeds as colour and number.
+
+    A number has as many digits as its interval lets it have, as in :func:`fljax.table`; of more
+    cells than there is room for there are colours alone. Cells are of equal size whatever their
+    values are; numbers ascend. A cell without some runs, which diverged, is marked with a dagger;
+    one without any finite value is hatched.
+
+    Args:
+      dataset: what :func:`fljax.sweep` returned.
+      metric: a variable of it, by its name or as the metric it is.
+      x: the axis from left to right; by default the last of two that have several values.
+      y: the axis from the bottom up; by default the other.
+      ax: where to draw; by default a new figure.
+      round: when to read the metric; by default the last recorded round.
+      labels: names for the ticks, by value of an axis; others are shown as they are.
+      intervals: whether each number's interval is below it.
+      level: of confidence.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: an unknown metric or axis, one axis twice, an axis left that is neither drawn nor
+        selected, a round that was not recorded, nothing to plot.
+
+    Example:
+      >>> import numpy as np, xarray as xr
+      >>> error = np.geomspace(1, 0.01, 6).reshape(2, 3, 1) * [0.9, 1.0, 1.1]
+      >>> data = xr.Dataset(
+      ...     {"error": (("noise", "step", "seed"), error, {"decibel": 1})},
+      ...     {"noise": ["none", "strong"], "step": [0.01, 0.1, 1.0]},
+      ... )
+      >>> ax = heat_map(data, "error", x="step", y="noise")
+      >>> [text.get_text() for text in ax.texts[:4]]
+      ['mean over 3 seeds', '0.0', '-4.0', '-8.0']
+      >>> plt.close(ax.figure)
+    """
+    dataset = statistics.at_round(dataset, round)
+    metric = drawable(dataset, metric)
+    x, y = _sides(dataset, metric, x, y)
+    single = [d for d, size in dataset.sizes.items() if size == 1 and d not in (x, y, "seed")]
+    dataset = dataset.squeeze(single)
+    for dim in (x, y):
+        if np.issubdtype(dataset[dim].dtype, np.number):
+            dataset = dataset.sortby(dim)
+    numbers = statistics.summary(dataset, metric, level).transpose(y, x)
+    scale = statistics.decibels if statistics.is_decibel(dataset, metric) else np.asarray
+    parts = np.stack([scale(numbers[part].values) for part in ("mean", "low", "high")], axis=-1)
+    means = np.ma.masked_invalid(parts[..., 0])
+    lost = numbers["diverged"].broadcast_like(numbers["mean"]).transpose(y, x).values
+    with style(**{"axes.grid": False}):
+        if ax is None:
+            shape = np.clip(means.shape[::-1], FEWEST, MOST)
+            _, ax = plt.subplots(figsize=MARGIN + CELL * (1 + intervals, 1) * shape)
+        assert ax is not None
+        cells = ax.pcolormesh(means, cmap=SCALE, edgecolors="white", linewidth=0.8)
+        for row, column in np.argwhere(np.ma.getmaskarray(means)):
+            ax.add_patch(Rectangle((column, row), 1, 1, fill=False, hatch="////", **HATCH))
+        bar = ax.figure.colorbar(cells, ax=ax, label=statistics.label_of(dataset, metric), pad=0.02)
+        bar.outline.set_visible(False)
+        _ticks(ax.xaxis, dataset, x, labels)
+        _ticks(ax.yaxis, dataset, y, labels)
+        note = "\n".join(_note(dataset, numbers, means, intervals))
+        above = {"xy": (0, 1), "xycoords": "axes fraction", "va": "bottom"}
+        shift = {"xytext": (0, 3), "textcoords": "offset points"}
+        ax.annotate(note, **above, **shift, **SMALL, gid=NOTE)
+        house.untangle(ax)
+        shades = cells.to_rgba(means)[..., :3] @ LUMINANCE
+        texts = []
+        for row, column in np.ndindex(means.shape):
+            text = MARK * bool(lost[row, column])
+            if means.size <= MOST_CELLS:
+                found = rounded(*parts[row, column])
+                text = found.mean + text
+                text += f"\n[{found.low}, {found.high}]" * bool(intervals and found.low)
+            color = "white" if shades[row, column] < 0.5 else "black"
+            middle = (column + 0.5, row + 0.5)
+            texts.append(ax.text(*middle, text, color=color, ha="center", va="center"))
+        _fit(ax, [text for text in texts if text.get_text()])
+    return ax
+
+
+def _sides(dataset: xr.Dataset, metric: str, x: str | None, y: str | None) -> tuple[str, str]:
+    """The axes from left to right, and from the bottom up.
+
+    Raises:
+      ValueError: there are not two, or others are left.
+    """
+    axes = [str(dim) for dim in dataset[metric].dims if dim != "seed"]
+    asked = [dim for dim in (x, y) if dim is not None]
+    for dim in asked:
+        _check.choice("axis", dim, axes)
+    left = [dim for dim in axes if dataset.sizes[dim] > 1 and dim not in asked]
+    if len(asked) == 2 and x == y:
+        raise ValueError(f"x and y must be different axes, got {x!r} twice.")
+    if len(asked) + len(left) != 2:
+        sizes = ", ".join(f"{dim!r} ({dataset.sizes[dim]})" for dim in axes) or "none"
+        raise ValueError(
+            f"a heat map is over two axes of {metric!r}, which has {sizes}; say x= and y=, and "
+            "choose one value of any other with dataset.sel(...). Over one axis draw trade_off."
+        )
+    y = y or left.pop(0)
+    return x or left.pop(), y
+
+
+def _ticks(axis: Axis, dataset: xr.Dataset, dim: str, labels: Mapping[Any, str] | None) -> None:
+    values = dataset[dim].values
+    chosen = range(0, len(values), -(-len(values) // MOST_TICKS))
+    axis.set_ticks([i + 0.5 for i in chosen], [house.named(values[i], labels) for i in chosen])
+    axis.set_tick_params(length=0)
+    axis.set_label_text(house.name_of(dataset, dim))
+
+
+def _note(
+    dataset: xr.Dataset, numbers: xr.Dataset, means: np.ma.MaskedArray, intervals: bool
+) -> list[str]:
+    """What the numbers are, in lines."""
+    seeds, lost = numbers.attrs["seeds"], int(numbers["diverged"].max())
+    what = f"mean [{100 * numbers.attrs['level']:.4g} % interval]" if intervals else "mean"
+    when = f", round {int(dataset['round'])}" if "round" in dataset.coords else ""
+    lines = [statistics.nominal(dataset), f"{what} over {seeds} seed{'s' * (seeds > 1)}{when}"]
+    if lost:
+        lines.append(f"{MARK} without runs that diverged, up to {lost} of {seeds}")
+    if np.ma.is_masked(means):
+        lines.append("hatched: no finite value")
+    return [line for line in lines if line]
+
+
+def _fit(ax: Axes, texts: Sequence[Text]) -> None:
+    """Make all texts as small as their cells need, or only leave marks where that is too small."""
+    house.whole(ax).draw_without_rendering()
+    room = 0.92 * (ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))
+    shares = [room / text.get_window_extent().size for text in texts]
+    size = mpl.rcParams["font.size"] * min([1.0, *np.ravel(shares)])
+    for text in texts:
+        if size < SMALLEST:
+            text.set_text(MARK * (MARK in text.get_text()))
+        else:
+            text.set_fontsize(size)

@@ -1,0 +1,181 @@
+"""Pictures of networks, laid out or on a map."""
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax.graphs import Graph
+from fljax.plotting.house import LOOKS, SCALE, style
+
+__all__ = ["draw_graph", "network_map"]
+
+
+@checked
+def draw_graph(
+    graph: Graph, ax: Axes | None = None, *, values: Any = None, label: str = ""
+) -> Axes:
+    """The network's nodes and links, laid out by networkx if it is installed, else on a circle.
+
+    Args:
+      graph: concrete (not traced).
+      ax: where to draw; by default a new figure.
+      values: ``[K]``, a number of each node as its colour (grey where it is not finite), such as a
+        metric of each client; of a ``DataArray`` its attributes label them.
+      label: of the colours, with their unit.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: values of another shape, none of them finite.
+
+    Example:
+      >>> import fljax as fl
+      >>> ax = draw_graph(fl.graphs.ring(4), values=[0.1, 0.2, 0.4, 0.2], label="error of a client")
+      >>> plt.close(ax.figure)
+    """
+    colours = _colours(values, graph.nodes)
+    angle = 2 * np.pi * np.arange(graph.nodes) / graph.nodes
+    place = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    try:
+        import networkx
+    except ImportError:
+        pass
+    else:
+        laid = networkx.kamada_kawai_layout(networkx.Graph(graph.edge_list()))
+        for node, position in laid.items():  # isolated nodes stay on the circle
+            place[node] = position
+    with style():
+        if ax is None:
+            _, ax = plt.subplots(figsize=(4, 4) if values is None else (4.8, 4))
+        assert ax is not None
+        _network(ax, graph, place, colours, label or _named(values))
+        ax.set_aspect("equal")
+        ax.set_axis_off()
+    return ax
+
+
+@checked
+def network_map(
+    graph: Graph,
+    coordinates: Any,
+    values: Any = None,
+    *,
+    metric: str = "euclidean",
+    ax: Axes | None = None,
+    label: str = "",
+    unit: str = "",
+) -> Axes:
+    """The network where it is: nodes at their places, links as thin lines, a number as the colour.
+
+    On the Earth a degree of longitude is drawn as much shorter than one of latitude as it is in the
+    middle of the map, so that shapes are right there; nothing is wrapped around the date line.
+
+    Args:
+      graph: concrete (not traced); it may fall apart.
+      coordinates: ``[K, 2]``, positions ``(x, y)``; of ``metric="geodesic"`` latitude and longitude
+        in degrees, as :func:`fljax.graphs.nearest_neighbors` takes them.
+      values: ``[K]``, a number of each node as its colour (grey where it is not finite), such as
+        its test error; of a ``DataArray`` its attributes label them.
+      metric: ``"euclidean"`` or ``"geodesic"``.
+      ax: where to draw; by default a new figure.
+      label: of the colours, with their unit.
+      unit: of positions ``(x, y)``, such as ``"km"``.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: places or values of another number of nodes, places that are not finite or not on
+        the Earth, values none of which is finite.
+
+    Example:
+      >>> import fljax as fl
+      >>> towns = [(60.17, 24.94), (61.50, 23.76), (60.45, 22.27), (65.01, 25.47)]
+      >>> graph = fl.graphs.star(4)
+      >>> error = [0.9, 1.4, 1.1, 2.3]
+      >>> ax = network_map(graph, towns, error, metric="geodesic", label="test error [K]")
+      >>> ax.get_xlabel(), ax.get_ylabel()
+      ('longitude [° E]', 'latitude [° N]')
+      >>> plt.close(ax.figure)
+    """
+    _check.choice("metric", metric, ("euclidean", "geodesic"))
+    place = np.asarray(_check.array("coordinates", coordinates, axes=2), np.float64)
+    if place.shape != (graph.nodes, 2):
+        raise ValueError(
+            f"coordinates must be two of each of the {graph.nodes} nodes, got shape {place.shape}."
+        )
+    _check.finite("coordinates", place)
+    names, ratio = [f"{axis} [{unit}]" if unit else axis for axis in "xy"], 1.0
+    if metric == "geodesic":
+        hint = "The latitude comes first, then the longitude."
+        _check.interval("the latitude", place[:, 0], at_least=-90, at_most=90, hint=hint)
+        _check.interval("the longitude", place[:, 1], at_least=-180, at_most=360, hint=hint)
+        place, names = place[:, ::-1], ["longitude [° E]", "latitude [° N]"]
+        middle = np.deg2rad((place[:, 1].min() + place[:, 1].max()) / 2)
+        ratio = 1 / max(np.cos(middle), 0.05)  # at a pole the map would be a line
+    colours = _colours(values, graph.nodes)
+    low, high = place.min(axis=0), place.max(axis=0)
+    wide, tall = np.maximum((high - low) * (1, ratio), 1e-9 * max(1.0, np.abs(place).max()))
+    with style():
+        if ax is None:
+            width = np.clip(4.4 * wide / tall, 2.4, 6.0)
+            extra = 0.9 if values is None else 1.9
+            _, ax = plt.subplots(figsize=(width + extra, np.clip(width * tall / wide, 2, 5) + 0.8))
+        assert ax is not None
+        _network(ax, graph, place, colours, label or _named(values))
+        ax.set_aspect(ratio)
+        ax.set_xlabel(names[0])
+        ax.set_ylabel(names[1])
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_locator(MaxNLocator(5, integer=metric == "geodesic"))
+    return ax
+
+
+def _colours(values: Any, nodes: int) -> dict[str, Any]:
+    """How the nodes are filled: with their values' colours, if there are any."""
+    if values is None:
+        return {"color": LOOKS[0]["color"]}
+    return {"c": _of_each(values, nodes), "cmap": SCALE, "plotnonfinite": True}
+
+
+def _network(ax: Axes, graph: Graph, place: np.ndarray, colours: dict[str, Any], label: str):
+    """Links and nodes at their places ``[K, 2]``, with a bar of colours if there are values."""
+    ends = place[graph.edges]  # [E, 2, 2]
+    ax.plot(*ends.transpose(2, 1, 0), color="#999999", lw=0.8, zorder=1)
+    values = colours.get("c")
+    size = 30 if values is None else np.clip(3000 / graph.nodes, 20, 60)
+    nodes = ax.scatter(*place.T, s=size, edgecolors="white", lw=0.6, zorder=2, **colours)
+    if values is not None:
+        nodes.set_edgecolor("#333333")
+        ax.figure.colorbar(nodes, ax=ax, label=label, shrink=0.8)
+        if np.ma.is_masked(values):
+            ax.annotate("grey: not finite", (0.015, 0.02), xycoords="axes fraction", fontsize=7.5)
+    ax.set_title(f"{graph.nodes} nodes, {len(graph.edges)} links")
+
+
+def _named(values: Any) -> str:
+    """The label and unit of a ``DataArray``."""
+    attrs = getattr(values, "attrs", {})
+    label, unit = str(attrs.get("long_name", "")), attrs.get("units", "1")
+    return label if unit == "1" else f"{label} [{unit}]"
+
+
+def _of_each(values: Any, nodes: int) -> np.ndarray:
+    """``[K]``.
+
+    Raises:
+      TypeError, ValueError: something else.
+    """
+    array = _check.array("values", getattr(values, "values", values), axes=1)
+    if len(array) != nodes or not np.isfinite(array).any():
+        raise ValueError(
+            f"values must be a finite number of each of the {nodes} nodes, got "
+            f"{np.isfinite(array).sum()} of {len(array)}."
+        )
+    return np.ma.masked_invalid(np.asarray(array, np.float64))

@@ -1,0 +1,162 @@
+"""Who has how many samples of which class."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, LogNorm
+from matplotlib.ticker import MaxNLocator
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax.plotting.house import LOOKS, legend_of, style, whole
+
+__all__ = ["draw_partition"]
+
+#: Counts as colours: the more, the darker, and none on white paper.
+SHADES = ListedColormap(mpl.colormaps["Blues"](np.linspace(0.2, 1, 256)))
+
+#: As many clients and classes as dots can be told apart of.
+MOST_CLIENTS, MOST_CLASSES = 40, 20
+
+#: The height of the bars above a partition, in that of its axes.
+TOTALS = 0.14
+
+
+@checked
+def draw_partition(
+    labels: np.ndarray | Sequence[np.ndarray],
+    parts: Sequence[np.ndarray] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """How many samples of each class every client has, and how many in all, as bars above.
+
+    Counts are the areas of dots; of more than 40 clients or 20 classes, the colours of cells, on a
+    logarithmic scale (white: none).
+
+    Args:
+      labels: ``[n]``, the class of each row of a data set, of any kind; without ``parts`` the
+        labels of each client, ``[y for _, y in clients]``.
+      parts: the rows of each client, as :func:`fljax.data.dirichlet`, :func:`fljax.data.iid` and
+        :func:`fljax.data.by_label` share them out.
+      ax: where to draw; by default a new figure.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: labels that are not one of each row, no parts, rows that there are not.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> labels = np.repeat(np.arange(10), 50)
+      >>> ax = draw_partition(labels, fl.data.dirichlet(labels, 8, concentration=0.3, seed=0))
+      >>> ax.get_xlabel(), ax.get_ylabel()
+      ('client', 'class')
+      >>> plt.close(ax.figure)
+    """
+    classes, counts = _counts(*_shared_out(labels, parts))
+    clients, kinds = counts.shape
+    with style(**{"axes.grid": False}):
+        if ax is None:
+            sides = np.clip([clients, kinds], (8, 4), (MOST_CLIENTS, MOST_CLASSES))
+            _, ax = plt.subplots(figsize=(2.2 + 0.22 * sides[0], 1.8 + 0.26 * sides[1]))
+        assert ax is not None
+        ax.set_xlim(-0.6, clients - 0.4)
+        ax.set_ylim(-0.6, kinds - 0.4)
+        ax.set_xlabel("client")
+        ax.set_ylabel("class")
+        shown = np.arange(0, kinds, -(-kinds // MOST_CLASSES))  # so many that they do not overlap
+        ax.set_yticks(shown, [str(classes[c]) for c in shown])
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _totals(ax, counts.sum(1))
+        title = f"{counts.sum()} samples of {kinds} classes at {clients} clients"
+        ax.set_title(title)
+        few = clients <= MOST_CLIENTS and kinds <= MOST_CLASSES
+        (_dots if few else _cells)(ax, counts)
+    return ax
+
+
+def _totals(ax: Axes, sizes: np.ndarray) -> None:
+    """Bars of the clients' numbers of samples, above the axes."""
+    bars = ax.inset_axes((0, 1.03, 1, TOTALS), sharex=ax)
+    bars.bar(np.arange(len(sizes)), sizes, width=0.7, color="#999999")
+    bars.set_ylim(0, 1.05 * sizes.max())
+    bars.set_yticks([0, sizes.max()])
+    bars.tick_params(axis="x", labelbottom=False, bottom=False)
+    bars.tick_params(axis="y", labelsize=7.5)
+    bars.set_ylabel("samples", fontsize=7.5, rotation=0, ha="right", va="center")
+
+
+def _dots(ax: Axes, counts: np.ndarray) -> None:
+    most, (client, kind) = counts.max(), np.nonzero(counts)
+    dots = {ax.scatter(client, kind): counts[client, kind]}
+    for count in dict.fromkeys(max(1, round(most * share)) for share in (1, 0.5, 0.1)):
+        dots[ax.scatter([], [], label=str(count))] = np.array([count])
+    widest = 10.0  # points
+    for _ in range(2):  # the legend takes room, and its dots are those of the room that is left
+        for some, sizes in dots.items():
+            some.set(sizes=widest**2 * sizes / most, color=LOOKS[0]["color"], linewidths=0)
+        spacing = 0.3 + widest / mpl.rcParams["legend.fontsize"]
+        legend_of(ax, "samples", beside=True, labelspacing=spacing - 0.6, borderpad=spacing / 2)
+        whole(ax).draw_without_rendering()
+        room = np.divide(ax.get_window_extent().size, counts.shape) * 72 / ax.figure.dpi
+        widest = min(0.95 * room.min(), 16.0)
+
+
+def _cells(ax: Axes, counts: np.ndarray) -> None:
+    clients, kinds = (np.arange(size + 1) - 0.5 for size in counts.shape)
+    cells = ax.pcolormesh(
+        *(clients, kinds, np.ma.masked_equal(counts, 0).T),
+        cmap=SHADES,
+        norm=LogNorm(1, max(10, counts.max())),
+    )
+    label = "samples of a class (white: none)"
+    ax.figure.colorbar(cells, ax=ax, label=label, pad=0.02, format="{x:g}")
+
+
+def _shared_out(
+    labels: np.ndarray | Sequence[np.ndarray], parts: Sequence[np.ndarray] | None
+) -> tuple[np.ndarray, Sequence[np.ndarray]]:
+    """``[n]`` and the rows of each client."""
+    if parts is not None:
+        return cast(np.ndarray, labels), parts
+    each = [np.asarray(some) for some in labels]
+    if not each or any(some.ndim != 1 for some in each):
+        raise ValueError(
+            "labels must be [n] with the parts of the clients, or without them a list of [D_k], "
+            f"the labels of each client; got {_check.shown(labels)}."
+        )
+    ends = np.cumsum([len(some) for some in each])
+    return np.concatenate(each), np.split(np.arange(ends[-1]), ends[:-1])
+
+
+def _counts(labels: np.ndarray, parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The classes, and ``[K, classes]`` how many of each class clients have.
+
+    Raises:
+      ValueError: no labels or parts of them.
+    """
+    nested = isinstance(labels, list | tuple) and any(map(np.ndim, labels))
+    if nested or np.ndim(labels) != 1 or not len(labels) or not len(parts):
+        raise ValueError(
+            f"labels must be one of each row, [n], and parts the rows of each client, got "
+            f"{_check.shown(labels)} and {len(parts)} parts."
+        )
+    classes, kind = np.unique(labels, return_inverse=True)
+    counts = np.zeros((len(parts), len(classes)), int)
+    for k, rows in enumerate(parts):
+        rows = np.asarray(rows)
+        whole = rows.ndim == 1 and np.issubdtype(rows.dtype, np.integer)
+        if not whole or (len(rows) and not 0 <= rows.min() <= rows.max() < len(kind)):
+            raise ValueError(
+                f"parts must hold the rows of each client, whole numbers below {len(kind)}, got "
+                f"{_check.shown(rows)} of client {k}."
+            )
+        counts[k] = np.bincount(kind[rows], minlength=len(classes))
+    if not counts.any():
+        raise ValueError("parts must hold some rows, got none at any client.")
+    return classes, counts
