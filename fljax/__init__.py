@@ -105,14 +105,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-def _of_privacy(name: str) -> Any:
-    """An audit runs simulations, which privacy is below and knows nothing of."""
-    if name == "audit":
-        return __getattr__("audit")
-    raise AttributeError(f"module 'fljax.privacy' has no attribute {name!r}")
-
-
-privacy.__getattr__ = _of_privacy  # pyright: ignore[reportAttributeAccessIssue]
+    return [*__all__, "__version__"]

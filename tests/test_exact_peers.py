@@ -482,7 +482,9 @@ def test_bad_settings_are_refused(make, error, message):
 
 
 def test_directed_weights_are_enough_for_tracking():
-    DIGing(0.1, CIRCLE)
+    ring = fl.graphs.ring(CLIENTS)
+    for algorithm in (DIGing(0.05, CIRCLE), ATCTracking(0.05, CIRCLE), AugDGM(0.05, CIRCLE)):
+        assert apart(algorithm, problem=make_problem(), network=ring) < 1e-8
 
 
 @pytest.mark.parametrize("label", sorted(set(METHODS) - {"DIGing", "ATC tracking"}))

@@ -6,6 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import fljax as fl
@@ -509,3 +510,17 @@ def test_all_are_registered():
     for cls in (LocalOnly, Ditto, FineTunedFedAvg, PFedMe, IFCA):
         assert REGISTRY[cls.label] is cls
         assert getattr(fl.algorithms, cls.__name__) is cls
+
+
+@pytest.mark.parametrize("around", [lambda solver: Ditto(solver, LOCAL, 0.7), FineTunedFedAvg])
+def test_solvers_keep_their_optimiser(around):
+    """What it remembers goes from round to round with the server's model."""
+    solver = FedAvg(optax.adam(0.05), 3, 2, keeps_optimiser=True)
+    algorithm = around(solver, LOCAL) if around is FineTunedFedAvg else around(solver)
+    server = Metric("exact", lambda now: now.state.shared.model, "the server's", dims=("server",))
+    simulation = fl.Simulation(make_problem(), algorithm, metrics=[server])
+    found = _trace(simulation, new_key(), ROUNDS, 1)[0]["exact"]
+    alone = trajectory(fl.Simulation(make_problem(), solver))[:, 0]
+    close(found, alone, rtol=1e-10, atol=1e-12)
+    forgets = trajectory(fl.Simulation(make_problem(), FedAvg(optax.adam(0.05), 3, 2)))[:, 0]
+    assert np.abs(forgets - alone).max() > 1e-3

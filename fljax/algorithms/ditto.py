@@ -22,7 +22,7 @@ class State(NamedTuple):
     """What Ditto keeps from round to round."""
 
     model: Array  # [K, D]  the personal v_k
-    server: Array  # [D]  the global w
+    shared: fedavg.State  # of the solver, whose model is the global w
 
 
 @algorithm(
@@ -78,17 +78,17 @@ class Ditto(Algorithm):
         self.solver.check(problem, network)
 
     def init(self, problem: Problem, network: Any) -> State:
-        return State(start_models(problem), self.solver.init(problem, network).model)
+        return State(start_models(problem), self.solver.init(problem, network))
 
     def step(self, state: State, now: Round) -> State:
-        shared = self.solver.step(fedavg.State(state.server), now)
+        server, shared = state.shared.model, self.solver.step(state.shared, now)
 
         who = now.choose(self.selector)
         part = who.of(self.solver.own(now.problem))
 
         def gradient(model: Array) -> Array:
-            return part.gradient(model) + self.attraction * (model - state.server[None])
+            return part.gradient(model) + self.attraction * (model - server[None])
 
         old, step_size = who.take(state.model), self.step_size(now.number)
         new = descend(gradient, old, step_size, self.personal_steps)
-        return State(who.put(state.model, new), shared.model)
+        return State(who.put(state.model, new), shared)

@@ -23,7 +23,7 @@ class State(NamedTuple):
     """What FedAvg-FT keeps from round to round."""
 
     model: Array  # [K, D]  the tuned v_k
-    server: Array  # [D]  the server's w
+    shared: fedavg.State  # of the solver, whose model is the server's w
 
 
 @algorithm(
@@ -74,11 +74,11 @@ class FineTunedFedAvg(Algorithm):
         self.solver.check(problem, network)
 
     def init(self, problem: Problem, network: Any) -> State:
-        return State(start_models(problem), self.solver.init(problem, network).model)
+        return State(start_models(problem), self.solver.init(problem, network))
 
     def step(self, state: State, now: Round) -> State:
-        shared = self.solver.step(fedavg.State(state.server), now)
+        shared = self.solver.step(state.shared, now)
         start = jnp.broadcast_to(shared.model, state.model.shape)
         step_size = self.step_size(now.number)
         model = descend(self.solver.own(now.problem).gradient, start, step_size, self.tuning_steps)
-        return State(model, shared.model)
+        return State(model, shared)

@@ -74,7 +74,8 @@ class FedPer(Averaging):
       step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
         of too.
       personal: which parameters are a client's own, as
-        :meth:`problem.coordinates <fljax.problems.Problem.coordinates>` takes it: a mask, indices.
+        :meth:`problem.coordinates <fljax.problems.Problem.coordinates>` takes it: a mask, indices,
+        or of a network a regular expression for the paths of its parameters.
 
     Raises:
       TypeError, ValueError: parameters that the problem has not; as of FedAvg.

@@ -185,14 +185,6 @@ class Constants(NamedTuple):
         bound = step_size**2 * self.noise / jnp.where(rest > 0, rest, 1)
         return jnp.where(rest > 0, bound, jnp.inf)
 
-    def local_deviations(self, step_size: Float[Array, ""] | float) -> Float[Array, " clients"]:
-        r"""The limits of (2.35), with the :math:`1/(Kp_k)^2` of (2.116) that (2.33) and (2.35)
-        drop.
-        """
-        rest = 1 - self.local_rates(step_size)
-        bound = step_size**2 * self.local_noise / jnp.where(rest > 0, rest, 1)
-        return jnp.where(rest > 0, bound, jnp.inf)
-
 
 @checked
 def constants(
