@@ -32,7 +32,10 @@ def stretches(counts, cuts):
 
 
 def naive(counts, reached):
-    return np.cumsum(np.where(np.arange(RECORDS) < reached[..., None], counts, 0), axis=-1)
+    """NaN where nothing is yet."""
+    sent = np.cumsum(counts, axis=-1)
+    there = np.arange(RECORDS) < reached[..., None]
+    return sent if there.all() else np.where(there, sent, np.nan)
 
 
 def messages(collection):
@@ -40,10 +43,9 @@ def messages(collection):
 
 
 def collect(blocks):
-    labels = [f'{{"point": "{point}"}}' for point in POINTS]
-    collection = Collection(labels, (2,), SEEDS, RECORDS)
+    collection = Collection(POINTS, (2,), SEEDS, RECORDS)
     for block in blocks:
-        collection.add(block._replace(points=labels))
+        collection.add(block)
         yield collection
 
 
@@ -71,7 +73,23 @@ def test_counts_are_those_of_every_run_at_any_time(counts, cuts):
 def test_runs_that_were_stopped_send_nothing_more():
     blocks = [block._replace(stopped=True) for block in stretches(LIKE[..., :2], (0, 2))]
     *_, collection = collect(blocks)
-    np.testing.assert_array_equal(messages(collection), naive(LIKE, np.full((2, 3), 2)))
+    sent = np.cumsum(LIKE, axis=-1)
+    sent[..., 2:] = sent[..., 1:2]
+    np.testing.assert_array_equal(messages(collection), sent)
+
+
+def test_a_count_that_only_some_points_have_is_no_zero_at_the_others():
+    """Of a metric that is a whole number or a switch; a stretch further it is still so."""
+    held = {"number": np.full((3, 1, RECORDS), 3), "met": np.full((3, 1, RECORDS), True)}
+    more = {"loss": np.ones((3, 1, RECORDS))}
+    own = Block(["a"], SEEDS, 0, False, held | more, {})
+    *_, collection = collect([own, Block(["b"], SEEDS, 0, False, more, {})])
+    assert collection.done.all()
+    found = collection.dataset({"point": POINTS}, 1, {})
+    assert "done" not in found
+    for name, value in {"number": 3, "met": 1}.items():
+        assert (found[name].sel(point="a") == value).all()
+        assert found[name].sel(point="b").isnull().all()
 
 
 def test_what_all_runs_send_alike_is_held_once():

@@ -6,7 +6,6 @@ on its seed and grid point alone.
 
 import contextlib
 import functools
-import hashlib
 import logging
 import math
 import queue
@@ -32,7 +31,7 @@ from fljax._module import float_dtype
 from fljax.privacy import promises
 from fljax.records import provenance, warn
 from fljax.study import machine
-from fljax.study.collection import Collection, exchange
+from fljax.study.collection import Collection, exchange, of_study
 from fljax.study.grid import Scenario
 from fljax.study.planning import Cut, cut_of, segments_of
 from fljax.study.progress import Progress
@@ -52,7 +51,8 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C: what was done is kept, here and in the store.
 
     Attributes:
-      results: the dataset so far; its variable ``done`` marks the finished runs.
+      results: the dataset so far; its variable ``done`` marks the finished runs. What is not
+        computed is NaN.
     """
 
     def __init__(self, message: str, results: xr.Dataset) -> None:
@@ -145,7 +145,8 @@ def sweep(
 
     Returns:
       A dataset over the grid's axes, ``seed`` and ``round``, with the provenance as attributes.
-      If it is not whole (a shard), ``done`` tells which runs are there.
+      If it is not whole (a shard), ``done`` tells which runs are there, and all else of the others
+      is NaN.
 
     Raises:
       TypeError, ValueError: by the checks of what the scenario builds, with the grid point named;
@@ -295,7 +296,7 @@ class _Run:
         lock = f"part-{self.part + 1}-of-{self.parts}" if self.parts > 1 else "study"
         store = Store(folder, lock)
         try:
-            store.agree(self.study.description())
+            store.agree(self.study.description() | {"attributes": self._attributes()})
             for block in store.blocks():
                 self.collection.add(block)
         except BaseException:
@@ -544,7 +545,7 @@ class _Run:
         text = f"interrupted: {int(done.sum())} of {done.size} runs are done"
         if self.store is not None:
             text += f" and kept in {self.store.folder}; run the same study again to go on"
-        return Interrupted(text + ".", self.dataset())
+        return Interrupted(text + ".", self._last())
 
     def finish(self) -> xr.Dataset:
         """The whole dataset, in every process."""
@@ -560,23 +561,36 @@ class _Run:
         elif self.distributed:
             for block in exchange(self.own):
                 self.collection.add(block)
-        return self.dataset()
+        return self._last()
+
+    def _last(self) -> xr.Dataset:
+        """What this call returns; the store says the same of it."""
+        dataset = self.dataset()
+        if self.store is not None:
+            self.store.describe({k: v for k, v in dataset.attrs.items() if k != "privacy"})
+        return dataset
 
     def dataset(self) -> xr.Dataset:
         study, asked = self.study, self.asked
         axes = {axis.name: axis.labels for axis in study.axes}
         dataset = self.collection.dataset(axes, asked.record_every, study.metrics)
-        dataset.attrs |= provenance(
+        dataset.attrs |= self._attributes()
+        promises.state(dataset)
+        return dataset
+
+    def _attributes(self) -> dict[str, Any]:
+        """How the numbers came about."""
+        asked = self.asked
+        return provenance(
             dtype=str(float_dtype()),
             prng=asked.generator,
             root=asked.root,
-            rounds=asked.rounds,
             record_every=asked.record_every,
+            keep_models=int(asked.keep_models),
+            independent_noise=int(asked.independent_noise),
             scenario=getattr(asked.scenario, "__qualname__", repr(asked.scenario)),
-            scenario_hash=hashlib.sha256("".join(study.identities).encode()).hexdigest()[:16],
+            **of_study(asked.rounds, self.study.identities),
             block=str(sorted(self.blocks_used)),
             run_seconds=max(0.0, self.last - self.first),
             **self.timing,
         )
-        promises.state(dataset)
-        return dataset
