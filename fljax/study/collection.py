@@ -58,38 +58,36 @@ class Collection:
         if block.first >= self.records or (beyond and "model" in block.outcome):
             return  # the models of a later round are not those asked for
         last, stopped = min(block.last, self.records), block.stopped and not beyond
-        for i, point in enumerate(block.points):
-            row = self._row.get(point)
-            if row is None:
+        rows = np.asarray([self._row.get(point, -1) for point in block.points])
+        columns = np.asarray([self._column.get(seed, -1) for seed in block.seeds])
+        there = self.reached[rows][:, columns]
+        # A stretch without the one before is of no use, nor is one that is there already.
+        wanted = (block.first <= there) & (there < last) & (rows >= 0)[:, None] & (columns >= 0)
+        points, seeds = np.nonzero(wanted)
+        if not points.size:
+            return
+        row, to = rows[points], columns[seeds]
+        for name, values in block.records.items():
+            values = values[:, :, : last - block.first]
+            if name in COUNTS and not any(values.strides[:2]):  # of all runs alike, held once
+                values = values[:1, 0]
+            else:
+                values = values[seeds, points]
+            if name in COUNTS:
+                counts = self._counts.setdefault(name, _Counts(self.reached, self.records))
+                counts.add(row, to, block.first, joined(values))
                 continue
-            # A stretch without the one before is of no use, nor is one that is there already.
-            pairs = [
-                (j, self._column[seed])
-                for j, seed in enumerate(block.seeds)
-                if seed in self._column
-                and block.first <= self.reached[row, self._column[seed]] < last
-            ]
-            if not pairs:
-                continue
-            take, to = (np.asarray(index) for index in zip(*pairs, strict=True))
-            for name, values in block.records.items():
-                values = values[take, i, : last - block.first]
-                if name in COUNTS:
-                    counts = self._counts.setdefault(name, _Counts(self.reached, self.records))
-                    counts.add(row, to, block.first, joined(values))
-                    continue
-                whole = self._of(name, (self.records, *values.shape[2:]), values.dtype)
-                whole[row, to, block.first : last] = values
-                measured = self._measured.setdefault(name, np.zeros_like(self.reached, bool))
-                measured[row, to] = True
-                if stopped:  # a stopped run keeps its model
-                    whole[row, to, last:] = values[:, -1:]
-            for name, values in block.outcome.items():
-                values = values[take, i]
-                self._of(name, values.shape[1:], values.dtype)[row, to] = values
-            self.reached[row, to] = last
-            if stopped:
-                self.stopped[row, to] = last
+            whole = self._of(name, (self.records, *values.shape[2:]), values.dtype)
+            whole[row, to, block.first : last] = values
+            self._measured.setdefault(name, np.zeros_like(self.reached, bool))[row, to] = True
+            if stopped:  # a stopped run keeps its model
+                whole[row, to, last:] = values[:, -1:]
+        for name, values in block.outcome.items():
+            values = values[seeds, points]
+            self._of(name, values.shape[1:], values.dtype)[row, to] = values
+        self.reached[row, to] = last
+        if stopped:
+            self.stopped[row, to] = last
 
     def _of(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         if name not in self._values:
@@ -167,8 +165,10 @@ class _Counts:
         self.known = 0  # records there are of the run that all are like
         self.each: np.ndarray | None = None
 
-    def add(self, row: int, to: np.ndarray, first: int, more: np.ndarray) -> None:
-        """What runs at some columns of a row sent from record to record, ``[n, records]``."""
+    def add(self, row: np.ndarray, to: np.ndarray, first: int, more: np.ndarray) -> None:
+        """What runs at some rows and columns sent from record to record, ``[n, records]``, or
+        ``[1, records]`` of all alike.
+        """
         last = first + more.shape[1]
         if self.each is None:
             so_far = np.cumsum(more[0]) + (self.common[first - 1] if first else 0)
@@ -181,7 +181,8 @@ class _Counts:
                 f"the traffic of {self.reached.size} runs, which differs from run to run,",
                 (len(COUNTS) + 1) * 8 * int(np.prod(size)),
             )
-            self.each = self.so_far().copy()
+            whole = self.so_far()
+            self.each = whole if whole.flags.writeable else whole.copy()  # a view of one run's
         before = self.each[row, to, first - 1, None] if first else 0
         self.each[row, to, first:last] = before + np.cumsum(more, axis=1)
         self.each[row, to, last:] = self.each[row, to, last - 1, None]

@@ -29,7 +29,7 @@ from fljax._arguments import check, rule
 from fljax._generator import GENERATOR
 from fljax._module import float_dtype
 from fljax.privacy import promises
-from fljax.records import provenance, warn
+from fljax.records import COUNTS, provenance, warn
 from fljax.study import machine
 from fljax.study.collection import Collection, exchange, of_study
 from fljax.study.grid import Scenario
@@ -218,6 +218,12 @@ def _libraries(modules: int) -> ThreadpoolController:
     return ThreadpoolController()
 
 
+def _once(counts: np.ndarray) -> np.ndarray:
+    """Counts of many runs, ``[S, C, R, 2]``, of which one is held if all are alike."""
+    one = counts[:1, :1]
+    return np.broadcast_to(one.copy(), counts.shape) if (counts == one).all() else counts
+
+
 class _Run:
     """One call of :func:`sweep`: its store, what is collected, what is shown."""
 
@@ -246,7 +252,8 @@ class _Run:
         self.running: dict[int, tuple[int, float]] = {}  # groups of calls, and since when they run
         self.seconds: dict[int, float] = {}  # that the last call of a group took
         self.first, self.last = math.inf, 0.0  # when blocks began and ended
-        self.events: queue.SimpleQueue = queue.SimpleQueue()
+        # No more than each worker's last block waits to be collected: they take memory.
+        self.events: queue.Queue = queue.Queue(study.workers)
         self.cancelled = threading.Event()
         self.exclusive, self.counting = threading.Lock(), threading.Lock()
         self.devices: queue.SimpleQueue[jax.Device] = queue.SimpleQueue()
@@ -328,9 +335,18 @@ class _Run:
                 for done in np.unique(row[row >= 0]):
                     seeds = [self.asked.seed_list[j] for j in np.flatnonzero(row == done)]
                     works += self._rectangle(number, np.asarray(points), seeds, int(done))
-            self.events.put(works)
+            self._tell(works)
         except BaseException as error:
-            self.events.put(error)
+            self._tell(error)
+
+    def _tell(self, event: Any) -> None:
+        """Put an event before the main thread, which may be behind, or have left."""
+        while not self.cancelled.is_set():
+            try:
+                self.events.put(event, timeout=0.1)
+            except queue.Full:
+                continue
+            return
 
     def _rectangle(
         self, number: int, points: np.ndarray, seeds: list[int], done: int
@@ -420,9 +436,9 @@ class _Run:
                     self._stretches(work, device)
                 finally:
                     self.devices.put(device)
-            self.events.put([])
+            self._tell([])
         except BaseException as error:
-            self.events.put(error)
+            self._tell(error)
 
     def _stretches(self, work: Work, device: jax.Device) -> None:
         """Run a block from where it stands to its end, a stretch at a time."""
@@ -458,6 +474,7 @@ class _Run:
                 already = np.int32(done * self.asked.record_every)
                 output = compiled.call(numbers, study.root_key, points, carry, already)
                 recorded, known = jax.tree.map(np.asarray, (output.records, output.outcome))
+            recorded |= {name: _once(recorded[name]) for name in COUNTS if name in recorded}
             carry = output.carry
 
             def trim(tree: Any) -> Any:
@@ -475,8 +492,9 @@ class _Run:
             self.seconds[work.group] = ended - began
             block = Block(labels, work.seeds, done, over, recorded, known, state)
             self.finished[id(block)] = block
-            self.events.put(block)
-            del self.running[id(work)]
+            del self.running[id(work)], output, recorded, known
+            self._tell(block)
+            del block
             done += records
             if over:
                 return
