@@ -32,6 +32,7 @@ from fljax.simulation import Simulation, run, view
 
 if TYPE_CHECKING:
     from fljax import audit, plotting, statistics, theory
+    from fljax.statistics import best
     from fljax.study import (
         DamageWarning,
         Interrupted,
@@ -59,6 +60,7 @@ __all__ = [
     "attacks",
     "audit",
     "batches",
+    "best",
     "citation",
     "clustering",
     "data",
@@ -98,9 +100,9 @@ _ROOMS = ("audit", "plotting", "statistics", "study", "theory")
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return importlib.import_module(f"fljax.{name}")
-    if name in __all__:  # all that is not here yet is of studies, but for one
-        room = "fljax.tables" if name == "table" else "fljax.study"
-        return getattr(importlib.import_module(room), name)
+    if name in __all__:  # all that is not here yet is of studies, but for two
+        room = {"best": "statistics", "table": "tables"}.get(name, "study")
+        return getattr(importlib.import_module(f"fljax.{room}"), name)
     raise AttributeError(f"module 'fljax' has no attribute {name!r}")
 
 

@@ -97,7 +97,8 @@ class Metric:
       needs_tasks: the part of the problem's tasks that it looks at, ``"truth"`` or ``"test"``.
       needs_noise: whether it looks at how private messages stand to their noise.
       needs_network: whether it looks at a graph that is the same in all rounds.
-      decibel: whether it is a non-negative quantity that is read on a dB scale.
+      decibel: whether it is a non-negative quantity that is read on a dB scale, as the errors above
+        are; else it is read in its own unit.
       dims: names of its axes, if it is more than one number: ``"client"`` and ``"parameter"``, or
         names of your own. They come after ``round`` in the results.
       bounds: the least and the greatest value that it can have, infinite where there is none; the
@@ -129,7 +130,7 @@ class Metric:
     measure: Callable[[Snapshot], Float[Array, "..."]]
     label: str
     needs_optimum: bool = False
-    decibel: bool = True
+    decibel: bool = False
     needs_data: bool = False
     needs_test: bool = False
     needs_tasks: str = ""
@@ -303,62 +304,81 @@ def _total_variation(now: Snapshot) -> Array:
 
 
 #: ``sum_k ||w_k - w_c||^2 / ||w_c||^2`` (Gauthier 2024, line 750; no ``1/K``: K at a zero start).
-normalized_error = Metric("normalized_error", _normalized_error, "normalised error", True)
-#: ``(1/K) sum_k ||w_k - w_c||^2``.
-mean_square_deviation = Metric("mean_square_deviation", _deviation, "mean-square deviation", True)
-#: ``(1/K) sum_k ||w_k - mean w||^2``.
-consensus_error = Metric("consensus_error", _consensus_error, "consensus error")
-#: ``sum_k f_k`` at the mean of the models.
-objective = Metric(
-    "objective", _objective, "objective at the mean model", decibel=False, needs_data=True
+normalized_error = Metric(
+    "normalized_error", _normalized_error, "normalised error", needs_optimum=True, decibel=True
 )
+#: ``(1/K) sum_k ||w_k - w_c||^2``.
+mean_square_deviation = Metric(
+    "mean_square_deviation", _deviation, "mean-square deviation", needs_optimum=True, decibel=True
+)
+#: ``(1/K) sum_k ||w_k - mean w||^2``.
+consensus_error = Metric("consensus_error", _consensus_error, "consensus error", decibel=True)
+#: ``sum_k f_k`` at the mean of the models.
+objective = Metric("objective", _objective, "objective at the mean model", needs_data=True)
 #: ``sum_k f_k(mean w) - sum_k f_k(w_c)``, non-negative because the mean model is consensual.
 suboptimality = Metric(
-    "suboptimality", _suboptimality, "objective gap of the mean model", True, needs_data=True
+    "suboptimality",
+    _suboptimality,
+    "objective gap of the mean model",
+    needs_optimum=True,
+    decibel=True,
+    needs_data=True,
 )
 #: Mean loss on held-out data, the client's own, its cluster's or all clients', of the server's
 #: model or the mean over the clients': for least squares (4.36) of Gauthier 2024.
-test_error = Metric("test_error", _test_error, "test error", needs_test=True)
+test_error = Metric("test_error", _test_error, "test error", decibel=True, needs_test=True)
 #: The mean loss of the clients' predictions taken together, on held-out data of which each knows
 #: its columns (:func:`fljax.problems.vertical`).
-joint_error = Metric("joint_error", _joint_error, "test error of all together", needs_test=True)
+joint_error = Metric(
+    "joint_error", _joint_error, "test error of all together", decibel=True, needs_test=True
+)
 #: Of each client's model its mean loss on the held-out data that are its, ``[K]``: the validation
 #: error of Algorithm 1 of Jung 2025.
 validation_error = Metric(
-    "validation_error", _validation_error, "validation error", needs_test=True, dims=("client",)
+    "validation_error",
+    _validation_error,
+    "validation error",
+    decibel=True,
+    needs_test=True,
+    dims=("client",),
 )
 #: Likewise on what it learns from, ``[K]``; zero where there are no labels.
 train_error = Metric(
-    "train_error", _train_error, "training error", needs_data=True, dims=("client",)
+    "train_error", _train_error, "training error", decibel=True, needs_data=True, dims=("client",)
 )
 
 #: ``(1/K) sum_k ||w_k - w*_q||^2 / ||w*_q||^2`` with the true model of each client's cluster:
 #: NMSD (Gauthier 2024, (53) of the paper, line 1503).
-network_deviation = Metric("network_deviation", _network_deviation, "NMSD", needs_tasks="truth")
+network_deviation = Metric(
+    "network_deviation", _network_deviation, "NMSD", decibel=True, needs_tasks="truth"
+)
 #: The same over ``||w*_q||``, not squared: the "test MSE" (6.15) to the letter.
 deviation_by_norm = Metric(
-    "deviation_by_norm", _deviation_by_norm, "test MSE (6.15)", needs_tasks="truth"
+    "deviation_by_norm", _deviation_by_norm, "test MSE (6.15)", decibel=True, needs_tasks="truth"
 )
 #: Likewise the share of held-out data that is labelled right.
-accuracy = Metric(
-    "accuracy", _accuracy, "test accuracy", decibel=False, needs_labels=True, bounds=(0.0, 1.0)
-)
+accuracy = Metric("accuracy", _accuracy, "test accuracy", needs_labels=True, bounds=(0.0, 1.0))
 #: Likewise of each client's model, on the held-out data that are its, ``[K]``.
 client_accuracy = Metric(
     "client_accuracy",
     _client_accuracy,
     "test accuracy",
-    decibel=False,
     needs_labels=True,
     dims=("client",),
     bounds=(0.0, 1.0),
 )
 #: ``||m_k||^2 / (D sigma_k^2)`` of the round's private messages: the median of who sent one.
 signal_to_noise = Metric(
-    "signal_to_noise", _signal_to_noise, "signal to noise of a message", needs_noise=True
+    "signal_to_noise",
+    _signal_to_noise,
+    "signal to noise of a message",
+    decibel=True,
+    needs_noise=True,
 )
 #: ``sum_{k,l} a_kl ||w_k - w_l||^2`` over the edges (Jung 2025, (33), line 641).
-total_variation = Metric("total_variation", _total_variation, "total variation", needs_network=True)
+total_variation = Metric(
+    "total_variation", _total_variation, "total variation", decibel=True, needs_network=True
+)
 
 METRICS = {
     m.name: m
@@ -427,7 +447,7 @@ def trajectory(name: str = "model", dims: Sequence[str] = ROWS) -> Metric:
       True
     """
     label = "model" if name == "model" else f"{name} of the state"
-    return Metric(f"{name}_trajectory", _Field(name), label, decibel=False, dims=tuple(dims))
+    return Metric(f"{name}_trajectory", _Field(name), label, dims=tuple(dims))
 
 
 @dataclass(frozen=True)
@@ -487,9 +507,7 @@ def gtv_objective(
     numbers = (tree, *((array.shape, array.tobytes()) for array in arrays))
     measure = _GTVObjective(numbers, np.asarray(coupling, np.float64), penalty)
     label = "GTV objective"
-    return Metric(
-        "gtv_objective", measure, label, decibel=False, needs_data=True, needs_network=True
-    )
+    return Metric("gtv_objective", measure, label, needs_data=True, needs_network=True)
 
 
 def as_metric(metric: Metric | str) -> Metric:

@@ -227,8 +227,10 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
       built: the simulations behind them, or their shapes, and at which grid points each is: a
         ``DataArray`` or ``True``; without them nothing is said of metrics and silence.
     """
+    if "diverged" not in dataset:
+        return  # no run is there
     where = dataset["diverged"].values
-    diverged, size = int((where > 0).sum()), where.size
+    diverged, size = int((where > 0).sum()), int(np.isfinite(where).sum())
     if diverged:
         warnings.warn(
             f"{diverged} of {size} runs diverged (first at round {where[where > 0].min()}); "
@@ -275,11 +277,10 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
             AssumptionWarning,
             stacklevel=3,
         )
-    if "nominal" in dataset and dataset["nominal"].values.any():
-        nominal = dataset["nominal"].values
+    if "nominal" in dataset and (nominal := int(dataset["nominal"].sum())):
         why = " ".join(broken(dataset).values())
         warnings.warn(
-            f"the privacy figures of {int(nominal.sum())} of {nominal.size} private runs are "
+            f"the privacy figures of {nominal} of {size} private runs are "
             f"nominal, not a guarantee: {why}",
             AssumptionWarning,
             stacklevel=3,
@@ -297,7 +298,7 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
             sources = {simulation.algorithm.stability for simulation, _ in built} - {""}
             source = f", {'; '.join(sorted(sources))}," if sources else ""
             warnings.warn(
-                f"{int(over.sum())} of {over.size} runs have a step size up to "
+                f"{int(over.sum())} of {size} runs have a step size up to "
                 f"{float(dataset['first_step'].max()):.3g}, above the bound "
                 f"{float(dataset['step_bound'].min()):.3g}{source} of what is known to be stable: "
                 "their errors may not settle. Take a smaller step.",
@@ -315,13 +316,13 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
             stacklevel=3,
         )
     if "connected" in dataset and not dataset["connected"].values.all():
-        cut = ~dataset["connected"]
+        cut = dataset["connected"] == 0
         for simulation, where in built:
             if simulation.allow_disconnected:
                 cut &= np.logical_not(where)
         if cut.any():
             warnings.warn(
-                f"{int(cut.sum())} of {cut.size} runs had a disconnected graph; their clients "
+                f"{int(cut.sum())} of {size} runs had a disconnected graph; their clients "
                 "cannot agree. Use random_connected, a larger edge probability, or "
                 "allow_disconnected=True where that is meant.",
                 AssumptionWarning,

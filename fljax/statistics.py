@@ -5,7 +5,7 @@ never disagree about the same numbers.
 """
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -22,6 +22,7 @@ from fljax.records import BOUNDS, PER_CLIENT, PER_RUN
 __all__ = [
     "LEVEL",
     "at_round",
+    "best",
     "bootstrap",
     "compare",
     "decibels",
@@ -104,10 +105,10 @@ def nominal(dataset: xr.Dataset) -> str:
     """What must stand beside numbers of runs whose privacy is nominal, and by which assumption
     (:func:`fljax.privacy.assumptions`); empty if none is.
     """
-    if "nominal" not in dataset or not dataset["nominal"].values.any():
+    if "nominal" not in dataset or not (dataset["nominal"] == 1).any():
         return ""
     why = ", ".join(broken(dataset))
-    said = "privacy nominal" if dataset["nominal"].values.all() else "some privacy nominal"
+    said = "privacy nominal" if dataset["nominal"].min() else "some privacy nominal"
     return f"{said} ({why})" if why else said
 
 
@@ -154,7 +155,8 @@ def summary(dataset: xr.Dataset, metric: str | Metric, level: float = LEVEL) -> 
 
     Returns:
       ``mean``, ``low``, ``high`` (NaN interval with fewer than two runs), ``runs`` (that were
-      averaged) and ``diverged`` (that were left out), over the other axes.
+      averaged) and ``diverged`` (that were left out), over the other axes. Of results that are not
+      whole only the runs that are there count; the attribute ``seeds`` is their number.
 
     Raises:
       ValueError: an unknown metric (the nearest is suggested), no ``seed`` axis, values outside of
@@ -183,10 +185,13 @@ def summary(dataset: xr.Dataset, metric: str | Metric, level: float = LEVEL) -> 
     )
     half = (reach * spread / np.sqrt(np.maximum(runs, 1))).where(runs > 1)
     low, high = _ends(mean, half, *_bounds(dataset, metric))
-    diverged = (dataset["diverged"] > 0).sum("seed") if "diverged" in dataset else 0 * runs
+    diverged, seeds = 0 * runs, dataset.sizes["seed"]
+    if "diverged" in dataset:
+        diverged = (dataset["diverged"] > 0).sum("seed")
+        seeds = dataset["diverged"].notnull().sum("seed").max()  # others are not there yet
     return xr.Dataset(
         {"mean": mean, "low": low, "high": high, "runs": runs, "diverged": diverged},
-        attrs={"level": level, "seeds": int(dataset.sizes["seed"])},
+        attrs={"level": level, "seeds": int(seeds)},
     )
 
 
@@ -235,6 +240,80 @@ def keep_finite(dataset: xr.Dataset, metric: str | Metric) -> xr.DataArray:
     """A metric in float64 with the runs that diverged, at whatever round, set to NaN."""
     values = dataset[named(dataset, metric)].astype(np.float64)
     return values if "diverged" not in dataset else values.where(dataset["diverged"] == 0)
+
+
+@checked
+def best(
+    dataset: xr.Dataset,
+    metric: str | Metric,
+    over: str | Sequence[str],
+    *,
+    of: str = "min",
+    round: int | None = None,
+) -> xr.Dataset:
+    """Of a study the values of an axis that were best, such as of each method its best step size.
+
+    What counts is the mean over seeds at one round. Values at which the fewest runs diverged go
+    before all others (a diverged run counts as infinite); of results that are not whole, only the
+    runs that are there count. To choose and to judge by the same seeds flatters the chosen: of a
+    grid of many values, judge by seeds that the choice has not seen.
+
+    Args:
+      dataset: what :func:`fljax.sweep` returned.
+      metric: a variable of it with one number a run and round, by its name or as the metric it is.
+      over: the axis that is chosen along, or several, then chosen together.
+      of: whether the least or the greatest mean is best, ``"min"`` or ``"max"``.
+      round: when to read the metric; by default the last recorded round.
+
+    Returns:
+      The results, all rounds and variables, at the chosen values alone: at every point of the
+      other axes its own. What was chosen stays a coordinate over these, which tables show.
+
+    Raises:
+      ValueError: an unknown metric or axis; a metric with axes of its own; a round that was not
+        recorded; a point at which no run is there that did not diverge.
+
+    Example:
+      >>> import xarray as xr
+      >>> values = [[[4.0, 2.0], [1.0, 2.0]], [[3.0, 5.0], [9.0, 7.0]]]
+      >>> data = xr.Dataset(
+      ...     {"error": (("algorithm", "step_size", "seed"), values, {"decibel": 1})},
+      ...     coords={"algorithm": ["FedAvg", "PGFL"], "step_size": [0.1, 0.5]},
+      ... )
+      >>> best(data, "error", over="step_size").step_size.to_series().to_dict()
+      {'FedAvg': 0.5, 'PGFL': 0.1}
+    """
+    metric = named(dataset, metric)
+    _check.choice("of", of, ("min", "max"))
+    chosen = [over] if isinstance(over, str) else list(over)
+    values = keep_finite(at_round(dataset, round), metric).reset_coords(drop=True)
+    values = values.where(np.isfinite(values))
+    axes = [str(dim) for dim in values.dims if dim not in ("seed", "round")]
+    for axis in chosen:
+        _check.choice("axis", axis, axes)
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise ValueError(f"best is over one or more axes, each once, got {chosen}.")
+    if empty := [str(dim) for dim, size in values.sizes.items() if not size]:
+        raise ValueError(f"nothing of {metric!r} is left to choose: axis {empty[0]!r} is empty.")
+    if own := [axis for axis in axes if axis not in dataset.coords]:
+        raise ValueError(
+            f"{metric!r} has an axis of its own, {own[0]!r}; reduce it first, dataset.assign("
+            f"{metric}=dataset[{metric!r}].mean({own[0]!r}, keep_attrs=True))."
+        )
+    lost = values.isnull() & dataset.get("done", True)
+    if "diverged" in dataset:
+        lost = lost | (dataset["diverged"] > 0)
+    mean, lost = values.mean("seed"), lost.sum("seed")
+    mean = mean.where(lost == lost.where(mean.notnull()).min(chosen))
+    nothing = mean.isnull().all(chosen)
+    if nothing.any():
+        first = zip(nothing.dims, np.argwhere(nothing.values)[0], strict=True)
+        where = "".join(f" at {dim}={nothing[dim].values[i]}" for dim, i in first)
+        raise ValueError(
+            f"no value of {', '.join(chosen)} is best{where}: no run is there whose {metric!r} is "
+            "finite. Try other values, or leave that point out with dataset.sel."
+        )
+    return dataset.isel((mean if of == "min" else -mean).argmin(chosen))
 
 
 @checked

@@ -38,7 +38,8 @@ class Table:
 
     Attributes:
       numbers: ``mean``, ``low``, ``high``, ``runs`` and ``diverged`` over the grid's axes and
-        ``metric``, which has its ``label`` with the unit; not rounded.
+        ``metric``, which has its ``label`` with the unit; not rounded. What was chosen at each
+        point (:func:`fljax.best`) is a coordinate.
       best: which mean is printed bold, ``"min"`` or ``"max"``, by metric.
     """
 
@@ -55,8 +56,8 @@ class Table:
         """What the numbers are, in a sentence."""
         attrs, runs = self.numbers.attrs, self.numbers["runs"].values
         seeds = f"{attrs['seeds']} seeds" if runs.min() == runs.max() == attrs["seeds"] else "seeds"
-        when = f", round {attrs['round']}" if "round" in attrs else ""
-        text = f"Mean [{100 * attrs['level']:.4g} % interval] over {seeds}{when}"
+        text = f"Mean [{100 * attrs['level']:.4g} % interval] over {seeds}"
+        text += "".join(f", {name} {shown(value)}" for name, value in attrs["at"].items())
         if self.numbers["diverged"].values.any():
             text += ", without the runs that diverged"
         return ". ".join([text, *filter(None, [attrs["nominal"].capitalize()])]) + "."
@@ -69,7 +70,7 @@ class Table:
             return f"{mean} [{found.low}, {found.high}]" if found.low else mean
 
         head, *rows = self._rows(cell, lambda text: text.replace("|", r"\|"))
-        sides = ["---"] * len(self._axes) + ["---:"] * (len(head) - len(self._axes))
+        sides = ["---"] * len(self._labels) + ["---:"] * (len(head) - len(self._labels))
         lines = [f"| {' | '.join(row)} |" for row in (head, sides, *rows)]
         return "\n".join([*lines, "", self.note, ""])
 
@@ -84,7 +85,7 @@ class Table:
             return f"${mean}$ $[{low}, {high}]$" if found.low else f"${mean}$"
 
         head, *rows = self._rows(cell, _escaped)
-        columns = "l" * len(self._axes) + "r" * (len(head) - len(self._axes))
+        columns = "l" * len(self._labels) + "r" * (len(head) - len(self._labels))
         head, *lines = [" & ".join(row) + r" \\" for row in (head, *rows)]
         frame = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule"]
         return "\n".join([f"% {self.note}", *frame, *lines, r"\bottomrule", r"\end{tabular}", ""])
@@ -118,23 +119,33 @@ class Table:
     def _axes(self) -> list[str]:
         return [str(dim) for dim in self.numbers["mean"].dims if dim != "metric"]
 
+    @property
+    def _labels(self) -> list[str]:
+        """The axes, and what was chosen at their points."""
+        chosen = (str(name) for name in self.numbers.coords if name not in self.numbers.dims)
+        return [*self._axes, *chosen]
+
     def _rows(
         self, cell: Callable[["_Cell"], str], plain: Callable[[str], str]
     ) -> Iterator[list[str]]:
         """The header and the rows, with columns of counts that are not those of all seeds."""
-        axes, numbers = self._axes, self.numbers.transpose(*self._axes, "metric")
+        numbers = self.numbers.transpose(*self._axes, "metric")
+        points = numbers["mean"].isel(metric=0, drop=True)
+        told = [
+            numbers[name].broadcast_like(points).transpose(*points.dims) for name in self._labels
+        ]
         counts = [
             name
             for name, usual in (("runs", numbers.attrs["seeds"]), ("diverged", 0))
             if (numbers[name] != usual).any()
         ]
-        heads = [str(numbers[axis].attrs.get("long_name", axis)) for axis in axes]
+        heads = [str(label.attrs.get("long_name", label.name)) for label in told]
         yield [plain(text) for text in (*heads, *numbers["label"].values, *counts)]
         parts = np.stack([numbers[part].values for part in _PARTS], axis=-1)
         metrics = numbers["metric"].values
         best = [self._best(name, parts[..., i, 0]) for i, name in enumerate(metrics)]
         for place in np.ndindex(parts.shape[:-2]):
-            labels = [numbers[axis].values[i] for axis, i in zip(axes, place, strict=True)]
+            labels = [label.values[place] for label in told]
             cells = [
                 rounded(*found, best=bool(found[0] == wanted))
                 for found, wanted in zip(parts[place], best, strict=True)
@@ -170,7 +181,8 @@ def table(
 ) -> Table:
     """Means over seeds with their intervals, :func:`fljax.statistics.summary`, for a paper.
 
-    A row is a grid point. Of another time than one round take the mean yourself:
+    A row is a grid point, with what :func:`fljax.best` chose there. Of another time than one round
+    take the mean yourself:
     ``fl.table(results.isel(round=slice(-100, None)).mean("round", keep_attrs=True))`` is of the
     mean over the last hundred records of each run.
 
@@ -237,9 +249,13 @@ def table(
     labels = [statistics.label_of(dataset, name, decibel) for name in names]
     numbers = xr.concat(parts, xr.DataArray(names, dims="metric", name="metric"))
     numbers = numbers.assign(label=("metric", labels))
-    numbers.attrs |= {"nominal": statistics.nominal(dataset)}
-    if "round" in dataset.coords:
-        numbers.attrs["round"] = int(dataset["round"])
+    aside = {n: c for n, c in dataset.coords.items() if n not in dataset.indexes}
+    chosen = {
+        n: c.variable for n, c in aside.items() if c.ndim and set(c.dims) <= set(numbers.dims)
+    }
+    numbers = numbers.assign_coords(chosen)
+    at = {name: coord.item() for name, coord in aside.items() if not coord.ndim}
+    numbers.attrs |= {"nominal": statistics.nominal(dataset), "at": at}
     return Table(numbers, _directions(best, names))
 
 

@@ -38,7 +38,7 @@ def helper(size):
 """
 #: The line in which the mistaken scenario begins.
 MISTAKEN = SCENARIO[: SCENARIO.index("def mistaken")].count("\n") + 1
-EMPTY = {"rounds": 1, "metrics": {}}
+EMPTY = {"rounds": 1, "metrics": {}, "attributes": {}}
 
 
 @pytest.fixture

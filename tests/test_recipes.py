@@ -114,6 +114,7 @@ def test_a_metric_of_your_own(cook):
     found = cook("A metric of your own")["found"]
     assert found.worst.attrs["long_name"] == "error of the worst client"
     assert {*fl.statistics.metric_names(found)} >= {"worst", "consensus_error"}
+    assert fl.statistics.is_decibel(found, "worst")
     assert float(found.worst.min()) > 0
 
 
@@ -134,6 +135,21 @@ def test_a_table_of_a_paper(cook, capsys, tmp_path):
     assert (tmp_path / "table.tex").read_text() == table.latex()
     head, rule, *_ = table.markdown().splitlines()
     assert f"\n{head}\n{rule}\n" in SECTION
+
+
+@pytest.mark.slow
+def test_the_best_step_size(cook):
+    names = cook("The best step size")
+    tried, best = names["tried"], names["best"]
+    assert best.normalized_error.dims == ("algorithm", "seed", "round")
+    mean = tried.normalized_error.isel(round=-1).mean("seed")
+    for method in names["kinds"]:
+        assert float(best.step_size.sel(algorithm=method)) == float(
+            mean.sel(algorithm=method).idxmin("step_size")
+        )
+    head = fl.table(best, "normalized_error").markdown().splitlines()[0]
+    assert head.startswith("| algorithm | step_size | normalised error [dB] |")
+    assert len(plt.gca().lines) == 2
 
 
 @pytest.mark.slow

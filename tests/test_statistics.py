@@ -344,3 +344,111 @@ def test_a_metric_says_its_bounds_in_the_results(key):
     for bad in ((1.0, 0.0), (0.0, float("nan"))):
         with pytest.raises(ValueError, match=r"bounds of the metric 'm' must be \(least, greatest"):
             fl.metrics.Metric("m", share, "m", bounds=bad)
+
+
+# The best ----------------------------------------------------------------------------------------
+
+
+def swept(errors, diverged=0, **more):
+    """``[algorithm, step_size, seed]`` at the last of two rounds, ten times that at the first."""
+    errors = np.asarray(errors, float)
+    dims = ("algorithm", "step_size", "seed")
+    lost = np.broadcast_to(diverged, errors.shape)
+    two = np.stack([10 * errors[:, ::-1], errors], axis=-1)
+    return xr.Dataset(
+        {
+            "error": ((*dims, "round"), two, {"decibel": 1}),
+            "diverged": (dims, lost),
+            "bits": ((*dims, "round"), np.arange(two.size).reshape(two.shape)),
+            **more,
+        },
+        coords={
+            "algorithm": ["FedAvg", "PGFL"],
+            "step_size": ("step_size", [0.1, 0.2, 0.5], {"long_name": "step size"}),
+            "round": [5, 10],
+        },
+    )
+
+
+#: Best at the end: 0.5 of the first, 0.1 of the second.
+ERRORS = [[[4, 2], [3, 3], [1, 2]], [[3, 5], [9, 7], [6, 6]]]
+
+
+def test_each_method_gets_its_best_value():
+    data = swept(ERRORS)
+    found = fl.best(data, "error", over="step_size")
+    assert found.step_size.values.tolist() == [0.5, 0.1]
+    assert dict(found.sizes) == {"algorithm": 2, "seed": 2, "round": 2}
+    for method, step in (("FedAvg", 0.5), ("PGFL", 0.1)):
+        one, other = found.sel(algorithm=method), data.sel(algorithm=method, step_size=step)
+        xr.testing.assert_identical(one, other)
+    assert fl.best(data, "error", "step_size", of="max").step_size.values.tolist() == [0.1, 0.2]
+    assert fl.best(data, "error", "step_size", round=5).step_size.values.tolist() == [0.1, 0.5]
+    both = fl.best(data, "error", ["algorithm", "step_size"])
+    assert (both.algorithm.item(), both.step_size.item()) == ("FedAvg", 0.5)
+    alone = fl.best(data.sel(algorithm="PGFL"), "error", over="step_size")
+    xr.testing.assert_identical(alone, data.sel(algorithm="PGFL", step_size=0.1))
+
+
+def test_a_value_at_which_more_runs_diverged_is_not_best():
+    lost = np.zeros((2, 3, 2), int)
+    lost[0, 2, 0] = 7
+    found = fl.best(swept(ERRORS, lost), "error", "step_size")
+    assert found.step_size.values.tolist() == [0.1, 0.1]  # of two that tie the first
+    lost[0, :, 1] = 7
+    lost[0, 0] = 7  # all of the first step, both of the last, one of the second
+    assert fl.best(swept(ERRORS, lost), "error", "step_size").step_size.values[0] == 0.2
+    infinite = np.array(ERRORS, float)
+    infinite[0, 2, 1] = np.inf
+    assert fl.best(swept(infinite), "error", "step_size").step_size.values[0] == 0.1
+
+
+def test_the_best_is_of_the_runs_that_are_there():
+    errors, done = np.array(ERRORS, float), np.ones((2, 3, 2), bool)
+    done[0, 2, 0] = done[1, 0, 1] = False
+    done[1, 1] = False
+    errors[~done] = np.nan
+    data = swept(errors, np.where(done, 0, np.nan), done=(("algorithm", "step_size", "seed"), done))
+    assert fl.best(data, "error", "step_size").step_size.values.tolist() == [0.5, 0.1]
+
+
+def test_the_chosen_values_are_in_the_table():
+    found = fl.best(swept(ERRORS), "error", over="step_size")
+    head, _, one, other = fl.table(found, "error").markdown().splitlines()[:4]
+    assert head.startswith("| algorithm | step size | error [dB] |")
+    assert one.startswith("| FedAvg | 0.5 | 2 [")
+    assert other.startswith("| PGFL | 0.1 | 6 [")
+    assert fl.table(found, "error").frame.step_size.tolist() == [0.5, 0.1]
+    assert r"FedAvg & 0.5 & $2" in fl.table(found, "error").latex()
+    both = fl.table(fl.best(swept(ERRORS), "error", over=["algorithm", "step_size"]))
+    assert "over 2 seeds, algorithm FedAvg, step_size 0.5, round 10." in both.note
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"metric": "eror"}, "unknown metric 'eror'.* Did you mean 'error'"),
+        ({"over": "step"}, "unknown axis 'step'; known: algorithm, step_size"),
+        ({"over": "seed"}, "unknown axis 'seed'"),
+        ({"over": []}, "over one or more axes, each once, got"),
+        ({"over": ["step_size", "step_size"]}, "each once, got"),
+        ({"of": "least"}, "unknown of 'least'; known: min, max"),
+        ({"round": 7}, "round 7 was not recorded; the nearest is 5"),
+        ({"metric": "each"}, r"'each' has an axis of its own, 'client'; reduce it first"),
+    ],
+)
+def test_what_cannot_be_chosen_is_named(asked, message):
+    each = (("algorithm", "step_size", "seed", "client"), np.ones((2, 3, 2, 4)))
+    with pytest.raises(ValueError, match=message):
+        fl.best(swept(ERRORS, each=each), **{"metric": "error", "over": "step_size"} | asked)
+
+
+def test_where_nothing_is_left_to_choose_the_point_is_named():
+    lost = np.zeros((2, 3, 2), int)
+    lost[1] = 3
+    with pytest.raises(ValueError, match="no value of step_size is best at algorithm=PGFL: no run"):
+        fl.best(swept(ERRORS, lost), "error", over="step_size")
+    with pytest.raises(ValueError, match="nothing of 'error' is left to choose: axis 'seed' is"):
+        fl.best(swept(ERRORS).isel(seed=[]), "error", over="step_size")
+    with pytest.raises(ValueError, match="nothing of 'error' is left to choose: axis 'round' is"):
+        fl.best(swept(ERRORS).isel(round=[]), "error", over="step_size")

@@ -21,7 +21,7 @@ import fljax as fl
 from fljax.study import machine
 from fljax.study import running as sweeping
 from fljax.study.results import checksum
-from fljax.study.store import Store, host
+from fljax.study.store import Store, _attributes, host
 
 pytestmark = pytest.mark.core
 
@@ -464,19 +464,51 @@ def test_a_damaged_state_is_set_aside_and_the_run_starts_again(
 
 
 @pytest.mark.thin(3)
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"format": 2}', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"format": 3}', b"\xff\xfe"])
 def test_a_damaged_manifest_is_named(tmp_path, content):
     (tmp_path / "study.json").write_bytes(content)
-    with pytest.raises(fl.StoreError, match=r"study.json (cannot be read|has format)") as caught:
+    with pytest.raises(fl.StoreError, match=r"study.json (cannot be read|was edited)") as caught:
         fl.sweep(steps, **STUDY, store=tmp_path)
-    assert "restore it" in str(caught.value)
+    assert "estore it" in str(caught.value)
     assert (tmp_path / "study.json").read_bytes() == content
 
 
 def test_a_manifest_of_another_format_is_named(tmp_path):
     (tmp_path / "study.json").write_text('{"format": 99}')
-    with pytest.raises(fl.StoreError, match="has format 99, this version reads 2; open it with"):
+    with pytest.raises(fl.StoreError, match="has format 99, this version reads 3; open it with"):
         fl.sweep(steps, **STUDY, store=tmp_path)
+
+
+EDITS = [
+    ("seeds", [0, 1]),
+    ("rounds", 6),
+    ("axes", {"step": [0.02, 0.06]}),
+    ("metrics", {"consensus_error": {"long_name": "error", "units": "m", "decibel": 0}}),
+    ("attributes", {"device": "TPU"}),
+    ("points", {}),
+    ("digest", "0" * 24),
+    ("more", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), EDITS, ids=[name for name, _ in EDITS])
+def test_an_edited_manifest_is_refused_wherever_it_is_read(tmp_path, stored, name, value):
+    kept = tmp_path / "kept"
+    shutil.copytree(stored, kept)
+    manifest = json.loads((kept / "study.json").read_text())
+    (kept / "study.json").write_text(json.dumps(manifest | {name: value}))
+    before = (kept / "study.json").read_bytes()
+    for reading in (
+        lambda: fl.load(kept),
+        lambda: fl.sweep(steps, **STUDY, store=kept),
+        lambda: fl.merge(tmp_path / "whole", kept),
+        lambda: fl.merge(kept, stored),
+    ):
+        with pytest.raises(fl.StoreError, match=r"kept/study.json was edited: .* Restore it or"):
+            reading()
+    assert (kept / "study.json").read_bytes() == before
+    (kept / "study.json").write_text(json.dumps(manifest))  # other spaces are no edit
+    assert same(fl.load(kept), fl.load(stored))
 
 
 def test_a_store_of_another_user_is_read(tmp_path, whole, monkeypatch):
@@ -603,12 +635,13 @@ def test_the_order_of_the_grid_and_the_name_of_the_scenario_are_no_difference(st
 
 @pytest.mark.parametrize("field", ["jax", "jaxlib", "fljax", "dtype", "prng"])
 def test_what_made_the_numbers_is_part_of_the_study(stored, field):
-    path = stored / "study.json"
+    path, store = stored / "study.json", Store(stored)
     before = path.read_text()
-    manifest = json.loads(before)
+    manifest = store.manifest()
     now = manifest["identity"][field]
     manifest["identity"][field] = "0.0"
-    path.write_text(json.dumps(manifest))
+    store._tell(manifest)
+    store.close()
     try:
         with pytest.raises(
             ValueError, match=re.escape(f"{field}: '0.0' in the store, '{now}' now")
@@ -818,6 +851,161 @@ def test_shards_are_merged_without_a_computation(tmp_path, whole, kept):
     assert {path.name for path in (tmp_path / "whole").glob("runs-*.npz")} == runs
     fl.merge(tmp_path / "whole", *parts)  # a second time, nothing is new
     assert {path.name for path in (tmp_path / "whole").glob("runs-*.npz")} == runs
+
+
+def counted(key, budget, links):
+    """A metric that is a whole number; the graph falls apart where there are no links."""
+    return fl.Simulation(
+        problem=fl.problems.ridge(key, clients=4, samples=10, dim=D),
+        network=fl.graphs.erdos_renyi(key, nodes=4, probability=links),
+        algorithm=fl.algorithms.ZCDPNFL(1.0, 0.3),
+        privacy=fl.privacy.ZCDP(budget),
+        metrics=[
+            "consensus_error",
+            fl.metrics.Metric("number", lambda now: jax.numpy.sum(now.model > 0), "a number"),
+        ],
+    )
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory):
+    """Of two shards the first: at either point one seed of two."""
+    asked = {"rounds": 6, "seeds": 2, "grid": {"budget": [1.0], "links": [0.001, 0.999]}}
+    folder = tmp_path_factory.mktemp("half")
+    with pytest.warns(fl.AssumptionWarning) as told:
+        found = fl.sweep(counted, **asked, keep_models=True, store=folder, shard="1/2")
+    return found, folder, [str(warning.message) for warning in told]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_not_computed_is_a_zero_nowhere(half):
+    found, _, _ = half
+    there, missing = found.sel(seed=0), found.sel(seed=1)
+    assert found.done.values.tolist() == [[[True, False]] * 2]
+    for name in found.data_vars.keys() - {"done"}:
+        assert there[name].notnull().all(), name
+        assert missing[name].isnull().all(), name
+    assert {"bits", "messages", "diverged", "connected", "nominal", "number"} <= set(found)
+    assert (there.connected.sel(links=0.001) == 0).all()
+
+
+@pytest.mark.slow
+def test_what_is_told_of_a_shard_counts_the_runs_that_are_there(half):
+    found, _, told = half
+    assert any("the privacy figures of 2 of 2 private runs are nominal" in text for text in told)
+    assert any("1 of 2 runs had a disconnected graph" in text for text in told)
+    summary = fl.statistics.summary(found, "bits")
+    assert summary.attrs["seeds"] == 1
+    assert (summary.runs == 1).all()
+    assert (summary["mean"] == found.bits.sel(seed=0)).all()
+    assert "over 1 seeds" in fl.table(found).note
+    assert fl.statistics.nominal(found).startswith("privacy nominal")
+    sent = fl.statistics.decibels(found.bits).sel(links=0.999)
+    assert np.isfinite(sent.sel(seed=0)).all()
+    assert sent.sel(seed=1).isnull().all()
+    spent = fl.privacy.spent(found, 1e-5).epsilon
+    assert spent.sel(seed=0).notnull().all()
+    assert spent.sel(seed=1).isnull().all()
+
+
+def test_a_shard_without_runs_is_returned(tmp_path):
+    found = fl.sweep(steps, **STUDY | {"seeds": 1}, store=tmp_path / "one", shard="5/9")
+    assert not found.done.any()
+    xr.testing.assert_identical(fl.load(tmp_path / "one"), found)
+
+
+# What is returned and what is read ---------------------------------------------------------------
+
+
+def methods(key, algorithm, penalty):
+    problem = fl.problems.ridge(key, clients=K, samples=10, dim=D)
+    network, metrics = fl.graphs.ring(K), ["consensus_error", fl.metrics.trajectory()]
+    if not isinstance(algorithm, str):
+        return fl.Simulation(problem, algorithm, network, metrics=metrics)
+    own = fl.algorithms.NetworkedADMM(penalty)
+    return fl.Simulation(problem, own, network, metrics=metrics[1:])
+
+
+READ = {
+    "steps": (steps, STUDY | {"until": {"consensus_error": 1e3}}),
+    "private": (budgets, PRIVATE | {"independent_noise": True}),
+    "sampled": (averaged, PRIVATE),
+    "algorithms": (
+        methods,
+        {
+            "grid": {
+                "algorithm": {"ADMM": "ADMM", "gradient": fl.algorithms.ZCDPGradNFL(0.05)},
+                "penalty": [1, 0.5],
+            },
+            "rounds": 4,
+            "record_every": 2,
+            "seeds": [7, 3],
+        },
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
+@pytest.mark.parametrize("name", READ)
+def test_a_store_is_read_as_what_was_returned(tmp_path, name):
+    """Attributes too: of the whole, of each shard, and of the shards merged."""
+    scenario, asked = READ[name]
+    returned = fl.sweep(scenario, **asked, store=tmp_path / "whole")
+    for text in ("cite", "code", "scenario", "scenario_hash", "x64", "device", "created", "numpy"):
+        assert text in returned.attrs
+    assert ("privacy" in returned.attrs) == (name in ("private", "sampled"))
+    xr.testing.assert_identical(fl.load(tmp_path / "whole"), returned)
+    xr.testing.assert_identical(fl.load(fl.save(returned, tmp_path / "file.nc")), returned)
+    parts = [tmp_path / "0", tmp_path / "1"]
+    for number, folder in enumerate(parts):
+        part = fl.sweep(scenario, **asked, store=folder, shard=(number + 1, 2))
+        xr.testing.assert_identical(fl.load(folder), part)
+    merged = fl.load(fl.merge(tmp_path / "both", *parts))
+    for label, values in returned.variables.items():
+        if values.dtype.kind == "U":
+            xr.testing.assert_identical(merged[label].drop_attrs(), returned[label].drop_attrs())
+        else:
+            np.testing.assert_allclose(merged[label], values, rtol=1e-12)
+    passing = {"created", "run_seconds", "compile_seconds", "compilations", "block"}
+    assert merged.attrs.keys() == returned.attrs.keys()
+    for key in returned.attrs.keys() - passing:
+        assert merged.attrs[key] == returned.attrs[key], key
+    xr.testing.assert_identical(fl.load(fl.merge(tmp_path / "both", *parts)), merged)
+    again = fl.sweep(scenario, **asked, store=tmp_path / "both")
+    xr.testing.assert_identical(fl.load(tmp_path / "both"), again)
+
+
+@pytest.mark.slow
+def test_an_interrupted_store_is_read_as_what_was_returned(tmp_path, in_step):
+    with pytest.raises(fl.Interrupted) as caught:
+        fl.sweep(steps, **STUDY, store=tmp_path, callback=after(4, KeyboardInterrupt))
+    partial = caught.value.results
+    assert 0 < partial.done.sum() < partial.done.size
+    xr.testing.assert_identical(fl.load(tmp_path), partial)
+
+
+@pytest.mark.slow
+def test_a_run_in_its_middle_has_what_it_did_so_far_and_no_more(tmp_path, whole, eager):
+    fl.sweep(steps, **STUDY, store=tmp_path)
+    in_order(tmp_path)[-1].unlink()  # the last of three stretches of a block
+    found = fl.load(tmp_path)
+    (seed,) = found.seed.values[~found.done.all("step").values]
+    for name in ("messages", "bits", "consensus_error"):
+        run, full = found[name].sel(seed=seed), whole[name].sel(seed=seed)
+        assert run.isel(round=slice(8, None)).isnull().all()
+        assert (run.isel(round=slice(8)) == full.isel(round=slice(8))).all()
+    assert (found.diverged == 0).all()
+
+
+def test_parts_from_two_machines_say_both():
+    one, other = (
+        {"device": device, "code": "a", "run_seconds": seconds, **more}
+        for device, seconds, more in (("cpu", 2.0, {}), ("H100", 1.0, {"x64": 1}))
+    )
+    both = _attributes(one, other)
+    assert both == {"device": "cpu; H100", "code": "a", "run_seconds": 2.0, "x64": 1}
+    assert _attributes(both, other) == both
 
 
 @pytest.mark.slow

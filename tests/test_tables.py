@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 
 import fljax as fl
+from fljax import records
 from fljax.tables import rounded
 
 ERROR = {"long_name": "normalised error", "units": "1", "decibel": 1}
@@ -129,7 +130,7 @@ def test_latex_is_a_booktabs_tabular_with_its_text_escaped(results):
     results["error"].attrs["long_name"] = r"error $\|w_k\|^2$ of 5 %"
     whole = results.sel(algorithm=["zCDP & co_1"], budget=1.0)
     found = fl.table(whole, "error", best="min").latex().splitlines()
-    assert found[0] == "% Mean [95 % interval] over 5 seeds, round 30."
+    assert found[0] == "% Mean [95 % interval] over 5 seeds, budget 1, round 30."
     assert found[1:3] == [r"\begin{tabular}{lr}", r"\toprule"]
     assert found[3] == r"algorithm & error $\|w_k\|^2$ of 5 \% [dB] \\"
     mean, low, high = rounded(
@@ -205,3 +206,19 @@ def test_results_become_a_data_frame(results):
     assert len(frame) == 2 * 2 * 5 * 3
     assert frame.loc[("PGFL", 0.5, 2, 20), "error"] == float(results["error"][1, 0, 2, 1])
     assert (frame.loc[("PGFL", 0.5, 2), "diverged"] == 7).all()
+
+
+def test_a_metric_of_one_s_own_is_in_its_own_unit(results):
+    """A negative one would have no decibels."""
+    own = fl.metrics.Metric("gain", lambda now: -1.0, "gain")
+    said = records.describe([own, fl.metrics.normalized_error])
+    assert said["gain"]["decibel"] == 0
+    assert said["normalized_error"]["decibel"] == 1
+    told = results.assign(gain=(-results["error"]).assign_attrs(said["gain"]))
+    line = fl.table(told, "gain").markdown().splitlines()[2]
+    assert " -1.04 [-1.13, -0.94] " in line
+    assert "| gain |" in fl.table(told, "gain").markdown().splitlines()[0]
+    in_decibels = [name for name, metric in fl.metrics.METRICS.items() if metric.decibel]
+    assert sorted(fl.metrics.METRICS.keys() - in_decibels) == [
+        *("accuracy", "client_accuracy", "objective")
+    ]

@@ -168,9 +168,13 @@ def _of_their_servers(now: Snapshot) -> Array:
 
 
 METRIC = "network_deviation"
-OF_SERVERS = Metric("servers_deviation", _of_servers, "NMSD", needs_tasks="truth")
-PARTICIPANTS = Metric("participants_deviation", _of_participants, "NMSD", needs_tasks="truth")
-THEIR_SERVERS = Metric("served_deviation", _of_their_servers, "NMSD", needs_tasks="truth")
+OF_SERVERS = Metric("servers_deviation", _of_servers, "NMSD", decibel=True, needs_tasks="truth")
+PARTICIPANTS = Metric(
+    "participants_deviation", _of_participants, "NMSD", decibel=True, needs_tasks="truth"
+)
+THEIR_SERVERS = Metric(
+    "served_deviation", _of_their_servers, "NMSD", decibel=True, needs_tasks="truth"
+)
 
 #: Whose models a metric judges. The clients of GFL by gradient steps have those of their servers.
 MODELS = {

@@ -293,9 +293,11 @@ def _alone_parameter(now: Snapshot) -> Array:
 
 #: Of the clients with a neighbour of their own cluster, and of those without. The latter as parts
 #: of the mean over all clients: there may be none.
-AMONG_JOINED = Metric("joined_deviation", _joined_deviation, "NMSD of these")
+AMONG_JOINED = Metric("joined_deviation", _joined_deviation, "NMSD of these", decibel=True)
 ALONE = Metric("alone", _alone, "clients alone in their cluster", decibel=False)
-ALONE_DEVIATION = Metric("alone_deviation", _alone_deviation, "their part of the NMSD")
+ALONE_DEVIATION = Metric(
+    "alone_deviation", _alone_deviation, "their part of the NMSD", decibel=True
+)
 ALONE_PARAMETER = Metric("alone_tau", _alone_parameter, "their part of mean τ", decibel=False)
 
 

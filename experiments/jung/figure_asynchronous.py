@@ -65,7 +65,7 @@ def _worst(now: Snapshot) -> Array:
     return jnp.max(jnp.sum((now.model - now.optimum) ** 2, axis=1))
 
 
-METRIC = Metric(ERROR, _worst, "squared error of the worst node", needs_optimum=True)
+METRIC = Metric(ERROR, _worst, "squared error of the worst node", decibel=True, needs_optimum=True)
 
 # --------------------------------------------------------------------------- scenarios
 

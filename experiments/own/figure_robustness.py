@@ -237,9 +237,11 @@ def _personal_error(now: Snapshot) -> Array:
 
 
 #: Of the common model: against what the honest find, in the problem's tasks.
-ERROR = Metric("honest_error", _common_error, "error of honest clients", needs_tasks="truth")
+ERROR = Metric(
+    "honest_error", _common_error, "error of honest clients", decibel=True, needs_tasks="truth"
+)
 #: Of Ditto's personal models.
-PERSONAL = Metric("personal_error", _personal_error, ERROR.label, needs_tasks="truth")
+PERSONAL = Metric("personal_error", _personal_error, ERROR.label, decibel=True, needs_tasks="truth")
 METRIC = ERROR.name
 
 

@@ -219,7 +219,9 @@ def predicted(
             same = (replace(one, problem=now.problem, metrics=()) for one in ours)
             return jnp.stack([theory.steady_state(one).centroid for one in same])
 
-        metric = Metric(PREDICTED, levels, "predicted", needs_data=True, dims=("curve",))
+        metric = Metric(
+            PREDICTED, levels, "predicted", decibel=True, needs_data=True, dims=("curve",)
+        )
         return replace(ours[0], metrics=(metric, *extra))
 
     scenario.__qualname__ = f"predicted({build.__qualname__}, {methods!r})"

@@ -48,8 +48,15 @@ def _distances(now: Snapshot) -> tuple[Array, Array]:
 
 
 DISTANCES = [
-    Metric(AGENTS, lambda now: _distances(now)[0], "squared distance from the true chances"),
-    Metric(OWN, lambda now: _distances(now)[1], "squared distance from the true chances"),
+    Metric(
+        AGENTS,
+        lambda now: _distances(now)[0],
+        "squared distance from the true chances",
+        decibel=True,
+    ),
+    Metric(
+        OWN, lambda now: _distances(now)[1], "squared distance from the true chances", decibel=True
+    ),
 ]
 
 

@@ -154,7 +154,9 @@ def _centroid(now: Snapshot) -> Array:
     return jnp.sum((jnp.mean(nodes(now), axis=0) - now.optimum) ** 2)
 
 
-_CENTROID = Metric("centroid_deviation", _centroid, "MSD of the centroid", needs_optimum=True)
+_CENTROID = Metric(
+    "centroid_deviation", _centroid, "MSD of the centroid", decibel=True, needs_optimum=True
+)
 _MODELS = Metric("nodes", nodes, "models of the nodes", decibel=False, dims=("node", "parameter"))
 CENTROID, MODELS = _CENTROID.name, _MODELS.name
 INDIVIDUAL, DISAGREEMENT = "mean_square_deviation", "consensus_error"

@@ -1,6 +1,7 @@
 """The records of a study, filled block by block, in memory."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from os import PathLike
 from typing import Any
@@ -15,7 +16,7 @@ from fljax.study import machine
 from fljax.study.grid import label
 from fljax.study.store import Block, Store, pack, unpack
 
-__all__ = ["Collection", "exchange", "read"]
+__all__ = ["Collection", "exchange", "of_study", "read"]
 
 
 class Collection:
@@ -36,6 +37,8 @@ class Collection:
         self._column = {seed: column for column, seed in enumerate(seeds)}
         self._values: dict[str, np.ndarray] = {}
         self._counts: dict[str, _Counts] = {}
+        #: [C, S] each  the runs that have a metric, which need not be one of all grid points
+        self._measured: dict[str, np.ndarray] = {}
         #: [C, S]  records that are there, and how many there were when the run was stopped early.
         self.reached = np.zeros((len(labels), len(seeds)), int)
         self.stopped = np.zeros((len(labels), len(seeds)), int)
@@ -55,40 +58,40 @@ class Collection:
         if block.first >= self.records or (beyond and "model" in block.outcome):
             return  # the models of a later round are not those asked for
         last, stopped = min(block.last, self.records), block.stopped and not beyond
-        for i, point in enumerate(block.points):
-            row = self._row.get(point)
-            if row is None:
+        rows = np.asarray([self._row.get(point, -1) for point in block.points])
+        columns = np.asarray([self._column.get(seed, -1) for seed in block.seeds])
+        there = self.reached[rows][:, columns]
+        # A stretch without the one before is of no use, nor is one that is there already.
+        wanted = (block.first <= there) & (there < last) & (rows >= 0)[:, None] & (columns >= 0)
+        points, seeds = np.nonzero(wanted)
+        if not points.size:
+            return
+        row, to = rows[points], columns[seeds]
+        for name, values in block.records.items():
+            values = values[:, :, : last - block.first]
+            if name in COUNTS and not any(values.strides[:2]):  # of all runs alike, held once
+                values = values[:1, 0]
+            else:
+                values = values[seeds, points]
+            if name in COUNTS:
+                counts = self._counts.setdefault(name, _Counts(self.reached, self.records))
+                counts.add(row, to, block.first, joined(values))
                 continue
-            # A stretch without the one before is of no use, nor is one that is there already.
-            pairs = [
-                (j, self._column[seed])
-                for j, seed in enumerate(block.seeds)
-                if seed in self._column
-                and block.first <= self.reached[row, self._column[seed]] < last
-            ]
-            if not pairs:
-                continue
-            take, to = (np.asarray(index) for index in zip(*pairs, strict=True))
-            for name, values in block.records.items():
-                values = values[take, i, : last - block.first]
-                if name in COUNTS:
-                    counts = self._counts.setdefault(name, _Counts(self.reached, self.records))
-                    counts.add(row, to, block.first, joined(values))
-                    continue
-                whole = self._of(name, (self.records, *values.shape[2:]), values.dtype)
-                whole[row, to, block.first : last] = values
-                if stopped:  # a stopped run keeps its model
-                    whole[row, to, last:] = values[:, -1:]
-            for name, values in block.outcome.items():
-                values = values[take, i]
-                self._of(name, values.shape[1:], values.dtype)[row, to] = values
-            self.reached[row, to] = last
-            if stopped:
-                self.stopped[row, to] = last
+            whole = self._of(name, (self.records, *values.shape[2:]), values.dtype)
+            whole[row, to, block.first : last] = values
+            self._measured.setdefault(name, np.zeros_like(self.reached, bool))[row, to] = True
+            if stopped:  # a stopped run keeps its model
+                whole[row, to, last:] = values[:, -1:]
+        for name, values in block.outcome.items():
+            values = values[seeds, points]
+            self._of(name, values.shape[1:], values.dtype)[row, to] = values
+        self.reached[row, to] = last
+        if stopped:
+            self.stopped[row, to] = last
 
     def _of(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         if name not in self._values:
-            missing = np.nan if dtype.kind == "f" else 1 if dtype.kind == "b" else 0
+            missing = np.nan if dtype.kind in "fc" else 1 if dtype.kind == "b" else 0
             self._values[name] = np.full((*self.reached.shape, *shape), missing, dtype)
         return self._values[name]
 
@@ -109,7 +112,8 @@ class Collection:
         record_every: int,
         metrics: Mapping[str, Mapping[str, Any]],
     ) -> xr.Dataset:
-        """What there is so far; if runs are missing, ``done`` says which are not.
+        """What there is so far. If runs are missing, ``done`` tells which, and all else of them is
+        NaN: counts and switches too, which are then floats.
 
         Args:
           axes: the grid's names and labels.
@@ -128,11 +132,20 @@ class Collection:
         dataset = assemble(held, dims, coords, rounds, record_every, metrics)
         if model is not None:
             dataset["model"] = ((*dims, "client", "parameter"), model)
-        if not self.done.all():
-            dataset["done"] = (dims, self.done.reshape(shape))
         if self.stopped.any():
             attrs = {"long_name": "round at which the run was stopped early, 0 if it was not"}
             dataset["stopped"] = (dims, (self.stopped * record_every).reshape(shape), attrs)
+        for name, values in dataset.data_vars.items():
+            measured = self._measured.get(str(name), self.reached > 0)
+            if values.dtype.kind in "biu" and not (self.done & measured).all():
+                there = np.where(self.done, self.records, self.reached) * measured * record_every
+                there = xr.DataArray(there.reshape(shape), dims=dims)
+                there = dataset["round"] <= there if "round" in values.dims else there > 0
+                dataset[name] = values.astype(float).where(
+                    there
+                )  # as floats have it from the start
+        if not self.done.all():
+            dataset["done"] = (dims, self.done.reshape(shape))
         return dataset
 
 
@@ -152,8 +165,10 @@ class _Counts:
         self.known = 0  # records there are of the run that all are like
         self.each: np.ndarray | None = None
 
-    def add(self, row: int, to: np.ndarray, first: int, more: np.ndarray) -> None:
-        """What runs at some columns of a row sent from record to record, ``[n, records]``."""
+    def add(self, row: np.ndarray, to: np.ndarray, first: int, more: np.ndarray) -> None:
+        """What runs at some rows and columns sent from record to record, ``[n, records]``, or
+        ``[1, records]`` of all alike.
+        """
         last = first + more.shape[1]
         if self.each is None:
             so_far = np.cumsum(more[0]) + (self.common[first - 1] if first else 0)
@@ -166,7 +181,8 @@ class _Counts:
                 f"the traffic of {self.reached.size} runs, which differs from run to run,",
                 (len(COUNTS) + 1) * 8 * int(np.prod(size)),
             )
-            self.each = self.so_far().copy()
+            whole = self.so_far()
+            self.each = whole if whole.flags.writeable else whole.copy()  # a view of one run's
         before = self.each[row, to, first - 1, None] if first else 0
         self.each[row, to, first:last] = before + np.cumsum(more, axis=1)
         self.each[row, to, last:] = self.each[row, to, last - 1, None]
@@ -200,11 +216,16 @@ def read(folder: str | PathLike) -> xr.Dataset:
     for block in store.blocks():
         collection.add(block)
     dataset = collection.dataset(axes, every, study["metrics"])
-    stated = {k: v for k, v in identity.items() if isinstance(v, str | int | float)}
-    dataset.attrs |= {k: int(v) if isinstance(v, bool) else v for k, v in stated.items()}
-    dataset.attrs["rounds"] = study["rounds"]
+    programs = [point["program"] for point in study["points"].values()]
+    dataset.attrs |= study["attributes"] | of_study(study["rounds"], programs)
     promises.state(dataset)
     return dataset
+
+
+def of_study(rounds: int, programs: Iterable[str]) -> dict[str, Any]:
+    """What results say that depends on how much was asked for, as attributes."""
+    digest = hashlib.sha256("".join(sorted(set(programs))).encode())
+    return {"rounds": rounds, "scenario_hash": digest.hexdigest()[:16]}
 
 
 def exchange(blocks: Sequence[Block]) -> list[Block]:

@@ -25,6 +25,10 @@ __all__ = ["Cut", "Part", "Plan", "cut_of", "plan", "segments_of"]
 SEGMENT_BYTES = 2**38
 
 
+#: What is noted of a run while a study goes through, about: its seed, in a few lists.
+NOTED_BYTES = 200
+
+
 class Cut(NamedTuple):
     """How runs of one structure go through."""
 
@@ -60,6 +64,8 @@ class Part:
       results: bytes of this machine's memory that the results of all its runs take, if they have
         the same traffic.
       results_at_most: the same, if traffic differs from run to run.
+      finished: bytes that a finished block holds until it is collected into the results.
+      finished_at_most: the same, if traffic differs from run to run.
     """
 
     example: str
@@ -75,6 +81,8 @@ class Part:
     records: int
     results: int
     results_at_most: int
+    finished: int
+    finished_at_most: int
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,30 @@ class Plan:
     devices: str
     compile_seconds: float
     parts: list[Part]
+
+    @property
+    def memory(self) -> int:
+        """Bytes of this machine's memory that the study takes at its peak, if its runs have the
+        same traffic: the results, the blocks in flight (on an accelerator they are there), those
+        that wait to be collected, and what is noted of every run. Python, JAX, the compiled
+        programs and the data that the scenario brings along come on top.
+        """
+        return self._peak("")
+
+    @property
+    def memory_at_most(self) -> int:
+        """The same, if traffic differs from run to run."""
+        return self._peak("_at_most")
+
+    def _peak(self, most: str) -> int:
+        results = sum(getattr(part, f"results{most}") for part in self.parts)
+        blocks = (
+            # One is being collected beside those that wait, and copied where it belongs.
+            part.workers * part.memory * on_cpu()
+            + (part.workers + 2) * getattr(part, f"finished{most}")
+            for part in self.parts
+        )
+        return results + max(blocks) + NOTED_BYTES * self.runs
 
     @property
     def compilations(self) -> int:
@@ -132,12 +164,17 @@ class Plan:
 
     @property
     def _foot(self) -> str:
-        least, most = (
-            sum(getattr(part, name) for part in self.parts)
-            for name in ("results", "results_at_most")
+        results = sum(part.results for part in self.parts)
+        text = (
+            f"results take {human(results)} of this machine's memory, and the study "
+            f"{human(self.memory)} at its peak"
         )
-        text = f"results take {human(least)} of this machine's memory"
-        return text + f", {human(most)} if runs differ in what they send" * (most > least)
+        most = sum(part.results_at_most for part in self.parts)
+        if most > results:
+            text += (
+                f"; {human(most)} and {human(self.memory_at_most)} if runs differ in what they send"
+            )
+        return text
 
 
 def plan(
@@ -228,6 +265,8 @@ def plan(
                     total * machine.result_bytes(*shape[:2], study.asked.records, differing)
                     for differing in (False, True)
                 ),
+                finished=runs * machine.result_bytes(*shape[:2], segments[0]),
+                finished_at_most=machine.bytes_of(shape[:2]),
             )
         )
     device = jax.local_devices()[0]

@@ -6,7 +6,6 @@ on its seed and grid point alone.
 
 import contextlib
 import functools
-import hashlib
 import logging
 import math
 import queue
@@ -30,9 +29,9 @@ from fljax._arguments import check, rule
 from fljax._generator import GENERATOR
 from fljax._module import float_dtype
 from fljax.privacy import promises
-from fljax.records import provenance, warn
+from fljax.records import COUNTS, provenance, warn
 from fljax.study import machine
-from fljax.study.collection import Collection, exchange
+from fljax.study.collection import Collection, exchange, of_study
 from fljax.study.grid import Scenario
 from fljax.study.planning import Cut, cut_of, segments_of
 from fljax.study.progress import Progress
@@ -52,7 +51,8 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C: what was done is kept, here and in the store.
 
     Attributes:
-      results: the dataset so far; its variable ``done`` marks the finished runs.
+      results: the dataset so far; its variable ``done`` marks the finished runs. What is not
+        computed is NaN.
     """
 
     def __init__(self, message: str, results: xr.Dataset) -> None:
@@ -145,7 +145,8 @@ def sweep(
 
     Returns:
       A dataset over the grid's axes, ``seed`` and ``round``, with the provenance as attributes.
-      If it is not whole (a shard), ``done`` tells which runs are there.
+      If it is not whole (a shard), ``done`` tells which runs are there, and all else of the others
+      is NaN.
 
     Raises:
       TypeError, ValueError: by the checks of what the scenario builds, with the grid point named;
@@ -217,6 +218,12 @@ def _libraries(modules: int) -> ThreadpoolController:
     return ThreadpoolController()
 
 
+def _once(counts: np.ndarray) -> np.ndarray:
+    """Counts of many runs, ``[S, C, R, 2]``, of which one is held if all are alike."""
+    one = counts[:1, :1]
+    return np.broadcast_to(one.copy(), counts.shape) if (counts == one).all() else counts
+
+
 class _Run:
     """One call of :func:`sweep`: its store, what is collected, what is shown."""
 
@@ -245,7 +252,8 @@ class _Run:
         self.running: dict[int, tuple[int, float]] = {}  # groups of calls, and since when they run
         self.seconds: dict[int, float] = {}  # that the last call of a group took
         self.first, self.last = math.inf, 0.0  # when blocks began and ended
-        self.events: queue.SimpleQueue = queue.SimpleQueue()
+        # No more than each worker's last block waits to be collected: they take memory.
+        self.events: queue.Queue = queue.Queue(study.workers)
         self.cancelled = threading.Event()
         self.exclusive, self.counting = threading.Lock(), threading.Lock()
         self.devices: queue.SimpleQueue[jax.Device] = queue.SimpleQueue()
@@ -295,7 +303,7 @@ class _Run:
         lock = f"part-{self.part + 1}-of-{self.parts}" if self.parts > 1 else "study"
         store = Store(folder, lock)
         try:
-            store.agree(self.study.description())
+            store.agree(self.study.description() | {"attributes": self._attributes()})
             for block in store.blocks():
                 self.collection.add(block)
         except BaseException:
@@ -327,9 +335,18 @@ class _Run:
                 for done in np.unique(row[row >= 0]):
                     seeds = [self.asked.seed_list[j] for j in np.flatnonzero(row == done)]
                     works += self._rectangle(number, np.asarray(points), seeds, int(done))
-            self.events.put(works)
+            self._tell(works)
         except BaseException as error:
-            self.events.put(error)
+            self._tell(error)
+
+    def _tell(self, event: Any) -> None:
+        """Put an event before the main thread, which may be behind, or have left."""
+        while not self.cancelled.is_set():
+            try:
+                self.events.put(event, timeout=0.1)
+            except queue.Full:
+                continue
+            return
 
     def _rectangle(
         self, number: int, points: np.ndarray, seeds: list[int], done: int
@@ -419,9 +436,9 @@ class _Run:
                     self._stretches(work, device)
                 finally:
                     self.devices.put(device)
-            self.events.put([])
+            self._tell([])
         except BaseException as error:
-            self.events.put(error)
+            self._tell(error)
 
     def _stretches(self, work: Work, device: jax.Device) -> None:
         """Run a block from where it stands to its end, a stretch at a time."""
@@ -457,6 +474,7 @@ class _Run:
                 already = np.int32(done * self.asked.record_every)
                 output = compiled.call(numbers, study.root_key, points, carry, already)
                 recorded, known = jax.tree.map(np.asarray, (output.records, output.outcome))
+            recorded |= {name: _once(recorded[name]) for name in COUNTS if name in recorded}
             carry = output.carry
 
             def trim(tree: Any) -> Any:
@@ -474,8 +492,9 @@ class _Run:
             self.seconds[work.group] = ended - began
             block = Block(labels, work.seeds, done, over, recorded, known, state)
             self.finished[id(block)] = block
-            self.events.put(block)
-            del self.running[id(work)]
+            del self.running[id(work)], output, recorded, known
+            self._tell(block)
+            del block
             done += records
             if over:
                 return
@@ -544,7 +563,7 @@ class _Run:
         text = f"interrupted: {int(done.sum())} of {done.size} runs are done"
         if self.store is not None:
             text += f" and kept in {self.store.folder}; run the same study again to go on"
-        return Interrupted(text + ".", self.dataset())
+        return Interrupted(text + ".", self._last())
 
     def finish(self) -> xr.Dataset:
         """The whole dataset, in every process."""
@@ -560,23 +579,36 @@ class _Run:
         elif self.distributed:
             for block in exchange(self.own):
                 self.collection.add(block)
-        return self.dataset()
+        return self._last()
+
+    def _last(self) -> xr.Dataset:
+        """What this call returns; the store says the same of it."""
+        dataset = self.dataset()
+        if self.store is not None:
+            self.store.describe({k: v for k, v in dataset.attrs.items() if k != "privacy"})
+        return dataset
 
     def dataset(self) -> xr.Dataset:
         study, asked = self.study, self.asked
         axes = {axis.name: axis.labels for axis in study.axes}
         dataset = self.collection.dataset(axes, asked.record_every, study.metrics)
-        dataset.attrs |= provenance(
+        dataset.attrs |= self._attributes()
+        promises.state(dataset)
+        return dataset
+
+    def _attributes(self) -> dict[str, Any]:
+        """How the numbers came about."""
+        asked = self.asked
+        return provenance(
             dtype=str(float_dtype()),
             prng=asked.generator,
             root=asked.root,
-            rounds=asked.rounds,
             record_every=asked.record_every,
+            keep_models=int(asked.keep_models),
+            independent_noise=int(asked.independent_noise),
             scenario=getattr(asked.scenario, "__qualname__", repr(asked.scenario)),
-            scenario_hash=hashlib.sha256("".join(study.identities).encode()).hexdigest()[:16],
+            **of_study(asked.rounds, self.study.identities),
             block=str(sorted(self.blocks_used)),
             run_seconds=max(0.0, self.last - self.first),
             **self.timing,
         )
-        promises.state(dataset)
-        return dataset

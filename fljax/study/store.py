@@ -1,11 +1,12 @@
 """A study on disk: every finished block of runs, whole or not at all.
 
-A store is a folder. ``study.json`` says what the study is; each ``runs-<digest>.npz`` holds the
-records of some finished blocks and each ``state-<digest>.npz`` the states to go on from; both say
-what programs made them. A file's name is the digest of its bytes, it appears under that name only
-when it is whole, and it is never changed: so a process may be killed at any moment, and a cut or
-altered file is known for what it is. What a run computes depends on its grid point and seed alone,
-so any mixture of a study's files is that study, and what is missing is found by looking.
+A store is a folder. ``study.json`` says what the study is, with a digest of what it says; each
+``runs-<digest>.npz`` holds the records of some finished blocks and each ``state-<digest>.npz`` the
+states to go on from; both say what programs made them. A file's name is the digest of its bytes, it
+appears under that name only when it is whole, and it is never changed: so a process may be killed
+at any moment, and a cut or altered file is known for what it is. What a run computes depends on its
+grid point and seed alone, so any mixture of a study's files is that study, and what is missing is
+found by looking.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ __all__ = [
     "write_whole",
 ]
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "study.json"
 
 
@@ -108,6 +109,20 @@ def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _attributes(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """How the numbers of both came about: texts that differ one after the other (which devices),
+    the larger number (seconds of the slowest part); of what is in both already, the same again.
+    """
+
+    def joined(name: str) -> Any:
+        both = one.get(name, other.get(name)), other.get(name, one.get(name))
+        if isinstance(both[0], str):
+            return "; ".join(dict.fromkeys("; ".join(both).split("; ")))
+        return max(both)
+
+    return {name: joined(name) for name in {**one, **other}}
+
+
 def _union(one: list[Any], other: list[Any]) -> list[Any]:
     """The values of both; in order, if both are numbers in order."""
     if set(one) <= set(other):
@@ -170,7 +185,11 @@ class Store:
     # What the study is ---------------------------------------------------------------------------
 
     def manifest(self) -> dict[str, Any]:
-        """What the study is; empty for a new store."""
+        """What the study is; empty for a new store.
+
+        Raises:
+          StoreError: it is cut short, edited, or of another format.
+        """
         path = self.folder / MANIFEST
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -187,22 +206,10 @@ class Store:
                 f"{path} has format {found.get('format')!r}, this version reads {FORMAT}; open it "
                 "with the version of fljax that wrote it."
             )
-        if absent := {"identity", "points", "axes", "seeds", "rounds", "metrics"} - set(found):
+        if found.pop("digest", None) != _digest(json.dumps(found).encode()):
             raise StoreError(
-                f"{path} cannot be read (no {', '.join(sorted(absent))}); restore it or start anew."
-            )
-        kinds = {**dict.fromkeys(("identity", "points", "axes", "metrics"), dict), "seeds": list}
-        wrong = [name for name, kind in kinds.items() if not isinstance(found[name], kind)]
-        entries = {"rounds": [found["rounds"]], "seeds": [] if wrong else found["seeds"]}
-        for name, values in entries.items():
-            if any(not isinstance(one, int) or isinstance(one, bool) for one in values):
-                wrong.append(name)
-        points = () if "points" in wrong else found["points"].values()
-        if not all(isinstance(point, dict) and "program" in point for point in points):
-            wrong.append("points")
-        if wrong:
-            raise StoreError(
-                f"{path} cannot be read ({', '.join(wrong)} was edited); restore it or start anew."
+                f"{path} was edited: it does not match its own digest, so what its runs are of is "
+                "not known. Restore it or start anew."
             )
         self._study = found
         return found
@@ -216,19 +223,35 @@ class Store:
         Raises:
           ValueError: the store holds another study.
         """
-        stored = self.manifest()
-        if stored:
-            if text := _conflict(stored, study):
-                raise ValueError(
-                    f"the store {self.folder} holds another study:{text}\n"
-                    "Finish it with what it was begun with, or choose another store. (`program` "
-                    "stands for the scenario and the algorithms in it, `numbers` for the grid's "
-                    "values, `horizon` for the rounds a privacy budget is spread over, `prng` for "
-                    "generator=.)"
-                )
-            study = _joined(stored, study)
+        with self._alone():
+            stored = self.manifest()
+            if stored:
+                if text := _conflict(stored, study):
+                    raise ValueError(
+                        f"the store {self.folder} holds another study:{text}\n"
+                        "Finish it with what it was begun with, or choose another store. "
+                        "(`program` stands for the scenario and the algorithms in it, `numbers` "
+                        "for the grid's values, `horizon` for the rounds a privacy budget is "
+                        "spread over, `prng` for generator=.)"
+                    )
+                study = _joined(stored, study)
+            self._tell(study)
+
+    def describe(self, attributes: Mapping[str, Any]) -> None:
+        """Keep how the numbers came about, which reading the store then says."""
+        with self._alone():
+            self._tell(self.manifest() | {"attributes": dict(attributes)})
+
+    def _tell(self, study: Mapping[str, Any]) -> None:
         self._study = {**study, "format": FORMAT}
-        self._write(MANIFEST, json.dumps(self._study, indent=1).encode())
+        signed = self._study | {"digest": _digest(json.dumps(self._study).encode())}
+        self._write(MANIFEST, json.dumps(signed, indent=1).encode())
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """The manifest is read, changed and written by one process at a time, of all shards."""
+        with _writing(self.folder), FileLock(self.folder / ".manifest.lock"):
+            yield
 
     # Writing -------------------------------------------------------------------------------------
 
@@ -491,7 +514,8 @@ def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
     :func:`fljax.load` it.
 
     Args:
-      into: a new folder, or a store of the same study.
+      into: a new folder, or a store of the same study. What its attributes say of how the numbers
+        came about is of all parts.
       stores: that are joined; they stay as they are, but for damaged files, which are set aside.
 
     Raises:
@@ -522,7 +546,8 @@ def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
                 f"{part.folder} does not fit {first.folder}:{text}\n"
                 "Only stores of one study, of as many rounds, can be merged."
             )
-        study = _joined(study, manifest)
+        attributes = _attributes(study["attributes"], manifest["attributes"])
+        study = _joined(study, manifest) | {"attributes": attributes}
     whole = Store(into)
     try:
         whole.agree(study)
