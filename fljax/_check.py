@@ -90,9 +90,8 @@ def plain(value: Any) -> Any:
         return value
     found = np.asarray(value.to_numpy())
     if found.dtype == object:  # of pandas' types that know of missing values
-        with contextlib.suppress(TypeError, ValueError):
-            return found.astype(np.float64)
-        return value
+        found = np.asarray(found.tolist())
+        return found if found.dtype.kind in "biuf" else value
     return found
 
 
@@ -168,7 +167,7 @@ def flags(value: Any) -> Any:
     if not (is_concrete(value) and is_real(value)):
         return value
     array = np.asarray(value)
-    if array.dtype.kind not in "iu" or not array.ndim or not np.isin(array, (0, 1)).all():
+    if array.dtype.kind not in "iuf" or not array.ndim or not np.isin(array, (0, 1)).all():
         return value
     return array.astype(bool)
 
@@ -409,13 +408,37 @@ def strength(value: Any, clients: int) -> None:
     per_client("strength", value, clients)
 
 
-def trace(name: str, table: Any, kind: str, dtype: Any) -> Any:
-    """The table as an array; ``ValueError`` unless it is ``[rounds, clients]`` of this kind."""
-    table = array(name, flags(table) if dtype is np.bool_ else table)
-    if np.ndim(table) != 2 or not np.issubdtype(table.dtype, dtype):
+def wholes(value: Any) -> Any:
+    """Floats without a fraction, concrete, as integers of NumPy; anything else as it is."""
+    value = plain(value)
+    if not (is_concrete(value) and is_real(value)):
+        return value
+    array = np.asarray(value)
+    if array.dtype.kind != "f":
+        return value
+    with np.errstate(invalid="ignore"):
+        whole = array.astype(np.int64)
+    return whole if np.array_equal(array, whole) else value
+
+
+def trace(
+    name: str, table: Any, kind: str, shape: tuple[str, ...] = ("rounds", "clients"), hint: str = ""
+) -> Any:
+    """The table as an array; ``ValueError`` unless it has these axes and is of this kind.
+
+    Args:
+      name: of it.
+      table: booleans or 0 and 1 (``kind="booleans"``), or whole numbers (``"integers"``).
+      kind: as above.
+      shape: its axes.
+      hint: what to do otherwise.
+    """
+    table = array(name, {"booleans": flags, "integers": wholes}[kind](table))
+    dtype = {"booleans": np.bool_, "integers": np.integer}[kind]
+    if np.ndim(table) != len(shape) or not np.issubdtype(table.dtype, dtype):
         raise ValueError(
-            f"{name} must be {kind} of shape [rounds, clients], got shape {np.shape(table)} of "
-            f"{table.dtype}."
+            f"{name} must be {kind} of shape [{', '.join(shape)}], got shape {np.shape(table)} of "
+            f"{table.dtype}.{' ' + hint if hint else ''}"
         )
     return table
 

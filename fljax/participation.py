@@ -292,7 +292,7 @@ class Trace(Pattern):
     table: Any  # Bool[Array, "rounds clients"], NumPy or JAX
 
     def validate(self) -> None:
-        object.__setattr__(self, "table", _check.trace("table", self.table, "booleans", np.bool_))
+        object.__setattr__(self, "table", _check.trace("table", self.table, "booleans"))
 
     def check(self, clients: int, rounds: int) -> None:
         _check.trace_fits("the participation trace", self.table, clients, rounds)

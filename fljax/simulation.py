@@ -109,7 +109,8 @@ class Simulation:
         hears, and its neighbours keep what it said last. (In asynchronous iterations over a
         network, :class:`~fljax.algorithms.FedGD` and its like, what others say waits for it.)
       delays: of clients' messages to the server, a :class:`~fljax.link.DelayLaw`; among peers the
-        age of the copy that is heard over each edge. None by default.
+        age of the copy that is heard over each edge, by chance or by a table
+        (:class:`~fljax.link.EdgeDelays`). None by default.
       compression: of clients' messages, a :class:`~fljax.link.Compressor`; none by default.
       attack: what clients say that do not follow the protocol, an
         :class:`~fljax.attacks.Attack`; all follow it by default.
