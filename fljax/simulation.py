@@ -41,6 +41,7 @@ from fljax.link.marked import Marked
 from fljax.metrics import Metric, Snapshot, as_metric, held_out, normalized_error, suboptimality
 from fljax.participation import Pattern
 from fljax.privacy import CentralGaussian, Gap, Notion, promises
+from fljax.privacy.accounting.sampling import amplifies
 from fljax.privacy.notions import is_gaussian
 from fljax.problems import (
     Huber,
@@ -834,9 +835,7 @@ def _sampled(simulation: Simulation) -> dict[str, Array]:
         law, records = algorithm.selector.law(problem.clients), problem.clients  # pyright: ignore[reportAttributeAccessIssue]
     else:
         law, records = algorithm.batches(problem), jnp.min(problem.sample_counts())  # pyright: ignore[reportAttributeAccessIssue]
-    # Either way of drawing has its theorem for one relation of neighbours only.
-    proven = {"poisson": "add-or-remove", "drawn": "replace"}
-    amplified = law.sampling is not None and proven[law.sampling] == privacy.neighbors  # pyright: ignore[reportOptionalMemberAccess]
+    amplified = amplifies(law.sampling, privacy.neighbors)  # pyright: ignore[reportOptionalMemberAccess]
     drawn = amplified and law.sampling == "drawn"
     return {
         "noise_multiplier": jnp.asarray(privacy.noise_multiplier),  # pyright: ignore[reportOptionalMemberAccess]
