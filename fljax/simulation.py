@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from fljax import _check, _taint, requirements
+from fljax import _check, _taint, requirements, schedules
 from fljax._arguments import check, checked, rule
 from fljax._generator import GENERATOR, name_of, random_key
 from fljax._memory import check_fits
@@ -386,6 +386,7 @@ def check_length(simulation: Simulation, rounds: int) -> None:
             part.check(clients, rounds)
     if isinstance(simulation.network, Varying):
         simulation.network.check(rounds)
+    schedules.check_length(simulation.algorithm, rounds)
     law = simulation.delays
     if law is not None and law.lags[0] >= rounds:
         raise ValueError(

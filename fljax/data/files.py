@@ -24,8 +24,9 @@ TIMEOUT = 60  # seconds without an answer
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: ``$FLJAX_CACHE/data``, by default ``~/.cache/fljax/data``, and where there
-    is no home (containers) a folder of this user's alone among temporary files.
+    """Where downloads are kept: ``$FLJAX_CACHE/data``, by default ``~/.cache/fljax/data``.
+
+    Where there is no home, as in a container, a folder of this user's alone among temporary files.
     """
     return _folders.cache() / "data"
 
