@@ -86,13 +86,18 @@ def plain(value: Any) -> Any:
         return value
     if scipy.sparse.issparse(value):
         return value.toarray()
-    if not (callable(getattr(value, "to_numpy", None)) and hasattr(value, "shape")):
+    if not _is_frame(value):
         return value
     found = np.asarray(value.to_numpy())
     if found.dtype == object:  # of pandas' types that know of missing values
         found = np.asarray(found.tolist())
         return found if found.dtype.kind in "biuf" else value
     return found
+
+
+def _is_frame(value: Any) -> bool:
+    """Whether it is a table or a column of pandas, or of what is like it."""
+    return callable(getattr(value, "to_numpy", None)) and hasattr(value, "shape")
 
 
 def is_whole(value: Any) -> TypeGuard[int]:
@@ -188,6 +193,9 @@ def shown(value: Any) -> str:
         return f"an array of shape {value.shape} of {value.dtype}"
     if value is None:
         return "None"
+    if _is_frame(value):
+        bad = ", of whose entries some are missing or no numbers" if plain(value) is value else ""
+        return f"a {type(value).__name__} of shape {value.shape}{bad}"
     text = " ".join(repr(value).split())
     return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(value).__name__}"
 
