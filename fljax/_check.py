@@ -90,7 +90,8 @@ def plain(value: Any) -> Any:
         return value
     found = np.asarray(value.to_numpy())
     if found.dtype == object:  # of pandas' types that know of missing values
-        found = np.asarray(found.tolist())
+        missing = np.asarray(value.isna()) if hasattr(value, "isna") else False
+        found = np.asarray(np.where(missing, np.nan, found).tolist())
         return found if found.dtype.kind in "biuf" else value
     return found
 

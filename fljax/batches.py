@@ -76,7 +76,7 @@ def per_client(name: str, value: Any) -> Any:
     if isinstance(value, str) or not (array or isinstance(value, Sequence)):
         _check.count(name, value)
         return int(value)
-    counts = np.asarray(_check.filled(name, value, axes=1))
+    counts = np.asarray(_check.filled(name, _check.wholes(value), axes=1))
     if not np.issubdtype(counts.dtype, np.integer) or np.any(counts < 1):
         raise ValueError(f"{name} must be whole numbers >= 1, got {_check.shown(value)}.")
     return tuple(counts.tolist())

@@ -180,8 +180,9 @@ class Periodic(Pattern):
 
     def validate(self) -> None:
         for name in ("period", "offset"):
-            value = np.asarray(_check.array(name, getattr(self, name)))
-            if not np.issubdtype(value.dtype, np.integer) or np.any(value < 1):
+            value = np.asarray(_check.filled(name, _check.wholes(getattr(self, name))))
+            whole = np.issubdtype(value.dtype, np.integer) and value.ndim < 2
+            if not whole or np.any(value < 1):
                 given = _check.shown(getattr(self, name))
                 raise ValueError(f"{name} must be whole rounds >= 1, got {given}.")
             object.__setattr__(self, name, tuple(value.tolist()) if value.ndim else int(value))

@@ -211,7 +211,10 @@ class TestNumbers:
     def test_a_frame_that_lacks_something_is_no_table(self):
         missing = self.TABLE.astype(bool).convert_dtypes()
         missing.iloc[0, 0] = None
+        text = self.TABLE.replace({0: "no", 1: "yes"})
         with pytest.raises(TypeError, match=r"got a DataFrame of shape \(2, 4\), .* no numbers"):
+            fl.participation.Trace(text)
+        with pytest.raises(ValueError, match="table must be booleans of shape"):
             fl.participation.Trace(missing)
         with pytest.raises(ValueError, match="table must be booleans of shape"):
             fl.participation.Trace(2 * self.TABLE)
@@ -220,6 +223,24 @@ class TestNumbers:
     def test_sizes_of_batches_are_integers_of_any_library(self, of):
         assert fl.batches.Uniform(of([2, 1])).size == (2, 1)
         assert fl.batches.Uniform(of([2, 1])[0]).size == 2
+
+    def test_numbers_of_parts_are_arrays_of_any_library(self):
+        steps = pd.Series([0.1, 0.2, 0.1, 0.2])
+        algorithm = fl.algorithms.FedGD(0.4, steps)
+        np.testing.assert_array_equal(algorithm.step_size, steps)
+        run = fl.run(served(algorithm=algorithm, network=fl.graphs.ring(K)), 2)
+        assert np.isfinite(run.objective).all()
+        assert fl.participation.Periodic(pd.Series([1.0, 2.0])).period == (1, 2)
+        assert fl.batches.Uniform(pd.Series([1.0, 2.0])).size == (1, 2)
+        edges = pd.DataFrame({"from": [0, 1], "to": [1, 2], "weight": [0.5, 2.0]})
+        graph = fl.graphs.from_edges(3, edges[["from", "to"]], edges.weight)
+        np.testing.assert_array_equal(graph.degree, [0.5, 2.5, 2.0])
+
+    def test_what_a_frame_lacks_was_not_observed(self):
+        targets = pd.DataFrame([[1.0, np.nan, 3.0], [np.nan, 5.0, 7.0]])
+        for given in (targets, targets.convert_dtypes()):
+            stream = fl.streams.from_table(np.ones((2, 3, 1)), given)
+            np.testing.assert_array_equal(stream.rows >= 0, ~targets.isna())
 
     def test_sizes_that_are_traced_are_structure(self):
         with pytest.raises(TypeError, match="size is structure and cannot be traced"):
