@@ -8,7 +8,7 @@ part. All draws come from keys of their own (:data:`fljax._numerics.PURPOSES`), 
 one seed every algorithm meets the same network.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -397,7 +397,7 @@ class Participants(NamedTuple):
 class _Law(NamedTuple):
     rate: Array | float
     apart: int = 1
-    sampling: str | None = None
+    sampling: Literal["poisson", "drawn"] | None = None
 
 
 class Law(_Law):
@@ -416,7 +416,12 @@ class Law(_Law):
 
     __slots__ = ()
 
-    def __new__(cls, rate: Array | float, apart: int = 1, sampling: str | None = None) -> "Law":
+    def __new__(
+        cls,
+        rate: Array | float,
+        apart: int = 1,
+        sampling: Literal["poisson", "drawn"] | None = None,
+    ) -> "Law":
         _check.interval("rate", rate, above=0, at_most=1)
         _check.count("apart", apart)
         if sampling is not None:
