@@ -25,9 +25,8 @@ from experiments.__main__ import UsageError
 from experiments.figure import REGISTRY, Effort, Figure
 from experiments.records import Broken
 from experiments.report import claims_lines, gallery, privacy_lines, tuning_lines
-from fljax import _check
+from fljax import _check, _folders
 from fljax.records import code_version
-from fljax.study import machine
 from fljax.study.engine import configured, program
 
 
@@ -146,7 +145,7 @@ def unfinished(effort: Effort) -> Path:
     digest = hashlib.sha256(repr((code_version(), dataclasses.astuple(effort))).encode())
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
-    return machine.cache() / "figures" / digest.hexdigest()[:16]
+    return _folders.cache() / "figures" / digest.hexdigest()[:16]
 
 
 def draw(names: Sequence[str], folder: Path) -> int:

@@ -86,14 +86,19 @@ def plain(value: Any) -> Any:
         return value
     if scipy.sparse.issparse(value):
         return value.toarray()
-    if not (callable(getattr(value, "to_numpy", None)) and hasattr(value, "shape")):
+    if not _is_frame(value):
         return value
     found = np.asarray(value.to_numpy())
     if found.dtype == object:  # of pandas' types that know of missing values
-        with contextlib.suppress(TypeError, ValueError):
-            return found.astype(np.float64)
-        return value
+        missing = np.asarray(value.isna()) if hasattr(value, "isna") else False
+        found = np.asarray(np.where(missing, np.nan, found).tolist())
+        return found if found.dtype.kind in "biuf" else value
     return found
+
+
+def _is_frame(value: Any) -> bool:
+    """Whether it is a table or a column of pandas, or of what is like it."""
+    return callable(getattr(value, "to_numpy", None)) and hasattr(value, "shape")
 
 
 def is_whole(value: Any) -> TypeGuard[int]:
@@ -168,7 +173,7 @@ def flags(value: Any) -> Any:
     if not (is_concrete(value) and is_real(value)):
         return value
     array = np.asarray(value)
-    if array.dtype.kind not in "iu" or not array.ndim or not np.isin(array, (0, 1)).all():
+    if array.dtype.kind not in "iuf" or not array.ndim or not np.isin(array, (0, 1)).all():
         return value
     return array.astype(bool)
 
@@ -189,6 +194,9 @@ def shown(value: Any) -> str:
         return f"an array of shape {value.shape} of {value.dtype}"
     if value is None:
         return "None"
+    if _is_frame(value):
+        bad = ", of whose entries some are missing or no numbers" if plain(value) is value else ""
+        return f"a {type(value).__name__} of shape {value.shape}{bad}"
     text = " ".join(repr(value).split())
     return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(value).__name__}"
 
@@ -409,13 +417,37 @@ def strength(value: Any, clients: int) -> None:
     per_client("strength", value, clients)
 
 
-def trace(name: str, table: Any, kind: str, dtype: Any) -> Any:
-    """The table as an array; ``ValueError`` unless it is ``[rounds, clients]`` of this kind."""
-    table = array(name, flags(table) if dtype is np.bool_ else table)
-    if np.ndim(table) != 2 or not np.issubdtype(table.dtype, dtype):
+def wholes(value: Any) -> Any:
+    """Floats without a fraction, concrete, as integers of NumPy; anything else as it is."""
+    value = plain(value)
+    if not (is_concrete(value) and is_real(value)):
+        return value
+    array = np.asarray(value)
+    if array.dtype.kind != "f":
+        return value
+    with np.errstate(invalid="ignore"):
+        whole = array.astype(np.int64)
+    return whole if np.array_equal(array, whole) else value
+
+
+def trace(
+    name: str, table: Any, kind: str, shape: tuple[str, ...] = ("rounds", "clients"), hint: str = ""
+) -> Any:
+    """The table as an array; ``ValueError`` unless it has these axes and is of this kind.
+
+    Args:
+      name: of it.
+      table: booleans or 0 and 1 (``kind="booleans"``), or whole numbers (``"integers"``).
+      kind: as above.
+      shape: its axes.
+      hint: what to do otherwise.
+    """
+    table = array(name, {"booleans": flags, "integers": wholes}[kind](table))
+    dtype = {"booleans": np.bool_, "integers": np.integer}[kind]
+    if np.ndim(table) != len(shape) or not np.issubdtype(table.dtype, dtype):
         raise ValueError(
-            f"{name} must be {kind} of shape [rounds, clients], got shape {np.shape(table)} of "
-            f"{table.dtype}."
+            f"{name} must be {kind} of shape [{', '.join(shape)}], got shape {np.shape(table)} of "
+            f"{table.dtype}.{' ' + hint if hint else ''}"
         )
     return table
 

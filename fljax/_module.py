@@ -289,7 +289,7 @@ def module(cls: type[T]) -> type[T]:
                 _check.comparable(field.name, getattr(self, field.name))
             else:
                 given = getattr(self, field.name)
-                value = as_leaf(given)
+                value = as_leaf(_check.plain(given))
                 if isinstance(given, numbers.Real) and not isinstance(given, bool | np.bool_):
                     _check.representable(field.name, given, value)
                 if type(value) in (list, tuple) and value and _check.is_real(value):

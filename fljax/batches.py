@@ -75,10 +75,12 @@ def per_client(name: str, value: Any) -> Counts:
     Raises:
       ValueError: numbers that are no counts.
     """
-    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+    value = _check.plain(value)
+    array = isinstance(value, np.ndarray | jax.Array) and value.ndim and _check.is_concrete(value)
+    if isinstance(value, str) or not (array or isinstance(value, Sequence)):
         _check.count(name, value)
         return int(value)
-    counts = np.asarray(_check.filled(name, value, axes=1))
+    counts = np.asarray(_check.filled(name, _check.wholes(value), axes=1))
     if not np.issubdtype(counts.dtype, np.integer) or np.any(counts < 1):
         raise ValueError(f"{name} must be whole numbers >= 1, got {_check.shown(value)}.")
     return tuple(counts.tolist())
@@ -143,11 +145,13 @@ class Shuffled(Batches):
 class Cyclic(Batches):
     """One batch after the other in the order of the samples, and from the first again.
 
-    Of each client as many steps pass in a round, whether it is there or not. Batches are whole:
-    where ``size`` does not divide a client's number of samples, one goes on with the first ones.
+    Of each client as many steps pass in a round, whether it is there or not.
 
     Args:
       size: samples in a batch, >= 1; of a client with fewer all of them.
+      whole: where ``size`` does not divide a client's number of samples, whether its last batch
+        goes on with the first ones, so that all batches are of one size; else it is the smaller
+        one, and every pass begins with the first sample.
 
     Raises:
       ValueError: a batch larger than every client.
@@ -158,9 +162,13 @@ class Cyclic(Batches):
       >>> law = Cyclic(2).at(2, steps=2)  # in round 2, after the two steps of round 1
       >>> law.draw(jax.random.key(0), real, jnp.arange(2), steps=2).rows.tolist()
       [[[4, 0], [1, 2]], [[1, 2], [0, 1]]]
+      >>> law = Cyclic(2, whole=False).at(2, steps=2)  # past the last sample, 5 is none
+      >>> law.draw(jax.random.key(0), real, jnp.arange(2), steps=2).rows.tolist()
+      [[[4, 5], [0, 1]], [[0, 1], [2, 5]]]
     """
 
     size: int = static()
+    whole: bool = static(default=True)
 
     def validate(self) -> None:
         _check.count("size", self.size)
@@ -169,7 +177,7 @@ class Cyclic(Batches):
         check_size(self.size, problem)
 
     def at(self, round: Array | int, steps: int) -> "Batches":
-        return _Cycle(self.size, (jnp.asarray(round, jnp.int32) - 1) * steps)
+        return _Cycle(self.size, self.whole, (jnp.asarray(round, jnp.int32) - 1) * steps)
 
     def draw(
         self,
@@ -184,8 +192,8 @@ class Cyclic(Batches):
 class _Cycle(Batches):
     """Cyclic batches after so many steps: made and used within a round, a whole number."""
 
-    def __init__(self, size: int, before: Int[Array, ""]) -> None:
-        self.size, self.before = size, before
+    def __init__(self, size: int, whole: bool, before: Int[Array, ""]) -> None:
+        self.size, self.whole, self.before = size, whole, before
 
     def draw(
         self,
@@ -197,8 +205,12 @@ class _Cycle(Batches):
         counts = jnp.sum(real, axis=1, dtype=jnp.int32)[:, None, None]
         step = self.before + jnp.arange(steps, dtype=jnp.int32)
         place = jnp.arange(self.size, dtype=jnp.int32)[None, None]
-        rows = (step[None, :, None] * self.size + place) % jnp.maximum(counts, 1)
-        return Batch(jnp.where(place < counts, rows, real.shape[1]))
+        if self.whole:
+            rows = (step[None, :, None] * self.size + place) % jnp.maximum(counts, 1)
+            return Batch(jnp.where(place < counts, rows, real.shape[1]))
+        passes = jnp.maximum(-(-counts // self.size), 1)
+        rows = step[None, :, None] % passes * self.size + place
+        return Batch(jnp.where(rows < counts, rows, real.shape[1]))
 
 
 @module

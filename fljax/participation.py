@@ -8,7 +8,7 @@ part. All draws come from keys of their own (:data:`fljax._numerics.PURPOSES`), 
 one seed every algorithm meets the same network.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -180,8 +180,9 @@ class Periodic(Pattern):
 
     def validate(self) -> None:
         for name in ("period", "offset"):
-            value = np.asarray(_check.array(name, getattr(self, name)))
-            if not np.issubdtype(value.dtype, np.integer) or np.any(value < 1):
+            value = np.asarray(_check.filled(name, _check.wholes(getattr(self, name))))
+            whole = np.issubdtype(value.dtype, np.integer) and value.ndim < 2
+            if not whole or np.any(value < 1):
                 given = _check.shown(getattr(self, name))
                 raise ValueError(f"{name} must be whole rounds >= 1, got {given}.")
             object.__setattr__(self, name, tuple(value.tolist()) if value.ndim else int(value))
@@ -292,7 +293,7 @@ class Trace(Pattern):
     table: Any  # Bool[Array, "rounds clients"], NumPy or JAX
 
     def validate(self) -> None:
-        object.__setattr__(self, "table", _check.trace("table", self.table, "booleans", np.bool_))
+        object.__setattr__(self, "table", _check.trace("table", self.table, "booleans"))
 
     def check(self, clients: int, rounds: int) -> None:
         _check.trace_fits("the participation trace", self.table, clients, rounds)
@@ -396,7 +397,7 @@ class Participants(NamedTuple):
 class _Law(NamedTuple):
     rate: Array | float
     apart: int = 1
-    sampling: str | None = None
+    sampling: Literal["poisson", "drawn"] | None = None
 
 
 class Law(_Law):
@@ -415,7 +416,12 @@ class Law(_Law):
 
     __slots__ = ()
 
-    def __new__(cls, rate: Array | float, apart: int = 1, sampling: str | None = None) -> "Law":
+    def __new__(
+        cls,
+        rate: Array | float,
+        apart: int = 1,
+        sampling: Literal["poisson", "drawn"] | None = None,
+    ) -> "Law":
         _check.interval("rate", rate, above=0, at_most=1)
         _check.count("apart", apart)
         if sampling is not None:

@@ -8,7 +8,7 @@ from fljax import _check
 from fljax.algorithms import REGISTRY, Algorithm, Needs
 from fljax.federation import Federation
 from fljax.graphs import Graph
-from fljax.link import DelayTrace, GraphHomomorphic, Noise
+from fljax.link import DelayTrace, EdgeDelays, GraphHomomorphic, Noise
 from fljax.privacy import CentralGaussian, Notion
 from fljax.problems.solvers import is_quadratic, takes_public_steps
 
@@ -283,8 +283,14 @@ def _messages(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     if peers and isinstance(simulation.delays, DelayTrace):
         yield Unmet(
             "exchanges messages over edges, and a DelayTrace has one delay of each client; use "
-            "fljax.link.Geometric or Fixed.",
+            "fljax.link.EdgeDelays, Geometric or Fixed.",
             False,
+        )
+    if not peers and isinstance(simulation.delays, EdgeDelays):
+        yield Unmet(
+            "has clients that send to a server, and EdgeDelays are of edges between peers; use "
+            "fljax.link.DelayTrace, with a delay of each client.",
+            True,
         )
     if simulation.compression is not None and not needs.compressed:
         yield Unmet("compresses its messages itself; leave out compression=.", True)

@@ -1,5 +1,6 @@
 """Step sizes that change from round to round: pytrees, so their numbers can be swept."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -98,9 +99,27 @@ class _Function:
             raise TypeError(
                 f"a schedule must return one number for a round, got {_check.shown(values[0])}."
             )
+        check_rounds("a schedule", self, 1)
 
     def __call__(self, round: Array) -> Array:
         return jnp.asarray(self.function(round), float_dtype())
+
+
+def check_rounds(name: str, schedule: Schedule, rounds: int) -> None:
+    """Raise ``ValueError`` where its number of one of so many rounds is negative, or is none."""
+    with jax.ensure_compile_time_eval():  # what does not depend on a tracer is known
+        values = jax.vmap(schedule)(jnp.arange(1, rounds + 1, dtype=jnp.int32))
+    where = "in round 1" if rounds == 1 else f"in all of {rounds} rounds"
+    _check.nonnegative(f"{name} {where}", values, "A step against its sign leads uphill.")
+
+
+def check_length(owner: Any, rounds: int) -> None:
+    """Raise ``ValueError`` where a part's schedules, of optax or plain functions, leave what a
+    step may be within so many rounds. Of the others their numbers are checked.
+    """
+    for field in dataclasses.fields(owner):
+        if isinstance(schedule := getattr(owner, field.name), _Function | _Optax):
+            check_rounds(field.name, schedule, rounds)
 
 
 def as_schedule(value: StepSize) -> Schedule:
@@ -214,5 +233,5 @@ def from_optax(make: Callable[..., Callable], **arguments: Any) -> Schedule:
         "lambda n: schedule(n - 1)",
     )
     schedule = _Optax(make, known, numbers)
-    jax.eval_shape(schedule, jnp.ones((), jnp.int32))  # what optax refuses, it refuses here
+    check_rounds(f"{getattr(make, '__name__', 'make')}'s value", schedule, 1)
     return schedule

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from fljax import _check, _taint, requirements
+from fljax import _check, _taint, requirements, schedules
 from fljax._arguments import check, checked, rule
 from fljax._generator import GENERATOR, name_of, random_key
 from fljax._memory import check_fits
@@ -41,6 +41,7 @@ from fljax.link.marked import Marked
 from fljax.metrics import Metric, Snapshot, as_metric, held_out, normalized_error, suboptimality
 from fljax.participation import Pattern
 from fljax.privacy import CentralGaussian, Gap, Notion, promises
+from fljax.privacy.accounting.sampling import amplifies
 from fljax.privacy.notions import is_gaussian
 from fljax.problems import (
     Huber,
@@ -109,7 +110,8 @@ class Simulation:
         hears, and its neighbours keep what it said last. (In asynchronous iterations over a
         network, :class:`~fljax.algorithms.FedGD` and its like, what others say waits for it.)
       delays: of clients' messages to the server, a :class:`~fljax.link.DelayLaw`; among peers the
-        age of the copy that is heard over each edge. None by default.
+        age of the copy that is heard over each edge, by chance or by a table
+        (:class:`~fljax.link.EdgeDelays`). None by default.
       compression: of clients' messages, a :class:`~fljax.link.Compressor`; none by default.
       attack: what clients say that do not follow the protocol, an
         :class:`~fljax.attacks.Attack`; all follow it by default.
@@ -382,6 +384,7 @@ def check_length(simulation: Simulation, rounds: int) -> None:
             part.check(clients, rounds)
     if isinstance(simulation.network, Varying):
         simulation.network.check(rounds)
+    schedules.check_length(simulation.algorithm, rounds)
     law = simulation.delays
     if law is not None and law.lags[0] >= rounds:
         raise ValueError(
@@ -839,9 +842,7 @@ def _sampled(simulation: Simulation) -> dict[str, Array]:
         law, records = algorithm.selector.law(problem.clients), problem.clients
     else:
         law, records = algorithm.sampling(problem), jnp.min(problem.sample_counts())
-    # Either way of drawing has its theorem for one relation of neighbours only.
-    proven = {"poisson": "add-or-remove", "drawn": "replace"}
-    amplified = law.sampling is not None and proven[law.sampling] == privacy.neighbors  # pyright: ignore[reportOptionalMemberAccess]
+    amplified = amplifies(law.sampling, privacy.neighbors)  # pyright: ignore[reportOptionalMemberAccess]
     drawn = amplified and law.sampling == "drawn"
     return {
         "noise_multiplier": jnp.asarray(privacy.noise_multiplier),  # pyright: ignore[reportOptionalMemberAccess]

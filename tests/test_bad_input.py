@@ -765,6 +765,7 @@ VALID = {
     "link.shared_number": {"secret": 6, "public": 8, "modulus": 23},
     "link.Circular": {"size": 1},
     "link.DelayTrace": {"table": np.zeros((3, K), np.int32), "longest": 1},
+    "link.EdgeDelays": {"table": np.zeros((K, K), np.int32), "longest": 1},
     "link.Fixed": {},
     "link.Geometric": {"delta": 0.2, "longest": 2},
     "link.GilbertElliott": {"fail": 0.1, "recover": 0.5},

@@ -22,7 +22,7 @@ from fljax.algorithms import (
     NetworkedADMM,
     ZCDPGradNFL,
 )
-from fljax.link import DelayLaw, Losses
+from fljax.link import EdgeDelays, Losses
 from fljax.metrics import Metric
 from fljax.simulation import trace
 from tests.cases import (
@@ -75,21 +75,6 @@ class Replayed(Losses):
         return state + 1, jnp.asarray(self.table)[state]
 
 
-@module
-class Ages(DelayLaw):
-    """How old each copy is is given, for a dense graph."""
-
-    table: object  # [T, K, K]
-    longest: int = static(default=2)
-
-    @property
-    def lags(self):
-        return tuple(range(self.longest + 1))
-
-    def draw(self, key, round, clients):
-        return jnp.asarray(self.table, jnp.int32)[round - 1].reshape(clients)
-
-
 def adjacency(edges):
     matrix = np.zeros((CLIENTS, CLIENTS))
     for k, j in edges:
@@ -134,9 +119,30 @@ def test_lost_links_are_those_of_the_loops():
 
 
 def test_stale_copies_are_those_of_the_loops():
-    ours = models(delays=Ages(AGES))
+    ours = models(delays=EdgeDelays(AGES))
     close(ours, loops(ages=AGES))
     assert np.abs(ours - loops()).max() > 1e-3
+
+
+@pytest.mark.parametrize("form", ["dense", "padded"])
+def test_every_edge_has_its_delay_however_a_graph_is_stored(form):
+    """And what a table loses is not heard at all, in all rounds or in those of the table."""
+    table = np.where(AGES == 2, -1, AGES)
+    for delays in (AGES, table, table[0]):
+        each = np.broadcast_to(delays, AGES.shape)
+        ours = models(network=make_network(form), delays=EdgeDelays(delays))
+        close(ours, loops(ages=each, works=each >= 0))
+
+
+def test_delays_of_some_edges_are_those_of_the_table():
+    (first, second), *_ = EDGES
+    law = EdgeDelays.from_edges(CLIENTS, {(first, second): 2, (second, first): 1, (0, 4): -1})
+    table = np.zeros((CLIENTS, CLIENTS), int)
+    table[first, second], table[second, first] = 2, 1
+    table[0, 4] = table[4, 0] = -1
+    np.testing.assert_array_equal(law.table, table)
+    assert law.lags == range(3)
+    assert EdgeDelays.from_edges(3, {}).lags == range(1)
 
 
 def test_absent_peers_rest_and_their_neighbours_keep_what_they_said():
@@ -149,7 +155,7 @@ def test_absent_peers_rest_and_their_neighbours_keep_what_they_said():
 def test_everything_at_once_is_the_loops():
     parts = {
         "losses": Replayed(WORKS),
-        "delays": Ages(AGES),
+        "delays": EdgeDelays(AGES),
         "participation": fl.participation.Trace(THERE),
         "attack": attacks.SignFlip(ATTACKERS, 2.0),
     }
@@ -411,6 +417,12 @@ BAD = {
             ZCDPGradNFL(STEP),
             make_network(),
             delays=fl.link.DelayTrace(np.zeros((3, CLIENTS), int), 1),
+        ),
+    ),
+    "delays of edges towards a server": (
+        "use fljax.link.DelayTrace, with a delay of each client",
+        lambda: fl.Simulation(
+            make_problem(), FedAvg(STEP), delays=EdgeDelays(np.zeros((CLIENTS, CLIENTS), int))
         ),
     ),
     "a graph that changes under ADMM": (

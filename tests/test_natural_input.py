@@ -188,6 +188,64 @@ class TestNumbers:
         with pytest.raises(TypeError, match="attackers must be booleans"):
             fl.attacks.SignFlip([2, 0, 0, 0])
 
+    TABLE = pd.DataFrame([[1, 0, 0, 1], [0, 1, 1, 0]])
+
+    @pytest.mark.parametrize(
+        "of",
+        [
+            lambda table: table,
+            lambda table: table.astype(bool),
+            lambda table: table.astype(float),
+            lambda table: table.astype(bool).astype(object),
+            lambda table: table.convert_dtypes(),
+            lambda table: table.astype(bool).convert_dtypes(),
+            sparse.csr_array,
+            lambda table: jnp.asarray(table.to_numpy()),
+        ],
+    )
+    def test_who_is_there_when_may_be_a_frame(self, of):
+        table = fl.participation.Trace(of(self.TABLE)).table
+        assert table.dtype == bool
+        np.testing.assert_array_equal(table, self.TABLE)
+
+    def test_a_frame_that_lacks_something_is_no_table(self):
+        missing = self.TABLE.astype(bool).convert_dtypes()
+        missing.iloc[0, 0] = None
+        text = self.TABLE.replace({0: "no", 1: "yes"})
+        with pytest.raises(TypeError, match=r"got a DataFrame of shape \(2, 4\), .* no numbers"):
+            fl.participation.Trace(text)
+        with pytest.raises(ValueError, match="table must be booleans of shape"):
+            fl.participation.Trace(missing)
+        with pytest.raises(ValueError, match="table must be booleans of shape"):
+            fl.participation.Trace(2 * self.TABLE)
+
+    @pytest.mark.parametrize("of", [pd.Series, np.array, jnp.array, tuple])
+    def test_sizes_of_batches_are_integers_of_any_library(self, of):
+        assert fl.batches.Uniform(of([2, 1])).size == (2, 1)
+        assert fl.batches.Uniform(of([2, 1])[0]).size == 2
+
+    def test_numbers_of_parts_are_arrays_of_any_library(self):
+        steps = pd.Series([0.1, 0.2, 0.1, 0.2])
+        algorithm = fl.algorithms.FedGD(0.4, steps)
+        np.testing.assert_array_equal(algorithm.step_size, steps)
+        run = fl.run(served(algorithm=algorithm, network=fl.graphs.ring(K)), 2)
+        assert np.isfinite(run.objective).all()
+        assert fl.participation.Periodic(pd.Series([1.0, 2.0])).period == (1, 2)
+        assert fl.batches.Uniform(pd.Series([1.0, 2.0])).size == (1, 2)
+        edges = pd.DataFrame({"from": [0, 1], "to": [1, 2], "weight": [0.5, 2.0]})
+        graph = fl.graphs.from_edges(3, edges[["from", "to"]], edges.weight)
+        np.testing.assert_array_equal(graph.degree, [0.5, 2.5, 2.0])
+
+    def test_what_a_frame_lacks_was_not_observed(self):
+        targets = pd.DataFrame([[1.0, np.nan, 3.0], [np.nan, 5.0, 7.0]])
+        for given in (targets, targets.convert_dtypes()):
+            stream = fl.streams.from_table(np.ones((2, 3, 1)), given)
+            np.testing.assert_array_equal(stream.rows >= 0, ~targets.isna())
+
+    def test_sizes_that_are_traced_are_structure(self):
+        with pytest.raises(TypeError, match="size is structure and cannot be traced"):
+            jax.eval_shape(lambda size: fl.batches.Uniform(size).size, np.array([2, 1]))
+
 
 class TestParts:
     @pytest.mark.parametrize(
@@ -206,6 +264,21 @@ class TestParts:
             ),
             (lambda: fl.graphs.Schedule(None), "graphs must be a list of graphs, .* got None"),
             (lambda: fl.participation.groups([0.5, np.nan], 4), "values holds 1 NaN"),
+            *(
+                (
+                    lambda law=law: law(fl.participation.groups([0.5, 1.5], 4)),
+                    "must be finite and .* <= 1, got 1.5",
+                )
+                for law in (
+                    fl.participation.Bernoulli,
+                    lambda rates: fl.participation.Markov(rates, 0.5),
+                    lambda rates: fl.participation.Markov(0.5, rates),
+                    lambda rates: fl.participation.Bounded(3, rates),
+                    lambda rates: fl.participation.Unequal(1, rates),
+                )
+            ),
+            (lambda: problem().split(None), "key must be a random key, .* got None"),
+            (lambda: problem().split(0.2), "key must be a random key, .* got 0.2"),
             (lambda: fl.participation.Law(1.5), "rate must be finite and > 0 and <= 1, got 1.5"),
             (lambda: fl.participation.Law(0.5, 0), "apart must be >= 1"),
             (lambda: fl.participation.Law(0.5, sampling="often"), "unknown sampling 'often'"),
@@ -270,6 +343,12 @@ class TestModels:
         lost = fl.models.plain(lambda key: jnp.full(2, jnp.nan), lambda w, x: x @ w)
         with pytest.raises(ValueError, match="the start that the network draws holds 2 NaN"):
             self.model(lost)
+
+    @pytest.mark.parametrize("key", [None, 0, 0.2])
+    def test_what_is_held_out_is_drawn(self, key):
+        with pytest.raises(TypeError, match="key must be a random key, such as"):
+            self.model().split(key)
+        assert self.model().split(jax.random.key(0)).test.samples == 1
 
     @pytest.mark.parametrize("models", [np.ones(3), np.ones((2, 4)), 1.0, {"a": 1.0}, "text"])
     def test_parameters_are_of_rows_of_the_networks_length(self, models):

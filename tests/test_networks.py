@@ -2,7 +2,6 @@
 
 import dataclasses
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -77,27 +76,12 @@ def operated(algorithm, at=POINTS, **parts):
 # Asynchrony ------------------------------------------------------------------------------------
 
 
-@fl.module
-class EdgeTrace(fl.link.DelayLaw):
-    """The age of the copy that node ``k`` has of node ``l`` after round ``n``: ``table[n - 1]``."""
-
-    table: Any  # [T, K, K]
-    longest: int = fl.static()
-
-    @property
-    def lags(self):
-        return tuple(range(self.longest + 1))
-
-    def draw(self, key, round, clients):
-        return jnp.asarray(self.table)[round - 1].reshape(-1)  # of a dense graph
-
-
 EVENTS, LONGEST = 14, 3
 ACTIVE = RNG.random((EVENTS, CLIENTS)) < 0.6
 AGES = RNG.integers(0, LONGEST + 1, (EVENTS, CLIENTS, CLIENTS)).astype(np.int32)
 #: What is shared after one event is heard in the next.
 DELAY = np.concatenate([np.zeros_like(AGES[:1]), AGES[:-1]])
-LATE = {"participation": Trace(ACTIVE), "delays": EdgeTrace(AGES, LONGEST)}
+LATE = {"participation": Trace(ACTIVE), "delays": fl.link.EdgeDelays(AGES, LONGEST)}
 STEPS = np.array([0.03, 0.05, 0.02, 0.04, 0.06])
 
 
@@ -129,6 +113,18 @@ def on_batches(law):
     return lambda k, w, t: networks.mean_squared_slope(DATA, k, w, rows[t][k])
 
 
+def in_passes(size):
+    """Sample by sample from the first to the last, batch by batch, in each pass anew."""
+
+    def slope(k, w, t):
+        starts = range(0, SIZES[k], size)
+        first = starts[t % len(starts)]
+        rows = range(first, min(first + size, SIZES[k]))
+        return networks.mean_squared_slope(DATA, k, w, rows)
+
+    return slope
+
+
 def by_oracle(k, w, t):
     noise = jax.random.normal(key_of(keys_of(1, EVENTS)[t], "algorithm"), (CLIENTS, DIM), float)
     return whole(k, w, t) + np.asarray(noise)[k]
@@ -149,6 +145,10 @@ AGAINST_LOOPS = {
         FedSGD(0.4, STEPS, batches=Cyclic(5)),
         gradient_loop(on_batches(Cyclic(5))),
     ),
+    "FedSGD, cyclic, the last batch short": lambda: (
+        FedSGD(0.4, STEPS, batches=Cyclic(5, whole=False)),
+        gradient_loop(in_passes(5)),
+    ),
     "FedSGD, random": lambda: (
         FedSGD(0.4, STEPS, batches=Uniform(3)),
         gradient_loop(on_batches(Uniform(3))),
@@ -168,7 +168,10 @@ def test_asynchronous_nodes_are_the_loop(name):
     synchronous = networks.synchronous(operator, START, EVENTS)
     assert np.abs(found - synchronous).max() > 1e-3
     if name == "FedRelax":  # the same program: all there, nothing late
-        nobody = {"participation": Trace(~np.zeros_like(ACTIVE)), "delays": EdgeTrace(0 * AGES, 3)}
+        nobody = {
+            "participation": Trace(~np.zeros_like(ACTIVE)),
+            "delays": fl.link.EdgeDelays(0 * AGES, 3),
+        }
         close(models(algorithm, EVENTS, **nobody), synchronous, rtol=1e-10, atol=1e-12)
 
 
@@ -447,6 +450,9 @@ def test_a_round_of_cyclic_batches_is_all_samples():
     ragged = law.draw(as_key(0), real.at[0, 3].set(False).at[1, 1:].set(False), everyone, 3)
     assert ragged.rows[0].tolist() == [[0, 1], [2, 0], [1, 2]]
     assert ragged.rows[1].tolist() == [[0, 4], [0, 4], [0, 4]]  # all it has
+    short = Cyclic(2, whole=False).draw(as_key(0), real.at[0, 3].set(False), everyone, 3)
+    assert short.rows[0].tolist() == [[0, 1], [2, 4], [0, 1]]
+    assert short.rows[1].tolist() == [[0, 1], [2, 3], [0, 1]]
 
 
 @pytest.mark.slow

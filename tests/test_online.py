@@ -840,7 +840,7 @@ REFUSED = [
         refused(participation=Bernoulli([0.5, 0.1])),
         r"probability must be one number or one of each of the 5 clients, got shape \(2,\)",
     ),
-    (ValueError, lambda: Trace(np.ones((4, 5))), "table must be booleans of shape .*float64"),
+    (ValueError, lambda: Trace(np.full((4, 5), 0.5)), "table must be booleans of shape .*float64"),
     (ValueError, lambda: Trace(np.ones(5, bool)), r"table must be booleans.*got shape \(5,\)"),
     (
         ValueError,
@@ -864,7 +864,7 @@ REFUSED = [
     (ValueError, lambda: Geometric(0.5, 25, 10), "longest must be a multiple of step=10, got 25"),
     (ValueError, lambda: Geometric(0.5, 3, beyond="drop"), "unknown beyond 'drop'"),
     (ValueError, lambda: Fixed(-1), "lag must be >= 0, got -1. A message cannot arrive before"),
-    (ValueError, lambda: DelayTrace(np.ones((4, 5)), 3), "table must be integers .*float64"),
+    (ValueError, lambda: DelayTrace(np.full((4, 5), 0.5), 3), "table must be integers .*float64"),
     (ValueError, lambda: DelayTrace(np.ones((4, 5), int), -1), "longest must be >= 0, got -1"),
     (
         ValueError,

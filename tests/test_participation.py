@@ -176,7 +176,7 @@ def test_a_trace_is_played_as_it_is():
         (lambda: Periodic(1.5), "period must be whole rounds"),
         (lambda: Until([3, -1]), "last must be .* got -1"),
         (
-            lambda: Trace(np.ones((3, 2))),
+            lambda: Trace(np.full((3, 2), 0.5)),
             r"table must be booleans .* got shape \(3, 2\) of float64",
         ),
         (lambda: Trace(np.ones(3, bool)), r"table must be booleans .* got shape \(3,\)"),

@@ -15,7 +15,8 @@ import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 import fljax as fl
-from fljax.study import machine, programs
+from fljax import _folders
+from fljax.study import programs
 from fljax.study.engine import configured
 from fljax.study.store import host
 
@@ -297,18 +298,18 @@ def test_a_cache_that_is_shared_shares_no_programs(folder, monkeypatch, tmp_path
 def test_a_user_without_a_home_gets_a_private_folder(folder, monkeypatch, tmp_path, taken):
     monkeypatch.delenv("FLJAX_CACHE")
     monkeypatch.setattr(Path, "home", mock.Mock(side_effect=RuntimeError("no home")))
-    monkeypatch.setattr(machine.tempfile, "tempdir", str(tmp_path))
-    machine._without_home.cache_clear()
+    monkeypatch.setattr(_folders.tempfile, "tempdir", str(tmp_path))
+    _folders._without_home.cache_clear()
     expected = tmp_path / f"fljax-{os.geteuid()}"
     if taken:
         expected.mkdir()
         expected.chmod(0o777)
     assert ready() == ([2, 4, 6], True)
     assert ready() == ([2, 4, 6], False)
-    assert (machine.cache() == expected) is not taken
-    assert machine.cache().stat().st_mode & 0o077 == 0
-    assert len(files(machine.cache() / "programs")) == 1
-    machine._without_home.cache_clear()
+    assert (_folders.cache() == expected) is not taken
+    assert _folders.cache().stat().st_mode & 0o077 == 0
+    assert len(files(_folders.cache() / "programs")) == 1
+    _folders._without_home.cache_clear()
 
 
 def test_what_killed_processes_left_is_cleared(folder):

@@ -65,6 +65,53 @@ def test_numbers_of_optax_are_swept_in_one_program():
         np.testing.assert_allclose(found, start / 2, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda value: lambda n: value,
+        lambda value: lambda n: value * n.astype(float),
+        optax.constant_schedule,
+        lambda value: from_optax(optax.constant_schedule, value=value),
+        lambda value: fl.optimisers.from_optax(optax.sgd, learning_rate=lambda n: value),
+    ],
+)
+@pytest.mark.parametrize("value", [-0.1, np.nan, np.inf])
+def test_the_first_step_is_no_step_uphill(make, value):
+    with pytest.raises(ValueError, match=r"finite and >= 0, got|uphill|goes up|finite numbers"):
+        fl.algorithms.FedAvg(make(value))
+
+
+def test_no_step_of_a_run_is_one_uphill():
+    """Nor is one that a swept number makes so."""
+
+    def scenario(key, start=0.1, length=20):
+        return fl.Simulation(
+            make_problem(),
+            fl.algorithms.FedAvg(
+                from_optax(
+                    optax.linear_schedule,
+                    init_value=start,
+                    end_value=start - 0.2,
+                    transition_steps=length,
+                )
+            ),
+        )
+
+    fl.run(scenario(None), 10)
+    with pytest.raises(ValueError, match=r"step_size in all of 12 rounds must be .* got -0.01"):
+        fl.run(scenario(None), 12)
+    with pytest.raises(ValueError, match=r"step_size in all of 12 rounds must be"):
+        fl.sweep(scenario, grid={"start": [0.3, 0.1]}, rounds=12)
+    falling = fl.algorithms.FedAvg(lambda n: 0.1 - 0.03 * n.astype(float))
+    with pytest.raises(ValueError, match=r"step_size in all of 4 rounds must be .* got -0.02"):
+        fl.run(fl.Simulation(make_problem(), falling), 4)
+
+
+def test_a_warm_up_may_begin_at_zero():
+    rising = from_optax(optax.linear_schedule, init_value=0.0, end_value=0.1, transition_steps=5)
+    fl.run(fl.Simulation(make_problem(), fl.algorithms.FedAvg(rising)), 3)
+
+
 @pytest.mark.slow
 def test_what_optax_reads_can_be_swept_as_structure_alone():
     def scenario(key, rate):

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+from fljax import _folders
 from fljax._arguments import checked
 
 __all__ = ["cache_folder", "download", "find", "locate"]
@@ -23,9 +24,11 @@ TIMEOUT = 60  # seconds without an answer
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: ``$FLJAX_CACHE/data``, by default ``~/.cache/fljax/data``."""
-    base = os.environ.get("FLJAX_CACHE") or Path.home() / ".cache" / "fljax"
-    return Path(base) / "data"
+    """Where downloads are kept: ``$FLJAX_CACHE/data``, by default ``~/.cache/fljax/data``.
+
+    Where there is no home, as in a container, a folder of this user's alone among temporary files.
+    """
+    return _folders.cache() / "data"
 
 
 @checked

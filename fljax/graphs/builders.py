@@ -56,6 +56,8 @@ def from_edges(
         if weights is not None:
             raise ValueError("edges map to weights already; leave out weights=, or list(edges).")
         edges, weights = list(edges), np.asarray(list(edges.values()))
+    if not hasattr(edges, "tocoo"):  # a sparse matrix is no list of pairs
+        edges = _check.wholes(edges)
     pairs = _check.is_concrete(edges) or isinstance(edges, Iterable)
     if not pairs or isinstance(edges, np.ma.MaskedArray) or hasattr(edges, "tocoo"):
         raise TypeError(f"edges must be concrete pairs of nodes, got {_check.shown(edges)}.")

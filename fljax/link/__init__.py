@@ -11,6 +11,7 @@ from fljax.link.compression import (
 from fljax.link.delays import (
     DelayLaw,
     DelayTrace,
+    EdgeDelays,
     Fixed,
     Geometric,
     Line,
@@ -38,6 +39,7 @@ __all__ = [
     "Compressor",
     "DelayLaw",
     "DelayTrace",
+    "EdgeDelays",
     "Fixed",
     "Geometric",
     "GilbertElliott",

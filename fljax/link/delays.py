@@ -1,4 +1,4 @@
-r"""How long a client's message takes to the server, and the line of what is still on its way.
+r"""How long a message takes to the server or along an edge, and the line of what is on its way.
 
 A *delay law* gives each message one of a few lags, or loses it. What a server adds up needs no
 message of its own in memory: those of one round with one lag arrive together, so each arrival slot
@@ -6,7 +6,7 @@ of the :class:`Line` holds their sums, and a later message that overrides an ear
 parameters simply takes its place there. The line is ``[slots, D]`` whatever the number of clients.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +21,7 @@ __all__ = [
     "BEYOND",
     "DelayLaw",
     "DelayTrace",
+    "EdgeDelays",
     "Fixed",
     "Geometric",
     "Line",
@@ -49,6 +50,16 @@ class DelayLaw:
     def draw(self, key: Array, round: Array, clients: int) -> Int[Array, " clients"]:
         """For each client's message the index of its lag in ``lags``; ``len(lags)`` is lost."""
         raise NotImplementedError
+
+    def over(
+        self,
+        key: Array,
+        round: Array,
+        receivers: Int[Array, "*edges"],
+        senders: Int[Array, "*edges"],
+    ) -> Int[Array, "*edges"]:
+        """As :meth:`draw` for the message over each edge between peers: by itself, by default."""
+        return self.draw(key, round, receivers.size).reshape(receivers.shape)
 
     def placed(self, classes: Float[Array, "lags ..."]) -> Float[Array, "slots ..."]:
         """What is known of each lag at the slot of the round it arrives in, zero at the others."""
@@ -160,44 +171,170 @@ class Uniform(DelayLaw):
 
 
 @module
-class DelayTrace(DelayLaw):
+class _Table(DelayLaw):
+    """Delays that are known beforehand."""
+
+    table: Any  # NumPy or JAX
+    longest: int | None = static(default=None)
+
+    def validate(self) -> None:
+        self._be_of("rounds", "clients")
+
+    def _be_of(self, *axes: str) -> None:
+        """Make the table an array of whole numbers with these axes, and ``longest`` known."""
+        hint = "Write -1 for a message that is lost."
+        table = _check.trace("table", self.table, "integers", axes, hint)
+        object.__setattr__(self, "table", table)
+        if self.longest is None:
+            if not _check.is_concrete(table):
+                raise TypeError(
+                    "longest is structure, and unknown of a table that is traced; give the longest "
+                    "delay that it may hold."
+                )
+            object.__setattr__(self, "longest", max(int(np.max(table, initial=0)), 0))
+        _check.count("longest", self.longest, at_least=0)
+
+    @property
+    def lags(self) -> Sequence[int]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        assert self.longest is not None
+        return range(self.longest + 1)
+
+    def _check_arrives(self, what: str, lag: np.ndarray, rounds: int) -> None:
+        """Raise ``ValueError`` unless some message ``[T, ...]``, or ``[1, ...]`` alike in all
+        rounds, arrives within so many rounds.
+        """
+        sent = np.arange(len(lag)).reshape(-1, *[1] * (lag.ndim - 1))
+        if not np.any((lag >= 0) & (lag <= self.lags[-1]) & (sent + lag < rounds)):
+            raise ValueError(
+                f"by {what} no message of the {rounds} rounds arrives before they are over; make "
+                "the run longer or the delays shorter."
+            )
+
+    def _index(self, lag: Array) -> Int[Array, "*messages"]:
+        """Of a lag in :attr:`lags`, and one beyond them of what is lost."""
+        lost = (lag < 0) | (lag > self.lags[-1])
+        return jnp.where(lost, len(self.lags), lag).astype(jnp.int32)
+
+
+@module
+class DelayTrace(_Table):
     r"""What was observed of a real network, or injected by a test.
 
     Args:
       table: ``[T, K]`` integers: how many rounds a message of round 1, 2, ... takes; negative, or
         longer than ``longest``: it is lost.
-      longest: :math:`l_{\max}\ge0`.
+      longest: :math:`l_{\max}\ge0`; by default the table's longest.
 
     Raises:
       ValueError: not a table of integers; fewer rounds than the run or another number of clients.
     """
 
-    table: Any  # Int[Array, "rounds clients"], NumPy or JAX
-    longest: int = static()
-
-    def validate(self) -> None:
-        _check.count("longest", self.longest, at_least=0)
-        object.__setattr__(self, "table", _check.trace("table", self.table, "integers", np.integer))
-
-    @property
-    def lags(self) -> Sequence[int]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return range(self.longest + 1)
-
     def check(self, clients: int, rounds: int) -> None:
         _check.trace_fits("the trace of delays", self.table, clients, rounds)
         if _check.is_concrete(self.table):
             lag = np.asarray(self.table[:rounds])
-            arrives = (lag >= 0) & (lag <= self.longest)
-            if not np.any(arrives & (np.arange(rounds)[:, None] + lag < rounds)):
-                raise ValueError(
-                    f"by the trace of delays no message of the {rounds} rounds arrives before they "
-                    "are over; make the run longer or the delays shorter."
-                )
+            self._check_arrives("the trace of delays", lag, rounds)
 
     def draw(self, key: Array, round: Array, clients: int) -> Int[Array, " clients"]:
-        lag = jnp.asarray(self.table)[round - 1].astype(jnp.int32)
-        lost = (lag < 0) | (lag > self.longest)
-        return jnp.where(lost, self.longest + 1, lag)
+        return self._index(jnp.asarray(self.table)[round - 1])
+
+
+@module
+class EdgeDelays(_Table):
+    r"""A delay of each edge between peers: of a network's own, or as it was observed.
+
+    Args:
+      table: ``[K, K]`` integers: how many rounds what client :math:`l` says takes to client
+        :math:`k`, at ``[k, l]``, in every round; or ``[T, K, K]``, how old the copy of :math:`l` is
+        that :math:`k` hears in round 1, 2, ... Negative, or longer than ``longest``: it hears
+        nothing of :math:`l`. Entries that are no edges are not looked at.
+      longest: :math:`l_{\max}\ge0`; by default the table's longest.
+
+    Raises:
+      ValueError: not such a table; fewer rounds than the run or another number of clients.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> law = EdgeDelays.from_edges(4, {(0, 1): 2, (2, 3): 1})
+      >>> law.table.tolist()
+      [[0, 2, 0, 0], [2, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=9, dim=2),
+      ...     algorithm=fl.algorithms.ATC(0.1),
+      ...     network=fl.graphs.ring(4),
+      ...     delays=law,
+      ... )
+      >>> fl.run(simulation, rounds=5).sizes["round"]
+      5
+    """
+
+    def validate(self) -> None:
+        of_rounds = np.ndim(_check.plain(self.table)) == 3
+        self._be_of(*["rounds"] * of_rounds, "receivers", "senders")
+
+    @classmethod
+    def from_edges(
+        cls,
+        clients: int,
+        delays: Mapping[tuple[int, int], int],
+        longest: int | None = None,
+    ) -> "EdgeDelays":
+        """Of some edges; over all others messages arrive at once.
+
+        Args:
+          clients: ``K``.
+          delays: edges ``(k, l)`` to rounds, of both directions, or of what :math:`k` hears of
+            :math:`l` where ``(l, k)`` has a delay of its own.
+          longest: as of the class.
+
+        Raises:
+          ValueError: what is no edge between two of the clients.
+        """
+        _check.count("clients", clients)
+        _check.kind("delays", delays, Mapping)
+
+        def is_edge(pair: Any) -> bool:
+            two = isinstance(pair, tuple) and len(pair) == 2 and pair[0] != pair[1]
+            return two and all(_check.is_whole(k) and 0 <= k < clients for k in pair)
+
+        for pair in delays:
+            if not is_edge(pair):
+                raise ValueError(
+                    f"delays must map edges, pairs of two of the clients 0 to {clients - 1}, to "
+                    f"rounds, got {_check.shown(pair)}."
+                )
+        rounds = _check.trace("delays", list(delays.values()), "integers", ("edges",))
+        table = np.zeros((clients, clients), rounds.dtype)
+        receivers, senders = np.asarray(list(delays), int).reshape(-1, 2).T
+        table[senders, receivers] = rounds
+        table[receivers, senders] = rounds
+        return cls(table, longest)
+
+    def check(self, clients: int, rounds: int) -> None:
+        *known, receivers, senders = self.table.shape
+        if (receivers, senders) != (clients, clients) or (known and known[0] < rounds):
+            raise ValueError(
+                f"the table of edges' delays has the shape {self.table.shape}; the run needs "
+                f"[{clients}, {clients}], or [{rounds}, {clients}, {clients}] of its rounds."
+            )
+        if _check.is_concrete(self.table):
+            lag = np.asarray(self.table).reshape(-1, clients, clients)[:rounds]
+            between = lag[:, ~np.eye(clients, dtype=bool)]
+            self._check_arrives("the table of edges' delays", between, rounds)
+
+    def draw(self, key: Array, round: Array, clients: int) -> Int[Array, " clients"]:
+        raise TypeError("EdgeDelays are of edges between peers, and a client has no one delay.")
+
+    def over(
+        self,
+        key: Array,
+        round: Array,
+        receivers: Int[Array, "*edges"],
+        senders: Int[Array, "*edges"],
+    ) -> Int[Array, "*edges"]:
+        table = jnp.asarray(self.table)
+        now = table if table.ndim == 2 else table[round - 1]
+        return self._index(now[receivers, senders])
 
 
 class Line(NamedTuple):

@@ -523,13 +523,14 @@ class Link:
         if law is None and works is None:
             return None
         assert isinstance(self._network, Graph)
-        ages = []
+        ages, everyone = [], jnp.arange(self._clients, dtype=jnp.int32)
         for number, part in enumerate(self._network.entries.parts):
             if law is None:
                 age = jnp.zeros(part.weights.shape, jnp.int32)
             else:
                 key = jax.random.fold_in(self.key("delays"), number)
-                lag = law.draw(key, self._round, part.weights.size).reshape(part.weights.shape)
+                edges = part.nodes[:, None], part.of_neighbors(everyone)
+                lag = law.over(key, self._round, *jnp.broadcast_arrays(*edges))
                 age = jnp.asarray(np.append(law.lags, bound), jnp.int32)[lag]
             ages.append(age if works is None else jnp.where(works[number], age, bound))
         return ages

@@ -7,6 +7,8 @@ rounds, against anyone who sees every model that the server publishes. Federated
 DP-FedAvg, with one full-batch step DP-FedSGD, with correlated noise DP-FTRL.
 """
 
+import functools
+import math
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -16,13 +18,19 @@ from jaxtyping import Array, Bool, Float
 
 from fljax import _check
 from fljax._generator import private_normal
-from fljax._module import module, static
-from fljax.participation import Selector
+from fljax._module import float_dtype, module, replace, static
+from fljax.participation import Everyone, Law, Selector
+from fljax.privacy import accounting
+from fljax.privacy.accounting._inputs import probability
+from fljax.privacy.accounting.sampling import amplifies
 
 __all__ = ["AdaptiveClip", "CentralGaussian", "Plan", "State", "banded_root"]
 
 #: How far a neighbour moves the sum of updates, in clips.
 _MOVED = {"add-or-remove": 1.0, "replace": 2.0}
+
+#: Of a budget, what is left for what numbers in single precision lose.
+_SPARED = 1e-4
 
 
 class Plan(NamedTuple):
@@ -172,12 +180,108 @@ class CentralGaussian:
         _check.choice("neighbors", self.neighbors, _MOVED)
         _check.choice("arrivals", self.arrivals, ("public", "secret"))
 
+    @classmethod
+    def for_budget(
+        cls,
+        epsilon: Array | float,
+        delta: Array | float,
+        rounds: int,
+        scheduler: Selector | None = None,
+        clients: int | None = None,
+        **kwargs: Any,
+    ) -> "CentralGaussian":
+        r"""With the least noise of which a run is :math:`(\epsilon,\delta)`-DP.
+
+        By the account of :func:`fljax.privacy.spent`, which shows no more than ``epsilon`` after
+        so many rounds: as much, to a thousandth, where everyone takes part, clients take turns, or
+        secret sampling amplifies; less of clients that were there less often. A longer run spends
+        more.
+
+        Args:
+          epsilon: total, > 0. Of a sweep's axis it is solved for on the host, once a run.
+          delta: total, in (0, 1).
+          rounds: of the run.
+          scheduler: of the algorithm; everyone by default.
+          clients: ``K``, told where a scheduler is.
+          kwargs: the other fields.
+
+        Raises:
+          ValueError: numbers out of their ranges, a scheduler without clients, and as of the class.
+          ImportError: amplification by sampling without ``dp_accounting``.
+
+        Example:
+          >>> import jax, fljax as fl
+          >>> def scenario(key, epsilon):
+          ...     return fl.Simulation(
+          ...         problem=fl.problems.ridge(key, clients=100, samples=10, dim=3),
+          ...         algorithm=fl.algorithms.FedAvg(0.1, weighting="equal"),
+          ...         privacy=fl.privacy.CentralGaussian.for_budget(epsilon, 1e-5, rounds=20),
+          ...     )
+          >>> study = fl.sweep(scenario, rounds=20, seeds=2, grid={"epsilon": [1, 2, 4]})
+          >>> study.attrs["compilations"]
+          1
+          >>> last = fl.privacy.spent(study, delta=1e-5).epsilon.isel(round=-1, seed=0)
+          >>> last.values.round(3).tolist()
+          [1.0, 2.0, 4.0]
+        """
+        _check.positive("epsilon", epsilon, "A zero budget would need infinite noise.")
+        probability("delta", delta)
+        _check.count("rounds", rounds)
+        mechanism = cls(1.0, **kwargs)
+        if scheduler is None:
+            scheduler, clients = Everyone(), clients or 1
+        _check.kind("scheduler", scheduler, Selector)
+        if clients is None:
+            raise ValueError(
+                "who a scheduler chooses depends on how many there are; give clients=, the "
+                "problem's."
+            )
+        _check.count("clients", clients)
+        scheduler.check(clients)
+        law = mechanism._law(scheduler, clients)
+        secret = mechanism.arrivals == "secret"  # then every client pays for every round
+        solve = functools.partial(
+            _least_noise,
+            rounds if secret else -(-rounds // law.apart),
+            mechanism.neighbors,
+            law.sampling if amplifies(law.sampling, mechanism.neighbors) else None,
+            clients,
+        )
+        given = epsilon, delta, law.rate
+        if all(_check.is_concrete(value) for value in given):
+            return replace(mechanism, noise_multiplier=float(solve(*given)))
+        shape = jax.ShapeDtypeStruct((), float_dtype())
+        given = map(jnp.asarray, given)
+        found = jax.pure_callback(solve, shape, *given, vmap_method="broadcast_all")
+        return replace(mechanism, noise_multiplier=found)
+
     def plan(self, selector: Selector, clients: int) -> Plan:
         """What is fixed for a run in which the selector chooses who takes part.
 
         Raises:
           ValueError: a selector of which nothing is known, or that does not fit.
         """
+        law = self._law(selector, clients)
+        expected, multiplier = law.rate * clients, self.noise_multiplier
+        if not isinstance(self.clip, AdaptiveClip):
+            return Plan(jnp.asarray(expected), jnp.asarray(multiplier), jnp.zeros(()))
+        share = self.clip.share_noise * expected
+
+        def check(share: Any, expected: Any, multiplier: Any) -> None:
+            if 2 * share <= multiplier:
+                raise ValueError(
+                    f"share_noise={float(share / expected):g} among {float(expected):g} clients "
+                    f"leaves no part of the noise multiplier {float(multiplier):g} for the "
+                    f"updates; it must exceed {float(multiplier / (2 * expected)):g}. Take more "
+                    "clients a round, a larger share_noise or a smaller multiplier."
+                )
+
+        _check.known(check, share, expected, multiplier)
+        left = multiplier**-2.0 - (2 * share) ** -2.0
+        return Plan(jnp.asarray(expected), jnp.asarray(left**-0.5), jnp.asarray(share))
+
+    def _law(self, selector: Selector, clients: int) -> Law:
+        """How the selector chooses; ``ValueError`` where that is not accounted for."""
         law = selector.law(clients)
         if law is None:
             raise ValueError(
@@ -196,23 +300,7 @@ class CentralGaussian:
                 "client's arrivals decide who else takes part, and arrivals='secret' does not "
                 "cover that; choose by fljax.participation.Fraction, or everyone."
             )
-        expected, multiplier = law.rate * clients, self.noise_multiplier
-        if not isinstance(self.clip, AdaptiveClip):
-            return Plan(jnp.asarray(expected), jnp.asarray(multiplier), jnp.zeros(()))
-        share = self.clip.share_noise * expected
-
-        def check(share: Any, expected: Any, multiplier: Any) -> None:
-            if 2 * share <= multiplier:
-                raise ValueError(
-                    f"share_noise={float(share / expected):g} among {float(expected):g} clients "
-                    f"leaves no part of the noise multiplier {float(multiplier):g} for the "
-                    f"updates; it must exceed {float(multiplier / (2 * expected)):g}. Take more "
-                    "clients a round, a larger share_noise or a smaller multiplier."
-                )
-
-        _check.known(check, share, expected, multiplier)
-        left = multiplier**-2.0 - (2 * share) ** -2.0
-        return Plan(jnp.asarray(expected), jnp.asarray(left**-0.5), jnp.asarray(share))
+        return law
 
     def begin(self, dim: int, dtype: Any) -> State:
         """Before the first round."""
@@ -284,6 +372,54 @@ class CentralGaussian:
             "rho": jnp.where(took_part, rho, 0).astype(dtype),
             "releases": jnp.ones(took_part.shape, dtype),
         }
+
+
+def _least_noise(
+    releases: int,
+    neighbors: str,
+    sampling: accounting.Sampling | None,
+    clients: int,
+    epsilon: Any,
+    delta: Any,
+    rate: Any,
+) -> np.ndarray:
+    """Of each budget the multiplier whose releases spend it; NaN where it is none.
+
+    Args:
+      releases: in which a client is, at most.
+      neighbors: between whom it holds.
+      sampling: that stays secret and is accounted for these neighbours, if any is.
+      clients: of whom is sampled.
+      epsilon: budgets.
+      delta: of each.
+      rate: sampled of each.
+    """
+    budgets = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (epsilon, delta, rate)))
+    flat = zip(*(budget.ravel().tolist() for budget in budgets), strict=True)
+    found = [_least_noise_of_one(releases, neighbors, sampling, clients, *one) for one in flat]
+    return np.asarray(found, float_dtype()).reshape(budgets[0].shape)
+
+
+@functools.lru_cache(maxsize=1024)  # all seeds of a grid point ask alike
+def _least_noise_of_one(
+    releases: int,
+    neighbors: str,
+    sampling: accounting.Sampling | None,
+    clients: int,
+    epsilon: float,
+    delta: float,
+    rate: float,
+) -> float:
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
+        return math.nan  # which is said once the whole grid is looked at
+    epsilon *= 1 - _SPARED
+    rho = float(accounting.zcdp_rho(epsilon, delta, "gaussian"))
+    found = _MOVED[neighbors] * math.sqrt(releases / (2 * rho))
+    if sampling is None or rate >= 1:
+        return found
+    records = clients if sampling == "drawn" else None
+    sampled = accounting.sampled_gaussian_multiplier
+    return min(found, sampled(epsilon, delta, releases, rate, sampling, records))
 
 
 def banded_root(bands: int) -> np.ndarray:

@@ -486,6 +486,7 @@ class Problem:
         """Other data, for models like these."""
         return Problem(features, targets, self.loss, weights=weights, feature_map=self.feature_map)
 
+    @checked
     def split(self, key: Key[Array, ""], test: float = 0.2) -> "Problem":
         """The same problem with a part of every client's samples, drawn at random, held out.
 

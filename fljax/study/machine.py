@@ -6,12 +6,8 @@ time, from a few threads. An accelerator gets the largest blocks that its memory
 device blocks of its own: no device ever waits for another.
 """
 
-import contextlib
-import functools
 import json
 import os
-import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fljax import _folders
 from fljax._memory import MEMORY_SHARE, host_memory, human, memory_at_hand, on_cpu
 from fljax.link.link import GROUP
 from fljax.records import COUNTS
@@ -26,11 +23,9 @@ from fljax.simulation import Simulation
 
 __all__ = [
     "bytes_of",
-    "cache",
     "cores",
     "default_workers",
     "footprint",
-    "home_cache",
     "measured_block",
     "measurements",
     "points_per_block",
@@ -160,38 +155,9 @@ def turns_per_call(
 # The measured block ------------------------------------------------------------------------------
 
 
-def cache() -> Path:
-    """The folder of what was found out once: ``FLJAX_CACHE``, by default ``~/.cache/fljax``."""
-    given = os.environ.get("FLJAX_CACHE")
-    return Path(given) if given else home_cache()
-
-
-def home_cache() -> Path:
-    """``~/.cache/fljax``, or a folder of this user's alone for one without a home."""
-    try:
-        return Path.home() / ".cache" / "fljax"
-    except RuntimeError:  # a user without a name, as in a container
-        return _without_home()
-
-
-@functools.cache
-def _without_home() -> Path:
-    found = Path(tempfile.gettempdir()) / f"fljax-{os.geteuid()}"
-    with contextlib.suppress(OSError):
-        found.mkdir(mode=0o700, exist_ok=True)
-        about = found.lstat()
-        if (
-            stat.S_ISDIR(about.st_mode)
-            and about.st_uid == os.geteuid()
-            and not about.st_mode & 0o77
-        ):
-            return found
-    return Path(tempfile.mkdtemp(prefix="fljax-"))  # anyone could have made the other
-
-
 def measurements() -> Path:
     """The file of block sizes measured on this machine."""
-    return cache() / "blocks.json"
+    return _folders.cache() / "blocks.json"
 
 
 def measured_block(identity: str) -> int | None:

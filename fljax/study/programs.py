@@ -38,6 +38,7 @@ import jax
 import jaxlib.version
 from jax.experimental import serialize_executable
 
+from fljax import _folders
 from fljax.study import machine
 from fljax.study.store import alive, host
 
@@ -92,10 +93,10 @@ def _is_on() -> bool:
 
 
 def _folder() -> Path:
-    base = machine.cache()
+    base = _folders.cache()
     with contextlib.suppress(OSError):
         if _whose(os.stat(base)):
-            base = machine.home_cache()
+            base = _folders.home_cache()
     return base / "programs"
 
 

@@ -1,9 +1,13 @@
 import hashlib
 import http.server
+import os
 import threading
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from fljax import _folders
 from fljax.data import download, files, locate
 
 CONTENT = b"salt water " * 1000
@@ -84,6 +88,20 @@ def test_the_cache_is_in_the_home_by_default(tmp_path, monkeypatch):
     monkeypatch.delenv("FLJAX_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert files.cache_folder() == tmp_path / ".cache" / "fljax" / "data"
+
+
+def test_a_user_without_a_home_has_a_cache_too(places, tmp_path, monkeypatch):
+    """In containers: no HOME, and a number of a user that has no name."""
+    monkeypatch.delenv("FLJAX_CACHE")
+    monkeypatch.setattr(Path, "home", mock.Mock(side_effect=RuntimeError("no home")))
+    monkeypatch.setattr(_folders.tempfile, "tempdir", str(tmp_path))
+    _folders._without_home.cache_clear()
+    folder = tmp_path / f"fljax-{os.geteuid()}"
+    assert files.cache_folder() == folder / "data"
+    assert folder.stat().st_mode & 0o077 == 0
+    path = put(files.cache_folder())
+    assert locate("set/file.bin", SHA, HOW) == path
+    _folders._without_home.cache_clear()
 
 
 def test_other_bytes_are_refused_even_with_a_good_copy_in_the_cache(places):

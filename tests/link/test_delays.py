@@ -3,10 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
-from fljax.link import DelayTrace, Fixed, Geometric, empty_line
+from fljax.link import DelayTrace, EdgeDelays, Fixed, Geometric, empty_line
 
 LEVEL = 1e-4
 ROUND = jnp.int32(1)
@@ -98,14 +99,46 @@ def test_a_line_has_a_slot_for_every_round_until_the_longest_lag(law, slots):
         (lambda: Geometric(0.2, 5, 0), "step must be >= 1, got 0"),
         (lambda: Geometric(0.2, 15, 10), "longest must be a multiple of step=10, got 15"),
         (lambda: Geometric(0.2, 5, beyond="drop"), "unknown beyond 'drop'; known: discard, clip"),
-        (lambda: DelayTrace(np.ones((2, 2)), 3), "table must be integers .* of float64"),
+        (lambda: DelayTrace(np.full((2, 2), 0.5), 3), "table must be integers .* of float64"),
+        (lambda: DelayTrace([[1, np.nan]], 3), "Write -1 for a message that is lost"),
         (lambda: DelayTrace(np.ones(2, int), 3), r"table must be integers .* shape \(2,\)"),
         (lambda: DelayTrace(np.ones((2, 2), int), -1), "longest must be >= 0"),
+        (lambda: EdgeDelays(np.ones(2, int)), r"table must be integers of shape \[receivers"),
+        (lambda: EdgeDelays(np.full((2, 2, 2), 0.5)), r"of shape \[rounds, receivers, senders\]"),
+        (lambda: EdgeDelays(np.ones((2, 2), int), -1), "longest must be >= 0"),
+        (lambda: EdgeDelays(np.ones((2, 2), int)).check(3, 1), r"the run needs \[3, 3\], or"),
+        (lambda: EdgeDelays(np.ones((2, 3, 3), int)).check(3, 4), r"\[4, 3, 3\] of its rounds"),
+        (
+            lambda: EdgeDelays(4 - 4 * np.eye(3, dtype=int)).check(3, 4),
+            "no message of the 4 rounds",
+        ),
+        (lambda: EdgeDelays.from_edges(3, {(0, 3): 1}), r"clients 0 to 2, .* got \(0, 3\)"),
+        (lambda: EdgeDelays.from_edges(3, {(1, 1): 1}), r"clients 0 to 2, .* got \(1, 1\)"),
+        (lambda: EdgeDelays.from_edges(3, {"01": 1}), "pairs of two of the clients .* got '01'"),
+        (lambda: EdgeDelays.from_edges(3, {(0, 1): 0.5}), "delays must be integers"),
     ],
 )
 def test_bad_numbers_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("law", [DelayTrace, EdgeDelays])
+def test_tables_may_be_frames(law):
+    table = pd.DataFrame([[0, 2], [1, -1]])
+    for given in (table, table.astype(float), table.convert_dtypes(), table.values.tolist()):
+        found = law(given)
+        np.testing.assert_array_equal(found.table, table)
+        assert found.lags == range(3)
+
+
+def test_the_longest_lag_of_a_traced_table_must_be_given():
+    def lags(table, longest):
+        return jnp.asarray(DelayTrace(table, longest).lags)
+
+    assert jax.jit(lags, static_argnums=1)(np.ones((2, 2), int), 3).tolist() == [0, 1, 2, 3]
+    with pytest.raises(TypeError, match="longest is structure"):
+        jax.jit(lags, static_argnums=1)(np.ones((2, 2), int), None)
 
 
 def test_a_lag_is_a_whole_number():

@@ -279,6 +279,90 @@ def test_a_noise_multiplier_keeps_its_budget_and_wastes_little(sampling, records
     assert accounting.sampled_gaussian_epsilon(0.995 * z, 1e-5, *law) > 1.5
 
 
+def budgeted(epsilon, scheduler, rounds=ROUNDS, **fields):
+    told = {} if scheduler is None else {"scheduler": scheduler, "clients": CLIENTS}
+    mechanism = CentralGaussian.for_budget(epsilon, 1e-5, rounds, **told, **fields)
+    algorithm = FedAvg(0.05, weighting="equal", **{k: v for k, v in told.items() if k != "clients"})
+    return simulate(algorithm, mechanism)
+
+
+@pytest.mark.thin(3)
+@pytest.mark.parametrize(
+    ("scheduler", "fields"),
+    [
+        (None, {}),
+        (None, {"neighbors": "replace", "arrivals": "secret"}),
+        (Cyclic(3), {"bands": 3}),
+        (None, {"clip": AdaptiveClip(share_noise=9.0)}),
+        (Fraction(0.2), {}),
+        (Fraction(0.9), {}),
+        (Drawn(2), {"neighbors": "replace"}),
+    ],
+)
+def test_a_budget_for_a_run_is_spent_and_not_exceeded(scheduler, fields):
+    """As an axis of a study, in one program, and of one run: by what is printed afterwards."""
+    if scheduler is not None:
+        pytest.importorskip("dp_accounting")
+    axis = [0.5, 2.0, 8.0] if scheduler is None or fields.get("bands") else [2.0]
+    study = fl.sweep(
+        lambda key, epsilon: budgeted(epsilon, scheduler, **fields),
+        grid={"epsilon": axis},
+        rounds=ROUNDS,
+        record_every=ROUNDS,
+    )
+    assert study.attrs["compilations"] == 1
+    shown = spent(study, delta=1e-5).epsilon.isel(round=-1, seed=0).values
+    assert (shown <= axis).all()
+    assert (shown > 0.999 * np.array(axis)).all()
+    one = fl.run(budgeted(axis[-1], scheduler, **fields), ROUNDS, record_every=ROUNDS)
+    close(one.noise_multiplier, study.noise_multiplier.isel(epsilon=-1).max(), rtol=1e-6)
+
+
+def test_a_budget_without_a_theorem_of_its_sampling_covers_a_client_that_is_always_drawn():
+    for fields, scheduler in (
+        ({"neighbors": "replace"}, Fraction(0.5)),
+        ({}, Drawn(2)),
+        ({"arrivals": "secret", "bands": 3}, Cyclic(3)),
+    ):
+        mechanism = budgeted(2.0, scheduler, **fields).privacy
+        moved = {"add-or-remove": 1, "replace": 2}[mechanism.neighbors]
+        rho = ROUNDS * (moved / float(mechanism.noise_multiplier)) ** 2 / 2
+        close(accounting.zcdp_epsilon(rho, 1e-5, "gaussian"), 2.0, rtol=1e-3)
+
+
+@pytest.mark.parametrize("points", [2, 150])
+def test_no_point_of_a_study_has_a_budget_that_is_none(points):
+    """Those of a large grid are looked at together, within a program."""
+    axis = np.linspace(1.0, 2.0, points)
+    axis[-1] = -1.0
+    with pytest.raises(ValueError, match="epsilon must be finite and > 0, got -1"):
+        fl.sweep(lambda key, e: budgeted(e, None), grid={"e": axis}, rounds=ROUNDS)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"epsilon": 0.0}, "epsilon must be finite and > 0, got 0"),
+        ({"delta": 1.0}, "delta must be finite and > 0 and < 1, got 1"),
+        ({"rounds": 0}, "rounds must be >= 1"),
+        ({"scheduler": Fraction(0.5)}, "give clients=, the problem's"),
+        ({"scheduler": Drawn(6), "clients": 5}, "must be at most the 5 clients"),
+        ({"scheduler": Subset(2), "clients": 5}, "how Subset chooses is not accounted for"),
+        ({"scheduler": 0.5, "clients": 5}, "scheduler must be an instance of .*Selector, got 0.5"),
+        ({"bands": 3}, r"choose by fljax.participation.Cyclic\(3\)"),
+        ({"clip": -1.0}, "clip must be finite and > 0"),
+        (
+            {"scheduler": Drawn(2), "clients": 5, "neighbors": "replace", "arrivals": "secret"},
+            "choose by fljax.participation.Fraction",
+        ),
+    ],
+)
+def test_a_budget_that_is_no_budget_of_a_run_is_refused(given, match):
+    given = {"epsilon": 1.0, "delta": 1e-5, "rounds": 5} | given
+    with pytest.raises((TypeError, ValueError), match=match):
+        CentralGaussian.for_budget(**given)
+
+
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(("neighbors", "factor"), [("add-or-remove", 1), ("replace", 2)])
 @pytest.mark.parametrize("selector", [Fraction(0.3), Cyclic(3)])

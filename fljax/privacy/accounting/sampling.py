@@ -33,10 +33,16 @@ __all__ = [
 
 Sampling: TypeAlias = Literal["poisson", "drawn"]
 
-_SAMPLINGS = ("poisson", "drawn")
+#: Either way of drawing has its theorem for one relation of neighbours only.
+_PROVEN = {"poisson": "add-or-remove", "drawn": "replace"}
 
 #: Of Rényi-DP without replacement, where only whole orders have a bound, each a sum over all below.
 _ORDERS = (*range(2, 33), 40, 48, 64, 96, 128, 256)
+
+
+def amplifies(sampling: Sampling | None, neighbors: str) -> bool:
+    """Whether what sampling in secret is worth is known between these neighbours."""
+    return sampling is not None and _PROVEN[sampling] == neighbors
 
 
 @checked
@@ -73,7 +79,7 @@ def sampled_gaussian_event(
     _check.positive("noise_multiplier", noise_multiplier)
     _check.count("releases", releases)
     _check.interval("rate", rate, above=0, at_most=1, hint="It is a share of the records.")
-    _check.choice("sampling", sampling, _SAMPLINGS)
+    _check.choice("sampling", sampling, _PROVEN)
     if records is not None:
         _check.count("records", records)
     dp = accountants()

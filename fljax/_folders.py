@@ -1,0 +1,39 @@
+"""Where a user's files are kept: what was downloaded, compiled or measured once."""
+
+import contextlib
+import functools
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+__all__ = ["cache", "home_cache"]
+
+
+def cache() -> Path:
+    """The folder of what was found out once: ``FLJAX_CACHE``, by default ``~/.cache/fljax``."""
+    given = os.environ.get("FLJAX_CACHE")
+    return Path(given) if given else home_cache()
+
+
+def home_cache() -> Path:
+    """``~/.cache/fljax``, or a folder of this user's alone for one without a home."""
+    try:
+        return Path.home() / ".cache" / "fljax"
+    except RuntimeError:  # a user without a name, as in a container
+        return _without_home()
+
+
+@functools.cache
+def _without_home() -> Path:
+    found = Path(tempfile.gettempdir()) / f"fljax-{os.geteuid()}"
+    with contextlib.suppress(OSError):
+        found.mkdir(mode=0o700, exist_ok=True)
+        about = found.lstat()
+        if (
+            stat.S_ISDIR(about.st_mode)
+            and about.st_uid == os.geteuid()
+            and not about.st_mode & 0o77
+        ):
+            return found
+    return Path(tempfile.mkdtemp(prefix="fljax-"))  # anyone could have made the other
