@@ -228,7 +228,7 @@ def _error(models: Array, targets: Array) -> Array:
 
 
 def _common_error(now: Snapshot) -> Array:
-    models = now.state.server[None] if isinstance(now.state, DittoState) else now.model
+    models = now.state.shared.model[None] if isinstance(now.state, DittoState) else now.model
     return _error(models, now.problem.tasks.truth)
 
 
