@@ -379,7 +379,7 @@ def _enclosed(start: str, texts: list[str], end: str, room: int) -> str:
 
 def _is_default(part: Any, field: dataclasses.Field) -> bool:
     value, default = getattr(part, field.name), field.default
-    if value is default or (isinstance(value, str) and value == default):
+    if value is default or (isinstance(value, str | tuple) and value == default):
         return True
     one = _check.is_concrete(value) and _check.is_real(value) and not np.ndim(value)
     return one and _check.is_real(default) and bool(value == default)

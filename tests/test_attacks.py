@@ -282,7 +282,7 @@ def test_labels_that_the_loss_does_not_know_are_refused():
 # What is refused --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attackers", [None, [0, 3], [1.0, 0.0], 2, "all"])
+@pytest.mark.parametrize("attackers", [None, [0, 3], [1.0, 0.5], 2, "all"])
 def test_a_mask_is_of_booleans(attackers):
     with pytest.raises(TypeError, match=r"attackers must be booleans.*first"):
         SignFlip(attackers)

@@ -108,7 +108,7 @@ def test_federated_averaging_is_the_loop_by_hand():
     problem, gradient = small.problem(), small.gradient_of()
     simulation = fl.Simulation(
         problem=problem,
-        algorithm=fl.algorithms.FedAvg(0.3, local_steps=3),
+        algorithm=fl.algorithms.FedAvg(0.3, local_steps=3, weighting="samples"),
         metrics=["train_error"],
     )
     run = fl.run(simulation, rounds=4)

@@ -414,8 +414,8 @@ def test_averaging_over_a_stream_is_the_loop(name):
     [
         (ConventionalFL(0.2, 2), False),
         (ConventionalFL(0.2, 2), True),
-        (FedAvg(0.2, 3, 2), True),
-        (FedAvg(0.2, None, 2, None, "equal"), False),
+        (FedAvg(0.2, 3, 2, weighting="samples"), True),
+        (FedAvg(0.2, epochs=2), False),
     ],
 )
 def test_averaging_over_a_problem_with_absent_clients_is_the_loop(algorithm, delayed):

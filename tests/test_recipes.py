@@ -58,9 +58,9 @@ def cook(study, tmp_path, monkeypatch):
     plt.close("all")
 
 
-def test_there_are_eleven_and_each_is_of_at_most_fifteen_lines():
+def test_there_are_twelve_and_each_is_of_at_most_fifteen_lines():
     assert len(RECIPES) + 2 == SECTION.count("```python")
-    assert len(RECIPES) == 11
+    assert len(RECIPES) == 12
     for title, code in {"the study": STUDY, **RECIPES}.items():
         assert len(code.splitlines()) <= 15, title
         assert max(map(len, code.splitlines())) <= 100, title

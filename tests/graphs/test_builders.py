@@ -104,7 +104,7 @@ def test_disconnected_graphs_are_refused_by_default():
         (lambda: graphs.from_edges(3, [(0, 1), (1, 0), (1, 2)]), "1 duplicate edges.*(0, 1)"),
         (lambda: graphs.from_edges(3, [(0, 1), (2, 2)]), "1 self-loops, the first at node 2"),
         (lambda: graphs.from_edges(3, [(0, 1, 2)]), r"array of shape \[E, 2\], got shape \(1, 3\)"),
-        (lambda: graphs.from_edges(3, [(0.0, 1.0)]), "integer pairs"),
+        (lambda: graphs.from_edges(3, [(0.5, 1.0)]), "integer pairs"),
         (lambda: graphs.from_edges(2, [(0, 1)], [-1.0]), "weights must be finite and > 0, got -1"),
         (lambda: graphs.from_edges(2, [(0, 1)], [0.0]), "rather than give it weight zero"),
         (lambda: graphs.from_edges(2, [(0, 1)], [1.0, 2.0]), r"one per edge, shape \(1,\)"),

@@ -656,10 +656,6 @@ def test_pictures_have_labels():
         fl.plotting.plt.close(figure)
 
 
-def test_the_audit_is_a_part_of_privacy():
-    assert fl.privacy.audit is fl.audit is audit
-
-
 @pytest.mark.slow
 def test_a_second_audit_of_other_numbers_does_not_compile():
     a, b = clipped()

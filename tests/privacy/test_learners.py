@@ -732,7 +732,7 @@ def test_what_does_not_fit_is_refused_before_anything_runs(algorithm, privacy, m
     ("privacy", "match"),
     [
         (CentralGaussian(1.0), "how it draws who takes part: a property 'selector'"),
-        (NoisyGradients(1.0), "how it draws samples: a method 'batches'"),
+        (NoisyGradients(1.0), "how it draws samples: a method 'sampling'"),
     ],
 )
 def test_own_algorithms_say_how_they_sample(privacy, match):

@@ -139,7 +139,7 @@ class Own(Algorithm):
     def selector(self):
         return Everyone()
 
-    def batches(self, problem):
+    def sampling(self, problem):
         return fl.participation.Law(1.0)
 
     def init(self, problem, network):
