@@ -169,7 +169,7 @@ class Figure:
       title: what it shows.
       source: where it was published.
       caption: what a reader must know about this reproduction.
-      study: runs everything; results by name, each stored in a file of its own.
+      study: runs everything; results by name.
       plot: draws from the results.
       claims: of the source.
       settings: every number behind it.
@@ -177,6 +177,8 @@ class Figure:
       table: rows for readers beyond the gallery, from the results.
       double: whether runs are in double precision, where what is read falls to the rounding of
         single. Results are stored in single.
+      keep: counts of communication that are read, of those that every run records
+        (:data:`fljax.records.TRAFFIC`); the others are not stored.
     """
 
     name: str
@@ -190,6 +192,7 @@ class Figure:
     tuning: Callable[[Studies], list[dict[str, Any]]] = lambda studies: []
     table: Callable[[Studies], list[dict[str, Any]]] = lambda studies: []
     double: bool = False
+    keep: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         names = [claim.name for claim in self.claims]

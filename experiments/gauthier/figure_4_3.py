@@ -415,4 +415,5 @@ FIGURE = Figure(
     ],
     settings=(*ch4.COMMON, SHARED, PSO, SWEPT),
     tuning=ch4.tuning_table,
+    keep=(*ch4.EACH_WAY,),
 )

@@ -263,4 +263,5 @@ FIGURE = Figure(
     ],
     settings=(SAMPLES, INPUTS, SIZES, ROUNDS, ARRIVALS, TEST, SCALE, DEALT, *COMMON),
     tuning=ch4.tuning_table,
+    keep=(*ch4.EACH_WAY,),
 )

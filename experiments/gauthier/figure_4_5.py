@@ -94,4 +94,5 @@ FIGURE = Figure(
     ],
     settings=(*ch4.COMMON, PSO, HALF, SIGN),
     tuning=ch4.tuning_table,
+    keep=("bits",),
 )
