@@ -94,7 +94,7 @@ class Claim:
     Attributes:
       name: unique within the figure.
       text: the statement, in our words.
-      source: line of the thesis.
+      source: where it is made: the section, and the figure, theorem or equation.
       measure: what is estimated; the claim must hold in every case.
       accept: the range in which each whole interval must lie.
       convention: how a word of the source became that range.
