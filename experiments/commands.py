@@ -25,6 +25,7 @@ from experiments.__main__ import UsageError
 from experiments.figure import REGISTRY, Effort, Figure
 from experiments.records import Broken
 from experiments.report import claims_lines, gallery, privacy_lines, tuning_lines
+from experiments.thinning import thinned
 from fljax import _check, _folders
 from fljax.records import code_version
 from fljax.study.engine import configured, program
@@ -117,9 +118,9 @@ def run(
             warnings.simplefilter("ignore", fl.DivergenceWarning)
             try:
                 found = figure.study(dataclasses.replace(effort, store=kept / figure.name))
-            except fl.StoreError as error:
+                studies = thinned(figure, found, effort)
+            except (fl.StoreError, Broken) as error:
                 raise UsageError(str(error)) from None
-            studies = {k: records.slim(v) for k, v in found.items()}
         seconds = time.perf_counter() - began
         if known:
             print(f"  went on from what {kept} held: the time is of the rest alone")
@@ -127,6 +128,8 @@ def run(
             written = records.store(figure, studies, folder, effort, seconds)
         except OSError as error:
             raise UsageError(f"cannot write to {folder}: {error}") from None
+        except Broken as error:
+            raise UsageError(str(error)) from None
         show(written)
         print(f"\nwritten to {folder}{os.sep}{figure.name}*  ({seconds:.0f} s of computing)\n")
         # Machine code of all figures together does not fit a process.
@@ -156,11 +159,11 @@ def draw(names: Sequence[str], folder: Path) -> int:
     for figure in figures:
         try:
             known = records.read_record(figure, folder)
-            studies = records.read_studies(figure, folder, known["files"])
+            studies = records.read_studies(figure, folder)
+            effort = Effort(**known["effort"])
+            written = records.describe(figure, studies, folder, effort, known["seconds"])
         except Broken as error:
             raise UsageError(str(error)) from None
-        effort = Effort(**known["effort"])
-        written = records.describe(figure, studies, folder, effort, known["seconds"])
         print(figure.name)
         print("\n".join(f"  {line}" for line in claims_lines(written["claims"])))
     return 0

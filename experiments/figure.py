@@ -94,7 +94,7 @@ class Claim:
     Attributes:
       name: unique within the figure.
       text: the statement, in our words.
-      source: line of the thesis.
+      source: where it is made: the section, and the figure, theorem or equation.
       measure: what is estimated; the claim must hold in every case.
       accept: the range in which each whole interval must lie.
       convention: how a word of the source became that range.
@@ -169,7 +169,7 @@ class Figure:
       title: what it shows.
       source: where it was published.
       caption: what a reader must know about this reproduction.
-      study: runs everything; results by name, each stored in a file of its own.
+      study: runs everything; results by name.
       plot: draws from the results.
       claims: of the source.
       settings: every number behind it.
@@ -177,6 +177,8 @@ class Figure:
       table: rows for readers beyond the gallery, from the results.
       double: whether runs are in double precision, where what is read falls to the rounding of
         single. Results are stored in single.
+      keep: counts of communication that are read, of those that every run records
+        (:data:`fljax.records.TRAFFIC`); the others are not stored.
     """
 
     name: str
@@ -190,6 +192,7 @@ class Figure:
     tuning: Callable[[Studies], list[dict[str, Any]]] = lambda studies: []
     table: Callable[[Studies], list[dict[str, Any]]] = lambda studies: []
     double: bool = False
+    keep: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         names = [claim.name for claim in self.claims]

@@ -4,9 +4,14 @@ Everything that is printed or stored about a figure is computed from its stored 
 `check` can compute it all again.
 """
 
+import contextlib
+import io
 import json
+import lzma
 import math
-from collections.abc import Mapping, Sequence
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -15,6 +20,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from PIL import Image
 
 import fljax as fl
 from experiments.figure import Claim, Effort, Figure, Studies, Verdict
@@ -22,6 +28,7 @@ from experiments.measures import bound_held
 from experiments.picture import print_style
 from fljax import plotting
 from fljax.privacy import accounting
+from fljax.records import TRAFFIC
 
 # --------------------------------------------------------------------------- privacy
 
@@ -83,20 +90,24 @@ class Broken(Exception):
     """Stored results are missing, unreadable or disagree; the message says which and why."""
 
 
-def slim(study: xr.Dataset) -> xr.Dataset:
-    """A study in single precision, compressed: what is stored, and what claims are judged on."""
-    narrow = {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32}
-    study = study.copy()
-    for name in [*study.data_vars]:
-        variable = study[name]
-        study[name] = variable.astype(narrow.get(variable.dtype, variable.dtype), keep_attrs=True)
-        if variable.dtype.kind in "fiub" and variable.ndim:
-            study[name].encoding = {"zlib": True, "complevel": 5, "shuffle": True}
-    return study
+@contextlib.contextmanager
+def kept(figure: Figure) -> Iterator[None]:
+    """Says what to do where a count of communication is read that the figure does not keep."""
+    try:
+        yield
+    except (KeyError, ValueError) as error:
+        for name in TRAFFIC:
+            if name not in figure.keep and f"'{name}'" in str(error):
+                raise Broken(
+                    f"{figure.name} reads {name!r}, which is not stored for it; name it in the "
+                    f"figure's keep=, then python -m experiments run {figure.name}."
+                ) from error
+        raise
 
 
-def path_of(folder: Path, figure: Figure, study: str) -> Path:
-    return folder / f"{figure.name}-{study}.nc"
+def path_of(folder: Path, figure: Figure) -> Path:
+    """Of the file with all studies of a figure."""
+    return folder / f"{figure.name}.zip"
 
 
 def record(figure: Figure, studies: Studies, effort: Effort, seconds: float) -> dict[str, Any]:
@@ -124,7 +135,7 @@ def record(figure: Figure, studies: Studies, effort: Effort, seconds: float) -> 
             if "diverged" in study
         },
         "claims": [claim_record(c, c.judge(studies)) for c in figure.claims],
-        "files": sorted(path_of(Path(), figure, name).name for name in studies),
+        "files": [path_of(Path(), figure).name],
         "seconds": round(seconds, 1),
         "provenance": _provenance(studies),
     }
@@ -184,24 +195,38 @@ def store(
     figure: Figure, studies: Studies, folder: Path, effort: Effort, seconds: float
 ) -> dict[str, Any]:
     """Write the studies, and :func:`describe` them; returns the record."""
-    for name, study in studies.items():
-        fl.save(study, path_of(folder, figure, name))
-    return describe(figure, studies, folder, effort, seconds)
+    save_studies(studies, path_of(folder, figure))
+    return describe(figure, read_studies(figure, folder), folder, effort, seconds)
 
 
 def describe(
     figure: Figure, studies: Studies, folder: Path, effort: Effort, seconds: float
 ) -> dict[str, Any]:
-    """Write the pictures and the record; returns the record."""
-    with print_style():
+    """Write the pictures and the record; returns the record.
+
+    Raises:
+      Broken: the figure reads what it does not keep.
+    """
+    with kept(figure), print_style():
         picture = figure.plot(studies)
         for ending in PICTURES:
             plotting.save(picture, folder / f"{figure.name}{ending}")
         plt.close(picture)
-    written = plain(record(figure, studies, effort, seconds))
+    few_colors(folder / f"{figure.name}.png")
+    with kept(figure):
+        written = plain(record(figure, studies, effort, seconds))
     text = json.dumps(written, indent=1, ensure_ascii=False, allow_nan=False)
     (folder / f"{figure.name}.json").write_text(text + "\n", encoding="utf-8")
     return written
+
+
+def few_colors(path: Path) -> None:
+    """Write a PNG file again with a palette of 256 colors: the same to the eye, in a third."""
+    with Image.open(path) as picture:
+        few = picture.convert("RGB").quantize(
+            256, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE
+        )
+    few.save(path, optimize=True)
 
 
 def read_record(figure: Figure, folder: Path) -> dict[str, Any]:
@@ -225,19 +250,44 @@ def read_record(figure: Figure, folder: Path) -> dict[str, Any]:
     return found
 
 
-def read_studies(figure: Figure, folder: Path, files: Sequence[str]) -> dict[str, xr.Dataset]:
+def save_studies(studies: Studies, path: Path) -> None:
+    """Write studies to one zip file, a netCDF file each: a third of what netCDF's own compression
+    of each variable takes. The same studies give the same file.
+    """
+    content = io.BytesIO()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        zipfile.ZipFile(content, "w", zipfile.ZIP_LZMA) as file,
+    ):
+        for name, study in sorted({f"{name}.nc": study for name, study in studies.items()}.items()):
+            saved = fl.save(_shuffled(study), Path(folder) / name)
+            file.writestr(zipfile.ZipInfo(name), saved.read_bytes(), zipfile.ZIP_LZMA)
+    path.write_bytes(content.getvalue())
+
+
+def _shuffled(study: xr.Dataset) -> xr.Dataset:
+    """A study that is stored with bytes of like weight side by side, which pack better."""
+    study = study.copy()
+    for variable in study.data_vars.values():
+        if variable.dtype.kind in "fi" and variable.size > 1:
+            variable.encoding = {"shuffle": True, "chunksizes": variable.shape}
+    return study
+
+
+def read_studies(figure: Figure, folder: Path) -> dict[str, xr.Dataset]:
     """The stored studies.
 
     Raises:
-      Broken: one is missing, cut short or altered.
+      Broken: they are missing, cut short or altered.
     """
-    studies = {}
-    for file in files:
-        try:
-            studies[file[len(figure.name) + 1 : -len(".nc")]] = fl.load(folder / file)
-        except (FileNotFoundError, ValueError) as error:
-            raise Broken(str(error)) from None
-    return studies
+    path = path_of(folder, figure)
+    try:
+        with tempfile.TemporaryDirectory() as room, zipfile.ZipFile(path) as file:
+            return {Path(name).stem: fl.load(file.extract(name, room)) for name in file.namelist()}
+    except FileNotFoundError:
+        raise Broken(f"no results file {path}.") from None
+    except (zipfile.BadZipFile, lzma.LZMAError, EOFError, ValueError) as error:
+        raise Broken(f"{path} is not a readable results file ({error}).") from None
 
 
 def check(figure: Figure, folder: Path) -> tuple[list[Verdict], list[str]]:
@@ -247,18 +297,19 @@ def check(figure: Figure, folder: Path) -> tuple[list[Verdict], list[str]]:
       The verdicts, and what disagrees with the stored record (nothing, if all is well).
 
     Raises:
-      Broken: files are missing or unreadable.
+      Broken: files are missing or unreadable, or lack what is judged.
     """
     stored = read_record(figure, folder)
     for ending in PICTURES:
         if not (folder / f"{figure.name}{ending}").is_file():
             raise Broken(f"the picture {folder / f'{figure.name}{ending}'} is missing.")
-    studies = read_studies(figure, folder, stored["files"])
+    studies = read_studies(figure, folder)
     by_name = {claim["name"]: claim for claim in stored["claims"]}
     verdicts, wrong = [], []
     for claim in figure.claims:
         try:
-            verdict = claim.judge(studies)
+            with kept(figure):
+                verdict = claim.judge(studies)
         except (KeyError, ValueError) as error:
             wrong.append(f"{claim.name}: cannot be judged on the stored results ({error!r})")
             continue

@@ -153,7 +153,8 @@ def _bounds(record: Record) -> str:
     )
 
 
-def _section(record: Record) -> list[str]:
+def section(record: Record) -> list[str]:
+    """What the gallery says of a figure."""
     claims, seeds = record["claims"], " or ".join(map(str, record["seeds"]))
     runs = f" {seeds} seeds." if seeds else ""
     held = "; ".join(f"{KINDS[kind]}: {count}" for kind in KINDS if (count := tally(claims, kind)))
@@ -263,7 +264,7 @@ def gallery(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) 
         *_changes(records, before),
     ]
     for record in records:
-        lines += _section(record)
+        lines += section(record)
     return "\n".join(lines)
 
 

@@ -30,11 +30,13 @@ from fljax.problems.synthetic import NOISE_VARIANCE
 
 # --------------------------------------------------------------------------- settings
 
-CLIENTS = Setting("clients K", 50, "line 750", given=True)
-SAMPLES = Setting("samples per client", 50, "line 750", given=True)
-DIM = Setting("parameters P", 8, "line 750", given=True)
-MEAN_DEGREE = Setting("mean degree", 3, "line 750; a random tree plus random links", given=True)
-ROUNDS = Setting("iterations T", 200, "where the trade-offs are read, line 758", given=True)
+CLIENTS = Setting("clients K", 50, "section 3.4", given=True)
+SAMPLES = Setting("samples per client", 50, "section 3.4", given=True)
+DIM = Setting("parameters P", 8, "section 3.4", given=True)
+MEAN_DEGREE = Setting("mean degree", 3, "section 3.4; a random tree plus random links", given=True)
+ROUNDS = Setting(
+    "iterations T", 200, "where the trade-offs are read, section 3.4.1 on figure 3.1", given=True
+)
 
 DELTA = Setting("delta", 1e-3, "below 1/samples of a client (1/50) with room to spare")
 CURVE_BUDGET = Setting(
@@ -141,7 +143,7 @@ class Method:
     rules: Literal["zcdp", "approximate"] = static(default="zcdp")
 
     def notion(self, epsilon: Array | float, bound: Array | float) -> fl.privacy.Notion:
-        """The equal total budget (epsilon, delta), under this method's rules (lines 610, 746)."""
+        """The equal total budget (epsilon, delta), by this method's rules (sections 3.3.1, 3.4)."""
         epsilon = self.share * epsilon
         if self.rules == "zcdp":
             return fl.privacy.ZCDP.from_epsilon(
@@ -183,7 +185,7 @@ OBJECTIVES = {
 
 @functools.cache
 def scenario(objective: str, bound: float | None = None) -> Callable[..., fl.Simulation]:
-    """One run of the common recipe (line 750).
+    """One run of the common recipe (section 3.4).
 
     With ``bound`` every per-sample gradient keeps to it, clipped if need be, and sensitivities are
     computed with it: the guarantee is real. Without, the bound is nominal.
@@ -221,7 +223,7 @@ def proposed(penalty: float = PENALTY.value, step: float = STEP.value, power: fl
 
 
 def approximate(algorithm: fl.algorithms.ZCDPNFL, decay: float = DECAY.value) -> Method:
-    """The same algorithm under conventional (epsilon, delta)-DP rules (line 744)."""
+    """The same algorithm under conventional (epsilon, delta)-DP rules (section 3.4)."""
     same = fl.algorithms.EpsilonDeltaNFL(algorithm.penalty, algorithm.step_size)
     return Method(same, decay, rules="approximate")
 
@@ -295,7 +297,7 @@ def describe(dataset: xr.Dataset) -> xr.Dataset:
 
 # --------------------------------------------------------------------------- tuning
 
-#: The source's (lines 746-748): an early learning curve like that of zCDP-NFL.
+#: The source's (section 3.4): an early learning curve like that of zCDP-NFL.
 PROTOCOL = Protocol(METRIC, first_rounds(EARLY.value), scale=np.log, quick=5)
 chosen, tuning_table = PROTOCOL.chosen, PROTOCOL.table
 
@@ -516,7 +518,7 @@ def accuracy_claims(line: str) -> list[Claim]:
         Claim(
             "same-start",
             "zCDP-grad-NFL is tuned to a similar initial speed",
-            "lines 746-748",
+            "section 3.4",
             starts_like(GRADIENT),
             (-INFINITE, 3),
             SIMILAR,
@@ -525,7 +527,7 @@ def accuracy_claims(line: str) -> list[Claim]:
             "step-limits-subgradient",
             "the step that zCDP-grad-NFL needs for its start keeps it from high accuracy, with or "
             "without noise",
-            "line 765",
+            "section 3.4.2 on figure 3.2",
             beats("a", NOISELESS),
             (SIGNIFICANTLY, INFINITE),
             "even without noise at least 5 dB above zCDP-NFL with noise",
@@ -537,7 +539,7 @@ def protection_claim() -> Claim:
     return Claim(
         "identical-protection",
         "zCDP-NFL and (ε,δ)DP-NFL provide identical privacy protection",
-        "line 494",
+        "section 3.1",
         protection(UNIFORM, DYNAMIC),
         (0.9, 1.1),
         "the tight ε of the noise that each really adds, within 10 %",

@@ -28,18 +28,22 @@ from fljax.participation import Bernoulli, Fraction, Pattern, groups
 
 # --------------------------------------------------------------------------- settings
 
-CLIENTS = Setting("clients K", 256, "line 1080", given=True)
-INPUTS = Setting("inputs L", 4, "line 1087", given=True)
-DIM = Setting("random Fourier features D", 200, "line 1087", given=True)
-SIZES = Setting("samples per client, by group", (500, 1000, 1500, 2000), "line 1080", given=True)
-ROUNDS = Setting("iterations", 2000, "“after 2000 iterations”, line 1137", given=True)
-PORTION = Setting("shared parameters m", 4, "line 1109", given=True)
-AVAILABILITY = Setting(
-    "availability p, by group", (0.25, 0.1, 0.025, 0.005), "line 1095", given=True
+CLIENTS = Setting("clients K", 256, "section 4.4.1", given=True)
+INPUTS = Setting("inputs L", 4, "section 4.4.1", given=True)
+DIM = Setting("random Fourier features D", 200, "section 4.4.1", given=True)
+SIZES = Setting(
+    "samples per client, by group", (500, 1000, 1500, 2000), "section 4.4.1", given=True
 )
-DELTA = Setting("delay parameter delta", 0.2, "line 1097; “l iterations or more”", given=True)
-LONGEST = Setting("longest delay", 10, "line 1097; later messages are discarded", given=True)
-DISCOUNT = Setting("weights of late messages", "0.2^l", "variants 2, line 1107", given=True)
+ROUNDS = Setting(
+    "iterations", 2000, "“after 2000 iterations”, section 4.4.3 on figure 4.3", given=True
+)
+PORTION = Setting("shared parameters m", 4, "section 4.4.2", given=True)
+AVAILABILITY = Setting(
+    "availability p, by group", (0.25, 0.1, 0.025, 0.005), "section 4.4.1", given=True
+)
+DELTA = Setting("delay parameter delta", 0.2, "section 4.4.1; “l iterations or more”", given=True)
+LONGEST = Setting("longest delay", 10, "section 4.4.1; later messages are discarded", given=True)
+DISCOUNT = Setting("weights of late messages", "0.2^l", "variants 2, section 4.4.2", given=True)
 
 BANDWIDTH = Setting(
     "bandwidth of the Gaussian kernel",
@@ -53,7 +57,9 @@ SCALE = Setting(
     "the largest eigenvalue of the clients' correlations is 0.88 without it and the source's 1.02 "
     "with it; scale and step matter through their product alone",
 )
-STEP = Setting("step size of PAO-Fed", 0.4, "line 1093, with the eigenvalue of 1.02", given=True)
+STEP = Setting(
+    "step size of PAO-Fed", 0.4, "section 4.4.1, with the eigenvalue of 1.02", given=True
+)
 ARRIVALS = Setting(
     "arrival of data",
     "D_k/2000 a round",
@@ -61,10 +67,10 @@ ARRIVALS = Setting(
     "the stream stationary and gives each client its number of samples on average",
 )
 CELLS = Setting(
-    "groups", "4 x 4 cells of 16", "availability groups within each data group, P4 line 2801"
+    "groups", "4 x 4 cells of 16", "availability groups within each data group, P4 section V-A"
 )
 TEST = Setting(
-    "test set", 1000, "from the mixture of the clients' streams, noisy responses (line 1091)"
+    "test set", 1000, "from the mixture of the clients' streams, noisy responses (section 4.4.1)"
 )
 EARLY = Setting("iterations of the early match", "first tenth", "where the curves fall fastest")
 LATE = Setting(
@@ -152,7 +158,7 @@ class Environment(NamedTuple):
 
 
 DEFAULT = Environment()
-#: 0 % stragglers, line 1139.
+#: 0 % stragglers, section 4.4.3 on figure 4.3.
 IDEAL = Environment(None, None)
 
 
@@ -268,7 +274,7 @@ def pso(fraction: float, size: int) -> Callable[[float], PSOFed]:
 early = first_part(10)
 _last_tenth = last_part(10)
 
-#: Step sizes are set "to yield identical initial convergence rates" (line 1093).
+#: Step sizes are set "to yield identical initial convergence rates" (section 4.4.1).
 PROTOCOL = Protocol(METRIC, early, _last_tenth)
 chosen, tuning_table = PROTOCOL.chosen, PROTOCOL.table
 

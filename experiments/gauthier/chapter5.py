@@ -27,19 +27,23 @@ from fljax.rounds import Round
 
 # --------------------------------------------------------------------------- settings
 
-SERVERS = Setting("servers", 10, "line 1495", given=True)
-MEAN_DEGREE = Setting("mean degree of the servers' graph", 3, "line 1495", given=True)
-PER_SERVER = Setting("clients of a server", 15, "line 1495", given=True)
-CLUSTERS = Setting("clusters Q", 3, "line 1495", given=True)
-SAMPLES = Setting("samples of a client", (2, 9), "line 1495, uniform integers", given=True)
-DIM = Setting("parameters D", 60, "line 1495", given=True)
-SPREAD = Setting("gamma_q of the clusters' models", 0.15, "uniform on ±, line 1498", given=True)
-ROUNDS = Setting("iterations", 300, "“after 300 iterations”, line 1521", given=True)
-READ = Setting("iterations of the sweeps", 200, "lines 1526, 1542", given=True)
-SCHEDULED = Setting("clients a server draws", 3, "of 15, line 1513", given=True)
-MIXED = Setting("inter-cluster parameter tau", 0.4, "line 1511", given=True)
-INITIAL = Setting("privacy parameter phi of the first round", 0.001, "line 1521", given=True)
-DECAY = Setting("decay zeta of the noise variance", 0.99, "line 1521", given=True)
+SERVERS = Setting("servers", 10, "section 5.4.1", given=True)
+MEAN_DEGREE = Setting("mean degree of the servers' graph", 3, "section 5.4.1", given=True)
+PER_SERVER = Setting("clients of a server", 15, "section 5.4.1", given=True)
+CLUSTERS = Setting("clusters Q", 3, "section 5.4.1", given=True)
+SAMPLES = Setting("samples of a client", (2, 9), "section 5.4.1, uniform integers", given=True)
+DIM = Setting("parameters D", 60, "section 5.4.1", given=True)
+SPREAD = Setting("gamma_q of the clusters' models", 0.15, "uniform on ±, section 5.4.1", given=True)
+ROUNDS = Setting(
+    "iterations", 300, "“after 300 iterations”, section 5.4.1 on figure 5.1", given=True
+)
+READ = Setting("iterations of the sweeps", 200, "section 5.4.1", given=True)
+SCHEDULED = Setting("clients a server draws", 3, "of 15, section 5.4.1 on figure 5.1", given=True)
+MIXED = Setting("inter-cluster parameter tau", 0.4, "section 5.4.1 on figure 5.1", given=True)
+INITIAL = Setting(
+    "privacy parameter phi of the first round", 0.001, "section 5.4.1 on figure 5.1", given=True
+)
+DECAY = Setting("decay zeta of the noise variance", 0.99, "section 5.4.1 on figure 5.1", given=True)
 DELTA = Setting("delta", 1e-5, "for the conversion of zCDP only")
 
 PENALTY = Setting(
@@ -304,7 +308,8 @@ def over(
 #: The first tenth of the iterations.
 early = first_part(10)
 
-#: Algorithms are set "to observe the same initial convergence rate whenever possible" (line 1509).
+#: Algorithms are set "to observe the same initial convergence rate whenever possible"
+#: (section 5.4.1).
 PROTOCOL = Protocol(METRIC, early, method=GFL_GRADIENT)
 chosen, tuning_table = PROTOCOL.chosen, PROTOCOL.table
 

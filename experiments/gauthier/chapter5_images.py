@@ -29,13 +29,19 @@ from fljax.problems import SquaredL2, group_share, random_clusters
 
 # --------------------------------------------------------------------------- settings
 
-SERVERS = Setting("servers S", 10, "line 1495; “identical”, line 1548", given=True)
-MEAN_DEGREE = Setting("mean degree", 3, "line 1495; a random tree plus random links", given=True)
-CLUSTERS = Setting(
-    "clusters Q", 3, "line 1497 for regression; equal, members at random", given=True
+SERVERS = Setting("servers S", 10, "section 5.4.1; “identical”, section 5.4.2", given=True)
+MEAN_DEGREE = Setting(
+    "mean degree", 3, "section 5.4.1; a random tree plus random links", given=True
 )
-INITIAL = Setting("phi(1)", 1e-3, "line 1521, for the regression figures", given=True)
-DECAY = Setting("variance decrease rate zeta", 0.99, "line 1521, likewise", given=True)
+CLUSTERS = Setting(
+    "clusters Q", 3, "section 5.4.1 for regression; equal, members at random", given=True
+)
+INITIAL = Setting(
+    "phi(1)", 1e-3, "section 5.4.1 on figure 5.1, for the regression figures", given=True
+)
+DECAY = Setting(
+    "variance decrease rate zeta", 0.99, "section 5.4.1 on figure 5.1, likewise", given=True
+)
 BOUND = Setting(
     "gradient bound C",
     1.0,
@@ -53,7 +59,8 @@ DELTA = Setting("delta", 1e-5, "below one over all training images that are deal
 ROUNDS = Setting(
     "iterations",
     300,
-    "those of the chapter's regression (line 1521); 5.5(c) is read after 100 (line 1570)",
+    "those of the chapter's regression (section 5.4.1 on figure 5.1); 5.5(c) is read after 100 "
+    "(section 5.4.2)",
 )
 STRENGTH = Setting(
     "lambda",
@@ -82,7 +89,9 @@ EVERY = Setting(
     (10, 20),
     "every so many iterations, of 30 and of 150 clients: measuring costs more than an iteration",
 )
-MEDIUM = Setting("a medium tau", 0.4, "the chapter's fixed value, line 1558", given=True)
+MEDIUM = Setting(
+    "a medium tau", 0.4, "the chapter's fixed value, section 5.4.2 on figure 5.5", given=True
+)
 LARGE = Setting("a large tau", 0.6, "almost the mean of all clusters' models, which is 2/3")
 
 COMMON = (
@@ -91,19 +100,19 @@ COMMON = (
 )
 
 METRIC = "accuracy"
-READ = 100  # iterations after which accuracy is read, line 1570
+READ = 100  # iterations after which accuracy is read, section 5.4.2
 BOUNDS = (BOUND.value, NOMINAL.value)
 
-#: Half of the "about 5 %" that the source calls "significantly improved" (line 1576).
+#: Half of the "about 5 %" that the source calls "significantly improved" (section 5.4.3).
 SIGNIFICANTLY = 2.5
-SIGNIFICANT = "“significantly”: at least 2.5 points, half of what line 1576 calls so"
+SIGNIFICANT = "“significantly”: at least 2.5 points, half of what section 5.4.3 calls so"
 
 ALONE = "τ = 0"
-AT_READ = f"after {READ} iterations, where line 1570 reads"
+AT_READ = f"after {READ} iterations, where section 5.4.2 reads"
 AT_THE_END = f"our addition: after {ROUNDS.value} iterations"
 UNDER_NOMINAL = f"the noise of a nominal C = {NOMINAL.value:g}"
 COMMON_PENALTY = (
-    "one penalty for both, as line 1570 suggests where it varies tau alone; its value is not "
+    "one penalty for both, as section 5.4.2 suggests where it varies tau alone; its value is not "
     "given, so every one that is tried is a case, on the tuning seeds"
 )
 OWN_PENALTY = (

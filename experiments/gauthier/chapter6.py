@@ -23,25 +23,25 @@ from fljax.metrics import Metric, Snapshot
 
 # --------------------------------------------------------------------------- settings
 
-CLIENTS = Setting("clients K", 30, "line 1714", given=True)
-MEAN_DEGREE = Setting("mean degree", 6, "line 1714; a random tree plus random links", given=True)
-CLUSTERS = Setting("clusters Q", 3, "line 1714", given=True)
+CLIENTS = Setting("clients K", 30, "section 6.3", given=True)
+MEAN_DEGREE = Setting("mean degree", 6, "section 6.3; a random tree plus random links", given=True)
+CLUSTERS = Setting("clusters Q", 3, "section 6.3", given=True)
 OFFSETS = Setting(
     "cluster offsets delta_q",
     (-0.5, 0.5),
-    "uniform; w_q = (1 + delta_q) w_0, line 1714",
+    "uniform; w_q = (1 + delta_q) w_0, section 6.3",
     given=True,
 )
-DIM = Setting("parameters", 60, "line 1714", given=True)
-SIZES = Setting("samples per client D_k", (5, 35), "uniform, line 1714; whole numbers", given=True)
-PENALTY = Setting("penalty rho", 3.0, "line 1714", given=True)
-FIXED = Setting("fixed tau", (0.0, 0.05, 0.1, 0.2, 0.4), "line 1742", given=True)
-EPOCHS = Setting("epochs of NPFL-BRL", 3, "lines 1747, 1749", given=True)
-DPG_RATES = Setting(
-    "delta_DPG of NPFL-RL, NPFL-BRL", (0.001, 0.003), "lines 1746, 1747", given=True
+DIM = Setting("parameters", 60, "section 6.3", given=True)
+SIZES = Setting(
+    "samples per client D_k", (5, 35), "uniform, section 6.3; whole numbers", given=True
 )
-SAC_RATES = Setting("delta_SAC of NPFL-RL, NPFL-BRL", (0.1, 0.04), "lines 1748, 1749", given=True)
-SAC_WIDTH = Setting("nu_SAC", 0.05, "lines 1748, 1749", given=True)
+PENALTY = Setting("penalty rho", 3.0, "section 6.3", given=True)
+FIXED = Setting("fixed tau", (0.0, 0.05, 0.1, 0.2, 0.4), "section 6.3", given=True)
+EPOCHS = Setting("epochs of NPFL-BRL", 3, "section 6.3", given=True)
+DPG_RATES = Setting("delta_DPG of NPFL-RL, NPFL-BRL", (0.001, 0.003), "section 6.3", given=True)
+SAC_RATES = Setting("delta_SAC of NPFL-RL, NPFL-BRL", (0.1, 0.04), "section 6.3", given=True)
+SAC_WIDTH = Setting("nu_SAC", 0.05, "section 6.3", given=True)
 
 #: Of the claims that are about the variant.
 CONDITION = (

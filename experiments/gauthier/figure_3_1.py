@@ -1,11 +1,11 @@
-"""Gauthier 2024, figure 3.1: elastic net (lines 754-758; P2 figure 1)."""
+"""Gauthier 2024, figure 3.1: elastic net (section 3.4.1; P2 figure 1)."""
 
 from matplotlib.figure import Figure as Picture
 
 from experiments.figure import INFINITE, Claim, Effort, Figure, Studies
 from experiments.gauthier import chapter3 as ch3
 
-LINE = "line 758"
+PLACE = "section 3.4.1 on figure 3.1"
 
 
 def study(effort: Effort) -> Studies:
@@ -20,11 +20,11 @@ def plot(studies: Studies) -> Picture:
 
 
 SOURCE = [
-    *ch3.accuracy_claims(LINE),
+    *ch3.accuracy_claims(PLACE),
     Claim(
         "beats-approximate-dp-everywhere",
         "zCDP is more accurate than (ε,δ)-DP at every total privacy loss",
-        LINE,
+        PLACE,
         ch3.beats("b", ch3.UNIFORM, ch3.DYNAMIC),
         (0, INFINITE),
         note=ch3.ACCOUNTING_NOTE,
@@ -32,11 +32,11 @@ SOURCE = [
     Claim(
         "falls-with-budget",
         "a larger privacy loss buys accuracy under both kinds of rules",
-        "lines 740, 758",
+        "section 3.3.6, section 3.4.1 on figure 3.1",
         ch3.falls_with_budget(ch3.OURS, ch3.UNIFORM, ch3.DYNAMIC),
         (0, INFINITE),
     ),
-    ch3.vanishing_claim("b", LINE, ch3.vanishing_note),
+    ch3.vanishing_claim("b", PLACE, ch3.vanishing_note),
 ]
 
 FIGURE = Figure(

@@ -1,11 +1,11 @@
-"""Gauthier 2024, figure 3.2: least absolute deviation (lines 762-765; P2 figure 2)."""
+"""Gauthier 2024, figure 3.2: least absolute deviation (section 3.4.2; P2 figure 2)."""
 
 from matplotlib.figure import Figure as Picture
 
 from experiments.figure import INFINITE, Claim, Effort, Figure, Studies
 from experiments.gauthier import chapter3 as ch3
 
-LINE = "line 765"
+PLACE = "section 3.4.2 on figure 3.2"
 
 
 def study(effort: Effort) -> Studies:
@@ -21,11 +21,11 @@ def plot(studies: Studies) -> Picture:
 
 
 SOURCE = [
-    *ch3.accuracy_claims(LINE),
+    *ch3.accuracy_claims(PLACE),
     Claim(
         "subgradient-flattens",
         "zCDP-grad-NFL is at its floor early",
-        LINE,
+        PLACE,
         ch3.late_gain(ch3.GRADIENT),
         (-INFINITE, 1),
         "the second half of the run gains less than 1 dB",
@@ -35,13 +35,13 @@ SOURCE = [
     Claim(
         "ours-goes-on",
         "zCDP-NFL goes on improving",
-        LINE,
+        PLACE,
         ch3.late_gain(ch3.OURS),
         (3, INFINITE),
         "the second half of the run gains more than 3 dB",
     ),
     ch3.vanishing_claim(
-        "a", LINE, "A 1/n step hardly moves on a bounded gradient, or carries large noise."
+        "a", PLACE, "A 1/n step hardly moves on a bounded gradient, or carries large noise."
     ),
 ]
 

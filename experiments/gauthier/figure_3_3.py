@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 3.3: ridge regression (lines 767-781; P2 figure 3)."""
+"""Gauthier 2024, figure 3.3: ridge regression (section 3.4.3; P2 figure 3)."""
 
 import xarray as xr
 from matplotlib.figure import Figure as Picture
@@ -8,7 +8,7 @@ from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
 from experiments.gauthier import chapter3 as ch3
 from experiments.tuning import Tuning
 
-LINE = "lines 776, 781"
+PLACE = "section 3.4.3"
 CONSTANT = "zCDP-NFL, constant step"
 
 
@@ -63,7 +63,7 @@ SOURCE = [
     Claim(
         "slightly-beats-padmm",
         "zCDP-NFL is slightly more accurate than P-ADMM",
-        "line 776",
+        "section 3.4.3 on figure 3.3",
         ch3.beats("a", ch3.PADMM),
         ch3.SLIGHTLY,
         "“slightly”: between 0 and 5 dB",
@@ -71,7 +71,7 @@ SOURCE = [
     Claim(
         "slightly-beats-padmm-everywhere",
         "zCDP-NFL is slightly more accurate than P-ADMM at every total privacy loss",
-        "line 781",
+        "section 3.4.3",
         ch3.beats("b", ch3.PADMM),
         ch3.SLIGHTLY,
         "“slightly”: between 0 and 5 dB",
@@ -79,7 +79,7 @@ SOURCE = [
     Claim(
         "same-start",
         "P-ADMM is tuned to a similar initial speed",
-        "lines 746-748",
+        "section 3.4",
         ch3.starts_like(ch3.PADMM),
         (-INFINITE, 3),
         ch3.SIMILAR,
@@ -87,7 +87,7 @@ SOURCE = [
     Claim(
         "due-to-time-varying-step",
         "the advantage is due to the time-varying step: a constant step has none",
-        "line 781",
+        "section 3.4.3",
         ch3.beats("b", ch3.PADMM, ours=CONSTANT),
         (-INFINITE, 0),
         "P-ADMM is not above zCDP-NFL with a constant step",
@@ -97,14 +97,14 @@ SOURCE = [
     Claim(
         "falls-with-budget",
         "a larger privacy loss buys accuracy",
-        "lines 740, 781",
+        "sections 3.3.6 and 3.4.3",
         ch3.falls_with_budget(ch3.OURS, ch3.PADMM),
         (0, INFINITE),
     ),
     Claim(
         "beats-approximate-dp-everywhere",
         "zCDP is more accurate than (ε,δ)-DP at every total privacy loss",
-        "lines 494, 744",
+        "sections 3.1 and 3.4",
         ch3.beats("b", ch3.UNIFORM, ch3.DYNAMIC),
         (0, INFINITE),
         note=ch3.ACCOUNTING_NOTE,

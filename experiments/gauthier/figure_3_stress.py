@@ -254,7 +254,7 @@ def against(name: str, comparator: str) -> Claim:
     return Claim(
         f"{name}-beats-{step.replace(' ', '-').replace('√', 'sqrt-').replace('/', '-over-')}",
         f"{objective}: zCDP-NFL is more accurate than zCDP-grad-NFL with a {step}",
-        "lines 492, 785",
+        "sections 3.1 and 3.5",
         ch3.beats(name, comparator),
         (0, INFINITE),
         condition="the gradient bound enforced, every method tuned at every budget",
@@ -280,7 +280,7 @@ FIGURE = Figure(
         Claim(
             "bound-holds",
             "the gradient bound of Assumption 1 holds in every run",
-            "line 588",
+            "Assumption 1",
             bound_holds,
             (0, 1 + 1e-5),
             construction="every per-sample gradient is clipped to it: this checks the code",
@@ -290,7 +290,7 @@ FIGURE = Figure(
         Claim(
             "beats-padmm-at-every-penalty",
             "ridge: zCDP-NFL is more accurate than P-ADMM",
-            "lines 776, 781",
+            "section 3.4.3",
             padmm_over_ours,
             (0, INFINITE),
             condition="the same penalty for both, at four penalties; the source shows one",
@@ -300,7 +300,7 @@ FIGURE = Figure(
         Claim(
             "beats-padmm-at-best-penalty",
             "ridge: zCDP-NFL is more accurate than P-ADMM when each has its best penalty",
-            "lines 776, 781",
+            "section 3.4.3",
             padmm_over_ours_at_best,
             (0, INFINITE),
             condition="penalties chosen for the final error among four, not for a similar start",

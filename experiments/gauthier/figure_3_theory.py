@@ -387,7 +387,7 @@ FIGURE = Figure(
         Claim(
             "converges-in-one-over-n",
             "zCDP-NFL converges in O(1/n) iterations, for smooth and nonsmooth objectives",
-            "lines 490, 713",
+            "section 3.1, Theorem IV",
             exponents("gap", NONE, FALLING),
             (-INFINITE, -1),
             "the ergodic gap falls by at least n⁻¹ in the second half of the rounds",
@@ -396,7 +396,7 @@ FIGURE = Figure(
         Claim(
             "bound-falls-as-one-over-n",
             "the bound of Theorem II falls as 1/n, from which the rate follows",
-            "lines 691, 713",
+            "section 3.3.4, Theorem IV",
             exponents("bound", FALLING),
             (-1.1, -0.9),
             "exponent within 0.1 in the second half of the rounds",
@@ -405,7 +405,7 @@ FIGURE = Figure(
         Claim(
             "falling-noise-converges",
             "with a variance that decreases, zCDP-NFL converges to the exact solution",
-            "lines 492, 561, 705",
+            "sections 3.1 and 3.2.3, Theorem III",
             decade_gain(FALLING),
             (10, INFINITE),
             "ten times the rounds gain at least a factor of ten in the models' error",
@@ -414,7 +414,7 @@ FIGURE = Figure(
         Claim(
             "constant-noise-does-not",
             "with noise of constant variance it stays in a neighbourhood of the solution",
-            "line 561",
+            "section 3.2.3",
             decade_gain(CONSTANT),
             (-INFINITE, 3),
             "ten times the rounds gain less than a factor of two in the models' error",
@@ -423,7 +423,7 @@ FIGURE = Figure(
         Claim(
             "slow-decrease-is-slow",
             "the decrease of typical dynamic (ε,δ)-DP only enables O(1/√n)",
-            "line 494",
+            "section 3.1",
             exponents("gap", SLOWLY),
             ROOT,
             "the exponent of the ergodic gap, the quantity of the O(1/n), is -½ within ¼",
@@ -434,7 +434,7 @@ FIGURE = Figure(
         Claim(
             "slow-decrease-slows-the-models",
             "with the decrease of typical dynamic (ε,δ)-DP the models' error falls as 1/√n",
-            "line 494",
+            "section 3.1",
             exponents("error", SLOWLY),
             ROOT,
             "the exponent of the models' own error is -½ within ¼",
@@ -445,7 +445,7 @@ FIGURE = Figure(
         Claim(
             "faster-decrease-compensated",
             "with a given number of iterations a faster decrease pays for its higher start",
-            "line 494",
+            "section 3.1",
             compensated,
             (0, INFINITE),
             "at one total budget, the error with the decrease rate of the figures is below that "
@@ -455,7 +455,7 @@ FIGURE = Figure(
         Claim(
             "more-privacy-costs-accuracy",
             "more privacy makes the ergodic gap larger",
-            "lines 722, 740",
+            "section 3.3.6",
             price_of_privacy,
             (0, INFINITE),
             changed="New: left out of the first edition.",
@@ -463,7 +463,7 @@ FIGURE = Figure(
         Claim(
             "theorem-two-holds",
             "Theorem II bounds the ergodic gap",
-            "line 691",
+            "section 3.3.4",
             above_gap(),
             (0, INFINITE),
             construction="as repaired it follows from convexity alone, in every run and for any "
@@ -473,7 +473,7 @@ FIGURE = Figure(
         Claim(
             "trade-off-bound-holds",
             "(3.22) bounds the ergodic gap at every total privacy loss",
-            "lines 725-733",
+            "section 3.3.6",
             traded_above("gap"),
             (0, INFINITE),
             construction="it is the bound of Theorem II with a larger term for the noise",
@@ -482,7 +482,7 @@ FIGURE = Figure(
         Claim(
             "theorem-two-is-tight",
             "the bound of Theorem II tells the gap",
-            "line 697",
+            "section 3.3.4",
             above_gap((FALLING,)),
             (0, 3),
             "within a factor of two at the last round",
@@ -493,7 +493,7 @@ FIGURE = Figure(
         Claim(
             "trade-off-bound-is-tight",
             "the bound (3.22) tells the price of privacy",
-            "lines 722, 740",
+            "section 3.3.6",
             traded_above("gap"),
             (0, 3),
             "within a factor of two",

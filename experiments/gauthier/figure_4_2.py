@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 4.2: the design of PAO-Fed (lines 1111-1121; P4 figure 2)."""
+"""Gauthier 2024, figure 4.2: the design of PAO-Fed (section 4.4.2; P4 figure 2)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -82,7 +82,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
         Claim(
             f"local-refinement{suffix}",
             "C1 and U1, which send the portion refined longest, outperform C0 and U0",
-            "line 1117",
+            "section 4.4.2 on figure 4.2",
             ch4.gaps(portions, (C0, C1), (U0, U1)),
             (0, INFINITE),
             **given,
@@ -90,7 +90,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
         Claim(
             f"uncoordinated{suffix}",
             "in asynchronous settings uncoordinated sharing is better than coordinated",
-            "line 1117",
+            "section 4.4.2 on figure 4.2",
             ch4.gaps(portions, (C0, U0), (C1, U1)),
             (0, INFINITE),
             **given,
@@ -98,7 +98,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
         Claim(
             f"larger-starts-faster{suffix}",
             "larger portions converge faster at first",
-            "line 1119",
+            "section 4.4.2 on figure 4.2",
             ch4.early_gaps(sizes, (ONE, FOUR), (FOUR, MANY)),
             (0, INFINITE),
             "mean distance in dB over the first 200 iterations",
@@ -107,7 +107,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
         Claim(
             f"larger-ends-worse{suffix}",
             "large portions end at a larger error",
-            "line 1119",
+            "section 4.4.2 on figure 4.2",
             ch4.gaps(sizes, (MANY, FOUR)),
             (0, INFINITE),
             note="On these streams the iterations are not enough for any portion to reach its "
@@ -117,7 +117,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
         Claim(
             f"discount-helps{suffix}",
             "C2 and U2, which weigh late messages down, are significantly better than C1 and U1",
-            "line 1121",
+            "section 4.4.2 on figure 4.2",
             ch4.gaps(weights, (C1, C2), (U1, U2)),
             (ch4.SIGNIFICANTLY, INFINITE),
             ch4.SIGNIFICANT,
@@ -127,7 +127,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
         Claim(
             f"same-with-discount{suffix}",
             "C2 and U2 perform the same",
-            "line 1121",
+            "section 4.4.2 on figure 4.2",
             ch4.gaps(weights, (U2, C2)),
             ch4.SAME,
             ch4.SIMILAR,

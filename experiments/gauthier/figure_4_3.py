@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 4.3: PAO-Fed against existing methods (lines 1123-1139; P4 figure 3)."""
+"""Gauthier 2024, figure 4.3: PAO-Fed against existing methods (section 4.4.3; P4 figure 3)."""
 
 import itertools
 from collections.abc import Callable
@@ -275,16 +275,17 @@ FIGURE = Figure(
     name="gauthier-4.3",
     title="PAO-Fed against existing methods",
     source="Gauthier 2024, figure 4.3 (P4, figure 3)",
-    caption="The protocol of line 1093 sets the comparators' step sizes so that all start alike; "
-    "Online-FedSGD with PAO-Fed's own step is shown beside it, because the order depends on it: "
-    "(e) has its steady state at other steps. (d) and (f) are the curves above as distances.",
+    caption="The protocol of section 4.4.1 sets the comparators' step sizes so that all start "
+    "alike; Online-FedSGD with PAO-Fed's own step is shown beside it, because the order depends "
+    "on it: (e) has its steady state at other steps. (d) and (f) are the curves above as "
+    "distances.",
     study=study,
     plot=plot,
     claims=[
         Claim(
             "subsampling-is-poor",
             "Online-Fed and PSO-Fed, which sub-sample the reduced pool, perform poorly",
-            "line 1133",
+            "section 4.4.3 on figure 4.3",
             ch4.gaps("a", (ONLINE_FED, ch4.FEDSGD), (PSO_FED, ch4.FEDSGD)),
             (0, INFINITE),
             "worse than Online-FedSGD, which takes all that are available",
@@ -294,7 +295,7 @@ FIGURE = Figure(
         Claim(
             "beats-fedsgd",
             "U1 and U2 outperform Online-FedSGD",
-            "line 1133",
+            "section 4.4.3 on figure 4.3",
             ch4.gaps("a", (ch4.FEDSGD, U1), (ch4.FEDSGD, U2)),
             (0, INFINITE),
             "at the step sizes of the early match",
@@ -302,7 +303,7 @@ FIGURE = Figure(
         Claim(
             "beats-fedsgd-at-equal-step",
             "U1 and U2 outperform Online-FedSGD",
-            "line 1133",
+            "section 4.4.3 on figure 4.3",
             ch4.gaps("a", (EQUAL, U1), (EQUAL, U2)),
             (0, INFINITE),
             condition="our addition: Online-FedSGD with the same step size",
@@ -312,7 +313,7 @@ FIGURE = Figure(
         Claim(
             "comparable-to-fedsgd-over-steps",
             "the performance of U1 is comparable to or better than that of Online-FedSGD",
-            "lines 793, 1133",
+            "section 4.4.3 on figure 4.3",
             REAL_STEPS,
             OVER_ALL,
             "“comparable”: at most 0.5 dB above",
@@ -323,14 +324,14 @@ FIGURE = Figure(
         Claim(
             "discount-helps",
             "U2 is better than U1",
-            "line 1133",
+            "section 4.4.3 on figure 4.3",
             ch4.gaps("a", (U1, U2)),
             (0, INFINITE),
         ),
         Claim(
             "communication-saved",
             "PAO-Fed needs 98 % less communication than Online-FedSGD (also in the abstract)",
-            "lines 793, 1109",
+            "section 4.4.2",
             ch4.saving("a", U1, ch4.FEDSGD, ch4.EACH_WAY),
             (97.9, 98.1),
             construction="4 of 200 parameters go each way, whatever is learnt",
@@ -338,7 +339,7 @@ FIGURE = Figure(
         Claim(
             "online-fed-improves-with-load",
             "Online-Fed improves monotonically with the load",
-            "line 1137",
+            "section 4.4.3 on figure 4.3",
             improves_with_load(ONLINE_FED),
             (0, INFINITE),
             note=steps_fall,
@@ -346,7 +347,7 @@ FIGURE = Figure(
         Claim(
             "online-fed-improves-with-load-at-common-step",
             "Online-Fed improves monotonically with the load",
-            "line 1137",
+            "section 4.4.3 on figure 4.3",
             improves_with_load(COMMON_STEP),
             (0, INFINITE),
             condition="all loads with the step size of PAO-Fed",
@@ -356,7 +357,7 @@ FIGURE = Figure(
         Claim(
             "loads-meet-learning-curves",
             "at 128 and 6400 bit the errors are those of the learning curves",
-            "line 1137",
+            "section 4.4.3 on figure 4.3",
             met,
             (-0.01, 0.01),
             construction="the same runs are shown in both",
@@ -365,7 +366,7 @@ FIGURE = Figure(
         Claim(
             "pao-fed-hardly-varies",
             "PAO-Fed varies very little with the load",
-            "line 1137",
+            "section 4.4.3 on figure 4.3",
             span,
             (0, 1),
             "“very little”: at most 1 dB between the best and the worst load",
@@ -374,7 +375,7 @@ FIGURE = Figure(
         Claim(
             "coordinated-ideal",
             "without stragglers coordinated partial sharing is as good as no reduction",
-            "line 1139",
+            "section 4.4.3 on figure 4.3",
             ch4.gaps("c", ("PAO-Fed-C, 0 %", f"{ch4.FEDSGD}, 0 %")),
             ch4.SAME,
             ch4.SIMILAR,
@@ -384,7 +385,7 @@ FIGURE = Figure(
         Claim(
             "coordinated-ideal-over-steps",
             "without stragglers coordinated partial sharing is as good as no reduction",
-            "line 1139",
+            "section 4.4.3 on figure 4.3",
             IDEAL_STEPS,
             ch4.SAME,
             ch4.SIMILAR,
@@ -395,7 +396,7 @@ FIGURE = Figure(
         Claim(
             "uncoordinated-ideal",
             "without stragglers uncoordinated partial sharing is slightly worse",
-            "line 1139",
+            "section 4.4.3 on figure 4.3",
             ch4.gaps("c", ("PAO-Fed-U, 0 %", "PAO-Fed-C, 0 %")),
             ch4.SLIGHTLY,
             "“slightly”: between 0 and 2 dB",
@@ -403,7 +404,7 @@ FIGURE = Figure(
         Claim(
             "c2-as-in-perfect-setting",
             "C2 with stragglers is almost similar to the algorithms in a perfect setting",
-            "line 1139",
+            "section 4.4.3 on figure 4.3",
             ch4.gaps(
                 "c",
                 (f"{C2}, 100 %", f"{ch4.FEDSGD}, 0 %"),
@@ -415,4 +416,5 @@ FIGURE = Figure(
     ],
     settings=(*ch4.COMMON, SHARED, PSO, SWEPT),
     tuning=ch4.tuning_table,
+    keep=(*ch4.EACH_WAY,),
 )

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 4.5: methods of reducing communication (lines 1150-1156; P4 figure 5)."""
+"""Gauthier 2024, figure 4.5: methods of reducing communication (section 4.4.5; P4 figure 5)."""
 
 from matplotlib.figure import Figure as Picture
 
@@ -10,7 +10,9 @@ from experiments.measures import ABOVE, above
 from fljax import plotting
 from fljax.algorithms import SignSGD
 
-HALF = Setting("Online-Fed's fraction of clients", 0.5, "tailored to 50 %, line 1152", given=True)
+HALF = Setting(
+    "Online-Fed's fraction of clients", 0.5, "tailored to 50 %, section 4.4.5", given=True
+)
 SIGN = Setting(
     "SignSGD", "deterministic signs, majority vote", "the rule is not given; its reference's server"
 )
@@ -61,14 +63,14 @@ FIGURE = Figure(
         Claim(
             "scheduling-not-desirable",
             "PSO-Fed, partial sharing with scheduling, is worse than PAO-Fed-C2",
-            "line 1156",
+            "section 4.4.5 on figure 4.5",
             ch4.gaps("a", (PSO_FED, ch4.C2)),
             (0, INFINITE),
         ),
         Claim(
             "sign-beats-online-fed",
             "SignSGD is significantly better than Online-Fed at a similar reduction",
-            "line 1156",
+            "section 4.4.5 on figure 4.5",
             ch4.gaps("a", (ONLINE_FED, SIGN_SGD)),
             (ch4.SIGNIFICANTLY, INFINITE),
             ch4.SIGNIFICANT,
@@ -77,7 +79,7 @@ FIGURE = Figure(
         Claim(
             "sign-below-pao-fed",
             "SignSGD does not reach the accuracy of PAO-Fed-C2",
-            "line 1156",
+            "section 4.4.5 on figure 4.5",
             ch4.gaps("a", (SIGN_SGD, ch4.C2)),
             (0, INFINITE),
             note="The source gives neither the kind of SignSGD nor its step. A majority vote with "
@@ -86,7 +88,7 @@ FIGURE = Figure(
         Claim(
             "sign-load",
             "SignSGD saves less than 50 % of the communication, all on the way up",
-            "line 1152",
+            "section 4.4.5",
             ch4.saving("a", SIGN_SGD, ch4.FEDSGD, {"bits": "both ways"}),
             (45, 50),
             construction="one bit in the place of 32 on the way up, whole models on the way down",
@@ -94,4 +96,5 @@ FIGURE = Figure(
     ],
     settings=(*ch4.COMMON, PSO, HALF, SIGN),
     tuning=ch4.tuning_table,
+    keep=("bits",),
 )

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 4.6: other environments (lines 1158-1172; P4 figure 6)."""
+"""Gauthier 2024, figure 4.6: other environments (section 4.4.6; P4 figure 6)."""
 
 import numpy as np
 from matplotlib.figure import Figure as Picture
@@ -19,7 +19,7 @@ from experiments.measures import ABOVE, above
 from fljax import plotting, statistics
 from fljax.algorithms import PAOFed
 
-COMMON_DELAYS = Setting("(b) delta, longest delay", (0.8, 5), "line 1168", given=True)
+COMMON_DELAYS = Setting("(b) delta, longest delay", (0.8, 5), "section 4.4.6", given=True)
 BEYOND = Setting(
     "(b) beyond the longest delay",
     "clip",
@@ -28,11 +28,16 @@ BEYOND = Setting(
 RAISED = Setting(
     "(b) step size of PAO-Fed-C2",
     0.95,
-    "near the largest of Theorem 4.2 (line 1168), 1/1.02; times the eigenvalue it is 0.97",
+    "near the largest of Theorem 4.2 (section 4.4.6), 1/1.02; times the eigenvalue it is 0.97",
 )
-STRAGGLERS = Setting("(c) availability", (0.025, 0.01, 0.0025, 0.0005), "line 1172", given=True)
+STRAGGLERS = Setting(
+    "(c) availability", (0.025, 0.01, 0.0025, 0.0005), "section 4.4.6 on figure 4.6", given=True
+)
 STEPPED = Setting(
-    "(c) delta, delays", (0.4, 10, 60), "10 i iterations, up to 60, line 1172", given=True
+    "(c) delta, delays",
+    (0.4, 10, 60),
+    "10 i iterations, up to 60, section 4.4.6 on figure 4.6",
+    given=True,
 )
 LONG = Setting(
     "(c) iterations", 10_000, "a tenth of the participation needs more than 2000 to settle"
@@ -170,7 +175,7 @@ def scarce_claims(
         Claim(
             f"gap-grows{suffix}",
             "with fewer clients and long delays the gap between C2 and U1 grows",
-            "line 1172",
+            "section 4.4.6 on figure 4.6",
             gap_grows(ours),
             (0, INFINITE),
             changed=changed,
@@ -179,7 +184,7 @@ def scarce_claims(
         Claim(
             f"c2-beats-fedsgd{suffix}",
             "C2 is significantly better than Online-FedSGD there",
-            "line 1172",
+            "section 4.4.6 on figure 4.6",
             ch4.gaps("c", (ch4.FEDSGD, ours)),
             (ch4.SIGNIFICANTLY, INFINITE),
             ch4.SIGNIFICANT,
@@ -189,7 +194,7 @@ def scarce_claims(
         Claim(
             f"no-discount-fails{suffix}",
             "methods that do not weigh late messages down fail to reach a satisfactory error",
-            "line 1172",
+            "section 4.4.6 on figure 4.6",
             ch4.gaps("c", (ch4.U1, ours), (ch4.FEDSGD, ours), (ONLINE_FED, ours)),
             (ch4.SIGNIFICANTLY, INFINITE),
             "at least 1 dB above C2",
@@ -212,7 +217,7 @@ FIGURE = Figure(
         Claim(
             "whole-models-hurt",
             "receiving whole models drastically reduces the performance of partial sharing",
-            "line 1164",
+            "section 4.4.6",
             ch4.gaps("a", (FULL_U1, ch4.U1), (FULL_C2, ch4.C2)),
             (3, INFINITE),
             "“drastically”: at least 3 dB",
@@ -220,7 +225,7 @@ FIGURE = Figure(
         Claim(
             "whole-models-below-fedsgd",
             "what lets partial sharing beat Online-FedSGD is the knowledge in the local models",
-            "line 1164",
+            "section 4.4.6",
             ch4.gaps("a", (FULL_U1, ch4.FEDSGD), (FULL_C2, ch4.FEDSGD)),
             (0, INFINITE),
             "with whole models it is worse than Online-FedSGD",
@@ -228,7 +233,7 @@ FIGURE = Figure(
         Claim(
             "delays-hurt-u1",
             "with common delays Online-FedSGD outperforms U1",
-            "line 1168",
+            "section 4.4.6",
             ch4.gaps("b", (ch4.U1, ch4.FEDSGD)),
             (0, INFINITE),
             note=lambda studies: (
@@ -240,7 +245,7 @@ FIGURE = Figure(
         Claim(
             "c2-with-large-step",
             "C2 with a large step significantly outperforms Online-FedSGD",
-            "line 1168",
+            "section 4.4.6",
             ch4.gaps("b", (ch4.FEDSGD, ch4.C2)),
             (ch4.SIGNIFICANTLY, INFINITE),
             ch4.SIGNIFICANT,

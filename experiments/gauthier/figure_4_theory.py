@@ -1,4 +1,4 @@
-"""Gauthier 2024, chapter 4: what its analysis predicts, held against simulation (lines 974-1072).
+"""Gauthier 2024, chapter 4: what its analysis predicts, held against simulation (section 4.3).
 
 The chapter draws no such figure. Its extended model has squares of 1 + 256 x 11 models of 200
 parameters as unknowns, so beyond the bounds on the step size the prediction is that of a small
@@ -347,7 +347,7 @@ FIGURE = Figure(
         Claim(
             "stable-below-bound",
             "below the bound of Theorem 4.2 PAO-Fed is stable",
-            "lines 1050-1055",
+            "Theorem 4.2",
             below,
             (99.5, INFINITE),
             "in every run the last tenth of the curve is not above the first",
@@ -356,7 +356,7 @@ FIGURE = Figure(
         Claim(
             "unstable-beyond-bound",
             "beyond the bound of Theorem 4.2 PAO-Fed is not stable (“if and only if”)",
-            "lines 1050-1055",
+            "Theorem 4.2",
             beyond,
             (-INFINITE, 0.5),
             "in no run the last tenth of the curve is not above the first",
@@ -366,7 +366,7 @@ FIGURE = Figure(
         Claim(
             "steady-state",
             "(4.34) is the steady-state mean square deviation",
-            "lines 1068-1072",
+            "section 4.3.2",
             small_steps,
             ch4.SAME,
             NEAR,
@@ -377,7 +377,7 @@ FIGURE = Figure(
         Claim(
             "steady-state-all-orders",
             "(4.34) is the steady-state mean square deviation",
-            "lines 1068-1072",
+            "section 4.3.2",
             exact,
             ch4.SAME,
             NEAR,
@@ -388,7 +388,7 @@ FIGURE = Figure(
         Claim(
             "learning-curve-all-orders",
             "(4.33) is the learning curve",
-            "line 1066",
+            "section 4.3.2",
             curves,
             (-INFINITE, ch4.SAME[1]),
             "mean distance of at most 0.5 dB, over blocks of 200 iterations",

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 5.1: PGFL against existing methods (lines 1509-1526; figures 1-3 of P6)."""
+"""Gauthier 2024, figure 5.1: PGFL against existing methods (section 5.4.1; figures 1-3 of P6)."""
 
 from collections.abc import Callable, Sequence
 
@@ -249,7 +249,7 @@ FIGURE = Figure(
         Claim(
             "beats-gfl",
             "PGFL is more accurate than GFL",
-            "line 1511",
+            "section 5.4.1 on figure 5.1",
             without_scheduling(*FORMS.values()),
             (0, INFINITE),
             f"by the clients' and the servers' models, against both forms of GFL, {ch5.WHATEVER}",
@@ -260,7 +260,7 @@ FIGURE = Figure(
         Claim(
             "beats-gfl-by-admm",
             "PGFL is more accurate than GFL",
-            "line 1511",
+            "section 5.4.1 on figure 5.1",
             above_personal(ch5.GFL_ADMM),
             (0, INFINITE),
             condition=f"GFL learns by ADMM, as PGFL does, and {ch5.FITTED}",
@@ -269,7 +269,7 @@ FIGURE = Figure(
         Claim(
             "beats-gfl-by-gradient",
             "PGFL is more accurate than GFL",
-            "line 1511",
+            "section 5.4.1 on figure 5.1",
             above_personal(ch5.GFL_GRADIENT),
             (0, INFINITE),
             condition=f"GFL takes gradient steps, as the cited one does, and {ch5.FITTED}",
@@ -289,17 +289,17 @@ FIGURE = Figure(
         Claim(
             "beats-gfl-at-participants",
             "PGFL is more accurate than GFL at the clients who take part",
-            "line 1513",
+            "section 5.4.1 on figure 5.1",
             at_participants(*FORMS.values()),
             (0, INFINITE),
             "by the models of the clients of the round and by their servers', against both forms",
             note=by_form(at_participants, STEPS),
-            changed="New: line 1513 explains GFL by the clients who take part.",
+            changed="New: section 5.4.1 on figure 5.1 explains GFL by the clients who take part.",
         ),
         Claim(
             "mixing-is-more-accurate",
             "inter-cluster learning lowers the steady state",
-            "line 1511",
+            "section 5.4.1 on figure 5.1",
             mixing_gains,
             (0, INFINITE),
             condition=ch5.FITTED,
@@ -308,7 +308,7 @@ FIGURE = Figure(
         Claim(
             "mixing-is-more-accurate-whatever-the-noise",
             "inter-cluster learning lowers the steady state",
-            "line 1511",
+            "section 5.4.1 on figure 5.1",
             ch5.least(ALONG, MIXING, metrics=ch5.LIKE),
             (0, INFINITE),
             ch5.WHATEVER,
@@ -319,7 +319,7 @@ FIGURE = Figure(
         Claim(
             "mixing-is-faster",
             "inter-cluster learning speeds convergence up",
-            "line 1511",
+            "section 5.4.1 on figure 5.1",
             mixing_gains_early,
             (0, INFINITE),
             "mean distance of the curves over the first tenth of the iterations",
@@ -329,7 +329,7 @@ FIGURE = Figure(
         Claim(
             "mixing-is-faster-whatever-the-noise",
             "inter-cluster learning speeds convergence up",
-            "line 1511",
+            "section 5.4.1 on figure 5.1",
             ch5.least(ALONG, MIXING, when=ch5.early, metrics=ch5.LIKE),
             (0, INFINITE),
             f"mean distance of the curves over the first tenth of the iterations, {ch5.WHATEVER}",
@@ -340,7 +340,7 @@ FIGURE = Figure(
         Claim(
             "cluster-fl-is-poor",
             "without exchange between servers performance is notably poor",
-            "line 1511",
+            "section 5.4.1 on figure 5.1",
             ch5.gaps(*ch5.one_above("a", ch5.CLUSTER_FL, *PERSONAL, *FORMS.values())),
             (3, INFINITE),
             "“notably”: at least 3 dB above all others",
@@ -348,21 +348,21 @@ FIGURE = Figure(
         Claim(
             "scheduling-is-less-accurate",
             "scheduling raises PGFL's steady state",
-            "line 1513",
+            "section 5.4.1 on figure 5.1",
             ch5.gaps(*((("b", name), ("a", name)) for name in PERSONAL), metrics=ch5.LIKE),
             (0, INFINITE),
         ),
         Claim(
             "scheduling-is-slower",
             "scheduling slows PGFL down",
-            "line 1513",
+            "section 5.4.1 on figure 5.1",
             ch5.gaps(*((("b", name), ("a", name)) for name in PERSONAL), when=ch5.early),
             (0, INFINITE),
         ),
         Claim(
             "gfl-better-with-scheduling",
             "GFL performs better with scheduling than without",
-            "line 1513",
+            "section 5.4.1 on figure 5.1",
             gained(ch5.GFL_ADMM),
             (0, INFINITE),
             condition="GFL learns by ADMM, as PGFL does",
@@ -372,7 +372,7 @@ FIGURE = Figure(
         Claim(
             "gfl-gradient-better-with-scheduling",
             "GFL performs better with scheduling than without",
-            "line 1513",
+            "section 5.4.1 on figure 5.1",
             gained(ch5.GFL_GRADIENT),
             (0, INFINITE),
             note=no_gain,
@@ -381,7 +381,7 @@ FIGURE = Figure(
         Claim(
             "gfl-better-at-participants",
             "GFL with scheduling is better at the clients who take part than GFL without",
-            "line 1513",
+            "section 5.4.1 on figure 5.1",
             gained(ch5.GFL_GRADIENT, ch5.LIKE_PRESENT),
             (0, INFINITE),
             "by the servers' models, which its clients have",
@@ -391,7 +391,7 @@ FIGURE = Figure(
         Claim(
             "gfl-better-at-participants-by-admm",
             "GFL with scheduling is better at the clients who take part than GFL without",
-            "line 1513",
+            "section 5.4.1 on figure 5.1",
             gained(ch5.GFL_ADMM, ch5.LIKE_PRESENT),
             (0, INFINITE),
             "by the models of the clients of the round and by their servers'",
@@ -402,7 +402,7 @@ FIGURE = Figure(
         Claim(
             "load-reduced",
             "scheduling 3 of 15 clients reduces the communication load of every algorithm by 80 %",
-            "line 1513",
+            "section 5.4.1 on figure 5.1",
             load,
             (79.9, 80.1),
             construction="clients send one model in every round in which they are drawn",
@@ -411,7 +411,7 @@ FIGURE = Figure(
         Claim(
             "privacy-slows",
             "privacy noise makes all algorithms markedly slower",
-            "line 1521",
+            "section 5.4.1 on figure 5.1",
             slowed,
             (MARKEDLY.value, INFINITE),
             f"“significantly reduces”: at least {MARKEDLY.value:g} dB, the mean over the first "
@@ -428,7 +428,7 @@ FIGURE = Figure(
         Claim(
             "privacy-costs-little",
             "after 300 iterations the NMSD is nearly that without privacy",
-            "line 1521",
+            "section 5.4.1 on figure 5.1",
             cost,
             ch5.SAME,
             ch5.SIMILAR,
@@ -442,7 +442,7 @@ FIGURE = Figure(
         Claim(
             "total-budget",
             "the total privacy parameter is 0.095",
-            "line 1521",
+            "section 5.4.1 on figure 5.1",
             spent,
             (0.0945, 0.0955),
             "the noise variance decays by ζ a round, as Algorithm 5 says",
@@ -451,7 +451,7 @@ FIGURE = Figure(
         Claim(
             "total-budget-if-it-decays",
             "the total privacy parameter is 0.095",
-            "line 1521",
+            "section 5.4.1 on figure 5.1",
             spent_if_budget_decays,
             (0.0945, 0.0955),
             construction="it is the sum of 0.001 · 0.99ⁿ over n = 0 to 299: a φ that decays by ζ, "
@@ -461,4 +461,5 @@ FIGURE = Figure(
     ],
     settings=(*ch5.COMMON, ch5.NOISES, ch5.SPREAD, ch5.MIXED, ch5.GRADIENT, MARKEDLY, SEEDS),
     tuning=ch5.tuning_table,
+    keep=("bits_up",),
 )

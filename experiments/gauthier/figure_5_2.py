@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 5.2: the inter-cluster parameter of PGFL (line 1528; P6 figure 4)."""
+"""Gauthier 2024, figure 5.2: the inter-cluster parameter of PGFL (section 5.4.1; P6 figure 4)."""
 
 from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
@@ -88,7 +88,7 @@ FIGURE = Figure(
         Claim(
             "better-within",
             "the NMSD is lower for τ in (0.1, 0.5) than for τ = 0",
-            "line 1528",
+            "section 5.4.1",
             ch5.gaps(*((at(0.0), at(inside)) for inside in WITHIN)),
             (0, INFINITE),
             "at 0.2, 0.3 and 0.4, inside the open interval",
@@ -102,7 +102,7 @@ FIGURE = Figure(
         Claim(
             "better-within-whatever-the-noise",
             "the NMSD is lower for τ in (0.1, 0.5) than for τ = 0",
-            "line 1528",
+            "section 5.4.1",
             ch5.least(ALONG, *(({"tau": 0.0}, {"tau": inside}) for inside in WITHIN)),
             (0, INFINITE),
             f"at 0.2, 0.3 and 0.4, inside the open interval, {ch5.WHATEVER}",
@@ -113,14 +113,14 @@ FIGURE = Figure(
         Claim(
             "too-large-degrades",
             "a value too large degrades performance",
-            "line 1528",
+            "section 5.4.1",
             ch5.gaps(*((("a", over), ("a", under)) for over, under in DEGRADING)),
             (0, INFINITE),
         ),
         Claim(
             "too-large-degrades-whatever-the-noise",
             "a value too large degrades performance",
-            "line 1528",
+            "section 5.4.1",
             ch5.least(ALONG, *DEGRADING),
             (0, INFINITE),
             ch5.WHATEVER,
@@ -131,7 +131,7 @@ FIGURE = Figure(
         Claim(
             "same-as-the-curve",
             "the value at 0.4 is that of figure 5.1 (c)",
-            "line 1528",
+            "section 5.4.1",
             ch5.gaps((at(0.4), ("curve", ch5.PGFL_MIXED))),
             (-0.01, 0.01),
             "within 0.01 dB of the learning curve's 200th iteration",

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 5.3: less similar clusters (lines 1530-1538; P6 figure 5)."""
+"""Gauthier 2024, figure 5.3: less similar clusters (section 5.4.1; P6 figure 5)."""
 
 from matplotlib.figure import Figure as Picture
 
@@ -9,8 +9,10 @@ from experiments.gauthier import chapter5 as ch5
 from experiments.measures import first_rounds, samples
 from fljax import plotting
 
-SPREAD = Setting("gamma_q of the clusters' models", 0.5, "uniform on ±, line 1530", given=True)
-FACTOR = Setting("decay of tau a round", 0.98, "line 1538", given=True)
+SPREAD = Setting(
+    "gamma_q of the clusters' models", 0.5, "uniform on ±, section 5.4.1 on figure 5.3", given=True
+)
+FACTOR = Setting("decay of tau a round", 0.98, "section 5.4.1", given=True)
 DECAYING = "PGFL, τ = 0.4 · 0.98ⁿ"
 
 
@@ -63,14 +65,14 @@ FIGURE = Figure(
         Claim(
             "mixing-degrades",
             "fixed inter-cluster learning degrades the steady state",
-            "line 1530",
+            "section 5.4.1 on figure 5.3",
             ch5.gaps(*ch5.one_above("a", ch5.PGFL_MIXED, ch5.PGFL_0)),
             (0, INFINITE),
         ),
         Claim(
             "mixing-starts-faster",
             "inter-cluster learning improves the initial convergence rate",
-            "line 1530",
+            "section 5.4.1 on figure 5.3",
             faster,
             (0, INFINITE),
             "mean distance of the curves over the first tenth of the iterations",
@@ -86,7 +88,7 @@ FIGURE = Figure(
             Claim(
                 name,
                 "inter-cluster learning improves the initial convergence rate",
-                "line 1530",
+                "section 5.4.1 on figure 5.3",
                 ch5.gaps(
                     *ch5.one_above("a", ch5.PGFL_0, ch5.PGFL_MIXED), when=first_rounds(rounds)
                 ),
@@ -111,7 +113,7 @@ FIGURE = Figure(
         Claim(
             "decaying-starts-as-fixed",
             "the decaying parameter starts as fast as the fixed one",
-            "line 1538",
+            "section 5.4.1",
             ch5.gaps(*ch5.one_above("a", DECAYING, ch5.PGFL_MIXED), when=ch5.early),
             ch5.SAME,
             f"{ch5.SIMILAR}, on average over the first tenth of the iterations",
@@ -121,7 +123,7 @@ FIGURE = Figure(
         Claim(
             "decaying-ends-as-none",
             "the decaying parameter ends nearly as without inter-cluster learning",
-            "line 1538",
+            "section 5.4.1",
             ch5.gaps(*ch5.one_above("a", DECAYING, ch5.PGFL_0)),
             ch5.SAME,
             ch5.SIMILAR,

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 5.4: privacy against accuracy (lines 1540-1544; P6 figures 6 and 7)."""
+"""Gauthier 2024, figure 5.4: privacy against accuracy (section 5.4.1; P6 figures 6 and 7)."""
 
 from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
@@ -63,7 +63,7 @@ FIGURE = Figure(
         Claim(
             "more-privacy-less-accuracy",
             "a smaller φ gives a higher NMSD",
-            "line 1542",
+            "section 5.4.1",
             ch5.neighbours("phi", "initial", rising=False),
             (0, INFINITE),
             "from each value of the grid to the next",
@@ -71,7 +71,7 @@ FIGURE = Figure(
         Claim(
             "slower-decay-less-accuracy",
             "a ζ nearer to one gives a higher NMSD",
-            "line 1544",
+            "section 5.4.1 on figure 5.4",
             ch5.neighbours("zeta", "decay", rising=True),
             (0, INFINITE),
             "from each value of the grid to the next",

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 5.5: MNIST (lines 1546-1570; the journal's figures 8-10)."""
+"""Gauthier 2024, figure 5.5: MNIST (section 5.4.2; the journal's figures 8-10)."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,10 +11,14 @@ from experiments.gauthier import chapter5_images as ch5
 from fljax import plotting
 from fljax.data import SINGLE_DIGITS, TRIPLETS, mnist
 
-CLIENTS = Setting("clients per server", 15, "line 1495; “identical”, line 1548", given=True)
-DRAWN = Setting("clients drawn a round", 3, "of each server's 15, line 1495", given=True)
-SINGLE = Setting("data samples of single digits", (2, 4), "line 1558; pairs", given=True)
-TRIPLET = Setting("data samples of triplets", (6, 12), "line 1566; of six images", given=True)
+CLIENTS = Setting("clients per server", 15, "section 5.4.1; “identical”, section 5.4.2", given=True)
+DRAWN = Setting("clients drawn a round", 3, "of each server's 15, section 5.4.1", given=True)
+SINGLE = Setting(
+    "data samples of single digits", (2, 4), "section 5.4.2 on figure 5.5; pairs", given=True
+)
+TRIPLET = Setting(
+    "data samples of triplets", (6, 12), "section 5.4.2 on figure 5.5; of six images", given=True
+)
 TAUS = Setting(
     "tau of (c)",
     (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
@@ -115,7 +119,7 @@ def digits(
     return Claim(
         f"digits-improve{name}",
         "inter-cluster learning improves the accuracy though similarity is limited",
-        "line 1564",
+        "section 5.4.2",
         ch5.gains(panel, [PAIR], [when], bound),
         (0, INFINITE),
         ch5.AT_READ if when else "",
@@ -136,7 +140,7 @@ def triplets(
     return Claim(
         f"triplets-improve{name}",
         "with similar tasks inter-cluster learning significantly improves the accuracy",
-        "line 1568",
+        "section 5.4.2",
         ch5.gains("b", [PAIR], [when], bound),
         (ch5.SIGNIFICANTLY, INFINITE),
         "; ".join([ch5.SIGNIFICANT, *[ch5.AT_READ] * (when is not None)]),
@@ -151,7 +155,7 @@ def medium_and_large(name: str, bound: float, condition: str, note: Note) -> Cla
     return Claim(
         f"medium-and-large-tau{name}",
         "medium and large tau improve the accuracy significantly",
-        "line 1570",
+        "section 5.4.2",
         ch5.gains("b", [PAIR, (LARGE, ch5.ALONE)], bound=bound),
         (ch5.SIGNIFICANTLY, INFINITE),
         f"medium 0.4, large 0.6; {ch5.SIGNIFICANT}",
@@ -201,7 +205,7 @@ FIGURE = Figure(
         Claim(
             "very-large-tau",
             "very large tau degrades it",
-            "line 1570",
+            "section 5.4.2",
             ch5.gains("b", [(tau, LARGE) for tau in VERY_LARGE]),
             (-INFINITE, 0),
             "very large 0.8 and 1, against large 0.6; however little",

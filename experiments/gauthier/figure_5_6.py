@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 5.6: OrganAMNIST (lines 1572-1584; the journal's figures 11 and 12)."""
+"""Gauthier 2024, figure 5.6: OrganAMNIST (section 5.4.3; the journal's figures 11 and 12)."""
 
 from matplotlib.figure import Figure as Picture
 
@@ -8,14 +8,16 @@ from experiments.gauthier import chapter5_images as ch5
 from fljax.data import DISSIMILAR_ORGANS, SIMILAR_ORGANS, organamnist
 from fljax.schedules import GeometricDecay
 
-CLIENTS = Setting("clients per server", 3, "line 1574", given=True)
-SAMPLES = Setting("data samples a client", 2, "line 1574; taken to be pairs, as in 5.5", given=True)
+CLIENTS = Setting("clients per server", 3, "section 5.4.3", given=True)
+SAMPLES = Setting(
+    "data samples a client", 2, "section 5.4.3; taken to be pairs, as in 5.5", given=True
+)
 DRAWN = Setting("clients drawn a round", "all", "no scheduling is mentioned for these data")
 TAUS = Setting("tau of (a)", (0.0, 0.2, 0.4, 0.6), "none to almost the mean of all clusters")
 MEDIUM_RATE = Setting(
     "a medium decay rate",
     0.98,
-    "tau = 0.4 · 0.98^n, the chapter's only decaying schedule (line 1536)",
+    "tau = 0.4 · 0.98^n, the chapter's only decaying schedule (section 5.4.1)",
 )
 RATES = Setting(
     "decay rates of (b)",
@@ -103,7 +105,7 @@ def claims(bound: float, ending: str, condition: str) -> list[Claim]:
         return Claim(
             name + ending,
             text,
-            "line 1576" if panel == "a" else "line 1584",
+            "section 5.4.3 on figure 5.6",
             ch5.gains(panel, [pair], [when], bound),
             accept,
             convention,
@@ -139,7 +141,7 @@ FIGURE = Figure(
         Claim(
             "large-tau-untuned",
             RAISES,
-            "line 1576",
+            "section 5.4.3 on figure 5.6",
             ch5.gains("untuned", [PAIRS["a"]], [ch5.READ, None], ch5.NOMINAL.value),
             FIVE,
             ABOUT_FIVE,

@@ -35,7 +35,7 @@ RATED = Setting(
 )
 LONG = Setting("iterations of the limit", 1000, "enough for the slowest penalty to arrive")
 BOUNDED = Setting("penalties rho of Theorem II", (3.0, 30.0), "“a sufficiently large penalty”")
-SPREADS = Setting("gamma_q of Theorem II", (0.15, 0.5), "lines 1498, 1530", given=True)
+SPREADS = Setting("gamma_q of Theorem II", (0.15, 0.5), "section 5.4.1", given=True)
 PATH = Setting("iterations of Theorem II", 100, "its left side is largest before the thirtieth")
 
 MIXING = {ch5.PGFL_0: 0.0, ch5.PGFL_MIXED: ch5.MIXED.value}
@@ -325,7 +325,7 @@ FIGURE = Figure(
         Claim(
             "linear-rate",
             "without inter-cluster learning PGFL converges in linear time",
-            "line 1399",
+            "Theorem 5.1",
             straight,
             (0.9, 1.1),
             "the distance to where it ends falls by as many dB in the last third of the run as in "
@@ -335,7 +335,7 @@ FIGURE = Figure(
         Claim(
             "limit-is-the-optimum",
             "without inter-cluster learning PGFL converges to each cluster's optimal solution",
-            "line 1399",
+            "Theorem 5.1",
             bias,
             (-INFINITE, -60),
             "at most -60 dB left after 1000 iterations, for every penalty",
@@ -382,7 +382,7 @@ FIGURE = Figure(
         Claim(
             "theorem-two",
             "what inter-cluster learning changes is bounded by (5.27) in all iterations",
-            "line 1427",
+            "section 5.3.2",
             ever,
             (0, 1),
             "the largest ratio of the two sides over all iterations, servers and clusters",
@@ -397,7 +397,7 @@ FIGURE = Figure(
         Claim(
             "theorem-two-at-rest",
             "what inter-cluster learning changes is bounded by (5.27)",
-            "line 1427",
+            "section 5.3.2",
             at_last,
             (0, 1),
             "the ratio of the two sides after 100 iterations, at the worst server and cluster",

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 6.1: networked learning with a fixed tau (lines 1732-1742; P7 figure 1)."""
+"""Gauthier 2024, figure 6.1: networked learning with a fixed tau (section 6.3; P7 figure 1)."""
 
 import xarray as xr
 from matplotlib.figure import Figure as Picture
@@ -84,7 +84,7 @@ FIGURE = Figure(
         Claim(
             "one-model-is-not-enough",
             "NFL, with one model for all, is less accurate than every NPFL",
-            "line 1742",
+            "section 6.3",
             ch6.gaps("a", *((NFL, other) for other in NAMES)),
             (0, INFINITE),
             "“not satisfactory”: above each of the others",
@@ -93,21 +93,21 @@ FIGURE = Figure(
         Claim(
             "inter-cluster-learning-helps",
             "NPFL with τ = 0.05 improves on τ = 0",
-            "line 1742",
+            "section 6.3",
             ch6.gaps("a", (ALONE, LEAST)),
             (0, INFINITE),
         ),
         Claim(
             "over-use-degrades",
             "the steady-state accuracy decreases from τ = 0.05 to 0.1, 0.2 and 0.4",
-            "line 1742",
+            "section 6.3",
             ch6.gaps("a", (MORE, LEAST), (MUCH, MORE), (MOST, MUCH)),
             (0, INFINITE),
         ),
         Claim(
             "one-model-is-not-enough-among-joined",
             "NFL is less accurate than every NPFL for clients with a neighbour of their cluster",
-            "line 1742",
+            "section 6.3",
             ch6.gaps("a", *((NFL, other) for other in NAMES), metrics=[IN_TOUCH]),
             (0, INFINITE),
             condition="the source does not say whether its network joins all clients of a cluster",
@@ -116,7 +116,7 @@ FIGURE = Figure(
         Claim(
             "one-model-is-not-enough-if-joined",
             "NFL, with one model for all, is less accurate than every NPFL",
-            "line 1742",
+            "section 6.3",
             ch6.gaps("joined", *((NFL, other) for other in NAMES)),
             (0, INFINITE),
             "“not satisfactory”: above each of the others",
@@ -126,7 +126,7 @@ FIGURE = Figure(
         Claim(
             "inter-cluster-learning-helps-if-joined",
             "NPFL with τ = 0.05 improves on τ = 0",
-            "line 1742",
+            "section 6.3",
             ch6.gaps("joined", (ALONE, LEAST)),
             (0, INFINITE),
             condition=ch6.CONDITION,
@@ -135,7 +135,7 @@ FIGURE = Figure(
         Claim(
             "over-use-degrades-if-joined",
             "the steady-state accuracy decreases from τ = 0.05 to 0.1, 0.2 and 0.4",
-            "line 1742",
+            "section 6.3",
             ch6.gaps("joined", (MORE, LEAST), (MUCH, MORE), (MOST, MUCH)),
             (0, INFINITE),
             condition=ch6.CONDITION,

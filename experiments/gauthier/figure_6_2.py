@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 6.2: learned parameters (lines 1744-1756; P7 figure 2)."""
+"""Gauthier 2024, figure 6.2: learned parameters (section 6.3; P7 figure 2)."""
 
 import math
 from collections.abc import Sequence
@@ -394,7 +394,7 @@ FIGURE = Figure(
         Claim(
             "starts-faster",
             "every NPFL-RL learns faster at first than NPFL with τ = 0.05",
-            "line 1756",
+            "section 6.3",
             ch6.gaps("a", *((FIXED, name) for name in LEARNED), measure=ch6.early_gap),
             (0, INFINITE),
             f"mean distance in dB over the first {ch6.EARLY.value} iterations",
@@ -402,7 +402,7 @@ FIGURE = Figure(
         Claim(
             "ends-better",
             "every NPFL-RL ends more accurate than NPFL with τ = 0.05",
-            "line 1756",
+            "section 6.3",
             ch6.gaps("a", *((FIXED, name) for name in LEARNED)),
             (0, INFINITE),
             note=lonely,
@@ -410,7 +410,7 @@ FIGURE = Figure(
         Claim(
             "same-start",
             "the algorithms are tuned to have the same initial convergence rate",
-            "line 1730",
+            "section 6.3",
             same_start("a"),
             (-INFINITE, 1),
             f"“same”: within 1 dB of NPFL on average over the first {ch6.EARLY.value} iterations",
@@ -420,14 +420,14 @@ FIGURE = Figure(
         Claim(
             "probe-beats-gradient",
             "NPFL-RL (SAC) is more accurate than NPFL-RL (DPG)",
-            "line 1756",
+            "section 6.3",
             ch6.gaps("a", (ch6.DPG, ch6.SAC)),
             (0, INFINITE),
         ),
         Claim(
             "probe-is-random",
             "the convergence of NPFL-RL (SAC) is more random than that of the others",
-            "line 1756",
+            "section 6.3",
             randomness("a", (ch6.SAC, ch6.DPG), (ch6.SAC, FIXED)),
             (0, INFINITE),
             "mean square of the second differences of a seed's curve in dB, second half of the run",
@@ -435,7 +435,7 @@ FIGURE = Figure(
         Claim(
             "batch-calms-probe",
             "batch learning attenuates the randomness of SAC",
-            "line 1756",
+            "section 6.3",
             randomness("a", (ch6.SAC, ch6.BATCH_SAC)),
             (0, INFINITE),
             "as above",
@@ -443,7 +443,7 @@ FIGURE = Figure(
         Claim(
             "batch-helps-gradient",
             "batch learning makes DPG more accurate",
-            "line 1756",
+            "section 6.3",
             ch6.gaps("a", (ch6.DPG, ch6.BATCH_DPG)),
             (0, INFINITE),
             note=capped_batch,
@@ -451,7 +451,7 @@ FIGURE = Figure(
         Claim(
             "clipping-is-needed",
             "parameters that may leave [0, 1] end less accurate than clipped ones",
-            "lines 1701-1708",
+            "section 6.3",
             clipping,
             (0, INFINITE),
             condition="the source has no rule that keeps a parameter in its interval",
@@ -461,7 +461,7 @@ FIGURE = Figure(
         Claim(
             "ends-better-capped",
             "DPG ends more accurate than NPFL with τ = 0.05",
-            "line 1756",
+            "section 6.3",
             capping(FIXED),
             (0, INFINITE),
             condition="steps are capped at those of SAC, our addition",
@@ -470,7 +470,7 @@ FIGURE = Figure(
         Claim(
             "no-rate-helps",
             "SAC is more accurate than DPG at other rates, too",
-            "line 1756",
+            "section 6.3",
             uncapped,
             (0, INFINITE),
             condition="the other rates are our addition",
@@ -479,7 +479,7 @@ FIGURE = Figure(
         Claim(
             "starts-faster-if-joined",
             "every NPFL-RL learns faster at first than NPFL with τ = 0.05",
-            "line 1756",
+            "section 6.3",
             ch6.gaps("joined", *((FIXED, name) for name in LEARNED), measure=ch6.early_gap),
             (0, INFINITE),
             f"mean distance in dB over the first {ch6.EARLY.value} iterations",
@@ -489,7 +489,7 @@ FIGURE = Figure(
         Claim(
             "ends-better-if-joined",
             "every NPFL-RL ends more accurate than NPFL with τ = 0.05",
-            "line 1756",
+            "section 6.3",
             ch6.gaps("joined", *((FIXED, name) for name in LEARNED)),
             (0, INFINITE),
             condition=ch6.CONDITION,
@@ -498,7 +498,7 @@ FIGURE = Figure(
         Claim(
             "same-start-if-joined",
             "the algorithms are tuned to have the same initial convergence rate",
-            "line 1730",
+            "section 6.3",
             same_start("joined"),
             (-INFINITE, 1),
             f"“same”: within 1 dB of NPFL on average over the first {ch6.EARLY.value} iterations",
@@ -510,7 +510,7 @@ FIGURE = Figure(
         Claim(
             "probe-beats-gradient-if-joined",
             "NPFL-RL (SAC) is more accurate than NPFL-RL (DPG)",
-            "line 1756",
+            "section 6.3",
             ch6.gaps("joined", (ch6.DPG, ch6.SAC)),
             (0, INFINITE),
             condition=ch6.CONDITION,
@@ -519,7 +519,7 @@ FIGURE = Figure(
         Claim(
             "probe-is-random-if-joined",
             "the convergence of NPFL-RL (SAC) is more random than that of the others",
-            "line 1756",
+            "section 6.3",
             randomness("joined", (ch6.SAC, ch6.DPG), (ch6.SAC, FIXED)),
             (0, INFINITE),
             "mean square of the second differences of a seed's curve in dB, second half of the run",
@@ -529,7 +529,7 @@ FIGURE = Figure(
         Claim(
             "batch-calms-probe-if-joined",
             "batch learning attenuates the randomness of SAC",
-            "line 1756",
+            "section 6.3",
             randomness("joined", (ch6.SAC, ch6.BATCH_SAC)),
             (0, INFINITE),
             "as above",
@@ -541,7 +541,7 @@ FIGURE = Figure(
         Claim(
             "batch-helps-gradient-if-joined",
             "batch learning makes DPG more accurate",
-            "line 1756",
+            "section 6.3",
             ch6.gaps("joined", (ch6.DPG, ch6.BATCH_DPG)),
             (0, INFINITE),
             condition=ch6.CONDITION,
@@ -551,7 +551,7 @@ FIGURE = Figure(
             Claim(
                 f"ends-better-over-the-map-{short.lower()}",
                 f"NPFL-RL ({short}) ends more accurate than NPFL with τ = 0.05",
-                "line 1756",
+                "section 6.3",
                 least_gain(name),
                 (0, INFINITE),
                 "in every cell of the map",
@@ -565,7 +565,7 @@ FIGURE = Figure(
             Claim(
                 f"ends-better-with-more-ridge-{short.lower()}",
                 f"NPFL-RL ({short}) ends more accurate than NPFL with τ = 0.05",
-                "line 1756",
+                "section 6.3",
                 least_gain(name, 0, max(MAP.value[0])),
                 (0, INFINITE),
                 "for every |w_0|^2 of the map",
@@ -578,7 +578,7 @@ FIGURE = Figure(
         Claim(
             "epochs-cost",
             "batch learning costs in proportion to the number of epochs",
-            "line 1756",
+            "section 6.3",
             cost_of_epochs,
             (1, 1),
             "multiplications that epochs add to an iteration, over as many times those of one",

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 6.3: how the parameters evolve (lines 1758-1763; P7 figure 3)."""
+"""Gauthier 2024, figure 6.3: how the parameters evolve (section 6.3; P7 figure 3)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -333,7 +333,7 @@ def of_each(
                 Claim(
                     f"{name}-in-the-median-{short.lower()}{end}",
                     said,
-                    "line 1763",
+                    "section 6.3",
                     in_median(panel, metric, statistic, method, window),
                     accept,
                     convention,
@@ -349,7 +349,7 @@ def of_each(
                 Claim(
                     f"{name}-in-most-runs-{short.lower()}-if-joined",
                     said,
-                    "line 1763",
+                    "section 6.3",
                     most(metric, single, method, panel="joined"),
                     (50, INFINITE),
                     f"{convention or 'its change'}, {MOST}",
@@ -392,7 +392,7 @@ FIGURE = Figure(
         Claim(
             "gradient-is-smooth",
             "the parameters evolve smoothly under DPG, with extensive randomness under SAC",
-            "line 1758",
+            "section 6.3 on figure 6.3",
             rougher(ch6.SAC, ch6.DPG),
             (0, INFINITE),
             "mean square of the second differences: SAC's above DPG's",
@@ -401,7 +401,7 @@ FIGURE = Figure(
         Claim(
             "gradient-is-smooth-in-most-runs",
             "the parameters evolve smoothly under DPG, with extensive randomness under SAC",
-            "line 1758",
+            "section 6.3 on figure 6.3",
             mostly_rougher(ch6.SAC, ch6.DPG),
             (50, INFINITE),
             f"SAC's second differences are above DPG's {MOST}",
@@ -411,7 +411,7 @@ FIGURE = Figure(
         Claim(
             "gradient-is-smooth-if-capped",
             "the parameters evolve smoothly under DPG, with extensive randomness under SAC",
-            "line 1758",
+            "section 6.3 on figure 6.3",
             rougher(ch6.SAC, CAPPED),
             (0, INFINITE),
             "mean square of the second differences: SAC's above DPG's",
@@ -421,7 +421,7 @@ FIGURE = Figure(
         Claim(
             "gradient-is-slow",
             "the parameters adapt quickly under SAC and fail to under DPG",
-            "line 1758",
+            "section 6.3 on figure 6.3",
             quicker(ch6.SAC, ch6.DPG),
             (0, INFINITE),
             f"distance from the start after {ch6.EARLY.value} iterations: SAC's above DPG's",
@@ -430,7 +430,7 @@ FIGURE = Figure(
         Claim(
             "gradient-is-slow-in-most-runs",
             "the parameters adapt quickly under SAC and fail to under DPG",
-            "line 1758",
+            "section 6.3 on figure 6.3",
             mostly_quicker(ch6.SAC, ch6.DPG),
             (50, INFINITE),
             f"SAC has moved farther after {ch6.EARLY.value} iterations {MOST}",
@@ -440,7 +440,7 @@ FIGURE = Figure(
         Claim(
             "batch-calms-probe",
             "batch learning helps against the randomness of SAC",
-            "line 1758",
+            "section 6.3 on figure 6.3",
             rougher(ch6.SAC, ch6.BATCH_SAC),
             (0, INFINITE),
             "mean square of the second differences",
@@ -448,7 +448,7 @@ FIGURE = Figure(
         Claim(
             "little-data-rises",
             "the parameter of the client with little data increases at first",
-            "line 1763",
+            "section 6.3",
             cases(ch6.LITTLE, early_change),
             (0, INFINITE),
             f"the mean over seeds, after {ch6.EARLY.value} iterations",
@@ -456,7 +456,7 @@ FIGURE = Figure(
         Claim(
             "little-data-rises-linearly",
             "it does so linearly",
-            "line 1763",
+            "section 6.3",
             cases(ch6.LITTLE, straightness),
             (0.95, 1),
             f"squared correlation of the mean with n, over {ch6.EARLY.value} iterations",
@@ -465,7 +465,7 @@ FIGURE = Figure(
         Claim(
             "little-data-falls-later",
             "it decreases after near-convergence",
-            "line 1763",
+            "section 6.3",
             cases(ch6.LITTLE, decline),
             (QUARTER, INFINITE),
             "the mean over seeds ends at least a quarter below its peak",
@@ -474,7 +474,7 @@ FIGURE = Figure(
         Claim(
             "little-data-falls-later-in-most-runs",
             "it decreases after near-convergence",
-            "line 1763",
+            "section 6.3",
             most(ch6.LITTLE, falls),
             (50, INFINITE),
             f"it ends at least a quarter below its peak {MOST}",
@@ -484,7 +484,7 @@ FIGURE = Figure(
         Claim(
             "much-data-falls",
             "the parameter of the client with much data decreases almost immediately",
-            "line 1763",
+            "section 6.3",
             cases(ch6.MUCH, early_change),
             (-INFINITE, 0),
             f"the mean over seeds, after {ch6.EARLY.value} iterations",
@@ -493,7 +493,7 @@ FIGURE = Figure(
         Claim(
             "much-data-ends-at-zero",
             "it stabilises around 0",
-            "line 1763",
+            "section 6.3",
             cases(ch6.MUCH, late_level),
             (-INFINITE, ZERO),
             f"“around 0”: the mean over seeds is below half of the initial {ch6.START.value:g}",
@@ -502,7 +502,7 @@ FIGURE = Figure(
         Claim(
             "much-data-ends-at-zero-in-most-runs",
             "it stabilises around 0",
-            "line 1763",
+            "section 6.3",
             most(ch6.MUCH, ends_at_zero),
             (50, INFINITE),
             f"“around 0”: below half of the initial {ch6.START.value:g}, {MOST}",
@@ -512,7 +512,7 @@ FIGURE = Figure(
         Claim(
             "moderate-data-rises",
             "the parameter of the client with a moderate amount of data increases at first",
-            "line 1763",
+            "section 6.3",
             cases(ch6.MODERATE, early_change),
             (0, INFINITE),
             f"the mean over seeds, after {ch6.EARLY.value} iterations",
@@ -520,7 +520,7 @@ FIGURE = Figure(
         Claim(
             "moderate-data-ends-at-zero",
             "it decreases afterwards and stabilises around 0",
-            "line 1763",
+            "section 6.3",
             cases(ch6.MODERATE, late_level),
             (-INFINITE, ZERO),
             f"“around 0”: the mean over seeds is below half of the initial {ch6.START.value:g}",
@@ -529,7 +529,7 @@ FIGURE = Figure(
         Claim(
             "moderate-data-ends-at-zero-in-most-runs",
             "it decreases afterwards and stabilises around 0",
-            "line 1763",
+            "section 6.3",
             most(ch6.MODERATE, ends_at_zero),
             (50, INFINITE),
             f"“around 0”: below half of the initial {ch6.START.value:g}, {MOST}",
@@ -539,7 +539,7 @@ FIGURE = Figure(
         Claim(
             "by-data",
             "parameters evolve according to the data of clients: those with less data keep more",
-            "lines 1758, 1763",
+            "section 6.3",
             differences(BY_NEED),
             (0, INFINITE),
             "difference of the means over seeds in the steady state",
@@ -549,7 +549,7 @@ FIGURE = Figure(
             "by-cluster",
             "parameters evolve according to the needs of clients: a cluster whose model lies "
             "between the others' keeps more",
-            "lines 1758, 1763",
+            "section 6.3",
             differences(BY_PLACE, ch6.SAC, CAPPED),
             (0, INFINITE),
             "difference of the means over seeds in the steady state",
@@ -629,7 +629,7 @@ FIGURE = Figure(
                 f"by-data-of-all{end}",
                 "parameters evolve according to the data of clients: those with less data keep "
                 "more",
-                "lines 1758, 1763",
+                "section 6.3",
                 by_rank(panel),
                 (-INFINITE, 0),
                 "mean rank correlation of τ with the samples, over all clients, steady state",
@@ -645,7 +645,7 @@ FIGURE = Figure(
         Claim(
             "gradient-is-smooth-if-joined",
             "the parameters evolve smoothly under DPG, with extensive randomness under SAC",
-            "line 1758",
+            "section 6.3 on figure 6.3",
             rougher(ch6.SAC, ch6.DPG, "joined"),
             (0, INFINITE),
             "mean square of the second differences: SAC's above DPG's",
@@ -655,7 +655,7 @@ FIGURE = Figure(
         Claim(
             "gradient-is-slow-if-joined",
             "the parameters adapt quickly under SAC and fail to under DPG",
-            "line 1758",
+            "section 6.3 on figure 6.3",
             quicker(ch6.SAC, ch6.DPG, "joined"),
             (0, INFINITE),
             f"distance from the start after {ch6.EARLY.value} iterations: SAC's above DPG's",
@@ -666,7 +666,7 @@ FIGURE = Figure(
         Claim(
             "batch-calms-probe-if-joined",
             "batch learning helps against the randomness of SAC",
-            "line 1758",
+            "section 6.3 on figure 6.3",
             rougher(ch6.SAC, ch6.BATCH_SAC, "joined"),
             (0, INFINITE),
             "mean square of the second differences",

@@ -1,4 +1,4 @@
-"""Jung 2025: what the coupling alpha does to the solutions of GTVMin (lines 776-784)."""
+"""Jung 2025: what the coupling alpha does to the solutions of GTVMin (section 3.3)."""
 
 import dataclasses
 import functools
@@ -462,7 +462,7 @@ def nears_the_mean(studies: Studies) -> dict[str, Estimate]:
 FIGURE = Figure(
     name="jung-alpha",
     title="From learning alone to one model: the coupling of GTVMin",
-    source="Jung 2025, section 3.3, lines 776-784",
+    source="Jung 2025, section 3.3",
     caption="Clients of three clusters, whose true models are at equal distances, and a random "
     "graph, dense within clusters and sparse between them; network and data are drawn anew with "
     "every seed. (a) the squared distance from the true model. (b) mean squares of models about "
@@ -478,7 +478,7 @@ FIGURE = Figure(
         Claim(
             "alone-without-coupling",
             "without coupling GTVMin decomposes into learning alone",
-            "lines 776-778",
+            "section 3.3",
             at_the_ends(0, "local"),
             (-0.1, 0.1),
             "at the least coupling, within 0.1 dB of the error of learning alone",
@@ -486,7 +486,7 @@ FIGURE = Figure(
         Claim(
             "one-model-beyond",
             "beyond a critical value the models are nearly constant over the (connected) network",
-            "line 782",
+            "section 3.3",
             at_the_ends(-1, "component_error"),
             (-0.1, 0.1),
             "at the largest coupling, within 0.1 dB of the error of one model a component",
@@ -494,7 +494,7 @@ FIGURE = Figure(
         Claim(
             "best-between",
             "the coupling trades the two for each other: the best is in between",
-            "lines 776, 782",
+            "section 3.3",
             between_ends,
             (0.1, INFINITE),
             "both ends a tenth of a dB or more above the coupling that is best on the tuning seeds",
@@ -504,7 +504,7 @@ FIGURE = Figure(
             "constant-on-larger-sets",
             "growing alpha makes models constant over increasingly large sets: of exactly equal "
             "ones with the norm",
-            "line 780",
+            "section 3.3",
             fewer("models", NORM),
             (0, INFINITE),
             "as many different models or fewer at every coupling than at the one before",
@@ -512,7 +512,7 @@ FIGURE = Figure(
         Claim(
             "nearly-constant-on-larger-sets",
             "the same of nearly equal ones with the squared norm",
-            "line 780",
+            "section 3.3",
             fewer("near", SQUARED),
             (0, INFINITE),
             f"models are one that a chain of distances below {NEAR.value:g} joins; as many sets or "
@@ -523,7 +523,7 @@ FIGURE = Figure(
         Claim(
             "sets-grow",
             "and the sets grow by much",
-            "line 780",
+            "section 3.3",
             from_end_to_end,
             (sum(SIZES.value) / 2, INFINITE),
             "from the least coupling to the largest there are fewer sets by more than half of the "
@@ -533,7 +533,7 @@ FIGURE = Figure(
             "critical-as-computed",
             "the critical alpha depends on losses and edges alone: it is the least at which a flow "
             "between the clients fits the edges",
-            "lines 782, 946-960",
+            "sections 3.3 and 3.5",
             beside_critical,
             (99.9, 100.1),
             f"exactly equal models {100 * ASIDE.value:g} % beyond it, not yet so before, always",
@@ -542,7 +542,7 @@ FIGURE = Figure(
         Claim(
             "squared-never-equal",
             "with the squared norm models are only nearly constant",
-            "lines 780-782",
+            "section 3.3",
             never_equal,
             (sum(SIZES.value) - 0.01, INFINITE),
             "all clients' models differ at the largest coupling",
@@ -550,7 +550,7 @@ FIGURE = Figure(
         Claim(
             "squared-decay",
             "their spread falls as the square of alpha in the end",
-            "lines 890-894",
+            "Proposition 3.1",
             decay,
             (-2.1, -1.9),
             "slope of the logarithms over the last decade, where alpha times the connectivity of "
@@ -560,7 +560,7 @@ FIGURE = Figure(
         Claim(
             "average",
             "Exercise 3.11: with L_i(w) = (w - y_i)^2 the solution nears the numbers' mean",
-            "line 1041",
+            "Exercise 3.11",
             nears_the_mean,
             (-INFINITE, -40),
             "squared distance over that of the numbers at the largest coupling, dB",
@@ -568,7 +568,7 @@ FIGURE = Figure(
         Claim(
             "average-bound",
             "its squared distance is that of the numbers times 1/(1 + alpha lambda_2)^2 at most",
-            "line 1041; ours, from (I + alpha L)^-1",
+            "Exercise 3.11; ours, from (I + alpha L)^-1",
             averaged,
             (0, 1 + 1e-6),
             "the largest ratio of all runs",

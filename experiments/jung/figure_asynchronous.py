@@ -313,7 +313,7 @@ FIGURE = Figure(
         Claim(
             "bound-as-printed",
             "errors are at most kappa^(t/(2B+1)) of the first",
-            "(134), line 2112",
+            "(134), section 5.8",
             largest("printed"),
             AT_MOST,
             "the worst node's error over the bound, at every event of every run",
@@ -322,7 +322,7 @@ FIGURE = Figure(
         Claim(
             "bound-repaired",
             "errors are at most kappa^floor((t+B)/(2B)) of the first",
-            "(134), line 2112, repaired",
+            "(134), section 5.8, repaired",
             largest("repaired"),
             AT_MOST,
             "likewise",
@@ -331,7 +331,7 @@ FIGURE = Figure(
         Claim(
             "total-asynchrony-converges",
             "totally asynchronous pseudo-contractions converge to the solution",
-            "line 2109",
+            "section 5.8",
             arrives(NEVER),
             (-INFINITE, -60),
             "60 dB below the start after all events, and falling",
@@ -340,7 +340,7 @@ FIGURE = Figure(
         Claim(
             "partial-asynchrony-converges",
             "FedRelax converges to GTVMin's solution for any B",
-            "lines 2077, 2112",
+            "section 5.8",
             arrives(RANDOM, WORST),
             (-INFINITE, -60),
             "likewise",
@@ -348,7 +348,7 @@ FIGURE = Figure(
         Claim(
             "smaller-delays-are-faster",
             "smaller delay bounds lead to faster convergence",
-            "line 2114",
+            "section 5.8",
             slower,
             (0, INFINITE),
             f"the error after {MIDDLE} events is above that of the next smaller B",
@@ -356,7 +356,7 @@ FIGURE = Figure(
         Claim(
             "short-steps-for-any-delay",
             "a partially asynchronous algorithm can converge for any B",
-            "line 2077",
+            "section 5.8",
             growth(PARTS.value[0], *LATE.value),
             (-INFINITE, 0),
             "FedGD with a short step: the error after all events is below that of the first",
@@ -365,7 +365,7 @@ FIGURE = Figure(
         Claim(
             "some-only-for-small-delays",
             "others converge only if B is small enough: without delays this one does",
-            "line 2077",
+            "section 5.8",
             growth(PARTS.value[-1], 0),
             (-INFINITE, 0),
             "likewise, FedGD close to the limit of gradient descent",
@@ -374,7 +374,7 @@ FIGURE = Figure(
         Claim(
             "some-diverge-with-delays",
             "others converge only if B is small enough: with delays this one diverges",
-            "line 2077",
+            "section 5.8",
             growth(PARTS.value[-1], *LATE.value[1:]),
             (20, INFINITE),
             "the same step: 20 dB above the first error after all events",

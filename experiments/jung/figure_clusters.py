@@ -1,4 +1,4 @@
-"""Jung 2025: clustered federated learning (section 6.2, lines 2262-2320)."""
+"""Jung 2025: clustered federated learning (section 6.2)."""
 
 import functools
 
@@ -270,7 +270,7 @@ FIGURE = Figure(
         Claim(
             "bound",
             "Proposition 6.1 bounds how far a cluster's models are from their mean",
-            "lines 2293-2313",
+            "Proposition 6.1",
             bounded,
             (0, 1 + 1e-6),
             "the largest ratio of all runs and couplings",
@@ -278,7 +278,7 @@ FIGURE = Figure(
         Claim(
             "vanishes-without-boundary",
             "without a boundary the deviation vanishes with growing alpha, by the bound as 1/alpha",
-            "lines 2307-2313",
+            "section 6.2",
             lambda studies: {
                 case: found for case, found in fall(studies, "off").items() if case == "weight 0"
             },
@@ -288,7 +288,7 @@ FIGURE = Figure(
         Claim(
             "bound-stays",
             "with a boundary the bound does not vanish however large alpha is",
-            "line 2307, (148)",
+            "section 6.2, (148)",
             lambda studies: {
                 case: found for case, found in fall(studies, "bound").items() if case != "weight 0"
             },
@@ -299,7 +299,7 @@ FIGURE = Figure(
         Claim(
             "deviation-stays",
             "and neither does the deviation, on a connected network",
-            "line 2307, as the bound would have it",
+            "section 6.2, as the bound would have it",
             lambda studies: {
                 case: found for case, found in fall(studies, "off").items() if case != "weight 0"
             },
@@ -312,7 +312,7 @@ FIGURE = Figure(
         Claim(
             "boundary-hurts",
             "models of a cluster are nearer each other the smaller its boundary",
-            "line 2289",
+            "section 6.2",
             rising("weight", 1),
             (0, INFINITE),
             "the heaviest boundary above none, from alpha = 1 on",
@@ -320,7 +320,7 @@ FIGURE = Figure(
         Claim(
             "connectivity-helps",
             "and the better it is connected within",
-            "line 2289",
+            "section 6.2",
             rising("within", -1),
             (0, INFINITE),
             "the sparsest above the densest, from alpha = 1 on",
@@ -328,7 +328,7 @@ FIGURE = Figure(
         Claim(
             "pooling-helps",
             "clusters pool data that are too few alone: GTVMin is better than learning alone",
-            "lines 2262-2275",
+            "section 6.2",
             better(ALONE, GTV, high=10),
             (0, INFINITE),
             "up to 10 samples a client",
@@ -336,7 +336,7 @@ FIGURE = Figure(
         Claim(
             "gtv-with-few",
             "GTVMin needs no clusters to be found first: with few samples it is better than they",
-            "lines 2268-2275",
+            "section 6.2",
             better(PARAMETERS, GTV, high=3),
             (0, INFINITE),
             "2 and 3 samples a client",
@@ -345,7 +345,7 @@ FIGURE = Figure(
         Claim(
             "pool-with-many",
             "with many samples clusters are found, and pooling them is better",
-            "lines 2268-2275",
+            "section 6.2",
             better(GTV, PARAMETERS, low=20),
             (0, INFINITE),
             "20 samples a client",
@@ -354,7 +354,7 @@ FIGURE = Figure(
         Claim(
             "gradients-mislead",
             "gradients at 0 tell clusters less well than local models do",
-            "lines 2268-2270 have both",
+            "section 6.2 has both",
             misled,
             (0, INFINITE),
             "adjusted Rand index, by samples",

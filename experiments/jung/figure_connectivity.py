@@ -392,7 +392,7 @@ FIGURE = Figure(
         Claim(
             "proposition-7.1",
             "connectivity is at most n/(n-1) times any node's degree",
-            "Proposition 7.1, lines 2518-2526",
+            "Proposition 7.1",
             largest_of("over_bound"),
             (0, 1 + 1e-9),
             "the largest ratio of all networks",
@@ -400,7 +400,7 @@ FIGURE = Figure(
         Claim(
             "bound-as-baseline",
             "the upper bound can serve as a baseline: practical networks come close to it",
-            "line 2514",
+            "section 7.1",
             near("over_bound"),
             (0.5, 1.0 + 1e-9),
             "half of it or more",
@@ -418,7 +418,7 @@ FIGURE = Figure(
         Claim(
             "largest-eigenvalue",
             "no eigenvalue is above twice the largest degree",
-            "(136), lines 2166-2172",
+            "(136), section 5.10.1",
             largest_of("largest"),
             (0, 1 + 1e-9),
             "the largest ratio of all networks",
@@ -426,7 +426,7 @@ FIGURE = Figure(
         Claim(
             "essentially-tight",
             "the bound (136) is essentially tight",
-            "line 2172",
+            "section 5.10.1",
             near("largest"),
             (0.5, 1.0 + 1e-9),
             "half of it or more",
@@ -437,7 +437,7 @@ FIGURE = Figure(
         Claim(
             "approximation-155",
             "connectivity of an Erdős-Rényi network is about |C| p_e",
-            "(155), line 2496",
+            "(155), section 7.1",
             approximated("second"),
             (0.8, 1.25),
             "within a quarter",
@@ -447,7 +447,7 @@ FIGURE = Figure(
         Claim(
             "approximation-154",
             "and that about the largest degree",
-            "(154), (155), lines 2484-2496",
+            "(154), (155), section 7.1",
             approximated("most"),
             (0.8, 1.25),
             "within a quarter",
@@ -457,7 +457,7 @@ FIGURE = Figure(
         Claim(
             "approximation-improves",
             "(155) is the better the larger the network (its error is left open)",
-            "lines 2484, 2498",
+            "section 7.1",
             apart,
             (1, INFINITE),
             "relative error at the smallest number of nodes over that at the largest",
@@ -466,7 +466,7 @@ FIGURE = Figure(
         Claim(
             "degree-connects",
             "more edges make for a higher connectivity",
-            "lines 2484, 2530",
+            "section 7.1",
             grows,
             (0, INFINITE),
             "the mean connectivity of a degree less that of the one before",
@@ -474,7 +474,7 @@ FIGURE = Figure(
         Claim(
             "edges-save-rounds",
             "more edges typically reduce the number of rounds",
-            "lines 2528-2535, Figure 7.1",
+            "section 7.1, Figure 7.1",
             denser("rounds"),
             (0, 1),
             "rounds at the largest degree over those at the smallest, geometric means",
@@ -484,7 +484,7 @@ FIGURE = Figure(
         Claim(
             "edges-cost",
             "more edges raise the cost of a round: in all, few edges are the cheapest",
-            "lines 2500-2502, 2528-2535, Figure 7.1",
+            "section 7.1, Figure 7.1",
             denser("cost"),
             (1, INFINITE),
             "edges times rounds at the largest degree over those at the smallest",
@@ -495,7 +495,7 @@ FIGURE = Figure(
             "placed-for-connectivity",
             "connectivity depends on where edges are placed: random regular networks have more "
             "than small worlds of as many edges",
-            "line 2510",
+            "section 7.1",
             placed("second"),
             (1, INFINITE),
             "ratio of the means",
@@ -504,7 +504,7 @@ FIGURE = Figure(
         Claim(
             "placed-for-speed",
             "edges placed for a large connectivity make FedGD faster at the same cost of a round",
-            "line 2510",
+            "section 7.1",
             placed("rounds"),
             (0, 1),
             "rounds of random regular networks over those of small worlds of as many edges",

@@ -30,16 +30,16 @@ ROUNDS = Setting("(a) rounds", 2000, "the slowest errors fall by 20 dB or more")
 EVERY = Setting("(a) recorded", 10, "far below the slowest rate")
 FEW = Setting("(b) rounds", 400, "likewise; each is recorded")
 PARTS = Setting("(c) alpha", tuple(np.geomspace(1e-3, 1e3, 13).tolist()), "two a decade")
-RATE = Setting("Exercise 5.1: learning rate", 0.5e-3, "line 2128", given=True)
-CURVED = Setting("Exercise 5.1: curvatures", ((1, 1000), (1000, 1000)), "line 2128", given=True)
-MINIMA = Setting("Exercise 5.1: minima", ((-5, -5), (-5, 5)), "line 2128", given=True)
+RATE = Setting("Exercise 5.1: learning rate", 0.5e-3, "Exercise 5.1", given=True)
+CURVED = Setting("Exercise 5.1: curvatures", ((1, 1000), (1000, 1000)), "Exercise 5.1", given=True)
+MINIMA = Setting("Exercise 5.1: minima", ((-5, -5), (-5, 5)), "Exercise 5.1", given=True)
 TWO = Setting(
     "Exercise 5.1: alpha",
     (0.0, 1.0, 10.0, 100.0, 200.0, 300.0, 400.0, 499.0, 550.0, 600.0, 700.0),
     "not given; up to where both diverge",
 )
 TWO_ROUNDS = Setting("Exercise 5.1: rounds", 600, "the slowest error falls by 5 dB")
-FIFTY = Setting("Exercise 5.2: nodes, others chosen", (50, 4), "n is not given; line 2130")
+FIFTY = Setting("Exercise 5.2: nodes, others chosen", (50, 4), "n is not given; Exercise 5.2")
 CHOSEN = Setting("Exercise 5.2: alpha", (0.01, 0.1, 1.0, 10.0, 100.0), "not given; spread widely")
 LONG = Setting("Exercise 5.2: rounds", 15_000, "what the largest alpha needs, with some room")
 REACHED = Setting("Exercise 5.2: accuracy", 1e-6, "of the error's norm over that of the start")
@@ -468,7 +468,7 @@ FIGURE = Figure(
         Claim(
             "rate-of-the-spectrum",
             "the rate of convergence is determined by the eigenvalues of Q",
-            "lines 1508-1512, 1205-1211",
+            "sections 5.1 and 4.3",
             speed,
             (0.9, 1.1),
             "measured exponent over that of the extreme eigenvalues, in the second half of the "
@@ -478,7 +478,7 @@ FIGURE = Figure(
         Claim(
             "contraction",
             "every gradient step brings the solution nearer by (81)",
-            "lines 1205-1211",
+            "section 4.3",
             contraction,
             (0, 1 + 1e-4),
             "the largest ratio of an error to the bound by the one before, of all runs, up to the "
@@ -487,7 +487,7 @@ FIGURE = Figure(
         Claim(
             "largest-eigenvalue",
             "Proposition 5.1: no eigenvalue is above lambda_max + alpha lambda_n, nor that above U",
-            "lines 1530-1538",
+            "Proposition 5.1",
             largest_ratio("spectral", "degree"),
             (0, 1 + 1e-6),
             "the largest ratio of all networks",
@@ -495,7 +495,7 @@ FIGURE = Figure(
         Claim(
             "largest-guides",
             "U provides guidance: the largest eigenvalue is of its size",
-            "line 1552",
+            "section 5.1",
             mean_ratio("degree"),
             (0.5, 1.0),
             "half of it or more",
@@ -504,7 +504,7 @@ FIGURE = Figure(
         Claim(
             "smallest-eigenvalue",
             "Proposition 5.2: no eigenvalue is below (107)",
-            "lines 1544-1550",
+            "Proposition 5.2",
             largest_ratio("smallest"),
             (0, 1 + 1e-6),
             "the largest ratio of all networks",
@@ -512,7 +512,7 @@ FIGURE = Figure(
         Claim(
             "smallest-guides",
             "(107) provides guidance: the smallest eigenvalue is of its size",
-            "line 1552",
+            "section 5.1",
             mean_ratio("smallest"),
             (0.1, 1.0),
             "a tenth of it or more",
@@ -522,7 +522,7 @@ FIGURE = Figure(
         Claim(
             "more-coupling-speeds-up",
             "Exercise 5.1: for some data larger values of alpha speed up convergence",
-            "lines 1554, 2128",
+            "section 5.1, Exercise 5.1",
             changes(FIRST, 0, 499),
             (-INFINITE, 0),
             "collection 1: the factor a round falls with alpha, up to 499",
@@ -530,7 +530,7 @@ FIGURE = Figure(
         Claim(
             "more-coupling-slows-down",
             "and for other data they slow it down",
-            "lines 1554, 2128",
+            "section 5.1, Exercise 5.1",
             changes(SECOND, 0, 499),
             (0, INFINITE),
             "collection 2: the factor a round grows with alpha, up to 499",
@@ -538,7 +538,7 @@ FIGURE = Figure(
         Claim(
             "turn",
             "collection 1 is fastest near 499 and slower beyond",
-            "line 2128; 1/eta = trace of Q",
+            "Exercise 5.1; 1/eta = trace of Q",
             changes(FIRST, 499, 700),
             (0, INFINITE),
             condition="ours: the step is the best where the two eigenvalues sum to 2000",
@@ -546,7 +546,7 @@ FIGURE = Figure(
         Claim(
             "divergence",
             "too much coupling for the learning rate makes the iteration diverge",
-            "lines 1209, 2128",
+            "section 4.3, Exercise 5.1",
             diverging,
             (1.0, INFINITE),
             "the error grows by the round",
@@ -554,7 +554,7 @@ FIGURE = Figure(
         Claim(
             "factors-as-spectrum",
             "the factors of Exercise 5.1 are those of (81)",
-            "lines 1211, 2128",
+            "section 4.3, Exercise 5.1",
             as_spectrum,
             (-0.005, 0.005),
             "measured less predicted",
@@ -563,7 +563,7 @@ FIGURE = Figure(
             "best-step-slower",
             "Exercise 5.2: from starts that have the solution's mean the optimal rate (83) is not "
             "the fastest: 1/(2 largest eigenvalue) needs fewer rounds",
-            "lines 1224-1230, 2130",
+            "section 4.3, Exercise 5.2",
             slower,
             (1, INFINITE),
             "rounds over rounds, for alpha of 1 and more",
@@ -572,7 +572,7 @@ FIGURE = Figure(
         Claim(
             "saturation",
             "Exercise 5.2: convergence slows down with alpha, but no more than so far",
-            "line 2130",
+            "Exercise 5.2",
             saturation,
             (1, 1.5),
             "ten times the coupling costs less than half as many rounds again, at the step "

@@ -304,7 +304,7 @@ FIGURE = Figure(
         Claim(
             "one-step-reaches-the-minimiser",
             "gradient steps and averages in turn solve (114)",
-            "(114)-(116), lines 1750-1776",
+            "(114)-(116), section 5.4",
             reaches,
             (-INFINITE, ZERO_DB),
             "the squared distance falls to less than -100 dB of that of the start",
@@ -312,7 +312,7 @@ FIGURE = Figure(
         Claim(
             "fewer-rounds-with-more-steps",
             "several local steps make more progress a round",
-            "line 1784",
+            "section 5.4",
             rounds_saved,
             (1, INFINITE),
             "fewer rounds to a hundredth of the distance from a run's own limit",
@@ -321,7 +321,7 @@ FIGURE = Figure(
         Claim(
             "local-steps-drift",
             "the more local steps, the farther from the minimiser is the limit",
-            "ours; Algorithm 8, lines 1802-1836",
+            "ours; Algorithm 8, section 5.4",
             drifts,
             (0, INFINITE),
             condition=OURS,
@@ -338,7 +338,7 @@ FIGURE = Figure(
         Claim(
             "fedprox-closer-for-small-eta",
             "the smaller η, the nearer to the minimiser FedProx ends",
-            "ours; lines 1885-1890",
+            "ours; section 5.5",
             closer,
             (0, INFINITE),
             condition="the source says that a small η keeps clients close to the server's model",
@@ -356,7 +356,7 @@ FIGURE = Figure(
             "subsets-do-not-settle",
             "where clients are drawn anew in each round, an error is left that all together have "
             "not",
-            "ours; Algorithm 9, lines 1838-1877",
+            "ours; Algorithm 9, section 5.4",
             unsettled,
             (0, INFINITE),
             "mean of the last quarter of the rounds",

@@ -1,4 +1,4 @@
-"""Jung 2025, chapter 7: graphs that are learned, against the true one (lines 2539-2640)."""
+"""Jung 2025, chapter 7: graphs that are learned, against the true one (sections 7.2 to 7.4)."""
 
 import functools
 from collections.abc import Callable
@@ -24,8 +24,8 @@ from fljax.metrics import Metric, Snapshot
 from fljax.problems import GTVMin, Problem, local_gradients, local_models
 from fljax.records import provenance
 
-NODES = Setting("Exercise 7.1: nodes", 100, "line 2631", given=True)
-DRAWN = Setting("candidates of a node", 10, "10 per cent of all others (line 2631)", given=True)
+NODES = Setting("Exercise 7.1: nodes", 100, "Exercise 7.1", given=True)
+DRAWN = Setting("candidates of a node", 10, "10 per cent of all others (Exercise 7.1)", given=True)
 NEAREST = Setting("neighbours of a node", 3, "those with the 3 smallest differences", given=True)
 BALANCE = Setting("nodes with c = 1", 50, "not given; half of them")
 ENTRIES = Setting("entries m of a node's vector", (1, 2, 3, 5, 7, 10, 14, 20), "not given")
@@ -419,7 +419,7 @@ def crossing(studies: Studies) -> str:
 FIGURE = Figure(
     name="jung-graph-learning",
     title="Learning the graph, against the true one",
-    source="Jung 2025, chapter 7 (lines 2539-2640)",
+    source="Jung 2025, chapter 7 (sections 7.2 to 7.4)",
     caption="(a) is Exercise 7.1, whose answer the source leaves to the reader: how often one of "
     "the three nearest of ten random candidates is of the other kind, with the exact probability "
     "and the part that no number of entries removes. (b)-(c): the share of edges within clusters "
@@ -432,7 +432,7 @@ FIGURE = Figure(
         Claim(
             "ranking-as-analysed",
             "the probability that a neighbourhood has a node of the other kind is as analysed",
-            "line 2631, Exercise 7.1",
+            "Exercise 7.1",
             ranked,
             (-2, 2),
             "within two per cent of all neighbourhoods of the exact probability, by quadrature",
@@ -442,7 +442,7 @@ FIGURE = Figure(
             "ranking-floor",
             "with many entries it falls to the chance that too few of the own kind are drawn, not "
             "to zero",
-            "line 2631, Exercise 7.1",
+            "Exercise 7.1",
             floor,
             (-1, 1),
             f"within one per cent of all; the chance, hypergeometric, is {floor_wrong():.3f}; at "
@@ -452,7 +452,7 @@ FIGURE = Figure(
         Claim(
             "alike-by-models",
             "distances of local models tell who is alike",
-            "lines 2543-2570",
+            "section 7.2",
             within(PARAMETERS, -1),
             (SURE.value, 1.0001),
             f"at least {SURE.value:g} of the edges within clusters, with the most samples",
@@ -461,7 +461,7 @@ FIGURE = Figure(
         Claim(
             "alike-by-gradients",
             "gradients of clients whose data are alike are close",
-            "lines 2572-2576, (157)",
+            "section 7.2, (157)",
             within(GRADIENTS, -1),
             (SURE.value, 1.0001),
             f"at least {SURE.value:g} of the edges within clusters, with the most samples",
@@ -471,7 +471,7 @@ FIGURE = Figure(
             "few-samples-tell",
             "with as few samples as parameters learned edges are more often within clusters than "
             "those of a graph that knows nothing",
-            "lines 2543-2576",
+            "section 7.2",
             few,
             (CHANCE, 1.0001),
             condition="the source does not say how many samples are needed",
@@ -479,7 +479,7 @@ FIGURE = Figure(
         Claim(
             "projected-descent",
             "projected gradient descent solves (160) approximately",
-            "lines 2605-2607",
+            "section 7.3",
             excess,
             (-0.1, 2.0),
             f"after {STEPS.value} steps at most 2 % above the linear programme",
@@ -488,7 +488,7 @@ FIGURE = Figure(
         Claim(
             "edges-among-alike-help",
             "edges between clients whose data are alike are useful",
-            "line 2541",
+            "section 7.2",
             above(ALONE, TRUE),
             (0, INFINITE),
             "the error without edges above that on the true graph",
@@ -497,7 +497,7 @@ FIGURE = Figure(
         Claim(
             "edges-among-others-do-not-help",
             "typically only these are useful: edges to everybody do not help",
-            "line 2541",
+            "section 7.2",
             above(ALL, ALONE),
             (0, INFINITE),
             "the error with edges between all above that without",
@@ -507,7 +507,7 @@ FIGURE = Figure(
         Claim(
             "learned-graph-helps",
             "a graph learned from local models is better than none and than one of all pairs",
-            "lines 2541, 2585",
+            "sections 7.2 and 7.3",
             lambda studies: above(ALONE, LEARNED)(studies) | above(ALL, LEARNED)(studies),
             (0, INFINITE),
             "their errors above that on the learned graph",
@@ -519,7 +519,7 @@ FIGURE = Figure(
             "learned-in-training",
             "while training over a communication network, learning whom to listen to is better "
             "than all of it and than none",
-            "lines 2623-2627",
+            "section 7.3",
             trained,
             (0, INFINITE),
             "the errors after the last round above that of the learned network",
@@ -528,7 +528,7 @@ FIGURE = Figure(
         Claim(
             "rewired-in-training",
             "training makes the learned edges more often those within clusters",
-            "lines 2623-2627",
+            "section 7.3",
             rewired,
             (0, INFINITE),
             condition="that the graph follows the models in training is ours",

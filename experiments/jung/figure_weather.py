@@ -1,4 +1,4 @@
-"""Jung 2025: the temperature at weather stations, coupled to near ones (lines 230-238, 776-786)."""
+"""Jung 2025: the temperature at weather stations, coupled to near ones (sections 2.1 and 3.3)."""
 
 import functools
 import math
@@ -30,7 +30,7 @@ RECORDS = Setting(
 TARGETS = Setting(
     "target",
     ("tmin", "tmax"),
-    "the maximum is the source's label (line 236); the minimum differs more between stations",
+    "the maximum is the source's label (section 2.1); the minimum differs more between stations",
 )
 LAGS = Setting("days before, as inputs", 2, "both extremes of each, and the constant: 5 parameters")
 WINDOW = Setting(
@@ -463,7 +463,7 @@ OURS = "the target, the inputs, the days, k and the choice of alpha are ours"
 FIGURE = Figure(
     name="jung-weather",
     title="Temperature at weather stations, coupled to near ones",
-    source="Jung 2025, lines 230-238 and 776-786",
+    source="Jung 2025, sections 2.1 and 3.3",
     caption=f"Real records: {RECORDS.value}. Each station forecasts tomorrow's extreme from those "
     "of the last two days, by a linear model of 14 days; stations are joined to their nearest on "
     "the Earth, to those whose own models are most alike, or, as a control, to as many with all "
@@ -477,7 +477,7 @@ FIGURE = Figure(
         Claim(
             "ends-of-alpha",
             "without coupling stations learn alone; a large alpha leaves one model",
-            "lines 778, 784",
+            "section 3.3",
             ends,
             (-ENDS.value, ENDS.value),
             f"errors within {ENDS.value:g} K at the ends of alpha",
@@ -486,7 +486,7 @@ FIGURE = Figure(
         Claim(
             "better-than-alone",
             "coupled to near stations, a station forecasts better than alone",
-            "lines 778-786",
+            "section 3.3",
             gaps("tmin", {f"alone above {g}": (ALONE, g) for g in PLACED}),
             (0, INFINITE),
             "the error of least squares above that of the chosen alpha",
@@ -496,7 +496,7 @@ FIGURE = Figure(
         Claim(
             "better-than-ridge",
             "coupled to near stations, a station forecasts better than alone with a ridge",
-            "lines 497-556, 778-786",
+            "sections 2.5 to 2.7, section 3.3",
             gaps("tmin", {f"{RIDGE} above {g}": (RIDGE, g) for g in PLACED}),
             (0, INFINITE),
             "the error of ridge, chosen on the same days as alpha, above that of the chosen alpha",
@@ -506,7 +506,7 @@ FIGURE = Figure(
         Claim(
             "better-than-one-model",
             "models of their own, coupled, forecast better than one model for all",
-            "lines 776-786",
+            "section 3.3",
             gaps("tmin", {f"one model above {g}": (ONE, g) for g in PLACED}),
             (0, INFINITE),
             "the error of one model above that of the chosen alpha",
@@ -516,7 +516,7 @@ FIGURE = Figure(
         Claim(
             "maximum-better-than-alone",
             "likewise of the maximum, the source's own label",
-            "lines 236, 778-786",
+            "sections 2.1 and 3.3",
             gaps("tmax", {f"{m} above {g}": (m, g) for m in (ALONE, RIDGE) for g in PLACED}),
             (0, INFINITE),
             "their errors above that of the chosen alpha",
@@ -526,7 +526,7 @@ FIGURE = Figure(
         Claim(
             "maximum-better-than-one-model",
             "likewise of the maximum, against one model for all and against no change",
-            "lines 236, 776-786",
+            "sections 2.1 and 3.3",
             gaps(
                 "tmax",
                 {f"{m} above {g}": (m, g) for m in (ONE, PERSISTENCE) for g in PLACED},
@@ -539,7 +539,7 @@ FIGURE = Figure(
         Claim(
             "near-stations-rather-than-others",
             "near stations are useful neighbours: better than as many at random",
-            "line 786",
+            "section 3.3",
             gaps("tmin", {f"{SHUFFLED} above {FIVE}": (SHUFFLED, FIVE)}),
             (0, INFINITE),
             "the error at random above that of the nearest, each at the alpha chosen for it",
@@ -552,7 +552,7 @@ FIGURE = Figure(
         Claim(
             "alpha-by-validation",
             "the choice of alpha can be guided by validation",
-            "line 784",
+            "section 3.3",
             regret,
             (-INFINITE, NEARLY.value),
             f"at most {NEARLY.value:g} K above the best alpha in hindsight",
@@ -563,7 +563,7 @@ FIGURE = Figure(
             "trained-in-rounds",
             "message passing with neighbours alone approaches the solution, the network in "
             "pieces or not",
-            "lines 1576-1660, 1939-1978",
+            "sections 5.2 and 5.6",
             fall,
             (20, INFINITE),
             "its squared distance falls by a factor of 100",

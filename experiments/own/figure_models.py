@@ -746,4 +746,5 @@ FIGURE = Figure(
         *(TUNING_SEEDS._replace(value=f"{MOST_TUNING_SEEDS} {TUNING_SEEDS.value}"), UNEQUAL, LATE),
     ),
     tuning=tuning_table,
+    keep=("bits",),
 )

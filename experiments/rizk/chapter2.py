@@ -26,14 +26,14 @@ from fljax.theory import multiagent as theory
 
 # --------------------------------------------------------------------------- settings
 
-AGENTS = Setting("agents K", 300, "line 938", given=True)
-SAMPLES = Setting("samples of an agent N_k", 100, "line 938", given=True)
-DIM = Setting("parameters M", 2, "line 938", given=True)
-RHO = Setting("regularisation rho", 0.001, "line 945", given=True)
-BATCHES = Setting("batch sizes B_k", (1, 10), "uniform integers, line 945", given=True)
-STEPS = Setting("local steps E_k", (1, 5), "uniform integers, line 945", given=True)
-DRAWN = Setting("agents L of a round", 6, "line 945", given=True)
-STEP = Setting("step size mu", 0.01, "line 969", given=True)
+AGENTS = Setting("agents K", 300, "section 2.6.1", given=True)
+SAMPLES = Setting("samples of an agent N_k", 100, "section 2.6.1", given=True)
+DIM = Setting("parameters M", 2, "section 2.6.1", given=True)
+RHO = Setting("regularisation rho", 0.001, "section 2.6.1", given=True)
+BATCHES = Setting("batch sizes B_k", (1, 10), "uniform integers, section 2.6.1", given=True)
+STEPS = Setting("local steps E_k", (1, 5), "uniform integers, section 2.6.1", given=True)
+DRAWN = Setting("agents L of a round", 6, "section 2.6.1", given=True)
+STEP = Setting("step size mu", 0.01, "section 2.6.1 on figure 2.1", given=True)
 
 EIGENVALUES = Setting(
     "eigenvalues of the features' covariances",
@@ -63,7 +63,7 @@ SIZES = Setting("B_k and E_k", "drawn once", "they are sizes of arrays, the same
 REPLACED = Setting(
     "FedAvg's draws",
     "agents without replacement, samples with it",
-    "samples: line 969; of agents it is not said",
+    "samples: section 2.6.1 on figure 2.1; of agents it is not said",
 )
 FLOOR = Setting(
     "share of every chance that stays uniform",
@@ -276,20 +276,22 @@ def predicted_level(data: xr.Dataset, which: str | Mapping[str, Any]) -> float:
 
 # --------------------------------------------------------------------------- private uploads
 
-PRIVATE_AGENTS = Setting("agents K", 1000, "line 1001", given=True)
-PRIVATE_DRAWN = Setting("agents L of a round", 30, "line 1001", given=True)
-PRIVATE_STEPS = Setting("local steps E_k", (1, 10), "line 1001", given=True)
+PRIVATE_AGENTS = Setting("agents K", 1000, "section 2.6.4 on figure 2.6", given=True)
+PRIVATE_DRAWN = Setting("agents L of a round", 30, "section 2.6.4 on figure 2.6", given=True)
+PRIVATE_STEPS = Setting("local steps E_k", (1, 10), "section 2.6.4 on figure 2.6", given=True)
 PRIVATE_BATCHES = Setting("batch sizes B_k", BATCHES.value, "not given; as in the regression")
 PRIVATE_SIZES = Setting(
     "samples of an agent N_k", (50, 150), "“of varying size”, not given; about those of before"
 )
-PRIVATE_STEP = Setting("step size mu", 0.2, "line 1001", given=True)
-PRIVATE_RHO = Setting("regularisation rho", 0.007, "line 1001", given=True)
-VARIANCE = Setting("privacy noise variance sigma_g^2", 0.02, "line 1001", given=True)
+PRIVATE_STEP = Setting("step size mu", 0.2, "section 2.6.4 on figure 2.6", given=True)
+PRIVATE_RHO = Setting("regularisation rho", 0.007, "section 2.6.4 on figure 2.6", given=True)
+VARIANCE = Setting(
+    "privacy noise variance sigma_g^2", 0.02, "section 2.6.4 on figure 2.6", given=True
+)
 LAW = Setting(
     "privacy noise",
     "Laplace, of this variance in each parameter",
-    "line 1702; whether of each or of all together is not said",
+    "section 3.3.3; whether of each or of all together is not said",
 )
 PRIVATE_EIGENVALUES = Setting(
     "eigenvalues of the features' covariances",
@@ -318,7 +320,7 @@ def uploads(variance: Array | float = VARIANCE.value) -> dict[str, Any]:
 
 
 def private_fedavg(step_size: Array | float = PRIVATE_STEP.value) -> FedAvg:
-    """Federated averaging with equal chances, as line 854 has it."""
+    """Federated averaging with equal chances, as section 2.5 has it."""
     return fedavg(
         step_size,
         PRIVATE_DRAWN.value,

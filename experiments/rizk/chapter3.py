@@ -22,16 +22,16 @@ from fljax.link import Noise
 
 # --------------------------------------------------------------------------- settings
 
-SERVERS = Setting("servers P", 10, "line 1787", given=True)
-CLIENTS = Setting("clients a server K", 100, "line 1787", given=True)
-SAMPLES = Setting("samples a client", 100, "line 1787", given=True)
-DIM = Setting("parameters M", 2, "line 1787", given=True)
-CHOSEN = Setting("clients a round and server L", 11, "line 1787", given=True)
-EPOCHS = Setting("local steps E_k", (1, 10), "line 1787; uniform, drawn once", given=True)
-BATCHES = Setting("batch sizes B_k", (5, 10), "line 1787; uniform, drawn once", given=True)
-STEP = Setting("step size mu", 0.7, "line 1789", given=True)
-RHO = Setting("regulariser rho", 0.1, "line 1789", given=True)
-VARIANCE = Setting("variance of the noise", 0.1, "lines 1789 and 1809", given=True)
+SERVERS = Setting("servers P", 10, "section 3.5.1", given=True)
+CLIENTS = Setting("clients a server K", 100, "section 3.5.1", given=True)
+SAMPLES = Setting("samples a client", 100, "section 3.5.1", given=True)
+DIM = Setting("parameters M", 2, "section 3.5.1", given=True)
+CHOSEN = Setting("clients a round and server L", 11, "section 3.5.1", given=True)
+EPOCHS = Setting("local steps E_k", (1, 10), "section 3.5.1; uniform, drawn once", given=True)
+BATCHES = Setting("batch sizes B_k", (5, 10), "section 3.5.1; uniform, drawn once", given=True)
+STEP = Setting("step size mu", 0.7, "section 3.5.1", given=True)
+RHO = Setting("regulariser rho", 0.1, "section 3.5.1", given=True)
+VARIANCE = Setting("variance of the noise", 0.1, "section 3.5.1", given=True)
 
 EIGENVALUES = Setting(
     "eigenvalues of the features' covariances",
@@ -45,7 +45,7 @@ DATA_NOISE = Setting(
     "median, and spread of the logarithm of its deviation over clients: that of the house's "
     "problems, about as strong as the signal of such features",
 )
-REPLACEMENT = Setting("batches", "with replacement", "as in figure 2.1 (line 969)")
+REPLACEMENT = Setting("batches", "with replacement", "as in figure 2.1 (section 2.6.1)")
 DEGREE = Setting("mean degree of the servers' graph", 4, "not given; random and connected")
 
 COMMON = (

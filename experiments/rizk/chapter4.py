@@ -18,14 +18,14 @@ from fljax.schedules import Constant
 
 # --------------------------------------------------------------------------- settings
 
-PEERS = Setting("peers P", 30, "line 2415", given=True)
-SAMPLES = Setting("samples of a peer", 100, "line 2417", given=True)
-DIM = Setting("parameters M", 2, "line 2417", given=True)
-STEP = Setting("step size mu", 0.4, "line 2429", given=True)
-RHO = Setting("regulariser rho", 0.01, "line 2417", given=True)
-VARIANCE = Setting("variance of the noise", 0.01, "line 2429", given=True)
-ROUNDS = Setting("iterations", 1000, "line 2429", given=True)
-SEEDS = Setting("repetitions", 20, "“we repeat the experiment 20 times”, line 2429", given=True)
+PEERS = Setting("peers P", 30, "section 4.4.1 on figure 4.3", given=True)
+SAMPLES = Setting("samples of a peer", 100, "section 4.4.1", given=True)
+DIM = Setting("parameters M", 2, "section 4.4.1", given=True)
+STEP = Setting("step size mu", 0.4, "section 4.4.1", given=True)
+RHO = Setting("regulariser rho", 0.01, "section 4.4.1", given=True)
+VARIANCE = Setting("variance of the noise", 0.01, "section 4.4.1", given=True)
+ROUNDS = Setting("iterations", 1000, "section 4.4.1", given=True)
+SEEDS = Setting("repetitions", 20, "“we repeat the experiment 20 times”, section 4.4.1", given=True)
 
 EIGENVALUES = Setting(
     "eigenvalues of the features' covariance",
@@ -40,7 +40,7 @@ DATA_NOISE = Setting(
     "gradients of single samples would hide the random scheme's noise in the centroid if it were "
     "the 0.1 of chapter 3",
 )
-BATCH = Setting("samples a step", 1, "(4.12) and line 2143; of the experiment it is not given")
+BATCH = Setting("samples a step", 1, "(4.12) and section 4.3.1; of the experiment it is not given")
 DEGREE = Setting(
     "network",
     4,

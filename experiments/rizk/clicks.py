@@ -19,15 +19,19 @@ from experiments.rizk import data, network
 from fljax.metrics import Metric, Snapshot, held_out
 from fljax.problems import Logistic, Problem, SquaredL2
 
-ROWS = Setting("rows", 5101, "line 1823", given=True)
-TEST = Setting("test rows", 256, "clean, line 1823; in chapter 4 not given", given=True)
+ROWS = Setting("rows", 5101, "section 3.5.2 on figure 3.5", given=True)
+TEST = Setting(
+    "test rows", 256, "clean, section 3.5.2 on figure 3.5; in chapter 4 not given", given=True
+)
 LOG = Setting(
     "data",
     "a synthetic log, 15 fields of 16 categories",
     "a surrogate: Avazu's log may not be passed on, and has a million features",
 )
 FIELDS, CATEGORIES = 15, 16
-SIZES = Setting("rows of an agent", "Dirichlet(4) shares", "“unequally”, line 1823")
+SIZES = Setting(
+    "rows of an agent", "Dirichlet(4) shares", "“unequally”, section 3.5.2 on figure 3.5"
+)
 FEATURE_NOISE = Setting(
     "deviation of the noise on an agent's features",
     (0.0, 0.1),

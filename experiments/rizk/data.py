@@ -1,9 +1,9 @@
 """Data whose law differs from agent to agent: what "non-iid" is in Rizk 2023.
 
 The source says of its regression data that covariances of the features and variances of the noise
-are random and each agent's own (lines 938-942, 1765-1787, 2420-2425), and of its classification
-data that each agent's features have Gaussian noise of its own (lines 975, 1823, 2443). It gives no
-laws; these are the house's.
+are random and each agent's own (sections 2.6.1, 3.5.1 and 4.4.1), and of its classification
+data that each agent's features have Gaussian noise of its own (sections 2.6.2, 3.5.2 and 4.4.2). It
+gives no laws; these are the house's.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 2.1: federated averaging with importance sampling (lines 936-971)."""
+"""Rizk 2023, figure 2.1: federated averaging with importance sampling (section 2.6.1)."""
 
 from typing import Any
 
@@ -247,7 +247,7 @@ def plot(studies: Studies) -> Picture:
 FIGURE = Figure(
     "rizk-2.1",
     "Importance sampling of agents and samples",
-    "Rizk 2023, figure 2.1, lines 936-971",
+    "Rizk 2023, figure 2.1, section 2.6.1",
     "(a) FedAvg, and ISFedAvg with the true chances, with those that all agents' norms give in "
     "every round, and with those that are learnt from who is drawn; thin lines are exact second "
     "moments of the same data sets. (b) is ours: how unlike agents must be for the source's gain. "
@@ -259,7 +259,7 @@ FIGURE = Figure(
             "better-than-fedavg",
             "importance sampling does better than uniform sampling, with all three kinds of "
             "chances",
-            "line 969",
+            "section 2.6.1 on figure 2.1",
             below_fedavg,
             (0, INFINITE),
             "steady states, dB",
@@ -267,7 +267,7 @@ FIGURE = Figure(
         Claim(
             "better-whatever-the-spread",
             "importance sampling does better than uniform sampling",
-            "line 969",
+            "section 2.6.1 on figure 2.1",
             least_gain,
             (0, INFINITE),
             "with the true chances, at the spreads where it gains least",
@@ -275,7 +275,7 @@ FIGURE = Figure(
         Claim(
             "by-13-db",
             "the true chances improve the steady state by 13.1 dB",
-            "line 969",
+            "section 2.6.1 on figure 2.1",
             one_over_another(ch2.FEDAVG, ch2.TRUE),
             (CLAIMED - 1, CLAIMED + 1),
             "within 1 dB",
@@ -285,7 +285,7 @@ FIGURE = Figure(
         Claim(
             "exponential",
             "both schemes converge exponentially",
-            "line 969",
+            "section 2.6.1 on figure 2.1",
             exponential,
             (0.8, 1.25),
             "until they are 10 dB above their steady states, the second half of the fall is as "
@@ -294,7 +294,7 @@ FIGURE = Figure(
         Claim(
             "plateau",
             "in the steady state the deviation plateaus",
-            "line 971",
+            "section 2.6.1",
             plateau,
             (-1, 1),
             "the halves of the last two thirds of the iterations are within 1 dB of each other",
@@ -302,7 +302,7 @@ FIGURE = Figure(
         Claim(
             "learnt-chances-as-good",
             "chances learnt from those drawn do just as well as the true ones",
-            "line 971",
+            "section 2.6.1",
             one_over_another(ch2.SAMPLED, ch2.TRUE),
             ch2.SAME,
             ch2.SIMILAR,
@@ -311,7 +311,7 @@ FIGURE = Figure(
         Claim(
             "chances-converge-quadratically",
             "the learnt chances converge quadratically to the true ones",
-            "line 971",
+            "section 2.6.1",
             powers,
             (2, INFINITE),
             "least that could be meant: the distance falls as the iteration to the power of minus "
@@ -321,7 +321,7 @@ FIGURE = Figure(
         Claim(
             "norms-of-all-do-not-degrade",
             "chances by all agents' norms do not degrade performance",
-            "line 971",
+            "section 2.6.1",
             one_over_another(ch2.FULL, ch2.TRUE),
             (-INFINITE, 0.5),
             "no more than 0.5 dB above the true ones",
@@ -329,7 +329,7 @@ FIGURE = Figure(
         Claim(
             "norms-of-all-outperform",
             "chances by all agents' norms outperform the other solutions",
-            "line 971",
+            "section 2.6.1",
             others_above_full,
             (0, INFINITE),
             "steady states, dB",
@@ -339,7 +339,7 @@ FIGURE = Figure(
         Claim(
             "norms-of-all-are-faster",
             "chances by all agents' norms converge faster than the others",
-            "line 971",
+            "section 2.6.1",
             others_slower,
             (0, INFINITE),
             "mean distance of the curves over the first tenth of the iterations",

@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 2.2: classification (lines 973-978)."""
+"""Rizk 2023, figure 2.2: classification (section 2.6.2)."""
 
 import functools
 from collections.abc import Callable
@@ -21,29 +21,29 @@ from fljax.algorithms import Algorithm
 from fljax.metrics import Metric, Snapshot, held_out
 from fljax.problems import Logistic, Problem, SquaredL2, from_clients
 
-AGENTS = Setting("(a), (b) agents K", 100, "line 975", given=True)
-STEP = Setting("(a), (b) step size mu", 0.25, "line 975", given=True)
-RHO = Setting("(a), (b) regularisation rho", 0.0001, "line 975", given=True)
-DRAWN = Setting("(a), (b) agents L of a round", 10, "line 975", given=True)
-RANGE = Setting("(a), (b) samples N_k", (79, 688), "line 975", given=True)
+AGENTS = Setting("(a), (b) agents K", 100, "section 2.6.2 on figure 2.2", given=True)
+STEP = Setting("(a), (b) step size mu", 0.25, "section 2.6.2 on figure 2.2", given=True)
+RHO = Setting("(a), (b) regularisation rho", 0.0001, "section 2.6.2 on figure 2.2", given=True)
+DRAWN = Setting("(a), (b) agents L of a round", 10, "section 2.6.2 on figure 2.2", given=True)
+RANGE = Setting("(a), (b) samples N_k", (79, 688), "section 2.6.2 on figure 2.2", given=True)
 CONCENTRATION = Setting(
     "(a), (b) concentration of each label's Dirichlet shares",
     5.0,
     "“randomly in a non-IID fashion”; of this one agents' sizes span about the source's range, and "
     "their shares of positives a decade",
 )
-CLICK_AGENTS = Setting("(c) agents K", 20, "line 975", given=True)
-CLICK_ROWS = Setting("(c) samples", 5101, "line 975", given=True)
+CLICK_AGENTS = Setting("(c) agents K", 20, "section 2.6.2 on figure 2.2", given=True)
+CLICK_ROWS = Setting("(c) samples", 5101, "section 2.6.2 on figure 2.2", given=True)
 CLICK_SIZES = Setting(
     "(c) least N_k",
     150,
     "the source's 235 to 780 add up to more than its 5101 samples; the excess is shared at random",
 )
-CLICK_STEP = Setting("(c) step size mu", 0.1, "line 975", given=True)
-CLICK_RHO = Setting("(c) regularisation rho", 0.01, "line 975", given=True)
-CLICK_DRAWN = Setting("(c) agents L of a round", 3, "line 975", given=True)
-CLICK_BATCHES = Setting("(c) batch sizes B_k", (1, 20), "line 975", given=True)
-CLICK_STEPS = Setting("(c) local steps E_k", (1, 10), "line 975", given=True)
+CLICK_STEP = Setting("(c) step size mu", 0.1, "section 2.6.2 on figure 2.2", given=True)
+CLICK_RHO = Setting("(c) regularisation rho", 0.01, "section 2.6.2 on figure 2.2", given=True)
+CLICK_DRAWN = Setting("(c) agents L of a round", 3, "section 2.6.2 on figure 2.2", given=True)
+CLICK_BATCHES = Setting("(c) batch sizes B_k", (1, 20), "section 2.6.2 on figure 2.2", given=True)
+CLICK_STEPS = Setting("(c) local steps E_k", (1, 10), "section 2.6.2 on figure 2.2", given=True)
 CLICKS = Setting(
     "(c) data",
     "a synthetic click log, 15 fields of 32 categories",
@@ -279,7 +279,7 @@ def plot(studies: Studies) -> Picture:
 FIGURE = Figure(
     "rizk-2.2",
     "Classification with importance sampling",
-    "Rizk 2023, figure 2.2, lines 973-978",
+    "Rizk 2023, figure 2.2, section 2.6.2",
     "(a) ijcnn1 at 100 agents. (b) is ours: the same with as many positive training samples as "
     "negative ones, and the mean of the two classes' errors, which one who always says no does not "
     "win. (c) is the source's (b), on a synthetic click log in the place of Avazu's, with noise of "
@@ -290,7 +290,7 @@ FIGURE = Figure(
         Claim(
             "lower-error-ijcnn1",
             "importance sampling improves the testing error on ijcnn1",
-            "line 975",
+            "section 2.6.2 on figure 2.2",
             lower("a", ERROR),
             (LEAST.value, INFINITE),
             AT_LEAST,
@@ -299,7 +299,7 @@ FIGURE = Figure(
         Claim(
             "lower-balanced-error-ijcnn1",
             "importance sampling improves the testing error on ijcnn1",
-            "line 975",
+            "section 2.6.2 on figure 2.2",
             lower("b", OF_CLASSES),
             (LEAST.value, INFINITE),
             AT_LEAST,
@@ -309,7 +309,7 @@ FIGURE = Figure(
         Claim(
             "from-22-to-18-per-cent",
             "on ijcnn1 the error is 22.45 % with FedAvg and 18.46 % with ISFedAvg",
-            "line 975",
+            "section 2.6.2 on figure 2.2",
             from_the_sources("a", ERROR),
             (-1, 1),
             "within one point",
@@ -318,7 +318,7 @@ FIGURE = Figure(
         Claim(
             "from-22-to-18-per-cent-balanced",
             "on ijcnn1 the error is 22.45 % with FedAvg and 18.46 % with ISFedAvg",
-            "line 975",
+            "section 2.6.2 on figure 2.2",
             from_the_sources("b", OF_CLASSES),
             (-1, 1),
             "within one point",
@@ -328,7 +328,7 @@ FIGURE = Figure(
         Claim(
             "lower-error-clicks",
             "importance sampling improves the testing error on a click log",
-            "line 975",
+            "section 2.6.2 on figure 2.2",
             lower("c", ERROR),
             (LEAST.value, INFINITE),
             AT_LEAST,

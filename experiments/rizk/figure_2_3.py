@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 2.3: how many agents take part in a round (lines 984-987)."""
+"""Rizk 2023, figure 2.3: how many agents take part in a round (section 2.6.3)."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from experiments.measures import estimate, samples
 from experiments.rizk import chapter2 as ch2
 from fljax import plotting, statistics
 
-DRAWN = Setting("agents L of a round", (6, 30, 60), "line 985", given=True)
+DRAWN = Setting("agents L of a round", (6, 30, 60), "section 2.6.3", given=True)
 ROUNDS = Setting("iterations", 600, "not given; twice what FedAvg takes to its steady state")
 FEW = Setting("seeds", 50, "steady states are means over 200 iterations of each")
 
@@ -127,7 +127,7 @@ def plot(studies: Studies) -> Picture:
 FIGURE = Figure(
     "rizk-2.3",
     "How many agents take part",
-    "Rizk 2023, figure 2.3, lines 984-987",
+    "Rizk 2023, figure 2.3, section 2.6.3",
     "FedAvg and ISFedAvg with the true chances, for several numbers L of agents a round, (a) on "
     "the source's linear axis from iteration 250 on, (b) in dB, with exact second moments of the "
     "same data sets.",
@@ -137,7 +137,7 @@ FIGURE = Figure(
         Claim(
             "more-agents-are-better",
             "both algorithms perform better as L increases",
-            "line 985",
+            "section 2.6.3",
             improve,
             (0, INFINITE),
             "steady states, dB",
@@ -145,7 +145,7 @@ FIGURE = Figure(
         Claim(
             "the-improvement-decreases",
             "as L increases, the improvement by ISFedAvg decreases",
-            "line 985",
+            "section 2.6.3",
             saved,
             (0, INFINITE),
             "the difference of the two deviations on the source's linear axis, with fewer agents "
@@ -154,7 +154,7 @@ FIGURE = Figure(
         Claim(
             "the-improvement-decreases-in-db",
             "as L increases, the improvement by ISFedAvg decreases",
-            "line 985",
+            "section 2.6.3",
             lost,
             (0, INFINITE),
             condition="the improvement is the ratio of the two deviations, not their difference",
@@ -162,7 +162,7 @@ FIGURE = Figure(
         Claim(
             "little-advantage-with-many",
             "for large L ISFedAvg is not much more advantageous",
-            "line 985",
+            "section 2.6.3",
             gain,
             (-INFINITE, 1),
             "“not much”: at most 1 dB, with the largest L",

@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 2.4: how many local steps agents take (lines 989-992)."""
+"""Rizk 2023, figure 2.4: how many local steps agents take (section 2.6.3)."""
 
 import itertools
 from functools import partial
@@ -103,7 +103,7 @@ def plot(studies: Studies) -> Picture:
 FIGURE = Figure(
     "rizk-2.4",
     "How many local steps",
-    "Rizk 2023, figure 2.4, lines 989-992",
+    "Rizk 2023, figure 2.4, section 2.6.3",
     "(a), (b) for three ranges of the numbers of local steps. (c) is what the source says of the "
     "original FedAvg and does not plot. Thin lines are exact second moments of the same data sets.",
     study=study,
@@ -112,7 +112,7 @@ FIGURE = Figure(
         Claim(
             "hardly-changes",
             "as E_k increases, the performance of FedAvg and ISFedAvg does not change much",
-            "line 989",
+            "section 2.6.3 on figure 2.4",
             normalised,
             ch2.SAME,
             ch2.SIMILAR,
@@ -121,7 +121,7 @@ FIGURE = Figure(
         Claim(
             "does-not-deteriorate",
             "increasing E_k does not deteriorate the performance of either",
-            "line 989",
+            "section 2.6.3 on figure 2.4",
             normalised,
             (-INFINITE, 0.5),
             "by no more than 0.5 dB",
@@ -129,7 +129,7 @@ FIGURE = Figure(
         Claim(
             "original-deteriorates",
             "increasing E_k would deteriorate the original FedAvg",
-            "line 989",
+            "section 2.6.3 on figure 2.4",
             original,
             (0, INFINITE),
             "stated, not plotted",

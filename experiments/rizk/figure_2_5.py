@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 2.5: how unlike the agents' minimisers are (lines 994-997)."""
+"""Rizk 2023, figure 2.5: how unlike the agents' minimisers are (section 2.6.3)."""
 
 import itertools
 
@@ -15,7 +15,7 @@ from experiments.rizk import chapter2 as ch2
 from fljax import plotting
 from fljax.algorithms import Algorithm
 
-DRIFTS = Setting("xi", (0.297, 1.5, 4.94, 10.0), "line 994", given=True)
+DRIFTS = Setting("xi", (0.297, 1.5, 4.94, 10.0), "section 2.6.3 on figure 2.5", given=True)
 LARGER = Setting(
     "(c) xi", 200.0, "“increasing even more”, not given; the noise that FedAvg keeps exceeds w^o"
 )
@@ -189,7 +189,7 @@ def table(studies: Studies) -> list[dict[str, float]]:
 FIGURE = Figure(
     "rizk-2.5",
     "How unlike the agents are",
-    "Rizk 2023, figure 2.5, lines 994-997",
+    "Rizk 2023, figure 2.5, section 2.6.3",
     "(a), (b) the source's four ξ, by the observations' noise. (c) a larger one: levels rise, "
     "nothing diverges. (d) is ours: with features of very unlike lengths FedAvg does diverge "
     "where importance sampling by current gradients does not.",
@@ -199,7 +199,7 @@ FIGURE = Figure(
         Claim(
             "worsens-with-xi",
             "as ξ increases, the performance of both algorithms worsens",
-            "line 994",
+            "section 2.6.3 on figure 2.5",
             worsens,
             (0, INFINITE),
             "steady states, dB",
@@ -207,7 +207,7 @@ FIGURE = Figure(
         Claim(
             "always-better",
             "ISFedAvg always does better than FedAvg",
-            "line 994",
+            "section 2.6.3 on figure 2.5",
             better,
             (0, INFINITE),
             "steady states, dB",
@@ -215,7 +215,7 @@ FIGURE = Figure(
         Claim(
             "fedavg-diverges-first",
             "there is a range of ξ for which FedAvg diverges while ISFedAvg converges",
-            "line 994",
+            "section 2.6.3 on figure 2.5",
             by_noise,
             (50, 100),
             "at the larger ξ, most runs",
@@ -224,7 +224,7 @@ FIGURE = Figure(
         Claim(
             "fedavg-diverges-first-by-level",
             "there is a range of ξ for which FedAvg diverges while ISFedAvg converges",
-            "line 994",
+            "section 2.6.3 on figure 2.5",
             by_levels,
             (0, INFINITE),
             condition="to diverge is to end farther from the minimiser than where it starts with "
@@ -233,7 +233,7 @@ FIGURE = Figure(
         Claim(
             "fedavg-diverges-first-by-features",
             "there is a range of ξ for which FedAvg diverges while ISFedAvg converges",
-            "line 994",
+            "section 2.6.3 on figure 2.5",
             by_features,
             (50, 100),
             "most runs",

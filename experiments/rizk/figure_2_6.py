@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 2.6: noise on models, and on updates (lines 1001-1004)."""
+"""Rizk 2023, figure 2.6: noise on models, and on updates (section 2.6.4)."""
 
 import numpy as np
 from matplotlib.figure import Figure as Picture
@@ -48,7 +48,7 @@ def plot(studies: Studies) -> Picture:
 FIGURE = Figure(
     "rizk-2.6",
     "Noise on models, and on updates",
-    "Rizk 2023, figure 2.6, lines 1001-1004",
+    "Rizk 2023, figure 2.6, section 2.6.4",
     "Federated averaging whose clients add Laplace noise of one variance to the models that they "
     "send, or to their updates' mean gradients; thin lines are exact second moments.",
     study=study,
@@ -57,7 +57,7 @@ FIGURE = Figure(
         Claim(
             "worse-when-models-are-shared",
             "the effect of the added noise is worse when models are shared than when updates are",
-            "line 1001",
+            "section 2.6.4 on figure 2.6",
             above(ch2.MODELS, ch2.UPDATES),
             (0, INFINITE),
             "steady states, dB",
@@ -76,7 +76,7 @@ FIGURE = Figure(
         Claim(
             "by-the-step-squared",
             "in a round noise on updates adds mu^2 times the variance that noise on models does",
-            "(2.61), line 880",
+            "(2.61)",
             floors,
             (RATIO - 1, RATIO + 1),
             f"what noise adds to steady states is in the ratio 1/mu^2, {RATIO:.1f} dB, within 1 dB",

@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 2.7: private uploads by step size and by noise variance (lines 1006-1013)."""
+"""Rizk 2023, figure 2.7: private uploads by step size and by noise variance (section 2.6.4)."""
 
 import itertools
 from collections.abc import Callable
@@ -20,7 +20,10 @@ STEP_SIZES = Setting(
     "not given; factors of two to either side of figure 2.6's",
 )
 VARIANCES = Setting(
-    "(c), (d) privacy noise variances sigma_g^2", (0.01, 0.05, 0.1, 0.5), "line 1008", given=True
+    "(c), (d) privacy noise variances sigma_g^2",
+    (0.01, 0.05, 0.1, 0.5),
+    "section 2.6.4 on figure 2.7",
+    given=True,
 )
 ROUNDS = Setting("iterations", 400, "not given; enough for the smallest step's steady state")
 FEW = Setting("seeds", 40, "steady states are means over 130 iterations of each")
@@ -171,7 +174,7 @@ def plot(studies: Studies) -> Picture:
 FIGURE = Figure(
     "rizk-2.7",
     "Private uploads by step size and noise",
-    "Rizk 2023, figure 2.7, lines 1006-1013",
+    "Rizk 2023, figure 2.7, section 2.6.4",
     "(a), (b) curves for several step sizes, (d), (e) for several variances of the noise, which "
     "are the source's (a) to (d). (c), (f) are ours: their steady states and exact second moments.",
     study=study,
@@ -180,7 +183,7 @@ FIGURE = Figure(
         Claim(
             "updates-rise-with-the-step",
             "when updates are shared, the deviation increases with mu",
-            "line 1006",
+            "section 2.6.4 on figure 2.7",
             rises("step", ch2.UPDATES),
             (0, INFINITE),
             "steady states from one step size to the next, dB",
@@ -188,7 +191,7 @@ FIGURE = Figure(
         Claim(
             "models-have-a-best-step",
             "when models are shared there is a trade-off: small and large mu are both worse",
-            "line 1006",
+            "section 2.6.4 on figure 2.7",
             trade_off,
             (0, INFINITE),
             "the smallest and the largest step size above the best, dB",
@@ -196,7 +199,7 @@ FIGURE = Figure(
         Claim(
             "worse-with-more-noise",
             "in both cases the performance diminishes as sigma_g^2 increases",
-            "line 1008",
+            "section 2.6.4 on figure 2.7",
             rises("variance", *SHARED.values()),
             (0, INFINITE),
             "steady states from one variance to the next, dB",
@@ -204,7 +207,7 @@ FIGURE = Figure(
         Claim(
             "models-are-hurt-more",
             "larger variances affect models more than updates",
-            "line 1008",
+            "section 2.6.4 on figure 2.7",
             harder,
             (0, INFINITE),
             "from the least to the largest variance, by how much more dB",
@@ -212,7 +215,7 @@ FIGURE = Figure(
         Claim(
             "models-diverge-first",
             "with models shared the algorithm diverges at lower sigma_g^2 than with updates",
-            "line 1008",
+            "section 2.6.4 on figure 2.7",
             diverging,
             (50, 100),
             "most runs with models overflow at the largest variance",

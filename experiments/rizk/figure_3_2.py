@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 3.2: noise between the servers of a federation (lines 1787-1793)."""
+"""Rizk 2023, figure 3.2: noise between the servers of a federation (section 3.5.1)."""
 
 from matplotlib.figure import Figure as Picture
 
@@ -55,14 +55,14 @@ FIGURE = Figure(
         Claim(
             "random-is-worse",
             "with random perturbations the performance is lower than of the other two",
-            "line 1793",
+            "section 3.5.1 on figure 3.2",
             net.gaps("a", net.CENTROID, net.pairs((RANDOM, NONE), (RANDOM, HOMOMORPHIC))),
             (0, INFINITE),
         ),
         Claim(
             "homomorphic-tracks",
             "with homomorphic perturbations it tracks that of the algorithm without",
-            "line 1793",
+            "section 3.5.1 on figure 3.2",
             net.gaps("a", net.CENTROID, net.pairs((HOMOMORPHIC, NONE))),
             net.CLOSE,
             net.NEAR,

@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 3.3: noise of several variances between servers (lines 1795-1807)."""
+"""Rizk 2023, figure 3.3: noise of several variances between servers (section 3.5.1)."""
 
 import numpy as np
 import xarray as xr
@@ -23,7 +23,10 @@ from experiments.rizk.network import HOMOMORPHIC, NONE, RANDOM
 from fljax import plotting, statistics
 
 VARIANCES = Setting(
-    "variances of the noise", (0.001, 0.01, 0.1, 1.0, 2.0, 10.0), "line 1795", given=True
+    "variances of the noise",
+    (0.001, 0.01, 0.1, 1.0, 2.0, 10.0),
+    "section 3.5.1 on figure 3.3",
+    given=True,
 )
 ROUNDS = Setting("iterations", 200, "not given; all curves are flat after 60")
 EVERY = 2
@@ -143,14 +146,14 @@ FIGURE = Figure(
         Claim(
             "random-grows",
             "the centroid's MSD under random perturbations increases with the variance",
-            "line 1795",
+            "section 3.5.1 on figure 3.3",
             net.gaps("a", net.CENTROID, net.rising("variance", VARIANCES.value, scheme=RANDOM)),
             (0, INFINITE),
         ),
         Claim(
             "random-more-sensitive",
             "it increases significantly as opposed to that under homomorphic perturbations",
-            "line 1795",
+            "section 3.5.1 on figure 3.3",
             net.gaps("a", net.CENTROID, significance(net.CENTROID, RANDOM, HOMOMORPHIC)),
             (net.SIGNIFICANTLY, INFINITE),
             net.SIGNIFICANT,
@@ -158,7 +161,7 @@ FIGURE = Figure(
         Claim(
             "random-breaks-down",
             "for some variance the algorithm with random perturbations breaks down",
-            "line 1795",
+            "section 3.5.1 on figure 3.3",
             from_start(RANDOM),
             (0, INFINITE),
             "“breaks down”: ends above the zero model; at the largest variance",
@@ -166,7 +169,7 @@ FIGURE = Figure(
         Claim(
             "homomorphic-breaks-down-later",
             "homomorphic perturbations delay that to a much larger variance",
-            "line 1795",
+            "section 3.5.1 on figure 3.3",
             from_start(HOMOMORPHIC),
             (-INFINITE, 0),
             "it has not broken down at the largest variance",
@@ -174,7 +177,7 @@ FIGURE = Figure(
         Claim(
             "nothing-diverges",
             "no variance of the noise makes a run diverge",
-            "ours; line 1795 may be read otherwise",
+            "ours; section 3.5.1 on figure 3.3 may be read otherwise",
             diverged,
             (0, 0),
             construction="the recursion is affine: noise that is added does not act on its growth",
@@ -182,7 +185,7 @@ FIGURE = Figure(
         Claim(
             "models-grow",
             "the individual MSD increases with the variance under both",
-            "line 1802",
+            "section 3.5.1 on figure 3.3",
             net.gaps(
                 "a",
                 net.INDIVIDUAL,
@@ -194,7 +197,7 @@ FIGURE = Figure(
         Claim(
             "homomorphic-better-models",
             "for a fixed variance homomorphic perturbations have the better individual MSD",
-            "line 1807",
+            "section 3.5.1",
             net.gaps("a", net.INDIVIDUAL, significance(net.INDIVIDUAL, RANDOM, HOMOMORPHIC)),
             (0, INFINITE),
             note=where_it_turns,
@@ -202,7 +205,7 @@ FIGURE = Figure(
         Claim(
             "disagreement-grows",
             "the network's disagreement increases with the variance under both",
-            "line 1807",
+            "section 3.5.1",
             net.gaps(
                 "a",
                 net.DISAGREEMENT,
@@ -214,7 +217,7 @@ FIGURE = Figure(
         Claim(
             "consensus-recovers",
             "a consensus at the end retrieves the model that homomorphic perturbations distributed",
-            "line 1807",
+            "section 3.5.1",
             recovery((HOMOMORPHIC, NONE)),
             net.CLOSE,
             net.NEAR,
@@ -222,7 +225,7 @@ FIGURE = Figure(
         Claim(
             "random-is-lost",
             "after random perturbations reconstruction is not possible",
-            "line 1807",
+            "section 3.5.1",
             recovery((RANDOM, NONE)),
             (net.SIGNIFICANTLY, INFINITE),
             net.SIGNIFICANT,

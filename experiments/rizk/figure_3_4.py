@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 3.4: noise between servers at several step sizes (lines 1809-1819)."""
+"""Rizk 2023, figure 3.4: noise between servers at several step sizes (section 3.5.1)."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ from fljax import plotting, statistics
 from fljax._module import replace
 from fljax.theory import multiagent
 
-STEPS = Setting("step sizes", (0.1, 0.5, 1.0, 5.0), "line 1809", given=True)
+STEPS = Setting("step sizes", (0.1, 0.5, 1.0, 5.0), "section 3.5.1", given=True)
 MORE = Setting(
     "more step sizes", (0.05, 0.2, 2.0), "for the curves against the step size; no claim is on them"
 )
@@ -191,21 +191,21 @@ FIGURE = Figure(
     caption="Thin lines are the exact steady states of theory. (d) has what the noise alone does "
     "to the centroid: the squared distance from the run of the same seed without noise. It falls "
     "as 1/μ under random noise and grows as μ under homomorphic noise, for which Corollary 3.1 has "
-    "O(1) as a bound and line 1708 that smaller steps mitigate it.",
+    "O(1) as a bound and section 3.3.3 that smaller steps mitigate it.",
     study=study,
     plot=plot,
     claims=[
         Claim(
             "homomorphic-grows",
             "under homomorphic perturbations the final MSD increases with the step size",
-            "line 1817",
+            "section 3.5.1 on figure 3.4",
             net.gaps("a", net.CENTROID, net.rising("step_size", STEPS.value, scheme=HOMOMORPHIC)),
             (0, INFINITE),
         ),
         Claim(
             "random-worse-at-both-ends",
             "under random perturbations performance decreases for small and for large steps",
-            "line 1817",
+            "section 3.5.1 on figure 3.4",
             extremes,
             (0, INFINITE),
             "the least and the largest of the source's steps above the best of them",
@@ -218,7 +218,7 @@ FIGURE = Figure(
         Claim(
             "slower-for-smaller-steps",
             "for both schemes the rate of convergence slows down with the step size",
-            "line 1819",
+            "section 3.5.1",
             arrival,
             (1.01, INFINITE),
             "iterations until the error of the mean centroid is half as long as after the first; "
@@ -229,7 +229,7 @@ FIGURE = Figure(
         Claim(
             "optimal-step",
             "there is an optimal step size: the best measured one is near what theory says",
-            "line 1819",
+            "section 3.5.1",
             optimum,
             (1 / math.sqrt(10), math.sqrt(10)),
             "the measured best is the predicted one within half a decade; it may be the largest",
@@ -238,7 +238,7 @@ FIGURE = Figure(
         Claim(
             "random-order",
             "the noise in the centroid is O(1/mu) under random perturbations",
-            "line 1809, Theorem 3.1",
+            "section 3.5.1, Theorem 3.1",
             orders(RANDOM),
             (-1.2, -0.8),
             "slope of the logarithms over small steps",
@@ -246,7 +246,7 @@ FIGURE = Figure(
         Claim(
             "homomorphic-controlled-by-step",
             "what homomorphic perturbations leave is controlled by the step size",
-            "lines 1708, 1795",
+            "section 3.3.3, section 3.5.1 on figure 3.3",
             orders(HOMOMORPHIC),
             (0.5, INFINITE),
             "slope of the logarithms over small steps; at least the square root",
@@ -254,7 +254,7 @@ FIGURE = Figure(
         Claim(
             "homomorphic-order-one",
             "under homomorphic perturbations the error converges to O(1) of the variance",
-            "line 1708, Corollary 3.1",
+            "section 3.3.3, Corollary 3.1",
             orders(HOMOMORPHIC),
             (-0.2, 0.2),
             "slope of the logarithms over small steps: none",

@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 3.5: noise between servers in a classification (lines 1821-1826)."""
+"""Rizk 2023, figure 3.5: noise between servers in a classification (section 3.5.2)."""
 
 import numpy as np
 from jaxtyping import Array
@@ -16,11 +16,11 @@ from fljax.algorithms import GraphFedAvg
 from fljax.batches import Uniform
 from fljax.link import Noise
 
-SERVERS = Setting("servers P", 5, "line 1823", given=True)
-CLIENTS = Setting("agents a server K", 10, "line 1823", given=True)
-STEP = Setting("step size mu", 0.5, "line 1823", given=True)
-RHO = Setting("regulariser rho", 0.03, "line 1823", given=True)
-VARIANCE = Setting("variance of the noise", 0.6, "line 1823", given=True)
+SERVERS = Setting("servers P", 5, "section 3.5.2 on figure 3.5", given=True)
+CLIENTS = Setting("agents a server K", 10, "section 3.5.2 on figure 3.5", given=True)
+STEP = Setting("step size mu", 0.5, "section 3.5.2 on figure 3.5", given=True)
+RHO = Setting("regulariser rho", 0.03, "section 3.5.2 on figure 3.5", given=True)
+VARIANCE = Setting("variance of the noise", 0.6, "section 3.5.2 on figure 3.5", given=True)
 CHOSEN = Setting("agents a round and server L", 5, "not given; half")
 EPOCHS = Setting("local steps E_k", (1, 5), "not given; uniform, drawn once")
 BATCH = Setting("samples a step", 10, "not given; the most of the regression")
@@ -75,7 +75,7 @@ FIGURE = Figure(
         Claim(
             "homomorphic-does-not-hinder",
             "homomorphic perturbations do not hinder the performance",
-            "line 1823",
+            "section 3.5.2 on figure 3.5",
             clicks.differences(net.pairs((HOMOMORPHIC, NONE))),
             (-INFINITE, clicks.SAME),
             clicks.HINDERED,
@@ -84,7 +84,7 @@ FIGURE = Figure(
         Claim(
             "random-reduces-utility",
             "random perturbations significantly reduce the utility of the model",
-            "line 1823",
+            "section 3.5.2 on figure 3.5",
             clicks.differences(net.pairs((RANDOM, NONE))),
             (clicks.SIGNIFICANTLY, INFINITE),
             clicks.SIGNIFICANT,
@@ -93,7 +93,7 @@ FIGURE = Figure(
         Claim(
             "random-still-converges",
             "at this variance the algorithm with random perturbations still converges",
-            "line 1823",
+            "section 3.5.2 on figure 3.5",
             clicks.better_than_chance(RANDOM),
             (0, INFINITE),
             "better than a coin, in percentage points",

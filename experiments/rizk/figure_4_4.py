@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 4.4: four schemes of noise under three strategies (lines 2413-2436)."""
+"""Rizk 2023, figure 4.4: four schemes of noise under three strategies (section 4.4.1)."""
 
 import functools
 from typing import Any
@@ -255,7 +255,7 @@ FIGURE = Figure(
             "random-is-higher",
             "the centroid's MSD under random perturbations is significantly higher than under "
             "homomorphic ones",
-            "line 2436",
+            "section 4.4.1 on figure 4.4",
             each(net.CENTROID, (RANDOM, HOMOMORPHIC)),
             (net.SIGNIFICANTLY, INFINITE),
             net.SIGNIFICANT,
@@ -263,7 +263,7 @@ FIGURE = Figure(
         Claim(
             "homomorphic-is-close",
             "the centroid's MSD under homomorphic perturbations is close to that without",
-            "line 2436",
+            "section 4.4.1 on figure 4.4",
             each(net.CENTROID, (HOMOMORPHIC, NONE)),
             net.CLOSE,
             net.NEAR,
@@ -273,7 +273,7 @@ FIGURE = Figure(
             "models-decay-less",
             "the individual MSD under homomorphic perturbations does not decay as much as under "
             "random ones",
-            "line 2436",
+            "section 4.4.1 on figure 4.4",
             each(net.INDIVIDUAL, (RANDOM, HOMOMORPHIC)),
             (0, INFINITE),
             note=crossover,
@@ -281,7 +281,7 @@ FIGURE = Figure(
         Claim(
             "models-decay-less-at-small-steps",
             "it does not at a small step, in a sparse network",
-            "line 2436",
+            "section 4.4.1 on figure 4.4",
             lambda studies: {
                 "ring, step 0.025": net.gap(
                     studies["crossing"].sel(graph="ring", step_size=min(CROSSING.value)),
@@ -296,7 +296,7 @@ FIGURE = Figure(
         Claim(
             "local-follows",
             "local perturbations do not affect the MSD: it follows that without",
-            "line 2436",
+            "section 4.4.1 on figure 4.4",
             each(net.INDIVIDUAL, (LOCAL, NONE)),
             (-0.01, 0.01),
             "within 0.01 dB",
@@ -305,7 +305,7 @@ FIGURE = Figure(
         Claim(
             "local-same-trajectory",
             "the algorithm follows the same trajectory as the one without noise",
-            "line 2395",
+            "section 4.3.4",
             rounding,
             (-INFINITE, 10),
             "the largest difference of any entry in any round, of the largest entry: rounding",
@@ -314,7 +314,7 @@ FIGURE = Figure(
         Claim(
             "random-order",
             "the noise in the centroid is O(1/mu) under random perturbations",
-            "Theorem 4.1, line 2293",
+            "Theorem 4.1, (4.48)",
             orders(RANDOM),
             (-1.2, -0.8),
             "slope of the logarithms",
@@ -322,7 +322,7 @@ FIGURE = Figure(
         Claim(
             "homomorphic-order",
             "under homomorphic perturbations it is O(1)",
-            "Theorem 4.2, line 2340",
+            "Theorem 4.2, (4.54)",
             orders(HOMOMORPHIC),
             (-0.2, 0.2),
             "slope of the logarithms: none",

@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 4.5: noise between peers in a classification (lines 2441-2448)."""
+"""Rizk 2023, figure 4.5: noise between peers in a classification (section 4.4.2)."""
 
 import xarray as xr
 from jaxtyping import Array
@@ -16,10 +16,10 @@ from fljax.algorithms import ATC
 from fljax.batches import Uniform
 from fljax.link import Noise
 
-PEERS = Setting("peers P", 50, "line 2443", given=True)
-STEP = Setting("step size mu", 0.5, "line 2443", given=True)
-RHO = Setting("regulariser rho", 0.001, "line 2443", given=True)
-VARIANCE = Setting("variance of the noise", 0.8, "line 2443", given=True)
+PEERS = Setting("peers P", 50, "section 4.4.2 on figure 4.5", given=True)
+STEP = Setting("step size mu", 0.5, "section 4.4.2 on figure 4.5", given=True)
+RHO = Setting("regulariser rho", 0.001, "section 4.4.2 on figure 4.5", given=True)
+VARIANCE = Setting("variance of the noise", 0.8, "section 4.4.2 on figure 4.5", given=True)
 BATCH = Setting("samples a step", 10, "not given; as in figure 3.5")
 MASKED = Setting(
     "seeds of local noise", 2, "its masks are many numbers, and its runs those without noise"
@@ -85,7 +85,7 @@ FIGURE = Figure(
         Claim(
             "homomorphic-does-not-hinder",
             "homomorphic perturbations do not hinder the testing error",
-            "line 2445",
+            "section 4.4.2",
             clicks.differences(net.pairs((HOMOMORPHIC, NONE))),
             (-INFINITE, clicks.SAME),
             clicks.HINDERED,
@@ -94,7 +94,7 @@ FIGURE = Figure(
         Claim(
             "random-hinders",
             "random perturbations do",
-            "line 2445",
+            "section 4.4.2",
             clicks.differences(net.pairs((RANDOM, NONE), (RANDOM, HOMOMORPHIC))),
             (clicks.SAME, INFINITE),
             "by more than what the others may",
@@ -103,7 +103,7 @@ FIGURE = Figure(
         Claim(
             "local-changes-nothing",
             "local perturbations do not change the testing error",
-            "line 2445",
+            "section 4.4.2",
             clicks.differences(net.pairs((LOCAL, NONE)), "masks"),
             (-0.2, 0.2),
             "by less than half a row of the test set",

@@ -29,7 +29,9 @@ from fljax.theory import multiagent
 # --------------------------------------------------------------------------- settings
 
 MIXING = Setting(
-    "combination", "Metropolis", "no rule is given; symmetric and doubly stochastic (line 1500)"
+    "combination",
+    "Metropolis",
+    "no rule is given; symmetric and doubly stochastic (Assumption 3.1)",
 )
 DRAWN_ONCE = Setting(
     "network and data",
@@ -45,13 +47,13 @@ OWN_PART = Setting(
 PER_COORDINATE = Setting(
     "noise",
     "Laplace, this variance in each coordinate",
-    "line 1702; what “variance” is of a vector is not said",
+    "section 3.3.3; what “variance” is of a vector is not said",
 )
 STEADY = Setting("iterations of the steady state", "last half", "their mean; all curves are flat")
 CONSENSUS = Setting(
     "combinations without noise, at the end",
     40,
-    "“a consensus-type step”, line 1807; how many is not given",
+    "“a consensus-type step”, section 3.5.1; how many is not given",
 )
 MOST_SEEDS = Setting("seeds", 40, "at most: intervals are of a tenth of a dB")
 

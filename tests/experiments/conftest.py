@@ -17,6 +17,6 @@ def stored():
     def read(figure: Figure) -> Studies:
         if not (STORED / f"{figure.name}.json").is_file():
             pytest.skip("the stored figures are not in this copy")
-        return records.read_studies(figure, STORED, records.read_record(figure, STORED)["files"])
+        return records.read_studies(figure, STORED)
 
     return read

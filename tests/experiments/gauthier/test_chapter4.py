@@ -33,7 +33,7 @@ def test_real_data_end_to_end(tmp_path, capsys, monkeypatch):
     assert "privacy spent" not in capsys.readouterr().out
     assert main(["check", "gauthier-4.4", "--out", str(tmp_path)]) == 0
     figure = REGISTRY["gauthier-4.4"]
-    studies = records.read_studies(figure, tmp_path, records.read_record(figure, tmp_path)["files"])
+    studies = records.read_studies(figure, tmp_path)
     for panel in "ab":
         final = studies[panel]["test_error"].isel(round=-1).mean("seed")
         # Of the salinity's variance; the few candidates leave Online-Fed a step that is too large.

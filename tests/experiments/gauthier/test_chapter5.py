@@ -30,8 +30,7 @@ def test_a_figure_end_to_end(tmp_path, capsys):
     assert "privacy" in capsys.readouterr().out
     assert main(["check", "gauthier-5.3", "--out", str(tmp_path)]) == 0
     figure = REGISTRY["gauthier-5.3"]
-    stored = records.read_record(figure, tmp_path)
-    study = records.read_studies(figure, tmp_path, stored["files"])["a"]
+    study = records.read_studies(figure, tmp_path)["a"]
     final = study[ch5.METRIC].isel(round=-1)
     assert (final < 0.3).all()
     assert (study["gradient_norm"] > ch5.BOUND.value).all()

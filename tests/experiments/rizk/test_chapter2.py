@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-import fljax as fl
+from experiments import records
 from experiments.__main__ import main
 from experiments.figure import REGISTRY
 from experiments.rizk import chapter2 as ch2
@@ -256,7 +256,8 @@ def test_theory_is_of_the_same_data(tmp_path, monkeypatch):
     monkeypatch.setattr(ch2, "PRIVATE_AGENTS", ch2.PRIVATE_AGENTS._replace(value=200))
     assert main(["run", "rizk-2.6", "--quick", "--seeds", "4", "--out", str(tmp_path)]) == 0
     assert main(["check", "rizk-2.6", "--out", str(tmp_path)]) == 0
-    runs, predicted = (fl.load(tmp_path / f"rizk-2.6-{n}.nc") for n in ("a", "a-predicted"))
+    studies = records.read_studies(figure_2_6.FIGURE, tmp_path)
+    runs, predicted = studies["a"], studies["a-predicted"]
     for name in runs["algorithm"].values.tolist():
         assert abs(ch2.level(runs, name) - ch2.predicted_level(predicted, name)) < 2.5
     assert REGISTRY["rizk-2.6"] is figure_2_6.FIGURE
