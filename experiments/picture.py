@@ -191,7 +191,7 @@ def _fitting(where: Axes | Picture, entries: tuple, width: float, **place: Any) 
 def name_curves(
     ax: Axes, names: Iterable[str], at: Sequence[int], shift: Sequence[float], **text: Any
 ) -> None:
-    """Names beside curves, in their colours, in the place of a legend.
+    """Names beside curves, in their colors, in the place of a legend.
 
     Args:
       ax: its lines are the curves, in the order of the names.

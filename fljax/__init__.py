@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fljax import (
+    _renamed,
     aggregation,
     algorithms,
     attacks,
@@ -16,7 +17,7 @@ from fljax import (
     link,
     metrics,
     models,
-    optimisers,
+    optimizers,
     participation,
     privacy,
     problems,
@@ -74,7 +75,7 @@ __all__ = [
     "metrics",
     "models",
     "module",
-    "optimisers",
+    "optimizers",
     "participation",
     "plan",
     "plotting",
@@ -103,7 +104,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:  # all that is not here yet is of studies, but for two
         room = {"best": "statistics", "table": "tables"}.get(name, "study")
         return getattr(importlib.import_module(f"fljax.{room}"), name)
-    raise AttributeError(f"module 'fljax' has no attribute {name!r}")
+    return _renamed.lookup(__name__)(name)
 
 
 def __dir__() -> list[str]:

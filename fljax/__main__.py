@@ -375,7 +375,7 @@ def run(asked: argparse.Namespace) -> int:
         if asked.out is not None:
             save(results, asked.out)
             print(f"written to {asked.out}")
-        summarise(results)
+        summarize(results)
     return 0
 
 
@@ -390,7 +390,7 @@ def show(asked: argparse.Namespace) -> int:
     if not asked.store.is_dir():
         raise UsageError(f"{asked.store} is no store of fljax: it is no folder.")
     size = sum(path.stat().st_size for path in asked.store.glob("*.npz"))
-    summarise(fl.load(asked.store))
+    summarize(fl.load(asked.store))
     print(f"{human(size)} in {asked.store}")
     return 0
 
@@ -410,7 +410,7 @@ def save(results: Any, path: Path) -> None:
         raise UsageError(f"{error.strerror or error}.") from None
 
 
-def summarise(results: Any) -> None:
+def summarize(results: Any) -> None:
     """Sizes, and how many runs are done."""
     if "diverged" not in results:
         print("no run is done")

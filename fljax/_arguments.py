@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 
-from fljax import _check
+from fljax import _check, _renamed
 
 __all__ = ["check", "check_fields", "checked", "rule"]
 
@@ -253,6 +253,8 @@ def checked(function: F) -> F:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError:  # too many or too few: Python's own words
+            if text := _renamed.argument(kwargs, signature.parameters):
+                raise TypeError(f"{function.__qualname__}() {text}") from None
             return function(*args, **kwargs)
         for name, value in bound.arguments.items():
             wanted = rules.get(name)

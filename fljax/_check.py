@@ -412,7 +412,7 @@ def start(value: Any, clients: int, dim: int) -> None:
 
 
 def strength(value: Any, clients: int) -> None:
-    """Raise unless it is a regulariser's: >= 0, for all clients or of each."""
+    """Raise unless it is a regularizer's: >= 0, for all clients or of each."""
     nonnegative("strength", value)
     per_client("strength", value, clients)
 

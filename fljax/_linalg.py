@@ -1,6 +1,6 @@
 """Small dense linear algebra as plain array operations.
 
-XLA's CPU backend hands factorisations to LAPACK. When two programs that hold such calls run side
+XLA's CPU backend hands factorizations to LAPACK. When two programs that hold such calls run side
 by side, both can wait for ever (jaxlib 0.10.2, seen with LU, eigenvalues and triangular solves of
 batched 8 x 8 matrices). What a run needs is small and done once, so it is done here without.
 """

@@ -5,6 +5,8 @@ structure (sizes, switches, callables) is static and compared by type and value:
 """
 
 import dataclasses
+import functools
+import inspect
 import numbers
 import struct
 import textwrap
@@ -14,7 +16,7 @@ from typing import Any, TypeVar, dataclass_transform, overload
 import jax
 import numpy as np
 
-from fljax import _arguments, _check
+from fljax import _arguments, _check, _renamed
 
 __all__ = [
     "Alike",
@@ -240,7 +242,7 @@ def module(cls: type[T]) -> type[T]:
     is given is checked against its annotation: ``float`` is one number, and no array.
 
     It is shown as it was called, arrays by their types and shapes, without fields that have their
-    defaults: ``DPSGD(step_size=Constant(value=0.1), batch=5)``.
+    defaults: ``FedDPSGD(step_size=Constant(value=0.1), batch=5)``.
 
     A method ``validate(self)`` is called at construction with the values as the user gave them,
     before numbers become arrays; rebuilding by JAX skips it, since leaves may then be anything.
@@ -307,6 +309,7 @@ def module(cls: type[T]) -> type[T]:
     if "__repr__" not in vars(cls):
         cls.__repr__ = _called  # pyright: ignore[reportAttributeAccessIssue]
     new = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+    _name_renamed(new)
     names = [f.name for f in dataclasses.fields(new)]  # pyright: ignore[reportArgumentType]
     is_static = {f.name: bool(f.metadata.get("static")) for f in dataclasses.fields(new)}  # pyright: ignore[reportArgumentType]
     leaves = tuple(name for name in names if not is_static[name])
@@ -330,6 +333,23 @@ def module(cls: type[T]) -> type[T]:
 
     jax.tree_util.register_pytree_with_keys(new, flatten, unflatten, flatten_fast)
     return new
+
+
+def _name_renamed(cls: type) -> None:
+    """Have its constructor say what an argument is called now."""
+    init = cls.__init__
+
+    @functools.wraps(init)
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except TypeError:
+            known = inspect.signature(init).parameters
+            if text := _renamed.argument(kwargs, known):
+                raise TypeError(f"{cls.__name__}() {text}") from None
+            raise
+
+    cls.__init__ = construct
 
 
 def _convert(part: Any) -> None:

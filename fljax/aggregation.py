@@ -1,13 +1,13 @@
 r"""How a receiver makes one vector of the messages it heard.
 
-A server that may be lied to, or a client whose neighbours may, does not take the plain mean: one
+A server that may be lied to, or a client whose neighbors may, does not take the plain mean: one
 message can move it anywhere. The *breakdown point* of an aggregator is the share of messages from
 which on attackers can do so; below it the result stays within a bounded distance of what the
 honest ones said, whatever the others say.
 
 Everything has a static shape: the number of messages heard may differ from receiver to receiver
 and is read off the weights, of which a zero means that there is no message: lost, of an absent
-client, an empty slot in a table of neighbours. What stands in such a place is never read, NaN
+client, an empty slot in a table of neighbors. What stands in such a place is never read, NaN
 included. Who heard nothing keeps what it has. A message that *was* heard and is not finite counts
 as infinitely far away where robustness is promised, and makes the means not finite.
 
@@ -22,7 +22,7 @@ import numpy as np
 from jax.lax import Precision
 from jaxtyping import Array, Bool, Float, Int
 
-from fljax import _check
+from fljax import _check, _renamed
 from fljax._module import module, static
 
 __all__ = [
@@ -35,7 +35,7 @@ __all__ = [
     "NormClipping",
     "TrimmedMean",
     "WeightedMean",
-    "WinsorisedMean",
+    "WinsorizedMean",
 ]
 
 HIGHEST = Precision.HIGHEST
@@ -315,7 +315,7 @@ class TrimmedMean(_OrderStatistics):
 
 
 @module
-class WinsorisedMean(_OrderStatistics):
+class WinsorizedMean(_OrderStatistics):
     r"""The mean of each coordinate, clipped to its order statistics.
 
     .. math:: \frac1n\sum_m\min\{\max\{x_m,x_{(b+1)}\},x_{(n-b)}\},\qquad b=\lfloor\beta n\rfloor.
@@ -334,7 +334,7 @@ class WinsorisedMean(_OrderStatistics):
 
     Example:
       >>> messages = jnp.array([[[1.0], [2.0], [4.0], [1e9]]])
-      >>> WinsorisedMean(count=1).combine(messages, jnp.ones((1, 4)), jnp.zeros((1, 1))).item()
+      >>> WinsorizedMean(count=1).combine(messages, jnp.ones((1, 4)), jnp.zeros((1, 1))).item()
       3.0
 
     Reference:
@@ -408,30 +408,30 @@ class GeometricMedian(Aggregator):
     ) -> Float[Array, "receivers dim"]:
         smoothing = jnp.asarray(self.smoothing, messages.dtype)
 
-        def step(_, centre: Array) -> Array:
-            distance = jnp.sqrt(jnp.sum((messages - centre[:, None]) ** 2, axis=2))
+        def step(_, center: Array) -> Array:
+            distance = jnp.sqrt(jnp.sum((messages - center[:, None]) ** 2, axis=2))
             pull = weights / jnp.maximum(smoothing, distance)
             # One that is infinitely far away has no direction to pull to.
             pull = jnp.where((weights > 0) & jnp.isfinite(distance), pull, 0)
             total = jnp.sum(pull, axis=1, keepdims=True)
             moved = _weighted_sum(pull / jnp.where(total > 0, total, 1), messages)
-            return jnp.where(total > 0, moved, centre)
+            return jnp.where(total > 0, moved, center)
 
         start = _weighted_median(messages, weights)
-        centre = jax.lax.fori_loop(0, self.iterations, step, start)
-        return _where_heard(_heard(weights)[1], centre, around)
+        center = jax.lax.fori_loop(0, self.iterations, step, start)
+        return _where_heard(_heard(weights)[1], center, around)
 
 
 @module
 class Krum(Aggregator):
-    r"""The message nearest to its neighbours, or the mean of the ``select`` nearest (multi-Krum).
+    r"""The message nearest to its neighbors, or the mean of the ``select`` nearest (multi-Krum).
 
     Of ``n`` messages with at most ``f`` of attackers, each is scored by the sum of its squared
     distances to the ``n - f - 2`` others nearest to it; the lowest scores win.
 
     Weights do not count beyond who was heard. Tolerates ``f`` attackers with
     :math:`n\ge2f+3`, so any share below 1/2 of many. Receivers that heard fewer score by at
-    least one neighbour, and promise nothing.
+    least one neighbor, and promise nothing.
 
     Args:
       attackers: ``f``, the most that are reckoned with.
@@ -498,9 +498,9 @@ def _squared_distances(
     From products, which lose digits where vectors are long against their distance. So the origin
     goes to the coordinate-wise median: in the midst of the honest, however far the others are.
     """
-    centre = _median(jnp.sort(_usable(messages, heard), axis=1), count)
+    center = _median(jnp.sort(_usable(messages, heard), axis=1), count)
     finite = heard & jnp.all(jnp.isfinite(messages), axis=2)
-    apart = jnp.where(finite[:, :, None], messages - centre[:, None], 0)
+    apart = jnp.where(finite[:, :, None], messages - center[:, None], 0)
     gram = jnp.einsum("rid,rjd->rij", apart, apart, precision=HIGHEST)
     square = jnp.sum(apart**2, axis=2)
     distances = square[:, :, None] + square[:, None, :] - 2 * gram
@@ -512,16 +512,16 @@ def _squared_distances(
 def _clipped_mean(
     messages: Float[Array, "receivers senders dim"],
     shares: Float[Array, "receivers senders"],
-    centre: Float[Array, "receivers dim"],
+    center: Float[Array, "receivers dim"],
     radius: Array | float,
 ) -> Float[Array, "receivers dim"]:
-    """The centre, moved by the mean of the differences from it, none longer than the radius."""
+    """The center, moved by the mean of the differences from it, none longer than the radius."""
     radius = jnp.asarray(radius, messages.dtype)
-    apart = messages - centre[:, None]
+    apart = messages - center[:, None]
     length = jnp.sqrt(jnp.sum(apart**2, axis=2))
     # One that is infinitely far away has no direction to pull to.
     pull = jnp.where(jnp.isfinite(length), shares * radius / jnp.maximum(length, radius), 0)
-    return centre + _weighted_sum(pull, apart)
+    return center + _weighted_sum(pull, apart)
 
 
 @module
@@ -567,8 +567,8 @@ class CenteredClipping(Aggregator):
     ) -> Float[Array, "receivers dim"]:
         shares = _shares(_heard(weights)[0].astype(messages.dtype))
 
-        def step(_, centre: Array) -> Array:
-            return _clipped_mean(messages, shares, centre, self.radius)
+        def step(_, center: Array) -> Array:
+            return _clipped_mean(messages, shares, center, self.radius)
 
         return jax.lax.fori_loop(0, self.iterations, step, around)
 
@@ -579,7 +579,7 @@ class NormClipping(Aggregator):
 
     .. math:: v+\sum_mw_m(x_m-v)\min\{1,\tau/\|x_m-v\|\}\Big/\sum_mw_m,
 
-    ``v`` being ``around``: the server's model, or the receiver's own (then it is self-centred
+    ``v`` being ``around``: the server's model, or the receiver's own (then it is self-centered
     clipping). Weights count. Attackers with a share :math:`\delta` of the weight move the result
     by at most :math:`\delta\tau` from where it would be if they repeated ``v``, in every round and
     at any :math:`\delta`: a bound on their speed, no breakdown point.
@@ -612,3 +612,6 @@ class NormClipping(Aggregator):
         around: Float[Array, "receivers dim"],
     ) -> Float[Array, "receivers dim"]:
         return _clipped_mean(messages, _shares(weights), around, self.radius)
+
+
+__getattr__ = _renamed.lookup("fljax.aggregation")

@@ -95,7 +95,7 @@ def check_per_client(name: str, value: Any, clients: int) -> None:
 
 
 def taken(problem: Problem, clients: Array, batch: Batch, step: Any) -> Problem:
-    """What these clients minimise in one of their steps."""
+    """What these clients minimize in one of their steps."""
     part = problem.take(clients, batch.rows[:, step])
     return part if batch.weights is None else replace(part, weights=batch.weights[:, step])
 

@@ -3,7 +3,7 @@ r"""Clustered federated learning: which clients have like data, and one model fo
 Two ways (Jung 2025, section 6.2, lines 2262-2320). *Cluster, then pool*: represent every data set
 by a vector (:func:`fljax.problems.local_models`, :func:`~fljax.problems.local_gradients`), cluster
 the vectors (:func:`kmeans`), and train one model a cluster (:func:`pooled_models`). Or let
-*generalised total variation* do it: models coupled along a graph that is dense within clusters and
+*generalized total variation* do it: models coupled along a graph that is dense within clusters and
 sparse between them agree within (:class:`fljax.problems.GTVMin`,
 :class:`fljax.algorithms.FedRelax`), and :func:`detect` reads the clusters off their models. How
 well a graph suits a cluster is said by :func:`quality`, how well clusters were found by
@@ -25,7 +25,7 @@ from fljax._arguments import checked
 from fljax._module import float_dtype, replace
 from fljax.graphs import Graph
 from fljax.problems import Problem
-from fljax.problems.solvers import factorise, prox, refuse_clipping
+from fljax.problems.solvers import factorize, prox, refuse_clipping
 from fljax.problems.tasks import membership
 
 __all__ = [
@@ -44,8 +44,8 @@ class Clusters(NamedTuple):
     """What :func:`kmeans` found."""
 
     cluster: Array  # [K]     of each point, 0..Q-1
-    centres: Array  # [Q, m]
-    inertia: Array  # []      the sum of squared distances from the centres
+    centers: Array  # [Q, m]
+    inertia: Array  # []      the sum of squared distances from the centers
 
 
 class Quality(NamedTuple):
@@ -67,7 +67,7 @@ def kmeans(
     r"""k-means: clusters of least :math:`\sum_i\lVert z^{(i)}-c_{q(i)}\rVert^2`, of some starts.
 
     Lloyd's iterations from starts by k-means++, until no point moves. A cluster that loses its last
-    point takes the one furthest from its centre. It may be traced, so that every seed of a study
+    point takes the one furthest from its center. It may be traced, so that every seed of a study
     has clusters of its own.
 
     Args:
@@ -103,29 +103,29 @@ def kmeans(
     return jax.tree.map(lambda a: a[best], found)
 
 
-def _squares(points: Array, centre: Array) -> Float[Array, " clients"]:
-    return jnp.sum((points - centre[None, :]) ** 2, axis=1)
+def _squares(points: Array, center: Array) -> Float[Array, " clients"]:
+    return jnp.sum((points - center[None, :]) ** 2, axis=1)
 
 
 def _plus_plus(key: Array, points: Array, clusters: int) -> Float[Array, "clusters size"]:
     """A point at random, then each with probability as its squared distance from the nearest."""
     first, *others = jax.random.split(key, clusters)
-    centre = points[jax.random.randint(first, (), 0, len(points))]
-    centres, nearest = [centre], _squares(points, centre)
+    center = points[jax.random.randint(first, (), 0, len(points))]
+    centers, nearest = [center], _squares(points, center)
     for draw in others:
         # Where all distances are zero any point will do; the logarithms are then all alike.
         log = jnp.log(jnp.where(jnp.max(nearest) > 0, nearest, 1))
-        centre = points[jax.random.categorical(draw, log)]
-        centres.append(centre)
-        nearest = jnp.minimum(nearest, _squares(points, centre))
-    return jnp.stack(centres)
+        center = points[jax.random.categorical(draw, log)]
+        centers.append(center)
+        nearest = jnp.minimum(nearest, _squares(points, center))
+    return jnp.stack(centers)
 
 
-def _lloyd(points: Array, centres: Array, iterations: int) -> Clusters:
-    clusters = len(centres)
+def _lloyd(points: Array, centers: Array, iterations: int) -> Clusters:
+    clusters = len(centers)
 
-    def assign(centres: Array) -> tuple[Array, Array]:
-        apart = jax.lax.map(lambda centre: _squares(points, centre), centres)
+    def assign(centers: Array) -> tuple[Array, Array]:
+        apart = jax.lax.map(lambda center: _squares(points, center), centers)
         return jnp.argmin(apart, axis=0).astype(jnp.int32), jnp.min(apart, axis=0)
 
     def move(state: tuple) -> tuple:
@@ -137,15 +137,15 @@ def _lloyd(points: Array, centres: Array, iterations: int) -> Clusters:
         taken = jnp.cumsum(empty) - 1
         total = jax.ops.segment_sum(points, cluster, clusters)
         mean = total / jnp.where(empty, 1, size)[:, None]
-        centres = jnp.where(empty[:, None], points[furthest[taken]], mean)
-        again, far = assign(centres)
-        return again, far, centres, jnp.any(again != cluster), turn + 1
+        centers = jnp.where(empty[:, None], points[furthest[taken]], mean)
+        again, far = assign(centers)
+        return again, far, centers, jnp.any(again != cluster), turn + 1
 
-    cluster, far = assign(centres)
-    start = (cluster, far, centres, jnp.asarray(True), jnp.asarray(0))
+    cluster, far = assign(centers)
+    start = (cluster, far, centers, jnp.asarray(True), jnp.asarray(0))
     going = jax.lax.while_loop(lambda s: s[3] & (s[4] < iterations), move, start)
-    cluster, far, centres, *_ = going
-    return Clusters(cluster, centres, jnp.sum(far))
+    cluster, far, centers, *_ = going
+    return Clusters(cluster, centers, jnp.sum(far))
 
 
 @checked
@@ -197,7 +197,7 @@ def pooled_models(
             importance=None,
         )
         weight = jnp.full(1, 2 * ridge, problem.dtype)
-        return prox(one, factorise(one, weight), zero, zero, iterations)[0]
+        return prox(one, factorize(one, weight), zero, zero, iterations)[0]
 
     return jax.lax.map(model, jnp.arange(clusters, dtype=np.int32))[cluster]
 

@@ -23,7 +23,7 @@ from fljax._arguments import checked
 from fljax._module import float_dtype
 from fljax.schedules import StepSize, as_schedule
 
-__all__ = ["Descent", "backtracking", "minimise", "optimal_step", "rounds_needed"]
+__all__ = ["Descent", "backtracking", "minimize", "optimal_step", "rounds_needed"]
 
 
 class Descent(NamedTuple):
@@ -36,7 +36,7 @@ class Descent(NamedTuple):
 
 
 @checked
-def minimise(
+def minimize(
     objective: Callable[[Array], Array],
     start: Any,
     step: StepSize,
@@ -77,7 +77,7 @@ def minimise(
       >>> def objective(w):
       ...     return w @ hessian @ w - jnp.sum(w)
       >>> step = fl.descent.optimal_step(1.0, 4.0)
-      >>> found = fl.descent.minimise(objective, jnp.zeros(2), step, 100, tolerance=1e-9)
+      >>> found = fl.descent.minimize(objective, jnp.zeros(2), step, 100, tolerance=1e-9)
       >>> [round(float(w), 3) for w in found.point], bool(found.settled)
       ([0.5, 0.125], True)
 
@@ -86,7 +86,7 @@ def minimise(
       >>> import functools
       >>> labels = jnp.array([[0.0, 1.0], [2.0, 5.0]])
       >>> alike = functools.partial(fl.graphs.agreed, shared=jnp.array([True, False]))
-      >>> found = fl.descent.minimise(
+      >>> found = fl.descent.minimize(
       ...     lambda w: jnp.sum((w - labels) ** 2), jnp.zeros((2, 2)), 0.25, 50, projection=alike
       ... )
       >>> found.point.round(3).tolist()
@@ -186,7 +186,7 @@ def backtracking(
     Example:
       >>> import jax.numpy as jnp, fljax as fl
       >>> rule = fl.descent.backtracking(largest=10.0)
-      >>> found = fl.descent.minimise(lambda w: jnp.sum((w - 3) ** 4), jnp.zeros(2), rule, 50)
+      >>> found = fl.descent.minimize(lambda w: jnp.sum((w - 3) ** 4), jnp.zeros(2), rule, 50)
       >>> bool(found.value < 1e-4)
       True
 
@@ -253,7 +253,7 @@ def rounds_needed(
     :math:`\lceil\log(\|w^{(0)}-\hat w\|/\epsilon)/\log(1/\kappa)\rceil`.
 
     Args:
-      distance: of the start from the minimiser, > 0, or a bound of it.
+      distance: of the start from the minimizer, > 0, or a bound of it.
       accuracy: :math:`\epsilon>0`.
       factor: :math:`\kappa\in(0,1)`, by which a step shrinks the distance at least.
 

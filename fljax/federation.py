@@ -1,6 +1,6 @@
 r"""Servers on a graph of their own, each with its clients: the graph federated architecture.
 
-Every client belongs to one server :math:`s\in\mathcal S`; servers talk to their neighbours
+Every client belongs to one server :math:`s\in\mathcal S`; servers talk to their neighbors
 :math:`\mathcal N_s`, which here include :math:`s` itself (Gauthier 2024, lines 1196-1198; Rizk
 2023, chapter 3). A *cell* is the set :math:`\mathcal C_{s,(q)}` of a server's clients of one
 cluster; it may be empty. Shapes: ``K`` clients, ``S`` servers, ``M`` clients who take part.
@@ -88,7 +88,7 @@ class Federation:
         Args:
           x: ``[S, ...]``.
           present: 1 or 0, of the same number of axes: which entries there are. The mean is over
-            those, and zero where a neighbourhood has none.
+            those, and zero where a neighborhood has none.
         """
         if present is None:
             present = jnp.ones((self.servers,) + (1,) * (x.ndim - 1), x.dtype)

@@ -52,7 +52,7 @@ class Snapshot(NamedTuple):
     problem: Any  # Problem, or Stream
     network: Any  # Graph, Federation or None
     model: Array  # [K, D]  the exact models w_k (not what was sent)
-    #: [D] the centralised solution, or [K, D] where clients' models are to differ
+    #: [D] the centralized solution, or [K, D] where clients' models are to differ
     #: (:meth:`Algorithm.optimum <fljax.algorithms.Algorithm.optimum>`), if the metric asked for it
     optimum: Array | None
     shared: Array | None = None  # [D]  the model, where all clients share one
@@ -76,7 +76,7 @@ class Metric:
     ``joint_error``                       that of all clients' predictions together, each of its
                                           columns
     ``network_deviation``                 :math:`\frac1K\sum_k\|w_k-w_k^\star\|^2/\|w_k^\star\|^2`
-    ``accuracy``                          share of held-out data that is labelled right
+    ``accuracy``                          share of held-out data that is labeled right
     ``client_accuracy``                   that of each client's model, ``[K]``
     ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
                                           messages, the median client's
@@ -90,7 +90,7 @@ class Metric:
       name: the variable it becomes in the results.
       measure: ``Snapshot -> []``.
       label: for axes.
-      needs_optimum: whether it looks at the centralised optimum, which is then computed once a run.
+      needs_optimum: whether it looks at the centralized optimum, which is then computed once a run.
       needs_data: whether it looks at all of the clients' data, which a stream does not hold.
       needs_test: whether it looks at held-out data, see :func:`held_out`.
       needs_labels: whether it looks at held-out data that must be labels.
@@ -305,7 +305,7 @@ def _total_variation(now: Snapshot) -> Array:
 
 #: ``sum_k ||w_k - w_c||^2 / ||w_c||^2`` (Gauthier 2024, line 750; no ``1/K``: K at a zero start).
 normalized_error = Metric(
-    "normalized_error", _normalized_error, "normalised error", needs_optimum=True, decibel=True
+    "normalized_error", _normalized_error, "normalized error", needs_optimum=True, decibel=True
 )
 #: ``(1/K) sum_k ||w_k - w_c||^2``.
 mean_square_deviation = Metric(
@@ -356,7 +356,7 @@ network_deviation = Metric(
 deviation_by_norm = Metric(
     "deviation_by_norm", _deviation_by_norm, "test MSE (6.15)", decibel=True, needs_tasks="truth"
 )
-#: Likewise the share of held-out data that is labelled right.
+#: Likewise the share of held-out data that is labeled right.
 accuracy = Metric("accuracy", _accuracy, "test accuracy", needs_labels=True, bounds=(0.0, 1.0))
 #: Likewise of each client's model, on the held-out data that are its, ``[K]``.
 client_accuracy = Metric(
@@ -472,7 +472,7 @@ def gtv_objective(
     coupling: Float[Array, "*dim"] | float,
     penalty: Penalty = SquaredNorm(),  # noqa: B008 (immutable)
 ) -> Metric:
-    r"""What GTV minimisation minimises, :math:`\sum_kf_k(w_k)+\alpha\,\mathrm{GTV}`, of the models.
+    r"""What GTV minimization minimizes, :math:`\sum_kf_k(w_k)+\alpha\,\mathrm{GTV}`, of the models.
 
     It becomes ``gtv_objective`` in the results; see :class:`fljax.problems.GTVMin`.
 

@@ -137,7 +137,7 @@ def assemble(
     if {"bits_up", "bits_down"} <= records.keys():
         records["bits"] = _sum_of(records["bits_up"], records["bits_down"])
     for name, value in records.items():
-        attrs = dict(metrics.get(name, _labelled(name)))
+        attrs = dict(metrics.get(name, _labeled(name)))
         axes = (*dims,) if name in PER_RUN else (*dims, "round", *attrs.pop("dims", ()))
         axes = (*dims, "client") if name in PER_CLIENT else axes
         variables[name] = (axes, value, attrs)
@@ -174,14 +174,14 @@ def describe(metrics: Iterable[Any], budgets: Iterable[Any] = ()) -> dict[str, d
             arrivals.setdefault(entry, set()).add(getattr(budget, "arrivals", "public"))
     for entry, neighbors in relations.items():
         for name in (f"privacy_{entry}", f"client_{entry}"):
-            said[name] = _labelled(name) | {
+            said[name] = _labeled(name) | {
                 "neighbors": ", ".join(sorted(neighbors)),
                 "arrivals": ", ".join(sorted(arrivals[entry])),
             }
     return said
 
 
-def _labelled(name: str) -> dict[str, Any]:
+def _labeled(name: str) -> dict[str, Any]:
     label, unit = _DESCRIPTIONS.get(name, (name, "1"))
     return {"long_name": label, "units": unit}
 
@@ -258,8 +258,8 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
             silent += 0 if heard.values.all() else among_whole(~heard, where)
     if found := [metric for metric, count in bad.items() if count]:
         optimum = (
-            "A centralised optimum that is zero, or that does not exist (separable data without "
-            "a regulariser), makes errors so. "
+            "A centralized optimum that is zero, or that does not exist (separable data without "
+            "a regularizer), makes errors so. "
         )
         warnings.warn(
             "metrics are NaN or infinite in runs whose models are finite: "
@@ -272,7 +272,7 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
     if silent:
         warnings.warn(
             f"no message was sent in {silent} of {size} runs: nobody took part in any "
-            "round, or nobody has a neighbour. Look at participation=, the data's arrivals and "
+            "round, or nobody has a neighbor. Look at participation=, the data's arrivals and "
             "the network.",
             AssumptionWarning,
             stacklevel=3,

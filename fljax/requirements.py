@@ -100,11 +100,11 @@ def _data(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         )
     if problem.online:
         return
-    loss, regulariser = problem.loss, problem.regulariser
-    objective = f"{type(loss).__name__} with {type(regulariser).__name__}"
-    quadratic = regulariser.quadratic() is not None
+    loss, regularizer = problem.loss, problem.regularizer
+    objective = f"{type(loss).__name__} with {type(regularizer).__name__}"
+    quadratic = regularizer.quadratic() is not None
     if not problem.linear:
-        if needs.minimiser or needs.quadratic:
+        if needs.minimizer or needs.quadratic:
             why = (
                 "rests on predictions that are linear in the model, and those of a network are not"
             )
@@ -113,7 +113,7 @@ def _data(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         if problem.initial is None and not simulation.algorithm.has_start:
             yield Unmet(
                 "cannot learn a network that starts at zero, where most have no gradient; draw a "
-                "start with problem.initialised(key), or give problem.starting_at(models).",
+                "start with problem.initialized(key), or give problem.starting_at(models).",
                 False,
             )
     elif needs.smooth and (loss.curvature is None or not quadratic):
@@ -121,14 +121,14 @@ def _data(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         yield Unmet(text, True)
     if needs.quadratic and not is_quadratic(problem):
         yield Unmet(
-            "has a closed form that needs the squared loss with no or a squared regulariser, got "
+            "has a closed form that needs the squared loss with no or a squared regularizer, got "
             f"{objective}.",
             True,
         )
-    if problem.clip is not None and (needs.minimiser or needs.quadratic):
+    if problem.clip is not None and (needs.minimizer or needs.quadratic):
         yield Unmet(
-            "minimises exactly: per-sample clipping cannot be applied inside an exact minimiser; "
-            "use an algorithm with a linearised update (ZCDPNFL) or leave the problem unclipped.",
+            "minimizes exactly: per-sample clipping cannot be applied inside an exact minimizer; "
+            "use an algorithm with a linearized update (ZCDPNFL) or leave the problem unclipped.",
             True,
         )
     if needs.validation and (problem.tasks is None or problem.tasks.validation is None):
@@ -167,9 +167,9 @@ def _sampled(needs: Needs, simulation: Any, privacy: Any) -> Iterator[Unmet]:
     """What a trusted server, or clients with noisy gradients, have no account for."""
     own = needs is type(simulation.algorithm).needs  # and not those of an alternative
     if own and isinstance(privacy, CentralGaussian):
-        if simulation.algorithm.selector is None:
+        if simulation.algorithm.selection is None:
             yield Unmet(
-                "does not say how it draws who takes part: a property 'selector'. Give its class "
+                "does not say how it draws who takes part: a property 'selection'. Give its class "
                 "one.",
                 False,
             )
@@ -249,16 +249,16 @@ def _loose(clip: Any, bound: Any) -> str:
 
 
 def _iterated(needs: Needs, problem: Any) -> Iterator[Unmet]:
-    """What a minimiser found by iterations lacks to be covered by a guarantee however it stops."""
-    if not needs.minimiser or problem.online or is_quadratic(problem):
+    """What a minimizer found by iterations lacks to be covered by a guarantee however it stops."""
+    if not needs.minimizer or problem.online or is_quadratic(problem):
         return
     if takes_public_steps(problem):
         return
-    found = f"finds the minimisers of {type(problem.loss).__name__} by iterations"
+    found = f"finds the minimizers of {type(problem.loss).__name__} by iterations"
     if problem.loss.curvature is None:
         yield Unmet(
             f"{found}, and how far they stop from them depends on the data: for losses that are "
-            "not smooth no guarantee covers that. Use an algorithm with a linearised update "
+            "not smooth no guarantee covers that. Use an algorithm with a linearized update "
             "(ZCDPNFL), a smooth loss (Huber), or leave out privacy=.",
             True,
         )
@@ -266,7 +266,7 @@ def _iterated(needs: Needs, problem: Any) -> Iterator[Unmet]:
         yield Unmet(
             f"{found}, which a guarantee covers only if they take steps of a public size: declare "
             "the largest norm that features can have, Problem(feature_bound=...), or use an "
-            "algorithm with a linearised update (ZCDPNFL).",
+            "algorithm with a linearized update (ZCDPNFL).",
             True,
         )
 
@@ -433,7 +433,7 @@ def _fewest(simulation: Any) -> int:
     algorithm, network = simulation.algorithm, shown(simulation.network)
     served = isinstance(network, Federation) and type(algorithm).needs.network is Federation
     fewest = int(network.sizes.min()) if served else simulation.problem.clients
-    return fewest if algorithm.selector is None else algorithm.selector.most(fewest)
+    return fewest if algorithm.selection is None else algorithm.selection.most(fewest)
 
 
 def shown(network: Any) -> Any:

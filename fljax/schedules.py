@@ -209,8 +209,8 @@ def from_optax(make: Callable[..., Callable], **arguments: Any) -> Schedule:
         raise TypeError(
             "from_optax takes the function that makes a schedule, and its arguments by name: "
             "from_optax(optax.cosine_decay_schedule, init_value=0.1, decay_steps=100). Of a "
-            "schedule made already, give lambda n: schedule(n - 1); of an optimiser, such as "
-            "optax.adam, take fljax.optimisers.from_optax(optax.adam, learning_rate=0.01)."
+            "schedule made already, give lambda n: schedule(n - 1); of an optimizer, such as "
+            "optax.adam, take fljax.optimizers.from_optax(optax.adam, learning_rate=0.01)."
         )
 
     def used(schedule: Any) -> Any:
@@ -218,8 +218,8 @@ def from_optax(make: Callable[..., Callable], **arguments: Any) -> Schedule:
             name = getattr(make, "__name__", "make")
             raise TypeError(
                 f"{name} makes no schedule, which is a function of the step, but "
-                f"{_check.shown(schedule)}; for an optimiser take "
-                f"fljax.optimisers.from_optax({name}, ...)."
+                f"{_check.shown(schedule)}; for an optimizer take "
+                f"fljax.optimizers.from_optax({name}, ...)."
             )
         return jnp.asarray(schedule(jnp.zeros((), float_dtype())))
 

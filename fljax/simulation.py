@@ -107,7 +107,7 @@ class Simulation:
       metrics: what is recorded, as metrics or their names; of the honest clients where some attack.
       participation: which clients are available, a :class:`~fljax.participation.Pattern`;
         all of them, in every round, by default. A peer that is not rests: it neither computes nor
-        hears, and its neighbours keep what it said last. (In asynchronous iterations over a
+        hears, and its neighbors keep what it said last. (In asynchronous iterations over a
         network, :class:`~fljax.algorithms.FedGD` and its like, what others say waits for it.)
       delays: of clients' messages to the server, a :class:`~fljax.link.DelayLaw`; among peers the
         age of the copy that is heard over each edge, by chance or by a table
@@ -415,7 +415,7 @@ def noise_plan(simulation: Simulation, rounds: int) -> Any:
     """
     privacy = simulation.privacy
     if isinstance(privacy, CentralGaussian):
-        return privacy.plan(simulation.algorithm.selector, simulation.problem.clients)
+        return privacy.plan(simulation.algorithm.selection, simulation.problem.clients)
     if not isinstance(privacy, Notion):
         return None
     return privacy.plan(functools.partial(_sensitivity, simulation, simulation.problem), rounds)
@@ -839,7 +839,7 @@ def _sampled(simulation: Simulation) -> dict[str, Array]:
     """What :func:`fljax.privacy.spent` needs of a sampled Gaussian mechanism."""
     privacy, algorithm, problem = simulation.privacy, simulation.algorithm, simulation.problem
     if isinstance(privacy, CentralGaussian):
-        law, records = algorithm.selector.law(problem.clients), problem.clients
+        law, records = algorithm.selection.law(problem.clients), problem.clients
     else:
         law, records = algorithm.sampling(problem), jnp.min(problem.sample_counts())
     amplified = amplifies(law.sampling, privacy.neighbors)  # pyright: ignore[reportOptionalMemberAccess]

@@ -89,9 +89,9 @@ def label_of(dataset: xr.Dataset, metric: str | Metric, decibel: bool = True) ->
 
     Example:
       >>> import xarray as xr
-      >>> attrs = {"long_name": "normalised error", "units": "1", "decibel": 1}
+      >>> attrs = {"long_name": "normalized error", "units": "1", "decibel": 1}
       >>> label_of(xr.Dataset({"error": ("seed", [1.0], attrs)}), "error")
-      'normalised error [dB]'
+      'normalized error [dB]'
     """
     name = named(dataset, metric)
     attrs = dataset[name].attrs

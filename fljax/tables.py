@@ -209,13 +209,13 @@ def table(
     Example:
       >>> import xarray as xr, fljax as fl
       >>> values = [[0.010, 0.012, 0.011], [0.10, 0.14, 0.12]]
-      >>> attrs = {"long_name": "normalised error", "decibel": 1}
+      >>> attrs = {"long_name": "normalized error", "decibel": 1}
       >>> data = xr.Dataset(
       ...     {"error": (("algorithm", "seed"), values, attrs)},
       ...     coords={"algorithm": ["PGFL", "Local only"]},
       ... )
       >>> fl.table(data, best="min")
-      | algorithm | normalised error [dB] |
+      | algorithm | normalized error [dB] |
       | --- | ---: |
       | PGFL | **-19.6** [-20.6, -18.6] |
       | Local only | -9.2 [-11.0, -7.4] |

@@ -19,7 +19,6 @@ from fljax.algorithms import (
     ATC,
     CTA,
     DLM,
-    DPSGD,
     EXTRA,
     GFL,
     GTSAGA,
@@ -55,6 +54,7 @@ from fljax.algorithms import (
     Ditto,
     EpsilonDeltaNFL,
     ExactDiffusion,
+    ExactFedProx,
     FedAdagrad,
     FedAdam,
     FedALA,
@@ -65,6 +65,7 @@ from fljax.algorithms import (
     FedBABU,
     FedBN,
     FedBuff,
+    FedDPSGD,
     FedDyn,
     FedExP,
     FedGD,
@@ -77,20 +78,19 @@ from fljax.algorithms import (
     FedRelax,
     FedRep,
     FedSAM,
-    FedSGD,
     FedYogi,
     FineTunedFedAvg,
-    GeneralisedGradient,
+    GeneralizedGradient,
     GossipSGD,
     GraphFedAvg,
     HingeStaleness,
-    InexactFedProx,
     ISFedAvg,
     LGFedAvg,
     LocalOnly,
     MIMELite,
     ModelAgnosticFedRelax,
     NetworkedADMM,
+    NetworkedFedSGD,
     OnlineFed,
     PAOFed,
     PerFedAvg,
@@ -117,7 +117,7 @@ from fljax.problems import (
     LeastAbsoluteDeviation,
     LeastSquares,
     Logistic,
-    NoRegulariser,
+    NoRegularizer,
     SquaredL2,
     from_clients,
 )
@@ -152,11 +152,11 @@ TEST_SET = np.random.default_rng(5).normal(size=(4, DIM))
 COLUMNS, TABLE = [[0, 3], [1], [2, 4, 6], [5], [7]], np.random.default_rng(6).normal(size=(12, 9))
 EXACT = Metric("exact", lambda now: now.model, "the models themselves")
 
-#: name -> loss, regulariser, and the same to the reference: loss, l1, l2
+#: name -> loss, regularizer, and the same to the reference: loss, l1, l2
 PROBLEMS = {
     "ridge": (LeastSquares(), SquaredL2(), "squared", 0.0, 1.0),
     "elastic": (LeastSquares(), ElasticNet(0.4, 0.2), "squared", 0.4, 0.2),
-    "lad": (LeastAbsoluteDeviation(), NoRegulariser(), "absolute", 0.0, 0.0),
+    "lad": (LeastAbsoluteDeviation(), NoRegularizer(), "absolute", 0.0, 0.0),
     "logistic": (Logistic(), SquaredL2(), "logistic", 0.0, 1.0),
 }
 STRENGTH = 0.8
@@ -174,8 +174,8 @@ def make_data(name="ridge", seed=0, sizes=SIZES, dim=DIM):
 
 
 def make_problem(name="ridge", clip=None, data=None, **kwargs):
-    loss, regulariser, *_ = PROBLEMS[name]
-    problem = from_clients(data or make_data(name, **kwargs), loss, regulariser, STRENGTH)
+    loss, regularizer, *_ = PROBLEMS[name]
+    problem = from_clients(data or make_data(name, **kwargs), loss, regularizer, STRENGTH)
     return problem if clip is None else problem.clipped(clip)
 
 
@@ -213,7 +213,7 @@ def step_of(schedule):
     return lambda n: float(schedule.value)
 
 
-def linearised(it, objective=OBJECTIVE, noise=SILENCE):
+def linearized(it, objective=OBJECTIVE, noise=SILENCE):
     return nfl.zcdp_nfl(objective, EDGES, float(it.penalty), step_of(it.step_size), *noise).model
 
 
@@ -225,17 +225,17 @@ def subgradient(it, objective=OBJECTIVE, noise=SILENCE):
     return nfl.zcdp_grad_nfl(objective, EDGES, step_of(it.step_size), *noise).model
 
 
-def decentralised(it, objective=OBJECTIVE):
+def decentralized(it, objective=OBJECTIVE):
     none, all_of_it = np.eye(CLIENTS), nfl.metropolis(CLIENTS, EDGES)
     matrices = [none if rule is None else all_of_it for rule in it.combinations]
     return multiagent.strategy(objective, *matrices, step_of(it.step_size), ROUNDS)
 
 
-def reaching(it, gradient=None, start=None, rounds=ROUNDS, regularised=True):
-    """Exact methods, on any objective; the regulariser is apart where they take its prox."""
+def reaching(it, gradient=None, start=None, rounds=ROUNDS, regularized=True):
+    """Exact methods, on any objective; the regularizer is apart where they take its prox."""
     apart = isinstance(it, PGEXTRA | NIDS)
     bare = dataclasses.replace(OBJECTIVE, l2=0.0) if apart else OBJECTIVE
-    share = STRENGTH / CLIENTS * OBJECTIVE.l2 * regularised
+    share = STRENGTH / CLIENTS * OBJECTIVE.l2 * regularized
     prox = lambda points, step: points / (1 + 2 * share * np.reshape(step, (-1, 1)))  # noqa: E731
     slope = (lambda k, w, n, e: bare.gradient(k, w)) if gradient is None else gradient
     start = np.zeros((CLIENTS, DIM)) if start is None else start
@@ -256,10 +256,10 @@ def reaching(it, gradient=None, start=None, rounds=ROUNDS, regularised=True):
     if isinstance(it, ExactDiffusion):
         return exact_peers.exact_diffusion(slope, A, start, step, rounds)
     if isinstance(it, LED):
-        beta = 1 / it.local_steps if it.dual_step is None else float(it.dual_step)
+        beta = 1 / it.local_steps if it.dual_step_size is None else float(it.dual_step_size)
         return exact_peers.led(slope, A, start, step, rounds, it.local_steps, beta)
     if isinstance(it, KGT):
-        given = rounds, it.local_steps, float(it.outer_step)
+        given = rounds, it.local_steps, float(it.outer_step_size)
         return exact_peers.kgt(slope, A, start, step, *given)
     if isinstance(it, DLM):
         return exact_peers.dlm(slope, edges, start, float(it.penalty), 1 / step, rounds)
@@ -272,7 +272,7 @@ def reaching(it, gradient=None, start=None, rounds=ROUNDS, regularised=True):
 def descended(it):
     def slope(k, w, t):
         rows = None
-        if isinstance(it, FedSGD):
+        if isinstance(it, NetworkedFedSGD):
             each = min(it.batches.size, SIZES[k])
             rows = [(it.batches.size * t + place) % SIZES[k] for place in range(each)]
         return networks.mean_squared_slope(make_data(), k, w, rows, STRENGTH / CLIENTS)
@@ -295,9 +295,9 @@ def agreed(it):
     )
 
 
-def generalised(it):
+def generalized(it):
     given = float(it.step_size), TEST_SET, ROUNDS, STRENGTH / CLIENTS
-    each = [jung_agnostic.generalised_gradient(*data, *given) for data in make_data()]
+    each = [jung_agnostic.generalized_gradient(*data, *given) for data in make_data()]
     return np.stack(each, axis=1)
 
 
@@ -344,7 +344,7 @@ def served(it, world=None, talks=None):
     return SERVER_LOOPS[type(it)](it, world, talks)[:, None]
 
 
-def server_step(it):
+def server_step_size(it):
     """ServerOpt of the loops."""
     if isinstance(it, FedOpt):
         return lambda n, x, delta: x + 0.7 * delta  # the only one in these tests
@@ -352,11 +352,13 @@ def server_step(it):
         return server.HeavyBall(float(it.momentum))
     kind = type(it).__name__.removeprefix("Fed").lower()
     numbers = float(it.momentum), float(it.adaptivity)
-    return server.Adaptive(kind, step_of(it.server_step), *numbers, float(getattr(it, "decay", 0)))
+    return server.Adaptive(
+        kind, step_of(it.server_step_size), *numbers, float(getattr(it, "decay", 0))
+    )
 
 
 def at_server(it, world, talks):
-    return server.fedopt(world, step_of(it.step_size), server_step(it))
+    return server.fedopt(world, step_of(it.step_size), server_step_size(it))
 
 
 def mimicked(it, world, talks):
@@ -370,13 +372,13 @@ def fair(it, world, talks):
 
 
 SERVER_LOOPS = dict.fromkeys((FedOpt, FedAvgM, FedAdagrad, FedYogi, FedAdam), at_server) | {
-    InexactFedProx: lambda it, world, _: server.fedprox(
+    FedProx: lambda it, world, _: server.fedprox(
         world, step_of(it.step_size), float(it.attraction)
     ),
     SCAFFOLD: lambda it, world, _: server.scaffold(
         world,
         step_of(it.step_size),
-        float(it.server_step),
+        float(it.server_step_size),
         "I" if it.variate == "gradient" else "II",
     ),
     FedNova: lambda it, world, _: server.fednova(
@@ -465,7 +467,7 @@ def adapted_first(it, objective=OBJECTIVE, world=TOGETHER, work=None, hessian=No
     work = [[[step or 3 * (step,) for step in steps] for steps in each] for each in work]
     gradient, start = sampled(objective), np.zeros(objective.dim)
     times = adapted.curvature(gradient, it.variant, float(it.offset), hessian)
-    steps = step_of(it.step_size), step_of(it.personal_step), times, it.personal_steps
+    steps = step_of(it.step_size), step_of(it.personal_step_size), times, it.personal_steps
     given = world, work, counts_of(it, objective), start
     return adapted.per_fedavg(gradient, *given, *steps).personal
 
@@ -479,7 +481,7 @@ def mixtures(it, objective=OBJECTIVE, world=TOGETHER, work=None):
 
 
 def shared_in_part(it, objective=OBJECTIVE, world=TOGETHER, work=None, heads=None):
-    clients, head = objective.clients, getattr(it, "head_passes", 0)
+    clients, head = objective.clients, getattr(it, "head_epochs", 0)
     work = whole(it.epochs, world.rounds, clients) if work is None else work
     if head and heads is None:
         heads = whole(head * it.epochs, world.rounds, clients)
@@ -501,7 +503,7 @@ def blended(it, objective=OBJECTIVE, world=TOGETHER, work=None):
     start = np.zeros((objective.clients, objective.dim))
     given = world, work, counts_of(it, objective), start, step_of(it.step_size)
     places = places_of(it.blended, objective.dim)
-    numbers = step_of(it.blend_step), it.blend_steps, places
+    numbers = step_of(it.blend_step_size), it.blend_steps, places
     return adapted.fedala(sampled(objective), *given, *numbers)[0].personal
 
 
@@ -538,7 +540,7 @@ def frozen_head(it, objective=OBJECTIVE, world=TOGETHER, work=None):
     work = whole(it.epochs, world.rounds, clients) if work is None else work
     given = world, work, counts_of(it, objective), np.zeros((clients, objective.dim))
     places = places_of(it.personal, objective.dim)
-    steps = step_of(it.tuning_step), it.tuning_steps
+    steps = step_of(it.tuning_step_size), it.tuning_steps
     return adapted.fedbabu(
         sampled(objective), *given, step_of(it.step_size), places, *steps
     ).personal
@@ -553,7 +555,7 @@ def staleness_of(law):
 def buffered(it, objective=OBJECTIVE, world=TOGETHER, work=None):
     work = whole(it.epochs, world.rounds, objective.clients) if work is None else work
     given = world, work, np.zeros(objective.dim), step_of(it.step_size)
-    numbers = float(it.buffer_size), float(it.server_step), staleness_of(it.staleness)
+    numbers = float(it.buffer_size), float(it.server_step_size), staleness_of(it.staleness)
     return asynchronous.fedbuff(sampled(objective), *given, *numbers)[:, None]
 
 
@@ -569,7 +571,7 @@ def inter_cluster(it):
 
 
 def federated(it):
-    cluster = CLUSTER if it.personalised else [0] * CLIENTS
+    cluster = CLUSTER if it.personalized else [0] * CLIENTS
     edges = LINE if it.cooperative else []
     given = ROUNDS, float(it.penalty), inter_cluster(it), 2, max(cluster) + 1
     return pgfl.pgfl(MEMBERS, SERVER, cluster, edges, *given, scheduled=drawn(it)).model
@@ -577,7 +579,7 @@ def federated(it):
 
 def drawn(it, seed=1):
     """``[T, K]``: who takes part, as drawn in the run."""
-    choose = partial(it.selector.choose, available=THERE[0], network=make_servers())
+    choose = partial(it.selection.choose, available=THERE[0], network=make_servers())
     each = [choose(key_of(now, "participation")) for now in keys_of(seed)]
     return np.array([who.put(jnp.zeros(CLIENTS, bool), who.here) for who in each])
 
@@ -735,7 +737,7 @@ def skipped(it, gradient=some_of, start=START):
 
 def differing(it, gradient=some_of, start=START):
     compress = partial(peers.largest, count=it.compression.count)
-    given = METROPOLIS, step_of(it.step_size), compress, float(it.consensus_step)
+    given = METROPOLIS, step_of(it.step_size), compress, float(it.consensus_step_size)
     return peers.choco_sgd(gradient, *given, ROUNDS, start)
 
 
@@ -761,19 +763,19 @@ class Case(NamedTuple):
 DECAYING = GeometricDecay(0.3, 0.9)
 #: By the literature's name: what is registered is tested, and measured, by what stands here.
 CASES = {
-    "zCDP-NFL": Case(ZCDPNFL(0.9, PowerDecay(0.5)), ZCDP(2.0, 0.9), linearised, costs.linearised),
+    "zCDP-NFL": Case(ZCDPNFL(0.9, PowerDecay(0.5)), ZCDP(2.0, 0.9), linearized, costs.linearized),
     "(eps,delta)DP-NFL": Case(
         EpsilonDeltaNFL(0.9, PowerDecay(0.5)),
         ApproximateDP(2.0, 1e-3, 0.9),
-        linearised,
-        costs.linearised,
+        linearized,
+        costs.linearized,
     ),
     "zCDP-grad-NFL": Case(ZCDPGradNFL(0.05), ZCDP(2.0, 0.9), subgradient, costs.subgradient),
-    "Consensus": Case(Consensus(0.05), None, decentralised, costs.subgradient),
-    "CTA": Case(CTA(0.05), None, decentralised, costs.subgradient),
-    "ATC": Case(ATC(0.05), ZCDP(2.0, 0.9), decentralised, costs.subgradient),
+    "Consensus": Case(Consensus(0.05), None, decentralized, costs.subgradient),
+    "CTA": Case(CTA(0.05), None, decentralized, costs.subgradient),
+    "ATC": Case(ATC(0.05), ZCDP(2.0, 0.9), decentralized, costs.subgradient),
     "Diffusion, general": Case(
-        Diffusion(0.05, "metropolis", None, "metropolis"), None, decentralised, costs.diffused
+        Diffusion(0.05, "metropolis", None, "metropolis"), None, decentralized, costs.diffused
     ),
     "EXTRA": Case(EXTRA(0.05), None, reaching, costs.corrected),
     "PG-EXTRA": Case(PGEXTRA(0.05), None, reaching, costs.corrected),
@@ -788,18 +790,18 @@ CASES = {
     "ADMM tracking": Case(
         ADMMTracking(0.3, penalty=0.7, relaxation=0.4, blend=0.5), None, reaching, costs.tracked
     ),
-    "DLM": Case(DLM(0.9, 0.3), None, reaching, costs.linearised),
+    "DLM": Case(DLM(0.9, 0.3), None, reaching, costs.linearized),
     "DiNNO": Case(DiNNO(0.4, 0.05, local_steps=2), None, reaching, partial(costs.walked, 2, 1)),
     "FedGD": Case(FedGD(0.3, 0.05), None, descended, costs.coupled),
-    "FedSGD": Case(
-        FedSGD(0.3, 0.05, batches=Cyclic(4)), None, descended, partial(costs.estimated, 4)
+    "FedSGD, networked": Case(
+        NetworkedFedSGD(0.3, 0.05, batches=Cyclic(4)), None, descended, partial(costs.estimated, 4)
     ),
     "FedRelax": Case(FedRelax(0.3), None, relaxed, costs.relaxed),
     "Model-agnostic FedRelax": Case(
         ModelAgnosticFedRelax(0.3, TEST_SET), None, agreed, costs.agreed
     ),
-    "Generalised gradient": Case(
-        GeneralisedGradient(0.7, TEST_SET), None, generalised, costs.generalised
+    "Generalized gradient": Case(
+        GeneralizedGradient(0.7, TEST_SET), None, generalized, costs.generalized
     ),
     "Sharing ADMM": Case(SharingADMM(2.0), None, of_columns, costs.of_columns),
     "ADMM": Case(NetworkedADMM(0.9), None, exact, costs.exact),
@@ -809,9 +811,9 @@ CASES = {
         FedAvg(0.05, weighting="equal"), CentralGaussian(0.7, 0.4), averaged, costs.trusted
     ),
     "ISFedAvg": Case(ISFedAvg(0.05, CLIENTS, SIZES), None, drawn_whole, costs.important),
-    "FedProx": Case(FedProx(0.5), None, near_the_server, costs.near_the_server),
-    "FedProx by steps": Case(
-        InexactFedProx(0.05, attraction=0.5, local_steps=2, weighting="equal"),
+    "FedProx, exact": Case(ExactFedProx(0.5), None, near_the_server, costs.near_the_server),
+    "FedProx": Case(
+        FedProx(0.05, attraction=0.5, local_steps=2, weighting="equal"),
         CentralGaussian(0.7, 0.4),
         served,
         partial(costs.trusted_steps, 2),
@@ -829,19 +831,19 @@ CASES = {
         costs.trusted,
     ),
     "FedAdagrad": Case(
-        FedAdagrad(0.05, server_step=0.1, adaptivity=0.01, weighting="equal"),
+        FedAdagrad(0.05, server_step_size=0.1, adaptivity=0.01, weighting="equal"),
         CentralGaussian(0.7, 0.4),
         served,
         costs.trusted,
     ),
     "FedYogi": Case(
-        FedYogi(0.05, server_step=0.1, adaptivity=0.01, weighting="equal"),
+        FedYogi(0.05, server_step_size=0.1, adaptivity=0.01, weighting="equal"),
         CentralGaussian(0.7, 0.4),
         served,
         costs.trusted,
     ),
     "FedAdam": Case(
-        FedAdam(0.05, server_step=0.1, adaptivity=0.01, weighting="equal"),
+        FedAdam(0.05, server_step_size=0.1, adaptivity=0.01, weighting="equal"),
         CentralGaussian(0.7, 0.4),
         served,
         costs.trusted,
@@ -850,7 +852,7 @@ CASES = {
         FedNova(0.02, momentum=0.5, local_steps=2, weighting="equal"),
         None,
         served,
-        partial(costs.normalised, 2),
+        partial(costs.normalized, 2),
     ),
     "SCAFFOLD": Case(SCAFFOLD(0.05, local_steps=2), None, served, partial(costs.controlled, 2)),
     "FedDyn": Case(
@@ -870,28 +872,35 @@ CASES = {
     ),
     "FedPD": Case(FedPD(0.05, penalty=0.5, local_steps=2), None, served, partial(costs.dual, 2)),
     "Fed-LT": Case(FedLT(0.05, penalty=0.5, local_steps=2), None, served, partial(costs.split, 2)),
-    "DP-SGD": Case(DPSGD(0.05), NoisyGradients(0.7, 0.4), stepped, partial(costs.stepped, 1)),
+    "DP-SGD": Case(FedDPSGD(0.05), NoisyGradients(0.7, 0.4), stepped, partial(costs.stepped, 1)),
     "SignSGD": Case(SignSGD(0.05), None, signs, costs.server),
     "Local only": Case(LocalOnly(0.05), None, alone, costs.alone),
     "FedAvg-FT": Case(FineTunedFedAvg(FedAvg(0.05), 0.05), None, tuned, costs.tuned),
     "Ditto": Case(Ditto(FedAvg(0.05), 0.05, 1.0), None, attracted, costs.attracted),
     "pFedMe": Case(PFedMe(0.05, 1.0), None, enveloped, costs.enveloped),
-    "Per-FedAvg": Case(PerFedAvg(0.05, personal_step=0.03), None, adapted_first, costs.adapted),
-    "APFL": Case(APFL(0.05, mixing=0.4, adaptation=0.05), None, mixtures, costs.mixed),
+    "Per-FedAvg": Case(
+        PerFedAvg(0.05, personal_step_size=0.03), None, adapted_first, costs.adapted
+    ),
+    "APFL": Case(
+        APFL(0.05, interpolation=0.4, interpolation_step_size=0.05), None, mixtures, costs.mixed
+    ),
     "FedPer": Case(FedPer(0.05, personal=(1,)), None, shared_in_part, costs.alone),
     "LG-FedAvg": Case(LGFedAvg(0.05, personal=(0,)), None, shared_in_part, costs.alone),
     "FedBN": Case(FedBN(0.05, personal=(2,)), None, shared_in_part, costs.alone),
     "FedRep": Case(FedRep(0.05, personal=(1,)), None, shared_in_part, costs.in_turn),
     "FedBABU": Case(
-        FedBABU(0.05, personal=(1,), tuning_step=0.05), None, frozen_head, costs.body_first
+        FedBABU(0.05, personal=(1,), tuning_step_size=0.05), None, frozen_head, costs.body_first
     ),
-    "FedALA": Case(FedALA(0.05, blend_step=0.5), None, blended, costs.in_turn),
+    "FedALA": Case(FedALA(0.05, blend_step_size=0.5), None, blended, costs.in_turn),
     "FedAMP": Case(
-        FedAMP(0.05, attraction=0.5, attention=0.3, scale=2.0), None, attentive, costs.attentive
+        FedAMP(0.05, attraction=0.5, attention_step_size=0.3, scale=2.0),
+        None,
+        attentive,
+        costs.attentive,
     ),
     "SuPerFed": Case(SuPerFed(0.05, attraction=0.1), None, on_a_line, costs.alone),
     "FedBuff": Case(FedBuff(0.05, buffer_size=4), None, buffered, costs.server),
-    "FedAsync": Case(FedAsync(0.05, mixing=0.6), None, mixed_in, costs.server),
+    "FedAsync": Case(FedAsync(0.05, server_step_size=0.6), None, mixed_in, costs.server),
     "IFCA": Case(IFCA(0.05, 2), None, clustered, costs.clustered),
     "PGFL": Case(PGFL(0.9, DECAYING, 2), ZCDP(2.0, 0.9), federated, partial(costs.drawn, 2)),
     "GFL": Case(GFL(0.9), ZCDP(2.0, 0.9), federated, costs.federated),
@@ -920,7 +929,10 @@ CASES = {
     "Scaffnew": Case(Scaffnew(0.05, 0.4), None, skipped, costs.steered),
     "ProxSkip": Case(ProxSkip(0.05, 0.4), None, skipped, costs.skipped),
     "Choco-SGD": Case(
-        ChocoSGD(0.05, compression=TopK(2), consensus_step=0.4), None, differing, costs.differing
+        ChocoSGD(0.05, compression=TopK(2), consensus_step_size=0.4),
+        None,
+        differing,
+        costs.differing,
     ),
     "Gossip SGD": Case(GossipSGD(0.05), None, met, costs.met),
     "SGP": Case(SGP(0.05), None, pushed, costs.pushed),
@@ -952,7 +964,7 @@ ASYNCHRONOUS = ["FedBuff", "FedAsync"]
 #: With servers on a graph, or clusters: more of them in test_pgfl and test_npfl.
 CLUSTERED = ["PGFL", "GFL", "ClusterFL", "PGFL, single step", "GFL, gradient", "NPFL", "NPFL-RL"]
 #: Whose messages are predictions: more of them in test_model_agnostic and test_vertical.
-PREDICTING = ["Model-agnostic FedRelax", "Generalised gradient", "Sharing ADMM"]
+PREDICTING = ["Model-agnostic FedRelax", "Generalized gradient", "Sharing ADMM"]
 #: Whose gradients or messages are saved, most by draws: more of them in test_saving_peers.
 SAVING = [
     *("GT-SAGA", "GT-SVRG", "GT-SARAH", "LT-ADMM", "LT-ADMM-VR", "Scaffnew", "ProxSkip"),
@@ -975,8 +987,8 @@ def simulate(label, problem=None, network=None, private=True, metrics=()):
         tasks = fl.problems.Tasks(CLUSTER, 2, validation=make_problem(seed=7))
         problem = dataclasses.replace(problem, tasks=tasks)
     if label == "Sharing ADMM":
-        regularised = SquaredL2(), STRENGTH
-        problem = fl.problems.vertical(TABLE[:, :-1], TABLE[:, -1], COLUMNS, *regularised)
+        regularized = SquaredL2(), STRENGTH
+        problem = fl.problems.vertical(TABLE[:, :-1], TABLE[:, -1], COLUMNS, *regularized)
     if label in STREAMED:
         problem = fl.streams.Replay(dataclasses.replace(problem, strength=0.0))
     if REGISTRY[label].needs.network is fl.federation.Federation:

@@ -99,31 +99,37 @@ def steps_of(cohort, row, size, batch):
 #: Full batches, and drawn ones: of clients that have fewer, and of a law with steps of each.
 STEPS = (3, 1, 2, 4, 1, 2)
 FORMS = {
-    "per-fedavg hf": PerFedAvg(LOCAL, personal_step=0.05, epochs=2, personal_steps=2),
+    "per-fedavg hf": PerFedAvg(LOCAL, personal_step_size=0.05, epochs=2, personal_steps=2),
     "per-fedavg fo": PerFedAvg(
-        0.1, 4, personal_step=LOCAL, variant="first_order", weighting="samples"
+        0.1, 4, personal_step_size=LOCAL, variant="first_order", weighting="samples"
     ),
-    "per-fedavg exact": PerFedAvg(0.1, personal_step=0.1, variant="exact", epochs=2),
-    "apfl": APFL(LOCAL, 4, epochs=3, mixing=np.linspace(0, 1, CLIENTS)),
-    "apfl adaptive": APFL(0.1, epochs=2, mixing=0.3, adaptation=0.2, weighting="samples"),
+    "per-fedavg exact": PerFedAvg(0.1, personal_step_size=0.1, variant="exact", epochs=2),
+    "apfl": APFL(LOCAL, 4, epochs=3, interpolation=np.linspace(0, 1, CLIENTS)),
+    "apfl adaptive": APFL(
+        0.1, epochs=2, interpolation=0.3, interpolation_step_size=0.2, weighting="samples"
+    ),
     "fedper": FedPer(LOCAL, 4, epochs=2, personal=HEAD),
     "fedper mask": FedPer(0.05, epochs=2, personal=[True, False, True], weighting="equal"),
-    "fedrep": FedRep(LOCAL, 4, personal=(0, 2), head_passes=3),
+    "fedrep": FedRep(LOCAL, 4, personal=(0, 2), head_epochs=3),
     "fedrep samples": FedRep(0.05, epochs=2, personal=HEAD, weighting="samples"),
-    "fedbabu": FedBABU(0.1, 4, 2, personal=HEAD, tuning_step=LOCAL, tuning_steps=3),
-    "fedala": FedALA(0.1, 4, 2, blend_step=LOCAL, blend_steps=3, blended=(0, 2)),
-    "superfed": SuPerFed(LOCAL, 4, 3, attraction=0.3, orthogonality=0.2, warmup=2, mixing=0.7),
+    "fedbabu": FedBABU(0.1, 4, 2, personal=HEAD, tuning_step_size=LOCAL, tuning_steps=3),
+    "fedala": FedALA(0.1, 4, 2, blend_step_size=LOCAL, blend_steps=3, blended=(0, 2)),
+    "superfed": SuPerFed(
+        LOCAL, 4, 3, attraction=0.3, orthogonality=0.2, warmup=2, interpolation=0.7
+    ),
 }
 DRAWN = {
-    "per-fedavg": PerFedAvg(0.1, 4, batch=4, personal_step=0.05, variant="first_order"),
-    "per-fedavg law": PerFedAvg(0.1, batches=Uniform(3), local_steps=STEPS, personal_step=0.05),
-    "apfl": APFL(0.1, 4, batch=4, mixing=0.4, adaptation=0.3),
+    "per-fedavg": PerFedAvg(0.1, 4, batch=4, personal_step_size=0.05, variant="first_order"),
+    "per-fedavg law": PerFedAvg(
+        0.1, batches=Uniform(3), local_steps=STEPS, personal_step_size=0.05
+    ),
+    "apfl": APFL(0.1, 4, batch=4, interpolation=0.4, interpolation_step_size=0.3),
     "fedper": FedPer(0.1, 4, 2, batch=4, personal=HEAD),
-    "fedrep": FedRep(0.1, 4, batch=4, personal=HEAD, head_passes=2),
-    "fedrep law": FedRep(0.1, batches=Uniform(3), local_steps=STEPS, personal=HEAD, head_passes=2),
-    "fedbabu": FedBABU(0.1, 4, 2, batch=4, personal=HEAD, tuning_step=0.05),
+    "fedrep": FedRep(0.1, 4, batch=4, personal=HEAD, head_epochs=2),
+    "fedrep law": FedRep(0.1, batches=Uniform(3), local_steps=STEPS, personal=HEAD, head_epochs=2),
+    "fedbabu": FedBABU(0.1, 4, 2, batch=4, personal=HEAD, tuning_step_size=0.05),
     "fedala": FedALA(0.1, 4, 2, batch=4, weighting="equal"),
-    "fedamp": FedAMP(0.1, 4, batch=4, attraction=0.5, attention=LOCAL, scale=2.0),
+    "fedamp": FedAMP(0.1, 4, batch=4, attraction=0.5, attention_step_size=LOCAL, scale=2.0),
     "superfed": SuPerFed(0.1, 4, batch=4, attraction=0.3, orthogonality=0.2),
     "superfed law": SuPerFed(0.1, batches=Uniform(3), local_steps=STEPS, orthogonality=0.2),
 }
@@ -173,7 +179,7 @@ def test_drawn_batches_are_those_of_the_loops(form):
         three = visited(simulation, key, 3)
         given["work"] = [[list(zip(*part, strict=True)) for part in each] for each in three]
     elif isinstance(algorithm, FedRep):
-        passes = visited(simulation, key, algorithm.head_passes + 1)
+        passes = visited(simulation, key, algorithm.head_epochs + 1)
         given["work"] = [[part[-1] if part else [] for part in each] for each in passes]
         given["heads"] = [[list(chain(*part[:-1])) for part in each] for each in passes]
     else:
@@ -185,7 +191,7 @@ def test_drawn_batches_are_those_of_the_loops(form):
 @pytest.mark.slow
 def test_batches_of_a_step_are_drawn_for_themselves():
     """Each of the three has all of a client's samples once an epoch, in an order of its own."""
-    algorithm = PerFedAvg(0.1, batch=1, personal_step=0.05)
+    algorithm = PerFedAvg(0.1, batch=1, personal_step_size=0.05)
     simulation = fl.Simulation(make_problem(), algorithm)
     (each, *_), again = visited(simulation, new_key(), 3), visited(simulation, new_key(), 3)[0]
     assert each == again
@@ -200,12 +206,12 @@ def test_batches_of_a_step_are_drawn_for_themselves():
 #: The second layer: its weights and offsets come last.
 LAYER = tuple(range(small.FEATURES * small.HIDDEN + small.HIDDEN, 31))
 NETWORKS = {
-    "per-fedavg hf": PerFedAvg(0.3, personal_step=0.2, epochs=2),
-    "per-fedavg fo": PerFedAvg(0.3, 4, personal_step=0.2, variant="first_order"),
-    "apfl": APFL(0.3, 4, epochs=3, mixing=0.4, adaptation=0.2),
+    "per-fedavg hf": PerFedAvg(0.3, personal_step_size=0.2, epochs=2),
+    "per-fedavg fo": PerFedAvg(0.3, 4, personal_step_size=0.2, variant="first_order"),
+    "apfl": APFL(0.3, 4, epochs=3, interpolation=0.4, interpolation_step_size=0.2),
     "fedper": FedPer(0.3, 4, epochs=2, personal=LAYER),
-    "fedrep": FedRep(0.3, personal=LAYER, head_passes=2),
-    "fedbabu": FedBABU(0.3, 4, personal=tuple(range(5)), tuning_step=0.2, tuning_steps=2),
+    "fedrep": FedRep(0.3, personal=LAYER, head_epochs=2),
+    "fedbabu": FedBABU(0.3, 4, personal=tuple(range(5)), tuning_step_size=0.2, tuning_steps=2),
     "fedala": FedALA(0.3, 4, epochs=2, blend_steps=2, blended=LAYER),
     "superfed": SuPerFed(0.3, 4, epochs=2, attraction=0.1, orthogonality=0.3, warmup=1),
 }
@@ -227,7 +233,7 @@ def test_networks_are_those_of_the_loops(form):
 @pytest.mark.slow
 def test_the_exact_product_of_a_network_s_hessian_is_that_of_differences():
     def end(**changes):
-        algorithm = PerFedAvg(0.3, personal_step=0.2, **changes)
+        algorithm = PerFedAvg(0.3, personal_step_size=0.2, **changes)
         return trajectory(fl.Simulation(small.problem(SIZES), algorithm), 3)
 
     exact, near = end(variant="exact"), end(offset=1e-4)
@@ -251,7 +257,7 @@ def test_a_network_s_parameters_are_personal_by_their_paths():
 
 
 @pytest.mark.slow
-def test_normalisation_stays_with_the_clients_by_default():
+def test_normalization_stays_with_the_clients_by_default():
     def start(key):
         return small.start(key) | {"norm": {"scale": jnp.ones(small.HIDDEN)}}
 
@@ -290,7 +296,7 @@ def test_per_fedavg_ends_at_the_stationary_point_of_its_objective(variant):
         factor = np.linalg.matrix_power(np.eye(DIM) - alpha * A, power)
         left, right = left + factor @ A, right + factor @ b
     best = np.linalg.solve(left, right)
-    algorithm = PerFedAvg(0.2, personal_step=alpha, variant=variant)
+    algorithm = PerFedAvg(0.2, personal_step_size=alpha, variant=variant)
     last = trajectory(fl.Simulation(make_problem(), algorithm), 600)[-1]
     expected = [best - alpha * (A @ best - b) for A, b in quadratics()]
     close(last, expected, rtol=0, atol=1e-8)
@@ -310,7 +316,7 @@ def test_the_two_variants_end_apart():
 @pytest.mark.slow
 def test_the_exact_variant_is_the_gradient_of_its_objective():
     problem, alpha = make_problem("logistic"), 0.3
-    algorithm = PerFedAvg(0.1, personal_step=alpha, variant="exact")
+    algorithm = PerFedAvg(0.1, personal_step_size=alpha, variant="exact")
     start = np.random.default_rng(3).normal(size=DIM)
 
     def after(w):
@@ -325,7 +331,7 @@ def test_the_exact_variant_is_the_gradient_of_its_objective():
 @pytest.mark.slow
 def test_hessian_free_is_second_order_in_its_offset():
     def end(**changes):
-        algorithm = PerFedAvg(0.3, personal_step=0.5, epochs=3, **changes)
+        algorithm = PerFedAvg(0.3, personal_step_size=0.5, epochs=3, **changes)
         return trajectory(fl.Simulation(make_problem("logistic"), algorithm))[-1]
 
     exact = end(variant="exact")
@@ -335,7 +341,7 @@ def test_hessian_free_is_second_order_in_its_offset():
 
 @pytest.mark.slow
 def test_a_short_personal_step_makes_per_fedavg_federated_averaging():
-    ours = PerFedAvg(0.1, personal_step=1e-9, epochs=2)
+    ours = PerFedAvg(0.1, personal_step_size=1e-9, epochs=2)
     known = FedAvg(0.1, epochs=2, weighting="equal")
     found, expected = (trajectory(fl.Simulation(make_problem(), a)) for a in (ours, known))
     close(found, expected, rtol=0, atol=1e-7)
@@ -347,21 +353,21 @@ def test_a_short_personal_step_makes_per_fedavg_federated_averaging():
 @pytest.mark.slow
 def test_apfl_without_personal_models_is_federated_averaging():
     parts = some_world(APFL(0.1, 4), True, True, new_key())[0]
-    ours, known = APFL(LOCAL, 4, 2, mixing=0.0), FedAvg(LOCAL, 4, 2, weighting="equal")
+    ours, known = APFL(LOCAL, 4, 2, interpolation=0.0), FedAvg(LOCAL, 4, 2, weighting="equal")
     found, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in (ours, known))
     close(found, expected, rtol=0, atol=1e-13)
 
 
 def test_apfl_of_personal_models_alone_is_training_alone():
     parts = some_world(APFL(0.1), True, False, new_key())[0]
-    ours, known = APFL(LOCAL, epochs=3, mixing=1.0), LocalOnly(LOCAL, 3)
+    ours, known = APFL(LOCAL, epochs=3, interpolation=1.0), LocalOnly(LOCAL, 3)
     found, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in (ours, known))
     close(found, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.slow
 def test_adapted_mixtures_stay_mixtures_and_are_those_of_the_loop():
-    algorithm = APFL(0.1, epochs=2, mixing=0.9, adaptation=2.0)
+    algorithm = APFL(0.1, epochs=2, interpolation=0.9, interpolation_step_size=2.0)
     state = state_after(ROUNDS, fl.Simulation(make_problem(), algorithm))
     objective, world = make_objective(), some_world(algorithm, False, False, new_key())[1]
     given = cases.whole(2, ROUNDS, CLIENTS), np.ones(CLIENTS), np.zeros(DIM)
@@ -376,7 +382,9 @@ def test_adapted_mixtures_stay_mixtures_and_are_those_of_the_loop():
 @pytest.mark.slow
 def test_adaptation_lowers_the_loss_of_mixtures_with_a_poor_share():
     def end(**changes):
-        simulation = fl.Simulation(make_problem(), APFL(0.05, epochs=2, mixing=0.1, **changes))
+        simulation = fl.Simulation(
+            make_problem(), APFL(0.05, epochs=2, interpolation=0.1, **changes)
+        )
         return make_problem().objective(jnp.asarray(trajectory(simulation, 40)[-1])).mean()
 
     assert end(adaptation=0.5) < end() - 1e-3
@@ -398,7 +406,7 @@ def test_with_nothing_personal_it_is_federated_averaging(cls):
 def test_fedbabu_without_a_head_is_federated_averaging_and_tuning():
     parts = some_world(FedAvg(0.1, 4), True, True, new_key())[0]
     tuned = FineTunedFedAvg(FedAvg(0.1, 4, 2), LOCAL, 3)
-    ours = FedBABU(0.1, 4, 2, personal=(), tuning_step=LOCAL, tuning_steps=3)
+    ours = FedBABU(0.1, 4, 2, personal=(), tuning_step_size=LOCAL, tuning_steps=3)
     found, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in (ours, tuned))
     close(found, expected, rtol=0, atol=1e-13)
 
@@ -408,7 +416,7 @@ def test_fedbabu_without_a_head_is_federated_averaging_and_tuning():
 def test_the_body_of_fedbabu_ends_where_it_is_best_under_its_head():
     r""":math:`\sum_k\partial_\varphi f_k(\varphi,h^0)=0` with the heads where they began."""
     head = 1.7
-    algorithm = FedBABU(0.1, personal=HEAD, tuning_step=0.05, weighting="equal")
+    algorithm = FedBABU(0.1, personal=HEAD, tuning_step_size=0.05, weighting="equal")
     problem = make_problem().starting_at(np.array([0.0, head, 0.0]))
     state = state_after(600, fl.Simulation(problem, algorithm))
     A, b = (sum(parts) for parts in zip(*quadratics(), strict=True))
@@ -424,7 +432,7 @@ def test_the_body_of_fedbabu_ends_where_it_is_best_under_its_head():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
-    [FedPer(LOCAL, epochs=3, personal=ALL), FedRep(LOCAL, personal=ALL, head_passes=3)],
+    [FedPer(LOCAL, epochs=3, personal=ALL), FedRep(LOCAL, personal=ALL, head_epochs=3)],
 )
 def test_with_everything_personal_it_is_training_alone(algorithm):
     parts = some_world(algorithm, True, False, new_key())[0]
@@ -437,7 +445,7 @@ def test_with_everything_personal_it_is_training_alone(algorithm):
 @pytest.mark.slow
 def test_shared_in_part_ends_where_both_parts_are_best():
     r"""FedPer of one step: :math:`\partial_hf_k=0` at each client, :math:`\sum_k\partial_\varphi
-    f_k=0`: the minimiser of :math:`\sum_kf_k(\varphi,h_k)`; FedRep's is the same.
+    f_k=0`: the minimizer of :math:`\sum_kf_k(\varphi,h_k)`; FedRep's is the same.
     """
     system, right = np.zeros((2 + CLIENTS, 2 + CLIENTS)), np.zeros(2 + CLIENTS)
     for k, (A, b) in enumerate(quadratics()):
@@ -448,7 +456,7 @@ def test_shared_in_part_ends_where_both_parts_are_best():
     expected = np.stack([np.full(CLIENTS, best[0]), best[2:], np.full(CLIENTS, best[1])], axis=1)
     for algorithm in (
         FedPer(0.1, personal=HEAD, weighting="equal"),
-        FedRep(0.1, personal=HEAD, head_passes=4),
+        FedRep(0.1, personal=HEAD, head_epochs=4),
     ):
         last = trajectory(fl.Simulation(make_problem(), algorithm), 1500)[-1]
         close(last, expected, rtol=0, atol=1e-8)
@@ -497,7 +505,7 @@ def test_fedala_with_nothing_blended_is_federated_averaging():
 
 
 def test_shares_of_the_server_s_model_stay_shares_and_are_those_of_the_loop():
-    algorithm = FedALA(0.1, epochs=2, blend_step=3.0, blended=(0, 1), weighting="samples")
+    algorithm = FedALA(0.1, epochs=2, blend_step_size=3.0, blended=(0, 1), weighting="samples")
     state = state_after(ROUNDS, fl.Simulation(make_problem(), algorithm))
     objective, world = make_objective(), some_world(algorithm, False, False, new_key())[1]
     given = cases.whole(2, ROUNDS, CLIENTS), SIZES, np.zeros((CLIENTS, DIM))
@@ -517,7 +525,7 @@ def test_shares_move_to_where_a_client_s_loss_is_least():
         best = server[1] + (b - A @ server)[1] / A[1, 1]
         own[k, 1] = (best - wanted[k] * server[1]) / (1 - wanted[k])
         rates.append(1 / (A[1, 1] * (server[1] - own[k, 1]) ** 2))
-    algorithm = FedALA(1e-12, blend_step=min(rates), blend_steps=5000, blended=(1,))
+    algorithm = FedALA(1e-12, blend_step_size=min(rates), blend_steps=5000, blended=(1,))
     now = fl.view(fl.Simulation(make_problem(), algorithm))
     before = algorithm.init(now.problem, None)
     before = before._replace(model=jnp.asarray(own), server=jnp.asarray(server))
@@ -543,7 +551,7 @@ def arrived(simulation, key):
 @pytest.mark.parametrize("name", ["ridge", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_attentive_models_are_those_of_the_loop(name):
     """Some take part, some are absent, some messages are lost; starts are each client's own."""
-    algorithm = FedAMP(LOCAL, 4, 2, attraction=0.7, attention=LOCAL, scale=2.0)
+    algorithm = FedAMP(LOCAL, 4, 2, attraction=0.7, attention_step_size=LOCAL, scale=2.0)
     parts, world = some_world(algorithm, True, False, new_key(4))
     start = np.random.default_rng(6).normal(size=(CLIENTS, DIM))
     problem = make_problem(name).starting_at(start)
@@ -561,7 +569,7 @@ def test_attentive_models_rest_where_pull_and_slope_balance():
     r""":math:`f_k'(w_k)+\lambda\sum_lA'(\|w_k-w_l\|^2)(w_k-w_l)=0`, whatever the attention."""
     problem, ends = make_problem(), []
     for attention in (0.1, 0.3):
-        algorithm = FedAMP(0.05, epochs=3, attraction=0.8, attention=attention, scale=3.0)
+        algorithm = FedAMP(0.05, epochs=3, attraction=0.8, attention_step_size=attention, scale=3.0)
         ends.append(trajectory(fl.Simulation(problem, algorithm), 3000)[-1])
     close(ends[0], ends[1], rtol=0, atol=1e-8)
     away = ends[0][:, None] - ends[0][None]
@@ -574,9 +582,9 @@ def test_attentive_models_rest_where_pull_and_slope_balance():
 @pytest.mark.slow
 def test_without_attraction_fedamp_is_training_alone():
     parts = some_world(
-        FedAMP(0.1, attraction=0.0, attention=1.0, scale=1.0), True, False, new_key()
+        FedAMP(0.1, attraction=0.0, attention_step_size=1.0, scale=1.0), True, False, new_key()
     )
-    ours = FedAMP(LOCAL, epochs=3, attraction=0.0, attention=0.5, scale=1.0)
+    ours = FedAMP(LOCAL, epochs=3, attraction=0.0, attention_step_size=0.5, scale=1.0)
     both = ours, LocalOnly(LOCAL, 3)
     found, known = (trajectory(fl.Simulation(make_problem(), a, **parts[0])) for a in both)
     close(found, known, rtol=0, atol=1e-13)
@@ -588,7 +596,7 @@ def test_far_from_zero_no_digits_of_the_attraction_are_lost():
     own = np.random.default_rng(2).normal(size=(CLIENTS, DIM))
 
     def towards(models):
-        algorithm = FedAMP(0.1, attraction=1.0, attention=1.0, scale=2.0)
+        algorithm = FedAMP(0.1, attraction=1.0, attention_step_size=1.0, scale=2.0)
         return np.asarray(algorithm._towards(jnp.asarray(models), jnp.asarray(models)))
 
     with jax.enable_x64(False):
@@ -604,7 +612,7 @@ def test_far_from_zero_no_digits_of_the_attraction_are_lost():
 def test_superfed_in_its_warmup_is_federated_averaging():
     parts = some_world(FedAvg(0.1, 4), True, True, new_key())[0]
     start = np.random.default_rng(5).normal(size=(CLIENTS, DIM))
-    ours = SuPerFed(LOCAL, 4, 2, orthogonality=1.0, warmup=ROUNDS, mixing=0.0)
+    ours = SuPerFed(LOCAL, 4, 2, orthogonality=1.0, warmup=ROUNDS, interpolation=0.0)
     found, expected = (
         state_after(ROUNDS, fl.Simulation(make_problem().starting_at(start), algorithm, **parts))
         for algorithm in (ours, FedAvg(LOCAL, 4, 2))
@@ -642,13 +650,13 @@ def test_points_between_the_two_models_are_all_good():
 
 TRAFFIC = [
     # algorithm, participants, numbers in a message
-    (PerFedAvg(0.1, personal_step=0.1, epochs=2), CLIENTS, DIM),
-    (APFL(0.1, 3, 2, adaptation=0.1), 3, DIM),
+    (PerFedAvg(0.1, personal_step_size=0.1, epochs=2), CLIENTS, DIM),
+    (APFL(0.1, 3, 2, interpolation_step_size=0.1), 3, DIM),
     (FedPer(0.1, 4, personal=HEAD), 4, DIM - 1),
-    (FedRep(0.1, personal=(0, 2), head_passes=2), CLIENTS, DIM - 2),
-    (FedBABU(0.1, 4, personal=HEAD, tuning_step=0.1, tuning_steps=2), 4, DIM - 1),
+    (FedRep(0.1, personal=(0, 2), head_epochs=2), CLIENTS, DIM - 2),
+    (FedBABU(0.1, 4, personal=HEAD, tuning_step_size=0.1, tuning_steps=2), 4, DIM - 1),
     (FedALA(0.1, 4, blended=HEAD), 4, DIM),
-    (FedAMP(0.1, 4, attraction=1.0, attention=0.1, scale=1.0), 4, DIM),
+    (FedAMP(0.1, 4, attraction=1.0, attention_step_size=0.1, scale=1.0), 4, DIM),
     (SuPerFed(0.1, 4, orthogonality=1.0), 4, DIM),
 ]
 
@@ -664,7 +672,7 @@ def test_traffic_is_of_what_is_shared(algorithm, sent, size):
 
 @pytest.mark.slow
 def test_compressed_and_robust_messages_are_of_what_is_shared():
-    compression = fl.link.Quantise(8)
+    compression = fl.link.Quantize(8)
     simulation = fl.Simulation(make_problem(), FedPer(0.1, personal=HEAD), compression=compression)
     found = records(simulation, 3, 3)
     assert found["bits_up"] == [3 * CLIENTS * (8 * (DIM - 1) + REAL)]
@@ -703,27 +711,31 @@ def test_coordinates_are_a_mask():
         (TypeError, lambda: FedPer(0.1, personal=[0.5]), "or a list of their indices, got"),
         (ValueError, lambda: running(FedPer(0.1, personal=[7])), "from 0 to 2, got 7 to 7"),
         (TypeError, lambda: running(FedBN(0.1)), "linear prediction have no names"),
-        (ValueError, lambda: FedRep(0.1, personal=[0], head_passes=0), "head_passes must be >= 1"),
+        (ValueError, lambda: FedRep(0.1, personal=[0], head_epochs=0), "head_epochs must be >= 1"),
         (
             ValueError,
-            lambda: FedBABU(0.1, personal=[0], tuning_step=0.1, tuning_steps=0),
+            lambda: FedBABU(0.1, personal=[0], tuning_step_size=0.1, tuning_steps=0),
             "tuning_steps must be >= 1, got 0",
         ),
         (
             ValueError,
-            lambda: FedBABU(0.1, personal=[0], tuning_step=0.0),
+            lambda: FedBABU(0.1, personal=[0], tuning_step_size=0.0),
             "step size must be finite and > 0",
         ),
-        (ValueError, lambda: PerFedAvg(0.1, personal_step=0.0), "step size must be finite and > 0"),
         (
             ValueError,
-            lambda: PerFedAvg(0.1, personal_step=0.1, variant="second"),
+            lambda: PerFedAvg(0.1, personal_step_size=0.0),
+            "step size must be finite and > 0",
+        ),
+        (
+            ValueError,
+            lambda: PerFedAvg(0.1, personal_step_size=0.1, variant="second"),
             "unknown variant 'second'; known: hessian_free",
         ),
-        (ValueError, lambda: PerFedAvg(0.1, personal_step=0.1, offset=0.0), "offset must be"),
+        (ValueError, lambda: PerFedAvg(0.1, personal_step_size=0.1, offset=0.0), "offset must be"),
         (
             ValueError,
-            lambda: PerFedAvg(0.1, personal_step=0.1, personal_steps=0),
+            lambda: PerFedAvg(0.1, personal_step_size=0.1, personal_steps=0),
             "personal_steps must be >= 1, got 0",
         ),
         (TypeError, lambda: FedALA(0.1, blended=0.5), "blended must be a mask of the parameters"),
@@ -731,19 +743,31 @@ def test_coordinates_are_a_mask():
         (ValueError, lambda: FedALA(0.1, blend_steps=0), "blend_steps must be >= 1, got 0"),
         (
             ValueError,
-            lambda: FedAMP(0.1, attraction=1.0, attention=0.0, scale=1.0),
+            lambda: FedAMP(0.1, attraction=1.0, attention_step_size=0.0, scale=1.0),
             "step size must be finite and > 0",
         ),
         (
             ValueError,
-            lambda: FedAMP(0.1, attraction=1.0, attention=1.0, scale=0.0),
+            lambda: FedAMP(0.1, attraction=1.0, attention_step_size=1.0, scale=0.0),
             "scale must be finite and > 0",
         ),
-        (ValueError, lambda: SuPerFed(0.1, mixing=1.5), "mixing must be finite and >= 0 and <= 1"),
+        (
+            ValueError,
+            lambda: SuPerFed(0.1, interpolation=1.5),
+            "mixing must be finite and >= 0 and <= 1",
+        ),
         (TypeError, lambda: SuPerFed(0.1, warmup=0.5), "warmup must be an integer, got 0.5"),
-        (ValueError, lambda: APFL(0.1, mixing=1.5), "mixing must be finite and >= 0 and <= 1"),
-        (ValueError, lambda: running(APFL(0.1, mixing=[0.5, 0.5])), "each of the 6 clients"),
-        (ValueError, lambda: APFL(0.1, adaptation=-1.0), "step size must be finite and > 0"),
+        (
+            ValueError,
+            lambda: APFL(0.1, interpolation=1.5),
+            "mixing must be finite and >= 0 and <= 1",
+        ),
+        (ValueError, lambda: running(APFL(0.1, interpolation=[0.5, 0.5])), "each of the 6 clients"),
+        (
+            ValueError,
+            lambda: APFL(0.1, interpolation_step_size=-1.0),
+            "step size must be finite and > 0",
+        ),
         (
             ValueError,
             lambda: running(APFL(0.1, 7)),

@@ -21,7 +21,7 @@ from fljax.aggregation import (
     NormClipping,
     TrimmedMean,
     WeightedMean,
-    WinsorisedMean,
+    WinsorizedMean,
 )
 from tests.reference import robust
 
@@ -49,11 +49,11 @@ PARTS = {
         lambda xs, w, v: robust.trimmed_mean(xs, robust.part(0.3, len(xs))),
     ),
     "trim count": (TrimmedMean(count=3), lambda xs, w, v: robust.trimmed_mean(xs, 3)),
-    "winsorise share": (
-        WinsorisedMean(0.3),
-        lambda xs, w, v: robust.winsorised_mean(xs, robust.part(0.3, len(xs))),
+    "winsorize share": (
+        WinsorizedMean(0.3),
+        lambda xs, w, v: robust.winsorized_mean(xs, robust.part(0.3, len(xs))),
     ),
-    "winsorise count": (WinsorisedMean(count=3), lambda xs, w, v: robust.winsorised_mean(xs, 3)),
+    "winsorize count": (WinsorizedMean(count=3), lambda xs, w, v: robust.winsorized_mean(xs, 3)),
     "krum": (Krum(2), lambda xs, w, v: robust.krum(xs, 2)),
     "multi-krum": (Krum(2, select=4), lambda xs, w, v: robust.krum(xs, 2, 4)),
     "centered": (CenteredClipping(1.5), lambda xs, w, v: robust.centered_clipping(xs, v, 1.5, 1)),
@@ -95,10 +95,10 @@ def test_equals_numpy_and_scipy():
         Median(): np.median(messages, axis=1),
         TrimmedMean(0.2): stats.trim_mean(messages, 0.2, axis=1),
         TrimmedMean(0.0): messages.mean(1),
-        WinsorisedMean(0.2): np.apply_along_axis(
+        WinsorizedMean(0.2): np.apply_along_axis(
             lambda x: stats.mstats.winsorize(x, (0.2, 0.2)).mean(), 1, messages
         ),
-        WinsorisedMean(count=0): messages.mean(1),
+        WinsorizedMean(count=0): messages.mean(1),
         CenteredClipping(1e9): messages.mean(1),
         Krum(0, select=SENDERS): messages.mean(1),
     }
@@ -161,8 +161,8 @@ BREAKDOWN = {
     "median": 5,
     "trim share": 3,
     "trim count": 3,
-    "winsorise share": 3,
-    "winsorise count": 3,
+    "winsorize share": 3,
+    "winsorize count": 3,
     "krum": 2,
     "multi-krum": 2,
     "geometric": 5,
@@ -195,7 +195,7 @@ def test_attackers_move_it_by_no_more_than_the_honest_differ(name, lie):
 @pytest.mark.parametrize("lie", [np.inf, -np.inf, np.nan, 1e200])
 @pytest.mark.parametrize("name", ["geometric", "centered", "centered thrice", "norm"])
 def test_a_message_at_infinity_pulls_nowhere(name, lie):
-    """To the geometric median it is as if not heard; where one clips, as if it said the centre."""
+    """To the geometric median it is as if not heard; where one clips, as if it said the center."""
     messages, weights, around = heard(np.random.default_rng(13))
     liars = np.arange(SENDERS) == weights.argmax(1)[:, None]
     given = np.where(liars[..., None], lie, messages), weights, around
@@ -238,8 +238,8 @@ def test_one_attacker_moves_a_mean_anywhere(name):
         ("geometric", 7),
         ("trim share", 4),
         ("trim count", 4),
-        ("winsorise share", 4),
-        ("winsorise count", 4),
+        ("winsorize share", 4),
+        ("winsorize count", 4),
         ("krum", 9),
         ("multi-krum", 9),
     ],
@@ -270,7 +270,7 @@ def test_the_geometric_median_goes_by_weight_and_not_by_heads():
 
 
 def test_krum_sees_small_differences_far_from_zero_and_beside_attackers():
-    """Squared lengths of 1e12 leave nothing of squared distances of 1e-8 but for the centring."""
+    """Squared lengths of 1e12 leave nothing of squared distances of 1e-8 but for the centering."""
     rng = np.random.default_rng(8)
     messages = 1e6 + 1e-4 * rng.normal(size=(RECEIVERS, SENDERS, DIM))
     messages[:, 0] = -1e6
@@ -332,7 +332,7 @@ def test_single_precision_stays_single(aggregator):
 @pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "make",
-    [TrimmedMean, WinsorisedMean, CenteredClipping, NormClipping, lambda v: GeometricMedian(3, v)],
+    [TrimmedMean, WinsorizedMean, CenteredClipping, NormClipping, lambda v: GeometricMedian(3, v)],
 )
 def test_numbers_are_swept_without_a_new_program(make):
     chex.clear_trace_counter()  # of the other cases
@@ -366,9 +366,9 @@ def test_a_program_calls_no_library():
         (lambda: TrimmedMean(0.1, count=1), "either a share .* or a count"),
         (lambda: TrimmedMean(0.5), "share must be .* < 0.5"),
         (lambda: TrimmedMean(2), "count=..."),
-        (lambda: WinsorisedMean(-0.1), "share must be"),
-        (lambda: WinsorisedMean(np.nan), "share must be finite"),
-        (lambda: WinsorisedMean(count=-1), "count must be >= 0"),
+        (lambda: WinsorizedMean(-0.1), "share must be"),
+        (lambda: WinsorizedMean(np.nan), "share must be finite"),
+        (lambda: WinsorizedMean(count=-1), "count must be >= 0"),
         (lambda: GeometricMedian(0), "iterations must be >= 1"),
         (lambda: GeometricMedian(smoothing=0.0), "smoothing must be"),
         (lambda: Krum(-1), "attackers must be >= 0"),
@@ -394,9 +394,9 @@ def test_counts_are_whole(make):
     [
         (Median(), 3),
         (TrimmedMean(count=2), 5),
-        (WinsorisedMean(count=2), 5),
+        (WinsorizedMean(count=2), 5),
         (TrimmedMean(0.2), 5),
-        (WinsorisedMean(0.1), 10),
+        (WinsorizedMean(0.1), 10),
         (GeometricMedian(), 3),
         (Krum(2), 7),
         (Krum(1, select=6), 7),

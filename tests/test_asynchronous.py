@@ -35,11 +35,11 @@ from tests.test_personal import (
 HINGE = HingeStaleness(3.0, patience=0.5)
 FORMS = {
     "buffer of 4": FedBuff(LOCAL, 4, epochs=2, buffer_size=4),
-    "buffer of 2, hinge": FedBuff(0.1, buffer_size=2.0, server_step=0.7, staleness=HINGE),
+    "buffer of 2, hinge": FedBuff(0.1, buffer_size=2.0, server_step_size=0.7, staleness=HINGE),
     "buffer of 11": FedBuff(0.1, epochs=3, buffer_size=11),
-    "async": FedAsync(LOCAL, 4, epochs=2, mixing=0.6),
+    "async": FedAsync(LOCAL, 4, epochs=2, server_step_size=0.6),
     "async, hinge": FedAsync(0.1, epochs=2, attraction=0.8, staleness=HINGE),
-    "async, constant": FedAsync(0.1, 1, mixing=1.0, staleness=PolynomialStaleness(0.0)),
+    "async, constant": FedAsync(0.1, 1, server_step_size=1.0, staleness=PolynomialStaleness(0.0)),
 }
 
 
@@ -77,7 +77,7 @@ def both(ours, known, rounds=ROUNDS, **parts):
 
 
 @pytest.mark.parametrize(
-    "ours", [FedBuff(LOCAL, 4, 2, buffer_size=4), FedAsync(LOCAL, 4, 2, mixing=1.0)]
+    "ours", [FedBuff(LOCAL, 4, 2, buffer_size=4), FedAsync(LOCAL, 4, 2, server_step_size=1.0)]
 )
 def test_without_delays_it_is_federated_averaging(ours):
     """With a buffer of all participants; with a mixing that keeps nothing."""
@@ -89,7 +89,7 @@ def test_without_delays_it_is_federated_averaging(ours):
 def test_one_client_a_round_is_descent_of_one_after_the_other():
     """Of FedAsync that keeps nothing, without delays: by hand."""
     key = new_key(3)
-    algorithm = FedAsync(0.1, 1, mixing=1.0)
+    algorithm = FedAsync(0.1, 1, server_step_size=1.0)
     world = some_world(algorithm, False, False, key)[1]
     w, expected = np.zeros(DIM), []
     for n in range(1, ROUNDS + 1):
@@ -121,7 +121,7 @@ def test_old_updates_count_less():
         same = PolynomialStaleness(0.0)
         for make in (
             lambda law: FedBuff(0.1, buffer_size=1, staleness=law),
-            lambda law: FedAsync(0.1, mixing=0.5, staleness=law),
+            lambda law: FedAsync(0.1, server_step_size=0.5, staleness=law),
         ):
             found, plain = both(make(law), make(same), 3, **late)
             close(found[-1], factor * plain[-1], rtol=1e-12)
@@ -129,9 +129,11 @@ def test_old_updates_count_less():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [FedBuff(0.1, buffer_size=4), FedAsync(0.1, mixing=0.7)])
+@pytest.mark.parametrize(
+    "algorithm", [FedBuff(0.1, buffer_size=4), FedAsync(0.1, server_step_size=0.7)]
+)
 def test_the_optimum_of_alike_clients_is_kept_in_spite_of_delays(algorithm):
-    """Clients with one minimiser in common: there nothing moves, and there it ends."""
+    """Clients with one minimizer in common: there nothing moves, and there it ends."""
     problem = make_problem(noise=0.0, strength=0.0)
     alike = problem.take(jnp.arange(0, CLIENTS, 2, dtype=jnp.int32))
     simulation = fl.Simulation(alike, algorithm, delays=Geometric(0.5, 3, beyond="clip"))
@@ -198,10 +200,22 @@ def test_traffic_is_of_those_who_begin(algorithm):
     ("error", "make", "message"),
     [
         (ValueError, lambda: FedBuff(0.1, buffer_size=0.5), "buffer_size must be finite and >= 1"),
-        (ValueError, lambda: FedBuff(0.1, server_step=0.0), "server_step must be finite and > 0"),
+        (
+            ValueError,
+            lambda: FedBuff(0.1, server_step_size=0.0),
+            "server_step_size must be finite and > 0",
+        ),
         (TypeError, lambda: FedBuff(0.1, staleness=0.5), "staleness must be an instance of"),
-        (ValueError, lambda: FedAsync(0.1, mixing=0.0), "mixing must be finite and > 0 and <= 1"),
-        (ValueError, lambda: FedAsync(0.1, mixing=1.1), "mixing must be finite and > 0 and <= 1"),
+        (
+            ValueError,
+            lambda: FedAsync(0.1, server_step_size=0.0),
+            "mixing must be finite and > 0 and <= 1",
+        ),
+        (
+            ValueError,
+            lambda: FedAsync(0.1, server_step_size=1.1),
+            "mixing must be finite and > 0 and <= 1",
+        ),
         (ValueError, lambda: FedAsync(0.1, attraction=-1.0), "attraction must be finite and >= 0"),
         (ValueError, lambda: PolynomialStaleness(-0.5), "power must be finite and >= 0, got -0.5"),
         (ValueError, lambda: HingeStaleness(-1.0, 0.0), "slope must be finite and >= 0, got -1"),

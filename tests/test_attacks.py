@@ -220,7 +220,7 @@ def test_impossible_counts(count):
 # Wrong labels -----------------------------------------------------------------------------------
 
 
-def labelled(loss, targets, **kwargs):
+def labeled(loss, targets, **kwargs):
     features = np.random.default_rng(11).normal(size=(3, 4, 2))
     return fl.problems.Problem(features, np.asarray(targets), loss, **kwargs)
 
@@ -238,7 +238,7 @@ FLIPPED = [
 
 @pytest.mark.parametrize(("loss", "targets", "flip"), FLIPPED)
 def test_attackers_labels_are_flipped_and_no_others(loss, targets, flip):
-    clean = labelled(loss, targets)
+    clean = labeled(loss, targets)
     bad = np.array([False, True, True])
     poisoned = poison_labels(clean, bad)
     expected = [flip(y) if b else y for y, b in zip(np.asarray(targets, float), bad, strict=True)]
@@ -252,7 +252,7 @@ def test_attackers_labels_are_flipped_and_no_others(loss, targets, flip):
 
 @pytest.mark.slow
 def test_a_prepared_problem_forgets_its_clean_targets():
-    clean = labelled(fl.problems.LeastSquares(), REAL)
+    clean = labeled(fl.problems.LeastSquares(), REAL)
     bad = first(1, 3)
     poisoned = poison_labels(clean.prepare(), bad)
     w = np.random.default_rng(12).normal(size=(3, 2))
@@ -264,7 +264,7 @@ def test_a_prepared_problem_forgets_its_clean_targets():
 
 
 def test_labels_are_poisoned_inside_a_scenario():
-    clean = labelled(fl.problems.Logistic(), BINARY)
+    clean = labeled(fl.problems.Logistic(), BINARY)
 
     def targets(key):
         return poison_labels(clean, random_attackers(key, 3, 1)).targets
@@ -276,7 +276,7 @@ def test_labels_are_poisoned_inside_a_scenario():
 
 def test_labels_that_the_loss_does_not_know_are_refused():
     with pytest.raises(ValueError, match="targets must be labels"):
-        poison_labels(labelled(fl.problems.Softmax(5), CLASSES), first(1, 3), lambda y: y + 3)
+        poison_labels(labeled(fl.problems.Softmax(5), CLASSES), first(1, 3), lambda y: y + 3)
 
 
 # What is refused --------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def test_a_mask_is_of_booleans(attackers):
     with pytest.raises(TypeError, match=r"attackers must be booleans.*first"):
         SignFlip(attackers)
     with pytest.raises(TypeError, match="attackers must be booleans"):
-        poison_labels(labelled(fl.problems.Logistic(), BINARY), attackers)
+        poison_labels(labeled(fl.problems.Logistic(), BINARY), attackers)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_mask_of_another_network_is_refused():
     with pytest.raises(ValueError, match="9"):
         SignFlip(MASK).check(8)
     with pytest.raises(ValueError, match="3 clients"):
-        poison_labels(labelled(fl.problems.Logistic(), BINARY), first(1, 4))
+        poison_labels(labeled(fl.problems.Logistic(), BINARY), first(1, 4))
 
 
 @pytest.mark.parametrize(

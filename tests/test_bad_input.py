@@ -46,7 +46,7 @@ ROOMS = {
     "link": fl.link,
     "metrics": fl.metrics,
     "models": fl.models,
-    "optimisers": fl.optimisers,
+    "optimizers": fl.optimizers,
     "participation": fl.participation,
     "plotting": fl.plotting,
     "privacy": fl.privacy,
@@ -126,7 +126,7 @@ INSIDE = {
     "problems.Certificate",
     "problems.Solution",
     "problems.ClusteredNetwork",
-    "problems.factorise",
+    "problems.factorize",
     "problems.prox",
     "streams.StreamState",
     "streams.classical_target",
@@ -316,10 +316,10 @@ VALID = {
     "audit.overheard_upload": {"clients": K, "victim": 0},
     "audit.protection": {"over": OVER, "victim": 0},
     "audit.shaped_epsilon": {"scores": np.random.default_rng(0).normal(size=(2, 99)), **CHANCES},
-    "audit.twins": {"simulation": SIMULATION, "neighbour": problem(), "rounds": 2},
+    "audit.twins": {"simulation": SIMULATION, "neighbor": problem(), "rounds": 2},
     "audit.two_worlds": {
         "simulation": PRIVATE,
-        "neighbour": problem(),
+        "neighbor": problem(),
         "rounds": 2,
         "delta": 1e-5,
     },
@@ -381,8 +381,8 @@ VALID = {
         "clients_per_round": 2,
     },
     "theory.multiagent.learning_curve": {"simulation": DIFFUSED, "rounds": 2},
-    "theory.multiagent.local_minimisers": {"problem": problem()},
-    "theory.multiagent.minimiser": {"problem": problem(), "weights": np.ones(K)},
+    "theory.multiagent.local_minimizers": {"problem": problem()},
+    "theory.multiagent.minimizer": {"problem": problem(), "weights": np.ones(K)},
     "theory.multiagent.noise_covariance": {
         "combination": fl.graphs.ring(K).mixing(),
         "noise": fl.link.PerEdge(0.1),
@@ -558,7 +558,7 @@ VALID = {
     "aggregation.Krum": {"attackers": 1},
     "aggregation.NormClipping": {"radius": 1.0},
     "aggregation.TrimmedMean": {"share": 0.2},
-    "aggregation.WinsorisedMean": {"share": 0.2},
+    "aggregation.WinsorizedMean": {"share": 0.2},
     "batches.Cyclic": {"size": 2},
     "batches.Shuffled": {"size": 2},
     "batches.Uniform": {"size": 2},
@@ -569,13 +569,13 @@ VALID = {
     "algorithms.ATCTracking": STEP,
     "algorithms.AugDGM": STEP,
     "algorithms.CTA": STEP,
-    "algorithms.ChocoSGD": {**STEP, "compression": fl.link.Sign(), "consensus_step": 0.5},
+    "algorithms.ChocoSGD": {**STEP, "compression": fl.link.Sign(), "consensus_step_size": 0.5},
     "algorithms.ClusterFL": ADMM,
     "algorithms.Consensus": STEP,
     "algorithms.ConventionalFL": STEP,
     "algorithms.DIGing": STEP,
     "algorithms.DLM": {**ADMM, **STEP},
-    "algorithms.DPSGD": STEP,
+    "algorithms.FedDPSGD": STEP,
     "algorithms.DeterministicPolicyGradient": {"rate": 0.1},
     "algorithms.Diffusion": {**STEP, "after": "metropolis"},
     "algorithms.DiNNO": {**ADMM, **STEP},
@@ -587,32 +587,32 @@ VALID = {
     "algorithms.FedAMP": {**STEP, "attraction": 0.1, "attention": 0.1, "scale": 1.0},
     "algorithms.FedAsync": STEP,
     "algorithms.FedAvg": STEP,
-    "algorithms.FedBABU": {**STEP, "personal": [0], "tuning_step": 0.1},
+    "algorithms.FedBABU": {**STEP, "personal": [0], "tuning_step_size": 0.1},
     "algorithms.FedBN": {**STEP, "personal": [0]},
     "algorithms.FedBuff": STEP,
     "algorithms.FedExP": STEP,
     "algorithms.FedGD": {"coupling": 0.1},
     "algorithms.FedPer": {**STEP, "personal": [0]},
-    "algorithms.FedAdagrad": {**STEP, "server_step": 0.1},
-    "algorithms.FedAdam": {**STEP, "server_step": 0.1},
+    "algorithms.FedAdagrad": {**STEP, "server_step_size": 0.1},
+    "algorithms.FedAdam": {**STEP, "server_step_size": 0.1},
     "algorithms.FedAvgM": STEP,
     "algorithms.FedDyn": {**STEP, "attraction": 0.1},
     "algorithms.FedLT": {**STEP, "penalty": 0.1},
     "algorithms.FedNova": STEP,
     "algorithms.FedOpt": {**STEP, "server": optax.sgd(1.0)},
     "algorithms.FedPD": {**STEP, "penalty": 0.1},
-    "algorithms.FedProx": STEP,
+    "algorithms.ExactFedProx": STEP,
     "algorithms.FedRelax": {"coupling": 0.1},
     "algorithms.FedRep": {**STEP, "personal": [0]},
     "algorithms.FedSAM": STEP,
-    "algorithms.FedSGD": {"coupling": 0.1, "batches": fl.batches.Uniform(2)},
-    "algorithms.FedYogi": {**STEP, "server_step": 0.1},
+    "algorithms.NetworkedFedSGD": {"coupling": 0.1, "batches": fl.batches.Uniform(2)},
+    "algorithms.FedYogi": {**STEP, "server_step_size": 0.1},
     "algorithms.FineTunedFedAvg": {**STEP, "solver": fl.algorithms.FedAvg(0.1)},
     "algorithms.GFL": ADMM,
     "algorithms.GTSAGA": STEP,
     "algorithms.GTSARAH": {**STEP, "period": 5},
     "algorithms.GTSVRG": {**STEP, "period": 5},
-    "algorithms.GeneralisedGradient": STEP,
+    "algorithms.GeneralizedGradient": STEP,
     "algorithms.GossipSGD": STEP,
     "algorithms.GraphFedAvg": STEP,
     "algorithms.HingeStaleness": {"slope": 1.0, "patience": 1.0},
@@ -623,7 +623,7 @@ VALID = {
     "algorithms.LTADMM": {**ADMM, **STEP, "pull": 0.1},
     "algorithms.LTADMMVR": {**ADMM, **STEP, "pull": 0.1},
     "algorithms.LGFedAvg": {**STEP, "personal": [0]},
-    "algorithms.InexactFedProx": {**STEP, "attraction": 0.1},
+    "algorithms.FedProx": {**STEP, "attraction": 0.1},
     "algorithms.LocalOnly": STEP,
     "algorithms.MIME": STEP,
     "algorithms.MIMELite": STEP,
@@ -641,7 +641,7 @@ VALID = {
     "algorithms.PGFLSingleStep": ADMM,
     "algorithms.PSOFed": {**STEP, "sharing": fl.link.Circular(1)},
     "algorithms.ProxSkip": {**STEP, "probability": 0.5},
-    "algorithms.PerFedAvg": {**STEP, "personal_step": 0.1},
+    "algorithms.PerFedAvg": {**STEP, "personal_step_size": 0.1},
     "algorithms.PolynomialStaleness": {"power": 1.0},
     "algorithms.RandomProbe": {"rate": 0.1, "width": 0.1},
     "algorithms.SGP": STEP,
@@ -703,7 +703,7 @@ VALID = {
     "data.rotated": {"clients": [(np.ones((3, 2, 2)), np.ones(3))], "degrees": 30.0},
     "data.click_log": {"key": KEY, "rows": 4, "fields": 2, "categories": 3},
     "descent.backtracking": {},
-    "descent.minimise": {
+    "descent.minimize": {
         "objective": lambda w: jnp.sum(w**2),
         "start": np.ones(2),
         "step": 0.1,
@@ -774,7 +774,7 @@ VALID = {
     "link.LocalGraphHomomorphic": {"variance": 0.1},
     "link.PerEdge": {"variance": 0.1},
     "link.PerMessage": {"variance": 0.1},
-    "link.Quantise": {"bits_each": 4},
+    "link.Quantize": {"bits_each": 4},
     "link.Random": {"size": 1},
     "link.RandomK": {"count": 1},
     "link.SecureAggregation": {"variance": 0.1},
@@ -936,9 +936,9 @@ VALID = {
     "models.mlp": {"outputs": 3},
     "models.nnx": {"make": jnp.ones},
     "models.plain": {"init": jnp.ones, "apply": jnp.matmul},
-    "optimisers.as_optimiser": {"value": optax.sgd(0.1)},
-    "optimisers.as_step": {"value": 0.1},
-    "optimisers.from_optax": {"make": optax.adam},
+    "optimizers.as_optimizer": {"value": optax.sgd(0.1)},
+    "optimizers.as_step": {"value": 0.1},
+    "optimizers.from_optax": {"make": optax.adam},
     "statistics.at_round": STUDY,
     "statistics.best": {**MEASURED, "over": "algorithm"},
     "statistics.bootstrap": {"statistic": lambda mean: mean},
@@ -958,7 +958,6 @@ VALID = {
         "noise": np.ones(K),
     },
     "audit.worst_neighbors": {"simulation": PRIVATE},
-    "audit.worst_neighbours": {"simulation": PRIVATE},
     "streams.Replay": {"data": problem()},
     "streams.from_table": {"features": np.ones((K, 3, 2)), "targets": np.ones((K, 3))},
     "streams.autoregressive": {"key": KEY, "clients": K, "test_samples": 3},
@@ -973,7 +972,7 @@ UNTRIED = {
         "audit.two_worlds",
         "audit.unperturbed",
         "audit.worst_neighbors",
-        "audit.worst_neighbours",
+        "audit.worst_neighbors",
         "theory.pgfl.server_models",
     ),
     "plotting.save",  # a file
@@ -982,12 +981,12 @@ UNTRIED = {
     "privacy.spent",
     "problems.optimum",
     "schedules.from_optax",
-    "optimisers.from_optax",
+    "optimizers.from_optax",
     "statistics.bootstrap",  # of samples, which have no names
 }
 
 #: Switches that ask for another argument to be given too.
-ASKING = {("algorithms.FedAvg", "keeps_optimiser")}
+ASKING = {("algorithms.FedAvg", "keeps_optimizer")}
 
 #: What a parameter takes although it looks bad, by callable (``*`` for all) and name.
 ACCEPTED = {
@@ -1017,7 +1016,6 @@ ACCEPTED = {
     ("audit.twins", "key"): "negative",
     ("audit.two_worlds", "key"): "negative",
     ("audit.worst_neighbors", "key"): "negative",
-    ("audit.worst_neighbours", "key"): "negative",
     **dict.fromkeys(
         [
             *(("theory.multiagent_privacy.bound_chance", n) for n in ("error", "other_error")),
@@ -1072,8 +1070,8 @@ ACCEPTED = {
     ("algorithms.FedGD", "coupling"): "list",
     ("algorithms.FedGD", "step_size"): "list",
     ("algorithms.FedRelax", "coupling"): "list",
-    ("algorithms.FedSGD", "coupling"): "list",
-    ("algorithms.FedSGD", "step_size"): "list",
+    ("algorithms.NetworkedFedSGD", "coupling"): "list",
+    ("algorithms.NetworkedFedSGD", "step_size"): "list",
     ("algorithms.NIDS", "step_size"): "list",
     ("algorithms.NPFL", "inter_cluster"): "list",  # one of each client, as all lists below
     ("algorithms.NPFLRL", "initial"): "list",
@@ -1107,7 +1105,7 @@ ACCEPTED = {
     ("plotting.network_map", "label"): "text",
     ("plotting.network_map", "unit"): "text",
     ("statistics.decibels", "value"): "empty nan infinity negative list shape",
-    ("descent.minimise", "start"): "list negative shape",  # a point of any shape
+    ("descent.minimize", "start"): "list negative shape",  # a point of any shape
     ("problems.GTVMin", "coupling"): "list",  # of each of two parameters
     ("problems.PNorm", "p"): "infinity",
     ("problems.Problem", "initial"): "list",
@@ -1321,7 +1319,7 @@ def simulation(key, penalty=1.0, **parts):
     return fl.Simulation(**given | parts)
 
 
-def labelled(key):
+def labeled(key):
     features = jax.random.normal(key, (K, 3, 2))
     labels = jnp.floor(3 * jax.random.uniform(key, (K, 3)))
     return fl.problems.Problem(features, labels, fl.problems.Logistic())
@@ -1345,7 +1343,7 @@ DRAWN_BADLY = {
         participation=fl.participation.Bernoulli(5 * jax.random.uniform(key)),
     ),
     "targets must be labels among -1, 1 for the logistic loss, got [02]": lambda key: simulation(
-        key, problem=labelled(key)
+        key, problem=labeled(key)
     ),
     "the adjacency matrix is asymmetric": lambda key: simulation(key, network=directed(key)),
     "features holds .* NaN or infinite entries": lambda key: simulation(
@@ -1497,7 +1495,7 @@ def is_required(method):
             lambda own: problem().__class__(np.ones((2, 2, 1)), np.ones((2, 2)), own),
         ),
         (fl.algorithms.Policy, lambda own: fl.algorithms.NPFLRL(1.0, policy=own)),
-        (fl.participation.Selector, lambda own: fl.algorithms.FedAvg(0.1, scheduler=own)),
+        (fl.participation.Selector, lambda own: fl.algorithms.FedAvg(0.1, selector=own)),
         (fl.streams.Stream, lambda own: dataclasses.replace(SIMULATION, problem=own)),
         (fl.algorithms.Algorithm, lambda own: dataclasses.replace(SIMULATION, algorithm=own)),
         (fl.aggregation.Aggregator, lambda own: dataclasses.replace(SIMULATION, aggregation=own)),

@@ -12,7 +12,7 @@ from experiments.benchmarks import (
     machine,
     multiagent,
     networks,
-    personalised,
+    personalized,
     roofline,
     scaling,
 )
@@ -85,10 +85,10 @@ def test_both_sides_of_a_comparison_simulate_the_same():
     """Means over independent seeds agree in every round; a false alarm is rarer than 1e-4."""
     rounds, seeds = 12, 60
     for name in (ch5.CLUSTER_FL, ch5.PGFL_MIXED):
-        algorithm, kind = personalised.methods()[name]
-        ours = personalised.study({name: algorithm}, seeds, rounds).network_deviation
+        algorithm, kind = personalized.methods()[name]
+        ours = personalized.study({name: algorithm}, seeds, rounds).network_deviation
         ours = ours.squeeze(drop=True).transpose("seed", "round").values
-        theirs = personalised.rival(personalised.setting(rounds), seeds, **kind)
+        theirs = personalized.rival(personalized.setting(rounds), seeds, **kind)
         gap = ours.mean(0) - theirs.mean(0)
         error = np.sqrt((ours.var(0) + theirs.var(0)) / seeds)
         assert (abs(gap) < 5 * error).all(), name
@@ -146,7 +146,7 @@ def test_what_is_lowered_is_the_form_of_the_accelerator():
 
 
 @pytest.mark.slow
-def test_all_sides_minimise_the_same_total_variation():
+def test_all_sides_minimize_the_same_total_variation():
     graph = fl.graphs.random_connected(jax.random.key(1), nodes=20, mean_degree=4)
     with configured("jax_enable_x64", True):
         for penalty in (fl.problems.SquaredNorm(), fl.problems.Norm()):

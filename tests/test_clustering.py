@@ -28,11 +28,11 @@ def clustered(seed, clusters=3, members=8, samples=10, dim=2):
 def test_kmeans_finds_separated_clusters_for_each_seed():
     find = jax.jit(jax.vmap(lambda key: clustering.kmeans(key, jnp.asarray(POINTS), 3)))
     found = find(jax.random.split(jax.random.key(0), 2))
-    for cluster, centres, inertia in zip(*found, strict=True):
+    for cluster, centers, inertia in zip(*found, strict=True):
         assert clustering.misassigned(cluster, TRUTH) == 0
         for q in range(3):
-            np.testing.assert_allclose(centres[q], POINTS[np.asarray(cluster) == q].mean(axis=0))
-        apart = POINTS - np.asarray(centres)[np.asarray(cluster)]
+            np.testing.assert_allclose(centers[q], POINTS[np.asarray(cluster) == q].mean(axis=0))
+        apart = POINTS - np.asarray(centers)[np.asarray(cluster)]
         assert float(inertia) == pytest.approx(np.sum(apart**2))
 
 

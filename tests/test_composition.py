@@ -54,7 +54,7 @@ AGGREGATORS = {
     "weighted": aggregation.WeightedMean(),
     "median": aggregation.Median(),
     "trimmed": aggregation.TrimmedMean(count=1),
-    "winsorised": aggregation.WinsorisedMean(count=1),
+    "winsorized": aggregation.WinsorizedMean(count=1),
     "krum": aggregation.Krum(1),
     "centered": aggregation.CenteredClipping(0.5, 3),
     "norm": aggregation.NormClipping(0.5),
@@ -145,7 +145,7 @@ def test_delays_of_some_edges_are_those_of_the_table():
     assert EdgeDelays.from_edges(3, {}).lags == range(1)
 
 
-def test_absent_peers_rest_and_their_neighbours_keep_what_they_said():
+def test_absent_peers_rest_and_their_neighbors_keep_what_they_said():
     ours = models(participation=fl.participation.Trace(THERE))
     close(ours, loops(there=THERE))
     asleep = ~THERE[1:]
@@ -284,7 +284,7 @@ STAGES = {
     "attack": attacks.SignFlip(ATTACKERS),
     "delays": fl.link.Geometric(0.3, 2, beyond="clip"),
     "participation": fl.participation.Bernoulli(0.7),
-    "compression": fl.link.Quantise(4),
+    "compression": fl.link.Quantize(4),
     "aggregation": aggregation.NormClipping(1e-3),
 }
 #: Losses and attacks are the link's alone, and nobody may refuse them: one algorithm of each way to
@@ -301,7 +301,7 @@ def test_every_algorithm_meets_every_stage_that_its_needs_allow(label):
     known = np.asarray(fl.run(plain, rounds=3).model)
     for name, stage in STAGES.items():
         changed = {"network": plain.network, "problem": plain.problem, name: stage}
-        if label in ("Local only", "Generalised gradient") and name != "participation":
+        if label in ("Local only", "Generalized gradient") and name != "participation":
             continue  # says nothing, so nothing changes
         if label not in WAYS and name in ("losses", "attack"):
             continue
@@ -365,7 +365,7 @@ def test_a_plain_sum_allocates_nothing_per_edge():
 # Bad input ---------------------------------------------------------------------------------------
 
 BAD = {
-    "a median over one neighbour": (
+    "a median over one neighbor": (
         "Median needs at least 3 messages",
         lambda: fl.Simulation(
             make_problem(),

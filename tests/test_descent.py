@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import fljax as fl
-from fljax.descent import backtracking, minimise, optimal_step, rounds_needed
+from fljax.descent import backtracking, minimize, optimal_step, rounds_needed
 from fljax.graphs import agreed
 from tests.reference import jung_agnostic as loops
 
@@ -35,7 +35,7 @@ def gradient(w):
 
 def test_steps_are_those_of_the_loop():
     """(77), (87), (91), with a schedule, an error of every step and a ball to stay in."""
-    found = minimise(
+    found = minimize(
         objective,
         jnp.ones(3),
         fl.schedules.PowerDecay(0.1, 0.5),
@@ -66,11 +66,11 @@ def test_the_optimal_step_and_the_rounds_it_needs():
     assert factor == pytest.approx((ratio - 1) / (ratio + 1), abs=1e-12)
     distance = np.linalg.norm(BEST)
     needed = rounds_needed(distance, 1e-6, factor)
-    found = minimise(objective, jnp.zeros(3), step, needed)
+    found = minimize(objective, jnp.zeros(3), step, needed)
     assert np.linalg.norm(found.point - BEST) <= 1e-6
     # Of the slowest direction no step fewer does.
     slowest = BEST + distance * np.linalg.eigh(Q)[1][:, 0]
-    found = minimise(objective, jnp.asarray(slowest), step, needed - 2)
+    found = minimize(objective, jnp.asarray(slowest), step, needed - 2)
     assert np.linalg.norm(found.point - BEST) > 1e-6
     assert rounds_needed(1e-7, 1e-6, factor) == 0
 
@@ -78,7 +78,7 @@ def test_the_optimal_step_and_the_rounds_it_needs():
 @jax.jit
 @jax.vmap
 def settle(step, tolerance):
-    return minimise(objective, jnp.zeros(3), step, 500, tolerance=tolerance)
+    return minimize(objective, jnp.zeros(3), step, 500, tolerance=tolerance)
 
 
 def test_a_tolerance_stops_each_run_of_a_batch_where_the_loop_stops():
@@ -96,7 +96,7 @@ def test_a_tolerance_stops_each_run_of_a_batch_where_the_loop_stops():
 
 def test_backing_off_is_armijos_rule():
     """L1162-1164: from the same guess in every round, halved until the decrease is sufficient."""
-    found = minimise(objective, jnp.ones(3), backtracking(4.0, 0.5, 0.2), 7)
+    found = minimize(objective, jnp.ones(3), backtracking(4.0, 0.5, 0.2), 7)
     w = np.ones(3)
     for _ in range(7):
         step, slope = 4.0, gradient(w)
@@ -109,8 +109,8 @@ def test_backing_off_is_armijos_rule():
 def test_a_bounded_gradient_is_asked_for_with_reason():
     """Exercise 4.2: 1/t meets (78) and diverges on w^4 from afar, where backing off does not."""
     quartic, start = lambda w: w**4, jnp.asarray(3.0)
-    assert not np.isfinite(minimise(quartic, start, fl.schedules.PowerDecay(1.0, 1.0), 30).value)
-    assert minimise(quartic, start, backtracking(), 200).value < 1e-6
+    assert not np.isfinite(minimize(quartic, start, fl.schedules.PowerDecay(1.0, 1.0), 30).value)
+    assert minimize(quartic, start, backtracking(), 200).value < 1e-6
 
 
 def test_consensus_is_reached_by_descent_on_the_laplacian():
@@ -123,7 +123,7 @@ def test_consensus_is_reached_by_descent_on_the_laplacian():
     factor = (eigenvalues[-1] - eigenvalues[1]) / (eigenvalues[-1] + eigenvalues[1])
     # The step of the exercise is along L u, half the gradient of u'Lu.
     norm = lambda u: jnp.sum(u * graph.laplacian(u)) / 2  # noqa: E731
-    found = minimise(norm, jnp.asarray(start), step, 20)
+    found = minimize(norm, jnp.asarray(start), step, 20)
     error = np.linalg.norm(np.asarray(found.point) - start.mean(0))
     bound = factor**20 * np.linalg.norm(start - start.mean(0))
     assert 1e-3 * bound < error <= bound * (1 + 1e-9)
@@ -138,7 +138,7 @@ def test_bits_are_best_spent_late():
 
     def error(order):
         draws = jnp.asarray(noise * order[:, None])
-        ending = minimise(objective, jnp.zeros(3), 0.05, 30, perturbation=lambda n, w: draws[n - 1])
+        ending = minimize(objective, jnp.zeros(3), 0.05, 30, perturbation=lambda n, w: draws[n - 1])
         return np.linalg.norm(ending.point - BEST)
 
     mean = np.full(30, sizes.mean())
@@ -158,10 +158,10 @@ def test_consensus_projects_what_is_shared():
 
 
 @pytest.mark.slow
-def test_a_surrogates_gradient_and_an_optimiser_of_optax_take_their_places():
-    found = minimise(objective, jnp.zeros(3), optax.sgd(0.02, momentum=0.9), 500)
+def test_a_surrogates_gradient_and_an_optimizer_of_optax_take_their_places():
+    found = minimize(objective, jnp.zeros(3), optax.sgd(0.02, momentum=0.9), 500)
     np.testing.assert_allclose(found.point, BEST, atol=1e-6)
-    found = minimise(objective, jnp.zeros(3), 0.25, 200, gradient=lambda w: w - 1.0)
+    found = minimize(objective, jnp.zeros(3), 0.25, 200, gradient=lambda w: w - 1.0)
     np.testing.assert_allclose(found.point, np.ones(3), atol=1e-9)
     with pytest.raises(TypeError, match="one number for a point"):
-        minimise(lambda w: w, jnp.zeros(3), 0.1, 5)
+        minimize(lambda w: w, jnp.zeros(3), 0.1, 5)

@@ -1,4 +1,4 @@
-"""Decentralised strategies against loops, theory and each other; batches and their chances."""
+"""Decentralized strategies against loops, theory and each other; batches and their chances."""
 
 import math
 
@@ -104,14 +104,14 @@ def test_the_general_form_has_the_others_as_cases(general, special):
     np.testing.assert_array_equal(models(general), models(special))
 
 
-def test_left_stochastic_weights_minimise_what_their_perron_vector_weighs():
+def test_left_stochastic_weights_minimize_what_their_perron_vector_weighs():
     """Three different matrices; the fixed point for smaller and smaller steps."""
     matrices = [left_stochastic(seed) for seed in (3, 4, 5)]
     over = [fl.graphs.from_stochastic(a, convention="left") for a in matrices]
     values, vectors = np.linalg.eig(matrices[0] @ matrices[1] @ matrices[2])  # A_1 A_0 A_2
     p = matrices[2] @ np.real(vectors[:, np.argmax(np.real(values))])
-    optimum = multiagent.minimiser(OBJECTIVE, p / p.sum())
-    uniform = multiagent.minimiser(OBJECTIVE, np.full(CLIENTS, 1 / CLIENTS))
+    optimum = multiagent.minimizer(OBJECTIVE, p / p.sum())
+    uniform = multiagent.minimizer(OBJECTIVE, np.full(CLIENTS, 1 / CLIENTS))
     distances = []
     for step in (0.02, 0.01):
         found = models(Diffusion(step, *over), rounds=4000)[-1]
@@ -254,11 +254,11 @@ COUNTS = (1, 3, 2, 4, 2)
 
 
 @pytest.mark.thin(0, every=2)
-@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("law", [None, Uniform((1, 4, 2, 3, 2)), Weighted(2, unequal())])
-def test_clients_that_take_unequal_steps_are_the_loops(law, normalised):
+def test_clients_that_take_unequal_steps_are_the_loops(law, normalized):
     algorithm = FedAvg(
-        0.06, weighting="equal", batches=law, local_steps=COUNTS, normalised=normalised
+        0.06, weighting="equal", batches=law, local_steps=COUNTS, normalized=normalized
     )
     simulation = fl.Simulation(make_problem(), algorithm)
     found = np.asarray(fl.run(simulation, 4, as_key(1)).model)
@@ -280,7 +280,7 @@ def test_clients_that_take_unequal_steps_are_the_loops(law, normalised):
                         share if batch.weights is None else np.asarray(batch.weights)[k, e][kept]
                     )
                     some = rows[kept], weights
-                step = 0.06 / (count if normalised else 1)
+                step = 0.06 / (count if normalized else 1)
                 w = w - step * multiagent.slope(OBJECTIVE, k, w, some)
             models_.append(w)
         server = np.mean(models_, axis=0)

@@ -23,15 +23,15 @@ def drawn(graph):
 def test_a_graph_is_drawn_with_each_node_and_edge():
     graph = fl.graphs.from_edges(5, [(0, 1), (0, 2), (3, 4)], allow_disconnected=True)
     text, elements = drawn(graph)
-    assert text == "Graph of 5 nodes and 3 edges, 2 components; 1 to 2 neighbours, 1.2 in the mean"
+    assert text == "Graph of 5 nodes and 3 edges, 2 components; 1 to 2 neighbors, 1.2 in the mean"
     at = [(circle.get("cx"), circle.get("cy")) for circle in elements["circle"]]
     assert len(set(at)) == 5
     (path,) = elements["path"]
     ends = re.findall(r"M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)", path.get("d"))
     assert [(at.index(end[:2]), at.index(end[2:])) for end in ends] == graph.edge_list()
     assert [circle[0].text for circle in elements["circle"]][:2] == [
-        "node 0: 2 neighbours",
-        "node 1: 1 neighbours",
+        "node 0: 2 neighbors",
+        "node 1: 1 neighbors",
     ]
 
 
@@ -49,7 +49,7 @@ def test_a_large_graph_is_told_in_words(graph):
 def test_a_graph_without_edges_is_drawn():
     alone = fl.graphs.from_adjacency(np.zeros((3, 3)), allow_disconnected=True)
     text, elements = drawn(alone)
-    assert text == "Graph of 3 nodes and 0 edges, 3 components; 0 to 0 neighbours, 0 in the mean"
+    assert text == "Graph of 3 nodes and 0 edges, 3 components; 0 to 0 neighbors, 0 in the mean"
     assert len(elements["circle"]) == 3
 
 

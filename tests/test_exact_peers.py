@@ -58,11 +58,11 @@ METHODS = {
     "DIGing": DIGing(0.05),
     "ATC tracking": ATCTracking(0.05),
     "Aug-DGM": AugDGM(0.05),
-    "K-GT": KGT(0.03, local_steps=3, outer_step=0.7),
+    "K-GT": KGT(0.03, local_steps=3, outer_step_size=0.7),
     "ADMM tracking": ADMMTracking(0.3, penalty=0.7, relaxation=0.4, blend=0.5),
     "DiNNO": DiNNO(0.4, 0.05, local_steps=3),
 }
-APART = {"PG-EXTRA", "NIDS"}  # whose gradients are without the regulariser
+APART = {"PG-EXTRA", "NIDS"}  # whose gradients are without the regularizer
 
 
 def models(algorithm, rounds=ROUNDS, problem=None, network=None, **given):
@@ -114,8 +114,8 @@ def test_on_batches_and_from_starts_of_their_own_they_are_the_loops(label):
     [
         DLM(0.9, 0.3),
         EXTRA(0.05, blend=0.7),
-        NIDS(0.05, coupling=8.0),
-        LED(0.05, local_steps=2, dual_step=0.9),
+        NIDS(0.05, consensus_step_size=8.0),
+        LED(0.05, local_steps=2, dual_step_size=0.9),
     ],
     ids=lambda it: it.label,
 )
@@ -152,7 +152,7 @@ def test_on_a_network_of_two_layers_they_are_the_loops(label):
         return gradient(k, w, None if rows is None else rows[n - 1][k][e])
 
     ours = models(it, problem=problem)
-    theirs = cases.reaching(it, slope, np.asarray(problem.initial), regularised=False)
+    theirs = cases.reaching(it, slope, np.asarray(problem.initial), regularized=False)
     close(ours, theirs, rtol=0, atol=1e-8)
     assert np.abs(ours[-1] - ours[0]).max() > 1e-2
 
@@ -167,7 +167,7 @@ def ridge(nodes=12):
 
 
 def apart(algorithm, rounds=3000, problem=None, network=None, **parts):
-    """The largest distance of a peer from the minimiser."""
+    """The largest distance of a peer from the minimizer."""
     mine, graph = ridge()
     problem, network = mine if problem is None else problem, graph if network is None else network
     simulation = fl.Simulation(problem, algorithm, network, **parts)
@@ -185,7 +185,7 @@ STEADY = [
     DIGing(0.03),
     ATCTracking(0.05),
     AugDGM(0.05),
-    KGT(0.02, local_steps=4, outer_step=0.5),
+    KGT(0.02, local_steps=4, outer_step_size=0.5),
     WangElia(0.1),
     ADMMTracking(0.1, penalty=0.5, relaxation=0.5, blend=0.5),
     DLM(0.5, 0.2),
@@ -196,7 +196,7 @@ STEADY = [
 @pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("it", STEADY, ids=lambda it: it.label)
-def test_a_constant_step_ends_at_the_minimiser(it):
+def test_a_constant_step_ends_at_the_minimizer(it):
     assert apart(it, 5000) < 1e-9
 
 
@@ -211,7 +211,7 @@ def test_links_that_fail_in_both_directions_leave_it_where_it_is(it):
 
 
 @pytest.mark.slow
-def test_decentralised_gradient_descent_stops_beside_it():
+def test_decentralized_gradient_descent_stops_beside_it():
     """By an amount in proportion to its step."""
     far, near = apart(Consensus(0.05)), apart(Consensus(0.025), rounds=6000)
     assert far > 1e-3
@@ -221,9 +221,9 @@ def test_decentralised_gradient_descent_stops_beside_it():
 @pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("it", [PGEXTRA(0.1), NIDS(0.1)], ids=lambda it: it.label)
-def test_a_regulariser_with_a_kink_has_its_minimiser(it):
+def test_a_regularizer_with_a_kink_has_its_minimizer(it):
     problem, network = ridge()
-    problem = dataclasses.replace(problem, regulariser=fl.problems.L1(), strength=20.0)
+    problem = dataclasses.replace(problem, regularizer=fl.problems.L1(), strength=20.0)
     best = np.asarray(fl.problems.optimum(problem))
     found = np.asarray(fl.run(fl.Simulation(problem, it, network), 4000, as_key(1)).model)
     assert (best == 0).any()
@@ -283,7 +283,7 @@ def test_steps_within_the_bound_converge(make, stable, unstable):
 def test_a_bound_is_known_of_what_it_is_known_of():
     problem, network, _ = alike()
     rough = fl.problems.from_clients(make_data(), fl.problems.LeastAbsoluteDeviation())
-    kinked = dataclasses.replace(problem, regulariser=fl.problems.L1())
+    kinked = dataclasses.replace(problem, regularizer=fl.problems.L1())
     wide = fl.graphs.ring(600)
     for it in (EXTRA(0.1), PGEXTRA(0.1), NIDS(0.1), ExactDiffusion(0.1), DLM(1.0, 0.1)):
         assert it.step_bound(rough, network, None) is None
@@ -315,7 +315,7 @@ SUMS = fl.metrics.Metric("sums", lambda now: kept(now.state), "sums")
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("label", sorted(set(METHODS) - {"Exact diffusion", "ADMM tracking"}))
 def test_sums_are_kept_by_links_that_fail_and_by_rounded_messages(label):
-    parts = {"losses": fl.link.Independent(0.3), "compression": fl.link.Quantise(4)}
+    parts = {"losses": fl.link.Independent(0.3), "compression": fl.link.Quantize(4)}
     simulation = fl.Simulation(
         make_problem(), METHODS[label], make_network(), metrics=[SUMS], **parts
     )
@@ -334,7 +334,7 @@ def test_one_local_step_of_led_is_exact_diffusion():
 
 @pytest.mark.slow
 def test_nids_is_exact_diffusion_but_for_the_first_step():
-    """From the same state, without a regulariser."""
+    """From the same state, without a regularizer."""
     problem = dataclasses.replace(make_problem(), strength=0.0)
     made = [fl.Simulation(problem, it, make_network()) for it in (ExactDiffusion(0.05), NIDS(0.05))]
     now = [fl.view(simulation, key=0, round=2) for simulation in made]
@@ -381,7 +381,7 @@ def test_weights_may_be_a_matrix_of_ones_own(label):
 
 
 @pytest.mark.slow
-def test_without_a_regulariser_the_proximal_form_is_extra():
+def test_without_a_regularizer_the_proximal_form_is_extra():
     problem = dataclasses.replace(make_problem(), strength=0.0)
     close(models(PGEXTRA(0.05), problem=problem), models(EXTRA(0.05), problem=problem), atol=1e-13)
 
@@ -399,12 +399,12 @@ def test_the_simplest_tracking_is_extra_with_the_identity():
 
 
 @pytest.mark.slow
-def test_linearised_admm_is_the_private_one_without_privacy():
+def test_linearized_admm_is_the_private_one_without_privacy():
     np.testing.assert_array_equal(models(DLM(0.9, 0.3)), models(ZCDPNFL(0.9, 0.3)))
 
 
 @pytest.mark.slow
-def test_one_step_of_dinno_is_linearised_admm_where_degrees_are_equal():
+def test_one_step_of_dinno_is_linearized_admm_where_degrees_are_equal():
     ring, penalty, step = fl.graphs.ring(CLIENTS), 0.4, 0.3
     both = 1 / (2 * penalty * 2 + 1 / step)
     ours = models(DiNNO(penalty, both), network=ring)
@@ -417,7 +417,7 @@ def test_many_steps_of_dinno_are_admm():
 
 
 @pytest.mark.slow
-def test_dinno_takes_any_optimiser():
+def test_dinno_takes_any_optimizer():
     close(models(DiNNO(0.4, optax.sgd(0.05), local_steps=3)), models(METHODS["DiNNO"]), rtol=1e-6)
     assert apart(DiNNO(0.2, optax.adam(1e-2), local_steps=4), 400) < 0.1
 
@@ -460,11 +460,11 @@ CIRCLE, UNEVEN = (
         (lambda: EXTRA(0.1, blend=1.0), ValueError, "blend must be finite and >= 0 and < 1, got 1"),
         (lambda: NIDS(np.ones((2, 2))), ValueError, "one number or one of each peer"),
         (lambda: NIDS([0.1, -0.2]), ValueError, "step_size must be finite and > 0, got -0.2"),
-        (lambda: NIDS(0.1, coupling=0.0), ValueError, "coupling must be finite and > 0, got 0"),
+        (lambda: NIDS(0.1, consensus_step_size=0.0), ValueError, "consensus_step_size must be finite and > 0"),
         (lambda: models(NIDS([0.1, 0.2])), ValueError, "one of each of the 5 clients, got shape"),
         (lambda: LED(0.1, local_steps=0), ValueError, "local_steps must be >= 1, got 0"),
-        (lambda: LED(0.1, dual_step=-1.0), ValueError, "dual_step must be finite and > 0, got -1"),
-        (lambda: KGT(0.1, outer_step=0.0), ValueError, "outer_step must be finite and > 0, got 0"),
+        (lambda: LED(0.1, dual_step_size=-1.0), ValueError, "dual_step_size must be finite and > 0"),
+        (lambda: KGT(0.1, outer_step_size=0.0), ValueError, "outer_step_size must be finite and > 0"),
         (lambda: DiNNO(-1.0, 0.1), ValueError, "penalty must be finite and > 0, got -1"),
         (lambda: DiNNO(1.0, 0.1, local_steps=0), ValueError, "local_steps must be >= 1, got 0"),
         (lambda: models(DiNNO(1.0, 0.1, batches=Uniform(40))), ValueError, "the 12 samples"),

@@ -255,7 +255,7 @@ def test_no_key_comes_twice_and_none_is_among_its_parents_numbers():
 
 
 def independent_streams(some):
-    """32 bits each of neighbours in a draw, keys of successive seeds, siblings of both kinds."""
+    """32 bits each of neighbors in a draw, keys of successive seeds, siblings of both kinds."""
     first = jax.jit(jax.vmap(lambda key: jax.random.bits(key, (), np.uint32)))
     implementation = jax.random.key_impl(root())
     seeds = jax.vmap(lambda seed: jax.random.key(seed, impl=implementation))
@@ -263,7 +263,7 @@ def independent_streams(some):
     folded = jax.vmap(lambda number: jax.random.fold_in(root(5), number))
     chained = jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, 1), 2))
     return {
-        "neighbours": jax.random.bits(root(5), (some,), np.uint32),
+        "neighbors": jax.random.bits(root(5), (some,), np.uint32),
         "seeds": first(seeds(count)),
         "split": first(jax.random.split(root(5), some)),
         "folded": first(folded(count)),
@@ -288,13 +288,13 @@ def test_every_bit_and_byte_is_as_frequent_as_the_others(streams):
             assert stats.chisquare(counts).pvalue > 1e-6, (name, byte)
 
 
-def test_neighbours_have_nothing_in_common(streams):
+def test_neighbors_have_nothing_in_common(streams):
     """Serial correlations of words, and of each bit with each; the weight of differences."""
     for name, words in streams.items():
         count = len(words)
-        centred = words / 2**32 - 0.5
+        centered = words / 2**32 - 0.5
         for lag in (1, 2, 3, 4, 8, 64):
-            correlation = 12 * np.mean(centred[lag:] * centred[:-lag])
+            correlation = 12 * np.mean(centered[lag:] * centered[:-lag])
             assert abs(correlation) < 5 / np.sqrt(count), (name, lag)
         signs = (
             2 * np.unpackbits(words.view(np.uint8).reshape(-1, 4), axis=1).astype(np.float32) - 1
@@ -413,7 +413,7 @@ def test_moments_and_law(draws):
             assert abs(tail.sum() - mean) < 5 * np.sqrt(mean) + 1, end
 
 
-def test_draws_are_independent_of_their_neighbours_and_of_other_keys(draws):
+def test_draws_are_independent_of_their_neighbors_and_of_other_keys(draws):
     bound = 5 / np.sqrt(len(draws))
     for power in (1, 2):
         moved = draws**power - np.mean(draws**power)

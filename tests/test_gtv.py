@@ -1,4 +1,4 @@
-"""GTV minimisation against NumPy loops, CVXPY, the source's own examples and its dual problem."""
+"""GTV minimization against NumPy loops, CVXPY, the source's own examples and its dual problem."""
 
 import cvxpy as cp
 import jax
@@ -192,8 +192,8 @@ def test_an_overflowing_table_counts_each_edge_once():
 )
 def test_what_is_solved_is_the_closed_form(dim, coupling, ridge):
     pairs = data(dim)
-    # A regulariser's strength is shared by the clients, as the book's Q is half of the Hessian.
-    problem = stacked(pairs, regulariser=SquaredL2(), strength=6.0 * ridge)
+    # A regularizer's strength is shared by the clients, as the book's Q is half of the Hessian.
+    problem = stacked(pairs, regularizer=SquaredL2(), strength=6.0 * ridge)
     plain = gtv.closed_form(pairs, IMPORTANCE, EDGES, WEIGHTS, np.asarray(coupling), ridge)
     coupled = GTVMin(problem, network(), coupling)
     found = coupled.solution()
@@ -253,7 +253,7 @@ def test_no_coupling_is_learning_alone_and_much_of_it_is_one_model():
 
 
 @pytest.mark.slow
-def test_exercises_of_denoising_and_of_a_silent_centre():
+def test_exercises_of_denoising_and_of_a_silent_center():
     """3.11: (I + alpha L) w = y, of the labels' mean whatever alpha; 3.12: the leaves' mean."""
     rng = np.random.default_rng(5)
     y, ring = rng.normal(size=8), fl.graphs.ring(8)
@@ -281,8 +281,8 @@ def test_what_no_data_determine_is_named():
         GTVMin(stacked(few, np.ones(6)), graph, 1.0).solve()
     with pytest.raises(ValueError, match="client 1 do not determine its private parameters"):
         GTVMin(stacked(pairs), graph, [1.0, 0.0, 1.0]).closed_form()
-    # Together they do, and with a regulariser each alone.
-    problem = stacked(few, np.ones(6), regulariser=SquaredL2(), strength=0.6)
+    # Together they do, and with a regularizer each alone.
+    problem = stacked(few, np.ones(6), regularizer=SquaredL2(), strength=0.6)
     GTVMin(problem, graph, 1.0).solve()
     joined = fl.graphs.path(6)
     plain = gtv.closed_form(few, np.ones(6), joined.edges, np.ones(5), 1.0)
@@ -329,7 +329,7 @@ def test_seeds_networks_and_couplings_are_axes_of_one_program():
         close(models[seed], plain, atol=1e-10)
 
 
-# Networks whose neighbours become equal ----------------------------------------------------------
+# Networks whose neighbors become equal ----------------------------------------------------------
 
 
 def by_cvxpy(pairs, importance, coupling, p, solver=cp.CLARABEL):
@@ -358,7 +358,7 @@ def test_a_network_lasso_is_what_cvxpy_finds(label):
     close(coupled.objective(found.models), best, rtol=1e-7)
     close(found.models, models, atol=1e-4)
     assert float(found.residual) < 1e-12
-    # Some neighbours are equal, others not; the flow is then in the ball or on its border.
+    # Some neighbors are equal, others not; the flow is then in the ball or on its border.
     away = [np.linalg.norm(found.models[k] - found.models[i]) for k, i in EDGES]
     assert min(away) < 1e-9 < 1e-2 < max(away)
     certificate = coupled.certificate(found.models)
@@ -420,7 +420,7 @@ def test_any_convex_pair_of_loss_and_penalty_is_what_cvxpy_finds():
 def test_newton_s_steps_end_where_the_gradient_vanishes():
     rng = np.random.default_rng(6)
     pairs = [(X, np.sign(y)) for X, y in data()]
-    problem = stacked(pairs, np.ones(6), Logistic(), regulariser=SquaredL2(), strength=0.3)
+    problem = stacked(pairs, np.ones(6), Logistic(), regularizer=SquaredL2(), strength=0.3)
     coupled = GTVMin(problem, network(), 0.5)
     models = np.asarray(coupled.solve())
     slope = np.zeros_like(models)
@@ -431,12 +431,12 @@ def test_newton_s_steps_end_where_the_gradient_vanishes():
                           lambda u: 2 * u, models)  # fmt: skip
     close(slope, 0, atol=1e-11)
     labels = [(X, rng.integers(0, 3, len(y)).astype(float)) for X, y in pairs]
-    several = stacked(labels, np.ones(6), Softmax(3), regulariser=SquaredL2(), strength=0.3)
+    several = stacked(labels, np.ones(6), Softmax(3), regularizer=SquaredL2(), strength=0.3)
     found = GTVMin(several, network(), 0.5)
     close(found.gradient(found.solve()), 0, atol=1e-11)
     # Separable labels have no minimum, and that is said.
     apart = [(np.ones((2, 1)), np.ones(2))] * 6
-    with pytest.raises(RuntimeError, match="a loss without a minimum a regulariser"):
+    with pytest.raises(RuntimeError, match="a loss without a minimum a regularizer"):
         GTVMin(from_clients(apart, Logistic()), network(), 1.0).solve()
 
 
@@ -464,7 +464,7 @@ def test_what_does_not_fit_is_refused():
         GTVMin(problem, network(), [1.0, 2.0, 0.0], Norm())
     with pytest.raises(ValueError, match="6 clients, of 3 parameters, got shape"):
         GTVMin(problem, network(), 1.0).objective(np.ones((6, 2)))
-    with pytest.raises(ValueError, match="clipping cannot be applied inside an exact minimiser"):
+    with pytest.raises(ValueError, match="clipping cannot be applied inside an exact minimizer"):
         GTVMin(problem.clipped(1.0), network(), 1.0).solve()
     large = fl.problems.least_squares(jax.random.key(0), clients=500, samples=1, dim=9)
     with pytest.raises(ValueError, match="a dense system of 4500 unknowns, at most 4000"):

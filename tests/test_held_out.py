@@ -36,7 +36,7 @@ def clients(sizes, loss, seed=0):
 
 
 def score(loss, x, y, w):
-    """One sample's loss, and whether it is labelled right."""
+    """One sample's loss, and whether it is labeled right."""
     if isinstance(loss, LeastSquares):
         return (x @ w - y) ** 2, np.nan
     if isinstance(loss, Logistic):

@@ -88,7 +88,7 @@ def test_capped_chances_are_the_loops(most):
 
 @pytest.mark.slow
 def test_the_optimal_chances_give_the_least_noise():
-    """(2.23) is what they minimise: other chances, near or far, have more of it."""
+    """(2.23) is what they minimize: other chances, near or far, have more of it."""
     problem, algorithm = (
         make_problem(),
         ISFedAvg(0.03, COUNT, 2, 3, "optimal", floor=0.0, cap=False),
@@ -116,7 +116,7 @@ def test_the_optimal_chances_give_the_least_noise():
 
 
 @pytest.mark.slow
-def test_equal_chances_are_federated_averaging_with_normalised_steps():
+def test_equal_chances_are_federated_averaging_with_normalized_steps():
     """In mean over the draws: importance sampling with a floor of one is uniform."""
 
     def end(algorithm, seeds):
@@ -130,7 +130,7 @@ def test_equal_chances_are_federated_averaging_with_normalised_steps():
         return np.asarray(found).reshape(seeds, -1)
 
     ours = end(ISFedAvg(0.03, COUNT, BATCH, STEPS, "sampled", floor=1.0), 3000)
-    same = FedAvg(0.03, COUNT, batches=Uniform(BATCH), local_steps=STEPS, normalised=True)
+    same = FedAvg(0.03, COUNT, batches=Uniform(BATCH), local_steps=STEPS, normalized=True)
     theirs = end(same, 3000)
     error = np.sqrt(ours.var(axis=0) + theirs.var(axis=0)) / 3000**0.5
     assert (np.abs(ours.mean(axis=0) - theirs.mean(axis=0)) < 4.5 * error).all()
@@ -171,7 +171,7 @@ def run(algorithm):
 
 
 @pytest.mark.slow
-def test_chances_by_all_norms_are_the_true_ones_at_the_minimiser():
+def test_chances_by_all_norms_are_the_true_ones_at_the_minimizer():
     problem = make_problem()
     true, full = (ISFedAvg(0.05, 2, rule=rule) for rule in ("optimal", "full"))
     there = full.init(problem, None)._replace(model=optimum(problem))

@@ -11,7 +11,7 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.tree import DecisionTreeRegressor
 
 import fljax as fl
-from fljax.algorithms import FedRelax, GeneralisedGradient, ModelAgnosticFedRelax
+from fljax.algorithms import FedRelax, GeneralizedGradient, ModelAgnosticFedRelax
 from fljax.problems import LeastSquares, SquaredL2, from_clients
 from tests.reference import jung_agnostic as loops
 
@@ -55,7 +55,7 @@ def test_rounds_end_where_their_quadratic_is_least():
     ours = run(ModelAgnosticFedRelax(COUPLING, TEST_SET), rounds=400, more=["normalized_error"])
     np.testing.assert_allclose(ours.model, best, atol=1e-10)
     assert ours.normalized_error[-1] < 1e-20
-    ridge = dataclasses.replace(PROBLEM, regulariser=SquaredL2(), strength=0.4)
+    ridge = dataclasses.replace(PROBLEM, regularizer=SquaredL2(), strength=0.4)
     best = loops.predictions_gtvmin(DATA, ADJACENCY, COUPLING, points, ridge=0.1)
     found = run(ModelAgnosticFedRelax(COUPLING, TEST_SET), ridge, rounds=400)
     np.testing.assert_allclose(found.model, best, atol=1e-10)
@@ -91,7 +91,7 @@ def test_on_an_isotropic_test_set_it_is_fedrelax():
 
 @pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
 @pytest.mark.slow
-def test_a_node_without_neighbours_or_labels_does_what_it_can():
+def test_a_node_without_neighbors_or_labels_does_what_it_can():
     alone = fl.graphs.from_edges(4, [(0, 1), (1, 2)], allow_disconnected=True)
     found = run(
         ModelAgnosticFedRelax(COUPLING, TEST_SET),
@@ -104,13 +104,13 @@ def test_a_node_without_neighbours_or_labels_does_what_it_can():
     np.testing.assert_allclose(TEST_SET @ found[2], TEST_SET @ found[1], atol=1e-8)
 
 
-def test_generalised_steps_are_those_of_the_loop_and_of_the_prox():
+def test_generalized_steps_are_those_of_the_loop_and_of_the_prox():
     """(96), and (93) where the test set is isotropic."""
-    ours = run(GeneralisedGradient(0.7, TEST_SET), network=None)
+    ours = run(GeneralizedGradient(0.7, TEST_SET), network=None)
     for k, (x, y) in enumerate(DATA):
-        theirs = loops.generalised_gradient(x, y, 0.7, TEST_SET, 5)
+        theirs = loops.generalized_gradient(x, y, 0.7, TEST_SET, 5)
         np.testing.assert_allclose(ours.model_trajectory[:, k], theirs, atol=1e-10)
-    ours, w = run(GeneralisedGradient(0.7), network=None), np.zeros(DIM)
+    ours, w = run(GeneralizedGradient(0.7), network=None), np.zeros(DIM)
     x, y = DATA[0]
     for n in range(5):
         w = np.linalg.solve(
@@ -175,11 +175,11 @@ def test_learners_of_each_node_do_what_the_loop_does():
 @pytest.mark.slow
 def test_a_ridge_learner_is_a_linear_model_of_that_penalty():
     """Of one node by Algorithm 3, of a network by Algorithm 12, with one learner for all."""
-    problem = dataclasses.replace(PROBLEM, regulariser=SquaredL2(), strength=np.full(4, 0.3))
+    problem = dataclasses.replace(PROBLEM, regularizer=SquaredL2(), strength=np.full(4, 0.3))
     ridge = Ridge(0.3, fit_intercept=False, solver="cholesky")
     for linear, network in (
         (ModelAgnosticFedRelax(COUPLING, TEST_SET), GRAPH),
-        (GeneralisedGradient(0.7, TEST_SET), None),
+        (GeneralizedGradient(0.7, TEST_SET), None),
     ):
         models = run(linear, problem, network).model.values
         host = dataclasses.replace(linear, learners=ridge)
@@ -202,7 +202,7 @@ def test_learners_are_absent_late_and_robust_with_no_code_of_theirs():
 
     def scenario(key, coupling, learners):
         strength = np.full(4, 0.3)
-        problem = dataclasses.replace(PROBLEM, regulariser=SquaredL2(), strength=strength)
+        problem = dataclasses.replace(PROBLEM, regularizer=SquaredL2(), strength=strength)
         return fl.Simulation(
             PROBLEM if learners else problem,
             ModelAgnosticFedRelax(coupling, TEST_SET, ridge if learners else None),
@@ -264,7 +264,7 @@ def test_what_does_not_fit_is_refused_in_words(arguments, error, message):
     "algorithm",
     [
         ModelAgnosticFedRelax(0.5, TEST_SET, Ridge()),
-        GeneralisedGradient(0.5, TEST_SET, Ridge()),
+        GeneralizedGradient(0.5, TEST_SET, Ridge()),
     ],
 )
 def test_learners_have_no_start_to_be_given(algorithm):
@@ -273,7 +273,7 @@ def test_learners_have_no_start_to_be_given(algorithm):
 
 
 def test_learners_have_penalties_of_their_own_and_no_optimum():
-    problem = dataclasses.replace(PROBLEM, regulariser=SquaredL2())
+    problem = dataclasses.replace(PROBLEM, regularizer=SquaredL2())
     algorithm = ModelAgnosticFedRelax(0.5, TEST_SET, Ridge())
     with pytest.raises(ValueError, match="know nothing of the problem's SquaredL2"):
         fl.Simulation(problem, algorithm, GRAPH)

@@ -158,7 +158,7 @@ def test_a_model_is_its_parameters_in_a_row():
     assert jax.tree.all(jax.tree.map(jnp.allclose, shaped, drawn))
     both = problem.parameters(jnp.stack([problem.initial, 2 * problem.initial]))
     np.testing.assert_allclose(both["a"][1], 2 * drawn["a"])
-    own = problem.initialised(jax.random.key(1), own=True).initial
+    own = problem.initialized(jax.random.key(1), own=True).initial
     assert own.shape == (3, problem.dim)
     assert not jnp.allclose(own[0], own[1])
 
@@ -306,7 +306,7 @@ def test_no_program_is_larger_with_more_clients():
 @pytest.mark.slow
 def test_a_grid_of_step_sizes_is_one_program():
     def scenario(key, step):
-        problem = small.problem().initialised(key)
+        problem = small.problem().initialized(key)
         return fl.Simulation(
             problem=problem, algorithm=fl.algorithms.FedAvg(step), metrics=["train_error"]
         )
@@ -559,7 +559,7 @@ def test_what_a_network_has_not_is_said(parts, words):
 def test_a_network_does_not_start_at_zero():
     data = fl.problems.softmax(jax.random.key(0), clients=3, samples=5, dim=3, classes=3)
     problem = fl.problems.Model(data.features, data.targets, data.loss, architecture=small.NETWORK)
-    with pytest.raises(ValueError, match="initialised"):
+    with pytest.raises(ValueError, match="initialized"):
         simulation(problem, algorithm=fl.algorithms.FedAvg(0.1))
     with pytest.raises(ValueError, match="replay"):
         fl.streams.Replay(problem)
@@ -585,7 +585,7 @@ def by_loop(label):
         slope = (lambda k, w, n, e: OBJECTIVE.gradient(k, w)) if apart else OBJECTIVE.gradient
         given = {"gradient": slope, "start": start}
         if apart:
-            given["regularised"] = False
+            given["regularized"] = False
     else:
         return None
     if "noise" in takes:
@@ -594,14 +594,14 @@ def by_loop(label):
     return case.oracle(it, **given)
 
 
-#: Whose loops are not of a gradient: of minimisers, streams, predictions or clusters.
+#: Whose loops are not of a gradient: of minimizers, streams, predictions or clusters.
 OTHERWISE = {
-    *("ADMM", "P-ADMM", "NPFL", "NPFL-RL", "pFedMe", "IFCA", "FedProx", "FedRelax"),
-    *("PGFL", "GFL", "ClusterFL", "PGFL, single step", "Sharing ADMM", "Generalised gradient"),
+    *("ADMM", "P-ADMM", "NPFL", "NPFL-RL", "pFedMe", "IFCA", "FedProx, exact", "FedRelax"),
+    *("PGFL", "GFL", "ClusterFL", "PGFL, single step", "Sharing ADMM", "Generalized gradient"),
     *("Model-agnostic FedRelax", "Online-Fed", "PAO-Fed", "PSO-Fed", "SignSGD"),
 }
 #: Whose loops are of the small world alone; they are FedAvg, FedGD and the like.
-FIXED = {"FedAvg", "ISFedAvg", "DP-SGD", "FedGD", "FedSGD", "GFL, gradient"}
+FIXED = {"FedAvg", "ISFedAvg", "DP-SGD", "FedGD", "FedSGD, networked", "GFL, gradient"}
 
 
 @pytest.mark.slow

@@ -53,8 +53,8 @@ class TestLink:
 
     def test_more_bits_than_a_word_has_are_refused(self):
         with pytest.raises(ValueError, match=r"bits_each must be <= 32, .* got 40"):
-            fl.link.Quantise(40)
-        fl.run(served(compression=fl.link.Quantise(32)), 2)
+            fl.link.Quantize(40)
+        fl.run(served(compression=fl.link.Quantize(32)), 2)
 
     def test_a_constant_lie_is_as_long_as_a_message(self):
         liar = fl.attacks.first(1, K)
@@ -251,14 +251,14 @@ class TestParts:
     @pytest.mark.parametrize(
         ("make", "message"),
         [
-            (lambda: fl.schedules.from_optax(optax.adam), r"take fljax\.optimisers\.from_optax"),
+            (lambda: fl.schedules.from_optax(optax.adam), r"take fljax\.optimizers\.from_optax"),
             (
                 lambda: fl.schedules.from_optax(optax.adam, learning_rate=0.1),
-                r"adam makes no schedule, .* take fljax\.optimisers\.from_optax\(adam, \.\.\.\)",
+                r"adam makes no schedule, .* take fljax\.optimizers\.from_optax\(adam, \.\.\.\)",
             ),
             (
                 lambda: served(
-                    algorithm=fl.algorithms.FedAvg(0.1, scheduler=fl.participation.PerServer(1))
+                    algorithm=fl.algorithms.FedAvg(0.1, selector=fl.participation.PerServer(1))
                 ),
                 r"the simulation has no servers with clients of their own; give it network=",
             ),
@@ -305,30 +305,30 @@ class TestParts:
     )
     def test_a_descent_keeps_the_shape_of_its_point(self, given, message):
         with pytest.raises((TypeError, ValueError), match=message):
-            fl.descent.minimise(lambda w: jnp.sum(w**2), jnp.ones(2), 0.1, 3, **given)
+            fl.descent.minimize(lambda w: jnp.sum(w**2), jnp.ones(2), 0.1, 3, **given)
 
     @pytest.mark.parametrize("make", [optax.sgd, optax.adam, optax.lion])
     @pytest.mark.parametrize(
         ("rate", "message"), [(-0.1, "goes up the objective"), (np.nan, "is .nan, nan.; give it")]
     )
-    def test_an_optimiser_goes_down(self, make, rate, message):
+    def test_an_optimizer_goes_down(self, make, rate, message):
         with pytest.raises(ValueError, match=message):
             fl.algorithms.FedAvg(make(rate))
         with pytest.raises(ValueError, match=message):
             fl.algorithms.FedAvg(optax.inject_hyperparams(make)(learning_rate=rate))
         if rate < 0:
             with pytest.raises(ValueError, match=message):
-                fl.optimisers.from_optax(make, learning_rate=rate)
+                fl.optimizers.from_optax(make, learning_rate=rate)
 
-    def test_a_swept_optimiser_goes_down(self):
+    def test_a_swept_optimizer_goes_down(self):
         def study(key, rate):
-            adam = fl.optimisers.from_optax(optax.adam, learning_rate=rate)
+            adam = fl.optimizers.from_optax(optax.adam, learning_rate=rate)
             return served(algorithm=fl.algorithms.FedAvg(adam))
 
         with pytest.raises(ValueError, match="goes up the objective"):
             fl.sweep(study, rounds=1, grid={"rate": [0.1, -0.1]})
 
-    def test_an_optimiser_that_warms_up_or_adds_noise_is_taken(self):
+    def test_an_optimizer_that_warms_up_or_adds_noise_is_taken(self):
         fl.algorithms.FedAvg(optax.adam(optax.linear_schedule(0.0, 0.1, 5)))
         for seed in range(5):
             fl.algorithms.FedAvg(optax.noisy_sgd(0.1, seed=seed))

@@ -11,11 +11,11 @@ import pytest
 import fljax as fl
 from fljax._numerics import key_of
 from fljax.algorithms import (
+    ExactFedProx,
     FedAvg,
     FedGD,
-    FedProx,
     FedRelax,
-    FedSGD,
+    NetworkedFedSGD,
     NetworkedIteration,
     NetworkState,
 )
@@ -142,18 +142,18 @@ AGAINST_LOOPS = {
         gradient_loop(whole, np.array([0.4, 0.0, 1.1]), lambda k, t: 0.1 / (t + 1) ** 0.5),
     ),
     "FedSGD, cyclic": lambda: (
-        FedSGD(0.4, STEPS, batches=Cyclic(5)),
+        NetworkedFedSGD(0.4, STEPS, batches=Cyclic(5)),
         gradient_loop(on_batches(Cyclic(5))),
     ),
     "FedSGD, cyclic, the last batch short": lambda: (
-        FedSGD(0.4, STEPS, batches=Cyclic(5, whole=False)),
+        NetworkedFedSGD(0.4, STEPS, batches=Cyclic(5, whole=False)),
         gradient_loop(in_passes(5)),
     ),
     "FedSGD, random": lambda: (
-        FedSGD(0.4, STEPS, batches=Uniform(3)),
+        NetworkedFedSGD(0.4, STEPS, batches=Uniform(3)),
         gradient_loop(on_batches(Uniform(3))),
     ),
-    "FedSGD, oracle": lambda: (FedSGD(0.4, STEPS, oracle=noisy), gradient_loop(by_oracle)),
+    "FedSGD, oracle": lambda: (NetworkedFedSGD(0.4, STEPS, oracle=noisy), gradient_loop(by_oracle)),
 }
 
 
@@ -267,7 +267,7 @@ def test_errors_are_measured_from_the_models_that_are_sought():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [FedRelax, FedGD, partial(FedSGD, batches=Cyclic(12))])
+@pytest.mark.parametrize("make", [FedRelax, FedGD, partial(NetworkedFedSGD, batches=Cyclic(12))])
 def test_other_losses_come_to_the_solution_of_gtvmin(make):
     data = make_data("logistic")
     logistic = from_clients(data, Logistic(), SquaredL2(), 0.5)
@@ -293,17 +293,17 @@ def test_few_samples_are_solved_among_themselves(form):
 
 
 CUT = ADJACENCY * (np.arange(CLIENTS) != 4) * (np.arange(CLIENTS) != 4)[:, None]
-UNLABELLED = np.array([1.0, 1.0, 0.0, 1.0, 1.0])
+UNLABELED = np.array([1.0, 1.0, 0.0, 1.0, 1.0])
 
 
 @quiet
 @pytest.mark.parametrize("make", [FedRelax, pytest.param(FedGD, marks=pytest.mark.slow)])
-def test_nodes_without_labels_or_without_neighbours(make):
-    """The one learns from its neighbours alone, the other from its data alone."""
-    some = problem().weighing(UNLABELLED)
+def test_nodes_without_labels_or_without_neighbors(make):
+    """The one learns from its neighbors alone, the other from its data alone."""
+    some = problem().weighing(UNLABELED)
     given = {"problem": some, "network": network(CUT), "allow_disconnected": True}
     found = models(make(0.3), 4000, **given)
-    data = [pair if labelled else None for pair, labelled in zip(DATA, UNLABELLED, strict=True)]
+    data = [pair if labeled else None for pair, labeled in zip(DATA, UNLABELED, strict=True)]
     expected = networks.closed_form(data[:4], CUT[:4, :4], 0.3)
     close(found[-1, :4], expected, atol=1e-10)
     close(found[-1, 4], ALONE[4], atol=1e-10)
@@ -414,7 +414,7 @@ def test_coupling_moves_no_mean():
 
 
 @fl.module
-class Linearised(NetworkedIteration):
+class Linearized(NetworkedIteration):
     """FedRelax with its loss replaced by the tangent and a proximity of 1 / (2 step)."""
 
     coupling: float
@@ -428,9 +428,9 @@ class Linearised(NetworkedIteration):
 
 
 def test_an_operator_of_ones_own():
-    """Exercise 5.7: the linearised FedRelax is FedGD with steps of each node."""
+    """Exercise 5.7: the linearized FedRelax is FedGD with steps of each node."""
     steps = 0.05 / (1 + 2 * 0.4 * 0.05 * ADJACENCY.sum(axis=1))
-    close(operated(Linearised(0.4, 0.05)), operated(FedGD(0.4, steps)), rtol=1e-12)
+    close(operated(Linearized(0.4, 0.05)), operated(FedGD(0.4, steps)), rtol=1e-12)
 
 
 # Estimates of gradients ------------------------------------------------------------------------
@@ -461,7 +461,7 @@ def test_a_round_of_cyclic_batches_is_all_samples():
 )
 def test_estimates_of_gradients_have_no_bias(law):
     even = from_clients([(X[:4], y[:4]) for X, y in DATA], LeastSquares())
-    simulation = simulate(FedSGD(0.0, 1.0, batches=law), problem=even)
+    simulation = simulate(NetworkedFedSGD(0.0, 1.0, batches=law), problem=even)
     at = jnp.asarray(POINTS)
 
     @jax.jit
@@ -483,7 +483,7 @@ def test_on_all_samples_estimates_are_exact():
         {"batches": Cyclic(max(SIZES))},
         {"oracle": lambda key, problem, models: problem.gradient(models)},
     ):
-        close(models(FedSGD(0.4, 0.05, **given), 9), known, rtol=1e-12, atol=1e-14)
+        close(models(NetworkedFedSGD(0.4, 0.05, **given), 9), known, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.slow
@@ -497,7 +497,7 @@ def test_numbers_of_an_oracle_are_swept():
             return problem.gradient(models) + self.scale * noise
 
     def scenario(key, scale):
-        return simulate(FedSGD(0.4, 0.05, oracle=Noisy(scale)))
+        return simulate(NetworkedFedSGD(0.4, 0.05, oracle=Noisy(scale)))
 
     def measured(key, scale):
         return dataclasses.replace(scenario(key, scale), metrics=("mean_square_deviation",))
@@ -556,25 +556,27 @@ def test_longer_drifts_further_and_chosen_clients_are_all_of_them():
 
 
 def test_fedprox_is_gtvmin_on_a_star():
-    """Its centre has no data and the coupling is one over the step: Algorithm 10, (119)."""
+    """Its center has no data and the coupling is one over the step: Algorithm 10, (119)."""
     star = networks.weights_of(CLIENTS + 1, [(CLIENTS, k) for k in range(CLIENTS)])
     best = np.asarray(fl.problems.optimum(problem()))
     away = []
     for step in (0.05, 0.5, 5.0):  # one program
-        found = served(FedProx(step), 1500)
-        centre = networks.closed_form([*DATA, None], star, 1 / step)[-1]
-        close(found[-1], centre, rtol=0, atol=1e-12)
-        away.append(np.linalg.norm(centre - best))
+        found = served(ExactFedProx(step), 1500)
+        center = networks.closed_form([*DATA, None], star, 1 / step)[-1]
+        close(found[-1], center, rtol=0, atol=1e-12)
+        away.append(np.linalg.norm(center - best))
     assert (np.diff(away) > 0).all()
     assert away[0] < 0.1 * away[-1]
 
 
 @pytest.mark.slow
 def test_fedprox_of_some_clients_is_the_loop():
-    algorithm = FedProx(0.5, clients_per_round=3)
+    algorithm = ExactFedProx(0.5, clients_per_round=3)
     chosen = []
     for now in keys_of(1, 9):
-        who = algorithm.selector.choose(key_of(now, "participation"), jnp.ones(CLIENTS, bool), None)
+        who = algorithm.selection.choose(
+            key_of(now, "participation"), jnp.ones(CLIENTS, bool), None
+        )
         chosen.append(np.asarray(who.clients))
     found = served(algorithm, 9)
     close(found, networks.fedprox(DATA, 0.5, 9, chosen=chosen), rtol=1e-10, atol=1e-12)
@@ -606,16 +608,19 @@ LOGISTIC = from_clients(make_data("logistic"), Logistic())
             lambda: simulate(FedGD(1.0), problem=fl.streams.Replay(problem())),
             "of data that arrive one by one there is none",
         ),
-        (lambda: FedSGD(1.0, 0.1), "give one of batches= and oracle="),
+        (lambda: NetworkedFedSGD(1.0, 0.1), "give one of batches= and oracle="),
         (
-            lambda: FedSGD(1.0, 0.1, batches=Uniform(2), oracle=noisy),
+            lambda: NetworkedFedSGD(1.0, 0.1, batches=Uniform(2), oracle=noisy),
             "give one of batches= and oracle=",
         ),
-        (lambda: simulate(FedSGD(1.0, 0.1, batches=Uniform(20))), "at most the 12 samples"),
+        (
+            lambda: simulate(NetworkedFedSGD(1.0, 0.1, batches=Uniform(20))),
+            "at most the 12 samples",
+        ),
         (lambda: simulate(FedRelax(np.ones(3)), problem=LOGISTIC), "have a closed form|has not"),
         (lambda: simulate(FedRelax(0.0), problem=FEW), "node 0 has 2 samples and 3 features"),
         (
-            lambda: simulate(FedRelax([1.0, 0.0, 0.0]), problem=FEW.weighing(UNLABELLED)),
+            lambda: simulate(FedRelax([1.0, 0.0, 0.0]), problem=FEW.weighing(UNLABELED)),
             "node 2 has 0 samples and 3 features",
         ),
         (
@@ -628,7 +633,7 @@ LOGISTIC = from_clients(make_data("logistic"), Logistic())
             lambda: simulate(FedRelax(1.0), aggregation=fl.aggregation.Krum(0)),
             "needs at least 3 messages at every receiver, here a receiver may hear 2",
         ),
-        (lambda: FedProx(1.0, 9).init(problem(), None), "must be at most the 5 clients"),
+        (lambda: ExactFedProx(1.0, 9).init(problem(), None), "must be at most the 5 clients"),
         (lambda: Bounded(0, 0.5), "bound must be >= 1, got 0"),
         (lambda: fl.link.Uniform(-1), "longest must be >= 0, got -1"),
     ],
@@ -641,6 +646,6 @@ def test_bad_input_is_refused(make, message):
 @pytest.mark.slow
 def test_an_oracle_that_is_no_function_is_refused():
     with pytest.raises(TypeError, match="oracle must be a function of a key, the problem"):
-        FedSGD(1.0, 0.1, oracle=3.0)
+        NetworkedFedSGD(1.0, 0.1, oracle=3.0)
     # Parameters that its own data determine may be private, however few the samples.
     simulate(FedRelax([1.0, 0.0, 1.0]), problem=FEW)

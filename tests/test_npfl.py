@@ -1,4 +1,4 @@
-"""Networked personalised learning, with a fixed and with a learned parameter, against loops."""
+"""Networked personalized learning, with a fixed and with a learned parameter, against loops."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from fljax._module import module
 from fljax.algorithms import NPFL, NPFLRL, DeterministicPolicyGradient, NetworkedADMM, RandomProbe
 from fljax.algorithms.npfl import relate
 from fljax.algorithms.npfl_rl import Policy
-from fljax.link import Quantise
+from fljax.link import Quantize
 from fljax.metrics import Metric
 from fljax.problems import (
     LeastSquares,
@@ -27,14 +27,14 @@ from fljax.problems import (
 from fljax.simulation import _run, trace
 from tests.cases import probes
 from tests.reference import npfl as loops
-from tests.reference.nfl import neighbours
+from tests.reference.nfl import neighbors
 from tests.reference.pgfl import Client, central
 
 close = np.testing.assert_allclose
 same = np.testing.assert_array_equal
 
 CLUSTER = (0, 1, 2, 0, 1, 2, 0, 0, 1, 2)
-#: Client 3 has neighbours of its own cluster only, client 5 none of its own, client 9 none of
+#: Client 3 has neighbors of its own cluster only, client 5 none of its own, client 9 none of
 #: cluster 0.
 EDGES = (
     *((0, 3), (0, 6), (0, 7), (3, 6), (0, 1), (0, 4), (6, 1), (7, 8), (1, 4)),
@@ -135,7 +135,7 @@ def test_models_and_duals_are_those_of_the_loops(tau, sizes, form):
     assert np.ptp(theirs.model[-1], axis=0).min() > 0.05  # clients differ
 
 
-def test_a_logistic_loss_is_minimised_too():
+def test_a_logistic_loss_is_minimized_too():
     world = World("few", "logistic")
     ours = models(NPFL(RHO, jnp.asarray(TAUS), inner_iterations=400), world.problem())
     theirs = loops.npfl(world.clients(), CLUSTER, EDGES, ROUNDS, RHO, TAUS).model
@@ -180,7 +180,7 @@ def test_learned_parameters_are_those_of_the_loops(policy, epochs, clip, sizes, 
     close(ours["dual"], theirs.dual, rtol=0, atol=1e-10)
     moved = np.abs(theirs.tau - initial).max(0)
     assert (moved > 0.01).sum() >= CLIENTS - 2
-    assert moved[3] == 0  # no neighbour in another cluster: nothing to learn
+    assert moved[3] == 0  # no neighbor in another cluster: nothing to learn
     same(theirs.tau[0], initial)  # the first round has nothing to look back at
     if not clip:
         assert theirs.tau.min() < 0
@@ -296,7 +296,7 @@ def test_without_inter_cluster_learning_clusters_do_not_know_of_each_other():
 
 
 def test_without_inter_cluster_learning_joined_clients_meet_at_their_optimum():
-    """Clusters fall apart into what the network joins; each part meets at its own minimiser."""
+    """Clusters fall apart into what the network joins; each part meets at its own minimizer."""
     found, clients = models(NPFL(RHO, 0.0), rounds=800)[-1], World().clients()
     for part in ((0, 3, 6, 7), (1, 4, 8), (2, 9), (5,)):
         best = central([clients[k] for k in part])
@@ -305,7 +305,7 @@ def test_without_inter_cluster_learning_joined_clients_meet_at_their_optimum():
 
 def test_at_rest_each_part_agrees_and_its_gradients_cancel():
     found, clients = models(NPFL(RHO, 0.3), rounds=1500)[-1], World().clients()
-    near = neighbours(CLIENTS, EDGES)
+    near = neighbors(CLIENTS, EDGES)
     for part in ((0, 3, 6, 7), (1, 4, 8), (2, 9), (5,)):
         close(found[list(part)], np.tile(found[part[0]], (len(part), 1)), rtol=0, atol=1e-7)
         total = np.zeros(DIM)
@@ -321,7 +321,7 @@ def test_at_rest_each_part_agrees_and_its_gradients_cancel():
 @pytest.mark.parametrize("policy", [DeterministicPolicyGradient(1e-14), RandomProbe(1e-14, 0.1)])
 def test_a_rate_of_next_to_nothing_leaves_the_parameter_as_it_is(policy):
     problem, taus = World("few").problem(), jnp.asarray(TAUS)
-    learned = models(NPFLRL(RHO, policy, taus, epochs=2), problem)
+    learned = models(NPFLRL(RHO, policy, taus, policy_steps=2), problem)
     close(learned, models(NPFL(RHO, taus), problem), rtol=0, atol=1e-11)
 
 
@@ -345,7 +345,7 @@ def test_clipping_keeps_the_parameters_in_their_interval():
 
 
 def test_probes_differ_between_clients_epochs_and_runs():
-    drawn = probes(NPFLRL(RHO, RandomProbe(0.5, 2.0), epochs=3), CLIENTS, ROUNDS)
+    drawn = probes(NPFLRL(RHO, RandomProbe(0.5, 2.0), policy_steps=3), CLIENTS, ROUNDS)
     assert len(np.unique(drawn)) == drawn.size
     assert np.abs(drawn).max() <= 1
     assert abs(drawn.mean()) < 0.2
@@ -359,8 +359,8 @@ def test_probes_differ_between_clients_epochs_and_runs():
     "algorithm", [NPFL(RHO, 0.3), NPFLRL(RHO, RandomProbe(0.5, 0.4))], ids=["NPFL", "NPFL-RL"]
 )
 def test_duals_of_a_cluster_sum_to_zero_whatever_was_heard(algorithm):
-    """Neighbours and their own senders work with the rounded models alike."""
-    found = records(algorithm, metrics=(EXACT, DUAL), compression=Quantise(3))
+    """Neighbors and their own senders work with the rounded models alike."""
+    found = records(algorithm, metrics=(EXACT, DUAL), compression=Quantize(3))
     assert np.abs(found["exact"] - models(algorithm)).max() > 1e-2
     assert np.abs(found["dual"]).max() > 0.1
     for q in range(CLUSTERS):
@@ -408,7 +408,7 @@ def test_relations_are_the_means_over_clusters(form):
     graph = make_network(form, hub_and_ring(nodes), nodes)
     problem = from_clients([(np.ones((1, 2)), np.ones(1))] * nodes, LeastSquares())
     problem = dataclasses.replace(problem, tasks=Tasks(cluster, clusters))
-    near = neighbours(nodes, hub_and_ring(nodes))
+    near = neighbors(nodes, hub_and_ring(nodes))
     alike, others = np.zeros((nodes, nodes)), np.zeros((nodes, nodes))
     for k in range(nodes):
         present = {cluster[i] for i in near[k]} - {cluster[k]}
@@ -431,7 +431,7 @@ def test_relations_are_the_means_over_clusters(form):
 ALL = {
     "fixed": NPFL(RHO, 0.3),
     "gradient": NPFLRL(RHO, DeterministicPolicyGradient(0.05)),
-    "probe": NPFLRL(RHO, RandomProbe(0.5, 0.4), epochs=3),
+    "probe": NPFLRL(RHO, RandomProbe(0.5, 0.4), policy_steps=3),
 }
 
 
@@ -439,7 +439,7 @@ ALL = {
 @pytest.mark.parametrize(
     ("name", "form"), [("fixed", "padded"), ("gradient", "dense"), ("probe", "padded")]
 )
-def test_a_round_sends_every_model_to_every_neighbour(name, form):
+def test_a_round_sends_every_model_to_every_neighbor(name, form):
     """Whatever the policy: it looks at what is known already."""
     simulation = fl.Simulation(World().problem(), ALL[name], make_network(form))
     found = fl.run(simulation, 4)

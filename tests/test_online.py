@@ -419,7 +419,7 @@ def test_averaging_over_a_stream_is_the_loop(name):
     ],
 )
 def test_averaging_over_a_problem_with_absent_clients_is_the_loop(algorithm, delayed):
-    """Fixed data of unequal clients with a regulariser: who is away is left out of the mean."""
+    """Fixed data of unequal clients with a regularizer: who is away is left out of the mean."""
     case, key = few(), new_key(8)
     data = make_data(5, (4, 9, 6, 12, 7), 9, 1)
     problem = from_clients(data, LeastSquares(), SquaredL2(), 0.8)
@@ -586,7 +586,7 @@ def test_groups_of_senders_are_all_at_once(monkeypatch, name, size):
 
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(
-    ("make", "scheduler"),
+    ("make", "selector"),
     [
         (functools.partial(OnlineFed, MU), Fraction(0.4)),
         (functools.partial(OnlineFed, MU, aggregation="per delay"), Subset(5)),
@@ -594,14 +594,14 @@ def test_groups_of_senders_are_all_at_once(monkeypatch, name, size):
         (functools.partial(SignSGD, 0.05), Subset(5)),
     ],
 )
-def test_the_server_chooses_among_the_available(make, scheduler):
-    case, key, algorithm = world(), new_key(9), make(scheduler=scheduler)
+def test_the_server_chooses_among_the_available(make, selector):
+    case, key, algorithm = world(), new_key(9), make(selector=selector)
     there = case.environment.fresh & case.environment.available
     now = jax.vmap(lambda n: key_of(jax.random.fold_in(key, n), "participation"))
-    choose = jax.vmap(lambda key, there: scheduler.choose(key, there, None).here)
+    choose = jax.vmap(lambda key, there: selector.choose(key, there, None).here)
     chosen = np.asarray(choose(now(jnp.arange(1, 49)), there))
     assert not (chosen & ~there).any()
-    if isinstance(scheduler, Subset):
+    if isinstance(selector, Subset):
         np.testing.assert_array_equal(chosen.sum(axis=1), np.minimum(there.sum(axis=1), 5))
     else:
         assert abs(chosen.sum() / there.sum() - 0.4) < 0.1
@@ -612,7 +612,7 @@ def test_the_server_chooses_among_the_available(make, scheduler):
 
 def test_everyone_is_scheduled_by_default():
     for algorithm in (OnlineFed(MU), PAOFed(MU), PSOFed(MU), SignSGD(MU)):
-        assert isinstance(algorithm.scheduler, Everyone)
+        assert isinstance(algorithm.selector, Everyone)
 
 
 @pytest.mark.slow
@@ -650,8 +650,8 @@ T = 12
 ONLINE = [*STREAMED, "SignSGD"]
 #: What the instances leave out: draws of the algorithm's own.
 DRAWS = {
-    "Online-Fed": {"scheduler": Fraction(0.6)},
-    "PSO-Fed": {"scheduler": Subset(3)},
+    "Online-Fed": {"selector": Fraction(0.6)},
+    "PSO-Fed": {"selector": Subset(3)},
     "SignSGD": {"signs": StochasticSign(1.0)},
 }
 
@@ -915,7 +915,7 @@ REFUSED = [
     (TypeError, refused(participation=0.5), "participation must be .*Pattern, got 0.5"),
     (TypeError, refused(delays=3), "delays must be .*DelayLaw, got 3"),
     (TypeError, refused(compression="sign"), "compression must be .*Compressor, got 'sign'"),
-    (TypeError, lambda: OnlineFed(MU, 0.5), "scheduler must be .*Selector, got 0.5"),
+    (TypeError, lambda: OnlineFed(MU, 0.5), "selector must be .*Selector, got 0.5"),
     (TypeError, lambda: PAOFed(MU, 4), "sharing must be .*Sharing, got 4"),
 ]
 

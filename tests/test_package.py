@@ -209,7 +209,7 @@ def test_the_readmes_program_of_attackers_runs():
 
 
 @pytest.mark.slow
-def test_the_readmes_networks_and_optimisers_run():
+def test_the_readmes_networks_and_optimizers_run():
     program = re.search(r"## Any network.+?```python\n(.+?)```", README, re.S)
     assert program
     code = program[1].replace("rounds=20", "rounds=3")

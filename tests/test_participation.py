@@ -21,8 +21,8 @@ from fljax.algorithms import (
     FedAvgM,
     FedBuff,
     FedNova,
+    FedProx,
     FedSAM,
-    InexactFedProx,
     OnlineFed,
     PAOFed,
     SignSGD,
@@ -327,7 +327,7 @@ def test_absent_clients_of_unequal_chances_take_no_part():
         (lambda: Unequal(1, [1.0, 0.0]), "probabilities"),
         (lambda: Unequal(0, [1.0]), "clients_per_round must be >= 1"),
         (lambda: Unequal(1, [0.5, 0.5]).check(3), r"one of each of the 3 clients.*\(2,\)"),
-        (lambda: FedAvg(0.1, scheduler=[0.5, 0.5]), "scheduler must be"),
+        (lambda: FedAvg(0.1, selector=[0.5, 0.5]), "selector must be"),
     ],
 )
 def test_chances_that_cannot_be_met_are_refused(make, message):
@@ -400,12 +400,12 @@ FOUR = np.array([0.4, 0.3, 0.2, 0.1])
 LINEAR = {
     "FedAvg": lambda **k: FedAvg(0.05, local_steps=2, **k),
     "FedAvg of equal clients": lambda **k: FedAvg(0.05, weighting="equal", **k),
-    "inexact FedProx": lambda **k: InexactFedProx(0.05, attraction=0.5, local_steps=2, **k),
+    "inexact FedProx": lambda **k: FedProx(0.05, attraction=0.5, local_steps=2, **k),
     "FedSAM": lambda **k: FedSAM(0.05, radius=0.1, **k),
     "FedAvgM": lambda **k: FedAvgM(0.05, momentum=0.5, **k),
     "FedNova": lambda **k: FedNova(0.05, local_steps=2, **k),
     "MIME": lambda **k: MIME(0.05, local_steps=1, **k),
-    "FedAsync": lambda **k: FedAsync(0.05, mixing=0.6, **k),
+    "FedAsync": lambda **k: FedAsync(0.05, server_step_size=0.6, **k),
     "FedBuff": lambda **k: FedBuff(0.05, buffer_size=1, **k),
     "Online-Fed": lambda **k: OnlineFed(0.05, **k),
     "Online-Fed per delay": lambda **k: OnlineFed(0.05, aggregation="per delay", **k),
@@ -447,17 +447,17 @@ def test_a_server_moves_on_average_as_with_all_clients(name, on):
         mean = np.zeros_like(whole)
         for who, chance in selections(FOUR, count).items():
             selector = These(jnp.asarray(who), jnp.asarray(FOUR))
-            mean += chance * after_one_round(LINEAR[name](scheduler=selector), problem, on)
+            mean += chance * after_one_round(LINEAR[name](selector=selector), problem, on)
         np.testing.assert_allclose(mean, whole, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delays", [None, Uniform(3)], ids=["at once", "late"])
 def test_one_client_a_round_leads_to_the_optimum_of_all(delays):
-    """Scalars whose clients are drawn unlike: self-normalised it would be 0.34, not 1."""
+    """Scalars whose clients are drawn unlike: self-normalized it would be 0.34, not 1."""
     targets, chances = np.array([0.0, 0.0, 3.0]), np.array([0.6, 0.3, 0.1])
     problem = fl.problems.Problem(np.ones((3, 1, 1)), targets[:, None], fl.problems.LeastSquares())
-    algorithm = FedAvg(0.01, scheduler=Unequal(1, chances))
+    algorithm = FedAvg(0.01, selector=Unequal(1, chances))
     simulation = fl.Simulation(problem, algorithm, delays=delays, metrics=[fl.metrics.trajectory()])
     found = fl.sweep(lambda key: simulation, seeds=20, rounds=6000).model_trajectory
     means = found.isel(round=slice(1000, None)).mean(("round", "client", "parameter")).values

@@ -1,4 +1,4 @@
-"""Personalised algorithms with one server: against loops, at their limits, and what they send."""
+"""Personalized algorithms with one server: against loops, at their limits, and what they send."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
 from fljax.algorithms.ifca import IFCA, random_start
 from fljax.algorithms.local_only import LocalOnly
 from fljax.algorithms.pfedme import PFedMe
-from fljax.link import DelayTrace, Fixed, Quantise, TopK
+from fljax.link import DelayTrace, Fixed, Quantize, TopK
 from fljax.metrics import Metric
 from fljax.participation import Trace, subset
 from fljax.problems import LeastSquares, Logistic, SquaredL2, from_clients, optimum
@@ -196,14 +196,14 @@ def local_best(k):
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_training_alone_ends_at_each_client_s_own_minimiser(name):
+def test_training_alone_ends_at_each_client_s_own_minimizer(name):
     last = trajectory(fl.Simulation(make_problem(name), LocalOnly(0.1, 5)), 2500)[-1]
     expected = [nfl.prox(make_objective(name), k, 0.0, np.zeros(DIM)) for k in range(CLIENTS)]
     close(last, expected, rtol=0, atol=1e-9)
 
 
 def test_with_few_samples_training_alone_ends_nearest_to_zero():
-    """As its docstring says: at the minimiser of least norm."""
+    """As its docstring says: at the minimizer of least norm."""
     problem = make_problem(strength=0.0)
     few = problem.take(jnp.arange(CLIENTS, dtype=jnp.int32), jnp.zeros((CLIENTS, 1), jnp.int32))
     last = trajectory(fl.Simulation(few, LocalOnly(0.05, 20)), 300)[-1]
@@ -282,15 +282,15 @@ EXACT_NORM = Metric("norm", lambda now: jnp.sum(now.model**2), "norm", decibel=F
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_pfedme_ends_where_the_envelopes_balance(name):
-    r"""At the minimiser of :math:`\sum_kF_k`: the :math:`\lambda(w-\theta_k)` sum to zero."""
+    r"""At the minimizer of :math:`\sum_kF_k`: the :math:`\lambda(w-\theta_k)` sum to zero."""
     attraction, objective = 1.5, make_objective(name)
     for mixing, local_rounds in ((1.0, 1), (1.5, 1)):
         algorithm = PFedMe(0.4, attraction, local_rounds, mixing, inner_iterations=400)
         last = trajectory(fl.Simulation(make_problem(name), algorithm), 600)[-1]
         slopes = np.array([objective.gradient(k, last[k]) for k in range(CLIENTS)])
         close(slopes.sum(axis=0), 0, atol=1e-8)
-        centre = last + slopes / attraction  # of all clients the same w
-        close(centre, np.tile(centre[0], (CLIENTS, 1)), rtol=0, atol=1e-8)
+        center = last + slopes / attraction  # of all clients the same w
+        close(center, np.tile(center[0], (CLIENTS, 1)), rtol=0, atol=1e-8)
         assert np.abs(slopes).max() > 0.01
 
 
@@ -376,7 +376,7 @@ def records(simulation, rounds, every, key=None):
 def test_traffic_is_of_those_who_are_there_and_compressed_upwards(algorithm, down, size, up):
     key = new_key(0)
     parts, world = some_world(algorithm, True, False, key)
-    simulation = fl.Simulation(make_problem(), algorithm, compression=Quantise(8), **parts)
+    simulation = fl.Simulation(make_problem(), algorithm, compression=Quantize(8), **parts)
     found = records(simulation, ROUNDS, ROUNDS, key)
     there = sum(len(world.participants(n)) for n in range(1, ROUNDS + 1))
     everyone = int(world.available.sum())
@@ -460,7 +460,7 @@ def running(algorithm, **parts):
         (
             ValueError,
             lambda: running(PFedMe(0.1, 1.0), problem=make_problem().clipped(1.0)),
-            "clipping cannot be applied inside an exact minimiser",
+            "clipping cannot be applied inside an exact minimizer",
         ),
         (ValueError, lambda: IFCA(0.1, 0), "clusters must be >= 1, got 0"),
         (TypeError, lambda: IFCA(0.1, 2.0), "clusters must be an integer, got 2.0"),
@@ -513,9 +513,9 @@ def test_all_are_registered():
 
 
 @pytest.mark.parametrize("around", [lambda solver: Ditto(solver, LOCAL, 0.7), FineTunedFedAvg])
-def test_solvers_keep_their_optimiser(around):
+def test_solvers_keep_their_optimizer(around):
     """What it remembers goes from round to round with the server's model."""
-    solver = FedAvg(optax.adam(0.05), 3, 2, keeps_optimiser=True)
+    solver = FedAvg(optax.adam(0.05), 3, 2, keeps_optimizer=True)
     algorithm = around(solver, LOCAL) if around is FineTunedFedAvg else around(solver)
     server = Metric("exact", lambda now: now.state.shared.model, "the server's", dims=("server",))
     simulation = fl.Simulation(make_problem(), algorithm, metrics=[server])

@@ -1,4 +1,4 @@
-"""Graph federated learning, personalised and not: against loops, at its limits, what it sends."""
+"""Graph federated learning, personalized and not: against loops, at its limits, what it sends."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ from fljax.problems import (
     Problem,
     SquaredL2,
     Tasks,
-    factorise,
+    factorize,
     from_clients,
     group_share,
     optimum,
@@ -109,7 +109,7 @@ class World(NamedTuple):
         return Federation(self.server, graph)
 
 
-#: Server 2 has one client. No client of cluster 1 is at server 3 or at its only neighbour 1.
+#: Server 2 has one client. No client of cluster 1 is at server 3 or at its only neighbor 1.
 RAGGED = World(
     (2, 0, 1, 0, 3, 0, 1, 3, 0, 1, 0, 3, 3),
     (1, 0, 0, 1, 0, 2, 2, 2, 1, 0, 0, 2, 0),
@@ -186,13 +186,13 @@ def drawn(simulation, rounds=ROUNDS, key=None):
     for n in range(1, rounds + 1):
         there = np.ones(network.nodes, bool) if pattern is None else pattern.table[n - 1]
         now = key_of(jax.random.fold_in(key, n), "participation")
-        who = simulation.algorithm.selector.choose(now, jnp.asarray(there), network)
+        who = simulation.algorithm.selection.choose(now, jnp.asarray(there), network)
         rows.append((np.asarray(who.numbers), np.asarray(who.here)))
     return rows
 
 
 def deviation(simulation, world, rounds=ROUNDS):
-    """``[T, K]`` standard deviations, (5.31)-(5.33) with the regulariser's strong convexity."""
+    """``[T, K]`` standard deviations, (5.31)-(5.33) with the regularizer's strong convexity."""
     algorithm = simulation.algorithm
     sigma = np.zeros((rounds, len(world.server)))
     for k, client in enumerate(world.clients()):
@@ -466,8 +466,8 @@ def test_a_model_carries_its_own_last_noise(name):
     """(I3), where everyone takes part."""
     world, _, (state, _, _), known = experiment(name)
     slope = gradients(world, state.model)
-    centre = (2 * state.server - before(state.server))[:, world.server, world.cluster]
-    follows = centre[:-1] + (slope[:-1] - slope[1:]) / RHO - known.noise[:-1]
+    center = (2 * state.server - before(state.server))[:, world.server, world.cluster]
+    follows = center[:-1] + (slope[:-1] - slope[1:]) / RHO - known.noise[:-1]
     close(state.model[1:], follows, rtol=0, atol=1e-11)
 
 
@@ -495,20 +495,20 @@ def test_one_cluster_no_clusters_and_graph_federated_learning_are_the_same():
 
 
 @pytest.mark.slow
-def test_one_server_is_consensus_admm_and_finds_the_minimiser():
+def test_one_server_is_consensus_admm_and_finds_the_minimizer():
     """Boyd et al. 2011, section 7.1, with ``y = -varphi``; ``argmin sum_k f_k`` in the limit."""
     world = FULL._replace(server=(0,) * 12, cluster=(0,) * 12, edges=())
     clients, rounds = world.clients(), 250
     made = fl.Simulation(world.problem(), PGFL(RHO), world.network())
     state, _, _ = follow(made, rounds)
-    price, centre = np.zeros((12, 3)), np.zeros(3)
+    price, center = np.zeros((12, 3)), np.zeros(3)
     for n in range(25):
         local = [
-            loops.minimise(c, RHO * centre - y, RHO) for c, y in zip(clients, price, strict=True)
+            loops.minimize(c, RHO * center - y, RHO) for c, y in zip(clients, price, strict=True)
         ]
-        centre = np.mean(local + price / RHO, axis=0)
-        price = price + RHO * (np.array(local) - centre)
-        close(state.server[n, 0, 0], centre, rtol=0, atol=1e-12)
+        center = np.mean(local + price / RHO, axis=0)
+        price = price + RHO * (np.array(local) - center)
+        close(state.server[n, 0, 0], center, rtol=0, atol=1e-12)
         close(state.dual[n], -price, rtol=0, atol=1e-12)
     best = loops.central(clients)
     close(state.server[-1, 0, 0], best, atol=1e-10)
@@ -557,7 +557,7 @@ def test_clustered_learning_is_that_of_servers_without_a_graph_and_of_each_alone
 
 @pytest.mark.slow
 def test_on_a_graph_it_settles_at_its_own_fixed_point_linearly():
-    """``w = mean over the neighbourhood of (w - g / rho)``, near the optimum but not on it."""
+    """``w = mean over the neighborhood of (w - g / rho)``, near the optimum but not on it."""
     rounds = 400
     world, made = FULL, fl.Simulation(FULL.problem(), PGFL(3.0), FULL.network())
     state = follow(made, rounds)[0]
@@ -576,7 +576,7 @@ def test_on_a_graph_it_settles_at_its_own_fixed_point_linearly():
 
 
 @pytest.mark.slow
-def test_the_single_step_is_that_of_the_loops_and_finds_its_minimiser():
+def test_the_single_step_is_that_of_the_loops_and_finds_its_minimizer():
     """Every cell counts as one, whatever its size: the limit is not ``argmin sum_k f_k``."""
     world, rounds = FULL, 500
     made = fl.Simulation(world.problem(), PGFLSingleStep(1.0, TAU), world.network("padded"))
@@ -706,7 +706,7 @@ def test_servers_draw_among_the_clients_that_are_there():
     same(taken[:, [1, 4, 5, 6, 7, 8]], np.tile([0, 0, 0, 0, 1, 0], (3000, 1)))
     pairs = np.bincount(taken[:, [0, 2, 3]] @ [0, 1, 2])
     assert stats.chisquare(pairs[1:]).pvalue > 1e-4
-    everyone = PGFL(1.0).selector.choose(new_key(), there, network)
+    everyone = PGFL(1.0).selection.choose(new_key(), there, network)
     assert everyone.clients is None
     same(everyone.here, there)
 
@@ -860,7 +860,7 @@ def test_a_dual_of_the_exact_model_gives_it_away():
 @pytest.mark.thin(1)
 def test_no_replaced_sample_moves_a_message_further_than_its_sensitivity(algorithm):
     """(5.31) of PGFL, for inputs in the unit ball: the worst of many replacements, of data and of
-    the state they meet, comes near the bound and stays below it. The regulariser sharpens it.
+    the state they meet, comes near the bound and stays below it. The regularizer sharpens it.
     """
     problem, network = bounded(), LOGIT.network()
     gap = np.asarray(algorithm.sensitivity(problem, network, jnp.asarray(1), gap_of(problem)))
@@ -894,7 +894,7 @@ def test_no_replaced_sample_moves_a_message_further_than_its_sensitivity(algorit
 
 
 @pytest.mark.slow
-def test_the_bound_holds_for_normalised_inputs_and_not_for_least_squares():
+def test_the_bound_holds_for_normalized_inputs_and_not_for_least_squares():
     made = fl.Simulation(bounded(), PGFL(RHO), LOGIT.network(), ZCDP(1.0))
     assert float(bounded().gradient_bound()) <= 1 + 1e-12
     with warnings.catch_warnings():
@@ -987,12 +987,12 @@ def test_what_servers_pass_on_is_counted_and_nothing_else():
 
 
 @pytest.mark.parametrize("form", ["dense", "padded"])
-def test_sums_over_neighbours_and_cells_are_those_of_loops(form):
+def test_sums_over_neighbors_and_cells_are_those_of_loops(form):
     network, rng = RAGGED.network(form), np.random.default_rng(0)
     assert (network.nodes, network.servers) == (13, 4)
     same(network.sizes, [5, 3, 1, 4])
     same(network.neighbor_counts(), np.ones(13))
-    near = nfl.neighbours(4, RAGGED.edges)
+    near = nfl.neighbors(4, RAGGED.edges)
     same(network.degree, [len(n) for n in near])
     x, present = rng.normal(size=(4, 3, 2)), rng.integers(0, 2, size=(4, 3, 1)).astype(float)
     mean, some = np.zeros_like(x), np.zeros_like(x)
@@ -1059,7 +1059,7 @@ def test_metrics_of_tasks_are_those_of_loops():
 
 
 @pytest.mark.slow
-def test_a_regulariser_is_shared_out_as_asked():
+def test_a_regularizer_is_shared_out_as_asked():
     """Objective, gradient and pooled optimum with each client's own strength, against loops."""
     close(group_share(0.3, RAGGED.server, 4), RAGGED.ridges(), rtol=1e-15)
     close(group_share(0.6, (1, 0, 1), 2), [0.3, 0.6, 0.3], rtol=1e-15)
@@ -1102,7 +1102,7 @@ def test_strengths_may_be_a_list_or_whole(given):
     problem, some = four(strength=given([1, 2, 3, 4])), jnp.asarray([1, 0], jnp.int32)
     taken, w = jax.jit(lambda p: p.take(some))(problem), jnp.ones((2, 2))
     theirs = four(strength=np.array([1.0, 2.0, 3.0, 4.0])).take(some)
-    close(factorise(taken, jnp.ones(2)).inverse, factorise(theirs, jnp.ones(2)).inverse)
+    close(factorize(taken, jnp.ones(2)).inverse, factorize(theirs, jnp.ones(2)).inverse)
     close(taken.objective(w), theirs.objective(w))
 
 
@@ -1110,30 +1110,30 @@ def test_strengths_may_be_a_list_or_whole(given):
 
 
 def stacked(world, hardness=1.0):
-    """A problem of few padded samples, and minimisers of its prox by Newton's method."""
+    """A problem of few padded samples, and minimizers of its prox by Newton's method."""
     problem = dataclasses.replace(world.problem(), features=hardness * world.problem().features)
     rng = np.random.default_rng(5)
-    weight, centre = rng.uniform(0.05, 3, 13), rng.normal(size=(13, 6))
+    weight, center = rng.uniform(0.05, 3, 13), rng.normal(size=(13, 6))
     best = []
-    for client, c, v in zip(world.clients(), weight, centre, strict=True):
-        best.append(loops.minimise(dataclasses.replace(client, X=hardness * client.X), c * v, c))
-    return problem, jnp.asarray(weight), jnp.asarray(centre), np.array(best)
+    for client, c, v in zip(world.clients(), weight, center, strict=True):
+        best.append(loops.minimize(dataclasses.replace(client, X=hardness * client.X), c * v, c))
+    return problem, jnp.asarray(weight), jnp.asarray(center), np.array(best)
 
 
 @pytest.mark.slow
 def test_the_prox_is_that_of_a_dense_newton_method_and_its_error_falls():
-    problem, weight, centre, best = stacked(LOGIT)
+    problem, weight, center, best = stacked(LOGIT)
     assert problem.samples < problem.dim
     assert (np.asarray(problem.weights) == 0).any()
-    factor = factorise(problem, weight)
+    factor = factorize(problem, weight)
     assert factor.gram.shape == factor.inverse.shape == (13, 5, 5)  # never [D, D]
     error = [
-        np.abs(prox(problem, factor, centre, 0 * centre, i) - best).max()
+        np.abs(prox(problem, factor, center, 0 * center, i) - best).max()
         for i in (1, 2, 4, 8, 16, 80)
     ]
     assert all(after < 0.7 * now for now, after in itertools.pairwise(error))
     assert error[-1] < 1e-13
-    close(prox(problem, factor, centre, jnp.asarray(best), 1), best, rtol=0, atol=1e-13)  # rests
+    close(prox(problem, factor, center, jnp.asarray(best), 1), best, rtol=0, atol=1e-13)  # rests
 
 
 @pytest.mark.slow
@@ -1141,13 +1141,13 @@ def test_the_prox_never_overshoots_where_the_loss_is_steep():
     """The curvature at its bound is far too large here; the objective falls all the same, from its
     value at the start on.
     """
-    problem, weight, centre, best = stacked(LOGIT, hardness=10.0)
-    factor, start = factorise(problem, weight), centre + 0.1
+    problem, weight, center, best = stacked(LOGIT, hardness=10.0)
+    factor, start = factorize(problem, weight), center + 0.1
 
     def value(w):
-        return problem.objective(w) + weight / 2 * jnp.sum((w - centre) ** 2, axis=1)
+        return problem.objective(w) + weight / 2 * jnp.sum((w - center) ** 2, axis=1)
 
-    iterates = [prox(problem, factor, centre, start, i) for i in (1, 3, 10, 30, 3000)]
+    iterates = [prox(problem, factor, center, start, i) for i in (1, 3, 10, 30, 3000)]
     path = np.array([value(w) for w in (start, *iterates, jnp.asarray(best))])
     close(path[-2], path[-1], rtol=1e-9)
     assert (np.diff(path[1:], axis=0) <= 1e-9).all()
@@ -1156,15 +1156,15 @@ def test_the_prox_never_overshoots_where_the_loss_is_steep():
 
 @pytest.mark.parametrize("loss", [Logistic(), Huber(0.7)])
 def test_the_prox_is_stationary_for_any_weights_of_the_samples(loss):
-    base, weight, centre, _ = stacked(LOGIT)
+    base, weight, center, _ = stacked(LOGIT)
     rng = np.random.default_rng(6)
     weights = np.where(base.weights > 0, rng.uniform(0.1, 1, base.weights.shape), 0)
     problem = dataclasses.replace(base, loss=loss, weights=weights / weights.sum(1, keepdims=True))
-    w = prox(problem, factorise(problem, weight), centre, centre, 400)
-    slope = problem.gradient(w) + weight[:, None] * (w - centre)
+    w = prox(problem, factorize(problem, weight), center, center, 400)
+    slope = problem.gradient(w) + weight[:, None] * (w - center)
     close(slope, np.zeros((13, 6)), atol=1e-12)
     junk = replace(problem, features=np.where(weights[..., None] > 0, problem.features, 7.0))
-    again = prox(junk, factorise(junk, weight), centre, centre, 400)
+    again = prox(junk, factorize(junk, weight), center, center, 400)
     close(again, w, rtol=0, atol=1e-12)  # padding is not looked at
 
 

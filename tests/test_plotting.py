@@ -28,7 +28,7 @@ def study(values, diverged=None, **attrs):
     values = np.asarray(values, float)
     methods, seeds, rounds = values.shape
     lost = np.zeros((methods, seeds), int) if diverged is None else np.asarray(diverged)
-    attrs = {"long_name": "normalised error", "units": "1", "decibel": 1} | attrs
+    attrs = {"long_name": "normalized error", "units": "1", "decibel": 1} | attrs
     return xr.Dataset(
         {
             "normalized_error": (("algorithm", "seed", "round"), values, attrs),
@@ -76,7 +76,7 @@ def test_other_metrics_are_linear_with_the_ordinary_interval(pair):
     half = T_975_3 * values.std(0, ddof=1) / 2
     _, low, high = band(ax, 1)
     np.testing.assert_allclose([low, high], [values.mean(0) - half, values.mean(0) + half])
-    assert ax.get_ylabel() == "normalised error [m]"
+    assert ax.get_ylabel() == "normalized error [m]"
 
 
 def test_diverged_runs_are_left_out_counted_and_shown(pair):
@@ -98,7 +98,7 @@ def test_a_single_curve_still_says_that_runs_diverged():
 def test_labels_units_and_seeds_are_on_the_plot(pair):
     ax = plotting.learning_curves(pair, labels={"one": "first"})
     assert ax.get_xlabel() == "iteration"
-    assert ax.get_ylabel() == "normalised error [dB]"
+    assert ax.get_ylabel() == "normalized error [dB]"
     assert ax.get_legend().get_texts()[0].get_text() == "first"
     assert [t.get_text() for t in ax.texts] == ["4 seeds, mean and 95 % band"]
 
@@ -131,14 +131,14 @@ def test_trade_off_reads_the_last_round_on_a_logarithmic_axis(pair):
 
 def test_unknown_names_are_refused_with_the_nearest(pair):
     with pytest.raises(ValueError, match="Did you mean 'normalized_error'"):
-        plotting.learning_curves(pair, "normalised_error")
+        plotting.learning_curves(pair, "normalized_error")
     with pytest.raises(ValueError, match="unknown metric 'diverged'"):
         plotting.learning_curves(pair, "diverged")
     with pytest.raises(ValueError, match="unknown axis 'methods'"):
         plotting.learning_curves(pair, hue="methods")
 
 
-def test_curves_differ_without_colour_and_global_state_is_untouched(pair):
+def test_curves_differ_without_color_and_global_state_is_untouched(pair):
     before = dict(mpl.rcParams)
     ax = plotting.learning_curves(pair)
     assert ax.lines[0].get_linestyle() != ax.lines[1].get_linestyle()
@@ -193,7 +193,7 @@ def test_draw_graph_shows_every_node_and_link():
     assert len(ax.collections[0].get_offsets()) == 7
 
 
-def test_nodes_are_coloured_by_a_number_of_each_with_its_label_and_unit():
+def test_nodes_are_colored_by_a_number_of_each_with_its_label_and_unit():
     errors = xr.DataArray([0.1, 0.2, np.nan, 0.4], attrs={"long_name": "error", "units": "m"})
     ax = plotting.draw_graph(fl.graphs.ring(4), values=errors)
     bar = ax.figure.axes[1]
@@ -201,10 +201,10 @@ def test_nodes_are_coloured_by_a_number_of_each_with_its_label_and_unit():
     nodes = ax.collections[0]
     np.testing.assert_array_equal(nodes.get_array().filled(-1), [0.1, 0.2, -1, 0.4])
     ax.figure.canvas.draw()
-    grey, dark = nodes.get_facecolors()[2], nodes.get_facecolors()[0]
-    np.testing.assert_allclose(grey, mpl.colors.to_rgba("#cccccc"))
+    gray, dark = nodes.get_facecolors()[2], nodes.get_facecolors()[0]
+    np.testing.assert_allclose(gray, mpl.colors.to_rgba("#cccccc"))
     np.testing.assert_allclose(dark, mpl.colormaps["viridis"](0.0))
-    assert [text.get_text() for text in ax.texts] == ["grey: not finite"]
+    assert [text.get_text() for text in ax.texts] == ["gray: not finite"]
     named = plotting.draw_graph(fl.graphs.ring(4), values=[0, 1, 2, 3], label="age [rounds]")
     assert named.figure.axes[1].get_ylabel() == "age [rounds]"
     assert not named.texts
@@ -246,7 +246,7 @@ def test_a_map_needs_the_place_of_each_node(places, changes, message):
 
 
 @pytest.mark.parametrize("values", [np.ones(5), np.full(4, np.nan), np.ones((4, 1)), [1.0, 2.0]])
-def test_colours_are_of_each_node(values):
+def test_colors_are_of_each_node(values):
     with pytest.raises(ValueError, match=r"values must be (a finite number of each|an array of 1)"):
         plotting.draw_graph(fl.graphs.ring(4), values=values)
 
@@ -340,7 +340,7 @@ def test_every_plot_is_saved_with_type_42_fonts(pair, tmp_path):
         assert b"/CIDFontType2" in content
         assert b"/Type3" not in content
         images = content.count(b"/Subtype /Image")
-        assert images == len(ax.figure.axes) - 1  # a colour bar's colours, and nothing else
+        assert images == len(ax.figure.axes) - 1  # a color bar's colors, and nothing else
         plt.close(ax.figure)
     assert mpl.rcParams["pdf.fonttype"] == 3  # of matplotlib's own, untouched
 
@@ -458,7 +458,7 @@ def test_models_that_were_kept_do_not_stand_in_the_way(pair):
 def grid():
     """Of three budgets and two noises, in an order that is not theirs; seeds differ."""
     values = np.random.default_rng(4).gamma(3.0, size=(3, 2, 4, 5))
-    attrs = {"long_name": "normalised error", "units": "1", "decibel": 1}
+    attrs = {"long_name": "normalized error", "units": "1", "decibel": 1}
     return xr.Dataset(
         {
             "normalized_error": (("budget", "noise", "seed", "round"), values, attrs),
@@ -482,7 +482,7 @@ def test_panels_are_the_values_of_axes_with_their_curves(grid):
     assert panels[1, 1].get_title() == "noise = strong, zCDP budget = 0.1"
     figure = panels[0, 0].figure
     assert figure.get_supxlabel() == "iteration"
-    assert figure.get_supylabel() == "normalised error [dB]"
+    assert figure.get_supylabel() == "normalized error [dB]"
     assert figure.get_suptitle() == "4 seeds, mean and 95 % band"
     assert not any(ax.texts for ax in panels.flat)
     assert not figure.legends  # of one curve
@@ -630,7 +630,7 @@ def note(ax):
     return found
 
 
-def test_a_heat_map_has_the_mean_of_each_cell_as_colour_and_number(grid):
+def test_a_heat_map_has_the_mean_of_each_cell_as_color_and_number(grid):
     ax = plotting.heat_map(grid, x="budget", y="noise")
     means = 10 * np.log10(grid["normalized_error"].isel(round=-1).mean("seed"))
     known = means.sortby("budget").transpose("noise", "budget")  # numbers ascend, labels stay
@@ -638,7 +638,7 @@ def test_a_heat_map_has_the_mean_of_each_cell_as_colour_and_number(grid):
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["0.1", "1", "10"]
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["weak", "strong"]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("zCDP budget", "noise")
-    assert ax.figure.axes[1].get_ylabel() == "normalised error [dB]"
+    assert ax.figure.axes[1].get_ylabel() == "normalized error [dB]"
     np.testing.assert_allclose(cell_texts(ax).astype(float), known, atol=0.51)
     assert note(ax) == "mean over 4 seeds, round 10"
     swapped = plotting.heat_map(grid, round=4, y="budget", labels={"weak": "little"})

@@ -1,4 +1,4 @@
-"""Objectives, ragged data and minimisers against NumPy loops, CVXPY, SciPy and each other."""
+"""Objectives, ragged data and minimizers against NumPy loops, CVXPY, SciPy and each other."""
 
 import dataclasses
 
@@ -20,11 +20,11 @@ from fljax.problems import (
     LeastAbsoluteDeviation,
     LeastSquares,
     Logistic,
-    NoRegulariser,
+    NoRegularizer,
     Problem,
     Softmax,
     SquaredL2,
-    factorise,
+    factorize,
     from_clients,
     prox,
 )
@@ -42,8 +42,8 @@ LOSSES = {
     "softmax": Softmax(3),
 }
 SMOOTH = ("squared", "huber", "logistic", "softmax")
-REGULARISERS = {
-    "none": NoRegulariser(),
+REGULARIZERS = {
+    "none": NoRegularizer(),
     "l1": L1(),
     "l2": SquaredL2(),
     "elastic": ElasticNet(0.3, 0.2),
@@ -67,16 +67,16 @@ def ragged(seed, sizes=SIZES, dim=3, loss="squared"):
     return data
 
 
-def build(seed, loss="squared", regulariser="none", strength=0.8, **kwargs):
+def build(seed, loss="squared", regularizer="none", strength=0.8, **kwargs):
     data = ragged(seed, loss=loss, **kwargs)
-    return from_clients(data, LOSSES[loss], REGULARISERS[regulariser], strength)
+    return from_clients(data, LOSSES[loss], REGULARIZERS[regularizer], strength)
 
 
 def models(seed, problem):
     return jnp.asarray(np.random.default_rng(seed).normal(size=(problem.clients, problem.dim)))
 
 
-# Losses and regularisers -----------------------------------------------------------------------
+# Losses and regularizers -----------------------------------------------------------------------
 
 
 def predictions(loss, rng, count=200):
@@ -158,9 +158,9 @@ def test_loss_prox_is_the_argmin(loss, step):
         close(ours, best, atol=1e-6)
 
 
-@pytest.mark.parametrize("regulariser", REGULARISERS)
-def test_regulariser_value_gradient_and_prox(regulariser):
-    R, (l1, l2) = REGULARISERS[regulariser], WEIGHTS[regulariser]
+@pytest.mark.parametrize("regularizer", REGULARIZERS)
+def test_regularizer_value_gradient_and_prox(regularizer):
+    R, (l1, l2) = REGULARIZERS[regularizer], WEIGHTS[regularizer]
     rng = np.random.default_rng(3)
     w = rng.normal(size=(6, 4))
     close(R.value(jnp.asarray(w)), l1 * np.abs(w).sum(1) + l2 * (w**2).sum(1), rtol=1e-12)
@@ -185,13 +185,13 @@ ORACLE = [("squared", "elastic"), ("absolute", "l1"), ("logistic", "l2"), ("squa
 
 @pytest.mark.slow
 @pytest.mark.thin(2)
-@pytest.mark.parametrize(("loss", "regulariser"), ORACLE)
+@pytest.mark.parametrize(("loss", "regularizer"), ORACLE)
 @pytest.mark.parametrize("clip", [None, 0.6])
-def test_values_and_gradients_are_the_loops_over_samples(loss, regulariser, clip):
+def test_values_and_gradients_are_the_loops_over_samples(loss, regularizer, clip):
     data = ragged(4, loss=loss)
-    problem = from_clients(data, LOSSES[loss], REGULARISERS[regulariser], 0.8)
+    problem = from_clients(data, LOSSES[loss], REGULARIZERS[regularizer], 0.8)
     problem = problem if clip is None else problem.clipped(clip)
-    l1, l2 = WEIGHTS[regulariser]
+    l1, l2 = WEIGHTS[regularizer]
     oracle = nfl.Objective(tuple(data), loss, l1, l2, 0.8, clip)
     w = models(5, problem)
     rows = [np.asarray(row) for row in w]
@@ -211,9 +211,9 @@ def test_values_and_gradients_are_the_loops_over_samples(loss, regulariser, clip
 @pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("loss", SMOOTH)
-@pytest.mark.parametrize("regulariser", ["none", "l2"])
-def test_gradient_is_the_derivative_of_the_objective(loss, regulariser):
-    problem = build(6, loss, regulariser)
+@pytest.mark.parametrize("regularizer", ["none", "l2"])
+def test_gradient_is_the_derivative_of_the_objective(loss, regularizer):
+    problem = build(6, loss, regularizer)
     w = models(7, problem)
     gradient = jax.grad(lambda w: jnp.sum(problem.objective(w)))(w)
     close(problem.gradient(w), gradient, rtol=1e-11, atol=1e-13)
@@ -268,11 +268,11 @@ def test_some_clients_and_some_rows_are_problems_of_their_own(loss, clip):
     """Against the same samples stacked anew; a row past the end and padding have no weight."""
     data = ragged(32, loss=loss)
     clients, rows = jnp.array([2, 0]), jnp.array([[0, 11, 3, 12], [6, 2, 7, 12]])
-    problem = from_clients(data, LOSSES[loss], REGULARISERS["elastic"], 0.8)
+    problem = from_clients(data, LOSSES[loss], REGULARIZERS["elastic"], 0.8)
     problem = problem if clip is None else problem.clipped(clip)
     batch = [tuple(part[[0, 11, 3]] for part in data[2]), tuple(part[[6, 2]] for part in data[0])]
     for taken, same in (((clients,), [data[2], data[0]]), ((clients, rows), batch)):
-        known = from_clients(same, LOSSES[loss], REGULARISERS["elastic"], 0.8 * 2 / 4)
+        known = from_clients(same, LOSSES[loss], REGULARIZERS["elastic"], 0.8 * 2 / 4)
         known = known if clip is None else known.clipped(clip)
         w = models(33, known)
         for found in (problem.take(*taken), problem.prepare().take(*taken)):
@@ -285,7 +285,7 @@ def test_some_clients_and_some_rows_are_problems_of_their_own(loss, clip):
 
 def test_strength_is_shared_and_losses_are_averaged():
     """``f_k`` carries ``1/D_k`` and ``lambda/K``: their sum carries ``lambda`` once."""
-    problem = build(12, regulariser="l2", strength=2.0)
+    problem = build(12, regularizer="l2", strength=2.0)
     w = np.random.default_rng(13).normal(size=3)
     loss = sum(((X @ w - y) ** 2).mean() for X, y in ragged(12))
     stack = jnp.tile(w, (problem.clients, 1))
@@ -345,7 +345,7 @@ def test_padding_never_matters(loss, clip, rows, filling, seed):
         stuffed(problem.features, filling),
         stuffed(problem.targets, labels),
         problem.loss,
-        problem.regulariser,
+        problem.regularizer,
         problem.strength,
         stuffed(problem.weights, 0.0),
         clip=clip,
@@ -359,12 +359,12 @@ def test_padding_never_matters(loss, clip, rows, filling, seed):
 
 
 @pytest.mark.thin(1)
-@pytest.mark.parametrize(("loss", "regulariser"), ORACLE)
+@pytest.mark.parametrize(("loss", "regularizer"), ORACLE)
 @pytest.mark.slow
-def test_permuting_clients_permutes_the_results(loss, regulariser):
+def test_permuting_clients_permutes_the_results(loss, regularizer):
     data = ragged(15, loss=loss)
     order = np.array([2, 0, 3, 1])
-    make = lambda data: from_clients(data, LOSSES[loss], REGULARISERS[regulariser]).prepare()  # noqa: E731
+    make = lambda data: from_clients(data, LOSSES[loss], REGULARIZERS[regularizer]).prepare()  # noqa: E731
     problem, permuted = make(data), make([data[k] for k in order])
     w = models(16, problem)
     for name in ("objective", "gradient", "sample_gradient_norm"):
@@ -372,7 +372,7 @@ def test_permuting_clients_permutes_the_results(loss, regulariser):
     close(optimum(permuted), optimum(problem), rtol=1e-6, atol=1e-8)
 
 
-# Minimisers ------------------------------------------------------------------------------------
+# Minimizers ------------------------------------------------------------------------------------
 
 TIGHT = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13}
 
@@ -392,15 +392,15 @@ def cvx_loss(loss, X, y, w):
     return total / len(y)
 
 
-def cvx_minimise(data, loss, regulariser, strength, weight=0.0, centre=None):
-    """``argmin sum_k mean loss + strength R + weight/2 |w - centre|^2`` by an interior point."""
+def cvx_minimize(data, loss, regularizer, strength, weight=0.0, center=None):
+    """``argmin sum_k mean loss + strength R + weight/2 |w - center|^2`` by an interior point."""
     dim = data[0][0].shape[1]
     w = cp.Variable((3, dim) if loss == "softmax" else dim)
-    l1, l2 = WEIGHTS[regulariser]
+    l1, l2 = WEIGHTS[regularizer]
     total = sum(cvx_loss(loss, X, y, w) for X, y in data)
     total += strength * (l1 * cp.sum(cp.abs(w)) + l2 * cp.sum_squares(w))
     if weight:
-        total += weight / 2 * cp.sum_squares(w - centre.reshape(w.shape))
+        total += weight / 2 * cp.sum_squares(w - center.reshape(w.shape))
     cp.Problem(cp.Minimize(total)).solve(cp.CLARABEL, **TIGHT)
     return w.value.ravel()  # of softmax [classes, features], as a model is laid out
 
@@ -410,7 +410,7 @@ def total_objective(problem, w):
 
 
 OPTIMA = [
-    *((loss, regulariser) for loss in ("squared", "absolute") for regulariser in REGULARISERS),
+    *((loss, regularizer) for loss in ("squared", "absolute") for regularizer in REGULARIZERS),
     ("huber", "none"),
     ("huber", "l1"),
     ("logistic", "l2"),
@@ -421,12 +421,12 @@ OPTIMA = [
 
 @pytest.mark.thin(2)
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
-@pytest.mark.parametrize(("loss", "regulariser"), OPTIMA)
-def test_optimum_is_what_an_interior_point_finds(loss, regulariser):
+@pytest.mark.parametrize(("loss", "regularizer"), OPTIMA)
+def test_optimum_is_what_an_interior_point_finds(loss, regularizer):
     data = ragged(1, loss=loss)
-    problem = from_clients(data, LOSSES[loss], REGULARISERS[regulariser], 0.3)
+    problem = from_clients(data, LOSSES[loss], REGULARIZERS[regularizer], 0.3)
     ours = np.asarray(optimum(problem))
-    theirs = cvx_minimise(data, loss, regulariser, 0.3)
+    theirs = cvx_minimize(data, loss, regularizer, 0.3)
     gap = total_objective(problem, ours) - total_objective(problem, theirs)
     assert -1e-6 < gap < 2e-8
     close(ours, theirs, atol=2e-3)
@@ -490,7 +490,7 @@ def test_least_absolute_optimum_of_degenerate_data(case):
         X = np.stack([np.ones((2, 6)), np.tile([0.0, 1.0], (2, 3))], -1)
     y = {"exact fit": X @ np.array([1.0, 2.0]), "zeros": 0 * y}.get(case, y)
     problem = Problem(X, y, LeastAbsoluteDeviation())
-    theirs = cvx_minimise(list(zip(X, y, strict=True)), "absolute", "none", 1.0)
+    theirs = cvx_minimize(list(zip(X, y, strict=True)), "absolute", "none", 1.0)
     gap = total_objective(problem, optimum(problem)) - total_objective(problem, theirs)
     assert gap < 1e-8
 
@@ -499,7 +499,7 @@ def test_optimum_keeps_the_clients_weights():
     """The network solves (3.2), where each client's mean counts alike, not the pooled mean."""
     data = ragged(19, sizes=(2, 40), dim=2)
     ours = np.asarray(optimum(from_clients(data, LeastSquares(), SquaredL2(), 0.1)))
-    close(ours, nfl.centralised_quadratic(nfl.Objective(tuple(data), "squared", 0, 1, 0.1)))
+    close(ours, nfl.centralized_quadratic(nfl.Objective(tuple(data), "squared", 0, 1, 0.1)))
     X, y = (np.concatenate(parts) for parts in zip(*data, strict=True))
     other = np.linalg.solve(X.T @ X / 42 + 0.05 * np.eye(2), X.T @ y / 42)
     assert np.abs(ours - other).max() > 1e-3
@@ -521,7 +521,7 @@ def test_optimum_may_be_batched_and_compiled():
     close(both, jnp.stack([solve(s) for s in strengths]), rtol=1e-10)
 
 
-PROXES = [  # loss, regulariser, dim (sizes are 4 to 12), iterations, accuracy
+PROXES = [  # loss, regularizer, dim (sizes are 4 to 12), iterations, accuracy
     ("squared", "l2", 3, 1, 1e-7),
     ("squared", "none", 3, 1, 1e-7),
     ("squared", "l2", 20, 1, 1e-7),  # Woodbury
@@ -536,17 +536,17 @@ PROXES = [  # loss, regulariser, dim (sizes are 4 to 12), iterations, accuracy
 
 @pytest.mark.thin(2)
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
-@pytest.mark.parametrize(("loss", "regulariser", "dim", "iterations", "accuracy"), PROXES)
-def test_prox_is_what_an_interior_point_finds(loss, regulariser, dim, iterations, accuracy):
+@pytest.mark.parametrize(("loss", "regularizer", "dim", "iterations", "accuracy"), PROXES)
+def test_prox_is_what_an_interior_point_finds(loss, regularizer, dim, iterations, accuracy):
     data = ragged(22, dim=dim, loss=loss)
-    problem = from_clients(data, LOSSES[loss], REGULARISERS[regulariser], 0.8)
+    problem = from_clients(data, LOSSES[loss], REGULARIZERS[regularizer], 0.8)
     weight = jnp.asarray([0.5, 2.0, 6.0, 1.0])
-    centre, start = models(23, problem), models(24, problem)
-    factor = factorise(problem, weight)
-    ours = prox(problem, factor, centre, start, iterations)
+    center, start = models(23, problem), models(24, problem)
+    factor = factorize(problem, weight)
+    ours = prox(problem, factor, center, start, iterations)
     for k in range(problem.clients):
-        theirs = cvx_minimise(
-            data[k : k + 1], loss, regulariser, 0.2, float(weight[k]), np.asarray(centre[k])
+        theirs = cvx_minimize(
+            data[k : k + 1], loss, regularizer, 0.2, float(weight[k]), np.asarray(center[k])
         )
         close(ours[k], theirs, atol=accuracy, rtol=0)
 
@@ -555,18 +555,18 @@ def test_prox_is_what_an_interior_point_finds(loss, regulariser, dim, iterations
 def test_prox_is_what_the_reference_finds(loss):
     data = ragged(25, loss=loss)
     l2 = 0.0 if loss == "absolute" else 1.0
-    problem = from_clients(data, LOSSES[loss], SquaredL2() if l2 else NoRegulariser(), 0.8)
+    problem = from_clients(data, LOSSES[loss], SquaredL2() if l2 else NoRegularizer(), 0.8)
     oracle = nfl.Objective(tuple(data), loss, 0, l2, 0.8)
-    centre = models(26, problem)
+    center = models(26, problem)
     weight = jnp.full(4, 1.5)
-    ours = prox(problem, factorise(problem, weight), centre, 0 * centre, 6000)
-    theirs = [nfl.prox(oracle, k, 1.5, np.asarray(centre[k])) for k in range(4)]
+    ours = prox(problem, factorize(problem, weight), center, 0 * center, 6000)
+    theirs = [nfl.prox(oracle, k, 1.5, np.asarray(center[k])) for k in range(4)]
     close(ours, theirs, atol=1e-9)
 
 
 def test_prox_never_forms_a_large_matrix_when_samples_are_few():
-    problem = build(27, regulariser="l2", dim=50)
-    assert factorise(problem, jnp.ones(4)).inverse.shape == (4, 12, 12)
+    problem = build(27, regularizer="l2", dim=50)
+    assert factorize(problem, jnp.ones(4)).inverse.shape == (4, 12, 12)
 
 
 @pytest.mark.slow
@@ -610,7 +610,7 @@ def test_separable_data_have_no_optimum(loss):
     with pytest.raises(ValueError, match=r"no minimum: a model separates .*SquaredL2"):
         problems.optimum(separable(loss))
     with pytest.raises(ValueError, match="has no minimum"):
-        problems.optimum(dataclasses.replace(separable(loss), regulariser=NoRegulariser()))
+        problems.optimum(dataclasses.replace(separable(loss), regularizer=NoRegularizer()))
     assert np.isnan(optimum(separable(loss))).all()
     with jax.enable_x64(False):
         assert np.isnan(optimum(separable(loss))).all()
@@ -625,7 +625,7 @@ def test_a_run_on_separable_data_says_that_there_is_no_optimum():
         fl.graphs.ring(3),
         metrics=["normalized_error", "objective"],
     )
-    with pytest.warns(fl.MetricWarning, match=r"'normalized_error' in 1 of 1 runs\. A centralised"):
+    with pytest.warns(fl.MetricWarning, match=r"'normalized_error' in 1 of 1 runs\. A centralized"):
         results = fl.run(simulation, rounds=2)
     assert np.isnan(results.normalized_error).all()
     assert np.isfinite(results.objective).all()
@@ -672,14 +672,14 @@ def test_labels_follow_their_model(key, classes):
 
 GENERATORS = {
     "ridge": (problems.ridge, LeastSquares, SquaredL2),
-    "least_squares": (problems.least_squares, LeastSquares, NoRegulariser),
+    "least_squares": (problems.least_squares, LeastSquares, NoRegularizer),
     "elastic_net": (problems.elastic_net, LeastSquares, ElasticNet),
     "least_absolute_deviation": (
         problems.least_absolute_deviation,
         LeastAbsoluteDeviation,
-        NoRegulariser,
+        NoRegularizer,
     ),
-    "huber": (problems.huber, Huber, NoRegulariser),
+    "huber": (problems.huber, Huber, NoRegularizer),
     "logistic": (problems.logistic, Logistic, SquaredL2),
     "softmax": (problems.softmax, Softmax, SquaredL2),
 }
@@ -688,10 +688,10 @@ GENERATORS = {
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("name", GENERATORS)
 def test_generators_shapes_and_sizes(key, name):
-    make, loss, regulariser = GENERATORS[name]
+    make, loss, regularizer = GENERATORS[name]
     even, uneven = make(key, 3, 5, 2), make(key, 3, [2, 5, 1], 2)
     assert isinstance(even.loss, loss)
-    assert isinstance(even.regulariser, regulariser)
+    assert isinstance(even.regularizer, regularizer)
     for problem in (even, uneven):
         assert problem.features.shape == (3, 5, 2)
         assert problem.targets.shape == (3, 5)
@@ -709,8 +709,8 @@ def test_elastic_net_penalty_is_that_of_the_stacked_data(key):
         np.asarray(problem.features)[k, :n].T @ np.asarray(problem.targets)[k, :n]
         for k, n in enumerate((4, 6, 2))
     )
-    close(problem.regulariser.l1, 0.01 * np.abs(product).max(), rtol=1e-12)
-    assert float(problem.regulariser.l2) == 0.7
+    close(problem.regularizer.l1, 0.01 * np.abs(product).max(), rtol=1e-12)
+    assert float(problem.regularizer.l2) == 0.7
 
 
 # What is refused -------------------------------------------------------------------------------
@@ -790,9 +790,9 @@ def test_bad_clients_are_refused(data, message):
         (
             ValueError,
             lambda: prox(
-                build(0).clipped(1.0), factorise(build(0), jnp.ones(4)), jnp.ones((4, 3)), 0.0
+                build(0).clipped(1.0), factorize(build(0), jnp.ones(4)), jnp.ones((4, 3)), 0.0
             ),
-            "clipping cannot be applied inside an exact minimiser",
+            "clipping cannot be applied inside an exact minimizer",
         ),
     ],
 )
@@ -840,14 +840,14 @@ def test_importance_multiplies_each_mean_loss_and_zero_is_no_labels():
 @pytest.mark.parametrize(
     "loss", [problems.LeastSquares(), problems.LeastAbsoluteDeviation(), problems.Huber(1.0)]
 )
-def test_prox_of_a_client_without_labels_is_its_centre(loss):
+def test_prox_of_a_client_without_labels_is_its_center(loss):
     problem = problems.linear(jax.random.key(0), clients=3, samples=6, dim=2, loss=loss)
     problem = problem.weighing([1.0, 0.0, 1.0]).prepare()
-    factor = problems.factorise(problem, jnp.full(3, 0.7))
-    centre = jax.random.normal(jax.random.key(1), (3, 2))
-    found = problems.prox(problem, factor, centre, jnp.zeros((3, 2)), 200)
-    np.testing.assert_allclose(found[1], centre[1], atol=1e-9)
-    assert np.abs(found[0] - centre[0]).max() > 1e-3
+    factor = problems.factorize(problem, jnp.full(3, 0.7))
+    center = jax.random.normal(jax.random.key(1), (3, 2))
+    found = problems.prox(problem, factor, center, jnp.zeros((3, 2)), 200)
+    np.testing.assert_allclose(found[1], center[1], atol=1e-9)
+    assert np.abs(found[0] - center[0]).max() > 1e-3
 
 
 def test_importance_refuses_what_is_no_weight():

@@ -130,7 +130,7 @@ def test_trajectories(cook):
 def test_a_table_of_a_paper(cook, capsys, tmp_path):
     table = cook("A table of a paper")["table"]
     printed = capsys.readouterr().out
-    assert printed.startswith("| algorithm | normalised error [dB] | consensus error [dB] |")
+    assert printed.startswith("| algorithm | normalized error [dB] | consensus error [dB] |")
     assert "@phdthesis{gauthier2024" in printed
     assert (tmp_path / "table.tex").read_text() == table.latex()
     head, rule, *_ = table.markdown().splitlines()
@@ -148,7 +148,7 @@ def test_the_best_step_size(cook):
             mean.sel(algorithm=method).idxmin("step_size")
         )
     head = fl.table(best, "normalized_error").markdown().splitlines()[0]
-    assert head.startswith("| algorithm | step_size | normalised error [dB] |")
+    assert head.startswith("| algorithm | step_size | normalized error [dB] |")
     assert len(plt.gca().lines) == 2
 
 

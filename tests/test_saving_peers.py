@@ -24,7 +24,7 @@ from fljax.algorithms import (
 )
 from fljax.algorithms.gossip import matched
 from fljax.batches import Uniform
-from fljax.link import Quantise, Sign, TopK
+from fljax.link import Quantize, Sign, TopK
 from fljax.participation import Bernoulli, Trace
 from fljax.schedules import PowerDecay
 from tests import cases, small_network
@@ -94,7 +94,7 @@ VARIANTS = {
     ),
     "all speak": ProxSkip(0.05, 1.0),
     "the server hears all": Scaffnew(0.05, 1.0),
-    "one number": ChocoSGD(PowerDecay(0.1), compression=TopK(1), consensus_step=0.2),
+    "one number": ChocoSGD(PowerDecay(0.1), compression=TopK(1), consensus_step_size=0.2),
     "pairs": GossipSGD(PowerDecay(0.1)),
 }
 
@@ -131,7 +131,7 @@ def test_absent_peers_are_not_met():
 
 # What theory says --------------------------------------------------------------------------------
 
-#: To the minimiser of the sum, though steps do not shrink.
+#: To the minimizer of the sum, though steps do not shrink.
 EXACTLY = {
     "LT-ADMM": (LTADMM(1.0, 0.05, pull=0.1, local_steps=5), 96),
     "GT-SAGA": (GTSAGA(0.03), 640),
@@ -213,7 +213,7 @@ def recursions():
         objective, np.eye(CLIENTS), np.eye(CLIENTS), weights, lambda n: step, ROUNDS
     )
     found["adapt, then combine"] = (
-        ChocoSGD(step, compression=TopK(DIM), consensus_step=1.0),
+        ChocoSGD(step, compression=TopK(DIM), consensus_step_size=1.0),
         strategy,
     )
     x, descent = np.zeros(DIM), []
@@ -239,7 +239,7 @@ def test_where_nothing_is_saved_they_are_others(name):
 @pytest.mark.parametrize("stage", ["compression", "losses"])
 def test_sums_are_kept_whatever_becomes_of_messages(stage):
     """Of trackers those of estimates; of controls and corrections zero."""
-    parts = {"compression": Quantise(3), "losses": fl.link.Independent(0.4, symmetric=False)}
+    parts = {"compression": Quantize(3), "losses": fl.link.Independent(0.4, symmetric=False)}
     part = {stage: parts[stage]}
     kept = [fl.metrics.trajectory(name) for name in ("tracker", "estimate")]
     found = run(GTSAGA(0.01), 8, metrics=kept, **part)
@@ -262,11 +262,11 @@ def still(values):
 
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(
-    "compression", [TopK(1), Sign(), Quantise(4)], ids=lambda c: type(c).__name__
+    "compression", [TopK(1), Sign(), Quantize(4)], ids=lambda c: type(c).__name__
 )
 def test_compressed_differences_agree_on_the_mean(compression):
     world = {"problem": still(ANYWHERE), "metrics": ["consensus_error"]}
-    found = run(ChocoSGD(1.0, compression=compression, consensus_step=0.2), 400, 200, **world)
+    found = run(ChocoSGD(1.0, compression=compression, consensus_step_size=0.2), 400, 200, **world)
     assert float(found.consensus_error[-1]) < 1e-20
     close(found.model, np.tile(ANYWHERE.mean(axis=0), (CLIENTS, 1)), atol=1e-9)
     # Compressed models themselves do not.
@@ -276,7 +276,7 @@ def test_compressed_differences_agree_on_the_mean(compression):
 
 @pytest.mark.slow
 def test_choco_sgd_learns_with_few_numbers():
-    algorithm = ChocoSGD(PowerDecay(0.3, 0.7), compression=TopK(1), consensus_step=0.2)
+    algorithm = ChocoSGD(PowerDecay(0.3, 0.7), compression=TopK(1), consensus_step_size=0.2)
     error = run(algorithm, 4000, 1000).normalized_error.values
     assert error[-1] < 2e-3
     assert (np.diff(error) < 0).all()
@@ -407,7 +407,7 @@ def test_messages_go_one_way_and_are_as_long_as_they_are():
     found = run(SGP(0.05, shares=ONE_WAY), 3)
     assert sent(found).tolist() == [6] * 3
     assert sent(found, "scalars").tolist() == [6 * (DIM + 1)] * 3
-    found = run(ChocoSGD(0.05, compression=TopK(1), consensus_step=0.4), 3)
+    found = run(ChocoSGD(0.05, compression=TopK(1), consensus_step_size=0.4), 3)
     assert sent(found, "bits_up").tolist() == [2 * len(EDGES) * (32 + 2)] * 3
     for algorithm, numbers in ((GTSAGA(0.05), 2), (LTADMM(0.9, 0.05, pull=0.1), 1), (KGT(0.05), 2)):
         assert sent(run(algorithm, 2), "scalars").tolist() == [2 * len(EDGES) * numbers * DIM] * 2
@@ -474,23 +474,23 @@ REFUSED = {
     "no compressor": (
         TypeError,
         "compression must be",
-        lambda: ChocoSGD(0.1, compression="top-k", consensus_step=0.5),
+        lambda: ChocoSGD(0.1, compression="top-k", consensus_step_size=0.5),
     ),
     "more numbers than there are": (
         ValueError,
         "count must be 1 to the 3 numbers of a message, got 4",
-        lambda: simulation_of(ChocoSGD(0.1, compression=TopK(4), consensus_step=0.5)),
+        lambda: simulation_of(ChocoSGD(0.1, compression=TopK(4), consensus_step_size=0.5)),
     ),
     "a long consensus step": (
         ValueError,
-        "consensus_step must be .* <= 1",
-        lambda: ChocoSGD(0.1, compression=Sign(), consensus_step=1.1),
+        "consensus_step_size must be .* <= 1",
+        lambda: ChocoSGD(0.1, compression=Sign(), consensus_step_size=1.1),
     ),
     "compression twice": (
         ValueError,
         "Choco-SGD compresses its messages itself; leave out compression=",
         lambda: simulation_of(
-            ChocoSGD(0.1, compression=Sign(), consensus_step=0.5), compression=Sign()
+            ChocoSGD(0.1, compression=Sign(), consensus_step_size=0.5), compression=Sign()
         ),
     ),
     "rows that sum to one": (
@@ -521,7 +521,7 @@ REFUSED = {
     ),
     "shares beyond the edges": (
         ValueError,
-        "node 3 gives to node 0, which is no neighbour",
+        "node 3 gives to node 0, which is no neighbor",
         lambda: simulation_of(SGP(0.1, shares=BEYOND)),
     ),
     "a graph that changes": (

@@ -72,7 +72,7 @@ def test_numbers_of_optax_are_swept_in_one_program():
         lambda value: lambda n: value * n.astype(float),
         optax.constant_schedule,
         lambda value: from_optax(optax.constant_schedule, value=value),
-        lambda value: fl.optimisers.from_optax(optax.sgd, learning_rate=lambda n: value),
+        lambda value: fl.optimizers.from_optax(optax.sgd, learning_rate=lambda n: value),
     ],
 )
 @pytest.mark.parametrize("value", [-0.1, np.nan, np.inf])

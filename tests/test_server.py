@@ -14,6 +14,7 @@ from fljax._numerics import key_of
 from fljax.algorithms import (
     MIME,
     SCAFFOLD,
+    ExactFedProx,
     FedAdagrad,
     FedAdam,
     FedAvg,
@@ -27,12 +28,11 @@ from fljax.algorithms import (
     FedProx,
     FedSAM,
     FedYogi,
-    InexactFedProx,
     MIMELite,
     QFedAvg,
 )
 from fljax.batches import Uniform
-from fljax.link import Fixed, Quantise
+from fljax.link import Fixed, Quantize
 from fljax.metrics import Metric
 from fljax.participation import Trace, Unequal
 from fljax.privacy import CentralGaussian
@@ -84,7 +84,7 @@ def visits_of(algorithm, available, sizes, seed=1):
     longest = algorithm._longest(max(sizes))
     for n, there in enumerate(available, 1):
         now = jax.random.fold_in(fl.random_key(seed), n)
-        who = algorithm.selector.choose(key_of(now, "participation"), jnp.asarray(there), None, n)
+        who = algorithm.selection.choose(key_of(now, "participation"), jnp.asarray(there), None, n)
         numbers = np.asarray(who.numbers)
         steps = algorithm.epochs if algorithm.local_steps is None else algorithm.local_steps
         steps = np.broadcast_to(steps, len(sizes))
@@ -138,14 +138,18 @@ def by_rows(name):
 FORMS = [
     FedOpt(FALLING, 4, 2, 3, server=optax.sgd(0.7)),
     FedAvgM(0.03, 3, momentum=0.5),
-    FedAdagrad(0.05, 4, 2, 3, server_step=FALLING, momentum=0.3, adaptivity=0.01),
-    FedYogi(0.05, epochs=2, server_step=0.1, momentum=0.3, decay=0.8, adaptivity=0.02, **EQUAL),
-    FedAdam(0.05, 4, server_step=FALLING, momentum=0.5, decay=0.7, adaptivity=0.02),
-    InexactFedProx(FALLING, attraction=0.7, local_steps=UNLIKE),
-    InexactFedProx(0.05, 3, 2, 4, attraction=2.0, **EQUAL),
+    FedAdagrad(0.05, 4, 2, 3, server_step_size=FALLING, momentum=0.3, adaptivity=0.01),
+    FedYogi(
+        0.05, epochs=2, server_step_size=0.1, momentum=0.3, decay=0.8, adaptivity=0.02, **EQUAL
+    ),
+    FedAdam(0.05, 4, server_step_size=FALLING, momentum=0.5, decay=0.7, adaptivity=0.02),
+    FedProx(FALLING, attraction=0.7, local_steps=UNLIKE),
+    FedProx(0.05, 3, 2, 4, attraction=2.0, **EQUAL),
     SCAFFOLD(FALLING, 4, 2, 3),
-    SCAFFOLD(0.05, 3, server_step=0.8, variate="gradient", batches=Uniform(2), local_steps=UNLIKE),
-    SCAFFOLD(0.05, scheduler=Unequal(2, [0.1, 0.3, 0.15, 0.25, 0.2]), local_steps=2),
+    SCAFFOLD(
+        0.05, 3, server_step_size=0.8, variate="gradient", batches=Uniform(2), local_steps=UNLIKE
+    ),
+    SCAFFOLD(0.05, selector=Unequal(2, [0.1, 0.3, 0.15, 0.25, 0.2]), local_steps=2),
     FedNova(FALLING, 4, 2, 3),
     FedNova(0.03, momentum=0.6, local_steps=UNLIKE),
     FedNova(0.05, 3, 2, 4, attraction=1.5, **EQUAL),
@@ -216,7 +220,7 @@ SAME = {
     "q = 0": (QFedAvg(*BATCHES, fairness=0.0), FedAvg(*BATCHES)),
     "no radius": (FedSAM(*BATCHES, radius=0.0), FedAvg(*BATCHES)),
     "much damping": (FedExP(*BATCHES, damping=1e9), FedAvg(*BATCHES, **EQUAL)),
-    "no attraction": (InexactFedProx(*BATCHES, attraction=0.0), FedAvg(*BATCHES)),
+    "no attraction": (FedProx(*BATCHES, attraction=0.0), FedAvg(*BATCHES)),
     "MIMELite without momentum": (MIMELite(*BATCHES), FedAvg(*BATCHES)),
     "FedNova of equal steps": (
         FedNova(FALLING, 3, local_steps=3),
@@ -224,7 +228,7 @@ SAME = {
     ),
     "FedNova with attraction, of equal steps": (
         FedNova(FALLING, 3, local_steps=3, attraction=0.8),
-        InexactFedProx(FALLING, 3, local_steps=3, attraction=0.8),
+        FedProx(FALLING, 3, local_steps=3, attraction=0.8),
     ),
     "FedNova with momentum, of equal steps": (
         FedNova(0.05, 3, local_steps=3, momentum=0.8),
@@ -232,7 +236,7 @@ SAME = {
     ),
     "MIME of one step": (MIME(FALLING, 3), FedAvg(FALLING, 3)),
     "SCAFFOLD of one step, all clients": (SCAFFOLD(FALLING), FedAvg(FALLING, **EQUAL)),
-    "an optimiser of MIME's": (
+    "an optimizer of MIME's": (
         MIME(optax.sgd(0.05), 3, local_steps=3),
         MIME(0.05, 3, local_steps=3),
     ),
@@ -248,12 +252,12 @@ def test_they_are_others_at_their_limits(pair):
 
 @pytest.mark.slow
 def test_many_steps_are_the_exact_proximal_step():
-    found = trajectory(InexactFedProx(0.05, attraction=4.0, local_steps=300, **EQUAL))
-    close(found, trajectory(FedProx(2 / 4.0)), rtol=0, atol=1e-10)
+    found = trajectory(FedProx(0.05, attraction=4.0, local_steps=300, **EQUAL))
+    close(found, trajectory(ExactFedProx(2 / 4.0)), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", [MIME, MIMELite])
-def test_one_step_of_mime_is_its_optimiser_on_all_data(kind):
+def test_one_step_of_mime_is_its_optimizer_on_all_data(kind):
     """Adam by hand along the mean gradient: MIMELite's clients see their own in its moments."""
     problem, adam = make_problem(), optax.adam(0.1, b1=0.8)
     with jax.numpy_dtype_promotion("standard"):
@@ -298,7 +302,7 @@ def test_the_optimum_is_reached_at_constant_steps_whoever_differs(algorithm):
 
 @pytest.mark.parametrize(
     "algorithm",
-    [FedAvg(0.05, **MANY, **EQUAL), InexactFedProx(0.05, attraction=2.0, **MANY, **EQUAL)],
+    [FedAvg(0.05, **MANY, **EQUAL), FedProx(0.05, attraction=2.0, **MANY, **EQUAL)],
     ids=describe,
 )
 def test_others_stop_short_of_it(algorithm):
@@ -333,7 +337,7 @@ def fixed_point(algorithm):
 
 
 def test_fednova_is_consistent_where_clients_take_unlike_numbers_of_steps():
-    r"""As :math:`\mu\to0` it ends at the minimiser of the mean, FedAvg at that of
+    r"""As :math:`\mu\to0` it ends at the minimizer of the mean, FedAvg at that of
     :math:`\sum_kE_kf_k`.
     """
     best = np.asarray(optimum(make_problem()))
@@ -378,7 +382,7 @@ def test_q_fedavg_ends_where_the_fair_objective_is_least():
 
 
 @pytest.mark.slow
-def test_extrapolation_leads_nowhere_away_from_a_common_minimiser():
+def test_extrapolation_leads_nowhere_away_from_a_common_minimizer():
     """As the paper's POCS: the way to it shrinks in every round, by more than without."""
     rng, truth = np.random.default_rng(5), np.arange(1.0, DIM + 1)
     inputs = rng.normal(size=(CLIENTS, 1, DIM))
@@ -421,7 +425,7 @@ def test_errors_of_scaffolds_variates_feed_back(step):
     )
     found = trajectory(
         SCAFFOLD(step, local_steps=steps),
-        problem.initialised(jax.random.key(0)),
+        problem.initialized(jax.random.key(0)),
         6,
         metric=part("controls"),
     )
@@ -474,7 +478,7 @@ def test_skipped_rounds_are_silent():
 
 @pytest.mark.slow
 def test_a_private_server_steps_by_any_rule():
-    """Noise is in the change that its optimiser meets; clients count alike."""
+    """Noise is in the change that its optimizer meets; clients count alike."""
     parts = {"privacy": CentralGaussian(0.7, 0.4)}
     plain = trajectory(FedAvg(0.05, **EQUAL), **parts)
     same = trajectory(FedOpt(0.05, server=optax.sgd(1.0), **EQUAL), **parts)
@@ -486,28 +490,28 @@ def test_a_private_server_steps_by_any_rule():
 @pytest.mark.slow
 def test_compressed_corrections_still_lead_near_the_optimum():
     best = np.asarray(optimum(make_problem()))
-    last = trajectory(SCAFFOLD(0.05, **MANY), rounds=400, compression=Quantise(8))[-1]
+    last = trajectory(SCAFFOLD(0.05, **MANY), rounds=400, compression=Quantize(8))[-1]
     assert 0 < np.abs(last - best).max() < 1e-2
 
 
 # What is refused ---------------------------------------------------------------------------------
 
 REFUSED = {
-    "no optimiser": (TypeError, lambda: FedOpt(0.1, server=0.1), "must be an optax.Gradient"),
+    "no optimizer": (TypeError, lambda: FedOpt(0.1, server=0.1), "must be an optax.Gradient"),
     "momentum of one": (ValueError, lambda: FedAvgM(0.1, momentum=1.0), "momentum must be .*< 1"),
     "no adaptivity": (
         ValueError,
-        lambda: FedAdam(0.1, server_step=0.1, adaptivity=0.0),
+        lambda: FedAdam(0.1, server_step_size=0.1, adaptivity=0.0),
         "adaptivity must be finite and > 0, got 0",
     ),
     "decay of one": (
         ValueError,
-        lambda: FedYogi(0.1, server_step=0.1, decay=1.0),
+        lambda: FedYogi(0.1, server_step_size=0.1, decay=1.0),
         "decay must be finite and >= 0 and < 1, got 1",
     ),
     "no server step": (
         ValueError,
-        lambda: FedAdagrad(0.1, server_step=0.0),
+        lambda: FedAdagrad(0.1, server_step_size=0.0),
         "step size must be finite and > 0, got 0",
     ),
     "a variate of none": (
@@ -515,13 +519,13 @@ REFUSED = {
         lambda: SCAFFOLD(0.1, variate="gradients"),
         "Did you mean 'gradient'",
     ),
-    "an optimiser in SCAFFOLD": (
+    "an optimizer in SCAFFOLD": (
         ValueError,
         lambda: SCAFFOLD(optax.sgd(0.1)),
         "SCAFFOLD needs the size of its clients' steps.*give step_size a number",
     ),
-    "an optimiser in FedNova": (ValueError, lambda: FedNova(optax.sgd(0.1)), "FedNova needs"),
-    "an optimiser in q-FedAvg": (
+    "an optimizer in FedNova": (ValueError, lambda: FedNova(optax.sgd(0.1)), "FedNova needs"),
+    "an optimizer in q-FedAvg": (
         ValueError,
         lambda: QFedAvg(optax.sgd(0.1), fairness=1.0),
         "q-FedAvg needs",
@@ -553,13 +557,13 @@ REFUSED = {
     ),
     "repulsion": (
         ValueError,
-        lambda: InexactFedProx(0.1, attraction=-1.0),
+        lambda: FedProx(0.1, attraction=-1.0),
         "attraction must be finite and >= 0, got -1",
     ),
     "two momenta": (
         ValueError,
         lambda: MIME(optax.sgd(0.1), momentum=0.5),
-        "momentum goes with a step size, and an optimiser has its own",
+        "momentum goes with a step size, and an optimizer has its own",
     ),
     "no penalty": (
         ValueError,

@@ -85,7 +85,7 @@ def test_traffic_is_counted():
     [
         ({"network": None}, ValueError, "zCDP-NFL runs on a graph of the clients; pass network="),
         ({"network": lambda: fl.graphs.ring(K + 1)}, ValueError, "7 nodes but the problem 6"),
-        ({"metrics": ["normalised_error"]}, ValueError, "Did you mean 'normalized_error'"),
+        ({"metrics": ["normalized_error"]}, ValueError, "Did you mean 'normalized_error'"),
         ({"metrics": ["objective", "objective"]}, ValueError, "recorded once"),
         ({"metrics": [3]}, TypeError, "a metric must be a name"),
     ],
@@ -196,7 +196,7 @@ def test_a_simulation_is_shown_as_it_was_called_without_its_data():
         (fl.schedules.PowerDecay(0.1), "PowerDecay(initial=0.1)"),
         (fl.schedules.PowerDecay(0.1, 0.7), "PowerDecay(initial=0.1, power=0.7)"),
         (fl.attacks.SignFlip(np.arange(4) < 1), "SignFlip(attackers=bool[4])"),
-        (fl.link.Quantise(4), "Quantise(bits_each=4)"),
+        (fl.link.Quantize(4), "Quantize(bits_each=4)"),
         (fl.aggregation.Median(), "Median()"),
         (fl.graphs.ring(3), "Graph(nodes=3, adjacency=float64[3,3], degree=float64[3])"),
     ],

@@ -17,7 +17,7 @@ EVERYWHERE = np.tile(START, (CLIENTS, 1))
 
 
 def plain(data, shift=None):
-    """Least squares without a regulariser; with a shift, its targets seen from there."""
+    """Least squares without a regularizer; with a shift, its targets seen from there."""
     if shift is not None:
         data = [(X, y - X @ shift) for X, y in data]
     return from_clients(data, LeastSquares(), strength=0.0)

@@ -260,7 +260,7 @@ def averaged(key, budget):
     """Noise that is correlated over rounds, and a clip that follows what was met."""
     k_data, _ = jax.random.split(key)
     cyclic = fl.participation.Cyclic(3)
-    algorithm = fl.algorithms.FedAvg(0.05, weighting="equal", scheduler=cyclic)
+    algorithm = fl.algorithms.FedAvg(0.05, weighting="equal", selector=cyclic)
     clip = fl.privacy.AdaptiveClip(0.05, share_noise=0.9)
     privacy = fl.privacy.CentralGaussian(budget, clip=clip, bands=3)
     problem = fl.problems.least_squares(k_data, clients=K, samples=10, dim=D)

@@ -308,7 +308,7 @@ def uneven(feature_map=None, **settings):
         problem.features,
         problem.targets,
         problem.loss,
-        problem.regulariser,
+        problem.regularizer,
         problem.strength,
         problem.weights,
         feature_map=feature_map,
@@ -439,8 +439,8 @@ def test_a_replay_of_fewer_samples_than_rounds_is_refused():
         fl.run(simulation, most + 1)
 
 
-def test_a_client_without_a_sample_keeps_its_model_whatever_regularises_it():
-    _, problem = uneven(regulariser=SquaredL2(), strength=3.0)
+def test_a_client_without_a_sample_keeps_its_model_whatever_regularizes_it():
+    _, problem = uneven(regularizer=SquaredL2(), strength=3.0)
     stream = Replay(problem, Trace(np.array([[True, False, True]])))
     _, now = stream.observe(stream.begin(jax.random.key(0)), jax.random.key(0), jnp.int32(1))
     model = jnp.ones((3, 2))
@@ -653,9 +653,9 @@ def test_the_test_error_of_clients_models_is_the_mean_over_them():
     np.testing.assert_allclose(run["test_error"][-1], np.mean(errors))
 
 
-def test_the_test_error_is_the_loss_alone_whatever_regularises_the_test_problem():
+def test_the_test_error_is_the_loss_alone_whatever_regularizes_the_test_problem():
     _, problem = uneven()
-    x, y, test = held_out(regulariser=SquaredL2(), strength=2.0)
+    x, y, test = held_out(regularizer=SquaredL2(), strength=2.0)
     run = fl.run(fl.Simulation(Replay(problem, test=test), OnlineFed(0.3), metrics="test_error"), 4)
     np.testing.assert_allclose(
         run["test_error"][-1], np.mean((y - x @ run["model"][0].values) ** 2)

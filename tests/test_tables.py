@@ -11,7 +11,7 @@ import fljax as fl
 from fljax import records
 from fljax.tables import rounded
 
-ERROR = {"long_name": "normalised error", "units": "1", "decibel": 1}
+ERROR = {"long_name": "normalized error", "units": "1", "decibel": 1}
 TIME = {"long_name": "time", "units": "s", "decibel": 0}
 
 
@@ -53,13 +53,13 @@ def test_the_numbers_are_those_of_the_summary(results):
 def test_by_default_all_metrics_at_the_last_round_in_decibels(results):
     known = fl.table(results, "error", "time", round=30)
     assert repr(fl.table(results)) == repr(known)
-    assert "normalised error [dB] | time [s]" in repr(known)
+    assert "normalized error [dB] | time [s]" in repr(known)
     assert repr(fl.table(results, round=10)) != repr(known)
     each = results["error"].expand_dims(client=4, axis=-1)
     assert repr(fl.table(results.assign(each=each.assign_attrs(ERROR)))) == repr(known)
     assert len(fl.table(results.assign(each=each), "each").frame) == 16
     linear = fl.table(results, decibel=False)
-    assert "normalised error | time [s]" in repr(linear)
+    assert "normalized error | time [s]" in repr(linear)
     np.testing.assert_allclose(
         fl.statistics.decibels(linear.numbers["low"].sel(metric="error")),
         known.numbers["low"].sel(metric="error"),
@@ -106,7 +106,7 @@ def test_rounding_moves_nothing_by_more_than_a_seventh_of_half_the_interval(half
 
 def test_markdown_has_a_row_a_grid_point_and_the_best_bold(results):
     lines = fl.table(results, "error", best="min").markdown().splitlines()
-    assert lines[0] == "| algorithm | budget | normalised error [dB] | runs | diverged |"
+    assert lines[0] == "| algorithm | budget | normalized error [dB] | runs | diverged |"
     assert lines[1] == "| --- | --- | ---: | ---: | ---: |"
     assert [line.split(" | ")[0] for line in lines[2:6]] == ["| zCDP & co_1"] * 2 + ["| PGFL"] * 2
     assert sum("**" in line for line in lines) == 1

@@ -128,7 +128,7 @@ def test_other_losses_are_trained_by_iterations():
     problem = from_clients(data, Logistic(), SquaredL2(), 0.4)
     model = fl.problems.train(problem)
     assert np.abs(problem.gradient(model)).max() < 1e-8
-    with pytest.raises(ValueError, match="no one minimiser"):
+    with pytest.raises(ValueError, match="no one minimizer"):
         fl.problems.train(from_clients(data[1:2], Logistic()))
     with pytest.raises(ValueError, match="no held-out data"):
         fl.problems.validate(problem)

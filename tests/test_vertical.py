@@ -33,7 +33,7 @@ def run(problem=PROBLEM, penalty=2.0, rounds=8, metrics=(), **parts):
 
 @pytest.mark.slow
 def test_models_are_those_of_boyds_iterations():
-    ridge = dataclasses.replace(PROBLEM, regulariser=SquaredL2(), strength=0.6)
+    ridge = dataclasses.replace(PROBLEM, regularizer=SquaredL2(), strength=0.6)
     np.testing.assert_allclose(
         run().model_trajectory, loops.sharing_admm(BLOCKS, LABELS, 2.0, 8), atol=1e-10
     )
@@ -51,7 +51,7 @@ def test_rounds_end_at_the_pooled_solution():
     assert found.normalized_error[-1] < 1e-20
     error = np.mean((HELD[1] - HELD[0] @ POOLED) ** 2)
     np.testing.assert_allclose(found.joint_error[-1], error, atol=1e-10)
-    ridge = dataclasses.replace(PROBLEM, regulariser=SquaredL2(), strength=0.6)
+    ridge = dataclasses.replace(PROBLEM, regularizer=SquaredL2(), strength=0.6)
     best = np.linalg.solve(TABLE.T @ TABLE / SAMPLES + 0.2 * np.eye(6), TABLE.T @ LABELS / SAMPLES)
     found = run(ridge, rounds=300, metrics=["normalized_error"])
     np.testing.assert_allclose(found.model, spread(best), atol=1e-10)
@@ -82,7 +82,7 @@ def test_the_server_goes_on_with_what_an_absent_client_said_last():
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(("strength", "error"), [(1e2, 7e-3), (1e4, 7e-5)])
 @pytest.mark.slow
-def test_gtv_minimisation_covers_it(strength, error):
+def test_gtv_minimization_covers_it(strength, error):
     """Exercise 6.2: all copies of the predictions near those of pooled least squares."""
     problem = vertical_consensus(PROBLEM, strength, holder=1)
     gtv = GTVMin(problem, fl.graphs.complete(3), strength)

@@ -25,7 +25,7 @@ from fljax.algorithms import (
     FedExP,
     FedNova,
     FedOpt,
-    InexactFedProx,
+    FedProx,
     ProxSkip,
     QFedAvg,
 )
@@ -61,7 +61,7 @@ EXACT = {
     "FedAvg": FedAvg(0.05),
     "FedAvgM": FedAvgM(0.02, momentum=0.5),
     "FedOpt": FedOpt(0.05, server=optax.sgd(0.5)),
-    "FedProx by steps": InexactFedProx(0.05, attraction=1.0),
+    "FedProx": FedProx(0.05, attraction=1.0),
     "FedNova": FedNova(0.05),
     "FedExP": FedExP(0.02),
     "q-FedAvg": QFedAvg(0.05, fairness=0.0),
@@ -106,7 +106,7 @@ def test_the_optimum_is_that_of_the_weighed_sum(weights):
     "algorithm",
     [
         lambda **w: FedAvg(0.05, 3, 2, 4, **w),
-        lambda **w: FedAvg(0.05, scheduler=Unequal(2, [0.1, 0.3, 0.2, 0.3, 0.1]), epochs=2, **w),
+        lambda **w: FedAvg(0.05, selector=Unequal(2, [0.1, 0.3, 0.2, 0.3, 0.1]), epochs=2, **w),
         pytest.param(lambda **w: FedNova(0.05, 3, 2, 4, momentum=0.5, **w), marks=pytest.mark.slow),
         pytest.param(lambda **w: MIME(0.05, 3, 2, 4, **w), marks=pytest.mark.slow),
         pytest.param(lambda **w: QFedAvg(0.05, 3, 2, fairness=1.0, **w), marks=pytest.mark.slow),

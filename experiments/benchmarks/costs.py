@@ -1,6 +1,6 @@
 """What a round of each algorithm must move, compute and draw, counted by hand from its own lines.
 
-State arrays are read and written once, the data read once, each neighbour's model gathered once.
+State arrays are read and written once, the data read once, each neighbor's model gathered once.
 `tests.cases.CASES` says which count is whose, and `experiments.benchmarks.roofline` holds them
 against the machine.
 """
@@ -48,7 +48,7 @@ class Cost(NamedTuple):
 
 
 def mixing(size: Size) -> Cost:
-    """A sum over neighbours, the result written: by matrix in a small network, else by list."""
+    """A sum over neighbors, the result written: by matrix in a small network, else by list."""
     if size.clients < fl.graphs.DENSE_BELOW:
         return Cost(size.clients**2 + 2 * size.models, 2 * size.clients * size.models)
     gathered = size.arcs * size.dim
@@ -87,7 +87,7 @@ def update(size: Size, arrays: int, operations: int, private: bool) -> Cost:
     return Cost(arrays * size.models + written, operations * size.models, draws)
 
 
-def linearised(size: Size, private: bool) -> Cost:
+def linearized(size: Size, private: bool) -> Cost:
     # Read: heard, received, dual. Written: heard, dual (and received, with the mixing).
     return gradient(size, private) + mixing(size) + update(size, 5, 16, private)
 
@@ -145,14 +145,14 @@ def relaxed(size: Size, private: bool) -> Cost:
     return exact_step(size, private) + mixing(size) + update(size, 3, 3, private)
 
 
-def generalised(size: Size, private: bool) -> Cost:
+def generalized(size: Size, private: bool) -> Cost:
     # Of as many points as parameters: how models follow from pseudo-labels, and these. Written: the
     # models and what they predict, which is their own numbers where the points are the default.
     return Cost(size.models * (size.dim + 3), 4 * size.models * size.dim)
 
 
 def agreed(size: Size, private: bool) -> Cost:
-    return generalised(size, private) + mixing(size)
+    return generalized(size, private) + mixing(size)
 
 
 def of_columns(size: Size, private: bool) -> Cost:
@@ -188,7 +188,7 @@ def trusted_steps(steps: int, size: Size, private: bool) -> Cost:
     return local(steps, size) + Cost(0, 3 * steps * size.models) + own
 
 
-def normalised(steps: int, size: Size, private: bool) -> Cost:
+def normalized(steps: int, size: Size, private: bool) -> Cost:
     # Read and written: what momentum remembers.
     speeds = Cost(2 * (steps - 1) * size.models, 5 * steps * size.models)
     return local(steps, size) + speeds + Cost(0, 3 * size.models)
@@ -233,7 +233,7 @@ def sharpness_aware(size: Size, private: bool) -> Cost:
 
 
 def dual(steps: int, size: Size, private: bool) -> Cost:
-    # Read and written: models, duals, centres and what was said last.
+    # Read and written: models, duals, centers and what was said last.
     return local(steps, size) + Cost(8 * size.models, (4 * steps + 8) * size.models)
 
 
@@ -331,7 +331,7 @@ def averaged(size: Size, private: bool) -> Cost:
 
 
 def related(size: Size, private: bool) -> Cost:
-    # The sums over neighbours of the same cluster and of the others are apart.
+    # The sums over neighbors of the same cluster and of the others are apart.
     return exact_step(size, private) + mixing(size) + mixing(size) + update(size, 5, 16, private)
 
 

@@ -32,7 +32,7 @@ from tests.cases import CASES
 #: What is lowered for.
 PLATFORMS = ("cuda", "tpu")
 ROUNDS = 4
-#: Enough clients that what is done group by group on a CPU would be; tables of neighbours.
+#: Enough clients that what is done group by group on a CPU would be; tables of neighbors.
 SIZE = Size(clients=300, samples=6, dim=16, mean_degree=4, seeds=1)
 
 HOSTED = "Model-agnostic FedRelax, learners"
@@ -85,7 +85,7 @@ def network(key: jax.Array, size: Size) -> fl.Simulation:
         architecture=fl.models.cnn(10),
     )
     return fl.Simulation(
-        problem=problem.initialised(key),
+        problem=problem.initialized(key),
         algorithm=fl.algorithms.FedAvg(0.05, clients_per_round=10, batch=3),
         metrics=["train_error"],
     )

@@ -1,4 +1,4 @@
-"""Time of one neighbourhood sum, dense against neighbour table against segment sum.
+"""Time of one neighborhood sum, dense against neighbor table against segment sum.
 
 Prints microseconds per application, float32, inside a scan of 200 so that dispatch is not
 measured, on one graph and mapped over eight. The table has the width that a traced random graph

@@ -150,8 +150,8 @@ def final(name: str) -> Callable[[Any], float]:
     return lambda found: float(found[name].isel(round=-1).mean())
 
 
-def vectorised(run: Callable[..., Any], seeds: int, *forms: str) -> list[Rival]:
-    """Every form, precision and number of seeds at a time of a vectorised rival."""
+def vectorized(run: Callable[..., Any], seeds: int, *forms: str) -> list[Rival]:
+    """Every form, precision and number of seeds at a time of a vectorized rival."""
     return [
         Rival(
             f"{form} form, {block} seed{'s' * (block > 1)} at a time",
@@ -182,7 +182,7 @@ def admm(seeds: int, few: int) -> Study:
         ROUNDS,
         final("normalized_error"),
         [
-            *vectorised(run, seeds, "gram", "samples"),
+            *vectorized(run, seeds, "gram", "samples"),
             Rival("client by client", loop, "float64", few),
         ],
         work,
@@ -202,7 +202,7 @@ def descent(seeds: int, few: int) -> Study:
         ROUNDS,
         final("normalized_error"),
         [
-            *vectorised(run, seeds, "gram", "samples", "pooled"),
+            *vectorized(run, seeds, "gram", "samples", "pooled"),
             Rival("client by client", loop, "float64", few),
         ],
         work,

@@ -105,7 +105,7 @@ def methods() -> dict[str, Method]:
                 DRAWN,
                 batches=Uniform(batch, replacement=True),
                 local_steps=longest,
-                normalised=True,
+                normalized=True,
             )
         )
         found[name] = Method(

@@ -1,4 +1,4 @@
-"""GTV minimisation on large networks, beside SciPy's sparse solvers and CVXPY on one objective.
+"""GTV minimization on large networks, beside SciPy's sparse solvers and CVXPY on one objective.
 
 Accuracy stands beside time: the distance of the models from the best that any side found, relative
 to their size, and how far the objective is above the lowest. What an iteration computes and moves
@@ -98,7 +98,7 @@ def timed(label: str, solve: Callable[[], tuple[np.ndarray, int | None]], shape:
 
 
 def by_scipy(coupled: GTVMin, direct: bool) -> list[Found]:
-    """Conjugate gradients, plain and by blocks, and a factorisation; assembling is not timed."""
+    """Conjugate gradients, plain and by blocks, and a factorization; assembling is not timed."""
     matrix, right, blocks = system(coupled)
     shape = blocks.shape[:2]
     inverse = np.linalg.inv(blocks)
@@ -177,13 +177,13 @@ def compared(coupled: GTVMin, sides: list[Found]) -> list[str]:
 
 
 def slots(graph: fl.graphs.Graph) -> float:
-    """Places of the neighbour table that a sum visits, of all nodes together."""
+    """Places of the neighbor table that a sum visits, of all nodes together."""
     return sum(float(np.prod(part.weights.shape)) for part in graph.entries.parts)
 
 
 def flops(coupled: GTVMin) -> float:
     """Of an iteration of conjugate gradients: two products of a node's block, one sum over its
-    neighbours, the model that all share, six passes over vectors.
+    neighbors, the model that all share, six passes over vectors.
     """
     nodes, dim = coupled.problem.clients, coupled.problem.dim
     return 4 * nodes * dim**2 + 2 * slots(coupled.network) * dim + 16 * nodes * dim
@@ -233,7 +233,7 @@ def report(nodes: int, small: int, quick: bool) -> list[str]:
     bandwidth = update_bandwidth(2**24)
     for name, graph in networks(nodes).items():
         edges, coupled = int(graph.edge_count()), GTVMin(instance(graph), graph, 1.0)
-        # On a random network a factorisation fills up: tens of gigabytes at ten thousand nodes.
+        # On a random network a factorization fills up: tens of gigabytes at ten thousand nodes.
         direct = name == "grid" or graph.nodes <= 500
         say(
             f"\nSquared penalty, {name} of {graph.nodes:,} nodes and {edges:,} edges, D={DIM}",

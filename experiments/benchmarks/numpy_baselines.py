@@ -1,8 +1,8 @@
-"""The rivals: the same Monte-Carlo studies in NumPy, as a plain loop and vectorised with care.
+"""The rivals: the same Monte-Carlo studies in NumPy, as a plain loop and vectorized with care.
 
 Each function runs whole seeds, data and graph included, and returns the final error of every seed
-(normalised, against the closed-form centralised solution; of the softmax study the mean
-cross-entropy), so that all can be seen to solve the same problem. The vectorised versions are given
+(normalized, against the closed-form centralized solution; of the softmax study the mean
+cross-entropy), so that all can be seen to solve the same problem. The vectorized versions are given
 every advantage that fljax takes: Gram form where it is cheaper, float32, seeds as a further axis,
 models laid out so that products run along the features, buffers that are used again.
 """
@@ -47,7 +47,7 @@ def private_admm_loop(seeds, rounds, clients, samples, dim, penalty, step, total
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
         adjacency = random_graph(rng, clients, 3 * clients // 2)
-        neighbours = [np.flatnonzero(row) for row in adjacency]
+        neighbors = [np.flatnonzero(row) for row in adjacency]
         x, y = (a[0] for a in linear_data(rng, 1, clients, samples, dim, np.float64))
         optimum = ridge_optimum(x, y)
         heard, dual = np.zeros((clients, dim)), np.zeros((clients, dim))
@@ -58,20 +58,20 @@ def private_admm_loop(seeds, rounds, clients, samples, dim, penalty, step, total
             for k in range(clients):
                 gradient = 2 / samples * x[k].T @ (x[k] @ heard[k] - y[k])
                 gradient += 2 / clients * heard[k]
-                pull = sum(heard[k] + heard[m] for m in neighbours[k])
-                curvature = 2 * penalty * len(neighbours[k]) + 1 / eta
+                pull = sum(heard[k] + heard[m] for m in neighbors[k])
+                curvature = 2 * penalty * len(neighbors[k]) + 1 / eta
                 model[k] = (heard[k] / eta + penalty * pull - dual[k] - gradient) / curvature
                 sigma = 2 * bound / (samples * curvature) / (2 * rho) ** 0.5
                 said[k] = model[k] + sigma * rng.standard_normal(dim)
             heard = said
             for k in range(clients):
-                dual[k] += penalty * sum(heard[k] - heard[m] for m in neighbours[k])
+                dual[k] += penalty * sum(heard[k] - heard[m] for m in neighbors[k])
         errors.append(((model - optimum) ** 2).sum() / (optimum**2).sum())
     return np.asarray(errors)
 
 
 def ridge_optimum(x, y):
-    """Centralised ridge solution of equally sized clients, strength 1."""
+    """Centralized ridge solution of equally sized clients, strength 1."""
     _, samples, dim = x.shape
     x, y = x.reshape(-1, dim).astype(np.float64), y.reshape(-1).astype(np.float64)
     return np.linalg.solve(x.T @ x / samples + np.eye(dim), x.T @ y / samples)
@@ -80,7 +80,7 @@ def ridge_optimum(x, y):
 def private_admm(
     seeds, rounds, clients, samples, dim, penalty, step, total, decay, bound, *, block, dtype, form
 ):
-    """zCDP-NFL on ridge, vectorised over clients and over ``block`` seeds at a time."""
+    """zCDP-NFL on ridge, vectorized over clients and over ``block`` seeds at a time."""
     errors = []
     for start in range(0, seeds, block):
         rng = np.random.default_rng(start)
@@ -93,7 +93,7 @@ def private_admm(
         transposed, scale = np.swapaxes(x, -1, -2), dtype(2 / samples)
         optimum = np.stack([ridge_optimum(*pair) for pair in zip(x, y, strict=True)])
         heard = np.zeros((block, clients, dim), dtype)
-        dual, neighbours = np.zeros_like(heard), np.zeros_like(heard)
+        dual, neighbors = np.zeros_like(heard), np.zeros_like(heard)
         rho = total * decay ** (rounds - np.arange(1, rounds + 1))
         rho *= (1 - decay) / (1 - decay**rounds)
         for n in range(1, rounds + 1):
@@ -105,12 +105,12 @@ def private_admm(
                 gradient = scale * (transposed @ residual)[..., 0]
             gradient += dtype(2 / clients) * heard
             curvature = dtype(2 * penalty) * degree + inverse_eta
-            pull = dtype(penalty) * (degree * heard + neighbours)
+            pull = dtype(penalty) * (degree * heard + neighbors)
             model = (inverse_eta * heard + pull - dual - gradient) / curvature
             sigma = dtype(2 * bound / samples / (2 * rho[n - 1]) ** 0.5) / curvature
             heard = model + sigma * rng.standard_normal(model.shape, dtype)
-            neighbours = adjacency @ heard
-            dual += dtype(penalty) * (degree * heard - neighbours)
+            neighbors = adjacency @ heard
+            dual += dtype(penalty) * (degree * heard - neighbors)
         distance = ((model - optimum[:, None]) ** 2).sum((1, 2))
         errors.append(distance / (optimum**2).sum(1))
     return np.concatenate(errors)[:seeds]
@@ -140,7 +140,7 @@ def least_squares_optimum(x, y):
 
 
 def federated_descent(seeds, rounds, clients, samples, dim, step, *, block, dtype, form):
-    """Federated gradient descent on least squares, vectorised.
+    """Federated gradient descent on least squares, vectorized.
 
     ``form``: ``"samples"``, ``"gram"`` (a matrix per client) or ``"pooled"`` (the clients' mean
     Gram matrix: with one local step nothing else is needed of them).

@@ -23,7 +23,7 @@ class Federated(NamedTuple):
     steps: np.ndarray  # [K]
     drawn: int
     step_size: float
-    strength: float  # of every client's squared regulariser
+    strength: float  # of every client's squared regularizer
     floor: float
     optimum: np.ndarray  # [D]
 
@@ -115,7 +115,7 @@ def shared(law: np.ndarray, rows: np.ndarray, values: np.ndarray, there: np.ndar
 
 
 def norms_of(features: np.ndarray, targets: np.ndarray, model: np.ndarray, strength: float):
-    """``[..., N]`` norms of every sample's gradient, the regulariser in each; ``[..., D]`` mean."""
+    """``[..., N]`` norms of every sample's gradient, the regularizer in each; ``[..., D]`` mean."""
     residual = 2 * (np.matmul(features, model[..., None])[..., 0] - targets)
     each = residual[..., None] * features + (2 * SINGLE(strength) * model)[..., None, :]
     return np.sqrt(np.einsum("...d,...d->...", each, each)), each.mean(-2)

@@ -1,4 +1,4 @@
-"""Asynchronous online learning in NumPy, vectorised over clients with care: the rival of fljax.
+"""Asynchronous online learning in NumPy, vectorized over clients with care: the rival of fljax.
 
 Only clients with a sample are updated, only senders' messages are made, only shared parameters are
 exchanged, and what is on its way is kept as sums per arrival round, as in fljax; features of

@@ -9,7 +9,7 @@ the machine's measured bandwidth, matrix rate and generator would need for the s
 sizes: a Monte-Carlo study whose working set stays in the caches, and one large network.
 
 Beside the count stands XLA's own for one noiseless step and the samples that a stream draws for it;
-it visits the empty slots of a neighbour table, counts what a second pass over the same array reads
+it visits the empty slots of a neighbor table, counts what a second pass over the same array reads
 again, and takes what the generator does (some 450 operations a number) for flops.
 """
 
@@ -38,7 +38,7 @@ from experiments.benchmarks.machine import (
 )
 from fljax import plotting
 from fljax._generator import GENERATOR, normal
-from fljax.algorithms import GeneralisedGradient, ISFedAvg, ModelAgnosticFedRelax
+from fljax.algorithms import GeneralizedGradient, ISFedAvg, ModelAgnosticFedRelax
 from fljax.simulation import Carry, Prepared, Simulation, as_key, begin, look, prepare
 from tests.cases import CASES, Case
 
@@ -56,7 +56,7 @@ def simulation(key: jax.Array, size: Size, case: Case, private: bool = True) -> 
         algorithm = dataclasses.replace(
             algorithm, clients_per_round=size.clients, batch=size.samples
         )
-    if isinstance(algorithm, ModelAgnosticFedRelax | GeneralisedGradient):
+    if isinstance(algorithm, ModelAgnosticFedRelax | GeneralizedGradient):
         algorithm = dataclasses.replace(algorithm, test_set=None)  # in the small world's features
     shape = (size.clients, size.samples, size.dim)
     if needs.data == "stream":
@@ -216,7 +216,7 @@ def draw(studies: dict[str, tuple[list[Row], Limits]], to: Path) -> None:
             axis.plot(intensity, roof, color="black", label="measured limit")
             axis.plot(intensity, roof / 2, color="black", linestyle=":", label="half of it")
             for number, row in enumerate(rows):
-                # Every colour meets every marker before a look comes back.
+                # Every color meets every marker before a look comes back.
                 marker = plotting.LOOKS[(number + number // kinds) % kinds]["marker"]
                 at = row.cost.flops / (WORD * row.cost.words)
                 axis.plot(

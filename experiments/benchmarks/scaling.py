@@ -4,7 +4,7 @@
 
 Every point runs in a process of its own, so that its peak memory is its own and device counts can
 differ. Private zCDP-NFL on ridge regression with 8 samples a client, on a random connected graph
-of six neighbours on average; `--quick` takes small sizes and draws no picture.
+of six neighbors on average; `--quick` takes small sizes and draws no picture.
 """
 
 import argparse
@@ -134,7 +134,7 @@ def draw(studies: dict[str, tuple[list, list]], to: Path) -> None:
             guide = found[0]["round"] * at / at[0]
             if axis in ("workers", "devices"):
                 guide = found[0]["round"] * at[0] / at
-            panel.plot(at, guide, color="grey", linewidth=0.8, label="proportional")
+            panel.plot(at, guide, color="gray", linewidth=0.8, label="proportional")
             panel.set(xscale="log", yscale="log", xlabel=LABELS[axis], ylabel="seconds")
             if axis in ("workers", "devices"):
                 panel.set_xticks(at, [f"{value:g}" for value in at])
@@ -146,7 +146,7 @@ def draw(studies: dict[str, tuple[list, list]], to: Path) -> None:
         memory = np.asarray([f["peak"] for f in found]) / 2**30
         data = at * POINT["samples"] * POINT["dim"] * 4 / 2**30
         panels.flat[-1].plot(at, memory, label="peak of the process", **plotting.LOOKS[0])
-        panels.flat[-1].plot(at, data, color="grey", linewidth=0.8, label="the features alone")
+        panels.flat[-1].plot(at, data, color="gray", linewidth=0.8, label="the features alone")
         panels.flat[-1].set(
             xscale="log", yscale="log", xlabel=LABELS["clients"], ylabel="memory (GiB)"
         )

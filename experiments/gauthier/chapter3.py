@@ -163,7 +163,7 @@ class Method:
 
 def bounded_huber(key: Array, **sizes: Any) -> fl.problems.Problem:
     """Huber loss and ``‖w‖²`` on samples whose gradients keep to ``CLIP_HUBER`` by themselves."""
-    problem = fl.problems.huber(key, regulariser=fl.problems.SquaredL2(), **sizes)
+    problem = fl.problems.huber(key, regularizer=fl.problems.SquaredL2(), **sizes)
     length = jnp.linalg.norm(problem.features, axis=-1)
     shrink = jnp.minimum(1, CLIP_HUBER.value / length)
     return replace(

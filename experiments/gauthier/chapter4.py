@@ -122,7 +122,7 @@ REMATCHED = (
 
 EACH_WAY = {"bits_up": "clients to server", "bits_down": "server to clients"}
 
-#: Candidates of the tuning, log-spaced over what is stable, so near to each other that a neighbour
+#: Candidates of the tuning, log-spaced over what is stable, so near to each other that a neighbor
 #: would change a steady state by tenths of a dB.
 STEPS = (
     *(0.02, 0.025, 0.03, 0.04, 0.05, 0.063, 0.08, 0.1, 0.125),
@@ -235,7 +235,7 @@ def moment(stream: fl.streams.Autoregressive, order: int) -> np.ndarray:
     memory, variance, mean = (
         np.asarray(v, float) for v in (stream.memory, stream.variance, stream.mean)
     )
-    centre = mean * np.sqrt(1 - memory**2) / (1 - memory)
+    center = mean * np.sqrt(1 - memory**2) / (1 - memory)
     lags = np.asarray(stream.lags)
     apart = np.abs(lags[:, None] - lags)
     # Combinations of signs; the first may be taken as +.
@@ -247,7 +247,7 @@ def moment(stream: fl.streams.Autoregressive, order: int) -> np.ndarray:
         phase = np.tensordot(sign, phases[indices], 1)
         for k in range(len(memory)):
             spread = np.sum((angle @ (variance[k] * memory[k] ** apart)) * angle, axis=-1)
-            found[k] += np.exp(-spread / 2) * np.cos(centre[k] * angle.sum(axis=-1) + phase)
+            found[k] += np.exp(-spread / 2) * np.cos(center[k] * angle.sum(axis=-1) + phase)
     scale = np.sqrt(2 / len(phases)) * float(features.scale)
     return scale**order * found / len(signs)
 
@@ -265,7 +265,7 @@ def online_fed(fraction: float) -> Callable[[float], OnlineFed]:
 
 
 def pso(fraction: float, size: int) -> Callable[[float], PSOFed]:
-    return lambda step: PSOFed(step, Circular(size), scheduler=Fraction(fraction))
+    return lambda step: PSOFed(step, Circular(size), selector=Fraction(fraction))
 
 
 # --------------------------------------------------------------------------- tuning

@@ -51,7 +51,7 @@ PENALTY = Setting(
     3.0,
     "not given; that of chapters 3 and 6. From 1 on the algorithm is stable, at 0.3 it is not",
 )
-STRENGTH = Setting("regularisation lambda", 0.01, "not given; small beside the data")
+STRENGTH = Setting("regularization lambda", 0.01, "not given; small beside the data")
 NOISE = Setting(
     "observation noise variance",
     0.7,
@@ -133,7 +133,7 @@ class Watched(Algorithm):
 
     def step(self, state: Seen, now: Round) -> Seen:
         after = self.inner.step(state.state, now)
-        who = now.choose(self.inner.selector)
+        who = now.choose(self.inner.selection)
         here = who.put(jnp.zeros_like(state.here), jnp.ones_like(who.here))
         return Seen(after.model, after, here)
 
@@ -394,7 +394,7 @@ def one_above(panel: str, over: str, *under: str) -> list[tuple[Curve, Curve]]:
     return [((panel, over), (panel, other)) for other in under]
 
 
-def neighbours(panel: str, axis: str, rising: bool) -> Measure:
+def neighbors(panel: str, axis: str, rising: bool) -> Measure:
     """How far the NMSD is above from one value of an axis to the next, in the given direction."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:

@@ -65,7 +65,7 @@ ROUNDS = Setting(
 STRENGTH = Setting(
     "lambda",
     1e-5,
-    "the regulariser is not given; (5.4) has lambda/|C_s|. Models of images of length 1 are long: "
+    "the regularizer is not given; (5.4) has lambda/|C_s|. Models of images of length 1 are long: "
     "more would shrink them",
 )
 PENALTIES = Setting(
@@ -476,7 +476,7 @@ def title(name: str, bound: float) -> str:
 
 
 def curves(data: xr.Dataset, bound: float, ax: Axes, bands: bool = True) -> None:
-    """Accuracy against the iteration; bands that lie on each other would merge to grey."""
+    """Accuracy against the iteration; bands that lie on each other would merge to gray."""
     plotting.learning_curves(data.sel(bound=bound), METRIC, "algorithm", ax=ax)
     if not bands:
         _without_bands(ax)

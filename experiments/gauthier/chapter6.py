@@ -45,7 +45,7 @@ SAC_WIDTH = Setting("nu_SAC", 0.05, "section 6.3", given=True)
 
 #: Of the claims that are about the variant.
 CONDITION = (
-    "every client has a neighbour of its cluster and |w_0|^2 is about 20; the source says neither "
+    "every client has a neighbor of its cluster and |w_0|^2 is about 20; the source says neither "
     "whether its network has lonely clients nor how long its models are"
 )
 NEW = "New: the variant in which no client is alone in its cluster and the models are shorter."
@@ -80,7 +80,7 @@ JOINED_SIZE = Setting(
 )
 JOINED_NETWORK = Setting(
     "network of the variant",
-    "clusters drawn again until each client has a neighbour of its own",
+    "clusters drawn again until each client has a neighbor of its own",
     "the source's law, given that; graphs and the sizes of clusters stay as they are",
 )
 START = Setting("initial tau", 0.05, "not given; the fixed value that figure 6.2 compares with")
@@ -119,7 +119,7 @@ class World:
     """What the source leaves open about who is next to whom, and about the models.
 
     Args:
-      joined: whether each client has a neighbour of its own cluster.
+      joined: whether each client has a neighbor of its own cluster.
       size: mean of |w_0|^2.
       strength: lambda.
     """
@@ -152,7 +152,7 @@ def clusters(key: Array, network: fl.graphs.Graph, joined: Array | bool) -> Arra
 
 
 def alone(network: fl.graphs.Graph, cluster: Array) -> Array:
-    """``[K]``: which clients have no neighbour of their cluster."""
+    """``[K]``: which clients have no neighbor of their cluster."""
     return network.reweighted(lambda k, l: cluster[k] == cluster[l]).degree == 0  # noqa: E741
 
 
@@ -291,7 +291,7 @@ def _alone_parameter(now: Snapshot) -> Array:
     return jnp.mean(_deviation(now, jnp.asarray)[1] * _learned(now))
 
 
-#: Of the clients with a neighbour of their own cluster, and of those without. The latter as parts
+#: Of the clients with a neighbor of their own cluster, and of those without. The latter as parts
 #: of the mean over all clients: there may be none.
 AMONG_JOINED = Metric("joined_deviation", _joined_deviation, "NMSD of these", decibel=True)
 ALONE = Metric("alone", _alone, "clients alone in their cluster", decibel=False)

@@ -112,7 +112,7 @@ SOURCE = [
     ),
 ]
 
-#: P-ADMM minimises exactly, in which clipping has no place: the loss itself must keep to the bound.
+#: P-ADMM minimizes exactly, in which clipping has no place: the loss itself must keep to the bound.
 HELD = "a Huber loss of features of bounded length in the place of the squared loss"
 
 FIGURE = Figure(
@@ -121,7 +121,7 @@ FIGURE = Figure(
     source="Gauthier 2024, figure 3.3 (P2, figure 3)",
     caption=ch3.caption_of_contests(
         "squared loss, ‖w‖²",
-        "P-ADMM minimises exactly, in which clipping has no place, so there the loss is Huber's "
+        "P-ADMM minimizes exactly, in which clipping has no place, so there the loss is Huber's "
         "and feature vectors are scaled down to a public length",
     ),
     study=study,

@@ -72,7 +72,7 @@ def paired(objective: str, clip: float) -> Callable[..., fl.Simulation]:
 
 
 @functools.cache
-def penalised(objective: str) -> Callable[..., fl.Simulation]:
+def penalized(objective: str) -> Callable[..., fl.Simulation]:
     """The common scenario with the penalty as an axis."""
     inner = ch3.scenario(objective)
 
@@ -80,7 +80,7 @@ def penalised(objective: str) -> Callable[..., fl.Simulation]:
         changed = dataclasses.replace(algorithm.algorithm, penalty=penalty)
         return inner(key, budget, dataclasses.replace(algorithm, algorithm=changed))
 
-    build.__qualname__ = f"penalised({objective!r})"
+    build.__qualname__ = f"penalized({objective!r})"
     return build
 
 
@@ -162,7 +162,7 @@ def contest(name: str, effort: Effort) -> dict[str, xr.Dataset]:
 def study(effort: Effort) -> Studies:
     penalties = effort.sweep(
         "penalty",
-        penalised("ridge"),
+        penalized("ridge"),
         rounds=ch3.ROUNDS.value,
         record_every=ch3.ROUNDS.value,
         seeds=effort.seeds,

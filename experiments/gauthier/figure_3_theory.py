@@ -59,7 +59,7 @@ NAMES = {
     "gap": "ergodic gap",
     "bound": "bound of Theorem II",
     "traded": "bound (3.22)",
-    "error": "normalised error",
+    "error": "normalized error",
 }
 #: Below it nothing is drawn, dB: the smooth part of an objective is solved to any precision.
 LOWEST = -70
@@ -125,7 +125,7 @@ def rates(objective: str, seeds: int, rounds: int) -> xr.Dataset:
 
     kept = np.unique(np.geomspace(1, rounds, RECORDS).round().astype(int))
     found = over_seeds(one, seeds)
-    return labelled(
+    return labeled(
         {name: (("seed", "noise", "round"), found[name][..., kept - 1]) for name in found},
         {"noise": [*SCHEDULES], "round": kept},
     )
@@ -147,12 +147,12 @@ def bounds(objective: str, budgets: list[float], seeds: int) -> xr.Dataset:
         return {"gap": found.gap, "bound": found.bound, "traded": traded}
 
     found = over_seeds(lambda key: jax.vmap(at, (None, 0))(key, jnp.asarray(budgets)), seeds)
-    return labelled(
+    return labeled(
         {name: (("seed", "budget"), values) for name, values in found.items()}, {"budget": budgets}
     )
 
 
-def labelled(variables: Mapping[str, Any], coords: Mapping[str, Any]) -> xr.Dataset:
+def labeled(variables: Mapping[str, Any], coords: Mapping[str, Any]) -> xr.Dataset:
     """A data set of numbers that are read in dB."""
     found = xr.Dataset(variables, coords, provenance(dtype=str(jnp.result_type(float))))
     for name in found.data_vars:
@@ -413,7 +413,7 @@ FIGURE = Figure(
         ),
         Claim(
             "constant-noise-does-not",
-            "with noise of constant variance it stays in a neighbourhood of the solution",
+            "with noise of constant variance it stays in a neighborhood of the solution",
             "section 3.2.3",
             decade_gain(CONSTANT),
             (-INFINITE, 3),

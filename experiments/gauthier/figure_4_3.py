@@ -352,7 +352,7 @@ FIGURE = Figure(
             (0, INFINITE),
             condition="all loads with the step size of PAO-Fed",
             changed="New: without steps of its own for each load, whose candidates decide between "
-            "neighbouring loads.",
+            "neighboring loads.",
         ),
         Claim(
             "loads-meet-learning-curves",

@@ -176,7 +176,7 @@ VARIANCE = (
     "clusters are near to each other."
 )
 STEPS = (
-    "Gradient steps are short and average over many rounds; PGFL moves by whole minimisers of the "
+    "Gradient steps are short and average over many rounds; PGFL moves by whole minimizers of the "
     "few samples of who takes part, which can weigh more than that GFL has no model of a cluster."
 )
 
@@ -233,7 +233,7 @@ def sums(studies: Studies) -> str:
 
 FIGURE = Figure(
     name="gauthier-5.1",
-    title="Personalised graph federated learning against existing methods",
+    title="Personalized graph federated learning against existing methods",
     source="Gauthier 2024, figure 5.1 (P6, figures 1-3)",
     caption="NMSD from the models that generated the data, in (a) to (d) that of the clients' "
     "models. GFL and ClusterFL are PGFL with a single task and without a server graph. GFL as its "

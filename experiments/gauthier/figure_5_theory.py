@@ -279,15 +279,15 @@ def plot(studies: Studies) -> Picture:
     plotting.learning_curves(data, "distance", ax=rate)
     rate.set_ylabel("distance² to the fixed point [dB]")
     for name, look in zip(MIXING, plotting.LOOKS, strict=False):
-        colour = {"color": look["color"]}
+        color = {"color": look["color"]}
         at_rest = decibels(samples(data, name, "level").mean())
-        picture.theory(level, at_rest, "predicted", **colour)
+        picture.theory(level, at_rest, "predicted", **color)
         start, factor = samples(data, name, "distance"), samples(data, name, "rate")
         middle = len(rounds) // 2
         fall = factor[:, None] ** (2.0 * (rounds - rounds[middle]))
         predicted = decibels((start[:, middle, None] * fall).mean(0))
         text, shown = f"predicted: factor {factor.mean():.3f}", slice(middle // 2, None)
-        picture.predicted_curve(rate, rounds[shown], predicted[shown], text, **colour)
+        picture.predicted_curve(rate, rounds[shown], predicted[shown], text, **color)
     limits = studies["limits"]
     plotting.trade_off(limits, "penalty", "bias", ax=limit)
     limit.lines[0].set_label("simulated")
@@ -311,7 +311,7 @@ def plot(studies: Studies) -> Picture:
 
 FIGURE = Figure(
     name="gauthier-5.theory",
-    title="What is proved of personalised graph federated learning",
+    title="What is proved of personalized graph federated learning",
     source="Gauthier 2024, section 5.3 (no figure)",
     caption="Ridge problems of figure 5.1 (a), where all clients take part and no noise is "
     "added: a round is then an affine map, whose fixed point and spectral radius say where PGFL "
@@ -341,7 +341,7 @@ FIGURE = Figure(
             "at most -60 dB left after 1000 iterations, for every penalty",
             note=lambda studies: (
                 f"{ch5.extent(bias(studies))} are left. Servers that average and move in turn "
-                "never agree while their gradients differ, and averages over neighbourhoods weigh "
+                "never agree while their gradients differ, and averages over neighborhoods weigh "
                 "servers by their degree: the distance is O(1/rho) to another point."
             ),
             changed="New: the first edition had no claim on Theorem I.",

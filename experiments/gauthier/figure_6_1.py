@@ -55,16 +55,16 @@ def plot(studies: Studies) -> Picture:
     hidden = {name: f"_{name}" for name in ends["of"].values}
     plotting.trade_off(ends, "tau", ch6.NMSD, "of", axes[-1], labels=hidden, legend=False)
     picture.name_curves(axes[-1], ends["of"].values, at=[-1, -1, -1], shift=[-27, -30, -36])
-    return picture.finish(drawing, "Below: every client has a neighbour of its own cluster")
+    return picture.finish(drawing, "Below: every client has a neighbor of its own cluster")
 
 
 def carried(studies: Studies) -> str:
-    """What the clients without a neighbour of their cluster do to the error at τ = 0."""
+    """What the clients without a neighbor of their cluster do to the error at τ = 0."""
     at = ch6.late(studies["a"]).sel(algorithm=ALONE).mean()
     share = float(at[ch6.ALONE.name])
     error = float(at[ch6.ALONE_DEVIATION.name] / at[ch6.NMSD])
     return (
-        f"Without inter-cluster learning the {100 * share:.0f} % of clients that have no neighbour "
+        f"Without inter-cluster learning the {100 * share:.0f} % of clients that have no neighbor "
         "of their cluster are alone with at most 35 samples for 60 parameters: they carry "
         f"{100 * error:.0f} % of the error at τ = 0. One model for all at least reaches them."
     )
@@ -72,11 +72,11 @@ def carried(studies: Studies) -> str:
 
 FIGURE = Figure(
     name="gauthier-6.1",
-    title="Networked personalised learning with a fixed inter-cluster parameter",
+    title="Networked personalized learning with a fixed inter-cluster parameter",
     source="Gauthier 2024, figure 6.1 (P7, figure 1)",
-    caption="The metric (6.15) is called normalised but divides by a norm that is not squared; "
+    caption="The metric (6.15) is called normalized but divides by a norm that is not squared; "
     "panel (a) has the squared norm, panel (b) the printed one, and claims are judged in both. "
-    "About one client in ten has no neighbour of its cluster: without inter-cluster learning it is "
+    "About one client in ten has no neighbor of its cluster: without inter-cluster learning it is "
     "alone with fewer samples than parameters. In panels (d) and (e) nobody is.",
     study=study,
     plot=plot,
@@ -106,7 +106,7 @@ FIGURE = Figure(
         ),
         Claim(
             "one-model-is-not-enough-among-joined",
-            "NFL is less accurate than every NPFL for clients with a neighbour of their cluster",
+            "NFL is less accurate than every NPFL for clients with a neighbor of their cluster",
             "section 6.3",
             ch6.gaps("a", *((NFL, other) for other in NAMES), metrics=[IN_TOUCH]),
             (0, INFINITE),

@@ -174,8 +174,8 @@ def plot(studies: Studies) -> Picture:
     for ax, (touch, name) in zip(
         maps, ((t, name) for t in (0, 1) for name in (ch6.SAC, ch6.DPG)), strict=True
     ):
-        colours = heat(ax, gain_map(studies, name, touch))
-    bar = drawing.colorbar(colours, ax=maps, location="right", shrink=0.7, aspect=30)
+        colors = heat(ax, gain_map(studies, name, touch))
+    bar = drawing.colorbar(colors, ax=maps, location="right", shrink=0.7, aspect=30)
     bar.set_label(f"gain over τ = {ch6.START.value:g} [dB]")
     return picture.finish(
         drawing, f"(f) to (i): gain over {FIXED} in the steady state, {few} seeds"
@@ -216,7 +216,7 @@ def gain_map(studies: Studies, name: str, touch: int) -> xr.DataArray:
 
 def heat(ax: Axes, found: xr.DataArray) -> Any:
     """A map with its numbers, zero in white."""
-    colours = ax.imshow(found, cmap="RdBu", vmin=-3, vmax=3, aspect="auto", origin="lower")
+    colors = ax.imshow(found, cmap="RdBu", vmin=-3, vmax=3, aspect="auto", origin="lower")
     for (row, column), value in np.ndenumerate(found.values):
         ink = "white" if abs(value) > 2 else "black"
         ax.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=6.5, color=ink)
@@ -224,7 +224,7 @@ def heat(ax: Axes, found: xr.DataArray) -> Any:
     ax.set_yticks(range(found.sizes["strength"]), [f"{v:g}" for v in found["strength"].values])
     ax.grid(False)
     ax.set(xlabel="|w₀|²", ylabel="λ")
-    return colours
+    return colors
 
 
 # --------------------------------------------------------------------------- claims
@@ -346,7 +346,7 @@ def worst_cell(studies: Studies, name: str) -> str:
 
 
 def lonely(studies: Studies) -> str:
-    """What the policies make of the clients without a neighbour of their cluster."""
+    """What the policies make of the clients without a neighbor of their cluster."""
     together = ch6.late(joined(studies["a"], studies["c"])).mean(("seed", "round"))
     capped = CAPPED[0]
 
@@ -359,7 +359,7 @@ def lonely(studies: Studies) -> str:
     error = [of(name, ch6.ALONE_DEVIATION.name) for name in (ch6.DPG, ch6.SAC, capped, FIXED)]
     others = ch6.gap(studies["a"], FIXED, ch6.DPG, ch6.AMONG_JOINED.name).value
     return (
-        f"The {100 * share:.0f} % of clients without a neighbour of their cluster need a τ close "
+        f"The {100 * share:.0f} % of clients without a neighbor of their cluster need a τ close "
         "to 0, where the derivative is steepest: an uncapped step of DPG jumps across, and where τ "
         f"is large the derivative is too flat to return. They end at a mean of {tau[0]:.2f} under "
         f"DPG, {tau[1]:.2f} under SAC and {tau[2]:.2f} under capped DPG, with an NMSD of "
@@ -379,7 +379,7 @@ def capped_batch(studies: Studies) -> str:
 
 FIGURE = Figure(
     name="gauthier-6.2",
-    title="Networked personalised learning with learned inter-cluster parameters",
+    title="Networked personalized learning with learned inter-cluster parameters",
     source="Gauthier 2024, figure 6.2 (P7, figure 2)",
     caption="All rates and widths are the source's. SAC moves by the sign of a difference, so its "
     "steps do not depend on the data's scale; DPG moves by a derivative that grows with its "
@@ -555,7 +555,7 @@ FIGURE = Figure(
                 least_gain(name),
                 (0, INFINITE),
                 "in every cell of the map",
-                condition="every client has a neighbour of its cluster; other λ and |w_0|^2",
+                condition="every client has a neighbor of its cluster; other λ and |w_0|^2",
                 note=lambda studies, name=name: worst_cell(studies, name),
                 changed="New: the two numbers that the source does not give, varied together.",
             )
@@ -569,8 +569,8 @@ FIGURE = Figure(
                 least_gain(name, 0, max(MAP.value[0])),
                 (0, INFINITE),
                 "for every |w_0|^2 of the map",
-                condition=f"networks as drawn, λ = {max(MAP.value[0]):g}: the regulariser does for "
-                "lonely clients what neighbours would",
+                condition=f"networks as drawn, λ = {max(MAP.value[0]):g}: the regularizer does for "
+                "lonely clients what neighbors would",
                 changed="New: the two numbers that the source does not give, varied together.",
             )
             for short, name in (("SAC", ch6.SAC), ("DPG", ch6.DPG))

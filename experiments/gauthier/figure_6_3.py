@@ -492,7 +492,7 @@ FIGURE = Figure(
         ),
         Claim(
             "much-data-ends-at-zero",
-            "it stabilises around 0",
+            "it stabilizes around 0",
             "section 6.3",
             cases(ch6.MUCH, late_level),
             (-INFINITE, ZERO),
@@ -501,7 +501,7 @@ FIGURE = Figure(
         ),
         Claim(
             "much-data-ends-at-zero-in-most-runs",
-            "it stabilises around 0",
+            "it stabilizes around 0",
             "section 6.3",
             most(ch6.MUCH, ends_at_zero),
             (50, INFINITE),
@@ -519,7 +519,7 @@ FIGURE = Figure(
         ),
         Claim(
             "moderate-data-ends-at-zero",
-            "it decreases afterwards and stabilises around 0",
+            "it decreases afterwards and stabilizes around 0",
             "section 6.3",
             cases(ch6.MODERATE, late_level),
             (-INFINITE, ZERO),
@@ -528,7 +528,7 @@ FIGURE = Figure(
         ),
         Claim(
             "moderate-data-ends-at-zero-in-most-runs",
-            "it decreases afterwards and stabilises around 0",
+            "it decreases afterwards and stabilizes around 0",
             "section 6.3",
             most(ch6.MODERATE, ends_at_zero),
             (50, INFINITE),
@@ -596,7 +596,7 @@ FIGURE = Figure(
         ),
         *of_each(
             "much-data-ends-at-zero",
-            "the parameter of the client with much data stabilises around 0",
+            "the parameter of the client with much data stabilizes around 0",
             ch6.MUCH,
             late_level,
             (-INFINITE, ZERO),
@@ -616,7 +616,7 @@ FIGURE = Figure(
         ),
         *of_each(
             "moderate-data-ends-at-zero",
-            "the parameter of the client with a moderate amount of data stabilises around 0",
+            "the parameter of the client with a moderate amount of data stabilizes around 0",
             ch6.MODERATE,
             late_level,
             (-INFINITE, ZERO),

@@ -92,10 +92,10 @@ def spreads(models: Array, cluster: Array) -> tuple[Array, Array]:
         models.dtype
     )
     means = jnp.einsum("kc,...kd->...cd", member / jnp.sum(member, axis=0)[None], models)
-    centre = jnp.einsum("kc,...cd->...kd", member, means)
+    center = jnp.einsum("kc,...cd->...kd", member, means)
     middle = jnp.mean(models, axis=-2, keepdims=True)
-    inside = jnp.mean(jnp.sum((models - centre) ** 2, axis=-1), axis=-1)
-    return inside, jnp.mean(jnp.sum((centre - middle) ** 2, axis=-1), axis=-1)
+    inside = jnp.mean(jnp.sum((models - center) ** 2, axis=-1), axis=-1)
+    return inside, jnp.mean(jnp.sum((center - middle) ** 2, axis=-1), axis=-1)
 
 
 def critical_bound(coupled: GTVMin, constant: Array, models: Array) -> Array:
@@ -286,8 +286,8 @@ def plot(studies: Studies) -> Picture:
         ("models", NORM, "norm", "-"),
     ):
         curve = data[metric].sel(penalty=penalty).transpose("seed", "coupling").values
-        colour = f"C{[*PENALTIES].index(penalty)}"
-        _band(sets, data, np.asarray, curve, text, colour, line)
+        color = f"C{[*PENALTIES].index(penalty)}"
+        _band(sets, data, np.asarray, curve, text, color, line)
     sets.set(ylabel="different models", xscale="log", xlabel=r"coupling $\alpha$")
     done = constant(data).transpose("seed", "coupling").values
     _band(equal, data, np.asarray, 100.0 * done, "solved", "C1", "-")
@@ -310,7 +310,7 @@ def _band(
     scale: Callable[[np.ndarray], np.ndarray],
     curve: np.ndarray,
     text: str,
-    colour: str,
+    color: str,
     line: object,
 ) -> None:
     """The mean over seeds with its band."""
@@ -320,8 +320,8 @@ def _band(
     numbers = statistics.summary(one, "y")
     at = data["coupling"].values
     middle, low, high = (scale(numbers[part].values) for part in ("mean", "low", "high"))
-    ax.plot(at, middle, color=colour, linestyle=line, label=text)
-    ax.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
+    ax.plot(at, middle, color=color, linestyle=line, label=text)
+    ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
 
 
 def _draw_path(ax: Axes, path: np.ndarray) -> None:
@@ -537,7 +537,7 @@ FIGURE = Figure(
             beside_critical,
             (99.9, 100.1),
             f"exactly equal models {100 * ASIDE.value:g} % beyond it, not yet so before, always",
-            condition="the norm as penalty; the programme that gives the value is ours, from (68)",
+            condition="the norm as penalty; the program that gives the value is ours, from (68)",
         ),
         Claim(
             "squared-never-equal",

@@ -39,7 +39,7 @@ EVENTS = Setting("events", 300, "B = 10 comes to -100 dB or less")
 STEEP = Setting(
     "FedGD's network, alpha",
     (10, 1.0),
-    "all nodes joined, and coupled as strongly as their losses curve: late neighbours matter most",
+    "all nodes joined, and coupled as strongly as their losses curve: late neighbors matter most",
 )
 PARTS = Setting(
     "FedGD's step", (0.4, 0.6, 0.8, 0.95), "over the limit of gradient descent without delays"

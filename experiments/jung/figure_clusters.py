@@ -170,9 +170,9 @@ def plot(studies: Studies) -> Picture:
         plotting.trade_off(data, "coupling", "off", name, ax)
         for i, value in enumerate(data[name].values):
             level = statistics.decibels(data["bound"].sel({name: value}).mean("seed").values)
-            colour = plotting.LOOKS[i]["color"]
+            color = plotting.LOOKS[i]["color"]
             text = "bound (148)" if i == 0 else "_"
-            picture.predicted_curve(ax, data["coupling"].values, level, text, color=colour)
+            picture.predicted_curve(ax, data["coupling"].values, level, text, color=color)
         ticks = [0.1, 1, 10, 100, 1000, 1e4]
         ax.set_xticks(ticks, ["0.1", "1", "10", "100", "1e3", "1e4"])
         ax.set_ylabel("squared deviation [dB]")

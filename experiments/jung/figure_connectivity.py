@@ -21,8 +21,8 @@ from fljax.graphs import Graph
 from fljax.theory import network_rates
 
 NODES = Setting("nodes", 50, "|C| of the check of (155); spectra are cheap")
-DEGREES = Setting("degree", (4, 8, 14, 24), "mean, of all but the nearest neighbours")
-NEAREST = Setting("nearest neighbours", (3, 7, 12, 20), "mean degrees about those of others")
+DEGREES = Setting("degree", (4, 8, 14, 24), "mean, of all but the nearest neighbors")
+NEAREST = Setting("nearest neighbors", (3, 7, 12, 20), "mean degrees about those of others")
 REWIRED = Setting("rewired edges of small worlds", 0.1, "a usual share: between ring and random")
 DATA = Setting("samples a client, parameters", (2, 2), "a client alone hardly determines its model")
 COUPLINGS = Setting("alpha", (0.01, 0.1, 1.0), "a decade each, up to the losses' curvature")
@@ -32,7 +32,7 @@ SIZES = Setting("(d) nodes |C|", (25, 50, 100, 200), "doubled from a small netwo
 CHANCES = Setting("(d) p_e", (0.2, 0.5), "a sparse and a dense network")
 MOST = Setting("seeds", 40, "at most: spectra hardly differ")
 
-RANDOM, REGULAR, WORLD, NEAR = "Erdős-Rényi", "random regular", "small world", "nearest neighbours"
+RANDOM, REGULAR, WORLD, NEAR = "Erdős-Rényi", "random regular", "small world", "nearest neighbors"
 FAMILIES = (RANDOM, REGULAR, WORLD, NEAR)
 #: What is averaged as a logarithm: some networks nearly fall apart, and take very many rounds.
 LOGARITHMS = ("rounds", "cost")
@@ -196,13 +196,13 @@ def plot(studies: Studies) -> Picture:
     largest.set(ylabel="ratio", ylim=(0, 1.05))
     near = studies["random"]
     for chance, line in zip(CHANCES.value, ("-", "--"), strict=True):
-        for name, text, colour in (("most", r"$d_{\max}$", "C1"), ("second", r"$\lambda_2$", "C0")):
+        for name, text, color in (("most", r"$d_{\max}$", "C1"), ("second", r"$\lambda_2$", "C0")):
             part = near.sel(chance=chance)
             numbers = statistics.summary(part, name)
             label = f"{text}, $p_e$ = {chance:g}"
-            random.plot(part["nodes"], numbers["mean"], line, color=colour, label=label)
+            random.plot(part["nodes"], numbers["mean"], line, color=color, label=label)
             where = part["nodes"], numbers["low"], numbers["high"]
-            random.fill_between(*where, color=colour, alpha=0.2, linewidth=0)
+            random.fill_between(*where, color=color, alpha=0.2, linewidth=0)
     random.axhline(1, **picture.THIN)
     random.set(xscale="log", xlabel=r"nodes $|\mathcal{C}|$", ylabel=r"over $|\mathcal{C}|p_e$")
     random.set_xticks(SIZES.value, [str(size) for size in SIZES.value])
@@ -223,12 +223,12 @@ def plot(studies: Studies) -> Picture:
     )
 
 
-def _band(ax: Axes, data: xr.Dataset, name: str, text: str, colour: str) -> None:
+def _band(ax: Axes, data: xr.Dataset, name: str, text: str, color: str) -> None:
     numbers, at = statistics.summary(data, name), data["degree"].mean("seed")
     if name in LOGARITHMS:
         numbers = 10**numbers
-    ax.plot(at, numbers["mean"], ".-", color=colour, label=text)
-    ax.fill_between(at, numbers["low"], numbers["high"], color=colour, alpha=0.2, linewidth=0)
+    ax.plot(at, numbers["mean"], ".-", color=color, label=text)
+    ax.fill_between(at, numbers["low"], numbers["high"], color=color, alpha=0.2, linewidth=0)
 
 
 # --------------------------------------------------------------------------- claims
@@ -359,7 +359,7 @@ def cheaper(studies: Studies) -> str:
     )
     return (
         f"Edges pay, or may, for {', '.join(less)}: of the sparsest random networks "
-        f"{apart_:.0f} % fall apart, and a client without neighbours is as slow as it is alone."
+        f"{apart_:.0f} % fall apart, and a client without neighbors is as slow as it is alone."
     )
 
 

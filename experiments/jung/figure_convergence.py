@@ -105,7 +105,7 @@ def exercise_one(collection: int) -> Callable[..., fl.Simulation]:
 
 
 def of_means(key: Array) -> tuple[Problem, Graph]:
-    """Exercise 5.2: one number a node, neighbours chosen by each; starts at these numbers."""
+    """Exercise 5.2: one number a node, neighbors chosen by each; starts at these numbers."""
     nodes, others = FIFTY.value
     k_graph, k_numbers = jax.random.split(key)
     chance = jax.random.uniform(k_graph, (nodes, nodes)) + jnp.eye(nodes)
@@ -286,15 +286,15 @@ def plot(studies: Studies) -> Picture:
         _band(bounds, data, "coupling", name, text)
     bounds.set(xscale="log", yscale="log", xlabel=r"coupling $\alpha$", ylabel="ratio")
     fine = np.linspace(0, TWO.value[-1], 201)
-    for i, (collection, colour) in enumerate(((FIRST, "C0"), (SECOND, "C1"))):
+    for i, (collection, color) in enumerate(((FIRST, "C0"), (SECOND, "C1"))):
         mean = studies["one"]["factor"].sel(collection=collection).mean("seed")
-        one.plot(mean["coupling"], mean, "o", color=colour, label=collection)
+        one.plot(mean["coupling"], mean, "o", color=color, label=collection)
         text = "spectrum" if i == 0 else "_"
         picture.predicted_curve(one, fine, two_nodes(i, fine), text)
     one.axhline(1, color="#999999", linewidth=0.6)
     one.set(xlabel=r"coupling $\alpha$", ylabel="factor a round")
-    for rule, colour in ((SAFE, "C0"), (BEST, "C1")):
-        _band(two, studies["two"].sel(step=rule), "coupling", "rounds", rule, color=colour)
+    for rule, color in ((SAFE, "C0"), (BEST, "C1")):
+        _band(two, studies["two"].sel(step=rule), "coupling", "rounds", rule, color=color)
     two.set(xscale="log", yscale="log", xlabel=r"coupling $\alpha$", ylabel="rounds to 1e-6")
     return picture.finish(drawing, "How fast models that are coupled get to their solution")
 

@@ -16,7 +16,7 @@ from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
 from experiments.measures import estimate, gap, joined, last, last_part, samples
 from fljax import plotting, statistics
-from fljax.algorithms import FedAvg, FedProx
+from fljax.algorithms import ExactFedProx, FedAvg
 from fljax.problems import Problem
 from fljax.problems.solvers import smoothness
 
@@ -24,7 +24,7 @@ CLIENTS = Setting("clients", 10, "not given; few, so that their data differ")
 DATA = Setting(
     "samples a client, parameters",
     (8, 2),
-    "one truth, few noisy samples: clients' minimisers lie apart",
+    "one truth, few noisy samples: clients' minimizers lie apart",
 )
 STEPS = Setting("local steps R", (1, 2, 5, 10, 20, 50), "from (115) to where clients nearly arrive")
 RATE = Setting(
@@ -47,7 +47,7 @@ ERROR = "mean_square_deviation"
 MODEL = "server"
 ALL, SUBSET = "all clients", f"{CHOSEN.value} of {CLIENTS.value}"
 
-#: What counts as the minimiser, dB of the squared distance of the start.
+#: What counts as the minimizer, dB of the squared distance of the start.
 ZERO_DB = -100.0
 
 
@@ -77,7 +77,7 @@ def averaging(key: Array, steps: int, chosen: int | None = None) -> fl.Simulatio
 
 def proximal(key: Array, step_size: Array) -> fl.Simulation:
     """Algorithm 10."""
-    return fl.Simulation(instance(key), FedProx(step_size), metrics=[ERROR])
+    return fl.Simulation(instance(key), ExactFedProx(step_size), metrics=[ERROR])
 
 
 # --------------------------------------------------------------------------- theory
@@ -85,7 +85,7 @@ def proximal(key: Array, step_size: Array) -> fl.Simulation:
 
 @jax.jit
 def limits(key: Array) -> dict[str, Array]:
-    """The fixed points of the exact operators, and how far from the minimiser they are.
+    """The fixed points of the exact operators, and how far from the minimizer they are.
 
     Clients' steps are affine: after R of them a client is at ``M^R w + S b``, with
     ``M = I - 2 eta Q`` and ``S = I + M + ... + M^(R-1)`` (Exercise 5.4).
@@ -203,7 +203,7 @@ def plot(studies: Studies) -> Picture:
     for ax, steps in zip(subsets, SUBSETS.value, strict=True):
         plotting.learning_curves(studies["subsets"].sel(steps=steps), ERROR, "clients", ax)
         ax.set_ylim(-80, 10)
-    return picture.finish(drawing, "Distance from the minimiser of the clients' mean loss")
+    return picture.finish(drawing, "Distance from the minimizer of the clients' mean loss")
 
 
 def _ticks(ax: Axes) -> None:
@@ -292,17 +292,17 @@ OURS = "the source does not mention it"
 
 FIGURE = Figure(
     name="jung-drift",
-    title="Local steps, proximal steps and the minimiser",
+    title="Local steps, proximal steps and the minimizer",
     source="Jung 2025, Algorithms 8 to 10",
     caption="Server-based learning with exact gradients. With one local step it is projected "
-    "gradient descent and reaches the minimiser; with more of them clients drift to their own "
-    "minimisers, and what is averaged has another fixed point, which the source does not mention. "
+    "gradient descent and reaches the minimizer; with more of them clients drift to their own "
+    "minimizers, and what is averaged has another fixed point, which the source does not mention. "
     "Thin lines are the fixed points of the exact operators.",
     study=study,
     plot=plot,
     claims=[
         Claim(
-            "one-step-reaches-the-minimiser",
+            "one-step-reaches-the-minimizer",
             "gradient steps and averages in turn solve (114)",
             "(114)-(116), section 5.4",
             reaches,
@@ -320,7 +320,7 @@ FIGURE = Figure(
         ),
         Claim(
             "local-steps-drift",
-            "the more local steps, the farther from the minimiser is the limit",
+            "the more local steps, the farther from the minimizer is the limit",
             "ours; Algorithm 8, section 5.4",
             drifts,
             (0, INFINITE),
@@ -337,7 +337,7 @@ FIGURE = Figure(
         ),
         Claim(
             "fedprox-closer-for-small-eta",
-            "the smaller η, the nearer to the minimiser FedProx ends",
+            "the smaller η, the nearer to the minimizer FedProx ends",
             "ours; section 5.5",
             closer,
             (0, INFINITE),
@@ -345,7 +345,7 @@ FIGURE = Figure(
         ),
         Claim(
             "fedprox-reaches-it-without-eta",
-            "FedProx's distance from the minimiser vanishes with η, in proportion",
+            "FedProx's distance from the minimizer vanishes with η, in proportion",
             "ours; Algorithm 10",
             vanishes,
             (1.6, 2.2),

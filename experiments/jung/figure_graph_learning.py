@@ -26,13 +26,13 @@ from fljax.records import provenance
 
 NODES = Setting("Exercise 7.1: nodes", 100, "Exercise 7.1", given=True)
 DRAWN = Setting("candidates of a node", 10, "10 per cent of all others (Exercise 7.1)", given=True)
-NEAREST = Setting("neighbours of a node", 3, "those with the 3 smallest differences", given=True)
+NEAREST = Setting("neighbors of a node", 3, "those with the 3 smallest differences", given=True)
 BALANCE = Setting("nodes with c = 1", 50, "not given; half of them")
 ENTRIES = Setting("entries m of a node's vector", (1, 2, 3, 5, 7, 10, 14, 20), "not given")
 MANY = Setting(
     "networks of Exercise 7.1 a seed", 20, "nodes share samples; they cost next to nothing"
 )
-SIZES = Setting("clients of each cluster", (8, 8, 8), "three clusters; exact programmes are small")
+SIZES = Setting("clients of each cluster", (8, 8, 8), "three clusters; exact programs are small")
 TRUTH = Setting(
     "models of the clusters",
     tuple((float(np.cos(a)), float(np.sin(a))) for a in np.pi * np.array([1 / 2, 7 / 6, 11 / 6])),
@@ -40,10 +40,10 @@ TRUTH = Setting(
 )
 NOISE = Setting("variance of the labels' noise", 1.0, "that of the signal")
 COUNTS = Setting("samples a client", (2, 3, 5, 10, 20, 40), "from no more than parameters to many")
-DEGREE = Setting("degree", 3, "of nearest neighbours and of (160); the budget (161) is as large")
+DEGREE = Setting("degree", 3, "of nearest neighbors and of (160); the budget (161) is as large")
 STEPS = Setting("steps of projected gradient descent", 100, "half of the library's default")
 MOST = Setting("seeds of learned graphs", 50, "at most: intervals are of a hundredth of a share")
-PROGRAMMES = Setting("seeds of the exact programmes", 5, "at most: each is solved on the host")
+PROGRAMS = Setting("seeds of the exact programs", 5, "at most: each is solved on the host")
 COUPLING = Setting("alpha", 1.0, "a client's own loss has curvature two; not tuned")
 FEW = Setting("samples a client of the training", 5, "few: learning alone is poor")
 CANDIDATES = Setting("chance of a candidate edge", 0.5, "half of all pairs may hear each other")
@@ -56,8 +56,8 @@ CLIENTS = len(CLUSTER)
 #: The share of all pairs that is within clusters: of a graph that knows nothing.
 CHANCE = float((SAME.sum() - CLIENTS) / (CLIENTS * (CLIENTS - 1)))
 PARAMETERS, GRADIENTS = "models", "gradients"
-NEIGHBOURS, REGULAR, BUDGET = "nearest neighbours", "equal degrees (160)", "edge budget (161)"
-RULES = (NEIGHBOURS, REGULAR, BUDGET)
+NEIGHBORS, REGULAR, BUDGET = "nearest neighbors", "equal degrees (160)", "edge budget (161)"
+RULES = (NEIGHBORS, REGULAR, BUDGET)
 LEARNED, TRUE, ALL, ALONE = "learned", "true", "everybody", "none"
 RELEARNED, FIXED = "learned in training", "all candidates"
 TRAINED = (RELEARNED, TRUE, FIXED, ALONE)
@@ -66,8 +66,8 @@ KNOWN = (LEARNED, TRUE, ALL, ALONE)
 # --------------------------------------------------------------------------- Exercise 7.1
 
 
-def wrong_neighbours(key: Array) -> Array:
-    """``[M]``: the share of nodes with a neighbour of the other kind, by the number of entries."""
+def wrong_neighbors(key: Array) -> Array:
+    """``[M]``: the share of nodes with a neighbor of the other kind, by the number of entries."""
     k_noise, k_chosen = jax.random.split(key)
     nodes, entries = NODES.value, jnp.asarray(ENTRIES.value)
     kind = jnp.where(jnp.arange(nodes) < BALANCE.value, 1.0, -1.0)
@@ -115,7 +115,7 @@ def number_alike() -> np.ndarray:
 
 
 def floor_wrong() -> float:
-    """That fewer of the own kind than neighbours are drawn: however many entries there are."""
+    """That fewer of the own kind than neighbors are drawn: however many entries there are."""
     return float(number_alike()[: NEAREST.value].sum())
 
 
@@ -145,7 +145,7 @@ def representations(problem: Problem) -> dict[str, Array]:
 
 def learned(points: Array) -> dict[str, Graph]:
     return {
-        NEIGHBOURS: graphs.nearest_neighbors(points, DEGREE.value),
+        NEIGHBORS: graphs.nearest_neighbors(points, DEGREE.value),
         REGULAR: graphs.regular_similarity(points, DEGREE.value, steps=STEPS.value),
         BUDGET: graphs.edge_budget(points, CLIENTS * DEGREE.value // 2),
     }
@@ -185,7 +185,7 @@ def measured(key: Array, count: Array) -> dict[str, Array]:
 
 
 def least_costs(points: np.ndarray) -> np.ndarray:
-    """The least costs of (160) for ``[..., K, D]``, by the linear programme."""
+    """The least costs of (160) for ``[..., K, D]``, by the linear program."""
     flat = points.reshape(-1, *points.shape[-2:])
     found = []
     for each in flat:
@@ -244,8 +244,8 @@ def training(effort: Effort) -> xr.Dataset:
 def study(effort: Effort) -> Studies:
     keys = jax.random.split(fl.random_key(0), effort.seeds)
     many = jax.random.split(fl.random_key(1), MANY.value * effort.seeds)
-    wrong = np.asarray(jax.jit(lambda all_: jax.lax.map(wrong_neighbours, all_))(many))
-    share_of = {"long_name": "wrong neighbourhoods", "units": "1", "decibel": 0}
+    wrong = np.asarray(jax.jit(lambda all_: jax.lax.map(wrong_neighbors, all_))(many))
+    share_of = {"long_name": "wrong neighborhoods", "units": "1", "decibel": 0}
     ranking = xr.Dataset(
         {"wrong": (("seed", "entries"), wrong, share_of)},
         {"seed": np.arange(len(many)), "entries": list(ENTRIES.value)},
@@ -255,7 +255,7 @@ def study(effort: Effort) -> Studies:
     some = keys[: MOST.value]
     each = jax.vmap(jax.vmap(measured, (None, 0)), (0, None))
     found = jax.tree.map(np.asarray, jax.jit(each)(some, jnp.asarray(counts)))
-    few = min(len(some), PROGRAMMES.value)
+    few = min(len(some), PROGRAMS.value)
     excess = found["cost"][:few] / least_costs(found["points"][:few]) - 1
     coords = {"count": counts, "points": [PARAMETERS, GRADIENTS]}
     inside_of = {"long_name": "edges within clusters", "units": "1", "decibel": 0}
@@ -296,7 +296,7 @@ def plot(studies: Studies) -> Picture:
     curve = np.array([predicted_wrong(m) for m in entries])
     picture.predicted_curve(ranked, entries, curve, "exact")
     picture.theory(ranked, floor_wrong(), "too few alike drawn", unit="", linestyle=(0, (5, 2)))
-    ranked.set(xscale="log", ylabel="wrong neighbourhoods")
+    ranked.set(xscale="log", ylabel="wrong neighborhoods")
     ranked.set_xticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"], minor=False)
     data = studies["learned"]
     for ax, points in ((models, PARAMETERS), (gradients, GRADIENTS)):
@@ -411,7 +411,7 @@ def crossing(studies: Studies) -> str:
     worse = [name for name, found in cases.items() if found.low > 0]
     since = worse[0].rsplit(", ", 1)[1] if worse else "no number of samples"
     return (
-        "With few samples any neighbour helps: what it adds in bias it takes from the variance. "
+        "With few samples any neighbor helps: what it adds in bias it takes from the variance. "
         f"Edges to everybody are worse than none from {since} a client on."
     )
 
@@ -424,18 +424,18 @@ FIGURE = Figure(
     "the three nearest of ten random candidates is of the other kind, with the exact probability "
     "and the part that no number of entries removes. (b)-(c): the share of edges within clusters "
     "that three rules find, from local models and from gradients at zero; (d): the error of GTVMin "
-    "on the graph of nearest neighbours by models, on the true one, and on all pairs. (e)-(f): a "
+    "on the graph of nearest neighbors by models, on the true one, and on all pairs. (e)-(f): a "
     "graph that in every round keeps the nearest models among random candidates.",
     study=study,
     plot=plot,
     claims=[
         Claim(
-            "ranking-as-analysed",
-            "the probability that a neighbourhood has a node of the other kind is as analysed",
+            "ranking-as-analyzed",
+            "the probability that a neighborhood has a node of the other kind is as analyzed",
             "Exercise 7.1",
             ranked,
             (-2, 2),
-            "within two per cent of all neighbourhoods of the exact probability, by quadrature",
+            "within two per cent of all neighborhoods of the exact probability, by quadrature",
             condition="the source asks for the analysis and prints none; the numbers m are ours",
         ),
         Claim(
@@ -482,7 +482,7 @@ FIGURE = Figure(
             "section 7.3",
             excess,
             (-0.1, 2.0),
-            f"after {STEPS.value} steps at most 2 % above the linear programme",
+            f"after {STEPS.value} steps at most 2 % above the linear program",
             condition="steps and tolerance are ours",
         ),
         Claim(
@@ -549,6 +549,6 @@ FIGURE = Figure(
             DEGREE,
             STEPS,
         ),
-        *(MOST, PROGRAMMES, COUPLING, FEW, CANDIDATES, ROUNDS, SURE),
+        *(MOST, PROGRAMS, COUPLING, FEW, CANDIDATES, ROUNDS, SURE),
     ),
 )

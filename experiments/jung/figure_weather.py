@@ -301,7 +301,7 @@ def root(studies: Studies, target: str, method: str) -> float:
 
 # --------------------------------------------------------------------------- picture
 
-COLOURS = {graph: f"C{i}" for i, graph in enumerate(GRAPHS)}
+COLORS = {graph: f"C{i}" for i, graph in enumerate(GRAPHS)}
 NAMES = {"tmin": "tomorrow's minimum", "tmax": "tomorrow's maximum"}
 
 
@@ -334,10 +334,10 @@ def _draw_errors(ax: Axes, studies: Studies, target: str) -> None:
     found = test_days(studies["curves"])["error"].sel(target=target).mean("day") ** 0.5
     for graph in GRAPHS:
         at = chosen(studies, target, graph)
-        ax.plot(found["coupling"], found.sel(graph=graph), color=COLOURS[graph], label=graph)
+        ax.plot(found["coupling"], found.sel(graph=graph), color=COLORS[graph], label=graph)
         level = found.sel(graph=graph, coupling=at)
         last = "chosen" if graph == GRAPHS[-1] else "_"
-        ax.plot(at, level, "o", color=COLOURS[graph], markeredgecolor="black", label=last)
+        ax.plot(at, level, "o", color=COLORS[graph], markeredgecolor="black", label=last)
     for method in METHODS:
         picture.theory(
             ax, root(studies, target, method), method, unit=" K", linestyle=LINES[method]
@@ -353,8 +353,8 @@ def _draw_gains(ax: Axes, studies: Studies) -> None:
             for coupling in couplings
         ]
         middle, low, high = np.array(found).T
-        ax.plot(couplings, middle, color=COLOURS[graph], label=graph)
-        ax.fill_between(couplings, low, high, color=COLOURS[graph], alpha=0.12, linewidth=0)
+        ax.plot(couplings, middle, color=COLORS[graph], label=graph)
+        ax.fill_between(couplings, low, high, color=COLORS[graph], alpha=0.12, linewidth=0)
     apart, _, _ = block_bootstrap(daily(studies, "tmin", RIDGE), daily(studies, "tmin", ONE))
     picture.theory(ax, apart, ONE, unit=" K", linestyle=LINES[ONE])
     ax.axhline(0, color="#999999", linewidth=0.6)
@@ -538,7 +538,7 @@ FIGURE = Figure(
         ),
         Claim(
             "near-stations-rather-than-others",
-            "near stations are useful neighbours: better than as many at random",
+            "near stations are useful neighbors: better than as many at random",
             "section 3.3",
             gaps("tmin", {f"{SHUFFLED} above {FIVE}": (SHUFFLED, FIVE)}),
             (0, INFINITE),
@@ -546,7 +546,7 @@ FIGURE = Figure(
             condition=OURS,
             note=lambda studies: (
                 f"{errors('tmin')(studies)} On these days coupling helps most by tying down models "
-                "that have few samples, whoever the neighbours are."
+                "that have few samples, whoever the neighbors are."
             ),
         ),
         Claim(
@@ -561,7 +561,7 @@ FIGURE = Figure(
         ),
         Claim(
             "trained-in-rounds",
-            "message passing with neighbours alone approaches the solution, the network in "
+            "message passing with neighbors alone approaches the solution, the network in "
             "pieces or not",
             "sections 5.2 and 5.6",
             fall,

@@ -36,7 +36,7 @@ def solved(of: Callable[[Array], dict[str, Array]], keys: Array) -> dict[str, np
 
 
 def pooled(problem: Problem, group: Array) -> Array:
-    """``[K, D]``: of each client the minimiser of its group's sum of objectives."""
+    """``[K, D]``: of each client the minimizer of its group's sum of objectives."""
     together = (group[:, None] == group[None]).astype(problem.dtype)
     moments = jnp.einsum("kl,lpq->kpq", together, problem.second_moment())
     right = jnp.einsum("kl,lp->kp", together, problem.correlation(problem.targets))

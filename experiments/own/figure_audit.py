@@ -183,8 +183,8 @@ def clipped_worlds(
     return audit.corners(problem, attacked, radius=2.0, targets=(-1e4, 1e4), neighbors=neighbors)
 
 
-def minimised_worlds() -> tuple[Problem, Problem]:
-    """For exact minimisers, which cannot clip: features so short, and a target so far out, that
+def minimized_worlds() -> tuple[Problem, Problem]:
+    """For exact minimizers, which cannot clip: features so short, and a target so far out, that
     the gradient of the squared loss hardly depends on the model, and is just below one.
     """
     rng = np.random.default_rng(1)
@@ -200,8 +200,8 @@ def simulations(case: Case) -> tuple[fl.Simulation, Problem]:
     needs, network = type(case.algorithm).needs, None
     single = case.kind == SINGLE
     clients = CANARIES.value if single else CLIENTS.value
-    if needs.minimiser:
-        a, b = minimised_worlds()
+    if needs.minimizer:
+        a, b = minimized_worlds()
         tasks = Tasks(np.arange(clients) % 2, 2)
         a, b = (dataclasses.replace(p, tasks=tasks) for p in (a, b))
     elif isinstance(case.privacy, CentralGaussian):

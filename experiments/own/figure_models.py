@@ -39,7 +39,7 @@ from fljax.algorithms import (
     FedAvgM,
     FedDyn,
     FedNova,
-    InexactFedProx,
+    FedProx,
 )
 from fljax.data.images import Images
 from fljax.problems import Model, Softmax
@@ -138,7 +138,7 @@ class Method(NamedTuple):
 METHODS = {
     FEDAVG: Method(lambda step, own, **rest: FedAvg(step, **rest)),
     FEDPROX: Method(
-        lambda step, own, **rest: InexactFedProx(step, attraction=own, **rest),
+        lambda step, own, **rest: FedProx(step, attraction=own, **rest),
         ATTRACTIONS.value,
         "μ",
     ),
@@ -148,7 +148,9 @@ METHODS = {
     ),
     FEDAVGM: Method(lambda step, own, **rest: FedAvgM(step, momentum=MOMENTUM.value, **rest)),
     FEDADAM: Method(
-        lambda step, own, **rest: FedAdam(step, server_step=own, **rest), SERVER_STEPS.value, "η"
+        lambda step, own, **rest: FedAdam(step, server_step_size=own, **rest),
+        SERVER_STEPS.value,
+        "η",
     ),
 }
 NOVA = Method(lambda step, own, **rest: FedNova(step, **rest))
@@ -241,7 +243,7 @@ def dealt(key: Array, concentration: Array, size: Size) -> Model:
         architecture=size.network,
         test=known.test,
     )
-    return problem.initialised(k_start)
+    return problem.initialized(k_start)
 
 
 class Point(NamedTuple):

@@ -5,7 +5,7 @@ The error is that of honest clients alone, the mean over them of
 .. math:: \|w_k-w_k^\star\|^2/\|w_k^\star\|^2,
 
 where :math:`w_k^\star` is what client ``k`` holds if the honest clients are alone in the world and
-all is at rest: the minimiser :math:`w_H` of the sum of *their* objectives; for Ditto that of
+all is at rest: the minimizer :math:`w_H` of the sum of *their* objectives; for Ditto that of
 :math:`f_k(v)+\frac\lambda2\|v-w_H\|^2`. It is found in closed form for every set of attackers, from
 clean data. Who attacks is drawn anew for each seed, and who attacks at one share does so at every
 larger one. All that changes from point to point is a number, so an algorithm with an aggregator is
@@ -51,7 +51,7 @@ from fljax.problems import LeastSquares, Problem, Tasks, optimum
 # --------------------------------------------------------------------------- settings
 
 CLIENTS = Setting("clients K", 30, "each share below is a whole number of them")
-SAMPLES = Setting("samples per client N", 20, "twice the parameters: each client has a minimiser")
+SAMPLES = Setting("samples per client N", 20, "twice the parameters: each client has a minimizer")
 DIM = Setting("parameters D", 10, "enough for directions to matter, few enough for one study")
 SPREAD = Setting(
     "spread of the clients' models",
@@ -83,7 +83,7 @@ PEER_STEP, PERSONAL_STEP = 0.05, 0.1
 ATTRACTION = Setting("Ditto's attraction lambda", 2.0, "the mean curvature: halfway between both")
 SERVERS = Setting("servers of GFL", 3, "of 10 clients each, all linked")
 DEGREE = Setting(
-    "neighbours of a peer",
+    "neighbors of a peer",
     14,
     "a random regular graph of each seed: 15 messages with one's own, of which Krum can reckon "
     "with the same share of attackers as elsewhere",
@@ -117,7 +117,7 @@ LARGEST = Setting(
 )
 
 MEAN, MEDIAN, TRIMMED = "mean", "median", "trimmed mean"
-GEOMETRIC, KRUM, CLIPPING = "geometric median", "multi-Krum", "centred clipping"
+GEOMETRIC, KRUM, CLIPPING = "geometric median", "multi-Krum", "centered clipping"
 AGGREGATORS = (MEAN, MEDIAN, TRIMMED, GEOMETRIC, KRUM, CLIPPING)
 ROBUST = AGGREGATORS[1:]
 
@@ -295,7 +295,7 @@ def build(
         servers = fl.graphs.complete(SERVERS.value)
         network = fl.federation.balanced(CLIENTS.value // SERVERS.value, servers)
     elif isinstance(algorithm, ZCDPGradNFL):
-        # As a table of neighbours: a receiver sorts what it hears, not one place a client.
+        # As a table of neighbors: a receiver sorts what it hears, not one place a client.
         network = fl.graphs.k_regular(network_key, CLIENTS.value, DEGREE.value, form="padded")
     return fl.Simulation(
         problem=dataclasses.replace(problem, tasks=tasks),
@@ -504,8 +504,8 @@ def evened(studies: Studies) -> str:
         for row in "bc"
     )
     return (
-        f"Cells are {cells} dB above, peers {peers} dB. Our reading: only some neighbourhoods have "
-        "a majority of attackers, each errs in its own way, and combining with neighbours who "
+        f"Cells are {cells} dB above, peers {peers} dB. Our reading: only some neighborhoods have "
+        "a majority of attackers, each errs in its own way, and combining with neighbors who "
         "heard others evens much of it out."
     )
 
@@ -529,7 +529,7 @@ FIGURE = Figure(
     "honest clients, against what they find alone with clean data, relative to its energy. The "
     "aggregator takes the place of the mean of clients' messages; the three servers still combine "
     "their own models by weights, so one cell with a majority of attackers reaches all. "
-    "Attackers are drawn among all clients, not per cell or neighbourhood. In (a) and (d) a lie is "
+    "Attackers are drawn among all clients, not per cell or neighborhood. In (a) and (d) a lie is "
     "about the change of the server's model, which both ends know; in (b) and (c) the library has "
     "no such reference and the lie is about the model itself, so a flipped sign or a small "
     "inner-product manipulation hurts the mean far more there than in (a). At most "
@@ -547,7 +547,7 @@ FIGURE = Figure(
             f"{ALONE:g} dB",
             "ours: clients of unlike data; the papers assume like ones",
             note="How much is lost follows from how unlike the clients are: the middle of "
-            "different minimisers is not their mean.",
+            "different minimizers is not their mean.",
         ),
         Claim(
             "mean-is-best-without-attackers",
@@ -685,7 +685,7 @@ FIGURE = Figure(
         ),
         Claim(
             "clipping-bounds-the-harm",
-            "centred clipping bounds what each attacker does in a round: up to 10 % of them raise "
+            "centered clipping bounds what each attacker does in a round: up to 10 % of them raise "
             "no error above -18 dB, whatever they say",
             "Karimireddy et al. 2021",
             levels({f"({n}) {a}": (n, CLIPPING, a, 0.1) for n in EACH for a in ATTACKS}),
@@ -710,7 +710,7 @@ FIGURE = Figure(
         Claim(
             "small-groups-break-first",
             "receivers of few messages break at lower shares: 40 % of sign flips, which the median "
-            "of all clients stands, break the median of a cell or a neighbourhood",
+            "of all clients stands, break the median of a cell or a neighborhood",
             "He et al. 2022",
             SMALL_GROUPS,
             (3, INFINITE),

@@ -29,7 +29,7 @@ from fljax.theory import multiagent as theory
 AGENTS = Setting("agents K", 300, "section 2.6.1", given=True)
 SAMPLES = Setting("samples of an agent N_k", 100, "section 2.6.1", given=True)
 DIM = Setting("parameters M", 2, "section 2.6.1", given=True)
-RHO = Setting("regularisation rho", 0.001, "section 2.6.1", given=True)
+RHO = Setting("regularization rho", 0.001, "section 2.6.1", given=True)
 BATCHES = Setting("batch sizes B_k", (1, 10), "uniform integers, section 2.6.1", given=True)
 STEPS = Setting("local steps E_k", (1, 5), "uniform integers, section 2.6.1", given=True)
 DRAWN = Setting("agents L of a round", 6, "section 2.6.1", given=True)
@@ -119,7 +119,7 @@ def fedavg(
     drawn: int = DRAWN.value,
     batch: Sequence[int] | None = None,
     steps: Sequence[int] | None = None,
-    normalised: bool = True,
+    normalized: bool = True,
 ) -> FedAvg:
     """The source's federated averaging (1.30), or the original (1.26)."""
     return FedAvg(
@@ -127,7 +127,7 @@ def fedavg(
         drawn,
         batches=Uniform(batches() if batch is None else batch, replacement=True),
         local_steps=local_steps() if steps is None else steps,
-        normalised=normalised,
+        normalized=normalized,
     )
 
 
@@ -284,7 +284,7 @@ PRIVATE_SIZES = Setting(
     "samples of an agent N_k", (50, 150), "“of varying size”, not given; about those of before"
 )
 PRIVATE_STEP = Setting("step size mu", 0.2, "section 2.6.4 on figure 2.6", given=True)
-PRIVATE_RHO = Setting("regularisation rho", 0.007, "section 2.6.4 on figure 2.6", given=True)
+PRIVATE_RHO = Setting("regularization rho", 0.007, "section 2.6.4 on figure 2.6", given=True)
 VARIANCE = Setting(
     "privacy noise variance sigma_g^2", 0.02, "section 2.6.4 on figure 2.6", given=True
 )

@@ -1,6 +1,6 @@
 """What the figures of Rizk 2023, chapter 3, share: settings, scenario, steps, claims.
 
-The source gives the sizes, the step, the regulariser and the noise. Every value that it leaves open
+The source gives the sizes, the step, the regularizer and the noise. Every value that it leaves open
 is in this file, once, with its reason. Nothing is tuned.
 """
 
@@ -30,7 +30,7 @@ CHOSEN = Setting("clients a round and server L", 11, "section 3.5.1", given=True
 EPOCHS = Setting("local steps E_k", (1, 10), "section 3.5.1; uniform, drawn once", given=True)
 BATCHES = Setting("batch sizes B_k", (5, 10), "section 3.5.1; uniform, drawn once", given=True)
 STEP = Setting("step size mu", 0.7, "section 3.5.1", given=True)
-RHO = Setting("regulariser rho", 0.1, "section 3.5.1", given=True)
+RHO = Setting("regularizer rho", 0.1, "section 3.5.1", given=True)
 VARIANCE = Setting("variance of the noise", 0.1, "section 3.5.1", given=True)
 
 EIGENVALUES = Setting(

@@ -1,6 +1,6 @@
 """What the figures of Rizk 2023, chapter 4, share: settings, scenario, strategies.
 
-The source gives the sizes, the step, the regulariser and the noise. Every value that it leaves open
+The source gives the sizes, the step, the regularizer and the noise. Every value that it leaves open
 is in this file, once, with its reason. Nothing is tuned.
 """
 
@@ -22,7 +22,7 @@ PEERS = Setting("peers P", 30, "section 4.4.1 on figure 4.3", given=True)
 SAMPLES = Setting("samples of a peer", 100, "section 4.4.1", given=True)
 DIM = Setting("parameters M", 2, "section 4.4.1", given=True)
 STEP = Setting("step size mu", 0.4, "section 4.4.1", given=True)
-RHO = Setting("regulariser rho", 0.01, "section 4.4.1", given=True)
+RHO = Setting("regularizer rho", 0.01, "section 4.4.1", given=True)
 VARIANCE = Setting("variance of the noise", 0.01, "section 4.4.1", given=True)
 ROUNDS = Setting("iterations", 1000, "section 4.4.1", given=True)
 SEEDS = Setting("repetitions", 20, "“we repeat the experiment 20 times”, section 4.4.1", given=True)
@@ -44,7 +44,7 @@ BATCH = Setting("samples a step", 1, "(4.12) and section 4.3.1; of the experimen
 DEGREE = Setting(
     "network",
     4,
-    "mean degree, random and connected, drawn until nobody has a single neighbour, whom local "
+    "mean degree, random and connected, drawn until nobody has a single neighbor, whom local "
     "noise could not hide; the source's figure 4.3 gives no numbers",
 )
 WIDTH = 8
@@ -60,7 +60,7 @@ STRATEGIES: dict[str, type[Algorithm]] = {"consensus": Consensus, "CTA": CTA, "A
 
 
 def drawn_network(nodes: int, seed: int = 0) -> fl.graphs.Graph:
-    """A random connected graph in which everybody has two neighbours at least."""
+    """A random connected graph in which everybody has two neighbors at least."""
     key, attempt = fl.random_key(seed), 0
     while True:
         graph = fl.graphs.random_connected(

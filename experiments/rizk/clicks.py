@@ -56,7 +56,7 @@ def rows(agents: int) -> np.ndarray:
 
 
 def problem(agents: int, rho: float) -> Problem:
-    """The regularised logistic risk of all agents; held-out rows are clean."""
+    """The regularized logistic risk of all agents; held-out rows are clean."""
     k_log, k_noise, k_deviation = jax.random.split(fl.random_key(0), 3)
     log = fl.data.click_log(k_log, ROWS.value + TEST.value, FIELDS, CATEGORIES)
     features, labels = np.asarray(log.features), np.asarray(log.labels)

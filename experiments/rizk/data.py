@@ -79,7 +79,7 @@ def regression(
       agents: ``K``; of several servers, those of all.
       samples: ``N`` of each, or the least and the most, a whole number between them each.
       dim: ``M``.
-      rho: of every agent's regulariser.
+      rho: of every agent's regularizer.
       eigenvalues: as of :func:`covariance_factors`.
       noise: the median :math:`\sigma_k^2`.
       feature_spread: :math:`s_u` of each agent's factor :math:`e^{s_uz_k}` of its features, with
@@ -110,7 +110,7 @@ def regression(
         features=features,
         targets=targets,
         loss=LeastSquares(),
-        regulariser=SquaredL2(),
+        regularizer=SquaredL2(),
         strength=jnp.asarray(rho, dtype) * agents,  # each agent's share of it is rho
         weights=jnp.where(real, 1 / sizes.astype(dtype)[:, None], 0),
     )

@@ -333,7 +333,7 @@ FIGURE = Figure(
             others_above_full,
             (0, INFINITE),
             "steady states, dB",
-            note="Near the minimiser these chances are the true ones, but for what the model is "
+            note="Near the minimizer these chances are the true ones, but for what the model is "
             "off: there is nothing by which they could be better.",
         ),
         Claim(
@@ -344,7 +344,7 @@ FIGURE = Figure(
             (0, INFINITE),
             "mean distance of the curves over the first tenth of the iterations",
             note="All take the same mean step: importance sampling weighs what it draws so that "
-            "nothing is biased. Far from the minimiser the way is the mean gradient's, and noise "
+            "nothing is biased. Far from the minimizer the way is the mean gradient's, and noise "
             "does not count.",
         ),
     ],

@@ -23,7 +23,7 @@ from fljax.problems import Logistic, Problem, SquaredL2, from_clients
 
 AGENTS = Setting("(a), (b) agents K", 100, "section 2.6.2 on figure 2.2", given=True)
 STEP = Setting("(a), (b) step size mu", 0.25, "section 2.6.2 on figure 2.2", given=True)
-RHO = Setting("(a), (b) regularisation rho", 0.0001, "section 2.6.2 on figure 2.2", given=True)
+RHO = Setting("(a), (b) regularization rho", 0.0001, "section 2.6.2 on figure 2.2", given=True)
 DRAWN = Setting("(a), (b) agents L of a round", 10, "section 2.6.2 on figure 2.2", given=True)
 RANGE = Setting("(a), (b) samples N_k", (79, 688), "section 2.6.2 on figure 2.2", given=True)
 CONCENTRATION = Setting(
@@ -40,7 +40,7 @@ CLICK_SIZES = Setting(
     "the source's 235 to 780 add up to more than its 5101 samples; the excess is shared at random",
 )
 CLICK_STEP = Setting("(c) step size mu", 0.1, "section 2.6.2 on figure 2.2", given=True)
-CLICK_RHO = Setting("(c) regularisation rho", 0.01, "section 2.6.2 on figure 2.2", given=True)
+CLICK_RHO = Setting("(c) regularization rho", 0.01, "section 2.6.2 on figure 2.2", given=True)
 CLICK_DRAWN = Setting("(c) agents L of a round", 3, "section 2.6.2 on figure 2.2", given=True)
 CLICK_BATCHES = Setting("(c) batch sizes B_k", (1, 20), "section 2.6.2 on figure 2.2", given=True)
 CLICK_STEPS = Setting("(c) local steps E_k", (1, 10), "section 2.6.2 on figure 2.2", given=True)
@@ -79,7 +79,7 @@ ERROR, OF_CLASSES = "error", "balanced_error"
 
 
 def _wrong(now: Snapshot) -> tuple[Array, Array]:
-    """Of negatives and positives held out the shares that are labelled wrongly, and the share of
+    """Of negatives and positives held out the shares that are labeled wrongly, and the share of
     positives.
     """
     test = held_out(now.problem)
@@ -258,7 +258,7 @@ def constant(studies: Studies) -> str:
 def no_gain(panel: str, metric: str) -> Callable[[Studies], str]:
     return lambda studies: (
         f"Errors are {levels(studies, panel, metric)}. Importance sampling lessens the noise about "
-        "the minimiser of the training objective; most of these errors are the minimiser's own, "
+        "the minimizer of the training objective; most of these errors are the minimizer's own, "
         "or those of a model that is not there yet."
     )
 

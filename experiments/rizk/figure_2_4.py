@@ -30,7 +30,7 @@ def study(effort: Effort) -> Studies:
     make = {
         "a": ch2.fedavg,
         "b": ch2.isfedavg,
-        "c": partial(ch2.fedavg, normalised=False),
+        "c": partial(ch2.fedavg, normalized=False),
     }
     studies = {}
     for panel, build in make.items():
@@ -60,11 +60,11 @@ def longer_above_shorter(*panels: str) -> Measure:
     return measure
 
 
-normalised = longer_above_shorter("a", "b")
+normalized = longer_above_shorter("a", "b")
 
 
 def falls(studies: Studies) -> str:
-    found = [e.value for e in normalised(studies).values()]
+    found = [e.value for e in normalized(studies).values()]
     return (
         f"It changes by {min(found):.1f} to {max(found):.1f} dB from range to range, downwards: a "
         "step is on a batch of its own, so more of them, each as much shorter, are a larger batch. "
@@ -81,7 +81,7 @@ def averaged(studies: Studies) -> str:
         f"It changes by {min(found):.1f} to {max(found):.1f} dB. A round of E_k whole steps is as "
         "much longer and its noise as much larger, but it is over as many more batches, and what "
         "agents' samples do not agree on is small beside one batch's noise: to first order in mu "
-        "the two cancel. What is left is a minimiser in which those with many steps count more, "
+        "the two cancel. What is left is a minimizer in which those with many steps count more, "
         "near the common one, since all observe one model."
     )
 
@@ -90,14 +90,14 @@ def averaged(studies: Studies) -> str:
 
 
 def plot(studies: Studies) -> Picture:
-    titles = (ch2.FEDAVG, ch2.IS, "original FedAvg, not normalised")
+    titles = (ch2.FEDAVG, ch2.IS, "original FedAvg, not normalized")
     drawing, axes = picture.panels(titles, sharey=True)
     for ax, panel in zip(axes, PANELS, strict=True):
         plotting.learning_curves(studies[panel], ch2.METRIC, ax=ax)
         picture.fade(ax)
         for name in studies[panel]["algorithm"].values.tolist():
             ax.axhline(ch2.predicted_level(studies[f"{panel}-predicted"], name), **picture.THIN)
-    return picture.finish(drawing, "local steps, normalised or not; thin: theory")
+    return picture.finish(drawing, "local steps, normalized or not; thin: theory")
 
 
 FIGURE = Figure(
@@ -113,7 +113,7 @@ FIGURE = Figure(
             "hardly-changes",
             "as E_k increases, the performance of FedAvg and ISFedAvg does not change much",
             "section 2.6.3 on figure 2.4",
-            normalised,
+            normalized,
             ch2.SAME,
             ch2.SIMILAR,
             note=falls,
@@ -122,7 +122,7 @@ FIGURE = Figure(
             "does-not-deteriorate",
             "increasing E_k does not deteriorate the performance of either",
             "section 2.6.3 on figure 2.4",
-            normalised,
+            normalized,
             (-INFINITE, 0.5),
             "by no more than 0.5 dB",
         ),

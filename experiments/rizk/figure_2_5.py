@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 2.5: how unlike the agents' minimisers are (section 2.6.3)."""
+"""Rizk 2023, figure 2.5: how unlike the agents' minimizers are (section 2.6.3)."""
 
 import itertools
 
@@ -175,7 +175,7 @@ def plot(studies: Studies) -> Picture:
     bounded["diverged"] = 0 * bounded["diverged"]
     plotting.learning_curves(bounded, ch2.METRIC, ax=axes[3])
     axes[3].set_ylim(-60, 100)
-    return picture.finish(drawing, "how unlike the agents' minimisers are; thin: theory")
+    return picture.finish(drawing, "how unlike the agents' minimizers are; thin: theory")
 
 
 def table(studies: Studies) -> list[dict[str, float]]:
@@ -227,7 +227,7 @@ FIGURE = Figure(
             "section 2.6.3 on figure 2.5",
             by_levels,
             (0, INFINITE),
-            condition="to diverge is to end farther from the minimiser than where it starts with "
+            condition="to diverge is to end farther from the minimizer than where it starts with "
             "the least ξ",
         ),
         Claim(

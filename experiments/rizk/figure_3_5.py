@@ -19,7 +19,7 @@ from fljax.link import Noise
 SERVERS = Setting("servers P", 5, "section 3.5.2 on figure 3.5", given=True)
 CLIENTS = Setting("agents a server K", 10, "section 3.5.2 on figure 3.5", given=True)
 STEP = Setting("step size mu", 0.5, "section 3.5.2 on figure 3.5", given=True)
-RHO = Setting("regulariser rho", 0.03, "section 3.5.2 on figure 3.5", given=True)
+RHO = Setting("regularizer rho", 0.03, "section 3.5.2 on figure 3.5", given=True)
 VARIANCE = Setting("variance of the noise", 0.6, "section 3.5.2 on figure 3.5", given=True)
 CHOSEN = Setting("agents a round and server L", 5, "not given; half")
 EPOCHS = Setting("local steps E_k", (1, 5), "not given; uniform, drawn once")
@@ -67,7 +67,7 @@ FIGURE = Figure(
     title="Noise between servers in a classification",
     source="Rizk 2023, figure 3.5",
     caption="A synthetic click log in the place of Avazu's, which may not be passed on: the sizes, "
-    "the step, the regulariser and the noise are the source's, the data are not, and no level is "
+    "the step, the regularizer and the noise are the source's, the data are not, and no level is "
     "comparable. Each agent's features have noise of its own; the 256 test rows are clean.",
     study=study,
     plot=plot,

@@ -39,7 +39,7 @@ PREDICTED = Setting(
     "down to where the crossover is in every network",
 )
 GRAPHS = Setting(
-    "(g) networks", ("ring", "as drawn", "8-regular"), "2, about 4 and 8 neighbours of everybody"
+    "(g) networks", ("ring", "as drawn", "8-regular"), "2, about 4 and 8 neighbors of everybody"
 )
 FEW = 10
 

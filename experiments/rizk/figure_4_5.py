@@ -18,14 +18,14 @@ from fljax.link import Noise
 
 PEERS = Setting("peers P", 50, "section 4.4.2 on figure 4.5", given=True)
 STEP = Setting("step size mu", 0.5, "section 4.4.2 on figure 4.5", given=True)
-RHO = Setting("regulariser rho", 0.001, "section 4.4.2 on figure 4.5", given=True)
+RHO = Setting("regularizer rho", 0.001, "section 4.4.2 on figure 4.5", given=True)
 VARIANCE = Setting("variance of the noise", 0.8, "section 4.4.2 on figure 4.5", given=True)
 BATCH = Setting("samples a step", 10, "not given; as in figure 3.5")
 MASKED = Setting(
     "seeds of local noise", 2, "its masks are many numbers, and its runs those without noise"
 )
 WORLD = clicks.world(PEERS.value, RHO.value)
-NETWORK = Setting("network", "random, 4 neighbours of everybody", "not given")
+NETWORK = Setting("network", "random, 4 neighbors of everybody", "not given")
 
 
 def scenario(key: Array, scheme: Noise, variance: Array) -> fl.Simulation:
@@ -76,7 +76,7 @@ FIGURE = Figure(
     title="Noise between peers in a classification",
     source="Rizk 2023, figure 4.5",
     caption="A synthetic click log in the place of Avazu's, which may not be passed on: the step, "
-    "the regulariser and the noise are the source's, the data are not, and no level is comparable. "
+    "the regularizer and the noise are the source's, the data are not, and no level is comparable. "
     "The source's caption leaves out local noise and its text does not. In (b) its masks are drawn "
     "and summed, on few seeds.",
     study=study,

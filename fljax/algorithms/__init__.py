@@ -1,5 +1,6 @@
 """One file per algorithm or close family; :data:`REGISTRY` lists them all by label."""
 
+from fljax import _renamed
 from fljax.algorithms.admm import PADMM, NetworkedADMM
 from fljax.algorithms.apfl import APFL
 from fljax.algorithms.asynchronous import (
@@ -16,7 +17,7 @@ from fljax.algorithms.diffusion import ATC, CTA, Consensus, Diffusion
 from fljax.algorithms.ditto import Ditto
 from fljax.algorithms.dlm import DLM, DiNNO
 from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
-from fljax.algorithms.dp_sgd import DPSGD
+from fljax.algorithms.dp_sgd import FedDPSGD
 from fljax.algorithms.exact_diffusion import LED, NIDS, ExactDiffusion
 from fljax.algorithms.extra import EXTRA, PGEXTRA, WangElia
 from fljax.algorithms.fedala import FedALA
@@ -29,7 +30,7 @@ from fljax.algorithms.fedlt import FedLT
 from fljax.algorithms.fednova import FedNova
 from fljax.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
 from fljax.algorithms.fedpd import FedPD
-from fljax.algorithms.fedprox import FedProx, InexactFedProx
+from fljax.algorithms.fedprox import ExactFedProx, FedProx
 from fljax.algorithms.fedsam import FedSAM
 from fljax.algorithms.gossip import GossipSGD
 from fljax.algorithms.gradient_tracking import KGT, ADMMTracking, ATCTracking, AugDGM, DIGing
@@ -40,11 +41,11 @@ from fljax.algorithms.isfedavg import ISFedAvg
 from fljax.algorithms.local_only import LocalOnly
 from fljax.algorithms.lt_admm import LTADMM, LTADMMVR
 from fljax.algorithms.mime import MIME, MIMELite
-from fljax.algorithms.model_agnostic import GeneralisedGradient, ModelAgnosticFedRelax
+from fljax.algorithms.model_agnostic import GeneralizedGradient, ModelAgnosticFedRelax
 from fljax.algorithms.networked_iteration import (
     FedGD,
     FedRelax,
-    FedSGD,
+    NetworkedFedSGD,
     NetworkedIteration,
     NetworkState,
 )
@@ -77,7 +78,6 @@ __all__ = [
     "ATC",
     "CTA",
     "DLM",
-    "DPSGD",
     "EXTRA",
     "GFL",
     "GTSAGA",
@@ -114,6 +114,7 @@ __all__ = [
     "Ditto",
     "EpsilonDeltaNFL",
     "ExactDiffusion",
+    "ExactFedProx",
     "FedALA",
     "FedAMP",
     "FedAdagrad",
@@ -124,6 +125,7 @@ __all__ = [
     "FedBABU",
     "FedBN",
     "FedBuff",
+    "FedDPSGD",
     "FedDyn",
     "FedExP",
     "FedGD",
@@ -136,15 +138,13 @@ __all__ = [
     "FedRelax",
     "FedRep",
     "FedSAM",
-    "FedSGD",
     "FedYogi",
     "FineTunedFedAvg",
-    "GeneralisedGradient",
+    "GeneralizedGradient",
     "GossipSGD",
     "GraphFedAvg",
     "HingeStaleness",
     "ISFedAvg",
-    "InexactFedProx",
     "LGFedAvg",
     "LocalOnly",
     "MIMELite",
@@ -152,6 +152,7 @@ __all__ = [
     "Needs",
     "NetworkState",
     "NetworkedADMM",
+    "NetworkedFedSGD",
     "NetworkedIteration",
     "OnlineFed",
     "PAOFed",
@@ -175,3 +176,5 @@ __all__ = [
     "server_start",
     "start_models",
 ]
+
+__getattr__ = _renamed.lookup("fljax.algorithms")

@@ -10,7 +10,7 @@ from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
-from fljax.problems import Problem, factorise, prox
+from fljax.problems import Problem, factorize, prox
 from fljax.problems.solvers import ProxFactor, strong_convexity
 from fljax.rounds import Round
 
@@ -22,12 +22,12 @@ class State(NamedTuple):
 
     model: Array  # [K, D]  w_k
     heard: Array  # [K, D]  what client k last said
-    received: Array  # [K, D]  the sum of what its neighbours said
+    received: Array  # [K, D]  the sum of what its neighbors said
     dual: Array  # [K, D]  gamma_k
     factor: ProxFactor  # of the primal systems, constant
 
 
-@algorithm("ADMM", "gauthier2024", Needs(minimiser=True))
+@algorithm("ADMM", "gauthier2024", Needs(minimizer=True))
 @module
 class NetworkedADMM(Algorithm):
     r"""Distributed consensus ADMM with an exact primal step.
@@ -40,8 +40,8 @@ class NetworkedADMM(Algorithm):
 
     with :math:`\tilde w=w` here, all right-hand sides from round :math:`n-1`, and zero start.
     The primal step is :math:`\mathrm{prox}_{f_k/c_k}(v_k)` with
-    :math:`c_k=2\rho|\mathcal N_k|`: one linear solve, factorised once, for squared losses with
-    no or a squared regulariser; warm-started inner iterations otherwise. The aggregated dual is
+    :math:`c_k=2\rho|\mathcal N_k|`: one linear solve, factorized once, for squared losses with
+    no or a squared regularizer; warm-started inner iterations otherwise. The aggregated dual is
     :math:`\gamma_k=2\sum_l\mu_k^l`; the index printed at line 530 is off, the recursion right.
 
     Args:
@@ -64,14 +64,14 @@ class NetworkedADMM(Algorithm):
 
     def init(self, problem: Problem, network: Graph) -> State:
         start = start_models(problem)
-        factor = factorise(problem, 2 * self.penalty * network.degree)
+        factor = factorize(problem, 2 * self.penalty * network.degree)
         return State(start, start, network.neighbor_sum(start), jnp.zeros_like(start), factor)
 
     def step(self, state: State, now: Round) -> State:
         degree = now.network.degree[:, None]
         pull = self.penalty * (degree * state.heard + state.received)
-        centre = (pull - state.dual) / state.factor.weight[:, None]
-        model = prox(now.problem, state.factor, centre, state.model, self.inner_iterations)
+        center = (pull - state.dual) / state.factor.weight[:, None]
+        model = prox(now.problem, state.factor, center, state.model, self.inner_iterations)
         now.witness(now.problem.sample_gradient_norm(model))
 
         heard, inbox = now.link.exchange(model)
@@ -88,8 +88,8 @@ class NetworkedADMM(Algorithm):
     ) -> Float[Array, " clients"]:
         r"""The gradient's gap over :math:`2\rho|\mathcal N_k|+\mu_k`.
 
-        The minimisers of two :math:`m`-strongly convex functions whose gradients differ by at
-        most :math:`g` are at most :math:`g/m` apart; :math:`\mu_k` is what the regulariser adds
+        The minimizers of two :math:`m`-strongly convex functions whose gradients differ by at
+        most :math:`g` are at most :math:`g/m` apart; :math:`\mu_k` is what the regularizer adds
         (:math:`2\lambda/K` for ridge). What the data add to the curvature is not counted on, so
         that it may differ too.
         """
@@ -100,20 +100,20 @@ class NetworkedADMM(Algorithm):
 @algorithm(
     "P-ADMM",
     "ding2019",
-    Needs(privacy=(ZCDP, ApproximateDP, PureDP), minimiser=True, smooth=True),
+    Needs(privacy=(ZCDP, ApproximateDP, PureDP), minimizer=True, smooth=True),
 )
 @module
 class PADMM(NetworkedADMM):
     r"""Private networked ADMM for smooth objectives: :class:`NetworkedADMM`, perturbed (P-ADMM).
 
-    :math:`\tilde w_k=w_k+\xi_k` with the exact primal step at the perturbed neighbours. The
+    :math:`\tilde w_k=w_k+\xi_k` with the exact primal step at the perturbed neighbors. The
     gradient bound must be *assumed*, or follow from ``Problem(feature_bound=)`` and a loss of
-    bounded slope: clipping has no place inside an exact minimiser. One found by iterations must
+    bounded slope: clipping has no place inside an exact minimizer. One found by iterations must
     take steps of a public size, which the same bound gives. The original writes
     :math:`\lambda_k=\gamma_k/2` and :math:`\eta` for :math:`\rho`.
 
     Raises:
-      ValueError: a nonsmooth loss or regulariser, which the method does not cover.
+      ValueError: a nonsmooth loss or regularizer, which the method does not cover.
 
     Reference:
       Ding et al. 2019 (P-ADMM); Gauthier 2024, section 3.4.3.

@@ -24,7 +24,7 @@ class State(NamedTuple):
     model: Array  # [K, D]  the mixtures
     personal: Array  # [K, D]  v_k
     server: Array  # [D]  w
-    mixing: Array  # [K]  alpha_k
+    interpolation: Array  # [K]  alpha_k
 
 
 @algorithm(
@@ -57,21 +57,21 @@ class APFL(Averaging):
 
     Args:
       step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
-        of too; an optimiser moves :math:`(w_k,v_k)` as one. Clients count alike by default, as in
+        of too; an optimizer moves :math:`(w_k,v_k)` as one. Clients count alike by default, as in
         the paper.
-      mixing: :math:`\alpha_k\in[0,1]`, one number or one of each client; where it begins, if it is
-        adapted.
-      adaptation: :math:`\eta`, a schedule of the round or a number, > 0; the paper's is
-        :math:`\mu`. By default the mixing stays.
+      interpolation: :math:`\alpha_k\in[0,1]`, one number or one of each client; where it
+        begins, if it is adapted.
+      interpolation_step_size: :math:`\eta`, a schedule of the round or a number, > 0; the
+        paper's is :math:`\mu`. By default it stays.
 
     Raises:
-      ValueError: a mixing outside [0, 1], or not one of each client; as of FedAvg.
+      ValueError: an interpolation outside [0, 1], or not one of each client; as of FedAvg.
 
     Example:
       >>> import jax, fljax as fl
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
-      ...     algorithm=fl.algorithms.APFL(0.1, mixing=0.5, adaptation=0.1),
+      ...     algorithm=fl.algorithms.APFL(0.1, interpolation=0.5, interpolation_step_size=0.1),
       ...     metrics=["objective"],
       ... )
       >>> run = fl.run(simulation, rounds=20)
@@ -82,31 +82,35 @@ class APFL(Averaging):
       Deng et al. 2020, Algorithm 1, with the mixing adapted as beside it.
     """
 
-    mixing: Float[Array, "*clients"] | float = field(
-        converter=partial(_check.filled, "mixing"), default=0.5, kw_only=True
+    interpolation: Float[Array, "*clients"] | float = field(
+        converter=partial(_check.filled, "interpolation"), default=0.5, kw_only=True
     )
-    adaptation: Schedule | None = field(converter=as_schedule, default=None, kw_only=True)
+    interpolation_step_size: Schedule | None = field(
+        converter=as_schedule, default=None, kw_only=True
+    )
 
     def validate(self) -> None:
         super().validate()
-        _check.interval("mixing", self.mixing, at_least=0, at_most=1)
+        _check.interval("interpolation", self.interpolation, at_least=0, at_most=1)
 
     def check(self, problem: Any, network: Any) -> None:
         super().check(problem, network)
-        _check.per_client("mixing", self.mixing, problem.clients)
+        _check.per_client("interpolation", self.interpolation, problem.clients)
 
     def init(self, problem: Problem, network: Any) -> State:
         start = start_models(problem)
-        mixing = jnp.broadcast_to(jnp.asarray(self.mixing, problem.dtype), (problem.clients,))
-        return State(start, start, server_start(problem), mixing)
+        interpolation = jnp.broadcast_to(
+            jnp.asarray(self.interpolation, problem.dtype), (problem.clients,)
+        )
+        return State(start, start, server_start(problem), interpolation)
 
     def step(self, state: State, now: Round) -> State:
         cohort = self.invite(now)
         who, dim = cohort.who, now.problem.dim
         start = now.link.publish(state.server, cohort.here)
-        personal, alpha = who.take((state.personal, state.mixing))
-        if self.adaptation is not None:
-            rate, first = self.adaptation(now.number), self._first(now, cohort)
+        personal, alpha = who.take((state.personal, state.interpolation))
+        if self.interpolation_step_size is not None:
+            rate, first = self.interpolation_step_size(now.number), self._first(now, cohort)
             slope = first.gradient(mixed(alpha, personal, start[None]))
             along = jnp.sum((personal - start[None]) * slope, axis=1)
             alpha = jnp.clip(alpha - rate * along, 0, 1)
@@ -120,8 +124,8 @@ class APFL(Averaging):
         pair = self.learn(now, cohort, pair, direction=both, given=alpha).model
         server = self.collect(now, cohort, pair[:, :dim], start).move(start)
         personal = who.put(state.personal, pair[:, dim:])
-        mixing = who.put(state.mixing, alpha)
-        return State(mixed(mixing, personal, server[None]), personal, server, mixing)
+        interpolation = who.put(state.interpolation, alpha)
+        return State(mixed(interpolation, personal, server[None]), personal, server, interpolation)
 
     def _first(self, now: Round, cohort: Cohort) -> Problem:
         """What participants' first steps are on."""

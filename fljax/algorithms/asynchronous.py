@@ -122,7 +122,7 @@ class FedBuff(LocalLearning):
         buffer are updates (those of clients drawn with unequal chances :math:`p_k` times
         :math:`1/(Kp_k)`).
       buffer_size: :math:`Z\ge1`; 10 in the paper. It is a number, and can be swept.
-      server_step: :math:`\eta>0`.
+      server_step_size: :math:`\eta>0`.
       staleness: :math:`s`, the square root of the paper by default.
 
     Raises:
@@ -147,13 +147,13 @@ class FedBuff(LocalLearning):
     """
 
     buffer_size: Float[Array, ""] | float = dataclasses.field(default=10.0, kw_only=True)
-    server_step: Float[Array, ""] | float = dataclasses.field(default=1.0, kw_only=True)
+    server_step_size: Float[Array, ""] | float = dataclasses.field(default=1.0, kw_only=True)
     staleness: Staleness = dataclasses.field(default=PolynomialStaleness(), kw_only=True)
 
     def validate(self) -> None:
         super().validate()
         _check.interval("buffer_size", self.buffer_size, at_least=1)
-        _check.positive("server_step", self.server_step)
+        _check.positive("server_step_size", self.server_step_size)
 
     def init(self, problem: Problem, network: Any) -> Buffered:
         start = server_start(problem)
@@ -172,7 +172,7 @@ class FedBuff(LocalLearning):
         buffer = state.buffer + arrived.weight * arrived.total
         held = state.held + arrived.weight
         full = held >= self.buffer_size
-        moved = server + self.server_step / jnp.where(full, held, 1) * buffer
+        moved = server + self.server_step_size / jnp.where(full, held, 1) * buffer
         return Buffered(
             jnp.where(full, moved, server), jnp.where(full, 0, buffer), jnp.where(full, 0, held)
         )
@@ -205,13 +205,13 @@ class FedAsync(LocalLearning):
     Args:
       step_size: of the local steps, as of :class:`~fljax.algorithms.FedAvg`, which the other
         arguments are of too; ``clients_per_round`` begin in every round, and count alike.
-      mixing: :math:`\alpha\in(0,1]`.
+      server_step_size: :math:`\alpha\in(0,1]`.
       attraction: :math:`\rho\ge0`.
       staleness: :math:`s`: :class:`PolynomialStaleness`, :class:`HingeStaleness`, or one of your
         own; the first, with the power 1/2, by default.
 
     Raises:
-      ValueError: a mixing outside (0, 1], a negative attraction; as of FedAvg.
+      ValueError: a server's step outside (0, 1], a negative attraction; as of FedAvg.
 
     Example:
       >>> import jax, fljax as fl
@@ -220,7 +220,7 @@ class FedAsync(LocalLearning):
       ...     algorithm=fl.algorithms.FedAsync(
       ...         0.1,
       ...         clients_per_round=1,
-      ...         mixing=0.6,
+      ...         server_step_size=0.6,
       ...         staleness=fl.algorithms.HingeStaleness(10.0, patience=4.0),
       ...     ),
       ...     delays=fl.link.Uniform(6),
@@ -234,13 +234,13 @@ class FedAsync(LocalLearning):
       Xie et al. 2019, Algorithm 1.
     """
 
-    mixing: Float[Array, ""] | float = dataclasses.field(default=0.9, kw_only=True)
+    server_step_size: Float[Array, ""] | float = dataclasses.field(default=0.9, kw_only=True)
     attraction: Float[Array, ""] | float = dataclasses.field(default=0.0, kw_only=True)
     staleness: Staleness = dataclasses.field(default=PolynomialStaleness(), kw_only=True)
 
     def validate(self) -> None:
         super().validate()
-        _check.interval("mixing", self.mixing, above=0, at_most=1)
+        _check.interval("server_step_size", self.server_step_size, above=0, at_most=1)
         _check.nonnegative("attraction", self.attraction)
 
     def init(self, problem: Problem, network: Any) -> Mixed:
@@ -255,7 +255,7 @@ class FedAsync(LocalLearning):
 
         learned = self.learn(now, cohort, server, direction=held)
         arrived = self.collect(now, cohort, learned.model, server, discount=self.staleness)
-        return Mixed(server + self.mixing * (arrived.move(server) - server))
+        return Mixed(server + self.server_step_size * (arrived.move(server) - server))
 
     def released(self, state: Mixed, problem: Problem, network: Any) -> Array:
         """The server's model."""

@@ -14,7 +14,7 @@ from fljax.graphs import Graph
 from fljax.participation import Law
 from fljax.privacy import Gap
 from fljax.problems import Problem
-from fljax.problems import optimum as centralised
+from fljax.problems import optimum as centralized
 from fljax.rounds import Round
 from fljax.streams import Stream
 
@@ -35,8 +35,8 @@ class Needs:
       averages: whether it combines messages by a mean, which an aggregator may replace.
       changing: whether the graph may be another one in every round.
       compressed: whether its messages may be compressed (not if it does so by its own rule).
-      smooth: whether it needs a smooth loss and regulariser.
-      minimiser: whether it minimises a client's objective exactly, in which clipping has no place.
+      smooth: whether it needs a smooth loss and regularizer.
+      minimizer: whether it minimizes a client's objective exactly, in which clipping has no place.
       quadratic: whether it needs a quadratic objective.
       validation: whether it needs validation data of each client.
       uploads: on what of clients' messages to a server noise may be: ``"models"``, the message;
@@ -54,7 +54,7 @@ class Needs:
     changing: bool = False
     compressed: bool = True
     smooth: bool = False
-    minimiser: bool = False
+    minimizer: bool = False
     quadratic: bool = False
     validation: bool = False
     uploads: tuple[str, ...] = ("models",)
@@ -77,10 +77,10 @@ class Algorithm:
       waiting: fields of the state that hold what a peer hears. What is said while it is absent
         waits for it there; all else that is its own stays as it was.
       hears_itself: whether a peer's own message is among those that it combines.
-      step_size: how long a step is, a schedule, a number or an optimiser; ``None`` of one that
+      step_size: how long a step is, a schedule, a number or an optimizer; ``None`` of one that
         takes no steps. Its first is held against :meth:`step_bound`.
-      selector: who takes part; ``None`` of one that does not say, which a trusted server has no
-        account for.
+      selection: who takes part, a selector; ``None`` of one that does not say, which a trusted
+        server has no account for.
       combinations: the weights by which peers combine what they hear, a rule or a matrix, as far as
         they are known before the run; ``None`` among them is no exchange.
       uploads: on what of clients' messages to a server noise may be, in the place of what its
@@ -139,8 +139,8 @@ class Algorithm:
     stability: ClassVar[str] = ""
 
     # Fields or properties of a subclass; what none of its own has keeps these.
-    step_size: Any = None  # Schedule, Optimiser or number
-    selector: Any = None  # Selector
+    step_size: Any = None  # Schedule, Optimizer or number
+    selection: Any = None  # Selector
     combinations: Any = ()  # of Mixing, Combination and None
     uploads: Any = None  # tuple[str, ...]
     has_start: Any = False
@@ -162,13 +162,13 @@ class Algorithm:
         raise NotImplementedError
 
     def optimum(self, problem: Problem, network: Any) -> Float[Array, "*clients dim"]:
-        """What metrics measure its errors from: the centralised solution, ``[D]``, unless the
+        """What metrics measure its errors from: the centralized solution, ``[D]``, unless the
         algorithm's clients are to learn models of their own, ``[K, D]``.
         """
-        return centralised(problem)
+        return centralized(problem)
 
     def weights(self, problem: Any) -> Float[Array, " clients"] | None:
-        """How much each client's mean loss counts in the objective that is minimised, up to a
+        """How much each client's mean loss counts in the objective that is minimized, up to a
         common factor; ``None``: all alike. It is the problem's, unless the algorithm was asked for
         another.
         """
@@ -211,13 +211,13 @@ class Algorithm:
     def sensitivity(
         self, problem: Problem, network: Any, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        r"""How far neighbouring data can move each client's message, in Euclidean norm.
+        r"""How far neighboring data can move each client's message, in Euclidean norm.
 
         Given all that was said before: what a client keeps to itself (momentum, a tracker, a warm
         start) depends on its data of all rounds so far, and counts, whichever rounds an algorithm
         that copes with absence was there for. A mean loss gradient moves by
         ``gap.gradient`` at most if it is taken at a model that follows from what was said, and by
-        ``gap.anywhere`` else; which data are neighbours is the notion's affair.
+        ``gap.anywhere`` else; which data are neighbors is the notion's affair.
 
         Args:
           problem: the clients' data; what it returns may depend on their sizes alone.
@@ -230,7 +230,7 @@ class Algorithm:
           ``[K]``.
         """
         raise NotImplementedError(
-            _check.lacks(type(self), "sensitivity", "what neighbouring data can move")
+            _check.lacks(type(self), "sensitivity", "what neighboring data can move")
         )
 
 

@@ -1,6 +1,6 @@
-r"""Decentralised strategies: consensus, diffusion either way round, and what has them as cases.
+r"""Decentralized strategies: consensus, diffusion either way round, and what has them as cases.
 
-They are one line apart: where, around the gradient step, neighbours' models are combined.
+They are one line apart: where, around the gradient step, neighbors' models are combined.
 """
 
 from functools import partial
@@ -32,7 +32,7 @@ class State(NamedTuple):
 
 @module
 class _Strategy(Descending):
-    """One gradient step of each peer between combinations of what its neighbours have: those
+    """One gradient step of each peer between combinations of what its neighbors have: those
     before, beside and after the step are its :attr:`combinations`.
     """
 
@@ -93,14 +93,14 @@ class _Private(_Strategy):
 )
 @module
 class Consensus(_Strategy):
-    r"""The gradient at the own model, added to a combination of the neighbours'.
+    r"""The gradient at the own model, added to a combination of the neighbors'.
 
     .. math:: w_k^{(n)}=\sum_{l\in\mathcal N_k}a_{lk}w_l^{(n-1)}-\mu f_k'(w_k^{(n-1)})
 
-    Decentralised gradient descent (DGD; Yuan, Ling & Yin 2016; so in decent-bench), the name that
+    Decentralized gradient descent (DGD; Yuan, Ling & Yin 2016; so in decent-bench), the name that
     it has elsewhere, is this with symmetric weights. With a constant step it stops in a
-    neighbourhood of the minimiser, as wide as the step is long; :class:`EXTRA` and its like come to
-    the minimiser itself.
+    neighborhood of the minimizer, as wide as the step is long; :class:`EXTRA` and its like come to
+    the minimizer itself.
 
     It is stable for smaller steps than diffusion. Under a budget it would pass on a model that was
     never said: :class:`ZCDPGradNFL` is the strategy whose gradient is at what was.
@@ -132,7 +132,7 @@ class Consensus(_Strategy):
 )
 @module
 class CTA(_Strategy):
-    r"""Combine, then adapt: a gradient step from the combination of the neighbours' models.
+    r"""Combine, then adapt: a gradient step from the combination of the neighbors' models.
 
     .. math::
 
@@ -159,7 +159,7 @@ class CTA(_Strategy):
 )
 @module
 class ATC(_Private):
-    r"""Adapt, then combine: neighbours' models after a gradient step each.
+    r"""Adapt, then combine: neighbors' models after a gradient step each.
 
     .. math::
 
@@ -193,7 +193,7 @@ class Diffusion(_Strategy):
         \psi_k=\sum_la_{0,lk}\phi_l-\mu f_k'(\phi_k),\qquad
         w_k^{(n)}=\sum_la_{2,lk}\psi_l
 
-    Where weights are ``None`` nothing is exchanged. For small steps it comes to the minimiser of
+    Where weights are ``None`` nothing is exchanged. For small steps it comes to the minimizer of
     :math:`\sum_kp_kf_k` with :math:`p=A_2q`, :math:`q` the Perron vector of :math:`A_1A_0A_2`: that
     of :math:`A` in each of the three strategies. (The source has :math:`q` in the place of
     :math:`p`, line 2539, which is the same where all matrices are doubly stochastic.)

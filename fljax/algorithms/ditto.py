@@ -70,9 +70,9 @@ class Ditto(Algorithm):
         _check.count("personal_steps", self.personal_steps)
 
     @property
-    def selector(self) -> Selector:
+    def selection(self) -> Selector:
         """Who takes part."""
-        return self.solver.selector
+        return self.solver.selection
 
     def check(self, problem: Problem, network: Any) -> None:
         self.solver.check(problem, network)
@@ -83,7 +83,7 @@ class Ditto(Algorithm):
     def step(self, state: State, now: Round) -> State:
         server, shared = state.shared.model, self.solver.step(state.shared, now)
 
-        who = now.choose(self.selector)
+        who = now.choose(self.selection)
         part = who.of(self.solver.own(now.problem))
 
         def gradient(model: Array) -> Array:

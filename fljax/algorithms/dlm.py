@@ -1,4 +1,4 @@
-r"""ADMM among peers with gradient steps in the place of minimisers: DLM, and DiNNO with several."""
+r"""ADMM among peers with gradient steps in the place of minimizers: DLM, and DiNNO with several."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from fljax.algorithms.peers import largest_curvature, learnt
 from fljax.algorithms.zcdp_nfl import ZCDPNFL
 from fljax.batches import Batches
 from fljax.graphs import Graph
-from fljax.optimisers import Optimiser, as_step
+from fljax.optimizers import Optimizer, as_step
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import Schedule
@@ -24,7 +24,7 @@ __all__ = ["DLM", "DiNNO", "State"]
 @algorithm("DLM", "ling2015", Needs())
 @module
 class DLM(ZCDPNFL):
-    r"""Decentralised linearised ADMM: one gradient step in the place of ADMM's minimiser.
+    r"""Decentralized linearized ADMM: one gradient step in the place of ADMM's minimizer.
 
     .. math::
 
@@ -58,7 +58,7 @@ class DLM(ZCDPNFL):
     """
 
     penalty: Float[Array, ""] | float
-    step_size: Schedule | Optimiser = field(converter=as_step)
+    step_size: Schedule | Optimizer = field(converter=as_step)
     stability = "2 / L, whatever the network"
 
     def step_bound(
@@ -79,7 +79,7 @@ class State(NamedTuple):
 @algorithm("DiNNO", "yu2022", Needs(data="any"))
 @module
 class DiNNO(Algorithm):
-    r"""Distributed optimisation of neural networks: ADMM whose minimiser is some steps of any kind.
+    r"""Distributed optimization of neural networks: ADMM whose minimizer is some steps of any kind.
 
     A round begins with the exchange of models,
 
@@ -87,7 +87,7 @@ class DiNNO(Algorithm):
 
         p_k \leftarrow p_k+\rho\sum_{l\in\mathcal N_k}(w_k-w_l)
 
-    and then from :math:`v=w_k` takes steps of an optimiser along the gradient of
+    and then from :math:`v=w_k` takes steps of an optimizer along the gradient of
 
     .. math::
 
@@ -98,8 +98,8 @@ class DiNNO(Algorithm):
 
     Args:
       penalty: :math:`\rho>0`.
-      step_size: of a local step, a number or a schedule of the round, > 0; or an optimiser
-        (:func:`fljax.optimisers.from_optax`, or optax's own), which begins anew in every round.
+      step_size: of a local step, a number or a schedule of the round, > 0; or an optimizer
+        (:func:`fljax.optimizers.from_optax`, or optax's own), which begins anew in every round.
       local_steps: in a round, >= 1.
       batches: what each step is on (:mod:`fljax.batches`); all of a client's samples by default.
 
@@ -119,7 +119,7 @@ class DiNNO(Algorithm):
     """
 
     penalty: Float[Array, ""] | float
-    step_size: Schedule | Optimiser = field(converter=as_step)
+    step_size: Schedule | Optimizer = field(converter=as_step)
     local_steps: int = static(default=1, kw_only=True)
     batches: Batches | None = field(default=None, kw_only=True)
 
@@ -147,7 +147,7 @@ class DiNNO(Algorithm):
             return part.gradient(model) + stiffness * model + pull
 
         size: Any = self.step_size
-        step = size if isinstance(size, Optimiser) else size(now.number)
+        step = size if isinstance(size, Optimizer) else size(now.number)
         given = pull, 2 * self.penalty * degree
         model = learnt(now, self.batches, state.model, step, self.local_steps, direction, given)
         return State(model, dual)

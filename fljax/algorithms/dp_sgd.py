@@ -16,7 +16,7 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import Schedule, as_schedule
 
-__all__ = ["DPSGD", "State"]
+__all__ = ["FedDPSGD", "State"]
 
 
 class State(NamedTuple):
@@ -39,12 +39,12 @@ class State(NamedTuple):
     ),
 )
 @module
-class DPSGD(Algorithm):
+class FedDPSGD(Algorithm):
     r"""Federated averaging of clients that take steps of (differentially private) SGD.
 
-    A participant starts from the server's model and takes ``steps`` steps, each on a batch of its
-    own drawn anew: every sample with probability ``rate`` (Poisson), or ``batch`` of them without
-    replacement,
+    A participant starts from the server's model and takes ``local_steps`` steps, each on a batch of
+    its own drawn anew: every sample with probability ``sampling_rate`` (Poisson), or ``batch`` of
+    them without replacement,
 
     .. math::
 
@@ -56,21 +56,21 @@ class DPSGD(Algorithm):
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
-      steps: of a participant in a round, >= 1.
-      rate: the chance of each sample to be in a batch, in (0, 1].
-      batch: samples in a batch, in the place of ``rate``; all of a client's that has fewer, and of
-        everyone's without either.
+      local_steps: of a participant in a round, >= 1.
+      sampling_rate: the chance of each sample to be in a batch, in (0, 1].
+      batch: samples in a batch, in the place of ``sampling_rate``; all of a client's that has
+        fewer, and of everyone's without either.
       clients_per_round: how many take part, drawn without replacement; all by default.
 
     Raises:
-      ValueError: both ``rate`` and ``batch``; a batch larger than every client; more participants
-        than clients.
+      ValueError: both ``sampling_rate`` and ``batch``; a batch larger than every client; more
+        participants than clients.
 
     Example:
       >>> import jax, fljax as fl
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=10, samples=200, dim=3),
-      ...     algorithm=fl.algorithms.DPSGD(0.1, steps=5, rate=0.05),
+      ...     algorithm=fl.algorithms.FedDPSGD(0.1, local_steps=5, sampling_rate=0.05),
       ...     privacy=fl.privacy.NoisyGradients(noise_multiplier=1.0, clip=2.0),
       ... )
       >>> found = fl.run(simulation, rounds=20, record_every=10)
@@ -82,51 +82,51 @@ class DPSGD(Algorithm):
     """
 
     step_size: Schedule = field(converter=as_schedule)
-    steps: int = static(default=1)
-    rate: Float[Array, ""] | float | None = None
+    local_steps: int = static(default=1)
+    sampling_rate: Float[Array, ""] | float | None = None
     batch: int | None = static(default=None)
     clients_per_round: int | None = static(default=None)
 
     def validate(self) -> None:
-        _check.count("steps", self.steps)
-        if self.rate is not None:
-            _check.interval("rate", self.rate, above=0, at_most=1)
+        _check.count("local_steps", self.local_steps)
+        if self.sampling_rate is not None:
+            _check.interval("sampling_rate", self.sampling_rate, above=0, at_most=1)
             if self.batch is not None:
                 raise ValueError(
-                    f"rate={self.rate} and batch={self.batch} both say how batches are drawn; "
-                    "leave out one."
+                    f"sampling_rate={self.sampling_rate} and batch={self.batch} both say how "
+                    "batches are drawn; leave out one."
                 )
         for name in ("batch", "clients_per_round"):
             if getattr(self, name) is not None:
                 _check.count(name, getattr(self, name))
 
     @property
-    def selector(self) -> Selector:
+    def selection(self) -> Selector:
         """Who takes part."""
         return everyone_or(Drawn, self.clients_per_round)
 
     def sampling(self, problem: Problem) -> Law:
         """How samples get into a batch, at the client with the fewest."""
-        if self.rate is not None:
-            return Law(self.rate, sampling="poisson")
+        if self.sampling_rate is not None:
+            return Law(self.sampling_rate, sampling="poisson")
         if self.batch is None:
             return Law(1.0)
         rate = jnp.minimum(1, self.batch / jnp.min(problem.sample_counts()))
         return Law(rate, sampling="drawn")
 
     def init(self, problem: Problem, network: Any) -> State:
-        self.selector.check(problem.clients)
+        self.selection.check(problem.clients)
         if self.batch is not None:
             check_size(self.batch, problem)
         return State(server_start(problem))
 
     def step(self, state: State, now: Round) -> State:
         link, step_size = now.link, self.step_size(now.number)
-        who = now.choose(self.selector)
+        who = now.choose(self.selection)
         data = who.of(now.problem)
         server = link.publish(state.model, who.here)
         model = link.descend(
-            self.steps,
+            self.local_steps,
             who,
             jnp.broadcast_to(server, (data.clients, data.dim)),
             draw=lambda key: self._drawn(key, data),
@@ -143,8 +143,10 @@ class DPSGD(Algorithm):
         if self.batch is None:
             if known is not None:  # sums over all samples are not those of a batch
                 known = known._replace(gram=None, moment=None, pooled=None)
-            rate = jnp.asarray(1.0 if self.rate is None else self.rate, data.dtype)
-            if self.rate is not None:
+            rate = jnp.asarray(
+                1.0 if self.sampling_rate is None else self.sampling_rate, data.dtype
+            )
+            if self.sampling_rate is not None:
                 uniform = jax.random.uniform(key, weights.shape, data.dtype)
                 weights = jnp.where(uniform < rate, weights, 0) / rate
             return replace(data, weights=weights, statistics=known), data.influence / rate

@@ -11,7 +11,7 @@ by what combinations have taken from it; what it then has is a combination :math
 Exact diffusion has :math:`\tilde A=(I+A)/2`; NIDS has steps :math:`\mu_k` of each peer and
 :math:`\tilde A=I-c\,\mathrm{diag}(\mu)(I-A)`, which with equal steps and its default
 :math:`c=1/(2\max_k\mu_k)` is the same, but for the first step, which it does not combine, and the
-regulariser, which it takes by its proximal operator; LED takes several gradient steps before it
+regularizer, which it takes by its proximal operator; LED takes several gradient steps before it
 combines. Unlike in :class:`EXTRA` how long a step may be does not depend on the network.
 """
 
@@ -56,7 +56,7 @@ class ExactDiffusion(Exact):
         w_k^{(n)} &= \sum_{l\in\mathcal N_k}\bar a_{kl}\phi_l^{(n)},\qquad \bar A=(I+A)/2
 
     from :math:`\psi^{(0)}=w^{(0)}`, so that the first round is one of :class:`ATC`. The original
-    takes left-stochastic weights of a certain kind too and then minimises with the weights of their
+    takes left-stochastic weights of a certain kind too and then minimizes with the weights of their
     Perron vector; here they are symmetric, and the sum is that of all alike.
 
     Args:
@@ -137,7 +137,7 @@ class NIDS(Exact):
     Args:
       step_size: :math:`\mu`, one number or one of each peer, > 0.
       mixing: the weights :math:`A`, as of :class:`Consensus`, symmetric.
-      coupling: :math:`c>0`; by default :math:`1/(2\max_k\mu_k)`.
+      consensus_step_size: :math:`c>0`; by default :math:`1/(2\max_k\mu_k)`.
       batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
 
     Raises:
@@ -159,7 +159,7 @@ class NIDS(Exact):
     """
 
     step_size: Any = field()  # one number, or one of each peer
-    coupling: Float[Array, ""] | float | None = field(default=None, kw_only=True)
+    consensus_step_size: Float[Array, ""] | float | None = field(default=None, kw_only=True)
 
     def validate(self) -> None:
         steps = _check.filled("step_size", self.step_size)
@@ -168,8 +168,8 @@ class NIDS(Exact):
             raise ValueError(
                 f"step_size must be one number or one of each peer, got {_check.shown(steps)}."
             )
-        if self.coupling is not None:
-            _check.positive("coupling", self.coupling)
+        if self.consensus_step_size is not None:
+            _check.positive("consensus_step_size", self.consensus_step_size)
         super().validate()
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
@@ -183,14 +183,18 @@ class NIDS(Exact):
     def step(self, state: NIDSState, now: Round) -> NIDSState:
         part = self._part(now)
         steps = jnp.asarray(self.step_size, state.model.dtype)
-        coupling = 1 / (2 * jnp.max(steps)) if self.coupling is None else self.coupling
+        step = (
+            1 / (2 * jnp.max(steps))
+            if self.consensus_step_size is None
+            else self.consensus_step_size
+        )
         steps = jnp.broadcast_to(steps, len(state.model))[:, None]
         slope = part.loss_gradient(state.model)
         message = 2 * state.model - state.point - steps * (slope + state.dual)
         apart = now.link.exchange(message)[1].apart(over=state.weights)
-        dual = state.dual + jnp.where(now.number > 1, coupling, 0) * apart
+        dual = state.dual + jnp.where(now.number > 1, step, 0) * apart
         point = state.model - steps * (slope + dual)
-        model = part.regulariser.prox(point, steps * part.share[:, None])
+        model = part.regularizer.prox(point, steps * part.share[:, None])
         return NIDSState(model, point, dual, state.weights)
 
     stability = FREE
@@ -199,7 +203,7 @@ class NIDS(Exact):
         self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
     ) -> Array | None:
         r"""How large :math:`\max_k\mu_k` may be for all :math:`\mu_k\le2/L_k`, were all of them
-        scaled alike. (A larger ``coupling`` than the default is not looked at.)
+        scaled alike. (A larger ``consensus_step_size`` than the default is not looked at.)
         """
         largest = largest_curvature(problem, proximal=True)
         if largest is None:
@@ -229,14 +233,14 @@ class LED(LocalSteps):
         y_k^{(n+1)} = y_k^{(n)}+\phi_{k,E}-w_k^{(n+1)}
 
     with :math:`\bar A=(I+A)/2`, positive semidefinite as the theory asks. Local steps from the
-    minimiser stay there, each peer's :math:`\mu f_k'+\beta y_k` being zero: no drift. One local
+    minimizer stay there, each peer's :math:`\mu f_k'+\beta y_k` being zero: no drift. One local
     step with :math:`\beta=1` is exact diffusion.
 
     Args:
       step_size: :math:`\mu`, a number or a schedule of the round, > 0.
       local_steps: :math:`E\ge1`.
       mixing: the weights :math:`A`, as of :class:`Consensus`, symmetric.
-      dual_step: :math:`\beta>0`; by default :math:`1/E`.
+      dual_step_size: :math:`\beta>0`; by default :math:`1/E`.
       batches: what each step is on (:mod:`fljax.batches`); all of a client's samples by default.
 
     Raises:
@@ -257,19 +261,19 @@ class LED(LocalSteps):
       Alghunaim 2024, Algorithm 1.
     """
 
-    dual_step: Float[Array, ""] | float | None = field(default=None, kw_only=True)
+    dual_step_size: Float[Array, ""] | float | None = field(default=None, kw_only=True)
 
     def validate(self) -> None:
         super().validate()
-        if self.dual_step is not None:
-            _check.positive("dual_step", self.dual_step)
+        if self.dual_step_size is not None:
+            _check.positive("dual_step_size", self.dual_step_size)
 
     def init(self, problem: Problem | Stream, network: Graph) -> LEDState:
         start = start_models(problem)
         return LEDState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
     def step(self, state: LEDState, now: Round) -> LEDState:
-        pull = 1 / self.local_steps if self.dual_step is None else self.dual_step
+        pull = 1 / self.local_steps if self.dual_step_size is None else self.dual_step_size
         drift = pull / self.step_size(now.number) * state.dual
         local = self._learnt(now, state.model, drift)
         moved = now.link.exchange(local)[1].apart(over=state.weights) / 2

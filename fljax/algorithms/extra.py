@@ -1,4 +1,4 @@
-r"""EXTRA: decentralised gradient descent whose own past corrects it; its kin before and after."""
+r"""EXTRA: decentralized gradient descent whose own past corrects it; its kin before and after."""
 
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ class EXTRA(Exact):
         d^{(n+1)}=d^{(n)}+(\tilde A-A)w^{(n)},\quad d^{(0)}=0
 
     Where it stops all :math:`w_k` agree, and :math:`\sum_kd_k=0` makes :math:`\sum_kf_k'=0` of it:
-    the minimiser, with a constant step, which :class:`Consensus` (decentralised gradient descent)
+    the minimizer, with a constant step, which :class:`Consensus` (decentralized gradient descent)
     misses by a multiple of its step. The theory asks for symmetric weights and
     :math:`\theta\in[1/2,1)`; :math:`\theta=0` is the simplest gradient tracking, stable for
     strongly convex objectives alone. The sum of the :math:`d_k` stays zero over links that fail in
@@ -126,7 +126,7 @@ class EXTRA(Exact):
 @algorithm("PG-EXTRA", "shi2015pg", Needs(data="any"))
 @module
 class PGEXTRA(EXTRA):
-    r"""EXTRA with the regulariser by its proximal operator, so that it may have kinks.
+    r"""EXTRA with the regularizer by its proximal operator, so that it may have kinks.
 
     .. math::
 
@@ -134,7 +134,7 @@ class PGEXTRA(EXTRA):
         w_k^{(n+1)} &= \arg\min_w\tfrac\lambda KR(w)+\tfrac1{2\mu}\|w-z_k^{(n+1)}\|^2
 
     with :math:`\ell'` the gradients of the mean losses and :math:`d` of :class:`EXTRA`. Without a
-    regulariser it is EXTRA.
+    regularizer it is EXTRA.
 
     Args and Raises: as of :class:`EXTRA`.
 
@@ -161,7 +161,7 @@ class PGEXTRA(EXTRA):
         return part.loss_gradient(model)
 
     def _shrunk(self, part: Problem, model: Array, step: Array) -> Array:
-        return part.regulariser.prox(model, (step * part.share)[:, None])
+        return part.regularizer.prox(model, (step * part.share)[:, None])
 
     def _curvature(self, problem: Problem | Stream) -> Array | None:
         return largest_curvature(problem, proximal=True)
@@ -178,7 +178,7 @@ class ControlState(NamedTuple):
 @algorithm("Wang-Elia", "wang2010", Needs(data="any"))
 @module
 class WangElia(Exact):
-    r"""Distributed optimisation as a controller: what peers differ by, and the sum of all of that.
+    r"""Distributed optimization as a controller: what peers differ by, and the sum of all of that.
 
     .. math::
 
@@ -188,7 +188,7 @@ class WangElia(Exact):
     with :math:`B=(I-A)/2`. Its correction :math:`Bz` is what :attr:`State.dual` is in
     :class:`EXTRA`, with :math:`B^2` where that has :math:`\tilde A-A`; it goes over the network
     itself, so a message is a model and an integral, :math:`2D` numbers, and unlike with the others
-    here a link that fails, if in both directions, keeps it from the minimiser.
+    here a link that fails, if in both directions, keeps it from the minimizer.
 
     Args and Raises: as of :class:`EXTRA`, without ``blend``.
 

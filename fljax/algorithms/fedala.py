@@ -58,7 +58,7 @@ class FedALA(Averaging):
     Args:
       step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
         of too.
-      blend_step: :math:`\eta`, a schedule of the round or a number, > 0; the paper's is 1.
+      blend_step_size: :math:`\eta`, a schedule of the round or a number, > 0; the paper's is 1.
       blend_steps: >= 1.
       blended: which parameters have shares of their own, as
         :meth:`problem.coordinates <fljax.problems.Problem.coordinates>` takes it: a mask, indices,
@@ -71,7 +71,7 @@ class FedALA(Averaging):
       >>> import jax, fljax as fl
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
-      ...     algorithm=fl.algorithms.FedALA(0.1, blend_step=1.0),
+      ...     algorithm=fl.algorithms.FedALA(0.1, blend_step_size=1.0),
       ...     metrics=["objective"],
       ... )
       >>> run = fl.run(simulation, rounds=20)
@@ -82,7 +82,7 @@ class FedALA(Averaging):
       Zhang et al. 2023, Algorithm 1.
     """
 
-    blend_step: Schedule = field(converter=as_schedule, default=1.0, kw_only=True)
+    blend_step_size: Schedule = field(converter=as_schedule, default=1.0, kw_only=True)
     blend_steps: int = static(default=1, kw_only=True)
     blended: str | tuple | None = field(
         converter=partial(as_coordinates, "blended"), static=True, default=None, kw_only=True
@@ -107,7 +107,7 @@ class FedALA(Averaging):
 
     def step(self, state: State, now: Round) -> State:
         cohort, places = self.invite(now), self._places(now.problem)
-        who, rate = cohort.who, self.blend_step(now.number)
+        who, rate = cohort.who, self.blend_step_size(now.number)
         part, (own, blend) = who.of(self.own(now.problem)), who.take((state.model, state.blend))
         server = now.link.publish(state.server, cohort.here)
         away = server[None] - own

@@ -52,7 +52,7 @@ class FedAMP(LocalLearning):
         of too; stable for :math:`\mu(L+\lambda/\alpha_n)<2`, :math:`L` the curvature of
         :math:`f_k`. How many samples a client has plays no part.
       attraction: :math:`\lambda\ge0`; zero is training alone.
-      attention: :math:`\alpha_n`, a schedule of the round or a number, > 0.
+      attention_step_size: :math:`\alpha_n`, a schedule of the round or a number, > 0.
       scale: :math:`\sigma>0`: squared distances well above it attract no more.
 
     Raises:
@@ -67,7 +67,9 @@ class FedAMP(LocalLearning):
       >>> targets = np.stack([X[k] @ ([3, 0] if k < 3 else [0, 3]) for k in range(6)])
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.from_clients(list(zip(X, targets)), fl.problems.LeastSquares()),
-      ...     algorithm=fl.algorithms.FedAMP(0.1, attraction=1.0, attention=0.2, scale=1.0),
+      ...     algorithm=fl.algorithms.FedAMP(
+      ...         0.1, attraction=1.0, attention_step_size=0.2, scale=1.0
+      ...     ),
       ... )
       >>> found = fl.sweep(lambda key: simulation, seeds=1, rounds=50, keep_models=True)
       >>> models = found.model[0]
@@ -79,7 +81,7 @@ class FedAMP(LocalLearning):
     """
 
     attraction: Float[Array, ""] | float = dataclasses.field(kw_only=True)
-    attention: Schedule = field(converter=as_schedule, kw_only=True)
+    attention_step_size: Schedule = field(converter=as_schedule, kw_only=True)
     scale: Float[Array, ""] | float = dataclasses.field(kw_only=True)
 
     def validate(self) -> None:
@@ -92,7 +94,7 @@ class FedAMP(LocalLearning):
         return State(start, start)
 
     def step(self, state: State, now: Round) -> State:
-        cohort, attention = self.invite(now), self.attention(now.number)
+        cohort, attention = self.invite(now), self.attention_step_size(now.number)
         who, known = cohort.who, state.known
         towards = self._towards(who.take(known), known)
         cloud = now.link.publish(who.take(known) + attention * towards, cohort.here)

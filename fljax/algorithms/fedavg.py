@@ -8,7 +8,7 @@ from jaxtyping import Array
 from fljax._module import module, static
 from fljax.algorithms.base import Needs, algorithm, server_start, start_models
 from fljax.algorithms.local_learning import Averaging
-from fljax.optimisers import Optimiser
+from fljax.optimizers import Optimizer
 from fljax.privacy import CentralGaussian
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -21,7 +21,7 @@ class State(NamedTuple):
     """What FedAvg keeps from round to round."""
 
     model: Array  # [D]  the server's w
-    memory: Any = ()  # [K, ...] each: of the clients' optimisers, if they keep it
+    memory: Any = ()  # [K, ...] each: of the clients' optimizers, if they keep it
 
 
 @algorithm(
@@ -54,11 +54,11 @@ class FedAvg(Averaging):
 
     The weights :math:`q_k` are the problem's: one each, or :math:`D_k` as in the paper after
     :meth:`problem.weighing("samples") <fljax.problems.Problem.weighing>`. One step on all samples
-    (``epochs=1``, no ``batch``) is the paper's FedSGD; :class:`FedSGD` is another one, of peers.
+    (``epochs=1``, no ``batch``) is the paper's FedSGD; :class:`NetworkedFedSGD` is that of peers.
 
     A client's last batch is the smaller one where ``batch`` does not divide :math:`D_k`; a client
     with fewer batches than another is done earlier. Another law of ``batches`` draws each of
-    :math:`E_k` steps' anew; ``normalised``, a step is :math:`\mu/E_k` long, and a client's update
+    :math:`E_k` steps' anew; ``normalized``, a step is :math:`\mu/E_k` long, and a client's update
     its mean gradient however many steps it took (Rizk 2023, (1.30), where the original's optimum
     depends on who takes how many). A drawn client that is not available neither
     receives nor sends; with delays, the average is over the models that arrive in the round. Under
@@ -70,48 +70,48 @@ class FedAvg(Averaging):
     participants count alike.
 
     Args:
-      step_size: :math:`\mu`, a schedule of the round or a number, > 0; or an optimiser
-        (:func:`fljax.optimisers.from_optax`, or optax's own) in its place.
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0; or an optimizer
+        (:func:`fljax.optimizers.from_optax`, or optax's own) in its place.
       clients_per_round: :math:`|S|`; all clients by default.
       epochs: passes of a participant over its samples a round, >= 1.
       batch: samples a step; all of a client's by default.
       weighting: ``"samples"`` or ``"equal"``, other weights than the problem's, as of
         :class:`~fljax.algorithms.local_learning.Averaging`.
-      scheduler: another :class:`~fljax.participation.Selector` in the place of
+      selector: another :class:`~fljax.participation.Selector` in the place of
         ``clients_per_round``: clients drawn with unequal chances, each by chance, in turns.
       batches: another law of the batches (:mod:`fljax.batches`) in the place of ``batch``.
       local_steps: :math:`E_k`, gradient steps of a participant, one number or one of each client,
         in the place of ``epochs``. Of shuffled batches (``batch``) those of nothing, where a client
         waits for one with more of them, count; other laws have none.
-      normalised: whether steps are divided by a client's number of them.
-      keeps_optimiser: whether each client keeps what its optimiser remembers from one round that
+      normalized: whether steps are divided by a client's number of them.
+      keeps_optimizer: whether each client keeps what its optimizer remembers from one round that
         it takes part in to the next, ``K`` memories in all; else it begins anew in every round.
 
     Raises:
-      ValueError: as of :class:`~fljax.algorithms.local_learning.LocalLearning`; ``normalised`` with
-        an optimiser, ``keeps_optimiser`` without.
+      ValueError: as of :class:`~fljax.algorithms.local_learning.LocalLearning`; ``normalized`` with
+        an optimizer, ``keeps_optimizer`` without.
 
     Reference:
       McMahan et al. 2017, Algorithm 1; Rizk 2023, (1.26)-(1.31).
     """
 
-    normalised: bool = static(default=False)
-    keeps_optimiser: bool = static(default=False)
+    normalized: bool = static(default=False)
+    keeps_optimizer: bool = static(default=False)
 
     def validate(self) -> None:
         super().validate()
-        if self.keeps_optimiser and not isinstance(self.step_size, Optimiser):
+        if self.keeps_optimizer and not isinstance(self.step_size, Optimizer):
             raise ValueError(
-                "keeps_optimiser is for an optimiser, and step_size is a number or a schedule; "
-                "give step_size=fljax.optimisers.from_optax(...), or leave it out."
+                "keeps_optimizer is for an optimizer, and step_size is a number or a schedule; "
+                "give step_size=fljax.optimizers.from_optax(...), or leave it out."
             )
-        if self.normalised and isinstance(self.step_size, Optimiser):
-            raise ValueError("normalised divides a step size, which an optimiser has not.")
+        if self.normalized and isinstance(self.step_size, Optimizer):
+            raise ValueError("normalized divides a step size, which an optimizer has not.")
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
         memory: Any = ()
-        if self.keeps_optimiser:
-            assert isinstance(self.step_size, Optimiser)
+        if self.keeps_optimizer:
+            assert isinstance(self.step_size, Optimizer)
             memory = self.step_size.init(start_models(problem))
         return State(server_start(problem), memory)
 
@@ -119,13 +119,13 @@ class FedAvg(Averaging):
         cohort = self.invite(now)
         server = now.link.publish(state.model, cohort.here)
         step = None
-        if self.normalised:
+        if self.normalized:
             step = self.size(now.number) / cohort.counts.astype(now.problem.dtype)
-        memory = cohort.who.take(state.memory) if self.keeps_optimiser else None
+        memory = cohort.who.take(state.memory) if self.keeps_optimizer else None
         learned = self.learn(now, cohort, server, step=step, memory=memory)
         arrived = self.collect(now, cohort, learned.model, server)
         memory = state.memory
-        if self.keeps_optimiser:
+        if self.keeps_optimizer:
             memory = jax.tree.map(cohort.who.put, memory, learned.memory)
         return State(arrived.move(server), memory)
 

@@ -66,9 +66,9 @@ class FineTunedFedAvg(Algorithm):
         _check.count("tuning_steps", self.tuning_steps, hint="Without tuning, run the solver.")
 
     @property
-    def selector(self) -> Selector:
+    def selection(self) -> Selector:
         """Who takes part."""
-        return self.solver.selector
+        return self.solver.selection
 
     def check(self, problem: Problem, network: Any) -> None:
         self.solver.check(problem, network)

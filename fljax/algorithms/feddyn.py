@@ -1,4 +1,4 @@
-r"""FedDyn: local objectives that are regularised anew in every round (Acar et al. 2021)."""
+r"""FedDyn: local objectives that are regularized anew in every round (Acar et al. 2021)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ class FedDyn(Corrected):
     off the clients' mean for good.
 
     Args:
-      step_size: of the local steps, a schedule of the round or a number, > 0, or an optimiser.
+      step_size: of the local steps, a schedule of the round or a number, > 0, or an optimizer.
       attraction: :math:`\alpha>0`.
 
     Other arguments are those of :class:`~fljax.algorithms.local_learning.Corrected`.

@@ -40,7 +40,7 @@ class FedExP(Averaging):
         \eta=\max\Big(1,\frac{\sum_{k\in S}\|\Delta_k\|^2}
             {2|S|(\|\bar\Delta\|^2+\varepsilon)}\Big)
 
-    Where clients have a minimiser in common and none of their changes leads away from it, neither
+    Where clients have a minimizer in common and none of their changes leads away from it, neither
     does the server's, however far it goes. Where they have none the last models may swing, and the
     paper takes the mean of the last two in the end; here the model of each round is judged. A
     message holds :math:`D+1` numbers, a change and its squared norm; weights of clients are those

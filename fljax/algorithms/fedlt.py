@@ -42,11 +42,11 @@ class FedLT(Corrected):
     and the server hears :math:`2(x_k-y)`. Who is away keeps :math:`x_k` and :math:`z_k`. A fixed
     point is a stationary point of :math:`\sum_kf_k`, for any number of local steps with full
     batches. What is lost on its way leaves :math:`y` off the mean for good. The paper's Fed-PLT
-    has noise in its local steps besides, and a regulariser of the server's, which here is in
+    has noise in its local steps besides, and a regularizer of the server's, which here is in
     :math:`f_k`.
 
     Args:
-      step_size: of the local steps, a schedule of the round or a number, > 0, or an optimiser,
+      step_size: of the local steps, a schedule of the round or a number, > 0, or an optimizer,
         which begins anew in every round.
       penalty: :math:`\rho>0`.
 
@@ -84,11 +84,11 @@ class FedLT(Corrected):
         who, server = cohort.who, now.link.publish(state.model, cohort.here)
         old = who.take(state.auxiliary)
 
-        def proximal(part: Problem, model: Array, centre: Array) -> Array:
-            return part.gradient(model) + (model - centre) / self.penalty
+        def proximal(part: Problem, model: Array, center: Array) -> Array:
+            return part.gradient(model) + (model - center) / self.penalty
 
-        start, centre = who.take(state.local), 2 * server[None] - old
-        local = self.learn(now, cohort, start, direction=proximal, given=centre).model
+        start, center = who.take(state.local), 2 * server[None] - old
+        local = self.learn(now, cohort, start, direction=proximal, given=center).model
         change = 2 * (local - server[None])
 
         arrived = self.collect(now, cohort, change, jnp.zeros_like(server))

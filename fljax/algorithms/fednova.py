@@ -1,4 +1,4 @@
-r"""FedNova: updates that are normalised by the local steps behind them (Wang et al. 2020)."""
+r"""FedNova: updates that are normalized by the local steps behind them (Wang et al. 2020)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Needs, algorithm, server_start
-from fljax.algorithms.local_learning import Averaging, check_no_optimiser
-from fljax.optimisers import from_optax
+from fljax.algorithms.local_learning import Averaging, check_no_optimizer
+from fljax.optimizers import from_optax
 from fljax.problems import Problem
 from fljax.rounds import Round
 
@@ -47,7 +47,7 @@ class FedNova(Averaging):
         x\leftarrow x-\Big(\sum_{k\in S}p_k\|a_k\|_1\Big)\sum_{k\in S}p_kd_k,\qquad
         p_k=\frac{q_k}{\sum_{l\in S}q_l}
 
-    so that what is minimised is :math:`\sum_kp_kf_k` whoever takes how many steps, to
+    so that what is minimized is :math:`\sum_kp_kf_k` whoever takes how many steps, to
     within the drift of several steps, which vanishes with :math:`\mu`. The first sum is the paper's
     effective number of steps, which it leaves open: so chosen, it is federated averaging with the
     same local solver where all :math:`\|a_k\|_1` are equal. Each begins with :math:`u_k=0`. A
@@ -62,7 +62,7 @@ class FedNova(Averaging):
     Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
-      ValueError: an optimiser for a step size, and as of
+      ValueError: an optimizer for a step size, and as of
         :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Example:
@@ -84,7 +84,7 @@ class FedNova(Averaging):
 
     def validate(self) -> None:
         super().validate()
-        check_no_optimiser(self)
+        check_no_optimizer(self)
         _check.interval("momentum", self.momentum, at_least=0, below=1)
         _check.nonnegative("attraction", self.attraction)
 

@@ -1,4 +1,4 @@
-r"""Federated averaging with an optimiser at the server (Reddi et al. 2021, Hsu et al. 2019)."""
+r"""Federated averaging with an optimizer at the server (Reddi et al. 2021, Hsu et al. 2019)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from fljax._module import field, module
 from fljax.algorithms.base import Needs, algorithm, server_start
 from fljax.algorithms.local_learning import Averaging
 from fljax.algorithms.local_steps import kept
-from fljax.optimisers import Optimiser, as_optimiser
+from fljax.optimizers import Optimizer, as_optimizer
 from fljax.privacy import CentralGaussian
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -55,32 +55,32 @@ class State(NamedTuple):
     """What FedOpt keeps from round to round."""
 
     model: Array  # [D]  the server's x
-    memory: Any  # of the server's optimiser
+    memory: Any  # of the server's optimizer
 
 
 @algorithm("FedOpt", "reddi2021", NEEDS)
 @module
 class FedOpt(_ServerSteps):
-    r"""The server takes the mean change of its participants for a gradient, in its own optimiser.
+    r"""The server takes the mean change of its participants for a gradient, in its own optimizer.
 
     .. math::
 
         \Delta^{(n)}=\sum_{k\in S}\frac{q_k}{\sum_{l\in S}q_l}(w_k-x^{(n-1)}),\qquad
         x^{(n)}=\mathrm{ServerOpt}\big(x^{(n-1)},-\Delta^{(n)}\big)
 
-    with :math:`w_k` as in :class:`FedAvg`, which it is where the optimiser is plain gradient
+    with :math:`w_k` as in :class:`FedAvg`, which it is where the optimizer is plain gradient
     descent of step one. With :func:`optax.adam` it is not the paper's :class:`FedAdam`: optax
     corrects the bias of the first steps, as Adam's own paper does. In a round in which nothing
     arrives the server rests.
 
     Args:
       step_size: of the clients, as of :class:`FedAvg`.
-      server: an optimiser (:func:`fljax.optimisers.from_optax`, or optax's own).
+      server: an optimizer (:func:`fljax.optimizers.from_optax`, or optax's own).
 
     Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
-      TypeError: what is no optimiser.
+      TypeError: what is no optimizer.
       ValueError: as of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Example:
@@ -97,7 +97,7 @@ class FedOpt(_ServerSteps):
       Reddi et al. 2021, Algorithm 1.
     """
 
-    server: Optimiser = field(converter=as_optimiser, kw_only=True)
+    server: Optimizer = field(converter=as_optimizer, kw_only=True)
 
     def validate(self) -> None:
         super().validate()
@@ -171,7 +171,7 @@ class Moments(NamedTuple):
 class _Adaptive(_ServerSteps):
     """A server whose step is shorter where changes are large; of an own rule for :math:`v`."""
 
-    server_step: Schedule = field(converter=as_schedule, kw_only=True)
+    server_step_size: Schedule = field(converter=as_schedule, kw_only=True)
     momentum: Float[Array, ""] | float = dataclasses.field(default=0.9, kw_only=True)
     adaptivity: Float[Array, ""] | float = dataclasses.field(default=1e-3, kw_only=True)
 
@@ -192,7 +192,7 @@ class _Adaptive(_ServerSteps):
         change, heard = self.change(state.model, now)
         first = self.momentum * state.first + (1 - self.momentum) * change
         second = self.second(state.second, change**2)
-        step = self.server_step(now.number) / (jnp.sqrt(second) + self.adaptivity)
+        step = self.server_step_size(now.number) / (jnp.sqrt(second) + self.adaptivity)
         return kept(heard, Moments(state.model + step * first, first, second), state)
 
 
@@ -213,7 +213,7 @@ class FedAdagrad(_Adaptive):
 
     Args:
       step_size: of the clients, as of :class:`FedAvg`.
-      server_step: :math:`\eta`, a schedule of the round or a number, > 0.
+      server_step_size: :math:`\eta`, a schedule of the round or a number, > 0.
       momentum: :math:`\beta_1`, in [0, 1); the paper's experiments have none.
       adaptivity: :math:`\tau>0`; the larger, the more the server's steps are plain ones.
 
@@ -259,7 +259,7 @@ class FedYogi(_Decaying):
 
     Args:
       step_size: of the clients, as of :class:`FedAvg`.
-      server_step: :math:`\eta`, a schedule of the round or a number, > 0.
+      server_step_size: :math:`\eta`, a schedule of the round or a number, > 0.
       momentum: :math:`\beta_1`, in [0, 1).
       adaptivity: :math:`\tau>0`.
       decay: :math:`\beta_2`, in [0, 1).
@@ -289,7 +289,7 @@ class FedAdam(_Decaying):
 
     Args:
       step_size: of the clients, as of :class:`FedAvg`.
-      server_step: :math:`\eta`, a schedule of the round or a number, > 0.
+      server_step_size: :math:`\eta`, a schedule of the round or a number, > 0.
       momentum: :math:`\beta_1`, in [0, 1).
       adaptivity: :math:`\tau>0`.
       decay: :math:`\beta_2`, in [0, 1).

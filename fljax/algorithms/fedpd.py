@@ -23,7 +23,7 @@ class State(NamedTuple):
     model: Array  # [D]  the server's x_0
     local: Array  # [K, D]  the clients' x_k
     dual: Array  # [K, D]  lambda_k
-    centre: Array  # [K, D]  x_{0,k}, what each takes for x_0
+    center: Array  # [K, D]  x_{0,k}, what each takes for x_0
     said: Array  # [K, D]  what each told the server last
 
 
@@ -52,7 +52,7 @@ class FedPD(Corrected):
     client says has changed.
 
     Args:
-      step_size: of the local steps, a schedule of the round or a number, > 0, or an optimiser,
+      step_size: of the local steps, a schedule of the round or a number, > 0, or an optimizer,
         which begins anew in every round.
       penalty: :math:`\eta>0`.
       skipping: :math:`p`, in [0, 1), the chance that a round is without messages.
@@ -86,20 +86,20 @@ class FedPD(Corrected):
 
     def init(self, problem: Problem, network: Any) -> State:
         start = start_models(problem)
-        centre = jnp.broadcast_to(server_start(problem), start.shape)
-        return State(centre[0], start, jnp.zeros_like(start), centre, centre)
+        center = jnp.broadcast_to(server_start(problem), start.shape)
+        return State(center[0], start, jnp.zeros_like(start), center, center)
 
     def step(self, state: State, now: Round) -> State:
         cohort, penalty = self.invite(now), self.penalty
         who, dtype = cohort.who, now.problem.dtype
-        start, dual, centre, said = (who.take(part) for part in state[1:])
+        start, dual, center, said = (who.take(part) for part in state[1:])
 
         def lagrangian(part: Problem, model: Array, given: tuple[Array, Array]) -> Array:
-            dual, centre = given
-            return part.gradient(model) + dual + (model - centre) / penalty
+            dual, center = given
+            return part.gradient(model) + dual + (model - center) / penalty
 
-        local = self.learn(now, cohort, start, direction=lagrangian, given=(dual, centre)).model
-        dual = dual + (local - centre) / penalty
+        local = self.learn(now, cohort, start, direction=lagrangian, given=(dual, center)).model
+        dual = dual + (local - center) / penalty
         own = local + penalty * dual
 
         chance = jax.random.uniform(now.key("algorithm"), dtype=dtype)
@@ -112,7 +112,7 @@ class FedPD(Corrected):
             model,
             who.put(state.local, local),
             who.put(state.dual, dual),
-            who.put(state.centre, jnp.where(talking[:, None], server[None], own)),
+            who.put(state.center, jnp.where(talking[:, None], server[None], own)),
             who.put(state.said, jnp.where(talking[:, None], own, said)),
         )
 

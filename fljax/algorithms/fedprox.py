@@ -1,4 +1,4 @@
-r"""FedProx: clients minimise near the server's model, and the server averages.
+r"""FedProx: clients minimize near the server's model, and the server averages.
 
 Exactly (Jung 2025), or by local steps (Li et al. 2020).
 """
@@ -16,12 +16,12 @@ from fljax.algorithms.fedavg import State as Averaged
 from fljax.algorithms.local_learning import Averaging
 from fljax.participation import Drawn, Selector, everyone_or
 from fljax.privacy import CentralGaussian
-from fljax.problems import Problem, factorise, prox
+from fljax.problems import Problem, factorize, prox
 from fljax.problems.solvers import ProxFactor
 from fljax.rounds import Round
 from fljax.streams import Stream
 
-__all__ = ["FedProx", "InexactFedProx", "State"]
+__all__ = ["ExactFedProx", "FedProx", "State"]
 
 
 class State(NamedTuple):
@@ -32,20 +32,20 @@ class State(NamedTuple):
 
 
 @algorithm(
-    "FedProx",
+    "FedProx, exact",
     "jung2025",
     Needs(
         None,
         absent=True,
         late=True,
         averages=True,
-        minimiser=True,
+        minimizer=True,
         masked=True,
     ),
 )
 @module
-class FedProx(Algorithm):
-    r"""Each participant's own minimiser, held to the server's model, averaged.
+class ExactFedProx(Algorithm):
+    r"""Each participant's own minimizer, held to the server's model, averaged.
 
     .. math::
 
@@ -53,15 +53,15 @@ class FedProx(Algorithm):
         w^{(n)}=\frac1{|S|}\sum_{k\in S}w_k
 
     In the place of :class:`FedAvg`'s local steps, whose number would have to fit all clients. A
-    small :math:`\eta` keeps clients close to the server. :class:`InexactFedProx` takes local steps.
+    small :math:`\eta` keeps clients close to the server. :class:`FedProx` takes local steps.
 
     Mind the scale: the source weighs the distance by :math:`1/\eta` here, (119), and by
     :math:`1/(2\eta)` in its proximal step (93). So this is the prox of weight :math:`2/\eta`, and
     the original FedProx (Li et al. 2020), whose term is :math:`\tfrac\mu2\|v-w\|^2`, with
     :math:`\mu=2/\eta`, solved exactly and averaged alike whatever the samples.
 
-    With all clients it comes to the centre of GTVMin on a star whose centre has no data, with edges
-    of weight one and the coupling :math:`1/\eta`: to the minimiser of :math:`\sum_kf_k` as
+    With all clients it comes to the center of GTVMin on a star whose center has no data, with edges
+    of weight one and the coupling :math:`1/\eta`: to the minimizer of :math:`\sum_kf_k` as
     :math:`\eta\to0`, and not for any :math:`\eta` where clients differ.
 
     Args:
@@ -76,7 +76,7 @@ class FedProx(Algorithm):
       >>> import jax, fljax as fl
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
-      ...     algorithm=fl.algorithms.FedProx(step_size=0.1, clients_per_round=3),
+      ...     algorithm=fl.algorithms.ExactFedProx(step_size=0.1, clients_per_round=3),
       ...     metrics=["normalized_error"],
       ... )
       >>> bool(fl.run(simulation, rounds=100).normalized_error[-1] < 0.01)
@@ -97,17 +97,17 @@ class FedProx(Algorithm):
         _check.count("inner_iterations", self.inner_iterations)
 
     @property
-    def selector(self) -> Selector:
+    def selection(self) -> Selector:
         """Who takes part."""
         return everyone_or(Drawn, self.clients_per_round)
 
     def init(self, problem: Problem, network: Any) -> State:
-        self.selector.check(problem.clients)
+        self.selection.check(problem.clients)
         weight = jnp.full(problem.clients, 2 / jnp.asarray(self.step_size), problem.dtype)
-        return State(server_start(problem), factorise(problem, weight))
+        return State(server_start(problem), factorize(problem, weight))
 
     def step(self, state: State, now: Round) -> State:
-        who, link = now.choose(self.selector), now.link
+        who, link = now.choose(self.selection), now.link
         server = link.publish(state.model, who.here)
         start = jnp.broadcast_to(server, (len(who.here), len(server)))
         factor, problem = who.take(state.factor), who.of(now.problem)
@@ -121,7 +121,7 @@ class FedProx(Algorithm):
 
 
 @algorithm(
-    "FedProx by steps",
+    "FedProx",
     "li2020prox",
     Needs(
         None,
@@ -135,7 +135,7 @@ class FedProx(Algorithm):
     ),
 )
 @module
-class InexactFedProx(Averaging):
+class FedProx(Averaging):
     r"""Local steps that are drawn to where they started, then an average.
 
     A participant of the round starts from :math:`w_k=w^{(n-1)}` and repeats
@@ -145,8 +145,8 @@ class InexactFedProx(Averaging):
     which is its :math:`\gamma`-inexact solution of
     :math:`\min_vf_k(v)+\tfrac\mu2\|v-w^{(n-1)}\|^2`, the closer the more steps it takes, of a
     number of its own (``local_steps``). :math:`\mu=0` is :class:`FedAvg`; many steps are
-    :class:`FedProx`, of ``step_size`` :math:`2/\mu`. The paper draws clients by their numbers of
-    samples and averages alike; here by the problem's weights.
+    :class:`ExactFedProx`, of ``step_size`` :math:`2/\mu`. The paper draws clients by their
+    numbers of samples and averages alike; here by the problem's weights.
 
     Args:
       step_size: :math:`\eta`, as of :class:`FedAvg`.

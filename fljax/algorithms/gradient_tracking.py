@@ -2,7 +2,7 @@ r"""Gradient tracking: peers that descend along what they make of everybody's me
 
 Beside its model a peer keeps a tracker, combines it as it does the model, and adds how its own
 gradient has changed. The trackers' mean is the gradients' mean then, and where models agree each
-tracker comes to that mean, so a constant step ends at the minimiser. The variants differ in what is
+tracker comes to that mean, so a constant step ends at the minimizer. The variants differ in what is
 combined when:
 
 =====================  =================================  =========================================
@@ -133,7 +133,7 @@ class ATCTracking(_Joined):
         w^{(n+1)}=A\big(w^{(n)}-\mu y^{(n)}\big),\qquad
         y^{(n+1)}=Ay^{(n)}+f'(w^{(n+1)})-f'(w^{(n)}),\quad y^{(0)}=f'(w^{(0)})
 
-    NEXT with the objective linearised at the last model and no constraint, whose steps vanish in
+    NEXT with the objective linearized at the last model and no constraint, whose steps vanish in
     the paper; for strongly convex objectives a constant one does (Sun et al. 2022). On batches it
     is distributed stochastic gradient tracking (Pu & Nedić 2021). A message is a model and a
     tracker, :math:`2D` numbers.
@@ -209,7 +209,7 @@ class KGT(LocalSteps):
       step_size: :math:`\mu`, a number or a schedule of the round, > 0.
       local_steps: :math:`E\ge1`.
       mixing: the weights :math:`A`, as of :class:`Consensus`, doubly stochastic.
-      outer_step: :math:`\eta>0`, of an exchange.
+      outer_step_size: :math:`\eta>0`, of an exchange.
       batches: what each step is on (:mod:`fljax.batches`); all of a client's samples by default.
 
     Raises:
@@ -221,11 +221,11 @@ class KGT(LocalSteps):
 
     symmetric = False
 
-    outer_step: Float[Array, ""] | float = field(default=1.0, kw_only=True)
+    outer_step_size: Float[Array, ""] | float = field(default=1.0, kw_only=True)
 
     def validate(self) -> None:
         super().validate()
-        _check.positive("outer_step", self.outer_step)
+        _check.positive("outer_step_size", self.outer_step_size)
 
     def message_size(self, dim: int) -> int:
         return 2 * dim
@@ -237,7 +237,7 @@ class KGT(LocalSteps):
     def step(self, state: KGTState, now: Round) -> KGTState:
         walked = state.model - self._learnt(now, state.model, state.correction)
         mean = walked / (self.local_steps * self.step_size(now.number))
-        message = jnp.concatenate([state.model - self.outer_step * walked, mean], axis=1)
+        message = jnp.concatenate([state.model - self.outer_step_size * walked, mean], axis=1)
         model, mixed = jnp.split(_combined(now, message, state.weights), 2, axis=1)
         return KGTState(model, state.correction + mixed - mean, state.weights)
 

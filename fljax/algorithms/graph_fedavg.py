@@ -44,7 +44,7 @@ class State(NamedTuple):
 )
 @module
 class GraphFedAvg(Algorithm):
-    r"""Federated averaging at every server, then a combination of neighbouring servers' models.
+    r"""Federated averaging at every server, then a combination of neighboring servers' models.
 
     .. math::
 
@@ -84,12 +84,12 @@ class GraphFedAvg(Algorithm):
             _check.count("clients_per_server", self.clients_per_server)
 
     @property
-    def selector(self) -> Selector:
+    def selection(self) -> Selector:
         """Who takes part."""
         return everyone_or(PerServer, self.clients_per_server)
 
     def init(self, problem: Problem, network: Federation) -> State:
-        self.selector.check(problem.clients, network)
+        self.selection.check(problem.clients, network)
         check_per_client("local_steps", self.local_steps, problem.clients)
         if self.batches is not None:
             self.batches.check(problem)
@@ -98,7 +98,7 @@ class GraphFedAvg(Algorithm):
 
     def step(self, state: State, now: Round) -> State:
         problem, network, link = now.problem, now.network, now.link
-        who, home = now.choose(self.selector), jnp.asarray(network.server, jnp.int32)
+        who, home = now.choose(self.selection), jnp.asarray(network.server, jnp.int32)
         counts, longest = counts_of(self.local_steps, who), int(np.max(self.local_steps))
         step_size = self.step_size(now.number)
         length = step_size / counts.astype(problem.dtype)

@@ -119,12 +119,12 @@ class IFCA(Algorithm):
         return ("updates",) if self.average == "gradients" else None
 
     @property
-    def selector(self) -> Selector:
+    def selection(self) -> Selector:
         """Who takes part."""
         return everyone_or(Drawn, self.clients_per_round)
 
     def init(self, problem: Problem, network: Any) -> State:
-        self.selector.check(problem.clients)
+        self.selection.check(problem.clients)
         if problem.initial is not None:
             raise ValueError(
                 "IFCA starts from a model of every cluster, and not from the problem's: leave out "
@@ -144,7 +144,7 @@ class IFCA(Algorithm):
 
     def step(self, state: State, now: Round) -> State:
         step_size, problem = self.step_size(now.number), now.problem
-        who = now.choose(self.selector)
+        who = now.choose(self.selection)
         part = who.of(problem)
         server = now.link.publish(state.models.reshape(-1), who.here)
         choice = who.take(state.choice)

@@ -61,7 +61,7 @@ class ISFedAvg(Algorithm):
             \frac1{N_kp_b^{(k)}}Q_k'(w_{k,e-1};x_{k,b}),\qquad
         w^{(n)}=\frac1L\sum_{k\in\mathcal L}w_{k,E_k}
 
-    with :math:`Q_k` a sample's loss and the regulariser. The chances that give the least noise are
+    with :math:`Q_k` a sample's loss and the regularizer. The chances that give the least noise are
 
     .. math::
 
@@ -69,7 +69,7 @@ class ISFedAvg(Algorithm):
         p_k\propto\sqrt{\sigma_k^2+\big(3+\tfrac6{E_kB_k}\big)\|f_k'(w)\|^2},\qquad
         \sigma_k^2=\frac6{E_kB_kN_k^2}\sum_n\frac{\|Q_k'(w;x_{k,n})\|^2}{p_n^{(k)}}
 
-    * ``"optimal"``: at the minimiser :math:`w^o` of the common objective, which nobody has;
+    * ``"optimal"``: at the minimizer :math:`w^o` of the common objective, which nobody has;
     * ``"full"``: at :math:`w^{(n-1)}`, for which every client looks at all of its samples;
     * ``"sampled"``: those that are drawn share among them what they had together, by their norms at
       :math:`w^{(n-1)}`; the others keep what they have. At first all chances are equal. Of
@@ -237,8 +237,8 @@ class ISFedAvg(Algorithm):
 
 
 def _estimate(part: Problem, model: Array) -> Array:
-    """The weighted sum of what a batch's samples add, the regulariser with each."""
-    pull = part.share[:, None] * part.regulariser.gradient(model)
+    """The weighted sum of what a batch's samples add, the regularizer with each."""
+    pull = part.share[:, None] * part.regularizer.gradient(model)
     return part.loss_gradient(model) + jnp.sum(part.weights, axis=1, keepdims=True) * pull
 
 

@@ -20,14 +20,14 @@ from fljax.algorithms.local_steps import (
 )
 from fljax.batches import Batch, Batches, Counts, Shuffled, check_per_client, per_client
 from fljax.link import Arrived
-from fljax.optimisers import Optimiser, as_step
+from fljax.optimizers import Optimizer, as_step
 from fljax.participation import Drawn, Participants, Selector, everyone_or
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import Schedule
 from fljax.streams import Stream
 
-__all__ = ["Averaging", "Cohort", "Corrected", "LocalLearning", "check_no_optimiser"]
+__all__ = ["Averaging", "Cohort", "Corrected", "LocalLearning", "check_no_optimizer"]
 
 #: What clients may count for in the place of the problem's weights.
 WEIGHTINGS = ("samples", "equal")
@@ -60,28 +60,28 @@ class LocalLearning(Algorithm):
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0; or how a participant steps
-        otherwise, an optimiser (:func:`fljax.optimisers.from_optax`, or optax's own), which begins
+        otherwise, an optimizer (:func:`fljax.optimizers.from_optax`, or optax's own), which begins
         anew in every round.
       clients_per_round: drawn uniformly without replacement; all clients by default.
       epochs: passes of a participant over its samples a round, >= 1.
       batch: samples a step; all of a client's by default.
-      scheduler: another :class:`~fljax.participation.Selector` in the place of
+      selector: another :class:`~fljax.participation.Selector` in the place of
         ``clients_per_round``.
       batches: another law of the batches (:mod:`fljax.batches`) in the place of ``batch``.
       local_steps: gradient steps of a participant, one number or one of each client, in the place
         of ``epochs``.
 
     Raises:
-      ValueError: more participants than clients, a batch larger than every client, a scheduler
+      ValueError: more participants than clients, a batch larger than every client, a selector
         beside ``clients_per_round``, ``batches`` beside ``batch``, ``local_steps`` beside
         ``epochs``, a law of batches without ``local_steps``.
     """
 
-    step_size: Schedule | Optimiser = field(converter=as_step)
+    step_size: Schedule | Optimizer = field(converter=as_step)
     clients_per_round: int | None = static(default=None)
     epochs: int = static(default=1)
     batch: int | None = static(default=None)
-    scheduler: Selector | None = None
+    selector: Selector | None = None
     batches: Batches | None = None
     local_steps: Counts | None = field(
         converter=partial(per_client, "local_steps"), static=True, default=None
@@ -98,29 +98,29 @@ class LocalLearning(Algorithm):
                 raise ValueError("batches and batch both say what a step is on; leave out one.")
             if self.local_steps is None:
                 raise ValueError("a law of batches has no epochs; give local_steps.")
-        if self.scheduler is not None and self.clients_per_round is not None:
+        if self.selector is not None and self.clients_per_round is not None:
             raise ValueError(
-                f"clients_per_round={self.clients_per_round} and a scheduler both say who takes "
+                f"clients_per_round={self.clients_per_round} and a selector both say who takes "
                 "part; leave out one."
             )
 
     def check(self, problem: Problem | Stream, network: Any) -> None:
-        self.selector.check(problem.clients)
+        self.selection.check(problem.clients)
         check_per_client("local_steps", self.local_steps, problem.clients)
         if (law := self._law) is not None:
             law.check(problem)
 
     @property
-    def selector(self) -> Selector:
+    def selection(self) -> Selector:
         """Who takes part."""
-        return self.scheduler or everyone_or(Drawn, self.clients_per_round)
+        return self.selector or everyone_or(Drawn, self.clients_per_round)
 
     @property
     def _law(self) -> Batches | None:
         return self.batches if self.batch is None else Shuffled(self.batch)
 
     def own(self, problem: Problem) -> Problem:
-        """What each client minimises in its steps."""
+        """What each client minimizes in its steps."""
         return problem
 
     def server_weights(self, problem: Problem) -> Float[Array, " clients"] | None:
@@ -133,7 +133,7 @@ class LocalLearning(Algorithm):
         """Who takes part in this round, and the batches of all of their steps; so many draws of
         them where steps are on several.
         """
-        problem, who = now.problem, now.choose(self.selector)
+        problem, who = now.problem, now.choose(self.selection)
         counts = self._steps(who, who.take(jnp.asarray(problem.weights) > 0))
         longest, weights = self._longest(problem.samples), self.server_weights(problem)
         if who.weights is not None:
@@ -167,16 +167,16 @@ class LocalLearning(Algorithm):
           start: ``[D]`` or ``[M, D]``, or other numbers that ``direction`` moves.
           batch: what each step is on, or several, in the place of the cohort's.
           step: another step size, one number or ``[M]``, in the place of this round's; or another
-            optimiser.
+            optimizer.
           direction: along what a step goes, against the gradient by default.
           given: ``[M, ...]`` each, what ``direction`` needs to know of each participant.
           each: ``[M, steps, ...]`` each, what it needs to know in every step besides; then it is
             given the two as a pair.
-          memory: ``[M, ...]`` each, what the optimiser remembers; it begins anew by default.
+          memory: ``[M, ...]`` each, what the optimizer remembers; it begins anew by default.
         """
         start = jnp.broadcast_to(start, (len(cohort.here), start.shape[-1]))
         if step is None:
-            step = self.step_size if self._optimises else self.size(now.number)
+            step = self.step_size if self._optimizes else self.size(now.number)
         return learn(
             self.own(now.problem),
             cohort.who,
@@ -221,16 +221,16 @@ class LocalLearning(Algorithm):
             normalized=weights is not None or not unequal,
             discount=discount,
             clients=cohort.who.numbers,
-            step_size=None if self._optimises else self.size(now.number),
+            step_size=None if self._optimizes else self.size(now.number),
         )
 
     @property
-    def _optimises(self) -> bool:
-        return isinstance(self.step_size, Optimiser)
+    def _optimizes(self) -> bool:
+        return isinstance(self.step_size, Optimizer)
 
     def size(self, round: Array) -> Array:
-        """The step size of a round, where steps have one and are not an optimiser's."""
-        assert not isinstance(self.step_size, Optimiser)
+        """The step size of a round, where steps have one and are not an optimizer's."""
+        assert not isinstance(self.step_size, Optimizer)
         return self.step_size(round)
 
     def _longest(self, samples: int) -> int:
@@ -255,9 +255,9 @@ class Averaging(LocalLearning):
 
     .. math:: w=\frac{\sum_{k\in S}q_kw_k}{\sum_{k\in S}q_k}
 
-    The weights are those of the problem, whose objective is then minimised: one each by default, or
+    The weights are those of the problem, whose objective is then minimized: one each by default, or
     what :meth:`~fljax.problems.Problem.weighing` made of them, with ``"samples"`` the
-    :math:`q_k\propto D_k` of McMahan et al. 2017. Asked for others, it minimises another objective
+    :math:`q_k\propto D_k` of McMahan et al. 2017. Asked for others, it minimizes another objective
     than the one that errors are measured from, and a study that measures them warns.
 
     Args:
@@ -299,10 +299,10 @@ class Corrected(LocalLearning):
         return super().invite(now, draws)._replace(weights=None)
 
 
-def check_no_optimiser(algorithm: LocalLearning) -> None:
+def check_no_optimizer(algorithm: LocalLearning) -> None:
     """Raise ``ValueError`` unless participants step by a size, which its rule divides by."""
-    if isinstance(algorithm.step_size, Optimiser):
+    if isinstance(algorithm.step_size, Optimizer):
         raise ValueError(
-            f"{type(algorithm).label} needs the size of its clients' steps, which an optimiser has "
+            f"{type(algorithm).label} needs the size of its clients' steps, which an optimizer has "
             "not; give step_size a number or a schedule."
         )

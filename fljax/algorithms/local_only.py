@@ -29,8 +29,8 @@ class LocalOnly(Algorithm):
 
     .. math:: w_k \leftarrow w_k-\mu f_k'(w_k)
 
-    Steps, and not the exact minimiser at once: a round then costs what a participant of the other
-    methods computes, the minimiser is where the steps end, and for fewer samples than parameters,
+    Steps, and not the exact minimizer at once: a round then costs what a participant of the other
+    methods computes, the minimizer is where the steps end, and for fewer samples than parameters,
     where it is not unique, they end at the one nearest to zero. A client that is not available
     rests.
 

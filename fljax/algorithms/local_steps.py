@@ -1,4 +1,4 @@
-"""Gradient steps of a client on its own data, and how far neighbouring data can move them."""
+"""Gradient steps of a client on its own data, and how far neighboring data can move them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fljax.batches import Batch, Batches, taken
-from fljax.optimisers import Optimiser
+from fljax.optimizers import Optimizer
 from fljax.participation import Participants
 from fljax.privacy import Gap
 from fljax.problems import Problem
@@ -59,11 +59,11 @@ class Learned(NamedTuple):
 
     model: Array  # [M, D]
     norm: Array | None  # [M]  the largest per-sample gradients that they met, if asked for
-    memory: Any  # [M, ...] each: of the optimiser
+    memory: Any  # [M, ...] each: of the optimizer
     steps: Array  # [M]  taken by each: those on batches of nothing are none
 
 
-#: Along what a step goes: ``(part, model, given) -> [M, D]``, of what these clients minimise in it,
+#: Along what a step goes: ``(part, model, given) -> [M, D]``, of what these clients minimize in it,
 #: one part for each of several batches.
 Direction = Callable[[Any, Array, Any], Array]
 
@@ -77,7 +77,7 @@ def learn(
     problem: Problem,
     who: Participants,
     start: Float[Array, "chosen numbers"],
-    step: Array | Optimiser,
+    step: Array | Optimizer,
     steps: int,
     batch: Batch | tuple[Batch, ...] | None = None,
     counts: Int[Array, " chosen"] | None = None,
@@ -94,7 +94,7 @@ def learn(
       problem: of all clients.
       who: takes part.
       start: ``[M, D]``, or other numbers that ``direction`` moves: some of a model's, or more.
-      step: a step size, one number or ``[M]``, or an optimiser.
+      step: a step size, one number or ``[M]``, or an optimizer.
       steps: of the client that takes most.
       batch: what each step is on, or several of which it has one each; all samples by default.
       counts: ``[M]``, steps of each; by default all take all.
@@ -102,11 +102,11 @@ def learn(
       given: ``[M, ...]`` each, what ``direction`` needs to know of each participant.
       each: ``[M, steps, ...]`` each, what it needs to know in every step besides; then it is given
         the two as a pair.
-      memory: ``[M, ...]`` each, what the optimiser remembers; it begins anew by default.
+      memory: ``[M, ...]`` each, what the optimizer remembers; it begins anew by default.
       witness: whether per-sample gradients are looked at.
     """
     counts = jnp.full(len(start), steps, jnp.int32) if counts is None else counts
-    rule = step if isinstance(step, Optimiser) else None
+    rule = step if isinstance(step, Optimizer) else None
     if rule is None:
         sizes, memory = jnp.broadcast_to(jnp.asarray(step, start.dtype), (len(start),)), ()
     else:
@@ -131,7 +131,7 @@ def learn(
             part = parts(step)
             first = part[0] if isinstance(part, tuple) else part
             busy = jnp.any(first.weights > 0, axis=1)
-            if first.importance is not None:  # who counts for nothing has its regulariser's share
+            if first.importance is not None:  # who counts for nothing has its regularizer's share
                 busy |= first.importance == 0
             busy &= step < counts
             slope = direction(part, own.model, known)
@@ -216,17 +216,17 @@ def descend(
 def descent_gap(
     problem: Problem, step_size: Array, steps: int | tuple[int, ...], gap: Gap
 ) -> Float[Array, " clients"]:
-    r"""How far apart neighbouring data take a client's model in some gradient steps.
+    r"""How far apart neighboring data take a client's model in some gradient steps.
 
     :math:`\Delta_1=\mu g` for one step, with :math:`g` the gap of gradients at one model;
     :math:`\Delta_E` below for :math:`E` of them. Only the first step starts from a public point.
-    After it two trajectories may meet any gradients, :math:`G` apart at most, and the regulariser
+    After it two trajectories may meet any gradients, :math:`G` apart at most, and the regularizer
     acts on models that already differ: with :math:`R'(w)=aw+s(w)`, the values of :math:`s` at most
     :math:`b` apart,
     :math:`\Delta_{e+1}=|1-\mu\tfrac\lambda Ka|\Delta_e+\mu G+\mu\tfrac\lambda Kb`. Step size
     and number of steps may be of each client.
     """
-    slope, jump = problem.regulariser.growth(problem.dim)
+    slope, jump = problem.regularizer.growth(problem.dim)
     share = step_size * problem.share
     apart, counts = step_size * gap.gradient, np.broadcast_to(steps, gap.gradient.shape)
     for step in range(1, counts.max()):

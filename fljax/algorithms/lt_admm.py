@@ -1,4 +1,4 @@
-r"""ADMM among peers with local training in the place of its minimisation: LT-ADMM, LT-ADMM-VR."""
+r"""ADMM among peers with local training in the place of its minimization: LT-ADMM, LT-ADMM-VR."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,14 +30,14 @@ class State(NamedTuple):
 
     model: Array  # [K, D]  w_k
     heard: Array  # [K, D]  what client k last said
-    received: Array  # [K, D]  the sum of what its neighbours said
+    received: Array  # [K, D]  the sum of what its neighbors said
     dual: Array  # [K, D]  gamma_k
     table: Table | None  # of the gradients of samples, where it is kept
 
 
 @module
 class _LocalTraining(Algorithm):
-    """Local steps from the model, pulled towards the neighbours; how they look at data is apart."""
+    """Local steps from the model, pulled towards the neighbors; how they look at data is apart."""
 
     penalty: Float[Array, ""] | float
     step_size: Schedule = field(converter=as_schedule)
@@ -85,7 +85,7 @@ class _LocalTraining(Algorithm):
 class LTADMM(_LocalTraining):
     r"""Several local gradient steps a round in the place of ADMM's exact one (LT-ADMM).
 
-    Client :math:`k` has a variable :math:`z_{kl}` for each neighbour; in a round
+    Client :math:`k` has a variable :math:`z_{kl}` for each neighbor; in a round
 
     .. math::
 

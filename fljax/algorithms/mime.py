@@ -1,4 +1,4 @@
-r"""MIME: local steps that mimic one optimiser of all data (Karimireddy et al. 2021)."""
+r"""MIME: local steps that mimic one optimizer of all data (Karimireddy et al. 2021)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from fljax._module import module
 from fljax.algorithms.base import Needs, algorithm, server_start
 from fljax.algorithms.local_learning import Averaging, Cohort
 from fljax.algorithms.local_steps import along_gradient, kept
-from fljax.optimisers import Optimiser
+from fljax.optimizers import Optimizer
 from fljax.problems import Problem
 from fljax.rounds import Round
 
@@ -24,11 +24,11 @@ class State(NamedTuple):
     """What MIME keeps from round to round."""
 
     model: Array  # [D]  the server's x
-    memory: Any  # of the server's optimiser, its statistics s
+    memory: Any  # of the server's optimizer, its statistics s
 
 
 @module
-class _Momentum(Optimiser):
+class _Momentum(Optimizer):
     r"""Against :math:`m\leftarrow(1-\beta)g+\beta m`."""
 
     rate: Any
@@ -39,10 +39,10 @@ class _Momentum(Optimiser):
         return optax.chain(new, optax.trace(decay), optax.scale(-self.rate))  # pyright: ignore[reportArgumentType]
 
 
-class _Frozen(Optimiser):
-    """An optimiser that forgets what it met in a step; of one round."""
+class _Frozen(Optimizer):
+    """An optimizer that forgets what it met in a step; of one round."""
 
-    def __init__(self, rule: Optimiser, memory: Any) -> None:
+    def __init__(self, rule: Optimizer, memory: Any) -> None:
         self.rule, self.memory = rule, memory
 
     def transformation(self) -> optax.GradientTransformationExtraArgs:
@@ -68,13 +68,13 @@ class _Mimicking(Averaging):
         super().validate()
         if self.momentum is None:
             return
-        if isinstance(self.step_size, Optimiser):
-            raise ValueError("momentum goes with a step size, and an optimiser has its own.")
+        if isinstance(self.step_size, Optimizer):
+            raise ValueError("momentum goes with a step size, and an optimizer has its own.")
         _check.interval("momentum", self.momentum, at_least=0, below=1)
 
-    def rule(self, number: Array) -> Optimiser:
-        """The optimiser of this round."""
-        if isinstance(self.step_size, Optimiser):
+    def rule(self, number: Array) -> Optimizer:
+        """The optimizer of this round."""
+        if isinstance(self.step_size, Optimizer):
             return self.step_size
         return _Momentum(self.size(number), 0.0 if self.momentum is None else self.momentum)
 
@@ -82,8 +82,8 @@ class _Mimicking(Averaging):
         start = server_start(problem)
         return State(start, self.rule(jnp.ones((), jnp.int32)).init(start))
 
-    def invited(self, state: State, now: Round) -> tuple[Cohort, Array, Optimiser, Array]:
-        """Who takes part, the server's model and frozen optimiser, and their gradients there."""
+    def invited(self, state: State, now: Round) -> tuple[Cohort, Array, Optimizer, Array]:
+        """Who takes part, the server's model and frozen optimizer, and their gradients there."""
         cohort, link = self.invite(now), now.link
         floats = [a for a in jax.tree.leaves(state.memory) if jnp.issubdtype(a.dtype, jnp.floating)]
         size = len(state.model) + sum(a.size for a in floats)
@@ -105,34 +105,34 @@ class _Mimicking(Averaging):
 @algorithm("MIME", "karimireddy2021mime", Needs(None, absent=True, averages=True, masked=True))
 @module
 class MIME(_Mimicking):
-    r"""Local steps of an optimiser whose statistics are the server's, along corrected gradients.
+    r"""Local steps of an optimizer whose statistics are the server's, along corrected gradients.
 
-    The server sends its :math:`x` and its optimiser's statistics :math:`s`, hears
+    The server sends its :math:`x` and its optimizer's statistics :math:`s`, hears
     :math:`f_k'(x)` of the round's participants and sends their mean :math:`c`. From
     :math:`y_k=x` a participant repeats, on a batch :math:`b` a step,
 
     .. math:: y_k\leftarrow y_k-\mu\,U\big(f_{k,b}'(y_k)-f_{k,b}'(x)+c,\;s\big)
 
-    where :math:`U` is how the optimiser steps; :math:`s` stays as it is. The server averages the
+    where :math:`U` is how the optimizer steps; :math:`s` stays as it is. The server averages the
     :math:`y_k`, and its statistics meet the mean gradient, :math:`s\leftarrow V(c,s)`. With a step
     size it is gradient descent with momentum,
 
     .. math:: U(g,m)=V(g,m)=(1-\beta)g+\beta m
 
-    An optimiser of optax goes as it would step, and forgets what it met in a local step: one that
+    An optimizer of optax goes as it would step, and forgets what it met in a local step: one that
     divides by moments, such as :func:`optax.adam`, sees the local gradient in them, where the
     paper's :math:`U` divides by those of :math:`s` alone. A round is two messages of :math:`D`
     numbers up, and down :math:`x`, :math:`s` and :math:`c`.
 
     Args:
-      step_size: :math:`\mu`, a schedule of the round or a number, > 0; or an optimiser
-        (:func:`fljax.optimisers.from_optax`, or optax's own), whose state is :math:`s`.
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0; or an optimizer
+        (:func:`fljax.optimizers.from_optax`, or optax's own), whose state is :math:`s`.
       momentum: :math:`\beta`, in [0, 1), zero by default; for a step size only.
 
     Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
-      ValueError: momentum beside an optimiser, and as of
+      ValueError: momentum beside an optimizer, and as of
         :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Example:
@@ -180,7 +180,7 @@ class MIMELite(_Mimicking):
     Participants send :math:`y_k` and :math:`f_k'(x)`. Without momentum it is federated averaging.
 
     Args:
-      step_size: :math:`\mu`, or an optimiser, as of :class:`MIME`.
+      step_size: :math:`\mu`, or an optimizer, as of :class:`MIME`.
       momentum: :math:`\beta`, as of :class:`MIME`.
 
     Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.

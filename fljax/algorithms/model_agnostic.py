@@ -5,9 +5,9 @@ Where parameters cannot be compared, predictions can: on a test set without labe
 
 .. math:: \frac1{m'}\sum_j\big(h_k(x_j)-h_l(x_j)\big)^2
 
-(Jung 2025, (65)). :class:`ModelAgnosticFedRelax` couples neighbours by it and minimises (66);
-:class:`GeneralisedGradient` steps by it from one hypothesis to the next, each node for itself. In
-both a step is plain empirical risk minimisation on more data, a node's samples and the test set
+(Jung 2025, (65)). :class:`ModelAgnosticFedRelax` couples neighbors by it and minimizes (66);
+:class:`GeneralizedGradient` steps by it from one hypothesis to the next, each node for itself. In
+both a step is plain empirical risk minimization on more data, a node's samples and the test set
 with pseudo-labels, so that any learner will do: models linear in features of each node's own, all
 of them as one array program, or learners on the host with the interface of scikit-learn.
 """
@@ -25,12 +25,12 @@ from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.networked_iteration import NEIGHBORS
 from fljax.graphs import Graph
-from fljax.problems import NoRegulariser, Problem
+from fljax.problems import NoRegularizer, Problem
 from fljax.problems.learners import as_learners
 from fljax.problems.solvers import response, strong_convexity
 from fljax.rounds import Round
 
-__all__ = ["GeneralisedGradient", "ModelAgnosticFedRelax", "State"]
+__all__ = ["GeneralizedGradient", "ModelAgnosticFedRelax", "State"]
 
 
 class Regression(NamedTuple):
@@ -44,7 +44,7 @@ class State(NamedTuple):
     """What nodes keep from round to round."""
 
     model: Array  # [K, D]  w_k; of learners [K, m'], what they predict at the test set
-    heard: Array  # [K, m']  the weighted mean of what its neighbours predict there
+    heard: Array  # [K, m']  the weighted mean of what its neighbors predict there
     labels: Array  # [K, m']  the pseudo-labels that the model was fitted to
     kept: Regression | None  # of linear models
     fitted: Array | None = None  # [K, N]  what learners predict at their own samples
@@ -93,10 +93,10 @@ class _OnTestSet(Algorithm):
                 "learners have no parameters to start at, and begin by predicting zero; leave out "
                 "starting_at(), or learners=."
             )
-        if self.learners is not None and not isinstance(problem.regulariser, NoRegulariser):
+        if self.learners is not None and not isinstance(problem.regularizer, NoRegularizer):
             raise ValueError(
                 "learners have penalties of their own, and know nothing of the problem's "
-                f"{type(problem.regulariser).__name__}; leave it out."
+                f"{type(problem.regularizer).__name__}; leave it out."
             )
         if self.learners is not None and len(self.learners) not in (1, problem.clients):
             raise ValueError(
@@ -175,25 +175,25 @@ class _OnTestSet(Algorithm):
 @algorithm(
     "Model-agnostic FedRelax",
     "jung2025",
-    Needs(absent=True, late=True, averages=True, minimiser=True, quadratic=True),
+    Needs(absent=True, late=True, averages=True, minimizer=True, quadratic=True),
 )
 @module
 class ModelAgnosticFedRelax(_OnTestSet):
-    r"""Every node takes the best hypothesis for its data and its neighbours' predictions.
+    r"""Every node takes the best hypothesis for its data and its neighbors' predictions.
 
     .. math::
 
         h_k\leftarrow\arg\min_hf_k(h)+\alpha\sum_{l\in\mathcal N_k}a_{kl}
             \frac1{m'}\sum_{j=1}^{m'}\big(h(x_j)-h_l(x_j)\big)^2
 
-    Of the squared error this is empirical risk minimisation with the weights :math:`1/D_k` of a
+    Of the squared error this is empirical risk minimization with the weights :math:`1/D_k` of a
     node's samples and :math:`\alpha d_k/m'` of the test set's points, whose pseudo-labels are the
-    weighted mean of the neighbours' predictions: all that is ever sent is :math:`m'` predictions.
+    weighted mean of the neighbors' predictions: all that is ever sent is :math:`m'` predictions.
 
     Linear models, :math:`h_k(x)=w_k^\top\varphi_k(x)`, are solved for all nodes at once, with what
     does not change computed once; of several that are as good the least in norm. Features of a
     node's own go into the problem, and into a test set of each node's, as columns that others have
-    zeros in. Where rounds end they minimise
+    zeros in. Where rounds end they minimize
 
     .. math:: \sum_kf_k(w_k)+\frac\alpha{m'}\sum_{\{k,l\}}a_{kl}\|\Psi_kw_k-\Psi_lw_l\|^2
 
@@ -293,12 +293,12 @@ class ModelAgnosticFedRelax(_OnTestSet):
 
 
 @algorithm(
-    "Generalised gradient",
+    "Generalized gradient",
     "jung2025",
-    Needs(None, absent=True, late=True, averages=True, minimiser=True, quadratic=True, uploads=()),
+    Needs(None, absent=True, late=True, averages=True, minimizer=True, quadratic=True, uploads=()),
 )
 @module
-class GeneralisedGradient(_OnTestSet):
+class GeneralizedGradient(_OnTestSet):
     r"""Gradient descent without parameters: each client's next hypothesis is near its last one.
 
     .. math::
@@ -308,7 +308,7 @@ class GeneralisedGradient(_OnTestSet):
 
     from :math:`h=0`, each client for itself; nothing is sent. With linear models and the default
     test set a step is the proximal step :math:`\arg\min_wf_k(w)+\tfrac1{2\eta}\|w-w_k\|^2`, and
-    steps lead to the minimiser of :math:`f_k`.
+    steps lead to the minimizer of :math:`f_k`.
 
     Args:
       step_size: :math:`\eta>0`.
@@ -322,7 +322,7 @@ class GeneralisedGradient(_OnTestSet):
       >>> import jax, jax.numpy as jnp, fljax as fl
       >>> problem = fl.problems.least_squares(jax.random.key(0), clients=3, samples=9, dim=2)
       >>> simulation = fl.Simulation(
-      ...     problem, fl.algorithms.GeneralisedGradient(5.0), metrics="train_error"
+      ...     problem, fl.algorithms.GeneralizedGradient(5.0), metrics="train_error"
       ... )
       >>> run = fl.run(simulation, rounds=60)
       >>> bool(jnp.allclose(run.model.values, fl.problems.train(problem), atol=1e-3))

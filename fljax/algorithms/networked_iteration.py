@@ -1,19 +1,19 @@
-r"""Federated learning networks: what each node makes of its own model and its neighbours' mean.
+r"""Federated learning networks: what each node makes of its own model and its neighbors' mean.
 
-Generalised total variation minimisation (GTVMin) gives every node :math:`k` a model of its own and
-pulls those of neighbours together,
+Generalized total variation minimization (GTVMin) gives every node :math:`k` a model of its own and
+pulls those of neighbors together,
 
 .. math:: \min_{w_1,\dots,w_K}\ \sum_kf_k(w_k)+\alpha\sum_{\{k,l\}\in\mathcal E}a_{kl}\|w_k-w_l\|^2,
 
 and its distributed algorithms are fixed-point iterations
 :math:`w_k\leftarrow\mathcal F_k(w_1,\dots,w_K)` (Jung 2025, (125)-(127)) that need of the others no
-more than the weighted mean of neighbours. They are one operator apart: a gradient step
-(:class:`FedGD`), one along an estimate (:class:`FedSGD`), the exact minimiser given the neighbours
-(:class:`FedRelax`).
+more than the weighted mean of neighbors. They are one operator apart: a gradient step
+(:class:`FedGD`), one along an estimate (:class:`NetworkedFedSGD`), the exact minimizer given the
+neighbors (:class:`FedRelax`).
 
 Nothing here knows of time. A node that is absent, hears old copies or loses a message
 (``Simulation(participation=..., delays=..., losses=...)``) applies the same operator to what it
-has, which is the asynchronous form (128)-(130): its own model is fresh, its neighbours' are the
+has, which is the asynchronous form (128)-(130): its own model is fresh, its neighbors' are the
 newest that reached it.
 """
 
@@ -35,15 +35,15 @@ from fljax.batches import Batches, taken
 from fljax.graphs import Graph, Mixing
 from fljax.participation import Participants
 from fljax.problems import GTVMin, Problem
-from fljax.problems.solvers import factorise, is_quadratic, prox, smoothness, strong_convexity
+from fljax.problems.solvers import factorize, is_quadratic, prox, smoothness, strong_convexity
 from fljax.rounds import Round
 from fljax.schedules import as_schedule
 from fljax.streams import Stream
 
-__all__ = ["FedGD", "FedRelax", "FedSGD", "NetworkState", "NetworkedIteration"]
+__all__ = ["FedGD", "FedRelax", "NetworkState", "NetworkedFedSGD", "NetworkedIteration"]
 
 
-#: What neighbours said, weighed by edges.
+#: What neighbors said, weighed by edges.
 NEIGHBORS = Mixing("neighbors")
 
 
@@ -51,13 +51,13 @@ class NetworkState(NamedTuple):
     """What nodes keep from round to round."""
 
     model: Array  # [K, D]  w_k
-    heard: Array  # [K, D]  the weighted mean of what its neighbours said, as it reached k
+    heard: Array  # [K, D]  the weighted mean of what its neighbors said, as it reached k
     degree: Array  # [K]  the weights of the edges that it was heard over, summed
     kept: Any  # what the operator needs of the data again and again
 
 
 class NetworkedIteration(Algorithm):
-    r"""The unified form: every node applies an operator to its model and its neighbours' mean.
+    r"""The unified form: every node applies an operator to its model and its neighbors' mean.
 
     .. math::
 
@@ -65,12 +65,12 @@ class NetworkedIteration(Algorithm):
         h_k^{(n)}=\frac1{d_k}\sum_{l\in\mathcal N_k}a_{kl}w_l^{(n)},\quad d_k=\sum_la_{kl}
 
     A round updates, then shares; nodes start from what all know. Who is absent keeps its model, and
-    what neighbours say meanwhile waits for it. A node without neighbours hears itself. For a
+    what neighbors say meanwhile waits for it. A node without neighbors hears itself. For a
     method of your own give :meth:`operator`, and :meth:`prepared` for what it computes once; it
     then meets late, lost, compressed, falsified and robustly combined messages as those here do.
 
     Example:
-      A gradient step from the neighbours' mean:
+      A gradient step from the neighbors' mean:
 
       >>> import jax, jax.numpy as jnp, fljax as fl
       >>> @fl.module
@@ -121,7 +121,7 @@ class NetworkedIteration(Algorithm):
 
 
 class _Coupled(NetworkedIteration):
-    """What minimises the generalised total variation of squared differences."""
+    """What minimizes the generalized total variation of squared differences."""
 
     coupling: Any
 
@@ -179,7 +179,7 @@ def _as_steps(value: Any) -> Any:
 @algorithm("FedGD", "jung2025", NetworkedIteration.needs)
 @module
 class FedGD(_Coupled):
-    r"""Federated gradient descent: of every node on its loss and its neighbours' models.
+    r"""Federated gradient descent: of every node on its loss and its neighbors' models.
 
     .. math::
 
@@ -265,7 +265,7 @@ class FedGD(_Coupled):
 
 def _smooth(problem: Problem) -> bool:
     smooth = problem.linear and problem.loss.curvature is not None
-    return smooth and problem.regulariser.quadratic() is not None
+    return smooth and problem.regularizer.quadratic() is not None
 
 
 @module
@@ -278,9 +278,9 @@ class _Oracle:
         return self.function(key, problem, models)
 
 
-@algorithm("FedSGD", "jung2025", NetworkedIteration.needs)
+@algorithm("FedSGD, networked", "jung2025", NetworkedIteration.needs)
 @module
-class FedSGD(FedGD):
+class NetworkedFedSGD(FedGD):
     r"""Federated stochastic gradient descent: :class:`FedGD` along estimates of the gradients.
 
     .. math::
@@ -337,7 +337,7 @@ class FedSGD(FedGD):
 
 
 class Blocks(NamedTuple):
-    """What a quadratic minimisation shares with the next where parameters are coupled unequally."""
+    """What a quadratic minimization shares with the next where parameters are coupled unequally."""
 
     inverse: Array  # [K, D, D]
     moment: Array  # [K, D]  2 sum_j weight_j x_j y_j
@@ -346,20 +346,20 @@ class Blocks(NamedTuple):
 @algorithm(
     "FedRelax",
     "jung2025",
-    Needs(absent=True, late=True, averages=True, changing=True, minimiser=True),
+    Needs(absent=True, late=True, averages=True, changing=True, minimizer=True),
 )
 @module
 class FedRelax(_Coupled):
-    r"""Every node takes the best model for its loss and its neighbours' models: FedRelax.
+    r"""Every node takes the best model for its loss and its neighbors' models: FedRelax.
 
     .. math::
 
         w_k\leftarrow\arg\min_w f_k(w)+\alpha\sum_{l\in\mathcal N_k}a_{kl}\|w-w_l\|^2
 
     The nonlinear Jacobi method for GTVMin; it has no step size. It is the prox of :math:`f_k` with
-    the weight :math:`2\alpha d_k` at the neighbours' mean, one linear solve, factorised once, for
-    squared losses with no or a squared regulariser, and inner iterations from the last model
-    otherwise. A node without labels takes its neighbours' mean, one without neighbours minimises
+    the weight :math:`2\alpha d_k` at the neighbors' mean, one linear solve, factorized once, for
+    squared losses with no or a squared regularizer, and inner iterations from the last model
+    otherwise. A node without labels takes its neighbors' mean, one without neighbors minimizes
     its own loss. For strongly convex :math:`f_k` each round brings the largest distance from the
     solution down by :math:`1/(1+\sigma/(2\alpha d_k))` or better, whoever is absent or late (133).
     (The source's middle line of (123) is of :math:`\alpha/2`; this is its last.)
@@ -371,7 +371,7 @@ class FedRelax(_Coupled):
 
     Raises:
       ValueError: a coupling of another shape, or of each parameter where there is no closed form;
-        a node with neither neighbours nor samples enough for a model; a problem that clips
+        a node with neither neighbors nor samples enough for a model; a problem that clips
         gradients.
 
     Example:
@@ -402,7 +402,7 @@ class FedRelax(_Coupled):
             raise ValueError(
                 "parameters can be coupled unequally where a node's problem has a closed form, "
                 f"which that of {type(problem.loss).__name__} with "
-                f"{type(problem.regulariser).__name__} has not; give one number as coupling, or "
+                f"{type(problem.regularizer).__name__} has not; give one number as coupling, or "
                 "take FedGD."
             )
         known = problem.features, problem.weights, problem.share, network.degree, self.coupling
@@ -410,7 +410,7 @@ class FedRelax(_Coupled):
             self._check_determined(problem, network)
 
     def _check_determined(self, problem: Problem, network: Graph) -> None:
-        """Raise ``ValueError`` for a node whose minimiser is not unique."""
+        """Raise ``ValueError`` for a node whose minimizer is not unique."""
         with jax.ensure_compile_time_eval():  # the data may be known while others are traced
             shift = self._pull(network.degree) + strong_convexity(problem)[:, None]
             shift = np.broadcast_to(np.asarray(shift), (problem.clients, problem.dim))
@@ -425,8 +425,8 @@ class FedRelax(_Coupled):
                 if np.linalg.matrix_rank(rows) < width:
                     raise ValueError(
                         f"node {k} has {real.sum()} samples and {width} features, and of what "
-                        "these leave open no neighbour says anything: its minimiser is not unique. "
-                        "Couple it (coupling > 0, an edge), or give the problem a regulariser."
+                        "these leave open no neighbor says anything: its minimizer is not unique. "
+                        "Couple it (coupling > 0, an edge), or give the problem a regularizer."
                     )
 
     def prepared(self, problem: Any, network: Graph) -> Any:
@@ -435,7 +435,7 @@ class FedRelax(_Coupled):
     def _factor(self, problem: Problem, degree: Float[Array, " clients"]) -> Any:
         pull = self._pull(degree)
         if pull.shape[1] == 1:
-            return factorise(problem, pull[:, 0])
+            return factorize(problem, pull[:, 0])
         shift = pull + strong_convexity(problem)[:, None]
         system = 2 * problem.second_moment() + jax.vmap(jnp.diag)(shift)
         return Blocks(spd_inverse(system), 2 * problem.correlation(problem.targets))

@@ -1,4 +1,4 @@
-r"""Networked personalised federated learning (Gauthier 2024, section 6.1)."""
+r"""Networked personalized federated learning (Gauthier 2024, section 6.1)."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.pgfl import clusters_of
 from fljax.graphs import Graph
-from fljax.problems import Problem, factorise, prox
+from fljax.problems import Problem, factorize, prox
 from fljax.problems.solvers import ProxFactor
 from fljax.rounds import Round
 
@@ -24,10 +24,10 @@ __all__ = [
 
 
 class Relations(NamedTuple):
-    """How the neighbours of each client relate to it, constant over a run."""
+    """How the neighbors of each client relate to it, constant over a run."""
 
     same: Graph  # edges within clusters; its degree is |N_k and C_(q)|
-    others: Graph  # row k averages the clusters other than k's among its neighbours
+    others: Graph  # row k averages the clusters other than k's among its neighbors
 
 
 class State(NamedTuple):
@@ -35,20 +35,20 @@ class State(NamedTuple):
 
     model: Array  # [K, D]  w_k
     heard: Array  # [K, D]  what client k last said
-    received: Array  # [K, D]  the sum of what its cluster's neighbours said
+    received: Array  # [K, D]  the sum of what its cluster's neighbors said
     others: Array  # [K, D]  the mean over the other clusters of what theirs said
     dual: Array  # [K, D]  gamma_k
     relations: Relations
     factor: ProxFactor  # of the primal systems, constant
 
 
-@algorithm("NPFL", "gauthier2023rl", Needs(minimiser=True))
+@algorithm("NPFL", "gauthier2023rl", Needs(minimizer=True))
 @module
 class NPFL(Algorithm):
-    r"""ADMM among neighbours of the same cluster, pulled towards neighbours of the others.
+    r"""ADMM among neighbors of the same cluster, pulled towards neighbors of the others.
 
     Client :math:`k` of cluster :math:`q`, with
-    :math:`\hat w_{k,(r)}` the mean of its neighbours' models in cluster :math:`r`, does
+    :math:`\hat w_{k,(r)}` the mean of its neighbors' models in cluster :math:`r`, does
 
     .. math::
 
@@ -62,8 +62,8 @@ class NPFL(Algorithm):
     :math:`f_k` is the problem's objective, whose ``strength`` gives each client its
     :math:`\lambda/|\mathcal C_{(q)}|`. Three misprints are mended: the dual (6.6) has the opposite
     difference and diverges, the inter-cluster term of (6.5) has the sum and :math:`\tau` inside the
-    square, unlike (6.2) from which (6.11) follows, and (6.11) counts all neighbours in the place of
-    those of the cluster. The source has no rule for a cluster without a neighbour: it is left
+    square, unlike (6.2) from which (6.11) follows, and (6.11) counts all neighbors in the place of
+    those of the cluster. The source has no rule for a cluster without a neighbor: it is left
     out, and the mean is over those that are there; with none, :math:`\tau_k` has no effect.
 
     Clusters are the problem's ``tasks``; without, all clients are one and this is
@@ -94,7 +94,7 @@ class NPFL(Algorithm):
         _check.per_client("inter_cluster", self.inter_cluster, problem.clients)
         start = start_models(problem)
         relations = relate(problem, network)
-        factor = factorise(problem, curvature(relations, self.penalty, self.inter_cluster))
+        factor = factorize(problem, curvature(relations, self.penalty, self.inter_cluster))
         same, others = (part.neighbor_sum(start) for part in relations)
         return State(start, start, same, others, jnp.zeros_like(start), relations, factor)
 
@@ -105,8 +105,8 @@ class NPFL(Algorithm):
         tau = jnp.broadcast_to(self.inter_cluster, (problem.clients,))[:, None]
         pull = pull + 2 * tau * state.others
         weight = state.factor.weight[:, None]
-        centre = jnp.where(weight > 0, pull / jnp.where(weight > 0, weight, 1), 0)
-        model = prox(problem, state.factor, centre, state.model, self.inner_iterations)
+        center = jnp.where(weight > 0, pull / jnp.where(weight > 0, weight, 1), 0)
+        model = prox(problem, state.factor, center, state.model, self.inner_iterations)
 
         heard, inbox = now.link.exchange(model)
         received = inbox.sum(over=same)
@@ -116,7 +116,7 @@ class NPFL(Algorithm):
 
 
 def relate(problem: Problem, network: Graph) -> Relations:
-    """Sort each client's neighbours by cluster."""
+    """Sort each client's neighbors by cluster."""
     cluster, clusters = clusters_of(problem)
     is_in = (cluster[:, None] == jnp.arange(clusters, dtype=jnp.int32)[None]).astype(problem.dtype)
     count = network.neighbor_sum(is_in)  # [K, Q]

@@ -30,7 +30,7 @@ class Context(NamedTuple):
     r"""What a primal step depends on besides :math:`\tau_k`."""
 
     pull: Array  # [K, D]  of the same cluster: rho sum_l (w_k + w_l) - gamma_k
-    others: Array  # [K, D]  the mean of the other clusters' neighbours
+    others: Array  # [K, D]  the mean of the other clusters' neighbors
 
 
 class State(NamedTuple):
@@ -38,7 +38,7 @@ class State(NamedTuple):
 
     model: Array  # [K, D]  w_k
     heard: Array  # [K, D]  what client k last said
-    received: Array  # [K, D]  the sum of what its cluster's neighbours said
+    received: Array  # [K, D]  the sum of what its cluster's neighbors said
     others: Array  # [K, D]  the mean over the other clusters of what theirs said
     dual: Array  # [K, D]  gamma_k
     inter_cluster: Array  # [K]  tau_k
@@ -67,18 +67,18 @@ class Policy:
 class DeterministicPolicyGradient(Policy):
     r""":math:`\tau_k\leftarrow\tau_k-\delta\,\partial V_v(w_k(a))/\partial a|_{a=\tau_k}` (6.13).
 
-    The slope has the square of the data's scale, so a rate means something beside it only.
+    The slope has the square of the data's scale, so a step size means something beside it only.
 
     Args:
-      rate: :math:`\delta>0`.
+      step_size: :math:`\delta>0`.
       cap: the largest change in one step, > 0; none in the source.
     """
 
-    rate: Float[Array, ""] | float
+    step_size: Float[Array, ""] | float
     cap: Float[Array, ""] | float = float("inf")
 
     def validate(self) -> None:
-        _check.positive("rate", self.rate)
+        _check.positive("step_size", self.step_size)
         _check.known(self._check_cap, self.cap)
 
     @staticmethod
@@ -87,7 +87,7 @@ class DeterministicPolicyGradient(Policy):
             raise ValueError(f"cap must be > 0, got {cap}.")
 
     def step(self, key: Array, tau: Array, cost: Callable, slope: Callable) -> Array:
-        return tau - jnp.clip(self.rate * slope(tau), -self.cap, self.cap)
+        return tau - jnp.clip(self.step_size * slope(tau), -self.cap, self.cap)
 
 
 @module
@@ -98,27 +98,27 @@ class RandomProbe(Policy):
     :math:`[-\nu/2,\nu/2]`: a probe is followed if it was better and fled if not.
 
     Args:
-      rate: :math:`\delta>0`.
+      step_size: :math:`\delta>0`.
       width: :math:`\nu>0`.
     """
 
-    rate: Float[Array, ""] | float
+    step_size: Float[Array, ""] | float
     width: Float[Array, ""] | float
 
     def validate(self) -> None:
-        _check.positive("rate", self.rate)
+        _check.positive("step_size", self.step_size)
         _check.positive("width", self.width)
 
     def step(self, key: Array, tau: Array, cost: Callable, slope: Callable) -> Array:
         half = jnp.asarray(self.width, tau.dtype) / 2
         probe = half * jax.random.uniform(key, tau.shape, tau.dtype, -1, 1)
-        return tau - self.rate * jnp.sign(cost(tau + probe) - cost(tau)) * probe
+        return tau - self.step_size * jnp.sign(cost(tau + probe) - cost(tau)) * probe
 
 
 @algorithm("NPFL-RL", "gauthier2023rl", Needs(quadratic=True, validation=True))
 @module
 class NPFLRL(Algorithm):
-    r"""Networked personalised learning with inter-cluster learning by reinforcement learning.
+    r"""Networked personalized learning with inter-cluster learning by reinforcement learning.
 
     The primal and dual steps are those of :class:`NPFL` with a :math:`\tau_k` of each client. From
     the second round on a client first moves it by the ``policy``, which looks at the cost on its
@@ -128,15 +128,15 @@ class NPFLRL(Algorithm):
 
     of the model :math:`w_k(a)` that the *last* primal step would have given with the parameter
     :math:`a` (the index of (6.13); the source does not say which step the policy looks back at).
-    Several ``epochs`` of it a round, each from where the last one ended, are batch reinforcement
-    learning (NPFL-BRL). The primal step is the ridge regression's closed form (6.11); one
+    Several ``policy_steps`` of it a round, each from where the last one ended, are batch
+    reinforcement learning (NPFL-BRL). The primal step is the ridge regression's closed form (6.11); one
     eigendecomposition serves all values of :math:`\tau_k`.
 
     Args:
       penalty: :math:`\rho>0`.
       policy: a :class:`Policy`.
       initial: :math:`\tau_k^{(0)}\in[0,1]`, one number or ``[K]``; the source gives no value.
-      epochs: of the policy a round, >= 1.
+      policy_steps: of the policy a round, >= 1.
       clip: keep :math:`\tau_k` in [0, 1] after every step. The source does not say so; without it
         the parameters leave the interval and primal systems become singular.
 
@@ -150,13 +150,13 @@ class NPFLRL(Algorithm):
     penalty: Float[Array, ""] | float
     policy: Policy
     initial: Float[Array, "*clients"] | float = 0.05
-    epochs: int = static(default=1)
+    policy_steps: int = static(default=1)
     clip: bool = static(default=True)
 
     def validate(self) -> None:
         _check.positive("penalty", self.penalty)
         _check.interval("initial", self.initial, at_least=0, at_most=1)
-        _check.count("epochs", self.epochs)
+        _check.count("policy_steps", self.policy_steps)
 
     def init(self, problem: Problem, network: Graph) -> State:
         _check.per_client("initial", self.initial, problem.clients)
@@ -181,16 +181,16 @@ class NPFLRL(Algorithm):
 
         def cost(tau: Array) -> Array:
             model = primal(tau, state.context)
-            return validation.mean_loss(model) + problem.share * problem.regulariser.value(model)
+            return validation.mean_loss(model) + problem.share * problem.regularizer.value(model)
 
         def slope(tau: Array) -> Array:
-            # (H + c(tau)) w = r(tau), so (H + c) dw = dr - dc w; both are zero without neighbours
+            # (H + c(tau)) w = r(tau), so (H + c) dw = dr - dc w; both are zero without neighbors
             # in other clusters.
             model = primal(tau, state.context)
             change = 2 * (state.context.others - others.degree[:, None] * model)
             change = solve_shifted(problem, state.spectrum, system(tau), change)
             gradient = validation.loss_gradient(model)
-            gradient = gradient + problem.share[:, None] * problem.regulariser.gradient(model)
+            gradient = gradient + problem.share[:, None] * problem.regularizer.gradient(model)
             return jnp.sum(gradient * change, axis=1)
 
         def epoch(e: Array, tau: Array) -> Array:
@@ -198,8 +198,8 @@ class NPFLRL(Algorithm):
             tau = self.policy.step(key, tau, cost, slope)
             return jnp.clip(tau, 0, 1) if self.clip else tau
 
-        moved = jax.lax.fori_loop(0, self.epochs, epoch, state.inter_cluster)
-        # Without neighbours in other clusters costs differ by rounding only.
+        moved = jax.lax.fori_loop(0, self.policy_steps, epoch, state.inter_cluster)
+        # Without neighbors in other clusters costs differ by rounding only.
         matters = (now.number > 1) & (others.degree > 0)
         tau = jnp.where(matters, moved, state.inter_cluster)
 

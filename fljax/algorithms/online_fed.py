@@ -59,7 +59,7 @@ class OnlineFed(Algorithm):
 
     Args:
       step_size: :math:`\mu`, a schedule or a number, > 0; see :func:`lms`.
-      scheduler: the server's choice among the available; everyone by default.
+      selector: the server's choice among the available; everyone by default.
       aggregation: as above.
 
     Reference:
@@ -67,14 +67,19 @@ class OnlineFed(Algorithm):
     """
 
     step_size: Schedule = field(converter=as_schedule)
-    scheduler: Selector = Everyone()
+    selector: Selector = Everyone()
     aggregation: str = static(default="pooled")
 
     def validate(self) -> None:
         _check.choice("aggregation", self.aggregation, AGGREGATIONS)
 
+    @property
+    def selection(self) -> Selector:
+        """Who takes part."""
+        return self.selector
+
     def init(self, problem: Problem | Stream, network: Any) -> State:
-        self.scheduler.check(problem.clients)
+        self.selector.check(problem.clients)
         return State(server_start(problem))
 
     stability = "1 / max eigenvalue in the mean square (Gauthier 2024, Theorem 4.2, (4.31))"
@@ -84,7 +89,7 @@ class OnlineFed(Algorithm):
         return None if curvature is None else 1 / curvature
 
     def step(self, state: State, now: Round) -> State:
-        who = now.choose(self.scheduler)
+        who = now.choose(self.selector)
         server = now.link.publish(state.model, who.here)
         clients, step_size = who.numbers, self.step_size(now.number)
 

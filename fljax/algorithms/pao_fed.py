@@ -70,7 +70,7 @@ class PAOFed(Algorithm):
       freshest: the rule above; without it every class counts and the weights on a parameter may
         exceed one.
       aggregation: ``"per delay"`` as above, or ``"pooled"``: one average over all that arrives.
-      scheduler: the server's choice among the available; everyone by default.
+      selector: the server's choice among the available; everyone by default.
 
     Raises:
       ValueError: a portion that does not fit the model, a discount outside [0, 1].
@@ -87,7 +87,7 @@ class PAOFed(Algorithm):
     autonomous: bool = static(default=True)
     freshest: bool = static(default=True)
     aggregation: str = static(default="per delay")
-    scheduler: Selector = Everyone()
+    selector: Selector = Everyone()
 
     #: name -> coordinated, send_next, discount; lines 1103-1109 and 1117.
     VARIANTS: ClassVar[dict[str, tuple[bool, bool, float]]] = {
@@ -119,9 +119,14 @@ class PAOFed(Algorithm):
         _check.choice("received", self.received, RECEIVED)
         _check.choice("aggregation", self.aggregation, AGGREGATIONS)
 
+    @property
+    def selection(self) -> Selector:
+        """Who takes part."""
+        return self.selector
+
     def init(self, problem: Problem | Stream, network: Any) -> State:
         self.sharing.check(problem.dim)
-        self.scheduler.check(problem.clients)
+        self.selector.check(problem.clients)
         return State(server_start(problem), start_models(problem))
 
     stability = "1 / max eigenvalue in the mean square (Gauthier 2024, Theorem 4.2, (4.31))"
@@ -132,7 +137,7 @@ class PAOFed(Algorithm):
 
     def step(self, state: State, now: Round) -> State:
         problem, link = now.problem, now.link
-        who = now.choose(self.scheduler)
+        who = now.choose(self.selector)
         here = who.put(jnp.zeros(problem.clients, bool), who.here)
         everyone = jnp.arange(problem.clients, dtype=jnp.int32)
         dim, size = problem.dim, self.sharing.size
@@ -179,7 +184,7 @@ class PSOFed(PAOFed):
         w^{(n+1)}=\frac1{|\mathcal S_n|}\sum_{k\in\mathcal S_n}
             \big[M_k^{(n+1)}w_k^{(n+1)}+(I-M_k^{(n+1)})w^{(n)}\big]
 
-    PAO-Fed with a scheduler, every arriving message weighed alike in one average. The source gives
+    PAO-Fed with a selector, every arriving message weighed alike in one average. The source gives
     no equations; these are of its reference. Where clients are absent, those that are scheduled
     and available take part.
 

@@ -175,11 +175,11 @@ class LGFedAvg(FedPer):
 @algorithm("FedBN", "li2021bn", NEEDS)
 @module
 class FedBN(FedPer):
-    r"""Federated averaging of all but the normalisation layers, which stay with their clients.
+    r"""Federated averaging of all but the normalization layers, which stay with their clients.
 
-    :class:`FedPer` with the scales and offsets of normalisation as ``personal``: where clients'
+    :class:`FedPer` with the scales and offsets of normalization as ``personal``: where clients'
     inputs are on scales of their own, each keeps what takes them off. By default all parameters of
-    a network whose path names a normalisation; those of a linear prediction have no names, so
+    a network whose path names a normalization; those of a linear prediction have no names, so
     ``personal`` must say which.
 
     Reference:
@@ -209,22 +209,22 @@ class FedRep(FedPer):
     representation; with ``epochs=1`` and a ``batch`` its experiments, :math:`\tau` epochs and one.
 
     Args:
-      step_size: :math:`\mu` of both; an optimiser begins anew with either.
+      step_size: :math:`\mu` of both; an optimizer begins anew with either.
       personal: the head.
-      head_passes: :math:`\tau\ge1`.
+      head_epochs: :math:`\tau\ge1`.
 
     Reference:
       Collins et al. 2021, Algorithm 1.
     """
 
-    head_passes: int = static(default=1, kw_only=True)
+    head_epochs: int = static(default=1, kw_only=True)
 
     def validate(self) -> None:
         super().validate()
-        _check.count("head_passes", self.head_passes)
+        _check.count("head_epochs", self.head_epochs)
 
     def _invited(self, now: Round) -> Cohort:
-        return self.invite(now, draws=self.head_passes + 1)
+        return self.invite(now, draws=self.head_epochs + 1)
 
     def _trained(
         self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], own: np.ndarray
@@ -237,7 +237,7 @@ class FedRep(FedPer):
         def one(model: Array, batch: Any) -> tuple[Array, None]:
             return self._moved(now, cohort, model, own, batch), None
 
-        model = jax.lax.scan(one, start, draws, length=self.head_passes)[0]
+        model = jax.lax.scan(one, start, draws, length=self.head_epochs)[0]
         return self._moved(now, cohort, model, shared, last)
 
 
@@ -262,7 +262,7 @@ class FedBABU(FedPer):
         \varphi^{(n)}=\sum_{k\in S}\frac{q_k}{\sum_{l\in S}q_l}\varphi_k
 
     Judged is what each client makes of :math:`v_k=(\varphi^{(n)},h^0)` by :math:`\tau` steps of all
-    of its parameters, the paper's personalisation:
+    of its parameters, the paper's personalization:
 
     .. math:: v_k\leftarrow v_k-\eta f_k'(v_k)
 
@@ -275,17 +275,17 @@ class FedBABU(FedPer):
     Args:
       step_size: :math:`\mu`, as of :class:`FedPer`, whose other arguments and messages it has.
       personal: the head.
-      tuning_step: :math:`\eta`, a schedule of the round or a number, > 0.
+      tuning_step_size: :math:`\eta`, a schedule of the round or a number, > 0.
       tuning_steps: :math:`\tau\ge1`, on all of a client's samples.
 
     Raises:
       ValueError: no tuning; as of :class:`FedPer`.
 
     Reference:
-      Oh et al. 2022, Algorithm 1, and its personalisation.
+      Oh et al. 2022, Algorithm 1, and its personalization.
     """
 
-    tuning_step: Schedule = field(converter=as_schedule, kw_only=True)
+    tuning_step_size: Schedule = field(converter=as_schedule, kw_only=True)
     tuning_steps: int = static(default=1, kw_only=True)
 
     def validate(self) -> None:
@@ -298,7 +298,7 @@ class FedBABU(FedPer):
 
     def step(self, state: Tuned, now: Round) -> Tuned:
         frozen = super().step(State(state.frozen, state.server), now)
-        step_size = self.tuning_step(now.number)
+        step_size = self.tuning_step_size(now.number)
         tuned = descend(self.own(now.problem).gradient, frozen.model, step_size, self.tuning_steps)
         return Tuned(tuned, *frozen)
 

@@ -12,9 +12,9 @@ from fljax.algorithms.base import Algorithm
 from fljax.algorithms.local_steps import Direction, drawn, learn, sampled
 from fljax.batches import Batches
 from fljax.graphs import Combination, Graph, Mixing
-from fljax.optimisers import Optimiser
+from fljax.optimizers import Optimizer
 from fljax.participation import Participants
-from fljax.problems import NoRegulariser, Problem
+from fljax.problems import NoRegularizer, Problem
 from fljax.problems.solvers import smoothness
 from fljax.rounds import Round
 from fljax.schedules import Schedule, as_schedule
@@ -101,13 +101,13 @@ def largest_curvature(problem: Any, *, proximal: bool = False) -> Array | None:
 
     Args:
       problem: of a simulation.
-      proximal: whether the regulariser is left out.
+      proximal: whether the regularizer is left out.
     """
     if not isinstance(problem, Problem) or not problem.linear or problem.loss.curvature is None:
         return None
     if proximal:
-        return smoothness(replace(problem, regulariser=NoRegulariser()))
-    return None if problem.regulariser.quadratic() is None else smoothness(problem)
+        return smoothness(replace(problem, regularizer=NoRegularizer()))
+    return None if problem.regularizer.quadratic() is None else smoothness(problem)
 
 
 @module
@@ -155,9 +155,9 @@ class Combining(Descending):
 
 @module
 class Exact(Combining):
-    r"""Peers that reach the minimiser of :math:`\sum_kf_k` itself with steps that stay as they are.
+    r"""Peers that reach the minimizer of :math:`\sum_kf_k` itself with steps that stay as they are.
 
-    They remember sums over what neighbours said, and what one adds another takes off: these hold
+    They remember sums over what neighbors said, and what one adds another takes off: these hold
     if both hear of each other at once, as over links that fail in both directions. An absent or
     late peer, a link that fails in one, or a median in the place of the mean moves the point that
     they come to.
@@ -208,7 +208,7 @@ def learnt(
     now: Round,
     batches: Batches | None,
     start: Float[Array, "clients dim"],
-    step: Array | Optimiser,
+    step: Array | Optimizer,
     steps: int,
     direction: Direction,
     given: Any,

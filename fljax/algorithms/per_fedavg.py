@@ -41,7 +41,7 @@ class State(NamedTuple):
 class PerFedAvg(Averaging):
     r"""Federated averaging of the loss *after* a personal step, by model-agnostic meta-learning.
 
-    What is minimised is :math:`\frac1K\sum_kf_k(w-\alpha f_k'(w))`. A participant starts from
+    What is minimized is :math:`\frac1K\sum_kf_k(w-\alpha f_k'(w))`. A participant starts from
     :math:`w_k=w^{(n-1)}` and repeats, on three batches
     :math:`\mathcal D,\mathcal D',\mathcal D''` that are drawn for themselves,
 
@@ -69,7 +69,7 @@ class PerFedAvg(Averaging):
       step_size: :math:`\beta`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments
         are of too; clients count alike by default, as in the paper. In ``epochs`` a step is on one
         batch of each of three orders of the samples.
-      personal_step: :math:`\alpha`, a schedule of the round or a number, > 0.
+      personal_step_size: :math:`\alpha`, a schedule of the round or a number, > 0.
       variant: as above.
       offset: :math:`\delta>0` of HF, in the scale of a model over a gradient. Its error is
         :math:`O(\delta^2)` where third derivatives are bounded, and rounding grows as
@@ -83,7 +83,7 @@ class PerFedAvg(Averaging):
       >>> import jax, fljax as fl
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
-      ...     algorithm=fl.algorithms.PerFedAvg(0.1, personal_step=0.05, batch=5),
+      ...     algorithm=fl.algorithms.PerFedAvg(0.1, personal_step_size=0.05, batch=5),
       ...     metrics=["objective"],
       ... )
       >>> run = fl.run(simulation, rounds=20)
@@ -94,7 +94,7 @@ class PerFedAvg(Averaging):
       Fallah et al. 2020, Algorithm 1, and the two approximations of its experiments.
     """
 
-    personal_step: Schedule = field(converter=as_schedule, kw_only=True)
+    personal_step_size: Schedule = field(converter=as_schedule, kw_only=True)
     variant: str = static(default="hessian_free", kw_only=True)
     offset: Float[Array, ""] | float = dataclasses.field(default=1e-3, kw_only=True)
     personal_steps: int = static(default=1, kw_only=True)
@@ -110,7 +110,10 @@ class PerFedAvg(Averaging):
 
     def step(self, state: State, now: Round) -> State:
         cohort = self.invite(now, draws=DRAWS)
-        start, alpha = now.link.publish(state.server, cohort.here), self.personal_step(now.number)
+        start, alpha = (
+            now.link.publish(state.server, cohort.here),
+            self.personal_step_size(now.number),
+        )
 
         def through(parts: Any, model: Array, given: Any) -> Array:
             """The gradient of the loss after a personal step."""

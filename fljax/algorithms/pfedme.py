@@ -10,7 +10,7 @@ from fljax import _check
 from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start, start_models
 from fljax.participation import Drawn, Selector, everyone_or
-from fljax.problems import Problem, factorise, prox
+from fljax.problems import Problem, factorize, prox
 from fljax.problems.solvers import ProxFactor
 from fljax.rounds import Round
 from fljax.schedules import Schedule, as_schedule
@@ -34,7 +34,7 @@ class State(NamedTuple):
         absent=True,
         late=True,
         averages=True,
-        minimiser=True,
+        minimizer=True,
         uploads=("models", "updates"),
         masked=True,
     ),
@@ -43,7 +43,7 @@ class State(NamedTuple):
 class PFedMe(Algorithm):
     r"""Gradient descent of the server on :math:`\frac1K\sum_k F_k`, the clients' Moreau envelopes.
 
-    All available clients start from :math:`w_k=w^{(n-1)}` and repeat ``local_rounds`` times
+    All available clients start from :math:`w_k=w^{(n-1)}` and repeat ``local_steps`` times
 
     .. math::
 
@@ -56,15 +56,15 @@ class PFedMe(Algorithm):
 
     Judged are the last :math:`\theta_k`; who is not there keeps it. The paper approaches
     :math:`\theta_k` by some gradient steps on a batch, to an accuracy :math:`\nu`; here it is the
-    exact minimiser, one linear solve, factorised once, for squared losses with no or a squared
-    regulariser, and inner iterations from the last :math:`\theta_k` otherwise.
+    exact minimizer, one linear solve, factorized once, for squared losses with no or a squared
+    regularizer, and inner iterations from the last :math:`\theta_k` otherwise.
 
     Args:
       step_size: :math:`\eta`, a schedule of the round or a number, > 0; :math:`\eta\lambda\le1`
         keeps :math:`w_k` between where it was and :math:`\theta_k`.
       attraction: :math:`\lambda>0`, of the personal models to :math:`w_k`.
-      local_rounds: :math:`R\ge1`.
-      mixing: :math:`\beta>0`; the paper's experiments use 1 and more.
+      local_steps: :math:`R\ge1`.
+      server_step_size: :math:`\beta>0`; the paper's experiments use 1 and more.
       clients_per_round: :math:`|S|`; all clients by default. The others compute and receive too.
       inner_iterations: of the personal solver where there is no closed form.
 
@@ -77,28 +77,28 @@ class PFedMe(Algorithm):
 
     step_size: Schedule = field(converter=as_schedule)
     attraction: Float[Array, ""] | float
-    local_rounds: int = static(default=1)
-    mixing: Float[Array, ""] | float = 1.0
+    local_steps: int = static(default=1)
+    server_step_size: Float[Array, ""] | float = 1.0
     clients_per_round: int | None = static(default=None)
     inner_iterations: int = static(default=100)
 
     def validate(self) -> None:
         _check.positive("attraction", self.attraction)
-        _check.count("local_rounds", self.local_rounds)
-        _check.positive("mixing", self.mixing)
+        _check.count("local_steps", self.local_steps)
+        _check.positive("server_step_size", self.server_step_size)
         if self.clients_per_round is not None:
             _check.count("clients_per_round", self.clients_per_round)
         _check.count("inner_iterations", self.inner_iterations)
 
     @property
-    def selector(self) -> Selector:
+    def selection(self) -> Selector:
         """Whom the server hears."""
         return everyone_or(Drawn, self.clients_per_round)
 
     def init(self, problem: Problem, network: Any) -> State:
-        self.selector.check(problem.clients)
+        self.selection.check(problem.clients)
         weight = jnp.full(problem.clients, self.attraction, problem.dtype)
-        return State(start_models(problem), server_start(problem), factorise(problem, weight))
+        return State(start_models(problem), server_start(problem), factorize(problem, weight))
 
     def step(self, state: State, now: Round) -> State:
         step_size = self.step_size(now.number)
@@ -111,13 +111,13 @@ class PFedMe(Algorithm):
             return local - pull * (local - personal), personal
 
         start = jnp.broadcast_to(server, state.model.shape)
-        local, personal = jax.lax.fori_loop(0, self.local_rounds, local_round, (start, state.model))
+        local, personal = jax.lax.fori_loop(0, self.local_steps, local_round, (start, state.model))
         model = jnp.where(now.available[:, None], personal, state.model)
 
-        who = now.choose(self.selector)
+        who = now.choose(self.selection)
         sent = who.take(local)
         arrived = now.link.collect(
             lambda rows: sent[rows], who.here, server, clients=who.numbers, step_size=step_size
         )
-        server = server + self.mixing * (arrived.move(server) - server)
+        server = server + self.server_step_size * (arrived.move(server) - server)
         return State(model, server, state.factor)

@@ -1,4 +1,4 @@
-r"""Personalised graph federated learning (Gauthier 2024, Algorithms 4 and 5), GFL, ClusterFL."""
+r"""Personalized graph federated learning (Gauthier 2024, Algorithms 4 and 5), GFL, ClusterFL."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,7 +13,7 @@ from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.federation import Federation
 from fljax.participation import PerServer, Selector, everyone_or
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
-from fljax.problems import Problem, factorise, prox
+from fljax.problems import Problem, factorize, prox
 from fljax.problems.solvers import ProxFactor, strong_convexity
 from fljax.rounds import Round
 from fljax.schedules import GeometricDecay
@@ -37,7 +37,7 @@ DUAL_REFERENCES = ("received", "aggregate")
 
 PRIVATE = (ZCDP, ApproximateDP, PureDP)
 
-NEEDS = Needs(Federation, privacy=PRIVATE, absent=True, averages=True, minimiser=True)
+NEEDS = Needs(Federation, privacy=PRIVATE, absent=True, averages=True, minimizer=True)
 
 
 class State(NamedTuple):
@@ -61,7 +61,7 @@ def as_inter_cluster(value: Any) -> Any:
 @algorithm("PGFL", "gauthier2023", NEEDS)
 @module
 class PGFL(Algorithm):
-    r"""Personalised graph federated learning, private or not.
+    r"""Personalized graph federated learning, private or not.
 
     Servers hold a model for every cluster. In a round every client :math:`k` that takes part, of
     server :math:`s` and cluster :math:`q`, and then every server do
@@ -88,11 +88,11 @@ class PGFL(Algorithm):
     Clients that are not drawn or not available keep what they have; sums go over those who take
     part. The source has no rule for a cell without any (lines 1257, 1513): ``empty_cell="keep"``
     takes :math:`w_{s,(q)}^{(n-1)}` for its aggregate; ``"skip"`` leaves the cell out of the
-    neighbourhood's mean, and keeps :math:`w_{s,(q)}^{(n-1)}` only where no neighbour has one.
+    neighborhood's mean, and keeps :math:`w_{s,(q)}^{(n-1)}` only where no neighbor has one.
 
     A server can compute its clients' duals from what it heard, so they are not sent: ``D`` numbers
     of each participant go up and ``D`` down (the boxes print :math:`\varphi_k` as sent too). All
-    ``Q`` aggregates go to each neighbouring server, unperturbed.
+    ``Q`` aggregates go to each neighboring server, unperturbed.
 
     Args:
       penalty: :math:`\rho>0`.
@@ -106,7 +106,7 @@ class PGFL(Algorithm):
       inner_iterations: of the primal solver where there is no closed form.
 
     Guarantees:
-      The data enter a message only through the minimiser of a :math:`\rho`-strongly convex
+      The data enter a message only through the minimizer of a :math:`\rho`-strongly convex
       objective, so :meth:`sensitivity` bounds it *if* per-sample gradients are bounded, which
       those of least squares are not. Where it is found by iterations they must take steps of a
       public size, ``Problem(feature_bound=)``, which keep to the same bound however few they are.
@@ -127,7 +127,7 @@ class PGFL(Algorithm):
     inner_iterations: int = static(default=20)
 
     #: Whether clusters have models of their own, and whether servers talk to each other.
-    personalised: ClassVar[bool] = True
+    personalized: ClassVar[bool] = True
     cooperative: ClassVar[bool] = True
 
     def validate(self) -> None:
@@ -139,28 +139,28 @@ class PGFL(Algorithm):
         _check.count("inner_iterations", self.inner_iterations)
 
     @property
-    def selector(self) -> Selector:
+    def selection(self) -> Selector:
         """Who takes part."""
         return everyone_or(PerServer, self.clients_per_server)
 
     def init(self, problem: Problem, network: Federation) -> State:
-        self.selector.check(problem.clients, network)
+        self.selection.check(problem.clients, network)
         start = start_models(problem)
-        server = cluster_start(problem, network, *clusters_of(problem, self.personalised))
+        server = cluster_start(problem, network, *clusters_of(problem, self.personalized))
         weight = jnp.full(problem.clients, self.penalty, problem.dtype)
-        return State(start, jnp.zeros_like(start), server, factorise(problem, weight))
+        return State(start, jnp.zeros_like(start), server, factorize(problem, weight))
 
     def step(self, state: State, now: Round) -> State:
         network, link = now.network, now.link
-        who = now.choose(self.selector)
-        cluster, clusters = clusters_of(now.problem, self.personalised)
+        who = now.choose(self.selection)
+        cluster, clusters = clusters_of(now.problem, self.personalized)
         server, cluster = who.take((jnp.asarray(network.server, jnp.int32), cluster))
         data, dual = who.of(now.problem), who.take(state.dual)
 
         start = link.publish(state.server, who.here)
-        centre = start[server, cluster] + dual / self.penalty
+        center = start[server, cluster] + dual / self.penalty
         model = prox(
-            data, who.take(state.factor), centre, who.take(state.model), self.inner_iterations
+            data, who.take(state.factor), center, who.take(state.model), self.inner_iterations
         )
         now.witness(jnp.where(who.here, data.sample_gradient_norm(model), 0))
         heard = link.send(model, clients=who.clients, sending=who.here)
@@ -184,16 +184,16 @@ class PGFL(Algorithm):
 
     def released(self, state: State, problem: Problem, network: Federation) -> Array:
         """The model that each client's server has for its cluster."""
-        cluster, _ = clusters_of(problem, self.personalised)
+        cluster, _ = clusters_of(problem, self.personalized)
         return state.server[jnp.asarray(network.server, jnp.int32), cluster]
 
     def sensitivity(
         self, problem: Problem, network: Federation, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
         r"""The gradient's gap over :math:`\rho+\mu_k`, with :math:`\mu_k=2\lambda/|\mathcal C_s|`
-        for a squared regulariser; (5.31), whose gap is :math:`2C_k/D_k`, has no :math:`\mu_k`.
+        for a squared regularizer; (5.31), whose gap is :math:`2C_k/D_k`, has no :math:`\mu_k`.
 
-        The minimisers of two :math:`m`-strongly convex functions whose gradients differ by at most
+        The minimizers of two :math:`m`-strongly convex functions whose gradients differ by at most
         :math:`g` are at most :math:`g/m` apart (the proof at line 1465 evaluates both gradients at
         one model and states equality; the inequality holds).
         """
@@ -213,7 +213,7 @@ class GFL(PGFL):
       Gauthier 2024, section 5.4; Gauthier et al. 2023.
     """
 
-    personalised: ClassVar[bool] = False
+    personalized: ClassVar[bool] = False
 
     def validate(self) -> None:
         super().validate()
@@ -232,7 +232,7 @@ class GFL(PGFL):
 class ClusterFL(PGFL):
     r"""Clustered federated learning at each server alone: :class:`PGFL` on a graph without edges.
 
-    The comparator of figure 5.1 that learns personalised models with inter-cluster learning but
+    The comparator of figure 5.1 that learns personalized models with inter-cluster learning but
     has no server graph (line 1509; the curve :math:`\mathcal E=\emptyset` of the arXiv version).
 
     Reference:
@@ -242,9 +242,9 @@ class ClusterFL(PGFL):
     cooperative: ClassVar[bool] = False
 
 
-def clusters_of(problem: Problem, personalised: bool = True) -> tuple[Int[Array, " clients"], int]:
+def clusters_of(problem: Problem, personalized: bool = True) -> tuple[Int[Array, " clients"], int]:
     """The cluster of each client and how many there are: one where nothing is personal."""
-    if not personalised or problem.tasks is None:
+    if not personalized or problem.tasks is None:
         return jnp.zeros(problem.clients, jnp.int32), 1
     return jnp.asarray(problem.tasks.cluster), problem.tasks.clusters
 

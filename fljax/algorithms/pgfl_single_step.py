@@ -1,4 +1,4 @@
-"""PGFL by decentralised ADMM of the servers, in a single step (Gauthier 2024, (5.6)-(5.7))."""
+"""PGFL by decentralized ADMM of the servers, in a single step (Gauthier 2024, (5.6)-(5.7))."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.pgfl import as_inter_cluster, cluster_start, clusters_of
 from fljax.federation import Federation
 from fljax.participation import Everyone
-from fljax.problems import Problem, factorise, prox
+from fljax.problems import Problem, factorize, prox
 from fljax.problems.solvers import ProxFactor
 from fljax.rounds import Round
 
@@ -26,7 +26,7 @@ class State(NamedTuple):
     model: Array  # [K, D]  w_k
     dual: Array  # [K, D]  varphi_k
     server: Array  # [S, Q, D]  w_{s,(q)}
-    received: Array  # [S, Q, D]  the sum of the neighbours' w_{p,(q)}
+    received: Array  # [S, Q, D]  the sum of the neighbors' w_{p,(q)}
     server_dual: Array  # [S, Q, D]  psi_{s,(q)}
     factor: ProxFactor  # of the primal systems, constant
 
@@ -34,7 +34,7 @@ class State(NamedTuple):
 @algorithm(
     "PGFL, single step",
     "gauthier2023",
-    Needs(Federation, absent=True, averages=True, minimiser=True),
+    Needs(Federation, absent=True, averages=True, minimizer=True),
 )
 @module
 class PGFLSingleStep(Algorithm):
@@ -55,7 +55,7 @@ class PGFLSingleStep(Algorithm):
 
     Printed are a minus between the two models and the opposite difference in the dual; with them it
     diverges (``signs="printed"``), and (3.4) of the same thesis has them as above. Without
-    inter-cluster learning it converges to the minimiser of
+    inter-cluster learning it converges to the minimizer of
     :math:`\sum_s\frac1{|\mathcal C_{s,(q)}|}\sum_{k\in\mathcal C_{s,(q)}}f_k` for every cluster: a
     cell counts as one, whatever its size. There is no private form and no scheduling of clients.
 
@@ -86,7 +86,7 @@ class PGFLSingleStep(Algorithm):
         start = start_models(problem)
         server = cluster_start(problem, network, *clusters_of(problem))
         weight = jnp.full(problem.clients, self.penalty, problem.dtype)
-        received, factor = network.neighbor_sum(server), factorise(problem, weight)
+        received, factor = network.neighbor_sum(server), factorize(problem, weight)
         zero = jnp.zeros_like(start), jnp.zeros_like(server)
         return State(start, zero[0], server, received, zero[1], factor)
 
@@ -100,8 +100,8 @@ class PGFLSingleStep(Algorithm):
         neighbors = network.degree[:, None, None]
 
         start = link.publish(state.server, who.here)
-        centre = start[home, cluster] + state.dual / self.penalty
-        model = prox(problem, state.factor, centre, state.model, self.inner_iterations)
+        center = start[home, cluster] + state.dual / self.penalty
+        model = prox(problem, state.factor, center, state.model, self.inner_iterations)
         heard = link.send(model, sending=who.here)
         said = heard - state.dual / self.penalty
         mean, present = link.cell_means(said, cluster, clusters, who, start)

@@ -131,7 +131,7 @@ class PeerState(NamedTuple):
 @algorithm("ProxSkip", "mishchenko2022", Needs())
 @module
 class ProxSkip(_Skipping):
-    r"""Gradient steps all the time, an exchange with neighbours now and then (ProxSkip).
+    r"""Gradient steps all the time, an exchange with neighbors now and then (ProxSkip).
 
     .. math::
 

@@ -49,7 +49,7 @@ class SGP(Descending):
       step_size: :math:`\mu^{(n)}`, a schedule of the round or a number, > 0.
       shares: ``[K, K]``, :math:`p_{kl}` of what ``l`` has goes to ``k``: non-negative, columns of
         sum one, on edges of the network and the diagonal; by default equal shares to oneself and to
-        all neighbours in the round. Over an edge that is not there in a round nothing goes.
+        all neighbors in the round. Over an edge that is not there in a round nothing goes.
       batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
 
     Raises:
@@ -108,7 +108,7 @@ class SGP(Descending):
                 k, giver = beyond[0]
                 raise ValueError(
                     f"shares must be on edges of the network, and node {giver} gives to node {k}, "
-                    "which is no neighbour; add the edge, or make the share zero."
+                    "which is no neighbor; add the edge, or make the share zero."
                 )
 
         _check.known(known, self.shares, network.degree)
@@ -131,7 +131,7 @@ class SGP(Descending):
         return State(pushed[:, :-1] / pushed[:, -1:], pushed)
 
     def _shared(self, network: Graph) -> tuple[Graph, Float[Array, " K"], Int[Array, " K"]]:
-        """What each node takes of its neighbours, what it keeps, and to how many it gives."""
+        """What each node takes of its neighbors, what it keeps, and to how many it gives."""
         parts, everyone = network.entries.parts, jnp.arange(network.nodes, dtype=jnp.int32)
         taken, given = [], []
         for part in parts:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Needs, algorithm, server_start
-from fljax.algorithms.local_learning import Averaging, check_no_optimiser
+from fljax.algorithms.local_learning import Averaging, check_no_optimizer
 from fljax.problems import Problem
 from fljax.rounds import Round
 
@@ -57,7 +57,7 @@ class QFedAvg(Averaging):
     Other arguments are those of :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Raises:
-      ValueError: an optimiser for a step size, and as of
+      ValueError: an optimizer for a step size, and as of
         :class:`~fljax.algorithms.local_learning.Averaging`.
 
     Example:
@@ -79,7 +79,7 @@ class QFedAvg(Averaging):
 
     def validate(self) -> None:
         super().validate()
-        check_no_optimiser(self)
+        check_no_optimizer(self)
         _check.nonnegative("fairness", self.fairness)
         if self.curvature is not None:
             _check.positive("curvature", self.curvature)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Needs, algorithm, server_start
-from fljax.algorithms.local_learning import Corrected, check_no_optimiser
+from fljax.algorithms.local_learning import Corrected, check_no_optimizer
 from fljax.problems import Problem
 from fljax.rounds import Round
 
@@ -52,7 +52,7 @@ class SCAFFOLD(Corrected):
         x\leftarrow x+\frac{\eta}{|S|}\sum_{k\in S}(y_k-x),\qquad
         c\leftarrow c+\frac1K\sum_{k\in S}(c_k^+-c_k)
 
-    With full batches it comes to the minimiser of :math:`\sum_kf_k` at constant steps, however
+    With full batches it comes to the minimizer of :math:`\sum_kf_k` at constant steps, however
     clients differ and however many steps they take. All variates are zero at first. Messages hold
     :math:`2D` numbers, both ways. Who is away keeps :math:`c_k`; what is lost on its way leaves
     :math:`c` off the clients' mean for good.
@@ -68,14 +68,14 @@ class SCAFFOLD(Corrected):
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
-      server_step: :math:`\eta>0`.
+      server_step_size: :math:`\eta>0`.
       variate: ``"steps"``, option II, or ``"gradient"``, option I, which is one more pass over all
         of a participant's samples.
 
     Other arguments are those of :class:`~fljax.algorithms.local_learning.Corrected`.
 
     Raises:
-      ValueError: an optimiser for a step size, and as of
+      ValueError: an optimizer for a step size, and as of
         :class:`~fljax.algorithms.local_learning.Corrected`.
 
     Example:
@@ -93,13 +93,13 @@ class SCAFFOLD(Corrected):
       Karimireddy et al. 2020, Algorithm 1.
     """
 
-    server_step: Float[Array, ""] | float = dataclasses.field(default=1.0, kw_only=True)
+    server_step_size: Float[Array, ""] | float = dataclasses.field(default=1.0, kw_only=True)
     variate: str = static(default="steps", kw_only=True)
 
     def validate(self) -> None:
         super().validate()
-        check_no_optimiser(self)
-        _check.positive("server_step", self.server_step)
+        check_no_optimizer(self)
+        _check.positive("server_step_size", self.server_step_size)
         _check.choice("variate", self.variate, VARIATES)
 
     def init(self, problem: Problem, network: Any) -> State:
@@ -130,7 +130,7 @@ class SCAFFOLD(Corrected):
         arrived = self.collect(now, cohort, message, jnp.zeros_like(both))
         mean_change, mean_renewal = jnp.split(arrived.total, 2)
         return State(
-            server + self.server_step * mean_change,
+            server + self.server_step_size * mean_change,
             control + arrived.weight / problem.clients * mean_renewal,
             cohort.who.put(state.controls, new),
         )

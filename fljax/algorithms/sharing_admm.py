@@ -39,7 +39,7 @@ def _alike(weights: Any) -> None:
         )
 
 
-@algorithm("Sharing ADMM", "boyd2011", Needs(None, absent=True, minimiser=True, quadratic=True))
+@algorithm("Sharing ADMM", "boyd2011", Needs(None, absent=True, minimizer=True, quadratic=True))
 @module
 class SharingADMM(Algorithm):
     r"""Least squares on a table whose columns are at different clients.

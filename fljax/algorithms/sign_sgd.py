@@ -54,7 +54,7 @@ class SignSGD(Algorithm):
       vote: majority vote, or the mean.
       signs: of the messages, deterministic by default;
         :class:`~fljax.link.StochasticSign` is that of the reference.
-      scheduler: the server's choice among the available; everyone by default.
+      selector: the server's choice among the available; everyone by default.
 
     Reference:
       Jin et al. 2020; Bernstein et al. 2018, Algorithm 3.
@@ -63,14 +63,19 @@ class SignSGD(Algorithm):
     step_size: Schedule = field(converter=as_schedule)
     vote: bool = static(default=True)
     signs: Compressor = Sign(scaled=False)
-    scheduler: Selector = Everyone()
+    selector: Selector = Everyone()
+
+    @property
+    def selection(self) -> Selector:
+        """Who takes part."""
+        return self.selector
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
-        self.scheduler.check(problem.clients)
+        self.selector.check(problem.clients)
         return State(server_start(problem))
 
     def step(self, state: State, now: Round) -> State:
-        who = now.choose(self.scheduler)
+        who = now.choose(self.selector)
         server = now.link.publish(state.model, who.here)
         clients = who.numbers
 

@@ -45,7 +45,7 @@ class SuPerFed(Averaging):
 
     The server averages the :math:`w_k^f`; nothing of :math:`w_k^l` is sent. In the first ``warmup``
     rounds :math:`\lambda=0`, no angle counts and no :math:`w_k^l` moves: federated averaging, or
-    FedProx by steps. Judged are mixtures with the server's new model, of a :math:`\lambda` that is
+    FedProx. Judged are mixtures with the server's new model, of a :math:`\lambda` that is
     given; the paper evaluates several and takes the best.
 
     The two are to lie apart: with :func:`start_models <fljax.algorithms.start_models>` of each
@@ -55,14 +55,14 @@ class SuPerFed(Averaging):
 
     Args:
       step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
-        of too; an optimiser moves :math:`(w_k^f,w_k^l)` as one.
+        of too; an optimizer moves :math:`(w_k^f,w_k^l)` as one.
       attraction: :math:`\rho\ge0`, to the server's model.
       orthogonality: :math:`\nu\ge0`.
       warmup: rounds before personal models are trained, >= 0.
-      mixing: :math:`\lambda\in[0,1]` of the mixtures that are judged.
+      interpolation: :math:`\lambda\in[0,1]` of the mixtures that are judged.
 
     Raises:
-      ValueError: a mixing outside [0, 1]; as of FedAvg.
+      ValueError: an interpolation outside [0, 1]; as of FedAvg.
 
     Example:
       >>> import jax, fljax as fl
@@ -82,22 +82,22 @@ class SuPerFed(Averaging):
     attraction: Float[Array, ""] | float = dataclasses.field(default=0.0, kw_only=True)
     orthogonality: Float[Array, ""] | float = dataclasses.field(default=0.0, kw_only=True)
     warmup: int = static(default=0, kw_only=True)
-    mixing: Float[Array, ""] | float = dataclasses.field(default=0.5, kw_only=True)
+    interpolation: Float[Array, ""] | float = dataclasses.field(default=0.5, kw_only=True)
 
     def validate(self) -> None:
         super().validate()
         _check.nonnegative("attraction", self.attraction)
         _check.nonnegative("orthogonality", self.orthogonality)
         _check.count("warmup", self.warmup, at_least=0)
-        _check.interval("mixing", self.mixing, at_least=0, at_most=1)
+        _check.interval("interpolation", self.interpolation, at_least=0, at_most=1)
 
     def init(self, problem: Problem, network: Any) -> State:
         own, server = start_models(problem), server_start(problem)
         return State(self._judged(own, server), own, server)
 
     def _judged(self, personal: Array, server: Array) -> Float[Array, "clients dim"]:
-        mixing = jnp.broadcast_to(jnp.asarray(self.mixing, server.dtype), (len(personal),))
-        return mixed(mixing, personal, server[None])
+        share = jnp.broadcast_to(jnp.asarray(self.interpolation, server.dtype), (len(personal),))
+        return mixed(share, personal, server[None])
 
     def step(self, state: State, now: Round) -> State:
         cohort, dim = self.invite(now), now.problem.dim

@@ -22,7 +22,7 @@ class State(NamedTuple):
 
     model: Array  # [K, D]  w_k, never sent
     heard: Array  # [K, D]  what client k last said, perturbed
-    received: Array  # [K, D]  the sum of what its neighbours said
+    received: Array  # [K, D]  the sum of what its neighbors said
     dual: Array  # [K, D]  gamma_k
 
 
@@ -31,22 +31,22 @@ class State(NamedTuple):
 class ZCDPNFL(Algorithm):
     r"""Zero-concentrated differentially private networked federated learning (zCDP-NFL).
 
-    ADMM on the consensus problem (3.2) with the objective linearised at the last *perturbed*
+    ADMM on the consensus problem (3.2) with the objective linearized at the last *perturbed*
     model and a vanishing proximal step :math:`\eta^{(n)}`; per round and client
 
     .. math::
 
         w_k^{(n)} &= \frac{\tilde w_k/\eta^{(n)}+\rho\sum_{l\in\mathcal N_k}(\tilde w_k+\tilde w_l)
             -\gamma_k-f_k'(\tilde w_k)}{2\rho|\mathcal N_k|+1/\eta^{(n)}} \\
-        \tilde w_k^{(n)} &= w_k^{(n)}+\xi_k^{(n)} \qquad\text{sent to all neighbours} \\
+        \tilde w_k^{(n)} &= w_k^{(n)}+\xi_k^{(n)} \qquad\text{sent to all neighbors} \\
         \gamma_k^{(n)} &= \gamma_k+\rho\sum_{l\in\mathcal N_k}(\tilde w_k^{(n)}-\tilde w_l^{(n)})
 
     with everything on the first right-hand side from round :math:`n-1`. The primal line is the
-    minimiser of the thesis's (7) of P2; the closed form printed in Appendix A (lines 2242-2246)
+    minimizer of the thesis's (7) of P2; the closed form printed in Appendix A (lines 2242-2246)
     has other signs and diverges. The step index follows P2 (5), :math:`\eta^{(n)}` making
     :math:`w^{(n)}`. Start: :math:`w=\tilde w=\gamma=0`, known to all, so round 0 sends nothing.
 
-    Without privacy it is linearised ADMM and converges to the centralised optimum.
+    Without privacy it is linearized ADMM and converges to the centralized optimum.
 
     Args:
       penalty: :math:`\rho>0`.

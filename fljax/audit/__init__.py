@@ -14,6 +14,7 @@ r"""Audits: what an attacker can really tell, against what is claimed.
   (:mod:`fljax.audit.trajectories`).
 """
 
+from fljax import _renamed
 from fljax.audit.guessing import (
     OneRun,
     Report,
@@ -36,7 +37,7 @@ from fljax.audit.overhearing import (
     upload_protection,
 )
 from fljax.audit.trajectories import twins, within
-from fljax.audit.worst import WorstNeighbors, worst_neighbors, worst_neighbours
+from fljax.audit.worst import WorstNeighbors, worst_neighbors
 from fljax.simulation import unperturbed
 
 __all__ = [
@@ -62,5 +63,6 @@ __all__ = [
     "upload_protection",
     "within",
     "worst_neighbors",
-    "worst_neighbours",
 ]
+
+__getattr__ = _renamed.lookup("fljax.audit")

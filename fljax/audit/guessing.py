@@ -6,7 +6,7 @@ a *lower* bound on the privacy loss that no proof can argue away. Where it excee
 claim is wrong; where it stays below, nothing is proved, but a bound close to the claim says that
 there was little left to find.
 
-* :func:`two_worlds`: two neighbouring data sets, many runs of each.
+* :func:`two_worlds`: two neighboring data sets, many runs of each.
 * :func:`one_run`: many such clients (canaries), each with one or the other by a coin, one run.
 * :func:`corners`: the data sets for either, with samples at the corners of their domain.
 
@@ -14,7 +14,7 @@ Under :class:`~fljax.privacy.NoisyGradients` the messages are the gradients of a
 trusted server (:class:`~fljax.privacy.CentralGaussian`) the attacker hears what it publishes, and
 knows who took part: what secret sampling adds is not on trial.
 
-Neighbours are what the budget's ``neighbors`` says (:mod:`fljax.privacy.notions`).
+Neighbors are what the budget's ``neighbors`` says (:mod:`fljax.privacy.notions`).
 
 The attacker knows the algorithm, both data sets and all public coins (who takes part, batches,
 lost links), and hears every message; the noise it does not know. What a client says depends on what
@@ -60,7 +60,7 @@ from fljax.privacy import CentralGaussian, NoisyGradients, accounting
 from fljax.privacy.ledger import claimed_epsilon
 from fljax.privacy.notions import NEIGHBORS, Neighbors, Notion, is_gaussian
 from fljax.privacy.promises import ROUNDING
-from fljax.problems import NoRegulariser, Problem
+from fljax.problems import NoRegularizer, Problem
 from fljax.simulation import (
     Carry,
     Prepared,
@@ -479,7 +479,7 @@ def corners(
     targets: tuple[float, float] = (-1.0, 1.0),
     neighbors: Neighbors = "replace",
 ) -> tuple[Problem, Problem]:
-    r"""Two neighbouring data sets, with samples at two corners of the domain.
+    r"""Two neighboring data sets, with samples at two corners of the domain.
 
     Under ``"replace"`` both have the features :math:`\frac r{\sqrt P}(1,\dots,1)` in the place of
     one sample, and the two extreme targets: for a loss of the residual or the margin this turns the
@@ -494,7 +494,7 @@ def corners(
       sample: which; of no account where all of them differ.
       radius: ``r``, of the features' domain, > 0.
       targets: the extremes.
-      neighbors: in which way the two are neighbours, that of the budget.
+      neighbors: in which way the two are neighbors, that of the budget.
 
     Returns:
       The problem with the first of the targets there, and with the second, or without the sample.
@@ -544,10 +544,10 @@ def corners(
     return low, high
 
 
-def _neighbouring(
+def _neighboring(
     one: Any, two: Any, neighbors: Neighbors, each: bool = False
 ) -> Int[np.ndarray, " differing"]:
-    """The client in whose data two data sets differ as neighbours do, or ``each`` of several.
+    """The client in whose data two data sets differ as neighbors do, or ``each`` of several.
 
     Raises:
       ValueError: they differ in another way.
@@ -555,7 +555,7 @@ def _neighbouring(
     differs = _differing(one, two)
     samples, clients = int(differs.sum()), np.flatnonzero(differs.any(axis=1))
     where = "each client that is a canary" if each else "one client"
-    must = f"neighbours must differ in {'' if neighbors == 'client' else 'one sample of '}{where}"
+    must = f"neighbors must differ in {'' if neighbors == 'client' else 'one sample of '}{where}"
     if not (each or len(clients) == 1) or (neighbors != "client" and samples > len(clients)):
         raise ValueError(
             f"{must}, as the budget has neighbors={neighbors!r}, got {samples} samples of "
@@ -573,15 +573,15 @@ def _neighbouring(
 
 
 def _silent(client: int, privacy: CentralGaussian, *worlds: Problem) -> None:
-    """Raise ``ValueError`` unless a trusted server's neighbours under add-or-remove are a client
+    """Raise ``ValueError`` unless a trusted server's neighbors under add-or-remove are a client
     with something to say and one without.
     """
     says = [bool(np.any(np.asarray(world.design)[client])) for world in worlds]
-    penalised = not isinstance(worlds[0].regulariser, NoRegulariser)
-    if privacy.neighbors == "add-or-remove" and (all(says) or penalised):
+    penalized = not isinstance(worlds[0].regularizer, NoRegularizer)
+    if privacy.neighbors == "add-or-remove" and (all(says) or penalized):
         raise ValueError(
             "under a trusted server's add-or-remove the client says nothing in one of the two data "
-            "sets: make all of its features zero there, in a problem without a regulariser; or "
+            "sets: make all of its features zero there, in a problem without a regularizer; or "
             "audit neighbors='replace'."
         )
 
@@ -593,7 +593,7 @@ def _differing(one: Any, two: Any) -> Bool[np.ndarray, "clients samples"]:
     shapes = [(np.shape(p.features), np.shape(p.targets)) for p in (one, two)]
     if shapes[0] != shapes[1]:
         raise ValueError(
-            "neighbours must have the same shape, as samples are replaced, or taken out by making "
+            "neighbors must have the same shape, as samples are replaced, or taken out by making "
             f"their features zero, got features and targets of {shapes[0]} and {shapes[1]}."
         )
     rest = [replace(p, features=None, targets=None) for p in (one, two)]
@@ -603,7 +603,7 @@ def _differing(one: Any, two: Any) -> Bool[np.ndarray, "clients samples"]:
     )
     if not same:
         raise ValueError(
-            "neighbours must agree in all but their samples (loss, regulariser, weights, clip, "
+            "neighbors must agree in all but their samples (loss, regularizer, weights, clip, "
             "tasks); make the second with dataclasses.replace(problem, features=..., targets=...)."
         )
     features, targets = (
@@ -883,7 +883,7 @@ def _of_its_noise(spent: dict[str, float], privacy: Any) -> dict[str, float]:
 @checked
 def two_worlds(
     simulation: Simulation,
-    neighbour: Problem,
+    neighbor: Problem,
     rounds: int,
     seeds: int = 2000,
     *,
@@ -891,9 +891,9 @@ def two_worlds(
     confidence: float = 0.95,
     key: Array | int = 0,
 ) -> TwoWorlds:
-    r"""Audit a private simulation by telling two neighbouring data sets apart.
+    r"""Audit a private simulation by telling two neighboring data sets apart.
 
-    In world a the clients have the simulation's problem, in world b the neighbour. Each world is
+    In world a the clients have the simulation's problem, in world b the neighbor. Each world is
     run ``seeds`` times with noise of its own, all runs of both in one compiled program. On half of
     the runs the attacker measures the noise and chooses a score and a threshold: the likelihood
     ratio of Gaussian noise, that of Laplace noise, :math:`\sum_t(\|m_t-a_t\|_1-\|m_t-b_t\|_1)/s_t`,
@@ -906,7 +906,7 @@ def two_worlds(
 
     Args:
       simulation: what is audited, with world a's data; its privacy is the claim.
-      neighbour: world b's data, of one client other ones as the budget's ``neighbors`` allows: one
+      neighbor: world b's data, of one client other ones as the budget's ``neighbors`` allows: one
         sample replaced; one sample of features zero in either world, where it is taken out; or any
         number of samples replaced. All else as it is; :func:`corners` makes such a pair.
       rounds: of every run, >= 1.
@@ -923,7 +923,7 @@ def two_worlds(
     Raises:
       TypeError: no simulation, or no problem.
       ValueError: no privacy; a delta or confidence of 0 or 1; too few seeds; data sets that are no
-        neighbours.
+        neighbors.
 
     Guarantees:
       If the mechanism is :math:`(\epsilon,\delta)`-DP, ``bound`` exceeds :math:`\epsilon` with a
@@ -955,11 +955,11 @@ def two_worlds(
         hint="Half of them choose the attack, the other half count how often it is right.",
     )
     if isinstance(privacy, CentralGaussian):
-        (client,) = _neighbouring(simulation.problem, neighbour, "client")
-        _silent(client, privacy, simulation.problem, neighbour)
+        (client,) = _neighboring(simulation.problem, neighbor, "client")
+        _silent(client, privacy, simulation.problem, neighbor)
     else:
-        (client,) = _neighbouring(simulation.problem, neighbour, privacy.neighbors)
-    other = dataclasses.replace(simulation, problem=neighbour)
+        (client,) = _neighboring(simulation.problem, neighbor, privacy.neighbors)
+    other = dataclasses.replace(simulation, problem=neighbor)
     size = simulation.problem.clients * simulation.problem.dim
     batches = -(-seeds // max(1, AT_ONCE // size))
     batch = -(-seeds // batches)
@@ -1264,7 +1264,7 @@ def one_run(
     Raises:
       TypeError: no simulation, or no problem.
       ValueError: no privacy; a delta or confidence of 0 or 1; data of a client that are no
-        neighbours, or too few clients whose data differ.
+        neighbors, or too few clients whose data differ.
 
     Example:
       >>> import jax, fljax as fl
@@ -1290,7 +1290,7 @@ def one_run(
             "a trusted server publishes one sum for all clients, in which canaries drown; use "
             "fljax.audit.two_worlds."
         )
-    placed = _neighbouring(simulation.problem, canaries, privacy.neighbors, each=True)
+    placed = _neighboring(simulation.problem, canaries, privacy.neighbors, each=True)
     if len(placed) < FEWEST_CANARIES:
         raise ValueError(
             f"one run needs canaries at {FEWEST_CANARIES} clients or more, got {len(placed)}; use "

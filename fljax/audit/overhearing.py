@@ -512,7 +512,7 @@ def protection(
     Example:
       >>> import fljax as fl
       >>> found = protection(fl.graphs.ring(6).mixing(), 0, rounds=1)
-      >>> [row.verdict for kind, row in found.rows if kind == "one neighbour"][1:3]
+      >>> [row.verdict for kind, row in found.rows if kind == "one neighbor"][1:3]
       ['protected', 'protected']
     """
     _check.positive("variance", variance, "Noise of no variance hides nothing.")
@@ -536,7 +536,7 @@ def protection(
             "give fljax.audit.overheard the attackers."
         )
     kinds = {
-        "one neighbour": [(node,) for node in hear],
+        "one neighbor": [(node,) for node in hear],
         "two nodes": [pair for pair in pairs if set(pair) & set(hear)],
         "all other nodes": [tuple(others)],
         "eavesdropper": [()],

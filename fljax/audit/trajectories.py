@@ -21,7 +21,7 @@ from fljax import _check
 from fljax._arguments import checked
 from fljax._generator import name_of
 from fljax._module import module, replace
-from fljax.audit.guessing import AT_ONCE, _neighbouring
+from fljax.audit.guessing import AT_ONCE, _neighboring
 from fljax.federation import Federation
 from fljax.graphs import Combination, Varying
 from fljax.link import Link, Noise, PerEdge
@@ -227,7 +227,7 @@ def _far(change: Array) -> Array:
 @checked
 def twins(
     simulation: Simulation,
-    neighbour: Problem,
+    neighbor: Problem,
     rounds: int,
     seeds: int = 100,
     *,
@@ -243,7 +243,7 @@ def twins(
 
     Args:
       simulation: with the first data set; its metrics are not looked at.
-      neighbour: the second, in which any samples of one client are others.
+      neighbor: the second, in which any samples of one client are others.
       rounds: of every run, >= 1.
       seeds: runs.
       key: of all runs; an integer seeds the default generator.
@@ -299,10 +299,10 @@ def twins(
         )
     check_rounds(rounds, 1)
     _check.count("seeds", seeds)
-    (client,) = _neighbouring(simulation.problem, neighbour, "client")
+    (client,) = _neighboring(simulation.problem, neighbor, "client")
     simulation = replace(simulation, metrics=())
     jax.eval_shape(lambda: check_length(simulation, rounds))
-    worlds = simulation, replace(simulation, problem=neighbour)
+    worlds = simulation, replace(simulation, problem=neighbor)
     size = 3 * simulation.problem.clients * simulation.problem.dim
     key = as_key(key)
     noisy = simulation.noise is not None or simulation.upload_noise is not None
@@ -317,7 +317,7 @@ def twins(
     if not np.isfinite(optima):
         raise ValueError(
             "one of the data sets has no optimum to measure errors from, as where a model "
-            "separates the labels; give the problem a regulariser, such as SquaredL2()."
+            "separates the labels; give the problem a regularizer, such as SquaredL2()."
         )
     host = {name: np.asarray(value, np.float64) for name, value in found.items()}
     variables: dict[str, Any] = {

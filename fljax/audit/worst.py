@@ -1,6 +1,6 @@
-r"""The search for neighbours that are as far apart as any: is a stated sensitivity true?
+r"""The search for neighbors that are as far apart as any: is a stated sensitivity true?
 
-The noise of a budget is as large as a sensitivity asks for: how far a neighbouring data set can
+The noise of a budget is as large as a sensitivity asks for: how far a neighboring data set can
 move a message, *given all that was said before*. It is a proof's word. Here data are looked for
 that move a message by more: random ones and extreme ones (rows of zeros, huge ones and such as
 overflow, opposite labels, rows along the model), and from the best of them on by an evolution
@@ -32,7 +32,7 @@ from fljax.privacy.promises import ROUNDING
 from fljax.problems import Loss, Problem
 from fljax.simulation import Simulation, as_key, check_length, check_rounds, prepare
 
-__all__ = ["WorstNeighbors", "worst_neighbors", "worst_neighbours"]
+__all__ = ["WorstNeighbors", "worst_neighbors"]
 
 #: Candidates that are tried at a time, and of which those survive that move a message furthest.
 TRIED, KEPT = 64, 8
@@ -53,7 +53,7 @@ class WorstNeighbors:
 
     Attributes:
       simulation: with world a's data.
-      neighbour: world b's.
+      neighbor: world b's.
       gap: how far apart they move what the client says in one history, in stated sensitivities.
       rounding: how far floating point may move that, likewise.
       client: whose data differ.
@@ -67,7 +67,7 @@ class WorstNeighbors:
     """
 
     simulation: Simulation = dataclasses.field(repr=False)
-    neighbour: Problem = dataclasses.field(repr=False)
+    neighbor: Problem = dataclasses.field(repr=False)
     gap: float
     rounding: float
     client: int
@@ -82,7 +82,7 @@ class WorstNeighbors:
     @property
     def pair(self) -> tuple[Simulation, Problem]:
         """Both worlds, for ``fljax.audit.two_worlds(*found.pair, ...)``."""
-        return self.simulation, self.neighbour
+        return self.simulation, self.neighbor
 
     @property
     def held(self) -> bool:
@@ -100,7 +100,7 @@ class WorstNeighbors:
         where = f"what client {self.client} says in round {self.round}"
         if self.message:
             where += f" (message {self.message + 1})"
-        tried = f"of {self.evaluations} pairs of neighbours"
+        tried = f"of {self.evaluations} pairs of neighbors"
         if self.held:
             return (
                 f"held: {tried} none moves a message by more than its stated sensitivity; "
@@ -407,7 +407,7 @@ def worst_neighbors(
     evaluations: int = 2000,
     key: Array | int = 0,
 ) -> WorstNeighbors:
-    r"""Search for neighbouring data that move a private message by more than is stated.
+    r"""Search for neighboring data that move a private message by more than is stated.
 
     Of candidates, random and extreme, the best are mutated over and over: the client's data in two
     worlds, as the budget's ``neighbors`` allows, all other data, and where models start. Both
@@ -435,7 +435,7 @@ def worst_neighbors(
     Raises:
       TypeError: no simulation, or a stream of data.
       ValueError: no privacy; a client that is not there; no evaluations; under a trusted server's
-        ``"add-or-remove"`` a regulariser, which pulls at a client without data too.
+        ``"add-or-remove"`` a regularizer, which pulls at a client without data too.
 
     Guarantees:
       None where nothing is found. A gap above one is no matter of chance: the stated sensitivity is
@@ -515,7 +515,7 @@ def worst_neighbors(
         nominal = promised > float(privacy.gradient_bound) * (1 + ROUNDING)
     return WorstNeighbors(
         simulation=dataclasses.replace(simulation, problem=one),
-        neighbour=two,
+        neighbor=two,
         gap=float(known.gap) if met else 0.0,
         rounding=float(known.rounding),
         client=client,
@@ -527,7 +527,3 @@ def worst_neighbors(
         met=met,
         nominal=nominal,
     )
-
-
-#: The same, as some spell it.
-worst_neighbours = worst_neighbors

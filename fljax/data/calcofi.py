@@ -65,7 +65,7 @@ SHUFFLE_SEED = 0  # which client gets which chunk
 class CalCOFI(NamedTuple):
     """The clients' data and what they are judged on; ``L`` inputs."""
 
-    problem: Problem  # features [K, N, L], targets [K, N]: squared loss, no regulariser
+    problem: Problem  # features [K, N, L], targets [K, N]: squared loss, no regularizer
     sizes: np.ndarray  # [K]  samples of each client
     test_inputs: np.ndarray  # [T, L]
     test_targets: np.ndarray  # [T]
@@ -168,7 +168,7 @@ def _sizes(clients: int, samples: int, proportions: Sequence[int]) -> np.ndarray
 
 
 def _evenly(count: int, total: int) -> np.ndarray:
-    """``count`` indices below ``total`` at the centres of as many equal stretches."""
+    """``count`` indices below ``total`` at the centers of as many equal stretches."""
     return (2 * np.arange(count) + 1) * total // (2 * count)
 
 

@@ -1,4 +1,4 @@
-r"""Photographs of ten classes (CIFAR-10) and of a hundred (CIFAR-100), 32 x 32 pixels in colour.
+r"""Photographs of ten classes (CIFAR-10) and of a hundred (CIFAR-100), 32 x 32 pixels in color.
 
 They are read from the *binary* version of the archives. The Python version holds pickles, which may
 run any program when they are read, and is not touched. An archive is a gzipped tar of files of
@@ -31,10 +31,10 @@ CIFAR_FILES = {
 CIFAR_MIRRORS = ("https://www.cs.toronto.edu/~kriz/",)
 CIFAR_SOURCE = (
     "A. Krizhevsky, Learning multiple layers of features from tiny images, technical report, "
-    "University of Toronto, 2009. No licence is stated."
+    "University of Toronto, 2009. No license is stated."
 )
 CIFAR_HOW = (
-    "It is the binary version of the archive that its authors publish (no licence is stated): "
+    "It is the binary version of the archive that its authors publish (no license is stated): "
     "fljax.data.{function}(download=True) gets it."
 )
 PIXELS = (3, 32, 32)  # channel, row, column: the order in the files

@@ -1,8 +1,8 @@
 r"""Tomorrow's temperature at the weather stations of Finland, each a node of a network.
 
 A running example of Jung 2025: "data points represent the daily weather conditions around FMI
-weather stations", labelled by "the maximum daytime temperature" (lines 230-236), of stations that
-are joined to their nearest neighbours on the Earth (line 786). The source gives neither a file nor
+weather stations", labeled by "the maximum daytime temperature" (lines 230-236), of stations that
+are joined to their nearest neighbors on the Earth (line 786). The source gives neither a file nor
 the inputs. Chosen here:
 
 - *Samples.* One a station and target time: the temperature at it, from those of the ``lags`` steps
@@ -18,7 +18,7 @@ the inputs. Chosen here:
   so stations that are colder stay colder. The last feature is the constant 1: with its weight a
   station says how much colder.
 
-The files are extracts of the open data of the Finnish Meteorological Institute, licence CC BY 4.0:
+The files are extracts of the open data of the Finnish Meteorological Institute, license CC BY 4.0:
 say "Finnish Meteorological Institute, open data, CC BY 4.0" wherever they are shown.
 
 =================  ===========================================================================
@@ -195,7 +195,7 @@ def fmi(
         all. With few, stations need each other.
 
     Returns:
-      The stations' problem, without a regulariser, and what describes it. Stations near one another
+      The stations' problem, without a regularizer, and what describes it. Stations near one another
       are joined by ``fl.graphs.nearest_neighbors(data.coordinates, 3, metric="geodesic")``.
 
     Raises:

@@ -1,6 +1,6 @@
 r"""Images of handwritten digits (MNIST) and of organs (OrganAMNIST), and what is learned on them.
 
-Both are used for personalised learning, one binary task a cluster (Gauthier 2024, lines 1546-1584):
+Both are used for personalized learning, one binary task a cluster (Gauthier 2024, lines 1546-1584):
 the tuples of tasks below, in which the classes of a task's side A come first, in the source's
 order, so that a class that two tasks share on the same side has the same label in both;
 :func:`fljax.data.binary_tasks` deals the images out to clients.
@@ -102,12 +102,12 @@ class Images(NamedTuple):
     """Images and their classes, as published: nothing scaled, nothing shuffled."""
 
     name: str  # for titles: says when it is a sample
-    train_images: np.ndarray  # [n, height, width], of colours [n, height, width, 3]  0..255
+    train_images: np.ndarray  # [n, height, width], of colors [n, height, width, 3]  0..255
     train_labels: np.ndarray  # [n]  indices of `classes`
     test_images: np.ndarray  # [t, ...]  likewise
     test_labels: np.ndarray  # [t]
     classes: tuple[str, ...]
-    source: str  # whom to cite, and the licence
+    source: str  # whom to cite, and the license
     validation_images: np.ndarray | None = None  # [v, ...], if there are any
     validation_labels: np.ndarray | None = None  # [v]
 

@@ -25,7 +25,7 @@ from fljax._module import float_dtype, replace
 from fljax._numerics import HIGHEST
 from fljax.data.images import Images, Task
 from fljax.participation import shuffled
-from fljax.problems.objectives import Logistic, NoRegulariser, Regulariser
+from fljax.problems.objectives import Logistic, NoRegularizer, Regularizer
 from fljax.problems.problem import Problem
 from fljax.problems.tasks import Tasks, membership
 
@@ -52,7 +52,7 @@ def binary_tasks(
     cluster: Int[Array, " clients"],
     samples: tuple[int, int],
     test: int = 512,
-    regulariser: Regulariser = NoRegulariser(),  # noqa: B008 (immutable)
+    regularizer: Regularizer = NoRegularizer(),  # noqa: B008 (immutable)
     strength: Float[Array, "*clients"] | float = 1.0,
 ) -> Problem:
     r"""Each cluster tells some classes from others: logistic regression on a few images a client.
@@ -72,7 +72,7 @@ def binary_tasks(
     Pixels are divided by the Euclidean norm of their image, so that a logistic per-sample gradient
     is at most 1 long and the assumption of bounded gradients holds; there is no intercept. Linear
     models lose nothing by either (see the tests), but are as much longer as the images are shorter:
-    a regulariser must be weak, of the order of 1e-5, not to matter.
+    a regularizer must be weak, of the order of 1e-5, not to matter.
 
     Test images are drawn for every task without replacement from all test images of its classes, in
     their natural proportions: accuracy on them estimates that on all of them without bias.
@@ -84,7 +84,7 @@ def binary_tasks(
       cluster: ``[K]`` numbers of tasks, such as :func:`~fljax.problems.random_clusters` draws.
       samples: the least and the greatest :math:`D_k`.
       test: images of each task.
-      regulariser: as in :class:`~fljax.problems.Problem`.
+      regularizer: as in :class:`~fljax.problems.Problem`.
       strength: likewise.
 
     Returns:
@@ -137,7 +137,7 @@ def binary_tasks(
         features=_unit_rows(images.train_images, mine, dtype) * real[..., None].astype(dtype),
         targets=labels * real.astype(dtype),
         loss=Logistic(),
-        regulariser=regulariser,
+        regularizer=regularizer,
         strength=strength,
         weights=real.astype(dtype) / sizes[:, None].astype(dtype),
         tasks=Tasks(cluster, len(sides), test=_test(k_test, images, tasks, test, dtype)),
@@ -486,7 +486,7 @@ def few_shot(
 
     The others' targets become zero and their weights too; their features stay, to be compared with
     those of other clients. A client left with none has importance zero
-    (:meth:`~fljax.problems.Problem.weighing`): its model comes from its neighbours alone. This is
+    (:meth:`~fljax.problems.Problem.weighing`): its model comes from its neighbors alone. This is
     semi-supervised learning (Jung 2025, lines 2331-2340).
 
     Args:

@@ -25,7 +25,7 @@ class Nodes(NamedTuple):
     problem: Problem  # features [K, N, P], targets [K, N]
     names: tuple[Any, ...]  # [K]  as they are in the table
     coordinates: np.ndarray | None  # [K, m]
-    labelled: np.ndarray  # [K] bool
+    labeled: np.ndarray  # [K] bool
     dropped: int  # rows left out because a value is missing
 
 
@@ -44,9 +44,9 @@ def from_table(
     r"""Rows grouped by node, ragged as they are.
 
     Nodes are in the order in which the table first names them, a node's rows in the order of the
-    table. A node none of whose training rows has a target is *unlabelled* (Jung 2025, lines
+    table. A node none of whose training rows has a target is *unlabeled* (Jung 2025, lines
     2331-2340): it keeps its features, and its loss counts for nothing (``importance`` zero), so
-    only its neighbours say what its model is. Nothing is scaled, and no constant is added.
+    only its neighbors say what its model is. Nothing is scaled, and no constant is added.
 
     Args:
       table: with columns of one length.
@@ -59,7 +59,7 @@ def from_table(
         node must have some, and some that are not.
       missing: rows without a finite value of a feature, or of the target at a node that has
         targets, are refused (``"refuse"``) or left out and counted (``"drop"``).
-      loss: of the problem; it has no regulariser.
+      loss: of the problem; it has no regularizer.
 
     Returns:
       The problem, with held-out data if ``test`` is given, the names and places of its nodes. With
@@ -69,7 +69,7 @@ def from_table(
       TypeError: not a table; a column that is not of numbers.
       ValueError: no such column, a column twice among the features or in two roles, columns of
         different lengths, missing values (how many, and where
-        the first is), a node without rows to learn from or to test on, no labelled node, places
+        the first is), a node without rows to learn from or to test on, no labeled node, places
         that are missing, differ within a node or are of two nodes.
 
     Example:
@@ -109,11 +109,11 @@ def from_table(
 
     clients = len(names)
     finite = np.isfinite(y)
-    labelled = np.bincount(member[finite & ~held], minlength=clients) > 0
-    if not labelled.any():
+    labeled = np.bincount(member[finite & ~held], minlength=clients) > 0
+    if not labeled.any():
         raise ValueError(f"no row to learn from has a finite {target!r}: no node has labels.")
     whole = {name: np.isfinite(x[:, i]) for i, name in enumerate(features)}
-    whole[target] = finite | (~labelled[member] & ~held)
+    whole[target] = finite | (~labeled[member] & ~held)
     kept = np.all(list(whole.values()), axis=0)
     if missing == "refuse" and not kept.all():
         row = int(np.argmin(kept))
@@ -146,10 +146,10 @@ def from_table(
         strength=0.0,
         test=held_out,
     )
-    if not labelled.all():
-        problem = problem.weighing(labelled.astype(problem.dtype))
+    if not labeled.all():
+        problem = problem.weighing(labeled.astype(problem.dtype))
     place = _places(names, member, coordinates, values) if len(coordinates) else None
-    return Nodes(problem, names, place, labelled, int(length - kept.sum()))
+    return Nodes(problem, names, place, labeled, int(length - kept.sum()))
 
 
 def _columns(table: Any, wanted: Sequence[str]) -> dict[str, np.ndarray]:

@@ -1,12 +1,12 @@
-"""Network topologies as pytrees: neighbourhood sums, Laplacians, mixing weights and spectra.
+"""Network topologies as pytrees: neighborhood sums, Laplacians, mixing weights and spectra.
 
-A :class:`Graph` is held as a matrix or as a table of neighbours, whichever is faster for its size
+A :class:`Graph` is held as a matrix or as a table of neighbors, whichever is faster for its size
 (:mod:`fljax.graphs.tables`), and is built from edges, matrices and networkx, by name, or at random
 on the device. A :class:`Combination` is a stochastic matrix over the nodes, directed or not: from
 a graph by a rule (:meth:`Graph.mixing`), or given (:func:`from_stochastic`). All shapes are static,
 so that every seed of a study may have its own topology.
 
-Shapes: ``K`` nodes (clients), ``E`` undirected edges, ``S`` slots of the neighbour table, ``M``
+Shapes: ``K`` nodes (clients), ``E`` undirected edges, ``S`` slots of the neighbor table, ``M``
 rows of its overflow.
 """
 

@@ -42,8 +42,8 @@ def from_edges(
             or a mapping of such pairs to their weights.
         weights: positive weights ``[E]``; one by default.
         form: ``"auto"`` (dense below :data:`DENSE_BELOW` nodes or if some node has many
-            neighbours, else padded), ``"dense"`` or ``"padded"``.
-        max_degree: number of slots of the padded form, at least the largest number of neighbours
+            neighbors, else padded), ``"dense"`` or ``"padded"``.
+        max_degree: number of slots of the padded form, at least the largest number of neighbors
             (the default); set it where graphs of several seeds must share a shape.
         allow_disconnected: accept a graph of several components.
 
@@ -115,7 +115,7 @@ def from_adjacency(
     """A graph from a symmetric, non-negative matrix ``[K, K]`` with zero diagonal.
 
     A traced matrix cannot be checked; it is kept dense unless ``max_degree``, a bound on the
-    number of neighbours that must hold, is given.
+    number of neighbors that must hold, is given.
 
     Args:
         matrix: weights ``[K, K]``; zero means no edge.
@@ -215,7 +215,7 @@ def from_networkx(
 
 @checked
 def ring(nodes: int, *, form: str = "auto") -> Graph:
-    """A cycle: every node has its two neighbours, ``E = K``."""
+    """A cycle: every node has its two neighbors, ``E = K``."""
     tables.check_nodes(nodes, 3, "a ring")
     start = np.arange(nodes)
     return from_edges(nodes, np.stack([start, (start + 1) % nodes], axis=1), form=form)
@@ -252,7 +252,7 @@ def grid(rows: int, columns: int, torus: bool = False, *, form: str = "auto") ->
     Args:
         rows: number of rows, at least 3 for a torus, which otherwise has double edges.
         columns: number of columns, likewise.
-        torus: join opposite borders, so that every node has four neighbours.
+        torus: join opposite borders, so that every node has four neighbors.
         form: as in :func:`from_edges`.
     """
     least = 3 if torus else 1

@@ -1,4 +1,4 @@
-"""Combination matrices: what each node makes of its own value and those of its neighbours."""
+"""Combination matrices: what each node makes of its own value and those of its neighbors."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -106,7 +106,7 @@ class Combination:
         stationary: the Perron vector ``pi`` with ``pi' W = pi'`` and sum one, ``[K]``: what
             repeated combination converges to is ``sum_k pi_k x_k``. Uniform if ``W`` is doubly
             stochastic. None where it is not known, after :meth:`thinned`.
-        overflow: padded form, the neighbours that found no slot, or None.
+        overflow: padded form, the neighbors that found no slot, or None.
 
     Reference: Sayed, Adaptation, learning, and optimization over networks (2014), chapter 8, for
     left-stochastic matrices and their Perron vectors.
@@ -259,7 +259,7 @@ def from_stochastic(
     """A combination of any stochastic matrix, such as one that a paper states.
 
     A traced matrix cannot be checked; it is kept dense unless ``max_degree``, a bound on the
-    number of neighbours that must hold, is given. Sums that are off by rounding are made one.
+    number of neighbors that must hold, is given. Sums that are off by rounding are made one.
 
     Args:
         matrix: ``[K, K]``, finite and non-negative; its support may be directed.

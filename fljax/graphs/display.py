@@ -19,19 +19,19 @@ DRAWING = """<svg xmlns="http://www.w3.org/2000/svg" width="{side}" height="{sid
 
 def html_of(graph: Any) -> str:
     """Of one concrete graph: how many nodes, edges and components it has, the numbers of
-    neighbours, and up to some hundred nodes a drawing of them on a circle.
+    neighbors, and up to some hundred nodes a drawing of them on a circle.
 
     Example:
       >>> import fljax as fl
       >>> html_of(fl.graphs.star(4)).split("<svg")[0]
-      '<p>Graph of 4 nodes and 3 edges, connected; 1 to 3 neighbours, 1.5 in the mean</p>'
+      '<p>Graph of 4 nodes and 3 edges, connected; 1 to 3 neighbors, 1.5 in the mean</p>'
     """
     edges, counts = graph.edges, np.asarray(graph.neighbor_counts())
     parts = len(np.unique(np.asarray(graph.components())))
     whole = "connected" if parts == 1 else f"{parts} components"
     text = (
         f"<p>Graph of {graph.nodes} nodes and {len(edges)} edges, {whole}; {counts.min()} to "
-        f"{counts.max()} neighbours, {counts.mean():.3g} in the mean</p>"
+        f"{counts.max()} neighbors, {counts.mean():.3g} in the mean</p>"
     )
     if graph.nodes > MOST_NODES or len(edges) > MOST_EDGES:
         return text
@@ -41,7 +41,7 @@ def html_of(graph: Any) -> str:
     links = "".join("M{:.1f} {:.1f}L{:.1f} {:.1f}".format(*ends.flat) for ends in place[edges])
     radius = min(NODE, max(1.5, SIDE / graph.nodes))
     dots = (
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.3g}"><title>node {node}: {count} neighbours'
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.3g}"><title>node {node}: {count} neighbors'
         "</title></circle>"
         for node, ((x, y), count) in enumerate(zip(place, counts, strict=True))
     )

@@ -31,17 +31,17 @@ class Graph:
 
     With adjacency matrix ``A`` (``a_kl = a_lk >= 0``, ``a_kk = 0``) and degrees
     ``d_k = sum_l a_kl``, the Laplacian is ``L = diag(d) - A`` and the signless Laplacian
-    ``diag(d) + A``. A node is never its own neighbour. Build one with the functions of this
+    ``diag(d) + A``. A node is never its own neighbor. Build one with the functions of this
     module rather than directly; exactly one of the two forms below is present.
 
     Attributes:
         nodes: number of nodes ``K``.
         adjacency: dense form, ``[K, K]``, or None.
-        neighbors: padded form, ``[K, S]`` neighbour identifiers, or None. An empty slot of node
+        neighbors: padded form, ``[K, S]`` neighbor identifiers, or None. An empty slot of node
             ``k`` holds ``k`` and has weight zero.
         weights: padded form, ``[K, S]``, or None.
-        degree: weighted degrees ``[K]``; the number of neighbours if all weights are one.
-        overflow: padded form, the neighbours that found no slot, or None.
+        degree: weighted degrees ``[K]``; the number of neighbors if all weights are one.
+        overflow: padded form, the neighbors that found no slot, or None.
     """
 
     nodes: int = static()
@@ -69,7 +69,7 @@ class Graph:
     # Linear maps --------------------------------------------------------------------------------
 
     def neighbor_sum(self, x: Shaped[Array, "nodes ..."]) -> Float[Array, "nodes ..."]:
-        """Sum over neighbours ``y_k = sum_l a_kl x_l`` for ``x`` of shape ``[K, ...]``."""
+        """Sum over neighbors ``y_k = sum_l a_kl x_l`` for ``x`` of shape ``[K, ...]``."""
         return self.entries.sum(x)
 
     def laplacian(self, x: Shaped[Array, "nodes ..."]) -> Float[Array, "nodes ..."]:
@@ -188,7 +188,7 @@ class Graph:
         return of_entries(entries, entries.row_sums())
 
     def neighbor_table(self) -> tuple[Int[Array, "nodes slots"], Float[Array, "nodes slots"]]:
-        """The neighbours of each node, one per slot, and their weights, both ``[K, S]``.
+        """The neighbors of each node, one per slot, and their weights, both ``[K, S]``.
 
         Of the padded form its table, the overflow in further columns; an empty slot of node ``k``
         holds ``k`` and weight zero. Of the dense form every node is a slot, in order, and the
@@ -203,7 +203,7 @@ class Graph:
         return self.entries.slots()
 
     def single_table(self) -> "Graph":
-        """The same graph without overflow, for what looks at one neighbour after the other."""
+        """The same graph without overflow, for what looks at one neighbor after the other."""
         if self.overflow is None:
             return self
         return Graph(self.nodes, None, *self.entries.slots(), self.degree)
@@ -253,7 +253,7 @@ class Graph:
     def as_form(self, form: str = "auto", max_degree: int | None = None) -> "Graph":
         """The same graph in another form; ``"padded"`` also trims a table that is too wide.
 
-        A traced graph has no known width, and then needs ``max_degree``; neighbours beyond it
+        A traced graph has no known width, and then needs ``max_degree``; neighbors beyond it
         would be lost, so it must be a bound that is known to hold.
         """
         if self._concrete:
@@ -290,7 +290,7 @@ class Graph:
         return jnp.sum(self.neighbor_counts()) // 2
 
     def neighbor_counts(self) -> Int[Array, " nodes"]:
-        """Number of neighbours of every node whatever the weights, ``[K]``."""
+        """Number of neighbors of every node whatever the weights, ``[K]``."""
         parts = self.entries.parts
         return tables.add_rows(
             parts, [jnp.sum(part.weights > 0, axis=1, dtype=np.int32) for part in parts]
@@ -342,7 +342,7 @@ class Graph:
         """Second smallest eigenvalue of ``L``, positive iff connected.
 
         ``O(K^3)`` of a traced graph and up to two thousand nodes; of more, by sparse matrices on
-        the host (SciPy's Lanczos method, with a factorisation where that is slow).
+        the host (SciPy's Lanczos method, with a factorization where that is slow).
 
         Args:
             members: ``[K]``, of the subgraph of these nodes, two at least; all by default.

@@ -1,8 +1,8 @@
 r"""Graphs that are learned from discrepancies of nodes: as many edges, or degrees, as allowed.
 
-Both minimise :math:`\sum_{i,i'}A_{ii'}d^{(i,i')}` (Jung 2025, (158)) over symmetric weights in
+Both minimize :math:`\sum_{i,i'}A_{ii'}d^{(i,i')}` (Jung 2025, (158)) over symmetric weights in
 [0, 1]: with a budget for all edges together (161), whose solution is in closed form, or one for
-every node (160), a linear programme.
+every node (160), a linear program.
 """
 
 from typing import Any
@@ -52,7 +52,7 @@ def edge_budget(
         A_{ii'}\in[0,1],\ \sum_{i,i'}A_{ii'}=E_{\max}
 
     where ordered pairs count, so that :math:`E_{\max}=2E`. Between discrepancies that are equal any
-    choice is optimal. The graph may fall apart, and leave nodes without neighbours.
+    choice is optimal. The graph may fall apart, and leave nodes without neighbors.
 
     Args:
         points: as in :func:`nearest_neighbors`; given discrepancies must be symmetric. Of known
@@ -104,7 +104,7 @@ def regular_similarity(
     method: str = "projected",
     steps: int = 200,
 ) -> Graph:
-    r"""The most similar neighbours under the same weighted degree of every node.
+    r"""The most similar neighbors under the same weighted degree of every node.
 
     .. math:: \min_A\sum_{i,i'}A_{ii'}d^{(i,i')}\quad\text{s.t. } A=A^\top,\ A_{ii}=0,\
         A_{ii'}\in[0,1],\ \sum_{i'}A_{ii'}=d_{\max}\ \text{for all } i
@@ -238,11 +238,11 @@ def _descend(found: Array, degree: Array, steps: int) -> Array:
 
 
 def _vertex(found: np.ndarray, degree: float) -> np.ndarray:
-    """An optimal vertex of the linear programme; its variables are the pairs of nodes."""
+    """An optimal vertex of the linear program; its variables are the pairs of nodes."""
     nodes = len(found)
     low, high = np.triu_indices(nodes, 1)
     mend = "take method='projected'"
-    check_fits(f"a linear programme of {len(low)} variables", len(low), each=200, mend=mend)
+    check_fits(f"a linear program of {len(low)} variables", len(low), each=200, mend=mend)
     place = np.arange(len(low))
     rows, columns = np.concatenate([low, high]), np.concatenate([place, place])
     sums = scipy.sparse.csr_array((np.ones(len(rows)), (rows, columns)), (nodes, len(low)))
@@ -254,7 +254,7 @@ def _vertex(found: np.ndarray, degree: float) -> np.ndarray:
         method="highs-ds",
     )
     if answer.x is None:
-        raise ValueError(f"the linear programme has no solution: {answer.message}")
+        raise ValueError(f"the linear program has no solution: {answer.message}")
     matrix = np.zeros_like(found)
     matrix[low, high] = np.clip(answer.x, 0, 1)
     return matrix + matrix.T

@@ -1,4 +1,4 @@
-"""Graphs of nearest neighbours: of points, of places on the Earth, of given discrepancies.
+"""Graphs of nearest neighbors: of points, of places on the Earth, of given discrepancies.
 
 What is known when a graph is built is searched on the host, by a k-d tree in float64, in memory
 linear in the edges. What is traced, so that each seed has a graph of its own, is compared pair by
@@ -90,7 +90,7 @@ def nearest_neighbors(
     the same.
 
     Points and discrepancies may be traced, so that every seed of a study has a graph of its own;
-    the number of neighbours is structure. Of equally near nodes the lower number is the nearer if
+    the number of neighbors is structure. Of equally near nodes the lower number is the nearer if
     distances are given or traced, else any.
 
     Args:
@@ -109,7 +109,7 @@ def nearest_neighbors(
             ``"mutual"`` has by itself.
 
     Raises:
-        ValueError: as many neighbours as nodes or none, NaN, latitudes beyond the poles, negative
+        ValueError: as many neighbors as nodes or none, NaN, latitudes beyond the poles, negative
             discrepancies, a bandwidth with which weights vanish, an unknown metric or rule.
 
     Example:
@@ -144,7 +144,7 @@ def check_neighbors(neighbors: Any, nodes: int) -> None:
     if neighbors >= nodes:
         raise ValueError(
             f"neighbors must be below the number of nodes, {nodes}: a node is not its own "
-            f"neighbour; got {neighbors}."
+            f"neighbor; got {neighbors}."
         )
 
 
@@ -244,7 +244,7 @@ def _searched(
         if np.any(weights < jnp.finfo(float_dtype()).tiny):
             raise ValueError(
                 f"bandwidth = {float(bandwidth):g} leaves no weight to edges as long as "
-                f"{length.max():g}; take one of about the distance of neighbours, such as their "
+                f"{length.max():g}; take one of about the distance of neighbors, such as their "
                 f"median {np.median(length):g}."
             )
     return of_edges(nodes, pairs, weights, form, max_degree)

@@ -32,7 +32,7 @@ __all__ = [
     "stochastic_block_model",
 ]
 
-_OVERFLOW = 1e-3  # chance that a random graph exceeds its default neighbour bound and is redrawn
+_OVERFLOW = 1e-3  # chance that a random graph exceeds its default neighbor bound and is redrawn
 
 
 class _Edges(NamedTuple):
@@ -177,14 +177,14 @@ def _other_node(key: Array, senders: Array, nodes: int) -> Array:
 def _tail_bound(
     groups: Sequence[tuple[int, float]], nodes: int, max_degree: int | None, offset: int = 0
 ) -> int:
-    """A bound on the neighbours of every node that holds with probability above ``1 - 1e-3``.
+    """A bound on the neighbors of every node that holds with probability above ``1 - 1e-3``.
 
     Args:
-        groups: pairs (number of nodes, mean) of ``offset + Poisson(mean)`` neighbours each.
+        groups: pairs (number of nodes, mean) of ``offset + Poisson(mean)`` neighbors each.
         nodes: number of nodes ``K``.
         max_degree: the user's own bound, which must hold with probability one half or more, so
             that redrawing ends soon.
-        offset: neighbours that every node has for certain.
+        offset: neighbors that every node has for certain.
     """
     support = np.arange(nodes)
     excess = sum(size * scipy.special.pdtrc(support, mean) for size, mean in groups)
@@ -206,7 +206,7 @@ def _tail_bound(
 
 
 def _any_degree(nodes: int) -> Table:
-    """No bound on the neighbours of a node."""
+    """No bound on the neighbors of a node."""
     return Table(nodes - 1, nodes - 1, 0)
 
 
@@ -220,7 +220,7 @@ def _layout(
 ) -> tuple[bool, Table]:
     """Whether to be dense, and the table that a draw must fit; arguments as of _tail_bound.
 
-    Where the numbers of neighbours of different nodes are (nearly) independent, the overflow
+    Where the numbers of neighbors of different nodes are (nearly) independent, the overflow
     takes six standard deviations more nodes than are expected in it: no draw is left out for it.
     """
     bound = _tail_bound(groups, nodes, max_degree, offset)
@@ -256,10 +256,10 @@ def random_connected(
 ) -> Graph:
     """A random connected graph with exactly ``E = round(K * mean_degree / 2)`` edges.
 
-    A spanning tree, drawn uniformly among the ``K^(K-2)`` labelled trees, plus ``E - K + 1``
+    A spanning tree, drawn uniformly among the ``K^(K-2)`` labeled trees, plus ``E - K + 1``
     further edges drawn uniformly without replacement among the remaining pairs. The tree is
     Aldous' random walk on the complete graph: node ``i`` is joined to node ``min(i - 1, U_i)``,
-    ``U_i`` uniform, and the nodes are relabelled by a random permutation. This favours graphs
+    ``U_i`` uniform, and the nodes are relabeled by a random permutation. This favors graphs
     with many spanning trees over the uniform law on connected graphs.
 
     Large networks are drawn in ``O(E log E)`` time and ``O(E)`` memory. Traceable, and under
@@ -268,14 +268,14 @@ def random_connected(
     Args:
         key: random key, consumed.
         nodes: number of nodes ``K >= 2``.
-        mean_degree: average number of neighbours, in ``[2 (K-1) / K, K - 1]`` up to rounding of
+        mean_degree: average number of neighbors, in ``[2 (K-1) / K, K - 1]`` up to rounding of
             the number of edges.
         form: ``"auto"``, ``"dense"`` or ``"padded"``; the same key gives the same graph unless
             ``max_degree`` makes the difference.
-        max_degree: bound on the number of neighbours of a node, which is the width of the padded
+        max_degree: bound on the number of neighbors of a node, which is the width of the padded
             form. A graph beyond it is redrawn whole, so the law is the one above given the
             bound. By default none for the dense form, and for the padded form one that is met
-            with probability above 0.999 (e.g. 13 for ``K = 1000`` and three neighbours on
+            with probability above 0.999 (e.g. 13 for ``K = 1000`` and three neighbors on
             average).
 
     Raises:
@@ -283,7 +283,7 @@ def random_connected(
             draws would exceed.
 
     Reference: Aldous, The random walk construction of uniform spanning trees and uniform
-    labelled trees (1990), Algorithm 2.
+    labeled trees (1990), Algorithm 2.
     """
     tables.check_nodes(nodes)
     _check_static("mean_degree", mean_degree)
@@ -437,7 +437,7 @@ def _blocks(
     if not _check.is_concrete(probabilities):
         if form == "padded" or max_degree is not None:
             raise TypeError(
-                "a traced probability leaves the number of neighbours open; use form='dense' "
+                "a traced probability leaves the number of neighbors open; use form='dense' "
                 "without max_degree, or a plain number."
             )
         return _generate(
@@ -563,7 +563,7 @@ def random_geometric(
             sampler, structure = _sample_near_edges, (window, nodes * reach // 2)
     elif form == "padded" or max_degree is not None:
         raise TypeError(
-            "a traced radius leaves the number of neighbours open; use form='dense' without "
+            "a traced radius leaves the number of neighbors open; use form='dense' without "
             "max_degree, or a plain number."
         )
     return _generate(
@@ -602,17 +602,17 @@ def _sample_near_edges(key: Array, radius: Array, nodes: int, window: int, cap: 
 
 @checked
 def k_regular(key: Key[Array, ""], nodes: int, degree: int, *, form: str = "auto") -> Graph:
-    """A random connected graph in which every node has the same number of neighbours.
+    """A random connected graph in which every node has the same number of neighbors.
 
     Half-edges are paired at random; pairs that are loops or repeated are switched with randomly
     chosen ones until none is left, and the whole is redrawn until connected. The law is close
-    to, not exactly, uniform. Degree two is a ring under a random relabelling, and above half of
+    to, not exactly, uniform. Degree two is a ring under a random relabeling, and above half of
     the nodes the complement is drawn.
 
     Args:
         key: random key, consumed.
         nodes: number of nodes ``K``.
-        degree: number of neighbours, in ``[2, K - 1]`` (or 1 for two nodes), ``K * degree`` even.
+        degree: number of neighbors, in ``[2, K - 1]`` (or 1 for two nodes), ``K * degree`` even.
         form: as in :func:`random_connected`.
 
     Raises:
@@ -722,7 +722,7 @@ def small_world(
     Args:
         key: random key, consumed.
         nodes: number of nodes ``K``.
-        degree: mean number of neighbours, even, in ``[2, K / 2]`` so that rewiring finds room.
+        degree: mean number of neighbors, even, in ``[2, K / 2]`` so that rewiring finds room.
         rewire: probability in ``[0, 1]``, may be traced.
         form: as in :func:`random_connected`.
         max_degree: as in :func:`random_connected`.

@@ -19,11 +19,11 @@ _RULES = ("any", "mutual")
 class Relearned(Varying):
     r"""A network whose edges are learned while training: to the models nearest to one's own.
 
-    In every round each node says its model to all candidate neighbours, and of what it hears keeps
+    In every round each node says its model to all candidate neighbors, and of what it hears keeps
     those nearest to what it said itself, with all that are as near as the last. An edge works if
     *any* of its ends keeps the other, or only if both do; in the place of a model that is not kept
     stands the node's own, as where a message is lost. So an algorithm needs no code for it, and the
-    fixed points of those that minimise a variation (:class:`fljax.algorithms.FedGD`,
+    fixed points of those that minimize a variation (:class:`fljax.algorithms.FedGD`,
     :class:`~fljax.algorithms.FedRelax`) are those of the graph that is learned. A node must know
     of its candidates how far they listen, a number each; it is not counted as traffic.
 
@@ -35,7 +35,7 @@ class Relearned(Varying):
       keep: ``"any"`` or ``"mutual"``.
 
     Raises:
-      ValueError: as many neighbours as nodes or none, an unknown rule.
+      ValueError: as many neighbors as nodes or none, an unknown rule.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -50,7 +50,7 @@ class Relearned(Varying):
       [0, 1, 0, 1, 0, 1]
 
     Reference:
-      Jung 2025, lines 2585 and 2623-2627 (nearest neighbours; message passing over a communication
+      Jung 2025, lines 2585 and 2623-2627 (nearest neighbors; message passing over a communication
       graph that is another than the learned one).
     """
 

@@ -1,14 +1,14 @@
-"""Tables of neighbours: how the off-diagonal entries of a matrix over nodes are stored and summed.
+"""Tables of neighbors: how the off-diagonal entries of a matrix over nodes are stored and summed.
 
 *Dense*, a ``[K, K]`` matrix, is one matrix product per sum and wins for small networks. *Padded*,
-a ``[K, slots]`` table of neighbour identifiers and weights, costs ``K * slots`` gathers and wins
+a ``[K, slots]`` table of neighbor identifiers and weights, costs ``K * slots`` gathers and wins
 for large ones. A table as wide as the most connected node would be mostly empty, so the few nodes
-that have more neighbours than slots own one further, wider row each: the :class:`Overflow`. It is
+that have more neighbors than slots own one further, wider row each: the :class:`Overflow`. It is
 added at distinct nodes, hence the sums are the same on every device, run after run. All shapes are
 static, so that every seed of a study may have its own topology. Nothing but :class:`Entries` and
 what builds it knows which form is in use.
 
-Shapes: ``K`` nodes (clients), ``S`` slots of the neighbour table, ``M`` rows of its overflow.
+Shapes: ``K`` nodes (clients), ``S`` slots of the neighbor table, ``M`` rows of its overflow.
 """
 
 import math
@@ -31,7 +31,7 @@ DENSE_BELOW = 256
 """Networks with fewer nodes than this are dense unless ``form`` says otherwise.
 
 Measured by ``experiments/benchmarks/mixing.py`` on two cores of an x86-64 CPU (jax 0.10.2, float32,
-microseconds per neighbourhood sum, one graph / eight graphs mapped over, mean degree 3 in tables
+microseconds per neighborhood sum, one graph / eight graphs mapped over, mean degree 3 in tables
 of 11 to 13 slots, 10 in tables of 25 to 28):
 
 ======  ======  ===============  ===============  ===============  ===============
@@ -56,15 +56,15 @@ of 11 to 13 slots, 10 in tables of 25 to 28):
 Up to 200 nodes neither form wins throughout; from 400 on the table always does. These tables were
 as wide as their most connected node. Split ones (:class:`Overflow`), measured beside them on a
 loaded machine, take 0.41 to 0.99 of the time for 300 to 3200 nodes and 0.39 to 0.53 of it for 20
-thousand to a million nodes of six neighbours, D=32. Segment sums over exact edge lists took four
+thousand to a million nodes of six neighbors, D=32. Segment sums over exact edge lists took four
 times as long as the whole table at a hundred thousand nodes: XLA scatters on one core, row by row.
 They may be non-deterministic on GPUs, too, and are not used. A GPU has not been measured.
 """
 
 _ROW_COST = 16  # adding a row of the overflow to its node costs about as much as this many slots
 _SPLIT_GAIN = 0.8  # a table is split if that leaves at most this share of its cost
-_TABLE_GAIN = 8  # a gathered neighbour costs about as much as this many entries of a dense row
-_TOGETHER = 64  # nodes whose neighbours' rows are in memory together
+_TABLE_GAIN = 8  # a gathered neighbor costs about as much as this many entries of a dense row
+_TOGETHER = 64  # nodes whose neighbors' rows are in memory together
 _UNROLLED_SLOTS = 64  # up to here one fused multiply-add per slot, above one contraction
 
 DISTINCT: Any = {"mode": "drop", "indices_are_sorted": True, "unique_indices": True}
@@ -72,7 +72,7 @@ _FORMS = ("auto", "dense", "padded")
 
 
 class Overflow(NamedTuple):
-    """The rest of a neighbour table, for nodes with more neighbours than it has slots.
+    """The rest of a neighbor table, for nodes with more neighbors than it has slots.
 
     Rows are in the order of their nodes. Spare ones name nodes beyond the last and are dropped.
     """
@@ -83,7 +83,7 @@ class Overflow(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Some of the entries: for every row its node and that node's neighbours."""
+    """Some of the entries: for every row its node and that node's neighbors."""
 
     nodes: Array  # [R]
     neighbors: Array | None  # [R, S], or None: all nodes in turn
@@ -99,7 +99,7 @@ class Part(NamedTuple):
         Args:
             rows: ``[K, D]``, or more rows if ``at`` is given.
             own: ``[K, D]``, in the place of ``rows_k``.
-            at: where the neighbours' rows are, as the weights; with the neighbours by default.
+            at: where the neighbors' rows are, as the weights; with the neighbors by default.
         """
         rows = jnp.asarray(rows)
         own = rows if own is None else own
@@ -311,9 +311,9 @@ def pair_codes(pairs: np.ndarray, nodes: int) -> np.ndarray:
 
 
 class Table(NamedTuple):
-    """The shape of a neighbour table."""
+    """The shape of a neighbor table."""
 
-    bound: int  # neighbours that a node has at most
+    bound: int  # neighbors that a node has at most
     slots: int  # of them in the table; the rest overflow
     rows: int  # of the overflow
 
@@ -323,7 +323,7 @@ class Table(NamedTuple):
 
 
 def split(nodes: int, bound: int, above: np.ndarray) -> Table:
-    """The cheapest table where ``above[s]`` nodes have more than ``s`` neighbours."""
+    """The cheapest table where ``above[s]`` nodes have more than ``s`` neighbors."""
     tables = [Table(bound, slots, int(above[slots])) for slots in range(1, bound)]
     whole = Table(bound, bound, 0)
     best = min([whole, *tables], key=lambda table: table.cost(nodes))
@@ -345,7 +345,7 @@ def pack(
     if max_degree is not None and max_degree < needed:
         raise ValueError(
             f"max_degree={max_degree} is too small: node {int(np.argmax(counts))} has {needed} "
-            f"neighbours; give at least {needed}, or leave it out."
+            f"neighbors; give at least {needed}, or leave it out."
         )
     if max_degree is None:
         above = nodes - np.cumsum(np.bincount(counts, minlength=needed))[:needed]
@@ -385,7 +385,7 @@ def repack(matrix: Array, nodes: int, form: str, slots: int | None) -> Entries:
     if slots is None:
         raise ValueError(
             "a traced network in padded form needs max_degree, the number of slots of its table, "
-            "since the number of neighbours is not known before it runs."
+            "since the number of neighbors is not known before it runs."
         )
     order = jnp.argsort(matrix <= 0, axis=1, stable=True)[:, : min(slots, nodes)]
     weights = jnp.take_along_axis(matrix, order, axis=1)

@@ -1,8 +1,9 @@
 """What happens to a message on its way: out, along, in; and what is counted of it."""
 
+from fljax import _renamed
 from fljax.link.compression import (
     Compressor,
-    Quantise,
+    Quantize,
     RandomK,
     Sign,
     StochasticSign,
@@ -54,7 +55,7 @@ __all__ = [
     "Noise",
     "PerEdge",
     "PerMessage",
-    "Quantise",
+    "Quantize",
     "Random",
     "RandomK",
     "SecureAggregation",
@@ -76,3 +77,5 @@ __all__ = [
     "wide",
     "wide_sum",
 ]
+
+__getattr__ = _renamed.lookup("fljax.link")

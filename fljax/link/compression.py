@@ -5,7 +5,7 @@ the wire. What reaches the server is the row it can rebuild from them. Where bot
 reference (the server's model), it is the difference from it that is compressed.
 
 :class:`Sign` and :class:`TopK` are biased: averaging many compressed messages does not give the
-average of the messages. :class:`RandomK`, :class:`Quantise` and :class:`StochasticSign` are
+average of the messages. :class:`RandomK`, :class:`Quantize` and :class:`StochasticSign` are
 unbiased (the last up to its scale).
 """
 
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, static
 
-__all__ = ["WORD", "Compressor", "Quantise", "RandomK", "Sign", "StochasticSign", "TopK"]
+__all__ = ["WORD", "Compressor", "Quantize", "RandomK", "Sign", "StochasticSign", "TopK"]
 
 #: A real number on the wire, whatever the precision of the simulation (Gauthier 2024, line 1099).
 WORD = 32
@@ -167,8 +167,8 @@ class RandomK(_Sparse):
 
 
 @module
-class Quantise(Compressor):
-    r"""Unbiased stochastic quantisation to ``bits_each`` bits a number, one of them the sign.
+class Quantize(Compressor):
+    r"""Unbiased stochastic quantization to ``bits_each`` bits a number, one of them the sign.
 
     With :math:`s=2^{b-1}-1` levels, :math:`|v_i|/\|v\|_\infty\cdot s` is rounded up or down at
     random so that its mean is kept; the norm is one word more.

@@ -25,7 +25,7 @@ RECEIVERS = 64
 
 
 class Inbox:
-    r"""What the neighbours of each client said, as it is heard.
+    r"""What the neighbors of each client said, as it is heard.
 
     Args:
       network: the graph of this round.
@@ -123,7 +123,7 @@ class Inbox:
         common = self._said[:1]
         own, past = self._own - common, self._past - common[None]
         said = own if self._own is self._said else self._said - common
-        centred = Inbox(
+        centered = Inbox(
             self._network,
             said,
             past,
@@ -134,7 +134,7 @@ class Inbox:
             self._cancelled,
             self._noise,
         )
-        return said - centred.mean(over)
+        return said - centered.mean(over)
 
     # Noise of the edges' own ---------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ def _uniforms(losses: Losses, key: Array, network: Any, clients: int, dtype: Any
 
 
 def receivers_of(network: Any, clients: int) -> Int[Array, " clients"]:
-    """To how many receivers each client's message goes: its neighbours, or its server."""
+    """To how many receivers each client's message goes: its neighbors, or its server."""
     return jnp.ones(clients, jnp.int32) if network is None else network.neighbor_counts()
 
 
@@ -262,7 +262,7 @@ class Link:
             each row); all of them, in order, by default.
           sending: ``[M]``, which of the rows are sent; all by default.
           step_size: by which an update is multiplied in a message; see :meth:`collect`.
-          receivers: ``[K]``, to how many each client's message goes, by default all its neighbours,
+          receivers: ``[K]``, to how many each client's message goes, by default all its neighbors,
             or its server.
           compression: the algorithm's own, in place of the simulation's.
 
@@ -349,7 +349,7 @@ class Link:
         """The one place where what depends on private data leaves: perturbed, counted and booked.
 
         A number that overflows leaves as the largest one, which keeps the distance between two
-        neighbours' messages; one that is none leaves as zero, and no guarantee is left then.
+        neighbors' messages; one that is none leaves as zero, and no guarantee is left then.
 
         Args:
           clean: a client's message, the server's sum, or clients' gradients in a step.
@@ -559,20 +559,20 @@ class Link:
         receivers: Int[Array, " clients"] | None = None,
         compression: Compressor | None = None,
     ) -> tuple[Array, Inbox]:
-        """Send one message of every client to its neighbours.
+        """Send one message of every client to its neighbors.
 
-        A client that is absent says nothing; its neighbours keep what it said last.
+        A client that is absent says nothing; its neighbors keep what it said last.
 
         Args:
           message: ``[K, D]``.
-          receivers: ``[K]``, to how many of its neighbours each client's message goes, all by
+          receivers: ``[K]``, to how many of its neighbors each client's message goes, all by
             default: what is counted. Let nobody else combine it: the weights of who hears nothing
             from it are zero.
           compression: the algorithm's own, in place of the simulation's.
 
         Returns:
           What each client said, ``[K, D]``, as it was perturbed and compressed, and the inbox of
-          what its neighbours hear. A second message of the same round goes over the same links,
+          what its neighbors hear. A second message of the same round goes over the same links,
           working or not, and draws its compression for itself.
 
         Raises:
@@ -972,7 +972,7 @@ class Link:
             change, kept = clipped_rows(message - around[None], state.clip)
             here = real.astype(around.dtype)
             total = total + jnp.matmul(here, change, precision=HIGHEST)
-            # Who changes nothing is not counted, as one who is not there: neighbours to each other.
+            # Who changes nothing is not counted, as one who is not there: neighbors to each other.
             counted = jnp.where(jnp.any(change != 0, axis=1), here, 0)
             return total, within + jnp.sum(jnp.where(kept, counted, 0)), count + jnp.sum(counted)
 
@@ -1050,7 +1050,7 @@ class Link:
         self._count(messages.astype(jnp.int32), dim, up=bits)
 
     def relay(self, numbers: int) -> None:
-        """Count one message of so many numbers from every server to each of its neighbours.
+        """Count one message of so many numbers from every server to each of its neighbors.
 
         What servers pass on is computed from messages that were perturbed already.
         """

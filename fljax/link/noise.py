@@ -6,7 +6,7 @@ receivers make of it (Rizk 2023, chapters 3 and 4):
 * one draw a message, or one an edge, stays in every combination;
 * *graph-homomorphic* noise goes out with every message and is taken off the sender's own part, so
   that it cancels in the weighted mean of the network, though not at each of its nodes;
-* *local* graph-homomorphic noise cancels at every receiver: neighbours of a receiver share pairwise
+* *local* graph-homomorphic noise cancels at every receiver: neighbors of a receiver share pairwise
   masks of opposite signs.
 
 Who is protected from whom differs: :mod:`fljax.theory.multiagent_privacy` has what the source
@@ -99,14 +99,14 @@ class Noise(Perturbation):
         """
         if _check.is_concrete(graph.degree) and not np.any(np.asarray(graph.degree)):
             raise ValueError(
-                "noise is on what neighbours say to each other, and the network has no edges; "
+                "noise is on what neighbors say to each other, and the network has no edges; "
                 "leave out noise=, or join some nodes."
             )
 
     def said(
         self, key: Array, message: Float[Array, "nodes dim"]
     ) -> tuple[Float[Array, "nodes dim"], Float[Array, "nodes dim"] | None]:
-        """What goes out to all neighbours, and what the sender takes off its own part."""
+        """What goes out to all neighbors, and what the sender takes off its own part."""
         return message, None
 
     def over_edges(
@@ -139,7 +139,7 @@ class PerMessage(Noise):
     """One draw for every message, the same for all who hear it.
 
     A node adds none to its own part: what it combines of itself is its message as it was, and what
-    neighbours combine of it is perturbed. (A budget is another matter: under
+    neighbors combine of it is perturbed. (A budget is another matter: under
     ``Simulation(privacy=)`` a node goes on from what it said, noise and all.)
 
     Args and Raises: as of :class:`Perturbation`.
@@ -170,7 +170,7 @@ class PerEdge(Noise):
 class GraphHomomorphic(Noise):
     r"""Noise that cancels in the network's weighted mean (Rizk 2023, (3.50)-(3.51), (4.49)-(4.50)).
 
-    A node sends :math:`x_k+g_k` to all neighbours and takes :math:`\tfrac{1-a_{kk}}{a_{kk}}g_k` off
+    A node sends :math:`x_k+g_k` to all neighbors and takes :math:`\tfrac{1-a_{kk}}{a_{kk}}g_k` off
     its own part, so that :math:`A^\top(X+g)-g` comes of it: with :math:`q` the Perron vector of any
     left-stochastic :math:`A`, :math:`\sum_kq_k` of it is as without noise. The ratio
     :math:`a_{pm}/a_{mp}` of (4.50) holds for symmetric weights only, where it is one, and is left
@@ -211,7 +211,7 @@ class LocalGraphHomomorphic(Noise):
     :math:`z` that the receiver does not know; one adds :math:`z/a` to what it sends to the receiver
     and the other takes :math:`z/a'` off, :math:`a` and :math:`a'` the weights that the receiver
     gives. So what is heard is masked and its weighted sum is not: against a receiver who knows the
-    other summands there is no protection, whatever the variance. A neighbour that is alone has no
+    other summands there is no protection, whatever the variance. A neighbor that is alone has no
     partner and sends in the clear, of which a simulation warns; :meth:`masked` tells by how many
     draws every message is hidden. Pairs agree over the receiver (Definition 4.2, which
     :func:`fljax.link.agreed_laplace` goes through: of the law that is drawn here); that the
@@ -236,13 +236,13 @@ class LocalGraphHomomorphic(Noise):
         for count in heard or [graph.neighbor_counts()]:
             if np.max(count) < 2:
                 raise ValueError(
-                    "masks need two neighbours that share them, and no node hears more than one; "
+                    "masks need two neighbors that share them, and no node hears more than one; "
                     "take a network with more edges, or fljax.link.GraphHomomorphic."
                 )
             alone = np.flatnonzero(np.asarray(count) == 1)
             if alone.size:
                 warnings.warn(
-                    f"{alone.size} of {graph.nodes} nodes hear one neighbour only, which sends to "
+                    f"{alone.size} of {graph.nodes} nodes hear one neighbor only, which sends to "
                     f"them in the clear: no mask can hide it. The first is node {alone[0]}.",
                     stacklevel=2,
                 )
@@ -270,7 +270,7 @@ class LocalGraphHomomorphic(Noise):
 
         To all whom it hears, the sets that they are in; to its partners, through each receiver,
         what the two agree by. So at most :math:`|N_k|+\sum_{m\in N_k,m\ne k}|N_m|/2` with a node
-        among its own neighbours (Rizk 2023, lines 2397-2399). A run's traffic is without them.
+        among its own neighbors (Rizk 2023, lines 2397-2399). A run's traffic is without them.
 
         Args:
           over: the weights, that are known now.

@@ -19,7 +19,7 @@ __all__ = ["equinox", "haiku", "linen", "nnx", "plain"]
 #: What all doors say of state beside parameters.
 STATE = (
     "A client's model is its parameters alone, and running statistics or a generator's state would "
-    "be lost or shared between clients without a word: normalise by groups or layers, and leave "
+    "be lost or shared between clients without a word: normalize by groups or layers, and leave "
     "out dropout."
 )
 

@@ -1,4 +1,4 @@
-"""A metric over two axes of the grid, as the colours of cells."""
+"""A metric over two axes of the grid, as the colors of cells."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -60,10 +60,10 @@ def heat_map(
     intervals: bool = False,
     level: float = statistics.LEVEL,
 ) -> Axes:
-    """A metric at one round over two axes of the grid, the mean over seeds as colour and number.
+    """A metric at one round over two axes of the grid, the mean over seeds as color and number.
 
     A number has as many digits as its interval lets it have, as in :func:`fljax.table`; of more
-    cells than there is room for there are colours alone. Cells are of equal size whatever their
+    cells than there is room for there are colors alone. Cells are of equal size whatever their
     values are; numbers ascend. A cell without some runs, which diverged, is marked with a dagger;
     one without any finite value is hatched.
 

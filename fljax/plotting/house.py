@@ -1,4 +1,4 @@
-"""How pictures look: the house style, its colours, legends and files."""
+"""How pictures look: the house style, its colors, legends and files."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,8 +22,8 @@ from fljax.tables import shown
 
 __all__ = ["HOUSE", "LOOKS", "NOTE", "save", "style"]
 
-#: Okabe and Ito's colours, which most colour-blind readers can tell apart (yellow left out: it
-#: vanishes on paper), each with a line style and a marker of its own, for print without colour.
+#: Okabe and Ito's colors, which most color-blind readers can tell apart (yellow left out: it
+#: vanishes on paper), each with a line style and a marker of its own, for print without color.
 LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#0072B2", "linestyle": "-", "marker": "o"},
     {"color": "#D55E00", "linestyle": "--", "marker": "s"},
@@ -34,7 +34,7 @@ LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#56B4E9", "linestyle": (0, (3, 2)), "marker": "X"},
 )
 
-#: Numbers as colours: from dark to light, in hues that colour-blind readers can tell apart.
+#: Numbers as colors: from dark to light, in hues that color-blind readers can tell apart.
 SCALE = mpl.colormaps["viridis"].with_extremes(bad="#cccccc")
 
 #: What the style is changed to, for all that is drawn within its block.

@@ -24,9 +24,9 @@ def draw_graph(
     Args:
       graph: concrete (not traced).
       ax: where to draw; by default a new figure.
-      values: ``[K]``, a number of each node as its colour (grey where it is not finite), such as a
+      values: ``[K]``, a number of each node as its color (gray where it is not finite), such as a
         metric of each client; of a ``DataArray`` its attributes label them.
-      label: of the colours, with their unit.
+      label: of the colors, with their unit.
 
     Returns:
       The axes.
@@ -39,7 +39,7 @@ def draw_graph(
       >>> ax = draw_graph(fl.graphs.ring(4), values=[0.1, 0.2, 0.4, 0.2], label="error of a client")
       >>> plt.close(ax.figure)
     """
-    colours = _colours(values, graph.nodes)
+    colors = _colors(values, graph.nodes)
     angle = 2 * np.pi * np.arange(graph.nodes) / graph.nodes
     place = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     try:
@@ -54,7 +54,7 @@ def draw_graph(
         if ax is None:
             _, ax = plt.subplots(figsize=(4, 4) if values is None else (4.8, 4))
         assert ax is not None
-        _network(ax, graph, place, colours, label or _named(values))
+        _network(ax, graph, place, colors, label or _named(values))
         ax.set_aspect("equal")
         ax.set_axis_off()
     return ax
@@ -71,7 +71,7 @@ def network_map(
     label: str = "",
     unit: str = "",
 ) -> Axes:
-    """The network where it is: nodes at their places, links as thin lines, a number as the colour.
+    """The network where it is: nodes at their places, links as thin lines, a number as the color.
 
     On the Earth a degree of longitude is drawn as much shorter than one of latitude as it is in the
     middle of the map, so that shapes are right there; nothing is wrapped around the date line.
@@ -80,11 +80,11 @@ def network_map(
       graph: concrete (not traced); it may fall apart.
       coordinates: ``[K, 2]``, positions ``(x, y)``; of ``metric="geodesic"`` latitude and longitude
         in degrees, as :func:`fljax.graphs.nearest_neighbors` takes them.
-      values: ``[K]``, a number of each node as its colour (grey where it is not finite), such as
+      values: ``[K]``, a number of each node as its color (gray where it is not finite), such as
         its test error; of a ``DataArray`` its attributes label them.
       metric: ``"euclidean"`` or ``"geodesic"``.
       ax: where to draw; by default a new figure.
-      label: of the colours, with their unit.
+      label: of the colors, with their unit.
       unit: of positions ``(x, y)``, such as ``"km"``.
 
     Returns:
@@ -119,7 +119,7 @@ def network_map(
         place, names = place[:, ::-1], ["longitude [° E]", "latitude [° N]"]
         middle = np.deg2rad((place[:, 1].min() + place[:, 1].max()) / 2)
         ratio = 1 / max(np.cos(middle), 0.05)  # at a pole the map would be a line
-    colours = _colours(values, graph.nodes)
+    colors = _colors(values, graph.nodes)
     low, high = place.min(axis=0), place.max(axis=0)
     wide, tall = np.maximum((high - low) * (1, ratio), 1e-9 * max(1.0, np.abs(place).max()))
     with style():
@@ -128,7 +128,7 @@ def network_map(
             extra = 0.9 if values is None else 1.9
             _, ax = plt.subplots(figsize=(width + extra, np.clip(width * tall / wide, 2, 5) + 0.8))
         assert ax is not None
-        _network(ax, graph, place, colours, label or _named(values))
+        _network(ax, graph, place, colors, label or _named(values))
         ax.set_aspect(ratio)
         ax.set_xlabel(names[0])
         ax.set_ylabel(names[1])
@@ -137,25 +137,25 @@ def network_map(
     return ax
 
 
-def _colours(values: Any, nodes: int) -> dict[str, Any]:
-    """How the nodes are filled: with their values' colours, if there are any."""
+def _colors(values: Any, nodes: int) -> dict[str, Any]:
+    """How the nodes are filled: with their values' colors, if there are any."""
     if values is None:
         return {"color": LOOKS[0]["color"]}
     return {"c": _of_each(values, nodes), "cmap": SCALE, "plotnonfinite": True}
 
 
-def _network(ax: Axes, graph: Graph, place: np.ndarray, colours: dict[str, Any], label: str):
-    """Links and nodes at their places ``[K, 2]``, with a bar of colours if there are values."""
+def _network(ax: Axes, graph: Graph, place: np.ndarray, colors: dict[str, Any], label: str):
+    """Links and nodes at their places ``[K, 2]``, with a bar of colors if there are values."""
     ends = place[graph.edges]  # [E, 2, 2]
     ax.plot(*ends.transpose(2, 1, 0), color="#999999", lw=0.8, zorder=1)
-    values = colours.get("c")
+    values = colors.get("c")
     size = 30 if values is None else np.clip(3000 / graph.nodes, 20, 60)
-    nodes = ax.scatter(*place.T, s=size, edgecolors="white", lw=0.6, zorder=2, **colours)
+    nodes = ax.scatter(*place.T, s=size, edgecolors="white", lw=0.6, zorder=2, **colors)
     if values is not None:
         nodes.set_edgecolor("#333333")
         ax.figure.colorbar(nodes, ax=ax, label=label, shrink=0.8)
         if np.ma.is_masked(values):
-            ax.annotate("grey: not finite", (0.015, 0.02), xycoords="axes fraction", fontsize=7.5)
+            ax.annotate("gray: not finite", (0.015, 0.02), xycoords="axes fraction", fontsize=7.5)
     ax.set_title(f"{graph.nodes} nodes, {len(graph.edges)} links")
 
 

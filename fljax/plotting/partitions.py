@@ -16,7 +16,7 @@ from fljax.plotting.house import LOOKS, legend_of, style, whole
 
 __all__ = ["draw_partition"]
 
-#: Counts as colours: the more, the darker, and none on white paper.
+#: Counts as colors: the more, the darker, and none on white paper.
 SHADES = ListedColormap(mpl.colormaps["Blues"](np.linspace(0.2, 1, 256)))
 
 #: As many clients and classes as dots can be told apart of.
@@ -34,7 +34,7 @@ def draw_partition(
 ) -> Axes:
     """How many samples of each class every client has, and how many in all, as bars above.
 
-    Counts are the areas of dots; of more than 40 clients or 20 classes, the colours of cells, on a
+    Counts are the areas of dots; of more than 40 clients or 20 classes, the colors of cells, on a
     logarithmic scale (white: none).
 
     Args:

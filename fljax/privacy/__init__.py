@@ -1,5 +1,6 @@
 """Budgets and mechanisms, and the exact accounting of what they cost."""
 
+from fljax import _renamed
 from fljax.privacy import accounting
 from fljax.privacy.central import AdaptiveClip, CentralGaussian
 from fljax.privacy.gradients import NoisyGradients
@@ -33,3 +34,5 @@ __all__ = [
     "events",
     "spent",
 ]
+
+__getattr__ = _renamed.lookup("fljax.privacy")

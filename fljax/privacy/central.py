@@ -26,7 +26,7 @@ from fljax.privacy.accounting.sampling import amplifies
 
 __all__ = ["AdaptiveClip", "CentralGaussian", "Plan", "State", "banded_root"]
 
-#: How far a neighbour moves the sum of updates, in clips.
+#: How far a neighbor moves the sum of updates, in clips.
 _MOVED = {"add-or-remove": 1.0, "replace": 2.0}
 
 #: Of a budget, what is left for what numbers in single precision lose.
@@ -53,7 +53,7 @@ class Published(NamedTuple):
 
     clean: Array  # [D], or [D + 1] with the share of updates within the clip
     noise: Array  # likewise
-    sensitivity: Array  # []  how far a neighbour moves it
+    sensitivity: Array  # []  how far a neighbor moves it
     past: Array  # [bands - 1, D]  for the next round
 
 
@@ -125,8 +125,8 @@ class CentralGaussian:
       neighbors: ``"add-or-remove"``: one client takes part or says nothing, in every round;
         ``"replace"``: it has other data. The divisor is public and stays.
       arrivals: whether it may be known in which rounds a client has new data of a stream
-        (:mod:`fljax.streams`). If ``"public"``, neighbours have theirs in the same rounds, and a
-        client pays for the rounds in which it takes part; if ``"secret"``, a neighbour may have
+        (:mod:`fljax.streams`). If ``"public"``, neighbors have theirs in the same rounds, and a
+        client pays for the rounds in which it takes part; if ``"secret"``, a neighbor may have
         them in any, and every client pays for every round.
 
     Guarantees:
@@ -150,7 +150,7 @@ class CentralGaussian:
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=100, samples=10, dim=3),
       ...     algorithm=fl.algorithms.FedAvg(
-      ...         0.1, epochs=5, scheduler=fl.participation.Fraction(0.1)
+      ...         0.1, epochs=5, selector=fl.participation.Fraction(0.1)
       ...     ),
       ...     privacy=fl.privacy.CentralGaussian(noise_multiplier=1.0, clip=0.5),
       ... )
@@ -186,7 +186,7 @@ class CentralGaussian:
         epsilon: Array | float,
         delta: Array | float,
         rounds: int,
-        scheduler: Selector | None = None,
+        selector: Selector | None = None,
         clients: int | None = None,
         **kwargs: Any,
     ) -> "CentralGaussian":
@@ -201,12 +201,12 @@ class CentralGaussian:
           epsilon: total, > 0. Of a sweep's axis it is solved for on the host, once a run.
           delta: total, in (0, 1).
           rounds: of the run.
-          scheduler: of the algorithm; everyone by default.
-          clients: ``K``, told where a scheduler is.
+          selector: of the algorithm; everyone by default.
+          clients: ``K``, told where a selector is.
           kwargs: the other fields.
 
         Raises:
-          ValueError: numbers out of their ranges, a scheduler without clients, and as of the class.
+          ValueError: numbers out of their ranges, a selector without clients, and as of the class.
           ImportError: amplification by sampling without ``dp_accounting``.
 
         Example:
@@ -228,17 +228,17 @@ class CentralGaussian:
         probability("delta", delta)
         _check.count("rounds", rounds)
         mechanism = cls(1.0, **kwargs)
-        if scheduler is None:
-            scheduler, clients = Everyone(), clients or 1
-        _check.kind("scheduler", scheduler, Selector)
+        if selector is None:
+            selector, clients = Everyone(), clients or 1
+        _check.kind("selector", selector, Selector)
         if clients is None:
             raise ValueError(
-                "who a scheduler chooses depends on how many there are; give clients=, the "
+                "who a selector chooses depends on how many there are; give clients=, the "
                 "problem's."
             )
         _check.count("clients", clients)
-        scheduler.check(clients)
-        law = mechanism._law(scheduler, clients)
+        selector.check(clients)
+        law = mechanism._law(selector, clients)
         secret = mechanism.arrivals == "secret"  # then every client pays for every round
         solve = functools.partial(
             _least_noise,
@@ -388,7 +388,7 @@ def _least_noise(
     Args:
       releases: in which a client is, at most.
       neighbors: between whom it holds.
-      sampling: that stays secret and is accounted for these neighbours, if any is.
+      sampling: that stays secret and is accounted for these neighbors, if any is.
       clients: of whom is sampled.
       epsilon: budgets.
       delta: of each.

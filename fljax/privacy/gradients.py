@@ -12,7 +12,7 @@ from fljax.problems import Problem
 
 __all__ = ["NoisyGradients"]
 
-#: How far a neighbour moves a sum of gradients, in clips.
+#: How far a neighbor moves a sum of gradients, in clips.
 _MOVED = {"add-or-remove": 1.0, "replace": 2.0}
 
 
@@ -89,7 +89,7 @@ class NoisyGradients:
         return scale * private_normal(key, model.shape, model.dtype)
 
     def sensitivity(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
-        """How far a neighbour moves each client's gradient."""
+        """How far a neighbor moves each client's gradient."""
         return _MOVED[self.neighbors] * self.clip * share
 
     def spent(self, times: Int[Array, " clients"], dtype: Any) -> dict[str, Array]:

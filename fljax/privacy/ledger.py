@@ -28,7 +28,7 @@ def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
 
     .. math:: \ln\Big(e^\epsilon-\frac{\delta-\delta_0}{1-\delta_0}(1+e^\epsilon)\Big),
 
-    which randomised response attains; nothing follows at :math:`\delta<\delta_0`. Of ``releases``
+    which randomized response attains; nothing follows at :math:`\delta<\delta_0`. Of ``releases``
     of a sampled Gaussian mechanism besides what secret sampling leaves of it
     (:func:`~fljax.privacy.accounting.sampled_gaussian_epsilon`), if that is less.
 
@@ -95,7 +95,7 @@ def spent(results: "xarray.Dataset", delta: float) -> "xarray.Dataset":
     By the tightest theorem that the library knows for the mechanism (:func:`claimed_epsilon`):
     exact where results say that all noise was continuous Gaussian noise (``gaussian_noise``), with
     amplification where what is sampled stays secret; else the one for all zCDP. It covers the
-    messages, or what a trusted server publishes, for the neighbours that the budget names, of the
+    messages, or what a trusted server publishes, for the neighbors that the budget names, of the
     most affected client; where results are ``nominal`` or their models exact, what is said there
     goes for this number too. Amplification takes a quarter of a second for every different number
     of releases: of a long run record some rounds only.
@@ -178,21 +178,21 @@ def events(results: "xarray.Dataset") -> Any:
       results: of one run, or of one point of a study (``results.sel(...)``), with a zCDP ledger.
 
     Returns:
-      A ``DpEvent`` of the most affected client, to be composed under the relation of neighbours
+      A ``DpEvent`` of the most affected client, to be composed under the relation of neighbors
       that the budget names: Gaussian releases where results say that all noise was continuous
       Gaussian noise, else a ``ZCDpEvent``, which only the ``RdpAccountant`` composes.
 
     Raises:
       ImportError: without ``dp_accounting``.
       ValueError: results of several points, without privacy, or without a zCDP parameter; of a
-        study whose budgets differ in who are neighbours.
+        study whose budgets differ in who are neighbors.
 
     Example:
       >>> import jax, fljax as fl
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=50, samples=9, dim=2),
       ...     algorithm=fl.algorithms.FedAvg(
-      ...         0.1, scheduler=fl.participation.Fraction(0.1)
+      ...         0.1, selector=fl.participation.Fraction(0.1)
       ...     ),
       ...     privacy=fl.privacy.CentralGaussian(noise_multiplier=2.0),
       ... )
@@ -214,7 +214,7 @@ def events(results: "xarray.Dataset") -> Any:
     relation = results["privacy_rho"].attrs["neighbors"]
     if relation not in NEIGHBORS:
         raise ValueError(
-            f"the results mix budgets whose neighbours are of different kinds ({relation}); export "
+            f"the results mix budgets whose neighbors are of different kinds ({relation}); export "
             "studies of one kind."
         )
     if "gaussian_noise" in row:

@@ -2,7 +2,7 @@ r"""Privacy notions: what a budget means, how it is spread over the rounds, whic
 
 A notion turns an algorithm's sensitivity :math:`\Delta_k(n)` (computed from the gradient bound
 :math:`c_1`) into the noise of each round and enters what was spent into a ledger, client by
-client. Neighbouring data sets differ in the data of one client, so a client's budget is spent by
+client. Neighboring data sets differ in the data of one client, so a client's budget is spent by
 its own messages alone and the network's guarantee is the worst client's (Gauthier 2024,
 Corollary). In which way they differ is the notion's ``neighbors``:
 
@@ -19,7 +19,7 @@ Clients may come and go (``participation=``, or a selection by the server). Who 
 round is public and depends on nobody's data: a trace, or chance. *Given who was there*, what the
 network sees of client :math:`k` are its messages of the rounds :math:`\mathcal T_k` in which it
 sends, each a release of the stated sensitivity given all that was said before, whichever rounds it
-missed: what an algorithm keeps of an absent client follows from what was said, or, where minimisers
+missed: what an algorithm keeps of an absent client follows from what was said, or, where minimizers
 start from the last one, two worlds' keep the distance of exact ones however long they wait. So the
 messages compose to :math:`\sum_{n\in\mathcal T_k}\phi^{(n)}`, at most the total, and the ledger
 holds this number. Before it is known who will be there, the total is what holds, for the messages
@@ -27,7 +27,7 @@ and who sent them together (Bun & Steinke 2016, Lemmas 2.2 and 2.3). A round's n
 number: what the rounds missed would have cost stays unspent. Algorithms without a rule for absent
 clients refuse them, in private or not.
 
-What a total covers: all messages of a run, for every pair of neighbouring data sets within the
+What a total covers: all messages of a run, for every pair of neighboring data sets within the
 problem's clip or declared domain. Where neither bounds the gradients the results say ``nominal``.
 What it does not cover: metrics and exact models, which look at private data (``exact_model``); two
 runs of one seed at two budgets or of two lengths, whose noise is the same
@@ -91,7 +91,7 @@ __all__ = [
     "is_gaussian",
 ]
 
-#: In which way two data sets are neighbours, see the head of this module.
+#: In which way two data sets are neighbors, see the head of this module.
 Neighbors: TypeAlias = Literal["replace", "add-or-remove", "client"]
 
 NEIGHBORS: tuple[Neighbors, ...] = get_args(Neighbors)
@@ -196,7 +196,7 @@ def is_gaussian(kind: type) -> bool:
 
 
 class Gap(NamedTuple):
-    r"""How far neighbouring data can move a client's mean loss gradient, in Euclidean norm.
+    r"""How far neighboring data can move a client's mean loss gradient, in Euclidean norm.
 
     With per-sample gradients of norm :math:`c_1` at most and weights :math:`\omega_j`
     (:math:`1/D_k`), the heaviest of them :math:`\omega`:
@@ -225,7 +225,7 @@ class Gap(NamedTuple):
 
     @classmethod
     def of(cls, notion: Notion, problem: Problem) -> "Gap":
-        """Between the data sets that are neighbours in this notion.
+        """Between the data sets that are neighbors in this notion.
 
         Args:
           notion: whose ``neighbors`` and ``gradient_bound`` these are.
@@ -299,7 +299,7 @@ class ZCDP:
       neighbors: between which data sets of a client it holds, see the head of this module.
 
     Guarantees:
-      ``total_rho``-zCDP between neighbouring data sets of any one client, against anyone who
+      ``total_rho``-zCDP between neighboring data sets of any one client, against anyone who
       sees all messages, *if* per-sample gradients are bounded by ``gradient_bound`` for every
       data set (Lemma I, Theorem I; adaptive composition: Bun & Steinke 2016, Lemma 2.3).
 
@@ -520,7 +520,7 @@ class ApproximateDP:
       neighbors: between which data sets of a client it holds, see the head of this module.
 
     Guarantees:
-      :math:`(\epsilon,\delta)`-DP between neighbouring data sets of any one client under the
+      :math:`(\epsilon,\delta)`-DP between neighboring data sets of any one client under the
       bounded-gradient assumption. The ledger also carries the zCDP parameter of the same noise,
       which is what that noise is really worth.
 
@@ -609,7 +609,7 @@ class PureDP:
       steps: :math:`1\le s\le2^{24}`, of the grid to a scale.
 
     Guarantees:
-      :math:`\epsilon`-DP between neighbouring data sets of any one client under the
+      :math:`\epsilon`-DP between neighboring data sets of any one client under the
       bounded-gradient assumption: of all whole numbers that a message may become each has in two
       worlds chances whose ratio is :math:`e^{\epsilon^{(n)}}` at most. Up to what the tables leave
       out, a total variation of :math:`2^{-78}` for every number drawn

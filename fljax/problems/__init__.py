@@ -1,5 +1,6 @@
 """Objectives, stacked local data, synthetic problems and the optimum they are judged against."""
 
+from fljax import _renamed
 from fljax.problems.discrepancy import (
     label_histograms,
     label_overlap,
@@ -17,13 +18,13 @@ from fljax.problems.objectives import (
     LeastSquares,
     Logistic,
     Loss,
-    NoRegulariser,
-    Regulariser,
+    NoRegularizer,
+    Regularizer,
     Softmax,
     SquaredL2,
 )
 from fljax.problems.problem import Problem, from_clients
-from fljax.problems.solvers import factorise, optimum, prox
+from fljax.problems.solvers import factorize, optimum, prox
 from fljax.problems.synthetic import (
     ClusteredNetwork,
     clustered_network,
@@ -76,13 +77,13 @@ __all__ = [
     "Loss",
     "Mixture",
     "Model",
-    "NoRegulariser",
+    "NoRegularizer",
     "Norm",
     "NormPenalty",
     "PNorm",
     "Penalty",
     "Problem",
-    "Regulariser",
+    "Regularizer",
     "Softmax",
     "Solution",
     "SquaredL2",
@@ -94,7 +95,7 @@ __all__ = [
     "clustered_ridge",
     "diagnose",
     "elastic_net",
-    "factorise",
+    "factorize",
     "from_clients",
     "group_share",
     "huber",
@@ -118,3 +119,5 @@ __all__ = [
     "vertical",
     "vertical_consensus",
 ]
+
+__getattr__ = _renamed.lookup("fljax.problems")

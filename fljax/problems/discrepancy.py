@@ -17,7 +17,7 @@ from fljax._arguments import checked
 from fljax._numerics import HIGHEST
 from fljax.problems.objectives import LeastSquares, Loss
 from fljax.problems.problem import Problem
-from fljax.problems.solvers import factorise, prox
+from fljax.problems.solvers import factorize, prox
 
 __all__ = [
     "label_histograms",
@@ -56,7 +56,7 @@ def local_models(
     _check.count("iterations", iterations)
     zero = jnp.zeros((problem.clients, problem.dim), problem.dtype)
     weight = jnp.full(problem.clients, 2 * ridge, problem.dtype)
-    return prox(problem, factorise(problem, weight), zero, zero, iterations)
+    return prox(problem, factorize(problem, weight), zero, zero, iterations)
 
 
 @checked
@@ -65,7 +65,7 @@ def local_gradients(
 ) -> Float[Array, "clients dim"]:
     r"""The clients' gradients :math:`f_k'(v)` at one model that all know.
 
-    At which model is open in the source; they tell less of one far from all minimisers.
+    At which model is open in the source; they tell less of one far from all minimizers.
 
     Args:
       problem: the clients'.

@@ -1,4 +1,4 @@
-r"""Generalised total variation minimisation: personalised models coupled by a similarity graph.
+r"""Generalized total variation minimization: personalized models coupled by a similarity graph.
 
 .. math:: \min_{w_1,\dots,w_K}\ \sum_kf_k(w_k)+\alpha\sum_{\{k,l\}\in\mathcal E}a_{kl}\,
    \phi(w_k-w_l)
@@ -6,7 +6,7 @@ r"""Generalised total variation minimisation: personalised models coupled by a s
 (Jung 2025, (48), line 770; with the squared norm (49), line 774): each client's objective counts
 once, each undirected edge once. :math:`\alpha=0` is learning alone; the larger it is, the larger
 the sets of nodes whose models are nearly equal, and beyond some value each connected component has
-one model, the minimiser of its clients' sum (lines 776-784). With a norm for :math:`\phi` they are
+one model, the minimizer of its clients' sum (lines 776-784). With a norm for :math:`\phi` they are
 *exactly* equal: the network lasso, and with :math:`f_k(w)=\|w-a_k\|^2` convex clustering (67).
 
 Three methods, by what is smooth. Least squares with a squared penalty is one linear system of
@@ -14,7 +14,7 @@ Three methods, by what is smooth. Least squares with a squared penalty is one li
 sample space when samples are fewer than parameters) and by the one model that all could share.
 Other smooth losses take Newton's steps, each solved likewise. What has a corner is solved by the
 primal-dual method of Chambolle and Pock, with the local proxes of :mod:`fljax.problems.solvers` and
-a dual variable an edge, the flow of (68)-(71). Edges are visited as slots of the neighbour table,
+a dual variable an edge, the flow of (68)-(71). Edges are visited as slots of the neighbor table,
 each from both ends, so that nothing is scattered and a traced graph will do.
 
 Shapes: ``K`` clients, ``N`` samples, ``P`` features, ``D`` parameters, ``E`` edges, ``S`` slots.
@@ -40,7 +40,7 @@ from fljax.problems.problem import Problem
 from fljax.problems.solvers import (
     Spectrum,
     decompose,
-    factorise,
+    factorize,
     is_quadratic,
     prox,
     refuse_clipping,
@@ -99,7 +99,7 @@ class GTVMin:
       problem: the clients' objectives :math:`f_k`.
       network: the similarity graph, with weights :math:`a_{kl}`; it may fall apart.
       coupling: :math:`\alpha\ge0`; with a squared penalty also ``[D]``, of each parameter, where
-        zero leaves it private and large makes it common (personalised learning, lines 2360-2385).
+        zero leaves it private and large makes it common (personalized learning, lines 2360-2385).
       penalty: :math:`\phi`, see :mod:`fljax.problems.variation`.
 
     Raises:
@@ -156,7 +156,7 @@ class GTVMin:
         return self._edge_sum(models, lambda weight, away: weight * self.penalty.value(away))
 
     def objective(self, models: Float[Array, "clients dim"]) -> Float[Array, ""]:
-        """What is minimised, see above.
+        """What is minimized, see above.
 
         Args:
           models: ``[K, D]``.
@@ -193,7 +193,7 @@ class GTVMin:
     def solve(
         self, tolerance: float | None = None, iterations: int | None = None
     ) -> Float[Array, "clients dim"]:
-        """The minimising models ``[K, D]``; of several, one.
+        """The minimizing models ``[K, D]``; of several, one.
 
         Inside ``jit`` and ``vmap`` too, over seeds and couplings; there what was not reached is
         not looked at, see :meth:`solution`.
@@ -213,12 +213,12 @@ class GTVMin:
             raise RuntimeError(
                 f"GTVMin stopped after {int(found.iterations)} iterations at a relative residual "
                 f"of {float(found.residual):.2g}, above the tolerance {aim:.2g}; allow more "
-                "iterations or a larger tolerance, or give a loss without a minimum a regulariser."
+                "iterations or a larger tolerance, or give a loss without a minimum a regularizer."
             )
         return found.models
 
     def solution(self, tolerance: float | None = None, iterations: int | None = None) -> Solution:
-        r"""The minimising models, with the residual that was reached.
+        r"""The minimizing models, with the residual that was reached.
 
         Args:
           tolerance: stops at this relative residual; by default near what the float type can tell.
@@ -238,7 +238,7 @@ class GTVMin:
         refuse_clipping(self.problem)
         square = self._square()
         problem = replace(self.problem, tasks=None, test=None, initial=None, statistics=None)
-        smooth = problem.loss.curvature is not None and problem.regulariser.quadratic() is not None
+        smooth = problem.loss.curvature is not None and problem.regularizer.quadratic() is not None
         aim = jnp.asarray(self._tolerance(tolerance), problem.dtype)
         if square is None or not smooth:
             most = 200_000 if iterations is None else iterations
@@ -269,7 +269,7 @@ class GTVMin:
         problem = self.problem
         if square is None or not is_quadratic(problem):
             raise ValueError(
-                "a closed form needs least squares, with no or a squared regulariser, and a "
+                "a closed form needs least squares, with no or a squared regularizer, and a "
                 f"squared penalty, got {type(problem.loss).__name__} and "
                 f"{type(self.penalty).__name__}; solve() takes them."
             )
@@ -312,8 +312,8 @@ class GTVMin:
         models, problem = self._checked(models), self.problem
         if not is_quadratic(problem):
             raise ValueError(
-                "a certificate needs least squares, with no or a squared regulariser, got "
-                f"{type(problem.loss).__name__} with {type(problem.regulariser).__name__}."
+                "a certificate needs least squares, with no or a squared regularizer, got "
+                f"{type(problem.loss).__name__} with {type(problem.regularizer).__name__}."
             )
         parts = self.network.entries.parts
         square = self._square()
@@ -439,14 +439,14 @@ def _refuse(coupled: GTVMin, members: np.ndarray, private: bool) -> None:
     if private:
         raise ValueError(
             f"GTVMin has no unique solution: the data of client {shown} do not determine its "
-            "private parameters. Couple them, give it more samples, or a SquaredL2 regulariser."
+            "private parameters. Couple them, give it more samples, or a SquaredL2 regularizer."
         )
     who = f"the component of clients {shown}"
     if len(members) == 1:
         who = f"client {shown}, which nothing couples to others,"
     raise ValueError(
         f"GTVMin has no unique solution: the data of {who} do not determine a model. Add edges to "
-        "clients with other data, more samples, or a SquaredL2 regulariser."
+        "clients with other data, more samples, or a SquaredL2 regularizer."
     )
 
 
@@ -747,9 +747,9 @@ def _primal_dual(
 ) -> _Found:
     r"""Chambolle and Pock's method with diagonal steps, overrelaxed.
 
-    Steps are :math:`\tau_k=s/n_k` of a node with :math:`n_k` neighbours and :math:`1/(2s)` of an
+    Steps are :math:`\tau_k=s/n_k` of a node with :math:`n_k` neighbors and :math:`1/(2s)` of an
     edge (Pock and Chambolle 2011). Every so often ``s`` moves towards the ratio of what models and
-    flow have travelled, ever more rarely. A loss that is not smooth has a dual variable of each
+    flow have traveled, ever more rarely. A loss that is not smooth has a dual variable of each
     sample as well, for its prox is one of predictions.
     """
     problem = jax.tree.map(jnp.asarray, coupled.problem.mapped())
@@ -789,8 +789,8 @@ def _primal_dual(
         flows, samples = dual
         force = add_rows(parts, [jnp.sum(flow, axis=1) for flow in flows])
         if pointwise:
-            centre = w - scale / pull * (force + problem.combination(samples))
-            new = problem.regulariser.prox(centre, scale / pull * problem.share[:, None])
+            center = w - scale / pull * (force + problem.combination(samples))
+            new = problem.regularizer.prox(center, scale / pull * problem.share[:, None])
         else:
             new = prox(problem, factor, w - scale / pull * force, w)
         lead = 2 * new - w
@@ -822,16 +822,16 @@ def _primal_dual(
 
     def look(carry):
         count, _, scale, state, origin, due = carry
-        factor = None if pointwise else factorise(problem, (pull / scale)[:, 0])
+        factor = None if pointwise else factorize(problem, (pull / scale)[:, 0])
         step = functools.partial(iterate, factor, scale)
         state = jax.lax.fori_loop(0, BETWEEN_LOOKS - 1, lambda _, s: step(s), state)
         before = state[2:]
         state = step(state)
         count = count + BETWEEN_LOOKS
-        travelled = jnp.sum(pull * (state[0] - origin[0]) ** 2)
+        traveled = jnp.sum(pull * (state[0] - origin[0]) ** 2)
         flowed = _total(jax.tree.map(lambda a, b: (a - b) ** 2, state[1], origin[1]))
-        ratio = jnp.sqrt(travelled / jnp.maximum(flowed, jnp.finfo(dtype).tiny))
-        usable = (count >= due) & (travelled > 0) & (flowed > 0)
+        ratio = jnp.sqrt(traveled / jnp.maximum(flowed, jnp.finfo(dtype).tiny))
+        usable = (count >= due) & (traveled > 0) & (flowed > 0)
         ratio = jnp.clip(ratio / scale, 0.1, 10.0)
         scale = jnp.where(usable, scale * jnp.sqrt(ratio), scale)
         origin = jax.tree.map(
@@ -844,7 +844,7 @@ def _primal_dual(
     flows = [jnp.zeros((*part.weights.shape, problem.dim), dtype) for part in parts]
     dual = (flows, jnp.zeros_like(problem.targets))
     # Models travel about as far as those of clients alone are apart, a flow as its bound allows.
-    local = prox(problem, factorise(problem, jnp.ones(problem.clients, dtype)), w, w)
+    local = prox(problem, factorize(problem, jnp.ones(problem.clients, dtype)), w, w)
     spread = jnp.sqrt(jnp.mean((local - jnp.mean(local, axis=0, keepdims=True)) ** 2))
     edges = sum(jnp.sum(bound > 0) for bound in radius)
     force = jnp.sqrt(_total([bound**2 for bound in radius]) / jnp.maximum(edges, 1).astype(dtype))

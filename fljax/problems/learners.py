@@ -55,7 +55,7 @@ class Learners:
     def fitted(self, problem: Problem, points: Any, labels: Any, pull: Any) -> list[Any]:
         r"""Each client's learner, fitted to its samples and to pseudo-labels of a test set.
 
-        Empirical risk minimisation with the weights :math:`1/m_k` of samples and :math:`c_k/m'` of
+        Empirical risk minimization with the weights :math:`1/m_k` of samples and :math:`c_k/m'` of
         the test set's points. ``None`` for a client that has neither.
 
         Args:

@@ -21,7 +21,7 @@ from fljax._memory import memory_at_hand, on_cpu
 from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import foreign
 from fljax.models import Architecture, Layout, layout_of
-from fljax.problems.objectives import Loss, NoRegulariser, Regulariser
+from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
 from fljax.problems.problem import CACHE_BYTES, Problem, as_floats, present, stacked, value_of
 
 __all__ = ["FunctionLoss", "Model"]
@@ -94,7 +94,7 @@ class Model(Problem):
       compute: ``"bfloat16"``, for instance: parameters and features are rounded to it before the
         network sees them. Models, gradients and messages keep their own type.
       clip: of every per-sample gradient, as of :class:`Problem`.
-      initial: as :meth:`initialised` draws it; a network does not start at zero.
+      initial: as :meth:`initialized` draws it; a network does not start at zero.
 
     The other arguments are those of :class:`Problem`; ``feature_map`` and ``feature_bound`` are for
     linear predictions.
@@ -211,7 +211,7 @@ class Model(Problem):
         key: Key[Array, ""],
         data: Sequence[tuple[Any, Any]],
         loss: Any,
-        regulariser: Regulariser = NoRegulariser(),  # noqa: B008 (immutable)
+        regularizer: Regularizer = NoRegularizer(),  # noqa: B008 (immutable)
         strength: Float[Array, "*clients"] | float = 1.0,
         *,
         test: Sequence[tuple[Any, Any]] | tuple[Any, Any] | None = None,
@@ -226,7 +226,7 @@ class Model(Problem):
           data: one ``(features [D_k, ...], targets [D_k, ...])`` a client; one without samples has
             importance zero.
           loss: as of :class:`Model`.
-          regulariser: as of :class:`Model`.
+          regularizer: as of :class:`Model`.
           strength: as of :class:`Model`.
           test: held-out data, likewise one ``(features, targets)`` a client, or a list of a single
             one for all.
@@ -262,8 +262,8 @@ class Model(Problem):
             )
 
         held_out = None if test is None else made("test", test)
-        found = made("data", data, regulariser=regulariser, strength=strength, test=held_out)
-        return found.initialised(key, own=own)
+        found = made("data", data, regularizer=regularizer, strength=strength, test=held_out)
+        return found.initialized(key, own=own)
 
     @classmethod
     @checked
@@ -276,7 +276,7 @@ class Model(Problem):
         compute: str | None = None,
         own: bool = False,
     ) -> "Model":
-        """The data, loss, regulariser and held-out data of a linear problem, for a network.
+        """The data, loss, regularizer and held-out data of a linear problem, for a network.
 
         Args:
           problem: as :mod:`fljax.problems` and :mod:`fljax.data` make them.
@@ -304,15 +304,15 @@ class Model(Problem):
         held_out = None if problem.test is None else made(problem.test)
         found = made(
             problem,
-            regulariser=problem.regulariser,
+            regularizer=problem.regularizer,
             strength=problem.strength,
             clip=problem.clip,
             test=held_out,
         )
-        return found.initialised(key, own=own)
+        return found.initialized(key, own=own)
 
     @checked
-    def initialised(self, key: Key[Array, ""], *, own: bool = False) -> "Model":
+    def initialized(self, key: Key[Array, ""], *, own: bool = False) -> "Model":
         """The same problem, started at parameters drawn as the network says.
 
         Args:
@@ -539,7 +539,7 @@ class Model(Problem):
         self, w: Float[Array, "clients dim"]
     ) -> Float[Array, "clients samples"]:
         """As of :class:`Problem`."""
-        pull = self.share[:, None] * self.regulariser.gradient(w)
+        pull = self.share[:, None] * self.regularizer.gradient(w)
         return jnp.where(self.weights > 0, self._sample_sizes(w, pull), 0)
 
     def _sample_sizes(self, w: Array, pull: Array) -> Float[Array, "clients samples"]:

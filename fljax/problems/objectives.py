@@ -1,8 +1,8 @@
-r"""Losses and regularisers: convex, composable, each with value, subgradient and prox.
+r"""Losses and regularizers: convex, composable, each with value, subgradient and prox.
 
 A loss acts on a linear prediction :math:`z = x^\top w` (a vector of ``outputs`` entries for
-softmax) and its target, entry by entry, so per-sample gradients never need to be materialised:
-they are the outer product of the features with ``derivative``. A regulariser acts on the
+softmax) and its target, entry by entry, so per-sample gradients never need to be materialized:
+they are the outer product of the features with ``derivative``. A regularizer acts on the
 parameters. The source's squared loss carries no factor one half (Gauthier 2024, (3.24)).
 """
 
@@ -24,8 +24,8 @@ __all__ = [
     "LeastSquares",
     "Logistic",
     "Loss",
-    "NoRegulariser",
-    "Regulariser",
+    "NoRegularizer",
+    "Regularizer",
     "Softmax",
     "SquaredL2",
     "soft_threshold",
@@ -220,7 +220,7 @@ class Softmax(Loss):
 
 
 @runtime_checkable
-class Regulariser(Protocol):
+class Regularizer(Protocol):
     """A convex penalty :math:`R(w)` over the last axis."""
 
     def value(self, w: Array) -> Array: ...
@@ -236,7 +236,7 @@ class Regulariser(Protocol):
 
 
 @module
-class NoRegulariser:
+class NoRegularizer:
     r""":math:`R(w)=0`."""
 
     def value(self, w: Array) -> Array:

@@ -1,6 +1,6 @@
-r"""The stacked local problem of all clients: ragged data, a loss and a regulariser.
+r"""The stacked local problem of all clients: ragged data, a loss and a regularizer.
 
-Client :math:`k` minimises (Gauthier 2024, (3.5))
+Client :math:`k` minimizes (Gauthier 2024, (3.5))
 
 .. math:: f_k(w)=\frac1{D_k}\sum_{j=1}^{D_k}\ell(x_{k,j},y_{k,j};w)+\frac\lambda K R(w),
 
@@ -24,7 +24,7 @@ from fljax._memory import on_cpu
 from fljax._module import as_leaf, float_dtype, module, replace
 from fljax._numerics import HIGHEST
 from fljax.participation import shuffled
-from fljax.problems.objectives import LeastSquares, Loss, NoRegulariser, Regulariser
+from fljax.problems.objectives import LeastSquares, Loss, NoRegularizer, Regularizer
 from fljax.problems.tasks import Tasks
 
 __all__ = [
@@ -103,7 +103,7 @@ class Problem:
       features: ``[K, N, P]``; rows past a client's own samples are padding.
       targets: ``[K, N]``.
       loss: a :class:`~fljax.problems.objectives.Loss`.
-      regulariser: :math:`R`; none by default.
+      regularizer: :math:`R`; none by default.
       strength: :math:`\lambda\ge0`, shared as :math:`\lambda/K` per client; or ``[K]``, each
         client's own factor of :math:`R` in the place of :math:`\lambda/K`.
       weights: ``[K, N]`` non-negative sample weights that sum to one in each row (``1/D_k`` on
@@ -112,13 +112,13 @@ class Problem:
         norm before it is averaged. This makes a bounded-gradient assumption true.
       feature_bound: a public bound :math:`R` of the norm of every sample's features (the values of
         the ``feature_map`` if there is one), for all data sets that a privacy promise is to cover.
-        With a loss of bounded slope it bounds every per-sample gradient, and iterative minimisers
+        With a loss of bounded slope it bounds every per-sample gradient, and iterative minimizers
         take steps that it alone decides (:mod:`fljax.problems.solvers`). Data known at construction
         must meet it; what is drawn inside a run is scaled down to it where it does not.
       statistics: filled by :meth:`prepare`.
       feature_map: applied to the features, ``[..., P]`` to ``[..., F]``, for instance
         :class:`fljax.data.RandomFourier`; a model then has ``F`` parameters in place of ``P``.
-      tasks: the clusters of clients with a task in common, for personalised learning; by default
+      tasks: the clusters of clients with a task in common, for personalized learning; by default
         all clients have the same.
       initial: where models start, ``[D]`` for all clients or ``[K, D]``; see :meth:`starting_at`.
       test: held-out data that models are judged by (the metrics ``test_error`` and ``accuracy``): a
@@ -137,7 +137,7 @@ class Problem:
     features: Any  # Float[Array, "clients samples features"], NumPy or JAX
     targets: Any  # Float[Array, "clients samples"]
     loss: Loss
-    regulariser: Regulariser = NoRegulariser()
+    regularizer: Regularizer = NoRegularizer()
     strength: Float[Array, "*clients"] | float = 1.0
     weights: Any = None  # Float[Array, "clients samples"] once constructed
     clip: Float[Array, ""] | float | None = None
@@ -151,7 +151,7 @@ class Problem:
 
     def validate(self) -> None:
         _check.registered("loss", self.loss)
-        _check.registered("regulariser", self.regulariser)
+        _check.registered("regularizer", self.regularizer)
         for name in ("features", "targets", "weights", "strength"):
             value = getattr(self, name)
             if name != "weights" or value is not None:
@@ -320,7 +320,7 @@ class Problem:
 
     @property
     def share(self) -> Float[Array, "#clients"]:
-        r"""Each client's factor of the regulariser: :math:`\lambda/K`, or its own."""
+        r"""Each client's factor of the regularizer: :math:`\lambda/K`, or its own."""
         strength = jnp.asarray(self.strength)
         return strength if strength.ndim else strength[None] / self.clients
 
@@ -404,8 +404,8 @@ class Problem:
         r"""The same problem with each client's mean loss multiplied by a factor of its own.
 
         A client of importance zero has no labels: its loss is zero whatever its model, which it has
-        from its neighbours alone (semi-supervised learning, Jung 2025, lines 2331-2340). The
-        regulariser's share stays. Every algorithm minimises this objective, and its error is
+        from its neighbors alone (semi-supervised learning, Jung 2025, lines 2331-2340). The
+        regularizer's share stays. Every algorithm minimizes this objective, and its error is
         measured from this optimum.
 
         Args:
@@ -435,7 +435,7 @@ class Problem:
         return replace(self, weights=weights, importance=factor * before, statistics=None)
 
     def unweighted(self) -> "Problem":
-        r"""Each client's own mean loss, with a share of the regulariser such that the objective is
+        r"""Each client's own mean loss, with a share of the regularizer such that the objective is
         the mean of these by the clients' weights.
         """
         if self.importance is None:
@@ -535,7 +535,7 @@ class Problem:
         held = here._rows(order[:, : out.max()], out)
         rest = (out[:, None] + np.arange((sizes - out).max())) % self.samples
         rest = jnp.take_along_axis(order, jnp.asarray(rest, jnp.int32), axis=1)
-        held = replace(held, regulariser=NoRegulariser(), clip=None, tasks=None, initial=None)
+        held = replace(held, regularizer=NoRegularizer(), clip=None, tasks=None, initial=None)
         return replace(here._rows(rest, sizes - out), test=held)
 
     def _rows(self, rows: Int[Array, "clients some"], sizes: np.ndarray) -> "Problem":
@@ -639,9 +639,9 @@ class Problem:
     def take(
         self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"] | None = None
     ) -> "Problem":
-        r"""Some of the clients, with all of their samples or with a batch: what they minimise now.
+        r"""Some of the clients, with all of their samples or with a batch: what they minimize now.
 
-        The regulariser's share stays :math:`\lambda/K`. A batch's weights are scaled up to a sum of
+        The regularizer's share stays :math:`\lambda/K`. A batch's weights are scaled up to a sum of
         one (or to the client's importance), so a gradient is the mean over the batch.
 
         Args:
@@ -729,10 +729,10 @@ class Problem:
 
     def objective(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
         r"""Each client's :math:`f_k(w_k)`."""
-        return self.mean_loss(w) + self.share * self.regulariser.value(w)
+        return self.mean_loss(w) + self.share * self.regularizer.value(w)
 
     def mean_loss(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
-        r"""Each client's :math:`\frac1{D_k}\sum_j\ell`, without the regulariser."""
+        r"""Each client's :math:`\frac1{D_k}\sum_j\ell`, without the regularizer."""
         return self.scores(w, value_of)
 
     def sample_gradient_norm(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
@@ -752,7 +752,7 @@ class Problem:
         derivative = self.loss.derivative(self.predictions(w), self.targets)
         if self.clip is not None:
             derivative = self._clipped(derivative)
-        pull = self.share[:, None] * self.regulariser.gradient(w)
+        pull = self.share[:, None] * self.regularizer.gradient(w)
         along = derivative * self.predictions(pull)  # the inner product of the two, per output
         if self.loss.outputs > 1:
             along = jnp.sum(along, axis=2)
@@ -776,8 +776,8 @@ class Problem:
         return gradient.reshape(self.clients, -1)
 
     def gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
-        r"""A subgradient of each client's :math:`f_k`; the regulariser is public, never clipped."""
-        return self.loss_gradient(w) + self.share[:, None] * self.regulariser.gradient(w)
+        r"""A subgradient of each client's :math:`f_k`; the regularizer is public, never clipped."""
+        return self.loss_gradient(w) + self.share[:, None] * self.regularizer.gradient(w)
 
     def mean_gradient(self, w: Float[Array, " dim"]) -> Float[Array, " dim"]:
         r""":math:`\frac1K\sum_k f_k'(w)` at one model that all share: all data at one client."""
@@ -890,7 +890,7 @@ def check_test(test: Any, clients: int, dim: int) -> None:
 def from_clients(
     data: Sequence[tuple[Any, Any]],
     loss: Loss,
-    regulariser: Regulariser = NoRegulariser(),  # noqa: B008 (immutable)
+    regularizer: Regularizer = NoRegularizer(),  # noqa: B008 (immutable)
     strength: Float[Array, "*clients"] | float = 1.0,
     *,
     feature_map: Any = None,
@@ -903,7 +903,7 @@ def from_clients(
       data: one ``(features [D_k, P], targets [D_k])`` a client. One without samples has importance
         zero (:meth:`Problem.weighing`): it takes part, and its loss counts for nothing.
       loss: as in :class:`Problem`.
-      regulariser: as in :class:`Problem`.
+      regularizer: as in :class:`Problem`.
       strength: as in :class:`Problem`.
       feature_map: as in :class:`Problem`.
       tasks: the clusters of the clients, as in :class:`Problem`.
@@ -932,7 +932,7 @@ def from_clients(
         features=features,
         targets=targets,
         loss=loss,
-        regulariser=regulariser,
+        regularizer=regularizer,
         strength=strength,
         weights=weights,
         feature_map=feature_map,

@@ -1,18 +1,18 @@
-r"""Exact minimisers: the prox of each client's objective, and the centralised optimum.
+r"""Exact minimizers: the prox of each client's objective, and the centralized optimum.
 
 Both are :math:`\arg\min_w f_k(w)+\tfrac{c_k}2\|w-v_k\|^2`, for all rows of a stacked problem at
 once: :math:`c_k>0` is ADMM's primal step (Gauthier 2024, (3.4)), one pooled row with :math:`c=0`
-the centralised solution (3.1). Quadratic objectives are solved in closed form through a factor
+the centralized solution (3.1). Quadratic objectives are solved in closed form through a factor
 computed once; other smooth losses by accelerated proximal gradient, or in the sample space when
 samples are fewer than parameters; nonsmooth losses by ADMM on their residuals.
 
-Where the problem declares a bound of its features (``feature_bound``), a smooth loss is minimised
+Where the problem declares a bound of its features (``feature_bound``), a smooth loss is minimized
 by plain proximal gradient steps of a size that depends on the bound alone. They converge more
 slowly, and are what a privacy guarantee covers however early they stop: whatever the data within
 the bound, each step is a contraction by :math:`(1-\eta c)/(1+\eta\mu)`, and at one model the steps
 of two data sets differ by at most :math:`\eta g/(1+\eta\mu)`, :math:`g` being how far apart their
 mean gradients are there. So models that start at most :math:`g/(c+\mu)` apart, which is how far
-apart exact minimisers can be, stay so, a warm start from the last round's model included. Nothing
+apart exact minimizers can be, stay so, a warm start from the last round's model included. Nothing
 more is asked of the two data sets: they may differ in one sample, lack it, or have none in common.
 """
 
@@ -34,14 +34,14 @@ from fljax._linalg import (
 )
 from fljax._module import replace
 from fljax._numerics import HIGHEST
-from fljax.problems.objectives import L1, LeastAbsoluteDeviation, LeastSquares, NoRegulariser
+from fljax.problems.objectives import L1, LeastAbsoluteDeviation, LeastSquares, NoRegularizer
 from fljax.problems.problem import Problem
 
 __all__ = [
     "ProxFactor",
     "Spectrum",
     "decompose",
-    "factorise",
+    "factorize",
     "is_quadratic",
     "iterates_predictions",
     "optimum",
@@ -66,8 +66,8 @@ class ProxFactor(NamedTuple):
 
 
 def is_quadratic(problem: Problem) -> bool:
-    """Whether the prox is one linear solve: squared loss, no or a squared regulariser."""
-    return isinstance(problem.loss, LeastSquares) and problem.regulariser.quadratic() is not None
+    """Whether the prox is one linear solve: squared loss, no or a squared regularizer."""
+    return isinstance(problem.loss, LeastSquares) and problem.regularizer.quadratic() is not None
 
 
 def iterates_predictions(problem: Problem) -> bool:
@@ -75,7 +75,7 @@ def iterates_predictions(problem: Problem) -> bool:
     return (
         problem.loss.curvature is not None
         and problem.loss.outputs == 1
-        and problem.regulariser.quadratic() is not None
+        and problem.regularizer.quadratic() is not None
         and problem.samples < problem.dim
     )
 
@@ -96,7 +96,7 @@ def public_scale(problem: Problem, weight: Float[Array, " clients"]) -> Float[Ar
     return total * problem.loss.curvature * jnp.asarray(problem.feature_bound) ** 2 + weight
 
 
-def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
+def factorize(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
     """Prepare :func:`prox` for quadratic weights ``weight`` (``[K]``, >= 0)."""
     if is_quadratic(problem):
         shift = weight + strong_convexity(problem)
@@ -138,16 +138,16 @@ def factorise(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
 def prox(
     problem: Problem,
     factor: ProxFactor,
-    centre: Float[Array, "clients dim"],
+    center: Float[Array, "clients dim"],
     start: Float[Array, "clients dim"],
     iterations: int = 100,
 ) -> Float[Array, "clients dim"]:
     r""":math:`\arg\min_w f_k(w)+\tfrac{c_k}{2}\|w-v_k\|^2` for every client.
 
     Args:
-      problem: ``K`` clients; must not clip, since clipping has no place inside a minimiser.
-      factor: from :func:`factorise`, with this problem and its weights.
-      centre: ``[K, D]``, :math:`v_k`.
+      problem: ``K`` clients; must not clip, since clipping has no place inside a minimizer.
+      factor: from :func:`factorize`, with this problem and its weights.
+      center: ``[K, D]``, :math:`v_k`.
       start: ``[K, D]``, a warm start for the iterative methods.
       iterations: inner iterations of the methods that have no closed form.
 
@@ -156,21 +156,21 @@ def prox(
     """
     refuse_clipping(problem)
     if is_quadratic(problem):
-        return _solve_quadratic(problem, factor, centre)
+        return _solve_quadratic(problem, factor, center)
     if takes_public_steps(problem):
         steps = _public_steps if factor.gram is None else _public_steps_of_predictions
-        return steps(problem, factor, centre, start, iterations)
+        return steps(problem, factor, center, start, iterations)
     if factor.gram is not None:
-        return _solve_predictions(problem, factor, centre, start, iterations)
+        return _solve_predictions(problem, factor, center, start, iterations)
     solve = _proximal_gradient if problem.loss.curvature is not None else _residual_admm
-    return solve(problem, factor, centre, start, iterations, None)
+    return solve(problem, factor, center, start, iterations, None)
 
 
 def refuse_clipping(problem: Problem) -> None:
     if problem.clip is not None:
         raise ValueError(
-            "per-sample clipping cannot be applied inside an exact minimiser; use an algorithm "
-            "with a linearised update (ZCDPNFL) or leave the problem unclipped."
+            "per-sample clipping cannot be applied inside an exact minimizer; use an algorithm "
+            "with a linearized update (ZCDPNFL) or leave the problem unclipped."
         )
 
 
@@ -191,8 +191,8 @@ def decompose(problem: Problem) -> Spectrum:
     refuse_clipping(problem)
     if not is_quadratic(problem):
         raise ValueError(
-            "a closed form needs the squared loss with no or a squared regulariser, got "
-            f"{type(problem.loss).__name__} with {type(problem.regulariser).__name__}."
+            "a closed form needs the squared loss with no or a squared regularizer, got "
+            f"{type(problem.loss).__name__} with {type(problem.regularizer).__name__}."
         )
     moment = 2 * problem.correlation(problem.targets)
     return Spectrum(*symmetric_eigen(_hessian(problem)), moment)
@@ -204,7 +204,7 @@ def solve_shifted(
     shift: Float[Array, " clients"],
     right: Float[Array, "clients dim"],
 ) -> Float[Array, "clients dim"]:
-    r""":math:`(H_k+c_kI)^{-1}r_k` for any :math:`c_k>0`, :math:`H_k` without the regulariser's."""
+    r""":math:`(H_k+c_kI)^{-1}r_k` for any :math:`c_k>0`, :math:`H_k` without the regularizer's."""
     values, vectors, _ = spectrum
     inverse = 1 / (values + shift[:, None])
     if problem.samples >= problem.dim:
@@ -230,9 +230,9 @@ def _hessian(problem: Problem) -> Array:
 
 @checked
 def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
-    r"""The centralised solution :math:`w_c=\arg\min_w\sum_k f_k(w)`, to solver accuracy.
+    r"""The centralized solution :math:`w_c=\arg\min_w\sum_k f_k(w)`, to solver accuracy.
 
-    The clients' ``1/D_k`` weights are kept, as in the consensus problem (3.2); the centralised
+    The clients' ``1/D_k`` weights are kept, as in the consensus problem (3.2); the centralized
     problem (3.1) prints without them (thesis line 506 against 513), which for unequal ``D_k``
     would be another problem than the one the network solves.
 
@@ -243,27 +243,27 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
 
     Raises:
       ValueError: a loss that falls for ever, such as the logistic one of separable data without a
-        regulariser; inside traced code the solution is then NaN.
+        regularizer; inside traced code the solution is then NaN.
     """
     _check.count("iterations", iterations)
     pooled = problem.pooled().prepare()
     start = jnp.zeros((1, problem.dim), problem.dtype)
     pooled = replace(pooled, feature_bound=None)  # nothing of the optimum is sent
-    if isinstance(pooled.loss, LeastSquares) and isinstance(pooled.regulariser, NoRegulariser):
+    if isinstance(pooled.loss, LeastSquares) and isinstance(pooled.regularizer, NoRegularizer):
         moment = 2 * pooled.correlation(pooled.targets)[0]
         return spd_solve(2 * pooled.second_moment()[0], moment)
     if isinstance(pooled.loss, LeastAbsoluteDeviation) and isinstance(
-        pooled.regulariser, NoRegulariser | L1
+        pooled.regularizer, NoRegularizer | L1
     ):
         # |w_i| is one more absolute residual each; of no weight, it completes a vertex where the
         # data do not determine one.
-        extra = pooled.strength if isinstance(pooled.regulariser, L1) else 0.0
+        extra = pooled.strength if isinstance(pooled.regularizer, L1) else 0.0
         rows = jnp.concatenate([pooled.design[0], jnp.eye(problem.dim, dtype=problem.dtype)])
         targets = jnp.concatenate([pooled.targets[0], jnp.zeros(problem.dim, problem.dtype)])
         weights = jnp.full(problem.dim, extra, problem.dtype)
         weights = jnp.concatenate([pooled.weights[0], weights])
         return _least_absolute_vertex(rows, targets, weights, 50 * problem.dim)
-    factor = factorise(pooled, jnp.zeros(1, problem.dtype))
+    factor = factorize(pooled, jnp.zeros(1, problem.dtype))
     if is_quadratic(pooled):
         return _solve_quadratic(pooled, factor, start)[0]
     tolerance = 4 * jnp.finfo(problem.dtype).eps
@@ -274,7 +274,7 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
             raise ValueError(
                 f"the {type(pooled.loss).__name__} loss of these data has no minimum: a model "
                 "separates the labels, and the larger it is, the lower the loss. Give the problem "
-                "a regulariser, such as SquaredL2() with a strength > 0."
+                "a regularizer, such as SquaredL2() with a strength > 0."
             )
         return jnp.where(endless, jnp.nan, found[0])
     return _residual_admm(pooled, factor, start, start, iterations, tolerance)[0]
@@ -289,7 +289,7 @@ def _falls_for_ever(problem: Problem, w: Float[Array, "clients dim"]) -> Array:
 
     def slope(distance):
         data = weights * problem.loss.derivative(distance * m, problem.targets) * m
-        penalty = problem.share[:, None] * problem.regulariser.gradient(distance * w) * w
+        penalty = problem.share[:, None] * problem.regularizer.gradient(distance * w) * w
         return jnp.sum(data) + jnp.sum(penalty)
 
     rounding = 8 * eps * jnp.sum(weights * jnp.abs(m))
@@ -301,8 +301,8 @@ def _shift(matrices: Array, shift: Array) -> Array:
 
 
 def strong_convexity(problem: Problem) -> Array:
-    r"""The strong-convexity modulus that a squared regulariser gives each :math:`f_k`."""
-    quadratic = problem.regulariser.quadratic()
+    r"""The strong-convexity modulus that a squared regularizer gives each :math:`f_k`."""
+    quadratic = problem.regularizer.quadratic()
     return 2 * problem.share * (0.0 if quadratic is None else quadratic)
 
 
@@ -312,16 +312,16 @@ def smoothness(problem: Problem) -> Float[Array, " clients"]:
     Raises:
       ValueError: an objective that is not smooth.
     """
-    if problem.loss.curvature is None or problem.regulariser.quadratic() is None:
+    if problem.loss.curvature is None or problem.regularizer.quadratic() is None:
         raise ValueError(
-            f"{type(problem.loss).__name__} with {type(problem.regulariser).__name__} is not "
+            f"{type(problem.loss).__name__} with {type(problem.regularizer).__name__} is not "
             "smooth, and has no largest curvature."
         )
     return problem.loss.curvature / 2 * spd_norm(_hessian(problem)) + strong_convexity(problem)
 
 
-def _solve_quadratic(problem: Problem, factor: ProxFactor, centre: Array) -> Array:
-    right = factor.moment + factor.weight[:, None] * centre
+def _solve_quadratic(problem: Problem, factor: ProxFactor, center: Array) -> Array:
+    right = factor.moment + factor.weight[:, None] * center
     if problem.samples >= problem.dim:
         return jnp.einsum("kpq,kq->kp", factor.inverse, right, precision=HIGHEST)
     # Woodbury: never a D x D matrix when samples are few.
@@ -331,16 +331,16 @@ def _solve_quadratic(problem: Problem, factor: ProxFactor, centre: Array) -> Arr
     return (right - back) / (factor.weight + strong_convexity(problem))[:, None]
 
 
-def _solve_predictions(problem, factor, centre, start, iterations):
+def _solve_predictions(problem, factor, center, start, iterations):
     r"""The prox of a smooth loss by its samples: two passes over them, whatever the iterations.
 
-    With :math:`\kappa=c_k+\mu_k` the minimiser is :math:`w=(c_kv-X^\top\alpha)/\kappa`, where
+    With :math:`\kappa=c_k+\mu_k` the minimizer is :math:`w=(c_kv-X^\top\alpha)/\kappa`, where
     :math:`\alpha=\Omega\ell'(m)` at its own predictions :math:`m=(c_kXv-G\alpha)/\kappa`. Newton's
     step with the loss's curvature at its bound, which never overshoots, is
     :math:`\alpha\leftarrow\alpha+B(\Omega\ell'(m)-\alpha)` with a constant ``factor.inverse``.
     """
     scale = (factor.weight + strong_convexity(problem))[:, None]
-    pulled = factor.weight[:, None] * problem.predictions(centre)
+    pulled = factor.weight[:, None] * problem.predictions(center)
 
     def slope(m):
         return problem.weights * problem.loss.derivative(m, problem.targets)
@@ -355,7 +355,7 @@ def _solve_predictions(problem, factor, centre, start, iterations):
     first = jnp.einsum("knm,km->kn", factor.inverse, first, precision=HIGHEST)
     alpha = jax.lax.fori_loop(1, iterations, iterate, first)
     back = problem.combination(alpha)
-    return (factor.weight[:, None] * centre - back) / scale
+    return (factor.weight[:, None] * center - back) / scale
 
 
 def _until(step, start, iterations: int, tolerance: float | None, watched: int):
@@ -379,7 +379,7 @@ def _until(step, start, iterations: int, tolerance: float | None, watched: int):
     return jax.lax.while_loop(moving, body, (0, jnp.asarray(True), start))[2]
 
 
-def _proximal_gradient(problem, factor, centre, start, iterations, tolerance):
+def _proximal_gradient(problem, factor, center, start, iterations, tolerance):
     """Accelerated proximal gradient, restarted when momentum points uphill (O'Donoghue 2015)."""
     step = (1 / factor.scale)[:, None]
     weight = factor.weight[:, None]
@@ -387,8 +387,8 @@ def _proximal_gradient(problem, factor, centre, start, iterations, tolerance):
 
     def iterate(state):
         w, lead, momentum = state
-        descent = lead - step * (problem.loss_gradient(lead) + weight * (lead - centre))
-        new = problem.regulariser.prox(descent, penalty)
+        descent = lead - step * (problem.loss_gradient(lead) + weight * (lead - center))
+        new = problem.regularizer.prox(descent, penalty)
         uphill = jnp.sum((lead - new) * (new - w), axis=-1, keepdims=True) > 0
         momentum = jnp.where(uphill, jnp.ones_like(momentum), momentum)
         next_momentum = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
@@ -399,19 +399,19 @@ def _proximal_gradient(problem, factor, centre, start, iterations, tolerance):
     return _until(iterate, (start, start, momentum), iterations, tolerance, watched=1)[0]
 
 
-def _public_steps(problem, factor, centre, start, iterations):
+def _public_steps(problem, factor, center, start, iterations):
     """Proximal gradient steps whose size depends on no data."""
     step, weight = (1 / factor.scale)[:, None], factor.weight[:, None]
     penalty = step * problem.share[:, None]
 
     def iterate(_, w):
-        descent = w - step * (problem.loss_gradient(w) + weight * (w - centre))
-        return problem.regulariser.prox(descent, penalty)
+        descent = w - step * (problem.loss_gradient(w) + weight * (w - center))
+        return problem.regularizer.prox(descent, penalty)
 
     return jax.lax.fori_loop(0, iterations, iterate, start)
 
 
-def _public_steps_of_predictions(problem, factor, centre, start, iterations):
+def _public_steps_of_predictions(problem, factor, center, start, iterations):
     r"""The same steps among the predictions of few samples: three passes over them in all.
 
     A model on the way is :math:`w=aw^0+bv-X^\top\alpha`; its predictions :math:`m=Xw` need no more
@@ -419,7 +419,7 @@ def _public_steps_of_predictions(problem, factor, centre, start, iterations):
     """
     step, weight = (1 / factor.scale)[:, None], factor.weight[:, None]
     shrink = 1 / (1 + step * strong_convexity(problem)[:, None])
-    pulled = problem.predictions(centre)
+    pulled = problem.predictions(center)
 
     def iterate(_, state):
         m, alpha, a, b = state
@@ -436,7 +436,7 @@ def _public_steps_of_predictions(problem, factor, centre, start, iterations):
     zero = jnp.zeros_like(step)
     state = (problem.predictions(start), jnp.zeros_like(problem.targets), zero + 1, zero)
     _, alpha, a, b = jax.lax.fori_loop(0, iterations, iterate, state)
-    return a * start + b * centre - problem.combination(alpha)
+    return a * start + b * center - problem.combination(alpha)
 
 
 def _split_penalty(problem: Problem, scale: Array) -> Array:
@@ -444,7 +444,7 @@ def _split_penalty(problem: Problem, scale: Array) -> Array:
     return scale * jnp.mean(problem.weights.sum(1)) * jnp.mean(problem.design**2)
 
 
-def _residual_admm(problem, factor, centre, start, iterations, tolerance):
+def _residual_admm(problem, factor, center, start, iterations, tolerance):
     """ADMM on ``residual = X w - y`` and ``copy = w``, one linear solve an iteration."""
     scale = factor.scale[:, None]
     split = _split_penalty(problem, factor.scale)[:, None]
@@ -453,12 +453,12 @@ def _residual_admm(problem, factor, centre, start, iterations, tolerance):
     def iterate(state):
         _, residual, residual_dual, copy, copy_dual = state
         target = problem.targets + residual - residual_dual
-        right = factor.weight[:, None] * centre + scale * problem.correlation(target)
+        right = factor.weight[:, None] * center + scale * problem.correlation(target)
         right = right + split * (copy - copy_dual)
         w = jnp.einsum("kpq,kq->kp", factor.inverse, right, precision=HIGHEST)
         misfit = problem.predictions(w) - problem.targets
         residual = problem.loss.prox(misfit + residual_dual, zero, 1 / scale)
-        copy = problem.regulariser.prox(w + copy_dual, penalty)
+        copy = problem.regularizer.prox(w + copy_dual, penalty)
         return (
             w,
             residual,
@@ -551,7 +551,7 @@ def _least_absolute_vertex(
 
 
 def response(problem: Problem) -> Float[Array, "clients dim samples"]:
-    r"""How each client's own minimiser follows from its targets: :math:`w_k=R_ky_k`.
+    r"""How each client's own minimizer follows from its targets: :math:`w_k=R_ky_k`.
 
     Of a quadratic objective; where several models are as good, the one of least norm. What a
     client has no samples for, or no feature (a column of zeros), stays at zero.

@@ -29,8 +29,8 @@ from fljax.problems.objectives import (
     LeastSquares,
     Logistic,
     Loss,
-    NoRegulariser,
-    Regulariser,
+    NoRegularizer,
+    Regularizer,
     Softmax,
     SquaredL2,
 )
@@ -62,7 +62,7 @@ def linear(
     samples: int | Sequence[int],
     dim: int,
     loss: Loss,
-    regulariser: Regulariser = NoRegulariser(),  # noqa: B008 (immutable)
+    regularizer: Regularizer = NoRegularizer(),  # noqa: B008 (immutable)
     strength: Float[Array, "*clients"] | float = 1.0,
     noise_variance: Float[Array, ""] | float = NOISE_VARIANCE,
 ) -> Problem:
@@ -74,7 +74,7 @@ def linear(
       samples: ``N``, or one size a client.
       dim: ``P`` features (and parameters).
       loss: of the objective.
-      regulariser: of the objective.
+      regularizer: of the objective.
       strength: :math:`\lambda`.
       noise_variance: of the observation noise, >= 0.
 
@@ -96,7 +96,7 @@ def linear(
     deviation = jnp.sqrt(jnp.asarray(noise_variance, dtype))
     features, targets = _observed(k_features, k_noise, rows, real, deviation)
     with _check.trusted():
-        return Problem(features, targets, loss, regulariser, strength, weights)
+        return Problem(features, targets, loss, regularizer, strength, weights)
 
 
 def _observed(
@@ -147,7 +147,7 @@ def _normal_rows(key: Array, shape: tuple[int, ...], dtype) -> Array:
 def least_squares(
     key: Key[Array, ""], clients: int, samples: int | Sequence[int], dim: int, **kwargs
 ):
-    """:func:`linear` with the squared loss and no regulariser."""
+    """:func:`linear` with the squared loss and no regularizer."""
     return linear(key, clients, samples, dim, LeastSquares(), **kwargs)
 
 
@@ -161,7 +161,7 @@ def ridge(key: Key[Array, ""], clients: int, samples: int | Sequence[int], dim: 
 def least_absolute_deviation(
     key: Key[Array, ""], clients: int, samples: int | Sequence[int], dim: int, **kwargs
 ):
-    """Absolute loss, no regulariser (Gauthier 2024, section 3.4.2)."""
+    """Absolute loss, no regularizer (Gauthier 2024, section 3.4.2)."""
     return linear(key, clients, samples, dim, LeastAbsoluteDeviation(), **kwargs)
 
 
@@ -199,12 +199,12 @@ def elastic_net(
     problem = linear(key, clients, samples, dim, LeastSquares(), **kwargs)
     product = jnp.einsum("knp,kn->p", problem.features, problem.targets)
     with _check.trusted():
-        regulariser = ElasticNet(l1_factor * jnp.max(jnp.abs(product)), l2)
+        regularizer = ElasticNet(l1_factor * jnp.max(jnp.abs(product)), l2)
         return Problem(
             problem.features,
             problem.targets,
             problem.loss,
-            regulariser,
+            regularizer,
             problem.strength,
             problem.weights,
         )
@@ -216,7 +216,7 @@ def logistic(
     clients: int,
     samples: int | Sequence[int],
     dim: int,
-    regulariser: Regulariser = SquaredL2(),  # noqa: B008 (immutable)
+    regularizer: Regularizer = SquaredL2(),  # noqa: B008 (immutable)
     strength: Float[Array, "*clients"] | float = 0.01,
 ) -> Problem:
     r"""Labels :math:`\pm1` drawn from the logistic model of a standard normal parameter."""
@@ -227,7 +227,7 @@ def logistic(
     uniform = jax.random.uniform(k_label, base.targets.shape, base.dtype)
     labels = jnp.where(uniform < jax.nn.sigmoid(base.targets), 1.0, -1.0).astype(base.dtype)
     with _check.trusted():
-        return Problem(base.features, labels, Logistic(), regulariser, strength, base.weights)
+        return Problem(base.features, labels, Logistic(), regularizer, strength, base.weights)
 
 
 @checked
@@ -237,7 +237,7 @@ def softmax(
     samples: int | Sequence[int],
     dim: int,
     classes: int = 10,
-    regulariser: Regulariser = SquaredL2(),  # noqa: B008 (immutable)
+    regularizer: Regularizer = SquaredL2(),  # noqa: B008 (immutable)
     strength: Float[Array, "*clients"] | float = 0.01,
 ) -> Problem:
     """Labels drawn from the softmax model: ``dim`` features, ``dim * classes`` parameters."""
@@ -252,7 +252,7 @@ def softmax(
     logits = jnp.einsum("knp,pc->knc", base.features, parameter)
     labels = jax.random.categorical(k_label, logits).astype(base.dtype)
     with _check.trusted():
-        return Problem(base.features, labels, loss, regulariser, strength, base.weights)
+        return Problem(base.features, labels, loss, regularizer, strength, base.weights)
 
 
 @checked
@@ -370,7 +370,7 @@ def clustered_network(
       max_degree: likewise.
 
     Returns:
-      The problem, without a regulariser, its ``tasks`` with clusters and true models; the graph.
+      The problem, without a regularizer, its ``tasks`` with clusters and true models; the graph.
 
     Raises:
       ValueError: empty clusters, sizes below one, probabilities outside of [0, 1], negative noise,

@@ -1,7 +1,7 @@
 r"""Which clients share a task, and what each task is judged by.
 
 A *cluster* is a set of clients that learn the same model; the clusters' models are alike, which
-personalised algorithms use (Gauthier 2024, section 5.1). Membership is a property of the data, so
+personalized algorithms use (Gauthier 2024, section 5.1). Membership is a property of the data, so
 it travels with the :class:`~fljax.problems.Problem`; whether an algorithm knows it is the
 algorithm's affair.
 """
@@ -123,7 +123,7 @@ def random_clusters(key: Key[Array, ""], clients: int, clusters: int) -> Int[Arr
 
 @checked
 def group_share(strength: Any, index: Any, groups: int) -> Float[Array, " clients"]:
-    r""":math:`\lambda/|\mathcal C_g|` for each client of group :math:`g`: a regulariser's share.
+    r""":math:`\lambda/|\mathcal C_g|` for each client of group :math:`g`: a regularizer's share.
 
     The PGFL update divides by the clients of the server (Gauthier 2024, (5.4)), NPFL by those of
     the cluster (6.5); :class:`~fljax.problems.Problem` takes the result as ``strength``.

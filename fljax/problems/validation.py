@@ -20,7 +20,7 @@ from fljax._numerics import HIGHEST
 from fljax.problems.objectives import LeastSquares
 from fljax.problems.problem import Problem
 from fljax.problems.solvers import (
-    factorise,
+    factorize,
     is_quadratic,
     iterates_predictions,
     prox,
@@ -33,7 +33,7 @@ __all__ = ["Diagnosis", "Validated", "augmented", "diagnose", "jittered", "train
 
 @checked
 def train(problem: Problem, iterations: int = 1000) -> Float[Array, "clients dim"]:
-    r"""Each client's own minimiser :math:`\arg\min_wf_k(w)`: empirical risk minimisation (20).
+    r"""Each client's own minimizer :math:`\arg\min_wf_k(w)`: empirical risk minimization (20).
 
     For squared losses in closed form, of least norm where several are as good (the pseudo-inverse
     :math:`X^\dagger y`); else by iterations.
@@ -43,8 +43,8 @@ def train(problem: Problem, iterations: int = 1000) -> Float[Array, "clients dim
       iterations: at most, where there is no closed form.
 
     Raises:
-      ValueError: another loss than the squared one, without a regulariser, of fewer samples than
-        parameters: no minimiser is better than others.
+      ValueError: another loss than the squared one, without a regularizer, of fewer samples than
+        parameters: no minimizer is better than others.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -61,16 +61,16 @@ def train(problem: Problem, iterations: int = 1000) -> Float[Array, "clients dim
     if is_quadratic(problem):
         targets = jnp.asarray(problem.targets)
         return jnp.einsum("kpn,kn->kp", response(problem), targets, precision=HIGHEST)
-    unpulled = problem.regulariser.quadratic() == 0 or _is_zero(strong_convexity(problem))
+    unpulled = problem.regularizer.quadratic() == 0 or _is_zero(strong_convexity(problem))
     if iterates_predictions(problem) and unpulled:
         raise ValueError(
             f"with {problem.samples} samples and {problem.dim} parameters the "
-            f"{type(problem.loss).__name__} loss has no one minimiser; give the problem a "
-            "regulariser, such as SquaredL2() with a strength > 0."
+            f"{type(problem.loss).__name__} loss has no one minimizer; give the problem a "
+            "regularizer, such as SquaredL2() with a strength > 0."
         )
     problem = problem.prepare()
     start = jnp.zeros((problem.clients, problem.dim), problem.dtype)
-    factor = factorise(problem, jnp.zeros(problem.clients, problem.dtype))
+    factor = factorize(problem, jnp.zeros(problem.clients, problem.dtype))
     return prox(problem, factor, start, start, iterations)
 
 
@@ -95,7 +95,7 @@ def validate(problem: Problem, iterations: int = 1000) -> Validated:
       iterations: as of :func:`train`.
 
     Returns:
-      The models and their errors, without the regulariser's part.
+      The models and their errors, without the regularizer's part.
 
     Raises:
       ValueError: a problem without held-out data; as :func:`train`.
@@ -134,8 +134,8 @@ class Diagnosis(enum.IntEnum):
     """What the errors of training and validation say."""
 
     FINE = 0  #: about the reference: done
-    OVERFITTING = 1  #: validation far above training: smaller model, more data, regularise
-    UNDERFITTING = 2  #: alike, far above the reference: larger model, or a better optimiser
+    OVERFITTING = 1  #: validation far above training: smaller model, more data, regularize
+    UNDERFITTING = 2  #: alike, far above the reference: larger model, or a better optimizer
     UNLIKE = 3  #: training far above validation: not of one law, or an unlucky split
 
 
@@ -205,7 +205,7 @@ def _check_squared(problem: Problem) -> None:
     if not isinstance(problem.loss, LeastSquares):
         raise ValueError(
             "more samples act as a squared penalty for the squared loss alone, got "
-            f"{type(problem.loss).__name__}; give the problem regulariser=SquaredL2()."
+            f"{type(problem.loss).__name__}; give the problem regularizer=SquaredL2()."
         )
 
 

@@ -1,7 +1,7 @@
 r"""Penalties of the variation of models across an edge: the GTV's :math:`\phi` (Jung 2025, (32)).
 
 Each acts on a difference of models over the last axis, whatever is before it. Those with a corner
-at zero make neighbours exactly equal (clusters); the squared norm only pulls them together. A dual
+at zero make neighbors exactly equal (clusters); the squared norm only pulls them together. A dual
 method asks for ``prox`` and ``conjugate``; of a norm both are the projection onto the ball of its
 dual norm (lines 944-975).
 """
@@ -132,7 +132,7 @@ class SquaredNorm(Penalty):
 
 @module
 class Norm(NormPenalty):
-    r""":math:`\phi(u)=\|u\|_2`: whole models of neighbours become equal (network lasso).
+    r""":math:`\phi(u)=\|u\|_2`: whole models of neighbors become equal (network lasso).
 
     Example:
       >>> import jax.numpy as jnp
@@ -154,7 +154,7 @@ class Norm(NormPenalty):
 
 @module
 class Absolute(NormPenalty):
-    r""":math:`\phi(u)=\|u\|_1`: parameters of neighbours become equal one by one.
+    r""":math:`\phi(u)=\|u\|_1`: parameters of neighbors become equal one by one.
 
     Example:
       >>> import jax.numpy as jnp

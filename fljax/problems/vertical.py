@@ -1,7 +1,7 @@
 r"""Vertical federated learning: clients that know different features of the same data points.
 
 Client :math:`k` holds the columns :math:`X_k` of a table, one client the labels :math:`y` besides,
-and together they minimise (Jung 2025, section 6.4, lines 2342-2358)
+and together they minimize (Jung 2025, section 6.4, lines 2342-2358)
 
 .. math:: \frac1m\Big\|y-\sum_kX_kw_k\Big\|^2+\sum_k\frac\lambda KR(w_k).
 
@@ -20,7 +20,7 @@ from fljax import _check
 from fljax._arguments import checked
 from fljax._module import float_dtype, replace
 from fljax._numerics import HIGHEST
-from fljax.problems.objectives import LeastSquares, NoRegulariser, Regulariser
+from fljax.problems.objectives import LeastSquares, NoRegularizer, Regularizer
 from fljax.problems.problem import Problem
 from fljax.problems.solvers import response
 
@@ -32,7 +32,7 @@ def vertical(
     features: Any,
     targets: Any,
     columns: Sequence[Any],
-    regulariser: Regulariser = NoRegulariser(),  # noqa: B008 (immutable)
+    regularizer: Regularizer = NoRegularizer(),  # noqa: B008 (immutable)
     strength: float = 1.0,
     *,
     holder: int = 0,
@@ -44,7 +44,7 @@ def vertical(
       features: ``[N, P]``, the whole table.
       targets: ``[N]``.
       columns: of each client the numbers of its columns, none twice.
-      regulariser: of each client's own parameters.
+      regularizer: of each client's own parameters.
       strength: :math:`\lambda\ge0`, as of :class:`Problem`.
       holder: which client has the labels.
       test: held-out ``(features, targets)``, of which each client knows its columns likewise; the
@@ -76,7 +76,7 @@ def vertical(
     if test is not None:
         rows.append(_spread(*_table("test", *test), columns, holder))
     held = None if test is None else Problem(*rows[1], LeastSquares())
-    return Problem(*rows[0], LeastSquares(), regulariser, strength, test=held)
+    return Problem(*rows[0], LeastSquares(), regularizer, strength, test=held)
 
 
 def _table(name: str, features: Any, targets: Any) -> tuple[Any, Any]:
@@ -138,7 +138,7 @@ def vertical_consensus(problem: Problem, strictness: float, holder: int = 0) -> 
     principle covers this flavour; systems have :math:`mK` unknowns a node, so it is for small ones.
 
     Args:
-      problem: of :func:`vertical`, without a regulariser.
+      problem: of :func:`vertical`, without a regularizer.
       strictness: :math:`\beta>0`.
       holder: which node has the labels.
 

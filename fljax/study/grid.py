@@ -100,7 +100,7 @@ def _axis(name: str, values: Any) -> Axis:
         labels, values = list(values), list(values.values())
     elif isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(
-            f"grid axis {name!r} must be a list of values or a dict of labelled values, got "
+            f"grid axis {name!r} must be a list of values or a dict of labeled values, got "
             f"{values!r}; for one value write [{values!r}]."
         )
     else:

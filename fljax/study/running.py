@@ -370,7 +370,7 @@ class _Run:
         # In order where processes compute together.
         compilers = ThreadPoolExecutor(1 if self.together else machine.cores())
         workers = ThreadPoolExecutor(self.study.workers)
-        # Small factorisations reach LAPACK, whose own threads would only fight over the cores.
+        # Small factorizations reach LAPACK, whose own threads would only fight over the cores.
         with _libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
             jobs: list[Future] = []
             left = len(pending)

@@ -1,6 +1,6 @@
 r"""What federated averaging and diffusion come to, and by what noise (Rizk 2023), before any run.
 
-For a squared loss with a squared regulariser everything that a round does to the models is affine
+For a squared loss with a squared regularizer everything that a round does to the models is affine
 with random coefficients: which clients and samples are drawn, what noise is added. Its mean and
 covariance follow from round to round a linear recursion, of which
 
@@ -57,8 +57,8 @@ __all__ = [
     "hessian",
     "importance",
     "learning_curve",
-    "local_minimisers",
-    "minimiser",
+    "local_minimizers",
+    "minimizer",
     "noise_covariance",
     "noise_gain",
     "sampling",
@@ -94,7 +94,7 @@ def _quadratic(problem: Problem) -> tuple[Array, Array]:
     r"""``[K, D, D]`` and ``[K, D]``: :math:`f_k'(w)=H_kw-b_k`."""
     if not is_quadratic(problem) or problem.clip is not None:
         raise ValueError(
-            "gradients are affine for a squared loss with a squared regulariser, or none, and no "
+            "gradients are affine for a squared loss with a squared regularizer, or none, and no "
             "clip only."
         )
     convexity = jnp.broadcast_to(strong_convexity(problem), problem.clients).astype(problem.dtype)
@@ -122,7 +122,7 @@ def hessian(
     r"""Of :math:`\sum_kq_kf_k`, :math:`2(\sum_kq_k\hat R_k+\rho I)` in the source's terms.
 
     Args:
-      problem: with a squared loss, and a squared regulariser or none.
+      problem: with a squared loss, and a squared regularizer or none.
       weights: :math:`q`, ``[K]``; :math:`1/K` each by default.
 
     Raises:
@@ -144,13 +144,13 @@ def _weighed(problem: Problem, shares: Array) -> tuple[Array, Array]:
 
 
 @checked
-def minimiser(
+def minimizer(
     problem: Problem, weights: Float[Array, " clients"] | None = None
 ) -> Float[Array, " dim"]:
     r""":math:`\arg\min_w\sum_kq_kf_k(w)`, (2.74), (3.61), (4.63) where all weigh the same.
 
     Left-stochastic weights of a network with Perron vector :math:`q` bring diffusion to this one,
-    and not to the minimiser of the uniform mean that (4.1) asks for: (4.91), line 2539, takes its
+    and not to the minimizer of the uniform mean that (4.1) asks for: (4.91), line 2539, takes its
     gradient for zero, which it is for a uniform :math:`q` only.
 
     Args, Raises: as of :func:`hessian`.
@@ -160,10 +160,10 @@ def minimiser(
 
 @checked
 @jax.jit
-def local_minimisers(problem: Problem) -> Float[Array, "clients dim"]:
+def local_minimizers(problem: Problem) -> Float[Array, "clients dim"]:
     """What each client would come to alone, :math:`w_k^o` of (2.15).
 
-    Without a regulariser a client with fewer samples than parameters has none, and its row is not
+    Without a regularizer a client with fewer samples than parameters has none, and its row is not
     finite.
 
     Raises: as of :func:`hessian`.
@@ -179,7 +179,7 @@ def drift(problem: Problem) -> Float[Array, ""]:
 
     Raises: as of :func:`hessian`.
     """
-    apart = local_minimisers(problem) - minimiser(problem)[None]
+    apart = local_minimizers(problem) - minimizer(problem)[None]
     return jnp.max(jnp.linalg.norm(apart, axis=1))
 
 
@@ -210,7 +210,7 @@ class Sampling(NamedTuple):
     samples_spread: Array  # [K, N]  v_n
     steps: Array  # [K]  E_k
     lengths: Array  # [K]  of a step, over mu: 1 / E_k, over K p_k where clients are weighed so
-    pull: Array  # []  1 where the regulariser is weighed with the samples, 0 where it is exact
+    pull: Array  # []  1 where the regularizer is weighed with the samples, 0 where it is exact
 
 
 def _even_spread(chance: Array, count: Array, units: Array) -> Array:
@@ -314,7 +314,7 @@ def sampling(
 ) -> Sampling:
     """What an algorithm draws in a round.
 
-    Of :class:`~fljax.algorithms.ISFedAvg` the chances are those at the minimiser, whatever its
+    Of :class:`~fljax.algorithms.ISFedAvg` the chances are those at the minimizer, whatever its
     rule: where they are found on the way there they end near them.
 
     Args:
@@ -328,13 +328,13 @@ def sampling(
     Raises:
       TypeError: another algorithm.
       ValueError: draws that are no law of their own: epochs, clients weighed by their samples where
-        not all take part, schedulers.
+        not all take part, selectors.
     """
     _layout(problem, algorithm, network)  # or refused
     if (
         isinstance(algorithm, FedAvg)
         and (weights := algorithm.weights(problem)) is not None
-        and not isinstance(algorithm.selector, Everyone)
+        and not isinstance(algorithm.selection, Everyone)
     ):
         _check.known(_all_alike, weights)
     return _sampling(problem, algorithm, network)
@@ -353,7 +353,7 @@ def _sampling(problem: Problem, algorithm: Any, network: Any) -> Sampling:
         steps = algorithm.local_steps or algorithm.epochs
     steps = jnp.broadcast_to(jnp.asarray(steps, jnp.int32), problem.clients)
     lengths = 1 / steps.astype(dtype)
-    if isinstance(algorithm, FedAvg) and not algorithm.normalised:
+    if isinstance(algorithm, FedAvg) and not algorithm.normalized:
         lengths = jnp.ones(problem.clients, dtype)
     drawn = _of_clients(problem, algorithm, home)
     return Sampling(*drawn, *_of_batches(problem, algorithm), steps, lengths, jnp.zeros((), dtype))
@@ -365,7 +365,7 @@ def _of_clients(problem: Problem, algorithm: Any, home: np.ndarray) -> tuple[Arr
     chance = 1 / size
     if isinstance(algorithm, PEERS):
         return chance, 0 * chance, chance
-    selector = algorithm.selector
+    selector = algorithm.selection
     weights = algorithm.weights(problem) if isinstance(algorithm, FedAvg) else None
     if weights is not None and isinstance(selector, Everyone):
         chance = weights / jnp.sum(weights)
@@ -466,18 +466,18 @@ def _layout(problem: Problem, algorithm: Any, network: Any) -> _Layout:
 
 
 def _sample_slopes(problem: Problem, at: Array) -> tuple[Array, Array]:
-    """Of each sample ``[K, N, D]`` at one model without the regulariser, and that one's ``[K, D]``;
+    """Of each sample ``[K, N, D]`` at one model without the regularizer, and that one's ``[K, D]``;
     zero on padding.
     """
     models = jnp.broadcast_to(at, (problem.clients, problem.dim))
     derivative = problem.loss.derivative(problem.predictions(models), problem.targets)
     real = jnp.asarray(problem.weights) > 0
     slopes = jnp.where(real, derivative, 0)[..., None] * problem.design
-    return slopes, problem.share[:, None] * problem.regulariser.gradient(models)
+    return slopes, problem.share[:, None] * problem.regularizer.gradient(models)
 
 
 def _deviations(problem: Problem, draws: Sampling, loss: Array, pull: Array) -> Array:
-    r"""``[K, N, ...]`` of samples' ``loss`` and the regulariser's ``[K, ...]``: what each stands
+    r"""``[K, N, ...]`` of samples' ``loss`` and the regularizer's ``[K, ...]``: what each stands
     for in a batch's mean, :math:`\omega_nx_n/p_n`, less the mean of that.
     """
     axes = (1,) * (loss.ndim - 2)
@@ -515,17 +515,17 @@ def gradient_noise(
         \delta_k=\frac{f_k'}{Kp_k}-\overline{\frac{f'}{Kp}}
 
     with :math:`C_k` the covariance of a batch's gradient and :math:`v_k` as in :class:`Sampling`:
-    at the minimiser and for uniform draws without replacement the second term is
+    at the minimizer and for uniform draws without replacement the second term is
     :math:`\frac{K-L}{K-1}\frac1{LK}\sum_kf_k'f_k'^\top`. Exact for uniform and for independent
     draws, nearly so for systematic ones (:class:`Sampling`). (2.23) is a bound of its trace,
-    without the centres and with factors of 3 and 6. In a network it is that of the centroid,
+    without the centers and with factors of 3 and 6. In a network it is that of the centroid,
     :math:`\sum_pq_p^2R_{s,p}`.
 
     Args:
       problem: with any loss of one output.
       draws: what :func:`sampling` takes, or a :class:`Sampling` of one server.
       network: as of :func:`sampling`.
-      at: the model, ``[D]``; the minimiser of the problem by default.
+      at: the model, ``[D]``; the minimizer of the problem by default.
 
     Raises: as of :func:`sampling`.
 
@@ -543,7 +543,7 @@ def gradient_noise(
         layout = _layout(problem, draws, network)
         draws = sampling(problem, draws, network)
     if at is None:
-        at = minimiser(problem) if is_quadratic(problem) else optimum(problem)
+        at = minimizer(problem) if is_quadratic(problem) else optimum(problem)
     _check.finite("at", at)
     if np.shape(at) != (problem.dim,):
         raise ValueError(f"at must be a model of shape {(problem.dim,)}, got {np.shape(at)}.")
@@ -1089,7 +1089,7 @@ def _recursion(simulation: Simulation, around: Any) -> tuple[_Recursion, Array, 
     draws = sampling(problem, algorithm, network)
     if not isinstance(algorithm.step_size, Constant):
         raise ValueError("a round is always the same map if the step size is a number only.")
-    around = minimiser(problem) if around is None else jnp.asarray(around, problem.dtype)
+    around = minimizer(problem) if around is None else jnp.asarray(around, problem.dtype)
     if around.shape != (problem.dim,):
         raise ValueError(f"around must be a model of shape {(problem.dim,)}, got {around.shape}.")
     _check.finite("around", around)
@@ -1158,8 +1158,8 @@ def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = N
     Args:
       simulation: of an algorithm that :func:`sampling` knows, of a constant step size, with noise
         between peers or on uploads, or without; of its other stages none. Its problem has a
-        squared loss and a squared regulariser, or none.
-      around: what errors are measured from, ``[D]``; the minimiser of the problem by default.
+        squared loss and a squared regularizer, or none.
+      around: what errors are measured from, ``[D]``; the minimizer of the problem by default.
 
     Returns:
       Infinite covariances where the recursion has no steady state in the mean square, or is so

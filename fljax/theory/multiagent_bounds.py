@@ -130,8 +130,8 @@ def batch_variance(
     once = jnp.sum(chances * (inner + apart))
     spread = _uneven_spread(chances, jnp.asarray(batch, chances.dtype))
     total = jnp.sum(spread)
-    centre = jnp.sum(spread[:, None] * shown, axis=0) / jnp.where(total > 0, total, 1)
-    without = jnp.sum(spread * jnp.sum((shown - centre[None]) ** 2, axis=1))
+    center = jnp.sum(spread[:, None] * shown, axis=0) / jnp.where(total > 0, total, 1)
+    without = jnp.sum(spread * jnp.sum((shown - center[None]) ** 2, axis=1))
     return BatchVariance(once / batch, once, without + jnp.sum(chances * inner) / batch)
 
 
@@ -152,7 +152,7 @@ class Constants(NamedTuple):
 
     @property
     def step_limit(self) -> Float[Array, ""]:
-        r"""Below which centralised and local steps converge, (2.41), by Lemmas 2.2 and 2.4. Printed
+        r"""Below which centralized and local steps converge, (2.41), by Lemmas 2.2 and 2.4. Printed
         are :math:`p_i` and :math:`p_s` for :math:`p_k` (lines 699 and 753).
         """
         square = self.lipschitz**2
@@ -171,7 +171,7 @@ class Constants(NamedTuple):
         return 1 - 2 * step_size * self.convexity + step_size**2 * bend
 
     def deviation(self, step_size: Float[Array, ""] | float) -> Float[Array, ""]:
-        r"""The limit of (2.28), :math:`\mu^2\sigma_s^2/(1-\lambda)`, of the centralised recursion
+        r"""The limit of (2.28), :math:`\mu^2\sigma_s^2/(1-\lambda)`, of the centralized recursion
         (whose estimates have the factor :math:`1/(Kp_\ell)` that (2.26) lacks); it is
         :math:`O(\mu)`. Infinite where it says nothing.
 
@@ -228,9 +228,9 @@ def _constants(problem: Problem, draws: Any, sizes: Array, count: Array, scale: 
     chance = jnp.where(real, draws.samples, 1)
     share = jnp.asarray(problem.weights) ** 2 / chance  # 1 / (N^2 p_n)
 
-    best = multiagent.minimiser(problem)
+    best = multiagent.minimizer(problem)
     norms = _norms(problem, jnp.broadcast_to(best, (problem.clients, problem.dim)))
-    own = _norms(problem, multiagent.local_minimisers(problem))
+    own = _norms(problem, multiagent.local_minimizers(problem))
     loss, pull = _sample_slopes(problem, best)
     slope = jnp.sum(jnp.asarray(problem.weights)[..., None] * loss, axis=1) + pull
     drawn = steps * sizes
@@ -297,7 +297,7 @@ def server_noise(
     ridge = strong_convexity(problem)
     bend = 2 * jnp.sum(problem.design**2, axis=2) + jnp.reshape(ridge, (-1, 1))
     lipschitz = jnp.max(jnp.where(weights > 0, bend, 0))
-    at = jnp.broadcast_to(multiagent.minimiser(problem), (problem.clients, problem.dim))
+    at = jnp.broadcast_to(multiagent.minimizer(problem), (problem.clients, problem.dim))
     noise = (12 / steps + 3) * jnp.sum(weights * _norms(problem, at), axis=1)
 
     def mean(values: Array) -> Array:

@@ -114,7 +114,7 @@ def epsilon(
     Args:
       deviation: ``[..., rounds]``, of what is shared in each round, in l2 norm.
       variance: :math:`\sigma_g^2` of the Laplace noise, > 0.
-      copies: with a draw of their own each; the source's :math:`P` bounds the neighbours.
+      copies: with a draw of their own each; the source's :math:`P` bounds the neighbors.
       norm: ``"l2"`` as printed, or ``"l1"``, in the worst case of :math:`M` coordinates.
       dim: :math:`M`.
       per: what has the variance, each ``"coordinate"`` or the ``"vector"``, as of

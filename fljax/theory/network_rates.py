@@ -114,7 +114,7 @@ def extremes(problem: Problem, network: Graph, coupling: Float[Array, "*dim"] | 
     graph do not determine a model together.
 
     Args:
-      problem: with a squared loss, and a squared regulariser or none.
+      problem: with a squared loss, and a squared regularizer or none.
       network: of its clients; it may fall apart.
       coupling: :math:`\alpha\ge0`, or of each parameter, ``[D]``.
 
@@ -184,7 +184,7 @@ def excited(
     if _extremes(values[0], values[-1]).smallest == 0:
         raise ValueError(
             "the solution is not unique, and so is no start's error; give a graph whose components "
-            "each determine a model, or a squared regulariser."
+            "each determine a model, or a squared regularizer."
         )
     models = np.asarray(start, np.float64).ravel()
     right = np.asarray(_quadratic(problem)[1], np.float64).ravel() / 2
@@ -247,7 +247,7 @@ def largest_bound(
     of its proof that has the *larger* of the two for their sum, (135), is wrong (ERR-6). Traceable.
 
     Args:
-      problem: with a squared loss, and a squared regulariser or none.
+      problem: with a squared loss, and a squared regularizer or none.
       network: of its clients.
       coupling: :math:`\alpha\ge0`, or of each parameter, ``[D]``, of which the largest counts.
 
@@ -341,7 +341,7 @@ def fedrelax_factors(
     :func:`fedrelax_rate` is the rate itself. Traceable.
 
     Args:
-      problem: with a squared loss, and a squared regulariser or none.
+      problem: with a squared loss, and a squared regularizer or none.
       network: of its clients.
       coupling: :math:`\alpha\ge0`.
 
@@ -370,7 +370,7 @@ def fedrelax_rate(
     Raises:
       TypeError: traced arguments.
       ValueError: as of :func:`extremes`; a client whose update is not unique, since it has too few
-        samples and no neighbour to be coupled to.
+        samples and no neighbor to be coupled to.
     """
     matrix = _system(problem, network, coupling)
     degree, strength = np.asarray(network.degree, np.float64), matrix.coupling
@@ -380,7 +380,7 @@ def fedrelax_rate(
     if np.any(alone):
         raise ValueError(
             f"FedRelax's update of client {int(np.argmax(alone))} is not unique: it has fewer "
-            "samples than parameters and no coupled neighbour; add an edge, or a regulariser."
+            "samples than parameters and no coupled neighbor; add an edge, or a regularizer."
         )
     root = np.einsum("kij,kj,klj->kil", vectors, 1 / np.sqrt(values), vectors)
 
@@ -556,7 +556,7 @@ class _System(NamedTuple):
     r"""The matrix :math:`Q` as a product, on the host in double precision."""
 
     rows: np.ndarray  # [K, N, D]  of a client's samples, with the roots of their weights
-    ridge: np.ndarray  # [K]  of a squared regulariser
+    ridge: np.ndarray  # [K]  of a squared regularizer
     adjacency: Any  # [K, K]  sparse
     degree: np.ndarray  # [K]
     coupling: np.ndarray  # [D]
@@ -623,7 +623,7 @@ def _lanczos(product: Callable[[np.ndarray], np.ndarray], size: int, which: str)
     except scipy.sparse.linalg.ArpackNoConvergence:
         raise ValueError(
             "the smallest eigenvalue is too small beside the largest one to be found; bound it "
-            "with smallest_bound, or add a squared regulariser."
+            "with smallest_bound, or add a squared regularizer."
         ) from None
     return float(found[0])
 

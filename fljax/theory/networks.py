@@ -1,6 +1,6 @@
 r"""What coupling models over a graph does to them (Jung 2025), in bounds.
 
-Clients minimise together :math:`\sum_kL_k(w_k)+\alpha\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2` over the
+Clients minimize together :math:`\sum_kL_k(w_k)+\alpha\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2` over the
 undirected edges of a graph: GTVMin with a squared penalty, (49), line 774. The bounds say how far
 apart its solutions are, how far off they are, and what a graph's spectrum owes to its degrees. Each
 holds for every instance; how fast algorithms get to the solutions is in
@@ -65,11 +65,11 @@ class Curvature(NamedTuple):
 def curvature(problem: Problem) -> Curvature:
     r"""Eigenvalues of clients' :math:`Q^{(k)}=\frac1{m_k}X^{(k)\top}X^{(k)}`, (105), line 1526.
 
-    A squared regulariser, where there is one, is in them; a client's loss is strongly convex with
+    A squared regularizer, where there is one, is in them; a client's loss is strongly convex with
     :math:`\sigma_k=2\lambda_1(Q^{(k)})`.
 
     Args:
-      problem: with a squared loss, and a squared regulariser or none.
+      problem: with a squared loss, and a squared regularizer or none.
 
     Raises:
       ValueError: another problem.
@@ -151,7 +151,7 @@ def deviation_bound(
 
     with :math:`\lambda_2` of the graph's Laplacian, if labels are noisy values of one model
     :math:`\bar w`. Nothing is assumed of the noise, and of the losses no more than that none is
-    negative (the proof, lines 1063-1084, uses no more): it holds for any of them, regularisers
+    negative (the proof, lines 1063-1084, uses no more): it holds for any of them, regularizers
     included. Infinite if the graph falls apart, or some parameter is not coupled.
 
     Args:
@@ -281,7 +281,7 @@ def common_error_bound(
     that is, or the clients together do not determine a model.
 
     Args: as of :func:`deviation_bound`.
-      problem: with a squared loss and no regulariser.
+      problem: with a squared loss and no regularizer.
 
     Raises:
       ValueError: as of that; another problem.

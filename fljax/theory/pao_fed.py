@@ -146,7 +146,7 @@ def _correlations(value: Any) -> np.ndarray:
     return matrices
 
 
-# --------------------------------------------------------------------------- what is analysed
+# --------------------------------------------------------------------------- what is analyzed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -173,7 +173,7 @@ def affine_round(simulation: Simulation) -> Round:
     if not isinstance(algorithm, PGFL) or not isinstance(network, Federation):
         raise TypeError(f"the affine map is that of PGFL, got {type(algorithm).label}.")
     if not is_quadratic(problem) or problem.clip is not None:
-        raise ValueError("a round is affine for a squared loss with a squared regulariser only.")
+        raise ValueError("a round is affine for a squared loss with a squared regularizer only.")
     if algorithm.clients_per_server is not None or simulation.participation is not None:
         raise ValueError(
             "a round is one map if every client takes part; leave out clients_per_server and "
@@ -185,7 +185,7 @@ def affine_round(simulation: Simulation) -> Round:
     if not isinstance(schedule, GeometricDecay) or float(schedule.factor) != 1:
         raise ValueError("a round is always the same map if inter_cluster is a number only.")
 
-    cluster, clusters = clusters_of(problem, algorithm.personalised)
+    cluster, clusters = clusters_of(problem, algorithm.personalized)
     cell = np.asarray(network.server) * clusters + np.asarray(cluster)
     count = np.bincount(cell, minlength=network.servers * clusters)
     member = (cell == np.arange(len(count))[:, None]).astype(float)
@@ -207,7 +207,7 @@ def affine_round(simulation: Simulation) -> Round:
 def _combination(
     algorithm: PGFL, network: Federation, present: np.ndarray, share: float
 ) -> np.ndarray:
-    """``M``, ``[SQ, SQ]``: the inter-cluster mean (5.10) of the means over neighbours (5.9)."""
+    """``M``, ``[SQ, SQ]``: the inter-cluster mean (5.10) of the means over neighbors (5.9)."""
     servers, clusters = present.shape
     near = np.eye(servers)
     if algorithm.cooperative and network.graph is not None:
@@ -221,7 +221,7 @@ def _combination(
     combine = np.zeros((servers, clusters, servers, clusters))
     for r in range(clusters):
         average = near * counted[:, r]
-        alone = ~average.any(axis=1)  # no neighbour has a client of r: the server keeps its model
+        alone = ~average.any(axis=1)  # no neighbor has a client of r: the server keeps its model
         average[alone, alone] = 1
         average /= average.sum(axis=1, keepdims=True)
         combine[:, :, :, r] = average[:, None, :] * mixing[None, :, r, None]
@@ -281,7 +281,7 @@ def large_penalty_limit(simulation: Simulation) -> Float[np.ndarray, "servers cl
     r"""Where :func:`fixed_point` goes as :math:`\rho\to\infty`.
 
     There :math:`w=Mw`, so models agree along the graph, and :math:`\pi^\top\bar g(w)=0` for every
-    :math:`\pi^\top=\pi^\top M`. The means over neighbourhoods have
+    :math:`\pi^\top=\pi^\top M`. The means over neighborhoods have
     :math:`\pi_s\propto|\mathcal N_s|`, so with :math:`\tau=0` all servers end at
 
     .. math:: \arg\min_w\sum_s|\mathcal N_s|\,\frac1{|\mathcal C_{s,(q)}|}
@@ -289,7 +289,7 @@ def large_penalty_limit(simulation: Simulation) -> Float[np.ndarray, "servers cl
 
     the sum over non-empty cells; with the rule ``"skip"`` only the cells there are count in
     :math:`|\mathcal N_s|`. It is the optimum of the cluster, (15), only if all servers have as many
-    neighbours *and* as many clients of it: on a complete graph unequal cells weigh the clients of
+    neighbors *and* as many clients of it: on a complete graph unequal cells weigh the clients of
     small ones more. With a constant :math:`\tau>0` the clusters agree as well: all end at the
     optimum of the sum over :math:`q`, and nothing is personal. Without a server graph and
     :math:`\tau=0` every cell stays at its own optimum.
@@ -477,9 +477,9 @@ def sensitivity(gradient_bound: ArrayLike, penalty: ArrayLike, samples: ArrayLik
     r""":math:`\Delta_{k,2}=2C_k/(\rho D_k)` of one replaced sample, Lemma 5.1 (5.31), (42).
 
     It is an upper bound: the proof subtracts two instances of (5.25) as if their gradients were
-    taken at one model and states equality; the minimiser of a :math:`\rho`-strongly convex function
+    taken at one model and states equality; the minimizer of a :math:`\rho`-strongly convex function
     moves by at most :math:`1/\rho` times the change of its gradient. :meth:`PGFL.sensitivity
-    <fljax.algorithms.PGFL.sensitivity>`, which runs use, counts the regulariser's convexity too
+    <fljax.algorithms.PGFL.sensitivity>`, which runs use, counts the regularizer's convexity too
     and is smaller. Assumption 3, a bounded :math:`C_k`, is false of the squared loss.
 
     Args:

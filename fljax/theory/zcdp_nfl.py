@@ -151,7 +151,7 @@ def noise_constant(
 class Transcript(NamedTuple):
     """What the clients of a run held and said; rounds 0, 1, ..., R on the first axis.
 
-    An eavesdropper, and the honest but curious neighbour of every client, sees ``heard`` and
+    An eavesdropper, and the honest but curious neighbor of every client, sees ``heard`` and
     nothing else (lines 401 and 429). ``model`` and ``noise`` are what privacy must hide.
     """
 
@@ -271,7 +271,7 @@ def optimality_residual(
     stack of the :math:`\gamma_k`, not :math:`H_-^\top W` (line 659).
     """
     algorithm, of = _setting(simulation)
-    slope = _linearised_gradient(simulation, transcript)
+    slope = _linearized_gradient(simulation, transcript)
     pull = 2 * _apply(of.degree, transcript.model[1:]) - _apply(of.signless, transcript.heard[:-1])
     return slope + _dual(transcript)[:-1] + algorithm.penalty * pull
 
@@ -307,7 +307,7 @@ def combined_residual(
     :math:`L_+\Xi^{(n+1)}`; ``as_printed`` gives that residual.
     """
     algorithm, of = _setting(simulation)
-    slope = _linearised_gradient(simulation, transcript) / algorithm.penalty
+    slope = _linearized_gradient(simulation, transcript) / algorithm.penalty
     now = transcript.model[1:] if as_printed else transcript.heard[1:]
     consensus = 2 * _apply(of.root, _accumulated(of, transcript)[1:])
     moved = _apply(of.signless, now - transcript.heard[:-1])
@@ -364,7 +364,7 @@ def lemma_two(
         &+\langle\widetilde W^{(n)}-w^*,2M\Xi^{(n+1)}\rangle
         +\frac1{\rho\eta^{(n+1)}}\langle\widetilde W^{(n)}-w^*,\widetilde W^{(n)}-W^{(n+1)}\rangle
 
-    holds for every realisation of the noise; convexity is all it takes, and the slack is
+    holds for every realization of the noise; convexity is all it takes, and the slack is
     :math:`1/\rho` times what the tangent at :math:`\widetilde W^{(n)}` lies below :math:`f` at
     :math:`w^*`. Repaired in it:
 
@@ -427,7 +427,7 @@ def theorem_two_bound(
     simulation: Simulation,
     transcript: Transcript,
     optimum: Float[Array, " dim"],
-    noise: Literal["realised", "expected", "printed"] = "realised",
+    noise: Literal["realized", "expected", "printed"] = "realized",
 ) -> TheoremTwo:
     r"""Theorem II (3.20), repaired and evaluated on one run of ``T + 1`` rounds.
 
@@ -458,7 +458,7 @@ def theorem_two_bound(
       optimum: likewise.
       noise: what stands for the perturbation:
 
-        * ``"realised"``: its inner product in this run; the bound then holds for this run;
+        * ``"realized"``: its inner product in this run; the bound then holds for this run;
         * ``"expected"``: zero, the mean of the former; the bound holds on average over noise
           seeds (``vmap`` over keys, mean of ``bound`` against mean of ``gap``);
         * ``"printed"``: :math:`\frac{\alpha_\xi}{PT}\sum_n\|\Xi^{(n+1)}\|^2` of (E.1), whose
@@ -467,7 +467,7 @@ def theorem_two_bound(
     Reference:
       Gauthier 2024, Theorem II (3.20); P2, Appendix E.
     """
-    _check.choice("noise", noise, ("realised", "expected", "printed"))
+    _check.choice("noise", noise, ("realized", "expected", "printed"))
     algorithm, of = _setting(simulation)
     heard, horizon = transcript.heard, transcript.horizon
     share = algorithm.penalty / horizon
@@ -543,8 +543,8 @@ def convergence_rate(gap: Float[Array, " rounds"], first: int | None = None) -> 
         raise ValueError(f"first must be in [1, {rounds - 1}] to fit a line, got {first}.")
     across = jnp.log(jnp.arange(first, rounds + 1, dtype=gap.dtype))
     up = jnp.log(gap[first - 1 :])
-    centred = across - jnp.mean(across)
-    return jnp.sum(centred * up) / jnp.sum(centred**2)
+    centered = across - jnp.mean(across)
+    return jnp.sum(centered * up) / jnp.sum(centered**2)
 
 
 # --------------------------------------------------------------------------- privacy
@@ -676,7 +676,7 @@ def _step_sizes(simulation: Simulation, transcript: Transcript) -> Array:
     return jax.vmap(schedule)(ordinals)[:, None, None]  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
-def _linearised_gradient(simulation: Simulation, transcript: Transcript) -> Array:
+def _linearized_gradient(simulation: Simulation, transcript: Transcript) -> Array:
     r""":math:`\hat f'(W^{(n+1)})` for :math:`n=0,\dots,R-1`, ``[R, K, D]``."""
     heard = transcript.heard[:-1]
     moved = (transcript.model[1:] - heard) / _step_sizes(simulation, transcript)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fljax.data import calcofi, locate, random_fourier
-from fljax.problems import LeastSquares, NoRegulariser
+from fljax.problems import LeastSquares, NoRegularizer
 
 module = importlib.import_module("fljax.data.calcofi")  # whose name the function takes
 TINY: dict[str, Any] = {"clients": 8, "samples": 400, "test": 50}
@@ -42,7 +42,7 @@ def survey(tmp_path, monkeypatch):
 
 
 def client_rows(survey, data):
-    """The survey's rows that each client has, recognised by their salinity."""
+    """The survey's rows that each client has, recognized by their salinity."""
     row = {round(s, 6): i for i, s in enumerate(survey["salinity"])}
     targets = np.asarray(data.problem.targets) * data.deviation[-1] + data.mean[-1]
     return [
@@ -110,7 +110,7 @@ def test_samples_are_spread_evenly_and_the_test_rows_are_others(survey):
         np.testing.assert_allclose(inputs[:, i], survey[name][held_out], rtol=1e-12, atol=1e-9)
 
 
-def test_inputs_and_target_are_standardised_over_the_training_samples(survey):
+def test_inputs_and_target_are_standardized_over_the_training_samples(survey):
     inputs = ("t_degc", "days_since_1970", "depth_m")
     data = calcofi(**TINY, inputs=inputs)
     assert data.inputs == inputs
@@ -131,7 +131,7 @@ def test_the_same_call_gives_the_same_data(survey):
     )
     problem = calcofi(**TINY).problem
     assert isinstance(problem.loss, LeastSquares)
-    assert isinstance(problem.regulariser, NoRegulariser)
+    assert isinstance(problem.regularizer, NoRegularizer)
     assert problem.strength == 0
 
 

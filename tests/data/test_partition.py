@@ -23,7 +23,7 @@ from fljax.data import (
     power_law,
 )
 from fljax.data.images import DISSIMILAR_ORGANS
-from fljax.problems import Logistic, NoRegulariser, SquaredL2, from_clients, random_clusters
+from fljax.problems import Logistic, NoRegularizer, SquaredL2, from_clients, random_clusters
 
 TASKS = (((1, 2), (3,)), ((2,), (3, 4)), ((4,), (1, 2)))  # sides of different numbers
 CLASSES = [[*a, *b] for a, b in TASKS]
@@ -31,7 +31,7 @@ TEST_OFFSET = 10_000  # numbers of test images
 
 
 def numbered(numbers):
-    """Images of three pixels, recognisable whatever their scale."""
+    """Images of three pixels, recognizable whatever their scale."""
     pixels = np.stack([numbers % 250, numbers // 250, np.full_like(numbers, 250)], axis=1)
     return pixels.astype(np.uint8)[:, :, None]
 
@@ -196,11 +196,11 @@ def test_gradients_are_bounded_by_one(key, pool, problem):
 
 
 def test_the_objective_is_passed_on(key, pool):
-    problem = draw(key, pool, regulariser=SquaredL2(), strength=np.full(7, 0.5))
+    problem = draw(key, pool, regularizer=SquaredL2(), strength=np.full(7, 0.5))
     assert isinstance(problem.loss, Logistic)
-    assert isinstance(problem.regulariser, SquaredL2)
+    assert isinstance(problem.regularizer, SquaredL2)
     np.testing.assert_array_equal(problem.strength, np.full(7, 0.5))
-    assert isinstance(problem.tasks.test.regulariser, NoRegulariser)
+    assert isinstance(problem.tasks.test.regularizer, NoRegularizer)
     np.testing.assert_array_equal(problem.tasks.cluster, CLUSTER)
     assert problem.tasks.clusters == 3
 

@@ -37,7 +37,7 @@ def test_rows_go_to_their_nodes_in_the_order_of_the_table(made):
     nodes = from_table(made(rows()), **LEARN, coordinates=("x", "z"))
     assert nodes.names == ("C", "A", "B")
     np.testing.assert_array_equal(nodes.coordinates, [[3, 0.5], [1, 0.5], [2, 0.5]])
-    assert nodes.labelled.all()
+    assert nodes.labeled.all()
     assert nodes.dropped == 0
     problem = nodes.problem
     assert problem.features.shape == (3, 3, 2)
@@ -80,7 +80,7 @@ def test_a_node_without_targets_counts_for_nothing_and_is_judged_all_the_same():
     table["late"] = np.array([0, 0, 0, 0, 1, 1, 1], bool)
     nodes = from_table(table, **LEARN, test="late")
     assert nodes.names == ("C", "A", "B")
-    assert nodes.labelled.tolist() == [True, False, True]
+    assert nodes.labeled.tolist() == [True, False, True]
     np.testing.assert_array_equal(nodes.problem.importance, [1, 0, 1])
     np.testing.assert_allclose(nodes.problem.weights.sum(1), [1, 0, 1])
     np.testing.assert_array_equal(nodes.problem.features[1, 0], [1, 1])

@@ -29,7 +29,7 @@ def test_right_angles_move_pixels_counterclockwise():
 
 
 def interpolated(image, degrees):
-    """One image turned, pixel by pixel: where it comes from, and its four neighbours there."""
+    """One image turned, pixel by pixel: where it comes from, and its four neighbors there."""
     height, width = image.shape
     cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
     turned = np.zeros(image.shape)
@@ -54,8 +54,8 @@ def interpolated(image, degrees):
 @pytest.mark.parametrize("degrees", [30.0, -45.0, 200.0])
 def test_other_angles_interpolate_between_pixels(degrees):
     images = np.random.default_rng(0).uniform(size=(2, 7, 5))
-    colours = np.stack([images, 2 * images], axis=-1)
-    ((found, _), (same, _)) = rotated([(images, [0, 1]), (colours, [0, 1])], degrees)
+    colors = np.stack([images, 2 * images], axis=-1)
+    ((found, _), (same, _)) = rotated([(images, [0, 1]), (colors, [0, 1])], degrees)
     for image, turned in zip(images, found, strict=True):
         np.testing.assert_allclose(turned, interpolated(image, degrees), atol=1e-12)
     np.testing.assert_allclose(same, np.stack([found, 2 * found], axis=-1), atol=1e-12)

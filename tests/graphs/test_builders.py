@@ -110,7 +110,7 @@ def test_disconnected_graphs_are_refused_by_default():
         (lambda: graphs.from_edges(2, [(0, 1)], [1.0, 2.0]), r"one per edge, shape \(1,\)"),
         (
             lambda: graphs.from_edges(3, [(0, 1), (0, 2)], form="padded", max_degree=1),
-            "max_degree=1 is too small: node 0 has 2 neighbours",
+            "max_degree=1 is too small: node 0 has 2 neighbors",
         ),
         (lambda: graphs.from_edges(2, [(0, 1)], form="sparse"), "unknown form 'sparse'"),
         (lambda: graphs.from_adjacency(np.ones((2, 3))), r"square, \[K, K\], got shape \(2, 3\)"),

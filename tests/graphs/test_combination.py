@@ -52,7 +52,7 @@ def stationary_of(matrix: np.ndarray) -> np.ndarray:
     rule=st.sampled_from(RULES),
     form=st.sampled_from(FORMS),
 )
-def test_mixing_is_stochastic_keeps_its_mean_and_commutes_with_relabelling(seed, nodes, rule, form):
+def test_mixing_is_stochastic_keeps_its_mean_and_commutes_with_relabeling(seed, nodes, rule, form):
     matrix = weighted_matrix(seed, nodes)
     target = np.random.default_rng(seed + 1).uniform(0.2, 1.0, nodes)
     mixing = mix(graphs.from_adjacency(matrix, form=form), rule, target)
@@ -279,7 +279,7 @@ def test_known_matrices_stay_concrete_while_others_are_traced():
     np.testing.assert_allclose(traced(jnp.ones(6)), 1.0, atol=1e-14)
 
 
-# Single neighbours, and links that fail ---------------------------------------------------------
+# Single neighbors, and links that fail ---------------------------------------------------------
 
 
 def both_kinds():
@@ -293,7 +293,7 @@ def both_kinds():
 
 
 @pytest.mark.slow
-def test_the_table_lists_every_neighbour_once():
+def test_the_table_lists_every_neighbor_once():
     for network in both_kinds():
         neighbors, weights = map(np.asarray, TABLE(network))
         assert neighbors.dtype == np.int32
@@ -395,7 +395,7 @@ def test_matrices_that_are_not_stochastic_say_how_to_mend_them(matrix, conventio
 
 
 def test_a_crowded_table_is_refused():
-    with pytest.raises(ValueError, match="max_degree=1 is too small: node 1 has 2 neighbours"):
+    with pytest.raises(ValueError, match="max_degree=1 is too small: node 1 has 2 neighbors"):
         graphs.from_stochastic(LEFT, convention="left", form="padded", max_degree=1)
     with pytest.raises(ValueError, match="needs max_degree"):
         jax.jit(lambda a: graphs.from_stochastic(a, convention="left", form="padded"))(LEFT)

@@ -1,4 +1,4 @@
-"""Learned graphs, against loops over pairs and linear programmes."""
+"""Learned graphs, against loops over pairs and linear programs."""
 
 import jax
 import jax.numpy as jnp

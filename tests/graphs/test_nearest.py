@@ -1,4 +1,4 @@
-"""Graphs of nearest neighbours, against loops over all pairs."""
+"""Graphs of nearest neighbors, against loops over all pairs."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ def expected(keep, bandwidth, neighbors=3, apart=APART):
 
 
 @pytest.mark.parametrize(("keep", "bandwidth"), [("any", None), ("any", 0.7), ("mutual", 1.3)])
-def test_known_points_have_the_neighbours_of_the_loop(keep, bandwidth):
+def test_known_points_have_the_neighbors_of_the_loop(keep, bandwidth):
     for form in ("dense", "padded"):
         graph = graphs.nearest_neighbors(POINTS, 3, keep=keep, bandwidth=bandwidth, form=form)
         np.testing.assert_allclose(check_simple(graph), expected(keep, bandwidth), rtol=1e-12)
@@ -30,7 +30,7 @@ def test_known_points_have_the_neighbours_of_the_loop(keep, bandwidth):
     np.testing.assert_allclose(again.dense(), graph.dense(), rtol=1e-12)
 
 
-def test_traced_points_have_the_same_neighbours_for_each_seed():
+def test_traced_points_have_the_same_neighbors_for_each_seed():
     def build(points, bandwidth):
         wide = graphs.nearest_neighbors(points, 3, bandwidth=bandwidth)
         table = graphs.nearest_neighbors(points, 3, keep="mutual", form="padded")
@@ -78,7 +78,7 @@ def test_one_sided_discrepancies_are_read_row_by_row():
         np.testing.assert_allclose(traced, known.dense(), rtol=1e-12)
 
 
-def test_points_that_coincide_are_each_others_neighbours():
+def test_points_that_coincide_are_each_others_neighbors():
     points = np.repeat(POINTS[:4], 30, axis=0)
     graph = graphs.nearest_neighbors(points, 3)
     assert int(jnp.min(graph.neighbor_counts())) >= 3
@@ -142,7 +142,7 @@ def test_drawn_points_are_checked_before_a_study():
         ),
     ],
 )
-def test_neighbourhoods_have_a_node_of_the_other_kind_as_often_as_the_theory_says(samples, chance):
+def test_neighborhoods_have_a_node_of_the_other_kind_as_often_as_the_theory_says(samples, chance):
     """Exercise 7.1: of 100 nodes of two kinds, each among 10 random candidates the nearest 3."""
     rng = np.random.default_rng(samples)
     kind = np.repeat([-1.0, 1.0], 50)

@@ -90,7 +90,7 @@ def test_random_connected_has_exactly_the_edges_asked_for(nodes, mean_degree, ed
     assert jax.vmap(lambda graph: graph.connected())(batch).all()
 
 
-def test_spanning_tree_is_uniform_over_labelled_trees():
+def test_spanning_tree_is_uniform_over_labeled_trees():
     # 125 trees on five nodes (Cayley); chi-squared at level 1e-3, fixed key.
     draws = 10_000
     keys = jax.random.split(jax.random.key(11), draws)
@@ -252,7 +252,7 @@ def test_crowded_small_world_terminates_on_saturated_nodes():
 
 
 @pytest.mark.slow
-def test_max_degree_bounds_the_neighbours_and_drops_nothing():
+def test_max_degree_bounds_the_neighbors_and_drops_nothing():
     keys = jax.random.split(jax.random.key(9), 200)
     free = jax.vmap(lambda key: graphs.random_connected(key, 50, 3.0))(keys)
     bound = jax.vmap(lambda key: graphs.random_connected(key, 50, 3.0, max_degree=7))(keys)

@@ -56,14 +56,14 @@ def test_training_ends_at_the_solution_on_the_graph_that_it_learned(form):
         {"aggregation": fl.aggregation.Median()},
     ],
 )
-def test_late_lost_and_absent_neighbours_are_learned_too(parts):
+def test_late_lost_and_absent_neighbors_are_learned_too(parts):
     problem, cluster, network = clustered()
     simulation = fl.Simulation(problem, fl.algorithms.FedGD(0.2), network, **parts)
     learned = network.learned(fl.run(simulation, rounds=300).model.values)
     assert np.mean(cluster[learned.edges[:, 0]] != cluster[learned.edges[:, 1]]) <= 0.15
 
 
-def test_as_many_neighbours_as_nodes_are_refused():
+def test_as_many_neighbors_as_nodes_are_refused():
     with pytest.raises(ValueError, match="neighbors must be below the number of nodes, 4, got 4"):
         graphs.Relearned(graphs.ring(4), 4)
     with pytest.raises(ValueError, match="models must be of the 4 nodes, got 3"):

@@ -28,7 +28,7 @@ def test_wide_tables_take_the_contraction_and_agree(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.thin(1, every=16)
 @pytest.mark.parametrize("name", CROWDED)
-def test_neighbours_without_a_slot_overflow_and_count_all_the_same(name):
+def test_neighbors_without_a_slot_overflow_and_count_all_the_same(name):
     graph = CROWDED[name]()
     assert graph.form == "padded"
     assert graph.overflow is not None

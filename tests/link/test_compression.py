@@ -10,7 +10,7 @@ from scipy import stats
 
 import fljax as fl
 from fljax.algorithms import OnlineFed, PAOFed
-from fljax.link import Circular, Quantise, RandomK, Sign, StochasticSign, TopK
+from fljax.link import Circular, Quantize, RandomK, Sign, StochasticSign, TopK
 from fljax.streams import Linear
 
 LEVEL = 1e-4
@@ -69,10 +69,10 @@ def test_random_entries_are_uniform_without_replacement_and_scaled():
 
 
 @pytest.mark.parametrize("bits", [2, 3, 8])
-def test_quantised_numbers_are_neighbouring_levels_with_the_mean_kept(bits):
+def test_quantized_numbers_are_neighboring_levels_with_the_mean_kept(bits):
     levels = 2 ** (bits - 1) - 1
     row = np.array([0.83, -0.3, 0.0, -1.7, 0.011])
-    rebuilt = many(Quantise(bits), row)
+    rebuilt = many(Quantize(bits), row)
     unit = 1.7 / levels
     np.testing.assert_allclose(rebuilt / unit, np.round(rebuilt / unit), atol=1e-9)
     assert (np.abs(rebuilt - row) < unit * (1 + 1e-12)).all()
@@ -92,16 +92,16 @@ def test_quantised_numbers_are_neighbouring_levels_with_the_mean_kept(bits):
     st.sampled_from([2, 5, 16]),
 )
 @settings(max_examples=50, deadline=None)
-def test_quantisation_moves_no_number_by_a_level_or_more(row, bits):
+def test_quantization_moves_no_number_by_a_level_or_more(row, bits):
     row = np.array(row)
     unit = np.abs(row).max() / (2 ** (bits - 1) - 1)
-    error = np.abs(compress(Quantise(bits), row[None])[0] - row)
+    error = np.abs(compress(Quantize(bits), row[None])[0] - row)
     assert (error <= unit * (1 + 1e-9)).all()
 
 
 def test_a_message_of_zeros_stays_one():
     zero = np.zeros((2, 4))
-    for compressor in (Quantise(2), Quantise(8), Sign(), TopK(2), RandomK(2)):
+    for compressor in (Quantize(2), Quantize(8), Sign(), TopK(2), RandomK(2)):
         np.testing.assert_array_equal(compress(compressor, zero), zero)
 
 
@@ -116,7 +116,7 @@ def test_stochastic_signs_have_their_probabilities_and_stop_at_the_bound():
 
 
 @pytest.mark.parametrize(
-    ("compressor", "gain"), [(RandomK(2), 1.0), (Quantise(3), 1.0), (StochasticSign(5.0), 5.0)]
+    ("compressor", "gain"), [(RandomK(2), 1.0), (Quantize(3), 1.0), (StochasticSign(5.0), 5.0)]
 )
 def test_unbiased(compressor, gain):
     row = np.array([3.0, -1.0, 0.2, 0.5, -4.0])
@@ -125,7 +125,7 @@ def test_unbiased(compressor, gain):
     assert error.max() < stats.norm.isf(LEVEL / 2)
 
 
-@pytest.mark.parametrize("compressor", [RandomK(2), Quantise(3), StochasticSign(4.0)])
+@pytest.mark.parametrize("compressor", [RandomK(2), Quantize(3), StochasticSign(4.0)])
 def test_every_row_is_drawn_by_its_own_key_alone(compressor):
     message = np.random.default_rng(0).normal(size=(20, 6))
     keys = jax.random.split(jax.random.key(3), 20)
@@ -149,8 +149,8 @@ def test_every_row_is_drawn_by_its_own_key_alone(compressor):
         (TopK(4), 257, 4 * (32 + 9)),
         (TopK(1), 1, 32),
         (RandomK(4), 200, 128),
-        (Quantise(2), 200, 432),
-        (Quantise(8), 200, 1632),
+        (Quantize(2), 200, 432),
+        (Quantize(8), 200, 1632),
     ],
 )
 def test_bits_on_the_wire(compressor, dim, bits):
@@ -169,7 +169,7 @@ def test_no_more_can_be_kept_than_there_is(kind):
     [
         (lambda: TopK(0), "count must be >= 1, got 0"),
         (lambda: RandomK(0), "count must be >= 1, got 0"),
-        (lambda: Quantise(1), "bits_each must be >= 2, got 1. One of them is the sign"),
+        (lambda: Quantize(1), "bits_each must be >= 2, got 1. One of them is the sign"),
         (lambda: StochasticSign(0.0), "bound must be finite and > 0, got 0"),
     ],
 )
@@ -193,7 +193,7 @@ def noiseless():
 @pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "compressor",
-    [Quantise(2), Quantise(4), TopK(2), RandomK(4), Sign()],
+    [Quantize(2), Quantize(4), TopK(2), RandomK(4), Sign()],
     ids=["2 bits", "4 bits", "top", "random", "sign"],
 )
 def test_what_is_compressed_is_the_difference_from_the_servers_model(compressor):
@@ -213,7 +213,7 @@ def test_what_is_compressed_is_the_difference_from_the_servers_model(compressor)
 @pytest.mark.slow
 def test_finer_levels_disturb_less():
     errors = []
-    for compressor in (Quantise(2), Quantise(6), None):
+    for compressor in (Quantize(2), Quantize(6), None):
         simulation = fl.Simulation(
             noiseless(), OnlineFed(0.25), compression=compressor, metrics=["normalized_error"]
         )
@@ -235,7 +235,7 @@ def test_a_compressor_must_fit_the_portion(kind):
 
 
 def test_portions_are_compressed_as_messages_of_their_size():
-    simulation = fl.Simulation(noiseless(), PAOFed(0.1, Circular(2)), compression=Quantise(4))
+    simulation = fl.Simulation(noiseless(), PAOFed(0.1, Circular(2)), compression=Quantize(4))
     run = fl.run(simulation, 3)
     np.testing.assert_array_equal(run["bits_up"], CLIENTS * run["round"] * (2 * 4 + 32))
     np.testing.assert_array_equal(run["bits_down"], CLIENTS * run["round"] * 2 * 32)

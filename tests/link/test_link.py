@@ -335,7 +335,7 @@ def test_the_server_pays_for_whom_it_tells_and_how_much():
     assert traffic(compressed) == (4, 24, 0, 24 * 32)
 
 
-def test_messages_to_neighbours_count_once_a_receiver():
+def test_messages_to_neighbors_count_once_a_receiver():
     link = plain()
     link.count(6)
     assert traffic(link) == (10, 60, 60 * 32, 0)

@@ -256,7 +256,7 @@ def test_the_general_form_has_noise_where_it_exchanges():
 
 @pytest.mark.slow
 def test_every_message_tells_by_how_many_draws_it_is_hidden():
-    """Of a receiver with five neighbours three share draws with two; with one it hides nothing."""
+    """Of a receiver with five neighbors three share draws with two; with one it hides nothing."""
     noise, star = LocalGraphHomomorphic(0.5), fl.graphs.star(6).mixing()
     masked = noise.masked(star)
     assert masked[0].tolist() == [0, 2, 3, 2, 3, 2]
@@ -274,14 +274,14 @@ def test_every_message_tells_by_how_many_draws_it_is_hidden():
 
 @pytest.mark.slow
 def test_messages_to_agree_are_at_most_those_of_the_source():
-    """|N_k| + sum over its neighbours of |N_m| / 2, a node among its own neighbours."""
+    """|N_k| + sum over its neighbors of |N_m| / 2, a node among its own neighbors."""
     noise, support = LocalGraphHomomorphic(0.5), A > 0
     sizes = support.sum(axis=0)
     most = [sizes[k] + sum(sizes[m] for m in np.flatnonzero(support[:, k]) if m != k) / 2
             for k in range(CLIENTS)]  # fmt: skip
     found = noise.agreements(OVER)
     assert (found <= most).all()
-    # Of a star's leaf: its two or three partners. Of the centre: the sets.
+    # Of a star's leaf: its two or three partners. Of the center: the sets.
     assert noise.agreements(fl.graphs.star(6).mixing()).tolist() == [5, 2, 3, 2, 3, 2]
 
 
@@ -369,10 +369,10 @@ def test_homomorphic_noise_needs_a_weight_to_be_taken_off():
     fl.Simulation(make_problem(), ATC(STEP, over), make_network(), noise=PerEdge(1.0))
 
 
-def test_a_node_with_one_neighbour_is_told_of():
+def test_a_node_with_one_neighbor_is_told_of():
     tail = fl.graphs.from_edges(CLIENTS, [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4)])
     given = make_problem(), ATC(STEP), tail
-    with pytest.warns(UserWarning, match="1 of 5 nodes hear one neighbour only.* node 4"):
+    with pytest.warns(UserWarning, match="1 of 5 nodes hear one neighbor only.* node 4"):
         fl.Simulation(*given, noise=LocalGraphHomomorphic(1.0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -422,7 +422,7 @@ def test_what_is_to_cancel_does_on_any_left_stochastic_matrix(seed):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:11 of 12 nodes")
 def test_masks_over_failing_links_are_those_of_one_table():
-    """Split tables hide a node's few neighbours beyond the table's width as well."""
+    """Split tables hide a node's few neighbors beyond the table's width as well."""
     nodes, hub = 12, fl.graphs.from_edges(12, [(0, k) for k in range(1, 12)], form="padded")
     assert hub.overflow is not None
     simulation = fl.Simulation(
@@ -486,7 +486,7 @@ PEERS = [
 @pytest.mark.parametrize("label", PEERS)
 def test_every_algorithm_of_peers_or_servers_runs_under_every_noise_that_fits(label):
     silent = simulate(label, private=False)
-    if label == "GFL, gradient":  # servers that have neighbours enough
+    if label == "GFL, gradient":  # servers that have neighbors enough
         ring = fl.federation.Federation(range(CLIENTS), fl.graphs.ring(CLIENTS))
         silent = fl._module.replace(silent, network=ring)
     quiet = fl.run(silent, 3, as_key(1))["model"].values

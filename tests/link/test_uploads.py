@@ -71,10 +71,10 @@ def test_noise_of_clients_is_that_of_the_loops(on, law):
     """V1 and V2: (2.56), (2.60). Clients are drawn, and steps are of each."""
     noise = UploadNoise(0.3, law, on=on)
     algorithm = FedAvg(
-        STEP, clients_per_round=3, weighting="equal", local_steps=STEPS, normalised=True
+        STEP, clients_per_round=3, weighting="equal", local_steps=STEPS, normalized=True
     )
     expected = multiagent.federated(
-        OBJECTIVE, [0] * CLIENTS, [[1.0]], lambda n: STEP, chosen_by(algorithm.selector), STEPS,
+        OBJECTIVE, [0] * CLIENTS, [[1.0]], lambda n: STEP, chosen_by(algorithm.selection), STEPS,
         uploads(noise), on,
     )  # fmt: skip
     found = servers(algorithm, upload_noise=noise)
@@ -98,7 +98,7 @@ def test_noise_of_clients_and_servers_is_that_of_the_loops(on):
             )
         edges.append(added)
     expected = multiagent.federated(
-        OBJECTIVE, SERVER, matrix, lambda n: STEP, chosen_by(algorithm.selector, network), STEPS,
+        OBJECTIVE, SERVER, matrix, lambda n: STEP, chosen_by(algorithm.selection, network), STEPS,
         uploads(noise), on, edges,
     )  # fmt: skip
     found = servers(algorithm, network=network, upload_noise=noise, noise=between)
@@ -332,7 +332,7 @@ def test_noise_and_masks_go_with_absent_clients_and_noise_with_all_that_may_happ
         {"delays": fl.link.Geometric(0.3, 2), "losses": fl.link.Independent(0.2)},
         {
             "aggregation": fl.aggregation.Median(),
-            "compression": fl.link.Quantise(8),
+            "compression": fl.link.Quantize(8),
             "attack": fl.attacks.SignFlip(fl.attacks.first(1, CLIENTS)),
         },
         {"privacy": fl.privacy.CentralGaussian(0.7, 5.0)},

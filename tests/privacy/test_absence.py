@@ -116,7 +116,7 @@ def test_a_round_missed_costs_nothing_under_any_budget(notion):
 
 @pytest.mark.thin(2)
 @pytest.mark.parametrize(("label", "pattern"), MEETINGS)
-def test_messages_of_neighbours_differ_by_the_sensitivity_whoever_is_there(label, pattern):
+def test_messages_of_neighbors_differ_by_the_sensitivity_whoever_is_there(label, pattern):
     """In one history, of which the attacked client misses a part; and in silence by nothing."""
     pattern = PATTERNS[pattern]
     seeds = {seed: present(pattern, seed)[:, CLIENT] for seed in range(9)}
@@ -156,7 +156,7 @@ def test_audits_hear_what_a_run_says():
 
 
 @pytest.mark.slow
-def test_minimisers_that_wait_for_their_client_keep_their_distance():
+def test_minimizers_that_wait_for_their_client_keep_their_distance():
     """A warm start that an absent client keeps moves a later message no further than others do."""
     rng, radius = np.random.default_rng(2), 2.0
     features = rng.normal(size=(CLIENTS, 6, DIM))
@@ -253,7 +253,7 @@ def test_peers_that_rest_are_remembered():
 
 @pytest.mark.slow
 @quiet
-def test_personalised_models_are_the_loop_of_those_that_were_there():
+def test_personalized_models_are_the_loop_of_those_that_were_there():
     """Of one client that each server draws of those that are there: its noise is its own,
     whichever row its message stands in.
     """
@@ -266,7 +266,7 @@ def test_personalised_models_are_the_loop_of_those_that_were_there():
     drawn = []
     for n in range(1, ROUNDS + 1):
         key = key_of(jax.random.fold_in(as_key(5), n), "participation")
-        who = simulation.algorithm.selector.choose(
+        who = simulation.algorithm.selection.choose(
             key, jnp.asarray(TABLE[n - 1]), simulation.network, n
         )
         drawn.append(np.asarray(who.put(jnp.zeros(CLIENTS, bool), who.here)))

@@ -37,8 +37,8 @@ def renyi_divergence(order, p_log, q_log, low, high, points):
     return math.log(integral) / (order - 1)
 
 
-def randomised_responses_delta(response_epsilons, epsilon):
-    """Exact delta of several randomised responses, by enumeration of their outputs."""
+def randomized_responses_delta(response_epsilons, epsilon):
+    """Exact delta of several randomized responses, by enumeration of their outputs."""
     total = 0.0
     for outcome in itertools.product((1, -1), repeat=len(response_epsilons)):
         p = math.prod(
@@ -108,7 +108,7 @@ def test_laplace_curve_is_its_renyi_divergence(ratio):
         close(acc.renyi_laplace(order, ratio, 1.0), numeric, rtol=1e-6, atol=1e-9)
 
 
-def test_pure_curve_is_that_of_randomised_response_and_below_both_known_bounds():
+def test_pure_curve_is_that_of_randomized_response_and_below_both_known_bounds():
     for epsilon, order in itertools.product((1e-3, 0.5, 4.0), (1.2, 2.0, 30.0)):
         p = 1 / (1 + math.exp(-epsilon))
         moment = p**order * (1 - p) ** (1 - order) + (1 - p) ** order * p ** (1 - order)
@@ -298,24 +298,24 @@ def test_values_stated_with_the_thesis():
 # --------------------------------------------------------------------------- composition
 
 
-def test_basic_composition_is_attained_by_randomised_response():
+def test_basic_composition_is_attained_by_randomized_response():
     each = np.array([0.2, 0.5, 1.0])
     total = acc.pure_composition(each)
-    assert randomised_responses_delta(each, float(total) * (1 + 1e-12)) < 1e-12
-    assert randomised_responses_delta(each, 0.99 * float(total)) > 1e-3
+    assert randomized_responses_delta(each, float(total) * (1 + 1e-12)) < 1e-12
+    assert randomized_responses_delta(each, 0.99 * float(total)) > 1e-3
     close(acc.basic_composition(each, [1e-3, 2e-3, 0.0]), (1.7, 3e-3))
 
 
 @pytest.mark.parametrize("slack", [1e-4, 1e-2, 0.2])
 @pytest.mark.parametrize("each", [(0.1,) * 12, (0.05, 0.1, 0.15, 0.2, 0.3, 0.6), (1.5,) * 8])
-def test_composition_bounds_hold_for_randomised_response(each, slack):
+def test_composition_bounds_hold_for_randomized_response(each, slack):
     total, delta = acc.kairouz_composition(each, np.zeros(len(each)), slack)
     close(delta, slack, rtol=1e-12)
-    assert randomised_responses_delta(each, float(total)) <= slack
+    assert randomized_responses_delta(each, float(total)) <= slack
     assert total <= acc.pure_composition(each)
     if len(set(each)) == 1:
         advanced, delta = acc.advanced_composition(each[0], 0.0, len(each), slack)
-        assert randomised_responses_delta(each, float(advanced)) <= slack == delta
+        assert randomized_responses_delta(each, float(advanced)) <= slack == delta
         assert total <= advanced
 
 

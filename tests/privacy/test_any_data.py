@@ -86,10 +86,10 @@ def worlds_of(label, feature_map, sample, neighbors="replace"):
     """Two data sets of which one has such a sample at client 0."""
     needs = REGISTRY[label].needs
     data = [(np.clip(np.abs(X), 0.1, 0.9), np.sign(y)) for X, y in make_data()]
-    loss = Huber(1.0) if needs.minimiser else LeastSquares()
+    loss = Huber(1.0) if needs.minimizer else LeastSquares()
     problem = fl.problems.from_clients(data, loss, SquaredL2(), 0.8, feature_map=feature_map)
     problem = problem.starting_at(np.full(DIM, 5.0))
-    if needs.minimiser:
+    if needs.minimizer:
         problem = dataclasses.replace(problem, feature_bound=1.0)
     else:
         problem = problem.clipped(1.0)
@@ -172,7 +172,7 @@ def test_features_that_are_drawn_count_too():
 
 
 def test_a_network_of_neurons_clips_whatever_its_samples_are():
-    """Images whose normalisation divides by zero."""
+    """Images whose normalization divides by zero."""
 
     def apply(w, x):
         unit = x / jnp.linalg.norm(x, axis=-1, keepdims=True)
@@ -182,7 +182,7 @@ def test_a_network_of_neurons_clips_whatever_its_samples_are():
     x[0, 0] = 0
     network = fl.models.plain(lambda key: jnp.ones((DIM, 2)), apply)
     problem = fl.problems.Model(x, np.zeros((3, 4)), Softmax(2), architecture=network)
-    problem = problem.initialised(jax.random.key(0))
+    problem = problem.initialized(jax.random.key(0))
     for algorithm, budget in (
         (CASES["DP-SGD"].algorithm, NoisyGradients(1.0)),
         (FedAvg(0.1, weighting="equal"), CentralGaussian(1.0)),
@@ -261,7 +261,7 @@ def test_rounding_that_carries_a_difference_through_the_noise_is_said(budget):
 
 
 def test_rounding_is_the_gap_that_it_makes():
-    """The messages of neighbours come apart by no more than their sensitivity and this."""
+    """The messages of neighbors come apart by no more than their sensitivity and this."""
     with jax.enable_x64(False):
         simulation = studied(ZCDP(0.5), 1.6e4)
         low, high = fl.audit.corners(simulation.problem, targets=(-1e6, 1e6))
@@ -357,7 +357,7 @@ def arriving(table, budget, algorithm=None):
 
 @pytest.mark.parametrize("neighbors", ["replace", "add-or-remove"])
 def test_secret_arrivals_cost_every_round(neighbors):
-    """A client with one arrival, and its neighbour with data in all rounds: the divergence of what
+    """A client with one arrival, and its neighbor with data in all rounds: the divergence of what
     the server publishes is within the ledger if arrivals are secret, and not if they are public.
     """
     few = np.zeros((10, 4), bool)
@@ -385,7 +385,7 @@ def test_secret_arrivals_that_decide_who_is_drawn_are_refused():
     drawn = FedAvg(1.0, clients_per_round=2, weighting="equal")
     with pytest.raises(ValueError, match="one client's arrivals decide who else takes part"):
         fl.run(arriving(everyone, budget, drawn), rounds=3)
-    share = FedAvg(1.0, weighting="equal", scheduler=fl.participation.Fraction(0.5))
+    share = FedAvg(1.0, weighting="equal", selector=fl.participation.Fraction(0.5))
     found = fl.run(arriving(everyone, budget, share), rounds=3)
     np.testing.assert_allclose(found.client_rho, 6.0)
     with pytest.raises(ValueError, match="unknown arrivals 'open'"):

@@ -11,14 +11,14 @@ import pytest
 import fljax as fl
 from fljax import audit
 from fljax._module import module, static
-from fljax.algorithms import DPSGD, PADMM, ConventionalFL, ZCDPGradNFL
+from fljax.algorithms import PADMM, ConventionalFL, FedDPSGD, ZCDPGradNFL
 from fljax.audit import guessing
 from fljax.privacy import NEIGHBORS, ZCDP, NoisyGradients, PureDP, accounting
 from fljax.problems import (
     LeastAbsoluteDeviation,
     LeastSquares,
     Logistic,
-    NoRegulariser,
+    NoRegularizer,
     SquaredL2,
     from_clients,
 )
@@ -141,7 +141,7 @@ class EarlyStopped(PADMM):
 
 @module
 class PastTheLink(ZCDPGradNFL):
-    """Neighbours combine what was never perturbed."""
+    """Neighbors combine what was never perturbed."""
 
     def step(self, state, now):
         after = super().step(state, now)
@@ -193,7 +193,7 @@ def test_a_forgotten_factor_of_two_is_caught(neighbors):
 
 @pytest.mark.slow
 def test_a_budget_for_samples_does_not_cover_clients():
-    """What is no neighbour of this budget would break its claim, and is refused."""
+    """What is no neighbor of this budget would break its claim, and is refused."""
     pair = worlds_of("FL", "client")
     a, b = (dataclasses.replace(simulate("FL", p), privacy=ZCDP(*SMALL)) for p in pair)
     with pytest.raises(ValueError, match=r"one sample of one client.* got 6 samples of 1 clients"):
@@ -223,7 +223,7 @@ def test_data_that_go_past_the_link_are_caught():
 def test_laplace_noise_needs_the_root_of_the_dimension(privacy):
     """With 16 parameters; the attack is the likelihood ratio of Laplace noise."""
     data = make_data("lad", dim=16)
-    problem = from_clients(data, LeastAbsoluteDeviation(), NoRegulariser()).clipped(1.0)
+    problem = from_clients(data, LeastAbsoluteDeviation(), NoRegularizer()).clipped(1.0)
     a, b = audit.corners(problem, CLIENT, radius=1.0, targets=(-1e3, 1e3))
     simulation = fl.Simulation(
         problem=a, algorithm=ConventionalFL(0.05), privacy=privacy(1.5, gradient_bound=1.0)
@@ -351,9 +351,9 @@ def test_all_of_the_claim_is_found_in_correlated_noise(bands):
     """Rounds in which the client is silent tell of the noise of those in which it was not."""
     problem = fl.problems.ridge(jax.random.key(0), clients=8, samples=5, dim=2)
     a, b = audit.corners(problem, radius=5.0, targets=(-100.0, 100.0), neighbors="client")
-    scheduler = fl.participation.Cyclic(bands)
+    selector = fl.participation.Cyclic(bands)
     budget = fl.privacy.CentralGaussian(2.0, clip=0.1, bands=bands, neighbors="replace")
-    algorithm = fl.algorithms.FedAvg(0.1, weighting="equal", scheduler=scheduler)
+    algorithm = fl.algorithms.FedAvg(0.1, weighting="equal", selector=selector)
     simulation = fl.Simulation(a, algorithm, privacy=budget)
     # So sure that an attack which finds everything is not above the claim by luck.
     found = audit.two_worlds(simulation, b, 2 * bands, 4000, delta=DELTA, confidence=0.999)
@@ -382,7 +382,7 @@ def descending(mechanism, **given):
     problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2)
     neighbors = mechanism.neighbors
     a, b = audit.corners(problem, radius=50.0, targets=(-1e3, 1e3), neighbors=neighbors)
-    simulation = fl.Simulation(a, DPSGD(0.1, **given), privacy=mechanism)
+    simulation = fl.Simulation(a, FedDPSGD(0.1, **given), privacy=mechanism)
     return audit.two_worlds(simulation, b, 2, 2000, delta=DELTA)
 
 
@@ -453,7 +453,7 @@ def test_counts_are_those_of_clopper_and_pearson():
     assert audit.counted_epsilon(0, 0, 1000, 0.01, 0.95) == 0
 
 
-def test_guesses_without_delta_are_randomised_response():
+def test_guesses_without_delta_are_randomized_response():
     """Then the bound is the Clopper-Pearson one of the share of right guesses."""
     share = guessing._at_least(180, 200, 0.95)
     found = audit.guessed_epsilon(180, 200, 500, 0.0, 0.95)
@@ -510,7 +510,7 @@ def test_claims_are_converted_tightly():
     assert audit.claimed_epsilon({"rho": 0.5}, 1e-5) == audit.claimed_epsilon(ledger, 1e-5)
     epsilon, delta = 1.2, 0.03
     less = audit.claimed_epsilon({"epsilon": epsilon}, delta)
-    # Randomised response: the chance beyond e^eps' of the other answer's.
+    # Randomized response: the chance beyond e^eps' of the other answer's.
     right = 1 / (1 + math.exp(-epsilon))
     assert right - math.exp(less) * (1 - right) == pytest.approx(delta)
     assert audit.claimed_epsilon({"epsilon": epsilon, "delta": 0.1}, 0.05) == math.inf
@@ -605,7 +605,7 @@ def test_one_run_of_noisy_gradients():
     problem = fl.problems.ridge(jax.random.key(0), clients=300, samples=4, dim=3)
     low, high = audit.corners(problem, range(300), radius=9.0, targets=(-1e3, 1e3))
     budget = NoisyGradients(3.0, neighbors="replace")
-    simulation = fl.Simulation(low, DPSGD(0.1, steps=4), privacy=budget)
+    simulation = fl.Simulation(low, FedDPSGD(0.1, local_steps=4), privacy=budget)
     found = audit.one_run(simulation, high, 2, delta=1e-5)
     assert not found.broken
     assert 0.5 < found.bound < found.claimed
@@ -675,7 +675,7 @@ def given(**changes):
     a, b = clipped()
     simulation = simulate("zCDP-NFL", a)
     part = {k: changes.pop(k) for k in ("privacy",) if k in changes}
-    known = {"neighbour": b, "rounds": 2, "seeds": 200, "delta": 0.1}
+    known = {"neighbor": b, "rounds": 2, "seeds": 200, "delta": 0.1}
     return {"simulation": dataclasses.replace(simulation, **part), **known, **changes}
 
 
@@ -696,22 +696,22 @@ def moved(problem, rows):
         (TypeError, {"seeds": 1e3}, "seeds must be an integer"),
         (ValueError, {"rounds": 0}, "rounds must be >= 1"),
         (TypeError, {"simulation": "mine"}, r"instance of fljax.simulation.Simulation, got 'mine'"),
-        (TypeError, {"neighbour": 3}, r"must be an instance of .*Problem, got 3"),
-        (ValueError, {"neighbour": clipped()[0]}, "one sample .*, got 0 samples of 0 clients"),
+        (TypeError, {"neighbor": 3}, r"must be an instance of .*Problem, got 3"),
+        (ValueError, {"neighbor": clipped()[0]}, "one sample .*, got 0 samples of 0 clients"),
         (
             ValueError,
-            {"neighbour": moved(clipped()[0], np.s_[1:3, 0])},
+            {"neighbor": moved(clipped()[0], np.s_[1:3, 0])},
             r"one sample .*, got 2 samples of 2 clients; fljax.audit.corners makes a pair",
         ),
         (
             ValueError,
-            {"neighbour": make_problem("lad", clip=1.0, sizes=(4, 9, 6, 13, 7))},
+            {"neighbor": make_problem("lad", clip=1.0, sizes=(4, 9, 6, 13, 7))},
             r"same shape.*\(5, 12, 3\).*\(5, 13, 3\)",
         ),
-        (ValueError, {"neighbour": clipped()[0].clipped(2.0)}, "agree in all but their samples"),
+        (ValueError, {"neighbor": clipped()[0].clipped(2.0)}, "agree in all but their samples"),
         (
             ValueError,
-            {"neighbour": dataclasses.replace(clipped()[0], loss=LeastSquares())},
+            {"neighbor": dataclasses.replace(clipped()[0], loss=LeastSquares())},
             "agree in all but their samples",
         ),
     ],
@@ -727,7 +727,7 @@ def under(neighbors):
 
 
 @pytest.mark.parametrize(
-    ("neighbors", "neighbour", "message"),
+    ("neighbors", "neighbor", "message"),
     [
         (
             "add-or-remove",
@@ -739,9 +739,9 @@ def under(neighbors):
         ("client", clipped()[0], "'client', got 0 samples of 0 clients; .*corners makes"),
     ],
 )
-def test_pairs_of_another_relation_are_refused(neighbors, neighbour, message):
+def test_pairs_of_another_relation_are_refused(neighbors, neighbor, message):
     with pytest.raises(ValueError, match=message):
-        audit.two_worlds(**given(simulation=under(neighbors), neighbour=neighbour))
+        audit.two_worlds(**given(simulation=under(neighbors), neighbor=neighbor))
 
 
 @pytest.mark.slow
@@ -749,12 +749,12 @@ def test_pairs_of_the_relation_are_taken():
     """In either order, with one of a client's samples replaced, and after a feature map."""
     a, lacking = clipped("add-or-remove")
     some = {"rounds": 1, "seeds": 200, "delta": 0.1}
-    for simulation, neighbour in (
+    for simulation, neighbor in (
         (dataclasses.replace(under("add-or-remove"), problem=a), lacking),
         (dataclasses.replace(under("add-or-remove"), problem=lacking), a),
         (under("client"), clipped()[1]),
     ):
-        audit.two_worlds(simulation, neighbour, **some)
+        audit.two_worlds(simulation, neighbor, **some)
     mapped = dataclasses.replace(make_problem("lad", clip=1.0), feature_map=Squares(3))
     there, gone = audit.corners(mapped, CLIENT, neighbors="add-or-remove")
     assert there.feature_map is None
@@ -775,7 +775,7 @@ class Squares:
 def test_padding_is_no_sample():
     a, _ = clipped()
     with pytest.raises(ValueError, match="got 0 samples"):
-        audit.two_worlds(**given(neighbour=moved(a, np.s_[CLIENT, 11])))
+        audit.two_worlds(**given(neighbor=moved(a, np.s_[CLIENT, 11])))
     with pytest.raises(ValueError, match="sample 11 of client 2 is padding"):
         audit.corners(a, CLIENT, 11)
 

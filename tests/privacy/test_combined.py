@@ -9,7 +9,7 @@ import xarray as xr
 
 import fljax as fl
 from fljax import audit
-from fljax.algorithms import ATC, DPSGD, FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
+from fljax.algorithms import ATC, FedAdagrad, FedAdam, FedAvg, FedAvgM, FedDPSGD, FedYogi
 from fljax.link import SecureAggregation
 from fljax.privacy import (
     ZCDP,
@@ -26,9 +26,9 @@ from tests.marks import quiet
 SERVERS = {
     "FedAvg": FedAvg(0.5, weighting="equal", epochs=2),
     "FedAvgM": FedAvgM(0.5, weighting="equal", epochs=2),
-    "FedAdagrad": FedAdagrad(0.5, weighting="equal", server_step=0.1),
-    "FedAdam": FedAdam(0.5, weighting="equal", server_step=0.1),
-    "FedYogi": FedYogi(0.5, weighting="equal", server_step=0.1),
+    "FedAdagrad": FedAdagrad(0.5, weighting="equal", server_step_size=0.1),
+    "FedAdam": FedAdam(0.5, weighting="equal", server_step_size=0.1),
+    "FedYogi": FedYogi(0.5, weighting="equal", server_step_size=0.1),
 }
 
 MASKS = SecureAggregation(100.0)
@@ -92,7 +92,7 @@ def masked(masks, privacy, algorithm=None):
         (ZCDP(1.0), fl.algorithms.ConventionalFL(0.2)),
         (DiscreteZCDP(1.0), fl.algorithms.ConventionalFL(0.2)),
         (PureDP(5.0), fl.algorithms.ConventionalFL(0.2)),
-        (NoisyGradients(1.0), DPSGD(0.2, steps=2)),
+        (NoisyGradients(1.0), FedDPSGD(0.2, local_steps=2)),
     ],
     ids=lambda part: type(part).__name__,
 )
@@ -145,7 +145,7 @@ def test_results_of_several_relations_say_so_and_are_no_event(kind):
             fl.privacy.spent(study, 1e-3).epsilon.sel(relation=relation).isel(round=-1).item()
         )
         assert fl.privacy.events(alone.sel(relation=relation)) is not None
-        with pytest.raises(ValueError, match="neighbours are of different kinds"):
+        with pytest.raises(ValueError, match="neighbors are of different kinds"):
             fl.privacy.events(study.sel(relation=relation))
 
 
@@ -155,7 +155,7 @@ def test_what_a_central_relation_samples_is_amplified_for_its_own_relation_alone
     pytest.importorskip("dp_accounting")
 
     def scenario(key, relation):
-        averaging = FedAvg(0.1, weighting="equal", scheduler=fl.participation.Fraction(0.5))
+        averaging = FedAvg(0.1, weighting="equal", selector=fl.participation.Fraction(0.5))
         privacy = CentralGaussian(2.0, neighbors=relation)
         return fl.Simulation(made(), averaging, privacy=privacy)
 
@@ -171,7 +171,7 @@ def test_what_a_central_relation_samples_is_amplified_for_its_own_relation_alone
         audit.claimed_epsilon({"rho": rho, "gaussian_noise": 1}, 1e-3)
     )
     assert epsilon.sel(relation="add-or-remove") < epsilon.sel(relation="replace") / 2
-    with pytest.raises(ValueError, match="neighbours are of different kinds"):
+    with pytest.raises(ValueError, match="neighbors are of different kinds"):
         fl.privacy.events(study.sel(relation="add-or-remove"))
 
 

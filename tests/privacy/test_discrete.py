@@ -213,7 +213,7 @@ def law_of(steps, reach):
 
 @pytest.mark.parametrize(("steps", "dim"), [(200, 3), (5000, 30)])
 def test_all_that_can_be_said_has_chances_within_the_budget(steps, dim):
-    """Of the worst neighbours, one number after the other, with what rounding adds to each."""
+    """Of the worst neighbors, one number after the other, with what rounding adds to each."""
     epsilon, sensitivity = 0.7, 1.3
     budget = PureDP(epsilon, steps=steps)
     plan = budget.plan(lambda n: jnp.full(1, sensitivity), 1)
@@ -329,7 +329,7 @@ def test_its_epsilon_is_no_less_than_that_of_its_law(steps, shift, coordinates):
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_what_a_run_says_it_spent_is_no_less_than_its_law_shows(steps):
-    """One number of one client, which the worst neighbours move by whole steps."""
+    """One number of one client, which the worst neighbors move by whole steps."""
     target, delta = 2.0, {1: 0.026, 2: 0.13, 4: 0.16}[steps]
     problem = fl.problems.Problem(
         np.ones((2, 1, 1)), np.array([[1e3], [0.0]]), fl.problems.LeastSquares()

@@ -13,7 +13,7 @@ from scipy import integrate, stats
 
 import fljax as fl
 from fljax._generator import private_normal
-from fljax.algorithms import DPSGD, ConventionalFL, FedAvg
+from fljax.algorithms import ConventionalFL, FedAvg, FedDPSGD
 from fljax.participation import Cyclic, Drawn, Everyone, Fraction, Subset, Unequal, shuffled
 from fljax.privacy import AdaptiveClip, CentralGaussian, NoisyGradients, accounting, events, spent
 from fljax.privacy.central import banded_root
@@ -75,7 +75,7 @@ def server_draws(rounds=ROUNDS):
 )
 def test_private_averaging_is_the_loop(selector, expected, bands):
     """DP-FedAvg, and DP-FTRL as one linear system over all rounds."""
-    algorithm = FedAvg(0.05, epochs=3, weighting="equal", scheduler=selector)
+    algorithm = FedAvg(0.05, epochs=3, weighting="equal", selector=selector)
     mechanism = CentralGaussian(0.7, clip=0.2, bands=bands)
     ours, _ = trajectory(simulate(algorithm, mechanism))
     present = participants(selector)
@@ -89,7 +89,7 @@ def test_private_averaging_is_the_loop(selector, expected, bands):
 @pytest.mark.slow
 def test_an_adaptive_clip_is_the_loop_and_finds_its_quantile():
     numbers = {"initial": 0.05, "quantile": 0.6, "learning_rate": 0.3, "share_noise": 0.2}
-    algorithm = FedAvg(0.05, weighting="equal", scheduler=Fraction(0.6))
+    algorithm = FedAvg(0.05, weighting="equal", selector=Fraction(0.6))
     mechanism = CentralGaussian(0.7, clip=AdaptiveClip(**numbers))
     ours, found = trajectory(simulate(algorithm, mechanism))
     draws, shares = server_draws()
@@ -133,7 +133,7 @@ def of_batches(algorithm, n, n_steps):
 @pytest.mark.parametrize("batching", [{}, {"rate": 0.3}, {"batch": 3}])
 @pytest.mark.parametrize("name", ["ridge", "logistic"])
 def test_private_descent_is_the_loop(name, batching, private_run):
-    algorithm = DPSGD(0.05, steps=2, **batching)
+    algorithm = FedDPSGD(0.05, local_steps=2, **batching)
     mechanism = NoisyGradients(0.8, clip=0.5) if private_run else None
     ours, _ = trajectory(simulate(algorithm, mechanism, make_problem(name)))
     found = [of_batches(algorithm, n, 2) for n in range(1, ROUNDS + 1)]
@@ -190,7 +190,7 @@ def test_no_client_moves_the_server_by_more_than_its_clip(size):
     targets = np.array(silent.targets)
     targets[2, 0] = size
     loud = fl._module.replace(loud, targets=targets)
-    algorithm = FedAvg(0.05, weighting="equal", scheduler=Everyone())
+    algorithm = FedAvg(0.05, weighting="equal", selector=Everyone())
     mechanism = CentralGaussian(1.0, clip=0.3)
     first = [trajectory(simulate(algorithm, mechanism, p), 1)[0][0] for p in (silent, loud)]
     assert np.all(np.isfinite(first))
@@ -279,8 +279,8 @@ def test_a_noise_multiplier_keeps_its_budget_and_wastes_little(sampling, records
     assert accounting.sampled_gaussian_epsilon(0.995 * z, 1e-5, *law) > 1.5
 
 
-def budgeted(epsilon, scheduler, rounds=ROUNDS, **fields):
-    told = {} if scheduler is None else {"scheduler": scheduler, "clients": CLIENTS}
+def budgeted(epsilon, selector, rounds=ROUNDS, **fields):
+    told = {} if selector is None else {"selector": selector, "clients": CLIENTS}
     mechanism = CentralGaussian.for_budget(epsilon, 1e-5, rounds, **told, **fields)
     algorithm = FedAvg(0.05, weighting="equal", **{k: v for k, v in told.items() if k != "clients"})
     return simulate(algorithm, mechanism)
@@ -288,7 +288,7 @@ def budgeted(epsilon, scheduler, rounds=ROUNDS, **fields):
 
 @pytest.mark.thin(3)
 @pytest.mark.parametrize(
-    ("scheduler", "fields"),
+    ("selector", "fields"),
     [
         (None, {}),
         (None, {"neighbors": "replace", "arrivals": "secret"}),
@@ -299,13 +299,13 @@ def budgeted(epsilon, scheduler, rounds=ROUNDS, **fields):
         (Drawn(2), {"neighbors": "replace"}),
     ],
 )
-def test_a_budget_for_a_run_is_spent_and_not_exceeded(scheduler, fields):
+def test_a_budget_for_a_run_is_spent_and_not_exceeded(selector, fields):
     """As an axis of a study, in one program, and of one run: by what is printed afterwards."""
-    if scheduler is not None:
+    if selector is not None:
         pytest.importorskip("dp_accounting")
-    axis = [0.5, 2.0, 8.0] if scheduler is None or fields.get("bands") else [2.0]
+    axis = [0.5, 2.0, 8.0] if selector is None or fields.get("bands") else [2.0]
     study = fl.sweep(
-        lambda key, epsilon: budgeted(epsilon, scheduler, **fields),
+        lambda key, epsilon: budgeted(epsilon, selector, **fields),
         grid={"epsilon": axis},
         rounds=ROUNDS,
         record_every=ROUNDS,
@@ -314,17 +314,17 @@ def test_a_budget_for_a_run_is_spent_and_not_exceeded(scheduler, fields):
     shown = spent(study, delta=1e-5).epsilon.isel(round=-1, seed=0).values
     assert (shown <= axis).all()
     assert (shown > 0.999 * np.array(axis)).all()
-    one = fl.run(budgeted(axis[-1], scheduler, **fields), ROUNDS, record_every=ROUNDS)
+    one = fl.run(budgeted(axis[-1], selector, **fields), ROUNDS, record_every=ROUNDS)
     close(one.noise_multiplier, study.noise_multiplier.isel(epsilon=-1).max(), rtol=1e-6)
 
 
 def test_a_budget_without_a_theorem_of_its_sampling_covers_a_client_that_is_always_drawn():
-    for fields, scheduler in (
+    for fields, selector in (
         ({"neighbors": "replace"}, Fraction(0.5)),
         ({}, Drawn(2)),
         ({"arrivals": "secret", "bands": 3}, Cyclic(3)),
     ):
-        mechanism = budgeted(2.0, scheduler, **fields).privacy
+        mechanism = budgeted(2.0, selector, **fields).privacy
         moved = {"add-or-remove": 1, "replace": 2}[mechanism.neighbors]
         rho = ROUNDS * (moved / float(mechanism.noise_multiplier)) ** 2 / 2
         close(accounting.zcdp_epsilon(rho, 1e-5, "gaussian"), 2.0, rtol=1e-3)
@@ -345,14 +345,14 @@ def test_no_point_of_a_study_has_a_budget_that_is_none(points):
         ({"epsilon": 0.0}, "epsilon must be finite and > 0, got 0"),
         ({"delta": 1.0}, "delta must be finite and > 0 and < 1, got 1"),
         ({"rounds": 0}, "rounds must be >= 1"),
-        ({"scheduler": Fraction(0.5)}, "give clients=, the problem's"),
-        ({"scheduler": Drawn(6), "clients": 5}, "must be at most the 5 clients"),
-        ({"scheduler": Subset(2), "clients": 5}, "how Subset chooses is not accounted for"),
-        ({"scheduler": 0.5, "clients": 5}, "scheduler must be an instance of .*Selector, got 0.5"),
+        ({"selector": Fraction(0.5)}, "give clients=, the problem's"),
+        ({"selector": Drawn(6), "clients": 5}, "must be at most the 5 clients"),
+        ({"selector": Subset(2), "clients": 5}, "how Subset chooses is not accounted for"),
+        ({"selector": 0.5, "clients": 5}, "selector must be an instance of .*Selector, got 0.5"),
         ({"bands": 3}, r"choose by fljax.participation.Cyclic\(3\)"),
         ({"clip": -1.0}, "clip must be finite and > 0"),
         (
-            {"scheduler": Drawn(2), "clients": 5, "neighbors": "replace", "arrivals": "secret"},
+            {"selector": Drawn(2), "clients": 5, "neighbors": "replace", "arrivals": "secret"},
             "choose by fljax.participation.Fraction",
         ),
     ],
@@ -367,7 +367,7 @@ def test_a_budget_that_is_no_budget_of_a_run_is_refused(given, match):
 @pytest.mark.parametrize(("neighbors", "factor"), [("add-or-remove", 1), ("replace", 2)])
 @pytest.mark.parametrize("selector", [Fraction(0.3), Cyclic(3)])
 def test_a_client_pays_when_it_takes_part_if_that_is_seen(selector, neighbors, factor):
-    algorithm = FedAvg(0.05, weighting="equal", scheduler=selector)
+    algorithm = FedAvg(0.05, weighting="equal", selector=selector)
     _, found = trajectory(simulate(algorithm, CentralGaussian(1.5, neighbors=neighbors)))
     times = np.bincount(np.concatenate(participants(selector)).astype(int), minlength=CLIENTS)
     close(found["client_rho"], times * factor**2 / (2 * 1.5**2))
@@ -381,7 +381,7 @@ def test_what_is_printed_is_the_accountant_s_number():
 
     def scenario(key, multiplier):
         return simulate(
-            FedAvg(0.05, weighting="equal", scheduler=Fraction(0.2)), CentralGaussian(multiplier)
+            FedAvg(0.05, weighting="equal", selector=Fraction(0.2)), CentralGaussian(multiplier)
         )
 
     results = fl.sweep(
@@ -421,7 +421,7 @@ def test_fixed_numbers_are_amplified_for_a_replaced_client_only():
 @pytest.mark.slow
 def test_steps_of_private_descent_are_counted_where_clients_take_part():
     pytest.importorskip("dp_accounting")
-    algorithm = DPSGD(0.05, steps=3, rate=0.2, clients_per_round=2)
+    algorithm = FedDPSGD(0.05, local_steps=3, sampling_rate=0.2, clients_per_round=2)
     run = fl.run(simulate(algorithm, NoisyGradients(1.2)), ROUNDS)
     releases = run.client_releases.values
     assert releases.sum() == 2 * 3 * ROUNDS
@@ -514,14 +514,14 @@ LEARNERS = {
         1.0,
     ),
     "DP-FedAvg, sampled": (
-        FedAvg(0.1, weighting="equal", scheduler=Fraction(0.5)),
+        FedAvg(0.1, weighting="equal", selector=Fraction(0.5)),
         CentralGaussian(1.2, clip=0.5),
         0.5 / 4,
         0.5,
     ),
-    "DP-SGD": (DPSGD(0.1), NoisyGradients(2.0, clip=0.5), 0.1 * 0.5 / 3 / 8, 1.0),
+    "DP-SGD": (FedDPSGD(0.1), NoisyGradients(2.0, clip=0.5), 0.1 * 0.5 / 3 / 8, 1.0),
     "DP-SGD, sampled": (
-        DPSGD(0.1, rate=0.5),
+        FedDPSGD(0.1, sampling_rate=0.5),
         NoisyGradients(1.2, clip=0.5),
         0.1 * 0.5 / 1.5 / 8,
         0.5,
@@ -545,7 +545,7 @@ def test_private_learners_survive_an_attack_that_finds_most_of_the_claim(name, m
 def test_correlated_noise_survives_an_attacker_who_takes_the_correlation_out():
     """Who knows the matrix whitens all that is published; the claim is tight for it."""
     bands, rounds, z, seeds = 3, 6, 2.0, AUDIT["seeds"]
-    algorithm = FedAvg(0.1, weighting="equal", scheduler=Cyclic(bands))
+    algorithm = FedAvg(0.1, weighting="equal", selector=Cyclic(bands))
     mechanism = CentralGaussian(z, clip=0.5, bands=bands)
     root = private.prefix_root(rounds, bands)
     took_part = (np.arange(rounds) % bands == 0).astype(float)
@@ -615,11 +615,11 @@ def test_half_of_a_server_s_noise_is_caught(monkeypatch):
         (lambda: NoisyGradients(-1.0), "noise_multiplier must be"),
         (lambda: NoisyGradients(1.0, clip=0.0), "clip must be"),
         (lambda: NoisyGradients(1.0, neighbors="client"), "unknown neighbors"),
-        (lambda: DPSGD(0.1, rate=0.0), "rate must be"),
-        (lambda: DPSGD(0.1, rate=0.5, batch=3), "both say how batches are drawn"),
-        (lambda: DPSGD(0.1, steps=0), "steps must be"),
-        (lambda: FedAvg(0.1, 2, scheduler=Everyone()), "both say who takes part"),
-        (lambda: FedAvg(0.1, scheduler=0.5), "scheduler must be"),
+        (lambda: FedDPSGD(0.1, sampling_rate=0.0), "rate must be"),
+        (lambda: FedDPSGD(0.1, sampling_rate=0.5, batch=3), "both say how batches are drawn"),
+        (lambda: FedDPSGD(0.1, local_steps=0), "steps must be"),
+        (lambda: FedAvg(0.1, 2, selector=Everyone()), "both say who takes part"),
+        (lambda: FedAvg(0.1, selector=0.5), "selector must be"),
         (lambda: Cyclic(0), "cohorts must be"),
         (
             lambda: simulate(FedAvg(0.1, weighting="samples"), CentralGaussian(1.0)),
@@ -657,7 +657,7 @@ def test_half_of_a_server_s_noise_is_caught(monkeypatch):
             "attackers see what honest clients say in the clear",
         ),
         (
-            lambda: simulate(DPSGD(0.1), NoisyGradients(1.0), make_problem(clip=1.0)),
+            lambda: simulate(FedDPSGD(0.1), NoisyGradients(1.0), make_problem(clip=1.0)),
             "leave the problem unclipped",
         ),
         (
@@ -691,17 +691,17 @@ def test_bad_input_says_what_is_wrong(build, match):
     ("algorithm", "privacy", "match"),
     [
         (
-            FedAvg(0.1, weighting="equal", scheduler=Subset(2)),
+            FedAvg(0.1, weighting="equal", selector=Subset(2)),
             CentralGaussian(1.0),
             "Subset chooses is not accounted for",
         ),
         (
-            FedAvg(0.1, weighting="equal", scheduler=Unequal(2, np.full(CLIENTS, 1 / CLIENTS))),
+            FedAvg(0.1, weighting="equal", selector=Unequal(2, np.full(CLIENTS, 1 / CLIENTS))),
             CentralGaussian(1.0),
             "Unequal chooses is not accounted for",
         ),
         (
-            FedAvg(0.1, weighting="equal", scheduler=Cyclic(2)),
+            FedAvg(0.1, weighting="equal", selector=Cyclic(2)),
             CentralGaussian(1.0, bands=3),
             "choose by fljax.participation.Cyclic\\(3\\)",
         ),
@@ -711,11 +711,15 @@ def test_bad_input_says_what_is_wrong(build, match):
             "leaves no part of the noise multiplier 3",
         ),
         (
-            FedAvg(0.1, weighting="equal", scheduler=Cyclic(6)),
+            FedAvg(0.1, weighting="equal", selector=Cyclic(6)),
             CentralGaussian(1.0),
             "cohorts must be at most the 5 clients",
         ),
-        (DPSGD(0.1, batch=13), NoisyGradients(1.0), "at most the 12 samples of the largest client"),
+        (
+            FedDPSGD(0.1, batch=13),
+            NoisyGradients(1.0),
+            "at most the 12 samples of the largest client",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_runs(algorithm, privacy, match):
@@ -767,7 +771,7 @@ def test_every_point_of_a_large_grid_is_checked():
 
     def scenario(key, multiplier, share):
         clip = AdaptiveClip(share_noise=share)
-        algorithm = FedAvg(0.1, weighting="equal", scheduler=Fraction(0.8))
+        algorithm = FedAvg(0.1, weighting="equal", selector=Fraction(0.8))
         return simulate(algorithm, CentralGaussian(multiplier, clip=clip))
 
     shares = np.linspace(0.3, 0.5, 10).tolist()
@@ -780,7 +784,7 @@ def test_every_point_of_a_large_grid_is_checked():
     assert "'share': 0.2" in str(found.value.__notes__)
 
     def batches(key, multiplier, rate):
-        return simulate(DPSGD(0.1, rate=rate), NoisyGradients(multiplier))
+        return simulate(FedDPSGD(0.1, sampling_rate=rate), NoisyGradients(multiplier))
 
     grid = {"multiplier": [*sizes.tolist()[:-1], -1.0], "rate": np.linspace(0.1, 1, 10).tolist()}
     with pytest.raises(ValueError, match="noise_multiplier must be"):
@@ -802,8 +806,8 @@ def silence_and_noise(neighbors):
 @pytest.mark.parametrize(("neighbors", "bands"), [("add-or-remove", 3), ("replace", 1)])
 def test_the_audit_finds_what_a_server_claims_and_half_its_noise(neighbors, bands, monkeypatch):
     z = 2.0 if neighbors == "replace" else 1.0
-    scheduler = Cyclic(bands) if bands > 1 else None
-    algorithm = FedAvg(0.1, weighting="equal", scheduler=scheduler)
+    selector = Cyclic(bands) if bands > 1 else None
+    algorithm = FedAvg(0.1, weighting="equal", selector=selector)
     mechanism = CentralGaussian(z, clip=0.5, bands=bands, neighbors=neighbors)
     quiet, loud = silence_and_noise(neighbors)
     simulation = simulate(algorithm, mechanism, loud)

@@ -81,7 +81,7 @@ def private_cases():
 def test_nothing_leaves_an_algorithm_but_perturbed(algorithm, budget):
     needs = type(algorithm).needs
     network = {Graph: make_network(), Federation: make_servers(), None: None}[needs.network]
-    bounded = needs.minimiser or isinstance(budget, NoisyGradients)
+    bounded = needs.minimizer or isinstance(budget, NoisyGradients)
     problem = make_problem(clip=None if bounded else 1.0)
     assert unperturbed(fl.Simulation(problem, algorithm, network, budget)) == []
     if needs.absent:
@@ -102,7 +102,7 @@ def test_nor_under_other_mechanisms(budget):
     selector = fl.participation.Cyclic(2) if central and budget.bands > 1 else None
     algorithm = ConventionalFL(0.1)
     if central:
-        algorithm = FedAvg(0.1, weighting="equal", scheduler=selector)
+        algorithm = FedAvg(0.1, weighting="equal", selector=selector)
     assert unperturbed(fl.Simulation(make_problem(clip=1.0), algorithm, privacy=budget)) == []
 
 
@@ -328,7 +328,7 @@ def test_a_weight_above_its_share_is_cut_to_it():
     problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=4, dim=2)
     mechanism, share = NoisyGradients(1.0, clip=0.5), jnp.full(2, 0.01)
     found = mechanism.gradient(problem.prepare(), jnp.full((2, 2), 100.0), share)
-    pull = problem.share[:, None] * problem.regulariser.gradient(jnp.full((2, 2), 100.0))
+    pull = problem.share[:, None] * problem.regularizer.gradient(jnp.full((2, 2), 100.0))
     assert problem.prepare().statistics.gram is not None  # which knows neither clip nor weights
     assert np.linalg.norm(found - pull, axis=1).max() <= 4 * 0.01 * 0.5 * (1 + 1e-9)
 

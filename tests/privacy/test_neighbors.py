@@ -1,4 +1,4 @@
-"""Which data sets are neighbours: what follows for gradients, messages and the results' words."""
+"""Which data sets are neighbors: what follows for gradients, messages and the results' words."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ import fljax as fl
 from fljax.algorithms import ZCDPNFL, ConventionalFL, GraphFedAvg
 from fljax.audit import guessing
 from fljax.privacy import NEIGHBORS, ZCDP, ApproximateDP, Gap, PureDP
-from fljax.problems import LeastSquares, Problem, SquaredL2, factorise, prox
+from fljax.problems import LeastSquares, Problem, SquaredL2, factorize, prox
 from fljax.problems.solvers import strong_convexity
 from fljax.simulation import as_key, prepare
 from tests.cases import PRIVATE, SIZES, gap_of, make_network, make_problem, simulate
@@ -82,7 +82,7 @@ def shares(worlds, neighbors, seed=0):
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("neighbors", NEIGHBORS)
 @pytest.mark.parametrize("label", PRIVATE)
-def test_messages_of_neighbours_differ_by_the_sensitivity(label, neighbors):
+def test_messages_of_neighbors_differ_by_the_sensitivity(label, neighbors):
     """Never by more, and by all of it where the bound is attained."""
     worlds = tuple(simulate(label, problem) for problem in worlds_of(label, neighbors))
     share = shares(worlds, neighbors)
@@ -111,9 +111,9 @@ def test_several_steps_differ_by_the_sensitivity(label, algorithm, neighbors):
 @pytest.mark.slow
 @pytest.mark.parametrize("neighbors", NEIGHBORS)
 @pytest.mark.parametrize("samples", [3, 9])  # fewer and more than parameters
-def test_exact_minimisers_of_neighbours_differ_by_the_gap(samples, neighbors):
+def test_exact_minimizers_of_neighbors_differ_by_the_gap(samples, neighbors):
     """Of any features, which the Hessian has too, under the bound that gradients do keep at the
-    first's minimiser.
+    first's minimizer.
     """
     rng, trials, dim = np.random.default_rng(5), 300, 5
     x = rng.normal(size=(trials, samples, dim)) * 10 ** rng.uniform(-2, 1, (trials, 1, 1))
@@ -126,10 +126,10 @@ def test_exact_minimisers_of_neighbours_differ_by_the_gap(samples, neighbors):
     if neighbors == "add-or-remove":
         other[:, 0] = 0
     weight = jnp.asarray(10 ** rng.uniform(-2, 1, trials))
-    centre = jnp.asarray(rng.normal(size=(trials, dim)))
+    center = jnp.asarray(rng.normal(size=(trials, dim)))
     objective = LeastSquares(), SquaredL2(), 0.3
     pair = [Problem(*data, *objective).prepare() for data in ((x, y), (other, others))]
-    models = [prox(p, factorise(p, weight), centre, centre) for p in pair]
+    models = [prox(p, factorize(p, weight), center, center) for p in pair]
     apart = jnp.linalg.norm(models[0] - models[1], axis=1)
     bound = jnp.maximum(*(p.sample_gradient_norm(models[0]) for p in pair))
     one = gap_of(pair[0], 1.0, neighbors).gradient
@@ -146,7 +146,7 @@ def private(privacy):
 
 
 @pytest.mark.slow
-def test_runs_say_whose_neighbours_their_budget_covers():
+def test_runs_say_whose_neighbors_their_budget_covers():
     found = fl.run(private(ZCDP(1.0, neighbors="client")), 2)
     assert found.privacy_rho.attrs["neighbors"] == "client"
     assert found.client_rho.attrs["neighbors"] == "client"

@@ -24,7 +24,7 @@ from fljax.link import (
 from fljax.simulation import as_key, begin, look, prepare, stepped
 from tests.cases import make_network, make_problem
 
-#: Figure 4.2: agent 1 (here 0) and five neighbours; alone, or with links among these too.
+#: Figure 4.2: agent 1 (here 0) and five neighbors; alone, or with links among these too.
 STAR = fl.graphs.star(6).mixing()
 RIM = [(k, k % 5 + 1) for k in range(1, 6)]
 WHEEL = fl.graphs.from_edges(6, [(0, k) for k in range(1, 6)] + RIM).mixing()
@@ -88,8 +88,8 @@ def test_local_noise_leaves_the_sum_in_the_clear():
     assert overheard(noise, OVER, 1, 4).verdict == "hears nothing"
     leaf = overheard(noise, STAR, 0, 3)
     assert (leaf.verdict, leaf.mu_uninformed) == ("exposed", math.inf)
-    centre = overheard(noise, STAR, 3, 0)  # behind the masks and messages of four others
-    assert centre.verdict == "exposed to who knows the rest"
+    center = overheard(noise, STAR, 3, 0)  # behind the masks and messages of four others
+    assert center.verdict == "exposed to who knows the rest"
 
 
 def test_who_hears_all_edges_solves_for_all_messages_under_local_noise():
@@ -212,7 +212,7 @@ def test_the_table_says_who_is_protected_from_whom():
     verdicts = {(it.scheme, kind, it.rounds): it.verdict for kind, it in found.rows}
     assert len(verdicts) == 5 * 4 * 2
     for (scheme, _, _), verdict in verdicts.items():
-        # The centre's leaves hear it alone: no masks.
+        # The center's leaves hear it alone: no masks.
         exposed = scheme in ("none", "LocalGraphHomomorphic")
         assert verdict == ("exposed" if exposed else "protected")
     text = found.markdown().splitlines()

@@ -18,11 +18,11 @@ from fljax.problems import (
     LeastAbsoluteDeviation,
     LeastSquares,
     Logistic,
-    NoRegulariser,
+    NoRegularizer,
     Problem,
     Softmax,
     SquaredL2,
-    factorise,
+    factorize,
     optimum,
     prox,
 )
@@ -35,7 +35,7 @@ from tests.marks import quiet
 RADIUS = 3.0
 
 LOSSES = {"logistic": Logistic(), "huber": Huber(0.7)}
-REGULARISERS = {"none": NoRegulariser(), "l2": SquaredL2(), "elastic": ElasticNet(0.3, 0.4)}
+REGULARIZERS = {"none": NoRegularizer(), "l2": SquaredL2(), "elastic": ElasticNet(0.3, 0.4)}
 
 
 def in_ball(rng, *shape):
@@ -49,28 +49,28 @@ def targets_of(loss, rng, shape):
     return np.sign(rng.normal(size=shape)) if loss == "logistic" else 5 * rng.normal(size=shape)
 
 
-def build(loss, regulariser, x, y, bound=RADIUS):
-    return Problem(x, y, LOSSES[loss], REGULARISERS[regulariser], 0.2, feature_bound=bound)
+def build(loss, regularizer, x, y, bound=RADIUS):
+    return Problem(x, y, LOSSES[loss], REGULARIZERS[regularizer], 0.2, feature_bound=bound)
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "regulariser", "iterations", "bound"))
-def models_of(x, y, weight, centres, loss, regulariser, iterations, bound):
-    """``[rounds, K, D]``: each minimised from the one before."""
-    problem = build(loss, regulariser, x, y, bound).prepare()
-    factor = factorise(problem, weight)
+@functools.partial(jax.jit, static_argnames=("loss", "regularizer", "iterations", "bound"))
+def models_of(x, y, weight, centers, loss, regularizer, iterations, bound):
+    """``[rounds, K, D]``: each minimized from the one before."""
+    problem = build(loss, regularizer, x, y, bound).prepare()
+    factor = factorize(problem, weight)
 
-    def minimise(model, centre):
-        model = prox(problem, factor, centre, model, iterations)
+    def minimize(model, center):
+        model = prox(problem, factor, center, model, iterations)
         return model, model
 
-    return jax.lax.scan(minimise, jnp.zeros(centres.shape[1:]), centres)[1]
+    return jax.lax.scan(minimize, jnp.zeros(centers.shape[1:]), centers)[1]
 
 
 def largest_gap(
-    loss, regulariser, samples, iterations, seed, bound=RADIUS, dim=6, neighbors="replace"
+    loss, regularizer, samples, iterations, seed, bound=RADIUS, dim=6, neighbors="replace"
 ):
-    """How far two neighbouring worlds come apart over five rounds with the same centres, warm
-    starts included, against what exact minimisers may.
+    """How far two neighboring worlds come apart over five rounds with the same centers, warm
+    starts included, against what exact minimizers may.
     """
     rng = np.random.default_rng(seed)
     trials = 200
@@ -85,10 +85,10 @@ def largest_gap(
     if neighbors == "client":  # all of a client's samples alike, and opposite
         x[::3], y[::3] = x[::3, :1], y[::3, :1]
         other[::3], others[::3] = -x[::3], y[::3]
-    centres = rng.normal(size=(5, trials, dim)) * 10 ** rng.uniform(-1, 1, size=(5, 1, 1))
-    known = (weight, centres, loss, regulariser, iterations, bound)
+    centers = rng.normal(size=(5, trials, dim)) * 10 ** rng.uniform(-1, 1, size=(5, 1, 1))
+    known = (weight, centers, loss, regularizer, iterations, bound)
     gap = np.linalg.norm(models_of(x, y, *known) - models_of(other, others, *known), axis=2)
-    problem = build(loss, regulariser, x, y)
+    problem = build(loss, regularizer, x, y)
     moves = gap_of(problem, float(LOSSES[loss].slope_bound()) * RADIUS, neighbors).gradient
     return float((gap * np.asarray((weight + strong_convexity(problem)) / moves)).max())
 
@@ -97,11 +97,11 @@ def largest_gap(
 @pytest.mark.thin(5)
 @pytest.mark.parametrize("iterations", [1, 100])
 @pytest.mark.parametrize("samples", [4, 9])  # fewer and more than parameters
-@pytest.mark.parametrize("regulariser", REGULARISERS)
+@pytest.mark.parametrize("regularizer", REGULARIZERS)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_early_stops_keep_the_distance_of_exact_minimisers(loss, regulariser, samples, iterations):
+def test_early_stops_keep_the_distance_of_exact_minimizers(loss, regularizer, samples, iterations):
     for seed in range(5):
-        assert largest_gap(loss, regulariser, samples, iterations, seed) <= 1 + 1e-9
+        assert largest_gap(loss, regularizer, samples, iterations, seed) <= 1 + 1e-9
 
 
 @pytest.mark.thin(2)
@@ -111,46 +111,46 @@ def test_early_stops_keep_the_distance_of_exact_minimisers(loss, regulariser, sa
 def test_early_stops_keep_it_whatever_the_relation(neighbors, loss, iterations):
     """All of it is attained in time, or half where one margin's slope is the other's rest."""
     given = {"neighbors": neighbors}
-    for samples, regulariser in ((4, "l2"), (9, "elastic")):
-        gaps = [largest_gap(loss, regulariser, samples, iterations, s, **given) for s in range(2)]
+    for samples, regularizer in ((4, "l2"), (9, "elastic")):
+        gaps = [largest_gap(loss, regularizer, samples, iterations, s, **given) for s in range(2)]
         assert max(gaps) <= 1 + 1e-9
         half = (neighbors, loss) == ("client", "logistic")
         assert iterations == 1 or max(gaps) > (0.49 if half else 0.99)
 
 
-@pytest.mark.parametrize(("samples", "regulariser"), [(4, "l2"), (9, "l2"), (9, "elastic")])
-def test_steps_that_the_data_decide_do_not(samples, regulariser):
+@pytest.mark.parametrize(("samples", "regularizer"), [(4, "l2"), (9, "l2"), (9, "elastic")])
+def test_steps_that_the_data_decide_do_not(samples, regularizer):
     """So the test above can see what it is for."""
-    gaps = [largest_gap("logistic", regulariser, samples, 1, seed, None) for seed in range(3)]
+    gaps = [largest_gap("logistic", regularizer, samples, 1, seed, None) for seed in range(3)]
     assert max(gaps) > 1.05
 
 
 @pytest.mark.slow
 @pytest.mark.thin(3)
-@pytest.mark.parametrize("regulariser", REGULARISERS)
+@pytest.mark.parametrize("regularizer", REGULARIZERS)
 @pytest.mark.parametrize("samples", [3, 8])
-def test_public_steps_are_the_loop_and_end_at_the_minimiser(samples, regulariser):
+def test_public_steps_are_the_loop_and_end_at_the_minimizer(samples, regularizer):
     rng = np.random.default_rng(1)
     x, y = in_ball(rng, 2, samples, 5), targets_of("huber", rng, (2, samples))
-    weight, centre, start = np.array([0.3, 2.0]), rng.normal(size=(2, 5)), rng.normal(size=(2, 5))
-    problem = build("huber", regulariser, x, y).prepare()
-    l1, l2 = {"none": (0, 0), "l2": (0, 1), "elastic": (0.3, 0.4)}[regulariser]
+    weight, center, start = np.array([0.3, 2.0]), rng.normal(size=(2, 5)), rng.normal(size=(2, 5))
+    problem = build("huber", regularizer, x, y).prepare()
+    l1, l2 = {"none": (0, 0), "l2": (0, 1), "elastic": (0.3, 0.4)}[regularizer]
     theirs = start.copy()
     for _ in range(7):
         for k in range(2):
             step = 1 / (1.0 * RADIUS**2 + weight[k])
             residual = x[k] @ theirs[k] - y[k]
             slope = x[k].T @ np.clip(residual, -0.7, 0.7) / samples
-            point = theirs[k] - step * (slope + weight[k] * (theirs[k] - centre[k]))
+            point = theirs[k] - step * (slope + weight[k] * (theirs[k] - center[k]))
             shrunk = np.sign(point) * np.maximum(np.abs(point) - step * 0.1 * l1, 0)
             theirs[k] = shrunk / (1 + 2 * step * 0.1 * l2)
-    factor = factorise(problem, jnp.asarray(weight))
-    ours = prox(problem, factor, jnp.asarray(centre), jnp.asarray(start), 7)
+    factor = factorize(problem, jnp.asarray(weight))
+    ours = prox(problem, factor, jnp.asarray(center), jnp.asarray(start), 7)
     np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
-    ended = prox(problem, factor, jnp.asarray(centre), jnp.asarray(start), 3000)
-    free = build("huber", regulariser, x, y, None).prepare()
+    ended = prox(problem, factor, jnp.asarray(center), jnp.asarray(start), 3000)
+    free = build("huber", regularizer, x, y, None).prepare()
     exact = prox(
-        free, factorise(free, jnp.asarray(weight)), jnp.asarray(centre), jnp.asarray(start), 3000
+        free, factorize(free, jnp.asarray(weight)), jnp.asarray(center), jnp.asarray(start), 3000
     )
     np.testing.assert_allclose(ended, exact, atol=1e-8)
 
@@ -175,7 +175,7 @@ FEDERATION = fl.federation.Federation([0, 0, 1, 1, 1], make_network("dense", 2, 
         (PADMM(0.9), make_network()),
     ],
 )
-def test_iterated_minimisers_without_public_steps_are_refused(algorithm, network):
+def test_iterated_minimizers_without_public_steps_are_refused(algorithm, network):
     problem = make_problem("logistic")
     with pytest.raises(ValueError, match=r"declare the largest norm.*feature_bound"):
         fl.Simulation(problem, algorithm, network, ZCDP(1.0))
@@ -295,7 +295,7 @@ def test_a_bound_below_the_clip_is_refused():
 def bounded(radius):
     data = [(x / np.linalg.norm(x, axis=1, keepdims=True), y) for x, y in make_data("lad")]
     problem = make_problem("lad", data=tuple(data))
-    given = (radius * problem.features, problem.targets, problem.loss, problem.regulariser, 0.8)
+    given = (radius * problem.features, problem.targets, problem.loss, problem.regularizer, 0.8)
     return Problem(*given, problem.weights, feature_bound=radius)
 
 

@@ -84,9 +84,9 @@ def test_what_parts_is_that_of_a_loop(homomorphic):
         homomorphic.epsilon.sel(history="own")[1], np.cumsum(apart.sum(axis=1)) / SCALE, rtol=1e-9
     )
     heard = homomorphic.epsilon_heard.sel(history="own")[0, -1]
-    neighbours = [sum(apart[:, l].sum() for l in range(CLIENTS) if l != k and A[k, l] > 0)  # noqa: E741
+    neighbors = [sum(apart[:, l].sum() for l in range(CLIENTS) if l != k and A[k, l] > 0)  # noqa: E741
                   for k in range(CLIENTS)]  # fmt: skip
-    np.testing.assert_allclose(heard, np.array(neighbours) / SCALE, rtol=1e-8)
+    np.testing.assert_allclose(heard, np.array(neighbors) / SCALE, rtol=1e-8)
     assert homomorphic.attrs["nodes"] == CLIENTS
     assert homomorphic.attrs["changed_client"] == VICTIM
 
@@ -225,7 +225,7 @@ def test_bad_twins_are_refused():
     private = dataclasses.replace(world(), privacy=ZCDP(1.0))
     with pytest.raises(ValueError, match="a budget keeps an account of its own"):
         twins(private, problem, ROUNDS)
-    with pytest.raises(ValueError, match="neighbours must differ in one client"):
+    with pytest.raises(ValueError, match="neighbors must differ in one client"):
         twins(world(), make_problem(data=tuple((X, y + 1) for X, y in DATA)), ROUNDS)
     with pytest.raises(ValueError, match=r"must be what .* returned"):
         within(xr.Dataset({"deviation": 1.0}), 1.0, 1.0)

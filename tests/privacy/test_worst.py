@@ -1,4 +1,4 @@
-"""The search for the worst neighbours: it reaches what is stated, and finds what is false."""
+"""The search for the worst neighbors: it reaches what is stated, and finds what is false."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ import pytest
 import fljax as fl
 from fljax import audit
 from fljax._module import replace
-from fljax.algorithms import DPSGD, REGISTRY, ConventionalFL, FedAvg, ZCDPGradNFL
+from fljax.algorithms import REGISTRY, ConventionalFL, FedAvg, FedDPSGD, ZCDPGradNFL
 from fljax.federation import Federation
 from fljax.graphs import Graph
 from fljax.participation import Bernoulli, Cyclic
@@ -23,7 +23,7 @@ from fljax.privacy import (
     NoisyGradients,
     PureDP,
 )
-from fljax.problems import Huber, LeastSquares, NoRegulariser, SquaredL2
+from fljax.problems import Huber, LeastSquares, NoRegularizer, SquaredL2
 from tests.cases import (
     CASES,
     CLUSTERED,
@@ -41,10 +41,10 @@ ROUNDING = 1e-6
 def simulation_of(label, neighbors="replace", participation=None):
     """A registered algorithm where a promise holds for any data, by a clip or a feature bound."""
     needs = REGISTRY[label].needs
-    loss = Huber(1.0) if needs.minimiser else LeastSquares()
+    loss = Huber(1.0) if needs.minimizer else LeastSquares()
     data = [(0.5 * X / np.linalg.norm(X, axis=1, keepdims=True), y) for X, y in make_data()]
     problem = fl.problems.from_clients(data, loss, SquaredL2(), 0.8)
-    if needs.minimiser:
+    if needs.minimizer:
         problem = dataclasses.replace(problem, feature_bound=1.0)
     else:
         problem = problem.clipped(1.0)
@@ -57,10 +57,10 @@ def simulation_of(label, neighbors="replace", participation=None):
     return fl.Simulation(problem, CASES[label].algorithm, network, **given)
 
 
-def one_server(privacy, algorithm=None, clip=1.0, penalised=True, **more):
+def one_server(privacy, algorithm=None, clip=1.0, penalized=True, **more):
     problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2)
-    if not penalised:
-        problem = dataclasses.replace(problem, regulariser=NoRegulariser())
+    if not penalized:
+        problem = dataclasses.replace(problem, regularizer=NoRegularizer())
     problem = problem if clip is None else problem.clipped(clip)
     return fl.Simulation(problem, algorithm or ConventionalFL(0.1), privacy=privacy, **more)
 
@@ -90,7 +90,7 @@ def test_budgets_for_messages(budget):
     found = audit.worst_neighbors(one_server(budget), evaluations=300)
     assert 0.99 < found.gap < 1 + ROUNDING
     assert found.held
-    assert found.verdict.startswith("held: of 320 pairs of neighbours none moves a message by more")
+    assert found.verdict.startswith("held: of 320 pairs of neighbors none moves a message by more")
 
 
 @pytest.mark.thin(1)
@@ -98,9 +98,9 @@ def test_budgets_for_messages(budget):
 @pytest.mark.parametrize("bands", [1, 2])
 def test_a_trusted_server_s_sum(bands, neighbors):
     budget = CentralGaussian(1.0, clip=0.5, bands=bands, neighbors=neighbors)
-    scheduler = Cyclic(bands) if bands > 1 else None
-    algorithm = FedAvg(0.1, weighting="equal", scheduler=scheduler)
-    simulation = one_server(budget, algorithm, None, penalised=neighbors == "replace")
+    selector = Cyclic(bands) if bands > 1 else None
+    algorithm = FedAvg(0.1, weighting="equal", selector=selector)
+    simulation = one_server(budget, algorithm, None, penalized=neighbors == "replace")
     found = audit.worst_neighbors(simulation, 2, 1, evaluations=300)
     assert 0.99 < found.gap < 1 + ROUNDING
     assert found.client == 1
@@ -110,7 +110,7 @@ def test_a_trusted_server_s_sum(bands, neighbors):
 @pytest.mark.parametrize("neighbors", ["replace", "add-or-remove"])
 @pytest.mark.parametrize("given", [{"steps": 3}, {"steps": 2, "batch": 3, "clients_per_round": 3}])
 def test_the_gradient_of_every_step(given, neighbors):
-    simulation = one_server(NoisyGradients(1.0, 0.3, neighbors), DPSGD(0.1, **given), None)
+    simulation = one_server(NoisyGradients(1.0, 0.3, neighbors), FedDPSGD(0.1, **given), None)
     found = audit.worst_neighbors(simulation, 2, evaluations=300)
     assert 0.99 < found.gap < 1 + ROUNDING
     assert 0 <= found.message < given["steps"]
@@ -135,7 +135,7 @@ def test_features_are_searched_behind_their_map(neighbors):
     simulation = fl.Simulation(problem, ConventionalFL(0.1), privacy=budget)
     found = audit.worst_neighbors(simulation, 1, evaluations=300)
     assert 0.99 < found.gap < 1 + ROUNDING
-    assert (found.neighbour.feature_map is None) == (neighbors == "add-or-remove")
+    assert (found.neighbor.feature_map is None) == (neighbors == "add-or-remove")
 
 
 def test_labels_stay_labels():
@@ -146,18 +146,18 @@ def test_labels_stay_labels():
     simulation = dataclasses.replace(simulation_of("FL"), problem=problem)
     found = audit.worst_neighbors(simulation, 2, CLIENT, evaluations=2000)
     assert 0.95 < found.gap < 1 + ROUNDING
-    assert set(np.unique(found.neighbour.targets[CLIENT, :6])) <= {-1.0, 1.0}
+    assert set(np.unique(found.neighbor.targets[CLIENT, :6])) <= {-1.0, 1.0}
 
 
 def test_where_nothing_bounds_gradients_those_within_count():
-    """Of an exact minimiser of least squares, whose claim is nominal."""
+    """Of an exact minimizer of least squares, whose claim is nominal."""
     label = EXACT[0]
     algorithm, network = CASES[label].algorithm, make_network()
     simulation = fl.Simulation(short()[0], algorithm, network, ZCDP(1.0))
     found = audit.worst_neighbors(simulation, 2, CLIENT, evaluations=600)
     assert found.met
     assert found.nominal
-    assert not found.held  # curvature moves a minimiser on, where gradients are small there only
+    assert not found.held  # curvature moves a minimizer on, where gradients are small there only
     assert found.verdict.startswith("nominal: of 640 pairs")
     assert not audit.worst_neighbors(simulation_of(label), 1, evaluations=64).nominal
     tight = dataclasses.replace(simulation, privacy=ZCDP(1.0, gradient_bound=1e-9))
@@ -250,11 +250,11 @@ FAULTS = {
     "one step": (
         one_server(ZCDP(1.0, neighbors="client"), OneStepStated(0.1, 3)),
         2.8525,
-    ),  # the regulariser pulls back
+    ),  # the regularizer pulls back
     "weights": (replace(one_server(ZCDP(1.0), Unweighted(0.1))), 3.0),
     "later": (one_server(ZCDP(1.0), LaterRound(0.1)), 3.0),
     "server": (one_server(WholeClip(1.0, **CENTRAL), FedAvg(0.1, weighting="equal"), None), 2.0),
-    "gradients": (one_server(WeightsIgnored(1.0, 0.3), DPSGD(0.1), None), 2.0),
+    "gradients": (one_server(WeightsIgnored(1.0, 0.3), FedDPSGD(0.1), None), 2.0),
 }
 
 
@@ -268,7 +268,7 @@ def test_a_sensitivity_that_is_too_small_is_found(name):
     found = audit.worst_neighbors(simulation, 3, evaluations=600)
     assert not found.held
     assert found.gap == pytest.approx(times, rel=0.03)
-    assert found.verdict.startswith("BROKEN: of 640 pairs of neighbours one moves what client 0 ")
+    assert found.verdict.startswith("BROKEN: of 640 pairs of neighbors one moves what client 0 ")
     if name == "later":
         assert found.round == 3
 
@@ -299,9 +299,9 @@ def test_what_is_found_can_be_audited():
 
 def test_the_search_can_be_repeated():
     simulation = one_server(ZCDP(1.0))
-    first, again = (audit.worst_neighbours(simulation, evaluations=64, key=3) for _ in range(2))
+    first, again = (audit.worst_neighbors(simulation, evaluations=64, key=3) for _ in range(2))
     assert (first.gap, first.seed, first.evaluations) == (again.gap, 3, 64)
-    np.testing.assert_array_equal(first.neighbour.features, again.neighbour.features)
+    np.testing.assert_array_equal(first.neighbor.features, again.neighbor.features)
     assert audit.worst_neighbors(simulation, evaluations=1, key=jax.random.key(1)).seed is None
 
 

@@ -1,4 +1,4 @@
-"""Two data sets that are as far apart as neighbours can be, for the algorithms of the cases."""
+"""Two data sets that are as far apart as neighbors can be, for the algorithms of the cases."""
 
 import numpy as np
 
@@ -8,8 +8,8 @@ from fljax.problems import LeastSquares, SquaredL2, from_clients
 from tests.cases import PRIVATE, make_data, make_problem
 
 CLIENT = 2  # whose data differ, six samples
-#: Those that minimise exactly, in closed form for the squared loss.
-EXACT = [label for label in PRIVATE if REGISTRY[label].needs.minimiser]
+#: Those that minimize exactly, in closed form for the squared loss.
+EXACT = [label for label in PRIVATE if REGISTRY[label].needs.minimizer]
 
 
 def clipped(neighbors="replace"):

@@ -29,11 +29,11 @@ def curvature(gradient, variant, offset, hessian):
     return difference
 
 
-def per_fedavg(gradient, world, work, counts, start, step, personal_step, times, steps=1):
+def per_fedavg(gradient, world, work, counts, start, step, personal_step_size, times, steps=1):
     """``times``: of :func:`curvature`; ``work`` has three sets of samples for each step."""
     server, mail, models, servers = start.copy(), Mail(world), [], []
     for n in range(1, world.rounds + 1):
-        alpha = personal_step(n)
+        alpha = personal_step_size(n)
         for k in world.participants(n):
             w = server.copy()
             for first, second, third in work[n - 1][k]:
@@ -115,7 +115,7 @@ def partial(gradient, world, work, counts, start, step, personal, heads=None):
     return Run(np.array(models), np.array(servers))
 
 
-def fedbabu(gradient, world, work, counts, start, step, head, tuning_step, steps=1):
+def fedbabu(gradient, world, work, counts, start, step, head, tuning_step_size, steps=1):
     """``head``: the places of what stays at its ``start``, ``[K, D]``, until it is tuned."""
     body = [i for i in range(start.shape[1]) if i not in head]
     server, mail = start[:, body].mean(axis=0), Mail(world)
@@ -132,13 +132,13 @@ def fedbabu(gradient, world, work, counts, start, step, head, tuning_step, steps
         for k in range(len(counts)):
             tuned[k][body] = server
             for _ in range(steps):
-                tuned[k] = tuned[k] - tuning_step(n) * gradient(k, tuned[k], None)
+                tuned[k] = tuned[k] - tuning_step_size(n) * gradient(k, tuned[k], None)
         models.append(tuned)
         servers.append(server)
     return Run(np.array(models), np.array(servers))
 
 
-def fedala(gradient, world, work, counts, start, step, blend_step, blend_steps, places):
+def fedala(gradient, world, work, counts, start, step, blend_step_size, blend_steps, places):
     """``places``: of what is blended; ``start``: ``[K, D]``. Also the shares, ``[T, K, D]``."""
     own, shares = [row.copy() for row in start], [np.ones(start.shape[1]) for _ in start]
     server, mail = start.mean(axis=0), Mail(world)
@@ -149,7 +149,7 @@ def fedala(gradient, world, work, counts, start, step, blend_step, blend_steps, 
                 w = own[k] + (server - own[k]) * shares[k]
                 slope = (server - own[k]) * gradient(k, w, None)
                 for i in places:
-                    shares[k][i] = min(max(shares[k][i] - blend_step(n) * slope[i], 0.0), 1.0)
+                    shares[k][i] = min(max(shares[k][i] - blend_step_size(n) * slope[i], 0.0), 1.0)
             w = own[k] + (server - own[k]) * shares[k]
             for rows in work[n - 1][k]:
                 w = w - step(n) * gradient(k, w, rows)

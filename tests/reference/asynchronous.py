@@ -28,7 +28,7 @@ def rounds_of(world, begin):
         yield [(lag, what) for at, lag, what in sent if at == n]
 
 
-def fedbuff(gradient, world, work, start, step, size, server_step, staleness):
+def fedbuff(gradient, world, work, start, step, size, server_step_size, staleness):
     server, buffer, history = start.copy(), [], []
 
     def begin(n, k):
@@ -40,7 +40,7 @@ def fedbuff(gradient, world, work, start, step, size, server_step, staleness):
     for arriving in rounds_of(world, begin):
         buffer += [staleness(late) * change for late, change in arriving]
         if len(buffer) >= size:
-            server, buffer = server - server_step * sum(buffer) / len(buffer), []
+            server, buffer = server - server_step_size * sum(buffer) / len(buffer), []
         history.append(server)
     return np.array(history)
 

@@ -1,4 +1,4 @@
-"""GTV minimisation as loops, from the equations of Jung (2026): no JAX."""
+"""GTV minimization as loops, from the equations of Jung (2026): no JAX."""
 
 import numpy as np
 

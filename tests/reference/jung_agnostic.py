@@ -44,7 +44,7 @@ def fit(x, y, weights):
 
 
 def model_agnostic_fedrelax(data, adjacency, coupling, points, rounds, ridge=0.0, start=None):
-    """Algorithm 12 as it stands: a pseudo-label for each neighbour and each point.
+    """Algorithm 12 as it stands: a pseudo-label for each neighbor and each point.
 
     ``data``: ``(x, y)`` of each node; ``points``: likewise, in its features. Models ``[T, K, D]``.
     """
@@ -88,7 +88,7 @@ def predictions_gtvmin(data, adjacency, coupling, points, ridge=0.0):
     return np.linalg.solve(system, right).reshape(nodes, dim)
 
 
-def generalised_gradient(x, y, step, points, rounds, ridge=0.0):
+def generalized_gradient(x, y, step, points, rounds, ridge=0.0):
     """Algorithm 3 of one node, models ``[T, D]``."""
     said, models, dim = np.zeros(len(points)), [], x.shape[1]
     for _ in range(rounds):

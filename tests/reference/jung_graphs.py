@@ -19,7 +19,7 @@ def great_circle(one, other, radius):
 
 
 def nearest(discrepancy, k, keep):
-    """Line 2585: everyone and the ``k`` with the smallest discrepancy, symmetrised."""
+    """Line 2585: everyone and the ``k`` with the smallest discrepancy, symmetrized."""
     n = len(discrepancy)
     chosen = np.zeros((n, n), bool)
     for i in range(n):
@@ -87,7 +87,7 @@ def cluster_quality(matrix, members):
 
 
 def kept(matrix, models, k, keep):
-    """Of the candidates' edges those to the nearest models, symmetrised."""
+    """Of the candidates' edges those to the nearest models, symmetrized."""
     n = len(matrix)
     found = np.zeros_like(matrix)
     near = [[j for j in range(n) if matrix[i, j] > 0] for i in range(n)]

@@ -1,7 +1,7 @@
 """Links that fail, stale copies, changing graphs and attackers, written as loops: no JAX.
 
 Distributed (sub)gradient descent among peers and federated gradient descent with one server, with
-whatever happens to their messages given as tables. Where a receiver does not hear a neighbour, its
+whatever happens to their messages given as tables. Where a receiver does not hear a neighbor, its
 own message stands in.
 """
 
@@ -28,7 +28,7 @@ AGGREGATES = {
     "weighted": lambda xs, ws, own: robust.weighted_mean(xs, ws),
     "median": lambda xs, ws, own: robust.median(xs),
     "trimmed": lambda xs, ws, own: robust.trimmed_mean(xs, 1),
-    "winsorised": lambda xs, ws, own: robust.winsorised_mean(xs, 1),
+    "winsorized": lambda xs, ws, own: robust.winsorized_mean(xs, 1),
     "geometric": lambda xs, ws, own: robust.geometric_median(xs, ws),
     "krum": lambda xs, ws, own: robust.krum(xs, 1),
     "multi-krum": lambda xs, ws, own: robust.krum(xs, 1, 3),
@@ -119,9 +119,9 @@ def server(objective, step, rounds, works=None, attackers=None, scale=1.0, aggre
 
 
 def zcdp_nfl(objective, edges, penalty, step, works):
-    """Models ``[rounds, K, D]`` of linearised ADMM over links that fail in both directions."""
+    """Models ``[rounds, K, D]`` of linearized ADMM over links that fail in both directions."""
     clients, dim = objective.clients, objective.dim
-    near = nfl.neighbours(clients, edges)
+    near = nfl.neighbors(clients, edges)
     zero = np.zeros((clients, dim))
     heard, received, dual, out = zero, zero, zero, []
     for n in range(len(works)):

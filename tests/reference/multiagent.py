@@ -1,4 +1,4 @@
-"""Rizk 2023 as loops: decentralised strategies, batches, importance sampling.
+"""Rizk 2023 as loops: decentralized strategies, batches, importance sampling.
 
 Matrices are as in the document: column ``p`` of ``A`` holds what agent ``p`` gives to the others.
 """
@@ -38,8 +38,8 @@ def slope(objective, k, w, some=None):
     return total
 
 
-def minimiser(objective, q):
-    """Of ``sum_k q_k f_k`` with the squared loss and a squared regulariser."""
+def minimizer(objective, q):
+    """Of ``sum_k q_k f_k`` with the squared loss and a squared regularizer."""
     agents, dim = objective.clients, objective.dim
     share = objective.strength / agents * sum(q)
     matrix, right = 2 * share * objective.l2 * np.eye(dim), np.zeros(dim)
@@ -94,7 +94,7 @@ def federated(
 
 
 def samples_of(objective, k, w):
-    """``Q_k'(w; x_n)`` of every sample, the regulariser in each."""
+    """``Q_k'(w; x_n)`` of every sample, the regularizer in each."""
     share = objective.strength / objective.clients
     pull = share * (objective.l1 * np.sign(w) + 2 * objective.l2 * w)
     return objective.sample_gradients(k, w) + pull

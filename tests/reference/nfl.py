@@ -1,7 +1,7 @@
 """Private networked learning written from the equations: loops over clients and samples, no JAX.
 
 Gauthier 2024, chapter 3, with the readings that the library documents: the primal step of
-zCDP-NFL as the minimiser of (7), subgradients with ``sign(0) = 0``, everything from round
+zCDP-NFL as the minimizer of (7), subgradients with ``sign(0) = 0``, everything from round
 ``n - 1`` on the right, zero start. Noise is injected: ``draws[n - 1, k]`` is the unit noise of
 client ``k`` in round ``n``, ``scale[n - 1, k]`` what it is multiplied with.
 """
@@ -77,31 +77,31 @@ class Objective:
         return total + self.strength / self.clients * (self.l1 * np.sign(w) + 2 * self.l2 * w)
 
     def replace_sample(self, k, j, x, y):
-        """A neighbouring data set: one sample of one client exchanged."""
+        """A neighboring data set: one sample of one client exchanged."""
         X, targets = (array.copy() for array in self.data[k])
         X[j], targets[j] = x, y
         return replace(self, data=(*self.data[:k], (X, targets), *self.data[k + 1 :]))
 
 
-# Minimisers ------------------------------------------------------------------------------------
+# Minimizers ------------------------------------------------------------------------------------
 
 
-def prox(objective, k, weight, centre, sweeps=20_000):
-    """``argmin_w f_k(w) + weight / 2 |w - centre|^2`` by the method that suits the loss."""
+def prox(objective, k, weight, center, sweeps=20_000):
+    """``argmin_w f_k(w) + weight / 2 |w - center|^2`` by the method that suits the loss."""
     X, y = objective.data[k]
     share = objective.strength / objective.clients
     ridge = 2 * share * objective.l2 + weight
     count, dim = X.shape
     if objective.loss == "squared" and objective.l1 == 0:
         system = 2 / count * X.T @ X + ridge * np.eye(dim)
-        return np.linalg.solve(system, 2 / count * X.T @ y + weight * centre)
+        return np.linalg.solve(system, 2 / count * X.T @ y + weight * center)
     if objective.loss == "squared":  # cyclic coordinate descent
         w = np.zeros(dim)
         for _ in range(sweeps):
             old = w.copy()
             for i in range(dim):
                 rest = y - X @ w + X[:, i] * w[i]
-                pull = 2 / count * X[:, i] @ rest + weight * centre[i]
+                pull = 2 / count * X[:, i] @ rest + weight * center[i]
                 shrunk = math.copysign(max(abs(pull) - share * objective.l1, 0), pull)
                 w[i] = shrunk / (2 / count * X[:, i] @ X[:, i] + ridge)
             if np.abs(w - old).max() <= 1e-16 * (1 + np.abs(w).max()):
@@ -110,7 +110,7 @@ def prox(objective, k, weight, centre, sweeps=20_000):
     if objective.loss == "logistic" and objective.l1 == 0:  # Newton
         w = np.zeros(dim)
         for _ in range(100):
-            slope = ridge * w - weight * centre
+            slope = ridge * w - weight * center
             system = ridge * np.eye(dim)
             for x, label in zip(X, y, strict=True):
                 chance = sigmoid(-label * (x @ w))
@@ -123,7 +123,7 @@ def prox(objective, k, weight, centre, sweeps=20_000):
         return w
     if objective.loss == "absolute" and objective.l1 == 0:  # coordinate ascent on the box dual
         price = np.zeros(count)
-        w = weight * centre / ridge
+        w = weight * center / ridge
         for _ in range(sweeps):
             moved = 0.0
             for j in range(count):
@@ -138,8 +138,8 @@ def prox(objective, k, weight, centre, sweeps=20_000):
     raise NotImplementedError(objective.loss)
 
 
-def centralised_quadratic(objective):
-    """``argmin_w sum_k f_k(w)`` of the squared loss with a squared regulariser, from (3.2)."""
+def centralized_quadratic(objective):
+    """``argmin_w sum_k f_k(w)`` of the squared loss with a squared regularizer, from (3.2)."""
     dim = objective.dim
     system, right = 2 * objective.strength * objective.l2 * np.eye(dim), np.zeros(dim)
     for X, y in objective.data:
@@ -151,7 +151,7 @@ def centralised_quadratic(objective):
 # Networks --------------------------------------------------------------------------------------
 
 
-def neighbours(nodes, edges):
+def neighbors(nodes, edges):
     lists = [[] for _ in range(nodes)]
     for a, b in edges:
         lists[a].append(b)
@@ -161,7 +161,7 @@ def neighbours(nodes, edges):
 
 def metropolis(nodes, edges):
     """Doubly stochastic: ``1 / (1 + max(deg_k, deg_l))`` on edges, the rest on the diagonal."""
-    near = neighbours(nodes, edges)
+    near = neighbors(nodes, edges)
     weights = np.zeros((nodes, nodes))
     for k in range(nodes):
         for l in near[k]:  # noqa: E741
@@ -182,7 +182,7 @@ class Run(NamedTuple):
 def _networked_admm(objective, edges, penalty, draws, scale, primal):
     """(8) and (9) around a ``primal(n, k, heard, dual, pull)``."""
     nodes, dim = objective.clients, objective.dim
-    near = neighbours(nodes, edges)
+    near = neighbors(nodes, edges)
     heard, dual = np.zeros((nodes, dim)), np.zeros((nodes, dim))
     history = []
     for n in range(1, len(draws) + 1):
@@ -222,12 +222,12 @@ def zcdp_nfl(objective, edges, penalty, step, draws, scale):
     return _networked_admm(objective, edges, penalty, draws, scale, primal)
 
 
-def linearised_objective(objective, edges, penalty, step, n, k, heard, dual, w):
-    """What (7) minimises over ``w``: (3.6) at the perturbed models, plus ADMM's terms."""
+def linearized_objective(objective, edges, penalty, step, n, k, heard, dual, w):
+    """What (7) minimizes over ``w``: (3.6) at the perturbed models, plus ADMM's terms."""
     own = heard[k]
     total = objective.value(k, own) + (w - own) @ objective.gradient(k, own)
     total += ((w - own) ** 2).sum() / (2 * step(n)) + w @ dual[k]
-    for l in neighbours(objective.clients, edges)[k]:  # noqa: E741
+    for l in neighbors(objective.clients, edges)[k]:  # noqa: E741
         total += penalty * ((w - (own + heard[l]) / 2) ** 2).sum()
     return total
 
@@ -298,7 +298,7 @@ def fedavg(objective, step, chosen, batches, weighting="samples", chances=None):
 
 
 def degrees(nodes, edges):
-    return np.array([len(near) for near in neighbours(nodes, edges)], float)
+    return np.array([len(near) for near in neighbors(nodes, edges)], float)
 
 
 def lemma_one(objective, edges, penalty, step, bound, rounds):
@@ -326,7 +326,7 @@ def gradient_sensitivity(objective, step, bound, rounds, local_steps=1):
     return np.array(rows)
 
 
-def minimiser_sensitivity(objective, edges, penalty, bound, rounds):
+def minimizer_sensitivity(objective, edges, penalty, bound, rounds):
     """Of an exact primal step: strong convexity ``2 rho |N_k| + 2 lambda l2 / K``."""
     modulus = 2 * penalty * degrees(objective.clients, edges)
     modulus = modulus + 2 * objective.strength * objective.l2 / objective.clients

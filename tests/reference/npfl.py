@@ -1,4 +1,4 @@
-"""Networked personalised federated learning written from the equations, in loops, no JAX.
+"""Networked personalized federated learning written from the equations, in loops, no JAX.
 
 Gauthier 2024, chapter 6. Rounds count from 1, clients and clusters from 0; everything but ``tau``
 starts at zero. Row ``n - 1`` of a result is what stands after round ``n``. Readings:
@@ -6,7 +6,7 @@ starts at zero. Row ``n - 1`` of a result is what stands after round ``n``. Read
 - The primal step is (6.5) with the inter-cluster term of (6.2), ``tau_k`` outside of the square.
   For the squared loss that is (6.11) with the lost ``+`` and ``rho |N_k cap C_(q)|``.
 - The dual is (6.6) with the sign of (3.4), unless asked for as printed.
-- A cluster of which ``k`` has no neighbour has no (6.3): the mean is over those that there are.
+- A cluster of which ``k`` has no neighbor has no (6.3): the mean is over those that there are.
   Where there is none, neither is the inter-cluster term.
 - ``ridge`` is ``lambda / |C_(q)|``, divided by the caller.
 """
@@ -16,19 +16,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.reference.nfl import neighbours
-from tests.reference.pgfl import minimise
+from tests.reference.nfl import neighbors
+from tests.reference.pgfl import minimize
 
 
 class Context(NamedTuple):
-    """What the primal step of one client minimises besides ``f_k`` and ``tau``.
+    """What the primal step of one client minimizes besides ``f_k`` and ``tau``.
 
     ``curvature / 2 |w|^2 - linear'w + tau |w - others|^2``, up to a constant.
     """
 
     linear: np.ndarray  # [d]
     curvature: float
-    others: np.ndarray | None  # [d], None: no neighbour in another cluster
+    others: np.ndarray | None  # [d], None: no neighbor in another cluster
 
 
 def context(k, model, dual, cluster, near, penalty):
@@ -37,7 +37,7 @@ def context(k, model, dual, cluster, near, penalty):
         if cluster[l] == cluster[k]:
             linear = linear + penalty * (model[k] + model[l])
             curvature += 2 * penalty
-    means = []  # (6.3), of the clusters that k has neighbours in
+    means = []  # (6.3), of the clusters that k has neighbors in
     for r in sorted(set(cluster)):
         members = [model[l] for l in near[k] if cluster[l] == r]  # noqa: E741
         if r != cluster[k] and members:
@@ -48,9 +48,9 @@ def context(k, model, dual, cluster, near, penalty):
 def primal(client, context, tau):
     """(6.5), as a function of ``tau``: ``w_k(a)`` of section 6.2.2."""
     if context.others is None:
-        return minimise(client, context.linear, context.curvature)
+        return minimize(client, context.linear, context.curvature)
     linear = context.linear + 2 * tau * context.others
-    return minimise(client, linear, context.curvature + 2 * tau)
+    return minimize(client, linear, context.curvature + 2 * tau)
 
 
 def ascend(model, dual, cluster, near, penalty, dual_sign="corrected"):
@@ -75,7 +75,7 @@ def npfl(clients, cluster, edges, rounds, penalty, tau, dual_sign="corrected"):
 
     ``tau`` is whatever broadcasts to ``[T, K]``: one number, one a client, ``[T, 1]``, ``[T, K]``.
     """
-    near = neighbours(len(clients), edges)
+    near = neighbors(len(clients), edges)
     tau = np.broadcast_to(tau, (rounds, len(clients)))
     model = np.zeros((len(clients), clients[0].X.shape[1]))
     dual = np.zeros_like(model)
@@ -104,7 +104,7 @@ def cost_slope(client, held_out, context, tau):
     """``d V_v(w(a)) / da`` at ``a = tau``.
 
     Differentiating ``grad f(w(a)) + curvature w(a) - linear + 2 a (w(a) - others) = 0`` gives
-    ``dw/da = H^-1 2 (others - w)`` with the Hessian ``H`` of what ``w(a)`` minimises.
+    ``dw/da = H^-1 2 (others - w)`` with the Hessian ``H`` of what ``w(a)`` minimizes.
     """
     if context.others is None:
         return 0.0
@@ -147,7 +147,7 @@ def npfl_rl(
     neither is in the thesis. The action that a probe tries is not cut.
     """
     assert policy in ("dpg", "probe")
-    near = neighbours(len(clients), edges)
+    near = neighbors(len(clients), edges)
     model = np.zeros((len(clients), clients[0].X.shape[1]))
     dual = np.zeros_like(model)
     tau = np.broadcast_to(tau, len(clients)).astype(float)

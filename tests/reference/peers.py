@@ -1,7 +1,7 @@
 """Peers that save gradients or messages, as loops over clients, edges and samples.
 
 ``gradient(k, w)`` is client ``k``'s whole gradient, ``gradient(k, w, rows)`` the mean of some of
-its samples, each with the client's regulariser. What is drawn is injected. ``start`` is ``[K, D]``,
+its samples, each with the client's regularizer. What is drawn is injected. ``start`` is ``[K, D]``,
 ``weights[k, m]`` what ``k`` gives to what it hears of ``m``.
 """
 
@@ -167,8 +167,8 @@ def largest(vector, count):
     return kept
 
 
-def choco_sgd(gradient, weights, step, compress, consensus_step, rounds, start):
-    """Algorithm 2, with a copy of every neighbour at every client."""
+def choco_sgd(gradient, weights, step, compress, consensus_step_size, rounds, start):
+    """Algorithm 2, with a copy of every neighbor at every client."""
     clients, x, history = len(start), start.copy(), []
     copies = [[start[m].copy() for m in range(clients)] for _ in range(clients)]
     for n in range(1, rounds + 1):
@@ -181,7 +181,7 @@ def choco_sgd(gradient, weights, step, compress, consensus_step, rounds, start):
         x = half.copy()
         for k in range(clients):
             for m in range(clients):
-                x[k] = x[k] + consensus_step * weights[k, m] * (copies[k][m] - copies[k][k])
+                x[k] = x[k] + consensus_step_size * weights[k, m] * (copies[k][m] - copies[k][k])
         history.append(x)
     return np.array(history)
 

@@ -1,4 +1,4 @@
-"""Personalised learning with one server, client by client and message by message, no JAX.
+"""Personalized learning with one server, client by client and message by message, no JAX.
 
 Local training, Ditto (Li et al. 2021, Algorithm 1), pFedMe (Dinh et al. 2020, Algorithm 1), IFCA
 (Ghosh et al. 2020, Algorithm 1) and federated averaging with fine-tuning (Collins et al. 2022).
@@ -55,9 +55,9 @@ class Mail:
         return sum(weight * vector for weight, vector in now) / sum(weight for weight, _ in now)
 
 
-def descent(objective, k, w, step, steps, attraction=0.0, centre=0.0):
+def descent(objective, k, w, step, steps, attraction=0.0, center=0.0):
     for _ in range(steps):
-        w = w - step * (objective.gradient(k, w) + attraction * (w - centre))
+        w = w - step * (objective.gradient(k, w) + attraction * (w - center))
     return w
 
 
@@ -81,7 +81,14 @@ def local_only(objective, world, step, steps=1):
 
 
 def ditto(
-    objective, world, server_step, epochs, weighting, personal_step, attraction, personal_steps
+    objective,
+    world,
+    server_step_size,
+    epochs,
+    weighting,
+    personal_step_size,
+    attraction,
+    personal_steps,
 ):
     server, mail = np.zeros(objective.dim), Mail(world)
     own = np.zeros((objective.clients, objective.dim))
@@ -89,19 +96,23 @@ def ditto(
     for n in range(1, world.rounds + 1):
         for k in world.participants(n):
             own[k] = descent(
-                objective, k, own[k], personal_step(n), personal_steps, attraction, server
+                objective, k, own[k], personal_step_size(n), personal_steps, attraction, server
             )
-        server = federated_round(objective, world, mail, n, server, server_step, epochs, weighting)
+        server = federated_round(
+            objective, world, mail, n, server, server_step_size, epochs, weighting
+        )
         personal.append(own.copy())
         global_model.append(server)
     return Run(np.array(personal), np.array(global_model))
 
 
-def fine_tuned(objective, world, server_step, epochs, weighting, step, steps):
+def fine_tuned(objective, world, server_step_size, epochs, weighting, step, steps):
     server, mail = np.zeros(objective.dim), Mail(world)
     personal, global_model = [], []
     for n in range(1, world.rounds + 1):
-        server = federated_round(objective, world, mail, n, server, server_step, epochs, weighting)
+        server = federated_round(
+            objective, world, mail, n, server, server_step_size, epochs, weighting
+        )
         clients = range(objective.clients)
         personal.append([descent(objective, k, server, step(n), steps) for k in clients])
         global_model.append(server)

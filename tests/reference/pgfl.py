@@ -1,4 +1,4 @@
-"""Personalised graph federated learning written from the equations, in loops, no JAX.
+"""Personalized graph federated learning written from the equations, in loops, no JAX.
 
 "Personalized Graph Federated Learning with Differential Privacy", arXiv version (plain numbers;
 chapter 5 of Gauthier 2024 has the same equations as (5.x)), and Rizk's graph federated learning
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.reference.nfl import neighbours
+from tests.reference.nfl import neighbors
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Client:
         return data + 2 * self.ridge * np.eye(len(w))
 
 
-# Minimisers ------------------------------------------------------------------------------------
+# Minimizers ------------------------------------------------------------------------------------
 
 
 def newton(value, gradient, hessian, dim):
-    """The minimiser of a convex function, from zero, with halved steps where one is too long."""
+    """The minimizer of a convex function, from zero, with halved steps where one is too long."""
     w = np.zeros(dim)
     for _ in range(200):
         move = np.linalg.solve(hessian(w), -gradient(w))
@@ -75,7 +75,7 @@ def newton(value, gradient, hessian, dim):
     raise ArithmeticError("Newton's method has not converged")
 
 
-def minimise(client, linear, curvature):
+def minimize(client, linear, curvature):
     """``argmin_w f_k(w) - linear'w + curvature / 2 |w|^2``."""
     eye = np.eye(len(linear))
     if client.loss == "squared":
@@ -92,7 +92,7 @@ def minimise(client, linear, curvature):
 
 def primal(client, dual, received, penalty):
     """(4): ``argmin_w f_k(w) - <dual, w - received> + penalty / 2 |w - received|^2``."""
-    return minimise(client, dual + penalty * received, penalty)
+    return minimize(client, dual + penalty * received, penalty)
 
 
 def central(clients):
@@ -153,7 +153,7 @@ def pgfl(
 
     A cell (server, cluster) of which nobody takes part has no (8). "keep": the model that the
     server last sent to the cell stands for it, ``w_{s,(q)}(n-1)`` of (10). "skip": it does not
-    enter (9), which averages the cells of the neighbourhood that there are; where there is none,
+    enter (9), which averages the cells of the neighborhood that there are; where there is none,
     ``w_{s,(q)}(n-1)`` stands for the average and goes through (10) like any other.
 
     ``dual_reference``: (5) with (10), "received", or with (12), "aggregate".
@@ -161,7 +161,7 @@ def pgfl(
     assert empty_cell in ("keep", "skip")
     assert dual_reference in ("received", "aggregate")
     dim = clients[0].X.shape[1]
-    others = neighbours(servers, edges)
+    others = neighbors(servers, edges)
     model, dual = np.zeros((len(clients), dim)), np.zeros((len(clients), dim))
     mixed = np.zeros((servers, clusters, dim))
     history = []
@@ -240,7 +240,7 @@ def pgfl_single_step(
     assert signs in ("corrected", "printed")
     sign = 1 if signs == "corrected" else -1
     dim = clients[0].X.shape[1]
-    others = neighbours(servers, edges)
+    others = neighbors(servers, edges)
     dual = np.zeros((len(clients), dim))
     heard = np.zeros((servers, clusters, dim))
     psi = np.zeros((servers, clusters, dim))

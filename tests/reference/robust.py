@@ -43,7 +43,7 @@ def trimmed_mean(xs, b):
     return by_coordinate(lambda values: np.mean(values[b : len(values) - b]), xs)
 
 
-def winsorised_mean(xs, b):
+def winsorized_mean(xs, b):
     def rule(values):
         low, high = values[b], values[len(values) - 1 - b]
         return np.mean([low if v < low else high if v > high else v for v in values])
@@ -56,7 +56,7 @@ def total_distance(v, xs, weights):
 
 
 def geometric_median(xs, weights):
-    """The minimiser, by a simplex that is started again and again where it stopped."""
+    """The minimizer, by a simplex that is started again and again where it stopped."""
     best = weighted_mean(xs, weights)
     tolerance = {"xatol": 1e-10, "fatol": 1e-14, "maxiter": 20_000, "maxfev": 20_000}
     for _ in range(4):

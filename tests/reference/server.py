@@ -104,16 +104,16 @@ def fedprox(world, step, attraction):
 
     def one(n, visits):
         nonlocal x
-        centre, said = x, {}
+        center, said = x, {}
         for k, rows in visits.items():
-            said[k] = descent(world, k, x, step(n), rows, lambda w, _: attraction * (w - centre))
+            said[k] = descent(world, k, x, step(n), rows, lambda w, _: attraction * (w - center))
         x = average(world, said)
         return x
 
     return rounds(world, one)
 
 
-def scaffold(world, step, server_step=1.0, option="II"):
+def scaffold(world, step, server_step_size=1.0, option="II"):
     x, c = world.start, np.zeros_like(world.start)
     controls = np.zeros((world.clients, len(x)))
 
@@ -131,7 +131,7 @@ def scaffold(world, step, server_step=1.0, option="II"):
             moves.append(y - x)
             renewals.append(new - controls[k])
             controls[k] = new
-        x = x + server_step * sum(moves) / len(moves)
+        x = x + server_step_size * sum(moves) / len(moves)
         c = c + sum(renewals) / world.clients
         return x
 
@@ -178,12 +178,12 @@ def feddyn(world, step, attraction):
 
     def one(n, visits):
         nonlocal theta, h
-        found, centre = [], theta
+        found, center = [], theta
         for k, rows in visits.items():
             mine = met[k].copy()
             own = descent(
                 world, k, theta, step(n), rows,
-                lambda w, _, mine=mine: -mine + attraction * (w - centre),
+                lambda w, _, mine=mine: -mine + attraction * (w - center),
             )  # fmt: skip
             met[k] = met[k] - attraction * (own - theta)
             found.append(own)
@@ -271,22 +271,22 @@ def fedpd(world, step, penalty, talks=None):
     clients = range(world.clients)
     x0 = world.start
     x, dual = [np.array(x0) for _ in clients], [np.zeros_like(x0) for _ in clients]
-    centre, said = [np.array(x0) for _ in clients], [np.array(x0) for _ in clients]
+    center, said = [np.array(x0) for _ in clients], [np.array(x0) for _ in clients]
 
     def one(n, visits):
         nonlocal x0
         for k, rows in visits.items():
             for batch in rows:
-                slope = world.gradient(k, x[k], batch) + dual[k] + (x[k] - centre[k]) / penalty
+                slope = world.gradient(k, x[k], batch) + dual[k] + (x[k] - center[k]) / penalty
                 x[k] = x[k] - step(n) * slope
-            dual[k] = dual[k] + (x[k] - centre[k]) / penalty
-            centre[k] = x[k] + penalty * dual[k]
+            dual[k] = dual[k] + (x[k] - center[k]) / penalty
+            center[k] = x[k] + penalty * dual[k]
         if talks is None or talks[n - 1]:
             for k in visits:
-                said[k] = centre[k]
+                said[k] = center[k]
             x0 = sum(said) / world.clients
             for k in visits:
-                centre[k] = x0
+                center[k] = x0
         return x0
 
     return rounds(world, one)

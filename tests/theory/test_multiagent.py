@@ -43,7 +43,7 @@ def make_problem(data):
 
 
 def slope(X, y, rows, w, weights=None):
-    """Of a client's batch, the regulariser with every sample."""
+    """Of a client's batch, the regularizer with every sample."""
     weights = np.full(len(rows), 1 / len(rows)) if weights is None else weights
     each = 2 * X[rows] * (X[rows] @ w - y[rows])[:, None] + 2 * RIDGE * w
     return weights @ each
@@ -72,13 +72,13 @@ def batches_of(size, count, replacement):
     return [(r, 1 / len(rows), None) for r in rows]
 
 
-def federated(w, count, replacement, normalised):
+def federated(w, count, replacement, normalized):
     """All ``(probability, model)`` of the server after a round from ``w``."""
     for chosen in itertools.combinations(range(3), count):
         own = []
         for k in chosen:
             X, y = TINY[k]
-            length = STEP / STEPS[k] if normalised else STEP
+            length = STEP / STEPS[k] if normalized else STEP
             batches = batches_of(len(y), SIZES[k], replacement)
             own.append(list(descents(X, y, w, batches, length, STEPS[k])))
         for outcome in itertools.product(*own):
@@ -98,14 +98,14 @@ def deviations(outcomes, around):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("count", "replacement", "normalised"),
+    ("count", "replacement", "normalized"),
     [
         (2, False, True),
         pytest.param(1, True, True, marks=pytest.mark.slow),
         pytest.param(3, False, False, marks=pytest.mark.slow),
     ],
 )
-def test_federated_averaging_is_all_of_its_outcomes(count, replacement, normalised):
+def test_federated_averaging_is_all_of_its_outcomes(count, replacement, normalized):
     problem = make_problem(TINY).starting_at(np.array([0.5, -1.0]))
     algorithm = FedAvg(
         STEP,
@@ -113,15 +113,15 @@ def test_federated_averaging_is_all_of_its_outcomes(count, replacement, normalis
         weighting="equal",
         batches=Uniform(SIZES, replacement),
         local_steps=STEPS,
-        normalised=normalised,
+        normalized=normalized,
     )
     found = theory.learning_curve(fl.Simulation(problem, algorithm), 2).centroid
     optimum = np.asarray(fl.problems.optimum(problem))
-    first = list(federated(np.array([0.5, -1.0]), count, replacement, normalised))
+    first = list(federated(np.array([0.5, -1.0]), count, replacement, normalized))
     second = [
         (p * q, w)
         for p, v in first
-        for q, w in federated(v, count, replacement, normalised)
+        for q, w in federated(v, count, replacement, normalized)
     ]  # fmt: skip
     close(found, [deviations(first, optimum), deviations(second, optimum)])
 
@@ -240,7 +240,7 @@ def at_steps(simulation, steps):
 def test_the_way_leads_to_the_steady_state():
     noisy = UploadNoise(0.01, on="updates")
     algorithm = FedAvg(
-        0.3, 3, weighting="equal", batches=Uniform(2), local_steps=2, normalised=True
+        0.3, 3, weighting="equal", batches=Uniform(2), local_steps=2, normalized=True
     )
     simulation = fl.Simulation(eight(), algorithm, upload_noise=noisy)
     end, way = theory.steady_state(simulation), theory.learning_curve(simulation, 400)
@@ -290,7 +290,7 @@ def test_gradient_noise_leaves_its_trace_over_the_hessian():
         weighting="equal",
         batches=Uniform((1, 2, 3, 1, 2, 3, 1, 2), replacement=True),
         local_steps=(1, 2, 3, 4, 1, 2, 3, 4),
-        normalised=True,
+        normalized=True,
     )
     H, noise = theory.hessian(eight()), theory.gradient_noise(eight(), algorithm)
     exact = at_steps(fl.Simulation(eight(), algorithm), STEPS_DOWN)[0]
@@ -442,15 +442,15 @@ def test_the_first_order_follows_the_step():
 
 
 @pytest.mark.slow
-def test_unequal_local_steps_bias_what_is_not_normalised():
-    """T5: the limit is the minimiser of the clients weighed by their steps."""
+def test_unequal_local_steps_bias_what_is_not_normalized():
+    """T5: the limit is the minimizer of the clients weighed by their steps."""
     problem, steps = eight(), (1, 2, 3, 4, 5, 1, 2, 3)
-    weighed = theory.minimiser(problem, np.array(steps) / np.sum(steps))
-    optimum = theory.minimiser(problem)
+    weighed = theory.minimizer(problem, np.array(steps) / np.sum(steps))
+    optimum = theory.minimizer(problem)
 
-    def bias(step, normalised):
+    def bias(step, normalized):
         algorithm = FedAvg(
-            step, weighting="equal", local_steps=steps, normalised=normalised
+            step, weighting="equal", local_steps=steps, normalized=normalized
         )  # fmt: skip
         return np.asarray(theory.steady_state(fl.Simulation(problem, algorithm)).mean[0])
 
@@ -481,30 +481,30 @@ def incremental(step, steps, w, rounds):
 @pytest.mark.slow
 def test_incremental_noise_is_of_second_order_in_the_step():
     """T7: (2.36) has the first."""
-    w = np.asarray(theory.minimiser(eight()))
+    w = np.asarray(theory.minimizer(eight()))
     some = [incremental(mu, (1, 2, 3, 4, 2, 3, 4, 5), w, rounds=1500) for mu in (0.04, 0.02)]
     # The draws of both are the same, and so is what is left of chance; 0.05 is the next order.
     np.testing.assert_allclose(np.log2(some[0] / some[1]), 2, atol=0.05)
     assert incremental(0.04, (1,) * 8, w, rounds=20) == 0
 
 
-# Minimisers, chances ---------------------------------------------------------------------------
+# Minimizers, chances ---------------------------------------------------------------------------
 
 
-def test_minimisers_have_no_gradient_and_mix():
+def test_minimizers_have_no_gradient_and_mix():
     """T15: (4.13), (4.14)."""
     problem = eight()
     q = np.random.default_rng(0).dirichlet(np.ones(8))
     for weights in (None, q):
-        best = np.broadcast_to(theory.minimiser(problem, weights), (8, 2))
+        best = np.broadcast_to(theory.minimizer(problem, weights), (8, 2))
         share = np.full(8, 1 / 8) if weights is None else weights
         close(share @ np.asarray(problem.gradient(jnp.asarray(best))), np.zeros(2), atol=1e-12)
-    own = np.asarray(theory.local_minimisers(problem))
+    own = np.asarray(theory.local_minimizers(problem))
     close(problem.gradient(jnp.asarray(own)), np.zeros((8, 2)), atol=1e-12)
     slopes = np.array([2 * X.T @ X / len(y) + 2 * RIDGE * np.eye(2) for X, y in EIGHT])
     close(theory.hessian(problem), slopes.mean(0))
     mixed = np.linalg.solve(slopes.mean(0), np.einsum("kij,kj->i", slopes, own) / 8)
-    close(theory.minimiser(problem), mixed)
+    close(theory.minimizer(problem), mixed)
     close(theory.drift(problem), np.linalg.norm(own - mixed, axis=1).max())
 
 
@@ -618,7 +618,7 @@ def test_runs_come_to_the_steady_state(algorithm, network, stages):
     models = np.asarray(runs["model_trajectory"])[:, 150:]
     first = np.unique(SERVERS.server, return_index=True)[1]
     nodes = {1: [0], 3: first, 8: range(8)}[len(state.law)]
-    errors = models[:, :, list(nodes)] - np.asarray(theory.minimiser(simulation.problem))
+    errors = models[:, :, list(nodes)] - np.asarray(theory.minimizer(simulation.problem))
     centroid = np.einsum("strd,r->std", errors, np.asarray(state.law))
     found = [
         (centroid**2).sum(-1).mean(1),

@@ -58,7 +58,7 @@ def test_gradient_noise_is_within_its_bound(independent):
     given = clients, samples, 2, (1, 2, 1, 2, 1, 2, 1, 2), 3, independent
     of = theory.constants(problem, *given)
     draws = multiagent.importance(problem, *given)
-    best = np.asarray(multiagent.minimiser(problem))
+    best = np.asarray(multiagent.minimizer(problem))
     for distance in (0.0, 1.0, 100.0):
         away = distance * rng.normal(size=2)
         noise = float(jnp.trace(multiagent.gradient_noise(problem, draws, at=best + away)))
@@ -76,8 +76,8 @@ def test_the_constants_are_those_of_the_loops():
     problem = eight()
     even = np.full(8, 1 / 8), np.asarray(problem.weights)
     of = theory.constants(problem, *even, 3, 2, (1, 2, 3, 4, 1, 2, 3, 4), independent=True)
-    best = np.asarray(multiagent.minimiser(problem))
-    own = np.asarray(multiagent.local_minimisers(problem))
+    best = np.asarray(multiagent.minimizer(problem))
+    own = np.asarray(multiagent.local_minimizers(problem))
     curvatures = [2 * (np.linalg.norm(X, axis=1) ** 2 + RIDGE) for X, _ in EIGHT]
     square = max(c.max() for c in curvatures) ** 2
     close(of.lipschitz**2, square)
@@ -114,7 +114,7 @@ def test_the_constants_are_those_of_the_loops():
 
 
 @pytest.mark.slow
-def test_the_optimal_chances_minimise_the_bound():
+def test_the_optimal_chances_minimize_the_bound():
     """T4, Lemmas 2.6 and 2.7: nothing near or far on the simplex lowers (2.23)."""
     problem = eight()
     algorithm = ISFedAvg(0.1, 2, 2, 3, "optimal", floor=0.0, cap=False)
@@ -160,7 +160,7 @@ def test_nodes_disagree_within_the_repaired_bound(noise):
     problem, over = eight(), GRAPH.mixing()
     simulation = fl.Simulation(problem, ATC(0.01), GRAPH, noise=noise)
     exact = float(multiagent.steady_state(simulation).disagreement)
-    at = np.broadcast_to(multiagent.minimiser(problem), (8, 2))
+    at = np.broadcast_to(multiagent.minimizer(problem), (8, 2))
     slopes = (np.asarray(problem.gradient(jnp.asarray(at))) ** 2).sum(axis=1)
     added = np.zeros(8)
     if noise is not None:

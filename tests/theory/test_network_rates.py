@@ -26,7 +26,7 @@ def ends(features, weights, coupling, ridge=0.0):
 @pytest.mark.slow
 @pytest.mark.parametrize("dense", [True, False])
 def test_extremes_are_those_of_the_matrix(monkeypatch, dense):
-    """Also with a coupling of each parameter, a regulariser and few samples; and without rows."""
+    """Also with a coupling of each parameter, a regularizer and few samples; and without rows."""
     if not dense:
         monkeypatch.setattr(theory, "DENSE_UP_TO", 0)
     for coupling in (0.0, 0.3, 50.0, np.array([0.0, 2.0])):

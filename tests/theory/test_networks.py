@@ -225,7 +225,7 @@ def test_what_says_nothing_is_infinite():
 
 @pytest.mark.slow
 def test_bounds_hold_of_what_gtvmin_finds():
-    """With a coupling of each parameter, a regulariser, and a loss that is not squared."""
+    """With a coupling of each parameter, a regularizer, and a loss that is not squared."""
     rng = np.random.default_rng(3)
     truth, A = np.array([1.0, -2.0]), adjacency(rng, K)
     X = rng.normal(size=(K, N, D))

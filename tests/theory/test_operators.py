@@ -118,7 +118,7 @@ def test_rounding_is_no_violation():
 
 @pytest.mark.slow
 def test_the_norm_matters():
-    """Averaging over one's neighbours moves the farthest no farther, and the sum of squares may."""
+    """Averaging over one's neighbors moves the farthest no farther, and the sum of squares may."""
     star = fl.graphs.star(6)
 
     def apart(models):

@@ -82,7 +82,7 @@ CASES = {
     "aggregate": simulation(PGFL(PENALTY, 0.3, dual_reference="aggregate")),
     "keep": simulation(PGFL(PENALTY, 0.2), EMPTIED),
     "skip": simulation(PGFL(PENALTY, 0.2, empty_cell="skip"), EMPTIED),
-    "skip without a neighbour": simulation(  # server 3 knows of nobody in cluster 1
+    "skip without a neighbor": simulation(  # server 3 knows of nobody in cluster 1
         PGFL(PENALTY, 0.2, empty_cell="skip"), np.where(np.isin(SERVER, [0, 3]), 0, CLUSTER)
     ),
     "GFL": simulation(GFL(PENALTY)),
@@ -157,7 +157,7 @@ def test_rate_of_a_large_map_is_the_same(name, monkeypatch):
     assert theory.rate(CASES[name]) == pytest.approx(exact, rel=1e-9)
 
 
-def test_fixed_point_is_where_the_model_is_its_neighbours_mean_of_steps():
+def test_fixed_point_is_where_the_model_is_its_neighbors_mean_of_steps():
     """``w = Abar (w - g(w) / rho)``, in loops."""
     clients, rest = oracle(make_data()), theory.fixed_point(CASES["plain"])
     near = [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2], [0, 3]]
@@ -171,7 +171,7 @@ def test_fixed_point_is_where_the_model_is_its_neighbours_mean_of_steps():
             close(rest[s, q], np.mean(steps, axis=0), atol=1e-12)
 
 
-def test_convergence_is_to_a_neighbourhood_of_order_one_over_the_penalty():
+def test_convergence_is_to_a_neighborhood_of_order_one_over_the_penalty():
     """The theorem's optimum is not reached by any penalty, another one is approached."""
     biases = [theory.bias(simulation(PGFL(10.0**i))) for i in range(1, 6)]
     to_limit = np.array([b.limit.mean() for b in biases])
@@ -204,8 +204,8 @@ def cell_sizes(cluster):
     return np.array([np.sum((s == SERVER) & (q == cluster)) for s, q in cells])
 
 
-def test_limits_weigh_servers_by_their_neighbours_and_cells_alike():
-    degree = np.array([4, 3, 3, 2])  # of EDGES, each server among its neighbours
+def test_limits_weigh_servers_by_their_neighbors_and_cells_alike():
+    degree = np.array([4, 3, 3, 2])  # of EDGES, each server among its neighbors
     for name in ("plain", "keep"):
         cluster = EMPTIED if name == "keep" else CLUSTER
         case = simulation(PGFL(1.0), cluster)
@@ -213,8 +213,8 @@ def test_limits_weigh_servers_by_their_neighbours_and_cells_alike():
             theirs = weighted(make_data(), (cluster == q) * degree[SERVER] / cell_sizes(cluster))
             for model in theory.large_penalty_limit(case)[:, q]:
                 close(model, theirs, atol=1e-10)
-    # Cells that are left out do not count as neighbours: only servers 2 and 3 have cluster 1 and
-    # they are not neighbours, so nothing makes them agree.
+    # Cells that are left out do not count as neighbors: only servers 2 and 3 have cluster 1 and
+    # they are not neighbors, so nothing makes them agree.
     skipping = theory.large_penalty_limit(simulation(PGFL(1.0, empty_cell="skip"), EMPTIED))
     for s in (2, 3):
         theirs = weighted(make_data(), ((EMPTIED == 1) & (s == SERVER)).astype(float))
@@ -286,7 +286,7 @@ def test_too_small_a_penalty_diverges():
             "every client",
             {"participation": fl.participation.Trace(np.ones((9, 15), bool))},
         ),
-        (ValueError, "compressed", {"compression": fl.link.Quantise(8)}),
+        (ValueError, "compressed", {"compression": fl.link.Quantize(8)}),
         (ValueError, "number", {"algorithm": PGFL(1.0, GeometricDecay(0.4, 0.98))}),
         (
             ValueError,
@@ -469,7 +469,7 @@ def test_drawn_clients_spend_in_expectation_what_a_run_s_ledger_says():
     assert spent.sum() == pytest.approx(expected.sum(), rel=0.02)
 
 
-def test_sensitivity_bounds_the_primal_step_of_neighbouring_data():
+def test_sensitivity_bounds_the_primal_step_of_neighboring_data():
     """Lemma 5.1 is an inequality: it holds and is not attained."""
     rng, penalty, size, ratios = np.random.default_rng(2), 0.7, 4, []
     for _ in range(100):

@@ -82,10 +82,10 @@ class Reference:
         self.clients, self.samples = self.y.shape
         self.share = float(problem.strength) / self.clients
         self.absolute = isinstance(problem.loss, fl.problems.LeastAbsoluteDeviation)
-        regulariser = problem.regulariser
-        self.l1 = float(getattr(regulariser, "l1", 0.0))
-        ridge = 1.0 if isinstance(regulariser, fl.problems.SquaredL2) else 0.0
-        self.l2 = float(getattr(regulariser, "l2", ridge))
+        regularizer = problem.regularizer
+        self.l1 = float(getattr(regularizer, "l1", 0.0))
+        ridge = 1.0 if isinstance(regularizer, fl.problems.SquaredL2) else 0.0
+        self.l2 = float(getattr(regularizer, "l2", ridge))
         self.graph = setup.network.to_networkx()
         self.penalty = float(setup.algorithm.penalty)
         self.laplacian = nx.laplacian_matrix(self.graph).toarray().astype(float)
@@ -110,7 +110,7 @@ class Reference:
         return slope + self.share * (self.l1 * np.sign(w) + 2 * self.l2 * w)
 
     def optimum(self):
-        """The centralised solution, by linear programming or proximal gradient descent."""
+        """The centralized solution, by linear programming or proximal gradient descent."""
         rows, targets = self.x.reshape(-1, self.x.shape[2]), self.y.ravel()
         dim = rows.shape[1]
         if self.absolute:
@@ -127,18 +127,18 @@ class Reference:
 
     def primal(self, k, heard, dual, n):
         total = heard[k] / self.eta(n) - dual[k] - self.subgradient(k, heard[k])
-        neighbours = list(self.graph[k])
-        for near in neighbours:
+        neighbors = list(self.graph[k])
+        for near in neighbors:
             total = total + self.penalty * (heard[k] + heard[near])
-        return total / (2 * self.penalty * len(neighbours) + 1 / self.eta(n))
+        return total / (2 * self.penalty * len(neighbors) + 1 / self.eta(n))
 
     def printed_primal(self, k, heard, dual, n):
         """(A.1) of P2, lines 2242-2243, letter by letter."""
         total = heard[k] / self.eta(n) + dual[k] / 2 - self.subgradient(k, heard[k])
-        neighbours = list(self.graph[k])
-        for near in neighbours:
+        neighbors = list(self.graph[k])
+        for near in neighbors:
             total = total + self.penalty / 2 * (heard[k] - heard[near])
-        return total / (2 * self.penalty * len(neighbours) + 1 / self.eta(n))
+        return total / (2 * self.penalty * len(neighbors) + 1 / self.eta(n))
 
     def run(self, noise, primal=None):
         primal = primal or self.primal
@@ -307,7 +307,7 @@ def test_transcripts_of_other_algorithms():
 @pytest.mark.slow
 @pytest.mark.thin(1)
 @each_loss
-def test_closed_form_is_the_minimiser_of_the_augmented_lagrangian(loss):
+def test_closed_form_is_the_minimizer_of_the_augmented_lagrangian(loss):
     setup = simulation(loss)
     reference, rng, n = Reference(setup), np.random.default_rng(2), 4
     heard, dual = rng.normal(size=(2, CLIENTS, DIM))
@@ -478,7 +478,7 @@ def over_seeds(loss):
         record = theory.transcript(setup, key, ROUNDS)
         results = {
             noise: theory.theorem_two_bound(setup, record, best(loss), noise)
-            for noise in ("realised", "expected", "printed")
+            for noise in ("realized", "expected", "printed")
         }
         return {noise: (result, result.bound) for noise, result in results.items()}
 
@@ -488,7 +488,7 @@ def over_seeds(loss):
 @pytest.mark.thin(1)
 @each_loss
 def test_theorem_two_bounds_every_run(loss):
-    result, bound = over_seeds(loss)["realised"]
+    result, bound = over_seeds(loss)["realized"]
     assert np.all(bound >= result.gap)
     assert np.std(result.noise) > 1e-3
     # Loose, but a bound of something: within an order of magnitude or two of the gap's size.
@@ -498,15 +498,15 @@ def test_theorem_two_bounds_every_run(loss):
 @pytest.mark.thin(1)
 @each_loss
 def test_theorem_two_bounds_the_mean_without_and_with_the_printed_noise_term(loss):
-    realised, bound = over_seeds(loss)["realised"]
+    realized, bound = over_seeds(loss)["realized"]
     expected, expected_bound = over_seeds(loss)["expected"]
     printed, printed_bound = over_seeds(loss)["printed"]
     assert np.mean(expected_bound) >= np.mean(expected.gap)
     assert np.mean(printed_bound) >= np.mean(printed.gap)
     # The inner product that (3.20) pays a constant for is zero in expectation.
-    error = np.std(realised.noise) / np.sqrt(len(bound))
-    assert abs(np.mean(realised.noise)) < 4 * error
-    assert np.mean(printed.noise) > 20 * np.std(realised.noise)
+    error = np.std(realized.noise) / np.sqrt(len(bound))
+    assert abs(np.mean(realized.noise)) < 4 * error
+    assert np.mean(printed.noise) > 20 * np.std(realized.noise)
 
 
 @pytest.mark.slow
@@ -552,7 +552,7 @@ def test_unknown_noise_term_is_refused():
 
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(("loss", "level"), [("lad", 1e-3), ("elastic net", 1e-8), ("ridge", 1e-8)])
-def test_noiseless_runs_converge_to_the_centralised_optimum(loss, level):
+def test_noiseless_runs_converge_to_the_centralized_optimum(loss, level):
     setup, record, optimum = full_size(loss, 1000)
     assert not np.any(record.noise)
     models, optimum = np.asarray(record.model), np.asarray(optimum)

@@ -28,7 +28,7 @@ from experiments.benchmarks.peers.measure import Stopwatch, main
 from experiments.benchmarks.peers.numpy_side import softmax_gradient
 from experiments.benchmarks.peers.workloads import (
     Classification,
-    Decentralised,
+    Decentralized,
     Regression,
     cross_entropy,
 )
@@ -40,7 +40,7 @@ def least_squares(workload: Regression, seed: int, watch: Stopwatch) -> np.ndarr
     return run(network, algorithm, workload.rounds, seed, watch).server().x.value
 
 
-def decentralised(kind: type, workload: Decentralised, seed: int, watch: Stopwatch) -> np.ndarray:
+def decentralized(kind: type, workload: Decentralized, seed: int, watch: Stopwatch) -> np.ndarray:
     graph = nx.empty_graph(workload.clients)
     graph.add_edges_from(workload.edges(seed).tolist())
     network = P2PNetwork(graph, regression_agents(workload, seed))
@@ -133,8 +133,8 @@ if __name__ == "__main__":
         {
             "least_squares": least_squares,
             "softmax": softmax,
-            "dgd": partial(decentralised, DGD),
-            "atc": partial(decentralised, ATC),
+            "dgd": partial(decentralized, DGD),
+            "atc": partial(decentralized, ATC),
         },
         {"softmax": "its own multi-class cost needs PyTorch; a NumPy cost was written for it"}
         | dict.fromkeys(("cnn", "mlp"), "no network was written for it"),

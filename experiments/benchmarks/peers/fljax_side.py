@@ -25,7 +25,7 @@ from experiments.benchmarks.peers.workloads import (
     SOFTMAX,
     WORKLOADS,
     Classification,
-    Decentralised,
+    Decentralized,
     Layers,
     Network,
     Regression,
@@ -54,7 +54,7 @@ def drawn_least_squares(key: jax.Array) -> fl.Simulation:
     )
 
 
-def drawn_decentralised(key: jax.Array, algorithm: fl.algorithms.Algorithm) -> fl.Simulation:
+def drawn_decentralized(key: jax.Array, algorithm: fl.algorithms.Algorithm) -> fl.Simulation:
     """A run of ``dgd`` or ``atc`` on data and a graph of its own."""
     w = DGD
     k_graph, k_data = jax.random.split(key)
@@ -105,21 +105,21 @@ def images(workload: Network) -> fl.problems.Model:
     )
 
 
-def decentralised(
-    algorithm: fl.algorithms.Algorithm, workload: Decentralised, seed: int, watch: Stopwatch
+def decentralized(
+    algorithm: fl.algorithms.Algorithm, workload: Decentralized, seed: int, watch: Stopwatch
 ) -> np.ndarray:
-    """A step of every node, and combinations with its neighbours."""
+    """A step of every node, and combinations with its neighbors."""
     problem = fl.problems.Problem(*workload.data(seed), fl.problems.LeastSquares())
     network = fl.graphs.from_edges(workload.clients, workload.edges(seed))
     return once(workload.rounds, seed, watch, problem=problem, algorithm=algorithm, network=network)
 
 
-#: Decentralised gradient descent, and adapting before combining.
+#: Decentralized gradient descent, and adapting before combining.
 STRATEGIES = {
     "dgd": fl.algorithms.Consensus(DGD.step),
     "atc": fl.algorithms.ATC(ATC.step),
 }
-dgd, atc = (functools.partial(decentralised, strategy) for strategy in STRATEGIES.values())
+dgd, atc = (functools.partial(decentralized, strategy) for strategy in STRATEGIES.values())
 
 
 @functools.cache
@@ -143,7 +143,7 @@ def learning(workload: Network) -> Scenario:
     def scenario(key: jax.Array, start: Any = None) -> fl.Simulation:
         problem = images(workload)
         if start is None:
-            problem = problem.initialised(key)
+            problem = problem.initialized(key)
         else:
             problem = dataclasses.replace(problem, initial=start)
         return fl.Simulation(problem, local_epochs(workload))
@@ -181,7 +181,7 @@ STUDIES: dict[str, tuple[Scenario, Callable[[], dict[str, Any]]]] = {
     "least_squares": (drawn_least_squares, dict),
     "softmax": (given, lambda: one_point(averaging(SOFTMAX))),
 } | {
-    name: (drawn_decentralised, functools.partial(one_point, {"algorithm": strategy}))
+    name: (drawn_decentralized, functools.partial(one_point, {"algorithm": strategy}))
     for name, strategy in STRATEGIES.items()
 }
 STUDIES |= {workload.name: (learning(workload), dict) for workload in NETWORKS}

@@ -62,6 +62,6 @@ if __name__ == "__main__":
         "fluke-fl",
         dict.fromkeys(("least_squares", "softmax", "cnn", "mlp"), federated_averaging),
         dict.fromkeys(
-            ("dgd", "atc"), "peer-to-peer by gossip with one random neighbour, no mixing weights"
+            ("dgd", "atc"), "peer-to-peer by gossip with one random neighbor, no mixing weights"
         ),
     )

@@ -11,7 +11,7 @@ import argparse
 import numpy as np
 
 from experiments.benchmarks.peers.measure import Stopwatch, main
-from experiments.benchmarks.peers.workloads import Classification, Decentralised, Regression
+from experiments.benchmarks.peers.workloads import Classification, Decentralized, Regression
 
 
 def least_squares_loop(workload: Regression, seed: int, watch: Stopwatch) -> np.ndarray:
@@ -87,17 +87,17 @@ def softmax_clients(workload: Classification, seed: int, watch: Stopwatch) -> np
     return model
 
 
-def dgd_loop(workload: Decentralised, seed: int, watch: Stopwatch) -> np.ndarray:
-    """Decentralised gradient descent, node by node."""
+def dgd_loop(workload: Decentralized, seed: int, watch: Stopwatch) -> np.ndarray:
+    """Decentralized gradient descent, node by node."""
     features, targets = workload.data(seed)
     weights = workload.weights(seed).astype(np.float32)
-    neighbours = [np.flatnonzero(row) for row in weights]
+    neighbors = [np.flatnonzero(row) for row in weights]
     with watch.run():
         models = np.zeros((workload.clients, workload.dim), np.float32)
         for _ in range(workload.rounds):
             models = np.stack(
                 [
-                    sum(weights[k, other] * models[other] for other in neighbours[k])
+                    sum(weights[k, other] * models[other] for other in neighbors[k])
                     - workload.step * squared_gradient(models[k], features[k], targets[k])
                     for k in range(workload.clients)
                 ]
@@ -105,8 +105,8 @@ def dgd_loop(workload: Decentralised, seed: int, watch: Stopwatch) -> np.ndarray
     return models
 
 
-def dgd_clients(workload: Decentralised, seed: int, watch: Stopwatch) -> np.ndarray:
-    """Decentralised gradient descent, all nodes at once."""
+def dgd_clients(workload: Decentralized, seed: int, watch: Stopwatch) -> np.ndarray:
+    """Decentralized gradient descent, all nodes at once."""
     features, targets = workload.data(seed)
     weights = workload.weights(seed).astype(np.float32)
     with watch.run():
@@ -119,11 +119,11 @@ def dgd_clients(workload: Decentralised, seed: int, watch: Stopwatch) -> np.ndar
     return models
 
 
-def atc_loop(workload: Decentralised, seed: int, watch: Stopwatch) -> np.ndarray:
+def atc_loop(workload: Decentralized, seed: int, watch: Stopwatch) -> np.ndarray:
     """Adapt, then combine, node by node."""
     features, targets = workload.data(seed)
     weights = workload.weights(seed).astype(np.float32)
-    neighbours = [np.flatnonzero(row) for row in weights]
+    neighbors = [np.flatnonzero(row) for row in weights]
     with watch.run():
         models = np.zeros((workload.clients, workload.dim), np.float32)
         for _ in range(workload.rounds):
@@ -133,14 +133,14 @@ def atc_loop(workload: Decentralised, seed: int, watch: Stopwatch) -> np.ndarray
             ]
             models = np.stack(
                 [
-                    sum(weights[k, other] * moved[other] for other in neighbours[k])
+                    sum(weights[k, other] * moved[other] for other in neighbors[k])
                     for k in range(workload.clients)
                 ]
             )
     return models
 
 
-def atc_clients(workload: Decentralised, seed: int, watch: Stopwatch) -> np.ndarray:
+def atc_clients(workload: Decentralized, seed: int, watch: Stopwatch) -> np.ndarray:
     """Adapt, then combine, all nodes at once."""
     features, targets = workload.data(seed)
     weights = workload.weights(seed).astype(np.float32)

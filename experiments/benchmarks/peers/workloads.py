@@ -8,7 +8,7 @@ is its numbers, data drawn from a seed and the error of a final model:
 ``softmax``
     Federated averaging, ten of a hundred clients a round, one local epoch in batches of twenty.
 ``dgd``
-    Decentralised gradient descent with Metropolis weights,
+    Decentralized gradient descent with Metropolis weights,
     ``w_k <- sum_l a_kl w_l - step * grad f_k(w_k)``.
 
 ``cnn``
@@ -73,7 +73,7 @@ class Regression(Compared):
 
 
 @dataclass(frozen=True)
-class Decentralised(Regression):
+class Decentralized(Regression):
     """The same regression on a random connected graph."""
 
     mean_degree: int = 4
@@ -275,8 +275,8 @@ def idx(file: str, header: int) -> np.ndarray:
 
 LEAST_SQUARES = Regression("least_squares", clients=100, rounds=200)
 SOFTMAX = Classification()
-DGD = Decentralised("dgd", clients=20, rounds=100)
-ATC = Decentralised("atc", clients=20, rounds=100)
+DGD = Decentralized("dgd", clients=20, rounds=100)
+ATC = Decentralized("atc", clients=20, rounds=100)
 CNN = Network("cnn", 100, per_round=10, rounds=50, step=0.05, channels=(16, 32), hidden=64)
 MLP = Network(
     "mlp",

@@ -1,9 +1,9 @@
 r"""Privacy accounting: what a sequence of noisy releases has cost, and what a budget allows.
 
-A sensitivity handed to these functions is taken over all pairs of neighbouring data sets; which
+A sensitivity handed to these functions is taken over all pairs of neighboring data sets; which
 these are is the caller's choice (:mod:`fljax.privacy.notions` has three). Everything here
 (composition, conversion) holds whatever the relation, as long as it is one and the same.
-Post-processing is free: what a server or a neighbour computes from a release costs nothing more.
+Post-processing is free: what a server or a neighbor computes from a release costs nothing more.
 
 Closed forms take Python numbers, NumPy arrays (both: float64 results) and JAX arrays, traced or
 not (the dtype of the JAX arguments), so that a budget can be swept inside a compiled simulation.

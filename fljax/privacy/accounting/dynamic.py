@@ -74,7 +74,7 @@ def dynamic_zcdp_total(initial: ArrayLike, decay: ArrayLike, rounds: int) -> Res
     r"""ZCDP cost of all the rounds of `dynamic_zcdp_curve`.
 
     Equal to :math:`\varphi^{(1)} (1 - \zeta^T) / (\zeta^{T-1} - \zeta^T)`, but summed, so that
-    :math:`\zeta = 1` (total :math:`T \varphi^{(1)}`), its neighbourhood and gradients are exact.
+    :math:`\zeta = 1` (total :math:`T \varphi^{(1)}`), its neighborhood and gradients are exact.
 
     References:
         Gauthier 2024, Corollary (L610). The value of 0.095 that chapter 5 of the thesis states for

@@ -10,7 +10,7 @@ from fljax._arguments import checked
 __all__ = ["accountants", "gaussian_event", "zcdp_event"]
 
 
-#: By how many times what a record moves if it is there the releases of neighbours differ.
+#: By how many times what a record moves if it is there the releases of neighbors differ.
 _MOVES = {"replace": 2, "add-or-remove": 1, "client": 2}
 
 
@@ -37,9 +37,9 @@ def gaussian_event(rho: float, neighbors: str = "replace") -> Any:
     release whose noise is :math:`1/\mu` times its sensitivity. The ledger of a run under ZCDP, and
     ``client_rho``, count just these; of other noise it is no such event (:func:`zcdp_event`).
     ``dp_accounting`` states noise in units of what a record moves if it is there or not, and its
-    ``PLDAccountant`` is told which data sets are neighbours:
+    ``PLDAccountant`` is told which data sets are neighbors:
 
-    * ``"replace"``: ``NeighboringRelation.REPLACE_ONE``, whose neighbours are two of these units
+    * ``"replace"``: ``NeighboringRelation.REPLACE_ONE``, whose neighbors are two of these units
       apart, hence the multiplier :math:`2/\mu`;
     * ``"add-or-remove"``: ``REPLACE_SPECIAL``, the multiplier :math:`1/\mu`;
     * ``"client"``: ``REPLACE_ONE`` of records that are whole clients, :math:`2/\mu`. It composes
@@ -76,7 +76,7 @@ def zcdp_event(rho: float) -> Any:
 
     Nothing more than :math:`\rho`-zCDP is said, as of the discrete Gaussian, which is not at
     every delta as private as one Gaussian release. The ``RdpAccountant`` composes such events,
-    under any relation of neighbours.
+    under any relation of neighbors.
 
     Args:
       rho: total, > 0.

@@ -72,7 +72,7 @@ def renyi_laplace(orders: ArrayLike, sensitivity: ArrayLike, scale: ArrayLike) -
 
 @checked
 def renyi_pure(orders: ArrayLike, epsilon: ArrayLike) -> Result:
-    r"""Rényi-DP curve of an :math:`\epsilon`-DP release: that of randomised response.
+    r"""Rényi-DP curve of an :math:`\epsilon`-DP release: that of randomized response.
 
     .. math::
         \frac{1}{\alpha - 1} \ln \frac{e^{\alpha \epsilon} + e^{(1 - \alpha) \epsilon}}

@@ -33,7 +33,7 @@ __all__ = [
 
 Sampling: TypeAlias = Literal["poisson", "drawn"]
 
-#: Either way of drawing has its theorem for one relation of neighbours only.
+#: Either way of drawing has its theorem for one relation of neighbors only.
 _PROVEN = {"poisson": "add-or-remove", "drawn": "replace"}
 
 #: Of Rényi-DP without replacement, where only whole orders have a bound, each a sum over all below.
@@ -41,7 +41,7 @@ _ORDERS = (*range(2, 33), 40, 48, 64, 96, 128, 256)
 
 
 def amplifies(sampling: Sampling | None, neighbors: str) -> bool:
-    """Whether what sampling in secret is worth is known between these neighbours."""
+    """Whether what sampling in secret is worth is known between these neighbors."""
     return sampling is not None and _PROVEN[sampling] == neighbors
 
 
@@ -57,7 +57,7 @@ def sampled_gaussian_event(
 
     Args:
       noise_multiplier: the noise's standard deviation over what *adding* a record can move,
-        :math:`z>0`, whatever the neighbours.
+        :math:`z>0`, whatever the neighbors.
       releases: >= 1.
       rate: the chance of a record to be in a release, in (0, 1].
       sampling: how it is drawn. ``"poisson"`` has its guarantee for a record added or removed
@@ -116,7 +116,7 @@ def sampled_gaussian_epsilon(
       delta: in (0, 1).
       releases: as there.
       rate: as there.
-      sampling: as there; neighbours differ in a record added or removed for ``"poisson"``, in one
+      sampling: as there; neighbors differ in a record added or removed for ``"poisson"``, in one
         replaced for ``"drawn"``.
       records: as there.
 

@@ -85,13 +85,13 @@ def test_early_gaps_look_at_the_early_iterations_only(when, last):
     assert third > first
 
 
-def test_neighbours_go_along_the_grid():
+def test_neighbors_go_along_the_grid():
     values = xr.Dataset(
         {ch5.METRIC: (("tau", "seed"), np.array([[1.0] * 3, [2.0] * 3, [8.0] * 3]))},
         coords={"tau": [0.0, 0.5, 1.0]},
     )
-    rising = ch5.neighbours("p", "tau", rising=True)({"p": values})
-    falling = ch5.neighbours("p", "tau", rising=False)({"p": values})
+    rising = ch5.neighbors("p", "tau", rising=True)({"p": values})
+    falling = ch5.neighbors("p", "tau", rising=False)({"p": values})
     assert [round(e.value, 2) for e in rising.values()] == [3.01, 6.02]
     assert [round(e.value, 2) for e in falling.values()] == [-3.01, -6.02]
 

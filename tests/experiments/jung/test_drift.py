@@ -67,7 +67,7 @@ def test_claims_hold_of_what_they_say():
 @pytest.mark.parametrize(
     ("name", "study", "variable", "value", "where"),
     [
-        ("one-step-reaches-the-minimiser", "drift", ERROR, 1e-4, {"steps": 1}),
+        ("one-step-reaches-the-minimizer", "drift", ERROR, 1e-4, {"steps": 1}),
         ("fewer-rounds-with-more-steps", "drift", "rounds", 5.0, {"steps": 20}),
         ("local-steps-drift", "drift", ERROR, 1e-4, {"steps": 20}),
         ("limits-are-exact", "drift", ERROR, 4e-4, {"steps": 5}),

@@ -129,7 +129,7 @@ def changed(studies, study, name, change, **where):
 @pytest.mark.parametrize(
     ("claim", "study", "name", "change", "where"),
     [
-        ("ranking-as-analysed", "ranking", "wrong", lambda a: a + 0.05, {"entries": 5}),
+        ("ranking-as-analyzed", "ranking", "wrong", lambda a: a + 0.05, {"entries": 5}),
         ("ranking-floor", "ranking", "wrong", lambda a: a + 0.02, {"entries": 20}),
         (
             *("alike-by-models", "learned", "inside", lambda a: 0.9 * a),
@@ -193,6 +193,6 @@ def test_a_run_that_learns_its_graph_rewires():
     share = data[WITHIN].mean("seed").isel(round=-1)
     assert share.sel(graph=[TRUE, ALONE]).values.tolist() == [1, 0]
     assert float(share.sel(graph=RELEARNED)) > float(share.sel(graph=FIXED)) + 0.1
-    rate = jax.jit(module.wrong_neighbours)(fl.random_key(1))
+    rate = jax.jit(module.wrong_neighbors)(fl.random_key(1))
     exact = [module.predicted_wrong(m) for m in ENTRIES.value]
     np.testing.assert_allclose(rate, exact, atol=0.15)

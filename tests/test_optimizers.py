@@ -1,4 +1,4 @@
-"""Optimisers of optax at clients: against optax by hand, swept, and what is refused."""
+"""Optimizers of optax at clients: against optax by hand, swept, and what is refused."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ import pytest
 
 import fljax as fl
 from fljax.algorithms import FedAvg
-from fljax.optimisers import as_optimiser, as_step, from_optax
+from fljax.optimizers import as_optimizer, as_step, from_optax
 from fljax.participation import Trace
 from fljax.schedules import Constant, GeometricDecay
 from fljax.simulation import trace
@@ -59,32 +59,32 @@ def test_each_client_steps_as_optax_does(name):
     """Given as numbers and as it is; one model, and several with a memory each."""
     make, numbers = EACH[name]
     start = np.random.default_rng(0).normal(size=(CLIENTS, DIM))
-    for optimiser in (from_optax(make, **numbers), as_optimiser(make(**numbers))):
+    for optimizer in (from_optax(make, **numbers), as_optimizer(make(**numbers))):
         models = jnp.asarray(start)
-        memory, found = optimiser.init(models), []
+        memory, found = optimizer.init(models), []
         for _ in range(5):
-            models, memory = optimiser.move(models, slopes(models), memory)
+            models, memory = optimizer.move(models, slopes(models), memory)
             found.append(models)
         found = np.array(found)
         for k in range(CLIENTS):
             given = [lambda w, k=k: slopes(jnp.tile(w, (CLIENTS, 1)))[k]] * 5
             close(found[:, k], by_hand(make(**numbers), given, start[k]), rtol=1e-12, atol=1e-14)
-        one, memory = jnp.asarray(start[0]), optimiser.init(jnp.asarray(start[0]))
+        one, memory = jnp.asarray(start[0]), optimizer.init(jnp.asarray(start[0]))
         for n in range(5):
-            one, memory = optimiser.move(one, slopes(one[None])[0], memory)
+            one, memory = optimizer.move(one, slopes(one[None])[0], memory)
             close(one, found[n, 0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["ours", "optax"])
-def test_a_schedule_counts_the_optimiser_s_steps(kind):
+def test_a_schedule_counts_the_optimizer_s_steps(kind):
     rate = GeometricDecay(0.6, 0.5)  # of steps counted from one, where optax counts from zero
     if kind == "optax":
         rate = optax.exponential_decay(0.3, 1, 0.5)
-    optimiser = from_optax(optax.sgd, learning_rate=rate)
+    optimizer = from_optax(optax.sgd, learning_rate=rate)
     model, start = jnp.zeros(2), jnp.ones(2)
-    memory, moved = optimiser.init(model), []
+    memory, moved = optimizer.init(model), []
     for _ in range(3):
-        new, memory = optimiser.move(model, start, memory)
+        new, memory = optimizer.move(model, start, memory)
         moved.append(float((model - new)[0]))
         model = new
     close(moved, [0.3, 0.15, 0.075], rtol=1e-6)
@@ -100,7 +100,7 @@ def trajectory(algorithm, rounds=ROUNDS, **parts):
 
 
 def averaged(transformation, epochs, there, keeps):
-    """Client by client: who is away keeps what its optimiser remembers."""
+    """Client by client: who is away keeps what its optimizer remembers."""
     problem, server, history = make_problem(), jnp.zeros(DIM), []
     counts = np.asarray(problem.sample_counts())
     update = jax.jit(transformation.update)
@@ -125,20 +125,20 @@ def averaged(transformation, epochs, there, keeps):
 @pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("name", ["adam", "momentum"])
-def test_federated_averaging_with_an_optimiser_is_the_loop(name, keeps):
+def test_federated_averaging_with_an_optimizer_is_the_loop(name, keeps):
     make, numbers = EACH[name]
     there = np.random.default_rng(2).uniform(size=(6, CLIENTS)) < 0.6
     there[2] = False
-    algorithm = FedAvg(from_optax(make, **numbers), epochs=3, keeps_optimiser=keeps)
+    algorithm = FedAvg(from_optax(make, **numbers), epochs=3, keeps_optimizer=keeps)
     found = trajectory(algorithm, 6, participation=Trace(there))
     close(found, averaged(make(**numbers), 3, there, keeps), rtol=0, atol=1e-10)
-    other = dataclasses.replace(algorithm, keeps_optimiser=not keeps)
+    other = dataclasses.replace(algorithm, keeps_optimizer=not keeps)
     assert np.abs(trajectory(other, 6, participation=Trace(there)) - found).max() > 1e-3
 
 
 @pytest.mark.slow
-def test_plain_steps_of_an_optimiser_are_those_of_a_step_size():
-    """Batches of nothing are no steps of the optimiser either."""
+def test_plain_steps_of_an_optimizer_are_those_of_a_step_size():
+    """Batches of nothing are no steps of the optimizer either."""
     given = {"clients_per_round": 4, "epochs": 2, "batch": 3}
     found = trajectory(FedAvg(optax.sgd(0.05), **given), 4)
     close(found, trajectory(FedAvg(0.05, **given), 4), rtol=1e-12, atol=1e-14)
@@ -162,20 +162,20 @@ def test_a_grid_of_numbers_is_one_program():
     close(found, one.normalized_error.values[-1], rtol=1e-6)
 
 
-def test_a_step_size_is_no_optimiser_and_stays_a_schedule():
+def test_a_step_size_is_no_optimizer_and_stays_a_schedule():
     assert isinstance(as_step(0.1), Constant)
     falling = GeometricDecay(0.1, 0.9)
     assert as_step(falling) is falling
     made = from_optax(optax.sgd, learning_rate=0.1)
     assert as_step(made) is made
-    assert as_optimiser(made) is made
+    assert as_optimizer(made) is made
 
 
 # What is refused ---------------------------------------------------------------------------------
 
 
 def growing():
-    """An optimiser whose memory gets longer."""
+    """An optimizer whose memory gets longer."""
 
     def update(slope, memory, model=None):
         return slope, jnp.concatenate([memory, memory])
@@ -209,11 +209,11 @@ def as_made(bound):
 
 
 REFUSED = {
-    "a number": (TypeError, lambda: as_optimiser(0.1), "must be an optax.GradientTransformation"),
+    "a number": (TypeError, lambda: as_optimizer(0.1), "must be an optax.GradientTransformation"),
     "a function of optax": (
         TypeError,
         lambda: FedAvg(optax.sgd),
-        "If sgd makes an optimiser, give",
+        "If sgd makes an optimizer, give",
     ),
     "no arguments": (TypeError, lambda: from_optax(optax.adam), "arguments by name"),
     "made already": (
@@ -222,8 +222,8 @@ REFUSED = {
         "must be an optax.GradientTransformation",
     ),
     "an unknown argument": (TypeError, lambda: from_optax(optax.sgd, rate=0.1), "rate"),
-    "a memory that grows": (ValueError, lambda: as_optimiser(growing()), "must keep its shapes"),
-    "a number for a row": (ValueError, lambda: as_optimiser(scalar()), "into such a row"),
+    "a memory that grows": (ValueError, lambda: as_optimizer(growing()), "must keep its shapes"),
+    "a number for a row": (ValueError, lambda: as_optimizer(scalar()), "into such a row"),
     "what needs the value": (
         ValueError,
         lambda: FedAvg(of_value()),
@@ -239,21 +239,21 @@ REFUSED = {
         lambda: jax.eval_shape(as_made, 0.5),
         "reads bound while it builds branching, so it cannot be swept",
     ),
-    "normalised": (
+    "normalized": (
         ValueError,
-        lambda: FedAvg(optax.sgd(0.1), normalised=True),
-        "normalised divides a step size, which an optimiser has not",
+        lambda: FedAvg(optax.sgd(0.1), normalized=True),
+        "normalized divides a step size, which an optimizer has not",
     ),
     "nothing to keep": (
         ValueError,
-        lambda: FedAvg(0.1, keeps_optimiser=True),
-        "keeps_optimiser is for an optimiser",
+        lambda: FedAvg(0.1, keeps_optimizer=True),
+        "keeps_optimizer is for an optimizer",
     ),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_bad_optimisers_are_refused(what):
+def test_bad_optimizers_are_refused(what):
     error, make, message = REFUSED[what]
     with pytest.raises(error, match=message):
         make()

@@ -1,4 +1,4 @@
-"""Personalised graph federated learning, figure 5.1(a) of Gauthier 2024, in fljax and in NumPy.
+"""Personalized graph federated learning, figure 5.1(a) of Gauthier 2024, in fljax and in NumPy.
 
 150 clients of 10 servers, 60 parameters, 300 iterations, graph, clusters and data drawn in each
 run, the NMSD in every iteration. Everything is timed from the seeds to the errors, compilation
@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 import fljax as fl
 from experiments.benchmarks.machine import best_of, header, update_bandwidth
-from experiments.benchmarks.numpy_personalised import Setting, pgfl
+from experiments.benchmarks.numpy_personalized import Setting, pgfl
 from experiments.gauthier import chapter5 as ch5
 from fljax.algorithms import Algorithm
 

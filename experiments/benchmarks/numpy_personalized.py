@@ -1,4 +1,4 @@
-"""PGFL in vectorised NumPy, written with the care of the library: the rival of `personalised`.
+"""PGFL in vectorized NumPy, written with the care of the library: the rival of `personalized`.
 
 Clients are sorted by cell once, so that a cell's sum is a stretch; systems are solved among a
 client's few samples; several seeds go side by side as one longer list of clients.
@@ -90,7 +90,7 @@ def pgfl(given: Setting, seeds: range, inter_cluster: float, single: bool, alone
 
 
 def _averages(rng, given: Setting, alone: bool) -> np.ndarray:
-    """Means over neighbourhoods of a random connected graph."""
+    """Means over neighborhoods of a random connected graph."""
     adjacency = np.eye(given.servers)
     if not alone:
         place = rng.permutation(given.servers)

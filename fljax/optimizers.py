@@ -1,4 +1,4 @@
-"""Optimisers of optax, at clients or a server, whose numbers can be swept."""
+"""Optimizers of optax, at clients or a server, whose numbers can be swept."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,14 +16,14 @@ from fljax._numerics import foreign
 from fljax._optax import split
 from fljax.schedules import Schedule, StepSize, as_schedule
 
-__all__ = ["Optimiser", "as_optimiser", "as_step", "from_optax"]
+__all__ = ["Optimizer", "as_optimizer", "as_step", "from_optax"]
 
 
-#: A gradient of which optimisers take a step on trial, far above what noise some of them add.
+#: A gradient of which optimizers take a step on trial, far above what noise some of them add.
 TRIAL = [1e3, -2e3]
 
 
-class Optimiser:
+class Optimizer:
     """How a model moves along a gradient, with what it remembers; made by :func:`from_optax`."""
 
     @_check.required
@@ -53,7 +53,7 @@ class Optimiser:
 
 
 @module
-class _Optax(Optimiser):
+class _Optax(Optimizer):
     """Of numbers that are leaves; :func:`from_optax` makes it."""
 
     make: Callable[..., optax.GradientTransformation] = static()
@@ -66,7 +66,7 @@ class _Optax(Optimiser):
 
 
 @module
-class _Given(Optimiser):
+class _Given(Optimizer):
     """A transformation made already, compiled in."""
 
     given: Any = static()
@@ -81,14 +81,14 @@ def _counted(number: Any) -> Any:
 
 
 @checked
-def from_optax(make: Callable[..., optax.GradientTransformation], **arguments: Any) -> Optimiser:
-    """An optimiser of optax, whose numbers can be swept as those of any other part.
+def from_optax(make: Callable[..., optax.GradientTransformation], **arguments: Any) -> Optimizer:
+    """An optimizer of optax, whose numbers can be swept as those of any other part.
 
     What optax returns is a closure: its numbers are compiled in, so that each would be a program of
     its own. Here the floats among the arguments, and those of schedules of
     :mod:`fljax.schedules`, stay numbers, but for those that optax must know to build it; whole
     numbers, switches and the like are structure, as is a function of optax's count. A schedule
-    counts the steps that the optimiser takes: at clients that begin anew in every round those of
+    counts the steps that the optimizer takes: at clients that begin anew in every round those of
     the round.
 
     Args:
@@ -98,14 +98,14 @@ def from_optax(make: Callable[..., optax.GradientTransformation], **arguments: A
     Raises:
       TypeError: arguments that ``make`` does not take, or that cannot be structure; what makes no
         transformation.
-      ValueError: what optax refuses; a swept number that optax must know; an optimiser that cannot
+      ValueError: what optax refuses; a swept number that optax must know; an optimizer that cannot
         move a model that is one row of numbers, or whose first step is not finite or leads up the
         gradient, as with a negative learning rate.
 
     Example:
       >>> import jax, optax, fljax as fl
       >>> def scenario(key, rate):
-      ...     adam = fl.optimisers.from_optax(optax.adam, learning_rate=rate, b1=0.8)
+      ...     adam = fl.optimizers.from_optax(optax.adam, learning_rate=rate, b1=0.8)
       ...     return fl.Simulation(
       ...         problem=fl.problems.least_squares(key, clients=4, samples=9, dim=2),
       ...         algorithm=fl.algorithms.FedAvg(adam, epochs=5),
@@ -133,34 +133,34 @@ def from_optax(make: Callable[..., optax.GradientTransformation], **arguments: A
         swept="sweep a step size of the algorithm's own",
         made="make the transformation with optax and give it as it is",
     )
-    optimiser = _Optax(make, known, numbers)
-    _check_moves(optimiser)
-    return optimiser
+    optimizer = _Optax(make, known, numbers)
+    _check_moves(optimizer)
+    return optimizer
 
 
-def as_optimiser(value: Any) -> Optimiser:
-    """An optimiser of :func:`from_optax`, or a transformation of optax as one.
+def as_optimizer(value: Any) -> Optimizer:
+    """An optimizer of :func:`from_optax`, or a transformation of optax as one.
 
     Raises:
       TypeError: neither.
       ValueError: one that cannot move a model that is one row of numbers.
     """
-    if isinstance(value, Optimiser):
+    if isinstance(value, Optimizer):
         return value
     _check_transformation(value)
-    optimiser = _Given(value)
-    _check_moves(optimiser)
-    return optimiser
+    optimizer = _Given(value)
+    _check_moves(optimizer)
+    return optimizer
 
 
-def as_step(value: StepSize | Optimiser | optax.GradientTransformation) -> Schedule | Optimiser:
-    """What a client's step is made by: a schedule of a number, or an optimiser.
+def as_step(value: StepSize | Optimizer | optax.GradientTransformation) -> Schedule | Optimizer:
+    """What a client's step is made by: a schedule of a number, or an optimizer.
 
     Raises:
-      TypeError, ValueError: as of :func:`~fljax.schedules.as_schedule` and :func:`as_optimiser`.
+      TypeError, ValueError: as of :func:`~fljax.schedules.as_schedule` and :func:`as_optimizer`.
     """
-    if isinstance(value, Optimiser | optax.GradientTransformation):
-        return as_optimiser(value)
+    if isinstance(value, Optimizer | optax.GradientTransformation):
+        return as_optimizer(value)
     try:
         return as_schedule(value)
     except TypeError as error:
@@ -168,16 +168,16 @@ def as_step(value: StepSize | Optimiser | optax.GradientTransformation) -> Sched
             raise
         name = getattr(value, "__name__", "it")
         raise TypeError(
-            f"{error} If {name} makes an optimiser, give what it makes, or "
-            f"fljax.optimisers.from_optax({name}, ...)."
+            f"{error} If {name} makes an optimizer, give what it makes, or "
+            f"fljax.optimizers.from_optax({name}, ...)."
         ) from error
 
 
 def _check_transformation(value: Any) -> None:
     if not isinstance(value, optax.GradientTransformation):
         raise TypeError(
-            "an optimiser must be an optax.GradientTransformation, such as optax.adam(0.01), or "
-            f"fljax.optimisers.from_optax(optax.adam, learning_rate=0.01), got "
+            "an optimizer must be an optax.GradientTransformation, such as optax.adam(0.01), or "
+            f"fljax.optimizers.from_optax(optax.adam, learning_rate=0.01), got "
             f"{_check.shown(value)}."
         )
 
@@ -193,40 +193,40 @@ def _check_first(change: Any) -> None:
     """Raise ``ValueError`` for a step that is no number, or leads up the slope."""
     if not np.all(np.isfinite(change)):
         raise ValueError(
-            f"the optimiser's step of the gradient {TRIAL} is {np.asarray(change).tolist()}; give "
+            f"the optimizer's step of the gradient {TRIAL} is {np.asarray(change).tolist()}; give "
             "it finite numbers, such as a learning rate > 0."
         )
     if np.dot(np.asarray(change), TRIAL) > 0:
         raise ValueError(
-            f"the optimiser's step of the gradient {TRIAL}, {np.asarray(change).tolist()}, goes up "
+            f"the optimizer's step of the gradient {TRIAL}, {np.asarray(change).tolist()}, goes up "
             "the objective; is its learning rate negative, or does it lack one (optax.chain(..., "
             "optax.scale_by_learning_rate(0.1)))?"
         )
 
 
-def _check_moves(optimiser: Optimiser) -> None:
+def _check_moves(optimizer: Optimizer) -> None:
     """Raise ``ValueError`` unless its step of a row of numbers is such a row, and its state fits
     the next step.
     """
-    transformation = optimiser.transformation()
+    transformation = optimizer.transformation()
     with foreign():
         memory = jax.eval_shape(transformation.init, jnp.zeros(2, float_dtype()))
         try:
             change, after = jax.eval_shape(lambda: _step(transformation))
         except (TypeError, ValueError, AttributeError, KeyError) as error:
             raise ValueError(
-                "the optimiser cannot move a model, which is one row of numbers, along its "
+                "the optimizer cannot move a model, which is one row of numbers, along its "
                 f"gradient alone: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
             ) from error
     if jax.tree.structure(change) != jax.tree.structure(0) or change.shape != (2,):
         raise ValueError(
-            "the optimiser must turn the gradient of a row of numbers into such a row, and makes "
+            "the optimizer must turn the gradient of a row of numbers into such a row, and makes "
             f"{_check.shown(change)} of one of shape (2,)."
         )
     shapes = [jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), m) for m in (memory, after)]
     if shapes[0] != shapes[1]:
         raise ValueError(
-            "the optimiser's state must keep its shapes from step to step, and goes from "
+            "the optimizer's state must keep its shapes from step to step, and goes from "
             f"{shapes[0]} to {shapes[1]}."
         )
     with foreign():
