@@ -129,8 +129,8 @@ class NPFLRL(Algorithm):
     of the model :math:`w_k(a)` that the *last* primal step would have given with the parameter
     :math:`a` (the index of (6.13); the source does not say which step the policy looks back at).
     Several ``policy_steps`` of it a round, each from where the last one ended, are batch
-    reinforcement learning (NPFL-BRL). The primal step is the ridge regression's closed form (6.11); one
-    eigendecomposition serves all values of :math:`\tau_k`.
+    reinforcement learning (NPFL-BRL). The primal step is the ridge regression's closed form (6.11);
+    one eigendecomposition serves all values of :math:`\tau_k`.
 
     Args:
       penalty: :math:`\rho>0`.
