@@ -7,7 +7,7 @@ import pytest
 import fljax as fl
 from fljax._numerics import key_of
 from fljax.algorithms import FedAvg, ISFedAvg
-from fljax.algorithms.isfedavg import capped, shared
+from fljax.algorithms.server.isfedavg import capped, shared
 from fljax.batches import Uniform, weighted
 from fljax.participation import systematic
 from fljax.problems import optimum

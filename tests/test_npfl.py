@@ -12,8 +12,8 @@ import pytest
 import fljax as fl
 from fljax._module import module
 from fljax.algorithms import NPFL, NPFLRL, DeterministicPolicyGradient, NetworkedADMM, RandomProbe
-from fljax.algorithms.npfl import relate
-from fljax.algorithms.npfl_rl import Policy
+from fljax.algorithms.peers.npfl import relate
+from fljax.algorithms.peers.npfl_rl import Policy
 from fljax.link import Quantize
 from fljax.metrics import Metric
 from fljax.problems import (

@@ -106,6 +106,23 @@ def loaded(program):
     return set(subprocess.run(command, check=True, stdout=-1, text=True, cwd=ROOT).stdout.split())
 
 
+@pytest.mark.parametrize("label", fl.algorithms.REGISTRY)
+def test_an_algorithm_is_in_the_file_of_its_name_or_of_its_family(label):
+    cls = fl.algorithms.REGISTRY[label]
+    place = cls.__module__.removeprefix("fljax.algorithms.").split(".")
+    assert place[0] in {"server", "personalized", "graph", "peers"}
+    family = {
+        one.__name__.lower()
+        for one in fl.algorithms.REGISTRY.values()
+        if one.__module__ == cls.__module__
+    }
+    named = place[1].replace("_", "")
+    families = {"admm", "diffusion", "gradienttracking", "fedgd"}  # that have a name of their own
+    assert named in family | families
+    assert cls.__name__.lower() == named or len(family) > 1
+    assert getattr(fl.algorithms, cls.__name__) is cls
+
+
 def test_importing_loads_what_simulations_are_made_of():
     """Half of the time that `import fljax` once took went into plots and tables of statistics."""
     assert loaded("import fljax as fl; fl.Simulation, fl.algorithms, dir(fl)") == set()

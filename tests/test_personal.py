@@ -12,12 +12,12 @@ import pytest
 import fljax as fl
 from fljax._numerics import key_of
 from fljax.algorithms.base import REGISTRY, Algorithm
-from fljax.algorithms.ditto import Ditto
-from fljax.algorithms.fedavg import FedAvg
-from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
-from fljax.algorithms.ifca import IFCA, random_start
-from fljax.algorithms.local_only import LocalOnly
-from fljax.algorithms.pfedme import PFedMe
+from fljax.algorithms.personalized.ditto import Ditto
+from fljax.algorithms.personalized.finetuned_fedavg import FineTunedFedAvg
+from fljax.algorithms.personalized.ifca import IFCA, random_start
+from fljax.algorithms.personalized.local_only import LocalOnly
+from fljax.algorithms.personalized.pfedme import PFedMe
+from fljax.algorithms.server.fedavg import FedAvg
 from fljax.link import DelayTrace, Fixed, Quantize, TopK
 from fljax.metrics import Metric
 from fljax.participation import Trace, subset

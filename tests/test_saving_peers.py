@@ -22,7 +22,7 @@ from fljax.algorithms import (
     ProxSkip,
     Scaffnew,
 )
-from fljax.algorithms.gossip import matched
+from fljax.algorithms.peers.gossip_sgd import matched
 from fljax.batches import Uniform
 from fljax.link import Quantize, Sign, TopK
 from fljax.participation import Bernoulli, Trace

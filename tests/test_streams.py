@@ -16,7 +16,7 @@ from fljax import plotting
 from fljax._module import module
 from fljax._numerics import key_of
 from fljax.algorithms import ConventionalFL, FedAvg, NetworkedADMM, OnlineFed, PAOFed, ZCDPGradNFL
-from fljax.algorithms.online_fed import lms
+from fljax.algorithms.server.online_fed import lms
 from fljax.data import random_fourier
 from fljax.link import Circular, Geometric
 from fljax.participation import Always, Bernoulli, Trace, Until, groups

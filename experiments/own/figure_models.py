@@ -31,16 +31,7 @@ from experiments.tuning import SEEDS as TUNING_SEEDS
 from experiments.tuning import seeds as tuning_seeds
 from fljax import plotting, statistics
 from fljax._module import float_dtype
-from fljax.algorithms import (
-    SCAFFOLD,
-    Algorithm,
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedDyn,
-    FedNova,
-    FedProx,
-)
+from fljax.algorithms import SCAFFOLD, Algorithm, FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx
 from fljax.data.images import Images
 from fljax.problems import Model, Softmax
 

@@ -43,7 +43,7 @@ from fljax.aggregation import (
     TrimmedMean,
 )
 from fljax.algorithms import Algorithm, Ditto, FedAvg, GraphFedAvg, ZCDPGradNFL
-from fljax.algorithms.ditto import State as DittoState
+from fljax.algorithms.personalized.ditto import State as DittoState
 from fljax.metrics import Metric, Snapshot
 from fljax.participation import shuffled
 from fljax.problems import LeastSquares, Problem, Tasks, optimum

@@ -1,77 +1,80 @@
-"""One file per algorithm or close family; :data:`REGISTRY` lists them all by label."""
+"""Algorithms by who talks to whom; :data:`REGISTRY` lists them all by label.
+
+Four wings, each with its base: :mod:`~fljax.algorithms.server`, one server whose clients share a
+model; :mod:`~fljax.algorithms.personalized`, whose clients have models of their own;
+:mod:`~fljax.algorithms.graph`, servers on a graph; :mod:`~fljax.algorithms.peers`. A class is in
+the file of its name, or in that of the first of its family; all are here by name.
+"""
 
 from fljax import _renamed
-from fljax.algorithms.admm import PADMM, NetworkedADMM
-from fljax.algorithms.apfl import APFL
-from fljax.algorithms.asynchronous import (
-    FedAsync,
-    FedBuff,
-    HingeStaleness,
-    PolynomialStaleness,
-    Staleness,
-)
 from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, server_start, start_models
-from fljax.algorithms.choco_sgd import ChocoSGD
-from fljax.algorithms.conventional_fl import ConventionalFL
-from fljax.algorithms.diffusion import ATC, CTA, Consensus, Diffusion
-from fljax.algorithms.ditto import Ditto
-from fljax.algorithms.dlm import DLM, DiNNO
-from fljax.algorithms.dp_nfl import EpsilonDeltaNFL
-from fljax.algorithms.dp_sgd import FedDPSGD
-from fljax.algorithms.exact_diffusion import LED, NIDS, ExactDiffusion
-from fljax.algorithms.extra import EXTRA, PGEXTRA, WangElia
-from fljax.algorithms.fedala import FedALA
-from fljax.algorithms.fedamp import FedAMP
-from fljax.algorithms.fedavg import FedAvg
-from fljax.algorithms.fedavg_finetuned import FineTunedFedAvg
-from fljax.algorithms.feddyn import FedDyn
-from fljax.algorithms.fedexp import FedExP
-from fljax.algorithms.fedlt import FedLT
-from fljax.algorithms.fednova import FedNova
-from fljax.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
-from fljax.algorithms.fedpd import FedPD
-from fljax.algorithms.fedprox import ExactFedProx, FedProx
-from fljax.algorithms.fedsam import FedSAM
-from fljax.algorithms.gossip import GossipSGD
-from fljax.algorithms.gradient_tracking import KGT, ADMMTracking, ATCTracking, AugDGM, DIGing
-from fljax.algorithms.graph_fedavg import GraphFedAvg
-from fljax.algorithms.gt_saga import GTSAGA, GTSARAH, GTSVRG
-from fljax.algorithms.ifca import IFCA
-from fljax.algorithms.isfedavg import ISFedAvg
-from fljax.algorithms.local_only import LocalOnly
-from fljax.algorithms.lt_admm import LTADMM, LTADMMVR
-from fljax.algorithms.mime import MIME, MIMELite
-from fljax.algorithms.model_agnostic import GeneralizedGradient, ModelAgnosticFedRelax
-from fljax.algorithms.networked_iteration import (
-    FedGD,
-    FedRelax,
-    NetworkedFedSGD,
-    NetworkedIteration,
-    NetworkState,
-)
-from fljax.algorithms.npfl import NPFL
-from fljax.algorithms.npfl_rl import (
-    NPFLRL,
-    DeterministicPolicyGradient,
-    Policy,
-    RandomProbe,
-)
-from fljax.algorithms.online_fed import OnlineFed
-from fljax.algorithms.pao_fed import PAOFed, PSOFed
-from fljax.algorithms.partial import FedBABU, FedBN, FedPer, FedRep, LGFedAvg
-from fljax.algorithms.per_fedavg import PerFedAvg
-from fljax.algorithms.pfedme import PFedMe
-from fljax.algorithms.pgfl import GFL, PGFL, ClusterFL
-from fljax.algorithms.pgfl_single_step import PGFLSingleStep
-from fljax.algorithms.proxskip import ProxSkip, Scaffnew
-from fljax.algorithms.push_sum import SGP
-from fljax.algorithms.qfedavg import QFedAvg
-from fljax.algorithms.scaffold import SCAFFOLD
-from fljax.algorithms.sharing_admm import SharingADMM
-from fljax.algorithms.sign_sgd import SignSGD
-from fljax.algorithms.superfed import SuPerFed
-from fljax.algorithms.zcdp_grad_nfl import ZCDPGradNFL
-from fljax.algorithms.zcdp_nfl import ZCDPNFL
+from fljax.algorithms.graph.graph_fedavg import GraphFedAvg
+from fljax.algorithms.graph.pgfl import GFL, PGFL, ClusterFL
+from fljax.algorithms.graph.pgfl_single_step import PGFLSingleStep
+from fljax.algorithms.peers.admm import PADMM, NetworkedADMM
+from fljax.algorithms.peers.admm_tracking import ADMMTracking
+from fljax.algorithms.peers.choco_sgd import ChocoSGD
+from fljax.algorithms.peers.diffusion import ATC, CTA, Consensus, Diffusion
+from fljax.algorithms.peers.dinno import DiNNO
+from fljax.algorithms.peers.dlm import DLM
+from fljax.algorithms.peers.epsilon_delta_nfl import EpsilonDeltaNFL
+from fljax.algorithms.peers.exact_diffusion import ExactDiffusion
+from fljax.algorithms.peers.extra import EXTRA, PGEXTRA
+from fljax.algorithms.peers.fedgd import FedGD, NetworkedFedSGD
+from fljax.algorithms.peers.fedrelax import FedRelax
+from fljax.algorithms.peers.gossip_sgd import GossipSGD
+from fljax.algorithms.peers.gradient_tracking import ATCTracking, AugDGM, DIGing
+from fljax.algorithms.peers.gt_saga import GTSAGA, GTSARAH, GTSVRG
+from fljax.algorithms.peers.kgt import KGT
+from fljax.algorithms.peers.led import LED
+from fljax.algorithms.peers.lt_admm import LTADMM, LTADMMVR
+from fljax.algorithms.peers.model_agnostic_fedrelax import ModelAgnosticFedRelax
+from fljax.algorithms.peers.networked_iteration import NetworkedIteration, NetworkState
+from fljax.algorithms.peers.nids import NIDS
+from fljax.algorithms.peers.npfl import NPFL
+from fljax.algorithms.peers.npfl_rl import NPFLRL, DeterministicPolicyGradient, Policy, RandomProbe
+from fljax.algorithms.peers.proxskip import ProxSkip
+from fljax.algorithms.peers.sgp import SGP
+from fljax.algorithms.peers.wang_elia import WangElia
+from fljax.algorithms.peers.zcdp_grad_nfl import ZCDPGradNFL
+from fljax.algorithms.peers.zcdp_nfl import ZCDPNFL
+from fljax.algorithms.personalized.apfl import APFL
+from fljax.algorithms.personalized.ditto import Ditto
+from fljax.algorithms.personalized.fedala import FedALA
+from fljax.algorithms.personalized.fedamp import FedAMP
+from fljax.algorithms.personalized.fedbabu import FedBABU
+from fljax.algorithms.personalized.fedper import FedBN, FedPer, LGFedAvg
+from fljax.algorithms.personalized.fedrep import FedRep
+from fljax.algorithms.personalized.finetuned_fedavg import FineTunedFedAvg
+from fljax.algorithms.personalized.ifca import IFCA
+from fljax.algorithms.personalized.local_only import LocalOnly
+from fljax.algorithms.personalized.per_fedavg import PerFedAvg
+from fljax.algorithms.personalized.pfedme import PFedMe
+from fljax.algorithms.personalized.superfed import SuPerFed
+from fljax.algorithms.server.conventional_fl import ConventionalFL
+from fljax.algorithms.server.fedasync import FedAsync
+from fljax.algorithms.server.fedavg import FedAvg
+from fljax.algorithms.server.fedbuff import FedBuff
+from fljax.algorithms.server.feddpsgd import FedDPSGD
+from fljax.algorithms.server.feddyn import FedDyn
+from fljax.algorithms.server.fedexp import FedExP
+from fljax.algorithms.server.fedlt import FedLT
+from fljax.algorithms.server.fednova import FedNova
+from fljax.algorithms.server.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
+from fljax.algorithms.server.fedpd import FedPD
+from fljax.algorithms.server.fedprox import ExactFedProx, FedProx
+from fljax.algorithms.server.fedsam import FedSAM
+from fljax.algorithms.server.generalized_gradient import GeneralizedGradient
+from fljax.algorithms.server.isfedavg import ISFedAvg
+from fljax.algorithms.server.mime import MIME, MIMELite
+from fljax.algorithms.server.online_fed import OnlineFed
+from fljax.algorithms.server.pao_fed import PAOFed, PSOFed
+from fljax.algorithms.server.qfedavg import QFedAvg
+from fljax.algorithms.server.scaffnew import Scaffnew
+from fljax.algorithms.server.scaffold import SCAFFOLD
+from fljax.algorithms.server.sharing_admm import SharingADMM
+from fljax.algorithms.server.sign_sgd import SignSGD
+from fljax.algorithms.server.staleness import HingeStaleness, PolynomialStaleness, Staleness
 
 __all__ = [
     "APFL",

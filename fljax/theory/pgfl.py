@@ -33,7 +33,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax.algorithms.pgfl import PGFL, as_inter_cluster, clusters_of
+from fljax.algorithms.graph.pgfl import PGFL, as_inter_cluster, clusters_of
 from fljax.federation import Federation
 from fljax.privacy import accounting
 from fljax.problems import Problem, optimum

@@ -10,7 +10,7 @@ import pytest
 
 import fljax as fl
 from fljax._module import module
-from fljax.algorithms.pgfl import GFL, PGFL, ClusterFL
+from fljax.algorithms.graph.pgfl import GFL, PGFL, ClusterFL
 from fljax.federation import Federation
 from fljax.privacy import accounting
 from fljax.problems import LeastSquares, Logistic, SquaredL2, Tasks, from_clients

@@ -1,0 +1,1 @@
+"""Servers on a graph, each with clients."""

@@ -1,0 +1,134 @@
+r"""Graph federated learning by gradient steps (Rizk 2023, section 3.2)."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import field, module, static
+from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
+from fljax.algorithms.graph.pgfl import PRIVATE
+from fljax.algorithms.local_steps import counts_of, descent_gap, drawn, learn
+from fljax.batches import Batches, Counts, check_per_client, per_client
+from fljax.federation import Federation
+from fljax.participation import PerServer, Selector, everyone_or
+from fljax.privacy import Gap
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import Schedule, as_schedule
+
+__all__ = ["GraphFedAvg", "State"]
+
+
+class State(NamedTuple):
+    """What GraphFedAvg keeps from round to round."""
+
+    model: Array  # [K, D]  the model of each client's server
+    server: Array  # [S, D]  w_p
+
+
+@algorithm(
+    "GFL, gradient",
+    "rizk2023",
+    Needs(
+        Federation,
+        privacy=PRIVATE,
+        absent=True,
+        averages=True,
+        uploads=("models", "updates"),
+        masked=True,
+    ),
+)
+@module
+class GraphFedAvg(Algorithm):
+    r"""Federated averaging at every server, then a combination of neighboring servers' models.
+
+    .. math::
+
+        w_{p,k,0} &= w_{p,i-1},\qquad
+        w_{p,k,e} = w_{p,k,e-1}-\frac\mu E f_{p,k}'(w_{p,k,e-1}),\quad e=1..E \\
+        \psi_{p,i} &= \frac1{|\mathcal L_{p,i}|}\sum_{k\in\mathcal L_{p,i}}\tilde w_{p,k,E},\qquad
+        w_{p,i} = \sum_{m\in\mathcal N_p}a_{pm}\psi_{m,i}
+
+    with full local gradients, or those of batches; :math:`a` are Metropolis weights, symmetric and
+    doubly stochastic as the source asks. A server none of whose clients takes part passes its model
+    on. In the private form clients perturb what they send, as in :class:`PGFL` (Gauthier 2024, line
+    1509), in the place of the noise between servers of the source.
+
+    Args:
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0.
+      local_steps: :math:`E\ge1`, one number or :math:`E_k` of each client.
+      clients_per_server: as of :class:`PGFL`.
+      batches: what each step is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Raises:
+      ValueError: more clients a round than a server has; batches under a budget, which is known for
+        all samples.
+
+    Reference:
+      Rizk 2023, (3.3)-(3.8), lines 1461-1482.
+    """
+
+    step_size: Schedule = field(converter=as_schedule)
+    local_steps: Counts = field(
+        converter=partial(per_client, "local_steps"), static=True, default=1
+    )
+    clients_per_server: int | None = static(default=None)
+    batches: Batches | None = None
+
+    def validate(self) -> None:
+        if self.clients_per_server is not None:
+            _check.count("clients_per_server", self.clients_per_server)
+
+    @property
+    def selection(self) -> Selector:
+        """Who takes part."""
+        return everyone_or(PerServer, self.clients_per_server)
+
+    def init(self, problem: Problem, network: Federation) -> State:
+        self.selection.check(problem.clients, network)
+        check_per_client("local_steps", self.local_steps, problem.clients)
+        if self.batches is not None:
+            self.batches.check(problem)
+        server = jnp.tile(server_start(problem), (network.servers, 1))
+        return State(server[jnp.asarray(network.server, jnp.int32)], server)
+
+    def step(self, state: State, now: Round) -> State:
+        problem, network, link = now.problem, now.network, now.link
+        who, home = now.choose(self.selection), jnp.asarray(network.server, jnp.int32)
+        counts, longest = counts_of(self.local_steps, who), int(np.max(self.local_steps))
+        step_size = self.step_size(now.number)
+        length = step_size / counts.astype(problem.dtype)
+        batch = drawn(self.batches, now, who, longest)
+        start = link.publish(state.server, who.here)[who.take(home)]
+        model, norm, *_ = learn(problem, who, start, length, longest, batch, counts, witness=True)
+        assert norm is not None
+        now.witness(jnp.where(who.here, norm, 0))
+        heard = link.send(model, clients=who.clients, sending=who.here, step_size=step_size)
+
+        one = jnp.zeros(len(heard), jnp.int32)
+        mean, present = link.cell_means(heard, one, 1, who, state.server[:, None])
+        psi = jnp.where(present[:, 0] > 0, mean[:, 0], state.server)
+        server = psi
+        if network.graph is not None:
+            server = link.combine(psi, network.graph.mixing("metropolis"))
+        return State(server[home], server)
+
+    def released(self, state: State, problem: Problem, network: Any) -> Array:
+        """The servers' models."""
+        return state.model
+
+    def sensitivity(
+        self, problem: Problem, network: Federation, round: Array, gap: Gap
+    ) -> Float[Array, " clients"]:
+        """Of :func:`~fljax.algorithms.local_steps.descent_gap`."""
+        if self.batches is not None:
+            raise ValueError(
+                "a budget for messages is known for steps on all samples; leave out batches=, or "
+                "privacy=."
+            )
+        step_size = self.step_size(round) / jnp.asarray(self.local_steps, problem.dtype)
+        return descent_gap(problem, step_size, self.local_steps, gap)

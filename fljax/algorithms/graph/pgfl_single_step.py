@@ -1,0 +1,127 @@
+"""PGFL by decentralized ADMM of the servers, in a single step (Gauthier 2024, (5.6)-(5.7))."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import field, module, static
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.graph.pgfl import as_inter_cluster, cluster_start, clusters_of
+from fljax.federation import Federation
+from fljax.participation import Everyone
+from fljax.problems import Problem, factorize, prox
+from fljax.problems.solvers import ProxFactor
+from fljax.rounds import Round
+
+__all__ = ["PGFLSingleStep", "State"]
+
+SIGNS = ("corrected", "printed")
+
+
+class State(NamedTuple):
+    """What single-step PGFL keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    dual: Array  # [K, D]  varphi_k
+    server: Array  # [S, Q, D]  w_{s,(q)}
+    received: Array  # [S, Q, D]  the sum of the neighbors' w_{p,(q)}
+    server_dual: Array  # [S, Q, D]  psi_{s,(q)}
+    factor: ProxFactor  # of the primal systems, constant
+
+
+@algorithm(
+    "PGFL, single step",
+    "gauthier2023",
+    Needs(Federation, absent=True, averages=True, minimizer=True),
+)
+@module
+class PGFLSingleStep(Algorithm):
+    r"""The server update from which the source derives :class:`PGFL`, and which it drops.
+
+    Clients do (5.4) and (5.5) as in :class:`PGFL`; with
+    :math:`c_s=1+\tau^{(n)}+\rho|\mathcal N_s^-|` a server does
+
+    .. math::
+
+        c_sw_{s,(q)}^{(n)} &= \frac1{|\mathcal C_{s,(q)}|}\sum_{k\in\mathcal C_{s,(q)}}
+            \big(w_k^{(n)}-\varphi_k^{(n-1)}/\rho\big)-\tfrac12\psi_{s,(q)}^{(n-1)}
+            +\tfrac\rho2\sum_{p\in\mathcal N_s^-}\big(w_{s,(q)}^{(n-1)}+w_{p,(q)}^{(n-1)}\big)
+            +\frac{\tau^{(n)}}{(Q-1)|\mathcal N_s|}\sum_{r\ne q}\sum_{p\in\mathcal N_s}
+                w_{p,(r)}^{(n-1)} \\
+        \psi_{s,(q)}^{(n)} &= \psi_{s,(q)}^{(n-1)}
+            +\rho\sum_{p\in\mathcal N_s^-}\big(w_{s,(q)}^{(n)}-w_{p,(q)}^{(n)}\big)
+
+    Printed are a minus between the two models and the opposite difference in the dual; with them it
+    diverges (``signs="printed"``), and (3.4) of the same thesis has them as above. Without
+    inter-cluster learning it converges to the minimizer of
+    :math:`\sum_s\frac1{|\mathcal C_{s,(q)}|}\sum_{k\in\mathcal C_{s,(q)}}f_k` for every cluster: a
+    cell counts as one, whatever its size. There is no private form and no scheduling of clients.
+
+    Args:
+      penalty: :math:`\rho>0`.
+      inter_cluster: :math:`\tau^{(n)}`, as of :class:`PGFL`; void for a single cluster.
+      signs: as above.
+      inner_iterations: of the primal solver where there is no closed form.
+
+    Raises:
+      ValueError: an inter-cluster parameter outside [0, 1].
+
+    Reference:
+      Gauthier 2024, (5.6)-(5.7), lines 1240-1248; Gauthier et al. 2023, (6)-(7).
+    """
+
+    penalty: Float[Array, ""] | float
+    inter_cluster: Any = field(converter=as_inter_cluster, default=0.0)
+    signs: str = static(default="corrected")
+    inner_iterations: int = static(default=20)
+
+    def validate(self) -> None:
+        _check.positive("penalty", self.penalty)
+        _check.choice("signs", self.signs, SIGNS)
+        _check.count("inner_iterations", self.inner_iterations)
+
+    def init(self, problem: Problem, network: Federation) -> State:
+        start = start_models(problem)
+        server = cluster_start(problem, network, *clusters_of(problem))
+        weight = jnp.full(problem.clients, self.penalty, problem.dtype)
+        received, factor = network.neighbor_sum(server), factorize(problem, weight)
+        zero = jnp.zeros_like(start), jnp.zeros_like(server)
+        return State(start, zero[0], server, received, zero[1], factor)
+
+    def step(self, state: State, now: Round) -> State:
+        sign = 1 if self.signs == "corrected" else -1
+        problem, network, link = now.problem, now.network, now.link
+        who = now.choose(Everyone())
+        cluster, clusters = clusters_of(problem)
+        home = jnp.asarray(network.server, jnp.int32)
+        tau = self.inter_cluster(now.number) if clusters > 1 else jnp.zeros((), problem.dtype)
+        neighbors = network.degree[:, None, None]
+
+        start = link.publish(state.server, who.here)
+        center = start[home, cluster] + state.dual / self.penalty
+        model = prox(problem, state.factor, center, state.model, self.inner_iterations)
+        heard = link.send(model, sending=who.here)
+        said = heard - state.dual / self.penalty
+        mean, present = link.cell_means(said, cluster, clusters, who, start)
+
+        aggregate = jnp.where(present > 0, mean, start)
+        near = (start + state.received) / (1 + neighbors)
+        others = (jnp.sum(near, axis=1, keepdims=True) - near) / max(clusters - 1, 1)
+        pull = self.penalty / 2 * (neighbors * start + sign * state.received)
+        total = aggregate - state.server_dual / 2 + pull + tau * others
+        server = total / (1 + tau + self.penalty * neighbors)
+
+        link.relay(clusters * problem.dim)
+        received = network.neighbor_sum(server)
+        server_dual = state.server_dual + sign * self.penalty * (neighbors * server - received)
+        dual = state.dual + self.penalty * (server[home, cluster] - heard)
+        return State(
+            who.put(state.model, model),
+            who.put(state.dual, dual),
+            server,
+            received,
+            server_dual,
+            state.factor,
+        )

@@ -1,0 +1,1 @@
+"""Clients that talk to each other over a network."""

@@ -1,0 +1,95 @@
+"""Gradient tracking by ADMM (Carnevale et al. 2025)."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import field, module
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.descending import Descending
+from fljax.graphs import Graph
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.streams import Stream
+
+__all__ = ["ADMMState", "ADMMTracking"]
+
+
+class ADMMState(NamedTuple):
+    """What ADMM tracking keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    own: Array  # [K, 2 D]  sum_l z_kl
+    others: Array  # [K, 2 D]  sum_l z_lk
+
+
+@algorithm("ADMM tracking", "carnevale2025", Needs(data="any"))
+@module
+class ADMMTracking(Descending):
+    r"""The ADMM-tracking gradient: models and gradients are averaged by relaxed ADMM.
+
+    .. math::
+
+        \binom{y_k}{s_k} &= \frac1{1+\rho d_k}\bigg(\binom{w_k}{f_k'(w_k)}
+            +\sum_{l\in\mathcal N_k}z_{kl}\bigg),\qquad
+        w_k\leftarrow(1-\gamma)w_k+\gamma(y_k-\mu s_k) \\
+        z_{kl} &\leftarrow (1-\alpha)z_{kl}+\alpha\Big(2\rho\binom{y_l}{s_l}-z_{lk}\Big)
+
+    from :math:`z_{kl}=\rho\binom{w_l}0`, the paper's zero seen from where models start. Of the
+    variables of edges a peer needs the sums alone, of those it has and of those that others have of
+    it, and these follow from the :math:`y` and :math:`s` that it says and hears: a message is the
+    two, :math:`2D` numbers, the same to all. (The paper's messages are of each edge,
+    :math:`2\rho y-z`, so that the two directions may fail apart; here a peer's own stands in for
+    what is lost, which leaves the sums in order if both ends lose it.)
+    In single precision it ends at about -95 dB, however many rounds: its sums hold models.
+
+    Args:
+      step_size: :math:`\mu`, along the tracked gradient, a number or a schedule of the round, > 0.
+      penalty: :math:`\rho>0`.
+      relaxation: :math:`\alpha\in(0,1)`.
+      blend: :math:`\gamma\in(0,1]`, how far a model goes to where it is drawn in a round.
+      batches: what a gradient is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Reference:
+      Carnevale, Bastianello, Notarstefano & Carli 2025, Algorithm 1.
+    """
+
+    penalty: Float[Array, ""] | float = field(default=1.0, kw_only=True)
+    relaxation: Float[Array, ""] | float = field(default=0.5, kw_only=True)
+    blend: Float[Array, ""] | float = field(default=0.1, kw_only=True)
+
+    def validate(self) -> None:
+        _check.positive("penalty", self.penalty)
+        _check.interval("relaxation", self.relaxation, above=0, below=1)
+        _check.interval("blend", self.blend, above=0, at_most=1)
+
+    def message_size(self, dim: int) -> int:
+        return 2 * dim
+
+    def init(self, problem: Problem | Stream, network: Graph) -> ADMMState:
+        start = start_models(problem)
+        heard, said = network.neighbor_sum(start), network.degree[:, None] * start
+        own, others = (
+            jnp.concatenate([self.penalty * of, jnp.zeros_like(start)], axis=1)
+            for of in (heard, said)
+        )
+        return ADMMState(start, own, others)
+
+    def step(self, state: ADMMState, now: Round) -> ADMMState:
+        degree = now.network.degree[:, None]
+        slope = self._part(now).gradient(state.model)
+        both = jnp.concatenate([state.model, slope], axis=1) + state.own
+        both = both / (1 + self.penalty * degree)
+        mean, tracker = jnp.split(both, 2, axis=1)
+        ahead = mean - self.step_size(now.number) * tracker
+        model = state.model + self.blend * (ahead - state.model)
+        said, inbox = now.link.exchange(both)
+
+        def relaxed(z: Array, other: Array, target: Array) -> Array:
+            return z + self.relaxation * (2 * self.penalty * target - other - z)
+
+        own = relaxed(state.own, state.others, inbox.sum())
+        others = relaxed(state.others, state.own, degree * said)
+        return ADMMState(model, own, others)

@@ -1,0 +1,195 @@
+"""Peers that descend and combine: with which weights, on which samples, and how far a step goes."""
+
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import field, module, replace, static
+from fljax.algorithms.descending import Descending
+from fljax.algorithms.local_steps import Direction, drawn, learn
+from fljax.batches import Batches
+from fljax.graphs import Combination, Graph, Mixing
+from fljax.optimizers import Optimizer
+from fljax.participation import Participants
+from fljax.problems import NoRegularizer, Problem
+from fljax.problems.solvers import smoothness
+from fljax.rounds import Round
+from fljax.streams import Stream
+
+__all__ = [
+    "Combining",
+    "Exact",
+    "LocalSteps",
+    "Weights",
+    "as_weights",
+    "check_sums",
+    "check_weights",
+    "largest_curvature",
+    "learnt",
+    "weights_on",
+]
+
+#: By which peers combine: a rule of the graph, or a matrix.
+Weights = Mixing | Combination
+
+#: Rules whose weights are symmetric, so that columns sum to one as rows do.
+SYMMETRIC = ("metropolis", "max-degree", "laplacian")
+
+
+def as_weights(name: str, rule: Any) -> Weights:
+    """Weights as they were given: a rule, its name, or a matrix.
+
+    Raises:
+      TypeError: anything else.
+      ValueError: an unknown rule.
+    """
+    if isinstance(rule, str):
+        return Mixing(rule)
+    if not isinstance(rule, Mixing | Combination):
+        raise TypeError(
+            f"{name} must be a rule's name, an fljax.graphs.Mixing or a Combination, got "
+            f"{_check.shown(rule)}; fljax.graphs.from_stochastic makes one of a matrix."
+        )
+    return rule
+
+
+def check_sums(rule: Weights, label: str, *, symmetric: bool = True) -> None:
+    """Raise ``ValueError`` for weights with which sums over the network do not hold.
+
+    Args:
+      rule: the weights.
+      label: of the algorithm.
+      symmetric: whether they must be symmetric, or columns that sum to one are enough.
+    """
+    if isinstance(rule, Mixing):
+        known, given = rule.rule in SYMMETRIC, f"the rule {rule.rule!r}"
+    elif not _check.is_concrete(rule.self_weight) or np.ndim(rule.self_weight) != 1:
+        return
+    else:
+        known = rule.symmetric if symmetric else rule.doubly_stochastic
+        given = "a matrix that is not"
+    if not known:
+        kind = "symmetric" if symmetric else "doubly stochastic"
+        raise ValueError(
+            f"{label} needs {kind} weights, got {given}; with others it comes to another point. "
+            f"Rules that give such weights: {', '.join(SYMMETRIC)}."
+        )
+
+
+def check_weights(rule: Weights, network: Graph) -> None:
+    """Raise ``ValueError`` where they do not fit the graph."""
+    if isinstance(rule, Mixing):
+        network.check_mixing(rule)
+    elif rule.nodes != network.nodes:
+        raise ValueError(
+            f"the weights are of {rule.nodes} nodes, and the network has {network.nodes}."
+        )
+
+
+def weights_on(rule: Weights, network: Graph) -> Combination:
+    """Those of a rule on a graph, or the matrix itself."""
+    return network.mixing(rule) if isinstance(rule, Mixing) else rule
+
+
+def largest_curvature(problem: Any, *, proximal: bool = False) -> Array | None:
+    """Of each client's objective, ``[K]``; ``None`` where nobody knows it.
+
+    Args:
+      problem: of a simulation.
+      proximal: whether the regularizer is left out.
+    """
+    if not isinstance(problem, Problem) or not problem.linear or problem.loss.curvature is None:
+        return None
+    if proximal:
+        return smoothness(replace(problem, regularizer=NoRegularizer()))
+    return None if problem.regularizer.quadratic() is None else smoothness(problem)
+
+
+@module
+class Combining(Descending):
+    """Peers that combine by given weights.
+
+    Args:
+      mixing: a rule's name, a :class:`~fljax.graphs.Mixing` or a
+        :class:`~fljax.graphs.Combination`.
+    """
+
+    mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
+
+    @property
+    def combinations(self) -> tuple[Weights | None, ...]:
+        return (self.mixing,)
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        super().check(problem, network)
+        check_weights(self.mixing, network)
+
+
+@module
+class Exact(Combining):
+    r"""Peers that reach the minimizer of :math:`\sum_kf_k` itself with steps that stay as they are.
+
+    They remember sums over what neighbors said, and what one adds another takes off: these hold
+    if both hear of each other at once, as over links that fail in both directions. An absent or
+    late peer, a link that fails in one, or a median in the place of the mean moves the point that
+    they come to.
+
+    Attributes:
+      symmetric: whether weights must be symmetric, or columns that sum to one are enough.
+
+    Raises:
+      ValueError: weights of another kind.
+    """
+
+    symmetric: ClassVar[bool] = True
+
+    def validate(self) -> None:
+        check_sums(self.mixing, type(self).label, symmetric=self.symmetric)
+
+
+@module
+class LocalSteps(Exact):
+    """Several steps of every peer on its own data, and then one exchange.
+
+    Args:
+      local_steps: of a round, >= 1.
+    """
+
+    local_steps: int = static(default=1, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.count("local_steps", self.local_steps)
+
+    def _learnt(
+        self, now: Round, start: Float[Array, "clients dim"], drift: Float[Array, "clients dim"]
+    ) -> Float[Array, "clients dim"]:
+        """The models after the local steps, each along the gradient and what comes on top of it."""
+        return learnt(
+            now,
+            self.batches,
+            start,
+            self.step_size(now.number),
+            self.local_steps,
+            lambda part, model, drift: part.gradient(model) + drift,
+            drift,
+        )
+
+
+def learnt(
+    now: Round,
+    batches: Batches | None,
+    start: Float[Array, "clients dim"],
+    step: Array | Optimizer,
+    steps: int,
+    direction: Direction,
+    given: Any,
+) -> Float[Array, "clients dim"]:
+    """The models of all peers after their local steps, see :func:`local_steps.learn`."""
+    everyone = Participants(None, now.available)
+    batch = drawn(batches, now, everyone, steps)
+    known = {"direction": direction, "given": given}
+    return learn(now.problem, everyone, start, step, steps, batch, **known).model

@@ -1,0 +1,97 @@
+r"""Gossip of compressed differences from copies that all neighbors have (Choco-SGD)."""
+
+from typing import NamedTuple
+
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import field, module
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.peers.base import Exact, weights_on
+from fljax.graphs import Combination, Graph
+from fljax.link import Compressor
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.streams import Stream
+
+__all__ = ["ChocoSGD", "State"]
+
+
+class State(NamedTuple):
+    """What Choco-SGD keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    public: Array  # [K, D]  v_k, what its neighbors believe client k's model to be
+    mixed: Array  # [K, D]  sum_l a_kl v_l
+    mixing: Combination  # the symmetric weights
+
+
+@algorithm("Choco-SGD", "koloskova2019", Needs(data="any", compressed=False))
+@module
+class ChocoSGD(Exact):
+    r"""Decentralized SGD whose peers say how their models differ from public copies (Choco-SGD).
+
+    .. math::
+
+        \hat w_k&=w_k^{(n-1)}-\mu^{(n)}f_k'(w_k^{(n-1)}) \\
+        v_k&\leftarrow v_k+Q(\hat w_k-v_k)\qquad Q(\cdot)\text{ sent to all neighbors} \\
+        w_k^{(n)}&=\hat w_k+\gamma\sum_{l\in\mathcal N_k}a_{kl}(v_l-v_k)
+
+    Neighbors' copies need not be kept one by one: client :math:`k` keeps
+    :math:`\sum_la_{kl}v_l`. Without compression and with :math:`\gamma=1` it is
+    :class:`~fljax.algorithms.ATC`. The mean of all models moves by gradients alone, and they agree
+    if :math:`Q` is a contraction, :math:`E\|Q(v)-v\|^2\le(1-\delta)\|v\|^2` (top-k, scaled signs,
+    quantization to enough bits), for :math:`\gamma` small enough. Copies start where models do,
+    which all know. What is lost on the way stays lost to the sums.
+
+    Args:
+      step_size: :math:`\mu^{(n)}`, a schedule of the round or a number, > 0.
+      compression: :math:`Q`, an :class:`fljax.link.Compressor`.
+      consensus_step_size: :math:`\gamma`, in (0, 1].
+      mixing: the weights :math:`a_{kl}`, as of :class:`Consensus`, symmetric.
+      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Raises:
+      TypeError: a compression of another kind.
+      ValueError: a step outside its range, a compression that does not fit the models, weights
+        that are not symmetric or do not fit the graph, batches that cannot be drawn.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=10, dim=8),
+      ...     network=fl.graphs.ring(6),
+      ...     algorithm=fl.algorithms.ChocoSGD(
+      ...         0.01, compression=fl.link.TopK(2), consensus_step_size=0.3
+      ...     ),
+      ... )
+      >>> int(fl.run(simulation, rounds=5).bits_up[-1])  # 12 messages of 2 numbers and places
+      4200
+
+    Reference:
+      Koloskova, Stich and Jaggi 2019, Algorithm 2.
+    """
+
+    compression: Compressor = field(kw_only=True)
+    consensus_step_size: Float[Array, ""] | float = field(kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.interval("consensus_step_size", self.consensus_step_size, above=0, at_most=1)
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        super().check(problem, network)
+        self.compression.check(problem.dim)
+
+    def init(self, problem: Problem | Stream, network: Graph) -> State:
+        start, mixing = start_models(problem), weights_on(self.mixing, network)
+        return State(start, start, mixing(start), mixing)
+
+    def step(self, state: State, now: Round) -> State:
+        part = self._part(now)
+        moved = state.model - self.step_size(now.number) * part.gradient(state.model)
+        said, inbox = now.link.exchange(moved - state.public, compression=self.compression)
+        public, mixed = state.public + said, state.mixed + inbox.mean(state.mixing)
+        return State(
+            moved + self.consensus_step_size * (mixed - public), public, mixed, state.mixing
+        )

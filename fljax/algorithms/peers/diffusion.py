@@ -1,0 +1,228 @@
+r"""Decentralized strategies: consensus, diffusion either way round, and what has them as cases.
+
+They are one line apart: where, around the gradient step, neighbors' models are combined.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax._module import field, module
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.descending import Descending
+from fljax.algorithms.peers.base import Weights, as_weights, check_weights, weights_on
+from fljax.graphs import Combination, Graph
+from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.streams import Stream
+
+__all__ = ["ATC", "CTA", "Consensus", "Diffusion", "State"]
+
+BUDGETS = (ZCDP, ApproximateDP, PureDP)
+
+
+class State(NamedTuple):
+    """What a strategy keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    weights: tuple[Combination | None, ...]  # of the first graph: before, beside, after
+
+
+@module
+class _Strategy(Descending):
+    """One gradient step of each peer between combinations of what its neighbors have: those
+    before, beside and after the step are its :attr:`combinations`.
+    """
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        super().check(problem, network)
+        for rule in self.combinations:
+            if rule is not None:
+                check_weights(rule, network)
+
+    def init(self, problem: Problem | Stream, network: Graph) -> State:
+        weights = tuple(_over(rule, network) for rule in self.combinations)
+        return State(start_models(problem), weights)
+
+    def step(self, state: State, now: Round) -> State:
+        weights = state.weights
+        if now.changing:
+            weights = tuple(_over(rule, now.network) for rule in self.combinations)
+        before, beside, after = weights
+
+        def combined(models: Array, over: Combination | None) -> Array:
+            return models if over is None else now.link.exchange(models)[1].mean(over)
+
+        at = combined(state.model, before)
+        part = self._part(now)
+        now.witness(part.sample_gradient_norm(at))
+        model = combined(at, beside) - self.step_size(now.number) * part.gradient(at)
+        model = combined(model, after)
+        return State(jnp.where(now.available[:, None], model, state.model), state.weights)
+
+
+def _over(rule: Weights | None, network: Graph) -> Combination | None:
+    return None if rule is None else weights_on(rule, network)
+
+
+class _Private(_Strategy):
+    """What is said follows from what was said before by one gradient step."""
+
+    def released(self, state: State, problem: Problem | Stream, network: Any) -> Array:
+        """What clients make of what was said."""
+        return state.model
+
+    def sensitivity(
+        self, problem: Problem, network: Graph, round: Array, gap: Gap
+    ) -> Float[Array, " clients"]:
+        r"""The gradient's gap times :math:`\mu^{(n)}`."""
+        if self.batches is not None:
+            raise ValueError(
+                "a budget for messages is known for steps on all samples; leave out batches=, or "
+                "privacy=."
+            )
+        return gap.gradient * self.step_size(round)
+
+
+@algorithm(
+    "Consensus",
+    "rizk2023",
+    Needs(data="any", absent=True, late=True, averages=True, changing=True),
+)
+@module
+class Consensus(_Strategy):
+    r"""The gradient at the own model, added to a combination of the neighbors'.
+
+    .. math:: w_k^{(n)}=\sum_{l\in\mathcal N_k}a_{lk}w_l^{(n-1)}-\mu f_k'(w_k^{(n-1)})
+
+    Decentralized gradient descent (DGD; Yuan, Ling & Yin 2016; so in decent-bench), the name that
+    it has elsewhere, is this with symmetric weights. With a constant step it stops in a
+    neighborhood of the minimizer, as wide as the step is long; :class:`EXTRA` and its like come to
+    the minimizer itself.
+
+    It is stable for smaller steps than diffusion. Under a budget it would pass on a model that was
+    never said: :class:`ZCDPGradNFL` is the strategy whose gradient is at what was.
+
+    Args:
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0.
+      mixing: the weights :math:`a_{lk}`: a rule by name, a :class:`~fljax.graphs.Mixing`, or a
+        :class:`~fljax.graphs.Combination` of any stochastic matrix.
+      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Raises:
+      ValueError: an unknown rule; weights that do not fit the graph.
+
+    Reference:
+      Rizk 2023, (1.32)-(1.33), lines 367-371; Nedić & Ozdaglar 2009.
+    """
+
+    mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
+
+    @property
+    def combinations(self) -> tuple[Weights | None, ...]:
+        return None, self.mixing, None
+
+
+@algorithm(
+    "CTA",
+    "rizk2023",
+    Needs(data="any", absent=True, late=True, averages=True, changing=True),
+)
+@module
+class CTA(_Strategy):
+    r"""Combine, then adapt: a gradient step from the combination of the neighbors' models.
+
+    .. math::
+
+        \psi_k=\sum_{l\in\mathcal N_k}a_{lk}w_l^{(n-1)},\qquad
+        w_k^{(n)}=\psi_k-\mu f_k'(\psi_k)
+
+    Args and Raises: as of :class:`Consensus`.
+
+    Reference:
+      Rizk 2023, (1.34)-(1.35), lines 373-377.
+    """
+
+    mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
+
+    @property
+    def combinations(self) -> tuple[Weights | None, ...]:
+        return self.mixing, None, None
+
+
+@algorithm(
+    "ATC",
+    "rizk2023",
+    Needs(data="any", privacy=BUDGETS, absent=True, late=True, averages=True, changing=True),
+)
+@module
+class ATC(_Private):
+    r"""Adapt, then combine: neighbors' models after a gradient step each.
+
+    .. math::
+
+        \psi_k=w_k^{(n-1)}-\mu f_k'(w_k^{(n-1)}),\qquad
+        w_k^{(n)}=\sum_{l\in\mathcal N_k}a_{lk}\psi_l
+
+    Under a budget a client combines its own message as it was perturbed, so that what it says next
+    follows from what was said and one gradient.
+
+    Args and Raises: as of :class:`Consensus`.
+
+    Reference:
+      Rizk 2023, (1.36)-(1.37), lines 379-383.
+    """
+
+    mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
+
+    @property
+    def combinations(self) -> tuple[Weights | None, ...]:
+        return None, None, self.mixing
+
+
+@algorithm("Diffusion, general", "rizk2023", Needs(data="any", averages=True, changing=True))
+@module
+class Diffusion(_Strategy):
+    r"""The general form, with a combination before, beside and after the gradient step.
+
+    .. math::
+
+        \phi_k=\sum_la_{1,lk}w_l^{(n-1)},\qquad
+        \psi_k=\sum_la_{0,lk}\phi_l-\mu f_k'(\phi_k),\qquad
+        w_k^{(n)}=\sum_la_{2,lk}\psi_l
+
+    Where weights are ``None`` nothing is exchanged. For small steps it comes to the minimizer of
+    :math:`\sum_kp_kf_k` with :math:`p=A_2q`, :math:`q` the Perron vector of :math:`A_1A_0A_2`: that
+    of :math:`A` in each of the three strategies. (The source has :math:`q` in the place of
+    :math:`p`, line 2539, which is the same where all matrices are doubly stochastic.)
+
+    Args:
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0.
+      before: :math:`A_1`; weights as of :class:`Consensus`, or ``None``.
+      beside: :math:`A_0`, likewise.
+      after: :math:`A_2`, likewise.
+      batches: as of :class:`Consensus`.
+
+    Raises:
+      ValueError: no weights at all, an unknown rule; weights that do not fit the graph.
+
+    Reference:
+      Rizk 2023, (1.38)-(1.40), lines 387-395, and (4.21)-(4.23).
+    """
+
+    before: Weights | None = field(converter=partial(as_weights, "before"), default=None)
+    beside: Weights | None = field(converter=partial(as_weights, "beside"), default=None)
+    after: Weights | None = field(converter=partial(as_weights, "after"), default=None)
+
+    def validate(self) -> None:
+        if all(rule is None for rule in self.combinations):
+            raise ValueError(
+                "nobody would hear of anybody: give weights before, beside or after the step."
+            )
+
+    @property
+    def combinations(self) -> tuple[Weights | None, ...]:
+        return self.before, self.beside, self.after

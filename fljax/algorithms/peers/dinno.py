@@ -1,0 +1,104 @@
+"""DiNNO: ADMM among peers by steps of an optimizer (Yu, Vincent and Schwager 2022)."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import field, module, static
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.peers.base import learnt
+from fljax.batches import Batches
+from fljax.graphs import Graph
+from fljax.optimizers import Optimizer, as_step
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import Schedule
+from fljax.streams import Stream
+
+__all__ = ["DiNNO", "State"]
+
+
+class State(NamedTuple):
+    """What DiNNO keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    dual: Array  # [K, D]  p_k
+
+
+@algorithm("DiNNO", "yu2022", Needs(data="any"))
+@module
+class DiNNO(Algorithm):
+    r"""Distributed optimization of neural networks: ADMM whose minimizer is some steps of any kind.
+
+    A round begins with the exchange of models,
+
+    .. math::
+
+        p_k \leftarrow p_k+\rho\sum_{l\in\mathcal N_k}(w_k-w_l)
+
+    and then from :math:`v=w_k` takes steps of an optimizer along the gradient of
+
+    .. math::
+
+        f_k(v)+v^\top p_k+\rho\sum_{l\in\mathcal N_k}\Big\|v-\frac{w_k+w_l}2\Big\|^2
+
+    to the next :math:`w_k`. With one gradient step it is DLM with the same step at all peers; with
+    ever more of them :class:`NetworkedADMM`.
+
+    Args:
+      penalty: :math:`\rho>0`.
+      step_size: of a local step, a number or a schedule of the round, > 0; or an optimizer
+        (:func:`fljax.optimizers.from_optax`, or optax's own), which begins anew in every round.
+      local_steps: in a round, >= 1.
+      batches: what each step is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
+      ...     network=fl.graphs.ring(6),
+      ...     algorithm=fl.algorithms.DiNNO(penalty=0.5, step_size=0.1, local_steps=5),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-8)
+      True
+
+    Reference:
+      Yu, Vincent & Schwager 2022, Algorithm 1.
+    """
+
+    penalty: Float[Array, ""] | float
+    step_size: Schedule | Optimizer = field(converter=as_step)
+    local_steps: int = static(default=1, kw_only=True)
+    batches: Batches | None = field(default=None, kw_only=True)
+
+    def validate(self) -> None:
+        _check.positive("penalty", self.penalty)
+        _check.count("local_steps", self.local_steps)
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        if self.batches is not None:
+            self.batches.check(problem)
+
+    def init(self, problem: Problem | Stream, network: Graph) -> State:
+        start = start_models(problem)
+        return State(start, jnp.zeros_like(start))
+
+    def step(self, state: State, now: Round) -> State:
+        degree = now.network.degree[:, None]
+        said, inbox = now.link.exchange(state.model)
+        received = inbox.sum()
+        dual = state.dual + self.penalty * (degree * said - received)
+        pull = dual - self.penalty * (degree * said + received)
+
+        def direction(part: Problem, model: Array, given: tuple[Array, Array]) -> Array:
+            pull, stiffness = given
+            return part.gradient(model) + stiffness * model + pull
+
+        size: Any = self.step_size
+        step = size if isinstance(size, Optimizer) else size(now.number)
+        given = pull, 2 * self.penalty * degree
+        model = learnt(now, self.batches, state.model, step, self.local_steps, direction, given)
+        return State(model, dual)

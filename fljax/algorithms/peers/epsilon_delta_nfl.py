@@ -1,0 +1,23 @@
+r"""zCDP-NFL under conventional :math:`(\epsilon,\delta)`-DP rules (Gauthier 2024, section 3.4)."""
+
+from fljax._module import module
+from fljax.algorithms.base import Needs, algorithm
+from fljax.algorithms.peers.zcdp_nfl import ZCDPNFL
+from fljax.privacy import ApproximateDP
+
+__all__ = ["EpsilonDeltaNFL"]
+
+
+@algorithm("(eps,delta)DP-NFL", "gauthier2024", Needs(privacy=(ApproximateDP,)))
+@module
+class EpsilonDeltaNFL(ZCDPNFL):
+    r"""The comparator "identical to zCDP-NFL except" for its privacy rules (lines 744, 2207).
+
+    Updates, sensitivity, start and communication are those of :class:`ZCDPNFL`; only
+    :class:`~fljax.privacy.ApproximateDP` is accepted, whose ``rule`` and ``calibration`` are the
+    choices that the source leaves open. Both algorithms draw Gaussian noise, so what separates
+    them is the accounting and the allocation over the rounds, nothing else.
+
+    Reference:
+      Gauthier 2024, section 3.4.
+    """

@@ -1,0 +1,103 @@
+r"""Diffusion without a bias: exact diffusion, NIDS and, with local steps, LED.
+
+One method, found from three sides. What a peer says is its model after a gradient step, corrected
+by what combinations have taken from it; what it then has is a combination :math:`\tilde A` of that:
+
+.. math::
+
+    \phi^{(n)}=w^{(n)}-\mu f'(w^{(n)})-y^{(n)},\qquad w^{(n+1)}=\tilde A\phi^{(n)},\qquad
+    y^{(n+1)}=y^{(n)}+\phi^{(n)}-w^{(n+1)}.
+
+Exact diffusion has :math:`\tilde A=(I+A)/2`; NIDS has steps :math:`\mu_k` of each peer and
+:math:`\tilde A=I-c\,\mathrm{diag}(\mu)(I-A)`, which with equal steps and its default
+:math:`c=1/(2\max_k\mu_k)` is the same, but for the first step, which it does not combine, and the
+regularizer, which it takes by its proximal operator; LED takes several gradient steps before it
+combines. Unlike in :class:`EXTRA` how long a step may be does not depend on the network.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fljax._module import module
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.peers.base import Exact, largest_curvature, weights_on
+from fljax.graphs import Combination, Graph
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.streams import Stream
+
+__all__ = ["FREE", "DiffusionState", "ExactDiffusion"]
+
+#: The least eigenvalue of (I + A) / 2 is above zero, whatever the network.
+FREE = "2 / L, whatever the network (Li et al. 2019)"
+
+
+class DiffusionState(NamedTuple):
+    """What exact diffusion keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    dual: Array  # [K, D]  y_k = psi_k - w_k: kept as a sum, it stays what it is when peers agree
+    weights: Combination  # A
+
+
+@algorithm("Exact diffusion", "yuan2019", Needs(data="any"))
+@module
+class ExactDiffusion(Exact):
+    r"""Adapt, correct, combine: :class:`ATC` without its bias.
+
+    .. math::
+
+        \psi_k^{(n)} &= w_k^{(n-1)}-\mu f_k'(w_k^{(n-1)}) \\
+        \phi_k^{(n)} &= \psi_k^{(n)}+w_k^{(n-1)}-\psi_k^{(n-1)} \\
+        w_k^{(n)} &= \sum_{l\in\mathcal N_k}\bar a_{kl}\phi_l^{(n)},\qquad \bar A=(I+A)/2
+
+    from :math:`\psi^{(0)}=w^{(0)}`, so that the first round is one of :class:`ATC`. The original
+    takes left-stochastic weights of a certain kind too and then minimizes with the weights of their
+    Perron vector; here they are symmetric, and the sum is that of all alike.
+
+    Args:
+      step_size: :math:`\mu`, a number or a schedule of the round, > 0.
+      mixing: the weights :math:`A`, as of :class:`Consensus`, symmetric.
+      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Raises:
+      ValueError: weights that are not symmetric or do not fit the graph.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
+      ...     network=fl.graphs.ring(6),
+      ...     algorithm=fl.algorithms.ExactDiffusion(0.2),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-8)
+      True
+
+    Reference:
+      Yuan, Ying, Zhao & Sayed 2019, Algorithm 1.
+    """
+
+    def init(self, problem: Problem | Stream, network: Graph) -> DiffusionState:
+        start = start_models(problem)
+        return DiffusionState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
+
+    def step(self, state: DiffusionState, now: Round) -> DiffusionState:
+        slope = self._part(now).gradient(state.model)
+        adapted = state.model - self.step_size(now.number) * slope
+        corrected = adapted - state.dual
+        inbox = now.link.exchange(corrected)[1]
+        # What one peer moves another moves back, so compression leaves the sum of models as it is.
+        moved = inbox.apart(over=state.weights) / 2
+        return DiffusionState(corrected - moved, state.dual + moved, state.weights)
+
+    stability = FREE
+
+    def step_bound(
+        self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
+    ) -> Array | None:
+        """That of NIDS."""
+        largest = largest_curvature(problem)
+        return None if largest is None else 2 / jnp.max(largest)

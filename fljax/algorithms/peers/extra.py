@@ -1,0 +1,167 @@
+r"""EXTRA: decentralized gradient descent whose own past corrects it; its kin before and after."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._linalg import spd_norm
+from fljax._module import field, module
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.peers.base import Exact, largest_curvature, weights_on
+from fljax.graphs import Combination, Graph
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.streams import Stream
+
+__all__ = ["EXTRA", "PGEXTRA", "State"]
+
+
+class State(NamedTuple):
+    """What EXTRA keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    dual: Array  # [K, D]  the sum of (\tilde A - A) w of all rounds before
+    weights: Combination  # A
+
+
+@algorithm("EXTRA", "shi2015", Needs(data="any"))
+@module
+class EXTRA(Exact):
+    r"""The exact first-order algorithm: :class:`Consensus` with a memory of its disagreements.
+
+    .. math::
+
+        w^{(1)} &= Aw^{(0)}-\mu f'(w^{(0)}) \\
+        w^{(n+2)} &= (I+A)w^{(n+1)}-\tilde Aw^{(n)}-\mu\big(f'(w^{(n+1)})-f'(w^{(n)})\big)
+
+    with the second weights :math:`\tilde A=(1-\theta)I+\theta A`. Summed up over the rounds it is
+    consensus and what its differences from :math:`\tilde A` have come to, which is how it is
+    computed, with one exchange a round and nothing but the models in a message:
+
+    .. math::
+
+        w^{(n+1)}=Aw^{(n)}-\mu f'(w^{(n)})-d^{(n)},\qquad
+        d^{(n+1)}=d^{(n)}+(\tilde A-A)w^{(n)},\quad d^{(0)}=0
+
+    Where it stops all :math:`w_k` agree, and :math:`\sum_kd_k=0` makes :math:`\sum_kf_k'=0` of it:
+    the minimizer, with a constant step, which :class:`Consensus` (decentralized gradient descent)
+    misses by a multiple of its step. The theory asks for symmetric weights and
+    :math:`\theta\in[1/2,1)`; :math:`\theta=0` is the simplest gradient tracking, stable for
+    strongly convex objectives alone. The sum of the :math:`d_k` stays zero over links that fail in
+    both directions at once and with compressed messages.
+
+    Args:
+      step_size: :math:`\mu`, a number or a schedule of the round, > 0.
+      mixing: the weights :math:`A`, as of :class:`Consensus`, symmetric.
+      blend: :math:`\theta\in[0,1)`, of :math:`A` in :math:`\tilde A`.
+      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Raises:
+      ValueError: weights that are not symmetric or do not fit the graph.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
+      ...     network=fl.graphs.ring(6),
+      ...     algorithm=fl.algorithms.EXTRA(0.2),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-8)
+      True
+
+    Reference:
+      Shi, Ling, Wu & Yin 2015, Algorithm 1; section 3 for the step.
+    """
+
+    blend: Float[Array, ""] | float = field(default=0.5, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.interval("blend", self.blend, at_least=0, below=1)
+
+    def init(self, problem: Problem | Stream, network: Graph) -> State:
+        start = start_models(problem)
+        return State(start, jnp.zeros_like(start), weights_on(self.mixing, network))
+
+    def step(self, state: State, now: Round) -> State:
+        step, part = self.step_size(now.number), self._part(now)
+        apart = now.link.exchange(state.model)[1].apart(over=state.weights)
+        model = state.model - apart - step * self._slope(part, state.model) - state.dual
+        dual = state.dual + (1 - self.blend) * apart
+        return State(self._shrunk(part, model, step), dual, state.weights)
+
+    def _slope(self, part: Problem, model: Array) -> Array:
+        return part.gradient(model)
+
+    def _shrunk(self, part: Problem, model: Array, step: Array) -> Array:
+        return model
+
+    stability = "2 (1 - blend + blend * least eigenvalue of the weights) / L (Shi et al. 2015)"
+
+    def step_bound(
+        self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
+    ) -> Array | None:
+        r""":math:`2\lambda_{\min}(\tilde A)/L`, where :math:`\theta\ge1/2` and :math:`L` is known.
+
+        It is known to be enough; steps a little above may do.
+        """
+        largest = self._curvature(problem)
+        if largest is None or network is None:
+            return None
+        weights = weights_on(self.mixing, network)
+        if weights.form != "dense":  # too many nodes to ask for their spectrum in every run
+            return None
+        matrix = weights.matrix()
+        apart = jnp.eye(len(matrix), dtype=matrix.dtype) - matrix  # a run must not call LAPACK
+        least = 1 - self.blend * spd_norm(apart[None], squarings=20)[0]
+        return jnp.where(self.blend >= 0.5, 2 * least / jnp.max(largest), jnp.inf)
+
+    def _curvature(self, problem: Problem | Stream) -> Array | None:
+        return largest_curvature(problem)
+
+
+@algorithm("PG-EXTRA", "shi2015pg", Needs(data="any"))
+@module
+class PGEXTRA(EXTRA):
+    r"""EXTRA with the regularizer by its proximal operator, so that it may have kinks.
+
+    .. math::
+
+        z^{(n+1)} &= Aw^{(n)}-\mu\,\ell'(w^{(n)})-d^{(n)} \\
+        w_k^{(n+1)} &= \arg\min_w\tfrac\lambda KR(w)+\tfrac1{2\mu}\|w-z_k^{(n+1)}\|^2
+
+    with :math:`\ell'` the gradients of the mean losses and :math:`d` of :class:`EXTRA`. Without a
+    regularizer it is EXTRA.
+
+    Args and Raises: as of :class:`EXTRA`.
+
+    Example:
+      An elastic net to six digits:
+
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.elastic_net(jax.random.key(0), clients=6, samples=20, dim=2),
+      ...     network=fl.graphs.ring(6),
+      ...     algorithm=fl.algorithms.PGEXTRA(0.2),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-8)
+      True
+
+    Reference:
+      Shi, Ling, Wu & Yin 2015 (proximal), Algorithm 1.
+    """
+
+    blend: Float[Array, ""] | float = field(default=0.5, kw_only=True)
+
+    def _slope(self, part: Problem, model: Array) -> Array:
+        return part.loss_gradient(model)
+
+    def _shrunk(self, part: Problem, model: Array, step: Array) -> Array:
+        return part.regularizer.prox(model, (step * part.share)[:, None])
+
+    def _curvature(self, problem: Problem | Stream) -> Array | None:
+        return largest_curvature(problem, proximal=True)

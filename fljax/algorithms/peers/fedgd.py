@@ -1,0 +1,210 @@
+"""Gradient steps of models coupled over a network: FedGD, and along estimates (Jung 2025)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import field, module, static
+from fljax.algorithms.base import algorithm
+from fljax.algorithms.local_steps import drawn
+from fljax.algorithms.peers.networked_iteration import Coupled, NetworkedIteration, NetworkState
+from fljax.batches import Batches, taken
+from fljax.graphs import Graph
+from fljax.participation import Participants
+from fljax.problems import Problem
+from fljax.problems.solvers import smoothness
+from fljax.rounds import Round
+from fljax.schedules import as_schedule
+from fljax.streams import Stream
+
+__all__ = ["FedGD", "NetworkedFedSGD"]
+
+
+def _as_oracle(value: Any) -> Any:
+    if not callable(value) or isinstance(value, type):
+        raise TypeError(
+            "oracle must be a function of a key, the problem and models, got "
+            f"{_check.shown(value)}."
+        )
+    return _Oracle(value) if jax.tree_util.all_leaves([value]) else value
+
+
+def _as_steps(value: Any) -> Any:
+    """A schedule, or one number of each node."""
+    if callable(value):
+        return as_schedule(value)
+    steps = _check.filled("step_size", value)
+    if not np.ndim(steps):
+        return as_schedule(value)
+    _check.positive("step_size", steps)
+    if np.ndim(steps) > 1:
+        raise ValueError(
+            "step_size must be one number, one of each node or a schedule, got "
+            f"{_check.shown(steps)}."
+        )
+    return steps
+
+
+@algorithm("FedGD", "jung2025", NetworkedIteration.needs)
+@module
+class FedGD(Coupled):
+    r"""Federated gradient descent: of every node on its loss and its neighbors' models.
+
+    .. math::
+
+        w_k\leftarrow w_k-\eta\Big[f_k'(w_k)
+            +2\alpha\sum_{l\in\mathcal N_k}a_{kl}(w_k-w_l)\Big]
+
+    Gradient descent on GTVMin. With Hessians of the :math:`f_k` up to :math:`L` it converges for
+    :math:`\eta<2/(L+4\alpha d_{\max})`; the default is half of that. (For squared losses, where
+    :math:`L=2\lambda_{\max}`, the source's :math:`1/(2U)` with :math:`U=\lambda_{\max}+2\alpha
+    d_{\max}`, (106).) The source's asynchronous form (130) prints no :math:`\alpha`; here it is
+    there.
+
+    Args:
+      coupling: :math:`\alpha\ge0`; or ``[D]``, of each parameter, zero for one that stays private.
+      step_size: :math:`\eta`, a schedule of the round or a number, > 0, or ``[K]``, of each node;
+        by default the above, for smooth objectives and fixed data.
+
+    Raises:
+      ValueError: a coupling or steps of another shape; no step size where there is no default.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=2),
+      ...     network=fl.graphs.ring(6),
+      ...     algorithm=fl.algorithms.FedGD(coupling=0.5),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-6)
+      True
+
+    Reference:
+      Jung 2025, Algorithms 4 and 5, (110), lines 1576-1660.
+    """
+
+    coupling: Any
+    step_size: Any = field(converter=_as_steps, default=None)  # a schedule, or [K]
+
+    def check(self, problem: Any, network: Graph) -> None:
+        super().check(problem, network)
+        if self.step_size is None and (isinstance(problem, Stream) or not _smooth(problem)):
+            what = "data that arrive one by one" if problem.online else "an objective not smooth"
+            raise ValueError(
+                f"the step size follows from the curvature of the data by default, and of {what} "
+                "there is none to follow; give step_size."
+            )
+        if not callable(self.step_size) and self.step_size is not None:
+            _check.per_client("step_size", self.step_size, problem.clients)
+
+    def prepared(self, problem: Any, network: Graph) -> Any:
+        return jnp.max(smoothness(problem)) if self.step_size is None else None
+
+    def gradient(
+        self, models: Float[Array, "clients dim"], now: Round
+    ) -> Float[Array, "clients dim"]:
+        """Of the nodes' own objectives."""
+        return now.problem.gradient(models)
+
+    def operator(self, state: NetworkState, now: Round) -> Float[Array, "clients dim"]:
+        slope = self.gradient(state.model, now)
+        slope = slope + self._pull(state.degree) * (state.model - state.heard)
+        return state.model - self._step(state, now) * slope
+
+    def _step(self, state: NetworkState, now: Round) -> Float[Array, "#clients 1"]:
+        if self.step_size is None:
+            step = 1 / (state.kept + 2 * jnp.max(self._pull(state.degree)))
+        else:
+            size: Any = self.step_size
+            step = size(now.number) if callable(size) else size
+        return jnp.atleast_1d(jnp.asarray(step, state.model.dtype))[:, None]
+
+    stability = "2 / (L + 4 coupling max degree) of gradient descent (Jung 2025, (106))"
+
+    def step_bound(
+        self, problem: Any, network: Graph | None, curvature: Array | None
+    ) -> Array | None:
+        r""":math:`1/U`, from (106): below it all eigenvalues of a step are within (-1, 1)."""
+        known = network is not None and isinstance(problem, Problem)
+        if self.step_size is None or not known or not _smooth(problem):
+            return None
+        return 2 / (jnp.max(smoothness(problem)) + 2 * jnp.max(self._pull(network.degree)))
+
+
+def _smooth(problem: Problem) -> bool:
+    smooth = problem.linear and problem.loss.curvature is not None
+    return smooth and problem.regularizer.quadratic() is not None
+
+
+@module
+class _Oracle:
+    """A plain function, compiled in."""
+
+    function: Callable[..., Any] = static()
+
+    def __call__(self, key: Array, problem: Problem, models: Array) -> Array:
+        return self.function(key, problem, models)
+
+
+@algorithm("FedSGD, networked", "jung2025", NetworkedIteration.needs)
+@module
+class NetworkedFedSGD(FedGD):
+    r"""Federated stochastic gradient descent: :class:`FedGD` along estimates of the gradients.
+
+    .. math::
+
+        w_k\leftarrow w_k-\eta\Big[g_k(w_k)
+            +2\alpha\sum_{l\in\mathcal N_k}a_{kl}(w_k-w_l)\Big]
+
+    with :math:`g_k(w)` the mean gradient over a batch, newly drawn in every round, or what an
+    oracle says. Where :math:`\mathbb E\,g_k(w)=f_k'(w)` it is without bias, as with the batches of
+    :mod:`fljax.batches` that are drawn; a constant step leaves a variance.
+
+    Args:
+      coupling: :math:`\alpha`, as of :class:`FedGD`.
+      step_size: :math:`\eta`, as of :class:`FedGD`; the default rests on all samples.
+      batches: what a step is on, such as :class:`fljax.batches.Uniform` or
+        :class:`~fljax.batches.Cyclic`.
+      oracle: ``(key, problem, models) -> gradients``, ``[K, D]`` both; a function, or a module
+        whose numbers can be swept.
+
+    Raises:
+      ValueError: as :class:`FedGD`; batches and an oracle, or neither.
+
+    Reference:
+      Jung 2025, Algorithms 6 and 7, (113), lines 1674-1738.
+    """
+
+    coupling: Any
+    batches: Batches | None = field(default=None, kw_only=True)
+    oracle: Any = field(converter=_as_oracle, default=None)
+
+    def validate(self) -> None:
+        super().validate()
+        if (self.batches is None) == (self.oracle is None):
+            raise ValueError(
+                "gradients are estimated on batches or by an oracle; give one of batches= and "
+                "oracle=. On all samples they are those of FedGD."
+            )
+
+    def check(self, problem: Any, network: Graph) -> None:
+        super().check(problem, network)
+        if self.batches is not None:
+            self.batches.check(problem)
+
+    def gradient(
+        self, models: Float[Array, "clients dim"], now: Round
+    ) -> Float[Array, "clients dim"]:
+        """Estimates of those of the nodes' own objectives."""
+        if self.oracle is not None:
+            return self.oracle(now.key("algorithm"), now.problem, models)
+        everyone = Participants(None, now.available)
+        batch = drawn(self.batches, now, everyone, 1)
+        assert batch is not None
+        return taken(now.problem, everyone.numbers, batch, 0).gradient(models)

@@ -1,0 +1,191 @@
+r"""ADMM among peers with local training in the place of its minimization: LT-ADMM, LT-ADMM-VR."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import field, module, static
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.local_steps import drawn
+from fljax.algorithms.peers.sample_gradients import Table, estimated, tabulated
+from fljax.batches import Batches, Uniform, taken
+from fljax.graphs import Graph
+from fljax.participation import Participants
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import Schedule, as_schedule
+
+__all__ = ["LTADMM", "LTADMMVR", "State"]
+
+#: Of a local step, at a model and with what is remembered: the gradient, and what is remembered.
+Slope = Callable[[Array, Array, Any], tuple[Array, Any]]
+
+
+class State(NamedTuple):
+    """What LT-ADMM keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    heard: Array  # [K, D]  what client k last said
+    received: Array  # [K, D]  the sum of what its neighbors said
+    dual: Array  # [K, D]  gamma_k
+    table: Table | None  # of the gradients of samples, where it is kept
+
+
+@module
+class _LocalTraining(Algorithm):
+    """Local steps from the model, pulled towards the neighbors; how they look at data is apart."""
+
+    penalty: Float[Array, ""] | float
+    step_size: Schedule = field(converter=as_schedule)
+    pull: Float[Array, ""] | float = field(kw_only=True)
+    local_steps: int = static(default=1, kw_only=True)
+
+    def validate(self) -> None:
+        _check.positive("penalty", self.penalty)
+        _check.positive("pull", self.pull)
+        _check.count("local_steps", self.local_steps)
+
+    def init(self, problem: Problem, network: Graph) -> State:
+        start = start_models(problem)
+        received = network.neighbor_sum(start)
+        return State(start, start, received, jnp.zeros_like(start), self._begin(problem, start))
+
+    def step(self, state: State, now: Round) -> State:
+        degree, step_size = now.network.degree[:, None], self.step_size(now.number)
+        apart = degree * state.heard - state.received
+        force = self.pull / 2 * (self.penalty * apart + state.dual)
+        slope, table = self._slopes(state, now)
+
+        def one(carry: tuple[Array, Any], step: Array) -> tuple[Any, None]:
+            model, table = carry
+            gradient, table = slope(step, model, table)
+            return (model - step_size * gradient - force, table), None
+
+        steps = jnp.arange(self.local_steps, dtype=jnp.int32)
+        (model, table), _ = jax.lax.scan(one, (state.model, table), steps)
+        heard, inbox = now.link.exchange(model)
+        received = inbox.sum()
+        dual = state.dual + self.penalty * (degree * heard - received)
+        kept = None if state.table is None else table
+        return State(model, heard, received, dual, kept)
+
+    def _begin(self, problem: Problem, start: Array) -> Table | None:
+        return None
+
+    def _slopes(self, state: State, now: Round) -> tuple[Slope, Any]:
+        raise NotImplementedError
+
+
+@algorithm("LT-ADMM", "ren2025", Needs())
+@module
+class LTADMM(_LocalTraining):
+    r"""Several local gradient steps a round in the place of ADMM's exact one (LT-ADMM).
+
+    Client :math:`k` has a variable :math:`z_{kl}` for each neighbor; in a round
+
+    .. math::
+
+        \phi^{t+1}&=\phi^t-\mu f_k'(\phi^t)
+            -\beta\Big(\rho|\mathcal N_k|w_k^{(n-1)}-\sum_{l\in\mathcal N_k}z_{kl}\Big),
+            \qquad \phi^0=w_k^{(n-1)},\quad w_k^{(n)}=\phi^\tau \\
+        z_{kl}&\leftarrow\tfrac12(z_{kl}-z_{lk}+2\rho w_l^{(n)})
+
+    The paper sends a message of its own over every edge. Its relaxation is one half, and then
+    :math:`z_{kl}+z_{lk}=\rho(w_k+w_l)` after a round, of which what is in the brackets is
+    :math:`\tfrac12\big(\rho\sum_l(w_k-w_l)+\gamma_k\big)` with
+    :math:`\gamma_k\leftarrow\gamma_k+\rho\sum_l(w_k-w_l)`: everybody sends its model to all, once.
+    Variables start there, :math:`z_{kl}=\tfrac\rho2(w_k+w_l)`, zero as in the paper where models
+    are. With whole gradients it comes to the optimum linearly, with batches near to it.
+
+    Args:
+      penalty: :math:`\rho>0`.
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0.
+      pull: :math:`\beta>0`, the step along the constraints.
+      local_steps: :math:`\tau`, >= 1.
+      batches: what a local step is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Raises:
+      ValueError: numbers that are not positive, batches that cannot be drawn.
+
+    Reference:
+      Ren et al. 2025, Algorithm 1.
+    """
+
+    batches: Batches | None = field(default=None, kw_only=True)
+
+    def check(self, problem: Problem, network: Graph) -> None:
+        if self.batches is not None:
+            self.batches.check(problem)
+
+    def _slopes(self, state: State, now: Round) -> tuple[Slope, None]:
+        everyone = Participants(None, now.available)
+        batch = drawn(self.batches, now, everyone, self.local_steps)
+
+        def slope(step: Array, model: Array, table: None) -> tuple[Array, None]:
+            part = now.problem
+            if batch is not None:
+                part = taken(part, everyone.numbers, batch, step)
+            return part.gradient(model), table
+
+        return slope, None
+
+
+@algorithm("LT-ADMM-VR", "ren2025", Needs())
+@module
+class LTADMMVR(_LocalTraining):
+    r"""LT-ADMM along batches whose variance vanishes (LT-ADMM-VR).
+
+    As :class:`LTADMM`, with :math:`f_k'` estimated from a batch and a table of the gradients of all
+    samples, each where it was last met:
+
+    .. math::
+
+        g_k=\frac1{|B|}\sum_{j\in B}\big(f_{k,j}'(\phi^t)-t_{k,j}\big)+\frac1{D_k}\sum_jt_{k,j},
+        \qquad t_{k,j}\leftarrow f_{k,j}'(\phi^t),\ j\in B
+
+    It comes to the optimum linearly. The table has :math:`KND` numbers.
+
+    Args:
+      penalty: as of :class:`LTADMM`.
+      step_size: as of :class:`LTADMM`.
+      pull: as of :class:`LTADMM`.
+      local_steps: as of :class:`LTADMM`.
+      batch: samples in a step, drawn without replacement.
+      restart: whether a round begins with all samples met at the model, as in the paper; else the
+        table is kept from round to round, which saves a whole gradient.
+
+    Raises:
+      ValueError: numbers that are not positive, a batch larger than every client.
+
+    Reference:
+      Ren et al. 2025, Algorithm 1.
+    """
+
+    batch: int = static(default=1)
+    restart: bool = static(default=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.count("batch", self.batch)
+        _check.switch("restart", self.restart)
+
+    def check(self, problem: Problem, network: Graph) -> None:
+        Uniform(self.batch).check(problem)
+
+    def _begin(self, problem: Problem, start: Array) -> Table | None:
+        return None if self.restart else tabulated(problem, start)
+
+    def _slopes(self, state: State, now: Round) -> tuple[Slope, Table]:
+        everyone = Participants(None, now.available)
+        batch = drawn(Uniform(self.batch), now, everyone, self.local_steps)
+        assert batch is not None
+
+        def slope(step: Array, model: Array, table: Table) -> tuple[Array, Table]:
+            return estimated(now.problem, table, model, batch.rows[:, step])
+
+        table = tabulated(now.problem, state.model) if state.table is None else state.table
+        return slope, table

@@ -1,0 +1,141 @@
+"""Model-agnostic FedRelax: neighbors coupled by their predictions (Jung 2025)."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module, static
+from fljax._numerics import HIGHEST
+from fljax.algorithms.base import Needs, algorithm
+from fljax.algorithms.peers.networked_iteration import NEIGHBORS
+from fljax.algorithms.predictions import OnTestSet, State
+from fljax.graphs import Graph
+from fljax.problems import Problem
+from fljax.problems.solvers import strong_convexity
+from fljax.rounds import Round
+
+__all__ = ["ModelAgnosticFedRelax"]
+
+
+@algorithm(
+    "Model-agnostic FedRelax",
+    "jung2025",
+    Needs(absent=True, late=True, averages=True, minimizer=True, quadratic=True),
+)
+@module
+class ModelAgnosticFedRelax(OnTestSet):
+    r"""Every node takes the best hypothesis for its data and its neighbors' predictions.
+
+    .. math::
+
+        h_k\leftarrow\arg\min_hf_k(h)+\alpha\sum_{l\in\mathcal N_k}a_{kl}
+            \frac1{m'}\sum_{j=1}^{m'}\big(h(x_j)-h_l(x_j)\big)^2
+
+    Of the squared error this is empirical risk minimization with the weights :math:`1/D_k` of a
+    node's samples and :math:`\alpha d_k/m'` of the test set's points, whose pseudo-labels are the
+    weighted mean of the neighbors' predictions: all that is ever sent is :math:`m'` predictions.
+
+    Linear models, :math:`h_k(x)=w_k^\top\varphi_k(x)`, are solved for all nodes at once, with what
+    does not change computed once; of several that are as good the least in norm. Features of a
+    node's own go into the problem, and into a test set of each node's, as columns that others have
+    zeros in. Where rounds end they minimize
+
+    .. math:: \sum_kf_k(w_k)+\frac\alpha{m'}\sum_{\{k,l\}}a_{kl}\|\Psi_kw_k-\Psi_lw_l\|^2
+
+    with :math:`\Psi_k` the test set in node :math:`k`'s features. Learners are fitted on the host,
+    by one process for all seeds one after the other; ``model`` is what they predict at the test
+    set, and ``learned`` fits those of a round again.
+
+    Args:
+      coupling: :math:`\alpha\ge0`.
+      test_set: ``[m', D]``, or ``[K, m', D]`` in features of each node's own; by default the
+        :math:`D` points :math:`\sqrt De_j`, on which models are as far apart as their parameters,
+        and this is :class:`FedRelax`.
+      learners: in place of linear models: one for all or one of each node, with
+        ``fit(features, targets, sample_weight=)`` and ``predict(features)``, such as
+        scikit-learn's. A random one needs its ``random_state`` for runs that repeat.
+
+    Raises:
+      TypeError: a learner without such methods, or whose ``fit`` takes no ``sample_weight``.
+      ValueError: a test set or a number of learners that does not fit; an objective that is not
+        quadratic; learners without a test set, or with models to start at.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=2),
+      ...     network=fl.graphs.ring(6),
+      ...     algorithm=fl.algorithms.ModelAgnosticFedRelax(
+      ...         0.5, test_set=jax.random.normal(jax.random.key(1), (20, 2))
+      ...     ),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=30).normalized_error[-1] < 1e-6)
+      True
+
+    Reference:
+      Jung 2025, Algorithm 12, (124), lines 1980-2004, with (64)-(66), lines 912-930.
+    """
+
+    coupling: Float[Array, ""] | float
+    test_set: Any = None
+    learners: Any = static(default=None)
+
+    #: What was said meanwhile waits for who is absent.
+    waiting: ClassVar[tuple[str, ...]] = ("heard",)
+    hears_itself: ClassVar[bool] = False
+    combinations: ClassVar[Any] = (NEIGHBORS,)
+
+    def validate(self) -> None:
+        _check.nonnegative("coupling", self.coupling)
+        self._validate()
+
+    def message_size(self, dim: int) -> int:
+        return dim if self.test_set is None else np.shape(self.test_set)[-2]
+
+    def _pull(self, network: Graph) -> Float[Array, " clients"]:
+        return jnp.asarray(self.coupling) * network.degree
+
+    def init(self, problem: Problem, network: Graph) -> State:
+        state = self._begun(problem, self._pull(network))
+        return state._replace(heard=network.mixing(NEIGHBORS)(state.heard))
+
+    def step(self, state: State, now: Round) -> State:
+        state, said = self._fit(state, state.heard, self._pull(now.network), now)
+        _, inbox = now.link.exchange(said)
+        return state._replace(heard=inbox.mean(over=now.network.mixing(NEIGHBORS)))
+
+    def optimum(self, problem: Problem, network: Graph) -> Float[Array, "clients dim"]:
+        """The solution of (66), of linear models, by conjugate gradients."""
+        if self.learners is not None:
+            raise ValueError(
+                "of learners no optimum is known; take metrics such as 'validation_error'."
+            )
+        points = self.points(problem)
+        pull, size = self._pull(network)[:, None], points.shape[1]
+        ridge = strong_convexity(problem)[:, None]
+
+        def system(w: Array) -> Array:
+            own = 2 * problem.combination(problem.weights * problem.predictions(w)) + ridge * w
+            said = jnp.einsum("kmp,kp->km", points, w, precision=HIGHEST)
+            apart = pull * said - jnp.asarray(self.coupling) * network.neighbor_sum(said)
+            return own + 2 / size * jnp.einsum("kmp,km->kp", points, apart, precision=HIGHEST)
+
+        right = 2 * problem.correlation(problem.targets)
+        tolerance = float(4 * jnp.finfo(problem.dtype).eps)
+        most = min(20 * right.size, 20_000)
+        return jax.scipy.sparse.linalg.cg(system, right, tol=tolerance, maxiter=most)[0]
+
+    def learned(self, problem: Problem, network: Graph, labels: Any) -> list[Any]:
+        """The learners fitted to these pseudo-labels, one of each node.
+
+        Args:
+          problem: of the simulation.
+          network: likewise.
+          labels: ``[K, m']``, a round's of ``metrics.trajectory("labels", ("client", "point"))``.
+        """
+        return self._learned(problem, labels, self._pull(network))

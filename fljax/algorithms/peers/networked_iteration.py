@@ -1,0 +1,142 @@
+r"""Federated learning networks: what each node makes of its own model and its neighbors' mean.
+
+Generalized total variation minimization (GTVMin) gives every node :math:`k` a model of its own and
+pulls those of neighbors together,
+
+.. math:: \min_{w_1,\dots,w_K}\ \sum_kf_k(w_k)+\alpha\sum_{\{k,l\}\in\mathcal E}a_{kl}\|w_k-w_l\|^2,
+
+and its distributed algorithms are fixed-point iterations
+:math:`w_k\leftarrow\mathcal F_k(w_1,\dots,w_K)` (Jung 2025, (125)-(127)) that need of the others no
+more than the weighted mean of neighbors. They are one operator apart: a gradient step
+(:class:`FedGD`), one along an estimate (:class:`NetworkedFedSGD`), the exact minimizer given the
+neighbors (:class:`FedRelax`).
+
+Nothing here knows of time. A node that is absent, hears old copies or loses a message
+(``Simulation(participation=..., delays=..., losses=...)``) applies the same operator to what it
+has, which is the asynchronous form (128)-(130): its own model is fresh, its neighbors' are the
+newest that reached it.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import replace
+from fljax.algorithms.base import Algorithm, Needs, start_models
+from fljax.graphs import Graph, Mixing
+from fljax.problems import GTVMin, Problem
+from fljax.rounds import Round
+from fljax.streams import Stream
+
+__all__ = ["Coupled", "NetworkState", "NetworkedIteration"]
+
+
+#: What neighbors said, weighed by edges.
+NEIGHBORS = Mixing("neighbors")
+
+
+class NetworkState(NamedTuple):
+    """What nodes keep from round to round."""
+
+    model: Array  # [K, D]  w_k
+    heard: Array  # [K, D]  the weighted mean of what its neighbors said, as it reached k
+    degree: Array  # [K]  the weights of the edges that it was heard over, summed
+    kept: Any  # what the operator needs of the data again and again
+
+
+class NetworkedIteration(Algorithm):
+    r"""The unified form: every node applies an operator to its model and its neighbors' mean.
+
+    .. math::
+
+        w_k^{(n)}=\mathcal F_k\big(w_k^{(n-1)},h_k^{(n-1)}\big),\qquad
+        h_k^{(n)}=\frac1{d_k}\sum_{l\in\mathcal N_k}a_{kl}w_l^{(n)},\quad d_k=\sum_la_{kl}
+
+    A round updates, then shares; nodes start from what all know. Who is absent keeps its model, and
+    what neighbors say meanwhile waits for it. A node without neighbors hears itself. For a
+    method of your own give :meth:`operator`, and :meth:`prepared` for what it computes once; it
+    then meets late, lost, compressed, falsified and robustly combined messages as those here do.
+
+    Example:
+      A gradient step from the neighbors' mean:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class Averaging(fl.algorithms.NetworkedIteration):
+      ...     step_size: float
+      ...
+      ...     def operator(self, state, now):
+      ...         return state.heard - self.step_size * now.problem.gradient(state.heard)
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
+      ...     network=fl.graphs.complete(6),
+      ...     algorithm=Averaging(0.05),
+      ...     participation=fl.participation.Bernoulli(0.8),
+      ...     delays=fl.link.Geometric(0.3, 2),
+      ...     metrics=["consensus_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=50).consensus_error[-1] < 0.1)
+      True
+
+    Reference:
+      Jung 2025, (125)-(129), lines 2006-2050.
+    """
+
+    needs = Needs(data="any", absent=True, late=True, averages=True, changing=True)
+    waiting: ClassVar[tuple[str, ...]] = ("heard", "degree")
+    hears_itself: ClassVar[bool] = False
+    combinations: ClassVar[Any] = (NEIGHBORS,)
+
+    @_check.required
+    def operator(self, state: NetworkState, now: Round) -> Float[Array, "clients dim"]:
+        """The new models of all nodes."""
+        raise NotImplementedError
+
+    def prepared(self, problem: Any, network: Graph) -> Any:
+        """What the state keeps, unchanged, of the data and the first network."""
+        return None
+
+    def init(self, problem: Problem | Stream, network: Graph) -> NetworkState:
+        start = start_models(problem)
+        heard = network.mixing(NEIGHBORS)(start)
+        return NetworkState(start, heard, network.degree, self.prepared(problem, network))
+
+    def step(self, state: NetworkState, now: Round) -> NetworkState:
+        model = self.operator(state, now)
+        _, inbox = now.link.exchange(model)
+        heard = inbox.mean(over=now.network.mixing(NEIGHBORS))
+        return NetworkState(model, heard, now.network.degree, state.kept)
+
+
+class Coupled(NetworkedIteration):
+    """What minimizes the generalized total variation of squared differences."""
+
+    coupling: Any
+
+    def validate(self) -> None:
+        _check.nonnegative("coupling", _check.filled("coupling", self.coupling))
+        if np.ndim(self.coupling) > 1:
+            raise ValueError(
+                "coupling must be one number, or one of each parameter, got "
+                f"{_check.shown(self.coupling)}."
+            )
+
+    def check(self, problem: Any, network: Graph) -> None:
+        if np.shape(self.coupling) not in ((), (problem.dim,)):
+            raise ValueError(
+                f"coupling must be one number, or one of each of the {problem.dim} parameters of a "
+                f"model, got shape {np.shape(self.coupling)}."
+            )
+
+    def optimum(self, problem: Problem, network: Graph) -> Float[Array, "clients dim"]:
+        """The solution of GTVMin, a model of each node."""
+        problem = replace(problem, clip=None)
+        return GTVMin(problem, network, jnp.asarray(self.coupling, problem.dtype)).solve()
+
+    def _pull(self, degree: Float[Array, " clients"]) -> Float[Array, "clients parts"]:
+        r""":math:`2\alpha d_k`, of each parameter where these are coupled unequally."""
+        coupling = jnp.atleast_1d(jnp.asarray(self.coupling, degree.dtype))
+        return 2 * degree[:, None] * coupling[None]

@@ -1,0 +1,126 @@
+"""NIDS: exact diffusion with steps of each peer and a proximal operator (Li, Shi and Yan 2019)."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import field, module
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.peers.base import Exact, largest_curvature, weights_on
+from fljax.algorithms.peers.exact_diffusion import FREE
+from fljax.graphs import Combination, Graph
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.streams import Stream
+
+__all__ = ["NIDS", "NIDSState"]
+
+
+class NIDSState(NamedTuple):
+    """What NIDS keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    point: Array  # [K, D]  z_k, of which it is the proximal point
+    dual: Array  # [K, D]  d_k
+    weights: Combination  # A
+
+
+@algorithm("NIDS", "li2019nids", Needs(data="any"))
+@module
+class NIDS(Exact):
+    r"""A proximal gradient method whose steps are each peer's own affair.
+
+    .. math::
+
+        z_k^{(n+1)} &= z_k^{(n)}-w_k^{(n)}+\sum_l\tilde a_{kl}\big(2w_l^{(n)}-w_l^{(n-1)}
+            -\mu_l\ell_l'(w_l^{(n)})+\mu_l\ell_l'(w_l^{(n-1)})\big) \\
+        w_k^{(n+1)} &= \arg\min_w\tfrac\lambda KR(w)+\tfrac1{2\mu_k}\|w-z_k^{(n+1)}\|^2
+
+    with :math:`\tilde A=I-c\,\mathrm{diag}(\mu)(I-A)`, from
+    :math:`z^{(1)}=w^{(0)}-\mu\ell'(w^{(0)})`, which is combined with nothing: what is said in
+    round 1 is not used. :math:`\ell'` are the gradients of the mean losses. It is computed with
+    the dual variable of the paper's primal-dual form,
+    :math:`z^{(n+1)}=w^{(n)}-\mu(\ell'(w^{(n)})+d^{(n+1)})`.
+
+    A peer's step has its own objective to fit alone, :math:`\mu_k<2/L_k`, if :math:`c` is at most
+    :math:`1/((1-\lambda_{\min}(A))\max_k\mu_k)`, as its default is on every network.
+
+    Args:
+      step_size: :math:`\mu`, one number or one of each peer, > 0.
+      mixing: the weights :math:`A`, as of :class:`Consensus`, symmetric.
+      consensus_step_size: :math:`c>0`; by default :math:`1/(2\max_k\mu_k)`.
+      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Raises:
+      ValueError: weights that are not symmetric or do not fit the graph; steps of another shape.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.elastic_net(jax.random.key(0), clients=6, samples=20, dim=2),
+      ...     network=fl.graphs.ring(6),
+      ...     algorithm=fl.algorithms.NIDS([0.2, 0.3, 0.2, 0.3, 0.2, 0.3]),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-8)
+      True
+
+    Reference:
+      Li, Shi & Yan 2019, Algorithm 1; section III for the steps.
+    """
+
+    step_size: Any = field()  # one number, or one of each peer
+    consensus_step_size: Float[Array, ""] | float | None = field(default=None, kw_only=True)
+
+    def validate(self) -> None:
+        steps = _check.filled("step_size", self.step_size)
+        _check.positive("step_size", steps)
+        if np.ndim(steps) > 1:
+            raise ValueError(
+                f"step_size must be one number or one of each peer, got {_check.shown(steps)}."
+            )
+        if self.consensus_step_size is not None:
+            _check.positive("consensus_step_size", self.consensus_step_size)
+        super().validate()
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        super().check(problem, network)
+        _check.per_client("step_size", self.step_size, problem.clients)
+
+    def init(self, problem: Problem | Stream, network: Graph) -> NIDSState:
+        start = start_models(problem)
+        return NIDSState(start, start, jnp.zeros_like(start), weights_on(self.mixing, network))
+
+    def step(self, state: NIDSState, now: Round) -> NIDSState:
+        part = self._part(now)
+        steps = jnp.asarray(self.step_size, state.model.dtype)
+        step = (
+            1 / (2 * jnp.max(steps))
+            if self.consensus_step_size is None
+            else self.consensus_step_size
+        )
+        steps = jnp.broadcast_to(steps, len(state.model))[:, None]
+        slope = part.loss_gradient(state.model)
+        message = 2 * state.model - state.point - steps * (slope + state.dual)
+        apart = now.link.exchange(message)[1].apart(over=state.weights)
+        dual = state.dual + jnp.where(now.number > 1, step, 0) * apart
+        point = state.model - steps * (slope + dual)
+        model = part.regularizer.prox(point, steps * part.share[:, None])
+        return NIDSState(model, point, dual, state.weights)
+
+    stability = FREE
+
+    def step_bound(
+        self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
+    ) -> Array | None:
+        r"""How large :math:`\max_k\mu_k` may be for all :math:`\mu_k\le2/L_k`, were all of them
+        scaled alike. (A larger ``consensus_step_size`` than the default is not looked at.)
+        """
+        largest = largest_curvature(problem, proximal=True)
+        if largest is None:
+            return None
+        steps = jnp.asarray(self.step_size, largest.dtype)
+        return 2 * jnp.max(steps) / jnp.max(steps * largest)

@@ -1,0 +1,139 @@
+r"""Networked personalized federated learning (Gauthier 2024, section 6.1)."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module, static
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.graph.pgfl import clusters_of
+from fljax.graphs import Graph
+from fljax.problems import Problem, factorize, prox
+from fljax.problems.solvers import ProxFactor
+from fljax.rounds import Round
+
+__all__ = [
+    "NPFL",
+    "Relations",
+    "State",
+    "curvature",
+    "relate",
+]
+
+
+class Relations(NamedTuple):
+    """How the neighbors of each client relate to it, constant over a run."""
+
+    same: Graph  # edges within clusters; its degree is |N_k and C_(q)|
+    others: Graph  # row k averages the clusters other than k's among its neighbors
+
+
+class State(NamedTuple):
+    """What NPFL keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    heard: Array  # [K, D]  what client k last said
+    received: Array  # [K, D]  the sum of what its cluster's neighbors said
+    others: Array  # [K, D]  the mean over the other clusters of what theirs said
+    dual: Array  # [K, D]  gamma_k
+    relations: Relations
+    factor: ProxFactor  # of the primal systems, constant
+
+
+@algorithm("NPFL", "gauthier2023rl", Needs(minimizer=True))
+@module
+class NPFL(Algorithm):
+    r"""ADMM among neighbors of the same cluster, pulled towards neighbors of the others.
+
+    Client :math:`k` of cluster :math:`q`, with
+    :math:`\hat w_{k,(r)}` the mean of its neighbors' models in cluster :math:`r`, does
+
+    .. math::
+
+        w_k^{(n)} &= \arg\min_w f_k(w)+\frac{\tau_k}{Q-1}\sum_{r\ne q}\|\hat w_{k,(r)}-w\|^2
+            +w^\top\gamma_k+\rho\sum_{l\in\mathcal N_k\cap\mathcal C_{(q)}}
+            \Big\|w-\frac{w_k+w_l}2\Big\|^2 \\
+        \gamma_k^{(n)} &= \gamma_k+\rho\sum_{l\in\mathcal N_k\cap\mathcal C_{(q)}}
+            (w_k^{(n)}-w_l^{(n)})
+
+    with all right-hand sides of the first line from round :math:`n-1`, from a start at zero;
+    :math:`f_k` is the problem's objective, whose ``strength`` gives each client its
+    :math:`\lambda/|\mathcal C_{(q)}|`. Three misprints are mended: the dual (6.6) has the opposite
+    difference and diverges, the inter-cluster term of (6.5) has the sum and :math:`\tau` inside the
+    square, unlike (6.2) from which (6.11) follows, and (6.11) counts all neighbors in the place of
+    those of the cluster. The source has no rule for a cluster without a neighbor: it is left
+    out, and the mean is over those that are there; with none, :math:`\tau_k` has no effect.
+
+    Clusters are the problem's ``tasks``; without, all clients are one and this is
+    :class:`NetworkedADMM`, the NFL of figure 6.1.
+
+    Args:
+      penalty: :math:`\rho>0`.
+      inter_cluster: :math:`\tau_k\in[0,1]`, one number or ``[K]``.
+      inner_iterations: of the primal solver where there is no closed form.
+
+    Raises:
+      ValueError: an inter-cluster parameter outside [0, 1].
+
+    Reference:
+      Gauthier 2024, (6.2)-(6.6) and (6.11), lines 1610-1690.
+    """
+
+    penalty: Float[Array, ""] | float
+    inter_cluster: Float[Array, "*clients"] | float = 0.0
+    inner_iterations: int = static(default=100)
+
+    def validate(self) -> None:
+        _check.positive("penalty", self.penalty)
+        _check.interval("inter_cluster", self.inter_cluster, at_least=0, at_most=1)
+        _check.count("inner_iterations", self.inner_iterations)
+
+    def init(self, problem: Problem, network: Graph) -> State:
+        _check.per_client("inter_cluster", self.inter_cluster, problem.clients)
+        start = start_models(problem)
+        relations = relate(problem, network)
+        factor = factorize(problem, curvature(relations, self.penalty, self.inter_cluster))
+        same, others = (part.neighbor_sum(start) for part in relations)
+        return State(start, start, same, others, jnp.zeros_like(start), relations, factor)
+
+    def step(self, state: State, now: Round) -> State:
+        problem, (same, others) = now.problem, state.relations
+        degree = same.degree[:, None]
+        pull = self.penalty * (degree * state.heard + state.received) - state.dual
+        tau = jnp.broadcast_to(self.inter_cluster, (problem.clients,))[:, None]
+        pull = pull + 2 * tau * state.others
+        weight = state.factor.weight[:, None]
+        center = jnp.where(weight > 0, pull / jnp.where(weight > 0, weight, 1), 0)
+        model = prox(problem, state.factor, center, state.model, self.inner_iterations)
+
+        heard, inbox = now.link.exchange(model)
+        received = inbox.sum(over=same)
+        dual = state.dual + self.penalty * (degree * heard - received)
+        averages = inbox.sum(over=others)
+        return State(model, heard, received, averages, dual, state.relations, state.factor)
+
+
+def relate(problem: Problem, network: Graph) -> Relations:
+    """Sort each client's neighbors by cluster."""
+    cluster, clusters = clusters_of(problem)
+    is_in = (cluster[:, None] == jnp.arange(clusters, dtype=jnp.int32)[None]).astype(problem.dtype)
+    count = network.neighbor_sum(is_in)  # [K, Q]
+    present = jnp.sum((count > 0) & (is_in == 0), axis=1, dtype=problem.dtype)
+
+    def in_mean(mine: Array, theirs: Array) -> Array:
+        members = count[mine, cluster[theirs]] * present[mine]
+        return jnp.where(cluster[mine] == cluster[theirs], 0, 1 / jnp.maximum(members, 1))
+
+    return Relations(
+        network.reweighted(lambda mine, theirs: cluster[mine] == cluster[theirs]),
+        network.reweighted(in_mean),
+    )
+
+
+def curvature(
+    relations: Relations, penalty: Array | float, inter_cluster: Array | float
+) -> Float[Array, " clients"]:
+    r""":math:`2\tau_k+2\rho|\mathcal N_k\cap\mathcal C_{(q)}|`, what a primal step adds to f_k."""
+    return 2 * (inter_cluster * relations.others.degree + penalty * relations.same.degree)

@@ -1,0 +1,223 @@
+r"""NPFL whose clients learn how much to learn from other clusters (Gauthier 2024, Algorithm 6)."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module, static
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.peers.npfl import Relations, curvature, relate
+from fljax.graphs import Graph
+from fljax.problems import Problem
+from fljax.problems.solvers import Spectrum, decompose, solve_shifted, strong_convexity
+from fljax.rounds import Round
+
+__all__ = [
+    "NPFLRL",
+    "Context",
+    "DeterministicPolicyGradient",
+    "Policy",
+    "RandomProbe",
+    "State",
+]
+
+
+class Context(NamedTuple):
+    r"""What a primal step depends on besides :math:`\tau_k`."""
+
+    pull: Array  # [K, D]  of the same cluster: rho sum_l (w_k + w_l) - gamma_k
+    others: Array  # [K, D]  the mean of the other clusters' neighbors
+
+
+class State(NamedTuple):
+    """What NPFL-RL keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    heard: Array  # [K, D]  what client k last said
+    received: Array  # [K, D]  the sum of what its cluster's neighbors said
+    others: Array  # [K, D]  the mean over the other clusters of what theirs said
+    dual: Array  # [K, D]  gamma_k
+    inter_cluster: Array  # [K]  tau_k
+    context: Context  # of the last primal step
+    relations: Relations
+    spectrum: Spectrum  # of the primal systems, constant
+
+
+class Policy:
+    """How a client moves its parameter; subclass it for one of your own."""
+
+    @_check.required
+    def step(self, key: Array, tau: Array, cost: Callable, slope: Callable) -> Array:
+        """The next parameters.
+
+        Args:
+          key: of this epoch.
+          tau: ``[K]``.
+          cost: ``[K] -> [K]``, the validation cost of each client's primal step at these values.
+          slope: ``[K] -> [K]``, its derivative.
+        """
+        raise NotImplementedError
+
+
+@module
+class DeterministicPolicyGradient(Policy):
+    r""":math:`\tau_k\leftarrow\tau_k-\delta\,\partial V_v(w_k(a))/\partial a|_{a=\tau_k}` (6.13).
+
+    The slope has the square of the data's scale, so a step size means something beside it only.
+
+    Args:
+      step_size: :math:`\delta>0`.
+      cap: the largest change in one step, > 0; none in the source.
+    """
+
+    step_size: Float[Array, ""] | float
+    cap: Float[Array, ""] | float = float("inf")
+
+    def validate(self) -> None:
+        _check.positive("step_size", self.step_size)
+        _check.known(self._check_cap, self.cap)
+
+    @staticmethod
+    def _check_cap(cap: Any) -> None:
+        if not cap > 0:
+            raise ValueError(f"cap must be > 0, got {cap}.")
+
+    def step(self, key: Array, tau: Array, cost: Callable, slope: Callable) -> Array:
+        return tau - jnp.clip(self.step_size * slope(tau), -self.cap, self.cap)
+
+
+@module
+class RandomProbe(Policy):
+    r""":math:`\tau_k\leftarrow\tau_k-\delta\,\mathrm{sign}(V_v(w_k(\tau_k+\alpha))-V_v(w_k))\,\alpha`.
+
+    The source's "stochastic actor-critic" (6.14), with :math:`\alpha` uniform on
+    :math:`[-\nu/2,\nu/2]`: a probe is followed if it was better and fled if not.
+
+    Args:
+      step_size: :math:`\delta>0`.
+      width: :math:`\nu>0`.
+    """
+
+    step_size: Float[Array, ""] | float
+    width: Float[Array, ""] | float
+
+    def validate(self) -> None:
+        _check.positive("step_size", self.step_size)
+        _check.positive("width", self.width)
+
+    def step(self, key: Array, tau: Array, cost: Callable, slope: Callable) -> Array:
+        half = jnp.asarray(self.width, tau.dtype) / 2
+        probe = half * jax.random.uniform(key, tau.shape, tau.dtype, -1, 1)
+        return tau - self.step_size * jnp.sign(cost(tau + probe) - cost(tau)) * probe
+
+
+@algorithm("NPFL-RL", "gauthier2023rl", Needs(quadratic=True, validation=True))
+@module
+class NPFLRL(Algorithm):
+    r"""Networked personalized learning with inter-cluster learning by reinforcement learning.
+
+    The primal and dual steps are those of :class:`NPFL` with a :math:`\tau_k` of each client. From
+    the second round on a client first moves it by the ``policy``, which looks at the cost on its
+    validation data,
+
+    .. math:: V_v(w)=\frac1{D_k}\sum_j\ell(x_{k,j},y_{k,j};w)+\lambda_kR(w),
+
+    of the model :math:`w_k(a)` that the *last* primal step would have given with the parameter
+    :math:`a` (the index of (6.13); the source does not say which step the policy looks back at).
+    Several ``policy_steps`` of it a round, each from where the last one ended, are batch
+    reinforcement learning (NPFL-BRL). The primal step is the ridge regression's closed form (6.11);
+    one eigendecomposition serves all values of :math:`\tau_k`.
+
+    Args:
+      penalty: :math:`\rho>0`.
+      policy: a :class:`Policy`.
+      initial: :math:`\tau_k^{(0)}\in[0,1]`, one number or ``[K]``; the source gives no value.
+      policy_steps: of the policy a round, >= 1.
+      clip: keep :math:`\tau_k` in [0, 1] after every step. The source does not say so; without it
+        the parameters leave the interval and primal systems become singular.
+
+    Raises:
+      ValueError: a problem without validation data, one that is not quadratic or that clips.
+
+    Reference:
+      Gauthier 2024, Algorithm 6, (6.7)-(6.14), lines 1649-1722.
+    """
+
+    penalty: Float[Array, ""] | float
+    policy: Policy
+    initial: Float[Array, "*clients"] | float = 0.05
+    policy_steps: int = static(default=1)
+    clip: bool = static(default=True)
+
+    def validate(self) -> None:
+        _check.positive("penalty", self.penalty)
+        _check.interval("initial", self.initial, at_least=0, at_most=1)
+        _check.count("policy_steps", self.policy_steps)
+
+    def init(self, problem: Problem, network: Graph) -> State:
+        _check.per_client("initial", self.initial, problem.clients)
+        start = start_models(problem)
+        tau = jnp.broadcast_to(jnp.asarray(self.initial, problem.dtype), (problem.clients,))
+        relations = relate(problem, network)
+        same, others = (part.neighbor_sum(start) for part in relations)
+        zero = jnp.zeros_like(start)
+        context, spectrum = Context(zero, zero), decompose(problem)
+        return State(start, start, same, others, zero, tau, context, relations, spectrum)
+
+    def step(self, state: State, now: Round) -> State:
+        problem, (same, others) = now.problem, state.relations
+        validation = problem.tasks.validation  # pyright: ignore[reportOptionalMemberAccess]
+
+        def system(tau: Array) -> Array:
+            return curvature(state.relations, self.penalty, tau) + strong_convexity(problem)
+
+        def primal(tau: Array, context: Context) -> Array:
+            right = state.spectrum.moment + context.pull + 2 * tau[:, None] * context.others
+            return solve_shifted(problem, state.spectrum, system(tau), right)
+
+        def cost(tau: Array) -> Array:
+            model = primal(tau, state.context)
+            return validation.mean_loss(model) + problem.share * problem.regularizer.value(model)
+
+        def slope(tau: Array) -> Array:
+            # (H + c(tau)) w = r(tau), so (H + c) dw = dr - dc w; both are zero without neighbors
+            # in other clusters.
+            model = primal(tau, state.context)
+            change = 2 * (state.context.others - others.degree[:, None] * model)
+            change = solve_shifted(problem, state.spectrum, system(tau), change)
+            gradient = validation.loss_gradient(model)
+            gradient = gradient + problem.share[:, None] * problem.regularizer.gradient(model)
+            return jnp.sum(gradient * change, axis=1)
+
+        def epoch(e: Array, tau: Array) -> Array:
+            key = jax.random.fold_in(now.key("policy"), e)
+            tau = self.policy.step(key, tau, cost, slope)
+            return jnp.clip(tau, 0, 1) if self.clip else tau
+
+        moved = jax.lax.fori_loop(0, self.policy_steps, epoch, state.inter_cluster)
+        # Without neighbors in other clusters costs differ by rounding only.
+        matters = (now.number > 1) & (others.degree > 0)
+        tau = jnp.where(matters, moved, state.inter_cluster)
+
+        degree = same.degree[:, None]
+        pull = self.penalty * (degree * state.heard + state.received) - state.dual
+        context = Context(pull, state.others)
+        model = primal(tau, context)
+        heard, inbox = now.link.exchange(model)
+        received = inbox.sum(over=same)
+        dual = state.dual + self.penalty * (degree * heard - received)
+        return State(
+            model,
+            heard,
+            received,
+            inbox.sum(over=others),
+            dual,
+            tau,
+            context,
+            state.relations,
+            state.spectrum,
+        )

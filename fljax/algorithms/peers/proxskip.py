@@ -1,0 +1,92 @@
+"""ProxSkip: gradient steps all the time, exchanges now and then (Mishchenko et al. 2022)."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fljax._module import field, module
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.descending import Skipping
+from fljax.algorithms.peers.base import Weights, as_weights, check_sums, check_weights, weights_on
+from fljax.graphs import Combination, Graph
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.streams import Stream
+
+__all__ = ["PeerState", "ProxSkip"]
+
+
+class PeerState(NamedTuple):
+    """What ProxSkip keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    control: Array  # [K, D]  h_k
+    mixing: Combination  # the symmetric weights
+
+
+@algorithm("ProxSkip", "mishchenko2022", Needs())
+@module
+class ProxSkip(Skipping):
+    r"""Gradient steps all the time, an exchange with neighbors now and then (ProxSkip).
+
+    .. math::
+
+        \hat w_k&=w_k^{(n-1)}-\mu\big(f_k'(w_k^{(n-1)})-h_k\big) \\
+        w_k^{(n)}&=\begin{cases}
+            \frac12\hat w_k+\frac12\sum_la_{kl}\hat w_l,\quad
+                h_k\leftarrow h_k+\frac p\mu(w_k^{(n)}-\hat w_k) & \text{with the chance }p \\
+            \hat w_k & \text{else}\end{cases}
+
+    with one draw for all, and :math:`h_k=0` at the start. The weights :math:`\frac12(I+A)` are
+    positive semidefinite for every symmetric, doubly stochastic :math:`A`, as the theory asks; with
+    them it is the paper's form among peers, of :math:`\tau=p/(2\mu)`, and for :math:`p=1` exact
+    diffusion. For smooth, strongly convex objectives it comes to the optimum linearly; rounds
+    without an exchange send nothing.
+
+    Args:
+      step_size: as of :class:`Scaffnew`.
+      probability: as of :class:`Scaffnew`.
+      mixing: the weights :math:`a_{kl}`, as of :class:`Consensus`, symmetric.
+      batches: as of :class:`Scaffnew`.
+
+    Raises:
+      ValueError: as :class:`Scaffnew`; weights that are not symmetric or do not fit the graph.
+
+    Reference:
+      Mishchenko et al. 2022, section 5; Guo et al. 2023, Algorithm 1.
+    """
+
+    mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
+
+    def validate(self) -> None:
+        super().validate()
+        check_sums(self.mixing, type(self).label)
+
+    @property
+    def combinations(self) -> tuple[Weights | None, ...]:
+        return (self.mixing,)
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        super().check(problem, network)
+        check_weights(self.mixing, network)
+
+    def init(self, problem: Problem, network: Graph) -> PeerState:
+        start = start_models(problem)
+        return PeerState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
+
+    def step(self, state: PeerState, now: Round) -> PeerState:
+        speaks = self._speaks(now)
+        moved = self._moved(state.model, state.control, now)
+        receivers = jnp.where(speaks, now.network.neighbor_counts(), 0)
+        inbox = now.link.exchange(moved, receivers=receivers)[1]
+        # Controls sum to zero whatever became of the message.
+        change = -inbox.apart(state.mixing) / 2
+        model = moved + change
+        control = self._corrected(state.control, change, now)
+        return PeerState(
+            jnp.where(speaks, model, moved),
+            jnp.where(speaks, control, state.control),
+            state.mixing,
+        )

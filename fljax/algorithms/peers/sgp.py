@@ -1,0 +1,151 @@
+r"""Stochastic gradient push: peers that may hear one another in one direction only (push-sum)."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fljax import _check
+from fljax._module import field, float_dtype, module
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.descending import Descending
+from fljax.graphs import Graph, spectra, tables
+from fljax.graphs.graph import of_entries
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.streams import Stream
+
+__all__ = ["SGP", "State"]
+
+
+class State(NamedTuple):
+    """What push-sum keeps from round to round."""
+
+    model: Array  # [K, D]  w_k = v_k / u_k
+    pushed: Array  # [K, D + 1]  v_k and its weight u_k
+
+
+@algorithm("SGP", "assran2019", Needs(data="any", changing=True))
+@module
+class SGP(Descending):
+    r"""Stochastic gradient push on directed graphs (SGP).
+
+    .. math::
+
+        \hat v_k=v_k-\mu^{(n)}f_k'(w_k),\qquad
+        v_k\leftarrow\sum_lp_{kl}\hat v_l,\qquad u_k\leftarrow\sum_lp_{kl}u_l,\qquad
+        w_k^{(n)}=v_k/u_k
+
+    with :math:`u_k=1` at the start. Client :math:`l` gives the shares :math:`p_{kl}` away and keeps
+    what is left: *columns* sum to one. Rows need not, for which all would have to know whom they
+    hear: without gradients all :math:`w_k` come to the mean of the starts nevertheless, and with
+    decaying steps to the optimum. A message is :math:`\hat v_k` and :math:`u_k`, :math:`D+1`
+    numbers.
+
+    A graph's edges go both ways; ``shares`` of zero in one direction make them directed.
+
+    Args:
+      step_size: :math:`\mu^{(n)}`, a schedule of the round or a number, > 0.
+      shares: ``[K, K]``, :math:`p_{kl}` of what ``l`` has goes to ``k``: non-negative, columns of
+        sum one, on edges of the network and the diagonal; by default equal shares to oneself and to
+        all neighbors in the round. Over an edge that is not there in a round nothing goes.
+      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+
+    Raises:
+      ValueError: shares of another shape, with columns that do not sum to one, beyond the edges, or
+        by which what some client has never reaches another.
+
+    Example:
+      A ring in one direction:
+
+      >>> import jax, numpy as np, fljax as fl
+      >>> around = (np.eye(5) + np.roll(np.eye(5), 1, axis=0)) / 2
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=5, samples=10, dim=2),
+      ...     network=fl.graphs.ring(5),
+      ...     algorithm=fl.algorithms.SGP(fl.schedules.PowerDecay(0.2, 0.8), shares=around),
+      ... )
+      >>> int(fl.run(simulation, rounds=4).messages[-1])
+      20
+
+    Reference:
+      Assran et al. 2019, Algorithm 1; Nedic and Olshevsky 2016.
+    """
+
+    shares: Any = field(default=None, kw_only=True)  # [K, K]
+
+    def validate(self) -> None:
+        if self.shares is None:
+            return
+        shares = _check.filled("shares", self.shares, axes=2)
+        object.__setattr__(self, "shares", shares.astype(float_dtype()))
+        rows, columns = self.shares.shape
+        if rows != columns:
+            raise ValueError(f"shares must be square, [K, K], got {rows} rows of {columns}.")
+
+        def known(shares: Any) -> None:
+            shares = np.asarray(shares, np.float64)
+            hint = "p_kl is what l gives to k; transpose it"
+            spectra.check_stochastic("the matrix of shares", shares, 0, hint)
+            spectra.check_primitive("the matrix of shares", shares, "or take other shares.")
+
+        _check.known(known, self.shares)
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        super().check(problem, network)
+        if self.shares is None:
+            return
+        if len(self.shares) != network.nodes:
+            raise ValueError(
+                f"shares are of {len(self.shares)} nodes, and the network has {network.nodes}."
+            )
+
+        def known(shares: Any, *_: Any) -> None:
+            given = (np.asarray(shares) > 0) & ~np.eye(network.nodes, dtype=bool)
+            beyond = np.argwhere(given & (np.asarray(network.dense()) == 0))
+            if len(beyond):
+                k, giver = beyond[0]
+                raise ValueError(
+                    f"shares must be on edges of the network, and node {giver} gives to node {k}, "
+                    "which is no neighbor; add the edge, or make the share zero."
+                )
+
+        _check.known(known, self.shares, network.degree)
+
+    def message_size(self, dim: int) -> int:
+        """A model and its weight."""
+        return dim + 1
+
+    def init(self, problem: Problem | Stream, network: Graph) -> State:
+        start = start_models(problem)
+        return State(start, jnp.concatenate([start, jnp.ones_like(start[:, :1])], axis=1))
+
+    def step(self, state: State, now: Round) -> State:
+        part = self._part(now)
+        slope = self.step_size(now.number) * part.gradient(state.model)
+        message = state.pushed.at[:, :-1].add(-slope)
+        taken, kept, receivers = self._shared(now.network)
+        said, inbox = now.link.exchange(message, receivers=receivers)
+        pushed = inbox.sum(over=taken) + kept[:, None].astype(said.dtype) * said
+        return State(pushed[:, :-1] / pushed[:, -1:], pushed)
+
+    def _shared(self, network: Graph) -> tuple[Graph, Float[Array, " K"], Int[Array, " K"]]:
+        """What each node takes of its neighbors, what it keeps, and to how many it gives."""
+        parts, everyone = network.entries.parts, jnp.arange(network.nodes, dtype=jnp.int32)
+        taken, given = [], []
+        for part in parts:
+            edge, here, there = part.weights > 0, part.nodes[:, None], part.of_neighbors(everyone)
+            if self.shares is None:
+                share = 1 / (1 + network.neighbor_counts().astype(part.weights.dtype))
+                one, other = part.of_neighbors(share), share.at[here].get(mode="clip")
+            else:
+                shares = jnp.asarray(self.shares)
+                one = shares.at[here, there].get(mode="clip")
+                other = shares.at[there, here].get(mode="clip")
+            for found, shares in ((taken, one), (given, other)):
+                found.append(jnp.where(edge, shares, 0).astype(part.weights.dtype))
+        entries = network.entries.with_weights(taken)
+        away = tables.add_rows(parts, [jnp.sum(each, axis=1) for each in given])
+        receivers = [jnp.sum(each > 0, axis=1, dtype=jnp.int32) for each in given]
+        return of_entries(entries, entries.row_sums()), 1 - away, tables.add_rows(parts, receivers)

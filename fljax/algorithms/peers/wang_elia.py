@@ -1,0 +1,61 @@
+"""The control perspective: gradient descent with integral feedback (Wang and Elia 2010)."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fljax._module import module
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.peers.base import Exact, weights_on
+from fljax.graphs import Combination, Graph
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.streams import Stream
+
+__all__ = ["ControlState", "WangElia"]
+
+
+class ControlState(NamedTuple):
+    """What Wang-Elia keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    integral: Array  # [K, D]  z_k
+    weights: Combination  # A
+
+
+@algorithm("Wang-Elia", "wang2010", Needs(data="any"))
+@module
+class WangElia(Exact):
+    r"""Distributed optimization as a controller: what peers differ by, and the sum of all of that.
+
+    .. math::
+
+        w^{(n+1)}=w^{(n)}-B(w^{(n)}+z^{(n)})-\mu f'(w^{(n)}),\qquad
+        z^{(n+1)}=z^{(n)}+Bw^{(n)},\quad z^{(0)}=0
+
+    with :math:`B=(I-A)/2`. Its correction :math:`Bz` is what :attr:`State.dual` is in
+    :class:`EXTRA`, with :math:`B^2` where that has :math:`\tilde A-A`; it goes over the network
+    itself, so a message is a model and an integral, :math:`2D` numbers, and unlike with the others
+    here a link that fails, if in both directions, keeps it from the minimizer.
+
+    Args and Raises: as of :class:`EXTRA`, without ``blend``.
+
+    Reference:
+      Wang & Elia 2010.
+    """
+
+    def message_size(self, dim: int) -> int:
+        return 2 * dim
+
+    def init(self, problem: Problem | Stream, network: Graph) -> ControlState:
+        start = start_models(problem)
+        return ControlState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
+
+    def step(self, state: ControlState, now: Round) -> ControlState:
+        slope = self._part(now).gradient(state.model)
+        message = jnp.concatenate([state.model, state.integral], axis=1)
+        said, inbox = now.link.exchange(message)
+        models, integrals = jnp.split((said - inbox.mean(over=state.weights)) / 2, 2, axis=1)
+        model = state.model - models - integrals - self.step_size(now.number) * slope
+        return ControlState(model, state.integral + models, state.weights)

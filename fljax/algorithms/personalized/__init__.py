@@ -1,0 +1,1 @@
+"""One server whose clients have models of their own."""

@@ -1,0 +1,142 @@
+r"""APFL: a mixture of a global and a personal model (Deng, Kamani and Mahdavi 2020)."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import field, module
+from fljax.algorithms.base import Needs, algorithm, server_start, start_models
+from fljax.algorithms.server.base import Averaging, Cohort
+from fljax.batches import taken
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import Schedule, as_schedule
+
+__all__ = ["APFL", "State"]
+
+
+class State(NamedTuple):
+    """What APFL keeps from round to round."""
+
+    model: Array  # [K, D]  the mixtures
+    personal: Array  # [K, D]  v_k
+    server: Array  # [D]  w
+    interpolation: Array  # [K]  alpha_k
+
+
+@algorithm(
+    "APFL",
+    "deng2020",
+    Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True),
+)
+@module
+class APFL(Averaging):
+    r"""Beside federated averaging each client trains its part of a mixture with the common model.
+
+    A participant of round :math:`n` starts from :math:`w_k=w^{(n-1)}` and from where its own
+    :math:`v_k` was left, and steps with both on the same batch,
+
+    .. math::
+
+        \bar v_k=\alpha_kv_k+(1-\alpha_k)w_k,\qquad
+        w_k \leftarrow w_k-\mu f_k'(w_k),\qquad
+        v_k \leftarrow v_k-\mu\alpha_kf_k'(\bar v_k)
+
+    The server averages the :math:`w_k`; nothing of :math:`v_k` is sent. ``adaptation`` moves
+    :math:`\alpha_k`, once a round before the steps, on their first batch, along the gradient of
+    :math:`f_k(\bar v_k)` in it, and keeps it in [0, 1], where a mixture is one:
+
+    .. math:: \alpha_k \leftarrow \alpha_k-\eta\langle v_k-w_k, f_k'(\bar v_k)\rangle
+
+    Judged are the mixtures with the server's new model, of all clients. With :math:`\alpha_k=0`
+    that is federated averaging, with :math:`\alpha_k=1` training alone. Where :math:`v_k` and
+    :math:`w_k` are the same, as at the start, nothing moves :math:`\alpha_k`.
+
+    Args:
+      step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
+        of too; an optimizer moves :math:`(w_k,v_k)` as one. Clients count alike by default, as in
+        the paper.
+      interpolation: :math:`\alpha_k\in[0,1]`, one number or one of each client; where it
+        begins, if it is adapted.
+      interpolation_step_size: :math:`\eta`, a schedule of the round or a number, > 0; the
+        paper's is :math:`\mu`. By default it stays.
+
+    Raises:
+      ValueError: an interpolation outside [0, 1], or not one of each client; as of FedAvg.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.APFL(0.1, interpolation=0.5, interpolation_step_size=0.1),
+      ...     metrics=["objective"],
+      ... )
+      >>> run = fl.run(simulation, rounds=20)
+      >>> bool(run.objective[-1] < run.objective[0])
+      True
+
+    Reference:
+      Deng et al. 2020, Algorithm 1, with the mixing adapted as beside it.
+    """
+
+    interpolation: Float[Array, "*clients"] | float = field(
+        converter=partial(_check.filled, "interpolation"), default=0.5, kw_only=True
+    )
+    interpolation_step_size: Schedule | None = field(
+        converter=as_schedule, default=None, kw_only=True
+    )
+
+    def validate(self) -> None:
+        super().validate()
+        _check.interval("interpolation", self.interpolation, at_least=0, at_most=1)
+
+    def check(self, problem: Any, network: Any) -> None:
+        super().check(problem, network)
+        _check.per_client("interpolation", self.interpolation, problem.clients)
+
+    def init(self, problem: Problem, network: Any) -> State:
+        start = start_models(problem)
+        interpolation = jnp.broadcast_to(
+            jnp.asarray(self.interpolation, problem.dtype), (problem.clients,)
+        )
+        return State(start, start, server_start(problem), interpolation)
+
+    def step(self, state: State, now: Round) -> State:
+        cohort = self.invite(now)
+        who, dim = cohort.who, now.problem.dim
+        start = now.link.publish(state.server, cohort.here)
+        personal, alpha = who.take((state.personal, state.interpolation))
+        if self.interpolation_step_size is not None:
+            rate, first = self.interpolation_step_size(now.number), self._first(now, cohort)
+            slope = first.gradient(mixed(alpha, personal, start[None]))
+            along = jnp.sum((personal - start[None]) * slope, axis=1)
+            alpha = jnp.clip(alpha - rate * along, 0, 1)
+
+        def both(part: Problem, pair: Array, alpha: Array) -> Array:
+            local, personal = pair[:, :dim], pair[:, dim:]
+            pulled = alpha[:, None] * part.gradient(mixed(alpha, personal, local))
+            return jnp.concatenate([part.gradient(local), pulled], axis=1)
+
+        pair = jnp.concatenate([jnp.broadcast_to(start, personal.shape), personal], axis=1)
+        pair = self.learn(now, cohort, pair, direction=both, given=alpha).model
+        server = self.collect(now, cohort, pair[:, :dim], start).move(start)
+        personal = who.put(state.personal, pair[:, dim:])
+        interpolation = who.put(state.interpolation, alpha)
+        return State(mixed(interpolation, personal, server[None]), personal, server, interpolation)
+
+    def _first(self, now: Round, cohort: Cohort) -> Problem:
+        """What participants' first steps are on."""
+        problem = self.own(now.problem)
+        if cohort.batch is None:
+            return cohort.who.of(problem)
+        return taken(problem, cohort.who.numbers, cohort.batch, 0)
+
+
+def mixed(
+    alpha: Float[Array, " some"], personal: Float[Array, "some dim"], common: Array
+) -> Float[Array, "some dim"]:
+    r""":math:`\alpha v+(1-\alpha)w` of each."""
+    return alpha[:, None] * personal + (1 - alpha[:, None]) * common

@@ -1,0 +1,122 @@
+r"""FedAMP: models that attract each other the more, the closer they are (Huang et al. 2021)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import field, module
+from fljax._numerics import HIGHEST
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.server.base import LocalLearning
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import Schedule, as_schedule
+
+__all__ = ["FedAMP", "State"]
+
+
+class State(NamedTuple):
+    """What clients and server keep from round to round."""
+
+    model: Array  # [K, D]  w_k
+    known: Array  # [K, D]  what the server knows of each
+
+
+@algorithm("FedAMP", "huang2021", Needs(None, absent=True))
+@module
+class FedAMP(LocalLearning):
+    r"""A server makes each participant a model of its own, out of all, those most like its first.
+
+    With :math:`A(x)=1-e^{-x/\sigma}` of squared distances, the server moves what it knows of
+    participant :math:`k` towards the others and sends it the result,
+
+    .. math::
+
+        u_k=w_k+\alpha_n\sum_lA'(\|w_k-w_l\|^2)(w_l-w_k),\qquad
+        A'(x)=\tfrac1\sigma e^{-x/\sigma}
+
+    and the participant answers with what it makes of its own model by steps along
+    :math:`f_k'(w_k)+\frac\lambda{\alpha_n}(w_k-u_k)`: the paper's
+    :math:`\arg\min f_k(w)+\frac\lambda{2\alpha_n}\|w-u_k\|^2`, approached from where it stood. It
+    rests where :math:`f_k'(w_k)+\lambda\sum_lA'(\|w_k-w_l\|^2)(w_k-w_l)=0` for all, whatever
+    :math:`\alpha`. Who does not take part keeps its model, and the server what it knows of it.
+
+    :math:`u_k` lies between the models where :math:`\alpha_n(K-1)\le\sigma`. The server sees each
+    client's model, so nothing hides them in a sum, and keeps all of them.
+
+    Args:
+      step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
+        of too; stable for :math:`\mu(L+\lambda/\alpha_n)<2`, :math:`L` the curvature of
+        :math:`f_k`. How many samples a client has plays no part.
+      attraction: :math:`\lambda\ge0`; zero is training alone.
+      attention_step_size: :math:`\alpha_n`, a schedule of the round or a number, > 0.
+      scale: :math:`\sigma>0`: squared distances well above it attract no more.
+
+    Raises:
+      ValueError: as of FedAvg.
+
+    Example:
+      Two kinds of clients find each other:
+
+      >>> import jax, numpy as np, fljax as fl
+      >>> rng = np.random.default_rng(0)
+      >>> X = rng.normal(size=(6, 20, 2))
+      >>> targets = np.stack([X[k] @ ([3, 0] if k < 3 else [0, 3]) for k in range(6)])
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.from_clients(list(zip(X, targets)), fl.problems.LeastSquares()),
+      ...     algorithm=fl.algorithms.FedAMP(
+      ...         0.1, attraction=1.0, attention_step_size=0.2, scale=1.0
+      ...     ),
+      ... )
+      >>> found = fl.sweep(lambda key: simulation, seeds=1, rounds=50, keep_models=True)
+      >>> models = found.model[0]
+      >>> [float(abs(models[0] - models[k]).max().round(1)) for k in (1, 3)]
+      [0.0, 3.0]
+
+    Reference:
+      Huang et al. 2021, Algorithm 1.
+    """
+
+    attraction: Float[Array, ""] | float = dataclasses.field(kw_only=True)
+    attention_step_size: Schedule = field(converter=as_schedule, kw_only=True)
+    scale: Float[Array, ""] | float = dataclasses.field(kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.nonnegative("attraction", self.attraction)
+        _check.positive("scale", self.scale)
+
+    def init(self, problem: Problem, network: Any) -> State:
+        start = start_models(problem)
+        return State(start, start)
+
+    def step(self, state: State, now: Round) -> State:
+        cohort, attention = self.invite(now), self.attention_step_size(now.number)
+        who, known = cohort.who, state.known
+        towards = self._towards(who.take(known), known)
+        cloud = now.link.publish(who.take(known) + attention * towards, cohort.here)
+        pull = self.attraction / attention
+
+        def along(part: Problem, model: Array, cloud: Array) -> Array:
+            return part.gradient(model) + pull * (model - cloud)
+
+        start = who.take(state.model)
+        local = self.learn(now, cohort, start, direction=along, given=cloud).model
+        said = now.link.send(local, clients=who.numbers, sending=cohort.here)
+        known = now.link.known(who.put(known, said), known)
+        return State(who.put(state.model, local), known)
+
+    def _towards(
+        self, some: Float[Array, "chosen dim"], known: Float[Array, "clients dim"]
+    ) -> Float[Array, "chosen dim"]:
+        """The attraction of some models by all that are known."""
+        middle = jnp.mean(known, axis=0, keepdims=True)  # near it no digits of a distance are lost
+        some, known = some - middle, known - middle
+        products = jnp.matmul(some, known.T, precision=HIGHEST)
+        squares = [jnp.sum(models**2, axis=1) for models in (some, known)]
+        distance = squares[0][:, None] + squares[1][None] - 2 * products
+        pull = jnp.exp(-jnp.maximum(distance, 0) / self.scale) / self.scale
+        return jnp.matmul(pull, known, precision=HIGHEST) - jnp.sum(pull, 1, keepdims=True) * some

@@ -1,0 +1,85 @@
+"""FedBABU: a common body under heads that stay as they began (Oh et al. 2022)."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import field, module, static
+from fljax.algorithms.base import algorithm
+from fljax.algorithms.local_steps import descend
+from fljax.algorithms.personalized.fedper import NEEDS, FedPer, State
+from fljax.algorithms.server.base import Cohort
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import Schedule, as_schedule
+
+__all__ = ["FedBABU"]
+
+
+class Tuned(NamedTuple):
+    """What FedBABU keeps from round to round."""
+
+    model: Array  # [K, D]  after tuning
+    frozen: Array  # [K, D]  before: the server's parameters, and the heads as they began
+    server: Array  # [shared]
+
+
+@algorithm("FedBABU", "oh2022", NEEDS)
+@module
+class FedBABU(FedPer):
+    r"""A common body, trained under heads that stay as they began; then each client tunes both.
+
+    A participant of round :math:`n` descends along its body's gradient alone,
+
+    .. math::
+
+        \varphi_k\leftarrow\varphi_k-\mu\,\partial_\varphi f_k(\varphi_k,h^0),\qquad
+        \varphi^{(n)}=\sum_{k\in S}\frac{q_k}{\sum_{l\in S}q_l}\varphi_k
+
+    Judged is what each client makes of :math:`v_k=(\varphi^{(n)},h^0)` by :math:`\tau` steps of all
+    of its parameters, the paper's personalization:
+
+    .. math:: v_k\leftarrow v_k-\eta f_k'(v_k)
+
+    Tuning starts anew in every round and costs no traffic, as of
+    :class:`~fljax.algorithms.FineTunedFedAvg`, which this is where nothing is the head. The head is
+    the same for all clients, as in the paper, unless the problem lets them start apart
+    (:meth:`~fljax.problems.Problem.starting_at`); where all start at zero it is zero, and the body
+    under it has no gradient.
+
+    Args:
+      step_size: :math:`\mu`, as of :class:`FedPer`, whose other arguments and messages it has.
+      personal: the head.
+      tuning_step_size: :math:`\eta`, a schedule of the round or a number, > 0.
+      tuning_steps: :math:`\tau\ge1`, on all of a client's samples.
+
+    Raises:
+      ValueError: no tuning; as of :class:`FedPer`.
+
+    Reference:
+      Oh et al. 2022, Algorithm 1, and its personalization.
+    """
+
+    tuning_step_size: Schedule = field(converter=as_schedule, kw_only=True)
+    tuning_steps: int = static(default=1, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.count("tuning_steps", self.tuning_steps)
+
+    def init(self, problem: Problem, network: Any) -> Tuned:
+        start = super().init(problem, network)
+        return Tuned(start.model, *start)
+
+    def step(self, state: Tuned, now: Round) -> Tuned:
+        frozen = super().step(State(state.frozen, state.server), now)
+        step_size = self.tuning_step_size(now.number)
+        tuned = descend(self.own(now.problem).gradient, frozen.model, step_size, self.tuning_steps)
+        return Tuned(tuned, *frozen)
+
+    def _trained(
+        self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], own: np.ndarray
+    ) -> Float[Array, "chosen dim"]:
+        return self._moved(now, cohort, start, self._split(now.problem)[0])

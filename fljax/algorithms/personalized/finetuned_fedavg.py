@@ -1,0 +1,84 @@
+r"""Federated averaging whose model each client tunes to its own data (Collins et al. 2022)."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fljax import _check
+from fljax._module import field, module, static
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.local_steps import descend
+from fljax.algorithms.server import fedavg
+from fljax.algorithms.server.fedavg import FedAvg
+from fljax.participation import Selector
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import Schedule, as_schedule
+
+__all__ = ["FineTunedFedAvg", "State"]
+
+
+class State(NamedTuple):
+    """What FedAvg-FT keeps from round to round."""
+
+    model: Array  # [K, D]  the tuned v_k
+    shared: fedavg.State  # of the solver, whose model is the server's w
+
+
+@algorithm(
+    "FedAvg-FT",
+    "collins2022",
+    Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True),
+)
+@module
+class FineTunedFedAvg(Algorithm):
+    r"""The server's rounds are those of federated averaging; judged is what clients make of them.
+
+    .. math::
+
+        v_k^{(n)}=w^{(n)},\qquad\text{then } \tau\text{ times}\quad
+        v_k^{(n)} \leftarrow v_k^{(n)}-\eta f_k'(v_k^{(n)})
+
+    Tuning starts anew from the server's model of each round, has no part in its training and costs
+    no traffic of its own: it is what every client, also one that did not take part, would deploy
+    if training stopped here. It is computed in every round, although only recorded ones show it:
+    :math:`\tau` passes over all clients' data.
+
+    Args:
+      solver: of the server's model, a :class:`~fljax.algorithms.FedAvg`.
+      step_size: :math:`\eta` of the tuning, a schedule of the round or a number, > 0.
+      tuning_steps: :math:`\tau\ge1`, on all of a client's samples.
+
+    Raises:
+      TypeError: a solver of another kind.
+      ValueError: no tuning, which is the solver itself.
+
+    Reference:
+      Collins et al. 2022; the rounds are McMahan et al. 2017, Algorithm 1.
+    """
+
+    solver: FedAvg
+    step_size: Schedule = field(converter=as_schedule)
+    tuning_steps: int = static(default=1)
+
+    def validate(self) -> None:
+        _check.count("tuning_steps", self.tuning_steps, hint="Without tuning, run the solver.")
+
+    @property
+    def selection(self) -> Selector:
+        """Who takes part."""
+        return self.solver.selection
+
+    def check(self, problem: Problem, network: Any) -> None:
+        self.solver.check(problem, network)
+
+    def init(self, problem: Problem, network: Any) -> State:
+        return State(start_models(problem), self.solver.init(problem, network))
+
+    def step(self, state: State, now: Round) -> State:
+        shared = self.solver.step(state.shared, now)
+        start = jnp.broadcast_to(shared.model, state.model.shape)
+        step_size = self.step_size(now.number)
+        model = descend(self.solver.own(now.problem).gradient, start, step_size, self.tuning_steps)
+        return State(model, shared)

@@ -1,0 +1,195 @@
+r"""IFCA: a model for each cluster, trained by the clients that it fits (Ghosh et al. 2020)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fljax import _check
+from fljax._module import field, module, static
+from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax.algorithms.local_steps import descend
+from fljax.participation import Drawn, Selector, everyone_or
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import Schedule, as_schedule
+
+__all__ = ["IFCA", "State", "random_start"]
+
+#: What the server averages.
+AVERAGES = ("models", "gradients")
+
+
+class State(NamedTuple):
+    """What IFCA keeps from round to round."""
+
+    model: Array  # [K, D]  of the cluster that fits each client best
+    models: Array  # [Q, D]  the server's theta_q
+    choice: Array  # [K]  the cluster of least loss, of these models
+
+
+@algorithm("IFCA", "ghosh2020", Needs(None, absent=True, uploads=("models", "updates")))
+@module
+class IFCA(Algorithm):
+    r"""Iterative federated clustering: estimate who is alike, train one model for each cluster.
+
+    In round :math:`n` the server draws a set :math:`S` of clients and sends them all
+    :math:`\theta_1,\dots,\theta_Q`. Each picks the model of least loss on its data,
+    :math:`\hat q_k=\arg\min_qf_k(\theta_q)`, and with ``average="models"`` takes ``local_steps``
+    from it, :math:`w_k\leftarrow w_k-\gamma f_k'(w_k)`, else one gradient. The server sets
+
+    .. math::
+
+        \theta_q=\frac{\sum_{k\in S:\hat q_k=q}w_k}{|\{k\in S:\hat q_k=q\}|}
+        \qquad\text{or}\qquad
+        \theta_q\leftarrow\theta_q-\frac\gamma{|S|}\sum_{k\in S:\hat q_k=q}f_k'(\theta_q)
+
+    A model that nobody picks stays. :math:`S` are the clients that are there. The paper divides
+    gradients by the number of all clients, which is the same where all take part. A message is one
+    model; the choice that goes with it, :math:`\log_2Q` bits, is not counted. Judged is the model
+    that each client, also one that did not take part, would pick at the end of the round: one more
+    evaluation of :math:`Q` losses, which serves the next round as its estimate.
+
+    Args:
+      step_size: :math:`\gamma`, a schedule of the round or a number, > 0.
+      clusters: :math:`Q\ge1`.
+      local_steps: :math:`\tau\ge1` gradient steps of a participant, on all of its samples.
+      average: ``"models"`` (option II of the paper) or ``"gradients"`` (option I).
+      clients_per_round: :math:`|S|`; all clients by default.
+      start: ``[Q, D]``, the server's first models. They must differ, or clients cannot tell them
+        apart. By default :func:`random_start` from a fixed key, the same in every run: give one of
+        the scenario's own key where every seed should have its own.
+
+    Raises:
+      ValueError: more participants than clients; several local steps for one gradient; a start of
+        another shape or with equal models.
+
+    Reference:
+      Ghosh et al. 2020, Algorithm 1.
+    """
+
+    step_size: Schedule = field(converter=as_schedule)
+    clusters: int = static()
+    local_steps: int = static(default=1)
+    average: str = static(default="models")
+    clients_per_round: int | None = static(default=None)
+    start: Any = None  # [Q, D]
+
+    def validate(self) -> None:
+        _check.count("clusters", self.clusters)
+        _check.count("local_steps", self.local_steps)
+        _check.choice("average", self.average, AVERAGES)
+        if self.average == "gradients" and self.local_steps > 1:
+            raise ValueError(
+                f"local_steps must be 1 where gradients are averaged, got {self.local_steps}; "
+                'average="models" takes several.'
+            )
+        if self.clients_per_round is not None:
+            _check.count("clients_per_round", self.clients_per_round)
+        if self.start is not None:
+            self._check_start()
+
+    def _check_start(self) -> None:
+        object.__setattr__(self, "start", _check.array("start", self.start))
+        if np.ndim(self.start) != 2 or np.shape(self.start)[0] != self.clusters:
+            raise ValueError(
+                f"start must be [{self.clusters}, parameters], one model a cluster, got shape "
+                f"{np.shape(self.start)}."
+            )
+        _check.finite("start", self.start)
+        _check.known(self._check_unlike, self.start)
+        if _check.is_concrete(self.start):
+            object.__setattr__(self, "start", np.asarray(self.start, np.float64))
+
+    def _check_unlike(self, start: Any) -> None:
+        if len(np.unique(np.asarray(start), axis=0)) < self.clusters:
+            raise ValueError(
+                "start holds equal models, which no client can tell apart; "
+                "fljax.algorithms.personalized.ifca.random_start draws different ones."
+            )
+
+    @property
+    def has_start(self) -> bool:
+        return self.start is not None
+
+    @property
+    def uploads(self) -> tuple[str, ...] | None:
+        return ("updates",) if self.average == "gradients" else None
+
+    @property
+    def selection(self) -> Selector:
+        """Who takes part."""
+        return everyone_or(Drawn, self.clients_per_round)
+
+    def init(self, problem: Problem, network: Any) -> State:
+        self.selection.check(problem.clients)
+        if problem.initial is not None:
+            raise ValueError(
+                "IFCA starts from a model of every cluster, and not from the problem's: leave out "
+                "starting_at(), and give IFCA start=[clusters, dim]."
+            )
+        if self.start is None:
+            key = jax.random.key(0, impl="threefry2x32")
+            models = random_start(key, self.clusters, problem.dim)
+        else:
+            models = jnp.asarray(self.start)
+        if models.shape[1] != problem.dim:
+            raise ValueError(
+                f"start must hold models of the problem's {problem.dim} parameters, got "
+                f"{models.shape[1]}."
+            )
+        return _judged(problem, models.astype(problem.dtype))
+
+    def step(self, state: State, now: Round) -> State:
+        step_size, problem = self.step_size(now.number), now.problem
+        who = now.choose(self.selection)
+        part = who.of(problem)
+        server = now.link.publish(state.models.reshape(-1), who.here)
+        choice = who.take(state.choice)
+        picked = server.reshape(state.models.shape)[choice]
+        if self.average == "models":
+            message, around = descend(part.gradient, picked, step_size, self.local_steps), server
+        else:
+            message, around = part.gradient(picked), jnp.zeros_like(server)
+        multiple = step_size if self.average == "models" else 1
+
+        # A message goes to its cluster's place among the models, one after the other.
+        place = choice[:, None] * problem.dim + jnp.arange(problem.dim, dtype=jnp.int32)[None]
+        arrived = now.link.collect(
+            lambda rows: (message[rows], place[rows]),
+            who.here,
+            around,
+            size=problem.dim,
+            clients=who.numbers,
+            step_size=multiple,
+        )
+        if self.average == "models":
+            heard = arrived.share > 0
+            models = jnp.where(heard, arrived.total / jnp.where(heard, arrived.share, 1), server)
+        else:
+            models = server - step_size * arrived.total
+        return _judged(problem, models.reshape(state.models.shape))
+
+
+def _judged(problem: Problem, models: Float[Array, "clusters dim"]) -> State:
+    """The state of these models, with each client at the one of least loss."""
+    everyone = (problem.clients, problem.dim)
+    losses = jax.vmap(lambda model: problem.objective(jnp.broadcast_to(model, everyone)))(models)
+    choice: Int[Array, " clients"] = jnp.argmin(losses, axis=0).astype(jnp.int32)
+    return State(models[choice], models, choice)
+
+
+def random_start(
+    key: Array, clusters: int, dim: int, deviation: Array | float = 1.0
+) -> Float[Array, "clusters dim"]:
+    """Models that differ: independent normal numbers of zero mean.
+
+    Args:
+      key: consumed.
+      clusters: how many models.
+      dim: parameters of each.
+      deviation: their standard deviation; the scale at which the clusters' solutions lie apart.
+    """
+    return deviation * jax.random.normal(key, (clusters, dim))

@@ -1,0 +1,140 @@
+r"""SuPerFed: a line of good models between the common and the personal (Hahn, Jeong, Lee 2022)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module, static
+from fljax.algorithms.base import Needs, algorithm, server_start, start_models
+from fljax.algorithms.personalized.apfl import mixed
+from fljax.algorithms.server.base import Averaging
+from fljax.problems import Problem
+from fljax.rounds import Round
+
+__all__ = ["State", "SuPerFed"]
+
+
+class State(NamedTuple):
+    """What clients and server keep from round to round."""
+
+    model: Array  # [K, D]  the mixtures that are judged
+    personal: Array  # [K, D]  w_k^l
+    server: Array  # [D]  w^g
+
+
+@algorithm(
+    "SuPerFed",
+    "hahn2022",
+    Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True),
+)
+@module
+class SuPerFed(Averaging):
+    r"""Clients train a common and a personal model at a point between them, drawn for every step.
+
+    A participant of round :math:`n` starts from :math:`w_k^f=w^g` and from where its own
+    :math:`w_k^l` was left. In a step it draws :math:`\lambda` uniformly from [0, 1] and moves both
+    along their parts of the gradient at :math:`\bar w=(1-\lambda)w_k^f+\lambda w_k^l` of
+
+    .. math::
+
+        f_k(\bar w)+\frac\rho2\|w_k^f-w^g\|^2+\nu\cos^2(w_k^f,w_k^l)
+
+    The server averages the :math:`w_k^f`; nothing of :math:`w_k^l` is sent. In the first ``warmup``
+    rounds :math:`\lambda=0`, no angle counts and no :math:`w_k^l` moves: federated averaging, or
+    FedProx. Judged are mixtures with the server's new model, of a :math:`\lambda` that is
+    given; the paper evaluates several and takes the best.
+
+    The two are to lie apart: with :func:`start_models <fljax.algorithms.start_models>` of each
+    client's own (:meth:`~fljax.problems.Problem.starting_at`) personal models begin there, and the
+    server at the mean. An angle with a model of zero is taken for right. Of the paper's two forms
+    this is model mixing, one :math:`\lambda` for all parameters; layer mixing draws one a layer.
+
+    Args:
+      step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
+        of too; an optimizer moves :math:`(w_k^f,w_k^l)` as one.
+      attraction: :math:`\rho\ge0`, to the server's model.
+      orthogonality: :math:`\nu\ge0`.
+      warmup: rounds before personal models are trained, >= 0.
+      interpolation: :math:`\lambda\in[0,1]` of the mixtures that are judged.
+
+    Raises:
+      ValueError: an interpolation outside [0, 1]; as of FedAvg.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.SuPerFed(0.1, orthogonality=1.0, warmup=5),
+      ...     metrics=["objective"],
+      ... )
+      >>> run = fl.run(simulation, rounds=20)
+      >>> bool(run.objective[-1] < run.objective[0])
+      True
+
+    Reference:
+      Hahn et al. 2022, Algorithm 1, with model mixing.
+    """
+
+    attraction: Float[Array, ""] | float = dataclasses.field(default=0.0, kw_only=True)
+    orthogonality: Float[Array, ""] | float = dataclasses.field(default=0.0, kw_only=True)
+    warmup: int = static(default=0, kw_only=True)
+    interpolation: Float[Array, ""] | float = dataclasses.field(default=0.5, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.nonnegative("attraction", self.attraction)
+        _check.nonnegative("orthogonality", self.orthogonality)
+        _check.count("warmup", self.warmup, at_least=0)
+        _check.interval("interpolation", self.interpolation, at_least=0, at_most=1)
+
+    def init(self, problem: Problem, network: Any) -> State:
+        own, server = start_models(problem), server_start(problem)
+        return State(self._judged(own, server), own, server)
+
+    def _judged(self, personal: Array, server: Array) -> Float[Array, "clients dim"]:
+        share = jnp.broadcast_to(jnp.asarray(self.interpolation, server.dtype), (len(personal),))
+        return mixed(share, personal, server[None])
+
+    def step(self, state: State, now: Round) -> State:
+        cohort, dim = self.invite(now), now.problem.dim
+        who, two = cohort.who, now.number > self.warmup
+        server = now.link.publish(state.server, cohort.here)
+        personal = who.take(state.personal)
+        key, steps = now.key("algorithm"), (cohort.longest,)
+
+        def draws(client: Array) -> Array:
+            return jax.random.uniform(jax.random.fold_in(key, client), steps, server.dtype)
+
+        shares = jnp.where(two, jax.vmap(draws)(who.numbers), 0)
+
+        def both(part: Problem, pair: Array, given: Any) -> Array:
+            _, share = given
+            common, own = pair[:, :dim], pair[:, dim:]
+            slope = part.gradient(mixed(share, own, common))
+            apart = jnp.where(two, self.orthogonality, 0) * angle_gradient(common, own)
+            share = share[:, None]
+            common = (1 - share) * slope + self.attraction * (common - server[None])
+            own = share * slope
+            return jnp.concatenate([common, own], axis=1) + apart
+
+        pair = jnp.concatenate([jnp.broadcast_to(server, personal.shape), personal], axis=1)
+        pair = self.learn(now, cohort, pair, direction=both, each=shares).model
+        server = self.collect(now, cohort, pair[:, :dim], server).move(server)
+        personal = who.put(state.personal, pair[:, dim:])
+        return State(self._judged(personal, server), personal, server)
+
+
+def angle_gradient(
+    a: Float[Array, "some dim"], b: Float[Array, "some dim"]
+) -> Float[Array, "some two_dim"]:
+    r"""Of :math:`\cos^2(a,b)` in both, side by side; zero where one of them is."""
+    product = jnp.sum(a * b, axis=1, keepdims=True)
+    squares = jnp.sum(a**2, axis=1, keepdims=True), jnp.sum(b**2, axis=1, keepdims=True)
+    whole = squares[0] * squares[1]
+    factor = jnp.where(whole > 0, 2 * product / jnp.where(whole > 0, whole, 1), 0)
+    ratios = [product / jnp.where(square > 0, square, 1) for square in squares]
+    return factor * jnp.concatenate([b - ratios[0] * a, a - ratios[1] * b], axis=1)

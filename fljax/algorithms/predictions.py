@@ -1,0 +1,169 @@
+r"""Model-agnostic learning: nodes whose models differ tell each other predictions.
+
+Where parameters cannot be compared, predictions can: on a test set without labels that all know,
+:math:`x_1,\dots,x_{m'}`, two models are as far apart as
+
+.. math:: \frac1{m'}\sum_j\big(h_k(x_j)-h_l(x_j)\big)^2
+
+(Jung 2025, (65)). :class:`ModelAgnosticFedRelax` couples neighbors by it and minimizes (66);
+:class:`GeneralizedGradient` steps by it from one hypothesis to the next, each node for itself. In
+both a step is plain empirical risk minimization on more data, a node's samples and the test set
+with pseudo-labels, so that any learner will do: models linear in features of each node's own, all
+of them as one array program, or learners on the host with the interface of scikit-learn.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import replace
+from fljax._numerics import HIGHEST
+from fljax.algorithms.base import Algorithm, start_models
+from fljax.problems import NoRegularizer, Problem
+from fljax.problems.learners import as_learners
+from fljax.problems.solvers import response
+from fljax.rounds import Round
+
+__all__ = ["OnTestSet", "State"]
+
+
+class Regression(NamedTuple):
+    """How linear models follow from pseudo-labels, constant over a run."""
+
+    base: Array  # [K, D]  by the node's own samples
+    gain: Array  # [K, D, m']  by each pseudo-label
+
+
+class State(NamedTuple):
+    """What nodes keep from round to round."""
+
+    model: Array  # [K, D]  w_k; of learners [K, m'], what they predict at the test set
+    heard: Array  # [K, m']  the weighted mean of what its neighbors predict there
+    labels: Array  # [K, m']  the pseudo-labels that the model was fitted to
+    kept: Regression | None  # of linear models
+    fitted: Array | None = None  # [K, N]  what learners predict at their own samples
+    held_out: Array | None = None  # [K, T]  and at their held-out data
+
+
+class OnTestSet(Algorithm):
+    """What both algorithms do: fit to samples and to pseudo-labels of the test set."""
+
+    test_set: Any
+    learners: Any
+
+    def _validate(self) -> None:
+        if self.test_set is not None:
+            points = _check.filled("test_set", self.test_set)
+            if np.ndim(points) not in (2, 3):
+                raise ValueError(
+                    "test_set must be points of shape [points, features], or of each client, "
+                    f"[clients, points, features], got shape {np.shape(points)}."
+                )
+            _check.finite("test_set", points)
+            object.__setattr__(self, "test_set", points)
+        if self.learners is not None:
+            object.__setattr__(self, "learners", as_learners(self.learners))
+            if self.test_set is None:
+                raise ValueError(
+                    "learners are compared by what they predict; give a test_set, "
+                    "[points, features]."
+                )
+
+    def check(self, problem: Problem, network: Any) -> None:
+        if problem.loss.outputs > 1:
+            raise ValueError(f"{self.label} is for models with one prediction a sample.")
+        shape = np.shape(self.test_set)
+        width = problem.dim
+        if self.test_set is not None and (
+            shape[-1] != width or (len(shape) == 3 and shape[0] != problem.clients)
+        ):
+            raise ValueError(
+                f"test_set must have shape [points, {width}], or [{problem.clients}, points, "
+                f"{width}] with one of each client, got {shape}; of a problem with a feature map "
+                "it is of the map's values."
+            )
+        if self.learners is not None and problem.initial is not None:
+            raise ValueError(
+                "learners have no parameters to start at, and begin by predicting zero; leave out "
+                "starting_at(), or learners=."
+            )
+        if self.learners is not None and not isinstance(problem.regularizer, NoRegularizer):
+            raise ValueError(
+                "learners have penalties of their own, and know nothing of the problem's "
+                f"{type(problem.regularizer).__name__}; leave it out."
+            )
+        if self.learners is not None and len(self.learners) not in (1, problem.clients):
+            raise ValueError(
+                f"learners must be one for all or one of each of the {problem.clients} clients, "
+                f"got {len(self.learners)}."
+            )
+
+    def points(self, problem: Problem) -> Float[Array, "clients points features"]:
+        """The test set of each client."""
+        if self.test_set is None:
+            found = problem.dim**0.5 * jnp.eye(problem.dim, dtype=problem.dtype)
+        else:
+            found = jnp.asarray(self.test_set, problem.dtype)
+        return jnp.broadcast_to(found, (problem.clients, *found.shape[-2:]))
+
+    def _regression(self, problem: Problem, pull: Array) -> Regression:
+        points = self.points(problem)
+        size = points.shape[1]
+        shares = jnp.broadcast_to(pull[:, None] / size, points.shape[:2])
+        whole = replace(
+            problem,
+            features=jnp.concatenate([problem.design, points], axis=1),
+            targets=jnp.concatenate([problem.targets, jnp.zeros_like(shares)], axis=1),
+            weights=jnp.concatenate([problem.weights, shares], axis=1),
+            feature_map=None,
+            statistics=None,
+        )
+        each = response(whole)
+        own = each[:, :, : problem.samples]
+        base = jnp.einsum("kpn,kn->kp", own, problem.targets, precision=HIGHEST)
+        return Regression(base, each[:, :, problem.samples :])
+
+    def _begun(self, problem: Problem, pull: Array) -> State:
+        """Nodes that predict as the start does, zero where it is zero."""
+        model, points = start_models(problem), self.points(problem)
+        if self.learners is not None:
+            nothing = jnp.zeros(points.shape[:2], problem.dtype)
+            held = problem.test
+            rows = (problem.clients, held.features.shape[1]) if held is not None else None
+            return State(
+                nothing,
+                nothing,
+                nothing,
+                None,
+                jnp.zeros((problem.clients, problem.samples), problem.dtype),
+                None if rows is None else jnp.zeros(rows, problem.dtype),
+            )
+        said = jnp.einsum("kmp,kp->km", points, model, precision=HIGHEST)
+        return State(model, said, said, self._regression(problem, pull))
+
+    def _fit(self, state: State, labels: Array, pull: Array, now: Round) -> tuple[State, Array]:
+        """The state with models fitted to these pseudo-labels, and what they predict there."""
+        points = self.points(now.problem)
+        if self.learners is not None:
+            said, fitted, held = self.learners.predictions(
+                now.problem, points, labels, pull, now.available
+            )
+            return State(said, state.heard, labels, None, fitted, held), said
+        assert state.kept is not None
+        model = state.kept.base + jnp.einsum(
+            "kpm,km->kp", state.kept.gain, labels, precision=HIGHEST
+        )
+        said = jnp.einsum("kmp,kp->km", points, model, precision=HIGHEST)
+        return state._replace(model=model, labels=labels), said
+
+    def _learned(self, problem: Problem, labels: Any, pull: Array) -> list[Any]:
+        if self.learners is None:
+            raise ValueError(f"this {type(self).__name__} has linear models, and no learners.")
+        labels = _check.array("labels", labels)
+        wanted = (problem.clients, np.shape(self.test_set)[-2])
+        if np.shape(labels) != wanted:
+            raise ValueError(f"labels must have shape {wanted}, got {np.shape(labels)}.")
+        return self.learners.fitted(problem.mapped(), self.points(problem), labels, pull)

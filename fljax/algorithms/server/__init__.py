@@ -1,0 +1,1 @@
+"""One server whose clients share a model."""

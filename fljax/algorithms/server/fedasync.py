@@ -1,0 +1,97 @@
+"""FedAsync: the server mixes each model that arrives into its own (Xie, Koyejo and Gupta 2019)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module
+from fljax.algorithms.base import algorithm, server_start
+from fljax.algorithms.server.base import LocalLearning
+from fljax.algorithms.server.fedbuff import NEEDS
+from fljax.algorithms.server.staleness import PolynomialStaleness, Staleness
+from fljax.problems import Problem
+from fljax.rounds import Round
+
+__all__ = ["FedAsync"]
+
+
+class Mixed(NamedTuple):
+    """What FedAsync keeps from round to round."""
+
+    model: Array  # [D]  the server's x
+
+
+@algorithm("FedAsync", "xie2019", NEEDS)
+@module
+class FedAsync(LocalLearning):
+    r"""The server mixes each model that arrives into its own, the less the older it is.
+
+    A client that is invited takes its local steps from :math:`x` on
+    :math:`f_k(w)+\tfrac\rho2\|w-x\|^2`; the server makes of the result, :math:`\tau_k` rounds old,
+
+    .. math:: x \leftarrow (1-\alpha_k)x+\alpha_kx_k,\qquad \alpha_k=\alpha s(\tau_k)
+
+    Of several that arrive in the same round none is the first: it takes the mean of what each alone
+    would make of its model. So a round moves it as far as one arrival of the paper does, and one
+    arrival a round is the paper's algorithm, with staleness in rounds.
+
+    Args:
+      step_size: of the local steps, as of :class:`~fljax.algorithms.FedAvg`, which the other
+        arguments are of too; ``clients_per_round`` begin in every round, and count alike.
+      server_step_size: :math:`\alpha\in(0,1]`.
+      attraction: :math:`\rho\ge0`.
+      staleness: :math:`s`: :class:`PolynomialStaleness`, :class:`HingeStaleness`, or one of your
+        own; the first, with the power 1/2, by default.
+
+    Raises:
+      ValueError: a server's step outside (0, 1], a negative attraction; as of FedAvg.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=9, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.FedAsync(
+      ...         0.1,
+      ...         clients_per_round=1,
+      ...         server_step_size=0.6,
+      ...         staleness=fl.algorithms.HingeStaleness(10.0, patience=4.0),
+      ...     ),
+      ...     delays=fl.link.Uniform(6),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> run = fl.run(simulation, rounds=200)
+      >>> bool(run.normalized_error[-1] < 0.1)
+      True
+
+    Reference:
+      Xie et al. 2019, Algorithm 1.
+    """
+
+    server_step_size: Float[Array, ""] | float = dataclasses.field(default=0.9, kw_only=True)
+    attraction: Float[Array, ""] | float = dataclasses.field(default=0.0, kw_only=True)
+    staleness: Staleness = dataclasses.field(default=PolynomialStaleness(), kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.interval("server_step_size", self.server_step_size, above=0, at_most=1)
+        _check.nonnegative("attraction", self.attraction)
+
+    def init(self, problem: Problem, network: Any) -> Mixed:
+        return Mixed(server_start(problem))
+
+    def step(self, state: Mixed, now: Round) -> Mixed:
+        cohort = self.invite(now)
+        server = now.link.publish(state.model, cohort.here)
+
+        def held(part: Problem, model: Array, given: Any) -> Array:
+            return part.gradient(model) + self.attraction * (model - server[None])
+
+        learned = self.learn(now, cohort, server, direction=held)
+        arrived = self.collect(now, cohort, learned.model, server, discount=self.staleness)
+        return Mixed(server + self.server_step_size * (arrived.move(server) - server))
+
+    def released(self, state: Mixed, problem: Problem, network: Any) -> Array:
+        """The server's model."""
+        return state.model

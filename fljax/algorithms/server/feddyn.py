@@ -1,0 +1,104 @@
+r"""FedDyn: local objectives that are regularized anew in every round (Acar et al. 2021)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module
+from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax.algorithms.server.base import Corrected
+from fljax.problems import Problem
+from fljax.rounds import Round
+
+__all__ = ["FedDyn", "State"]
+
+
+class State(NamedTuple):
+    """What FedDyn keeps from round to round."""
+
+    model: Array  # [D]  the server's theta
+    correction: Array  # [D]  the server's h, the mean of all clients' g_k
+    gradients: Array  # [K, D]  the clients' g_k, which come to f_k'(theta)
+
+
+@algorithm("FedDyn", "acar2021", Needs(None, absent=True, late=True, averages=True, masked=True))
+@module
+class FedDyn(Corrected):
+    r"""Clients' objectives are bent so that all of them have the same stationary point.
+
+    A participant of the round approaches, by its local steps from the server's :math:`\theta`,
+
+    .. math::
+
+        \theta_k=\arg\min_v f_k(v)-g_k^\top v+\frac\alpha2\|v-\theta\|^2
+
+    and sets :math:`g_k\leftarrow g_k-\alpha(\theta_k-\theta)`, which is :math:`f_k'(\theta_k)`
+    where it gets there. The server hears :math:`\theta_k-\theta` and sets
+
+    .. math::
+
+        h\leftarrow h-\frac\alpha K\sum_{k\in S}(\theta_k-\theta),\qquad
+        \theta\leftarrow\frac1{|S|}\sum_{k\in S}\theta_k-\frac1\alpha h
+
+    All :math:`g_k` and :math:`h` are zero at first. A fixed point is a stationary point of
+    :math:`\sum_kf_k`, for any number of local steps with full batches. Who is away keeps
+    :math:`g_k`; where nothing arrives the server rests; what is lost on its way leaves :math:`h`
+    off the clients' mean for good.
+
+    Args:
+      step_size: of the local steps, a schedule of the round or a number, > 0, or an optimizer.
+      attraction: :math:`\alpha>0`.
+
+    Other arguments are those of :class:`~fljax.algorithms.server.base.Corrected`.
+
+    Raises:
+      ValueError: as of :class:`~fljax.algorithms.server.base.Corrected`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.FedDyn(0.05, attraction=1.0, local_steps=10),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 1e-6)
+      True
+
+    Reference:
+      Acar et al. 2021, Algorithm 1.
+    """
+
+    attraction: Float[Array, ""] | float = dataclasses.field(kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.positive("attraction", self.attraction)
+
+    def init(self, problem: Problem, network: Any) -> State:
+        start = server_start(problem)
+        gradients = jnp.zeros((problem.clients, problem.dim), problem.dtype)
+        return State(start, jnp.zeros_like(start), gradients)
+
+    def step(self, state: State, now: Round) -> State:
+        cohort, attraction = self.invite(now), self.attraction
+        server = now.link.publish(state.model, cohort.here)
+        old = cohort.who.take(state.gradients)
+
+        def bent(part: Problem, model: Array, own: Array) -> Array:
+            return part.gradient(model) - own + attraction * (model - server[None])
+
+        change = self.learn(now, cohort, server, direction=bent, given=old).model - server[None]
+        gradients = cohort.who.put(state.gradients, old - attraction * change)
+
+        arrived = self.collect(now, cohort, change, jnp.zeros_like(server))
+        mean = arrived.weight / now.problem.clients * arrived.total
+        correction = state.correction - attraction * mean
+        model = server + arrived.total - correction / attraction
+        return State(jnp.where(arrived.any, model, server), correction, gradients)
+
+    def released(self, state: State, problem: Problem, network: Any) -> Array:
+        """The server's model."""
+        return state.model

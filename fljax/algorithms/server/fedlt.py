@@ -1,0 +1,103 @@
+r"""Fed-LT: splitting with local training (Bastianello, Liu and Johansson 2024)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module
+from fljax.algorithms.base import Needs, algorithm, server_start, start_models
+from fljax.algorithms.server.base import Corrected
+from fljax.problems import Problem
+from fljax.rounds import Round
+
+__all__ = ["FedLT", "State"]
+
+
+class State(NamedTuple):
+    """What Fed-LT keeps from round to round."""
+
+    model: Array  # [D]  the server's y, the mean of all z_k
+    local: Array  # [K, D]  the clients' x_k
+    auxiliary: Array  # [K, D]  the clients' z_k
+
+
+@algorithm(
+    "Fed-LT", "bastianello2024", Needs(None, absent=True, late=True, averages=True, masked=True)
+)
+@module
+class FedLT(Corrected):
+    r"""Peaceman-Rachford splitting whose proximal steps are some steps of local training.
+
+    The server's :math:`y` is the mean of all :math:`z_k`. A participant of the round goes on from
+    where its own model was left, by local steps on
+
+    .. math::
+
+        x_k\approx\arg\min_v f_k(v)+\frac1{2\rho}\|v-(2y-z_k)\|^2,\qquad
+        z_k\leftarrow z_k+2(x_k-y)
+
+    and the server hears :math:`2(x_k-y)`. Who is away keeps :math:`x_k` and :math:`z_k`. A fixed
+    point is a stationary point of :math:`\sum_kf_k`, for any number of local steps with full
+    batches. What is lost on its way leaves :math:`y` off the mean for good. The paper's Fed-PLT
+    has noise in its local steps besides, and a regularizer of the server's, which here is in
+    :math:`f_k`.
+
+    Args:
+      step_size: of the local steps, a schedule of the round or a number, > 0, or an optimizer,
+        which begins anew in every round.
+      penalty: :math:`\rho>0`.
+
+    Other arguments are those of :class:`~fljax.algorithms.server.base.Corrected`.
+
+    Raises:
+      ValueError: as of :class:`~fljax.algorithms.server.base.Corrected`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.FedLT(0.05, penalty=0.5, local_steps=10),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 1e-6)
+      True
+
+    Reference:
+      Bastianello, Liu and Johansson 2024, Algorithm 1.
+    """
+
+    penalty: Float[Array, ""] | float = dataclasses.field(kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.positive("penalty", self.penalty)
+
+    def init(self, problem: Problem, network: Any) -> State:
+        start = start_models(problem)
+        return State(server_start(problem), start, start)
+
+    def step(self, state: State, now: Round) -> State:
+        cohort = self.invite(now)
+        who, server = cohort.who, now.link.publish(state.model, cohort.here)
+        old = who.take(state.auxiliary)
+
+        def proximal(part: Problem, model: Array, center: Array) -> Array:
+            return part.gradient(model) + (model - center) / self.penalty
+
+        start, center = who.take(state.local), 2 * server[None] - old
+        local = self.learn(now, cohort, start, direction=proximal, given=center).model
+        change = 2 * (local - server[None])
+
+        arrived = self.collect(now, cohort, change, jnp.zeros_like(server))
+        return State(
+            server + arrived.weight / now.problem.clients * arrived.total,
+            who.put(state.local, local),
+            who.put(state.auxiliary, old + change),
+        )
+
+    def released(self, state: State, problem: Problem, network: Any) -> Array:
+        """The server's model."""
+        return state.model

@@ -1,0 +1,133 @@
+r"""FedNova: updates that are normalized by the local steps behind them (Wang et al. 2020)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module
+from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax.algorithms.server.base import Averaging, check_no_optimizer
+from fljax.optimizers import from_optax
+from fljax.problems import Problem
+from fljax.rounds import Round
+
+__all__ = ["FedNova", "State"]
+
+
+class State(NamedTuple):
+    """What FedNova keeps from round to round."""
+
+    model: Array  # [D]  the server's x
+
+
+@algorithm("FedNova", "wang2020", Needs(None, absent=True, late=True, averages=True, masked=True))
+@module
+class FedNova(Averaging):
+    r"""Who takes more local steps than others does not count for more.
+
+    Local steps, plain, with momentum, or drawn to where they started,
+
+    .. math::
+
+        u_k\leftarrow\rho u_k+f_k'(y_k)+\nu(y_k-x),\qquad y_k\leftarrow y_k-\mu u_k
+
+    take :math:`y_k` from :math:`x` to :math:`x-\mu G_ka_k`, the columns of :math:`G_k` the
+    gradients met and :math:`a_k` what each counts: for plain steps all one; with momentum
+    :math:`(1-\rho^{E_k-j+1})/(1-\rho)` for the :math:`j`-th, with attraction
+    :math:`(1-\mu\nu)^{E_k-j}`. Participants send :math:`d_k=(x-y_k)/\|a_k\|_1` and
+    :math:`\|a_k\|_1`, and
+
+    .. math::
+
+        x\leftarrow x-\Big(\sum_{k\in S}p_k\|a_k\|_1\Big)\sum_{k\in S}p_kd_k,\qquad
+        p_k=\frac{q_k}{\sum_{l\in S}q_l}
+
+    so that what is minimized is :math:`\sum_kp_kf_k` whoever takes how many steps, to
+    within the drift of several steps, which vanishes with :math:`\mu`. The first sum is the paper's
+    effective number of steps, which it leaves open: so chosen, it is federated averaging with the
+    same local solver where all :math:`\|a_k\|_1` are equal. Each begins with :math:`u_k=0`. A
+    message holds :math:`D+1` numbers.
+
+    Args:
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0.
+      momentum: :math:`\rho` of the local steps, in [0, 1).
+      attraction: :math:`\nu\ge0`, of the local steps to the server's model; the paper has one of
+        the two at a time.
+
+    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+
+    Raises:
+      ValueError: an optimizer for a step size, and as of
+        :class:`~fljax.algorithms.server.base.Averaging`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.FedNova(0.01, local_steps=(1, 2, 5, 9)),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 0.01)
+      True
+
+    Reference:
+      Wang et al. 2020, section 4, (7)-(9), with the vectors a_k of section 4.1.
+    """
+
+    momentum: Float[Array, ""] | float = dataclasses.field(default=0.0, kw_only=True)
+    attraction: Float[Array, ""] | float = dataclasses.field(default=0.0, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        check_no_optimizer(self)
+        _check.interval("momentum", self.momentum, at_least=0, below=1)
+        _check.nonnegative("attraction", self.attraction)
+
+    def init(self, problem: Problem, network: Any) -> State:
+        return State(server_start(problem))
+
+    def step(self, state: State, now: Round) -> State:
+        cohort, dtype = self.invite(now), now.problem.dtype
+        server = now.link.publish(state.model, cohort.here)
+        size = self.size(now.number)
+
+        def attracted(part: Problem, model: Array, given: Any) -> Array:
+            return part.gradient(model) + self.attraction * (model - server[None])
+
+        heavy = from_optax(optax.sgd, learning_rate=size, momentum=self.momentum)
+        learned = self.learn(now, cohort, server, step=heavy, direction=attracted)
+        length = self.lengths(size, cohort.longest, dtype)[learned.steps][:, None]
+        update = (server[None] - learned.model) / jnp.where(length > 0, length, 1)
+        message = jnp.concatenate([update, length], axis=1)
+
+        around = jnp.zeros(len(server) + 1, dtype)
+        arrived = self.collect(now, cohort, message, around)
+        share = arrived.share[-1]  # not one where chances are unequal, and no part of a length
+        length = arrived.total[-1] / jnp.where(share > 0, share, 1)
+        return State(server - length * arrived.total[:-1])
+
+    def lengths(self, step_size: Array, longest: int, dtype: Any) -> Float[Array, " counts"]:
+        r""":math:`\|a\|_1` of no step, one step, two and so on: how far, in units of
+        :math:`-\mu`, the local steps go where all gradients are one.
+        """
+
+        def one(both: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
+            way, speed = both
+            speed = self.momentum * speed + 1 - step_size * self.attraction * way
+            return (way + speed, speed), way + speed
+
+        zero = jnp.zeros((), dtype)
+        _, ways = jax.lax.scan(one, (zero, zero), None, length=longest)
+        return jnp.concatenate([zero[None], ways])
+
+    def message_size(self, dim: int) -> int:
+        return dim + 1
+
+    def released(self, state: State, problem: Problem, network: Any) -> Array:
+        """The server's model."""
+        return state.model

@@ -1,0 +1,307 @@
+r"""Federated averaging with an optimizer at the server (Reddi et al. 2021, Hsu et al. 2019)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from fljax import _check
+from fljax._module import field, module
+from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax.algorithms.local_steps import kept
+from fljax.algorithms.server.base import Averaging
+from fljax.optimizers import Optimizer, as_optimizer
+from fljax.privacy import CentralGaussian
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import Schedule, as_schedule
+from fljax.streams import Stream
+
+__all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedOpt", "FedYogi"]
+
+NEEDS = Needs(
+    None,
+    data="any",
+    privacy=(CentralGaussian,),
+    absent=True,
+    late=True,
+    averages=True,
+    uploads=("models", "updates"),
+    masked=True,
+)
+
+
+@module
+class _ServerSteps(Averaging):
+    """A server that steps along the mean of what its participants changed."""
+
+    def change(
+        self, model: Float[Array, " dim"], now: Round
+    ) -> tuple[Float[Array, " dim"], Bool[Array, ""]]:
+        r""":math:`\Delta`, how far the average is from the server's model; whether there is one."""
+        cohort = self.invite(now)
+        server = now.link.publish(model, cohort.here)
+        learned = self.learn(now, cohort, server)
+        arrived = self.collect(now, cohort, learned.model, server)
+        return arrived.move(server) - server, arrived.any
+
+    def released(self, state: Any, problem: Problem | Stream, network: Any) -> Array:
+        """The server's model."""
+        return state.model
+
+
+class State(NamedTuple):
+    """What FedOpt keeps from round to round."""
+
+    model: Array  # [D]  the server's x
+    memory: Any  # of the server's optimizer
+
+
+@algorithm("FedOpt", "reddi2021", NEEDS)
+@module
+class FedOpt(_ServerSteps):
+    r"""The server takes the mean change of its participants for a gradient, in its own optimizer.
+
+    .. math::
+
+        \Delta^{(n)}=\sum_{k\in S}\frac{q_k}{\sum_{l\in S}q_l}(w_k-x^{(n-1)}),\qquad
+        x^{(n)}=\mathrm{ServerOpt}\big(x^{(n-1)},-\Delta^{(n)}\big)
+
+    with :math:`w_k` as in :class:`FedAvg`, which it is where the optimizer is plain gradient
+    descent of step one. With :func:`optax.adam` it is not the paper's :class:`FedAdam`: optax
+    corrects the bias of the first steps, as Adam's own paper does. In a round in which nothing
+    arrives the server rests.
+
+    Args:
+      step_size: of the clients, as of :class:`FedAvg`.
+      server: an optimizer (:func:`fljax.optimizers.from_optax`, or optax's own).
+
+    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+
+    Raises:
+      TypeError: what is no optimizer.
+      ValueError: as of :class:`~fljax.algorithms.server.base.Averaging`.
+
+    Example:
+      >>> import jax, optax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.FedOpt(0.01, server=optax.sgd(1.0, momentum=0.9)),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=100).normalized_error[-1] < 0.01)
+      True
+
+    Reference:
+      Reddi et al. 2021, Algorithm 1.
+    """
+
+    server: Optimizer = field(converter=as_optimizer, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+
+    def init(self, problem: Problem | Stream, network: Any) -> State:
+        start = server_start(problem)
+        return State(start, self.server.init(start))
+
+    def step(self, state: State, now: Round) -> State:
+        change, heard = self.change(state.model, now)
+        return kept(heard, State(*self.server.move(state.model, -change, state.memory)), state)
+
+
+class Momentum(NamedTuple):
+    """What FedAvgM keeps from round to round."""
+
+    model: Array  # [D]  the server's x
+    momentum: Array  # [D]  v
+
+
+@algorithm("FedAvgM", "hsu2019", NEEDS)
+@module
+class FedAvgM(_ServerSteps):
+    r"""Federated averaging with momentum at the server.
+
+    .. math::
+
+        v^{(n)}=\beta v^{(n-1)}+\Delta^{(n)},\qquad x^{(n)}=x^{(n-1)}+v^{(n)}
+
+    with :math:`\Delta` as of :class:`FedOpt`.
+
+    Args:
+      step_size: of the clients, as of :class:`FedAvg`.
+      momentum: :math:`\beta`, in [0, 1).
+
+    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+
+    Raises:
+      ValueError: momentum that is no such number, and as of
+        :class:`~fljax.algorithms.server.base.Averaging`.
+
+    Reference:
+      Hsu, Qi and Brown 2019, section 4.3.
+    """
+
+    momentum: Float[Array, ""] | float = dataclasses.field(default=0.9, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.interval("momentum", self.momentum, at_least=0, below=1)
+
+    def init(self, problem: Problem | Stream, network: Any) -> Momentum:
+        start = server_start(problem)
+        return Momentum(start, jnp.zeros_like(start))
+
+    def step(self, state: Momentum, now: Round) -> Momentum:
+        change, heard = self.change(state.model, now)
+        momentum = self.momentum * state.momentum + change
+        return kept(heard, Momentum(state.model + momentum, momentum), state)
+
+
+class Moments(NamedTuple):
+    """What an adaptive server keeps from round to round."""
+
+    model: Array  # [D]  x
+    first: Array  # [D]  m
+    second: Array  # [D]  v
+
+
+@module
+class _Adaptive(_ServerSteps):
+    """A server whose step is shorter where changes are large; of an own rule for :math:`v`."""
+
+    server_step_size: Schedule = field(converter=as_schedule, kw_only=True)
+    momentum: Float[Array, ""] | float = dataclasses.field(default=0.9, kw_only=True)
+    adaptivity: Float[Array, ""] | float = dataclasses.field(default=1e-3, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.interval("momentum", self.momentum, at_least=0, below=1)
+        _check.positive("adaptivity", self.adaptivity)
+
+    def second(self, second: Float[Array, " dim"], square: Float[Array, " dim"]) -> Array:
+        r""":math:`v` of the last :math:`v` and :math:`\Delta^2`."""
+        raise NotImplementedError
+
+    def init(self, problem: Problem | Stream, network: Any) -> Moments:
+        start = server_start(problem)
+        return Moments(start, jnp.zeros_like(start), jnp.full_like(start, self.adaptivity**2))
+
+    def step(self, state: Moments, now: Round) -> Moments:
+        change, heard = self.change(state.model, now)
+        first = self.momentum * state.first + (1 - self.momentum) * change
+        second = self.second(state.second, change**2)
+        step = self.server_step_size(now.number) / (jnp.sqrt(second) + self.adaptivity)
+        return kept(heard, Moments(state.model + step * first, first, second), state)
+
+
+@algorithm("FedAdagrad", "reddi2021", NEEDS)
+@module
+class FedAdagrad(_Adaptive):
+    r"""The server's steps are divided by the root of the sum of squared changes.
+
+    .. math::
+
+        m^{(n)}=\beta_1m^{(n-1)}+(1-\beta_1)\Delta^{(n)},\qquad
+        v^{(n)}=v^{(n-1)}+(\Delta^{(n)})^2,\qquad
+        x^{(n)}=x^{(n-1)}+\eta\frac{m^{(n)}}{\sqrt{v^{(n)}}+\tau}
+
+    with :math:`\Delta` as of :class:`FedOpt`, :math:`m^{(0)}=0` and :math:`v^{(0)}=\tau^2`, the
+    least that the paper allows. :math:`\tau` is outside of the root, and no bias is corrected:
+    :func:`optax.adagrad` adds its ``eps`` within, to a sum that starts elsewhere.
+
+    Args:
+      step_size: of the clients, as of :class:`FedAvg`.
+      server_step_size: :math:`\eta`, a schedule of the round or a number, > 0.
+      momentum: :math:`\beta_1`, in [0, 1); the paper's experiments have none.
+      adaptivity: :math:`\tau>0`; the larger, the more the server's steps are plain ones.
+
+    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+
+    Raises:
+      ValueError: numbers outside of their ranges, and as of
+        :class:`~fljax.algorithms.server.base.Averaging`.
+
+    Reference:
+      Reddi et al. 2021, Algorithm 2.
+    """
+
+    momentum: Float[Array, ""] | float = dataclasses.field(default=0.0, kw_only=True)
+
+    def second(self, second: Float[Array, " dim"], square: Float[Array, " dim"]) -> Array:
+        return second + square
+
+
+@module
+class _Decaying(_Adaptive):
+    """An adaptive server that forgets."""
+
+    decay: Float[Array, ""] | float = dataclasses.field(default=0.99, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.interval("decay", self.decay, at_least=0, below=1)
+
+
+@algorithm("FedYogi", "reddi2021", NEEDS)
+@module
+class FedYogi(_Decaying):
+    r"""As :class:`FedAdam`, with steps that lengthen slowly after large changes.
+
+    .. math::
+
+        v^{(n)}=v^{(n-1)}-(1-\beta_2)(\Delta^{(n)})^2
+            \,\mathrm{sign}\big(v^{(n-1)}-(\Delta^{(n)})^2\big)
+
+    and all else as of :class:`FedAdagrad`. :func:`optax.yogi` corrects the bias and starts
+    elsewhere.
+
+    Args:
+      step_size: of the clients, as of :class:`FedAvg`.
+      server_step_size: :math:`\eta`, a schedule of the round or a number, > 0.
+      momentum: :math:`\beta_1`, in [0, 1).
+      adaptivity: :math:`\tau>0`.
+      decay: :math:`\beta_2`, in [0, 1).
+
+    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+
+    Raises:
+      ValueError: as of :class:`FedAdagrad`.
+
+    Reference:
+      Reddi et al. 2021, Algorithm 2.
+    """
+
+    def second(self, second: Float[Array, " dim"], square: Float[Array, " dim"]) -> Array:
+        return second - (1 - self.decay) * square * jnp.sign(second - square)
+
+
+@algorithm("FedAdam", "reddi2021", NEEDS)
+@module
+class FedAdam(_Decaying):
+    r"""The server's steps are divided by the root of a moving mean of squared changes.
+
+    .. math:: v^{(n)}=\beta_2v^{(n-1)}+(1-\beta_2)(\Delta^{(n)})^2
+
+    and all else as of :class:`FedAdagrad`. :func:`optax.adam` corrects the bias of both moments and
+    starts them at zero: :class:`FedOpt` runs that.
+
+    Args:
+      step_size: of the clients, as of :class:`FedAvg`.
+      server_step_size: :math:`\eta`, a schedule of the round or a number, > 0.
+      momentum: :math:`\beta_1`, in [0, 1).
+      adaptivity: :math:`\tau>0`.
+      decay: :math:`\beta_2`, in [0, 1).
+
+    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+
+    Raises:
+      ValueError: as of :class:`FedAdagrad`.
+
+    Reference:
+      Reddi et al. 2021, Algorithm 2.
+    """
+
+    def second(self, second: Float[Array, " dim"], square: Float[Array, " dim"]) -> Array:
+        return self.decay * second + (1 - self.decay) * square

@@ -1,0 +1,121 @@
+r"""FedPD: a federated primal-dual method (Zhang et al. 2021)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module
+from fljax.algorithms.base import Needs, algorithm, server_start, start_models
+from fljax.algorithms.server.base import Corrected
+from fljax.problems import Problem
+from fljax.rounds import Round
+
+__all__ = ["FedPD", "State"]
+
+
+class State(NamedTuple):
+    """What FedPD keeps from round to round."""
+
+    model: Array  # [D]  the server's x_0
+    local: Array  # [K, D]  the clients' x_k
+    dual: Array  # [K, D]  lambda_k
+    center: Array  # [K, D]  x_{0,k}, what each takes for x_0
+    said: Array  # [K, D]  what each told the server last
+
+
+@algorithm("FedPD", "zhang2021", Needs(None, absent=True, late=True, averages=True, masked=True))
+@module
+class FedPD(Corrected):
+    r"""Augmented Lagrangians of the clients, which talk in some rounds only.
+
+    In each round a client goes on from its own model by local steps on its augmented Lagrangian,
+
+    .. math::
+
+        x_k\approx\arg\min_v f_k(v)+\lambda_k^\top(v-x_{0,k})+\frac1{2\eta}\|v-x_{0,k}\|^2,\qquad
+        \lambda_k\leftarrow\lambda_k+\frac1\eta(x_k-x_{0,k}),\qquad
+        x_{0,k}^+=x_k+\eta\lambda_k
+
+    (Oracle I). With probability :math:`1-p`, the same draw for all, clients tell
+    :math:`x_{0,k}^+` and the server :math:`x_0=\frac1K\sum_kx_{0,k}^+`, which becomes
+    :math:`x_{0,k}`; else each goes on with :math:`x_{0,k}=x_{0,k}^+` of its own. For
+    :math:`p=0` a fixed point is a stationary point of :math:`\sum_kf_k`, for any number of local
+    steps with full batches; where rounds are skipped, clients that differ part in them, and it ends
+    near one.
+
+    In the paper all clients take part. Here the server goes on with what others said last, which
+    is the same where all do, and who is away with what it has; a message is by how much what a
+    client says has changed.
+
+    Args:
+      step_size: of the local steps, a schedule of the round or a number, > 0, or an optimizer,
+        which begins anew in every round.
+      penalty: :math:`\eta>0`.
+      skipping: :math:`p`, in [0, 1), the chance that a round is without messages.
+
+    Other arguments are those of :class:`~fljax.algorithms.server.base.Corrected`.
+
+    Raises:
+      ValueError: as of :class:`~fljax.algorithms.server.base.Corrected`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.FedPD(0.05, penalty=0.5, local_steps=10),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 1e-6)
+      True
+
+    Reference:
+      Zhang et al. 2021, Algorithms 1 and 2.
+    """
+
+    penalty: Float[Array, ""] | float = dataclasses.field(kw_only=True)
+    skipping: Float[Array, ""] | float = dataclasses.field(default=0.0, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.positive("penalty", self.penalty)
+        _check.interval("skipping", self.skipping, at_least=0, below=1)
+
+    def init(self, problem: Problem, network: Any) -> State:
+        start = start_models(problem)
+        center = jnp.broadcast_to(server_start(problem), start.shape)
+        return State(center[0], start, jnp.zeros_like(start), center, center)
+
+    def step(self, state: State, now: Round) -> State:
+        cohort, penalty = self.invite(now), self.penalty
+        who, dtype = cohort.who, now.problem.dtype
+        start, dual, center, said = (who.take(part) for part in state[1:])
+
+        def lagrangian(part: Problem, model: Array, given: tuple[Array, Array]) -> Array:
+            dual, center = given
+            return part.gradient(model) + dual + (model - center) / penalty
+
+        local = self.learn(now, cohort, start, direction=lagrangian, given=(dual, center)).model
+        dual = dual + (local - center) / penalty
+        own = local + penalty * dual
+
+        chance = jax.random.uniform(now.key("algorithm"), dtype=dtype)
+        talking = cohort.here & (chance >= self.skipping)
+        silent = cohort._replace(who=who._replace(here=talking))
+        arrived = self.collect(now, silent, own - said, jnp.zeros_like(state.model))
+        model = state.model + arrived.weight / now.problem.clients * arrived.total
+        server = now.link.publish(model, talking)
+        return State(
+            model,
+            who.put(state.local, local),
+            who.put(state.dual, dual),
+            who.put(state.center, jnp.where(talking[:, None], server[None], own)),
+            who.put(state.said, jnp.where(talking[:, None], own, said)),
+        )
+
+    def released(self, state: State, problem: Problem, network: Any) -> Array:
+        """The server's model."""
+        return state.model

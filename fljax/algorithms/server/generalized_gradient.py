@@ -1,0 +1,90 @@
+"""Generalized gradient steps from one hypothesis to the next (Jung 2025)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module, static
+from fljax.algorithms.base import Needs, algorithm
+from fljax.algorithms.predictions import OnTestSet, State
+from fljax.problems import Problem
+from fljax.rounds import Round
+
+__all__ = ["GeneralizedGradient"]
+
+
+@algorithm(
+    "Generalized gradient",
+    "jung2025",
+    Needs(None, absent=True, late=True, averages=True, minimizer=True, quadratic=True, uploads=()),
+)
+@module
+class GeneralizedGradient(OnTestSet):
+    r"""Gradient descent without parameters: each client's next hypothesis is near its last one.
+
+    .. math::
+
+        h_k\leftarrow\arg\min_hf_k(h)+\frac1{2\eta m'}\sum_{j=1}^{m'}
+            \big(h(x_j)-h_k^{\mathrm{last}}(x_j)\big)^2
+
+    from :math:`h=0`, each client for itself; nothing is sent. With linear models and the default
+    test set a step is the proximal step :math:`\arg\min_wf_k(w)+\tfrac1{2\eta}\|w-w_k\|^2`, and
+    steps lead to the minimizer of :math:`f_k`.
+
+    Args:
+      step_size: :math:`\eta>0`.
+      test_set: as of :class:`ModelAgnosticFedRelax`.
+      learners: likewise.
+
+    Raises:
+      TypeError, ValueError: as :class:`ModelAgnosticFedRelax`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> problem = fl.problems.least_squares(jax.random.key(0), clients=3, samples=9, dim=2)
+      >>> simulation = fl.Simulation(
+      ...     problem, fl.algorithms.GeneralizedGradient(5.0), metrics="train_error"
+      ... )
+      >>> run = fl.run(simulation, rounds=60)
+      >>> bool(jnp.allclose(run.model.values, fl.problems.train(problem), atol=1e-3))
+      True
+
+    Reference:
+      Jung 2025, Algorithm 3, (96), lines 1338-1384.
+    """
+
+    step_size: Float[Array, ""] | float
+    test_set: Any = None
+    learners: Any = static(default=None)
+
+    def validate(self) -> None:
+        _check.positive("step_size", self.step_size)
+        self._validate()
+
+    def message_size(self, dim: int) -> int:
+        return 0
+
+    def _pull(self, problem: Problem) -> Float[Array, " clients"]:
+        each = 1 / (2 * jnp.asarray(self.step_size, problem.dtype))
+        return jnp.broadcast_to(each, (problem.clients,))
+
+    def init(self, problem: Problem, network: Any) -> State:
+        return self._begun(problem, self._pull(problem))
+
+    def step(self, state: State, now: Round) -> State:
+        new, said = self._fit(state, state.heard, self._pull(now.problem), now)
+        new = new._replace(heard=said)
+
+        def rested(new: Array, old: Array) -> Array:
+            return jnp.where(now.available.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
+
+        return jax.tree.map(rested, new, state)
+
+    def learned(self, problem: Problem, labels: Any) -> list[Any]:
+        """The learners fitted to these pseudo-labels, one of each client, as of
+        :meth:`ModelAgnosticFedRelax.learned`.
+        """
+        return self._learned(problem, labels, self._pull(problem))

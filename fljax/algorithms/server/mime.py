@@ -1,0 +1,205 @@
+r"""MIME: local steps that mimic one optimizer of all data (Karimireddy et al. 2021)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module
+from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax.algorithms.local_steps import along_gradient, kept
+from fljax.algorithms.server.base import Averaging, Cohort
+from fljax.optimizers import Optimizer
+from fljax.problems import Problem
+from fljax.rounds import Round
+
+__all__ = ["MIME", "MIMELite", "State"]
+
+
+class State(NamedTuple):
+    """What MIME keeps from round to round."""
+
+    model: Array  # [D]  the server's x
+    memory: Any  # of the server's optimizer, its statistics s
+
+
+@module
+class _Momentum(Optimizer):
+    r"""Against :math:`m\leftarrow(1-\beta)g+\beta m`."""
+
+    rate: Any
+    decay: Float[Array, ""] | float
+
+    def transformation(self) -> optax.GradientTransformationExtraArgs:
+        new, decay = optax.scale(1 - self.decay), jnp.asarray(self.decay)
+        return optax.chain(new, optax.trace(decay), optax.scale(-self.rate))  # pyright: ignore[reportArgumentType]
+
+
+class _Frozen(Optimizer):
+    """An optimizer that forgets what it met in a step; of one round."""
+
+    def __init__(self, rule: Optimizer, memory: Any) -> None:
+        self.rule, self.memory = rule, memory
+
+    def transformation(self) -> optax.GradientTransformationExtraArgs:
+        return self.rule.transformation()
+
+    def init(self, model: Float[Array, "*batch dim"]) -> Any:
+        return ()
+
+    def move(
+        self, model: Float[Array, "*batch dim"], slope: Float[Array, "*batch dim"], memory: Any
+    ) -> tuple[Float[Array, "*batch dim"], Any]:
+        each = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(model), *a.shape)), self.memory)
+        return self.rule.move(model, slope, each)[0], ()
+
+
+@module
+class _Mimicking(Averaging):
+    """What both forms share."""
+
+    momentum: Float[Array, ""] | float | None = dataclasses.field(default=None, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        if self.momentum is None:
+            return
+        if isinstance(self.step_size, Optimizer):
+            raise ValueError("momentum goes with a step size, and an optimizer has its own.")
+        _check.interval("momentum", self.momentum, at_least=0, below=1)
+
+    def rule(self, number: Array) -> Optimizer:
+        """The optimizer of this round."""
+        if isinstance(self.step_size, Optimizer):
+            return self.step_size
+        return _Momentum(self.size(number), 0.0 if self.momentum is None else self.momentum)
+
+    def init(self, problem: Problem, network: Any) -> State:
+        start = server_start(problem)
+        return State(start, self.rule(jnp.ones((), jnp.int32)).init(start))
+
+    def invited(self, state: State, now: Round) -> tuple[Cohort, Array, Optimizer, Array]:
+        """Who takes part, the server's model and frozen optimizer, and their gradients there."""
+        cohort, link = self.invite(now), now.link
+        floats = [a for a in jax.tree.leaves(state.memory) if jnp.issubdtype(a.dtype, jnp.floating)]
+        size = len(state.model) + sum(a.size for a in floats)
+        server = link.publish(state.model, cohort.here, size)
+        start = jnp.broadcast_to(server, (len(cohort.here), len(server)))
+        slope = cohort.who.of(self.own(now.problem)).gradient(start)
+        return cohort, server, _Frozen(self.rule(now.number), state.memory), slope
+
+    def moved(self, state: State, now: Round, model: Array, slope: Array) -> State:
+        """After a round: the new model, and statistics that have met the mean gradient."""
+        _, memory = self.rule(now.number).move(state.model, slope, state.memory)
+        return State(model, memory)
+
+    def released(self, state: State, problem: Problem, network: Any) -> Array:
+        """The server's model."""
+        return state.model
+
+
+@algorithm("MIME", "karimireddy2021mime", Needs(None, absent=True, averages=True, masked=True))
+@module
+class MIME(_Mimicking):
+    r"""Local steps of an optimizer whose statistics are the server's, along corrected gradients.
+
+    The server sends its :math:`x` and its optimizer's statistics :math:`s`, hears
+    :math:`f_k'(x)` of the round's participants and sends their mean :math:`c`. From
+    :math:`y_k=x` a participant repeats, on a batch :math:`b` a step,
+
+    .. math:: y_k\leftarrow y_k-\mu\,U\big(f_{k,b}'(y_k)-f_{k,b}'(x)+c,\;s\big)
+
+    where :math:`U` is how the optimizer steps; :math:`s` stays as it is. The server averages the
+    :math:`y_k`, and its statistics meet the mean gradient, :math:`s\leftarrow V(c,s)`. With a step
+    size it is gradient descent with momentum,
+
+    .. math:: U(g,m)=V(g,m)=(1-\beta)g+\beta m
+
+    An optimizer of optax goes as it would step, and forgets what it met in a local step: one that
+    divides by moments, such as :func:`optax.adam`, sees the local gradient in them, where the
+    paper's :math:`U` divides by those of :math:`s` alone. A round is two messages of :math:`D`
+    numbers up, and down :math:`x`, :math:`s` and :math:`c`.
+
+    Args:
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0; or an optimizer
+        (:func:`fljax.optimizers.from_optax`, or optax's own), whose state is :math:`s`.
+      momentum: :math:`\beta`, in [0, 1), zero by default; for a step size only.
+
+    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+
+    Raises:
+      ValueError: momentum beside an optimizer, and as of
+        :class:`~fljax.algorithms.server.base.Averaging`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=20, dim=2),
+      ...     algorithm=fl.algorithms.MIME(0.05, momentum=0.9, local_steps=5),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 1e-6)
+      True
+
+    Reference:
+      Karimireddy et al. 2021 (MIME), Algorithm 1.
+    """
+
+    def step(self, state: State, now: Round) -> State:
+        cohort, server, rule, slope = self.invited(state, now)
+        arrived = self.collect(now, cohort, slope, jnp.zeros_like(server))
+        mean = now.link.publish(arrived.total, cohort.here)
+
+        def corrected(part: Problem, model: Array, given: Any) -> Array:
+            start = jnp.broadcast_to(server, model.shape)
+            return part.gradient(model) - part.gradient(start) + mean[None]
+
+        learned = self.learn(now, cohort, server, step=rule, direction=corrected)
+        # Steps are along the mean slope, which has the weights of unequal chances: in the mean of
+        # the models they would be counted twice, were they not shares of who takes part.
+        model = self.collect(now, cohort, learned.model, server, weights=cohort.weights)
+        model = model.move(server)
+        return kept(arrived.any, self.moved(state, now, model, mean), state)
+
+
+@algorithm(
+    "MIMELite",
+    "karimireddy2021mime",
+    Needs(None, absent=True, late=True, averages=True, masked=True),
+)
+@module
+class MIMELite(_Mimicking):
+    r"""As :class:`MIME` with the gradients as they are: one message of :math:`2D` numbers up.
+
+    .. math:: y_k\leftarrow y_k-\mu\,U\big(f_{k,b}'(y_k),\;s\big)
+
+    Participants send :math:`y_k` and :math:`f_k'(x)`. Without momentum it is federated averaging.
+
+    Args:
+      step_size: :math:`\mu`, or an optimizer, as of :class:`MIME`.
+      momentum: :math:`\beta`, as of :class:`MIME`.
+
+    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+
+    Raises:
+      ValueError: as of :class:`MIME`.
+
+    Reference:
+      Karimireddy et al. 2021 (MIME), Algorithm 1.
+    """
+
+    def step(self, state: State, now: Round) -> State:
+        cohort, server, rule, slope = self.invited(state, now)
+        learned = self.learn(now, cohort, server, step=rule, direction=along_gradient)
+        message = jnp.concatenate([learned.model, slope], axis=1)
+        around = jnp.concatenate([server, jnp.zeros_like(server)])
+        arrived = self.collect(now, cohort, message, around)
+        model, mean = jnp.split(arrived.move(around), 2)
+        return kept(arrived.any, self.moved(state, now, model, mean), state)
+
+    def message_size(self, dim: int) -> int:
+        return 2 * dim

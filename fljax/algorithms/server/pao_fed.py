@@ -1,0 +1,195 @@
+r"""Partial-sharing-based asynchronous online federated learning (Gauthier 2024, Algorithm 3)."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from fljax import _check
+from fljax._module import field, module, static
+from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start, start_models
+from fljax.algorithms.server.online_fed import AGGREGATIONS, lms
+from fljax.link import Circular, Sharing
+from fljax.participation import Everyone, Selector
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import Schedule, StepSize, as_schedule
+from fljax.streams import Stream
+
+__all__ = ["PAOFed", "PSOFed", "State"]
+
+#: What the available clients receive.
+RECEIVED = ("portion", "all")
+
+
+class State(NamedTuple):
+    """What PAO-Fed keeps from round to round."""
+
+    model: Array  # [D]  the server's w
+    local: Array  # [K, D]  w_k
+
+
+@algorithm("PAO-Fed", "gauthier2024", Needs(None, data="stream", absent=True, late=True))
+@module
+class PAOFed(Algorithm):
+    r"""Clients exchange portions of their models with the server, and learn on their own between.
+
+    A client that is available merges the portion :math:`M_k^{(n)}` of the server's model into its
+    own, learns from its new sample, and sends the portion :math:`S_k^{(n)}` of the result; one that
+    has a sample but is not available learns all the same, (4.9)-(4.12):
+
+    .. math::
+
+        v_k=M_k^{(n)}w^{(n)}+(I-M_k^{(n)})w_k^{(n)}\ \text{or}\ w_k^{(n)},\qquad
+        w_k^{(n+1)}=v_k+\mu z_k^{(n)}(y_k^{(n)}-v_k^\top z_k^{(n)})
+
+    The server averages the deviations that each class :math:`\mathcal C_l` of messages delayed by
+    :math:`l` suggests, and weighs the classes, (4.13)-(4.14):
+
+    .. math::
+
+        w^{(n+1)}=w^{(n)}+\sum_l\frac{\alpha_l}{|\mathcal C_l^{(n)}|}\sum_{k\in\mathcal C_l^{(n)}}
+            S_k^{(n-l)}\big(w_k^{(n+1-l)}-w^{(n)}\big)
+
+    Where several classes change one parameter in one round only the freshest does (P4, line 2596;
+    the chapter leaves the rule out, but (4.21) is right-stochastic only with it). A message that is
+    overridden still counts in :math:`|\mathcal C_l|`.
+
+    Args:
+      step_size: :math:`\mu`, a schedule or a number, > 0.
+      sharing: the portions; :class:`~fljax.link.Circular` of ``size`` :math:`m`, coordinated
+        (C) or not (U).
+      send_next: whether a client sends the portion it is about to receive,
+        :math:`S_k^{(n)}=M_k^{(n+1)}` (variants 1 and 2), refined longest; else the one just
+        received (variant 0).
+      discount: :math:`\alpha_l=\mathrm{discount}^l`, in [0, 1]: 1 for variants 0 and 1, 0.2 for
+        variant 2; or :math:`\alpha_l` itself, one entry for each lag of the delay law.
+      received: ``"portion"``, or ``"all"``: :math:`M_k=I`, figure 4.6(a).
+      autonomous: whether clients learn while they are not available.
+      freshest: the rule above; without it every class counts and the weights on a parameter may
+        exceed one.
+      aggregation: ``"per delay"`` as above, or ``"pooled"``: one average over all that arrives.
+      selector: the server's choice among the available; everyone by default.
+
+    Raises:
+      ValueError: a portion that does not fit the model, a discount outside [0, 1].
+
+    Reference:
+      Gauthier 2024, Algorithm 3, (4.5)-(4.14), lines 885-939; P4, Algorithm 1, line 2602.
+    """
+
+    step_size: Schedule = field(converter=as_schedule)
+    sharing: Sharing = Circular(4)
+    send_next: Bool[Array, ""] | bool = True
+    discount: Float[Array, " *lags"] | float = 1.0
+    received: str = static(default="portion")
+    autonomous: bool = static(default=True)
+    freshest: bool = static(default=True)
+    aggregation: str = static(default="per delay")
+    selector: Selector = Everyone()
+
+    #: name -> coordinated, send_next, discount; lines 1103-1109 and 1117.
+    VARIANTS: ClassVar[dict[str, tuple[bool, bool, float]]] = {
+        "C0": (True, False, 1.0),
+        "U0": (False, False, 1.0),
+        "C1": (True, True, 1.0),
+        "U1": (False, True, 1.0),
+        "C2": (True, True, 0.2),
+        "U2": (False, True, 0.2),
+    }
+
+    @classmethod
+    def variant(cls, name: str, step_size: StepSize, size: int = 4, **changes: Any) -> "PAOFed":
+        """PAO-Fed-C0, U0, C1, U1, C2 or U2 of the source, all one compiled program.
+
+        Raises:
+          ValueError: another name.
+        """
+        _check.choice("variant", name, cls.VARIANTS)
+        coordinated, send_next, discount = cls.VARIANTS[name]
+        sharing = Circular(size, coordinated)
+        settings = {"send_next": send_next, "discount": discount} | changes
+        return cls(step_size, sharing, **settings)
+
+    def validate(self) -> None:
+        if isinstance(self.discount, list | tuple):
+            object.__setattr__(self, "discount", np.asarray(self.discount))
+        _check.interval("discount", self.discount, at_least=0, at_most=1)
+        _check.choice("received", self.received, RECEIVED)
+        _check.choice("aggregation", self.aggregation, AGGREGATIONS)
+
+    @property
+    def selection(self) -> Selector:
+        """Who takes part."""
+        return self.selector
+
+    def init(self, problem: Problem | Stream, network: Any) -> State:
+        self.sharing.check(problem.dim)
+        self.selector.check(problem.clients)
+        return State(server_start(problem), start_models(problem))
+
+    stability = "1 / max eigenvalue in the mean square (Gauthier 2024, Theorem 4.2, (4.31))"
+
+    def step_bound(self, problem: Any, network: Any, curvature: Array | None) -> Array | None:
+        r""":math:`1/\max_{k,i}\lambda_i(R_k)`, Theorem 4.2, (4.31)."""
+        return None if curvature is None else 1 / curvature
+
+    def step(self, state: State, now: Round) -> State:
+        problem, link = now.problem, now.link
+        who = now.choose(self.selector)
+        here = who.put(jnp.zeros(problem.clients, bool), who.here)
+        everyone = jnp.arange(problem.clients, dtype=jnp.int32)
+        dim, size = problem.dim, self.sharing.size
+        portions = link.common_key("sharing")
+        ahead = now.number + jnp.asarray(self.send_next, jnp.int32)
+
+        received = here[:, None]
+        if self.received == "portion":
+            received = received & self.sharing.mask(portions, now.number, everyone, dim)
+        server = link.publish(state.model, here, size if self.received == "portion" else None)
+        merged = jnp.where(received, server[None], state.local)
+        local = lms(problem.mapped(), merged, self.step_size(now.number))
+        if not self.autonomous:
+            local = jnp.where(here[:, None], local, state.local)
+
+        def messages(group: Array) -> tuple[Array, Array]:
+            sent = self.sharing.indices(portions, ahead, group, dim)
+            return local[group[:, None], sent], sent
+
+        weights = who.unbiased(now.available, jnp.ones(problem.clients, server.dtype))
+        if weights is not None:
+            weights = who.put(jnp.zeros(problem.clients, server.dtype), weights)
+        arrived = link.collect(
+            messages,
+            here,
+            server,
+            size=size,
+            weights=weights,
+            normalized=weights is None,
+            discount=self.discount,
+            per_delay=self.aggregation == "per delay",
+            freshest=self.freshest,
+        )
+        return State(arrived.move(server), local)
+
+
+@algorithm("PSO-Fed", "gogineni2022", Needs(None, data="stream", absent=True, late=True))
+@module
+class PSOFed(PAOFed):
+    r"""Partial sharing with client scheduling, made for a network that is always there.
+
+    .. math::
+
+        w^{(n+1)}=\frac1{|\mathcal S_n|}\sum_{k\in\mathcal S_n}
+            \big[M_k^{(n+1)}w_k^{(n+1)}+(I-M_k^{(n+1)})w^{(n)}\big]
+
+    PAO-Fed with a selector, every arriving message weighed alike in one average. The source gives
+    no equations; these are of its reference. Where clients are absent, those that are scheduled
+    and available take part.
+
+    Reference:
+      Gogineni et al. 2022; Gauthier 2024, lines 1133 and 1152.
+    """
+
+    aggregation: str = static(default="pooled")

@@ -1,0 +1,68 @@
+"""How much less a message counts the older it is."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._module import module
+
+__all__ = ["HingeStaleness", "PolynomialStaleness", "Staleness"]
+
+
+class Staleness:
+    """What a message counts for that took some rounds; subclass it for one of your own."""
+
+    @_check.required
+    def __call__(self, late: Float[Array, " lags"]) -> Float[Array, " lags"]:
+        """Factors, of messages that are so many rounds late."""
+        raise NotImplementedError
+
+
+@module
+class PolynomialStaleness(Staleness):
+    r""":math:`s(\tau)=(1+\tau)^{-a}`.
+
+    Args:
+      power: :math:`a\ge0`; 0 is the constant :math:`s=1`.
+
+    Raises:
+      ValueError: a negative power.
+
+    Reference:
+      Xie et al. 2019; Nguyen et al. 2022, whose :math:`a` is 1/2.
+    """
+
+    power: Float[Array, ""] | float = 0.5
+
+    def validate(self) -> None:
+        _check.nonnegative("power", self.power)
+
+    def __call__(self, late: Float[Array, " lags"]) -> Float[Array, " lags"]:
+        return (1 + late) ** -jnp.asarray(self.power, late.dtype)
+
+
+@module
+class HingeStaleness(Staleness):
+    r""":math:`s(\tau)=1` up to :math:`\tau=b`, and :math:`1/(a(\tau-b)+1)` beyond.
+
+    Args:
+      slope: :math:`a\ge0`.
+      patience: :math:`b\ge0`, in rounds.
+
+    Raises:
+      ValueError: a negative slope or patience.
+
+    Reference:
+      Xie et al. 2019.
+    """
+
+    slope: Float[Array, ""] | float
+    patience: Float[Array, ""] | float
+
+    def validate(self) -> None:
+        _check.nonnegative("slope", self.slope)
+        _check.nonnegative("patience", self.patience)
+
+    def __call__(self, late: Float[Array, " lags"]) -> Float[Array, " lags"]:
+        beyond = jnp.maximum(late - jnp.asarray(self.patience, late.dtype), 0)
+        return 1 / (jnp.asarray(self.slope, late.dtype) * beyond + 1)
