@@ -79,8 +79,8 @@ class GossipSGD(Descending):
             \psi_k&\text{else}\end{cases}
 
     Pairs are a random matching (:func:`~fljax.algorithms.peers.gossip_sgd.matched`): any number of
-    them meet in a round, each peer one other at most (the paper's clocks let one pair meet at a time, and its
-    rounds are so much shorter). One message goes from each peer that meets somebody,
+    them meet in a round, each peer one other at most (the paper's clocks let one pair meet at a
+    time, and its rounds are so much shorter). One message goes from each peer that meets somebody,
     where other algorithms send one over every edge. Without gradients the squared disagreement
     shrinks in the mean by the second largest eigenvalue of
     :math:`I-\tfrac12\sum_{kl}p_{kl}(e_k-e_l)(e_k-e_l)^\top` a round or faster, with
