@@ -465,7 +465,10 @@ def table() -> str:
     rows = [head, ["---"] * len(head)]
     runs_on = {Graph: "peers", Federation: "servers on a graph", None: "one server"}
     data = {"fixed": "", "any": ", streams too", "stream": ", streams only"}
-    for label, algorithm in REGISTRY.items():
+    wings = ("server", "personalized", "graph", "peers")  # and in each by file
+    places = {label: algorithm.__module__.split(".")[-2:] for label, algorithm in REGISTRY.items()}
+    for label in sorted(REGISTRY, key=lambda label: (wings.index(places[label][0]), places[label])):
+        algorithm = REGISTRY[label]
         needs = algorithm.needs
         signs = ["yes" if on else "" for on in (needs.absent, needs.late, needs.averages)]
         rows.append(
