@@ -24,7 +24,6 @@ ATTRIBUTES = {
         "NoRegulariser": "NoRegularizer",
         "Regulariser": "Regularizer",
         "factorise": "factorize",
-        "local_minimisers": "local_minimizers",
     },
 }
 

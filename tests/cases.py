@@ -243,7 +243,11 @@ def reaching(it, gradient=None, start=None, rounds=ROUNDS, regularized=True):
     step = it.step_size if isinstance(it, NIDS) else float(it.step_size.value)
     if isinstance(it, NIDS):
         steps = np.broadcast_to(step, CLIENTS)
-        c = 1 / (2 * steps.max()) if it.coupling is None else float(it.coupling)
+        c = (
+            1 / (2 * steps.max())
+            if it.consensus_step_size is None
+            else float(it.consensus_step_size)
+        )
         return exact_peers.nids(slope, A, start, steps, rounds, c, prox)
     if isinstance(it, EXTRA):
         given = (float(it.blend), prox) if apart else (float(it.blend),)
@@ -429,7 +433,7 @@ def attracted(it, objective=OBJECTIVE, world=TOGETHER):
 
 
 def enveloped(it, objective=OBJECTIVE, world=TOGETHER):
-    numbers = float(it.attraction), it.local_rounds, float(it.mixing)
+    numbers = float(it.attraction), it.local_steps, float(it.server_step_size)
     return personal.pfedme(objective, world, step_of(it.step_size), *numbers).personal
 
 
@@ -474,9 +478,10 @@ def adapted_first(it, objective=OBJECTIVE, world=TOGETHER, work=None, hessian=No
 
 def mixtures(it, objective=OBJECTIVE, world=TOGETHER, work=None):
     work = whole(it.epochs, world.rounds, objective.clients) if work is None else work
-    adaptation = None if it.adaptation is None else step_of(it.adaptation)
+    rate = it.interpolation_step_size
+    adaptation = None if rate is None else step_of(rate)
     given = world, work, counts_of(it, objective), np.zeros(objective.dim)
-    numbers = step_of(it.step_size), np.asarray(it.mixing), adaptation
+    numbers = step_of(it.step_size), np.asarray(it.interpolation), adaptation
     return adapted.apfl(sampled(objective), *given, *numbers)[0].personal
 
 
@@ -513,7 +518,7 @@ def attentive(it, objective=OBJECTIVE, world=TOGETHER, work=None, arrives=None, 
     arrives = np.ones((world.rounds, clients), bool) if arrives is None else arrives
     start = np.zeros((clients, objective.dim)) if start is None else start
     given = world, work, start, step_of(it.step_size)
-    numbers = float(it.attraction), step_of(it.attention), float(it.scale), arrives
+    numbers = float(it.attraction), step_of(it.attention_step_size), float(it.scale), arrives
     return adapted.fedamp(sampled(objective), *given, *numbers).personal
 
 
@@ -531,7 +536,7 @@ def on_a_line(it, objective=OBJECTIVE, world=TOGETHER, work=None, seed=1, start=
     ]
     start = np.zeros((clients, objective.dim)) if start is None else start
     given = world, work, counts_of(it, objective), start, step_of(it.step_size), shares
-    numbers = float(it.attraction), float(it.orthogonality), it.warmup, float(it.mixing)
+    numbers = float(it.attraction), float(it.orthogonality), it.warmup, float(it.interpolation)
     return adapted.superfed(sampled(objective), *given, *numbers).personal
 
 
@@ -562,7 +567,7 @@ def buffered(it, objective=OBJECTIVE, world=TOGETHER, work=None):
 def mixed_in(it, objective=OBJECTIVE, world=TOGETHER, work=None):
     work = whole(it.epochs, world.rounds, objective.clients) if work is None else work
     given = world, work, np.zeros(objective.dim), step_of(it.step_size)
-    numbers = float(it.mixing), staleness_of(it.staleness), float(it.attraction)
+    numbers = float(it.server_step_size), staleness_of(it.staleness), float(it.attraction)
     return asynchronous.fedasync(sampled(objective), *given, *numbers)[:, None]
 
 
@@ -605,7 +610,13 @@ def related(it):
 
 def learned(it):
     start = ROUNDS, float(it.penalty), float(it.initial)
-    policy = "probe", float(it.policy.rate), it.epochs, probes(it), (0, 1) if it.clip else None
+    policy = (
+        "probe",
+        float(it.policy.step_size),
+        it.policy_steps,
+        probes(it),
+        (0, 1) if it.clip else None,
+    )
     return npfl.npfl_rl(MEMBERS, make_data(seed=7), CLUSTER, EDGES, *start, *policy).model
 
 
@@ -614,7 +625,7 @@ def probes(it, clients=CLIENTS, rounds=ROUNDS, seed=1):
     half = float(it.policy.width) / 2
     unit = partial(jax.random.uniform, shape=(clients,), dtype=float, minval=-1)
     each = [key_of(now, "policy") for now in keys_of(seed, rounds)]
-    epochs = range(it.epochs)
+    epochs = range(it.policy_steps)
     return half * np.array([[unit(jax.random.fold_in(k, e)) for e in epochs] for k in each])
 
 

@@ -373,7 +373,7 @@ def test_adapted_mixtures_stay_mixtures_and_are_those_of_the_loop():
     given = cases.whole(2, ROUNDS, CLIENTS), np.ones(CLIENTS), np.zeros(DIM)
     numbers = cases.step_of(algorithm.step_size), 0.9, lambda n: 2.0
     _, mixing = adapted.apfl(cases.sampled(objective), world, *given, *numbers)
-    close(state.mixing, mixing[-1], rtol=0, atol=1e-10)
+    close(state.interpolation, mixing[-1], rtol=0, atol=1e-10)
     assert mixing.min() >= 0
     assert mixing.max() == 1  # where it would be left, it is kept
     assert np.ptp(mixing[-1]) > 0.1
@@ -754,13 +754,13 @@ def test_coordinates_are_a_mask():
         (
             ValueError,
             lambda: SuPerFed(0.1, interpolation=1.5),
-            "mixing must be finite and >= 0 and <= 1",
+            "interpolation must be finite and >= 0 and <= 1",
         ),
         (TypeError, lambda: SuPerFed(0.1, warmup=0.5), "warmup must be an integer, got 0.5"),
         (
             ValueError,
             lambda: APFL(0.1, interpolation=1.5),
-            "mixing must be finite and >= 0 and <= 1",
+            "interpolation must be finite and >= 0 and <= 1",
         ),
         (ValueError, lambda: running(APFL(0.1, interpolation=[0.5, 0.5])), "each of the 6 clients"),
         (

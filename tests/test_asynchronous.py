@@ -209,12 +209,12 @@ def test_traffic_is_of_those_who_begin(algorithm):
         (
             ValueError,
             lambda: FedAsync(0.1, server_step_size=0.0),
-            "mixing must be finite and > 0 and <= 1",
+            "server_step_size must be finite and > 0 and <= 1",
         ),
         (
             ValueError,
             lambda: FedAsync(0.1, server_step_size=1.1),
-            "mixing must be finite and > 0 and <= 1",
+            "server_step_size must be finite and > 0 and <= 1",
         ),
         (ValueError, lambda: FedAsync(0.1, attraction=-1.0), "attraction must be finite and >= 0"),
         (ValueError, lambda: PolynomialStaleness(-0.5), "power must be finite and >= 0, got -0.5"),

@@ -448,8 +448,12 @@ def running(algorithm, **parts):
             "tuning_steps must be >= 1, got 0. Without tuning, run the solver",
         ),
         (ValueError, lambda: PFedMe(0.1, 0.0), "attraction must be finite and > 0, got 0"),
-        (ValueError, lambda: PFedMe(0.1, 1.0, 0), "local_rounds must be >= 1, got 0"),
-        (ValueError, lambda: PFedMe(0.1, 1.0, 1, 0.0), "mixing must be finite and > 0, got 0"),
+        (ValueError, lambda: PFedMe(0.1, 1.0, 0), "local_steps must be >= 1, got 0"),
+        (
+            ValueError,
+            lambda: PFedMe(0.1, 1.0, 1, 0.0),
+            "server_step_size must be finite and > 0, got 0",
+        ),
         (TypeError, lambda: PFedMe(0.1, 1.0, clients_per_round=0.5), "must be an integer, got 0.5"),
         (ValueError, lambda: PFedMe(0.1, 1.0, inner_iterations=0), "inner_iterations must be >= 1"),
         (

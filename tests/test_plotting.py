@@ -131,7 +131,7 @@ def test_trade_off_reads_the_last_round_on_a_logarithmic_axis(pair):
 
 def test_unknown_names_are_refused_with_the_nearest(pair):
     with pytest.raises(ValueError, match="Did you mean 'normalized_error'"):
-        plotting.learning_curves(pair, "normalized_error")
+        plotting.learning_curves(pair, "normalised_error")
     with pytest.raises(ValueError, match="unknown metric 'diverged'"):
         plotting.learning_curves(pair, "diverged")
     with pytest.raises(ValueError, match="unknown axis 'methods'"):

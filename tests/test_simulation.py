@@ -85,7 +85,7 @@ def test_traffic_is_counted():
     [
         ({"network": None}, ValueError, "zCDP-NFL runs on a graph of the clients; pass network="),
         ({"network": lambda: fl.graphs.ring(K + 1)}, ValueError, "7 nodes but the problem 6"),
-        ({"metrics": ["normalized_error"]}, ValueError, "Did you mean 'normalized_error'"),
+        ({"metrics": ["normalised_error"]}, ValueError, "Did you mean 'normalized_error'"),
         ({"metrics": ["objective", "objective"]}, ValueError, "recorded once"),
         ({"metrics": [3]}, TypeError, "a metric must be a name"),
     ],

@@ -115,8 +115,10 @@ def of_batches(algorithm, n, n_steps):
     for k_batch, k_noise in keys:
         if algorithm.batch is not None:
             rows = np.asarray(shuffled(k_batch, jnp.asarray(real)))[:, : algorithm.batch]
-        elif algorithm.rate is not None:
-            chosen = np.asarray(jax.random.uniform(k_batch, real.shape)) < float(algorithm.rate)
+        elif algorithm.sampling_rate is not None:
+            chosen = np.asarray(jax.random.uniform(k_batch, real.shape)) < float(
+                algorithm.sampling_rate
+            )
             rows = [np.flatnonzero(row) for row in chosen & real]
         else:
             rows = [np.arange(size) for size in SIZES]
@@ -130,14 +132,14 @@ def of_batches(algorithm, n, n_steps):
 @pytest.mark.slow
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("private_run", [False, True])
-@pytest.mark.parametrize("batching", [{}, {"rate": 0.3}, {"batch": 3}])
+@pytest.mark.parametrize("batching", [{}, {"sampling_rate": 0.3}, {"batch": 3}])
 @pytest.mark.parametrize("name", ["ridge", "logistic"])
 def test_private_descent_is_the_loop(name, batching, private_run):
     algorithm = FedDPSGD(0.05, local_steps=2, **batching)
     mechanism = NoisyGradients(0.8, clip=0.5) if private_run else None
     ours, _ = trajectory(simulate(algorithm, mechanism, make_problem(name)))
     found = [of_batches(algorithm, n, 2) for n in range(1, ROUNDS + 1)]
-    rate = batching.get("rate", 1.0)
+    rate = batching.get("sampling_rate", 1.0)
     sizes = [batching.get("batch", rate * size) for size in SIZES]
     theirs = private.dp_sgd(
         make_objective(name, 0.5 if private_run else None),
@@ -735,7 +737,7 @@ def test_what_does_not_fit_is_refused_before_anything_runs(algorithm, privacy, m
 @pytest.mark.parametrize(
     ("privacy", "match"),
     [
-        (CentralGaussian(1.0), "how it draws who takes part: a property 'selector'"),
+        (CentralGaussian(1.0), "how it draws who takes part: a property 'selection'"),
         (NoisyGradients(1.0), "how it draws samples: a method 'sampling'"),
     ],
 )

@@ -136,7 +136,7 @@ class Own(Algorithm):
     needs = Needs(None, privacy=(ZCDP, CentralGaussian, NoisyGradients), averages=True, absent=True)
 
     @property
-    def selector(self):
+    def selection(self):
         return Everyone()
 
     def sampling(self, problem):

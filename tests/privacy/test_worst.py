@@ -108,12 +108,14 @@ def test_a_trusted_server_s_sum(bands, neighbors):
 
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("neighbors", ["replace", "add-or-remove"])
-@pytest.mark.parametrize("given", [{"steps": 3}, {"steps": 2, "batch": 3, "clients_per_round": 3}])
+@pytest.mark.parametrize(
+    "given", [{"local_steps": 3}, {"local_steps": 2, "batch": 3, "clients_per_round": 3}]
+)
 def test_the_gradient_of_every_step(given, neighbors):
     simulation = one_server(NoisyGradients(1.0, 0.3, neighbors), FedDPSGD(0.1, **given), None)
     found = audit.worst_neighbors(simulation, 2, evaluations=300)
     assert 0.99 < found.gap < 1 + ROUNDING
-    assert 0 <= found.message < given["steps"]
+    assert 0 <= found.message < given["local_steps"]
 
 
 @fl.module

@@ -1,1 +1,3 @@
 """Servers on a graph, each with clients."""
+
+__all__: list[str] = []

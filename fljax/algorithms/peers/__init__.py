@@ -1,1 +1,3 @@
 """Clients that talk to each other over a network."""
+
+__all__: list[str] = []

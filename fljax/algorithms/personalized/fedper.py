@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
-from fljax._module import field, module, static
+from fljax._module import field, module
 from fljax.algorithms.base import Needs, algorithm, start_models
 from fljax.algorithms.server.base import Averaging, Cohort
 from fljax.problems import Problem
@@ -182,4 +182,9 @@ class FedBN(FedPer):
       Li et al. 2021, Algorithm 1.
     """
 
-    personal: Any = static(default="(?i)norm|(^|[/_.])bn", kw_only=True)
+    personal: str | tuple = field(
+        converter=partial(as_coordinates, "personal"),
+        static=True,
+        default="(?i)norm|(^|[/_.])bn",
+        kw_only=True,
+    )

@@ -1,1 +1,3 @@
 """One server whose clients share a model."""
+
+__all__: list[str] = []
