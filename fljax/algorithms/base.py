@@ -18,7 +18,15 @@ from fljax.problems import optimum as centralized
 from fljax.rounds import Round
 from fljax.streams import Stream
 
-__all__ = ["REGISTRY", "Algorithm", "Needs", "algorithm", "server_start", "start_models"]
+__all__ = [
+    "REGISTRY",
+    "Algorithm",
+    "Needs",
+    "ReleasesModel",
+    "algorithm",
+    "server_start",
+    "start_models",
+]
 
 
 @dataclass(frozen=True)
@@ -232,6 +240,14 @@ class Algorithm:
         raise NotImplementedError(
             _check.lacks(type(self), "sensitivity", "what neighboring data can move")
         )
+
+
+class ReleasesModel:
+    """What the network may see of an algorithm whose state's model is the server's."""
+
+    def released(self, state: Any, problem: Any, network: Any) -> Float[Array, "*clients dim"]:
+        """The server's model."""
+        return state.model
 
 
 REGISTRY: dict[str, type[Algorithm]] = {}

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
+from fljax.algorithms.base import Algorithm, Needs, ReleasesModel, algorithm, server_start
 from fljax.algorithms.local_steps import descent_gap
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
@@ -40,7 +40,7 @@ class State(NamedTuple):
     ),
 )
 @module
-class ConventionalFL(Algorithm):
+class ConventionalFL(ReleasesModel, Algorithm):
     r"""Local gradient steps from the server's model, then an average.
 
     .. math::
@@ -102,10 +102,6 @@ class ConventionalFL(Algorithm):
 
         norms = jnp.zeros(problem.clients, problem.dtype)
         return jax.lax.fori_loop(0, self.local_steps, descend, (_copies(server, problem), norms))
-
-    def released(self, state: State, problem: Problem | Stream, network: Any) -> Array:
-        """The server's model."""
-        return state.model
 
     def sensitivity(
         self, problem: Problem, network: Any, round: Array, gap: Gap

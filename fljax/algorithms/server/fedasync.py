@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import algorithm, server_start
+from fljax.algorithms.base import ReleasesModel, algorithm, server_start
 from fljax.algorithms.server.base import LocalLearning
 from fljax.algorithms.server.fedbuff import NEEDS
 from fljax.algorithms.server.staleness import PolynomialStaleness, Staleness
@@ -25,7 +25,7 @@ class Mixed(NamedTuple):
 
 @algorithm("FedAsync", "xie2019", NEEDS)
 @module
-class FedAsync(LocalLearning):
+class FedAsync(ReleasesModel, LocalLearning):
     r"""The server mixes each model that arrives into its own, the less the older it is.
 
     A client that is invited takes its local steps from :math:`x` on
@@ -91,7 +91,3 @@ class FedAsync(LocalLearning):
         learned = self.learn(now, cohort, server, direction=held)
         arrived = self.collect(now, cohort, learned.model, server, discount=self.staleness)
         return Mixed(server + self.server_step_size * (arrived.move(server) - server))
-
-    def released(self, state: Mixed, problem: Problem, network: Any) -> Array:
-        """The server's model."""
-        return state.model

@@ -6,7 +6,7 @@ import jax
 from jaxtyping import Array
 
 from fljax._module import module, static
-from fljax.algorithms.base import Needs, algorithm, server_start, start_models
+from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start, start_models
 from fljax.algorithms.server.base import Averaging
 from fljax.optimizers import Optimizer
 from fljax.privacy import CentralGaussian
@@ -39,7 +39,7 @@ class State(NamedTuple):
     ),
 )
 @module
-class FedAvg(Averaging):
+class FedAvg(ReleasesModel, Averaging):
     r"""Local stochastic gradient descent from the server's model, then a weighted average.
 
     In round :math:`n` the server draws a set :math:`S` of clients uniformly without replacement.
@@ -128,7 +128,3 @@ class FedAvg(Averaging):
         if self.keeps_optimizer:
             memory = jax.tree.map(cohort.who.put, memory, learned.memory)
         return State(arrived.move(server), memory)
-
-    def released(self, state: State, problem: Problem | Stream, network: Any) -> Array:
-        """The server's model."""
-        return state.model

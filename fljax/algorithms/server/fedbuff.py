@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
 from fljax.algorithms.server.base import LocalLearning
 from fljax.algorithms.server.staleness import PolynomialStaleness, Staleness
 from fljax.problems import Problem
@@ -37,7 +37,7 @@ class Buffered(NamedTuple):
 
 @algorithm("FedBuff", "nguyen2022", NEEDS)
 @module
-class FedBuff(LocalLearning):
+class FedBuff(ReleasesModel, LocalLearning):
     r"""The server moves whenever it has heard a number of updates, however old they are.
 
     A client that is invited takes its local steps from :math:`w` to :math:`w_k` and sends the
@@ -112,7 +112,3 @@ class FedBuff(LocalLearning):
         return Buffered(
             jnp.where(full, moved, server), jnp.where(full, 0, buffer), jnp.where(full, 0, held)
         )
-
-    def released(self, state: Buffered, problem: Problem, network: Any) -> Array:
-        """The server's model."""
-        return state.model

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import field, module, replace, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
+from fljax.algorithms.base import Algorithm, Needs, ReleasesModel, algorithm, server_start
 from fljax.batches import check_size
 from fljax.participation import Drawn, Law, Selector, everyone_or, shuffled
 from fljax.privacy import NoisyGradients
@@ -39,7 +39,7 @@ class State(NamedTuple):
     ),
 )
 @module
-class FedDPSGD(Algorithm):
+class FedDPSGD(ReleasesModel, Algorithm):
     r"""Federated averaging of clients that take steps of (differentially private) SGD.
 
     A participant starts from the server's model and takes ``local_steps`` steps, each on a batch of
@@ -156,7 +156,3 @@ class FedDPSGD(Algorithm):
         batch = data.take(everyone, rows)
         weights = jnp.take_along_axis(weights, rows, axis=1) / rate[:, None]
         return replace(batch, weights=weights), data.influence / rate
-
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
-        """The server's model."""
-        return state.model

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
 from fljax.algorithms.server.base import Corrected
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -26,7 +26,7 @@ class State(NamedTuple):
 
 @algorithm("FedDyn", "acar2021", Needs(None, absent=True, late=True, averages=True, masked=True))
 @module
-class FedDyn(Corrected):
+class FedDyn(ReleasesModel, Corrected):
     r"""Clients' objectives are bent so that all of them have the same stationary point.
 
     A participant of the round approaches, by its local steps from the server's :math:`\theta`,
@@ -98,7 +98,3 @@ class FedDyn(Corrected):
         correction = state.correction - attraction * mean
         model = server + arrived.total - correction / attraction
         return State(jnp.where(arrived.any, model, server), correction, gradients)
-
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
-        """The server's model."""
-        return state.model

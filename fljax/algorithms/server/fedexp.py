@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
 from fljax.algorithms.server.base import Averaging
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -28,7 +28,7 @@ class State(NamedTuple):
     Needs(None, absent=True, late=True, averages=True, masked=True),
 )
 @module
-class FedExP(Averaging):
+class FedExP(ReleasesModel, Averaging):
     r"""Federated averaging whose server steps on where its clients' changes cancel.
 
     With :math:`\Delta_k=w-w_k` what a participant's local steps changed and
@@ -95,7 +95,3 @@ class FedExP(Averaging):
 
     def message_size(self, dim: int) -> int:
         return dim + 1
-
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
-        """The server's model."""
-        return state.model

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm, server_start, start_models
+from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start, start_models
 from fljax.algorithms.server.base import Corrected
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -28,7 +28,7 @@ class State(NamedTuple):
     "Fed-LT", "bastianello2024", Needs(None, absent=True, late=True, averages=True, masked=True)
 )
 @module
-class FedLT(Corrected):
+class FedLT(ReleasesModel, Corrected):
     r"""Peaceman-Rachford splitting whose proximal steps are some steps of local training.
 
     The server's :math:`y` is the mean of all :math:`z_k`. A participant of the round goes on from
@@ -97,7 +97,3 @@ class FedLT(Corrected):
             who.put(state.local, local),
             who.put(state.auxiliary, old + change),
         )
-
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
-        """The server's model."""
-        return state.model

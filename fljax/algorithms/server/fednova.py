@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
 from fljax.algorithms.server.base import Averaging, check_no_optimizer
 from fljax.optimizers import from_optax
 from fljax.problems import Problem
@@ -27,7 +27,7 @@ class State(NamedTuple):
 
 @algorithm("FedNova", "wang2020", Needs(None, absent=True, late=True, averages=True, masked=True))
 @module
-class FedNova(Averaging):
+class FedNova(ReleasesModel, Averaging):
     r"""Who takes more local steps than others does not count for more.
 
     Local steps, plain, with momentum, or drawn to where they started,
@@ -127,7 +127,3 @@ class FedNova(Averaging):
 
     def message_size(self, dim: int) -> int:
         return dim + 1
-
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
-        """The server's model."""
-        return state.model

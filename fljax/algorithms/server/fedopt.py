@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from fljax import _check
 from fljax._module import field, module
-from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
 from fljax.algorithms.local_steps import kept
 from fljax.algorithms.server.base import Averaging
 from fljax.optimizers import Optimizer, as_optimizer
@@ -33,7 +33,7 @@ NEEDS = Needs(
 
 
 @module
-class _ServerSteps(Averaging):
+class _ServerSteps(ReleasesModel, Averaging):
     """A server that steps along the mean of what its participants changed."""
 
     def change(
@@ -45,10 +45,6 @@ class _ServerSteps(Averaging):
         learned = self.learn(now, cohort, server)
         arrived = self.collect(now, cohort, learned.model, server)
         return arrived.move(server) - server, arrived.any
-
-    def released(self, state: Any, problem: Problem | Stream, network: Any) -> Array:
-        """The server's model."""
-        return state.model
 
 
 class State(NamedTuple):

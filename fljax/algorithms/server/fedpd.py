@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm, server_start, start_models
+from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start, start_models
 from fljax.algorithms.server.base import Corrected
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -29,7 +29,7 @@ class State(NamedTuple):
 
 @algorithm("FedPD", "zhang2021", Needs(None, absent=True, late=True, averages=True, masked=True))
 @module
-class FedPD(Corrected):
+class FedPD(ReleasesModel, Corrected):
     r"""Augmented Lagrangians of the clients, which talk in some rounds only.
 
     In each round a client goes on from its own model by local steps on its augmented Lagrangian,
@@ -115,7 +115,3 @@ class FedPD(Corrected):
             who.put(state.center, jnp.where(talking[:, None], server[None], own)),
             who.put(state.said, jnp.where(talking[:, None], own, said)),
         )
-
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
-        """The server's model."""
-        return state.model

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
+from fljax.algorithms.base import Algorithm, Needs, ReleasesModel, algorithm, server_start
 from fljax.algorithms.server.base import Averaging
 from fljax.algorithms.server.fedavg import State as Averaged
 from fljax.participation import Drawn, Selector, everyone_or
@@ -44,7 +44,7 @@ class State(NamedTuple):
     ),
 )
 @module
-class ExactFedProx(Algorithm):
+class ExactFedProx(ReleasesModel, Algorithm):
     r"""Each participant's own minimizer, held to the server's model, averaged.
 
     .. math::
@@ -115,10 +115,6 @@ class ExactFedProx(Algorithm):
         arrived = link.collect(lambda rows: model[rows], who.here, server, clients=who.numbers)
         return State(arrived.move(server), state.factor)
 
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
-        """The server's model."""
-        return state.model
-
 
 @algorithm(
     "FedProx",
@@ -135,7 +131,7 @@ class ExactFedProx(Algorithm):
     ),
 )
 @module
-class FedProx(Averaging):
+class FedProx(ReleasesModel, Averaging):
     r"""Local steps that are drawn to where they started, then an average.
 
     A participant of the round starts from :math:`w_k=w^{(n-1)}` and repeats
@@ -179,7 +175,3 @@ class FedProx(Averaging):
 
         learned = self.learn(now, cohort, server, direction=attracted)
         return Averaged(self.collect(now, cohort, learned.model, server).move(server))
-
-    def released(self, state: Averaged, problem: Problem | Stream, network: Any) -> Array:
-        """The server's model."""
-        return state.model

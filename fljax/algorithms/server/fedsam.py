@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
 from fljax.algorithms.server.base import Averaging
 from fljax.privacy import CentralGaussian
 from fljax.problems import Problem
@@ -39,7 +39,7 @@ class State(NamedTuple):
     ),
 )
 @module
-class FedSAM(Averaging):
+class FedSAM(ReleasesModel, Averaging):
     r"""Federated averaging towards models around which all are good, not only themselves.
 
     A participant's steps go along the gradient where its loss is, to first order, the largest
@@ -99,7 +99,3 @@ class FedSAM(Averaging):
 
         learned = self.learn(now, cohort, server, direction=sharpest)
         return State(self.collect(now, cohort, learned.model, server).move(server))
-
-    def released(self, state: State, problem: Problem | Stream, network: Any) -> Array:
-        """The server's model."""
-        return state.model

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
 from fljax.algorithms.local_steps import along_gradient, kept
 from fljax.algorithms.server.base import Averaging, Cohort
 from fljax.optimizers import Optimizer
@@ -59,7 +59,7 @@ class _Frozen(Optimizer):
 
 
 @module
-class _Mimicking(Averaging):
+class _Mimicking(ReleasesModel, Averaging):
     """What both forms share."""
 
     momentum: Float[Array, ""] | float | None = dataclasses.field(default=None, kw_only=True)
@@ -96,10 +96,6 @@ class _Mimicking(Averaging):
         """After a round: the new model, and statistics that have met the mean gradient."""
         _, memory = self.rule(now.number).move(state.model, slope, state.memory)
         return State(model, memory)
-
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
-        """The server's model."""
-        return state.model
 
 
 @algorithm("MIME", "karimireddy2021mime", Needs(None, absent=True, averages=True, masked=True))

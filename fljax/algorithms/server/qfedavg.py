@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
 from fljax.algorithms.server.base import Averaging, check_no_optimizer
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -26,7 +26,7 @@ class State(NamedTuple):
     "q-FedAvg", "li2020fair", Needs(None, absent=True, late=True, averages=True, masked=True)
 )
 @module
-class QFedAvg(Averaging):
+class QFedAvg(ReleasesModel, Averaging):
     r"""Clients of a large loss count for more: :math:`\min_w\sum_kp_k\frac{f_k(w)^{q+1}}{q+1}`.
 
     A participant's local steps take it from :math:`w` to :math:`w_k`; with
@@ -109,7 +109,3 @@ class QFedAvg(Averaging):
 
     def message_size(self, dim: int) -> int:
         return dim + 1
-
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
-        """The server's model."""
-        return state.model

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
 from fljax.algorithms.server.base import Corrected, check_no_optimizer
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -31,7 +31,7 @@ class State(NamedTuple):
     "SCAFFOLD", "karimireddy2020", Needs(None, absent=True, late=True, averages=True, masked=True)
 )
 @module
-class SCAFFOLD(Corrected):
+class SCAFFOLD(ReleasesModel, Corrected):
     r"""Local steps along what all clients' gradients are, as far as a client knows.
 
     A participant of the round starts from :math:`y_k=x`, takes :math:`E_k` steps
@@ -137,7 +137,3 @@ class SCAFFOLD(Corrected):
 
     def message_size(self, dim: int) -> int:
         return 2 * dim
-
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
-        """The server's model."""
-        return state.model
