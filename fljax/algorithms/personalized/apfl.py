@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import field, module
-from fljax.algorithms.base import Needs, algorithm, server_start, start_models
-from fljax.algorithms.server.base import Averaging, Cohort
+from fljax.algorithms.base import algorithm, server_start, start_models
+from fljax.algorithms.server.base import AVERAGED, Averaging, Cohort
 from fljax.batches import taken
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -30,7 +30,7 @@ class State(NamedTuple):
 @algorithm(
     "APFL",
     "deng2020",
-    Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True),
+    AVERAGED,
 )
 @module
 class APFL(Averaging):

@@ -6,9 +6,10 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.base import Algorithm, algorithm, start_models
 from fljax.algorithms.local_steps import descend
 from fljax.algorithms.server import fedavg
+from fljax.algorithms.server.base import AVERAGED
 from fljax.algorithms.server.fedavg import FedAvg
 from fljax.participation import Selector
 from fljax.problems import Problem
@@ -28,7 +29,7 @@ class State(NamedTuple):
 @algorithm(
     "Ditto",
     "li2021",
-    Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True),
+    AVERAGED,
 )
 @module
 class Ditto(Algorithm):

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._module import field, module, static
-from fljax.algorithms.base import Needs, algorithm, server_start, start_models
+from fljax.algorithms.base import algorithm, server_start, start_models
 from fljax.algorithms.personalized.fedper import as_coordinates
-from fljax.algorithms.server.base import Averaging
+from fljax.algorithms.server.base import AVERAGED, Averaging
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import Schedule, as_schedule
@@ -31,7 +31,7 @@ class State(NamedTuple):
 @algorithm(
     "FedALA",
     "zhang2023",
-    Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True),
+    AVERAGED,
 )
 @module
 class FedALA(Averaging):

@@ -9,8 +9,8 @@ from fljax import _check
 from fljax._module import field, module, static
 from fljax.algorithms.base import algorithm
 from fljax.algorithms.local_steps import descend
-from fljax.algorithms.personalized.fedper import NEEDS, FedPer, State
-from fljax.algorithms.server.base import Cohort
+from fljax.algorithms.personalized.fedper import FedPer, State
+from fljax.algorithms.server.base import AVERAGED, Cohort
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import Schedule, as_schedule
@@ -26,7 +26,7 @@ class Tuned(NamedTuple):
     server: Array  # [shared]
 
 
-@algorithm("FedBABU", "oh2022", NEEDS)
+@algorithm("FedBABU", "oh2022", AVERAGED)
 @module
 class FedBABU(FedPer):
     r"""A common body, trained under heads that stay as they began; then each client tunes both.

@@ -15,16 +15,12 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import field, module
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.server.base import Averaging, Cohort
+from fljax.algorithms.base import algorithm, start_models
+from fljax.algorithms.server.base import AVERAGED, Averaging, Cohort
 from fljax.problems import Problem
 from fljax.rounds import Round
 
 __all__ = ["FedBN", "FedPer", "LGFedAvg", "State", "as_coordinates"]
-
-NEEDS = Needs(
-    None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True
-)
 
 
 def as_coordinates(name: str, chosen: Any) -> str | tuple:
@@ -47,7 +43,7 @@ class State(NamedTuple):
     server: Array  # [shared]
 
 
-@algorithm("FedPer", "arivazhagan2019", NEEDS)
+@algorithm("FedPer", "arivazhagan2019", AVERAGED)
 @module
 class FedPer(Averaging):
     r"""A common body, and a head of each client's own, trained together.
@@ -152,7 +148,7 @@ class FedPer(Averaging):
         return model.at[:, places].set(learned.model)
 
 
-@algorithm("LG-FedAvg", "liang2020", NEEDS)
+@algorithm("LG-FedAvg", "liang2020", AVERAGED)
 @module
 class LGFedAvg(FedPer):
     r"""A representation of each client's own, and a common head, trained together.
@@ -168,7 +164,7 @@ class LGFedAvg(FedPer):
     """
 
 
-@algorithm("FedBN", "li2021bn", NEEDS)
+@algorithm("FedBN", "li2021bn", AVERAGED)
 @module
 class FedBN(FedPer):
     r"""Federated averaging of all but the normalization layers, which stay with their clients.

@@ -10,14 +10,14 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import algorithm
-from fljax.algorithms.personalized.fedper import NEEDS, FedPer
-from fljax.algorithms.server.base import Cohort
+from fljax.algorithms.personalized.fedper import FedPer
+from fljax.algorithms.server.base import AVERAGED, Cohort
 from fljax.rounds import Round
 
 __all__ = ["FedRep"]
 
 
-@algorithm("FedRep", "collins2021", NEEDS)
+@algorithm("FedRep", "collins2021", AVERAGED)
 @module
 class FedRep(FedPer):
     r"""A common representation, and a head of each client's own that is trained first.

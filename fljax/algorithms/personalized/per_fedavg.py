@@ -10,9 +10,9 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import field, module, static
-from fljax.algorithms.base import Needs, algorithm, server_start, start_models
+from fljax.algorithms.base import algorithm, server_start, start_models
 from fljax.algorithms.local_steps import descend
-from fljax.algorithms.server.base import Averaging
+from fljax.algorithms.server.base import AVERAGED, Averaging
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import Schedule, as_schedule
@@ -35,7 +35,7 @@ class State(NamedTuple):
 @algorithm(
     "Per-FedAvg",
     "fallah2020",
-    Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True),
+    AVERAGED,
 )
 @module
 class PerFedAvg(Averaging):

@@ -9,9 +9,9 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Needs, algorithm, server_start, start_models
+from fljax.algorithms.base import algorithm, server_start, start_models
 from fljax.algorithms.personalized.apfl import mixed
-from fljax.algorithms.server.base import Averaging
+from fljax.algorithms.server.base import AVERAGED, Averaging
 from fljax.problems import Problem
 from fljax.rounds import Round
 
@@ -29,7 +29,7 @@ class State(NamedTuple):
 @algorithm(
     "SuPerFed",
     "hahn2022",
-    Needs(None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True),
+    AVERAGED,
 )
 @module
 class SuPerFed(Averaging):

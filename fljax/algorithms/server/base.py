@@ -1,5 +1,6 @@
 """What federated averaging and its descendants share: a server whose participants learn alone."""
 
+import dataclasses
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm
+from fljax.algorithms.base import Algorithm, Needs
 from fljax.algorithms.local_steps import (
     Direction,
     Learned,
@@ -22,15 +23,35 @@ from fljax.batches import Batch, Batches, Counts, Shuffled, check_per_client, pe
 from fljax.link import Arrived
 from fljax.optimizers import Optimizer, as_step
 from fljax.participation import Drawn, Participants, Selector, everyone_or
+from fljax.privacy import CentralGaussian
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import Schedule
 from fljax.streams import Stream
 
-__all__ = ["Averaging", "Cohort", "Corrected", "LocalLearning", "check_no_optimizer"]
+__all__ = [
+    "AVERAGED",
+    "AVERAGED_PRIVATELY",
+    "SUMMED",
+    "Averaging",
+    "Cohort",
+    "Corrected",
+    "LocalLearning",
+    "check_no_optimizer",
+]
 
 #: What clients may count for in the place of the problem's weights.
 WEIGHTINGS = ("samples", "equal")
+
+
+#: Of a server that takes no more of its participants' messages than one sum.
+SUMMED = Needs(None, absent=True, late=True, averages=True, masked=True)
+
+#: And whose messages are models, or what became of the server's: a step times a gradient.
+AVERAGED = dataclasses.replace(SUMMED, uploads=("models", "updates"))
+
+#: Whose sum a trusted server may perturb, and whose steps may be on data as they arrive.
+AVERAGED_PRIVATELY = dataclasses.replace(AVERAGED, data="any", privacy=(CentralGaussian,))
 
 
 class Cohort(NamedTuple):

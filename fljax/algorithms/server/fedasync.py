@@ -8,8 +8,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import LocalLearning
-from fljax.algorithms.server.fedbuff import NEEDS
+from fljax.algorithms.server.base import AVERAGED, LocalLearning
 from fljax.algorithms.server.staleness import PolynomialStaleness, Staleness
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -23,7 +22,7 @@ class Mixed(NamedTuple):
     model: Array  # [D]  the server's x
 
 
-@algorithm("FedAsync", "xie2019", NEEDS)
+@algorithm("FedAsync", "xie2019", AVERAGED)
 @module
 class FedAsync(ReleasesModel, LocalLearning):
     r"""The server mixes each model that arrives into its own, the less the older it is.

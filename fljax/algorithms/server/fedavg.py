@@ -6,10 +6,9 @@ import jax
 from jaxtyping import Array
 
 from fljax._module import module, static
-from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start, start_models
-from fljax.algorithms.server.base import Averaging
+from fljax.algorithms.base import ReleasesModel, algorithm, server_start, start_models
+from fljax.algorithms.server.base import AVERAGED_PRIVATELY, Averaging
 from fljax.optimizers import Optimizer
-from fljax.privacy import CentralGaussian
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.streams import Stream
@@ -27,16 +26,7 @@ class State(NamedTuple):
 @algorithm(
     "FedAvg",
     "mcmahan2017",
-    Needs(
-        None,
-        data="any",
-        privacy=(CentralGaussian,),
-        absent=True,
-        late=True,
-        averages=True,
-        uploads=("models", "updates"),
-        masked=True,
-    ),
+    AVERAGED_PRIVATELY,
 )
 @module
 class FedAvg(ReleasesModel, Averaging):

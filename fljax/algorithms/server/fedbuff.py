@@ -14,17 +14,13 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import LocalLearning
+from fljax.algorithms.base import ReleasesModel, algorithm, server_start
+from fljax.algorithms.server.base import AVERAGED, LocalLearning
 from fljax.algorithms.server.staleness import PolynomialStaleness, Staleness
 from fljax.problems import Problem
 from fljax.rounds import Round
 
 __all__ = ["FedBuff"]
-
-NEEDS = Needs(
-    None, absent=True, late=True, averages=True, uploads=("models", "updates"), masked=True
-)
 
 
 class Buffered(NamedTuple):
@@ -35,7 +31,7 @@ class Buffered(NamedTuple):
     held: Array  # []  how many these are
 
 
-@algorithm("FedBuff", "nguyen2022", NEEDS)
+@algorithm("FedBuff", "nguyen2022", AVERAGED)
 @module
 class FedBuff(ReleasesModel, LocalLearning):
     r"""The server moves whenever it has heard a number of updates, however old they are.

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import Corrected
+from fljax.algorithms.base import ReleasesModel, algorithm, server_start
+from fljax.algorithms.server.base import SUMMED, Corrected
 from fljax.problems import Problem
 from fljax.rounds import Round
 
@@ -24,7 +24,7 @@ class State(NamedTuple):
     gradients: Array  # [K, D]  the clients' g_k, which come to f_k'(theta)
 
 
-@algorithm("FedDyn", "acar2021", Needs(None, absent=True, late=True, averages=True, masked=True))
+@algorithm("FedDyn", "acar2021", SUMMED)
 @module
 class FedDyn(ReleasesModel, Corrected):
     r"""Clients' objectives are bent so that all of them have the same stationary point.

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import Averaging
+from fljax.algorithms.base import ReleasesModel, algorithm, server_start
+from fljax.algorithms.server.base import SUMMED, Averaging
 from fljax.problems import Problem
 from fljax.rounds import Round
 
@@ -25,7 +25,7 @@ class State(NamedTuple):
 @algorithm(
     "FedExP",
     "jhunjhunwala2023",
-    Needs(None, absent=True, late=True, averages=True, masked=True),
+    SUMMED,
 )
 @module
 class FedExP(ReleasesModel, Averaging):

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start, start_models
-from fljax.algorithms.server.base import Corrected
+from fljax.algorithms.base import ReleasesModel, algorithm, server_start, start_models
+from fljax.algorithms.server.base import SUMMED, Corrected
 from fljax.problems import Problem
 from fljax.rounds import Round
 
@@ -24,9 +24,7 @@ class State(NamedTuple):
     auxiliary: Array  # [K, D]  the clients' z_k
 
 
-@algorithm(
-    "Fed-LT", "bastianello2024", Needs(None, absent=True, late=True, averages=True, masked=True)
-)
+@algorithm("Fed-LT", "bastianello2024", SUMMED)
 @module
 class FedLT(ReleasesModel, Corrected):
     r"""Peaceman-Rachford splitting whose proximal steps are some steps of local training.

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import Averaging, check_no_optimizer
+from fljax.algorithms.base import ReleasesModel, algorithm, server_start
+from fljax.algorithms.server.base import SUMMED, Averaging, check_no_optimizer
 from fljax.optimizers import from_optax
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -25,7 +25,7 @@ class State(NamedTuple):
     model: Array  # [D]  the server's x
 
 
-@algorithm("FedNova", "wang2020", Needs(None, absent=True, late=True, averages=True, masked=True))
+@algorithm("FedNova", "wang2020", SUMMED)
 @module
 class FedNova(ReleasesModel, Averaging):
     r"""Who takes more local steps than others does not count for more.

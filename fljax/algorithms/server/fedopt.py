@@ -8,28 +8,16 @@ from jaxtyping import Array, Bool, Float
 
 from fljax import _check
 from fljax._module import field, module
-from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
+from fljax.algorithms.base import ReleasesModel, algorithm, server_start
 from fljax.algorithms.local_steps import kept
-from fljax.algorithms.server.base import Averaging
+from fljax.algorithms.server.base import AVERAGED_PRIVATELY, Averaging
 from fljax.optimizers import Optimizer, as_optimizer
-from fljax.privacy import CentralGaussian
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import Schedule, as_schedule
 from fljax.streams import Stream
 
 __all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedOpt", "FedYogi"]
-
-NEEDS = Needs(
-    None,
-    data="any",
-    privacy=(CentralGaussian,),
-    absent=True,
-    late=True,
-    averages=True,
-    uploads=("models", "updates"),
-    masked=True,
-)
 
 
 @module
@@ -54,7 +42,7 @@ class State(NamedTuple):
     memory: Any  # of the server's optimizer
 
 
-@algorithm("FedOpt", "reddi2021", NEEDS)
+@algorithm("FedOpt", "reddi2021", AVERAGED_PRIVATELY)
 @module
 class FedOpt(_ServerSteps):
     r"""The server takes the mean change of its participants for a gradient, in its own optimizer.
@@ -114,7 +102,7 @@ class Momentum(NamedTuple):
     momentum: Array  # [D]  v
 
 
-@algorithm("FedAvgM", "hsu2019", NEEDS)
+@algorithm("FedAvgM", "hsu2019", AVERAGED_PRIVATELY)
 @module
 class FedAvgM(_ServerSteps):
     r"""Federated averaging with momentum at the server.
@@ -192,7 +180,7 @@ class _Adaptive(_ServerSteps):
         return kept(heard, Moments(state.model + step * first, first, second), state)
 
 
-@algorithm("FedAdagrad", "reddi2021", NEEDS)
+@algorithm("FedAdagrad", "reddi2021", AVERAGED_PRIVATELY)
 @module
 class FedAdagrad(_Adaptive):
     r"""The server's steps are divided by the root of the sum of squared changes.
@@ -240,7 +228,7 @@ class _Decaying(_Adaptive):
         _check.interval("decay", self.decay, at_least=0, below=1)
 
 
-@algorithm("FedYogi", "reddi2021", NEEDS)
+@algorithm("FedYogi", "reddi2021", AVERAGED_PRIVATELY)
 @module
 class FedYogi(_Decaying):
     r"""As :class:`FedAdam`, with steps that lengthen slowly after large changes.
@@ -273,7 +261,7 @@ class FedYogi(_Decaying):
         return second - (1 - self.decay) * square * jnp.sign(second - square)
 
 
-@algorithm("FedAdam", "reddi2021", NEEDS)
+@algorithm("FedAdam", "reddi2021", AVERAGED_PRIVATELY)
 @module
 class FedAdam(_Decaying):
     r"""The server's steps are divided by the root of a moving mean of squared changes.

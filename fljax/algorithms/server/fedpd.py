@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start, start_models
-from fljax.algorithms.server.base import Corrected
+from fljax.algorithms.base import ReleasesModel, algorithm, server_start, start_models
+from fljax.algorithms.server.base import SUMMED, Corrected
 from fljax.problems import Problem
 from fljax.rounds import Round
 
@@ -27,7 +27,7 @@ class State(NamedTuple):
     said: Array  # [K, D]  what each told the server last
 
 
-@algorithm("FedPD", "zhang2021", Needs(None, absent=True, late=True, averages=True, masked=True))
+@algorithm("FedPD", "zhang2021", SUMMED)
 @module
 class FedPD(ReleasesModel, Corrected):
     r"""Augmented Lagrangians of the clients, which talk in some rounds only.

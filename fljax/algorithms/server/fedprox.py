@@ -12,10 +12,9 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import Algorithm, Needs, ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import Averaging
+from fljax.algorithms.server.base import AVERAGED_PRIVATELY, Averaging
 from fljax.algorithms.server.fedavg import State as Averaged
 from fljax.participation import Drawn, Selector, everyone_or
-from fljax.privacy import CentralGaussian
 from fljax.problems import Problem, factorize, prox
 from fljax.problems.solvers import ProxFactor
 from fljax.rounds import Round
@@ -119,16 +118,7 @@ class ExactFedProx(ReleasesModel, Algorithm):
 @algorithm(
     "FedProx",
     "li2020prox",
-    Needs(
-        None,
-        data="any",
-        privacy=(CentralGaussian,),
-        absent=True,
-        late=True,
-        averages=True,
-        uploads=("models", "updates"),
-        masked=True,
-    ),
+    AVERAGED_PRIVATELY,
 )
 @module
 class FedProx(ReleasesModel, Averaging):

@@ -8,9 +8,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import Averaging
-from fljax.privacy import CentralGaussian
+from fljax.algorithms.base import ReleasesModel, algorithm, server_start
+from fljax.algorithms.server.base import AVERAGED_PRIVATELY, Averaging
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.streams import Stream
@@ -27,16 +26,7 @@ class State(NamedTuple):
 @algorithm(
     "FedSAM",
     "qu2022",
-    Needs(
-        None,
-        data="any",
-        privacy=(CentralGaussian,),
-        absent=True,
-        late=True,
-        averages=True,
-        uploads=("models", "updates"),
-        masked=True,
-    ),
+    AVERAGED_PRIVATELY,
 )
 @module
 class FedSAM(ReleasesModel, Averaging):

@@ -12,7 +12,7 @@ from fljax import _check
 from fljax._module import module
 from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
 from fljax.algorithms.local_steps import along_gradient, kept
-from fljax.algorithms.server.base import Averaging, Cohort
+from fljax.algorithms.server.base import SUMMED, Averaging, Cohort
 from fljax.optimizers import Optimizer
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -165,7 +165,7 @@ class MIME(_Mimicking):
 @algorithm(
     "MIMELite",
     "karimireddy2021mime",
-    Needs(None, absent=True, late=True, averages=True, masked=True),
+    SUMMED,
 )
 @module
 class MIMELite(_Mimicking):

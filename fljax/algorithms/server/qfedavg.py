@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module
-from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import Averaging, check_no_optimizer
+from fljax.algorithms.base import ReleasesModel, algorithm, server_start
+from fljax.algorithms.server.base import SUMMED, Averaging, check_no_optimizer
 from fljax.problems import Problem
 from fljax.rounds import Round
 
@@ -22,9 +22,7 @@ class State(NamedTuple):
     model: Array  # [D]  the server's w
 
 
-@algorithm(
-    "q-FedAvg", "li2020fair", Needs(None, absent=True, late=True, averages=True, masked=True)
-)
+@algorithm("q-FedAvg", "li2020fair", SUMMED)
 @module
 class QFedAvg(ReleasesModel, Averaging):
     r"""Clients of a large loss count for more: :math:`\min_w\sum_kp_k\frac{f_k(w)^{q+1}}{q+1}`.

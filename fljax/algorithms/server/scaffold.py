@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import module, static
-from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import Corrected, check_no_optimizer
+from fljax.algorithms.base import ReleasesModel, algorithm, server_start
+from fljax.algorithms.server.base import SUMMED, Corrected, check_no_optimizer
 from fljax.problems import Problem
 from fljax.rounds import Round
 
@@ -27,9 +27,7 @@ class State(NamedTuple):
     controls: Array  # [K, D]  the clients' c_k
 
 
-@algorithm(
-    "SCAFFOLD", "karimireddy2020", Needs(None, absent=True, late=True, averages=True, masked=True)
-)
+@algorithm("SCAFFOLD", "karimireddy2020", SUMMED)
 @module
 class SCAFFOLD(ReleasesModel, Corrected):
     r"""Local steps along what all clients' gradients are, as far as a client knows.
