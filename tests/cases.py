@@ -99,6 +99,7 @@ from fljax.algorithms import (
     ProxSkip,
     PSOFed,
     QFedAvg,
+    QGDSGDm,
     RandomProbe,
     Scaffnew,
     SharingADMM,
@@ -762,6 +763,11 @@ def pushed(it, gradient=some_of, start=START):
     return peers.sgp(gradient, shares, step_of(it.step_size), ROUNDS, start)
 
 
+def quasi_global(it, gradient=some_of, start=START):
+    given = METROPOLIS, step_of(it.step_size), float(it.momentum), ROUNDS, start
+    return peers.qg_dsgdm(gradient, *given)
+
+
 class Case(NamedTuple):
     """A registered algorithm at a small size."""
 
@@ -769,6 +775,8 @@ class Case(NamedTuple):
     privacy: Any  # the budget it runs under; None: it has no private form
     oracle: Callable[..., np.ndarray]  # algorithm -> its models by the loops
     cost: Callable[[Size, bool], Cost]  # size, private -> what a round of it must do
+    #: Where it stays at the optimum: "always", where clients are "alike", or "never".
+    rests: str = "always"
 
 
 DECAYING = GeometricDecay(0.3, 0.9)
@@ -781,12 +789,18 @@ CASES = {
         linearized,
         costs.linearized,
     ),
-    "zCDP-grad-NFL": Case(ZCDPGradNFL(0.05), ZCDP(2.0, 0.9), subgradient, costs.subgradient),
-    "Consensus": Case(Consensus(0.05), None, decentralized, costs.subgradient),
-    "CTA": Case(CTA(0.05), None, decentralized, costs.subgradient),
-    "ATC": Case(ATC(0.05), ZCDP(2.0, 0.9), decentralized, costs.subgradient),
+    "zCDP-grad-NFL": Case(
+        ZCDPGradNFL(0.05), ZCDP(2.0, 0.9), subgradient, costs.subgradient, rests="alike"
+    ),
+    "Consensus": Case(Consensus(0.05), None, decentralized, costs.subgradient, rests="alike"),
+    "CTA": Case(CTA(0.05), None, decentralized, costs.subgradient, rests="alike"),
+    "ATC": Case(ATC(0.05), ZCDP(2.0, 0.9), decentralized, costs.subgradient, rests="alike"),
     "Diffusion, general": Case(
-        Diffusion(0.05, "metropolis", None, "metropolis"), None, decentralized, costs.diffused
+        Diffusion(0.05, "metropolis", None, "metropolis"),
+        None,
+        decentralized,
+        costs.diffused,
+        rests="alike",
     ),
     "EXTRA": Case(EXTRA(0.05), None, reaching, costs.corrected),
     "PG-EXTRA": Case(PGEXTRA(0.05), None, reaching, costs.corrected),
@@ -803,11 +817,15 @@ CASES = {
     ),
     "DLM": Case(DLM(0.9, 0.3), None, reaching, costs.linearized),
     "DiNNO": Case(DiNNO(0.4, 0.05, local_steps=2), None, reaching, partial(costs.walked, 2, 1)),
-    "FedGD": Case(FedGD(0.3, 0.05), None, descended, costs.coupled),
+    "FedGD": Case(FedGD(0.3, 0.05), None, descended, costs.coupled, rests="alike"),
     "FedSGD, networked": Case(
-        NetworkedFedSGD(0.3, 0.05, batches=Cyclic(4)), None, descended, partial(costs.estimated, 4)
+        NetworkedFedSGD(0.3, 0.05, batches=Cyclic(4)),
+        None,
+        descended,
+        partial(costs.estimated, 4),
+        rests="never",
     ),
-    "FedRelax": Case(FedRelax(0.3), None, relaxed, costs.relaxed),
+    "FedRelax": Case(FedRelax(0.3), None, relaxed, costs.relaxed, rests="alike"),
     "Model-agnostic FedRelax": Case(
         ModelAgnosticFedRelax(0.3, TEST_SET), None, agreed, costs.agreed
     ),
@@ -822,12 +840,15 @@ CASES = {
         FedAvg(0.05, weighting="equal"), CentralGaussian(0.7, 0.4), averaged, costs.trusted
     ),
     "ISFedAvg": Case(ISFedAvg(0.05, CLIENTS, SIZES), None, drawn_whole, costs.important),
-    "FedProx, exact": Case(ExactFedProx(0.5), None, near_the_server, costs.near_the_server),
+    "FedProx, exact": Case(
+        ExactFedProx(0.5), None, near_the_server, costs.near_the_server, rests="alike"
+    ),
     "FedProx": Case(
         FedProx(0.05, attraction=0.5, local_steps=2, weighting="equal"),
         CentralGaussian(0.7, 0.4),
         served,
         partial(costs.trusted_steps, 2),
+        rests="alike",
     ),
     "FedOpt": Case(
         FedOpt(0.05, server=optax.sgd(0.7), weighting="equal"),
@@ -858,12 +879,14 @@ CASES = {
         CentralGaussian(0.7, 0.4),
         served,
         costs.trusted,
+        rests="never",
     ),
     "FedNova": Case(
         FedNova(0.02, momentum=0.5, local_steps=2, weighting="equal"),
         None,
         served,
         partial(costs.normalized, 2),
+        rests="alike",
     ),
     "SCAFFOLD": Case(SCAFFOLD(0.05, local_steps=2), None, served, partial(costs.controlled, 2)),
     "FedDyn": Case(
@@ -873,18 +896,21 @@ CASES = {
     "MIMELite": Case(
         MIMELite(0.05, momentum=0.5, weighting="equal"), None, served, costs.mimicked_lite
     ),
-    "q-FedAvg": Case(QFedAvg(0.05, fairness=1.5, weighting="equal"), None, served, costs.fair),
+    "q-FedAvg": Case(
+        QFedAvg(0.05, fairness=1.5, weighting="equal"), None, served, costs.fair, rests="alike"
+    ),
     "FedExP": Case(FedExP(0.05, damping=0.01), None, served, costs.extrapolated),
     "FedSAM": Case(
         FedSAM(0.05, radius=0.2, weighting="equal"),
         CentralGaussian(0.7, 0.4),
         served,
         costs.sharpness_aware,
+        rests="never",
     ),
     "FedPD": Case(FedPD(0.05, penalty=0.5, local_steps=2), None, served, partial(costs.dual, 2)),
     "Fed-LT": Case(FedLT(0.05, penalty=0.5, local_steps=2), None, served, partial(costs.split, 2)),
     "DP-SGD": Case(FedDPSGD(0.05), NoisyGradients(0.7, 0.4), stepped, partial(costs.stepped, 1)),
-    "SignSGD": Case(SignSGD(0.05), None, signs, costs.server),
+    "SignSGD": Case(SignSGD(0.05), None, signs, costs.server, rests="never"),
     "Local only": Case(LocalOnly(0.05), None, alone, costs.alone),
     "FedAvg-FT": Case(FineTunedFedAvg(FedAvg(0.05), 0.05), None, tuned, costs.tuned),
     "Ditto": Case(Ditto(FedAvg(0.05), 0.05, 1.0), None, attracted, costs.attracted),
@@ -947,6 +973,7 @@ CASES = {
     ),
     "Gossip SGD": Case(GossipSGD(0.05), None, met, costs.met),
     "SGP": Case(SGP(0.05), None, pushed, costs.pushed),
+    "QG-DSGDm": Case(QGDSGDm(0.05, momentum=0.5), None, quasi_global, costs.corrected, "alike"),
 }
 LABELS = list(CASES)
 #: What a client of a server sends and gets in a round where it is not one model each: how many

@@ -408,10 +408,8 @@ def at_optimum(label, problem, network):
     received = network.neighbor_sum(best)
     fields = {"model": best, "heard": best, "received": received, "dual": -slope, "mixed": best}
     fields |= {"slope": slope, "correction": -slope}
-    if label in ("EXTRA", "PG-EXTRA", "LED"):
+    if label in ("EXTRA", "PG-EXTRA", "LED", "Exact diffusion"):
         fields["dual"] = -getattr(it, "local_steps", 1) * step_of(it.step_size)(1) * slope
-    elif label == "Exact diffusion":
-        fields["adapted"] = best - step_of(it.step_size)(1) * slope
     elif label == "Wang-Elia":
         apart = (np.eye(CLIENTS) - network.mixing().matrix()) / 2
         fields["integral"] = -step_of(it.step_size)(1) * np.linalg.pinv(apart) @ slope
@@ -434,18 +432,11 @@ def at_optimum(label, problem, network):
 @pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "label",  # FedAdam's model rests, too, and its second moments go on to decay
-    [
-        label
-        for label in PLAIN
-        if label not in ("SignSGD", "FedSGD, networked", "FedAdam", "FedSAM")
-    ],
+    [label for label in PLAIN if CASES[label].rests != "never"],
 )
 def test_the_optimum_is_a_fixed_point(label):
     data = make_data()
-    combined = ("zCDP-grad-NFL", "Consensus", "CTA", "ATC", "Diffusion, general")
-    drifting = ("FedProx, exact", "FedProx", "FedNova", "q-FedAvg")
-    if label in (*combined, *drifting, "FedGD", "FedRelax"):
-        # It is one only where all clients agree.
+    if CASES[label].rests == "alike":
         data = tuple(data[:1] * CLIENTS)
     problem, network = make_problem(data=data), make_network()
     stepper = Stepper(simulate(label, problem, network, private=False), ROUNDS)

@@ -28,6 +28,7 @@ import fljax as fl
 from fljax import _memory
 from fljax.privacy import ZCDP
 from fljax.study import engine, grid
+from tests.cases import CASES
 
 HERE = Path(fl.__file__).parent
 
@@ -962,6 +963,15 @@ VALID = {
     "streams.from_table": {"features": np.ones((K, 3, 2)), "targets": np.ones((K, 3))},
     "streams.autoregressive": {"key": KEY, "clients": K, "test_samples": 3},
 }
+#: Of other algorithms, what their cases have that is needed.
+VALID = {
+    f"algorithms.{type(it).__name__}": {
+        field.name: getattr(it, field.name)
+        for field in dataclasses.fields(it)
+        if field.default is dataclasses.MISSING
+    }
+    for it in (case.algorithm for case in CASES.values())
+} | VALID
 
 #: The valid calls that are not made: they would compile a run, or read results.
 UNTRIED = {

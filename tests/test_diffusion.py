@@ -10,7 +10,7 @@ from scipy import stats
 
 import fljax as fl
 from fljax._numerics import key_of
-from fljax.algorithms import ATC, CTA, Consensus, Diffusion, FedAvg
+from fljax.algorithms import ATC, CTA, Consensus, Diffusion, FedAvg, QGDSGDm
 from fljax.batches import SORTED_BEYOND, Uniform, Weighted
 from fljax.participation import systematic
 from fljax.simulation import as_key
@@ -285,3 +285,38 @@ def test_clients_that_take_unequal_steps_are_the_loops(law, normalized):
             models_.append(w)
         server = np.mean(models_, axis=0)
     np.testing.assert_allclose(found[0] if found.ndim > 1 else found, server, rtol=1e-10)
+
+
+# Quasi-global momentum ---------------------------------------------------------------------------
+
+
+def test_quasi_global_momentum_of_zero_is_adapt_then_combine():
+    problem, network = make_problem(), make_network()
+
+    def ending(algorithm):
+        return fl.run(fl.Simulation(problem, algorithm, network), ROUNDS).model.values
+
+    found, known = ending(QGDSGDm(0.05, momentum=0.0)), ending(ATC(0.05))
+    np.testing.assert_allclose(found, known, rtol=0, atol=1e-14)
+    assert np.abs(ending(QGDSGDm(0.05, momentum=0.9)) - known).max() > 1e-2
+
+
+def test_quasi_global_momentum_is_faster_where_curvatures_are_unlike():
+    """Curvatures of 1 and 0.02, to half of the distance: momentum's usual gain."""
+    rng = np.random.default_rng(2)
+    data = [(rng.normal(size=(40, 2)) * [1.0, 0.14], rng.normal(size=40)) for _ in range(CLIENTS)]
+    problem = fl.problems.from_clients(data, fl.problems.LeastSquares())
+    best = np.asarray(fl.problems.optimum(problem))
+
+    def left(momentum):
+        algorithm = QGDSGDm(0.1, momentum=momentum)
+        models = fl.run(fl.Simulation(problem, algorithm, make_network()), 60).model.values
+        return np.linalg.norm(models.mean(0) - best)
+
+    assert left(0.9) < left(0.0) / 2
+
+
+@pytest.mark.parametrize(("momentum", "message"), [(1.0, "< 1, got 1"), (-0.1, ">= 0")])
+def test_momentum_is_a_share(momentum, message):
+    with pytest.raises(ValueError, match=f"momentum must be finite.*{message}"):
+        QGDSGDm(0.1, momentum=momentum)

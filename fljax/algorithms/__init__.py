@@ -34,6 +34,7 @@ from fljax.algorithms.peers.nids import NIDS
 from fljax.algorithms.peers.npfl import NPFL
 from fljax.algorithms.peers.npfl_rl import NPFLRL, DeterministicPolicyGradient, Policy, RandomProbe
 from fljax.algorithms.peers.proxskip import ProxSkip
+from fljax.algorithms.peers.qg_dsgdm import QGDSGDm
 from fljax.algorithms.peers.sgp import SGP
 from fljax.algorithms.peers.wang_elia import WangElia
 from fljax.algorithms.peers.zcdp_grad_nfl import ZCDPGradNFL
@@ -167,6 +168,7 @@ __all__ = [
     "PolynomialStaleness",
     "ProxSkip",
     "QFedAvg",
+    "QGDSGDm",
     "RandomProbe",
     "Scaffnew",
     "SharingADMM",

@@ -230,3 +230,22 @@ def sgp(gradient, shares, step, rounds, start):
         z = x / weight[:, None]
         history.append(z)
     return np.array(history)
+
+
+# Quasi-global momentum (Lin, Karimireddy, Stich and Jaggi 2021) -----------------------------------
+
+
+def qg_dsgdm(gradient, weights, step, momentum, rounds, start):
+    """Algorithm 1, DSGDm: ``[T, K, D]``."""
+    clients, x, m, history = len(start), start.copy(), np.zeros_like(start), []
+    for n in range(1, rounds + 1):
+        half = np.empty_like(x)
+        for k in range(clients):
+            half[k] = x[k] - step(n) * (momentum * m[k] + gradient(k, x[k]))
+        x_new = mixed(weights, half)
+        for k in range(clients):
+            d = (x[k] - x_new[k]) / step(n)
+            m[k] = momentum * m[k] + (1 - momentum) * d
+        x = x_new
+        history.append(x)
+    return np.array(history)
