@@ -26,6 +26,34 @@ ATTRIBUTES = {
         "factorise": "factorize",
         "local_minimisers": "local_minimizers",
     },
+    "fljax.simulation": {
+        "as_key": "fljax._generator.as_key",
+        **{
+            name: f"fljax.running.{name}"
+            for name in ("check_perturbed", "run", "unperturbed", "view")
+        },
+        **{
+            name: f"fljax.engine.{name}"
+            for name in (
+                "Carry",
+                "Prepared",
+                "advance",
+                "begin",
+                "check_length",
+                "check_metrics",
+                "check_rounds",
+                "final_ledger",
+                "final_model",
+                "look",
+                "noise_plan",
+                "outcome",
+                "prepare",
+                "stepped",
+                "trace",
+                "witnessed",
+            )
+        },
+    },
 }
 
 #: Of arguments, what each may be called now.

@@ -9,11 +9,11 @@ import pytest
 from scipy import stats
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax._numerics import key_of
 from fljax.algorithms import ATC, CTA, Consensus, Diffusion, FedAvg
 from fljax.batches import SORTED_BEYOND, Uniform, Weighted
 from fljax.participation import systematic
-from fljax.simulation import as_key
 from tests.cases import (
     CLIENTS,
     DIM,

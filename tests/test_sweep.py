@@ -14,9 +14,9 @@ from jax.extend import core
 
 import fljax as fl
 from fljax._generator import GENERATOR
+from fljax.engine import trace
 from fljax.link import wide, wide_sum
 from fljax.records import joined
-from fljax.simulation import trace
 from fljax.study import engine, machine
 from fljax.study.engine import Options, Program, Same, program
 from fljax.study.grid import axes_of, groups_of

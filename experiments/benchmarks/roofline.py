@@ -37,9 +37,10 @@ from experiments.benchmarks.machine import (
     update_bandwidth,
 )
 from fljax import plotting
-from fljax._generator import GENERATOR, normal
+from fljax._generator import GENERATOR, as_key, normal
 from fljax.algorithms import GeneralizedGradient, ISFedAvg, ModelAgnosticFedRelax
-from fljax.simulation import Carry, Prepared, Simulation, as_key, begin, look, prepare
+from fljax.engine import Carry, Prepared, begin, look, prepare
+from fljax.simulation import Simulation
 from tests.cases import CASES, Case
 
 WORD = 4  # bytes of a float32 or an int32

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax._numerics import key_of
 from fljax.algorithms import ATC, CTA, Consensus, Diffusion, GraphFedAvg
 from fljax.link import GraphHomomorphic, LocalGraphHomomorphic, PerEdge, PerMessage
-from fljax.simulation import as_key
 from tests.cases import (
     CASES,
     CLIENTS,
