@@ -25,6 +25,7 @@ ATTRIBUTES = {
         "Regulariser": "Regularizer",
         "factorise": "factorize",
         "local_minimisers": "local_minimizers",
+        "local_models": "train, with ridge=1e-4",
     },
     "fljax.simulation": {
         "as_key": "fljax._generator.as_key",
@@ -54,6 +55,7 @@ ATTRIBUTES = {
             )
         },
     },
+    "fljax.theory.network_rates": {"iterations": "fljax.descent.rounds_needed"},
 }
 
 #: Of arguments, what each may be called now.

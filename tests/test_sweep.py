@@ -502,7 +502,7 @@ def test_a_tolerance_nobody_meets_changes_nothing():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"until": {"normalized_error": 0.1}}, "unknown metric in until 'normalized_error'; known"),
+        ({"until": {"normalized_eror": 0.1}}, "unknown metric in until 'normalized_eror'; known"),
         ({"until": {"normalized_error": -0.1}}, r"until\['normalized_error'\] must be .* >= 0"),
         ({"record_every": 2, "segment": 3}, "segment must be a multiple of record_every=2, got 3"),
         ({"segment": 0}, "segment must be >= 1"),
