@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from experiments.errors import UsageError
+
 FIGURES = Path("figures")
 #: Quick results never overwrite full ones unless told to.
 QUICK_FIGURES = FIGURES / "quick"
@@ -32,10 +34,6 @@ EXAMPLES = {
   python -m experiments report --out mine
 """,
 }
-
-
-class UsageError(Exception):
-    """What the user asked for cannot be done; one line."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -144,6 +142,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from experiments.__main__ import main as again  # whose UsageError is the commands' own
-
-    sys.exit(again())
+    sys.exit(main())

@@ -21,7 +21,7 @@ import matplotlib as mpl
 import experiments
 import fljax as fl
 from experiments import records
-from experiments.__main__ import UsageError
+from experiments.errors import UsageError
 from experiments.figure import REGISTRY, Effort, Figure
 from experiments.records import Broken
 from experiments.report import claims_lines, gallery, privacy_lines, tuning_lines

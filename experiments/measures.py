@@ -184,9 +184,9 @@ ABOVE = "above"
 
 
 def above(data: xr.Dataset, metric: str, reference: str) -> xr.Dataset:
-    """Every seed's curve of a method over that of another one, dB: for pictures in which the curves
-    themselves would coincide.
+    """Every seed's curve of a method over that of another one: for pictures in which the curves
+    themselves would coincide. A quotient, whose mean over seeds is drawn in dB.
     """
-    over = statistics.decibels(data[metric] / data[metric].sel(algorithm=reference, drop=True))
-    over.attrs = {"long_name": f"above {reference}", "units": "dB"}
+    over = data[metric] / data[metric].sel(algorithm=reference, drop=True)
+    over.attrs = {"long_name": f"above {reference}", "units": "1", "decibel": 1}
     return data.assign({ABOVE: over})

@@ -29,7 +29,8 @@ from fljax._module import field, module, static
 from fljax._version import __version__ as __version__
 from fljax.citation import citation
 from fljax.records import AssumptionWarning, DivergenceWarning, MetricWarning
-from fljax.simulation import Simulation, run, view
+from fljax.running import run, view
+from fljax.simulation import Simulation
 
 if TYPE_CHECKING:
     from fljax import audit, plotting, statistics, theory

@@ -30,6 +30,7 @@ from fljax._arguments import checked
 __all__ = [
     "GENERATOR",
     "GENERATORS",
+    "as_key",
     "check_generator",
     "name_of",
     "normal",
@@ -189,6 +190,23 @@ def random_key(seed: int = 0, generator: str = GENERATOR) -> Array:
 def name_of(key: Array) -> str:
     """Of the generator that a key is for."""
     return str(jax.random.key_impl(key))
+
+
+def as_key(key: Array | int, generator: str | None = None) -> Array:
+    """A key, or the one that a generator makes of an integer, by default the house's.
+
+    Raises:
+      ValueError: a key and a generator.
+    """
+    if isinstance(key, int | np.integer):
+        _check.seed("key", key)
+        return random_key(key, generator or GENERATOR)
+    if generator is not None:
+        raise ValueError(
+            f"generator={generator!r} is for integer keys, and this key is of {name_of(key)!r}; "
+            "leave generator out, or pass an integer."
+        )
+    return key
 
 
 def normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:

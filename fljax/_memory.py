@@ -12,7 +12,6 @@ from pathlib import Path
 import jax
 
 __all__ = [
-    "MEMORY_SHARE",
     "check_fits",
     "host_memory",
     "human",
@@ -64,6 +63,10 @@ def memory_at_hand() -> int:
             (device.memory_stats() or {}).get("bytes_limit", 2**34)
             for device in jax.local_devices()
         )
+    return _share(free)
+
+
+def _share(free: int) -> int:
     return int(MEMORY_SHARE * free)
 
 
@@ -89,7 +92,7 @@ def human(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def check_fits(what: str, *sizes: int, each: int, mend: str) -> None:
+def check_fits(what: str, *sizes: int, each: int, mend: str, on_host: bool = False) -> None:
     """Raise ``MemoryError`` for an array that does not fit the machines at hand.
 
     Args:
@@ -97,10 +100,11 @@ def check_fits(what: str, *sizes: int, each: int, mend: str) -> None:
       sizes: of its axes.
       each: bytes of an entry.
       mend: what to do instead.
+      on_host: whether it is kept in this machine's own memory, and not by all devices.
     """
     needed = math.prod(map(int, sizes)) * each  # Python's integers do not overflow
     if needed < SMALL_BYTES:
         return
-    free = memory_at_hand() * jax.process_count()
+    free = _share(host_memory()) if on_host else memory_at_hand() * jax.process_count()
     if needed > free:
         raise MemoryError(f"{what} takes {human(needed)} and {human(free)} are at hand; {mend}.")

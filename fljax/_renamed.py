@@ -24,7 +24,37 @@ ATTRIBUTES = {
         "NoRegulariser": "NoRegularizer",
         "Regulariser": "Regularizer",
         "factorise": "factorize",
+        "local_models": "train, with ridge=1e-4",
     },
+    "fljax.simulation": {
+        "as_key": "fljax._generator.as_key",
+        **{
+            name: f"fljax.running.{name}"
+            for name in ("check_perturbed", "run", "unperturbed", "view")
+        },
+        **{
+            name: f"fljax.engine.{name}"
+            for name in (
+                "Carry",
+                "Prepared",
+                "advance",
+                "begin",
+                "check_length",
+                "check_metrics",
+                "check_rounds",
+                "final_ledger",
+                "final_model",
+                "look",
+                "noise_plan",
+                "outcome",
+                "prepare",
+                "stepped",
+                "trace",
+                "witnessed",
+            )
+        },
+    },
+    "fljax.theory.network_rates": {"iterations": "fljax.descent.rounds_needed"},
 }
 
 #: Of arguments, what each may be called now.

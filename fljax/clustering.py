@@ -1,7 +1,7 @@
 r"""Clustered federated learning: which clients have like data, and one model for each such group.
 
 Two ways (Jung 2025, section 6.2, lines 2262-2320). *Cluster, then pool*: represent every data set
-by a vector (:func:`fljax.problems.local_models`, :func:`~fljax.problems.local_gradients`), cluster
+by a vector (:func:`fljax.problems.train`, :func:`~fljax.problems.local_gradients`), cluster
 the vectors (:func:`kmeans`), and train one model a cluster (:func:`pooled_models`). Or let
 *generalized total variation* do it: models coupled along a graph that is dense within clusters and
 sparse between them agree within (:class:`fljax.problems.GTVMin`,

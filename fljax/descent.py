@@ -23,7 +23,7 @@ from fljax._arguments import checked
 from fljax._module import float_dtype
 from fljax.schedules import StepSize, as_schedule
 
-__all__ = ["Descent", "backtracking", "minimize", "optimal_step", "rounds_needed"]
+__all__ = ["Descent", "Extremes", "backtracking", "minimize", "optimal_step", "rounds_needed"]
 
 
 class Descent(NamedTuple):
@@ -207,6 +207,47 @@ def backtracking(
     return optax.chain(optax.sgd(1.0), search)
 
 
+class Extremes(NamedTuple):
+    r"""The extreme eigenvalues of :math:`Q` in :math:`w^\top Qw+q^\top w`, half those of the
+    Hessian, and what they say of gradient steps :math:`w-\eta(2Qw+q)`, lines 1205-1240.
+    """
+
+    smallest: Array | float  # []
+    largest: Array | float  # []
+
+    @property
+    def step_limit(self) -> Float[Array, ""]:
+        r"""Steps below :math:`1/\lambda_d` converge, (85) and line 1209; at it some go on for ever,
+        beyond it they grow.
+        """
+        return 1 / jnp.asarray(self.largest)
+
+    @property
+    def best_step(self) -> Float[Array, ""]:
+        r""":math:`1/(\lambda_1+\lambda_d)`, (83): the fastest from the worst start."""
+        return 1 / jnp.asarray(self.smallest + self.largest)
+
+    @property
+    def best_factor(self) -> Float[Array, ""]:
+        r""":math:`(\lambda_d-\lambda_1)/(\lambda_d+\lambda_1)`, (84) and (86)."""
+        return jnp.asarray((self.largest - self.smallest) / (self.largest + self.smallest))
+
+    @property
+    def condition(self) -> Float[Array, ""]:
+        r""":math:`\lambda_d/\lambda_1`, line 2506; infinite where :math:`Q` is singular."""
+        smallest, largest = jnp.asarray(self.smallest), jnp.asarray(self.largest)
+        return jnp.where(smallest > 0, largest / jnp.where(smallest > 0, smallest, 1), jnp.inf)
+
+    def factor(self, step_size: Float[Array, "*steps"] | float) -> Float[Array, "*steps"]:
+        r""":math:`\kappa^{(\eta)}=\max\{|1-2\eta\lambda_1|,|1-2\eta\lambda_d|\}`, (81): every step
+        brings the solution nearer by it at least, (80), from the worst start by no more.
+        """
+        step = jnp.asarray(step_size)
+        return jnp.maximum(
+            jnp.abs(1 - 2 * step * self.smallest), jnp.abs(1 - 2 * step * self.largest)
+        )
+
+
 @checked
 def optimal_step(
     smallest: Float[Array, ""] | float, largest: Float[Array, ""] | float
@@ -233,7 +274,7 @@ def optimal_step(
     _check.positive("smallest", smallest)
     _check.positive("largest", largest)
     _check.known(_check_order, smallest, largest)
-    return 1 / (jnp.asarray(smallest) + largest)
+    return Extremes(smallest, largest).best_step
 
 
 def _check_order(smallest: Any, largest: Any) -> None:
@@ -245,25 +286,26 @@ def _check_order(smallest: Any, largest: Any) -> None:
 
 @checked
 def rounds_needed(
-    distance: Float[Array, ""] | float,
-    accuracy: Float[Array, ""] | float,
-    factor: Float[Array, ""] | float,
-) -> int:
+    distance: Float[Array, "*some"] | float,
+    accuracy: Float[Array, "*some"] | float,
+    factor: Float[Array, "*some"] | float,
+) -> Float[Array, "*some"]:
     r"""How many steps guarantee :math:`\|w^{(t)}-\hat w\|\le\epsilon`, known before the first:
     :math:`\lceil\log(\|w^{(0)}-\hat w\|/\epsilon)/\log(1/\kappa)\rceil`.
+
+    None where it is there, one where :math:`\kappa=0`, infinitely many where :math:`\kappa\ge1`.
 
     Args:
       distance: of the start from the minimizer, > 0, or a bound of it.
       accuracy: :math:`\epsilon>0`.
-      factor: :math:`\kappa\in(0,1)`, by which a step shrinks the distance at least.
+      factor: :math:`\kappa\ge0`, by which a step shrinks the distance at least.
 
     Raises:
       ValueError: numbers outside their ranges.
-      TypeError: traced numbers, where a number of rounds must be known.
 
     Example:
       >>> import fljax as fl
-      >>> fl.descent.rounds_needed(distance=10.0, accuracy=1e-3, factor=0.6)
+      >>> int(fl.descent.rounds_needed(distance=10.0, accuracy=1e-3, factor=0.6))
       19
 
     Reference:
@@ -271,10 +313,14 @@ def rounds_needed(
     """
     _check.positive("distance", distance)
     _check.positive("accuracy", accuracy)
-    _check.interval("factor", factor, above=0, below=1)
-    if not all(_check.is_concrete(value) for value in (distance, accuracy, factor)):
-        raise TypeError(
-            "how many steps are needed is a number of rounds and cannot be traced; call "
-            "rounds_needed outside of jit and vmap."
-        )
-    return max(0, math.ceil(math.log(float(distance) / float(accuracy)) / -math.log(float(factor))))
+    _check.nonnegative("factor", factor)
+    factor, distance, accuracy = (
+        jnp.asarray(value, float_dtype()) for value in (factor, distance, accuracy)
+    )
+    factor, gain = jnp.broadcast_arrays(factor, distance / accuracy)
+    inside = (factor > 0) & (factor < 1)
+    steps = jnp.log(gain) / -jnp.log(jnp.where(inside, factor, 0.5))
+    # Whole numbers that rounding lifts by a little stay what they are.
+    steps = jnp.ceil(steps * (1 - 4 * jnp.finfo(steps.dtype).eps))
+    steps = jnp.where(factor == 0, 1, jnp.where(inside, steps, jnp.inf))
+    return jnp.where(gain <= 1, 0, steps)

@@ -8,7 +8,7 @@ part. All draws come from keys of their own (:data:`fljax._numerics.PURPOSES`), 
 one seed every algorithm meets the same network.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,7 @@ __all__ = [
     "Selector",
     "Subset",
     "Trace",
+    "TwoStates",
     "Unequal",
     "Until",
     "everyone_or",
@@ -122,6 +123,24 @@ class Bernoulli(Pattern):
         return state, jax.random.uniform(key, (clients,), dtype) < self.probability
 
 
+class TwoStates(NamedTuple):
+    """Chains of two states, each on its own: what is off turns on with probability ``enter`` a
+    round, and what is on turns off with ``leave``.
+    """
+
+    enter: Array | float
+    leave: Array | float
+
+    @property
+    def share(self) -> Array:
+        """How often a chain is on, by its stationary law."""
+        return jnp.asarray(self.enter) / (jnp.asarray(self.enter) + self.leave)
+
+    def after(self, on: Bool[Array, "*chains"], uniform: Float[Array, "*chains"]) -> Array:
+        """The next states, from one uniform number a chain."""
+        return jnp.where(on, uniform >= self.leave, uniform < self.enter)
+
+
 @module
 class Markov(Pattern):
     r"""Clients that fail with probability ``fail`` a round and come back with ``recover``.
@@ -151,8 +170,12 @@ class Markov(Pattern):
         _check.per_client("fail", self.fail, clients)
         _check.per_client("recover", self.recover, clients)
 
+    @property
+    def _chains(self) -> TwoStates:
+        return TwoStates(enter=self.recover, leave=self.fail)
+
     def begin(self, key: Array, clients: int) -> Bool[Array, " clients"]:
-        on = jnp.asarray(self.recover) / (jnp.asarray(self.recover) + self.fail)
+        on = self._chains.share
         return jax.random.uniform(key, (clients,), on.dtype) < on
 
     def draw(
@@ -160,7 +183,7 @@ class Markov(Pattern):
     ) -> tuple[Any, Bool[Array, " clients"]]:
         dtype = jnp.result_type(self.fail)
         uniform = jax.random.uniform(key, (clients,), dtype)
-        return jnp.where(state, uniform >= self.fail, uniform < self.recover), state
+        return self._chains.after(state, uniform), state
 
 
 @module
@@ -536,15 +559,11 @@ class Fraction(Selector):
 
 
 @module
-class Subset(Selector):
-    """``count`` of the available clients, uniformly without replacement; all if they are fewer.
+class _Counted(Selector):
+    """So many clients."""
 
-    Args:
-      count: >= 1.
-
-    Raises:
-      ValueError: a count below 1 or above the number of clients.
-    """
+    #: What algorithms that take a number instead of a selector call the count.
+    argument: ClassVar[str] = "count"
 
     count: int = static()
 
@@ -552,10 +571,24 @@ class Subset(Selector):
         _check.count("count", self.count)
 
     def check(self, clients: int, network: Any = None) -> None:
-        _check_subset("count", self.count, clients)
+        _check_subset(self.argument, self.count, clients)
 
     def most(self, clients: int) -> int:
         return min(self.count, clients)
+
+
+@module
+class Subset(_Counted):
+    """``count`` of the available clients, uniformly without replacement; all if they are fewer.
+
+    (:class:`Drawn` draws of all clients, whether they are available or not.)
+
+    Args:
+      count: >= 1.
+
+    Raises:
+      ValueError: a count below 1 or above the number of clients.
+    """
 
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
@@ -565,9 +598,12 @@ class Subset(Selector):
 
 
 @module
-class Drawn(Selector):
+class Drawn(_Counted):
     """``count`` of all clients, uniformly without replacement; those of them that are absent take
     no part.
+
+    So who is drawn depends on nothing, which an account of privacy may build on. (:class:`Subset`
+    draws of the available ones.)
 
     Args:
       count: >= 1.
@@ -576,16 +612,7 @@ class Drawn(Selector):
       ValueError: a count below 1 or above the number of clients.
     """
 
-    count: int = static()
-
-    def validate(self) -> None:
-        _check.count("clients_per_round", self.count)
-
-    def check(self, clients: int, network: Any = None) -> None:
-        _check_subset("clients_per_round", self.count, clients)
-
-    def most(self, clients: int) -> int:
-        return min(self.count, clients)
+    argument = "clients_per_round"
 
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
@@ -598,7 +625,7 @@ class Drawn(Selector):
 
 
 @module
-class Unequal(Selector):
+class Unequal(_Counted):
     r"""``count`` of all clients without replacement, with unequal chances (Hartley and Rao 1962).
 
     Clients in random order are laid out on a line of length ``count``, client :math:`k` on a piece
@@ -636,11 +663,10 @@ class Unequal(Selector):
       [0.25, 0.25]
     """
 
-    count: int = static()
     probability: Any  # [K]
 
     def validate(self) -> None:
-        _check.count("clients_per_round", self.count)
+        super().validate()
         _as_array(self, "probability")
         p = self.probability
         _check.interval(
@@ -667,9 +693,6 @@ class Unequal(Selector):
                 f"{np.shape(self.probability)}."
             )
 
-    def most(self, clients: int) -> int:
-        return min(self.count, clients)
-
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
     ) -> Participants:
@@ -679,7 +702,7 @@ class Unequal(Selector):
 
 
 @module
-class PerServer(Selector):
+class PerServer(_Counted):
     """``count`` of each server's available clients, uniformly without replacement; fewer where
     fewer are there.
 
@@ -690,10 +713,7 @@ class PerServer(Selector):
       ValueError: a count below 1 or above the clients of some server, no servers.
     """
 
-    count: int = static()
-
-    def validate(self) -> None:
-        _check.count("clients_per_server", self.count)
+    argument = "clients_per_server"
 
     def check(self, clients: int, network: Any = None) -> None:
         sizes = getattr(network, "sizes", None)
@@ -705,12 +725,9 @@ class PerServer(Selector):
             )
         if self.count > sizes.min():
             raise ValueError(
-                f"clients_per_server must be at most the {sizes.min()} clients of server "
+                f"{self.argument} must be at most the {sizes.min()} clients of server "
                 f"{sizes.argmin()}, got {self.count}."
             )
-
-    def most(self, clients: int) -> int:
-        return min(self.count, clients)
 
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
@@ -724,9 +741,12 @@ class PerServer(Selector):
         return Participants(clients.reshape(-1), here.reshape(-1))
 
 
-def everyone_or(selector: type, count: int | None) -> Selector:
+def everyone_or(selector: type[_Counted], count: int | None) -> Selector:
     """All clients where there is no count, else ``selector(count)``."""
-    return Everyone() if count is None else selector(count)
+    if count is None:
+        return Everyone()
+    _check.count(selector.argument, count)
+    return selector(count)
 
 
 def _check_subset(name: str, count: int, clients: int) -> None:

@@ -44,7 +44,7 @@ __all__ = [
 #: Attributes of a metric that has a least or a greatest value.
 BOUNDS = ("least", "greatest")
 
-#: Counted from record to record as ``[high, low]``, see `fljax.simulation`.
+#: Counted from record to record as ``[high, low]``, see `fljax.engine`.
 COUNTS = ("messages", "scalars", "bits_up", "bits_down")
 
 #: What can be read as the communication so far: the counts, and the bits of both directions.
@@ -124,7 +124,7 @@ def assemble(
     record_every: int,
     metrics: Mapping[str, Mapping[str, Any]],
 ) -> "xarray.Dataset":
-    """A dataset over ``dims`` (and ``round``) of what :func:`fljax.simulation.trace` recorded, with
+    """A dataset over ``dims`` (and ``round``) of what :func:`fljax.engine.trace` recorded, with
     the counts :func:`joined` and summed over the rounds so far.
     """
     import xarray as xr  # a third of a second: where a dataset is made

@@ -13,6 +13,7 @@ import optax
 import fljax as fl
 from experiments.benchmarks import costs
 from experiments.benchmarks.costs import Cost, Size
+from fljax._generator import as_key
 from fljax._numerics import key_of
 from fljax.algorithms import (
     APFL,
@@ -123,7 +124,6 @@ from fljax.problems import (
     from_clients,
 )
 from fljax.schedules import GeometricDecay, PowerDecay
-from fljax.simulation import as_key
 from tests.reference import (
     adapted,
     asynchronous,

@@ -25,7 +25,7 @@ from fljax.algorithms import (
     SuPerFed,
 )
 from fljax.batches import Uniform
-from fljax.simulation import begin, look, prepare
+from fljax.engine import begin, look, prepare
 from tests import cases
 from tests import small_network as small
 from tests.reference import adapted

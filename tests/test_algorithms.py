@@ -11,7 +11,7 @@ from scipy import stats
 
 import fljax as fl
 from fljax import algorithms
-from fljax._generator import private_normal
+from fljax._generator import as_key, private_normal
 from fljax.algorithms import (
     PADMM,
     REGISTRY,
@@ -25,6 +25,7 @@ from fljax.algorithms import (
     local_steps,
 )
 from fljax.batches import Shuffled
+from fljax.engine import begin, look, prepare, trace
 from fljax.link import Link, Stages
 from fljax.participation import PACKED_SIZE, Unequal, subset
 from fljax.privacy import ZCDP, ApproximateDP, PureDP
@@ -40,8 +41,8 @@ from fljax.problems import (
     from_clients,
 )
 from fljax.rounds import Round
+from fljax.running import _run
 from fljax.schedules import Constant, PowerDecay
-from fljax.simulation import _run, as_key, begin, look, prepare, trace
 from tests.cases import (
     CASES,
     CLIENTS,

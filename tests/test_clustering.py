@@ -66,7 +66,7 @@ def test_both_routes_recover_clusters_of_a_stochastic_block_model():
     network = graphs.stochastic_block_model(
         jax.random.key(3), sizes=(8, 8, 8), probabilities=0.04 + 0.8 * np.eye(3)
     )
-    alone = fl.problems.local_models(problem)
+    alone = fl.problems.train(problem, ridge=1e-4)
     found = clustering.kmeans(jax.random.key(0), alone, 3)
     assert clustering.misassigned(found.cluster, truth) == 0
     pooled = clustering.pooled_models(problem, found.cluster, 3)
@@ -136,7 +136,9 @@ def test_representations_equal_their_formulas():
     x, y = np.asarray(problem.features), np.asarray(problem.targets)
     pairs = list(zip(x, y, strict=True))
     alone = [np.linalg.solve(a.T @ a / 4 + 0.2 * np.eye(2), a.T @ b / 4) for a, b in pairs]
-    np.testing.assert_allclose(fl.problems.local_models(problem, ridge=0.2), alone, rtol=1e-10)
+    np.testing.assert_allclose(fl.problems.train(problem, ridge=0.2), alone, rtol=1e-10)
+    with pytest.raises(ValueError, match=r"ridge must be .* > 0, got 0"):
+        fl.problems.train(problem, ridge=0.0)
     at = np.array([0.5, -1.0])
     slopes = [2 / 4 * a.T @ (a @ at - b) for a, b in pairs]
     np.testing.assert_allclose(fl.problems.local_gradients(problem, at), slopes, rtol=1e-10)

@@ -22,9 +22,9 @@ from fljax.algorithms import (
     NetworkedADMM,
     ZCDPGradNFL,
 )
+from fljax.engine import trace
 from fljax.link import EdgeDelays, Losses
 from fljax.metrics import Metric
-from fljax.simulation import trace
 from tests.cases import (
     CASES,
     CLIENTS,

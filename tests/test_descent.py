@@ -65,7 +65,7 @@ def test_the_optimal_step_and_the_rounds_it_needs():
     ratio = EIGENVALUES[-1] / EIGENVALUES[0]
     assert factor == pytest.approx((ratio - 1) / (ratio + 1), abs=1e-12)
     distance = np.linalg.norm(BEST)
-    needed = rounds_needed(distance, 1e-6, factor)
+    needed = int(rounds_needed(distance, 1e-6, factor))
     found = minimize(objective, jnp.zeros(3), step, needed)
     assert np.linalg.norm(found.point - BEST) <= 1e-6
     # Of the slowest direction no step fewer does.

@@ -9,11 +9,11 @@ import pytest
 from scipy import stats
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax._numerics import key_of
 from fljax.algorithms import ATC, CTA, Consensus, Diffusion, FedAvg, QGDSGDm
 from fljax.batches import SORTED_BEYOND, Uniform, Weighted
 from fljax.participation import systematic
-from fljax.simulation import as_key
 from tests.cases import (
     CLIENTS,
     DIM,
@@ -30,16 +30,6 @@ from tests.reference import multiagent, nfl
 
 REAL = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
 ONE = as_key(1)
-
-
-def left_stochastic(seed=3):
-    """Of the network's support and its loops, columns of sum one and not symmetric."""
-    weights = np.random.default_rng(seed).uniform(0.2, 1, (CLIENTS, CLIENTS))
-    support = np.eye(CLIENTS, dtype=bool)
-    for k, l in EDGES:  # noqa: E741
-        support[k, l] = support[l, k] = True
-    weights = weights * support
-    return weights / weights.sum(axis=0)
 
 
 def models(algorithm, rounds=ROUNDS, problem=None, **given):
@@ -106,7 +96,7 @@ def test_the_general_form_has_the_others_as_cases(general, special):
 
 def test_left_stochastic_weights_minimize_what_their_perron_vector_weighs():
     """Three different matrices; the fixed point for smaller and smaller steps."""
-    matrices = [left_stochastic(seed) for seed in (3, 4, 5)]
+    matrices = [nfl.left_stochastic(CLIENTS, EDGES, seed) for seed in (3, 4, 5)]
     over = [fl.graphs.from_stochastic(a, convention="left") for a in matrices]
     values, vectors = np.linalg.eig(matrices[0] @ matrices[1] @ matrices[2])  # A_1 A_0 A_2
     p = matrices[2] @ np.real(vectors[:, np.argmax(np.real(values))])

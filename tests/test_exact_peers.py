@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax._numerics import key_of
 from fljax.algorithms import (
     DLM,
@@ -31,7 +32,6 @@ from fljax.algorithms import (
 )
 from fljax.batches import Uniform
 from fljax.problems.solvers import smoothness
-from fljax.simulation import as_key
 from tests import cases, small_network
 from tests.cases import (
     CLIENTS,

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax._numerics import key_of
 from fljax.algorithms import FedAvg, ISFedAvg
 from fljax.algorithms.server.isfedavg import capped, shared
 from fljax.batches import Uniform, weighted
 from fljax.participation import systematic
 from fljax.problems import optimum
-from fljax.simulation import as_key
 from tests.cases import CLIENTS, OBJECTIVE, SIZES, keys_of, make_problem, step_of
 from tests.reference import multiagent
 

@@ -10,12 +10,12 @@ import optax
 import pytest
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax.algorithms import REGISTRY
 from fljax.algorithms.local_steps import learn
 from fljax.batches import Shuffled
 from fljax.participation import Participants
 from fljax.problems import model as models_room
-from fljax.simulation import as_key
 from tests import cases
 from tests import small_network as small
 from tests.reference import network as by_hand

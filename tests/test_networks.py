@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax._numerics import key_of
 from fljax.algorithms import (
     ExactFedProx,
@@ -20,6 +21,7 @@ from fljax.algorithms import (
     NetworkState,
 )
 from fljax.batches import Cyclic, Uniform, Weighted, taken
+from fljax.engine import trace
 from fljax.participation import Bernoulli, Bounded, Trace
 from fljax.problems import (
     L1,
@@ -30,7 +32,6 @@ from fljax.problems import (
     SquaredL2,
     from_clients,
 )
-from fljax.simulation import as_key, trace
 from tests.cases import CLIENTS, DIM, EDGES, EXACT, SIZES, keys_of, make_data
 from tests.marks import quiet
 from tests.reference import networks

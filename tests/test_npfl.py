@@ -14,6 +14,7 @@ from fljax._module import module
 from fljax.algorithms import NPFL, NPFLRL, DeterministicPolicyGradient, NetworkedADMM, RandomProbe
 from fljax.algorithms.peers.npfl import relate
 from fljax.algorithms.peers.npfl_rl import Policy
+from fljax.engine import trace
 from fljax.link import Quantize
 from fljax.metrics import Metric
 from fljax.problems import (
@@ -24,7 +25,7 @@ from fljax.problems import (
     from_clients,
     group_share,
 )
-from fljax.simulation import _run, trace
+from fljax.running import _run
 from tests.cases import probes
 from tests.reference import npfl as loops
 from tests.reference.nfl import neighbors

@@ -24,6 +24,7 @@ from fljax.algorithms import (
     SignSGD,
 )
 from fljax.data import RandomFourier
+from fljax.engine import advance, begin, prepare, trace
 from fljax.link import (
     Circular,
     DelayLaw,
@@ -49,7 +50,6 @@ from fljax.participation import (
 )
 from fljax.problems import LeastSquares, SquaredL2, from_clients
 from fljax.schedules import PowerDecay
-from fljax.simulation import advance, begin, prepare, trace
 from fljax.streams import Replay
 from tests.cases import CASES, STREAMED, online_loop
 from tests.reference import nfl, online

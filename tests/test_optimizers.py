@@ -10,10 +10,10 @@ import pytest
 
 import fljax as fl
 from fljax.algorithms import FedAvg
+from fljax.engine import trace
 from fljax.optimizers import as_optimizer, as_step, from_optax
 from fljax.participation import Trace
 from fljax.schedules import Constant, GeometricDecay
-from fljax.simulation import trace
 from tests.cases import CLIENTS, DIM, EXACT, ROUNDS, make_problem
 
 close = np.testing.assert_allclose

@@ -188,11 +188,18 @@ def test_the_readme_has_its_two_commands():
         assert command in block[1]
 
 
+def under(heading):
+    """The README's first program under a heading; without one, of all."""
+    above = f"## {heading}.+?" if heading else ""
+    program = re.search(rf"{above}```python\n(.+?)```", README, re.S)
+    assert program, heading
+    return program[1]
+
+
 def test_the_readmes_program_runs(monkeypatch, tmp_path):
-    program = re.search(r"```python\n(.+?)```", README, re.S)
-    assert program
-    code = program[1].replace("seeds=100, rounds=200", "seeds=2, rounds=10")
-    assert code != program[1]
+    program = under("")
+    code = program.replace("seeds=100, rounds=200", "seeds=2, rounds=10")
+    assert code != program
     names = {}
     monkeypatch.chdir(tmp_path)
     with warnings.catch_warnings():
@@ -204,9 +211,8 @@ def test_the_readmes_program_runs(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_the_readmes_online_program_runs():
-    program = re.search(r"## Clients that come and go.+?```python\n(.+?)```", README, re.S)
-    assert program
-    code = program[1].replace("clients=256", "clients=16").replace("seeds=20, rounds=2000", SHORT)
+    program = under("Clients that come and go")
+    code = program.replace("clients=256", "clients=16").replace("seeds=20, rounds=2000", SHORT)
     assert SHORT in code
     names = {"fl": fl, "jax": jax}
     exec(compile(code, "README.md", "exec"), names)
@@ -215,9 +221,8 @@ def test_the_readmes_online_program_runs():
 
 @pytest.mark.slow
 def test_the_readmes_program_of_attackers_runs():
-    program = re.search(r"## Links that fail.+?```python\n(.+?)```", README, re.S)
-    assert program
-    code = program[1].replace("seeds=20, rounds=200", SHORT)
+    program = under("Links that fail")
+    code = program.replace("seeds=20, rounds=200", SHORT)
     assert SHORT in code
     names = {"fl": fl, "jax": jax}
     exec(compile(code, "README.md", "exec"), names)
@@ -227,9 +232,8 @@ def test_the_readmes_program_of_attackers_runs():
 
 @pytest.mark.slow
 def test_the_readmes_networks_and_optimizers_run():
-    program = re.search(r"## Any network.+?```python\n(.+?)```", README, re.S)
-    assert program
-    code = program[1].replace("rounds=20", "rounds=3")
+    program = under("Any network")
+    code = program.replace("rounds=20", "rounds=3")
     names = {"fl": fl, "jax": jax}
     exec(compile(code, "README.md", "exec"), names)
     assert dict(names["results"].accuracy.sizes) == {"rate": 2, "seed": 2, "round": 3}
@@ -240,9 +244,8 @@ def test_the_readmes_networks_and_optimizers_run():
 
 @pytest.mark.slow
 def test_the_readmes_networks_of_models_run():
-    program = re.search(r"## Networks of models.+?```python\n(.+?)```", README, re.S)
-    assert program
-    code = program[1].replace("seeds=50, rounds=300", SHORT)
+    program = under("Networks of models")
+    code = program.replace("seeds=50, rounds=300", SHORT)
     assert SHORT in code
     names = {"fl": fl, "jax": jax}
     with warnings.catch_warnings():
@@ -256,11 +259,10 @@ def test_the_readmes_networks_of_models_run():
 @pytest.fixture(scope="module")
 def cancelled():
     """The README's program of noise that cancels: what it printed, and its names."""
-    program = re.search(r"## Noise that the network cancels.+?```python\n(.+?)```", README, re.S)
-    assert program
+    program = under("Noise that the network cancels")
     printed = []
     names = {"fl": fl, "jax": jax, "print": lambda *parts: printed.append(parts[0])}
-    exec(compile(program[1], "README.md", "exec"), names)
+    exec(compile(program, "README.md", "exec"), names)
     return printed
 
 

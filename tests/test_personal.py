@@ -18,12 +18,12 @@ from fljax.algorithms.personalized.ifca import IFCA, random_start
 from fljax.algorithms.personalized.local_only import LocalOnly
 from fljax.algorithms.personalized.pfedme import PFedMe
 from fljax.algorithms.server.fedavg import FedAvg
+from fljax.engine import trace
 from fljax.link import DelayTrace, Fixed, Quantize, TopK
 from fljax.metrics import Metric
 from fljax.participation import Trace, subset
 from fljax.problems import LeastSquares, Logistic, SquaredL2, from_clients, optimum
 from fljax.schedules import PowerDecay
-from fljax.simulation import trace
 from tests import cases
 from tests.reference import nfl, personal
 

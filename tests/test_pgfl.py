@@ -13,11 +13,12 @@ import pytest
 from scipy import stats
 
 import fljax as fl
-from fljax import simulation as engine
+from fljax import running
 from fljax._generator import private_normal
 from fljax._module import replace
 from fljax._numerics import key_of
 from fljax.algorithms import GFL, PGFL, ClusterFL, GraphFedAvg, PGFLSingleStep
+from fljax.engine import advance, begin, look, prepare
 from fljax.federation import Federation, balanced
 from fljax.link import Link, RandomK, Stages
 from fljax.link.compression import WORD
@@ -39,7 +40,6 @@ from fljax.problems import (
     random_clusters,
 )
 from fljax.schedules import Constant, GeometricDecay, PowerDecay
-from fljax.simulation import advance, begin, look, prepare
 from tests.cases import gap_of
 from tests.reference import nfl
 from tests.reference import pgfl as loops
@@ -1199,7 +1199,7 @@ def test_new_numbers_clusters_and_graphs_reuse_the_program():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", fl.AssumptionWarning)
         fl.run(private(PAIRS.problem()), rounds=ROUNDS)
-        compiled = engine._run._cache_size()
+        compiled = running._run._cache_size()
         graph = fl.graphs.from_edges(4, [(0, 1), (1, 2), (2, 3)], form="dense")
         for penalty, mixing, first in ((2, 0, 0.1), (3.0, GeometricDecay(0.2, 0.5), 2.0)):
             other = dataclasses.replace(
@@ -1210,7 +1210,7 @@ def test_new_numbers_clusters_and_graphs_reuse_the_program():
             algorithm, network = PGFL(penalty, mixing), Federation(PAIRS.server, graph)
             privacy = ZCDP.from_initial(first, 0.95, ROUNDS)
             fl.run(private(other, algorithm, network, privacy), rounds=ROUNDS, key=3)
-    assert engine._run._cache_size() == compiled
+    assert running._run._cache_size() == compiled
 
 
 # What does not fit -------------------------------------------------------------------------------

@@ -32,13 +32,13 @@ from fljax.algorithms import (
     QFedAvg,
 )
 from fljax.batches import Uniform
+from fljax.engine import trace
 from fljax.link import Fixed, Quantize
 from fljax.metrics import Metric
 from fljax.participation import Trace, Unequal
 from fljax.privacy import CentralGaussian
 from fljax.problems import LeastSquares, from_clients, optimum
 from fljax.schedules import PowerDecay
-from fljax.simulation import trace
 from tests import small_network
 from tests.cases import (
     CLIENTS,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax import simulation
+from fljax import running
 from fljax.problems import optimum
 
 pytestmark = pytest.mark.core
@@ -55,11 +55,11 @@ def test_metrics_are_what_they_say():
 @pytest.mark.slow
 def test_new_numbers_keys_and_data_reuse_the_program():
     fl.run(make(1.0, privacy=fl.privacy.ZCDP(1.0)), rounds=4)
-    before = simulation._run._cache_size()
+    before = running._run._cache_size()
     for penalty, seed, budget in ((2.0, 1, 3.0), (5, 2, 7)):
         made = make(penalty, seed, privacy=fl.privacy.ZCDP(budget))
         fl.run(made, rounds=4, key=seed)
-    assert simulation._run._cache_size() == before
+    assert running._run._cache_size() == before
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_traffic_is_counted():
     [
         ({"network": None}, ValueError, "zCDP-NFL runs on a graph of the clients; pass network="),
         ({"network": lambda: fl.graphs.ring(K + 1)}, ValueError, "7 nodes but the problem 6"),
-        ({"metrics": ["normalised_error"]}, ValueError, "Did you mean 'normalized_error'"),
+        ({"metrics": ["normalized_eror"]}, ValueError, "Did you mean 'normalized_error'"),
         ({"metrics": ["objective", "objective"]}, ValueError, "recorded once"),
         ({"metrics": [3]}, TypeError, "a metric must be a name"),
     ],

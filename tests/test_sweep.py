@@ -14,9 +14,9 @@ from jax.extend import core
 
 import fljax as fl
 from fljax._generator import GENERATOR
+from fljax.engine import trace
 from fljax.link import wide, wide_sum
 from fljax.records import joined
-from fljax.simulation import trace
 from fljax.study import engine, machine
 from fljax.study.engine import Options, Program, Same, program
 from fljax.study.grid import axes_of, groups_of
@@ -502,7 +502,7 @@ def test_a_tolerance_nobody_meets_changes_nothing():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"until": {"normalised_error": 0.1}}, "unknown metric in until 'normalised_error'; known"),
+        ({"until": {"normalized_eror": 0.1}}, "unknown metric in until 'normalized_eror'; known"),
         ({"until": {"normalized_error": -0.1}}, r"until\['normalized_error'\] must be .* >= 0"),
         ({"record_every": 2, "segment": 3}, "segment must be a multiple of record_every=2, got 3"),
         ({"segment": 0}, "segment must be >= 1"),

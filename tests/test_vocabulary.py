@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import fljax as fl
-from fljax import _renamed
 
 ROOT = Path(__file__).parents[1]
 
@@ -75,21 +74,6 @@ def test_the_glossary_has_the_words_of_signatures():
     glossary = text[text.index("## Words") :].split("\n## ")[0] + text[text.index("## Words") :]
     for word in ("step_size", "local_steps", "epochs", "selector", "mixing", "coupling", "batches"):
         assert f"`{word}`" in glossary, word
-
-
-@pytest.mark.parametrize(
-    ("module", "old"), [(m, old) for m, names in _renamed.ATTRIBUTES.items() for old in names]
-)
-def test_old_names_say_the_new_one(module, old):
-    room = fl
-    for part in module.split(".")[1:]:
-        room = getattr(room, part)
-    new = _renamed.ATTRIBUTES[module][old]
-    with pytest.raises(AttributeError, match=re.escape(f"{module}.{old} is now {new}.")):
-        getattr(room, old)
-    first = re.match(r"[\w.]+", new).group()
-    place = fl if first.startswith("fljax.") else room
-    assert hasattr(place, first.removeprefix("fljax."))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from experiments.benchmarks.machine import commit
 from experiments.benchmarks.roofline import simulation
 from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._memory import traced_for
-from fljax.simulation import trace
+from fljax.engine import trace
 from tests.cases import CASES
 
 #: What is lowered for.

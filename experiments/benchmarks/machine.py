@@ -6,7 +6,6 @@ import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,7 +15,6 @@ import numpy as np
 from fljax.records import code_version
 from fljax.study.machine import cores
 
-PICTURES = Path(__file__).parents[2] / "figures" / "benchmarks"
 MAIN_MEMORY = 2**28  # bytes of an array that no core's own cache holds
 
 

@@ -28,18 +28,17 @@ import fljax as fl
 from experiments.benchmarks.costs import INPUTS, SERVED, Cost, Size
 from experiments.benchmarks.machine import (
     MAIN_MEMORY,
-    PICTURES,
     best_of,
-    commit,
-    device,
     header,
     matrix_rate,
     update_bandwidth,
 )
+from experiments.benchmarks.pictures import PICTURES, save
 from fljax import plotting
-from fljax._generator import GENERATOR, normal
+from fljax._generator import GENERATOR, as_key, normal
 from fljax.algorithms import GeneralizedGradient, ISFedAvg, ModelAgnosticFedRelax
-from fljax.simulation import Carry, Prepared, Simulation, as_key, begin, look, prepare
+from fljax.engine import Carry, Prepared, begin, look, prepare
+from fljax.simulation import Simulation
 from tests.cases import CASES, Case
 
 WORD = 4  # bytes of a float32 or an int32
@@ -238,10 +237,7 @@ def draw(studies: dict[str, tuple[list[Row], Limits]], to: Path) -> None:
                 ncols=2,
             )
         axes[0, 0].set_ylabel("achieved rate (GFLOP/s)")
-        figure.suptitle(f"A round of every algorithm on {device()}, commit {commit()}, float32")
-        to.parent.mkdir(exist_ok=True)
-        figure.savefig(to)
-        plt.close(figure)
+        save(figure, "A round of every algorithm", to)
 
 
 def main() -> None:

@@ -23,7 +23,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import fljax as fl
-from experiments.benchmarks.machine import PICTURES, commit, device, header
+from experiments.benchmarks.machine import header
+from experiments.benchmarks.pictures import PICTURES, save
 from fljax import plotting
 
 POINT = {"clients": 100, "samples": 8, "dim": 32, "seeds": 1, "workers": 1, "devices": 1}
@@ -151,10 +152,7 @@ def draw(studies: dict[str, tuple[list, list]], to: Path) -> None:
             xscale="log", yscale="log", xlabel=LABELS["clients"], ylabel="memory (GiB)"
         )
         panels.flat[-1].legend()
-        figure.suptitle(f"Private zCDP-NFL on {device()}, commit {commit()}, float32")
-        to.parent.mkdir(exist_ok=True)
-        figure.savefig(to)
-        plt.close(figure)
+        save(figure, "Private zCDP-NFL", to)
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ from experiments.jung import solutions
 from experiments.measures import estimate, samples
 from fljax import statistics
 from fljax.graphs import Graph
-from fljax.theory import network_rates
 
 NODES = Setting("nodes", 50, "|C| of the check of (155); spectra are cheap")
 DEGREES = Setting("degree", (4, 8, 14, 24), "mean, of all but the nearest neighbors")
@@ -110,9 +109,9 @@ def rounds(laplacian: np.ndarray, blocks: np.ndarray, coupling: float) -> np.nda
     system = np.einsum("kl,skpq->skplq", np.eye(nodes), blocks)
     system = system + coupling * np.einsum("skl,pq->skplq", laplacian, np.eye(dim))
     values = np.linalg.eigvalsh(system.reshape(-1, nodes * dim, nodes * dim))
-    ends = network_rates.Extremes(*(jnp.asarray(values[:, end]) for end in (0, -1)))
+    ends = fl.descent.Extremes(*(jnp.asarray(values[:, end]) for end in (0, -1)))
     factor = jax.vmap(lambda one: one.best_factor)(ends)
-    return np.asarray(network_rates.iterations(factor, 1.0, REACHED.value), np.float64)
+    return np.asarray(fl.descent.rounds_needed(1.0, REACHED.value, factor), np.float64)
 
 
 # --------------------------------------------------------------------------- study

@@ -19,7 +19,7 @@ from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measur
 from fljax import plotting, statistics
 from fljax.algorithms import FedGD, FedRelax
 from fljax.graphs import Graph
-from fljax.problems import GTVMin, LeastSquares, Problem, local_models
+from fljax.problems import GTVMin, LeastSquares, Problem, train
 from fljax.records import provenance
 
 RECORDS = Setting(
@@ -129,7 +129,7 @@ def coupled(places: np.ndarray, couplings: list[float], parts: Any) -> dict[str,
         # A station's models are its own days' alone, and so differ from window to window.
         graph = of.get(name)
         if graph is None:
-            graph = fl.graphs.nearest_neighbors(local_models(problem, LIKE.value), 5)
+            graph = fl.graphs.nearest_neighbors(train(problem, ridge=LIKE.value), 5)
 
         def at(coupling: Array) -> Array:
             models = GTVMin(problem, graph, coupling).solution().models

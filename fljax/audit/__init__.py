@@ -38,7 +38,7 @@ from fljax.audit.overhearing import (
 )
 from fljax.audit.trajectories import twins, within
 from fljax.audit.worst import WorstNeighbors, worst_neighbors
-from fljax.simulation import unperturbed
+from fljax.running import unperturbed
 
 __all__ = [
     "OneRun",

@@ -54,18 +54,11 @@ from scipy import stats
 
 from fljax import _check, plotting
 from fljax._arguments import checked
+from fljax._generator import as_key
 from fljax._module import replace
-from fljax.link import Link
-from fljax.privacy import CentralGaussian, NoisyGradients, accounting
-from fljax.privacy.ledger import claimed_epsilon
-from fljax.privacy.notions import NEIGHBORS, Neighbors, Notion, is_gaussian
-from fljax.privacy.promises import ROUNDING
-from fljax.problems import NoRegularizer, Problem
-from fljax.simulation import (
+from fljax.engine import (
     Carry,
     Prepared,
-    Simulation,
-    as_key,
     begin,
     check_length,
     check_rounds,
@@ -74,6 +67,13 @@ from fljax.simulation import (
     stepped,
     witnessed,
 )
+from fljax.link import Link
+from fljax.privacy import CentralGaussian, NoisyGradients, accounting
+from fljax.privacy.ledger import claimed_epsilon
+from fljax.privacy.notions import NEIGHBORS, Neighbors, Notion, is_gaussian
+from fljax.privacy.promises import ROUNDING
+from fljax.problems import NoRegularizer, Problem
+from fljax.simulation import Simulation
 
 __all__ = [
     "OneRun",

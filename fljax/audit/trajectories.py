@@ -19,24 +19,16 @@ from jaxtyping import Array
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax._generator import name_of
+from fljax._generator import as_key, name_of
 from fljax._module import module, replace
 from fljax.audit.guessing import AT_ONCE, _neighboring
+from fljax.engine import begin, check_length, check_rounds, look, prepare, stepped
 from fljax.federation import Federation
 from fljax.graphs import Combination, Varying
 from fljax.link import Link, Noise, PerEdge
 from fljax.problems import Problem, optimum
 from fljax.records import DivergenceWarning, provenance
-from fljax.simulation import (
-    Simulation,
-    as_key,
-    begin,
-    check_length,
-    check_rounds,
-    look,
-    prepare,
-    stepped,
-)
+from fljax.simulation import Simulation
 from fljax.theory import multiagent_privacy as theory
 
 __all__ = ["twins", "within"]

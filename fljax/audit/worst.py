@@ -23,14 +23,16 @@ from jaxtyping import Array, Bool, Float
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._generator import as_key
 from fljax._module import replace
 from fljax._numerics import made_finite, rounded_off
 from fljax.algorithms.base import start_models
 from fljax.audit.guessing import _overhear, _silent, _Spoken
+from fljax.engine import check_length, check_rounds, prepare
 from fljax.privacy import CentralGaussian, Notion
 from fljax.privacy.promises import ROUNDING
 from fljax.problems import Loss, Problem
-from fljax.simulation import Simulation, as_key, check_length, check_rounds, prepare
+from fljax.simulation import Simulation
 
 __all__ = ["WorstNeighbors", "worst_neighbors"]
 

@@ -95,7 +95,7 @@ def nearest_neighbors(
 
     Args:
         points: ``[K, m]``: positions, or representations of the nodes' data sets
-            (:func:`fljax.problems.local_models` and others); of geodesic distances ``[K, 2]``,
+            (:func:`fljax.problems.train` and others); of geodesic distances ``[K, 2]``,
             latitude and longitude in degrees; ``"precomputed"`` the discrepancies ``[K, K]`` >= 0
             themselves, read row by row. Infinite ones join nobody; the diagonal is not read.
         neighbors: ``k``, in ``[1, K - 1]``.

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from fljax import _check
 from fljax._module import module, static
+from fljax.participation import TwoStates
 
 __all__ = ["GilbertElliott", "Independent", "Losses"]
 
@@ -103,13 +104,17 @@ class GilbertElliott(Losses):
             "recover", self.recover, above=0, at_most=1, hint="At 0 a link never comes back."
         )
 
+    @property
+    def _bad(self) -> TwoStates:
+        return TwoStates(enter=self.fail, leave=self.recover)
+
     def begin(self, uniform: Float[Array, "*edges"]) -> Bool[Array, "*edges"]:
-        return uniform >= self.fail / (self.fail + self.recover)
+        return uniform < self._bad.share
 
     def draw(
         self, state: Bool[Array, "*edges"], uniform: Float[Array, "*edges"]
     ) -> tuple[Bool[Array, "*edges"], Bool[Array, "*edges"]]:
-        return jnp.where(state, uniform >= self.fail, uniform < self.recover), state
+        return self._bad.after(state, uniform), ~state
 
 
 def of_edges(

@@ -182,15 +182,16 @@ class _Linen(Architecture):
 
 
 @dataclasses.dataclass(frozen=True)
-class _NNX(Architecture):
-    make: Callable[..., Any]
-    arguments: tuple[Any, ...] = dataclasses.field(
-        hash=False
-    )  # lists are among what they are made of
-    settings: tuple[tuple[str, Any], ...] = dataclasses.field(
-        hash=False
-    )  # lists are among what they are made of
+class _Made(Architecture):
+    """Of a class of modules, and what they are made of: lists may be among that."""
 
+    make: Callable[..., Any]
+    arguments: tuple[Any, ...] = dataclasses.field(hash=False)
+    settings: tuple[tuple[str, Any], ...] = dataclasses.field(hash=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class _NNX(_Made):
     def init(self, key: Array, features: Array) -> Any:
         from flax import nnx
 
@@ -223,15 +224,7 @@ def _abstract(network: _NNX) -> tuple[Any, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Equinox(Architecture):
-    make: Callable[..., Any]
-    arguments: tuple[Any, ...] = dataclasses.field(
-        hash=False
-    )  # lists are among what they are made of
-    settings: tuple[tuple[str, Any], ...] = dataclasses.field(
-        hash=False
-    )  # lists are among what they are made of
-
+class _Equinox(_Made):
     def init(self, key: Array, features: Array) -> Any:
         import equinox as eqx
 

@@ -5,7 +5,6 @@ from fljax.problems.discrepancy import (
     label_histograms,
     label_overlap,
     local_gradients,
-    local_models,
     prediction_discrepancy,
 )
 from fljax.problems.gtv import Certificate, GTVMin, Solution
@@ -106,7 +105,6 @@ __all__ = [
     "least_squares",
     "linear",
     "local_gradients",
-    "local_models",
     "logistic",
     "optimum",
     "prediction_discrepancy",

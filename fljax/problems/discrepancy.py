@@ -17,46 +17,13 @@ from fljax._arguments import checked
 from fljax._numerics import HIGHEST
 from fljax.problems.objectives import LeastSquares, Loss
 from fljax.problems.problem import Problem
-from fljax.problems.solvers import factorize, prox
 
 __all__ = [
     "label_histograms",
     "label_overlap",
     "local_gradients",
-    "local_models",
     "prediction_discrepancy",
 ]
-
-
-@checked
-def local_models(
-    problem: Problem, ridge: Float[Array, ""] | float = 1e-4, iterations: int = 1000
-) -> Float[Array, "clients dim"]:
-    r"""What each client finds alone: :math:`\arg\min_w f_k(w)+\epsilon\lVert w\rVert^2`.
-
-    Args:
-      problem: the clients'.
-      ridge: :math:`\epsilon>0`, which makes the model unique where samples are few.
-      iterations: of the solver where there is no closed form.
-
-    Raises:
-      ValueError: a ridge that is not positive; a problem that clips gradients.
-
-    Reference:
-      Jung 2025, lines 2543-2545 and 2570.
-
-    Example:
-      >>> import jax.numpy as jnp, fljax as fl
-      >>> labels = jnp.array([[1.0, 3.0], [6.0, 8.0]])
-      >>> problem = fl.problems.Problem(jnp.ones((2, 2, 1)), labels, fl.problems.LeastSquares())
-      >>> [round(float(model), 2) for model in fl.problems.local_models(problem)[:, 0]]
-      [2.0, 7.0]
-    """
-    _check.positive("ridge", ridge)
-    _check.count("iterations", iterations)
-    zero = jnp.zeros((problem.clients, problem.dim), problem.dtype)
-    weight = jnp.full(problem.clients, 2 * ridge, problem.dtype)
-    return prox(problem, factorize(problem, weight), zero, zero, iterations)
 
 
 @checked

@@ -32,7 +32,9 @@ __all__ = ["Diagnosis", "Validated", "augmented", "diagnose", "jittered", "train
 
 
 @checked
-def train(problem: Problem, iterations: int = 1000) -> Float[Array, "clients dim"]:
+def train(
+    problem: Problem, iterations: int = 1000, ridge: Float[Array, ""] | float | None = None
+) -> Float[Array, "clients dim"]:
     r"""Each client's own minimizer :math:`\arg\min_wf_k(w)`: empirical risk minimization (20).
 
     For squared losses in closed form, of least norm where several are as good (the pseudo-inverse
@@ -41,10 +43,12 @@ def train(problem: Problem, iterations: int = 1000) -> Float[Array, "clients dim
     Args:
       problem: the clients'; its clipping is ignored.
       iterations: at most, where there is no closed form.
+      ridge: :math:`\epsilon>0`, to minimize :math:`f_k(w)+\epsilon\lVert w\rVert^2` instead, by one
+        model even where samples are few: to compare clients by.
 
     Raises:
-      ValueError: another loss than the squared one, without a regularizer, of fewer samples than
-        parameters: no minimizer is better than others.
+      ValueError: a ridge that is not positive; without one, another loss than the squared one,
+        without a regularizer, of fewer samples than parameters: no minimizer is better than others.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -54,10 +58,16 @@ def train(problem: Problem, iterations: int = 1000) -> Float[Array, "clients dim
       [[1.0, 2.0], [1.5, 1.5]]
 
     Reference:
-      Jung 2025, Algorithm 1, (20), lines 424-447; ridge (22)-(24), lines 497-507.
+      Jung 2025, Algorithm 1, (20), lines 424-447; ridge (22)-(24), lines 497-507, as what clients
+      are compared by lines 2543-2545 and 2570.
     """
     _check.count("iterations", iterations)
     problem = replace(problem, clip=None, feature_bound=None, statistics=None).mapped()
+    start = jnp.zeros((problem.clients, problem.dim), problem.dtype)
+    if ridge is not None:
+        _check.positive("ridge", ridge)
+        factor = factorize(problem, jnp.full(problem.clients, 2 * ridge, problem.dtype))
+        return prox(problem, factor, start, start, iterations)
     if is_quadratic(problem):
         targets = jnp.asarray(problem.targets)
         return jnp.einsum("kpn,kn->kp", response(problem), targets, precision=HIGHEST)
@@ -69,7 +79,6 @@ def train(problem: Problem, iterations: int = 1000) -> Float[Array, "clients dim
             "regularizer, such as SquaredL2() with a strength > 0."
         )
     problem = problem.prepare()
-    start = jnp.zeros((problem.clients, problem.dim), problem.dtype)
     factor = factorize(problem, jnp.zeros(problem.clients, problem.dtype))
     return prox(problem, factor, start, start, iterations)
 

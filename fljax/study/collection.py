@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 from jax.experimental import multihost_utils
 
+from fljax._memory import check_fits
 from fljax.privacy import promises
 from fljax.records import COUNTS, assemble, joined
 from fljax.study import machine
@@ -17,6 +18,12 @@ from fljax.study.grid import label
 from fljax.study.store import Block, Store, pack, unpack
 
 __all__ = ["Collection", "exchange", "of_study", "read"]
+
+#: What to do about results that do not fit.
+SMALLER = (
+    "record less often (record_every=), measure less, leave keep_models out, or run some of the "
+    "seeds or grid points at a time and save each"
+)
 
 
 class Collection:
@@ -104,7 +111,9 @@ class Collection:
         """
         new = {name: shape for name, shape in outcome.items() if name not in self._values}
         each = machine.result_bytes(records if not self._values else {}, new, self.records)
-        machine.require_room(f"the results of {self.reached.size} runs", self.reached.size * each)
+        runs = self.reached.size
+        what = f"the dataset of {runs} runs"
+        check_fits(what, runs, each=each, mend=SMALLER, on_host=True)
 
     def dataset(
         self,
@@ -177,9 +186,12 @@ class _Counts:
                 self.common[first:last], self.known = so_far, max(last, self.known)
                 return
             size = (*self.reached.shape, len(self.common))
-            machine.require_room(
+            check_fits(
                 f"the traffic of {self.reached.size} runs, which differs from run to run,",
-                (len(COUNTS) + 1) * 8 * int(np.prod(size)),
+                *size,
+                each=(len(COUNTS) + 1) * 8,
+                mend=SMALLER,
+                on_host=True,
             )
             whole = self.so_far()
             self.each = whole if whole.flags.writeable else whole.copy()  # a view of one run's

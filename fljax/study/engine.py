@@ -17,9 +17,9 @@ from jax.extend import core
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from fljax import simulation as runs
 from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._module import Alike, Itself
+from fljax.engine import advance, begin, check_metrics, final_ledger, final_model, outcome, prepare
 from fljax.study import hosted, programs
 from fljax.study.grid import (
     NOISE,
@@ -95,7 +95,7 @@ class Output(NamedTuple):
     """What a program returns, ``[S, C, ...]`` each: seeds of the block, grid points."""
 
     records: dict[str, Any]  # [S, C, R, ...]
-    outcome: dict[str, Any]  # [S, C]  see `simulation.outcome`, and the model if it is kept
+    outcome: dict[str, Any]  # [S, C]  see `fljax.engine.outcome`, and the model if it is kept
     carry: Any  # the whole state, to go on from
 
 
@@ -137,19 +137,19 @@ class Program:
         clients = simulation.problem.clients
         if self.shard_over == "clients":
             simulation = split(simulation, clients)
-        prepared = runs.prepare(simulation, self.rounds)
+        prepared = prepare(simulation, self.rounds)
         if carry is None:
-            carry = runs.begin(simulation, prepared, k_run)
+            carry = begin(simulation, prepared, k_run)
         if self.shard_over == "clients":
             carry = split(carry, clients)
-        carry, recorded = runs.advance(
+        carry, recorded = advance(
             simulation, prepared, k_run, carry, done, records, self.record_every, self.rounds
         )
-        runs.check_metrics(simulation, recorded, records)
-        known = runs.outcome(simulation, prepared, carry)
+        check_metrics(simulation, recorded, records)
+        known = outcome(simulation, prepared, carry)
         if self.keep_models:
-            known["model"] = runs.final_model(simulation, prepared, carry)
-            known |= runs.final_ledger(carry)
+            known["model"] = final_model(simulation, prepared, carry)
+            known |= final_ledger(carry)
         return Output(recorded, known, carry)
 
     def groups(self, axes: list[Axis], fresh: bool) -> list[Group]:

@@ -16,8 +16,10 @@ import numpy as np
 from fljax import _check
 from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._module import Alike, Static, as_leaf
+from fljax.engine import check_length
 from fljax.records import RESERVED
-from fljax.simulation import Simulation, check_length, check_perturbed
+from fljax.running import check_perturbed
+from fljax.simulation import Simulation
 from fljax.study import programs
 
 __all__ = [

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from fljax import _folders
-from fljax._memory import MEMORY_SHARE, host_memory, human, memory_at_hand, on_cpu
+from fljax._memory import memory_at_hand, on_cpu
 from fljax.link.link import GROUP
 from fljax.records import COUNTS
 from fljax.simulation import Simulation
@@ -30,7 +30,6 @@ __all__ = [
     "measurements",
     "points_per_block",
     "remember_block",
-    "require_room",
     "result_bytes",
     "seeds_per_block",
     "spread",
@@ -101,17 +100,6 @@ def result_bytes(
 def _per_element(shape: Any, axes: int) -> int:
     """Bytes beyond some leading axes."""
     return int(np.prod(shape.shape[axes:])) * shape.dtype.itemsize
-
-
-def require_room(what: str, need: int) -> None:
-    """Raise ``MemoryError`` unless so many bytes are free on this machine."""
-    free = host_memory()
-    if need > MEMORY_SHARE * free:
-        raise MemoryError(
-            f"{what} take {human(need)} of memory and {human(free)} are free: record less often "
-            "(record_every=), measure less, leave keep_models out, or run some of the seeds or "
-            "grid points at a time and save each."
-        )
 
 
 def points_per_block(shown: Simulation, points: int) -> int:

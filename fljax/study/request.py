@@ -21,8 +21,9 @@ from fljax._generator import GENERATOR, check_generator, random_key
 from fljax._memory import check_fits
 from fljax._module import float_dtype
 from fljax._version import __version__
+from fljax.engine import check_rounds
 from fljax.records import describe
-from fljax.simulation import Simulation, check_rounds
+from fljax.simulation import Simulation
 from fljax.study import engine, machine
 from fljax.study.engine import Program
 from fljax.study.grid import Axis, Group, Scenario, axes_of, label_of, numbers_of

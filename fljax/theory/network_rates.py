@@ -26,9 +26,10 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float
 
-from fljax import _check
+from fljax import _check, _renamed
 from fljax._arguments import checked
 from fljax._module import float_dtype
+from fljax.descent import Extremes
 from fljax.graphs import Graph
 from fljax.problems import Problem
 from fljax.problems.solvers import strong_convexity
@@ -37,7 +38,6 @@ from fljax.theory.multiagent import _quadratic
 
 __all__ = [
     "Asynchronous",
-    "Extremes",
     "LargestBound",
     "asynchronous_bound",
     "consensus_extremes",
@@ -45,7 +45,6 @@ __all__ = [
     "extremes",
     "fedrelax_factors",
     "fedrelax_rate",
-    "iterations",
     "largest_bound",
     "perturbed_bound",
     "prox_factor",
@@ -62,56 +61,16 @@ TOLERANCE, BASIS, RESTARTS = 1e-10, 60, 10_000
 # --------------------------------------------------------------------------- gradient steps
 
 
-class Extremes(NamedTuple):
-    r"""The extreme eigenvalues of :math:`Q` in :math:`w^\top Qw+q^\top w`, half those of the
-    Hessian, and what they say of gradient steps :math:`w-\eta(2Qw+q)`, lines 1205-1240.
-    """
-
-    smallest: Array | float  # []
-    largest: Array | float  # []
-
-    @property
-    def step_limit(self) -> Float[Array, ""]:
-        r"""Steps below :math:`1/\lambda_d` converge, (85) and line 1209; at it some go on for ever,
-        beyond it they grow.
-        """
-        return 1 / jnp.asarray(self.largest)
-
-    @property
-    def best_step(self) -> Float[Array, ""]:
-        r""":math:`1/(\lambda_1+\lambda_d)`, (83): the fastest from the worst start."""
-        return 1 / jnp.asarray(self.smallest + self.largest)
-
-    @property
-    def best_factor(self) -> Float[Array, ""]:
-        r""":math:`(\lambda_d-\lambda_1)/(\lambda_d+\lambda_1)`, (84) and (86)."""
-        return jnp.asarray((self.largest - self.smallest) / (self.largest + self.smallest))
-
-    @property
-    def condition(self) -> Float[Array, ""]:
-        r""":math:`\lambda_d/\lambda_1`, line 2506; infinite where :math:`Q` is singular."""
-        smallest, largest = jnp.asarray(self.smallest), jnp.asarray(self.largest)
-        return jnp.where(smallest > 0, largest / jnp.where(smallest > 0, smallest, 1), jnp.inf)
-
-    def factor(self, step_size: Float[Array, "*steps"] | float) -> Float[Array, "*steps"]:
-        r""":math:`\kappa^{(\eta)}=\max\{|1-2\eta\lambda_1|,|1-2\eta\lambda_d|\}`, (81): every step
-        brings the solution nearer by it at least, (80), from the worst start by no more.
-        """
-        step = jnp.asarray(step_size)
-        return jnp.maximum(
-            jnp.abs(1 - 2 * step * self.smallest), jnp.abs(1 - 2 * step * self.largest)
-        )
-
-
 @checked
 def extremes(problem: Problem, network: Graph, coupling: Float[Array, "*dim"] | float) -> Extremes:
     r"""The extreme eigenvalues of :math:`Q=\mathrm{blkdiag}(Q^{(k)})+\alpha L\otimes I`, (103).
 
-    FedGD with a step :math:`\eta` converges where :math:`\eta` is below
-    :attr:`Extremes.step_limit`, for all starts by :meth:`Extremes.factor` a round. Computed on the
-    host, of more than a thousand numbers by Lanczos's method, for which :math:`Q` is a product. The
-    smaller is zero where the solution is not unique: where the clients of some component of the
-    graph do not determine a model together.
+    FedGD with a step :math:`\eta` converges where :math:`\eta` is below their
+    :attr:`~fljax.descent.Extremes.step_limit`, for all starts by their
+    :meth:`~fljax.descent.Extremes.factor` a round. Computed on the host, of more than a thousand
+    numbers by Lanczos's method, for which :math:`Q` is a product. The smaller is zero where the
+    solution is not unique: where the clients of some component of the graph do not determine a
+    model together.
 
     Args:
       problem: with a squared loss, and a squared regularizer or none.
@@ -399,44 +358,6 @@ def fedrelax_rate(
 
 
 @checked
-def iterations(
-    factor: Float[Array, "*some"] | float,
-    distance: Float[Array, "*some"] | float,
-    accuracy: Float[Array, "*some"] | float,
-) -> Float[Array, "*some"]:
-    r"""(82), line 1215: :math:`\lceil\log(\|w^{(0)}-\hat w\|/\varepsilon)/\log(1/\kappa)\rceil`
-    steps bring the error to :math:`\varepsilon`.
-
-    None where it is there, one where :math:`\kappa=0`, infinitely many where :math:`\kappa\ge1`.
-
-    Args:
-      factor: :math:`\kappa\ge0`.
-      distance: :math:`\|w^{(0)}-\hat w\|`, > 0.
-      accuracy: :math:`\varepsilon>0`.
-
-    Raises:
-      ValueError: numbers out of range.
-
-    Example:
-      >>> float(iterations(0.5, distance=8.0, accuracy=1.0))
-      3.0
-    """
-    _check.nonnegative("factor", factor)
-    _check.positive("distance", distance)
-    _check.positive("accuracy", accuracy)
-    factor, distance, accuracy = (
-        jnp.asarray(value, float_dtype()) for value in (factor, distance, accuracy)
-    )
-    factor, gain = jnp.broadcast_arrays(factor, distance / accuracy)
-    inside = (factor > 0) & (factor < 1)
-    steps = jnp.log(gain) / -jnp.log(jnp.where(inside, factor, 0.5))
-    # Whole numbers that rounding lifts by a little stay what they are.
-    steps = jnp.ceil(steps * (1 - 4 * jnp.finfo(steps.dtype).eps))
-    steps = jnp.where(factor == 0, 1, jnp.where(inside, steps, jnp.inf))
-    return jnp.where(gain <= 1, 0, steps)
-
-
-@checked
 def perturbed_bound(
     factor: Float[Array, ""] | float,
     distance: Float[Array, ""] | float,
@@ -633,3 +554,6 @@ def _extremes(smallest: float, largest: float) -> Extremes:
     least = smallest if smallest > 1e-12 * largest else 0.0
     dtype = float_dtype()
     return Extremes(jnp.asarray(least, dtype), jnp.asarray(largest, dtype))
+
+
+__getattr__ = _renamed.lookup("fljax.theory.network_rates")

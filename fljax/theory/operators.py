@@ -28,7 +28,9 @@ from jaxtyping import Array, Bool, Float, Key
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax.simulation import Simulation, as_key, view
+from fljax._generator import as_key
+from fljax.running import view
+from fljax.simulation import Simulation
 
 __all__ = [
     "Evidence",

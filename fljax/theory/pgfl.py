@@ -34,12 +34,13 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._arguments import checked
 from fljax.algorithms.graph.pgfl import PGFL, as_inter_cluster, clusters_of
+from fljax.engine import advance, begin, prepare
 from fljax.federation import Federation
 from fljax.privacy import accounting
 from fljax.problems import Problem, optimum
 from fljax.problems.solvers import is_quadratic, strong_convexity
 from fljax.schedules import GeometricDecay
-from fljax.simulation import Simulation, advance, begin, prepare
+from fljax.simulation import Simulation
 
 __all__ = [
     "Bias",

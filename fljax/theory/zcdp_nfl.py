@@ -23,14 +23,16 @@ from jaxtyping import Array, Float, Key
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._generator import as_key
 from fljax._module import replace
 from fljax._numerics import HIGHEST
 from fljax.algorithms import ZCDPNFL
+from fljax.engine import begin, look, noise_plan, prepare
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, Gap
 from fljax.privacy.notions import Release
 from fljax.problems import Problem
-from fljax.simulation import Simulation, as_key, begin, look, noise_plan, prepare
+from fljax.simulation import Simulation
 
 __all__ = [
     "Arcs",

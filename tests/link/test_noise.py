@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax._numerics import key_of
 from fljax.algorithms import ATC, CTA, Consensus, Diffusion, GraphFedAvg
 from fljax.link import GraphHomomorphic, LocalGraphHomomorphic, PerEdge, PerMessage
-from fljax.simulation import as_key
 from tests.cases import (
     CASES,
     CLIENTS,
@@ -39,17 +39,7 @@ STEP = 0.05
 KINDS = [PerMessage, PerEdge, GraphHomomorphic, LocalGraphHomomorphic]
 
 
-def left_stochastic(seed=3):
-    """Of the network's support, columns of sum one and not symmetric."""
-    weights = np.random.default_rng(seed).uniform(0.2, 1, (CLIENTS, CLIENTS))
-    support = np.eye(CLIENTS, dtype=bool)
-    for k, l in EDGES:  # noqa: E741
-        support[k, l] = support[l, k] = True
-    weights = weights * support
-    return weights / weights.sum(axis=0)
-
-
-A = left_stochastic()
+A = nfl.left_stochastic(CLIENTS, EDGES)
 OVER = fl.graphs.from_stochastic(A, convention="left")
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax._numerics import key_of
 from fljax.algorithms import IFCA, FedAvg, GraphFedAvg, LocalOnly, SignSGD
 from fljax.link import PerEdge, SecureAggregation, UploadNoise
-from fljax.simulation import as_key
 from tests.cases import (
     CASES,
     CLIENTS,

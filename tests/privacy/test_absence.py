@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax._numerics import key_of
 from fljax.algorithms import PGFL, REGISTRY, ConventionalFL
 from fljax.audit import guessing
+from fljax.engine import prepare
 from fljax.participation import Bernoulli, Markov, Trace
 from fljax.privacy import ZCDP, ApproximateDP, DiscreteZCDP, PureDP
 from fljax.problems import Logistic
-from fljax.simulation import as_key, prepare
 from tests.cases import (
     CLIENTS,
     CLUSTER,

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax.algorithms import REGISTRY, ConventionalFL, FedAvg
 from fljax.audit import guessing
+from fljax.engine import prepare
 from fljax.federation import Federation
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, CentralGaussian, DiscreteZCDP, NoisyGradients, PureDP
 from fljax.privacy.promises import SWALLOWED, assumptions
 from fljax.problems import Huber, LeastSquares, Problem, Softmax, SquaredL2
-from fljax.simulation import as_key, prepare
 from tests.cases import CASES, PRIVATE, gap_of, make_data, make_network, make_servers
 from tests.marks import quiet
 

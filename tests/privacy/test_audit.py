@@ -10,9 +10,11 @@ import pytest
 
 import fljax as fl
 from fljax import audit
+from fljax._generator import as_key
 from fljax._module import module, static
 from fljax.algorithms import PADMM, ConventionalFL, FedDPSGD, ZCDPGradNFL
 from fljax.audit import guessing
+from fljax.engine import prepare
 from fljax.privacy import NEIGHBORS, ZCDP, NoisyGradients, PureDP, accounting
 from fljax.problems import (
     LeastAbsoluteDeviation,
@@ -22,7 +24,6 @@ from fljax.problems import (
     SquaredL2,
     from_clients,
 )
-from fljax.simulation import as_key, prepare
 from tests.cases import CASES, PRIVATE, gap_of, make_data, make_problem, simulate
 from tests.privacy.worlds import CLIENT, EXACT, clipped, short, worlds_of
 

@@ -20,7 +20,7 @@ from fljax.privacy import (
     PureDP,
 )
 from fljax.problems import LeastSquares, Problem
-from fljax.simulation import unperturbed
+from fljax.running import unperturbed
 from tests.marks import quiet
 
 SERVERS = {

@@ -11,7 +11,7 @@ import pytest
 from scipy import optimize, stats
 
 import fljax as fl
-from fljax._generator import GENERATORS
+from fljax._generator import GENERATORS, as_key
 from fljax.privacy import ZCDP, ApproximateDP, DiscreteZCDP, PureDP, accounting
 from fljax.privacy.discrete import (
     _chosen,
@@ -23,7 +23,6 @@ from fljax.privacy.discrete import (
 )
 from fljax.privacy.ledger import claimed_epsilon
 from fljax.privacy.notions import is_gaussian
-from fljax.simulation import as_key
 from tests.cases import CLIENTS, DIM, make_network, make_problem
 from tests.privacy.worlds import clipped
 

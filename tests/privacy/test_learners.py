@@ -12,13 +12,13 @@ import pytest
 from scipy import integrate, stats
 
 import fljax as fl
-from fljax._generator import private_normal
+from fljax._generator import as_key, private_normal
 from fljax.algorithms import ConventionalFL, FedAvg, FedDPSGD
+from fljax.engine import trace
 from fljax.participation import Cyclic, Drawn, Everyone, Fraction, Subset, Unequal, shuffled
 from fljax.privacy import AdaptiveClip, CentralGaussian, NoisyGradients, accounting, events, spent
 from fljax.privacy.central import banded_root
 from fljax.privacy.ledger import claimed_epsilon
-from fljax.simulation import as_key, trace
 from tests.cases import CLIENTS, DIM, EXACT, SIZES, make_data, make_objective, make_problem
 from tests.reference import private
 

@@ -22,7 +22,7 @@ from fljax.privacy import (
     NoisyGradients,
     PureDP,
 )
-from fljax.simulation import unperturbed
+from fljax.running import unperturbed
 from tests.cases import CASES, make_network, make_problem, make_servers
 from tests.marks import quiet
 

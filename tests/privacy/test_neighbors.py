@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax.algorithms import ZCDPNFL, ConventionalFL, GraphFedAvg
 from fljax.audit import guessing
+from fljax.engine import prepare
 from fljax.privacy import NEIGHBORS, ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import LeastSquares, Problem, SquaredL2, factorize, prox
 from fljax.problems.solvers import strong_convexity
-from fljax.simulation import as_key, prepare
 from tests.cases import PRIVATE, SIZES, gap_of, make_network, make_problem, simulate
 from tests.marks import quiet
 from tests.privacy.worlds import CLIENT, EXACT, clipped, worlds_of

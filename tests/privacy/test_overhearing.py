@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax.algorithms import ATC
 from fljax.audit import overheard, overheard_upload, protection, upload_protection
 from fljax.audit.overhearing import _shortest, _signals
+from fljax.engine import begin, look, prepare, stepped
 from fljax.link import (
     GraphHomomorphic,
     Link,
@@ -21,7 +23,6 @@ from fljax.link import (
     SecureAggregation,
     UploadNoise,
 )
-from fljax.simulation import as_key, begin, look, prepare, stepped
 from tests.cases import make_network, make_problem
 
 #: Figure 4.2: agent 1 (here 0) and five neighbors; alone, or with links among these too.

@@ -11,6 +11,7 @@ import pytest
 
 import fljax as fl
 from fljax.algorithms import GFL, PADMM, PGFL, ZCDPNFL, ClusterFL, ConventionalFL, ZCDPGradNFL
+from fljax.engine import _booked
 from fljax.privacy import ZCDP, ApproximateDP
 from fljax.problems import (
     ElasticNet,
@@ -27,7 +28,6 @@ from fljax.problems import (
     prox,
 )
 from fljax.problems.solvers import strong_convexity
-from fljax.simulation import _booked
 from fljax.study.engine import configured
 from tests.cases import CLIENTS, gap_of, make_data, make_network, make_problem
 from tests.marks import quiet

@@ -173,6 +173,16 @@ def metropolis(nodes, edges):
 # Algorithms ------------------------------------------------------------------------------------
 
 
+def left_stochastic(clients, edges, seed=3):
+    """Of the network's support and its loops, columns of sum one and not symmetric."""
+    weights = np.random.default_rng(seed).uniform(0.2, 1, (clients, clients))
+    support = np.eye(clients, dtype=bool)
+    for k, l in edges:  # noqa: E741
+        support[k, l] = support[l, k] = True
+    weights = weights * support
+    return weights / weights.sum(axis=0)
+
+
 class Run(NamedTuple):
     model: np.ndarray  # [T, K, D]  w_k^(n), exact
     heard: np.ndarray  # [T, K, D]  what is sent

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax.descent import Extremes, rounds_needed
 from fljax.problems import LeastSquares, Problem
 from fljax.theory import network_rates as theory
-from fljax.theory.network_rates import Extremes
 from tests.reference import coupled as reference
 from tests.theory.test_networks import D, K, N, adjacency, close, graph
 
@@ -114,12 +114,12 @@ def test_gradient_steps_contract_as_the_extremes_say():
         close([found.factor(found.step_limit), found.condition], [1, ratio])
         accuracy = 10 ** rng.uniform(-4, 0)
         factor = float(found.factor(steps[0]))
-        count = int(theory.iterations(factor, 2.0, accuracy))
+        count = int(rounds_needed(2.0, accuracy, factor))
         assert factor**count * 2 <= accuracy * (1 + 1e-9) < factor ** (count - 1) * 2 * (1 + 2e-9)
-    assert theory.iterations(0.5, 1.0, 2.0) == 0
-    assert theory.iterations(0.0, 4.0, 2.0) == 1
-    assert np.isinf(theory.iterations(1.0, 4.0, 2.0))
-    assert theory.iterations(0.1, 1.0, 1e-7) == 7  # and not eight, by rounding
+    assert rounds_needed(1.0, 2.0, 0.5) == 0
+    assert rounds_needed(4.0, 2.0, 0.0) == 1
+    assert np.isinf(rounds_needed(4.0, 2.0, 1.0))
+    assert rounds_needed(1.0, 1e-7, 0.1) == 7  # and not eight, by rounding
 
 
 def test_perturbed_steps_stay_within_the_repaired_bound():
@@ -195,10 +195,10 @@ def test_a_start_with_the_right_mean_is_not_slowed_down():
             error = error - 2 * step * (Q @ error)
             error -= error.mean()  # rounding
         counts.append(int(np.argmax(np.array(sizes) < 1e-6 * sizes[0])))
-        assert counts[-1] <= theory.iterations(factor, 1.0, 1e-6)
+        assert counts[-1] <= rounds_needed(1.0, 1e-6, factor)
     assert counts == sorted(counts)
     assert counts[-1] < 1.3 * counts[-2]  # saturates, and
-    assert theory.iterations(float(worst.best_factor), 1.0, 1e-6) > 50 * counts[-1]
+    assert rounds_needed(1.0, 1e-6, float(worst.best_factor)) > 50 * counts[-1]
     with pytest.raises(ValueError, match="the start is the solution"):
         theory.excited(numbers(y * 0), network, 1.0, np.zeros((50, 1)))
 
@@ -293,7 +293,7 @@ def test_runs_settle_at_the_predicted_rate():
     np.testing.assert_allclose(late_rate(errors), found.factor(step), rtol=0.01)
     total = np.linalg.norm(errors, axis=1)
     assert np.all(total[1:] <= float(found.factor(step)) * total[:-1] * (1 + 1e-9))
-    enough = int(theory.iterations(float(found.factor(step)), total[0], 0.4 * total[0]))
+    enough = int(rounds_needed(total[0], 0.4 * total[0], float(found.factor(step))))
     assert total[enough] <= 0.4 * total[0]
     errors = errors_of(fl.algorithms.FedRelax(coupling), rounds)
     rate = theory.fedrelax_rate(PROBLEM, NETWORK, coupling)

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax._module import module
 from fljax.algorithms.graph.pgfl import GFL, PGFL, ClusterFL
+from fljax.engine import advance, begin, prepare
 from fljax.federation import Federation
 from fljax.privacy import accounting
 from fljax.problems import LeastSquares, Logistic, SquaredL2, Tasks, from_clients
 from fljax.schedules import GeometricDecay
-from fljax.simulation import advance, as_key, begin, prepare
 from fljax.theory import pgfl as theory
 from tests.cases import gap_of
 from tests.reference.pgfl import Client, central, pgfl, primal

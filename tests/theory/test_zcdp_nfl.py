@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import fljax as fl
 from fljax._module import module
 from fljax.algorithms.peers.zcdp_nfl import State
+from fljax.engine import noise_plan
 from fljax.privacy import Gap
-from fljax.simulation import noise_plan
 from fljax.theory import zcdp_nfl as theory
 
 CLIENTS, SAMPLES, DIM = 12, 10, 3

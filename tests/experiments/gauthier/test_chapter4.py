@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
@@ -17,6 +18,7 @@ from experiments.figure import INFINITE, REGISTRY
 from experiments.gauthier import chapter4 as ch4
 from experiments.gauthier import figure_4_2, figure_4_3, figure_4_4, figure_4_5, figure_4_6
 from experiments.gauthier import figure_4_theory as theory
+from fljax import statistics
 
 DATA = Path(os.environ.get("FLJAX_DATA", "")) / "calcofi" / "cc_bottle.npz"
 STORED = Path(__file__).parents[3] / "figures"
@@ -145,9 +147,19 @@ def test_the_largest_eigenvalue_is_that_of_the_source():
 
 def test_distances_are_those_from_the_reference():
     data = measures.above(made(a=0.1, b=0.01), "test_error", "b")
-    assert (data[measures.ABOVE].sel(algorithm="b") == 0).all()
+    assert (data[measures.ABOVE].sel(algorithm="b") == 1).all()
     apart = data[measures.ABOVE].sel(algorithm="a", round=400).mean()
-    assert float(apart) == pytest.approx(10, abs=0.1)
+    assert float(statistics.decibels(apart)) == pytest.approx(10, abs=0.1)
+    assert statistics.label_of(data, measures.ABOVE) == "above b [dB]"
+
+
+def test_distances_are_averaged_before_they_are_in_decibels():
+    data = made(a=1.0, b=1.0).isel(seed=slice(0, 2))
+    data["test_error"].values[0] = [[10.0], [0.1]] * data["test_error"].values[1]
+    ax = plt.subplots()[1]
+    fl.plotting.learning_curves(measures.above(data, "test_error", "b"), measures.ABOVE, ax=ax)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), 10 * np.log10(5.05))
+    plt.close()
 
 
 def test_a_load_is_compared_with_the_next_and_with_the_learning_curves():

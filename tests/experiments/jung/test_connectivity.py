@@ -125,7 +125,7 @@ def test_rounds_are_those_of_the_library():
     problem = fl.problems.least_squares(key[0], figure.NODES.value, *figure.DATA.value)
     graph = fl.graphs.from_adjacency(np.diag(np.diag(laplacian[0])) - laplacian[0])
     ends = network_rates.extremes(problem, graph, 0.1)
-    wanted = network_rates.iterations(ends.best_factor, 1.0, figure.REACHED.value)
+    wanted = fl.descent.rounds_needed(1.0, figure.REACHED.value, ends.best_factor)
     np.testing.assert_allclose(figure.rounds(laplacian, blocks, 0.1), wanted, rtol=0.01)
 
 

@@ -13,9 +13,10 @@ import fljax as fl
 from experiments import records
 from experiments.own import figure_audit as own
 from experiments.picture import faults, print_style
+from fljax._generator import as_key
 from fljax.audit import guessing
+from fljax.engine import prepare
 from fljax.privacy import CentralGaussian
-from fljax.simulation import as_key, prepare
 from tests.cases import PRIVATE, gap_of
 
 STORED = Path(__file__).parents[3] / "figures"

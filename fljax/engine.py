@@ -1,0 +1,496 @@
+"""The engine of a run: what is computed before its rounds, in each of them, and at its end."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fljax import _check, requirements, schedules
+from fljax._memory import check_fits
+from fljax._numerics import key_of
+from fljax.algorithms import Algorithm, start_models
+from fljax.graphs import Graph, Relearned, Varying
+from fljax.link import Link, LocalGraphHomomorphic, Memory, Traffic, receivers_of
+from fljax.link import begin as begin_link
+from fljax.metrics import Metric, Snapshot
+from fljax.privacy import CentralGaussian, Gap, Notion, promises
+from fljax.privacy.accounting.sampling import amplifies
+from fljax.privacy.notions import is_gaussian
+from fljax.rounds import Round
+from fljax.simulation import Simulation
+
+__all__ = [
+    "Carry",
+    "Prepared",
+    "advance",
+    "begin",
+    "check_length",
+    "check_metrics",
+    "check_rounds",
+    "final_ledger",
+    "final_model",
+    "look",
+    "noise_plan",
+    "outcome",
+    "prepare",
+    "stepped",
+    "trace",
+    "witnessed",
+]
+
+
+class Carry(NamedTuple):
+    """What goes from round to round beside the algorithm's own state."""
+
+    state: Any
+    spent: dict[str, Array]  # [2, K] each: the privacy ledger so far, and what rounding left of it
+    gradient_norm: Array  # []  largest per-sample gradient so far
+    rounding: Array  # []  how far rounding may move what left, in its sensitivity, so far
+    diverged: Array  # []  first round with a non-finite model, 0 if none
+    traffic: Traffic  # since the last record
+    stream: Any  # of the data, where they arrive one by one
+    availability: Any  # of the pattern of participation
+    memory: Memory  # of the link
+    signal_to_noise: Array | None  # [K]  of the last private messages, if a metric asks
+
+
+class Prepared(NamedTuple):
+    """What is computed once, before the first round."""
+
+    problem: Any  # Problem or Stream
+    network: Any  # as rounds see it: the clients' graph only where they talk to each other
+    optimum: Array | None
+    plan: Any
+    receivers: Array | None  # None where the network changes
+    curvature: Array | None  # of a stream's features, see `Stream.curvature`
+
+
+def prepare(simulation: Simulation, rounds: int) -> Prepared:
+    """Statistics of the data, the optimum if a metric needs it, the noise plan."""
+    problem, network = simulation.problem, simulation.network
+    if simulation.privacy is not None:
+        problem = problem.usable()
+    problem = problem.prepare()
+    needed = any(m.needs_optimum for m in simulation.metrics)  # pyright: ignore[reportAttributeAccessIssue]
+    if type(simulation.algorithm).needs.network is None:
+        network = None
+    elif simulation.among_peers and _one_by_one(simulation):
+        network = network.single_table()  # pyright: ignore[reportOptionalMemberAccess,reportAttributeAccessIssue]
+    best = None
+    if needed:
+        known = requirements.shown(simulation.network)
+        best = problem.truth if problem.online else simulation.algorithm.optimum(problem, known)
+        best = jnp.asarray(best)
+    changing = isinstance(network, Varying)
+    return Prepared(
+        problem,
+        network,
+        best,
+        noise_plan(simulation, rounds),
+        None if changing else receivers_of(network, problem.clients),
+        problem.curvature(),
+    )
+
+
+def _one_by_one(simulation: Simulation) -> bool:
+    """Whether a receiver looks at all its messages side by side."""
+    noise = simulation.noise
+    drawn = isinstance(noise, LocalGraphHomomorphic) and not (
+        noise.cancels and simulation.losses is None
+    )
+    learned = isinstance(simulation.network, Relearned)
+    return drawn or learned or simulation.aggregation is not None
+
+
+def check_length(simulation: Simulation, rounds: int) -> None:
+    """Raise ``ValueError`` where a part of the simulation does not fit a run of this length."""
+    clients = simulation.problem.clients
+    simulation.problem.check(rounds)
+    for part in (simulation.participation, simulation.delays):
+        if part is not None:
+            part.check(clients, rounds)
+    if isinstance(simulation.network, Varying):
+        simulation.network.check(rounds)
+    schedules.check_length(simulation.algorithm, rounds)
+    law = simulation.delays
+    if law is not None and law.lags[0] >= rounds:
+        raise ValueError(
+            f"messages take at least {law.lags[0]} rounds and the run has {rounds}: nothing would "
+            "ever arrive; make the run longer or the delays shorter."
+        )
+    if law is not None:
+        dim, dtype = simulation.problem.dim, simulation.problem.dtype
+        # Peers keep what each of them said, a server the sums of what arrives together.
+        kept = clients if isinstance(simulation.network, Graph | Varying) else 2
+        check_fits(
+            f"what is on its way for up to {law.lags[-1]} rounds",
+            law.lags[-1] + 1,
+            kept,
+            dim,
+            each=dtype.itemsize,
+            mend="take a law of shorter delays",
+        )
+    if hasattr(simulation.privacy, "check"):
+        size = simulation.algorithm.message_size_of(simulation.problem)
+        simulation.privacy.check(size, rounds)
+    noise_plan(simulation, rounds)
+
+
+def noise_plan(simulation: Simulation, rounds: int) -> Any:
+    """What the privacy part fixes for the whole run: of the noise on messages, from the algorithm's
+    sensitivities; of a trusted server's, from how it chooses who takes part.
+    """
+    privacy = simulation.privacy
+    if isinstance(privacy, CentralGaussian):
+        return privacy.plan(simulation.algorithm.selection, simulation.problem.clients)
+    if not isinstance(privacy, Notion):
+        return None
+    return privacy.plan(functools.partial(_sensitivity, simulation, simulation.problem), rounds)
+
+
+def _sensitivity(simulation: Simulation, problem: Any, round: Array) -> Array:
+    privacy = simulation.privacy
+    assert isinstance(privacy, Notion)
+    algorithm = simulation.algorithm
+    moved = algorithm.sensitivity(problem, simulation.network, round, Gap.of(privacy, problem))
+    if np.shape(moved) != (problem.clients,):
+        raise TypeError(
+            f"{type(algorithm).__name__}.sensitivity must return one number of each of the "
+            f"{problem.clients} clients, got {_check.shown(moved)}."
+        )
+    return moved
+
+
+def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
+    """Before the first round; ``key`` is the run's, whose rounds count from 1."""
+    problem, privacy, pattern = prepared.problem, simulation.privacy, simulation.participation
+    zeroth, network = jax.random.fold_in(key, 0), requirements.shown(prepared.network)
+    ledger = () if privacy is None else type(privacy).ledger
+    size = simulation.algorithm.message_size_of(problem)
+    said = start_models(problem)
+    if size != problem.dim:  # of what is no model nobody has said anything
+        said = jnp.zeros((problem.clients, size), problem.dtype)
+    state = simulation.algorithm.init(problem, network)
+    if not hasattr(state, "model"):
+        raise TypeError(
+            f"{type(simulation.algorithm).__name__}.init must return a state with a field model, "
+            f"[clients, dim] or [dim], got {_check.shown(state)}."
+        )
+    return Carry(
+        state,
+        {name: jnp.zeros((2, problem.clients), problem.dtype) for name in ledger},
+        jnp.zeros((), problem.dtype),
+        jnp.zeros(()),
+        jnp.zeros((), jnp.int32),
+        Traffic.none(),
+        problem.begin(zeroth),
+        () if pattern is None else pattern.begin(key_of(zeroth, "availability"), problem.clients),
+        begin_link(simulation.stages, network, zeroth, said, asleep=pattern is not None),
+        jnp.full(problem.clients, jnp.nan, problem.dtype) if _looks_at_noise(simulation) else None,
+    )
+
+
+def look(
+    simulation: Simulation,
+    prepared: Prepared,
+    key: Array,
+    carry: Carry,
+    round: Array,
+    rounds: int,
+    linked: Callable[..., Link] = Link,
+) -> tuple[Round, Any, Any]:
+    """The view of a round, and the next states of the data and of who is there.
+
+    ``linked`` makes its link: one of another kind can listen to what is said.
+    """
+    now, pattern = jax.random.fold_in(key, round), simulation.participation
+    stream, problem = prepared.problem.observe(carry.stream, now, round)
+    available, availability = None, carry.availability
+    if problem is not prepared.problem and not simulation.among_peers:
+        # Who met nothing new has nothing for a server; a peer goes on mixing what it heard.
+        available = jnp.any(problem.weights > 0, axis=1)
+    if pattern is not None:
+        availability, on = pattern.draw(
+            availability, key_of(now, "availability"), round, problem.clients
+        )
+        available = on if available is None else on & available
+    network, changing = prepared.network, isinstance(prepared.network, Varying)
+    if changing:
+        network = network.at(key_of(now, "network"), round)
+    link = linked(
+        now,
+        round,
+        rounds,
+        problem.clients,
+        network,
+        simulation.stages,
+        carry.memory,
+        available,
+        prepared.plan,
+        lambda: _sensitivity(simulation, problem, round),
+        key,
+        prepared.receivers,
+    )
+    return Round(round, problem, network, link, changing), stream, availability
+
+
+def advance(
+    simulation: Simulation,
+    prepared: Prepared,
+    key: Array,
+    carry: Carry,
+    done: Array | int,
+    records: int,
+    record_every: int,
+    rounds: int,
+) -> tuple[Carry, dict[str, Array]]:
+    """A stretch of a run as a scan, after ``done`` of its ``rounds``.
+
+    Recorded per record, ``[records]`` each: the metrics; the ledger's worst client; the traffic
+    since the last record. Round ``n`` draws from ``fold_in(key, n)``, so a run in several
+    stretches is the same run.
+    """
+    problem, algorithm, privacy = prepared.problem, simulation.algorithm, simulation.privacy
+
+    def one_round(round: Array, carry: Carry) -> Carry:
+        now, stream, availability = look(simulation, prepared, key, carry, round, rounds)
+        state = stepped(simulation, carry.state, now)
+        now.link.finish(type(algorithm).__name__)
+        finite = jnp.all(jnp.isfinite(state.model))
+        first = jnp.where((carry.diverged == 0) & ~finite, round, carry.diverged)
+        return Carry(
+            state,
+            {name: _booked(spent, now.link.spent[name]) for name, spent in carry.spent.items()},
+            # Looked at only where a guarantee rests on it: it costs a pass over the samples.
+            carry.gradient_norm
+            if not isinstance(privacy, Notion)
+            else jnp.maximum(carry.gradient_norm, witnessed(algorithm, now)),
+            jnp.maximum(carry.rounding, now.link.rounding),
+            first.astype(jnp.int32),
+            carry.traffic.plus(now.link.traffic),
+            stream,
+            availability,
+            now.link.memory,
+            now.link.signal_to_noise if _looks_at_noise(simulation) else None,
+        )
+
+    def one_record(carry: Carry, first: Array) -> tuple[Carry, tuple[dict[str, Array], Array]]:
+        if record_every == 1:  # what rounds have in common leaves one loop, but not two
+            carry = one_round(first, carry)
+        else:
+            carry = jax.lax.fori_loop(first, first + record_every, one_round, carry)
+        model, _ = _judged(simulation, prepared, carry.state)
+        shared = model if model.ndim == 1 else None
+        model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))
+        honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.attackers)
+        now = Snapshot(
+            problem,
+            simulation.network,
+            model,
+            prepared.optimum,
+            shared,
+            carry.state,
+            honest,
+            carry.signal_to_noise,
+        )
+        record = {m.name: _measured(m, now) for m in simulation.metrics}
+        record |= {f"privacy_{name}": jnp.max(spent) for name, spent in _totals(carry).items()}
+        return carry._replace(traffic=Traffic.none()), (record, jnp.stack(carry.traffic, axis=1))
+
+    firsts = jnp.asarray(done, jnp.int32) + jnp.arange(
+        1, records * record_every + 1, record_every, dtype=jnp.int32
+    )
+    carry, (recorded, traffic) = jax.lax.scan(one_record, carry, firsts)
+    return carry, recorded | {name: traffic[..., i] for i, name in enumerate(Traffic._fields)}
+
+
+def _measured(metric: Any, now: Snapshot) -> Array:
+    value = metric.measure(now)
+    if not _check.is_real(value):
+        raise TypeError(
+            f"the metric {metric.name!r} must be one number, got {_check.shown(value)}."
+        )
+    return jnp.asarray(value)
+
+
+def _booked(spent: Array, more: Array) -> Array:
+    """The ledger with another entry, as a sum of two numbers, the second within the first's
+    rounding: twice the digits (Knuth; Dekker 1971).
+    """
+    total, rest = spent
+    new = total + more
+    part = new - total
+    rest = rest + ((total - (new - part)) + (more - part))
+    both = new + rest
+    return jnp.stack([both, rest - (both - new)])
+
+
+def _totals(carry: Carry) -> dict[str, Array]:
+    """``[K]`` each: the ledger."""
+    return {name: jnp.sum(both, axis=0) for name, both in carry.spent.items()}
+
+
+def _judged(simulation: Simulation, prepared: Prepared, state: Any) -> tuple[Array, bool]:
+    """The models that metrics look at, ``[K, D]`` or one for all, ``[D]``, and whether they are
+    those that the network may see.
+    """
+    algorithm = simulation.algorithm
+    if type(algorithm).released is Algorithm.released:
+        return state.model, False
+    seen = algorithm.released(state, prepared.problem, requirements.shown(prepared.network))
+    return (seen, True) if simulation.model == "released" else (state.model, seen is state.model)
+
+
+def _looks_at_noise(simulation: Simulation) -> bool:
+    return any(m.needs_noise for m in simulation.metrics)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def stepped(simulation: Simulation, state: Any, now: Round) -> Any:
+    """The algorithm's next state; of peers that are absent the old one."""
+    new = simulation.algorithm.step(state, now)
+    if simulation.among_peers and simulation.participation is not None:
+        rested = _rested(now.available, new, state)
+        waiting = {name: getattr(new, name) for name in simulation.algorithm.waiting}
+        return rested._replace(**waiting) if waiting else rested
+    return new
+
+
+def _rested(available: Array, new: Any, old: Any) -> Any:
+    """The state of peers of whom those that are absent neither computed nor heard anything."""
+    clients = len(available)
+
+    def keep(new: Array, old: Array) -> Array:
+        if new.ndim == 0 or new.shape[0] != clients:
+            return new
+        return jnp.where(available.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(keep, new, old)
+
+
+def witnessed(algorithm: Algorithm, now: Round) -> Array:
+    """The largest per-sample gradient that a step met, on which its privacy rests."""
+    if now.witnessed is None:
+        raise TypeError(
+            f"{type(algorithm).__name__}.step tells nothing of the gradients that it met, on which "
+            "its privacy rests; call now.witness(problem.sample_gradient_norm(model))."
+        )
+    return now.witnessed
+
+
+def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[str, Array]:
+    """What is known of a run once, at its end so far."""
+    known = {"diverged": carry.diverged}
+    privacy = simulation.privacy
+    if privacy is not None:
+        _, covered = _judged(simulation, prepared, carry.state)
+        known["exact_model"] = jnp.asarray(not covered)
+        known["gaussian_noise"] = jnp.asarray(is_gaussian(type(privacy)))
+        known["rounding"] = carry.rounding
+        known["nominal"] = carry.rounding > promises.SWALLOWED
+        if prepared.problem.linear and not prepared.problem.online:
+            known["unusable_samples"] = simulation.problem.unusable_samples()
+    if isinstance(privacy, Notion):
+        known["gradient_norm"] = carry.gradient_norm
+        known["gradient_bound"] = bound = jnp.asarray(privacy.gradient_bound)
+        known["promised_bound"] = promised = prepared.problem.promised_bound()
+        known["nominal"] |= promised > bound * (1 + promises.ROUNDING)
+    elif privacy is not None:
+        known |= _sampled(simulation)
+    if isinstance(privacy, CentralGaussian):
+        known["update_clip"] = carry.memory.mechanism.clip
+    network = None if isinstance(prepared.network, Varying) else prepared.network
+    bound, size = None, simulation.algorithm.step_size
+    if prepared.problem.linear and size is not None:
+        bound = simulation.algorithm.step_bound(prepared.problem, network, prepared.curvature)
+    if bound is not None:
+        first = size(jnp.ones((), jnp.int32)) if callable(size) else size
+        known["first_step"] = jnp.max(jnp.asarray(first))
+        known["step_bound"] = bound
+    weights = simulation.algorithm.weights(prepared.problem)
+    if prepared.optimum is not None and weights is not prepared.problem.importance:
+        known["same_objective"] = _proportional(weights, prepared.problem.importance)
+    if simulation.network is not None and not isinstance(simulation.network, Varying):
+        known["connected"] = simulation.network.connected()
+    return known
+
+
+def _proportional(some: Array | None, others: Array | None) -> Array:
+    """Whether clients' weights are the same but for a factor; ``None`` is one each."""
+    one, other = (jnp.ones(()) if w is None else w / jnp.mean(w) for w in (some, others))
+    return jnp.all(jnp.abs(one - other) <= 1e-4)
+
+
+def _sampled(simulation: Simulation) -> dict[str, Array]:
+    """What :func:`fljax.privacy.spent` needs of a sampled Gaussian mechanism."""
+    privacy, algorithm, problem = simulation.privacy, simulation.algorithm, simulation.problem
+    if isinstance(privacy, CentralGaussian):
+        law, records = algorithm.selection.law(problem.clients), problem.clients
+    else:
+        law, records = algorithm.sampling(problem), jnp.min(problem.sample_counts())
+    amplified = amplifies(law.sampling, privacy.neighbors)  # pyright: ignore[reportOptionalMemberAccess]
+    drawn = amplified and law.sampling == "drawn"
+    return {
+        "noise_multiplier": jnp.asarray(privacy.noise_multiplier),  # pyright: ignore[reportOptionalMemberAccess]
+        "sampling_rate": jnp.asarray(law.rate if amplified else 1.0),
+        "drawn_from": jnp.asarray(records if drawn else 0),
+    }
+
+
+def final_model(simulation: Simulation, prepared: Prepared, carry: Carry) -> Array:
+    """``[K, D]``, whether the clients have a model each or share one; of learners that have no
+    parameters what they predict.
+    """
+    model, _ = _judged(simulation, prepared, carry.state)
+    return jnp.broadcast_to(model, (prepared.problem.clients, model.shape[-1]))
+
+
+def final_ledger(carry: Carry) -> dict[str, Array]:
+    """``[K]`` each: what every client spent."""
+    return {f"client_{name}": spent for name, spent in _totals(carry).items()}
+
+
+def trace(
+    simulation: Simulation, key: Array, rounds: int, record_every: int
+) -> tuple[dict[str, Array], Array]:
+    """The whole run: records and outcome by name (see :func:`advance`), and the models."""
+    prepared = prepare(simulation, rounds)
+    carry = begin(simulation, prepared, key)
+    records = rounds // record_every
+    carry, recorded = advance(simulation, prepared, key, carry, 0, records, record_every, rounds)
+    known = outcome(simulation, prepared, carry) | final_ledger(carry)
+    return recorded | known, final_model(simulation, prepared, carry)
+
+
+def check_metrics(simulation: Simulation, recorded: dict[str, Any], records: int) -> None:
+    """Raise ``TypeError`` unless every metric had the axes that it names in every record."""
+    problem = simulation.problem
+    known = {"client": problem.clients, "parameter": problem.dim}
+    for metric in simulation.metrics:
+        assert isinstance(metric, Metric)
+        shape = np.shape(recorded[metric.name])[1:]
+        if len(shape) != len(metric.dims):
+            wanted = f"an array over {metric.dims}" if metric.dims else "one number"
+            raise TypeError(
+                f"the metric {metric.name!r} must be {wanted}, got an array of shape {shape}; "
+                "reduce it, for instance over the clients, or name its axes with dims=."
+            )
+        for dim, size in zip(metric.dims, shape, strict=True):
+            if known.setdefault(dim, size) != size:
+                raise TypeError(
+                    f"the metric {metric.name!r} has {size} rows along {dim!r}, of which there "
+                    f"are {known[dim]}; give the axis a name of its own."
+                )
+
+
+def check_rounds(rounds: int, record_every: int) -> None:
+    """Raise unless the recorded rounds divide the run."""
+    _check.count("rounds", rounds, hint="It is the number of iterations of every run.")
+    _check.count("record_every", record_every)
+    if rounds % record_every:
+        raise ValueError(
+            f"rounds must be a multiple of record_every, got {rounds} and {record_every}."
+        )
