@@ -84,8 +84,8 @@ class ConventionalFL(Algorithm):
         def at_once() -> Array:
             return server - step_size * problem.mean_gradient(server)
 
-        one = at_once if self.local_steps == 1 else None
-        return State(link.average(learn, server, at_once=one, step_size=step_size))
+        quick = at_once if self.local_steps == 1 else None
+        return State(link.average(learn, server, at_once=quick, step_size=step_size))
 
     def _descend(self, problem: Problem, server: Array, step_size: Array) -> tuple[Array, Array]:
         """The models after the local steps, and the largest gradient norms met."""
