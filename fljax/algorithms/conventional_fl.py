@@ -82,6 +82,7 @@ class ConventionalFL(Algorithm):
             return model
 
         def at_once() -> Array:
+            now.witness(problem.sample_gradient_norm(_copies(server, problem)))
             return server - step_size * problem.mean_gradient(server)
 
         quick = at_once if self.local_steps == 1 else None
