@@ -158,7 +158,7 @@ class PAOFed(Algorithm):
         if weights is not None:
             weights = who.put(jnp.zeros(problem.clients, server.dtype), weights)
         arrived = link.collect(
-            jnp.take_along_axis(local, sent, axis=1),
+            lambda rows: local[rows[:, None], sent[rows]],
             here,
             server,
             at=sent,
