@@ -153,12 +153,14 @@ class PAOFed(Algorithm):
         if not self.autonomous:
             local = jnp.where(here[:, None], local, state.local)
 
-        sent = self.sharing.indices(portions, ahead, everyone, dim)
+        def sent(rows: Array) -> Array:
+            return self.sharing.indices(portions, ahead, rows, dim)
+
         weights = who.unbiased(now.available, jnp.ones(problem.clients, server.dtype))
         if weights is not None:
             weights = who.put(jnp.zeros(problem.clients, server.dtype), weights)
         arrived = link.collect(
-            lambda rows: local[rows[:, None], sent[rows]],
+            lambda rows: local[rows[:, None], sent(rows)],
             here,
             server,
             at=sent,

@@ -27,8 +27,9 @@ __all__ = ["GROUP", "Arrived", "Server"]
 #: what the others would have sent is not computed. An accelerator makes all of them at once.
 GROUP = 32
 
-#: Makes the messages of some rows.
+#: Makes the messages of some rows, and says which parameters they hold.
 Making = Callable[[Int[Array, " group"]], Float[Array, "group numbers"]]
+Placing = Callable[[Int[Array, " group"]], Int[Array, "group numbers"]]
 
 
 class Arrived(NamedTuple):
@@ -105,7 +106,7 @@ class Server(Out):
         senders: Bool[Array, " senders"],
         around: Float[Array, " dim"],
         *,
-        at: Int[Array, "senders numbers"] | None = None,
+        at: Int[Array, "senders numbers"] | Placing | None = None,
         weights: Float[Array, " senders"] | None = None,
         discount: Array | float | Callable[[Array], Array] = 1.0,
         normalized: bool = True,
@@ -130,7 +131,7 @@ class Server(Out):
           around: ``[D]``, what both ends know, from which differences are compressed: the
             server's model, or zero for messages that are no models.
           at: ``[M, size]``, which parameters a message holds, if not all: then it is
-            ``[M, size]`` too.
+            ``[M, size]`` too; or a function of some rows.
           weights: :math:`\omega_k`, one by default.
           normalized: whether weights are divided by their sum; if not,
             :math:`a_i=\alpha_l\omega_k`, for weights that know of all clients and not of those
@@ -168,24 +169,31 @@ class Server(Out):
         self._sent += 1
         law, works = self._stages.delays or Fixed(0), self._works()
         compression = compression or self._stages.compression
-        numbers = len(around) if at is None else at.shape[1]
+        everyone = jnp.arange(len(senders), dtype=jnp.int32)
+
+        def place(rows: Array) -> Array | None:
+            if at is None:
+                return None
+            return self._open(at(rows) if callable(at) else at[rows], "a message to a server")
+
+        one = jax.eval_shape(place, everyone[:1])
+        numbers = len(around) if one is None else one.shape[1]
         if compression is not None:
             compression.check(numbers)
-        everyone = jnp.arange(len(senders), dtype=jnp.int32)
         clients = everyone if clients is None else clients
         check_once(clients, senders)
         senders = self._open(senders, "who sends to a server")
         if trusted:
             senders = _once(clients, senders, self._clients)
         weights = None if weights is None else self._open(weights, "weights of messages")
-        at = None if at is None else self._open(at, "a message to a server")
         self._count_sent(jnp.sum(senders, dtype=jnp.int32), numbers, compression)
         masks = self._masks(clients, senders, len(around), around.dtype)
         if masks is not None and weights is not None:
             masks = masks / jnp.where(weights > 0, weights, 1)[:, None]
 
         def known(rows: Array) -> Array:
-            return around[None] if at is None else around[at[rows]]
+            held = place(rows)
+            return around[None] if held is None else around[held]
 
         def encoded(rows: Array) -> Array:
             made = message(rows) if callable(message) else message[rows]
@@ -209,7 +217,7 @@ class Server(Out):
                 self._stages.aggregation, said(everyone), arriving, around, weights
             )
         weight = senders.astype(around.dtype) if weights is None else jnp.where(senders, weights, 0)
-        sent = self._of_lags(said, senders, weight, lag, law, around, at, normalized)
+        sent = self._of_lags(said, senders, weight, lag, law, around, place, normalized)
         alpha = _discounts(discount, law, around.dtype)
         if per_delay and normalized:
             alpha = alpha / jnp.where(sent.weight > 0, sent.weight, 1)
@@ -229,7 +237,7 @@ class Server(Out):
         lag: Array,
         law: DelayLaw,
         around: Array,
-        at: Array | None,
+        place: Callable[[Array], Array | None],
         normalized: bool,
     ) -> Line:
         """The sums of what is sent in this round, of each of the law's lags."""
@@ -239,11 +247,11 @@ class Server(Out):
         def add(group: Array, real: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
             """The group's messages on top of the sums, ``[lags, D]``."""
             (total, share), message = sums, said(group)
-            if at is not None:
-                place = at[group]
-                message = message if normalized else message - around[place]
-                own = jnp.broadcast_to(jnp.where(real, weight[group], 0)[:, None], place.shape)
-                entries = (lag[group][:, None], place)
+            held = place(group)
+            if held is not None:
+                message = message if normalized else message - around[held]
+                own = jnp.broadcast_to(jnp.where(real, weight[group], 0)[:, None], held.shape)
+                entries = (lag[group][:, None], held)
                 total = total.at[entries].add(own * message, mode="drop")
                 return total, share.at[entries].add(own, mode="drop")
             message = message if normalized else message - around[None]
