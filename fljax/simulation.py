@@ -235,15 +235,15 @@ class Simulation:
         """What happens to messages, in its order."""
         return Stages(
             self.privacy,
-            self.compression,
-            self.attack,
-            self.losses,
-            self.delays,
-            self.aggregation,
-            self.noise,
             self.upload_noise,
             self.masks,
+            self.compression,
+            self.attack,
+            self.noise,
+            self.losses,
+            self.delays,
             self.network if isinstance(self.network, Relearned) else None,
+            self.aggregation,
         )
 
     @property

@@ -251,9 +251,9 @@ def test_the_worlds_tell_the_rules_apart():
     """The injected environment would show each rule of the algorithm if it were another."""
     environment = world().environment
     sent = (environment.fresh & environment.available).sum(axis=1)
-    assert sent.max() > links.link.GROUP > sent.min() == 0
+    assert sent.max() > links.server.GROUP > sent.min() == 0
     there = wide().environment
-    assert (there.fresh & there.available).sum(axis=1).max() > 2 * links.link.GROUP
+    assert (there.fresh & there.available).sum(axis=1).max() > 2 * links.server.GROUP
     settings = [
         {},
         {"conflict": "none"},
@@ -576,7 +576,7 @@ def test_groups_of_senders_are_all_at_once(monkeypatch, name, size):
     """Some senders after the other, or all together as on an accelerator."""
     simulation = world().simulate(EVERY[name])
     known = models(simulation)
-    monkeypatch.setattr(links.link, "GROUP", size)
+    monkeypatch.setattr(links.server, "GROUP", size)
     anew = jax.jit(lambda *given: path.__wrapped__(*given, 48), compiler_options=QUICK)
     agree(anew(simulation, new_key(1))[0].model, known)
 

@@ -927,7 +927,7 @@ def test_drawing_three_of_fifteen_sends_a_fifth():
 def open_link(notion=None, compression=None, network=None, sensitivity=None):
     """Of six clients in the second of five rounds."""
     plan = None if notion is None else notion.plan(lambda _: jnp.ones(6), 5)
-    given = new_key(), 2, 5, 6, network, Stages(notion, compression)
+    given = new_key(), 2, 5, 6, network, Stages(notion, compression=compression)
     return Link(*given, plan=plan, sensitivity=lambda: sensitivity)
 
 

@@ -113,14 +113,15 @@ class _Ear(Link):
         message = self._upload(message, clients, sending, more.get("step_size"))
         return super().send(message, *given, **more)
 
-    def collect(self, messages: Any, senders: Array, around: Array, **more: Any) -> Any:
+    def collect(self, message: Any, senders: Array, around: Array, **more: Any) -> Any:
+        if more.get("at") is not None:
+            raise ValueError("twins are compared in whole messages, and here parts are sent.")
         clients = more.get("clients")
         clients = jnp.arange(len(senders), dtype=jnp.int32) if clients is None else clients
-        message = messages(jnp.arange(len(senders), dtype=jnp.int32))
-        if isinstance(message, tuple) or more.get("size") is not None:
-            raise ValueError("twins are compared in whole messages, and here parts are sent.")
+        if callable(message):
+            message = message(jnp.arange(len(senders), dtype=jnp.int32))
         message = self._upload(message, clients, senders, more.get("step_size"))
-        return super().collect(lambda rows: message[rows], senders, around, **more)
+        return super().collect(message, senders, around, **more)
 
     def _upload(self, message: Array, clients: Array, sending: Array, step_size: Any) -> Array:
         place = jnp.where(sending, clients, self._clients)

@@ -21,7 +21,7 @@ from fljax.link.delays import (
 )
 from fljax.link.exchange import agreed_laplace, log_ratio, public_number, shared_number
 from fljax.link.inbox import Inbox
-from fljax.link.link import Arrived, Link, Memory, Stages, begin, receivers_of
+from fljax.link.link import Link
 from fljax.link.losses import GilbertElliott, Independent, Losses
 from fljax.link.noise import (
     GraphHomomorphic,
@@ -30,7 +30,9 @@ from fljax.link.noise import (
     PerEdge,
     PerMessage,
 )
+from fljax.link.server import Arrived
 from fljax.link.sharing import Circular, Random, Sharing
+from fljax.link.stages import Memory, Stages, begin, receivers_of
 from fljax.link.traffic import Traffic, wide, wide_sum
 from fljax.link.uploads import SecureAggregation, UploadNoise
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from fljax import _folders
 from fljax._memory import memory_at_hand, on_cpu
-from fljax.link.link import GROUP
+from fljax.link.server import GROUP
 from fljax.records import COUNTS
 from fljax.simulation import Simulation
 

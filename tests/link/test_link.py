@@ -63,8 +63,10 @@ class Sent(NamedTuple):
     weights: Any = None  # [K]
 
 
-def collected(law, rounds, dim, clients=None, available=None, **options):
-    """What arrives in each round, as `Arrived`, and what was counted in the last."""
+def collected(law, rounds, dim, clients=None, available=None, made=False, **options):
+    """What arrives in each round, as `Arrived`, and what was counted in the last; the messages are
+    given, or made when they are asked for.
+    """
 
     @jax.jit
     def one(n, line, values, at, senders, weights):
@@ -78,10 +80,10 @@ def collected(law, rounds, dim, clients=None, available=None, **options):
             memory=Memory(line),
         )
         arrived = link.collect(
-            lambda group: values[group] if at is None else (values[group], at[group]),
+            (lambda rows: values[rows]) if made else values,
             senders,
             jnp.zeros(dim),
-            size=None if at is None else at.shape[1],
+            at=at,
             weights=weights,
             clients=None if clients is None else jnp.asarray(clients, jnp.int32),
             **options,
@@ -245,17 +247,17 @@ def expected(law, table, rounds, dim, alpha, per_delay, freshest):
 
 
 @pytest.mark.thin(2)
-@pytest.mark.parametrize("group", [3, 64])
+@pytest.mark.parametrize(("group", "made"), [(3, False), (3, True), (64, True)])
 @pytest.mark.parametrize("size", [None, 2])
 @pytest.mark.parametrize(
     ("per_delay", "freshest", "weighted"),
     [(False, True, True), (True, True, False), (True, False, True)],
 )
 def test_what_arrives_is_what_the_messages_say(
-    monkeypatch, group, size, per_delay, freshest, weighted
+    monkeypatch, group, made, size, per_delay, freshest, weighted
 ):
-    """All rules at once, with the messages made all together or in groups of three."""
-    monkeypatch.setattr(links.link, "GROUP", group)
+    """All rules at once, with the messages given, or made all together or in groups of three."""
+    monkeypatch.setattr(links.server, "GROUP", group)
     rng = np.random.default_rng(0)
     clients, dim, longest, count = 10, 5, 3, 9
     table = rng.integers(-1, longest + 2, size=(count, clients))
@@ -270,7 +272,13 @@ def test_what_arrives_is_what_the_messages_say(
         weights = rng.uniform(0.5, 2, clients) if weighted else None
         rounds.append(Sent(values, at, senders, weights))
     arrived, _ = collected(
-        law, rounds, dim, discount=jnp.asarray(alpha), per_delay=per_delay, freshest=freshest
+        law,
+        rounds,
+        dim,
+        made=made,
+        discount=jnp.asarray(alpha),
+        per_delay=per_delay,
+        freshest=freshest,
     )
     totals, shares = expected(law, table, rounds, dim, alpha, per_delay, freshest)
     assert (shares == 0).any()
@@ -289,12 +297,12 @@ def test_fixed_delays_move_everything_by_as_many_rounds():
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("group", [3, 64])
 def test_compressed_are_the_differences_whoever_is_made_with_whom(monkeypatch, group):
-    monkeypatch.setattr(links.link, "GROUP", group)
+    monkeypatch.setattr(links.server, "GROUP", group)
     rng = np.random.default_rng(1)
     values, around = jnp.asarray(rng.normal(size=(7, 4))), jnp.asarray(rng.normal(size=4))
     senders = jnp.array([True, False, True, True, True, False, True])
     own = Link(jax.random.key(0), 1, 1, 7, stages=Stages(compression=TopK(4)))
-    arrived = own.collect(lambda g: values[g], senders, around, compression=Sign())
+    arrived = own.collect(values, senders, around, compression=Sign())
     difference = np.asarray(values - around[None])
     signs = np.sign(difference) * np.abs(difference).mean(1, keepdims=True)
     close(arrived.move(around), around + signs[np.asarray(senders)].mean(0))
@@ -302,7 +310,7 @@ def test_compressed_are_the_differences_whoever_is_made_with_whom(monkeypatch, g
     at = jnp.array([[0, 2], [1, 3], [2, 3], [3, 0], [0, 1], [1, 2], [2, 0]], jnp.int32)
     part = jnp.take_along_axis(values, at, axis=1)
     link = Link(jax.random.key(0), 1, 1, 7, stages=Stages(compression=Sign()))
-    arrived = link.collect(lambda g: (part[g], at[g]), senders, around, size=2)
+    arrived = link.collect(part, senders, around, at=at)
     change = np.zeros(4)
     for k in np.flatnonzero(senders):
         difference = np.asarray(part[k] - around[at[k]])
@@ -337,12 +345,10 @@ def test_the_server_pays_for_whom_it_tells_and_how_much():
 
 def test_messages_to_neighbors_count_once_a_receiver():
     link = plain()
-    link.count(6)
-    assert traffic(link) == (10, 60, 60 * 32, 0)
     message = jnp.asarray(np.random.default_rng(2).normal(size=(4, 6)))
     heard = link.send(message)
     np.testing.assert_array_equal(heard, message)
-    assert traffic(link) == (20, 120, 120 * 32, 0)
+    assert traffic(link) == (10, 60, 60 * 32, 0)
     link = plain(compression=TopK(2))
     heard = np.asarray(link.send(message))
     assert (np.count_nonzero(heard, axis=1) == 2).all()

@@ -226,7 +226,7 @@ class Beside(Own):
         who = now.choose(Everyone())
         share = now.problem.influence
         now.link.descend(1, who, own * 0, lambda key: (now.problem, share), lambda w, g: w - g)
-        arrived = now.link.collect(lambda rows: own[rows], who.here, state.model)
+        arrived = now.link.collect(own, who.here, state.model)
         return State(arrived.move(state.model), own)
 
 
@@ -236,7 +236,7 @@ class ByLoss(Own):
 
     def said(self, state, now, own, slope):
         loss = now.problem.mean_loss(jnp.broadcast_to(state.model, own.shape))
-        arrived = now.link.collect(lambda rows: own[rows], loss > jnp.mean(loss), state.model)
+        arrived = now.link.collect(own, loss > jnp.mean(loss), state.model)
         return State(arrived.move(state.model), own)
 
 
@@ -309,7 +309,7 @@ class Descends(Own):
                 lambda key: (now.problem, now.problem.influence),
                 lambda w, g: w - 0.1 * g,
             )
-        arrived = now.link.collect(lambda rows: model[rows], who.here, state.model)
+        arrived = now.link.collect(model, who.here, state.model)
         return State(arrived.move(state.model), model)
 
 
@@ -340,9 +340,7 @@ class Repeats(Own):
     def said(self, state, now, own, slope):
         rows = jnp.zeros(len(own), jnp.int32) + now.number - 1
         moved = state.model[None] + jnp.ones_like(own)
-        arrived = now.link.collect(
-            lambda at: moved[at], jnp.ones(len(own), bool), state.model, clients=rows
-        )
+        arrived = now.link.collect(moved, jnp.ones(len(own), bool), state.model, clients=rows)
         return State(arrived.move(state.model), own)
 
 
@@ -372,7 +370,7 @@ def test_rows_known_to_repeat_a_client_are_refused():
     everyone, start = np.ones(4, bool), jnp.zeros(2)
     twice = np.array([0, 1, 1, 3], np.int32)
     with pytest.raises(ValueError, match="client 1 sends 2 rows of one message"):
-        link.collect(lambda rows: jnp.zeros((4, 2)), everyone, start, clients=twice)
+        link.collect(jnp.zeros((4, 2)), everyone, start, clients=twice)
     with pytest.raises(ValueError, match="client 1 sends 2 rows of one message"):
         fl.view(simulated(Own, ZCDP(1.0))).link.send(jnp.zeros((4, 2)), clients=twice)
     absent = np.array([True, True, False, True])

@@ -158,10 +158,10 @@ class IFCA(Algorithm):
         # A message goes to its cluster's place among the models, one after the other.
         place = choice[:, None] * problem.dim + jnp.arange(problem.dim, dtype=jnp.int32)[None]
         arrived = now.link.collect(
-            lambda rows: (message[rows], place[rows]),
+            message,
             who.here,
             around,
-            size=problem.dim,
+            at=place,
             clients=who.numbers,
             step_size=multiple,
         )

@@ -116,8 +116,6 @@ class PFedMe(Algorithm):
 
         who = now.choose(self.selection)
         sent = who.take(local)
-        arrived = now.link.collect(
-            lambda rows: sent[rows], who.here, server, clients=who.numbers, step_size=step_size
-        )
+        arrived = now.link.collect(sent, who.here, server, clients=who.numbers, step_size=step_size)
         server = server + self.server_step_size * (arrived.move(server) - server)
         return State(model, server, state.factor)

@@ -235,7 +235,7 @@ class LocalLearning(Algorithm):
         # Weights of unequal chances are shares of what all clients say.
         unequal = cohort.weights is not None and cohort.who.weights is not None
         return now.link.collect(
-            lambda rows: messages[rows],
+            messages,
             cohort.here,
             around,
             weights=cohort.weights if weights is None else weights,

@@ -73,24 +73,20 @@ class ConventionalFL(ReleasesModel, Algorithm):
     def step(self, state: State, now: Round) -> State:
         problem, link, step_size = now.problem, now.link, self.step_size(now.number)
         server = link.publish(state.model)
-        if not (link.whole or link.private):
-            # Only those who are there compute, and the average is over what arrives.
-            def messages(group: Array) -> Array:
-                return self._descend(problem.take(group).mapped(), server, step_size)[0]
 
-            return State(
-                link.collect(messages, now.available, server, step_size=step_size).move(server)
-            )
-        if self.local_steps == 1 and link.exact:  # the mean message, from all data at once
-            link.count(problem.dim)
+        def learn(clients: Array | None) -> Array:
+            if clients is not None:
+                return self._descend(problem.take(clients).mapped(), server, step_size)[0]
+            model, norm = self._descend(problem, server, step_size)
+            now.witness(jnp.where(now.available, norm, 0))
+            return model
+
+        def at_once() -> Array:
             now.witness(problem.sample_gradient_norm(_copies(server, problem)))
-            return State(server - step_size * problem.mean_gradient(server))
+            return server - step_size * problem.mean_gradient(server)
 
-        model, norm = self._descend(problem, server, step_size)
-        now.witness(jnp.where(now.available, norm, 0))
-        return State(
-            link.mean(link.send(model, server, sending=now.available, step_size=step_size), server)
-        )
+        quick = at_once if self.local_steps == 1 else None
+        return State(link.average(learn, server, at_once=quick, step_size=step_size))
 
     def _descend(self, problem: Problem, server: Array, step_size: Array) -> tuple[Array, Array]:
         """The models after the local steps, and the largest gradient norms met."""

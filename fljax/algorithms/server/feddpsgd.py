@@ -132,9 +132,7 @@ class FedDPSGD(ReleasesModel, Algorithm):
             draw=lambda key: self._drawn(key, data),
             move=lambda model, gradient: model - step_size * gradient,
         )
-        arrived = link.collect(
-            lambda rows: model[rows], who.here, server, clients=who.numbers, step_size=step_size
-        )
+        arrived = link.collect(model, who.here, server, clients=who.numbers, step_size=step_size)
         return State(arrived.move(server))
 
     def _drawn(self, key: Array, data: Problem) -> tuple[Problem, Float[Array, " clients"]]:

@@ -111,7 +111,7 @@ class ExactFedProx(ReleasesModel, Algorithm):
         start = jnp.broadcast_to(server, (len(who.here), len(server)))
         factor, problem = who.take(state.factor), who.of(now.problem)
         model = prox(problem, factor, start, start, self.inner_iterations)
-        arrived = link.collect(lambda rows: model[rows], who.here, server, clients=who.numbers)
+        arrived = link.collect(model, who.here, server, clients=who.numbers)
         return State(arrived.move(server), state.factor)
 
 

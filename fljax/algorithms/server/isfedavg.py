@@ -184,9 +184,7 @@ class ISFedAvg(Algorithm):
             need = self._need(norms, mine, real, counts, sizes, slope[0])
             known = shared(known[None], chosen[None], need[None])[0]
             samples = samples.at[chosen].set(law)
-        arrived = link.collect(
-            lambda rows: model[rows], who.here, server, clients=chosen, step_size=step_size
-        )
+        arrived = link.collect(model, who.here, server, clients=chosen, step_size=step_size)
         return State(arrived.move(server), known, None if state.samples is None else samples)
 
     def chances(self, problem: Problem, state: State) -> tuple[Array, Array]:

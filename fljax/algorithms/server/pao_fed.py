@@ -153,18 +153,17 @@ class PAOFed(Algorithm):
         if not self.autonomous:
             local = jnp.where(here[:, None], local, state.local)
 
-        def messages(group: Array) -> tuple[Array, Array]:
-            sent = self.sharing.indices(portions, ahead, group, dim)
-            return local[group[:, None], sent], sent
+        def sent(rows: Array) -> Array:
+            return self.sharing.indices(portions, ahead, rows, dim)
 
         weights = who.unbiased(now.available, jnp.ones(problem.clients, server.dtype))
         if weights is not None:
             weights = who.put(jnp.zeros(problem.clients, server.dtype), weights)
         arrived = link.collect(
-            messages,
+            lambda rows: local[rows[:, None], sent(rows)],
             here,
             server,
-            size=size,
+            at=sent,
             weights=weights,
             normalized=weights is None,
             discount=self.discount,

@@ -1,0 +1,333 @@
+"""How a message goes out: perturbed, masked, compressed, counted, or said by an attacker."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from fljax import _check
+from fljax._numerics import key_of, made_finite, rounded_off
+from fljax.federation import Federation
+from fljax.link.compression import WORD, Compressor
+from fljax.link.inbox import Inbox
+from fljax.link.stages import Memory, Stages, drawn_of_edges, receivers_of
+from fljax.link.traffic import Traffic, wide
+from fljax.privacy import Notion
+from fljax.privacy.discrete import on_grid
+
+__all__ = ["Out", "check_once"]
+
+T = TypeVar("T")
+
+
+class Out:
+    """What becomes of a message before it is on its way.
+
+    Args:
+      key: of this round; consumed.
+      round: 1, 2, ..., possibly traced.
+      rounds: of the whole run.
+      clients: ``K``.
+      network: the graph of the clients, the federation they belong to, or ``None``: one server.
+      stages: what happens to messages; nothing by default.
+      memory: from the round before, see :func:`fljax.link.begin`.
+      available: ``[K]``, which clients are there in this round; ``None`` for all.
+      plan: what ``privacy.plan`` returned at the start of the run.
+      sensitivity: of this round's message, asked for only where it is perturbed.
+      root: the run's key; needed where rounds share a draw.
+      receivers: ``[K]``, to how many each client's message goes; by default what
+        :func:`fljax.link.receivers_of` finds.
+    """
+
+    def __init__(
+        self,
+        key: Array,
+        round: Array | int,
+        rounds: int,
+        clients: int,
+        network: Any = None,
+        stages: Stages = Stages(),  # noqa: B008 (immutable)
+        memory: Memory = Memory(),  # noqa: B008 (immutable)
+        available: Bool[Array, " clients"] | None = None,
+        plan: Any = None,
+        sensitivity: Callable[[], Float[Array, " clients"]] | None = None,
+        root: Array | None = None,
+        receivers: Int[Array, " clients"] | None = None,
+    ) -> None:
+        self._key = key
+        self._root = root
+        self._round = jnp.asarray(round)
+        self._rounds = rounds
+        self._clients = clients
+        self._network = network
+        self._stages = stages
+        self._receivers = receivers_of(network, clients) if receivers is None else receivers
+        self._plan = plan
+        self._sensitivity = sensitivity
+        self._everyone = available is None
+        self.available = jnp.ones(clients, bool) if available is None else available
+        self.memory = memory
+        self.spent: dict[str, Array] = {}
+        #: []  how far rounding may move what left, in its sensitivity; infinite if not finite
+        self.rounding = jnp.zeros(())
+        self.traffic = Traffic.none()
+        #: [K] how private messages stand to their noise, as powers; NaN where none was sent
+        self.signal_to_noise: Array | None = None
+        self._sent = 0  # messages of a client so far
+        self._working: list[Array] | None = None  # drawn once a round
+        self._inboxes: list[Inbox] = []
+        self._used: set[str] = set()  # which noise was on a message
+
+    @property
+    def private(self) -> bool:
+        """Whether messages are perturbed."""
+        return self._scope == "message"
+
+    @property
+    def _scope(self) -> str | None:
+        """Where noise is added: to messages, at the server, or to gradients."""
+        privacy = self._stages.privacy
+        return None if privacy is None else getattr(privacy, "scope", "message")
+
+    def key(self, purpose: str) -> Array:
+        """The round's key for a draw of this purpose, one of ``fljax._numerics.PURPOSES``.
+
+        It depends on the run's key and the round alone: under one seed all algorithms meet the
+        same participants.
+        """
+        return key_of(self._key, purpose)
+
+    def common_key(self, purpose: str) -> Array:
+        """A key that is the same in all rounds, for what one round must know of another."""
+        if self._root is None:
+            raise ValueError(f"draws for {purpose} that rounds share need the run's key, root=.")
+        return key_of(jax.random.fold_in(self._root, 0), purpose)  # rounds count from 1
+
+    def send(
+        self,
+        message: Float[Array, "senders dim"],
+        around: Float[Array, " dim"] | None = None,
+        clients: Int[Array, " senders"] | None = None,
+        sending: Bool[Array, " senders"] | None = None,
+        *,
+        step_size: Array | float | None = None,
+        receivers: Int[Array, " clients"] | None = None,
+        compression: Compressor | None = None,
+    ) -> Float[Array, "senders dim"]:
+        """Perturb, compress and count one message of every client; returns what is said.
+
+        The same noisy vector goes to all receivers of a client, so it costs privacy once, and a
+        client that does not send spends nothing. Compressing it afterwards costs none.
+
+        Args:
+          message: ``[M, D]``.
+          around: ``[D]``, public: what differences are compressed from; zero by default.
+          clients: ``[M]``, whose rows these are, none twice among those who send (a budget books
+            each row); all of them, in order, by default.
+          sending: ``[M]``, which of the rows are sent; all by default.
+          step_size: by which an update is multiplied in a message; see :meth:`collect`.
+          receivers: ``[K]``, to how many each client's message goes, by default all its neighbors,
+            or its server.
+          compression: the algorithm's own, in place of the simulation's.
+
+        Raises:
+          ValueError: a private message of unknown sensitivity; a second one in the same round,
+            which no noise schedule provides for; a client known to have two rows.
+        """
+        self._sent += 1
+        if clients is None:
+            clients = jnp.arange(message.shape[0], dtype=jnp.int32)
+        if sending is None:
+            sending = jnp.ones(clients.shape, bool)
+        check_once(clients, sending)
+        if receivers is None:
+            receivers = self._receivers
+        else:
+            sending = sending & (receivers[clients] > 0)
+        compression = compression or self._stages.compression
+        self._count_sent(
+            jnp.sum(jnp.where(sending, receivers[clients], 0)), message.shape[1], compression
+        )
+        if self._scope == "server":
+            raise ValueError(
+                "a trusted server perturbs the sum of what it collects, and not messages; let the "
+                "step collect them (now.link.collect), or take a budget for messages (ZCDP)."
+            )
+        sending = self._open(sending, "who sends a message")
+        if self.private:
+            message = self._perturb(self._stages.privacy, message, clients, sending)
+        else:
+            message = self._open(message, "a message")
+        if around is None:
+            around = jnp.zeros(message.shape[1:], message.dtype)
+        around = around[None]
+        masks = self._masks(clients, sending, message.shape[1], message.dtype)
+        message = self._encoded(message, clients, around, masks, compression, step_size)
+        return self._attacked(message, clients, sending, around)
+
+    def _perturb(
+        self, notion: Notion, message: Array, clients: Array, sending: Array
+    ) -> Float[Array, "senders dim"]:
+        if self._sensitivity is None:
+            raise ValueError(
+                "a private round needs the sensitivity of its message; run an algorithm that "
+                "gives none without privacy."
+            )
+        if self.spent:
+            raise ValueError(
+                "an algorithm sent a second private message in one round; the budget's schedule "
+                "provides for one. Join the two into one message."
+            )
+        sensitivity = self._sensitivity()
+        release = notion.release(
+            self._plan, sensitivity, self._round, self._rounds, message.shape[1]
+        )
+        times = jnp.zeros(sensitivity.shape, jnp.int32).at[clients].add(sending.astype(jnp.int32))
+        spent = {
+            name: jnp.where(times > 0, value * times.astype(value.dtype), 0)
+            for name, value in release.spent.items()
+        }
+        noise = notion.draw(self._key, message.shape, message.dtype, self._round, clients)
+        scale = release.scale[clients][:, None]
+        if release.grid is None:
+            noise, grid = scale * noise, None
+        else:
+            grid = release.grid[clients][:, None]
+        ratio = jnp.mean((message / scale) ** 2, axis=1) / release.variance
+        missing = jnp.full(sensitivity.shape, jnp.nan, message.dtype)
+        at = jnp.where(sending, clients, len(missing))
+        self.signal_to_noise = missing.at[at].set(ratio, mode="drop")
+        return self._leave(message, noise, sensitivity[clients], spent, clients, sending, grid)
+
+    def _leave(
+        self,
+        clean: Float[Array, "rows numbers"],
+        noise: Shaped[Array, "rows numbers"],
+        sensitivity: Float[Array, " rows"],
+        spent: dict[str, Array],
+        clients: Int[Array, " rows"],
+        sending: Bool[Array, " rows"],
+        grid: Float[Array, "rows 1"] | None = None,
+    ) -> Float[Array, "rows numbers"]:
+        """The one place where what depends on private data leaves: perturbed, counted and booked.
+
+        A number that overflows leaves as the largest one, which keeps the distance between two
+        neighbors' messages; one that is none leaves as zero, and no guarantee is left then.
+
+        Args:
+          clean: a client's message, the server's sum, or clients' gradients in a step.
+          noise: as large as they get it, or in steps of the grid.
+          sensitivity: of each row.
+          spent: what this costs, ``[K]`` each.
+          clients: whose rows these are.
+          sending: which of the rows leave.
+          grid: that rows are rounded to, for noise in whole steps.
+        """
+        for name, value in spent.items():
+            self.spent[name] = self.spent[name] + value if name in self.spent else value
+        exposed = sending & (sensitivity > 0)  # others' messages depend on nobody's data
+        moved = jnp.max(jnp.where(exposed, rounded_off(clean) / sensitivity, 0))
+        self.rounding = jnp.maximum(self.rounding, moved.astype(self.rounding.dtype))
+        clean = made_finite(clean)
+        if grid is not None:
+            return on_grid(clean, noise, grid)
+        return clean + noise
+
+    def _open(self, value: T, what: str) -> T:
+        """What leaves as it is, and must not depend on private data; a listener may look at it.
+
+        Args:
+          value: an array, or several.
+          what: it is.
+        """
+        return value
+
+    def _encoded(
+        self,
+        message: Float[Array, "senders numbers"],
+        clients: Int[Array, " senders"],
+        around: Float[Array, "#senders numbers"],
+        masks: Float[Array, "senders numbers"] | None,
+        compression: Compressor | None,
+        step_size: Array | float | None,
+    ) -> Float[Array, "senders numbers"]:
+        """What these clients send of a message: with noise and masks on it, and compressed."""
+        noise = self._stages.upload_noise
+        if noise is not None:
+            self._used.add("upload_noise")
+            message = noise.onto(self._keys("uploads", clients), message, step_size)
+        if masks is not None:
+            message = message + masks
+        if compression is None:
+            return message
+        keys = self._keys("compression", clients)
+        return around + compression.compress(keys, message - around)
+
+    def _masks(
+        self, clients: Array, sending: Array, dim: int, dtype: Any
+    ) -> Float[Array, "senders dim"] | None:
+        """Of the clients that send to the same server, in a sum of weights one."""
+        masks, network = self._stages.masks, self._network
+        if masks is None:
+            return None
+        self._used.add("masks")
+        server, most = jnp.zeros_like(clients), len(clients)
+        if isinstance(network, Federation):
+            server = jnp.asarray(network.server, jnp.int32)[clients]
+            most = min(most, int(network.sizes.max()))
+        key = jax.random.fold_in(self.key("masks"), self._sent)
+        return masks.masks(key, clients, server, sending, most, dim, dtype)
+
+    def _attacked(
+        self, message: Array, clients: Array, sending: Array, around: Array
+    ) -> Float[Array, "senders numbers"]:
+        attack = self._stages.attack
+        if attack is None:
+            return message
+        attacking = jnp.asarray(attack.attackers)[clients] & sending
+        return attack.say(self._keys("attack", clients), message, attacking, sending, around)
+
+    def _keys(self, purpose: str, clients: Int[Array, " some"]) -> Array:
+        """A key of each client, whichever row it stands in."""
+        key = self.key(purpose)
+        if self._sent > 1:
+            key = jax.random.fold_in(key, self._clients + self._sent)  # beyond all clients
+        return jax.vmap(lambda k: jax.random.fold_in(key, k))(clients)
+
+    # Along, and counted --------------------------------------------------------------------------
+
+    def _works(self) -> list[Bool[Array, "..."]] | None:
+        """Which edges, or ways up to the server, work in this round."""
+        losses = self._stages.losses
+        if losses is None or self._working is not None:
+            return self._working
+        uniform = drawn_of_edges(
+            losses, self.key("losses"), self._network, self._clients, jnp.result_type(float)
+        )
+        both = [losses.draw(s, u) for s, u in zip(self.memory.losses, uniform, strict=True)]
+        self.memory = self.memory._replace(losses=[state for state, _ in both])
+        self._working = [works for _, works in both]
+        return self._working
+
+    def _count_sent(self, messages: Array, numbers: int, compression: Compressor | None) -> None:
+        bits = WORD * numbers if compression is None else compression.bits(numbers)
+        self._count(messages.astype(jnp.int32), numbers, up=bits)
+
+    def _count(self, messages: Array, numbers: int, up: int = 0, down: int = 0) -> None:
+        new = Traffic(*(wide(messages, times) for times in (1, numbers, up, down)))
+        self.traffic = self.traffic.plus(new)
+
+
+def check_once(clients: Array, sending: Array) -> None:
+    """Raise ``ValueError`` where a client is known to send two messages as one."""
+    if not (_check.is_concrete(clients) and _check.is_concrete(sending)):
+        return
+    numbers, times = np.unique(np.asarray(clients)[np.asarray(sending)], return_counts=True)
+    if np.any(times > 1):
+        raise ValueError(
+            f"client {numbers[np.argmax(times)]} sends {times.max()} rows of one message; give "
+            "each client one row (clients=), and join what it has to say into it."
+        )

@@ -1,0 +1,132 @@
+"""Messages among peers: exchanged, over edges that fail, late or not listened to."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fljax.graphs import Graph
+from fljax.link.compression import Compressor
+from fljax.link.inbox import Inbox
+from fljax.link.out import Out
+
+__all__ = ["Peers"]
+
+
+class Peers(Out):
+    """What is said among peers."""
+
+    def exchange(
+        self,
+        message: Float[Array, "clients dim"],
+        *,
+        receivers: Int[Array, " clients"] | None = None,
+        compression: Compressor | None = None,
+    ) -> tuple[Array, Inbox]:
+        """Send one message of every client to its neighbors.
+
+        A client that is absent says nothing; its neighbors keep what it said last.
+
+        Args:
+          message: ``[K, D]``.
+          receivers: ``[K]``, to how many of its neighbors each client's message goes, all by
+            default: what is counted. Let nobody else combine it: the weights of who hears nothing
+            from it are zero.
+          compression: the algorithm's own, in place of the simulation's.
+
+        Returns:
+          What each client said, ``[K, D]``, as it was perturbed and compressed, and the inbox of
+          what its neighbors hear. A second message of the same round goes over the same links,
+          working or not, and draws its compression for itself.
+
+        Raises:
+          ValueError: as :meth:`send`; absent clients where nobody remembers what they said; a
+            second message in a round, or one of another size, where what is said is remembered.
+        """
+        past, newest = self.memory.past, 0
+        if past is not None and self._sent:
+            raise ValueError(
+                "an algorithm exchanged a second message in one round, and of each peer one is "
+                "remembered for the rounds in which it is late or absent. Join the two into one "
+                "message, [clients, 2 * dim], and let the algorithm's message_size say so; or "
+                "leave out delays= and participation=."
+            )
+        if past is not None and message.shape[1] != past.shape[2]:
+            raise ValueError(
+                f"a message has {message.shape[1]} numbers, and {past.shape[2]} are remembered of "
+                "each peer; let the algorithm's message_size say how many there are."
+            )
+        if past is None and not self._everyone:
+            raise ValueError(
+                "absent peers need a memory of what they said last; begin the link with "
+                "fljax.link.begin(..., asleep=True)."
+            )
+        clean = self.send(
+            message,
+            sending=None if self._everyone else self.available,
+            receivers=receivers,
+            compression=compression,
+        )
+        said, cancelled, added = clean, None, None
+        if self._stages.noise is not None:
+            self._used.add("noise")
+            key = jax.random.fold_in(self.key("noise"), self._sent)
+            said, cancelled = self._stages.noise.said(key, clean)
+            added = self._stages.noise, key
+        bound = 1 if past is None else past.shape[0]
+        if past is not None:
+            newest = self._round % bound
+            if not self._everyone:
+                before = past[(self._round - 1) % bound]
+                said = jnp.where(self.available[:, None], said, before)
+            past = past.at[newest].set(said)
+            self.memory = self.memory._replace(past=past)
+        ages = self._ages(bound)
+        if self._stages.learned is not None:
+            ages = self._chosen(said if past is None else past, said, newest, ages, bound)
+        inbox = Inbox(
+            self._network,
+            said,
+            past if ages is not None else None,
+            newest if ages is not None else 0,
+            ages,
+            self._stages.aggregation,
+            None if self._stages.noise is None else clean,
+            cancelled,
+            added,
+        )
+        self._inboxes.append(inbox)
+        return said, inbox
+
+    def _ages(self, bound: int) -> list[Int[Array, "rows slots"]] | None:
+        """How old the copy is that is heard over each edge; ``bound``: none."""
+        law, works = self._stages.delays, self._works()
+        if law is None and works is None:
+            return None
+        assert isinstance(self._network, Graph)
+        ages, everyone = [], jnp.arange(self._clients, dtype=jnp.int32)
+        for number, part in enumerate(self._network.entries.parts):
+            if law is None:
+                age = jnp.zeros(part.weights.shape, jnp.int32)
+            else:
+                key = jax.random.fold_in(self.key("delays"), number)
+                edges = part.nodes[:, None], part.of_neighbors(everyone)
+                lag = law.over(key, self._round, *jnp.broadcast_arrays(*edges))
+                age = jnp.asarray(np.append(law.lags, bound), jnp.int32)[lag]
+            ages.append(age if works is None else jnp.where(works[number], age, bound))
+        return ages
+
+    def _chosen(
+        self, past: Array, said: Array, newest: Array | int, ages: list[Array] | None, bound: int
+    ) -> list[Int[Array, "rows slots"]]:
+        """The same ages, and none of who is heard but not listened to."""
+        learned, network = self._stages.learned, self._network
+        assert learned is not None
+        (part,) = network.entries.parts
+        everyone = jnp.arange(self._clients, dtype=jnp.int32)
+        senders = jnp.broadcast_to(part.of_neighbors(everyone), part.weights.shape)
+        age = jnp.zeros(part.weights.shape, jnp.int32) if ages is None else ages[0]
+        at = ((newest - age) % bound) * self._clients + senders
+        apart = part.distances(past.reshape(-1, said.shape[1]), said, at)
+        apart = jnp.where(age < bound, apart, jnp.inf)
+        return [jnp.where(learned.kept(part, apart), age, bound)]

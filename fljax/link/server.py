@@ -1,0 +1,526 @@
+"""Messages towards servers: collected, averaged, summed in trust; and what servers say."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from fljax._linalg import clipped_rows
+from fljax._memory import on_cpu
+from fljax._numerics import HIGHEST
+from fljax.aggregation import Aggregator
+from fljax.federation import Federation
+from fljax.graphs import Combination
+from fljax.link.compression import WORD, Compressor
+from fljax.link.delays import DelayLaw, Fixed, Line
+from fljax.link.inbox import Inbox
+from fljax.link.out import Out, check_once
+from fljax.participation import Participants
+from fljax.privacy import CentralGaussian
+
+__all__ = ["GROUP", "Arrived", "Server"]
+
+#: On a CPU the messages of so many senders are made together; with few clients there at a time,
+#: what the others would have sent is not computed. An accelerator makes all of them at once.
+GROUP = 32
+
+#: Makes the messages of some rows, and says which parameters they hold.
+Making = Callable[[Int[Array, " group"]], Float[Array, "group numbers"]]
+Placing = Callable[[Int[Array, " group"]], Int[Array, "group numbers"]]
+
+
+class Arrived(NamedTuple):
+    r"""What reaches the server in a round: :math:`\sum_i a_iS_iw_i` and :math:`\sum_ia_iS_i`."""
+
+    total: Array  # [D]
+    share: Array  # [D]
+    #: []  weights of all messages that arrive, summed; a trusted server does not tell
+    weight: Array | None = None
+
+    @property
+    def any(self) -> Bool[Array, ""]:
+        """Whether anything arrived."""
+        return jnp.any(self.share > 0)
+
+    def move(self, model: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        r""":math:`w+\sum_ia_iS_i(w_i-w)`; the model itself where nothing arrived."""
+        return model + self.total - self.share * model
+
+
+class Server(Out):
+    """What is said to a server, or to several, and by them."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether receivers hear at once what all clients sent, as they sent it, so that an
+        aggregate may be computed as one.
+        """
+        return not self.private and self.whole
+
+    @property
+    def whole(self) -> bool:
+        """Whether all clients take part, what they send arrives at once, perturbed or not, and is
+        averaged.
+        """
+        return (
+            self._everyone
+            and self._scope != "server"
+            and all(part is None for part in self._stages[1:])
+        )
+
+    # Up ------------------------------------------------------------------------------------------
+
+    def average(
+        self,
+        learn: Callable[[Int[Array, " group"] | None], Float[Array, "group dim"]],
+        around: Float[Array, " dim"],
+        *,
+        at_once: Callable[[], Float[Array, " dim"]] | None = None,
+        step_size: Array | float | None = None,
+    ) -> Float[Array, " dim"]:
+        """The mean of what clients learn from the server's model, got in the cheapest way.
+
+        Args:
+          learn: the models of some clients, by their numbers, or of all, given ``None``: as these
+            are sent, perturbed if there is a budget.
+          around: ``[D]``, the server's model; it stays where nothing arrives.
+          at_once: the mean itself, where it costs less than single models: used where nothing
+            happens to these.
+          step_size: as of :meth:`collect`.
+        """
+        if at_once is not None and self.exact:
+            self._count_sent(jnp.sum(self._receivers), len(around), None)
+            return at_once()
+        if self.whole or self.private:
+            said = self.send(learn(None), around, sending=self.available, step_size=step_size)
+            return self.mean(said, around)
+        # Only those who are there compute, and the average is over what arrives.
+        return self.collect(learn, self.available, around, step_size=step_size).move(around)
+
+    def collect(
+        self,
+        message: Float[Array, "senders numbers"] | Making,
+        senders: Bool[Array, " senders"],
+        around: Float[Array, " dim"],
+        *,
+        at: Int[Array, "senders numbers"] | Placing | None = None,
+        weights: Float[Array, " senders"] | None = None,
+        discount: Array | float | Callable[[Array], Array] = 1.0,
+        normalized: bool = True,
+        per_delay: bool = False,
+        freshest: bool = True,
+        compression: Compressor | None = None,
+        clients: Int[Array, " senders"] | None = None,
+        step_size: Array | float | None = None,
+    ) -> Arrived:
+        r"""Send clients' messages to the server through delays; returns what arrives now.
+
+        Message :math:`i` of client :math:`k`, sent :math:`l` rounds ago, gets the weight
+        :math:`a_i=\alpha_l\omega_k/\sum\omega`, the sum over all messages that arrive in the round
+        (the average of P4 (6) over the arrivals); or, ``per_delay``, over those that took
+        :math:`l` rounds too, so that each class of equally delayed messages is averaged on its own
+        (Gauthier 2024, (4.13)-(4.14)).
+
+        Args:
+          message: ``[M, D]``; or, where it costs something to make, a function of some rows that
+            makes theirs, ``[group, D]``: on a CPU those who send are asked, some at a time.
+          senders: ``[M]``, who sends.
+          around: ``[D]``, what both ends know, from which differences are compressed: the
+            server's model, or zero for messages that are no models.
+          at: ``[M, size]``, which parameters a message holds, if not all: then it is
+            ``[M, size]`` too; or a function of some rows.
+          weights: :math:`\omega_k`, one by default.
+          normalized: whether weights are divided by their sum; if not,
+            :math:`a_i=\alpha_l\omega_k`, for weights that know of all clients and not of those
+            alone whose messages arrive, and what adds up are differences from what ``around`` was
+            when they were sent.
+          discount: :math:`\alpha_l=\mathrm{discount}^l`; or :math:`\alpha` itself, one entry for
+            each of the delay law's lags, or a function of them.
+          per_delay: as above.
+          freshest: per delay, only the freshest of several classes that change the same parameter
+            in one round counts for it (P4, line 2596); else all of them do.
+          compression: the algorithm's own, in place of the simulation's.
+          clients: ``[M]``, whose rows these are, none twice among those who send (of one that is, a
+            trusted server takes the first row); all of them, in order, by default.
+          step_size: :math:`\mu` where a message is :math:`w-\mu\psi` of an update :math:`\psi`, one
+            where it is an update itself; asked for only where noise is on updates.
+
+        Raises:
+          ValueError: where messages are perturbed at their senders; under a trusted server's
+            mechanism where what it sums is not bounded (weights, parts of a model); a discount
+            with another number of lags; a client known to have two rows.
+        """
+        if self.private:
+            raise ValueError("what is collected is not perturbed; a private round must send.")
+        trusted = self._scope == "server"
+        if trusted and not (at is None and weights is None):
+            raise ValueError(
+                "a trusted server's mechanism bounds what one client adds to a plain sum of "
+                "whole models; weigh all clients alike and send all parameters."
+            )
+        if self._stages.masks is not None and at is not None:
+            raise ValueError(
+                "masks cancel in a sum of whole messages, and these hold some parameters each; "
+                "leave out masks=."
+            )
+        self._sent += 1
+        law, works = self._stages.delays or Fixed(0), self._works()
+        compression = compression or self._stages.compression
+        everyone = jnp.arange(len(senders), dtype=jnp.int32)
+
+        def place(rows: Array) -> Array | None:
+            if at is None:
+                return None
+            return self._open(at(rows) if callable(at) else at[rows], "a message to a server")
+
+        one = jax.eval_shape(place, everyone[:1])
+        numbers = len(around) if one is None else one.shape[1]
+        if compression is not None:
+            compression.check(numbers)
+        clients = everyone if clients is None else clients
+        check_once(clients, senders)
+        senders = self._open(senders, "who sends to a server")
+        if trusted:
+            senders = _once(clients, senders, self._clients)
+        weights = None if weights is None else self._open(weights, "weights of messages")
+        self._count_sent(jnp.sum(senders, dtype=jnp.int32), numbers, compression)
+        masks = self._masks(clients, senders, len(around), around.dtype)
+        if masks is not None and weights is not None:
+            masks = masks / jnp.where(weights > 0, weights, 1)[:, None]
+
+        def known(rows: Array) -> Array:
+            held = place(rows)
+            return around[None] if held is None else around[held]
+
+        def encoded(rows: Array) -> Array:
+            made = message(rows) if callable(message) else message[rows]
+            if not trusted:
+                made = self._open(made, "a message to a server")
+            own = None if masks is None else masks[rows]
+            return self._encoded(made, clients[rows], known(rows), own, compression, step_size)
+
+        said: Making = encoded
+        if self._stages.attack is not None:  # which may look at all messages together
+            attacked = self._attacked(encoded(everyone), clients, senders, known(everyone))
+            said = attacked.__getitem__
+        lag = law.draw(self.key("delays"), self._round, self._clients)[clients]
+        if works is not None:
+            lag = jnp.where(works[0][clients], lag, len(law.lags))  # lost
+        arriving = senders & (lag < len(law.lags))
+        if trusted:
+            return self._perturbed_sum(said, senders, arriving, around, clients)
+        if self._stages.aggregation is not None:
+            return self._aggregated(
+                self._stages.aggregation, said(everyone), arriving, around, weights
+            )
+        weight = senders.astype(around.dtype) if weights is None else jnp.where(senders, weights, 0)
+        sent = self._of_lags(said, senders, weight, lag, law, around, place, normalized)
+        alpha = _discounts(discount, law, around.dtype)
+        if per_delay and normalized:
+            alpha = alpha / jnp.where(sent.weight > 0, sent.weight, 1)
+        total, share, weight = self._due(sent, alpha, law, covers=per_delay and freshest)
+        if not normalized:
+            # A late model that counts for more than one would throw the server's back and beyond.
+            total = total + share * around
+        together = normalized and not per_delay
+        heard = jnp.where(weight > 0, weight, 1) if together else jnp.ones_like(weight)
+        return Arrived(total / heard, share / heard, weight)
+
+    def _of_lags(
+        self,
+        said: Making,
+        senders: Array,
+        weight: Array,
+        lag: Array,
+        law: DelayLaw,
+        around: Array,
+        place: Callable[[Array], Array | None],
+        normalized: bool,
+    ) -> Line:
+        """The sums of what is sent in this round, of each of the law's lags."""
+        classes = np.arange(len(law.lags), dtype=np.int32)[:, None]
+        of_class = jnp.where(lag[None] == classes, weight[None], 0)
+
+        def add(group: Array, real: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+            """The group's messages on top of the sums, ``[lags, D]``."""
+            (total, share), message = sums, said(group)
+            held = place(group)
+            if held is not None:
+                message = message if normalized else message - around[held]
+                own = jnp.broadcast_to(jnp.where(real, weight[group], 0)[:, None], held.shape)
+                entries = (lag[group][:, None], held)
+                total = total.at[entries].add(own * message, mode="drop")
+                return total, share.at[entries].add(own, mode="drop")
+            message = message if normalized else message - around[None]
+            own = jnp.where(real[None], of_class[:, group], 0)
+            total = total + jnp.matmul(own, message, precision=HIGHEST)
+            return total, share + jnp.sum(own, axis=1, keepdims=True)
+
+        zero = jnp.zeros((len(law.lags), len(around)), around.dtype)
+        total, share = _in_groups(add, senders, (zero, zero))
+        return Line(total, share, jnp.sum(of_class, axis=1))
+
+    def _due(self, sent: Line, alpha: Array, law: DelayLaw, covers: bool) -> Line:
+        """What arrives now, of what is sent and of what was on its way; of one parameter what is
+        sent later takes the place of what was sent before and arrives with it, if it ``covers``.
+        """
+        now = Line(alpha[:, None] * sent.total, alpha[:, None] * sent.share, sent.weight)
+        waiting = self.memory.line
+        if waiting is not None:
+            now = Line(*(law.placed(entry) for entry in now))
+            if covers:
+                covered = law.placed(sent.share) > 0
+                total, share = (jnp.where(covered, 0, entry) for entry in waiting[:2])
+                waiting = Line(total, share, waiting.weight)
+            now = Line(*(old + new for old, new in zip(waiting, now, strict=True)))
+            line = Line(*(jnp.concatenate([e[1:], jnp.zeros_like(e[:1])]) for e in now))
+            self.memory = self.memory._replace(line=line)
+        return Line(*(entry[0] for entry in now))
+
+    def _perturbed_sum(
+        self,
+        said: Making,
+        senders: Array,
+        arriving: Array,
+        around: Array,
+        clients: Array,
+    ) -> Arrived:
+        """What a trusted server publishes in the place of a mean."""
+        mechanism, state = self._stages.privacy, self.memory.mechanism
+        if self.spent:
+            raise ValueError(
+                "an algorithm collected twice in one round, and the budget's account knows of one "
+                "release. Join the two messages into one."
+            )
+        assert isinstance(mechanism, CentralGaussian)
+        zero = jnp.zeros((), around.dtype)
+
+        def add(group: Array, real: Array, sums: Any) -> Any:
+            total, within, count = sums
+            change, kept = clipped_rows(said(group) - around[None], state.clip)
+            here = real.astype(around.dtype)
+            total = total + jnp.matmul(here, change, precision=HIGHEST)
+            # Who changes nothing is not counted, as one who is not there: neighbors to each other.
+            counted = jnp.where(jnp.any(change != 0, axis=1), here, 0)
+            return total, within + jnp.sum(jnp.where(kept, counted, 0)), count + jnp.sum(counted)
+
+        sums = _in_groups(add, arriving, (jnp.zeros_like(around), zero, zero))
+        release = mechanism.release(self._plan, state, self.key("server"), *sums)
+        took_part = jnp.zeros(len(self.available), bool).at[clients].max(senders)
+        only = jnp.zeros(1, jnp.int32)
+        sum_said = self._leave(
+            release.clean[None],
+            release.noise[None],
+            release.sensitivity[None],
+            mechanism.spent(took_part, around.dtype),
+            only,
+            only == 0,
+        )
+        mean, state = mechanism.after(self._plan, state, release, sum_said[0])
+        self.memory = self.memory._replace(mechanism=state)
+        return Arrived(around + mean, jnp.ones_like(around))
+
+    def _aggregated(
+        self,
+        aggregator: Aggregator,
+        said: Array,
+        arriving: Array,
+        around: Array,
+        weights: Array | None,
+    ) -> Arrived:
+        weight = jnp.ones(len(arriving), around.dtype) if weights is None else weights
+        weight = jnp.where(arriving, weight, 0)
+        total = aggregator.combine(said[None], weight[None], around[None])[0]
+        any_arrives = jnp.any(weight > 0)
+        return Arrived(
+            jnp.where(any_arrives, total, 0),
+            jnp.broadcast_to(any_arrives, around.shape).astype(around.dtype),
+            jnp.sum(weight),
+        )
+
+    # Of what was sent ----------------------------------------------------------------------------
+
+    def mean(
+        self, said: Float[Array, "clients dim"], around: Float[Array, " dim"]
+    ) -> Float[Array, " dim"]:
+        """The server's mean of what those said that are there, or what the aggregator makes of it.
+
+        Args:
+          said: ``[K, D]``, what :meth:`send` returned.
+          around: ``[D]``, what the server has; it stays where nothing arrives.
+        """
+        if self._everyone and self._stages.losses is None and self._stages.aggregation is None:
+            return jnp.mean(said, axis=0)
+        one = jnp.zeros(len(said), jnp.int32)
+        who = Participants(None, self.available)
+        mean, present = self._cells(said, one, 1, who, around[None])
+        return jnp.where(present[0] > 0, mean[0], around)
+
+    def known(
+        self, said: Float[Array, "clients dim"], before: Float[Array, "clients dim"]
+    ) -> Float[Array, "clients dim"]:
+        """What a server that remembers its clients' last messages knows of each after this round.
+
+        Args:
+          said: ``[K, D]``, what :meth:`send` returned.
+          before: ``[K, D]``, what it knew; it stays of a client whose message does not arrive.
+        """
+        here, works = self.available, self._works()
+        if works is not None:
+            here = here & works[0]
+        return jnp.where(here[:, None], said, before)
+
+    def cell_means(
+        self,
+        said: Float[Array, "chosen dim"],
+        cluster: Int[Array, " chosen"],
+        clusters: int,
+        participants: Participants,
+        around: Float[Array, "servers clusters dim"],
+    ) -> tuple[Float[Array, "servers clusters dim"], Float[Array, "servers clusters 1"]]:
+        """At each server the mean of what its participants of a cluster said, zero where there is
+        none, and whether there is one (1 or 0); an aggregator takes the place of the mean.
+
+        Args:
+          said: ``[M, D]``, what :meth:`send` returned, or what a server computes from it.
+          cluster: ``[M]``.
+          clusters: ``Q``.
+          participants: whose rows these are.
+          around: ``[P, Q, D]``, what the servers have.
+        """
+        network = self._network
+        assert isinstance(network, Federation)
+        server = participants.take(jnp.asarray(network.server, jnp.int32))
+        cells = network.servers * clusters
+        mean, present = self._cells(
+            said, server * clusters + cluster, cells, participants, around.reshape(cells, -1)
+        )
+        shape = (network.servers, clusters, -1)
+        return mean.reshape(shape), present.reshape(shape)
+
+    def _cells(
+        self, said: Array, cell: Array, cells: int, who: Participants, around: Array
+    ) -> tuple[Float[Array, "cells dim"], Float[Array, "cells 1"]]:
+        here, works = who.here, self._works()
+        if works is not None:
+            here = here & who.take(works[0])
+        aggregator = self._stages.aggregation
+        if aggregator is None:
+            cell = jnp.where(here, cell, cells)  # dropped
+            ones = jnp.ones((len(cell), 1), said.dtype)
+            total, count = (jax.ops.segment_sum(a, cell, cells) for a in (said, ones))
+            return total / jnp.maximum(count, 1), (count > 0).astype(said.dtype)
+        numbers = jnp.arange(cells, dtype=jnp.int32)[:, None]
+        inside = ((cell[None] == numbers) & here[None]).astype(said.dtype)
+
+        def one(given: tuple[Array, Array]) -> Array:
+            weights, around = given
+            return aggregator.combine(said[None], weights[None], around[None])[0]
+
+        present = (jnp.sum(inside, axis=1, keepdims=True) > 0).astype(said.dtype)
+        return present * jax.lax.map(one, (inside, around)), present
+
+    # Down ----------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        message: Float[Array, "*servers dim"],
+        receivers: Bool[Array, "..."] | None = None,
+        size: int | None = None,
+    ) -> Float[Array, "*servers dim"]:
+        """Count one message of the server to every available client, or to the given ones.
+
+        What is computed from perturbed messages is private already and gets no noise; nothing is
+        delayed on this way (P4, line 2556).
+
+        Args:
+          message: ``[D]``; of several servers ``[P, D]`` or ``[P, Q, D]``.
+          receivers: a mask of who gets it.
+          size: of its numbers that are sent to each; all by default.
+        """
+        sent = jnp.sum(self.available if receivers is None else receivers, dtype=jnp.int32)
+        numbers = message.shape[-1] if size is None else size
+        self._count(sent, numbers, down=WORD * numbers)
+        return self._open(message, "what a server publishes")
+
+    def relay(self, numbers: int) -> None:
+        """Count one message of so many numbers from every server to each of its neighbors.
+
+        What servers pass on is computed from messages that were perturbed already.
+        """
+        network = self._network
+        assert isinstance(network, Federation)
+        if network.graph is not None:
+            messages = jnp.sum(network.graph.neighbor_counts(), dtype=jnp.int32)
+            self._count(messages, numbers, down=WORD * numbers)
+
+    def combine(
+        self, models: Float[Array, "servers dim"], over: Combination
+    ) -> Float[Array, "servers dim"]:
+        """What servers make of each other's models, with the noise between them; counted.
+
+        Args:
+          models: ``[P, D]``, of each server.
+          over: a combination of the servers' graph.
+        """
+        network = self._network
+        assert isinstance(network, Federation)
+        assert network.graph is not None
+        self.relay(models.shape[1])
+        models = self._open(models, "what servers tell each other")
+        noise = self._stages.noise
+        if noise is None:
+            return over(models)
+        self._used.add("noise")
+        key = self.key("noise")
+        said, cancelled = noise.said(key, models)
+        inbox = Inbox(network.graph, said, own=models, cancelled=cancelled, noise=(noise, key))
+        return inbox.mean(over)
+
+
+def _discounts(
+    discount: Array | float | Callable[[Array], Array], law: DelayLaw, dtype: Any
+) -> Float[Array, "*lags"]:
+    """Of each of the law's lags."""
+    late = jnp.asarray(law.lags, dtype)
+    alpha = jnp.asarray(discount(late) if callable(discount) else discount, dtype)
+    if alpha.ndim and alpha.shape != late.shape:
+        raise ValueError(
+            f"discount must be one number or one for each of the {len(late)} lags of the delay "
+            f"law, got {alpha.shape[0]}."
+        )
+    return alpha if alpha.ndim else alpha**late
+
+
+def _once(
+    clients: Int[Array, " senders"], sending: Bool[Array, " senders"], count: int
+) -> Bool[Array, " senders"]:
+    """Which rows are sent, of a client that has several only the first: a trusted server bounds
+    what one client adds to its sum.
+    """
+    rows = jnp.arange(len(clients), dtype=jnp.int32)
+    first = jnp.full(count, len(clients), jnp.int32)
+    first = first.at[jnp.where(sending, clients, count)].min(rows, mode="drop")
+    return sending & (first[clients] == rows)
+
+
+def _in_groups(
+    add: Callable[[Array, Array, Any], Any], senders: Bool[Array, " senders"], sums: Any
+) -> Any:
+    """``add(rows, which of them send, sums)`` over all senders, on a CPU group by group."""
+    rows = jnp.arange(senders.shape[0], dtype=jnp.int32)
+    if senders.shape[0] <= GROUP or not on_cpu():
+        return add(rows, senders, sums)
+    rank = jnp.cumsum(senders, dtype=jnp.int32)
+    room = -(-senders.shape[0] // GROUP) * GROUP
+    order = jnp.zeros(room, jnp.int32).at[jnp.where(senders, rank - 1, room)].set(rows, mode="drop")
+
+    def one(group: Array, sums: Any) -> Any:
+        first = GROUP * group
+        chosen = jax.lax.dynamic_slice(order, (first,), (GROUP,))
+        return add(chosen, first + jnp.arange(GROUP, dtype=jnp.int32) < rank[-1], sums)
+
+    return jax.lax.fori_loop(0, (rank[-1] + GROUP - 1) // GROUP, one, sums)
