@@ -226,7 +226,7 @@ class Uniform(Batches):
       ValueError: a batch larger than every client, where none is drawn twice.
 
     Reference:
-      Rizk 2023, (1.12)-(1.13), lines 255-266.
+      Rizk 2023, (1.12)-(1.13).
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -315,7 +315,7 @@ class Weighted(Batches):
         there is a sample.
 
     Reference:
-      Rizk 2023, (1.15) and (2.55), lines 268-324 and 844-850.
+      Rizk 2023, (1.15) and (2.55).
     """
 
     size: Any = static()

@@ -1,6 +1,6 @@
 r"""Clustered federated learning: which clients have like data, and one model for each such group.
 
-Two ways (Jung 2025, section 6.2, lines 2262-2320). *Cluster, then pool*: represent every data set
+Two ways (Jung 2025, section 6.2). *Cluster, then pool*: represent every data set
 by a vector (:func:`fljax.problems.train`, :func:`~fljax.problems.local_gradients`), cluster
 the vectors (:func:`kmeans`), and train one model a cluster (:func:`pooled_models`). Or let
 *generalized total variation* do it: models coupled along a graph that is dense within clusters and
@@ -175,7 +175,7 @@ def pooled_models(
         problem that clips gradients.
 
     Reference:
-      Jung 2025, (72), lines 977-985 and 2268-2272.
+      Jung 2025, (72).
     """
     _check.count("clusters", clusters)
     _check.positive("ridge", ridge)
@@ -256,7 +256,7 @@ def quality(network: Graph, members: Bool[Array, " clients"]) -> Quality:
       ValueError: members of another network, fewer than two.
 
     Reference:
-      Jung 2025, line 2287, and Proposition 6.1, lines 2293-2313.
+      Jung 2025, section 6.2, and Proposition 6.1.
 
     Example:
       >>> import numpy as np, fljax as fl

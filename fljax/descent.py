@@ -93,7 +93,7 @@ def minimize(
       [[1.0, 1.0], [1.0, 5.0]]
 
     Reference:
-      Jung 2025, Algorithm 2, (77), (87) and (91), lines 1103-1314.
+      Jung 2025, Algorithm 2, (77), (87) and (91).
     """
     _check.count("rounds", rounds)
     if tolerance is not None:
@@ -191,7 +191,7 @@ def backtracking(
       True
 
     Reference:
-      Jung 2025, lines 1162-1164.
+      Jung 2025, section 4.2.
     """
     _check.positive("largest", largest)
     for name, value in (("shrink", shrink), ("sufficient", sufficient)):
@@ -209,7 +209,7 @@ def backtracking(
 
 class Extremes(NamedTuple):
     r"""The extreme eigenvalues of :math:`Q` in :math:`w^\top Qw+q^\top w`, half those of the
-    Hessian, and what they say of gradient steps :math:`w-\eta(2Qw+q)`, lines 1205-1240.
+    Hessian, and what they say of gradient steps :math:`w-\eta(2Qw+q)`, section 4.3.
     """
 
     smallest: Array | float  # []
@@ -234,7 +234,7 @@ class Extremes(NamedTuple):
 
     @property
     def condition(self) -> Float[Array, ""]:
-        r""":math:`\lambda_d/\lambda_1`, line 2506; infinite where :math:`Q` is singular."""
+        r""":math:`\lambda_d/\lambda_1`, section 7.1; infinite where :math:`Q` is singular."""
         smallest, largest = jnp.asarray(self.smallest), jnp.asarray(self.largest)
         return jnp.where(smallest > 0, largest / jnp.where(smallest > 0, smallest, 1), jnp.inf)
 
@@ -269,7 +269,7 @@ def optimal_step(
       0.2...
 
     Reference:
-      Jung 2025, (83), line 1226.
+      Jung 2025, (83).
     """
     _check.positive("smallest", smallest)
     _check.positive("largest", largest)
@@ -309,7 +309,7 @@ def rounds_needed(
       19
 
     Reference:
-      Jung 2025, (82), line 1215.
+      Jung 2025, (82).
     """
     _check.positive("distance", distance)
     _check.positive("accuracy", accuracy)

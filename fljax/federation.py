@@ -1,7 +1,7 @@
 r"""Servers on a graph of their own, each with its clients: the graph federated architecture.
 
 Every client belongs to one server :math:`s\in\mathcal S`; servers talk to their neighbors
-:math:`\mathcal N_s`, which here include :math:`s` itself (Gauthier 2024, lines 1196-1198; Rizk
+:math:`\mathcal N_s`, which here include :math:`s` itself (Gauthier 2024, section 5.2; Rizk
 2023, chapter 3). A *cell* is the set :math:`\mathcal C_{s,(q)}` of a server's clients of one
 cluster; it may be empty. Shapes: ``K`` clients, ``S`` servers, ``M`` clients who take part.
 """

@@ -348,7 +348,7 @@ train_error = Metric(
 )
 
 #: ``(1/K) sum_k ||w_k - w*_q||^2 / ||w*_q||^2`` with the true model of each client's cluster:
-#: NMSD (Gauthier 2024, (53) of the paper, line 1503).
+#: NMSD (Gauthier 2024, (53) of the paper, section 5.4.1).
 network_deviation = Metric(
     "network_deviation", _network_deviation, "NMSD", decibel=True, needs_tasks="truth"
 )
@@ -375,7 +375,7 @@ signal_to_noise = Metric(
     decibel=True,
     needs_noise=True,
 )
-#: ``sum_{k,l} a_kl ||w_k - w_l||^2`` over the edges (Jung 2025, (33), line 641).
+#: ``sum_{k,l} a_kl ||w_k - w_l||^2`` over the edges (Jung 2025, (33)).
 total_variation = Metric(
     "total_variation", _total_variation, "total variation", decibel=True, needs_network=True
 )

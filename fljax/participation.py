@@ -99,7 +99,7 @@ class Always(Pattern):
 
 @module
 class Bernoulli(Pattern):
-    r"""Each client with its own probability, independently in every round (line 840).
+    r"""Each client with its own probability, independently in every round (section 4.2.2).
 
     Args:
       probability: :math:`p_k\in[0,1]`, one number or ``[K]``.
@@ -238,7 +238,7 @@ class Bounded(Pattern):
       ValueError: a bound below 1, a probability outside [0, 1], or not one of each client.
 
     Reference:
-      Jung 2025, lines 2068-2077.
+      Jung 2025, section 5.8.
 
     Example:
       >>> import jax, jax.numpy as jnp

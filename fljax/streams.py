@@ -412,7 +412,7 @@ class Autoregressive(Stream):
       ValueError: parameters of other shapes than ``[K]`` or outside their ranges, negative lags.
 
     Reference:
-      Gauthier 2024, (4.35), lines 1084-1087.
+      Gauthier 2024, (4.35).
     """
 
     memory: Any

@@ -381,7 +381,7 @@ RADII = {
 
 @pytest.mark.slow
 def test_two_nodes_contract_as_in_the_book():
-    """Exercise 5.1, lines 2128: a larger coupling speeds one collection up and slows the other."""
+    """Exercise 5.1: a larger coupling speeds one collection up and slows the other."""
     one = fl.problems.Problem(jnp.ones((2, 1, 1)), jnp.full((2, 1), -5.0), LeastSquares())
     graph = fl.graphs.complete(2)
     now = fl.view(fl.Simulation(one, FedGD(1.0, 5e-4), graph))

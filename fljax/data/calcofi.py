@@ -2,7 +2,7 @@ r"""Salinity of the sea off California: the CalCOFI bottle data, cut into stream
 
 The source learns "the salinity level", "linked in a nonlinear manner to the other available
 parameters", from 80,000 samples that it distributes "progressively and unevenly to the 256 clients"
-(Gauthier 2024, lines 1141-1148, figure 4.4). It does not say which samples, which inputs, how they
+(Gauthier 2024, section 4.4.4, figure 4.4). It does not say which samples, which inputs, how they
 are scaled nor how they are distributed. All of that is chosen here:
 
 - *Rows.* Those with every value present (674,217 of 851,493), whichever inputs are used, so that

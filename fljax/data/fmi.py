@@ -1,7 +1,7 @@
 r"""Tomorrow's temperature at the weather stations of Finland, each a node of a network.
 
 A running example of Jung 2025: "data points represent the daily weather conditions around FMI
-weather stations", labeled by "the maximum daytime temperature" (lines 230-236), of stations that
+weather stations", labeled by "the maximum daytime temperature" (section 2.1), of stations that
 are joined to their nearest neighbors on the Earth (line 786). The source gives neither a file nor
 the inputs. Chosen here:
 

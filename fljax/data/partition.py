@@ -59,7 +59,7 @@ def binary_tasks(
 
     Client :math:`k` has :math:`D_k` *data samples*, uniform on the whole numbers from
     ``samples[0]`` to ``samples[1]``. The source's are "composed of two MNIST images" and "of two
-    triplets of images" (Gauthier 2024, lines 1558-1566); here a data sample is one image of each of
+    triplets of images" (Gauthier 2024, section 5.4.2); here a data sample is one image of each of
     the ``M`` classes of the client's task, so a client has exactly :math:`D_k` of each and
     :math:`MD_k` in all, of weight :math:`1/(MD_k)` each. To replace a data sample is to replace
     ``M`` images.
@@ -432,7 +432,7 @@ def detectors(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """A client for each class, with a few samples of it and as many of the other classes.
 
-    Few-shot learning (Jung 2025, lines 2387-2393): the client's model tells its class from the
+    Few-shot learning (Jung 2025, section 6.6): the client's model tells its class from the
     others, and a graph that joins like classes lets those with many samples help those with few.
 
     Args:
@@ -487,7 +487,7 @@ def few_shot(
     The others' targets become zero and their weights too; their features stay, to be compared with
     those of other clients. A client left with none has importance zero
     (:meth:`~fljax.problems.Problem.weighing`): its model comes from its neighbors alone. This is
-    semi-supervised learning (Jung 2025, lines 2331-2340).
+    semi-supervised learning (Jung 2025, section 6.3).
 
     Args:
       key: consumed; may be traced, like ``samples``, so that each seed lacks other labels.

@@ -1,8 +1,8 @@
 r"""Random Fourier features: a shared random map under which a linear model is a kernel machine.
 
 One map, drawn before learning and the same for the server and all clients, makes models of a fixed
-length that can be averaged, with no dictionary to exchange (Gauthier 2024, lines 814-818). The
-source names "the cosine feature function" from 4 inputs to 200 features (line 1087) and neither
+length that can be averaged, with no dictionary to exchange (Gauthier 2024, section 4.2.1). The
+source names "the cosine feature function" from 4 inputs to 200 features (section 4.4.1) and neither
 kernel nor bandwidth nor scale; here the kernel is the Gaussian one and both numbers are free.
 
 References:

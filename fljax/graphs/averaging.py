@@ -38,7 +38,7 @@ def consensus(
       ValueError: models of other nodes; no agreement within so many rounds, unless traced.
 
     Reference:
-      Rizk 2023, line 1807.
+      Rizk 2023, section 3.5.1.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl

@@ -70,7 +70,7 @@ def edge_budget(
         >>> graphs.edge_budget([[0.0], [1.0], [2.5], [9.0], [9.5]], edges=2).edge_list()
         [(0, 1), (3, 4)]
 
-    Reference: Jung 2025, (161), line 2627.
+    Reference: Jung 2025, (161).
     """
     points = checked_input(points, metric)
     nodes = points.shape[0]
@@ -135,7 +135,7 @@ def regular_similarity(
         >>> graph.components().tolist(), graph.degree.tolist()
         ([0, 0, 0, 3, 3, 3], [2.0, 2.0, 2.0, 2.0, 2.0, 2.0])
 
-    Reference: Jung 2025, (158)-(160), lines 2589-2607.
+    Reference: Jung 2025, (158)-(160).
     """
     _check.choice("method", method, _METHODS)
     _check.count("steps", steps)

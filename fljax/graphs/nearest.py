@@ -34,7 +34,7 @@ def distances(points: Any, metric: str = "euclidean") -> Float[Array, "nodes nod
     r"""How far every point is from every other.
 
     With representations :math:`z^{(i)}` of local data sets as points these are the discrepancies
-    :math:`d^{(i,i')}=\lVert z^{(i)}-z^{(i')}\rVert` (Jung 2025, line 2566). Nothing of shape
+    :math:`d^{(i,i')}=\lVert z^{(i)}-z^{(i')}\rVert` (Jung 2025, section 7.2). Nothing of shape
     ``[K, K, m]`` is made.
 
     Args:
@@ -118,7 +118,7 @@ def nearest_neighbors(
         >>> line.edge_list(), line.components().tolist()
         ([(0, 1), (1, 2), (3, 4)], [0, 0, 0, 3, 3])
 
-    Reference: Jung 2025, lines 2585 and 786.
+    Reference: Jung 2025, sections 7.3 and 3.3.
     """
     points = checked_input(points, metric)
     _check.choice("keep", keep, _RULES)

@@ -50,7 +50,7 @@ class Relearned(Varying):
       [0, 1, 0, 1, 0, 1]
 
     Reference:
-      Jung 2025, lines 2585 and 2623-2627 (nearest neighbors; message passing over a communication
+      Jung 2025, section 7.3 (nearest neighbors; message passing over a communication
       graph that is another than the learned one).
     """
 

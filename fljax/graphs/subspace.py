@@ -33,7 +33,7 @@ def agreed(
         among: ``[K]`` integers below ``K``, alike only among nodes with the same one, such as
             ``graph.components()`` or a cluster; all nodes by default.
         shared: ``[D]``, which parameters are to be alike; the others stay (partial sharing,
-            lines 2360-2385). All by default.
+            section 6.5). All by default.
 
     Raises:
         ValueError: labels of other nodes or out of range, a mask of other parameters.
@@ -46,7 +46,7 @@ def agreed(
         >>> fl.graphs.agreed(models, shared=jnp.array([True, False])).tolist()
         [[2.0, 5.0], [2.0, 7.0]]
 
-    Reference: Jung 2025, (46) and (47), lines 750-754.
+    Reference: Jung 2025, (46) and (47).
     """
     models = jnp.asarray(models)
     nodes, dim = models.shape
@@ -89,7 +89,7 @@ def null_space(graph: Graph) -> Float[np.ndarray, "nodes components"]:
         >>> (2 * graphs.null_space(pair) ** 2).round(3).tolist()
         [[1.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
 
-    Reference: Jung 2025, exercises 3.2 and 3.4, lines 997-1017.
+    Reference: Jung 2025, exercises 3.2 and 3.4.
     """
     if not _check.is_concrete(graph.degree):
         raise TypeError(

@@ -97,12 +97,12 @@ class Fixed(DelayLaw):
 
 @module
 class Geometric(DelayLaw):
-    r"""Delayed by :math:`s\,i` rounds or more with probability :math:`\delta^i` (line 842).
+    r"""Delayed by :math:`s\,i` rounds or more with probability :math:`\delta^i` (section 4.2.2).
 
     The source says "or more" at lines 842 and 1097 and "more than" at lines 1148 and 2801; only the
     first gives a probability of no delay, and agrees with line 1172. Beyond the longest lag a
-    message is discarded (:math:`\alpha_l=0`, line 922) or its delay is clipped to it ("maximum
-    possible delay", line 1168): the source leaves it open, and figure 4.6(b) depends on it.
+    message is discarded (:math:`\alpha_l=0`, section 4.2.4) or its delay is clipped to it ("maximum
+    possible delay", section 4.4.6): the source leaves it open, and figure 4.6(b) depends on it.
 
     Args:
       delta: :math:`\delta\in[0,1)`.
@@ -154,7 +154,7 @@ class Uniform(DelayLaw):
       ValueError: a longest lag below 0.
 
     Reference:
-      Jung 2025, lines 2068-2077.
+      Jung 2025, section 5.8.
     """
 
     longest: int = static()

@@ -32,7 +32,7 @@ def public_number(secret: int, base: int, modulus: int) -> int:
       modulus: :math:`\pi\ge3`, a prime, known to all.
 
     Reference:
-      Diffie and Hellman 1976; Rizk 2023, lines 2367-2369.
+      Diffie and Hellman 1976; Rizk 2023, section 4.3.4.
 
     Example:
       >>> import fljax as fl
@@ -74,7 +74,7 @@ def log_ratio(key: Key[Array, ""], shape: tuple[int, ...] = ()) -> Float[Array, 
       shape: of the result.
 
     Reference:
-      Rizk 2023, (4.58)-(4.59) and appendix 4.E, lines 2374-2386 and 2684-2704.
+      Rizk 2023, (4.58)-(4.59) and appendix 4.E.
     """
     dtype = float_dtype()
 
@@ -104,7 +104,7 @@ def agreed_laplace(
       shape: of the result.
 
     Reference:
-      Rizk 2023, Definition 4.2, lines 2374-2386.
+      Rizk 2023, Definition 4.2.
 
     Example:
       >>> import jax, fljax as fl

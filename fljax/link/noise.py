@@ -270,7 +270,7 @@ class LocalGraphHomomorphic(Noise):
 
         To all whom it hears, the sets that they are in; to its partners, through each receiver,
         what the two agree by. So at most :math:`|N_k|+\sum_{m\in N_k,m\ne k}|N_m|/2` with a node
-        among its own neighbors (Rizk 2023, lines 2397-2399). A run's traffic is without them.
+        among its own neighbors (Rizk 2023, section 4.3.4). A run's traffic is without them.
 
         Args:
           over: the weights, that are known now.

@@ -141,7 +141,7 @@ class Server(Out):
             each of the delay law's lags, or a function of them.
           per_delay: as above.
           freshest: per delay, only the freshest of several classes that change the same parameter
-            in one round counts for it (P4, line 2596); else all of them do.
+            in one round counts for it (P4, section III-C); else all of them do.
           compression: the algorithm's own, in place of the simulation's.
           clients: ``[M]``, whose rows these are, none twice among those who send (of one that is, a
             trusted server takes the first row); all of them, in order, by default.
@@ -434,7 +434,7 @@ class Server(Out):
         """Count one message of the server to every available client, or to the given ones.
 
         What is computed from perturbed messages is private already and gets no noise; nothing is
-        delayed on this way (P4, line 2556).
+        delayed on this way (P4, section III-B).
 
         Args:
           message: ``[D]``; of several servers ``[P, D]`` or ``[P, Q, D]``.

@@ -88,7 +88,7 @@ class Circular(Sharing):
       [[2, 3], [5, 6], [8, 9]]
 
     Reference:
-      Gauthier 2024, (4.5), lines 866 and 1099.
+      Gauthier 2024, (4.5).
     """
 
     size: int = static()
@@ -128,7 +128,7 @@ class Circular(Sharing):
 
 @module
 class Random(Sharing):
-    """``size`` parameters drawn uniformly without replacement, anew every round (line 870).
+    """``size`` parameters drawn uniformly without replacement, anew every round (section 4.2.3).
 
     Args:
       size: :math:`m`, 1 to ``D``.
@@ -138,7 +138,7 @@ class Random(Sharing):
       ValueError: a size below one, or above the model's.
 
     Reference:
-      Gauthier 2024, line 870 (a pseudo-random selection in place of the circular shift).
+      Gauthier 2024, section 4.2.3 (a pseudo-random selection in place of the circular shift).
     """
 
     size: int = static()

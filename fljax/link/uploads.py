@@ -43,7 +43,7 @@ class UploadNoise(Perturbation):
       ValueError: as of :class:`~fljax.link.Noise`; something else to be on.
 
     Reference:
-      Rizk 2023, (2.56)-(2.60), lines 854-872; (3.7), line 1480.
+      Rizk 2023, (2.56)-(2.60); (3.7).
 
     Example:
       >>> import jax, fljax as fl
@@ -114,7 +114,7 @@ class SecureAggregation(Perturbation):
 
     Reference:
       Bonawitz et al. 2017, section 4, with real masks in the place of integers modulo a number;
-      Rizk 2023, lines 1474 and 2388.
+      Rizk 2023, sections 3.2 and 4.3.4.
 
     Example:
       >>> import jax, fljax as fl

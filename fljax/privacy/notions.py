@@ -283,7 +283,7 @@ class ZCDP:
     :math:`\phi^{(n)}=\phi^{(1)}\zeta^{-(n-1)}`, and :math:`\sum_n\phi^{(n)}` the total. Two
     readings of the source's "variance decrease rate" :math:`\zeta` are available:
 
-    * ``schedule="privacy"`` (the one the Corollary's proof uses, line 2279):
+    * ``schedule="privacy"`` (the one the Corollary's proof uses, P2, appendix C):
       :math:`\sigma^2(n)=\Delta^2(n)/(2\phi^{(n)})`;
     * ``schedule="variance"`` (lines 586, 1297): :math:`\sigma^2(n)=\zeta\sigma^2(n-1)`, with
       :math:`\sigma^2(1)` such that the exact sum of :math:`\Delta^2(n)/(2\sigma^2(n))` is the
@@ -304,7 +304,7 @@ class ZCDP:
       data set (Lemma I, Theorem I; adaptive composition: Bun & Steinke 2016, Lemma 2.3).
 
     Reference:
-      Gauthier 2024, Theorem I (3.13) and its Corollary (line 610).
+      Gauthier 2024, Theorem I (3.13) and its Corollary (section 3.3.1).
     """
 
     total_rho: Float[Array, ""] | float

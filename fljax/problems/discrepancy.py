@@ -2,7 +2,7 @@ r"""How unlike local data sets are: vectors that stand for them, and discrepanci
 
 A representation :math:`z^{(i)}` of each client's data set is a row of ``[K, m]``;
 :func:`fljax.graphs.distances` makes :math:`d^{(i,i')}=\lVert z^{(i)}-z^{(i')}\rVert` of them
-(Jung 2025, lines 2539-2581), :func:`fljax.graphs.nearest_neighbors` a graph, without the matrix.
+(Jung 2025, section 7.2), :func:`fljax.graphs.nearest_neighbors` a graph, without the matrix.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ def local_gradients(
       ValueError: a model of another size.
 
     Reference:
-      Jung 2025, (157), lines 2572-2576.
+      Jung 2025, (157).
     """
     if at is None:
         at = jnp.zeros(problem.dim, problem.dtype)
@@ -70,7 +70,7 @@ def label_histograms(
       ValueError: a label twice.
 
     Reference:
-      Jung 2025, line 2559.
+      Jung 2025, section 7.2.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
@@ -99,7 +99,7 @@ def label_overlap(
       labels: as of :func:`label_histograms`.
 
     Reference:
-      Jung 2025, line 2557.
+      Jung 2025, section 7.2.
     """
     counts = _label_counts(problem, labels)
     has = (counts > 0).astype(counts.dtype)
@@ -134,7 +134,7 @@ def prediction_discrepancy(
       ValueError: NaN, labels of another shape or that the loss does not know.
 
     Reference:
-      Jung 2025, (64) and (65), lines 918-928, and (30), line 621.
+      Jung 2025, (64) and (65), and (30).
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl

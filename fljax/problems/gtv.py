@@ -3,10 +3,10 @@ r"""Generalized total variation minimization: personalized models coupled by a s
 .. math:: \min_{w_1,\dots,w_K}\ \sum_kf_k(w_k)+\alpha\sum_{\{k,l\}\in\mathcal E}a_{kl}\,
    \phi(w_k-w_l)
 
-(Jung 2025, (48), line 770; with the squared norm (49), line 774): each client's objective counts
+(Jung 2025, (48); with the squared norm (49)): each client's objective counts
 once, each undirected edge once. :math:`\alpha=0` is learning alone; the larger it is, the larger
 the sets of nodes whose models are nearly equal, and beyond some value each connected component has
-one model, the minimizer of its clients' sum (lines 776-784). With a norm for :math:`\phi` they are
+one model, the minimizer of its clients' sum (section 3.3). With a norm for :math:`\phi` they are
 *exactly* equal: the network lasso, and with :math:`f_k(w)=\|w-a_k\|^2` convex clustering (67).
 
 Three methods, by what is smooth. Least squares with a squared penalty is one linear system of
@@ -99,7 +99,7 @@ class GTVMin:
       problem: the clients' objectives :math:`f_k`.
       network: the similarity graph, with weights :math:`a_{kl}`; it may fall apart.
       coupling: :math:`\alpha\ge0`; with a squared penalty also ``[D]``, of each parameter, where
-        zero leaves it private and large makes it common (personalized learning, lines 2360-2385).
+        zero leaves it private and large makes it common (personalized learning, section 6.5).
       penalty: :math:`\phi`, see :mod:`fljax.problems.variation`.
 
     Raises:

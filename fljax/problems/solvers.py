@@ -233,7 +233,7 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
     r"""The centralized solution :math:`w_c=\arg\min_w\sum_k f_k(w)`, to solver accuracy.
 
     The clients' ``1/D_k`` weights are kept, as in the consensus problem (3.2); the centralized
-    problem (3.1) prints without them (thesis line 506 against 513), which for unequal ``D_k``
+    problem (3.1) prints without them (thesis, section 3.2.1), which for unequal ``D_k``
     would be another problem than the one the network solves.
 
     Args:

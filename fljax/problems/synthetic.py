@@ -1,7 +1,7 @@
 r"""Synthetic regression and classification problems, drawn on the device from a key.
 
 Features and the true parameter are standard normal, targets :math:`y=x^\top w^\star+\nu`. The
-thesis gives only the sizes (50 clients, 50 samples, 8 parameters, line 750); the law of the
+thesis gives only the sizes (50 clients, 50 samples, 8 parameters, section 3.4); the law of the
 features, of the parameter and of the noise are chosen here once: unit-variance inputs make the
 step sizes of the extract comparable between problems, and a noise variance of 0.1 leaves the
 optimum well defined but not interpolating.
@@ -267,7 +267,7 @@ def clustered_ridge(
     noise_variance: Float[Array, "*each"] | float = NOISE_VARIANCE,
     validated: bool = False,
 ) -> Problem:
-    r"""Ridge regression of clusters with like models (Gauthier 2024, lines 1495-1500 and 1714).
+    r"""Ridge regression of clusters with like models (Gauthier 2024, sections 5.4.1 and 6.3).
 
     One standard normal :math:`w_0` and :math:`w^*_{(q)}=(1+\gamma_q)w_0` with :math:`\gamma_q`
     uniform on :math:`\pm` ``spread``: one number a cluster, so all models are on a line. A client's

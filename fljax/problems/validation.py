@@ -118,7 +118,7 @@ def validate(problem: Problem, iterations: int = 1000) -> Validated:
       True
 
     Reference:
-      Jung 2025, Algorithm 1, lines 424-447.
+      Jung 2025, Algorithm 1.
     """
     test = problem.test
     if test is None:
@@ -182,7 +182,7 @@ def diagnose(
       ['FINE', 'OVERFITTING', 'UNDERFITTING']
 
     Reference:
-      Jung 2025, lines 449-471.
+      Jung 2025, section 2.4.
     """
     errors = {
         "train_error": train_error,
@@ -245,7 +245,7 @@ def augmented(
       (2, 8, 5)
 
     Reference:
-      Jung 2025, (22), (24) and (27), lines 497-556 (Exercises 2.3 and 2.5).
+      Jung 2025, (22), (24) and (27) (Exercises 2.3 and 2.5).
     """
     _check_squared(problem)
     _check.positive("penalty", penalty)
@@ -293,7 +293,7 @@ def jittered(
       (2, 12, 5)
 
     Reference:
-      Jung 2025, (23), line 501.
+      Jung 2025, (23).
     """
     _check_squared(problem)
     _check.positive("variance", variance)

@@ -3,7 +3,7 @@ r"""Penalties of the variation of models across an edge: the GTV's :math:`\phi` 
 Each acts on a difference of models over the last axis, whatever is before it. Those with a corner
 at zero make neighbors exactly equal (clusters); the squared norm only pulls them together. A dual
 method asks for ``prox`` and ``conjugate``; of a norm both are the projection onto the ball of its
-dual norm (lines 944-975).
+dual norm (section 3.5).
 """
 
 from collections.abc import Sequence
@@ -106,7 +106,7 @@ def _each(number: Array | float, rows: Array) -> Array:
 
 @module
 class SquaredNorm(Penalty):
-    r""":math:`\phi(u)=\|u\|_2^2`, the main case (Jung 2025, (33), lines 637-647).
+    r""":math:`\phi(u)=\|u\|_2^2`, the main case (Jung 2025, (33)).
 
     Example:
       >>> import jax.numpy as jnp
@@ -300,7 +300,7 @@ def _shrunk(rows: Array, step: Array, p: float) -> Array:
 
 @module
 class Mixture(Penalty):
-    r""":math:`\phi=\sum_m\alpha^{(m)}\phi^{(m)}` (Jung 2025, (149), lines 2371-2379).
+    r""":math:`\phi=\sum_m\alpha^{(m)}\phi^{(m)}` (Jung 2025, (149)).
 
     With :class:`Blocks` among them, each part of a model is coupled by a strength of its own.
 
@@ -414,7 +414,7 @@ class Mixture(Penalty):
 class Blocks(Penalty):
     r"""A penalty of its own for each block of a model's parameters; of ``None`` they are private.
 
-    Partial sharing (Jung 2025, lines 2381-2385): of :math:`w=(u,v)` only the first layer's
+    Partial sharing (Jung 2025, section 6.5): of :math:`w=(u,v)` only the first layer's
     :math:`u` is coupled by ``Blocks((len_u, len_v), (SquaredNorm(), None))``.
 
     Args:

@@ -1,7 +1,7 @@
 r"""Vertical federated learning: clients that know different features of the same data points.
 
 Client :math:`k` holds the columns :math:`X_k` of a table, one client the labels :math:`y` besides,
-and together they minimize (Jung 2025, section 6.4, lines 2342-2358)
+and together they minimize (Jung 2025, section 6.4)
 
 .. math:: \frac1m\Big\|y-\sum_kX_kw_k\Big\|^2+\sum_k\frac\lambda KR(w_k).
 
@@ -66,7 +66,7 @@ def vertical(
       ((2, 4, 2), [0.0, 1.0, 2.0, 3.0])
 
     Reference:
-      Jung 2025, section 6.4, lines 2342-2358.
+      Jung 2025, section 6.4.
     """
     features, targets = _table("features", features, targets)
     columns = [np.atleast_1d(np.asarray(each)) for each in columns]

@@ -150,7 +150,7 @@ def minimizer(
     r""":math:`\arg\min_w\sum_kq_kf_k(w)`, (2.74), (3.61), (4.63) where all weigh the same.
 
     Left-stochastic weights of a network with Perron vector :math:`q` bring diffusion to this one,
-    and not to the minimizer of the uniform mean that (4.1) asks for: (4.91), line 2539, takes its
+    and not to the minimizer of the uniform mean that (4.1) asks for: (4.91) takes its
     gradient for zero, which it is for a uniform :math:`q` only.
 
     Args, Raises: as of :func:`hessian`.
@@ -801,7 +801,7 @@ def centroid_floor(
       :math:`O(\mu)\sigma^2`: the :math:`O(1)\sigma^2` of Corollary 3.1 and Theorem 4.2 comes from
       Jensen's inequality, and the prose, by which smaller steps mitigate it (lines 1708 and 1795),
       is right.
-    * Local noise: zero. (Line 2395 has :math:`O(\mu)\sigma_g^2`; read :math:`\sigma_s^2`.)
+    * Local noise: zero. (Section 4.3.4 has :math:`O(\mu)\sigma_g^2`; read :math:`\sigma_s^2`.)
 
     The centroid is :math:`\sum_pq_pw_p` with the Perron vector :math:`q`, :math:`H` is of
     :math:`\sum_pq_pf_p`. To leading order in what is neglected only; :func:`steady_state` is exact.

@@ -42,7 +42,7 @@ __all__ = [
 
 @checked
 def batch_gain(batch: int, samples: int, replacement: bool = False) -> float:
-    r"""What a batch divides the deviation of single samples by, :math:`\tau_B` of (1.13), line 263.
+    r"""What a batch divides the deviation of single samples by, :math:`\tau_B` of (1.13).
 
     :math:`B` with replacement and :math:`B\frac{N-1}{N-B}` without: infinite for all samples.
 
@@ -85,7 +85,7 @@ def batch_variance(
     batch: int,
     variances: Float[Array, " samples"] | None = None,
 ) -> BatchVariance:
-    r"""The auxiliary lemma of line 1034 (Lemma 2.A), of :math:`\frac1B\sum_bx_b/(Np_b)`.
+    r"""The auxiliary lemma of (2.80) (Lemma 2.A), of :math:`\frac1B\sum_bx_b/(Np_b)`.
 
     .. math::
 
@@ -139,7 +139,7 @@ def batch_variance(
 
 
 class Constants(NamedTuple):
-    r"""Of Lemmas 2.1 to 2.4, line 639 on."""
+    r"""Of Lemmas 2.1 to 2.4."""
 
     convexity: Array  # []  nu, the smallest curvature of a client's objective
     lipschitz: Array  # []  delta, the largest of a sample's
@@ -153,7 +153,7 @@ class Constants(NamedTuple):
     @property
     def step_limit(self) -> Float[Array, ""]:
         r"""Below which centralized and local steps converge, (2.41), by Lemmas 2.2 and 2.4. Printed
-        are :math:`p_i` and :math:`p_s` for :math:`p_k` (lines 699 and 753).
+        are :math:`p_i` and :math:`p_s` for :math:`p_k` (sections 2.3.2 and 2.3.3).
         """
         square = self.lipschitz**2
         local = jnp.max(square + self.local_model)
@@ -161,7 +161,7 @@ class Constants(NamedTuple):
 
     def rate(self, step_size: Float[Array, ""] | float) -> Float[Array, ""]:
         r""":math:`\lambda=1-2\mu\nu+\mu^2(\delta^2+\beta_s^2)` of Lemma 2.2 (without the
-        :math:`\eta_s` that is left in its proof, line 1236).
+        :math:`\eta_s` that is left in its proof, (2.107)).
         """
         return 1 - 2 * step_size * self.convexity + step_size**2 * (self.lipschitz**2 + self.model)
 
@@ -179,7 +179,7 @@ class Constants(NamedTuple):
         another :math:`1-\sqrt\lambda`: with :math:`E\|q_i\|^2=O(\mu^2)` no more than
         :math:`O(\mu^2)\xi^2`, and not the :math:`O(\mu)\xi^2` of Theorem 2.1, whose :math:`a` and
         :math:`b` (2.123), (2.124) are :math:`O(1)` for given :math:`E_k`, not
-        :math:`O(\mu^{-1})` and :math:`O(\mu^{-2})` (line 1378).
+        :math:`O(\mu^{-1})` and :math:`O(\mu^{-2})` (appendix 2.F).
         """
         rest = 1 - self.rate(step_size)
         bound = step_size**2 * self.noise / jnp.where(rest > 0, rest, 1)
@@ -199,7 +199,7 @@ def constants(
     r"""The constants of chapter 2's bounds of a problem and chances.
 
     Lemma 2.1 bounds :math:`E\|s_i\|^2\le\beta_s^2\|\tilde w_{i-1}\|^2+\sigma_s^2`: as printed for
-    independent draws, and :math:`L` times that without replacement (line 654).
+    independent draws, and :math:`L` times that without replacement (section 2.3.2).
     :func:`fljax.theory.multiagent.gradient_noise` is that moment at one model.
 
     Args: as of :func:`fljax.theory.multiagent.importance`; chances of a client's samples are
@@ -262,7 +262,7 @@ def _norms(problem: Problem, models: Array) -> Array:
 
 
 class ServerNoise(NamedTuple):
-    """Of each server's gradient noise, line 1562 on."""
+    """Of each server's gradient noise, section 3.3.2 on."""
 
     model: Array  # [P]  beta_{s,p}^2, (3.25)
     noise: Array  # [P]  sigma_{s,p}^2, (3.26)
@@ -316,7 +316,7 @@ def disagreement_bound(
     added_noise: Float[Array, " nodes"],
     slopes: Float[Array, " nodes"] | None = None,
 ) -> Float[Array, ""]:
-    r"""The leading terms of Lemma 3.3's limit (3.44), line 1662, of
+    r"""The leading terms of Lemma 3.3's limit (3.44), of
     :math:`\frac1P\sum_pE\|w_p-w_c\|^2`.
 
     .. math::

@@ -158,7 +158,7 @@ def excited(
 
 @checked
 def consensus_extremes(network: Graph) -> Extremes:
-    r"""Those of :math:`L/2` on differences: of averaging :math:`u-\eta Lu` (Ex. 4.4, line 1468).
+    r"""Those of :math:`L/2` on differences: of averaging :math:`u-\eta Lu` (Exercise 4.4).
 
     It leaves the mean, and contracts nothing else for :math:`0<\eta<2/\lambda_n` but by
     ``factor(step)``; the best is :math:`\frac{\lambda_n-\lambda_2}{\lambda_n+\lambda_2}` at
@@ -198,7 +198,7 @@ class LargestBound(NamedTuple):
 def largest_bound(
     problem: Problem, network: Graph, coupling: Float[Array, "*dim"] | float
 ) -> LargestBound:
-    r"""Proposition 5.1, (106), lines 1530-1538:
+    r"""Proposition 5.1, (106):
 
     .. math:: \lambda_j(Q)\le\lambda_{\max}+\alpha\lambda_n(L)\le\lambda_{\max}+2\alpha\max_kd_k=:U
 
@@ -229,7 +229,7 @@ def _largest_bound(problem: Problem, network: Graph, coupling: Array) -> Largest
 def smallest_bound(
     problem: Problem, network: Graph, coupling: Float[Array, "*dim"] | float
 ) -> Float[Array, ""]:
-    r"""Proposition 5.2, (107), lines 1544-1550:
+    r"""Proposition 5.2, (107):
 
     .. math:: \lambda_1(Q)\ge\frac1{1+\rho^2}\min\{\lambda_2(L)\alpha\rho^2,\bar\lambda_{\min}/2\},
         \qquad\rho=\bar\lambda_{\min}/(4\lambda_{\max})
@@ -262,7 +262,7 @@ def _smallest_bound(problem: Problem, network: Graph, coupling: Array) -> Array:
 def prox_factor(
     convexity: Float[Array, "*clients"] | float, weight: Float[Array, "*clients"] | float
 ) -> Float[Array, "*clients"]:
-    r"""(174), line 2803: :math:`\frac1{1+\sigma/\rho}`, by which a prox brings points together.
+    r"""(174): :math:`\frac1{1+\sigma/\rho}`, by which a prox brings points together.
 
     :math:`\|\mathrm{prox}_{L,\rho}(u)-\mathrm{prox}_{L,\rho}(v)\|` is at most that times
     :math:`\|u-v\|`, (173), for a :math:`\sigma`-strongly convex :math:`L`; reached. In FedRelax
@@ -291,7 +291,7 @@ def prox_factor(
 def fedrelax_factors(
     problem: Problem, network: Graph, coupling: Float[Array, ""] | float
 ) -> Float[Array, " clients"]:
-    r"""(131)-(133), lines 2081-2101: :math:`\kappa_k=1/(1+\sigma_k/(2\alpha d_k))` of each client.
+    r"""(131)-(133): :math:`\kappa_k=1/(1+\sigma_k/(2\alpha d_k))` of each client.
 
     A round of FedRelax brings the client *farthest* from its solution nearer by the largest of them
     at least (the source leaves the index in): a pseudo-contraction in the norm
@@ -364,7 +364,7 @@ def perturbed_bound(
     perturbations: Float[Array, " steps"],
     printed: bool = False,
 ) -> Float[Array, " steps"]:
-    r"""(88), line 1268, repaired (ERR-5): of gradient steps that are perturbed, (87).
+    r"""(88), repaired (ERR-5): of gradient steps that are perturbed, (87).
 
     .. math:: w^{(t+1)}=w^{(t)}-\eta\nabla f(w^{(t)})+\varepsilon^{(t)}:\quad
         \|w^{(t)}-\hat w\|\le\kappa^t\|w^{(0)}-\hat w\|
@@ -427,7 +427,7 @@ class Asynchronous(NamedTuple):
 def asynchronous_bound(
     factor: Float[Array, ""] | float, events: int, delay: int, activity: int | None = None
 ) -> Asynchronous:
-    r"""(134), line 2112, repaired (ERR-14): partially asynchronous rounds of a pseudo-contraction.
+    r"""(134), repaired (ERR-14): partially asynchronous rounds of a pseudo-contraction.
 
     If a round contracts by :math:`\kappa` in the norm :math:`\max_k\|w_k\|` (for FedRelax
     :func:`fedrelax_factors`), what clients hear is at most :math:`B` events old, and each of them

@@ -1,7 +1,7 @@
 r"""What coupling models over a graph does to them (Jung 2025), in bounds.
 
 Clients minimize together :math:`\sum_kL_k(w_k)+\alpha\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2` over the
-undirected edges of a graph: GTVMin with a squared penalty, (49), line 774. The bounds say how far
+undirected edges of a graph: GTVMin with a squared penalty, (49). The bounds say how far
 apart its solutions are, how far off they are, and what a graph's spectrum owes to its degrees. Each
 holds for every instance; how fast algorithms get to the solutions is in
 :mod:`fljax.theory.network_rates`.
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class Curvature(NamedTuple):
-    r"""Of the local matrices :math:`Q^{(k)}`, half of the Hessians: (105), line 1526."""
+    r"""Of the local matrices :math:`Q^{(k)}`, half of the Hessians: (105)."""
 
     least: Array  # [K]  lambda_1(Q^(k)), zero where it is of the size of rounding
     most: Array  # [K]  lambda_d(Q^(k))
@@ -63,7 +63,7 @@ class Curvature(NamedTuple):
 
 @checked
 def curvature(problem: Problem) -> Curvature:
-    r"""Eigenvalues of clients' :math:`Q^{(k)}=\frac1{m_k}X^{(k)\top}X^{(k)}`, (105), line 1526.
+    r"""Eigenvalues of clients' :math:`Q^{(k)}=\frac1{m_k}X^{(k)\top}X^{(k)}`, (105).
 
     A squared regularizer, where there is one, is in them; a client's loss is strongly convex with
     :math:`\sigma_k=2\lambda_1(Q^{(k)})`.
@@ -106,7 +106,7 @@ def _without_rounding(smallest: Array, largest: Array) -> Array:
 def local_error_bound(
     problem: Problem, truth: Float[Array, "*clients dim"]
 ) -> Float[Array, " clients"]:
-    r"""Proposition 2.1, (16), lines 377-388: of each client's own solution.
+    r"""Proposition 2.1, (16): of each client's own solution.
 
     .. math:: \|\hat w_k-\bar w\|^2\le\frac{\|\nabla L_k(\bar w)\|^2}{\lambda_1(Q^{(k)})^2}
         =\frac4{m_k^2}\frac{\|X^{(k)\top}\varepsilon^{(k)}\|^2}{\lambda_1(Q^{(k)})^2}
@@ -115,7 +115,7 @@ def local_error_bound(
     :math:`-\frac12(Q^{(k)})^{-1}\nabla L_k(\bar w)`. Infinite where :math:`Q^{(k)}` is singular.
 
     For the mean of numbers it is :math:`\frac4{m^2}(\sum_r\varepsilon_r)^2`, and not
-    :math:`\frac4{m^2}\|\varepsilon\|^2` as line 408 has it (ERR-2).
+    :math:`\frac4{m^2}\|\varepsilon\|^2` as section 2.3 has it (ERR-2).
 
     Args:
       problem: as of :func:`curvature`.
@@ -144,14 +144,14 @@ def deviation_bound(
     coupling: Float[Array, "*dim"] | float,
     truth: Float[Array, " dim"],
 ) -> Float[Array, ""]:
-    r"""Proposition 3.1, (63), lines 890-894: of the distances from the clients' mean model.
+    r"""Proposition 3.1, (63): of the distances from the clients' mean model.
 
     .. math:: \sum_k\|\hat w_k-\tfrac1K\textstyle\sum_l\hat w_l\|^2\le\frac1{\lambda_2\alpha}
         \sum_kL_k(\bar w)
 
     with :math:`\lambda_2` of the graph's Laplacian, if labels are noisy values of one model
     :math:`\bar w`. Nothing is assumed of the noise, and of the losses no more than that none is
-    negative (the proof, lines 1063-1084, uses no more): it holds for any of them, regularizers
+    negative (the proof, section 3.7.1, uses no more): it holds for any of them, regularizers
     included. Infinite if the graph falls apart, or some parameter is not coupled.
 
     Args:
@@ -192,7 +192,7 @@ def cluster_deviation_bound(
     truth: Float[Array, " dim"],
     solution: Float[Array, "clients dim"],
 ) -> Float[Array, ""]:
-    r"""Proposition 6.1, (148), lines 2293-2313: the same within a cluster of clients.
+    r"""Proposition 6.1, (148): the same within a cluster of clients.
 
     .. math:: \sum_{k\in C}\|\hat w_k-\tfrac1{|C|}\textstyle\sum_{l\in C}\hat w_l\|^2\le
         \frac1{\alpha\lambda_2(L^{(C)})}\Big[\sum_{k\in C}L_k(\bar w)
@@ -271,7 +271,7 @@ def common_error_bound(
     coupling: Float[Array, "*dim"] | float,
     truth: Float[Array, " dim"],
 ) -> Float[Array, ""]:
-    r"""(169), line 2760: of the clients' mean model.
+    r"""(169): of the clients' mean model.
 
     .. math:: \|\tfrac1K\textstyle\sum_k\hat w_k-\bar w\|^2\le2\Big(\lambda_{\max}
         +\frac{\lambda_{\max}^2}{\lambda_2\alpha}\Big)\sum_kL_k(\bar w)/(K\bar\lambda_{\min}^2)
@@ -313,7 +313,7 @@ class VariationBounds(NamedTuple):
 
 @checked
 def variation_bounds(network: Graph, models: Float[Array, "clients dim"]) -> VariationBounds:
-    r"""(44), line 723, and with (40) its other side: of the models' total variation.
+    r"""(44), and with (40) its other side: of the models' total variation.
 
     .. math:: \lambda_2\sum_k\|w_k-\bar w\|^2\le\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2
         \le\lambda_n\sum_k\|w_k-\bar w\|^2
@@ -341,7 +341,7 @@ def _variation_bounds(network: Graph, models: Array) -> VariationBounds:
 
 @checked
 def laplacian_bound(network: Graph) -> Float[Array, ""]:
-    r"""(136), line 2176: :math:`\lambda_n(L)\le2\max_kd_k`.
+    r"""(136): :math:`\lambda_n(L)\le2\max_kd_k`.
 
     Reached by regular bipartite graphs, such as a single edge or an even cycle; nearly by long
     paths.
@@ -366,7 +366,7 @@ class ConnectivityBound(NamedTuple):
 
 @checked
 def connectivity_bound(network: Graph) -> ConnectivityBound:
-    r"""Proposition 7.1, (156), lines 2518-2526: :math:`\lambda_2(L)\le\frac n{n-1}d_k` for all k.
+    r"""Proposition 7.1, (156): :math:`\lambda_2(L)\le\frac n{n-1}d_k` for all k.
 
     Reached by complete graphs. A network whose connectivity is near the least of them gains no more
     from its edges being placed otherwise.
@@ -401,7 +401,7 @@ class ErdosRenyi(NamedTuple):
 
 @checked
 def erdos_renyi(nodes: int, edge_chance: Float[Array, ""] | float) -> ErdosRenyi:
-    r"""(153)-(155), lines 2468-2496: what to expect of a graph whose pairs are joined by chance.
+    r"""(153)-(155): what to expect of a graph whose pairs are joined by chance.
 
     :math:`\lambda_2\approx np` and :math:`d_{\max}\approx p(n-1)` are the orders for large
     networks: of 50 nodes with :math:`p=0.2` the mean of :math:`\lambda_2` is 3.2 and not 10, that

@@ -58,7 +58,7 @@ ULPS = 1000
 
 @checked
 def operator(simulation: Simulation, key: Key[Array, ""] | int = 0) -> Callable[[Array], Array]:
-    r"""One synchronous round of a simulation as a map of its models, (127), line 2023.
+    r"""One synchronous round of a simulation as a map of its models, (127).
 
     The state is the one of clients that start at the given models, of which all know
     (:meth:`fljax.problems.Problem.starting_at`): the map of an algorithm is its own where that is
@@ -153,7 +153,7 @@ def contractive(
     pairs: int = 64,
     norm: Norm = "euclidean",
 ) -> Evidence:
-    r"""Whether :math:`\|\mathcal Fw-\mathcal Fv\|\le\kappa\|w-v\|` on pairs, line 1411.
+    r"""Whether :math:`\|\mathcal Fw-\mathcal Fv\|\le\kappa\|w-v\|` on pairs, section 4.7.
 
     Args:
       operator: as of :func:`lipschitz`.
@@ -196,7 +196,7 @@ def firmly_non_expansive(
     pairs: int = 64,
 ) -> Evidence:
     r"""Whether :math:`\|\mathcal Fw-\mathcal Fv\|^2\le(\mathcal Fw-\mathcal Fv)^\top(w-v)` on
-    pairs, line 1429; that is, whether :math:`2\mathcal F-I` is non-expansive.
+    pairs, section 4.7; that is, whether :math:`2\mathcal F-I` is non-expansive.
 
     Proximal operators of convex functions are; gradient steps on :math:`w^\top Qw+q^\top w` where
     :math:`\eta\le1/(2\lambda_{\max})`, and not up to the :math:`1/\lambda_{\max}` that they

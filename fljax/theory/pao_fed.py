@@ -17,7 +17,7 @@ what it repairs. The expectations are exact sums, no averages of draws: the thes
 :math:`E[A_e]` and shows of :math:`E[B_e]`, :math:`\mathcal Q_A`, :math:`\mathcal Q_B` only that
 they are right-stochastic.
 
-What the analysis assumes (lines 974-984): A1 features :math:`z_k` of stationary correlation
+What the analysis assumes (section 4.3.1): A1 features :math:`z_k` of stationary correlation
 :math:`R_k`; A2 white Gaussian noise, independent of everything; A3 models independent of the
 features they meet; A4 portions independent of each other and of all else; A5 a step size so small
 that its square can be neglected. Targets are linear, :math:`y=z^\top w^*+\eta`, and every client
@@ -86,7 +86,7 @@ def mean_bound(correlations: Float[np.ndarray, "clients dim dim"]) -> float:
 
     .. math:: 0<\mu<\frac2{\max_{k,i}\lambda_i(R_k)}
 
-    Theorem 4.1 says "if and only if" under A1-A4. The proof (lines 2663-2694) argues sufficiency
+    Theorem 4.1 says "if and only if" under A1-A4. The proof (P4, section IV-A) argues sufficiency
     alone, and that on the clients' part of the error only; necessity is false: a client's parameter
     that the server overwrites now and then may grow in between (:func:`stable_step`). Sufficient it
     is where every :math:`R_k` is positive definite and some client can reach the server; both go
@@ -108,7 +108,7 @@ def mean_square_bound(correlations: Float[np.ndarray, "clients dim dim"]) -> flo
     .. math:: 0<\mu<\frac1{\max_{k,i}\lambda_i(R_k)}
 
     Theorem 4.2 says "if and only if" under A1-A5. Necessity is not argued, and is false. The
-    argument for sufficiency (lines 2759-2769) has two gaps: :math:`R_e` is zero on the server, so
+    argument for sufficiency (P4, section IV-B) has two gaps: :math:`R_e` is zero on the server, so
     the norm of :math:`I-\mu I\otimes R_e-\mu R_e\otimes I` is one and not below, and the norms of
     :math:`\mathcal Q_A,\mathcal Q_B` exceed one (:func:`second_moments`); no case is known where
     the conclusion fails for A5's recursion. But A5 drops what limits the step. Of the exact
@@ -288,7 +288,7 @@ def extended_matrices(
       :math:`l+2`, which delays each late message by one round more; ``as_printed`` gives that, with
       the additional group that (4.15) then needs;
     * :math:`N` is printed as :math:`1+K(l_{\max}+2)` (4.15), :math:`(K+1)l_{\max}+1` (line 957) and
-      as above (line 2919);
+      as above (P4, appendix B);
     * :math:`S_k^{(n-l)}` is what the conflict rule leaves of it: where messages of several ages
       bring the same parameter, the freshest ones count (line 2596). Without it :math:`B_e` has
       negative entries, and is not right-stochastic as Appendix B has it.
@@ -524,7 +524,7 @@ def _expected(instance: Instance, mean: np.ndarray) -> Extended:
 
 @checked
 def expected_matrices(instance: Instance) -> Extended:
-    r""":math:`E[A_e]` and :math:`E[B_e]`, each ``[N D, N D]`` (Appendix A, lines 2887-2913).
+    r""":math:`E[A_e]` and :math:`E[B_e]`, each ``[N D, N D]`` (P4, appendix A).
 
     :math:`E[a_kM_k]=p_k\frac mDI`. Of :math:`E[B_e]` the appendix says that its rows sum to one
     (its sum must start at :math:`l=0`); its value is
@@ -606,7 +606,7 @@ def _in_blocks(instance: Instance, blocks: np.ndarray) -> np.ndarray:
 
 @checked
 def mean_matrix(instance: Instance) -> Float[np.ndarray, "size size"]:
-    r""":math:`E[B_e](I-\mu R_e)E[A_e]`, which moves the mean error on (P4 (24), line 2689).
+    r""":math:`E[B_e](I-\mu R_e)E[A_e]`, which moves the mean error on (P4 (24)).
 
     :math:`R_e=\mathrm{blockdiag}\{0,R_1,\dots,R_K,0\}`, the zero of all later groups last (line
     2692 prints :math:`R_1` twice).
@@ -692,7 +692,7 @@ def mean_square_matrix(instance: Instance, small_steps: bool = False) -> sp.csr_
 
     Args:
       instance: the case.
-      small_steps: without the term in :math:`\mu^2`, as the thesis has it under A5 (line 1018).
+      small_steps: without the term in :math:`\mu^2`, as the thesis has it under A5 (section 4.3.2).
         With it the recursion is exact under A1-A4 and the independence that the analysis uses.
     """
     merge, collect = second_moments(instance)

@@ -72,7 +72,7 @@ Decaying = Literal["variance", "budget"]
 
 @checked
 def cluster_optima(problem: Problem) -> Float[np.ndarray, "clusters dim"]:
-    r""":math:`W_q=\arg\min_w\sum_{k\in\mathcal C_{(q)}}f_k(w)`, (15); line 1329.
+    r""":math:`W_q=\arg\min_w\sum_{k\in\mathcal C_{(q)}}f_k(w)`, (15); section 5.3.1.
 
     What Theorem I claims as the limit, and the :math:`w^*_{(q)}` of (5.28). Any loss; clipping is
     ignored.

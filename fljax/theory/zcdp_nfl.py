@@ -154,7 +154,7 @@ class Transcript(NamedTuple):
     """What the clients of a run held and said; rounds 0, 1, ..., R on the first axis.
 
     An eavesdropper, and the honest but curious neighbor of every client, sees ``heard`` and
-    nothing else (lines 401 and 429). ``model`` and ``noise`` are what privacy must hide.
+    nothing else (sections 2.4 and 2.4.2). ``model`` and ``noise`` are what privacy must hide.
     """
 
     model: Array  # [R+1, K, D]  w_k
@@ -269,8 +269,8 @@ def optimality_residual(
 
     for :math:`n=0,\dots,R-1`, where
     :math:`\hat f'(W^{(n+1)})=f'(\widetilde W^{(n)})+(W^{(n+1)}-\widetilde W^{(n)})/\eta^{(n+1)}`:
-    the printed factor :math:`2D` (line 650) must be :math:`2D^2=1/\eta`. :math:`\alpha` is the
-    stack of the :math:`\gamma_k`, not :math:`H_-^\top W` (line 659).
+    the printed factor :math:`2D` (section 3.3.3) must be :math:`2D^2=1/\eta`. :math:`\alpha` is the
+    stack of the :math:`\gamma_k`, not :math:`H_-^\top W` (section 3.3.3).
     """
     algorithm, of = _setting(simulation)
     slope = _linearized_gradient(simulation, transcript)
@@ -373,11 +373,11 @@ def lemma_two(
     * the noise term :math:`\frac{4(\Phi_{\max}(L_-)^2+\Phi_{\max}(L_+)^2)}{\Phi_{\min}(L_-)}
       \|\Xi^{(n+1)}\|^2` absorbs the inner product by means of
       :math:`\|Q\,\cdot\|^2\ge\frac{\Phi_{\min}}2\|\cdot\|^2`, which fails on the null space of
-      :math:`L_-` (line 2320), and of Young's inequality without its squares (line 2322); there
+      :math:`L_-` (P2, appendix D), and of Young's inequality without its squares; there
       are runs for which the printed inequality is false. In expectation the inner product is zero
       and no constant is needed, since :math:`\Xi^{(n+1)}` is independent of the rounds before;
     * :math:`\hat f'` is taken at :math:`W^{(n+1)}`, as (3.18) has it, not at
-      :math:`\widetilde W^{(n+1)}` (line 2289), so the last term holds :math:`W^{(n+1)}`;
+      :math:`\widetilde W^{(n+1)}` (P2, appendix D), so the last term holds :math:`W^{(n+1)}`;
     * its factor :math:`\frac2\rho D` reads :math:`\frac2\rho D^2=1/(\rho\eta)`.
 
     Args:
@@ -583,7 +583,7 @@ def privacy_accuracy_bound(
       rounds: :math:`T`, over which the budget is spread.
       constant: :math:`\alpha`.
       as_printed: divide the noise term by ``K`` as (3.23) does. That does not follow from (3.22)
-        with equal :math:`\phi_k^{(1)}`, where the sum over clients stays a sum (line 738).
+        with equal :math:`\phi_k^{(1)}`, where the sum over clients stays a sum (section 3.3.6).
 
     Raises:
       TypeError: another privacy notion, or none.

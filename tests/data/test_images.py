@@ -189,7 +189,7 @@ def test_the_sample_is_small_and_its_licence_is_beside_it():
 
 
 def test_the_tasks_are_those_of_the_source():
-    """Gauthier 2024, lines 1558-1566 and 1576-1584."""
+    """Gauthier 2024, sections 5.4.2 and 5.4.3."""
     assert SINGLE_DIGITS == (((1,), (8,)), ((1,), (9,)), ((7,), (8,)))
     assert [first for first, _ in TRIPLETS] == [(1, 2, 3)] * 3
     assert [second for _, second in TRIPLETS] == [(6, 7, 8), (7, 8, 9), (6, 8, 9)]

@@ -21,7 +21,7 @@ def train_and_validate(x, y, x_held, y_held):
 
 
 def diagnosis(trained, validated, reference, tolerance=1.5):
-    """The table of lines 460-471."""
+    """The table of section 2.4."""
     if trained > tolerance * validated:
         return "UNLIKE"
     if validated > tolerance * trained:

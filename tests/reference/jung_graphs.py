@@ -19,7 +19,7 @@ def great_circle(one, other, radius):
 
 
 def nearest(discrepancy, k, keep):
-    """Line 2585: everyone and the ``k`` with the smallest discrepancy, symmetrized."""
+    """Section 7.3: everyone and the ``k`` with the smallest discrepancy, symmetrized."""
     n = len(discrepancy)
     chosen = np.zeros((n, n), bool)
     for i in range(n):
@@ -63,7 +63,7 @@ def dykstra(matrix, degree, turns=4000):
 
 
 def label_overlap(one, other):
-    """Line 2557: the share of both clients' points whose labels both have."""
+    """Section 7.2: the share of both clients' points whose labels both have."""
     common = set(one) & set(other)
     return np.mean([label in common for label in [*one, *other]])
 
@@ -79,7 +79,7 @@ def adjusted_rand(found, truth):
 
 
 def cluster_quality(matrix, members):
-    """Line 2287: the second eigenvalue within, and the weights that leave."""
+    """Section 6.2: the second eigenvalue within, and the weights that leave."""
     inside = matrix[np.ix_(members, members)]
     values = np.linalg.eigvalsh(np.diag(inside.sum(axis=1)) - inside)
     others = set(range(len(matrix))) - set(members)

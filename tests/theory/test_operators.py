@@ -87,7 +87,7 @@ def test_factors_of_rounds_are_the_predicted_ones():
 
 @pytest.mark.slow
 def test_gradient_steps_are_what_the_step_makes_them():
-    """Lines 1411-1443, T35: firmly non-expansive to 1 / (2 lambda_max), singular or not."""
+    """Section 4.7, T35: firmly non-expansive to 1 / (2 lambda_max), singular or not."""
     at = jnp.zeros((K, D))
     for share, firmly, plainly in ((0.5, True, True), (0.6, False, True), (1.05, False, False)):
         for singular in (False, True):
@@ -100,7 +100,7 @@ def test_gradient_steps_are_what_the_step_makes_them():
                 assert shown(operator, firm, firmly=True) > 1 + 1e-6
             if not plainly:
                 assert shown(operator, plain) > 1 + 1e-6
-    kappa = float(1 - EXTREMES.smallest / EXTREMES.largest)  # line 1428
+    kappa = float(1 - EXTREMES.smallest / EXTREMES.largest)  # section 4.7
     operator = gradient_step(0.5)
     assert not theory.contractive(operator, kappa + 1e-9, at, KEY, pairs=4).violated
     assert theory.contractive(gradient_step(0.5, singular=True), kappa, at, KEY, pairs=4).violated

@@ -164,7 +164,7 @@ def test_the_bounds_are_those_of_the_largest_eigenvalue():
     given = np.stack([np.diag([0.3, 0.5]), np.array([[0.6, 0.3], [0.3, 0.6]])])
     assert theory.mean_bound(given) == pytest.approx(2 / 0.9)
     assert theory.mean_square_bound(given) == pytest.approx(1 / 0.9)
-    # The thesis's own numbers (line 1093): mu = 0.4 satisfies both.
+    # The thesis's own numbers (section 4.4.1): mu = 0.4 satisfies both.
     assert theory.mean_square_bound(np.full((1, 1, 1), 1.02)) == pytest.approx(0.980, abs=5e-4)
 
 

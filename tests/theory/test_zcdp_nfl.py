@@ -133,7 +133,7 @@ class Reference:
         return total / (2 * self.penalty * len(neighbors) + 1 / self.eta(n))
 
     def printed_primal(self, k, heard, dual, n):
-        """(A.1) of P2, lines 2242-2243, letter by letter."""
+        """(A.1) of P2, appendix A, letter by letter."""
         total = heard[k] / self.eta(n) + dual[k] / 2 - self.subgradient(k, heard[k])
         neighbors = list(self.graph[k])
         for near in neighbors:
@@ -583,7 +583,7 @@ def test_gap_of_the_average_itself_may_be_negative():
     record = theory.transcript(setup, jax.random.key(0), 1000)
     raw = theory.ergodic_gap(setup, record, optimum, consensual=False)
     feasible = theory.ergodic_gap(setup, record, optimum)
-    assert raw[-1] < -1e-5  # line 693 has it positive
+    assert raw[-1] < -1e-5  # section 3.3.4 has it positive
     assert np.all(feasible >= 0)
     at_once = theory.theorem_two_bound(setup, record, optimum).gap
     close(at_once, raw[record.horizon - 1])

@@ -69,7 +69,7 @@ class GraphFedAvg(Algorithm):
         all samples.
 
     Reference:
-      Rizk 2023, (3.3)-(3.8), lines 1461-1482.
+      Rizk 2023, (3.3)-(3.8).
     """
 
     step_size: Schedule = field(converter=as_schedule)

@@ -206,7 +206,7 @@ class GFL(PGFL):
     r"""Graph federated learning of one model for all: :class:`PGFL` with :math:`Q=1`.
 
     The single-task comparator of figure 5.1, "modified to ensure privacy in the same manner as
-    PGFL" (line 1509; the journal's captions call the curve FedAvg). :class:`GraphFedAvg` is the
+    PGFL" (section 5.4.1; the journal's captions call the curve FedAvg). :class:`GraphFedAvg` is the
     same task by gradient steps.
 
     Reference:

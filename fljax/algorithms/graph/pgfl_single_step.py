@@ -69,7 +69,7 @@ class PGFLSingleStep(Algorithm):
       ValueError: an inter-cluster parameter outside [0, 1].
 
     Reference:
-      Gauthier 2024, (5.6)-(5.7), lines 1240-1248; Gauthier et al. 2023, (6)-(7).
+      Gauthier 2024, (5.6)-(5.7); Gauthier et al. 2023, (6)-(7).
     """
 
     penalty: Float[Array, ""] | float

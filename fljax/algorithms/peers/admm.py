@@ -42,7 +42,7 @@ class NetworkedADMM(Algorithm):
     The primal step is :math:`\mathrm{prox}_{f_k/c_k}(v_k)` with
     :math:`c_k=2\rho|\mathcal N_k|`: one linear solve, factorized once, for squared losses with
     no or a squared regularizer; warm-started inner iterations otherwise. The aggregated dual is
-    :math:`\gamma_k=2\sum_l\mu_k^l`; the index printed at line 530 is off, the recursion right.
+    :math:`\gamma_k=2\sum_l\mu_k^l`; the index printed in section 3.2.2 is off, the recursion right.
 
     Args:
       penalty: :math:`\rho>0`.

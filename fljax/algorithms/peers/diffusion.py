@@ -116,7 +116,7 @@ class Consensus(_Strategy):
       ValueError: an unknown rule; weights that do not fit the graph.
 
     Reference:
-      Rizk 2023, (1.32)-(1.33), lines 367-371; Nedić & Ozdaglar 2009.
+      Rizk 2023, (1.32)-(1.33); Nedić & Ozdaglar 2009.
     """
 
     mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
@@ -143,7 +143,7 @@ class CTA(_Strategy):
     Args and Raises: as of :class:`Consensus`.
 
     Reference:
-      Rizk 2023, (1.34)-(1.35), lines 373-377.
+      Rizk 2023, (1.34)-(1.35).
     """
 
     mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
@@ -173,7 +173,7 @@ class ATC(_Private):
     Args and Raises: as of :class:`Consensus`.
 
     Reference:
-      Rizk 2023, (1.36)-(1.37), lines 379-383.
+      Rizk 2023, (1.36)-(1.37).
     """
 
     mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
@@ -197,7 +197,7 @@ class Diffusion(_Strategy):
     Where weights are ``None`` nothing is exchanged. For small steps it comes to the minimizer of
     :math:`\sum_kp_kf_k` with :math:`p=A_2q`, :math:`q` the Perron vector of :math:`A_1A_0A_2`: that
     of :math:`A` in each of the three strategies. (The source has :math:`q` in the place of
-    :math:`p`, line 2539, which is the same where all matrices are doubly stochastic.)
+    :math:`p`, (4.91), which is the same where all matrices are doubly stochastic.)
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
@@ -210,7 +210,7 @@ class Diffusion(_Strategy):
       ValueError: no weights at all, an unknown rule; weights that do not fit the graph.
 
     Reference:
-      Rizk 2023, (1.38)-(1.40), lines 387-395, and (4.21)-(4.23).
+      Rizk 2023, (1.38)-(1.40), and (4.21)-(4.23).
     """
 
     before: Weights | None = field(converter=partial(as_weights, "before"), default=None)

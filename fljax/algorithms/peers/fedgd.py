@@ -86,7 +86,7 @@ class FedGD(Coupled):
       True
 
     Reference:
-      Jung 2025, Algorithms 4 and 5, (110), lines 1576-1660.
+      Jung 2025, Algorithms 4 and 5, (110).
     """
 
     coupling: Any
@@ -178,7 +178,7 @@ class NetworkedFedSGD(FedGD):
       ValueError: as :class:`FedGD`; batches and an oracle, or neither.
 
     Reference:
-      Jung 2025, Algorithms 6 and 7, (113), lines 1674-1738.
+      Jung 2025, Algorithms 6 and 7, (113).
     """
 
     coupling: Any

@@ -71,7 +71,7 @@ class FedRelax(Coupled):
       True
 
     Reference:
-      Jung 2025, Algorithm 11, (123), lines 1939-1978, and (132), (172).
+      Jung 2025, Algorithm 11, (123), and (132), (172).
     """
 
     coupling: Any

@@ -78,7 +78,7 @@ class ModelAgnosticFedRelax(OnTestSet):
       True
 
     Reference:
-      Jung 2025, Algorithm 12, (124), lines 1980-2004, with (64)-(66), lines 912-930.
+      Jung 2025, Algorithm 12, (124), with (64)-(66).
     """
 
     coupling: Float[Array, ""] | float

@@ -82,7 +82,7 @@ class NetworkedIteration(Algorithm):
       True
 
     Reference:
-      Jung 2025, (125)-(129), lines 2006-2050.
+      Jung 2025, (125)-(129).
     """
 
     needs = Needs(data="any", absent=True, late=True, averages=True, changing=True)

@@ -78,7 +78,7 @@ class NPFL(Algorithm):
       ValueError: an inter-cluster parameter outside [0, 1].
 
     Reference:
-      Gauthier 2024, (6.2)-(6.6) and (6.11), lines 1610-1690.
+      Gauthier 2024, (6.2)-(6.6) and (6.11).
     """
 
     penalty: Float[Array, ""] | float

@@ -144,7 +144,7 @@ class NPFLRL(Algorithm):
       ValueError: a problem without validation data, one that is not quadratic or that clips.
 
     Reference:
-      Gauthier 2024, Algorithm 6, (6.7)-(6.14), lines 1649-1722.
+      Gauthier 2024, Algorithm 6, (6.7)-(6.14).
     """
 
     penalty: Float[Array, ""] | float

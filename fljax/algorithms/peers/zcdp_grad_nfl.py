@@ -49,7 +49,7 @@ class ZCDPGradNFL(Algorithm):
             -\alpha^{(n)} f_k'(\tilde w_k^{(n-1)}),\qquad
         \tilde w_k^{(n)} = w_k^{(n)}+\xi_k^{(n)}
 
-    The source cites Nedic and Ozdaglar, "modified to use zCDP" (line 744), without the formula.
+    The source cites Nedic and Ozdaglar, "modified to use zCDP" (section 3.4), without the formula.
     The subgradient is taken at the *perturbed* own model: at the exact one, data would pass
     from round to round inside the client and :meth:`sensitivity` would not bound the message.
 

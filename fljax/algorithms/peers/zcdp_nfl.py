@@ -42,7 +42,7 @@ class ZCDPNFL(Algorithm):
         \gamma_k^{(n)} &= \gamma_k+\rho\sum_{l\in\mathcal N_k}(\tilde w_k^{(n)}-\tilde w_l^{(n)})
 
     with everything on the first right-hand side from round :math:`n-1`. The primal line is the
-    minimizer of the thesis's (7) of P2; the closed form printed in Appendix A (lines 2242-2246)
+    minimizer of the thesis's (7) of P2; the closed form printed in P2's appendix A
     has other signs and diverges. The step index follows P2 (5), :math:`\eta^{(n)}` making
     :math:`w^{(n)}`. Start: :math:`w=\tilde w=\gamma=0`, known to all, so round 0 sends nothing.
 

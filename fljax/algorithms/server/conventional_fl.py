@@ -51,7 +51,7 @@ class ConventionalFL(ReleasesModel, Algorithm):
     The mean is over the clients that are available and, with delays, over the models that arrive;
     where none does, :math:`w` stays. With ``local_steps`` > 1 the first line is repeated from its
     own result (FedAvg with full batches). The thesis prints ``+ mu f(D_k)`` with :math:`f` "the
-    objective" (line 345); its text and theory mean the descent direction.
+    objective" (section 2.1.1); its text and theory mean the descent direction.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.

@@ -82,7 +82,7 @@ class ExactFedProx(ReleasesModel, Algorithm):
       True
 
     Reference:
-      Jung 2025, Algorithm 10, (119)-(120), lines 1879-1937.
+      Jung 2025, Algorithm 10, (119)-(120).
     """
 
     step_size: Float[Array, ""] | float

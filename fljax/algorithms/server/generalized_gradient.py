@@ -53,7 +53,7 @@ class GeneralizedGradient(OnTestSet):
       True
 
     Reference:
-      Jung 2025, Algorithm 3, (96), lines 1338-1384.
+      Jung 2025, Algorithm 3, (96).
     """
 
     step_size: Float[Array, ""] | float

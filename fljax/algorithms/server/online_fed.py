@@ -63,7 +63,7 @@ class OnlineFed(Algorithm):
       aggregation: as above.
 
     Reference:
-      Gauthier 2024, P4 (4)-(6), lines 2493-2509.
+      Gauthier 2024, P4 (4)-(6).
     """
 
     step_size: Schedule = field(converter=as_schedule)

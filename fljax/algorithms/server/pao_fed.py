@@ -76,7 +76,7 @@ class PAOFed(Algorithm):
       ValueError: a portion that does not fit the model, a discount outside [0, 1].
 
     Reference:
-      Gauthier 2024, Algorithm 3, (4.5)-(4.14), lines 885-939; P4, Algorithm 1, line 2602.
+      Gauthier 2024, Algorithm 3, (4.5)-(4.14); P4, Algorithm 1.
     """
 
     step_size: Schedule = field(converter=as_schedule)
@@ -89,7 +89,7 @@ class PAOFed(Algorithm):
     aggregation: str = static(default="per delay")
     selector: Selector = Everyone()
 
-    #: name -> coordinated, send_next, discount; lines 1103-1109 and 1117.
+    #: name -> coordinated, send_next, discount; section 4.4.2.
     VARIANTS: ClassVar[dict[str, tuple[bool, bool, float]]] = {
         "C0": (True, False, 1.0),
         "U0": (False, False, 1.0),
@@ -188,7 +188,7 @@ class PSOFed(PAOFed):
     and available take part.
 
     Reference:
-      Gogineni et al. 2022; Gauthier 2024, lines 1133 and 1152.
+      Gogineni et al. 2022; Gauthier 2024, sections 4.4.3 and 4.4.5, figure 4.3.
     """
 
     aggregation: str = static(default="pooled")

@@ -79,7 +79,7 @@ class SharingADMM(Algorithm):
       True
 
     Reference:
-      Boyd et al. 2011, section 8.3; Jung 2025, Exercise 6.2, line 2395.
+      Boyd et al. 2011, section 8.3; Jung 2025, Exercise 6.2.
     """
 
     penalty: Float[Array, ""] | float

@@ -46,7 +46,7 @@ class SignSGD(Algorithm):
         g_k=-\tfrac12f_k'(w^{(n)})\ (=z_ke_k\text{ for one sample})
 
     The sum is over what arrives in the round, however late; a tied vote does not move its
-    parameter. The source names the method (line 1152) without a rule: the vote is that of its
+    parameter. The source names the method (section 4.4.5) without a rule: the vote is that of its
     reference, and ``vote=False`` is the mean of the signs. The server sends whole models.
 
     Args:
