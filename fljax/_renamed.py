@@ -54,6 +54,7 @@ ATTRIBUTES = {
             )
         },
     },
+    "fljax.theory.multiagent_privacy": {"bound_chance": "bound_probability"},
     "fljax.theory.network_rates": {"iterations": "fljax.descent.rounds_needed"},
 }
 
@@ -62,9 +63,11 @@ ARGUMENTS = {
     "adaptation": ("interpolation_step_size",),
     "attention": ("attention_step_size",),
     "blend_step": ("blend_step_size",),
+    "chances": ("probabilities",),
     "consensus_step": ("consensus_step_size",),
     "coupling": ("consensus_step_size",),
     "dual_step": ("dual_step_size",),
+    "edge_chance": ("edge_probability",),
     "epochs": ("policy_steps",),
     "head_passes": ("head_epochs",),
     "keeps_optimiser": ("keeps_optimizer",),

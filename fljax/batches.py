@@ -1,8 +1,8 @@
-r"""Which of its samples a client uses for a step: all, or a batch of equal or unequal chances.
+r"""Which of its samples a client uses for a step: all, or a batch that is drawn.
 
 A batch law draws the batches of all steps of a round at once; whoever takes steps says over which
 law (``batches=``). The mean over a batch estimates that of all samples without bias, whatever the
-law: samples drawn with unequal chances are weighed by what they are drawn too often.
+law: samples drawn with unequal probabilities are weighed by what they are drawn too often.
 """
 
 from collections.abc import Sequence
@@ -215,7 +215,7 @@ class _Cycle(Batches):
 
 @module
 class Uniform(Batches):
-    r"""Of each client :math:`B_k` samples with equal chances, anew in every step.
+    r"""Of each client :math:`B_k` samples with equal probabilities, anew in every step.
 
     Args:
       size: :math:`B_k`, one number or one of each client. Without replacement a client with fewer
@@ -299,7 +299,7 @@ def distinct(
 
 @module
 class Weighted(Batches):
-    r"""Of each client :math:`B_k` samples without replacement, sample ``n`` with the chance
+    r"""Of each client :math:`B_k` samples without replacement, sample ``n`` with the probability
     :math:`B_kp_n^{(k)}` to be among them, anew in every step (Hartley and Rao 1962).
 
     Its gradient is weighed by :math:`1/(B_kN_kp_n^{(k)})`, so that the sum estimates the mean over
@@ -376,7 +376,7 @@ def weighted(
     real: Bool[Array, "chosen samples"],
     steps: int,
 ) -> Batch:
-    """Batches with these chances, and the weights that keep their sums without bias.
+    """Batches with these probabilities, and the weights that keep their sums without bias.
 
     A client's samples are put in random order once for all steps, of which each has a first point
     of its own: whatever the order, its mean is without bias, so those of two steps stay
@@ -386,7 +386,7 @@ def weighted(
 
 
 class Order(NamedTuple):
-    """What batches are drawn by, whatever the chances."""
+    """What batches are drawn by, whatever the probabilities."""
 
     samples: Int[Array, "chosen samples"]  # of each client in line
     starts: Float[Array, "chosen steps"]

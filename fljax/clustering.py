@@ -311,11 +311,11 @@ def adjusted_rand(found: Any, truth: Any) -> Float[Array, ""]:
 
     together, rows, columns = pairs(found, truth), pairs(found), pairs(truth)
     total = float(len(found))
-    chance = rows * columns / (total * (total - 1) / 2)
+    probability = rows * columns / (total * (total - 1) / 2)
     most = (rows + columns) / 2
     # Both all in one cluster, or both all alone: equal, and no chance to be otherwise.
-    above = jnp.where(most == chance, 1, most - chance)
-    return jnp.where(most == chance, 1, (together - chance) / above)
+    above = jnp.where(most == probability, 1, most - probability)
+    return jnp.where(most == probability, 1, (together - probability) / above)
 
 
 @checked

@@ -366,9 +366,9 @@ class Participants(NamedTuple):
 
     clients: Array | None  # [M] client numbers; None for all K
     here: Array  # [M] which of them do; no client twice among these
-    #: [M] ``1 / (K p)`` where clients were drawn with unequal chances ``p``: the mean of what these
-    #: M clients say, so weighted (and not divided by the sum of the weights, which depends on who
-    #: was drawn), estimates that of all clients without bias; None where all are 1
+    #: [M] ``1 / (K p)`` where clients were drawn with unequal probabilities ``p``: the mean of what
+    #: these M clients say, so weighted (and not divided by the sum of the weights, which depends on
+    #: who was drawn), estimates that of all clients without bias; None where all are 1
     weights: Array | None = None
 
     @property
@@ -393,7 +393,8 @@ class Participants(NamedTuple):
           counts: ``[K]``, for how much each client counts in that mean.
 
         Returns:
-          ``[M]``, or None where the chances are equal and a plain mean of who is there will do.
+          ``[M]``, or None where the probabilities are equal and a plain mean of who is there will
+          do.
         """
         if self.weights is None:
             return None
@@ -626,7 +627,7 @@ class Drawn(_Counted):
 
 @module
 class Unequal(_Counted):
-    r"""``count`` of all clients without replacement, with unequal chances (Hartley and Rao 1962).
+    r"""``count`` of all clients without replacement, unequal probabilities (Hartley and Rao 1962).
 
     Clients in random order are laid out on a line of length ``count``, client :math:`k` on a piece
     of length :math:`L p_k`; those on whose pieces the points :math:`u, u+1, \dots, u+L-1` with one
@@ -642,8 +643,8 @@ class Unequal(_Counted):
 
     Args:
       count: :math:`L\ge 1`.
-      probability: :math:`p_k`, ``[K]``: the chance of each client in one of the ``count`` draws,
-        with sum 1 and at most :math:`1/L` each, so that no client is drawn twice.
+      probability: :math:`p_k`, ``[K]``: the probability of each client in one of the ``count``
+        draws, with sum 1 and at most :math:`1/L` each, so that no client is drawn twice.
 
     Raises:
       ValueError: probabilities that are not one of each client, do not sum to 1, or are not within

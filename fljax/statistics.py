@@ -334,14 +334,14 @@ def compare(
     of plain means the one of the paired *t* test), its interval Student's *t* with ``runs - 1``
     degrees of freedom. If methods share nothing it is as valid, only wider.
 
-    Intervals and p-values are Bonferroni's for all comparisons that are returned: the chance that
-    any interval misses is at most ``1 - level``, however the comparisons depend on one another
+    Intervals and p-values are Bonferroni's for all comparisons that are returned: the probability
+    that any interval misses is at most ``1 - level``, however the comparisons depend on one another
     (Dunn, "Multiple comparisons among means", JASA 1961), as they do through the seeds and the
-    baseline they share. An interval leaves zero out exactly where its p-value is below
-    ``1 - level``. On ratios of skewed metrics (gamma, chi-squares over chi-squares, log-normal
-    with a variance of one) eleven intervals of 95 % covered, all of them, in 94, 86, 83 % of
-    studies of 5 seeds and in 96, 94, 94 % of those of 100; the percentile bootstrap's in 51, 46,
-    39 and 93, 91, 92 %.
+    baseline they share. An interval leaves zero out exactly where its p-value is below ``1 -
+    level``. On ratios of skewed metrics (gamma, chi-squares over chi-squares, log-normal with a
+    variance of one) eleven intervals of 95 % covered, all of them, in 94, 86, 83 % of studies of 5
+    seeds and in 96, 94, 94 % of those of 100; the percentile bootstrap's in 51, 46, 39 and 93, 91,
+    92 %.
 
     Args:
       dataset: what :func:`fljax.sweep` returned.

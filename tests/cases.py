@@ -403,7 +403,7 @@ SERVER_LOOPS = dict.fromkeys((FedOpt, FedAvgM, FedAdagrad, FedYogi, FedAdam), at
 
 
 def drawn_whole(it):
-    """All clients and all samples at a time: chances have no say."""
+    """All clients and all samples at a time: probabilities have no say."""
     return averaged(FedAvg(it.step_size, weighting="equal"))
 
 

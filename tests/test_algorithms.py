@@ -710,8 +710,8 @@ def test_federated_averaging_is_the_loop(name, algorithm, clip):
     chosen, visited = drawn(algorithm, key, SIZES)
     step = step_of(algorithm.step_size)
     objective = make_objective(name, clip)
-    chances = algorithm.selector and algorithm.selector.probability
-    theirs = nfl.fedavg(objective, step, chosen, visited, algorithm.weighting, chances)
+    probabilities = algorithm.selector and algorithm.selector.probability
+    theirs = nfl.fedavg(objective, step, chosen, visited, algorithm.weighting, probabilities)
     ours = trajectory(fl.Simulation(make_problem(name, clip), algorithm), key=key)
     close(ours, np.broadcast_to(theirs[:, None], ours.shape), rtol=0, atol=1e-11)
     assert np.abs(theirs[-1] - theirs[0]).max() > 1e-2

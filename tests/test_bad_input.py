@@ -291,7 +291,7 @@ OVER = fl.graphs.ring(K).mixing()
 TOLD = fl.theory.zcdp_nfl.Transcript(*[jnp.zeros((3, K, 2))] * 3)
 HEARD = {"simulation": SIMULATION, "transcript": TOLD}
 PRIVATE = dataclasses.replace(SIMULATION, problem=problem().clipped(1.0), privacy=ZCDP(1.0))
-CHANCES = {"delta": 1e-5, "confidence": 0.95}
+PROBABILITIES = {"delta": 1e-5, "confidence": 0.95}
 
 
 def study(key, penalty=1.0):
@@ -310,13 +310,16 @@ VALID = {
     "sweep": {"scenario": study, "rounds": 2},
     "audit.claimed_epsilon": {"ledger": {"rho": 1.0}, "delta": 1e-5},
     "audit.corners": {"problem": problem()},
-    "audit.counted_epsilon": {"hits": 5, "false_alarms": 1, "of": 10, **CHANCES},
-    "audit.guessed_epsilon": {"right": 5, "guesses": 6, "canaries": 10, **CHANCES},
+    "audit.counted_epsilon": {"hits": 5, "false_alarms": 1, "of": 10, **PROBABILITIES},
+    "audit.guessed_epsilon": {"right": 5, "guesses": 6, "canaries": 10, **PROBABILITIES},
     "audit.one_run": {"simulation": PRIVATE, "canaries": problem(), "rounds": 2, "delta": 1e-5},
     "audit.overheard": {"noise": fl.link.PerEdge(1.0), "over": OVER, "victim": 0, "attackers": 1},
     "audit.overheard_upload": {"clients": K, "victim": 0},
     "audit.protection": {"over": OVER, "victim": 0},
-    "audit.shaped_epsilon": {"scores": np.random.default_rng(0).normal(size=(2, 99)), **CHANCES},
+    "audit.shaped_epsilon": {
+        "scores": np.random.default_rng(0).normal(size=(2, 99)),
+        **PROBABILITIES,
+    },
     "audit.twins": {"simulation": SIMULATION, "neighbor": problem(), "rounds": 2},
     "audit.two_worlds": {
         "simulation": PRIVATE,
@@ -337,7 +340,7 @@ VALID = {
         "error": 1.0,
         "other_error": 1.0,
     },
-    "theory.multiagent_privacy.bound_chance": {
+    "theory.multiagent_privacy.bound_probability": {
         "mean_square": np.ones(3),
         "other_mean_square": np.ones(3),
         "error": 1.0,
@@ -409,7 +412,7 @@ VALID = {
     "theory.multiagent_bounds.batch_gain": {"batch": 2, "samples": 5},
     "theory.multiagent_bounds.batch_variance": {
         "values": np.ones((3, 2)),
-        "chances": np.full(3, 1 / 3),
+        "probabilities": np.full(3, 1 / 3),
         "batch": 2,
         "variances": np.ones(3),
     },
@@ -461,7 +464,7 @@ VALID = {
     "theory.networks.connectivity_bound": {"network": fl.graphs.ring(K)},
     "theory.networks.curvature": {"problem": problem()},
     "theory.networks.deviation_bound": {**COUPLED, "truth": np.ones(2)},
-    "theory.networks.erdos_renyi": {"nodes": 3, "edge_chance": 0.5},
+    "theory.networks.erdos_renyi": {"nodes": 3, "edge_probability": 0.5},
     "theory.networks.laplacian_bound": {"network": fl.graphs.ring(K)},
     "theory.networks.local_error_bound": {"problem": problem(), "truth": np.ones(2)},
     "theory.networks.variation_bounds": {
@@ -1026,7 +1029,7 @@ ACCEPTED = {
     ("audit.worst_neighbors", "key"): "negative",
     **dict.fromkeys(
         [
-            *(("theory.multiagent_privacy.bound_chance", n) for n in ("error", "other_error")),
+            *(("theory.multiagent_privacy.bound_probability", n) for n in ("error", "other_error")),
             *(
                 ("theory.multiagent_privacy.deviation_bound", n)
                 for n in ("error", "other_error", "optima")

@@ -1,4 +1,4 @@
-"""Decentralized strategies against loops, theory and each other; batches and their chances."""
+"""Decentralized strategies against loops, theory and each other; batches and how they are drawn."""
 
 import math
 
@@ -60,8 +60,8 @@ def visited(law, steps=1, rounds=ROUNDS):
 
 
 def unequal(seed=5):
-    chances = np.random.default_rng(seed).uniform(0.5, 1.5, REAL.shape) * REAL
-    return chances / chances.sum(axis=1, keepdims=True)
+    probabilities = np.random.default_rng(seed).uniform(0.5, 1.5, REAL.shape) * REAL
+    return probabilities / probabilities.sum(axis=1, keepdims=True)
 
 
 LAWS = [Uniform(2), Uniform((1, 4, 2, 3, 2)), Uniform(3, replacement=True), Weighted(2, unequal())]
@@ -143,7 +143,7 @@ def test_uniform_batches_are_of_each_clients_own_size_and_samples(law):
 
 
 @pytest.mark.parametrize("size", [2, 11])
-def test_small_and_large_batches_are_subsets_with_equal_chances(size):
+def test_small_and_large_batches_are_subsets_with_equal_probabilities(size):
     """Small ones are drawn one after the other, large ones cut from sorted numbers."""
     assert (size**2 > SORTED_BEYOND * 12) == (size == 11)
     real = jnp.ones((2, 12), bool).at[1, 5:].set(False)
@@ -159,40 +159,40 @@ def test_small_and_large_batches_are_subsets_with_equal_chances(size):
 
 
 @pytest.mark.slow
-def test_samples_are_drawn_as_often_as_their_chances_say():
+def test_samples_are_drawn_as_often_as_their_probabilities_say():
     """One of them is longer than a piece of the line: drawn once or twice, 1.2 times on average."""
-    chances = np.array([0.4, 0.3, 0.2, 0.1, 0.0])
+    probabilities = np.array([0.4, 0.3, 0.2, 0.1, 0.0])
     keys = jax.random.split(ONE, 20_000)
-    drawn = jax.vmap(lambda key: systematic(key, jnp.asarray(chances), 3, 3))(keys)
+    drawn = jax.vmap(lambda key: systematic(key, jnp.asarray(probabilities), 3, 3))(keys)
     counts = np.stack([(np.asarray(drawn) == n).sum(axis=1) for n in range(5)])
-    np.testing.assert_allclose(counts.mean(axis=1), 3 * chances, atol=0.02)
+    np.testing.assert_allclose(counts.mean(axis=1), 3 * probabilities, atol=0.02)
     assert set(np.unique(counts[0])) == {1, 2}
     assert not counts[4].any()
-    assert (np.abs(counts - 3 * chances[:, None]) < 1).all()
+    assert (np.abs(counts - 3 * probabilities[:, None]) < 1).all()
 
 
 @pytest.mark.slow
 def test_many_units_are_searched_as_few_are_compared(monkeypatch):
-    chances = jnp.asarray(np.random.default_rng(4).dirichlet(np.ones(700)))
-    found = np.asarray(systematic(ONE, chances, 20, 20))
+    probabilities = jnp.asarray(np.random.default_rng(4).dirichlet(np.ones(700)))
+    found = np.asarray(systematic(ONE, probabilities, 20, 20))
     monkeypatch.setattr(fl.participation, "SEARCHED_BEYOND", 700)
-    np.testing.assert_array_equal(found, systematic(ONE, chances, 20, 20))
+    np.testing.assert_array_equal(found, systematic(ONE, probabilities, 20, 20))
     order, start = jax.random.split(ONE)
     order = np.asarray(fl.participation.subset(order, 700, 700))
-    point = float(jax.random.uniform(start, (), chances.dtype))
-    expected = multiagent.systematic(order, np.asarray(chances), 20, point)
+    point = float(jax.random.uniform(start, (), probabilities.dtype))
+    expected = multiagent.systematic(order, np.asarray(probabilities), 20, point)
     assert found.tolist() == expected
 
 
 def test_a_draw_is_that_of_the_line():
-    key, chances = as_key(8), jnp.asarray([15, 81, 26, 42, 20, 16]) / 200
+    key, probabilities = as_key(8), jnp.asarray([15, 81, 26, 42, 20, 16]) / 200
     order, start = jax.random.split(key)
     order = np.asarray(fl.participation.subset(order, 6, 6))
-    point = float(jax.random.uniform(start, (), chances.dtype))
-    expected = multiagent.systematic(order, np.asarray(chances), 2, point)
-    assert np.asarray(systematic(key, chances, 2, 2)).tolist() == expected
+    point = float(jax.random.uniform(start, (), probabilities.dtype))
+    expected = multiagent.systematic(order, np.asarray(probabilities), 2, point)
+    assert np.asarray(systematic(key, probabilities, 2, 2)).tolist() == expected
     # The document's own example, in its order: the second and the fourth, not the first.
-    assert multiagent.systematic(range(6), np.asarray(chances), 2, 0.57) == [1, 3]
+    assert multiagent.systematic(range(6), np.asarray(probabilities), 2, 0.57) == [1, 3]
 
 
 @pytest.mark.slow

@@ -312,13 +312,13 @@ def test_neighbors_have_nothing_in_common(streams):
         assert stats.chisquare(counts, expected).pvalue > 1e-6, name
 
 
-def test_gaps_hands_and_runs_are_those_of_chance(streams):
+def test_gaps_hands_and_runs_are_those_of_probability(streams):
     """Gaps between small numbers, hands of five digits, runs (Knuth, volume 2, section 3.3.2)."""
     for name, words in streams.items():
         gaps = np.minimum(np.diff(np.flatnonzero(words < 2**29)) - 1, 40)  # one in eight
-        chances = np.append(0.125 * 0.875 ** np.arange(40), 0.875**40)
+        probabilities = np.append(0.125 * 0.875 ** np.arange(40), 0.875**40)
         counts = np.bincount(gaps, minlength=41)
-        assert stats.chisquare(counts, chances * len(gaps)).pvalue > 1e-6, name
+        assert stats.chisquare(counts, probabilities * len(gaps)).pvalue > 1e-6, name
         hands = (words[: len(words) // 5 * 5] >> 29).reshape(-1, 5)  # of eight digits
         kinds = 1 + (np.diff(np.sort(hands, axis=1), axis=1) > 0).sum(axis=1)
         ways = special.factorial(8) / special.factorial(8 - np.arange(1, 6))
@@ -330,7 +330,7 @@ def test_gaps_hands_and_runs_are_those_of_chance(streams):
         assert abs(rises - (len(words) - 1) / 2) < 5 * spread, name
 
 
-def test_birthdays_fall_together_as_often_as_by_chance(streams):
+def test_birthdays_fall_together_as_often_as_by_probability(streams):
     """Equal spacings of 512 birthdays in 2**24 days are Poisson, two a year (Marsaglia)."""
     for name, words in streams.items():
         years = (words[: len(words) // 512 * 512] >> 8).reshape(-1, 512).astype(np.int64)
@@ -340,7 +340,7 @@ def test_birthdays_fall_together_as_often_as_by_chance(streams):
         assert abs(equal - mean) < 5 * np.sqrt(mean) + 0.02 * mean, name  # 1 % is the limit law's
 
 
-def test_words_collide_as_often_as_by_chance(bits):
+def test_words_collide_as_often_as_by_probability(bits):
     collisions = sum(count * (count - 1) // 2 for count in Counter(bits.tolist()).values())
     mean = N * (N - 1) / 2 / 2**32
     assert abs(collisions - mean) < 5 * np.sqrt(mean)

@@ -20,7 +20,7 @@ REAL = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
 
 
 def drawn(algorithm):
-    """The library's own draws, from chances that the loop has come to."""
+    """The library's own draws, from probabilities that the loop has come to."""
     keys = keys_of(1, ROUNDS)
     chosen = {}
 
@@ -32,12 +32,12 @@ def drawn(algorithm):
 
     def batch(n, e, i, k, law):
         key = key_of(keys[n - 1], "batches")
-        chances = np.full((COUNT, max(SIZES)), 1.0 / max(SIZES))
-        chances[i] = 0
-        chances[i, : len(law)] = law
+        probabilities = np.full((COUNT, max(SIZES)), 1.0 / max(SIZES))
+        probabilities[i] = 0
+        probabilities[i, : len(law)] = law
         clients = jnp.asarray(chosen[n])
         real = jnp.asarray(REAL)[clients]
-        found = weighted(key, jnp.asarray(chances), BATCH, clients, real, max(STEPS))
+        found = weighted(key, jnp.asarray(probabilities), BATCH, clients, real, max(STEPS))
         rows = np.asarray(found.rows)[i, e]
         return rows[rows < SIZES[k]]
 
@@ -63,7 +63,7 @@ def test_importance_sampling_is_the_loop(rule, cap):
 
 
 def test_those_drawn_share_what_they_had():
-    """The document's example: five samples, two drawn at a time, from equal chances."""
+    """The document's example: five samples, two drawn at a time, from equal probabilities."""
     law = jnp.full((1, 5), 0.2)
     law = shared(law, jnp.array([[0, 1]]), jnp.array([[3.0, 1.0]]))
     np.testing.assert_allclose(law[0], [0.3, 0.1, 0.2, 0.2, 0.2])
@@ -75,7 +75,7 @@ def test_those_drawn_share_what_they_had():
 
 @pytest.mark.thin(3)
 @pytest.mark.parametrize("most", [0.2, 0.25, 0.3, 0.5, 1.0])
-def test_capped_chances_are_the_loops(most):
+def test_capped_probabilities_are_the_loops(most):
     law = np.random.default_rng(0).dirichlet([0.5] * 6, 50)
     expected = np.array([multiagent.kept(row, 0.0, most) for row in law])
     found = np.asarray(capped(jnp.asarray(law), jnp.full(50, most)))
@@ -87,8 +87,8 @@ def test_capped_chances_are_the_loops(most):
 
 
 @pytest.mark.slow
-def test_the_optimal_chances_give_the_least_noise():
-    """(2.23) is what they minimize: other chances, near or far, have more of it."""
+def test_the_optimal_probabilities_give_the_least_noise():
+    """(2.23) is what they minimize: other probabilities, near or far, have more of it."""
     problem, algorithm = (
         make_problem(),
         ISFedAvg(0.03, COUNT, 2, 3, "optimal", floor=0.0, cap=False),
@@ -116,7 +116,7 @@ def test_the_optimal_chances_give_the_least_noise():
 
 
 @pytest.mark.slow
-def test_equal_chances_are_federated_averaging_with_normalized_steps():
+def test_equal_probabilities_are_federated_averaging_with_normalized_steps():
     """In mean over the draws: importance sampling with a floor of one is uniform."""
 
     def end(algorithm, seeds):
@@ -171,12 +171,14 @@ def run(algorithm):
 
 
 @pytest.mark.slow
-def test_chances_by_all_norms_are_the_true_ones_at_the_minimizer():
+def test_probabilities_by_all_norms_are_the_true_ones_at_the_minimizer():
     problem = make_problem()
     true, full = (ISFedAvg(0.05, 2, rule=rule) for rule in ("optimal", "full"))
     there = full.init(problem, None)._replace(model=optimum(problem))
-    found = full.chances(problem, there)
-    for ours, theirs in zip(found, true.chances(problem, true.init(problem, None)), strict=True):
+    found = full.probabilities(problem, there)
+    for ours, theirs in zip(
+        found, true.probabilities(problem, true.init(problem, None)), strict=True
+    ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10)
-    elsewhere = full.chances(problem, there._replace(model=there.model + 1))
+    elsewhere = full.probabilities(problem, there._replace(model=there.model + 1))
     assert np.abs(elsewhere[0] - found[0]).max() > 1e-3

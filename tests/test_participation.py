@@ -96,7 +96,7 @@ def test_bernoulli_is_each_clients_own_probability_independent_of_others_and_of_
         unrelated(on[1:, k], on[:-1, other])
 
 
-@pytest.mark.parametrize("chance", [0.0, 1.0])
+@pytest.mark.parametrize("probability", [0.0, 1.0])
 def test_certain_trials_have_no_exception(chance):
     assert (table(Bernoulli(chance), 4, 500) == bool(chance)).all()
 
@@ -222,14 +222,14 @@ def test_a_trace_must_cover_the_run():
 
 
 def test_groups_cross_in_cells_of_equal_size():
-    sizes, chances = [500, 1000, 1500, 2000], [0.25, 0.1, 0.025, 0.005]
-    data, availability = groups(sizes, 256), groups(chances, 256, nested=4)
+    sizes, probabilities = [500, 1000, 1500, 2000], [0.25, 0.1, 0.025, 0.005]
+    data, availability = groups(sizes, 256), groups(probabilities, 256, nested=4)
     np.testing.assert_array_equal(data, np.repeat(sizes, 64))
-    cells = dict.fromkeys(itertools.product(sizes, chances), 0)
+    cells = dict.fromkeys(itertools.product(sizes, probabilities), 0)
     for cell in zip(data.tolist(), availability.tolist(), strict=True):
         cells[cell] += 1
     assert set(cells.values()) == {16}
-    np.testing.assert_array_equal(availability[:64], np.repeat(chances, 16))
+    np.testing.assert_array_equal(availability[:64], np.repeat(probabilities, 16))
     np.testing.assert_array_equal(groups([7.5], 3), [7.5] * 3)
 
 
@@ -286,20 +286,20 @@ def test_a_subset_larger_than_the_network_is_refused():
         Subset(6).check(5)
 
 
-CHANCES = np.array([0.3, 0.2, 0.05, 0.15, 0.2, 0.1])
+PROBABILITIES = np.array([0.3, 0.2, 0.05, 0.15, 0.2, 0.1])
 
 
 @pytest.mark.core
-def test_unequal_chances_are_met_exactly_and_nobody_is_drawn_twice():
-    selector = Unequal(3, CHANCES)
+def test_unequal_probabilities_are_met_exactly_and_nobody_is_drawn_twice():
+    selector = Unequal(3, PROBABILITIES)
     keys = jax.random.split(jax.random.key(8), 20_000)
     everyone = jnp.ones(6, bool)
     who = jax.jit(jax.vmap(lambda key: selector.choose(key, everyone, None)))(keys)
     drawn, weights = np.asarray(who.clients), np.asarray(who.weights)
     assert (np.diff(np.sort(drawn, axis=1), axis=1) > 0).all()
     for k in range(6):
-        is_frequency((drawn == k).sum(), 20_000, 3 * CHANCES[k])
-    np.testing.assert_allclose(weights, 1 / (6 * CHANCES[drawn]), rtol=1e-12)
+        is_frequency((drawn == k).sum(), 20_000, 3 * PROBABILITIES[k])
+    np.testing.assert_allclose(weights, 1 / (6 * PROBABILITIES[drawn]), rtol=1e-12)
     pairs = np.unique(np.sort(drawn, axis=1)[:, :2], axis=0)
     assert len({tuple(pair) for pair in pairs}) > 5  # in one fixed order only few ever meet
     # The weighted mean of what is said is that of all clients, on average (Lemma 2.1).
@@ -308,7 +308,7 @@ def test_unequal_chances_are_met_exactly_and_nobody_is_drawn_twice():
     assert stats.ttest_1samp(means, said.mean()).pvalue > LEVEL
 
 
-def test_equal_chances_are_a_uniform_draw():
+def test_equal_probabilities_are_a_uniform_draw():
     keys = jax.random.split(jax.random.key(9), 12_000)
     selector = Unequal(2, np.full(4, 0.25))
     draw = jax.jit(jax.vmap(lambda key: selector.choose(key, jnp.ones(4, bool), None).clients))
@@ -318,7 +318,7 @@ def test_equal_chances_are_a_uniform_draw():
 
 
 @pytest.mark.slow
-def test_absent_clients_of_unequal_chances_take_no_part():
+def test_absent_clients_of_unequal_probabilities_take_no_part():
     who = Unequal(6, np.full(6, 1 / 6)).choose(jax.random.key(0), jnp.asarray(AVAILABLE), None)
     np.testing.assert_array_equal(np.asarray(who.here), AVAILABLE[np.asarray(who.clients)])
 
@@ -334,7 +334,7 @@ def test_absent_clients_of_unequal_chances_take_no_part():
         (lambda: FedAvg(0.1, selector=[0.5, 0.5]), "selector must be"),
     ],
 )
-def test_chances_that_cannot_be_met_are_refused(make, message):
+def test_probabilities_that_cannot_be_met_are_refused(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
 
@@ -370,29 +370,30 @@ def test_a_subset_is_of_different_clients_and_any_of_them(clients):
     assert stats.chisquare(counts, drawn.size * edges / clients).pvalue > LEVEL
 
 
-# What a server makes of unequal chances ---------------------------------------------------------
+# What a server makes of unequal probabilities
+# ---------------------------------------------------------
 
 
 @module
 class These(Selector):
-    """The clients that it is told, as if drawn with these chances."""
+    """The clients that it is told, as if drawn with these probabilities."""
 
     clients: jax.Array
     probability: jax.Array
 
     def choose(self, key, available, network, round=1):
-        chances = len(self.probability) * self.probability[self.clients]
-        return Participants(self.clients, available[self.clients], 1 / chances)
+        probabilities = len(self.probability) * self.probability[self.clients]
+        return Participants(self.clients, available[self.clients], 1 / probabilities)
 
 
-def selections(chances, count):
+def selections(probabilities, count):
     """All sets that :class:`Unequal` can draw, with the probability of each."""
     found = {}
-    for order in itertools.permutations(range(len(chances))):
-        ends = np.concatenate([[0], np.cumsum(count * chances[list(order)])])
+    for order in itertools.permutations(range(len(probabilities))):
+        ends = np.concatenate([[0], np.cumsum(count * probabilities[list(order)])])
         cuts = np.unique(np.concatenate([[0, 1], ends % 1]))
         middles, widths = (cuts[1:] + cuts[:-1]) / 2, np.diff(cuts)
-        units, chance = jnp.asarray(order), jnp.asarray(chances)
+        units, chance = jnp.asarray(order), jnp.asarray(probabilities)
         drawn = on_line(units, jnp.asarray(middles), chance, count, count)
         for who, width in zip(np.sort(drawn, axis=1).tolist(), widths, strict=True):
             found[tuple(who)] = found.get(tuple(who), 0) + width
@@ -459,9 +460,9 @@ def test_a_server_moves_on_average_as_with_all_clients(name, on):
 @pytest.mark.parametrize("delays", [None, Uniform(3)], ids=["at once", "late"])
 def test_one_client_a_round_leads_to_the_optimum_of_all(delays):
     """Scalars whose clients are drawn unlike: self-normalized it would be 0.34, not 1."""
-    targets, chances = np.array([0.0, 0.0, 3.0]), np.array([0.6, 0.3, 0.1])
+    targets, probabilities = np.array([0.0, 0.0, 3.0]), np.array([0.6, 0.3, 0.1])
     problem = fl.problems.Problem(np.ones((3, 1, 1)), targets[:, None], fl.problems.LeastSquares())
-    algorithm = FedAvg(0.01, selector=Unequal(1, chances))
+    algorithm = FedAvg(0.01, selector=Unequal(1, probabilities))
     simulation = fl.Simulation(problem, algorithm, delays=delays, metrics=[fl.metrics.trajectory()])
     found = fl.sweep(lambda key: simulation, seeds=20, rounds=6000).model_trajectory
     means = found.isel(round=slice(1000, None)).mean(("round", "client", "parameter")).values

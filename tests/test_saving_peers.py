@@ -298,9 +298,9 @@ def test_pairs_meet_as_often_as_is_said(form):
     close(drawn.sum(axis=2), 1)
     degree = np.asarray(network.degree)
     for (k, m), weight in zip(EDGES, weights, strict=True):
-        chance = weight / (degree[k] + degree[m] - weight)
+        probability = weight / (degree[k] + degree[m] - weight)
         often = (drawn[:, k, m] > 0).mean()
-        assert abs(often - chance) < 5 * np.sqrt(chance * (1 - chance) / draws)
+        assert abs(often - probability) < 5 * np.sqrt(probability * (1 - probability) / draws)
     assert (drawn[:, 0, 2] == 0).all()  # no edge
 
 

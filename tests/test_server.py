@@ -117,8 +117,8 @@ def world_of(algorithm, gradient, objective, start, available, sizes=SIZES):
 def talks(algorithm, rounds, seed=1):
     """In which rounds clients that skip some talk."""
     keys = [jax.random.fold_in(fl.random_key(seed), n) for n in range(1, rounds + 1)]
-    chance = [float(jax.random.uniform(key_of(key, "algorithm"), dtype=float)) for key in keys]
-    return np.array(chance) >= float(algorithm.skipping)
+    probability = [float(jax.random.uniform(key_of(key, "algorithm"), dtype=float)) for key in keys]
+    return np.array(probability) >= float(algorithm.skipping)
 
 
 @functools.cache

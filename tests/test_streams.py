@@ -245,11 +245,11 @@ def test_groups_of_clients_get_their_numbers_of_samples():
     arrived = weights.sum(0).reshape(4, 64)
     assert (arrived[3] == 2000).all()
     for size, counts in zip(sizes[:3], arrived, strict=False):
-        chance = size / 2000
-        low, high = stats.binom.interval(1 - LEVEL / 256, 2000, chance)
+        probability = size / 2000
+        low, high = stats.binom.interval(1 - LEVEL / 256, 2000, probability)
         assert ((low <= counts) & (counts <= high)).all()
-        assert stats.binomtest(int(counts.sum()), 64 * 2000, chance).pvalue > LEVEL
-        spread = ((counts - size) ** 2).sum() / (2000 * chance * (1 - chance))
+        assert stats.binomtest(int(counts.sum()), 64 * 2000, probability).pvalue > LEVEL
+        spread = ((counts - size) ** 2).sum() / (2000 * probability * (1 - probability))
         assert 2 * min(stats.chi2.sf(spread, 64), stats.chi2.cdf(spread, 64)) > LEVEL
 
 

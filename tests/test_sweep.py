@@ -243,16 +243,16 @@ def test_a_metric_that_is_no_number_of_a_finite_model_is_named(recwarn):
 
 @pytest.mark.slow
 def test_a_run_in_which_nobody_says_anything_is_named(recwarn):
-    def scenario(key, chance, algorithm):
-        pattern = fl.participation.Bernoulli(chance)
+    def scenario(key, probability, algorithm):
+        pattern = fl.participation.Bernoulli(probability)
         simulation = build(key, algorithm, participation=pattern, metrics=[])
         return dataclasses.replace(simulation, network=None)
 
     fedavg, local = fl.algorithms.FedAvg(0.1), fl.algorithms.LocalOnly(0.1)
-    grid = {"chance": [0.0, 0.9], "algorithm": [fedavg, local]}
+    grid = {"probability": [0.0, 0.9], "algorithm": [fedavg, local]}
     with pytest.warns(fl.AssumptionWarning, match="no message was sent in 2 of 8 runs: nobody"):
         fl.sweep(scenario, rounds=3, seeds=2, grid=grid)
-    fl.sweep(scenario, rounds=3, seeds=2, grid=grid | {"chance": [0.9]})
+    fl.sweep(scenario, rounds=3, seeds=2, grid=grid | {"probability": [0.9]})
     assert not recwarn
 
 

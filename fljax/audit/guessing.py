@@ -147,7 +147,7 @@ def _check_claim(delta: float, confidence: float) -> None:
 
 
 def _at_least(right: Any, of: int, confidence: float) -> Any:
-    """Clopper-Pearson: the chance is at least this."""
+    """Clopper-Pearson: the probability is at least this."""
     right = np.asarray(right)
     found = stats.beta.ppf(1 - confidence, np.maximum(right, 1), of - right + 1)
     return np.where(right == 0, 0.0, found)
@@ -159,8 +159,8 @@ def counted_epsilon(
 ) -> Any:
     r"""A lower bound on epsilon from how often a test was right and wrong, whatever the noise.
 
-    Under :math:`(\epsilon,\delta)`-DP a test that says "b" with chance :math:`p` in world b and
-    :math:`q` in world a has :math:`p\le e^\epsilon q+\delta`, so
+    Under :math:`(\epsilon,\delta)`-DP a test that says "b" with probability :math:`p` in world b
+    and :math:`q` in world a has :math:`p\le e^\epsilon q+\delta`, so
     :math:`\epsilon\ge\ln((p-\delta)/q)`; :math:`p` and :math:`q` at their Clopper-Pearson bounds,
     each with half of what the confidence leaves.
 
@@ -231,7 +231,7 @@ def guessed_epsilon(
     r"""A lower bound on epsilon from one run's guesses of independent canaries.
 
     Under :math:`(\epsilon,\delta)`-DP the number of right ones among :math:`r` guesses of :math:`m`
-    fair coins is at least :math:`v` with a chance of at most
+    fair coins is at least :math:`v` with a probability of at most
 
     .. math::
 
@@ -259,7 +259,7 @@ def guessed_epsilon(
     _check.count("guesses", guesses, at_least=0, at_most=canaries)
     _check.count("right", right, at_least=0, at_most=guesses)
 
-    def chance(epsilon: float) -> float:
+    def probability(epsilon: float) -> float:
         share = 1 / (1 + math.exp(-epsilon))
         back = np.arange(1, right + 1)
         between = np.cumsum(stats.binom.pmf(right - back, guesses, share)) / back
@@ -267,11 +267,11 @@ def guessed_epsilon(
         return float(stats.binom.sf(right - 1, guesses, share)) + 2 * canaries * delta * worst
 
     low, high, left = 0.0, 40.0, 1 - confidence
-    if chance(low) > left:
+    if probability(low) > left:
         return 0.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if chance(middle) <= left else (low, middle)
+        low, high = (middle, high) if probability(middle) <= left else (low, middle)
     return low
 
 
@@ -927,8 +927,8 @@ def two_worlds(
 
     Guarantees:
       If the mechanism is :math:`(\epsilon,\delta)`-DP, ``bound`` exceeds :math:`\epsilon` with a
-      chance of at most ``1 - confidence``, whatever its noise; ``shaped`` only if the scores are
-      normal.
+      probability of at most ``1 - confidence``, whatever its noise; ``shaped`` only if the scores
+      are normal.
 
     Example:
       >>> import jax, fljax as fl

@@ -411,7 +411,7 @@ def within(found: xr.Dataset, error: float, other_error: float) -> xr.Dataset:
       A dataset over ``round``: the ``fraction`` of runs within
       :func:`~fljax.theory.multiagent_privacy.deviation_bound` (an attribute), that of runs that
       were so in ``all_rounds`` up to it, and what
-      :func:`~fljax.theory.multiagent_privacy.bound_chance` promises by each rule
+      :func:`~fljax.theory.multiagent_privacy.bound_probability` promises by each rule
       (``promised_printed``, ``promised_union``, ``promised_all_rounds``), with the measured mean
       squares of the errors in the place of the source's bounds on them.
 
@@ -433,7 +433,7 @@ def within(found: xr.Dataset, error: float, other_error: float) -> xr.Dataset:
     variables = {name: ("round", value.mean(axis=0)) for name, value in variables.items()}
     for rule in theory.RULES:
         name = f"promised_{rule.replace(' ', '_')}"
-        variables[name] = ("round", theory.bound_chance(one, two, error, other_error, rule))
+        variables[name] = ("round", theory.bound_probability(one, two, error, other_error, rule))
     known = xr.Dataset(variables, coords={"round": found["round"]}, attrs={"bound": bound})
     for name in known.data_vars:
         known[name].attrs = _said(str(name).replace("_", " "))

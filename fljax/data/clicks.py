@@ -45,9 +45,9 @@ def click_log(
 ) -> Clicks:
     r"""A synthetic click log, each row one category of every field.
 
-    Categories are drawn by Zipf's law, the :math:`c`-th of a field with a chance proportional to
-    :math:`1/c`; each has an effect on a click's log-odds, normal. Labels are logistic in the sum of
-    a row's effects, those most likely with their noise being clicks.
+    Categories are drawn by Zipf's law, the :math:`c`-th of a field with a probability proportional
+    to :math:`1/c`; each has an effect on a click's log-odds, normal. Labels are logistic in the sum
+    of a row's effects, those most likely with their noise being clicks.
 
     Args:
       key: consumed.
@@ -76,8 +76,8 @@ def click_log(
     what = f"a table of {rows} rows x {fields} fields x {categories} categories"
     check_fits(what, rows, fields, categories, each=dtype.itemsize, mend="take fewer categories")
     of_categories, of_effects, of_labels = jax.random.split(key, 3)
-    chances = 1 / np.arange(1, categories + 1)
-    ends = jnp.asarray(np.cumsum(chances / chances.sum())[:-1], dtype)
+    probabilities = 1 / np.arange(1, categories + 1)
+    ends = jnp.asarray(np.cumsum(probabilities / probabilities.sum())[:-1], dtype)
     drawn = jax.random.uniform(of_categories, (rows, fields), dtype)
     category = jnp.searchsorted(ends, drawn, side="right")
     effects = normal(of_effects, (fields, categories), dtype)

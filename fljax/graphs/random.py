@@ -32,7 +32,8 @@ __all__ = [
     "stochastic_block_model",
 ]
 
-_OVERFLOW = 1e-3  # chance that a random graph exceeds its default neighbor bound and is redrawn
+#: The probability that a random graph exceeds its default neighbor bound and is redrawn.
+_OVERFLOW = 1e-3
 
 
 class _Edges(NamedTuple):

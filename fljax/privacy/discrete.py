@@ -38,7 +38,7 @@ def _alias(weights: Sequence[decimal.Decimal], bits: int = BITS) -> np.ndarray:
 
     A uniform number of so many bits chooses a column by its first :math:`n` and, if the rest is
     below the first three rows (high, middle and low 32 bits), that column's number, else that of
-    the fourth. Each has its chance up to :math:`2^{-bits}`, the likeliest one what is missing.
+    the fourth. Each has its probability up to :math:`2^{-bits}`, the likeliest one what is missing.
     """
     with decimal.localcontext(prec=DIGITS):
         unit = decimal.Decimal(2**bits) / sum(weights, decimal.Decimal(0))
@@ -49,8 +49,8 @@ def _alias(weights: Sequence[decimal.Decimal], bits: int = BITS) -> np.ndarray:
     room = 2**bits // columns
     left += [0] * (columns - len(left))
     below, other = [0] * columns, list(range(columns))
-    poor = [number for number, chance in enumerate(left) if chance < room]
-    rich = [number for number, chance in enumerate(left) if chance >= room]
+    poor = [number for number, probability in enumerate(left) if probability < room]
+    rich = [number for number, probability in enumerate(left) if probability >= room]
     while poor:
         one, giver = poor.pop(), rich[-1]
         below[one], other[one] = left[one] << BITS - bits, giver

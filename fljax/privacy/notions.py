@@ -49,7 +49,7 @@ bits in single precision and of 128 in double precision, and takes nearly all fl
 message, though not each as often as its interval would have it, and none beyond 6.66 standard
 deviations (9.4), where three in 10^11 would lie. :class:`DiscreteZCDP` and :class:`PureDP` leave no
 such traces: their messages are whole numbers of steps of a grid, whatever the precision, and the
-chance of every whole number is right far below what any run could show.
+probability of every whole number is right far below what any run could show.
 """
 
 import functools
@@ -609,9 +609,9 @@ class PureDP:
       steps: :math:`1\le s\le2^{24}`, of the grid to a scale.
 
     Guarantees:
-      :math:`\epsilon`-DP between neighboring data sets of any one client under the
-      bounded-gradient assumption: of all whole numbers that a message may become each has in two
-      worlds chances whose ratio is :math:`e^{\epsilon^{(n)}}` at most. Up to what the tables leave
+      :math:`\epsilon`-DP between neighboring data sets of any one client under the bounded-gradient
+      assumption: of all whole numbers that a message may become each has in two worlds
+      probabilities whose ratio is :math:`e^{\epsilon^{(n)}}` at most. Up to what the tables leave
       out, a total variation of :math:`2^{-78}` for every number drawn
       (:func:`~fljax.privacy.discrete.discrete_laplace`): strictly it is
       :math:`(\epsilon,(1+e^\epsilon)DT2^{-78})`-DP. That the message before rounding has the stated

@@ -196,11 +196,12 @@ class Sampling(NamedTuple):
     * :math:`v_k=p_k/L` where draws are independent;
     * :math:`v_k=\frac{K-L}{K(K-1)L}` uniformly without replacement, so that of (1.13) is
       :math:`1/\tau_B=\sum_nv_n`;
-    * :math:`v_k=c_k/L^2`, :math:`c_k-c_k^2/\sum_lc_l=Lp_k(1-Lp_k)`, for unequal chances without
-      replacement. It is exact for a single draw, equal chances and clients that are always drawn;
-      else an approximation, of draws as random as they can be with these chances (Deville and
-      Tille 2005). With the systematic draws of Hartley and Rao (1962) it was within 2 percent where
-      chances were in proportion to what is summed, even of eight units.
+    * :math:`v_k=c_k/L^2`, :math:`c_k-c_k^2/\sum_lc_l=Lp_k(1-Lp_k)`, for unequal probabilities
+      without replacement. It is exact for a single draw, equal probabilities and clients that are
+      always drawn; else an approximation, of draws as random as they can be with these
+      probabilities (Deville and Tille 2005). With the systematic draws of Hartley and Rao (1962) it
+      was within 2 percent where probabilities were in proportion to what is summed, even of eight
+      units.
     """
 
     clients: Array  # [K]  p_k, among the clients of its node
@@ -214,7 +215,7 @@ class Sampling(NamedTuple):
 
 
 def _even_spread(chance: Array, count: Array, units: Array) -> Array:
-    """Of draws without replacement with equal chances."""
+    """Of draws without replacement with equal probabilities."""
     return chance * (units - count) / (jnp.maximum(units - 1, 1) * count)
 
 
@@ -228,7 +229,7 @@ def _uneven_spread(chance: Array, count: Array) -> Array:
         total = jnp.sum(found, axis=-1, keepdims=True)
         return alone + found**2 / jnp.where(total > 0, total, 1)
 
-    # The start is where it ends for a single draw, and for equal chances.
+    # The start is where it ends for a single draw, and for equal probabilities.
     start = alone / jnp.where(chance < 1, 1 - chance, 1)
     return jax.lax.fori_loop(0, 100, nearer, start) / count**2
 
@@ -243,7 +244,7 @@ def importance(
     local_steps: Any = 1,
     independent: bool = False,
 ) -> Sampling:
-    r"""The draws of :class:`~fljax.algorithms.ISFedAvg` with given chances, (2.10)-(2.11).
+    r"""The draws of :class:`~fljax.algorithms.ISFedAvg` with given probabilities, (2.10)-(2.11).
 
     Args:
       problem: whose clients and samples are drawn.
@@ -256,7 +257,7 @@ def importance(
         replacement"; by default systematic, as in the algorithm.
 
     Raises:
-      ValueError: chances of another shape or sum.
+      ValueError: probabilities of another shape or sum.
     """
     _check.count("clients_per_round", clients_per_round, at_most=problem.clients)
     for name, value, shape in (
@@ -264,7 +265,9 @@ def importance(
         ("samples", samples, (problem.clients, problem.samples)),
     ):
         if np.shape(value) != shape:
-            raise ValueError(f"{name} must be chances of shape {shape}, got {np.shape(value)}.")
+            raise ValueError(
+                f"{name} must be probabilities of shape {shape}, got {np.shape(value)}."
+            )
         _check.interval(name, value, at_least=0, at_most=1 + 1e-6)
         _check.known(functools.partial(_of_sum_one, name), jnp.sum(jnp.asarray(value), axis=-1))
     for name, value in (("batch", batch), ("local_steps", local_steps)):
@@ -305,7 +308,9 @@ def _importance(
 def _of_sum_one(name: str, totals: Any) -> None:
     worst = np.ravel(np.asarray(totals))[np.argmax(np.abs(np.ravel(np.asarray(totals)) - 1))]
     if abs(worst - 1) > 1e-4:
-        raise ValueError(f"{name} must be chances of sum one, got {worst:g}; divide by their sum.")
+        raise ValueError(
+            f"{name} must be probabilities of sum one, got {worst:g}; divide by their sum."
+        )
 
 
 @checked
@@ -314,8 +319,8 @@ def sampling(
 ) -> Sampling:
     """What an algorithm draws in a round.
 
-    Of :class:`~fljax.algorithms.ISFedAvg` the chances are those at the minimizer, whatever its
-    rule: where they are found on the way there they end near them.
+    Of :class:`~fljax.algorithms.ISFedAvg` the probabilities are those at the minimizer, whatever
+    its rule: where they are found on the way there they end near them.
 
     Args:
       problem: of the simulation.
@@ -345,7 +350,7 @@ def _sampling(problem: Problem, algorithm: Any, network: Any) -> Sampling:
     home = _layout(problem, algorithm, network).home
     if isinstance(algorithm, ISFedAvg):
         best = replace(algorithm, rule="optimal")
-        clients, samples = best.chances(problem, best.init(problem, None))
+        clients, samples = best.probabilities(problem, best.init(problem, None))
         count, batch = algorithm.clients_per_round, algorithm.batch
         return importance(problem, clients, samples, count, batch, algorithm.local_steps)
     dtype, steps = problem.dtype, 1
@@ -360,7 +365,7 @@ def _sampling(problem: Problem, algorithm: Any, network: Any) -> Sampling:
 
 
 def _of_clients(problem: Problem, algorithm: Any, home: np.ndarray) -> tuple[Array, Array, Array]:
-    """Chances, their spread, and the weight of what a client sends."""
+    """Probabilities, their spread, and the weight of what a client sends."""
     size = jnp.asarray(np.bincount(home)[home], problem.dtype)
     chance = 1 / size
     if isinstance(algorithm, PEERS):
@@ -390,7 +395,7 @@ def _all_alike(weights: Any) -> None:
 
 
 def _of_batches(problem: Problem, algorithm: Any) -> tuple[Array, Array]:
-    """Chances and spread of samples."""
+    """Probabilities and spread of samples."""
     real = (jnp.asarray(problem.weights) > 0).astype(problem.dtype)
     held = jnp.sum(real, axis=1, keepdims=True)
     even = real / held
@@ -1152,8 +1157,8 @@ def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = N
 
     the last over what nodes draw, which grows with their own second moments: the source's
     :math:`\beta_s^2`, without a bound. Approximate for :class:`~fljax.algorithms.ISFedAvg` alone,
-    whose systematic draws are known nearly (:class:`Sampling`) and whose chances move with the
-    models unless its rule is ``"optimal"``.
+    whose systematic draws are known nearly (:class:`Sampling`) and whose probabilities move with
+    the models unless its rule is ``"optimal"``.
 
     Args:
       simulation: of an algorithm that :func:`sampling` knows, of a constant step size, with noise

@@ -75,13 +75,13 @@ class BatchVariance(NamedTuple):
 
     independent: Array  # []  with replacement, (2.80): exact
     bound: Array  # []  without replacement, (2.81)
-    without: Array  # []  without: exact for equal chances, see `fljax.theory.multiagent.Sampling`
+    without: Array  # []  without: exact if all are equal, see `fljax.theory.multiagent.Sampling`
 
 
 @checked
 def batch_variance(
     values: Float[Array, "samples dim"],
-    chances: Float[Array, " samples"],
+    probabilities: Float[Array, " samples"],
     batch: int,
     variances: Float[Array, " samples"] | None = None,
 ) -> BatchVariance:
@@ -97,12 +97,12 @@ def batch_variance(
 
     Args:
       values: :math:`\bar x_n`, ``[N, D]``, the means of the samples.
-      chances: :math:`p_n>0`, ``[N]``, of sum one.
+      probabilities: :math:`p_n>0`, ``[N]``, of sum one.
       batch: ``B``.
       variances: :math:`\sigma_n^2=E\|x_n-\bar x_n\|^2`, ``[N]``; none by default.
 
     Raises:
-      ValueError: chances or variances of another shape, chances that are not positive.
+      ValueError: probabilities or variances of another shape, probabilities that are not positive.
 
     Example:
       >>> import jax.numpy as jnp
@@ -112,27 +112,29 @@ def batch_variance(
     """
     _check.count("batch", batch)
     samples = len(values)
-    given = {"chances": chances} | ({} if variances is None else {"variances": variances})
+    given = {"probabilities": probabilities} | (
+        {} if variances is None else {"variances": variances}
+    )
     for name, value in given.items():
         if np.shape(value) != (samples,):
             raise ValueError(
                 f"{name} must be one of each of the {samples} values, got shape {np.shape(value)}."
             )
     _check.finite("values", values)
-    _check.positive("chances", chances)
-    values, chances = jnp.asarray(values), jnp.asarray(chances)
-    own = jnp.zeros_like(chances) if variances is None else jnp.asarray(variances)
+    _check.positive("probabilities", probabilities)
+    values, probabilities = jnp.asarray(values), jnp.asarray(probabilities)
+    own = jnp.zeros_like(probabilities) if variances is None else jnp.asarray(variances)
     if variances is not None:
         _check.nonnegative("variances", variances)
-    shown = values / (samples * chances)[:, None]
-    inner = own / (samples * chances) ** 2
+    shown = values / (samples * probabilities)[:, None]
+    inner = own / (samples * probabilities) ** 2
     apart = jnp.sum((shown - jnp.mean(values, axis=0)[None]) ** 2, axis=1)
-    once = jnp.sum(chances * (inner + apart))
-    spread = _uneven_spread(chances, jnp.asarray(batch, chances.dtype))
+    once = jnp.sum(probabilities * (inner + apart))
+    spread = _uneven_spread(probabilities, jnp.asarray(batch, probabilities.dtype))
     total = jnp.sum(spread)
     center = jnp.sum(spread[:, None] * shown, axis=0) / jnp.where(total > 0, total, 1)
     without = jnp.sum(spread * jnp.sum((shown - center[None]) ** 2, axis=1))
-    return BatchVariance(once / batch, once, without + jnp.sum(chances * inner) / batch)
+    return BatchVariance(once / batch, once, without + jnp.sum(probabilities * inner) / batch)
 
 
 # --------------------------------------------------------------------------- chapter 2
@@ -196,13 +198,13 @@ def constants(
     local_steps: Any = 1,
     independent: bool = False,
 ) -> Constants:
-    r"""The constants of chapter 2's bounds of a problem and chances.
+    r"""The constants of chapter 2's bounds of a problem and probabilities.
 
     Lemma 2.1 bounds :math:`E\|s_i\|^2\le\beta_s^2\|\tilde w_{i-1}\|^2+\sigma_s^2`: as printed for
     independent draws, and :math:`L` times that without replacement (section 2.3.2).
     :func:`fljax.theory.multiagent.gradient_noise` is that moment at one model.
 
-    Args: as of :func:`fljax.theory.multiagent.importance`; chances of a client's samples are
+    Args: as of :func:`fljax.theory.multiagent.importance`; probabilities of a client's samples are
       positive.
 
     Raises:
@@ -225,8 +227,8 @@ def _constants(problem: Problem, draws: Any, sizes: Array, count: Array, scale: 
     bend = 2 * jnp.sum(problem.design**2, axis=2) + jnp.reshape(ridge, (-1, 1))
     lipschitz = jnp.max(jnp.where(real, bend, 0))
     square, steps = lipschitz**2, draws.steps.astype(dtype)
-    chance = jnp.where(real, draws.samples, 1)
-    share = jnp.asarray(problem.weights) ** 2 / chance  # 1 / (N^2 p_n)
+    probability = jnp.where(real, draws.samples, 1)
+    share = jnp.asarray(problem.weights) ** 2 / probability  # 1 / (N^2 p_n)
 
     best = multiagent.minimizer(problem)
     norms = _norms(problem, jnp.broadcast_to(best, (problem.clients, problem.dim)))
@@ -274,7 +276,7 @@ def server_noise(
 ) -> ServerNoise:
     r"""The constants of (3.24): of uniform draws of :math:`L` clients, one sample a step.
 
-    They are (2.22) and (2.23) with equal chances and with
+    They are (2.22) and (2.23) with equal probabilities and with
     :math:`\|f_k'\|^2\le\frac1N\sum_n\|Q_k'\|^2` besides.
 
     Args:

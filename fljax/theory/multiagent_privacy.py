@@ -34,12 +34,12 @@ from typing import Literal, TypeAlias
 import numpy as np
 from jax.typing import ArrayLike
 
-from fljax import _check
+from fljax import _check, _renamed
 from fljax._arguments import checked
 from fljax.privacy.accounting import Result
 from fljax.privacy.accounting._inputs import Numbers, arrays, same_length
 
-__all__ = ["Norm", "Rule", "bound_chance", "deviation_bound", "epsilon", "noise_variance"]
+__all__ = ["Norm", "Rule", "bound_probability", "deviation_bound", "epsilon", "noise_variance"]
 
 Norm: TypeAlias = Literal["l1", "l2"]
 Rule: TypeAlias = Literal["printed", "union", "all rounds"]
@@ -173,7 +173,7 @@ def noise_variance(
 
 
 @checked
-def bound_chance(
+def bound_probability(
     mean_square: Numbers,
     other_mean_square: Numbers,
     error: ArrayLike,
@@ -182,7 +182,7 @@ def bound_chance(
 ) -> Result:
     r"""How surely :math:`\Delta(i)` is within :func:`deviation_bound`, at least.
 
-    By Markov's inequality :math:`\|\tilde w_i\|\ge B` has a chance of at most
+    By Markov's inequality :math:`\|\tilde w_i\|\ge B` has a probability of at most
     :math:`a_i=E\|\tilde w_i\|^2/B^2`, and :math:`a_i'` likewise.
 
     Args:
@@ -204,7 +204,8 @@ def bound_chance(
       Rizk 2023, (2.64), (3.57), (4.29), (4.73).
 
     Example:
-      >>> [bound_chance([0.1, 0.1], [0.1, 0.1], 1.0, 1.0, rule).round(2).tolist() for rule in RULES]
+      >>> given = [0.1, 0.1], [0.1, 0.1], 1.0, 1.0
+      >>> [bound_probability(*given, rule).round(2).tolist() for rule in RULES]
       [[0.81, 0.81], [0.8, 0.8], [0.8, 0.6]]
     """
     for name, value in (("mean_square", mean_square), ("other_mean_square", other_mean_square)):
@@ -222,3 +223,6 @@ def bound_chance(
         return xp.maximum(1 - one, 0) * xp.maximum(1 - two, 0)
     missed = one + two
     return xp.maximum(1 - (missed if rule == "union" else xp.cumsum(missed, axis=-1)), 0)
+
+
+__getattr__ = _renamed.lookup("fljax.theory.multiagent_privacy")

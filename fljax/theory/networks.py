@@ -400,7 +400,7 @@ class ErdosRenyi(NamedTuple):
 
 
 @checked
-def erdos_renyi(nodes: int, edge_chance: Float[Array, ""] | float) -> ErdosRenyi:
+def erdos_renyi(nodes: int, edge_probability: Float[Array, ""] | float) -> ErdosRenyi:
     r"""(153)-(155): what to expect of a graph whose pairs are joined by chance.
 
     :math:`\lambda_2\approx np` and :math:`d_{\max}\approx p(n-1)` are the orders for large
@@ -412,10 +412,10 @@ def erdos_renyi(nodes: int, edge_chance: Float[Array, ""] | float) -> ErdosRenyi
 
     Args:
       nodes: :math:`n`.
-      edge_chance: :math:`p`, in [0, 1].
+      edge_probability: :math:`p`, in [0, 1].
 
     Raises:
-      ValueError: no nodes, no chance.
+      ValueError: no nodes, no probability.
 
     Example:
       >>> found = erdos_renyi(200, 0.5)
@@ -423,17 +423,17 @@ def erdos_renyi(nodes: int, edge_chance: Float[Array, ""] | float) -> ErdosRenyi
       [100.0, 77.0]
     """
     _check.count("nodes", nodes)
-    _check.interval("edge_chance", edge_chance, at_least=0, at_most=1)
-    chance = jnp.asarray(edge_chance, float_dtype())
-    spread = jnp.sqrt(2 * nodes * chance * (1 - chance) * np.log(nodes))
-    degree = chance * (nodes - 1)
-    eye = jnp.eye(nodes, dtype=chance.dtype)
+    _check.interval("edge_probability", edge_probability, at_least=0, at_most=1)
+    probability = jnp.asarray(edge_probability, float_dtype())
+    spread = jnp.sqrt(2 * nodes * probability * (1 - probability) * np.log(nodes))
+    degree = probability * (nodes - 1)
+    eye = jnp.eye(nodes, dtype=probability.dtype)
     return ErdosRenyi(
         degree,
         jnp.minimum(degree + spread, nodes - 1),
-        nodes * chance * eye - chance * jnp.ones_like(eye),
-        nodes * chance,
-        jnp.maximum(nodes * chance - spread, 0),
+        nodes * probability * eye - probability * jnp.ones_like(eye),
+        nodes * probability,
+        jnp.maximum(nodes * probability - spread, 0),
     )
 
 

@@ -522,8 +522,8 @@ def zcdp_total(
       decaying: what falls by :math:`\zeta`: the ``"variance"``, as specified, or the ``"budget"``,
         which is the published number.
       first: :math:`n` of the first release, 0 or 1; the sources leave it open.
-      participation: the chance that a client takes part in a round, 3 of 15 for instance. Then the
-        *expected* total: a client spends in the rounds in which it sends; what can be promised
+      participation: the probability that a client takes part in a round, 3 of 15 for instance. Then
+        the *expected* total: a client spends in the rounds in which it sends; what can be promised
         before the draws is the whole sum. No amplification by subsampling is claimed. Epsilon is
         concave in the total, so its expectation is at most that of the expected total.
 

@@ -133,7 +133,7 @@ def test_drawn_points_are_checked_before_a_study():
 
 
 @pytest.mark.parametrize(
-    ("samples", "chance"),
+    ("samples", "probability"),
     [
         (1, 0.530),
         *(
@@ -142,7 +142,9 @@ def test_drawn_points_are_checked_before_a_study():
         ),
     ],
 )
-def test_neighborhoods_have_a_node_of_the_other_kind_as_often_as_the_theory_says(samples, chance):
+def test_neighborhoods_have_a_node_of_the_other_kind_as_often_as_the_theory_says(
+    samples, probability
+):
     """Exercise 7.1: of 100 nodes of two kinds, each among 10 random candidates the nearest 3."""
     rng = np.random.default_rng(samples)
     kind = np.repeat([-1.0, 1.0], 50)
@@ -159,4 +161,4 @@ def test_neighborhoods_have_a_node_of_the_other_kind_as_often_as_the_theory_says
         chosen = (np.asarray(graph.dense()) > 0) & (apart <= third[:, None])
         assert np.all(chosen.sum(axis=1) == 3)
         wrong.append(np.mean(np.any(chosen & (kind[:, None] != kind[None]), axis=1)))
-    assert np.mean(wrong) == pytest.approx(chance, abs=4 * np.std(wrong) / np.sqrt(runs))
+    assert np.mean(wrong) == pytest.approx(probability, abs=4 * np.std(wrong) / np.sqrt(runs))

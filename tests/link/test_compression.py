@@ -110,8 +110,8 @@ def test_stochastic_signs_have_their_probabilities_and_stop_at_the_bound():
     signs = many(StochasticSign(2.0), row)
     assert set(np.unique(signs)) == {-1.0, 1.0}
     up = (signs > 0).sum(0)
-    for hits, chance in zip(up[:3], [0.625, 0.125, 0.5], strict=True):
-        assert stats.binomtest(int(hits), len(signs), chance).pvalue > LEVEL
+    for hits, probability in zip(up[:3], [0.625, 0.125, 0.5], strict=True):
+        assert stats.binomtest(int(hits), len(signs), probability).pvalue > LEVEL
     np.testing.assert_array_equal(up[3:], [len(signs), 0, len(signs)])
 
 

@@ -446,7 +446,7 @@ def test_a_run_that_is_listened_to_is_the_run():
 
 
 def test_counts_are_those_of_clopper_and_pearson():
-    """Rule of three: none of n has a chance of 3/n at most."""
+    """Rule of three: none of n has a probability of 3/n at most."""
     none = 1 - 0.025 ** (1 / 1000)
     expected = math.log((1 - none - 0.01) / none)
     assert audit.counted_epsilon(1000, 0, 1000, 0.01, 0.95) == pytest.approx(expected)
@@ -464,14 +464,14 @@ def test_guesses_without_delta_are_randomized_response():
     assert audit.guessed_epsilon(0, 10, 10, 0.0, 0.95) == 0
 
 
-def test_the_chance_of_guesses_is_that_of_the_paper():
+def test_the_probability_of_guesses_is_that_of_the_paper():
     """Against the loop of appendix D."""
     binomial = [math.comb(30, k) for k in range(31)]
     epsilon = audit.guessed_epsilon(27, 30, 100, 1e-3, 0.95)
     q = 1 / (1 + math.exp(-epsilon))
-    chance = [c * q**k * (1 - q) ** (30 - k) for k, c in enumerate(binomial)]
-    alpha = max(sum(chance[27 - i : 27]) / i for i in range(1, 28))
-    assert sum(chance[27:]) + alpha * 1e-3 * 2 * 100 == pytest.approx(0.05, rel=1e-6)
+    probability = [c * q**k * (1 - q) ** (30 - k) for k, c in enumerate(binomial)]
+    alpha = max(sum(probability[27 - i : 27]) / i for i in range(1, 28))
+    assert sum(probability[27:]) + alpha * 1e-3 * 2 * 100 == pytest.approx(0.05, rel=1e-6)
 
 
 @pytest.mark.long
@@ -511,7 +511,7 @@ def test_claims_are_converted_tightly():
     assert audit.claimed_epsilon({"rho": 0.5}, 1e-5) == audit.claimed_epsilon(ledger, 1e-5)
     epsilon, delta = 1.2, 0.03
     less = audit.claimed_epsilon({"epsilon": epsilon}, delta)
-    # Randomized response: the chance beyond e^eps' of the other answer's.
+    # Randomized response: the probability beyond e^eps' of the other answer's.
     right = 1 / (1 + math.exp(-epsilon))
     assert right - math.exp(less) * (1 - right) == pytest.approx(delta)
     assert audit.claimed_epsilon({"epsilon": epsilon, "delta": 0.1}, 0.05) == math.inf

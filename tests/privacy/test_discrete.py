@@ -36,7 +36,7 @@ def weights(steps, reach):
     return x, found / found.sum()
 
 
-def chances(table, bits=96):
+def probabilities(table, bits=96):
     """What a table's columns and their aliases make of every number, exactly."""
     high, middle, low, other = table.astype(object)
     below = (high * 2**64 + middle * 2**32 + low) // 2 ** (96 - bits)
@@ -51,7 +51,7 @@ def chances(table, bits=96):
 
 
 def exactly(exponents, bits):
-    """Chances by exact arithmetic, in the same units."""
+    """Probabilities by exact arithmetic, in the same units."""
     with decimal.localcontext(prec=60):
         law = [decimal.Decimal(e.numerator) / decimal.Decimal(e.denominator) for e in exponents]
         law = [x.exp() for x in law]
@@ -68,7 +68,7 @@ def agree(found, expected):
 
 @pytest.mark.parametrize("steps", [1, 3, 40])
 def test_the_gaussian_table_is_its_law(steps):
-    found = chances(_gaussian_table(steps), 95)
+    found = probabilities(_gaussian_table(steps), 95)
     reach = sum(x > 0 for x in found) + 5 * steps
     exponents = [fractions.Fraction(-x * x, 2 * steps**2) for x in range(-reach, reach + 1)]
     law = exactly(exponents, 95)
@@ -81,8 +81,8 @@ def test_the_gaussian_table_is_its_law(steps):
 @pytest.mark.parametrize("steps", [1, 3, 1000])
 def test_the_laplace_tables_are_their_digits_laws(steps):
     lower, low, high = _laplace_tables(steps)
-    agree(chances(low), exactly([fractions.Fraction(-x, steps) for x in range(2**lower)], 96))
-    found = chances(high)
+    agree(probabilities(low), exactly([fractions.Fraction(-x, steps) for x in range(2**lower)], 96))
+    found = probabilities(high)
     reach = sum(x > 0 for x in found) // 2 + 5 + 5 * steps >> lower
     reach = max(reach, sum(x > 0 for x in found) // 2 + 5)
     both = [(x << lower) + negative for x in range(reach) for negative in (0, 1)]
@@ -93,14 +93,14 @@ def test_the_laplace_tables_are_their_digits_laws(steps):
 def test_digits_make_a_number_of_the_discrete_laplace_law(steps):
     """All that two looks into tables can give, against the law, exactly."""
     lower, low, high = _laplace_tables(steps)
-    low, high = chances(low), chances(high)
+    low, high = probabilities(low), probabilities(high)
     ratio = math.exp(-1 / steps)
-    for upper, chance in enumerate(high[: 2 * max(1, 8 * steps >> lower)]):
+    for upper, probability in enumerate(high[: 2 * max(1, 8 * steps >> lower)]):
         for digit, other in enumerate(low):
             size = (upper >> 1 << lower) + digit
             x = ~size if upper & 1 else size
             expected = (1 - ratio) / (1 + ratio) * ratio ** abs(x)
-            close(chance / 2**96 * (other / 2**96), expected, rtol=1e-12)
+            close(probability / 2**96 * (other / 2**96), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
@@ -211,7 +211,7 @@ def law_of(steps, reach):
 
 
 @pytest.mark.parametrize(("steps", "dim"), [(200, 3), (5000, 30)])
-def test_all_that_can_be_said_has_chances_within_the_budget(steps, dim):
+def test_all_that_can_be_said_has_probabilities_within_the_budget(steps, dim):
     """Of the worst neighbors, one number after the other, with what rounding adds to each."""
     epsilon, sensitivity = 0.7, 1.3
     budget = PureDP(epsilon, steps=steps)

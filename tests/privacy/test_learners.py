@@ -507,7 +507,7 @@ def claimed(simulation):
     return float(spent(fl.run(simulation, AUDIT["rounds"]), AUDIT["delta"]).epsilon[-1])
 
 
-#: algorithm, mechanism, how far one clip moves the server, the chance that a release meets it
+#: algorithm, mechanism, how far one clip moves the server, the probability that a release meets it
 LEARNERS = {
     "DP-FedAvg": (
         FedAvg(0.1, weighting="equal"),

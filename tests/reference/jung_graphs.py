@@ -74,8 +74,8 @@ def adjusted_rand(found, truth):
     same = [(found[i] == found[j], truth[i] == truth[j]) for i, j in pairs]
     both = sum(a and b for a, b in same)
     rows, columns = sum(a for a, _ in same), sum(b for _, b in same)
-    chance = rows * columns / len(pairs)
-    return (both - chance) / ((rows + columns) / 2 - chance)
+    probability = rows * columns / len(pairs)
+    return (both - probability) / ((rows + columns) / 2 - probability)
 
 
 def cluster_quality(matrix, members):

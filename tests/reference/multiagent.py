@@ -101,7 +101,7 @@ def samples_of(objective, k, w):
 
 
 def kept(law, floor, most):
-    """A share of every chance uniform; what is beyond ``most`` goes to the others in proportion."""
+    """A share of each is uniform; what is beyond ``most`` goes to the others in proportion."""
     law = (1 - floor) * law + floor / len(law)
     fixed = np.zeros(len(law), bool)
     while most is not None and (law > most * (1 + 1e-12)).any():
@@ -117,7 +117,7 @@ def need(objective, k, law, w, size, steps, slope):
     return np.sqrt(sigma + (3 + 6 / (steps * size)) * slope**2)
 
 
-def best_chances(objective, w, sizes, steps, floor, cap):
+def best_probabilities(objective, w, sizes, steps, floor, cap):
     """(2.46) and (2.48) at one model."""
     samples, clients = [], []
     for k in range(objective.clients):
@@ -138,10 +138,10 @@ def isfedavg(
     clients = np.full(agents, 1 / agents)
     samples = [np.full(len(y), 1 / len(y)) for _, y in objective.data]
     if rule == "optimal":
-        clients, samples = best_chances(objective, optimum, sizes, steps, floor, cap)
+        clients, samples = best_probabilities(objective, optimum, sizes, steps, floor, cap)
     for n in range(1, rounds + 1):
         if rule == "full":
-            clients, samples = best_chances(objective, w, sizes, steps, floor, cap)
+            clients, samples = best_probabilities(objective, w, sizes, steps, floor, cap)
         used = kept(clients, floor, 1 / count if cap else None)
         chosen, models, needs = choose(n, used), [], []
         for i, k in enumerate(chosen):

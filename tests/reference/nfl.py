@@ -113,9 +113,9 @@ def prox(objective, k, weight, center, sweeps=20_000):
             slope = ridge * w - weight * center
             system = ridge * np.eye(dim)
             for x, label in zip(X, y, strict=True):
-                chance = sigmoid(-label * (x @ w))
-                slope -= label * chance * x / count
-                system += chance * (1 - chance) * np.outer(x, x) / count
+                probability = sigmoid(-label * (x @ w))
+                slope -= label * probability * x / count
+                system += probability * (1 - probability) * np.outer(x, x) / count
             move = np.linalg.solve(system, slope)
             w = w - move
             if np.abs(move).max() < 1e-15:
@@ -275,11 +275,11 @@ def conventional_fl(objective, step, draws, scale, local_steps=1):
     return np.array(history)
 
 
-def fedavg(objective, step, chosen, batches, weighting="samples", chances=None):
+def fedavg(objective, step, chosen, batches, weighting="samples", probabilities=None):
     """McMahan et al. 2017, Algorithm 1, with drawn clients and batches injected; ``[T, D]``.
 
-    ``chosen[n - 1]`` are the participants of round ``n``, ``batches[n - 1][i]`` the index sets
-    that the ``i``-th of them goes through. With chances the update is the estimate of what it is
+    ``chosen[n - 1]`` are the participants of round ``n``, ``batches[n - 1][i]`` the index sets that
+    the ``i``-th of them goes through. With probabilities the update is the estimate of what it is
     with all clients, Horvitz and Thompson's: a client's part in that, by how often it is drawn.
     """
     server = np.zeros(objective.dim)
@@ -294,12 +294,12 @@ def fedavg(objective, step, chosen, batches, weighting="samples", chances=None):
                 data = (*objective.data[:k], pair, *objective.data[k + 1 :])
                 w = w - step(n) * replace(objective, data=data).gradient(k, w)
             share = len(y) if weighting == "samples" else 1
-            if chances is not None:
+            if probabilities is not None:
                 whole = sum(len(y) if weighting == "samples" else 1 for _, y in objective.data)
-                share = share / whole / (len(chosen[n - 1]) * chances[k])
+                share = share / whole / (len(chosen[n - 1]) * probabilities[k])
             total += share * (w - server)
             weight += share
-        server = server + total / (weight if chances is None else 1)
+        server = server + total / (weight if probabilities is None else 1)
         history.append(server)
     return np.array(history)
 

@@ -301,8 +301,8 @@ def sign_sgd(
                     if uniforms is None:
                         signs[i] = (gradient[i] > 0) * 1.0 - (gradient[i] < 0) * 1.0
                     else:
-                        chance = 0.5 + gradient[i] / (2 * bound)
-                        signs[i] = 1.0 if uniforms[n - 1, k, i] < chance else -1.0
+                        probability = 0.5 + gradient[i] / (2 * bound)
+                        signs[i] = 1.0 if uniforms[n - 1, k, i] < probability else -1.0
                 delay = int(environment.delay[n - 1, k])
                 in_flight.append(Message(k, n, delay, np.ones(dim, bool), signs))
                 down += REAL * dim

@@ -58,11 +58,11 @@ STEP, STEPS, SIZES = 0.2, (2, 1, 2), (1, 2, 1)
 def descents(X, y, w, batches, length, steps):
     """``(probability, model)`` of a client that draws one of these batches in each step."""
     for drawn in itertools.product(range(len(batches)), repeat=steps):
-        v, chance = w, 1.0
+        v, probability = w, 1.0
         for b in drawn:
             rows, p, of = batches[b]
-            v, chance = v - length * slope(X, y, list(rows), v, of), chance * p
-        yield chance, v
+            v, probability = v - length * slope(X, y, list(rows), v, of), probability * p
+        yield probability, v
 
 
 def batches_of(size, count, replacement):
@@ -82,18 +82,18 @@ def federated(w, count, replacement, normalized):
             batches = batches_of(len(y), SIZES[k], replacement)
             own.append(list(descents(X, y, w, batches, length, STEPS[k])))
         for outcome in itertools.product(*own):
-            chance = np.prod([p for p, _ in outcome]) / len(
+            probability = np.prod([p for p, _ in outcome]) / len(
                 list(itertools.combinations(range(3), count))
             )
-            yield chance, np.mean([v for _, v in outcome], axis=0)
+            yield probability, np.mean([v for _, v in outcome], axis=0)
 
 
 def deviations(outcomes, around):
     """Mean and mean square of ``w - around`` for ``(probability, w)``."""
-    chances, models = zip(*outcomes, strict=True)
-    close(sum(chances), 1)
+    probabilities, models = zip(*outcomes, strict=True)
+    close(sum(probabilities), 1)
     errors = np.array(models) - around
-    return np.einsum("o,o->", chances, (errors**2).sum(axis=-1))
+    return np.einsum("o,o->", probabilities, (errors**2).sum(axis=-1))
 
 
 @pytest.mark.slow
@@ -131,16 +131,16 @@ def test_a_single_draw_by_importance_is_all_of_its_outcomes():
     problem = make_problem(TINY)
     algorithm = ISFedAvg(STEP, 1, 1, 2, "optimal", floor=0.2)
     draws = theory.sampling(problem, algorithm)
-    chances, samples = np.asarray(draws.clients), np.asarray(draws.samples)
-    assert np.ptp(chances) > 0.1
+    probabilities, samples = np.asarray(draws.clients), np.asarray(draws.samples)
+    assert np.ptp(probabilities) > 0.1
 
     def rounds(w):
         for k, (X, y) in enumerate(TINY):
             law = samples[k, : len(y)]
             batches = [((n,), p, np.array([1 / (len(y) * p)])) for n, p in enumerate(law)]
-            length = STEP / (3 * chances[k] * 2)
+            length = STEP / (3 * probabilities[k] * 2)
             for p, v in descents(X, y, w, batches, length, 2):
-                yield chances[k] * p, v
+                yield probabilities[k] * p, v
 
     found = theory.learning_curve(fl.Simulation(problem, algorithm), 2).individual
     optimum = np.asarray(fl.problems.optimum(problem))
@@ -483,12 +483,13 @@ def test_incremental_noise_is_of_second_order_in_the_step():
     """T7: (2.36) has the first."""
     w = np.asarray(theory.minimizer(eight()))
     some = [incremental(mu, (1, 2, 3, 4, 2, 3, 4, 5), w, rounds=1500) for mu in (0.04, 0.02)]
-    # The draws of both are the same, and so is what is left of chance; 0.05 is the next order.
+    # The draws of both are the same, and so is what is left of probability; 0.05 is the next order.
     np.testing.assert_allclose(np.log2(some[0] / some[1]), 2, atol=0.05)
     assert incremental(0.04, (1,) * 8, w, rounds=20) == 0
 
 
-# Minimizers, chances ---------------------------------------------------------------------------
+# Minimizers, probabilities
+# ---------------------------------------------------------------------------
 
 
 def test_minimizers_have_no_gradient_and_mix():
@@ -512,24 +513,26 @@ def test_minimizers_have_no_gradient_and_mix():
     ("units", "count"), [(8, 2), pytest.param(100, 10, marks=pytest.mark.slow)]
 )
 def test_systematic_draws_are_without_bias_and_as_random_as_taken(units, count):
-    """T2, for chances of any kind: the mean exactly, the variance nearly (see `Sampling`)."""
+    """T2, for probabilities of any kind: the mean exactly, the variance nearly (see `Sampling`)."""
     rng = np.random.default_rng(units)
-    chance = np.exp(0.7 * rng.normal(size=units))
-    chance = chance / chance.sum()
-    assert count * chance.max() < 1
-    values = chance * (1 + 0.5 * rng.normal(size=units))
+    probability = np.exp(0.7 * rng.normal(size=units))
+    probability = probability / probability.sum()
+    assert count * probability.max() < 1
+    values = probability * (1 + 0.5 * rng.normal(size=units))
     keys = jax.random.split(jax.random.key(3), 40_000)
-    drawn = jax.jit(jax.vmap(lambda key: systematic(key, jnp.asarray(chance), count, count)))(keys)
-    estimate = (values / (count * chance))[np.asarray(drawn)].sum(axis=1)
+    drawn = jax.jit(jax.vmap(lambda key: systematic(key, jnp.asarray(probability), count, count)))(
+        keys
+    )
+    estimate = (values / (count * probability))[np.asarray(drawn)].sum(axis=1)
     error = estimate.std() / np.sqrt(len(estimate))
     assert abs(estimate.mean() - values.sum()) < 4.5 * error
-    spread = np.asarray(theory._uneven_spread(jnp.asarray(chance), jnp.asarray(float(count))))
-    apart = values / chance - spread @ (values / chance) / spread.sum()
+    spread = np.asarray(theory._uneven_spread(jnp.asarray(probability), jnp.asarray(float(count))))
+    apart = values / probability - spread @ (values / probability) / spread.sum()
     # Of 40000 draws a variance is known to one percent; two more are the approximation's.
     np.testing.assert_allclose(spread @ apart**2, estimate.var(), rtol=0.04)
 
 
-def test_equal_chances_are_drawn_as_without_replacement():
+def test_equal_probabilities_are_drawn_as_without_replacement():
     even, count = jnp.full(7, 1 / 7), jnp.asarray(3.0)
     uneven = theory._uneven_spread(even, count)
     close(uneven, theory._even_spread(even, count, jnp.asarray(7.0)))

@@ -14,17 +14,17 @@ from fljax.theory import multiagent
 from fljax.theory import multiagent_bounds as theory
 from tests.theory.test_multiagent import EIGHT, GRAPH, RIDGE, close, eight, make_data, make_problem
 
-CHANCES = np.array([0.1, 0.2, 0.3, 0.4])
+PROBABILITIES = np.array([0.1, 0.2, 0.3, 0.4])
 
 
 def test_a_batch_of_independent_draws_is_all_of_its_outcomes():
-    """Lemma 2.A, first half; and the second is a bound, whatever the chances."""
+    """Lemma 2.A, first half; and the second is a bound, whatever the probabilities."""
     values = np.random.default_rng(0).normal(size=(4, 2))
-    found = theory.batch_variance(values, CHANCES, 2, variances=np.zeros(4))
+    found = theory.batch_variance(values, PROBABILITIES, 2, variances=np.zeros(4))
     mean, expected = values.mean(0), 0.0
     for pair in itertools.product(range(4), repeat=2):
-        estimate = np.mean([values[n] / (4 * CHANCES[n]) for n in pair], axis=0)
-        expected += np.prod(CHANCES[list(pair)]) * ((estimate - mean) ** 2).sum()
+        estimate = np.mean([values[n] / (4 * PROBABILITIES[n]) for n in pair], axis=0)
+        expected += np.prod(PROBABILITIES[list(pair)]) * ((estimate - mean) ** 2).sum()
     close(found.independent, expected)
     close(found.bound, 2 * expected)
     assert found.without < found.bound
@@ -49,7 +49,7 @@ def test_a_batch_without_replacement_is_all_of_its_outcomes():
 
 @pytest.mark.parametrize("independent", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_gradient_noise_is_within_its_bound(independent):
-    """Lemma 2.1 and 2.2, at models near and far, with chances far from the best."""
+    """Lemma 2.1 and 2.2, at models near and far, with probabilities far from the best."""
     problem, rng = eight(), np.random.default_rng(2)
     real = np.asarray(problem.weights) > 0
     samples = np.exp(rng.normal(size=real.shape)) * real
@@ -114,12 +114,12 @@ def test_the_constants_are_those_of_the_loops():
 
 
 @pytest.mark.slow
-def test_the_optimal_chances_minimize_the_bound():
+def test_the_optimal_probabilities_minimize_the_bound():
     """T4, Lemmas 2.6 and 2.7: nothing near or far on the simplex lowers (2.23)."""
     problem = eight()
     algorithm = ISFedAvg(0.1, 2, 2, 3, "optimal", floor=0.0, cap=False)
     state = algorithm.init(problem, None)
-    clients, samples = algorithm.chances(problem, state)
+    clients, samples = algorithm.probabilities(problem, state)
 
     @jax.jit
     def noise(clients, samples):

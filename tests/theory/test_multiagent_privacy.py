@@ -1,4 +1,4 @@
-"""The source's eps(i): its formulas, their inverses and their chances (T17)."""
+"""The source's eps(i): its formulas, their inverses and their probabilities (T17)."""
 
 import math
 
@@ -63,15 +63,15 @@ def test_one_release_of_an_average_income():
     assert one == pytest.approx(accounting.laplace_epsilon(35, deviation / math.sqrt(2)))
 
 
-def test_chances_of_a_bound():
+def test_probabilities_of_a_bound():
     mean_square, other = np.array([0.2, 0.1, 0.05]), np.array([0.3, 0.1, 3.0])
     a, b = mean_square / B**2, other / B_OTHER**2
     given = mean_square, other, B, B_OTHER
-    printed = theory.bound_chance(*given, "printed")
+    printed = theory.bound_probability(*given, "printed")
     np.testing.assert_allclose(printed, (1 - a) * np.maximum(1 - b, 0))
-    union = theory.bound_chance(*given)
+    union = theory.bound_probability(*given)
     np.testing.assert_allclose(union, np.maximum(1 - a - b, 0))
-    together = theory.bound_chance(*given, "all rounds")
+    together = theory.bound_probability(*given, "all rounds")
     np.testing.assert_allclose(together, np.maximum(1 - np.cumsum(a + b), 0))
     assert printed[2] == union[2] == 0
 
@@ -107,8 +107,8 @@ def test_no_epsilon_is_claimed_of_noise_without_a_budget():
         (lambda: theory.epsilon([1.0], 1.0, norm="l3"), "l1, l2"),
         (lambda: theory.noise_variance([1.0], 0.0), "epsilon must be"),
         (lambda: theory.deviation_bound(-1.0, 1.0, 1.0), "error must be"),
-        (lambda: theory.bound_chance([1.0], [1.0, 2, 3], 1.0, 1.0), "equally long"),
-        (lambda: theory.bound_chance([1.0], [1.0], 1.0, 0.0), "other_error must be"),
+        (lambda: theory.bound_probability([1.0], [1.0, 2, 3], 1.0, 1.0), "equally long"),
+        (lambda: theory.bound_probability([1.0], [1.0], 1.0, 0.0), "other_error must be"),
     ],
 )
 def test_bad_numbers_are_refused(call, message):

@@ -246,10 +246,13 @@ def test_bounds_hold_of_what_gtvmin_finds():
 def test_random_graphs_are_as_expected():
     """(153)-(155), T22: the orders, which are far off, and the next ones."""
     rng = np.random.default_rng(0)
-    for nodes, chance, draws, seen in ((50, 0.2, 200, (3.2, 16.6)), (200, 0.5, 8, (77.9, 118.7))):
-        found, connectivity, degree = theory.erdos_renyi(nodes, chance), [], []
+    for nodes, probability, draws, seen in (
+        (50, 0.2, 200, (3.2, 16.6)),
+        (200, 0.5, 8, (77.9, 118.7)),
+    ):
+        found, connectivity, degree = theory.erdos_renyi(nodes, probability), [], []
         for _ in range(draws):
-            edges = np.triu(rng.random((nodes, nodes)) < chance, 1) * 1.0
+            edges = np.triu(rng.random((nodes, nodes)) < probability, 1) * 1.0
             values = np.linalg.eigvalsh(reference.laplacian(edges + edges.T))
             connectivity.append(values[1])
             degree.append((edges + edges.T).sum(axis=1).max())
@@ -262,8 +265,8 @@ def test_random_graphs_are_as_expected():
     for edges in itertools.product((0, 1), repeat=3):
         for on, (near, far) in zip(edges, pairs, strict=True):
             unit = np.eye(3)[near] - np.eye(3)[far]
-            chances = np.prod([0.25 if other else 0.75 for other in edges])
-            expected += chances * on * np.outer(unit, unit)
+            probabilities = np.prod([0.25 if other else 0.75 for other in edges])
+            expected += probabilities * on * np.outer(unit, unit)
     close(small.laplacian, expected)
     close([small.degree, small.connectivity], [0.5, np.linalg.eigvalsh(expected)[1]])
     assert theory.erdos_renyi(5, 0.0).least_connectivity == 0

@@ -461,10 +461,12 @@ def test_drawn_clients_spend_in_expectation_what_a_run_s_ledger_says():
     start = begin(case, prepared, key)
     carry, _ = advance(case, prepared, key, start, 0, 1, rounds, rounds)
     spent = np.asarray(carry.spent["rho"]).sum(axis=0)
-    chance = 1 / np.bincount(SERVER)[SERVER]
-    expected = np.array([theory.zcdp_total(0.001, 0.99, rounds, participation=p) for p in chance])
+    probability = 1 / np.bincount(SERVER)[SERVER]
+    expected = np.array(
+        [theory.zcdp_total(0.001, 0.99, rounds, participation=p) for p in probability]
+    )
     budgets = 0.001 * 0.99 ** -np.arange(rounds)
-    deviation = np.sqrt(chance * (1 - chance) * np.sum(budgets**2))
+    deviation = np.sqrt(probability * (1 - probability) * np.sum(budgets**2))
     assert np.all(np.abs(spent - expected) < 4 * deviation)
     # All clients' draws together say it better.
     assert spent.sum() == pytest.approx(expected.sum(), rel=0.02)

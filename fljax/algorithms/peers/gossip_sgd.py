@@ -29,7 +29,7 @@ def matched(
     r"""A random matching of a graph: the averages of its pairs, and who has met somebody.
 
     Every edge draws an exponential number with the rate :math:`a_{kl}`, and those whose number is
-    the least at both their ends meet: with the chance :math:`a_{kl}/(d_k+d_l-a_{kl})`.
+    the least at both their ends meet: with the probability :math:`a_{kl}/(d_k+d_l-a_{kl})`.
 
     Args:
       key: consumed.

@@ -36,7 +36,7 @@ class ProxSkip(Skipping):
         \hat w_k&=w_k^{(n-1)}-\mu\big(f_k'(w_k^{(n-1)})-h_k\big) \\
         w_k^{(n)}&=\begin{cases}
             \frac12\hat w_k+\frac12\sum_la_{kl}\hat w_l,\quad
-                h_k\leftarrow h_k+\frac p\mu(w_k^{(n)}-\hat w_k) & \text{with the chance }p \\
+                h_k\leftarrow h_k+\frac p\mu(w_k^{(n)}-\hat w_k) & \text{with the probability }p \\
             \hat w_k & \text{else}\end{cases}
 
     with one draw for all, and :math:`h_k=0` at the start. The weights :math:`\frac12(I+A)` are

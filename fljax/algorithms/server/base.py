@@ -232,7 +232,7 @@ class LocalLearning(Algorithm):
           weights: ``[M]``, others than the cohort's.
           discount: of late messages, as :meth:`~fljax.link.Link.collect` takes it.
         """
-        # Weights of unequal chances are shares of what all clients say.
+        # Weights of unequal probabilities are shares of what all clients say.
         unequal = cohort.weights is not None and cohort.who.weights is not None
         return now.link.collect(
             messages,

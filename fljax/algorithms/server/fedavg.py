@@ -52,11 +52,11 @@ class FedAvg(ReleasesModel, Averaging):
     its mean gradient however many steps it took (Rizk 2023, (1.30), where the original's optimum
     depends on who takes how many). A drawn client that is not available neither
     receives nor sends; with delays, the average is over the models that arrive in the round. Under
-    unequal chances :math:`p_k` it is on average what it is with all clients,
+    unequal probabilities :math:`p_k` it is on average what it is with all clients,
 
     .. math:: w^{(n)}=w^{(n-1)}+\frac1{|S|}\sum_{k\in S}\frac{q_k}{p_k\sum_lq_l}(w_k-w^{(n-1)})
 
-    the sum over all that are available: where the chances are the shares of the weights, all
+    the sum over all that are available: where the probabilities are the shares of the weights, all
     participants count alike.
 
     Args:
@@ -68,7 +68,7 @@ class FedAvg(ReleasesModel, Averaging):
       weighting: ``"samples"`` or ``"equal"``, other weights than the problem's, as of
         :class:`~fljax.algorithms.server.base.Averaging`.
       selector: another :class:`~fljax.participation.Selector` in the place of
-        ``clients_per_round``: clients drawn with unequal chances, each by chance, in turns.
+        ``clients_per_round``: clients drawn with unequal probabilities, each by chance, in turns.
       batches: another law of the batches (:mod:`fljax.batches`) in the place of ``batch``.
       local_steps: :math:`E_k`, gradient steps of a participant, one number or one of each client,
         in the place of ``epochs``. Of shuffled batches (``batch``) those of nothing, where a client

@@ -51,7 +51,7 @@ class FedBuff(ReleasesModel, LocalLearning):
     Args:
       step_size: of the local steps, as of :class:`~fljax.algorithms.FedAvg`, which the other
         arguments are of too; ``clients_per_round`` begin in every round. What is counted in the
-        buffer are updates (those of clients drawn with unequal chances :math:`p_k` times
+        buffer are updates (those of clients drawn with unequal probabilities :math:`p_k` times
         :math:`1/(Kp_k)`).
       buffer_size: :math:`Z\ge1`; 10 in the paper. It is a number, and can be swept.
       server_step_size: :math:`\eta>0`.

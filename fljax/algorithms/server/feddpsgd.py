@@ -57,7 +57,7 @@ class FedDPSGD(ReleasesModel, Algorithm):
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
       local_steps: of a participant in a round, >= 1.
-      sampling_rate: the chance of each sample to be in a batch, in (0, 1].
+      sampling_rate: the probability of each sample to be in a batch, in (0, 1].
       batch: samples in a batch, in the place of ``sampling_rate``; all of a client's that has
         fewer, and of everyone's without either.
       clients_per_round: how many take part, drawn without replacement; all by default.

@@ -107,7 +107,7 @@ class FedNova(ReleasesModel, Averaging):
 
         around = jnp.zeros(len(server) + 1, dtype)
         arrived = self.collect(now, cohort, message, around)
-        share = arrived.share[-1]  # not one where chances are unequal, and no part of a length
+        share = arrived.share[-1]  # not one where probabilities are unequal
         length = arrived.total[-1] / jnp.where(share > 0, share, 1)
         return State(server - length * arrived.total[:-1])
 

@@ -55,7 +55,7 @@ class FedPD(ReleasesModel, Corrected):
       step_size: of the local steps, a schedule of the round or a number, > 0, or an optimizer,
         which begins anew in every round.
       penalty: :math:`\eta>0`.
-      skipping: :math:`p`, in [0, 1), the chance that a round is without messages.
+      skipping: :math:`p`, in [0, 1), the probability that a round is without messages.
 
     Other arguments are those of :class:`~fljax.algorithms.server.base.Corrected`.
 
@@ -102,8 +102,8 @@ class FedPD(ReleasesModel, Corrected):
         dual = dual + (local - center) / penalty
         own = local + penalty * dual
 
-        chance = jax.random.uniform(now.key("algorithm"), dtype=dtype)
-        talking = cohort.here & (chance >= self.skipping)
+        probability = jax.random.uniform(now.key("algorithm"), dtype=dtype)
+        talking = cohort.here & (probability >= self.skipping)
         silent = cohort._replace(who=who._replace(here=talking))
         arrived = self.collect(now, silent, own - said, jnp.zeros_like(state.model))
         model = state.model + arrived.weight / now.problem.clients * arrived.total

@@ -30,7 +30,7 @@ from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["ISFedAvg", "State", "capped", "shared"]
 
-#: How chances are found.
+#: How probabilities are found.
 RULES = ("optimal", "full", "sampled")
 
 
@@ -51,9 +51,9 @@ class State(NamedTuple):
 class ISFedAvg(Algorithm):
     r"""Clients and samples drawn by how much they have to say, weighed so that nothing is biased.
 
-    In each round :math:`L` clients take part, client :math:`k` with the chance :math:`Lp_k`; in
-    each of its :math:`E_k` steps it draws :math:`B_k` samples, sample :math:`n` with the chance
-    :math:`B_kp_n^{(k)}`:
+    In each round :math:`L` clients take part, client :math:`k` with the probability :math:`Lp_k`;
+    in each of its :math:`E_k` steps it draws :math:`B_k` samples, sample :math:`n` with the
+    probability :math:`B_kp_n^{(k)}`:
 
     .. math::
 
@@ -61,7 +61,7 @@ class ISFedAvg(Algorithm):
             \frac1{N_kp_b^{(k)}}Q_k'(w_{k,e-1};x_{k,b}),\qquad
         w^{(n)}=\frac1L\sum_{k\in\mathcal L}w_{k,E_k}
 
-    with :math:`Q_k` a sample's loss and the regularizer. The chances that give the least noise are
+    with :math:`Q_k` a sample's loss and the regularizer. Those that give the least noise are
 
     .. math::
 
@@ -72,13 +72,13 @@ class ISFedAvg(Algorithm):
     * ``"optimal"``: at the minimizer :math:`w^o` of the common objective, which nobody has;
     * ``"full"``: at :math:`w^{(n-1)}`, for which every client looks at all of its samples;
     * ``"sampled"``: those that are drawn share among them what they had together, by their norms at
-      :math:`w^{(n-1)}`; the others keep what they have. At first all chances are equal. Of
+      :math:`w^{(n-1)}`; the others keep what they have. At first all probabilities are equal. Of
       :math:`f_k'` a participant takes the estimate of its first step, of :math:`\sigma_k^2` what
-      all its samples say under the chances it had (how is open in the source; with one batch's
-      estimate and its heavy tails nothing was gained).
+      all its samples say under the probabilities it had (how is open in the source; with one
+      batch's estimate and its heavy tails nothing was gained).
 
-    Both server and clients then know the chances; the norms that clients send besides, one or two
-    numbers each, are not counted.
+    Both server and clients then know the probabilities; the norms that clients send besides, one or
+    two numbers each, are not counted.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
@@ -86,10 +86,10 @@ class ISFedAvg(Algorithm):
       batch: :math:`B_k`, samples a step, one number or one of each client.
       local_steps: :math:`E_k`, one number or one of each client.
       rule: as above.
-      floor: the share of every chance that stays uniform, in [0, 1]: without, a sample whose
+      floor: the share of every probability that stays uniform, in [0, 1]: without, a sample whose
         gradient vanishes once is not seen again.
-      cap: whether chances are kept at :math:`1/L` and :math:`1/B_k`, what is beyond going to the
-        others, so that nobody is drawn twice at a time. (Drawn twice, one counts twice.)
+      cap: whether probabilities are kept at :math:`1/L` and :math:`1/B_k`, what is beyond going to
+        the others, so that nobody is drawn twice at a time. (Drawn twice, one counts twice.)
 
     Raises:
       ValueError: more participants than clients, a batch larger than the smallest client's samples.
@@ -136,7 +136,7 @@ class ISFedAvg(Algorithm):
     def init(self, problem: Problem, network: Any) -> State:
         if self.rule == "optimal":
             at = optimum(problem)
-            return State(server_start(problem), *self._chances(problem, at))
+            return State(server_start(problem), *self._probabilities(problem, at))
         everyone = jnp.full(problem.clients, 1 / problem.clients, problem.dtype)
         if self.rule == "full":
             return State(server_start(problem), everyone, None)
@@ -162,7 +162,7 @@ class ISFedAvg(Algorithm):
         def drawn(law: Array, order: Order) -> Batch:
             return ordered(order, self._kept(law, real, sizes), self.batch, chosen, real)
 
-        # Where no step changes the chances, the batches of all steps at once.
+        # Where no step changes the probabilities, the batches of all steps at once.
         batches = None if self.rule == "sampled" else drawn(mine, order)
 
         def one(carry: tuple[Array, Array], step: Array) -> tuple[Any, Array]:
@@ -187,7 +187,7 @@ class ISFedAvg(Algorithm):
         arrived = link.collect(model, who.here, server, clients=chosen, step_size=step_size)
         return State(arrived.move(server), known, None if state.samples is None else samples)
 
-    def chances(self, problem: Problem, state: State) -> tuple[Array, Array]:
+    def probabilities(self, problem: Problem, state: State) -> tuple[Array, Array]:
         """With which clients ``[K]`` and samples ``[K, N]`` are drawn in a state: kept above the
         floor and below the cap.
         """
@@ -199,15 +199,15 @@ class ISFedAvg(Algorithm):
     def _known(self, problem: Problem, state: State) -> tuple[Array, Array]:
         """Of clients and of samples, before floor and cap."""
         if state.samples is None:
-            return self._chances(problem, state.model)
+            return self._probabilities(problem, state.model)
         return state.clients, state.samples
 
     def _kept(self, law: Array, real: Array, sizes: Array) -> Array:
-        """Chances with the floor, and no higher than what is drawn once at most."""
+        """Probabilities with the floor, and no higher than what is drawn once at most."""
         law = (1 - self.floor) * law + self.floor * _even(real, law.dtype)
         return capped(law, 1 / sizes.astype(law.dtype)) if self.cap else law
 
-    def _chances(self, problem: Problem, at: Float[Array, " dim"]) -> tuple[Array, Array]:
+    def _probabilities(self, problem: Problem, at: Float[Array, " dim"]) -> tuple[Array, Array]:
         """Of clients and of samples, as they are best at one model."""
         everyone = Participants(None, jnp.ones(problem.clients, bool))
         real = jnp.asarray(problem.weights) > 0
@@ -221,8 +221,8 @@ class ISFedAvg(Algorithm):
     def _need(
         self, norms: Array, law: Array, real: Array, counts: Array, sizes: Array, slope: Array
     ) -> Float[Array, " chosen"]:
-        r"""(2.48), to which a client's chance is proportional: of the norms at all of its samples
-        and of :math:`\|f_k'\|`.
+        r"""(2.48), to which a client's probability is proportional: of the norms at all of its
+        samples and of :math:`\|f_k'\|`.
         """
         law = self._kept(law, real, sizes)
         batches, held = (counts * sizes).astype(law.dtype), jnp.sum(real, axis=1, dtype=law.dtype)
@@ -241,13 +241,13 @@ def _estimate(part: Problem, model: Array) -> Array:
 
 
 def _even(real: Array, dtype: Any) -> Array:
-    """The same chance for all samples of a client."""
+    """The same probability for all samples of a client."""
     real = jnp.asarray(real).astype(dtype)
     return real / jnp.sum(real, axis=1, keepdims=True)
 
 
 def _share(values: Float[Array, "clients samples"], real: Array) -> Array:
-    """Chances in proportion to values; equal ones where all are zero."""
+    """Probabilities in proportion to values; equal ones where all are zero."""
     total = jnp.sum(values, axis=1, keepdims=True)
     even = _even(real, values.dtype)
     return jnp.where(total > 0, values / jnp.where(total > 0, total, 1), even)
@@ -274,14 +274,14 @@ def shared(
 def capped(
     law: Float[Array, "*batch units"], most: Float[Array, "*batch"]
 ) -> Float[Array, "*batch units"]:
-    r"""Chances no higher than ``most``: what is beyond goes to the others in proportion.
+    r"""Probabilities no higher than ``most``: what is beyond goes to the others in proportion.
 
     With some at the cap the others are scaled to what is left; whoever comes beyond it by that is
     put there too, until nobody does. (No sorting: XLA's, on a CPU, took thirty times as long.)
 
     Args:
       law: of sum one.
-      most: at least one over the number of units that have a chance.
+      most: at least one over the number of units that have a probability.
 
     Example:
       >>> import jax.numpy as jnp

@@ -155,8 +155,8 @@ class MIME(_Mimicking):
             return part.gradient(model) - part.gradient(start) + mean[None]
 
         learned = self.learn(now, cohort, server, step=rule, direction=corrected)
-        # Steps are along the mean slope, which has the weights of unequal chances: in the mean of
-        # the models they would be counted twice, were they not shares of who takes part.
+        # Steps are along the mean slope, which has the weights of unequal probabilities: in the
+        # mean of the models they would be counted twice, were they not shares of who takes part.
         model = self.collect(now, cohort, learned.model, server, weights=cohort.weights)
         model = model.move(server)
         return kept(arrived.any, self.moved(state, now, model, mean), state)

@@ -59,7 +59,7 @@ def sampled_gaussian_event(
       noise_multiplier: the noise's standard deviation over what *adding* a record can move,
         :math:`z>0`, whatever the neighbors.
       releases: >= 1.
-      rate: the chance of a record to be in a release, in (0, 1].
+      rate: the probability of a record to be in a release, in (0, 1].
       sampling: how it is drawn. ``"poisson"`` has its guarantee for a record added or removed
         (compose by a ``PLDAccountant``), ``"drawn"`` for one replaced (by an ``RdpAccountant``
         under ``REPLACE_ONE``).
