@@ -105,7 +105,7 @@ class Inbox:
         heard = heard + self._of_edges(over) + mine * self._own
         return heard if self._cancelled is None else heard - others * self._cancelled
 
-    def apart(self, over: Combination) -> Float[Array, "clients dim"]:
+    def disagreement(self, over: Combination) -> Float[Array, "clients dim"]:
         r"""How far each client is from the :meth:`mean`,
         :math:`\sum_lw_{kl}(\tilde w_k-\tilde w_l)`.
 

@@ -90,7 +90,7 @@ class ExactDiffusion(Exact):
         corrected = adapted - state.dual
         inbox = now.link.exchange(corrected)[1]
         # What one peer moves another moves back, so compression leaves the sum of models as it is.
-        moved = inbox.apart(over=state.weights) / 2
+        moved = inbox.disagreement(over=state.weights) / 2
         return DiffusionState(corrected - moved, state.dual + moved, state.weights)
 
     stability = FREE

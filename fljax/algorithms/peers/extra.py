@@ -88,9 +88,9 @@ class EXTRA(Exact):
 
     def step(self, state: State, now: Round) -> State:
         step, part = self.step_size(now.number), self._part(now)
-        apart = now.link.exchange(state.model)[1].apart(over=state.weights)
-        model = state.model - apart - step * self._slope(part, state.model) - state.dual
-        dual = state.dual + (1 - self.blend) * apart
+        disagreement = now.link.exchange(state.model)[1].disagreement(over=state.weights)
+        model = state.model - disagreement - step * self._slope(part, state.model) - state.dual
+        dual = state.dual + (1 - self.blend) * disagreement
         return State(self._shrunk(part, model, step), dual, state.weights)
 
     def _slope(self, part: Problem, model: Array) -> Array:

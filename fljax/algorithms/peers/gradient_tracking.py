@@ -58,7 +58,7 @@ def _combined(now: Round, message: Array, over: Combination) -> Array:
     """What peers make of their messages; that of the sum of all of them stays, whatever is heard
     of a message, since each takes off what it said.
     """
-    return message - now.link.exchange(message)[1].apart(over=over)
+    return message - now.link.exchange(message)[1].disagreement(over=over)
 
 
 class _Joined(_Tracking):

@@ -73,7 +73,7 @@ class _Tracking(Algorithm):
         own = jnp.concatenate([state.model, state.tracker], axis=1)
         inbox = now.link.exchange(own)[1]
         # The sum of all trackers is that of all estimates, whatever became of the message.
-        model, tracker = jnp.split(own - inbox.apart(state.mixing), 2, axis=1)
+        model, tracker = jnp.split(own - inbox.disagreement(state.mixing), 2, axis=1)
         model = model - self.step_size(now.number) * state.tracker
         estimate, memory = self._estimate(state.memory, model, now)
         return State(model, tracker + estimate - state.estimate, estimate, memory, state.mixing)

@@ -81,5 +81,5 @@ class LED(LocalSteps):
         pull = 1 / self.local_steps if self.dual_step_size is None else self.dual_step_size
         drift = pull / self.step_size(now.number) * state.dual
         local = self._learnt(now, state.model, drift)
-        moved = now.link.exchange(local)[1].apart(over=state.weights) / 2
+        moved = now.link.exchange(local)[1].disagreement(over=state.weights) / 2
         return LEDState(local - moved, state.dual + moved, state.weights)

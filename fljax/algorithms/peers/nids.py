@@ -105,8 +105,8 @@ class NIDS(Exact):
         steps = jnp.broadcast_to(steps, len(state.model))[:, None]
         slope = part.loss_gradient(state.model)
         message = 2 * state.model - state.point - steps * (slope + state.dual)
-        apart = now.link.exchange(message)[1].apart(over=state.weights)
-        dual = state.dual + jnp.where(now.number > 1, step, 0) * apart
+        disagreement = now.link.exchange(message)[1].disagreement(over=state.weights)
+        dual = state.dual + jnp.where(now.number > 1, step, 0) * disagreement
         point = state.model - steps * (slope + dual)
         model = part.regularizer.prox(point, steps * part.share[:, None])
         return NIDSState(model, point, dual, state.weights)

@@ -82,7 +82,7 @@ class ProxSkip(Skipping):
         receivers = jnp.where(speaks, now.network.neighbor_counts(), 0)
         inbox = now.link.exchange(moved, receivers=receivers)[1]
         # Controls sum to zero whatever became of the message.
-        change = -inbox.apart(state.mixing) / 2
+        change = -inbox.disagreement(state.mixing) / 2
         model = moved + change
         control = self._corrected(state.control, change, now)
         return PeerState(
