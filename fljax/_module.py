@@ -10,6 +10,7 @@ import inspect
 import numbers
 import struct
 import textwrap
+import types
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, dataclass_transform, overload
 
@@ -67,8 +68,40 @@ class Alike:
         return self.form
 
 
+class Aside(str):
+    """What goes along with structure and is not compared: each is equal to every other."""
+
+    value: Any
+
+    def __new__(cls, value: Any) -> "Aside":
+        new = super().__new__(cls)
+        new.value = value
+        return new
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _structure(value: Any) -> tuple[Any, Aside]:
+    """What JAX compares of structure, and the structure.
+
+    JAX looks programs up in tables that another thread may change while code of Python's runs, as a
+    method ``__eq__`` of ours would be (jaxlib 0.10.2 then reads what is gone). So what it compares
+    is made of tuples, numbers and texts alone.
+    """
+    return _form(value), Aside(value)
+
+
+#: Values that only their own method compares, each by the first that was equal to it.
+_FIRST: dict[Any, Any] = {}
+
+#: Objects that are like themselves alone, kept so that their addresses are no other's.
+_KEPT: dict[int, Any] = {}
+
+
 def _form(value: Any, within: bool = False) -> Any:
-    """What two values have in common if they are alike, and only then.
+    """What two values have in common if they are alike, and only then: of types whose comparison
+    runs no Python.
 
     ``within`` a field that its dataclass leaves out of comparisons, lists, dicts and arrays have
     one as well; elsewhere they are no structure, as they cannot be hashed.
@@ -100,7 +133,9 @@ def _form(value: Any, within: bool = False) -> Any:
             for field in dataclasses.fields(value)
         )
     if within and kind.__hash__ is None:
-        return kind, Itself(value)
+        return kind, id(_KEPT.setdefault(id(value), value))
+    if isinstance(kind.__eq__, types.FunctionType):
+        return kind, id(_FIRST.setdefault((kind, value), value))
     return kind, value
 
 
@@ -139,11 +174,11 @@ class Static:
         return hash(Alike(self.value))
 
     def tree_flatten(self):
-        return (), Alike(self.value)
+        return (), _structure(self.value)
 
     @classmethod
-    def tree_unflatten(cls, like, _):
-        return cls(like.value)
+    def tree_unflatten(cls, structure, _):
+        return cls(structure[1].value)
 
 
 @overload
@@ -317,15 +352,15 @@ def module(cls: type[T]) -> type[T]:
 
     def flatten(obj):
         children = [(jax.tree_util.GetAttrKey(name), getattr(obj, name)) for name in leaves]
-        return children, Alike(tuple(getattr(obj, name) for name in structure))
+        return children, _structure(tuple(getattr(obj, name) for name in structure))
 
     def flatten_fast(obj):
-        held = Alike(tuple(getattr(obj, name) for name in structure))
+        held = _structure(tuple(getattr(obj, name) for name in structure))
         return [getattr(obj, name) for name in leaves], held
 
-    def unflatten(like, children):
+    def unflatten(held, children):
         obj = object.__new__(new)
-        for name, value in zip(structure, like.value, strict=True):
+        for name, value in zip(structure, held[1].value, strict=True):
             object.__setattr__(obj, name, value)
         for name, value in zip(leaves, children, strict=True):
             object.__setattr__(obj, name, value)

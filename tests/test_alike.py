@@ -2,6 +2,9 @@
 
 import dataclasses
 import decimal
+import subprocess
+import sys
+import types
 from typing import Any
 
 import jax
@@ -242,3 +245,72 @@ def test_strict_promotion_is_met_after_a_study_without_it():
         sweep(mixed)
     with jax.numpy_dtype_promotion("strict"), pytest.raises(Exception, match="promotion"):
         sweep(mixed)
+
+
+def python_runs(form):
+    """Whether comparing what a form is made of runs a method of Python's."""
+    if isinstance(form, tuple | frozenset):
+        return any(python_runs(item) for item in form)
+    return isinstance(type(form).__eq__, types.FunctionType)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            2,
+            2.0,
+            -0.0,
+            "text",
+            None,
+            True,
+            1j,
+            np.float32(2),
+            (1, (2.0, "a")),
+            frozenset([1, 2.0]),
+        ),
+        *(Holder(1), Holder(0, [1, {"a": 2}]), Holder(0, np.arange(3)), Unlike(3), jnp.sum, Part),
+        *(np.dtype("float32"), fl.privacy.ZCDP(1.0), decimal.Decimal("1.0")),
+    ],
+)
+def test_comparing_structure_runs_no_python(value):
+    """JAX compares it while it looks a program up, in a table that another thread may change as
+    soon as code of Python's runs.
+    """
+    for part in (Part(0.0, value), Static(value)):
+        _, (form, aside) = jax.tree_util.tree_structure(part).node_data()
+        assert not python_runs(form), form
+        assert not python_runs(aside)
+
+
+def test_what_its_author_compares_is_one_structure_where_it_is_equal():
+    one, other = (jax.tree.structure(Part(0.0, Unlike(n))) for n in (1, 2))
+    assert one == other
+    assert hash(one) == hash(other)
+
+
+@pytest.mark.slow
+def test_programs_are_looked_up_by_threads_at_once():
+    """Before, a lookup beside an insertion read what was gone, and the process ended."""
+    program = """
+import sys, threading
+import jax, numpy as np, fljax as fl
+sys.setswitchinterval(1e-6)
+
+def study(n):
+    problem = fl.problems.ridge(jax.random.key(n), clients=4, samples=5, dim=2)
+    def scenario(key, size):
+        return fl.Simulation(problem, fl.algorithms.FedAvg(0.1, local_steps=size))
+    return fl.sweep(scenario, grid={"size": fl.static([1, 2, 3])}, rounds=2, seeds=1)
+
+threads = [threading.Thread(target=study, args=(n,)) for n in range(6)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("done")
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr[-2000:]

@@ -512,7 +512,7 @@ class Twice(fl.algorithms.Algorithm):
 
     def init(self, problem, network):
         zero = jnp.zeros((problem.clients, problem.dim))
-        return fl.algorithms.zcdp_grad_nfl.State(zero, zero, zero, network.mixing())
+        return fl.algorithms.peers.zcdp_grad_nfl.State(zero, zero, zero, network.mixing())
 
     def step(self, state, now):
         one = jnp.ones_like(state.model)

@@ -341,10 +341,10 @@ def test_nids_is_exact_diffusion_but_for_the_first_step():
     rng = np.random.default_rng(9)
     model, correction = jnp.asarray(rng.normal(size=(2, CLIENTS, DIM)))
     weights = make_network().mixing()
-    one = fl.algorithms.exact_diffusion.DiffusionState(model, correction, weights)
+    one = fl.algorithms.peers.exact_diffusion.DiffusionState(model, correction, weights)
     # z = w and y = mu d of the round before, without a proximal step
     dual = correction / 0.05
-    other = fl.algorithms.exact_diffusion.NIDSState(model, model, dual, weights)
+    other = fl.algorithms.peers.nids.NIDSState(model, model, dual, weights)
     for _ in range(3):
         one, other = made[0].algorithm.step(one, now[0]), made[1].algorithm.step(other, now[1])
         now = [fl.view(simulation, key=0, round=3) for simulation in made]

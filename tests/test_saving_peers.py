@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax.algorithms import (
     ATC,
     GTSAGA,
@@ -24,6 +25,7 @@ from fljax.algorithms import (
 )
 from fljax.algorithms.peers.gossip_sgd import matched
 from fljax.batches import Uniform
+from fljax.engine import trace
 from fljax.link import Quantize, Sign, TopK
 from fljax.participation import Bernoulli, Trace
 from fljax.schedules import PowerDecay
@@ -68,7 +70,7 @@ def run(algorithm, rounds, record_every=1, **world):
 
 @jax.jit
 def _trace(simulation):
-    return fl.simulation.trace(simulation, fl.simulation.as_key(1), ROUNDS, 1)[0]["exact"]
+    return trace(simulation, as_key(1), ROUNDS, 1)[0]["exact"]
 
 
 def models(algorithm, **world):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._generator import as_key
 from fljax.algorithms import GFL, PADMM, PGFL, ZCDPNFL, ClusterFL, ConventionalFL, ZCDPGradNFL
 from fljax.engine import _booked
 from fljax.privacy import ZCDP, ApproximateDP
@@ -575,7 +576,7 @@ def test_points_without_privacy_are_neither_nominal_nor_private():
 )
 @quiet
 def test_the_signal_to_noise_is_that_of_the_messages(privacy, variance):
-    algorithm, network, key = ZCDPNFL(0.9, 0.5), make_network(), fl.simulation.as_key(3)
+    algorithm, network, key = ZCDPNFL(0.9, 0.5), make_network(), as_key(3)
     problem = make_problem(clip=1.0)
     given = (problem, algorithm, network, privacy, ["signal_to_noise"])
     run = fl.run(fl.Simulation(*given), 4, key)
