@@ -96,7 +96,7 @@ def test_bernoulli_is_each_clients_own_probability_independent_of_others_and_of_
         unrelated(on[1:, k], on[:-1, other])
 
 
-@pytest.mark.parametrize("probability", [0.0, 1.0])
+@pytest.mark.parametrize("chance", [0.0, 1.0])
 def test_certain_trials_have_no_exception(chance):
     assert (table(Bernoulli(chance), 4, 500) == bool(chance)).all()
 

@@ -39,12 +39,12 @@ def made():
         "level": list(figure.LEVELS),
         "coupling": list(figure.COUPLINGS.value),
     }
-    sizes, probabilities = figure.SIZES.value, figure.PROBABILITIES.value
-    off = np.broadcast_to(2 / np.asarray(sizes), (SEEDS, len(probabilities), len(sizes)))
-    axes = ("seed", "probability", "nodes")
+    sizes, chances = figure.SIZES.value, figure.CHANCES.value
+    off = np.broadcast_to(2 / np.asarray(sizes), (SEEDS, len(chances), len(sizes)))
+    axes = ("seed", "chance", "nodes")
     random = xr.Dataset(
         {"second": (axes, 1 - off), "most": (axes, 1 + off)},
-        {"seed": range(SEEDS), "probability": list(probabilities), "nodes": list(sizes)},
+        {"seed": range(SEEDS), "chance": list(chances), "nodes": list(sizes)},
     )
     return {"networks": xr.Dataset(kept, coords), "random": random}
 
@@ -65,9 +65,9 @@ def test_claims_hold_of_what_they_say(expected):
         ("bound-as-baseline", "networks", "over_bound", 0.4, {"family": REGULAR, "level": 1}),
         ("largest-eigenvalue", "networks", "largest", 1.01, {"family": WORLD, "seed": 1}),
         ("essentially-tight", "networks", "largest", 0.4, {"family": RANDOM, "level": 0}),
-        ("approximation-155", "random", "second", 0.7, {"probability": 0.5, "nodes": 50}),
-        ("approximation-154", "random", "most", 1.3, {"probability": 0.5, "nodes": 50}),
-        ("approximation-improves", "random", "second", 0.8, {"probability": 0.2, "nodes": 200}),
+        ("approximation-155", "random", "second", 0.7, {"chance": 0.5, "nodes": 50}),
+        ("approximation-154", "random", "most", 1.3, {"chance": 0.5, "nodes": 50}),
+        ("approximation-improves", "random", "second", 0.8, {"chance": 0.2, "nodes": 200}),
         ("degree-connects", "networks", "second", 1.0, {"family": NEAR, "level": 2}),
         ("edges-save-rounds", "networks", "rounds", 3.0, {"family": WORLD, "level": 3}),
         ("edges-cost", "networks", "cost", 2.0, {"family": WORLD, "level": 3}),

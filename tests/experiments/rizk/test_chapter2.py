@@ -69,7 +69,7 @@ def test_gains_are_of_steady_states():
     claims = {c.name: c for c in figure_2_1.FIGURE.claims}
     assert claims["by-13-db"].judge(four()).holds
     assert not claims["by-13-db"].judge(four(**{ch2.FEDAVG: 1e-2})).holds
-    assert claims["learnt-probabilities-as-good"].judge(four(**{ch2.SAMPLED: 5e-5})).holds
+    assert claims["learnt-chances-as-good"].judge(four(**{ch2.SAMPLED: 5e-5})).holds
 
 
 def test_an_exponential_fall_is_as_steep_in_both_halves():
@@ -94,7 +94,7 @@ def test_powers_are_of_distances():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rule", "expected"), [("optimal", 0), ("sampled", 1)])
-def test_distances_are_nothing_at_the_true_probabilities_and_one_at_equal_ones(rule, expected):
+def test_distances_are_nothing_at_the_true_chances_and_one_at_equal_ones(rule, expected):
     def start(key):
         simulation = ch2.scenario(key, ch2.isfedavg(rule=rule))
         problem = simulation.problem
