@@ -409,8 +409,8 @@ def drawn_whole(it):
 
 def stepped(it):
     everyone = [range(CLIENTS)] * ROUNDS
-    whole = [[[range(size)] * it.steps for size in SIZES]] * ROUNDS
-    none = np.zeros((ROUNDS, CLIENTS, it.steps, DIM))
+    whole = [[[range(size)] * it.local_steps for size in SIZES]] * ROUNDS
+    none = np.zeros((ROUNDS, CLIENTS, it.local_steps, DIM))
     step = float(it.step_size.value)
     return private.dp_sgd(OBJECTIVE, step, everyone, whole, SIZES, 0.0, none)[:, None]
 

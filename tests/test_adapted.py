@@ -387,7 +387,7 @@ def test_adaptation_lowers_the_loss_of_mixtures_with_a_poor_share():
         )
         return make_problem().objective(jnp.asarray(trajectory(simulation, 40)[-1])).mean()
 
-    assert end(adaptation=0.5) < end() - 1e-3
+    assert end(interpolation_step_size=0.5) < end() - 1e-3
 
 
 # Models shared in part ---------------------------------------------------------------------------
@@ -397,7 +397,10 @@ def test_adaptation_lowers_the_loss_of_mixtures_with_a_poor_share():
 @pytest.mark.parametrize("cls", [FedRep, FedPer])
 def test_with_nothing_personal_it_is_federated_averaging(cls):
     parts = some_world(FedAvg(0.1, 4), True, True, new_key())[0]
-    both = cls(LOCAL, 4, 2, weighting="samples", personal=()), FedAvg(LOCAL, 4, 2)
+    both = (
+        cls(LOCAL, 4, 2, weighting="samples", personal=()),
+        FedAvg(LOCAL, 4, 2, weighting="samples"),
+    )
     found, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in both)
     close(found, expected, rtol=0, atol=1e-13)
 

@@ -129,7 +129,8 @@ def test_federated_averaging_with_an_optimizer_is_the_loop(name, keeps):
     make, numbers = EACH[name]
     there = np.random.default_rng(2).uniform(size=(6, CLIENTS)) < 0.6
     there[2] = False
-    algorithm = FedAvg(from_optax(make, **numbers), epochs=3, keeps_optimizer=keeps)
+    optimizer = from_optax(make, **numbers)
+    algorithm = FedAvg(optimizer, epochs=3, keeps_optimizer=keeps, weighting="samples")
     found = trajectory(algorithm, 6, participation=Trace(there))
     close(found, averaged(make(**numbers), 3, there, keeps), rtol=0, atol=1e-10)
     other = dataclasses.replace(algorithm, keeps_optimizer=not keeps)

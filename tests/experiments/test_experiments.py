@@ -16,7 +16,8 @@ from experiments.__main__ import main, parser
 from experiments.commands import FULL, MODULES, QUICK
 from experiments.figure import REGISTRY, Claim, Effort, Estimate, Figure, Setting
 from experiments.gauthier import chapter3 as ch3
-from fljax.study import machine, running
+from fljax import _folders
+from fljax.study import running
 
 NAME = "gauthier-3.1"
 STUDIES = ["a", "b", "enforced-a", "enforced-b", "tuning-enforced", "tuning"]
@@ -110,7 +111,7 @@ def test_a_figure_goes_on_where_its_store_is(quick, tmp_path, monkeypatch):
 def small(monkeypatch, tmp_path):
     """A figure of one tiny study, run from a folder of its own with a cache of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine, "cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(_folders, "cache", lambda: tmp_path / "cache")
 
     def scenario(key, step_size):
         problem = fl.problems.ridge(key, clients=3, samples=4, dim=2)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 
 import fljax as fl
 from fljax import audit
@@ -394,18 +395,18 @@ def descending(mechanism, **given):
 def test_every_noisy_gradient_is_listened_to(steps, neighbors):
     """The audit finds what all steps of all rounds are booked with."""
     scale = 2.0 if neighbors == "add-or-remove" else 4.0
-    found = descending(NoisyGradients(scale, neighbors=neighbors), steps=steps)
+    found = descending(NoisyGradients(scale, neighbors=neighbors), local_steps=steps)
     assert found.ledger["releases"] == 2 * steps
     assert not found.broken
     assert found.apart == pytest.approx(math.sqrt(2 * found.ledger["rho"]), rel=0.12)
     little = LittleNoise(scale, neighbors=neighbors)
-    assert descending(little, steps=steps).broken
-    assert descending(OneDraw(scale, neighbors=neighbors), steps=steps).broken
+    assert descending(little, local_steps=steps).broken
+    assert descending(OneDraw(scale, neighbors=neighbors), local_steps=steps).broken
 
 
 @pytest.mark.slow
 def test_gradients_of_those_who_were_not_drawn_are_not_there():
-    found = descending(NoisyGradients(2.0, 0.5), steps=2, batch=3, clients_per_round=2)
+    found = descending(NoisyGradients(2.0, 0.5), local_steps=2, batch=3, clients_per_round=2)
     assert 0 < found.apart < math.sqrt(2 * found.ledger["rho"])
     assert not found.broken
 
@@ -654,7 +655,7 @@ def test_pictures_have_labels():
         assert (alarms[0], misses[0], alarms[-1], misses[-1]) == (1, 0, 0, 1)
         assert np.all(np.diff(alarms) <= 0)
         assert np.all(np.diff(misses) >= 0)
-        fl.plotting.plt.close(figure)
+        plt.close(figure)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 
 import fljax as fl
 from experiments import records
@@ -71,7 +72,7 @@ def test_a_row_says_what_was_found(name):
         figure = own.plot({"all": with_curves(found)})
     assert all(ax.get_xlabel() and ax.get_ylabel() for ax in figure.axes)
     assert faults(figure) == []
-    fl.plotting.plt.close(figure)
+    plt.close(figure)
 
 
 def with_curves(found):
@@ -124,4 +125,4 @@ def test_the_readme_s_audit_runs():
     names = {"fl": fl, "jax": jax}
     exec(compile(code, "README.md", "exec"), names)
     assert not names["found"].broken
-    fl.plotting.plt.close("all")
+    plt.close("all")

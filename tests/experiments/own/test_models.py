@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib import pyplot as plt
 from scipy import stats
 
 import fljax as fl
@@ -216,7 +217,7 @@ def test_a_quick_run_is_judged_and_drawn():
         drawn = models.plot(studies)
     assert picture.faults(drawn) == []
     assert len(drawn.axes) == 9
-    fl.plotting.plt.close(drawn)
+    plt.close(drawn)
 
 
 @pytest.mark.slow

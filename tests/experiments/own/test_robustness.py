@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib import pyplot as plt
 
 import fljax as fl
 from experiments.figure import INFINITE, Effort
@@ -236,4 +237,4 @@ def test_nothing_is_on_top_of_a_curve(stored):
         drawn = rob.plot(stored(rob.FIGURE))
     assert faults(drawn) == []
     assert len(drawn.axes) == len(PLACES) * len(rob.ATTACKS)
-    fl.plotting.plt.close(drawn)
+    plt.close(drawn)
