@@ -89,8 +89,14 @@ def _structure(value: Any) -> tuple[Any, Aside]:
     method ``__eq__`` of ours would be (jaxlib 0.10.2 then reads what is gone). So what it compares
     is made of tuples, numbers and texts alone.
     """
-    return _form(value), Aside(value)
+    return _NONE if type(value) is tuple and not value else (_form(value), Aside(value))
 
+
+#: Of a part without any.
+_NONE = (tuple, ()), Aside(())
+
+#: Kinds whose values are alike where they are equal: most of what is structure.
+_PLAIN = frozenset({int, bool, str, type(None)})
 
 #: Values that only their own method compares, each by the first that was equal to it.
 _FIRST: dict[Any, Any] = {}
@@ -107,6 +113,8 @@ def _form(value: Any, within: bool = False) -> Any:
     one as well; elsewhere they are no structure, as they cannot be hashed.
     """
     kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
     if kind is float:
         return float, struct.pack("<d", value)
     if kind is complex:
