@@ -117,8 +117,8 @@ def run(
             warnings.simplefilter("ignore", fl.AssumptionWarning)
             warnings.simplefilter("ignore", fl.DivergenceWarning)
             try:
-                found = figure.study(dataclasses.replace(effort, store=kept / figure.name))
-                studies = thinned(figure, found, effort)
+                results = figure.study(dataclasses.replace(effort, store=kept / figure.name))
+                studies = thinned(figure, results, effort)
             except (fl.StoreError, Broken) as error:
                 raise UsageError(str(error)) from None
         seconds = time.perf_counter() - began
@@ -203,15 +203,15 @@ def check(names: Sequence[str], folder: Path) -> int:
 
 def report(folder: Path) -> int:
     readable(folder)
-    found = []
+    result = []
     for figure in in_order():
         try:
-            found.append(records.read_record(figure, folder))
+            result.append(records.read_record(figure, folder))
         except Broken as error:
             print(f"left out: {error}", file=sys.stderr)
-    if not found:
+    if not result:
         raise UsageError(f"no results in {folder}; python -m experiments run --all makes them.")
     path = writable(folder) / "README.md"
-    path.write_text(gallery(found, records.first_edition()), encoding="utf-8")
+    path.write_text(gallery(result, records.first_edition()), encoding="utf-8")
     print(f"written to {path}")
     return 0

@@ -68,12 +68,12 @@ def samples(data: xr.Dataset, which: str | Mapping[str, Any], metric: str) -> np
       ValueError: more than one method is left.
     """
     where = {"algorithm": which} if isinstance(which, str) else which
-    found = statistics.keep_finite(data, metric).sel(where)
-    rest = [d for d in found.dims if d not in ("seed", "round")]
-    left = [d for d in rest if found.sizes[d] > 1]
+    result = statistics.keep_finite(data, metric).sel(where)
+    rest = [d for d in result.dims if d not in ("seed", "round")]
+    left = [d for d in rest if result.sizes[d] > 1]
     if left:
         raise ValueError(f"axes {left} are left; select them.")
-    return found.squeeze(rest, drop=True).transpose("seed", ...).values
+    return result.squeeze(rest, drop=True).transpose("seed", ...).values
 
 
 def two(
@@ -171,8 +171,8 @@ def of_median(
     runs = samples[np.isfinite(samples).all(axis=1)]
     value = float(statistic(np.median(runs, axis=0)[None])[0])
     chosen = np.random.default_rng(0).integers(len(runs), size=(resamples, len(runs)))
-    found = statistic(np.stack([np.median(runs[rows], axis=0) for rows in chosen]))
-    low, high = np.percentile(found, [50 * (1 - statistics.LEVEL), 50 * (1 + statistics.LEVEL)])
+    result = statistic(np.stack([np.median(runs[rows], axis=0) for rows in chosen]))
+    low, high = np.percentile(result, [50 * (1 - statistics.LEVEL), 50 * (1 + statistics.LEVEL)])
     none = len(runs) < 2
     return Estimate(value, *((math.nan, math.nan) if none else (float(low), float(high))), unit)
 

@@ -99,8 +99,8 @@ def finish(picture: Picture, heading: str = "", room: float = 1.1) -> Picture:
     drawn = [ax for ax in axes if ax.get_legend_handles_labels()[1]]
     titles = {ax: _title(ax.get_legend()) for ax in axes}
     for ax in axes:
-        if (found := ax.get_legend()) is not None:
-            found.remove()
+        if (result := ax.get_legend()) is not None:
+            result.remove()
     one, *others = [tuple(map(_look, *ax.get_legend_handles_labels())) for ax in drawn] or [()]
     if others and all(other == one for other in others):
         entries = drawn[0].get_legend_handles_labels()
@@ -128,7 +128,7 @@ def faults(picture: Picture) -> list[str]:
     that leave the picture.
     """
     picture.draw_without_rendering()
-    found = []
+    result = []
     for ax in picture.axes:
         legends = [*picture.legends, *filter(None, [ax.get_legend()])]
         boxes = [legend.get_window_extent() for legend in legends]
@@ -137,15 +137,15 @@ def faults(picture: Picture) -> list[str]:
         drawn += [ax.transData.transform_path(p) for c in ax.collections for p in c.get_paths()]
         inside = [path.clip_to_bbox(ax.bbox) for path in drawn]
         if any(len(path) and path.intersects_bbox(box) for path in inside for box in boxes):
-            found.append(f"{ax.get_title()}: data below a legend or a note")
+            result.append(f"{ax.get_title()}: data below a legend or a note")
     box = picture.bbox.padded(1.0)
     ticks = {t for ax in picture.axes for axis in (ax.xaxis, ax.yaxis) for t in axis.findobj(Text)}
     ticks -= {label for ax in picture.axes for label in (ax.xaxis.label, ax.yaxis.label)}
     for text in set(picture.findobj(Text)) - ticks:
         words, seen = text.get_text(), text.get_window_extent()
         if words and text.get_visible() and box.count_contains([seen.min, seen.max]) < 2:
-            found.append(f"{words!r} leaves the picture")
-    return found
+            result.append(f"{words!r} leaves the picture")
+    return result
 
 
 def _label_rows(axes: Sequence[Any]) -> None:

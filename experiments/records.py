@@ -170,8 +170,8 @@ _PROVENANCE = (
 def _provenance(studies: Studies) -> dict[str, Any]:
     studies = {name: studies[name] for name in sorted(studies)}
     attrs = next(s.attrs for s in studies.values() if "code" in s.attrs)
-    found = {k: attrs[k] for k in _PROVENANCE if k in attrs}
-    return {k: v.item() if isinstance(v, np.generic) else v for k, v in found.items()} | {
+    result = {k: attrs[k] for k in _PROVENANCE if k in attrs}
+    return {k: v.item() if isinstance(v, np.generic) else v for k, v in result.items()} | {
         "scenarios": {
             name: [study.attrs["scenario"], study.attrs["scenario_hash"]]
             for name, study in studies.items()
@@ -237,17 +237,17 @@ def read_record(figure: Figure, folder: Path) -> dict[str, Any]:
     """
     path = folder / f"{figure.name}.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise Broken(
             f"no results {path}; python -m experiments run {figure.name} makes them."
         ) from None
     except ValueError as error:
         raise Broken(f"{path} is not valid JSON: {error}") from None
-    missing = {"name", "claims", "files", "effort", "provenance"} - set(found)
-    if missing or found["name"] != figure.name:
+    missing = {"name", "claims", "files", "effort", "provenance"} - set(result)
+    if missing or result["name"] != figure.name:
         raise Broken(f"{path} is not a record of {figure.name} (lacks {sorted(missing)}).")
-    return found
+    return result
 
 
 def save_studies(studies: Studies, path: Path) -> None:

@@ -37,8 +37,8 @@ def _estimate(case: Record) -> str:
 
 
 def verdict(claim: Record) -> str:
-    found = short_verdict(claim)
-    return "does not hold (undecided by these seeds)" if found == "undecided" else found
+    result = short_verdict(claim)
+    return "does not hold (undecided by these seeds)" if result == "undecided" else result
 
 
 def short_verdict(claim: Record) -> str:
@@ -195,12 +195,12 @@ def section(record: Record) -> list[str]:
         for s in record["settings"]
     ]
     lines += [*_table(("setting", "value", "from", "where or why"), rows), ""]
-    for heading, found in (
+    for heading, result in (
         ("Tuning, on seeds of its own:", tuning_lines(record)),
         ("Privacy spent:", privacy_lines(record)),
     ):
-        if found:
-            lines += [heading, "", *(f"- {line}" for line in found), ""]
+        if result:
+            lines += [heading, "", *(f"- {line}" for line in result), ""]
     made = record["provenance"]
     keys = ("fljax", "code", "jax", "numpy", "python", "platform", "dtype", "prng", "created")
     lines += [
@@ -227,9 +227,9 @@ def summary(records: Sequence[Record]) -> list[str]:
     claims = [claim for r in records if r["name"] not in OWN for claim in r["claims"]]
     rows = []
     for kind, name in KINDS.items():
-        found = [short_verdict(claim) for claim in claims if claim["kind"] == kind]
-        counts = (found.count(word) for word in ("holds", "does not hold", "undecided"))
-        rows.append((name, len(found), *counts))
+        result = [short_verdict(claim) for claim in claims if claim["kind"] == kind]
+        counts = (result.count(word) for word in ("holds", "does not hold", "undecided"))
+        rows.append((name, len(result), *counts))
     return _table(("claims", "all", "hold", "do not hold", "undecided"), rows)
 
 
@@ -250,9 +250,9 @@ def gallery(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) 
         )
         for r in records
     ]
-    for name, found in (("**the literature**", literature), ("**all**", records)):
-        claims = [claim for r in found for claim in r["claims"]]
-        whole = sum(r["seconds"] for r in found)
+    for name, result in (("**the literature**", literature), ("**all**", records)):
+        claims = [claim for r in result for claim in r["claims"]]
+        whole = sum(r["seconds"] for r in result)
         rows.append((name, "", *(tally(claims, kind) for kind in KINDS), f"{whole / 60:.0f} min"))
     lines = [
         "# Figures",

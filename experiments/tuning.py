@@ -82,10 +82,10 @@ class Protocol:
         """
         rows = [(t, value) for t in tunings for value in effort.thin(t.candidates, self.quick)]
         methods = {**target} | {f"{t.method} {value:g}": t.build(value) for t, value in rows}
-        found = run(methods, seeds(effort.tuning_seeds))
-        curves = means(found, self.metric).transpose("algorithm", "round").values
+        results = run(methods, seeds(effort.tuning_seeds))
+        curves = means(results, self.metric).transpose("algorithm", "round").values
         coords = {
-            "round": found["round"].values,
+            "round": results["round"].values,
             "tuned": ("candidate", [t.method for t, _ in rows]),
             "parameter": ("candidate", [t.parameter for t, _ in rows]),
             "rule": ("candidate", [t.rule for t, _ in rows]),
@@ -94,7 +94,7 @@ class Protocol:
         return xr.Dataset(
             {"target": ("round", curves[0]), "curve": (("candidate", "round"), curves[1:])},
             coords=coords,
-            attrs=found.attrs | {"tuning_seeds": effort.tuning_seeds},
+            attrs=results.attrs | {"tuning_seeds": effort.tuning_seeds},
         )
 
     def scores(self, tuning: xr.Dataset) -> np.ndarray:

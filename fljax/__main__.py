@@ -216,22 +216,22 @@ def integer(least: int, most: int) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         try:
-            found = int(text)
+            number = int(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}.") from None
-        if not least <= found <= most:
+        if not least <= number <= most:
             raise argparse.ArgumentTypeError(
-                f"must be an integer from {least} to {most}, got {found}."
+                f"must be an integer from {least} to {most}, got {number}."
             )
-        return found
+        return number
 
     return read
 
 
 def share(text: str) -> tuple[int, int]:
     """``"2/5"`` as (2, 5)."""
-    found = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
-    part, parts = (int(number) for number in found.groups()) if found else (0, 0)
+    match = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
+    part, parts = (int(number) for number in match.groups()) if match else (0, 0)
     if not 1 <= part <= parts:
         raise argparse.ArgumentTypeError(f"must be I/N with 1 <= I <= N, got {text!r}.")
     return part, parts
@@ -252,48 +252,48 @@ def address(text: str) -> tuple[str, int, int] | tuple[()]:
 
 def axes(given: Sequence[str], option: str) -> dict[str, list[Any]]:
     """``["budget=0.1,1"]`` as ``{"budget": [0.1, 1]}``."""
-    found = {}
+    grid = {}
     for text in given:
         name, _, values = text.partition("=")
         if not (name.isidentifier() and values):
             raise UsageError(f"{option} must be NAME=VALUE,VALUE..., got {text!r}.")
-        if name in found:
+        if name in grid:
             raise UsageError(
                 f"{option} {name} is given twice; write all its values as {name}=VALUE,VALUE..."
             )
-        found[name] = [value(word, f"{option} {text}") for word in values.split(",")]
-    return found
+        grid[name] = [value(word, f"{option} {text}") for word in values.split(",")]
+    return grid
 
 
 def value(word: str, where: str) -> Any:
     """A number, ``true``, ``false`` or a word."""
     try:
-        found = json.loads(word)
+        number = json.loads(word)
     except ValueError:
-        found = word
-    finite = not isinstance(found, float) or math.isfinite(found)
-    if not (isinstance(found, str | int | float) and finite and word == word.strip() != ""):
+        number = word
+    finite = not isinstance(number, float) or math.isfinite(number)
+    if not (isinstance(number, str | int | float) and finite and word == word.strip() != ""):
         raise UsageError(
             f"{where}: a value must be a finite number, true, false or a word, got {word!r}."
         )
-    if isinstance(found, str) and re.search(r"""[][{}"'\s]""", found):
+    if isinstance(number, str) and re.search(r"""[][{}"'\s]""", number):
         raise UsageError(
             f"{where}: values are separated by commas and have no brackets, quotes or blanks, got "
             f"{word!r}."
         )
-    return found
+    return number
 
 
 def levels(given: Sequence[str]) -> dict[str, float]:
     """``["objective=0.1"]`` as ``{"objective": 0.1}``."""
-    found = axes(given, "--until")
-    for name, values in found.items():
+    thresholds = axes(given, "--until")
+    for name, values in thresholds.items():
         if len(values) > 1 or isinstance(values[0], str | bool):
             raise UsageError(
                 f"--until must be METRIC=LEVEL with one number, got {name}="
                 f"{','.join(map(str, values))}."
             )
-    return {name: float(values[0]) for name, values in found.items()}
+    return {name: float(values[0]) for name, values in thresholds.items()}
 
 
 def writable(path: Path) -> None:
@@ -472,12 +472,12 @@ def scenario_of(text: str) -> Callable[..., Any]:
         raise UsageError(
             f"{place} cannot be imported: {type(error).__name__}: {one_line(error)}{own}"
         ) from None
-    found = getattr(module, name, None)
-    if found is None:
+    scenario = getattr(module, name, None)
+    if scenario is None:
         raise UsageError(f"{place} has no function {name}.")
-    if not callable(found):
-        raise UsageError(f"{name} of {place} is no function but of type {type(found).__name__}.")
-    return found
+    if not callable(scenario):
+        raise UsageError(f"{name} of {place} is no function but of type {type(scenario).__name__}.")
+    return scenario
 
 
 def module_of(place: str) -> Any:

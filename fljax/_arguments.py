@@ -245,7 +245,9 @@ def checked(function: F) -> F:
     """
     hints = function.__annotations__.items()
     rules = {name: _named(hint) if isinstance(hint, str) else rule(hint) for name, hint in hints}
-    rules = {name: found for name, found in rules.items() if found and name != "return"}
+    rules = {
+        name: annotation for name, annotation in rules.items() if annotation and name != "return"
+    }
     signature = inspect.signature(function)
 
     @functools.wraps(function)

@@ -39,11 +39,11 @@ _COLLECTED: contextvars.ContextVar[tuple[list[Later], list[Any]] | None] = conte
 @contextlib.contextmanager
 def collecting(*inputs: Any) -> Iterator[list[Later]]:
     """Within, checks of what is computed from these tracers are put into the list."""
-    found: list[Later] = []
+    checks: list[Later] = []
     traces = [leaf._trace for leaf in jax.tree.leaves(inputs) if isinstance(leaf, jax.core.Tracer)]
-    token = _COLLECTED.set((found, traces))
+    token = _COLLECTED.set((checks, traces))
     try:
-        yield found
+        yield checks
     finally:
         _COLLECTED.reset(token)
 
@@ -64,10 +64,10 @@ def known(check: Callable[..., None], *values: Any, elementwise: bool = False) -
     if not tracers:
         check(*values)
     elif collected := _COLLECTED.get():
-        found, traces = collected
+        checks, traces = collected
         # Values of an inner trace, such as of a jitted function, do not leave it.
         if all(any(value._trace is trace for trace in traces) for value in tracers):
-            found.append(Later(check, values, elementwise))
+            checks.append(Later(check, values, elementwise))
 
 
 def is_concrete(value: Any) -> bool:
@@ -88,12 +88,12 @@ def plain(value: Any) -> Any:
         return value.toarray()
     if not _is_frame(value):
         return value
-    found = np.asarray(value.to_numpy())
-    if found.dtype == object:  # of pandas' types that know of missing values
+    array = np.asarray(value.to_numpy())
+    if array.dtype == object:  # of pandas' types that know of missing values
         missing = np.asarray(value.isna()) if hasattr(value, "isna") else False
-        found = np.asarray(np.where(missing, np.nan, found).tolist())
-        return found if found.dtype.kind in "biuf" else value
-    return found
+        array = np.asarray(np.where(missing, np.nan, array).tolist())
+        return array if array.dtype.kind in "biuf" else value
+    return array
 
 
 def _is_frame(value: Any) -> bool:

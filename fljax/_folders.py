@@ -26,14 +26,14 @@ def home_cache() -> Path:
 
 @functools.cache
 def _without_home() -> Path:
-    found = Path(tempfile.gettempdir()) / f"fljax-{os.geteuid()}"
+    folder = Path(tempfile.gettempdir()) / f"fljax-{os.geteuid()}"
     with contextlib.suppress(OSError):
-        found.mkdir(mode=0o700, exist_ok=True)
-        about = found.lstat()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        about = folder.lstat()
         if (
             stat.S_ISDIR(about.st_mode)
             and about.st_uid == os.geteuid()
             and not about.st_mode & 0o77
         ):
-            return found
+            return folder
     return Path(tempfile.mkdtemp(prefix="fljax-"))  # anyone could have made the other

@@ -121,16 +121,16 @@ def spd_norm(matrices: Float[Array, "batch dim dim"], squarings: int = 8) -> Flo
     """
 
     def square(carry: tuple[Array, Array], power: Array) -> tuple[tuple[Array, Array], None]:
-        work, found = carry
+        work, norm = carry
         size = jnp.trace(work, axis1=1, axis2=2)
         work = work / jnp.where(size > 0, size, 1)[:, None, None]
         work = jnp.einsum("kpq,kqr->kpr", work, work, precision=HIGHEST)
-        return (work, found * size**power), None
+        return (work, norm * size**power), None
 
     powers = jnp.asarray(0.5 ** np.arange(squarings), matrices.dtype)
     start = (matrices, jnp.ones(matrices.shape[0], matrices.dtype))
-    (work, found), _ = jax.lax.scan(square, start, powers)
-    return found * jnp.trace(work, axis1=1, axis2=2) ** (powers[-1] / 2)
+    (work, norm), _ = jax.lax.scan(square, start, powers)
+    return norm * jnp.trace(work, axis1=1, axis2=2) ** (powers[-1] / 2)
 
 
 def spd_norm_bound(matrices: Float[Array, "batch dim dim"]) -> Float[Array, " batch"]:

@@ -363,12 +363,12 @@ def module(cls: type[T]) -> type[T]:
         return children, _structure(tuple(getattr(obj, name) for name in structure))
 
     def flatten_fast(obj):
-        held = _structure(tuple(getattr(obj, name) for name in structure))
-        return [getattr(obj, name) for name in leaves], held
+        values = _structure(tuple(getattr(obj, name) for name in structure))
+        return [getattr(obj, name) for name in leaves], values
 
-    def unflatten(held, children):
+    def unflatten(values, children):
         obj = object.__new__(new)
-        for name, value in zip(structure, held[1].value, strict=True):
+        for name, value in zip(structure, values[1].value, strict=True):
             object.__setattr__(obj, name, value)
         for name, value in zip(leaves, children, strict=True):
             object.__setattr__(obj, name, value)

@@ -37,12 +37,12 @@ def open_to_all(value: Any, what: str) -> Any:
 def exits(function: Callable[..., Any], *given: Any) -> list[str]:
     """What of a function's open values depends on private ones, each once, in their order."""
     closed = jax.make_jaxpr(function)(*given)
-    found: dict[str, None] = {}
-    _walk(closed.jaxpr, [False] * len(closed.jaxpr.invars), found)
-    return list(found)
+    names: dict[str, None] = {}
+    _walk(closed.jaxpr, [False] * len(closed.jaxpr.invars), names)
+    return list(names)
 
 
-def _walk(jaxpr: Any, tainted: Sequence[bool], found: dict[str, None]) -> list[bool]:
+def _walk(jaxpr: Any, tainted: Sequence[bool], names: dict[str, None]) -> list[bool]:
     """Which outputs are tainted, given which inputs are; open values that are go to ``found``."""
     known = dict(zip(jaxpr.invars, tainted, strict=True))
 
@@ -52,29 +52,29 @@ def _walk(jaxpr: Any, tainted: Sequence[bool], found: dict[str, None]) -> list[b
     for equation in jaxpr.eqns:
         given = [of(atom) for atom in equation.invars]
         rule = _RULES.get(equation.primitive.name, _plain)
-        known |= dict(zip(equation.outvars, rule(equation, given, found), strict=True))
+        known |= dict(zip(equation.outvars, rule(equation, given, names), strict=True))
     return [of(atom) for atom in jaxpr.outvars]
 
 
-def _plain(equation: Any, given: list[bool], found: dict[str, None]) -> list[bool]:
+def _plain(equation: Any, given: list[bool], names: dict[str, None]) -> list[bool]:
     """Of calls what is within, of all else every output of any tainted input."""
     inner = [_open(part) for part in equation.params.values() if _is_program(part)]
     for part in inner:
         if len(part.invars) == len(given) and len(part.outvars) == len(equation.outvars):
-            return _walk(part, given, found)
+            return _walk(part, given, names)
     for part in inner:  # whatever goes where
-        _walk(part, [any(given)] * len(part.invars), found)
+        _walk(part, [any(given)] * len(part.invars), names)
     return [any(given)] * len(equation.outvars)
 
 
-def _named(equation: Any, given: list[bool], found: dict[str, None]) -> list[bool]:
+def _named(equation: Any, given: list[bool], names: dict[str, None]) -> list[bool]:
     name = equation.params["name"]
     if name.startswith(_EXIT) and given[0]:
-        found[name.removeprefix(_EXIT)] = None
+        names[name.removeprefix(_EXIT)] = None
     return [name != _RELEASED and (given[0] or name == _PRIVATE)]
 
 
-def _scan(equation: Any, given: list[bool], found: dict[str, None]) -> list[bool]:
+def _scan(equation: Any, given: list[bool], names: dict[str, None]) -> list[bool]:
     body = _open(equation.params["jaxpr"])
     # How many are carried is told by the shapes, which every version of JAX has: what is taken or
     # given turn by turn has an axis more outside of the body than in it.
@@ -83,7 +83,7 @@ def _scan(equation: Any, given: list[bool], found: dict[str, None]) -> list[bool
     consts = fixed - carried
     carry = given[consts:fixed]
     return _settled(
-        lambda carry: _walk(body, given[:consts] + carry + given[consts + carried :], found), carry
+        lambda carry: _walk(body, given[:consts] + carry + given[consts + carried :], names), carry
     )
 
 
@@ -91,14 +91,14 @@ def _as_within(outside: Any, inside: Any) -> bool:
     return len(outside.aval.shape) == len(inside.aval.shape)
 
 
-def _while(equation: Any, given: list[bool], found: dict[str, None]) -> list[bool]:
+def _while(equation: Any, given: list[bool], names: dict[str, None]) -> list[bool]:
     tests, bodies = equation.params["cond_nconsts"], equation.params["body_nconsts"]
     test, body = _open(equation.params["cond_jaxpr"]), _open(equation.params["body_jaxpr"])
     of_test, of_body = given[:tests], given[tests : tests + bodies]
 
     def turn(carry: list[bool]) -> list[bool]:
-        (goes_on,) = _walk(test, of_test + carry, found)
-        return [out or goes_on for out in _walk(body, of_body + carry, found)]
+        (goes_on,) = _walk(test, of_test + carry, names)
+        return [out or goes_on for out in _walk(body, of_body + carry, names)]
 
     return _settled(turn, given[tests + bodies :])
 
@@ -113,9 +113,9 @@ def _settled(turn: Callable[[list[bool]], list[bool]], carry: list[bool]) -> lis
         carry = after
 
 
-def _cond(equation: Any, given: list[bool], found: dict[str, None]) -> list[bool]:
+def _cond(equation: Any, given: list[bool], names: dict[str, None]) -> list[bool]:
     index, *operands = given
-    outs = [_walk(_open(branch), operands, found) for branch in equation.params["branches"]]
+    outs = [_walk(_open(branch), operands, names) for branch in equation.params["branches"]]
     return [index or bool(np.any(out)) for out in zip(*outs, strict=True)]
 
 

@@ -381,8 +381,8 @@ class GeometricMedian(Aggregator):
 
     Example:
       >>> messages = jnp.array([[[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [1e9, 0.0]]])
-      >>> found = GeometricMedian().combine(messages, jnp.ones((1, 5)), jnp.zeros((1, 2)))
-      >>> [round(v, 2) for v in found[0].tolist()]
+      >>> median = GeometricMedian().combine(messages, jnp.ones((1, 5)), jnp.zeros((1, 2)))
+      >>> [round(v, 2) for v in median[0].tolist()]
       [0.58, 0.0]
 
     Reference:
@@ -500,9 +500,9 @@ def _squared_distances(
     """
     center = _median(jnp.sort(_usable(messages, heard), axis=1), count)
     finite = heard & jnp.all(jnp.isfinite(messages), axis=2)
-    apart = jnp.where(finite[:, :, None], messages - center[:, None], 0)
-    gram = jnp.einsum("rid,rjd->rij", apart, apart, precision=HIGHEST)
-    square = jnp.sum(apart**2, axis=2)
+    differences = jnp.where(finite[:, :, None], messages - center[:, None], 0)
+    gram = jnp.einsum("rid,rjd->rij", differences, differences, precision=HIGHEST)
+    square = jnp.sum(differences**2, axis=2)
     distances = square[:, :, None] + square[:, None, :] - 2 * gram
     pair = finite[:, :, None] & finite[:, None, :] & ~jnp.eye(messages.shape[1], dtype=bool)[None]
     # Two that are both too far for their squares leave a NaN, as does a median at infinity.
@@ -517,11 +517,11 @@ def _clipped_mean(
 ) -> Float[Array, "receivers dim"]:
     """The center, moved by the mean of the differences from it, none longer than the radius."""
     radius = jnp.asarray(radius, messages.dtype)
-    apart = messages - center[:, None]
-    length = jnp.sqrt(jnp.sum(apart**2, axis=2))
+    differences = messages - center[:, None]
+    length = jnp.sqrt(jnp.sum(differences**2, axis=2))
     # One that is infinitely far away has no direction to pull to.
     pull = jnp.where(jnp.isfinite(length), shares * radius / jnp.maximum(length, radius), 0)
-    return center + _weighted_sum(pull, apart)
+    return center + _weighted_sum(pull, differences)
 
 
 @module

@@ -289,10 +289,10 @@ def distinct(
     newest = jnp.broadcast_to(counts - sizes + place, shape)
     drawn = jax.random.randint(key, shape, 0, newest + 1, jnp.int32)
 
-    def one(i: Array, found: Array) -> Array:
+    def one(i: Array, chosen: Array) -> Array:
         last, mine = (jax.lax.dynamic_index_in_dim(a, i, axis=2) for a in (newest, drawn))
-        mine = jnp.where(jnp.any(found == mine, axis=2, keepdims=True), last, mine)
-        return jnp.where((place == i) & (i < sizes), mine, found)
+        mine = jnp.where(jnp.any(chosen == mine, axis=2, keepdims=True), last, mine)
+        return jnp.where((place == i) & (i < sizes), mine, chosen)
 
     return jax.lax.fori_loop(0, shape[2], one, jnp.full(shape, none, jnp.int32))
 

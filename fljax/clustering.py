@@ -86,8 +86,8 @@ def kmeans(
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
       >>> points = jnp.array([[0.0], [0.1], [5.0], [5.2]])
-      >>> found = fl.clustering.kmeans(jax.random.key(0), points, 2)
-      >>> bool(found.cluster[0] == found.cluster[1]), round(float(found.inertia), 3)
+      >>> clusters = fl.clustering.kmeans(jax.random.key(0), points, 2)
+      >>> bool(clusters.cluster[0] == clusters.cluster[1]), round(float(clusters.inertia), 3)
       (True, 0.025)
     """
     _check.count("clusters", clusters)
@@ -98,9 +98,9 @@ def kmeans(
         raise ValueError(f"{len(points)} points cannot fill {clusters} clusters.")
     points = jnp.asarray(points)
     one = jax.vmap(lambda k: _lloyd(points, _plus_plus(k, points, clusters), iterations))
-    found = one(jax.random.split(key, restarts))
-    best = jnp.argmin(found.inertia)
-    return jax.tree.map(lambda a: a[best], found)
+    several = one(jax.random.split(key, restarts))
+    best = jnp.argmin(several.inertia)
+    return jax.tree.map(lambda a: a[best], several)
 
 
 def _squares(points: Array, center: Array) -> Float[Array, " clients"]:
@@ -125,8 +125,8 @@ def _lloyd(points: Array, centers: Array, iterations: int) -> Clusters:
     clusters = len(centers)
 
     def assign(centers: Array) -> tuple[Array, Array]:
-        apart = jax.lax.map(lambda center: _squares(points, center), centers)
-        return jnp.argmin(apart, axis=0).astype(jnp.int32), jnp.min(apart, axis=0)
+        squares = jax.lax.map(lambda center: _squares(points, center), centers)
+        return jnp.argmin(squares, axis=0).astype(jnp.int32), jnp.min(squares, axis=0)
 
     def move(state: tuple) -> tuple:
         cluster, far, _, _, turn = state
@@ -281,11 +281,11 @@ def quality(network: Graph, members: Bool[Array, " clients"]) -> Quality:
 
 
 @checked
-def adjusted_rand(found: Any, truth: Any) -> Float[Array, ""]:
+def adjusted_rand(estimate: Any, truth: Any) -> Float[Array, ""]:
     """How far two partitions of the same clients agree: 1 if they are equal, 0 as by chance.
 
     Args:
-      found: ``[K]`` integers, any names of clusters below ``K``; may be traced.
+      estimate: ``[K]`` integers, any names of clusters below ``K``; may be traced.
       truth: ``[K]``, likewise.
 
     Raises:
@@ -299,18 +299,18 @@ def adjusted_rand(found: Any, truth: Any) -> Float[Array, ""]:
       >>> float(fl.clustering.adjusted_rand([0, 0, 1, 1], [1, 1, 0, 0]))
       1.0
     """
-    found, truth = (jnp.asarray(names) for names in _partitions(found, truth))
+    estimate, truth = (jnp.asarray(names) for names in _partitions(estimate, truth))
 
     def pairs(*names: Array) -> Array:
         """How many pairs of clients have all these names in common."""
         ordered = jnp.stack(jax.lax.sort(names, num_keys=len(names)))
         same = jnp.all(ordered[:, 1:] == ordered[:, :-1], axis=0)
-        place = jnp.arange(1, len(found))
+        place = jnp.arange(1, len(estimate))
         first = jax.lax.cummax(jnp.where(same, 0, place))
         return jnp.sum((place - first).astype(float_dtype()))
 
-    together, rows, columns = pairs(found, truth), pairs(found), pairs(truth)
-    total = float(len(found))
+    together, rows, columns = pairs(estimate, truth), pairs(estimate), pairs(truth)
+    total = float(len(estimate))
     probability = rows * columns / (total * (total - 1) / 2)
     most = (rows + columns) / 2
     # Both all in one cluster, or both all alone: equal, and no chance to be otherwise.
@@ -319,11 +319,11 @@ def adjusted_rand(found: Any, truth: Any) -> Float[Array, ""]:
 
 
 @checked
-def misassigned(found: Any, truth: Any) -> float:
+def misassigned(estimate: Any, truth: Any) -> float:
     """The share of clients in a wrong cluster, under the best matching of clusters' names.
 
     Args:
-      found: ``[K]`` integers, any names of clusters below ``K``.
+      estimate: ``[K]`` integers, any names of clusters below ``K``.
       truth: ``[K]``, likewise.
 
     Raises:
@@ -335,24 +335,24 @@ def misassigned(found: Any, truth: Any) -> float:
       >>> fl.clustering.misassigned([0, 0, 0, 1], [1, 1, 0, 0])
       0.25
     """
-    if not (_check.is_concrete(found) and _check.is_concrete(truth)):
+    if not (_check.is_concrete(estimate) and _check.is_concrete(truth)):
         raise TypeError(
             "misassigned matches clusters on the host; of traced ones take adjusted_rand."
         )
-    found, truth = (np.unique(n, return_inverse=True)[1] for n in _partitions(found, truth))
-    table = np.zeros((found.max() + 1, truth.max() + 1))
-    np.add.at(table, (found, truth), 1)
+    estimate, truth = (np.unique(n, return_inverse=True)[1] for n in _partitions(estimate, truth))
+    table = np.zeros((estimate.max() + 1, truth.max() + 1))
+    np.add.at(table, (estimate, truth), 1)
     rows, columns = scipy.optimize.linear_sum_assignment(table, maximize=True)
     return float(1 - table[rows, columns].sum() / table.sum())
 
 
-def _partitions(found: Any, truth: Any) -> tuple[Any, Any]:
-    found, truth = _check.array("found", found), _check.array("truth", truth)
-    sizes = [np.shape(value) for value in (found, truth)]
+def _partitions(estimate: Any, truth: Any) -> tuple[Any, Any]:
+    estimate, truth = _check.array("estimate", estimate), _check.array("truth", truth)
+    sizes = [np.shape(value) for value in (estimate, truth)]
     if sizes[0] != sizes[1] or len(sizes[0]) != 1 or sizes[0][0] < 2:
         raise ValueError(
-            "found and truth must be partitions of the same two clients or more, got shapes "
+            "estimate and truth must be partitions of the same two clients or more, got shapes "
             f"{sizes[0]} and {sizes[1]}."
         )
     nodes = sizes[0][0]
-    return membership("found", found, nodes), membership("truth", truth, nodes)
+    return membership("estimate", estimate, nodes), membership("truth", truth, nodes)

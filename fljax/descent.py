@@ -77,8 +77,8 @@ def minimize(
       >>> def objective(w):
       ...     return w @ hessian @ w - jnp.sum(w)
       >>> step = fl.descent.optimal_step(1.0, 4.0)
-      >>> found = fl.descent.minimize(objective, jnp.zeros(2), step, 100, tolerance=1e-9)
-      >>> [round(float(w), 3) for w in found.point], bool(found.settled)
+      >>> minimum = fl.descent.minimize(objective, jnp.zeros(2), step, 100, tolerance=1e-9)
+      >>> [round(float(w), 3) for w in minimum.point], bool(minimum.settled)
       ([0.5, 0.125], True)
 
       Projected gradient descent of two nodes that share the first of two parameters:
@@ -86,10 +86,10 @@ def minimize(
       >>> import functools
       >>> labels = jnp.array([[0.0, 1.0], [2.0, 5.0]])
       >>> alike = functools.partial(fl.graphs.agreed, shared=jnp.array([True, False]))
-      >>> found = fl.descent.minimize(
+      >>> minimum = fl.descent.minimize(
       ...     lambda w: jnp.sum((w - labels) ** 2), jnp.zeros((2, 2)), 0.25, 50, projection=alike
       ... )
-      >>> found.point.round(3).tolist()
+      >>> minimum.point.round(3).tolist()
       [[1.0, 1.0], [1.0, 5.0]]
 
     Reference:
@@ -142,13 +142,13 @@ def minimize(
     return Descent(point, number, value, settled)
 
 
-def _check_alike(name: str, found: Any, start: Array) -> None:
+def _check_alike(name: str, value: Any, start: Array) -> None:
     """Raise unless what a function of the point returns is of the point's shape and type."""
-    dtype = getattr(found, "dtype", None)
-    if getattr(found, "shape", None) != start.shape or dtype is None:
+    dtype = getattr(value, "dtype", None)
+    if getattr(value, "shape", None) != start.shape or dtype is None:
         raise ValueError(
             f"{name} must return an array of the point's shape {start.shape}, got "
-            f"{_check.shown(found) if dtype is None else f'shape {found.shape}'}."
+            f"{_check.shown(value) if dtype is None else f'shape {value.shape}'}."
         )
     if name == "projection" and dtype != start.dtype:
         raise TypeError(
@@ -186,8 +186,8 @@ def backtracking(
     Example:
       >>> import jax.numpy as jnp, fljax as fl
       >>> rule = fl.descent.backtracking(largest=10.0)
-      >>> found = fl.descent.minimize(lambda w: jnp.sum((w - 3) ** 4), jnp.zeros(2), rule, 50)
-      >>> bool(found.value < 1e-4)
+      >>> minimum = fl.descent.minimize(lambda w: jnp.sum((w - 3) ** 4), jnp.zeros(2), rule, 50)
+      >>> bool(minimum.value < 1e-4)
       True
 
     Reference:

@@ -409,12 +409,12 @@ class _Field:
     name: str
 
     def __call__(self, now: Snapshot) -> Array:
-        found = {"model": now.model, "shared": now.shared}
-        if self.name not in found:
-            found |= {name: getattr(now.state, name) for name in getattr(now.state, "_fields", ())}
-        known = sorted(name for name, value in found.items() if isinstance(value, jax.Array))
+        fields = {"model": now.model, "shared": now.shared}
+        if self.name not in fields:
+            fields |= {name: getattr(now.state, name) for name in getattr(now.state, "_fields", ())}
+        known = sorted(name for name, value in fields.items() if isinstance(value, jax.Array))
         _check.choice("array of the state", self.name, known)
-        return found[self.name]
+        return fields[self.name]
 
 
 @checked

@@ -420,7 +420,7 @@ class Participants(NamedTuple):
 
 class _Law(NamedTuple):
     rate: Array | float
-    apart: int = 1
+    separation: int = 1
     sampling: Literal["poisson", "drawn"] | None = None
 
 
@@ -429,7 +429,7 @@ class Law(_Law):
 
     Args:
       rate: the share of all clients that takes part, on average, in (0, 1].
-      apart: rounds from one participation of a client to its next, at least.
+      separation: rounds from one participation of a client to its next, at least.
       sampling: ``"poisson"`` or ``"drawn"`` (:mod:`fljax.privacy.accounting`): each round by
         chance, independently; ``None``: not so.
 
@@ -443,19 +443,19 @@ class Law(_Law):
     def __new__(
         cls,
         rate: Array | float,
-        apart: int = 1,
+        separation: int = 1,
         sampling: Literal["poisson", "drawn"] | None = None,
     ) -> "Law":
         _check.interval("rate", rate, above=0, at_most=1)
-        _check.count("apart", apart)
+        _check.count("separation", separation)
         if sampling is not None:
             _check.choice("sampling", sampling, ("poisson", "drawn"))
-            if apart > 1:
+            if separation > 1:
                 raise ValueError(
                     f"a client drawn anew in every round may be drawn in two in a row, got "
-                    f"apart={apart} beside sampling={sampling!r}; leave one of them out."
+                    f"separation={separation} beside sampling={sampling!r}; leave one of them out."
                 )
-        return super().__new__(cls, rate, apart, sampling)
+        return super().__new__(cls, rate, separation, sampling)
 
 
 class Selector:

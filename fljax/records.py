@@ -256,15 +256,15 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
         if simulation.algorithm.message_size_of(simulation.problem):
             heard = dataset["messages"].isel(round=-1) > 0
             silent += 0 if heard.values.all() else among_whole(~heard, where)
-    if found := [metric for metric, count in bad.items() if count]:
+    if names := [metric for metric, count in bad.items() if count]:
         optimum = (
             "A centralized optimum that is zero, or that does not exist (separable data without "
             "a regularizer), makes errors so. "
         )
         warnings.warn(
             "metrics are NaN or infinite in runs whose models are finite: "
-            f"{', '.join(f'{metric.name!r} in {bad[metric]}' for metric in found)} of "
-            f"{size} runs. {optimum if any(m.needs_optimum for m in found) else ''}Look "
+            f"{', '.join(f'{metric.name!r} in {bad[metric]}' for metric in names)} of "
+            f"{size} runs. {optimum if any(m.needs_optimum for m in names) else ''}Look "
             "for a division by zero or an overflow.",
             MetricWarning,
             stacklevel=3,

@@ -59,9 +59,11 @@ def alternatives(simulation: Any) -> list[str]:
     """Labels of the registered algorithms that would run in this simulation, first those whose
     clients talk to the same.
     """
-    found = [label for label, other in REGISTRY.items() if not any(unmet(other.needs, simulation))]
+    suitable = [
+        label for label, other in REGISTRY.items() if not any(unmet(other.needs, simulation))
+    ]
     network = type(simulation.algorithm).needs.network
-    return sorted(found, key=lambda label: REGISTRY[label].needs.network is not network)
+    return sorted(suitable, key=lambda label: REGISTRY[label].needs.network is not network)
 
 
 def unmet(needs: Needs, simulation: Any) -> Iterator[Unmet]:
@@ -254,17 +256,17 @@ def _iterated(needs: Needs, problem: Any) -> Iterator[Unmet]:
         return
     if takes_public_steps(problem):
         return
-    found = f"finds the minimizers of {type(problem.loss).__name__} by iterations"
+    reason = f"finds the minimizers of {type(problem.loss).__name__} by iterations"
     if problem.loss.curvature is None:
         yield Unmet(
-            f"{found}, and how far they stop from them depends on the data: for losses that are "
+            f"{reason}, and how far they stop from them depends on the data: for losses that are "
             "not smooth no guarantee covers that. Use an algorithm with a linearized update "
             "(ZCDPNFL), a smooth loss (Huber), or leave out privacy=.",
             True,
         )
     else:
         yield Unmet(
-            f"{found}, which a guarantee covers only if they take steps of a public size: declare "
+            f"{reason}, which a guarantee covers only if they take steps of a public size: declare "
             "the largest norm that features can have, Problem(feature_bound=...), or use an "
             "algorithm with a linearized update (ZCDPNFL).",
             True,

@@ -199,11 +199,11 @@ def check_perturbed(simulation: Simulation, rounds: int) -> None:
     parts = (simulation.algorithm, *simulation.stages)
     if simulation.privacy is None or all(_of_the_library(part) for part in parts):
         return
-    if found := unperturbed(simulation, rounds):
+    if names := unperturbed(simulation, rounds):
         raise ValueError(
             f"under {type(simulation.privacy).__name__} all that leaves must have been perturbed, "
             f"and {type(simulation.algorithm).__name__} lets out what depends on clients' samples "
-            f"and on no noise: {', '.join(found)}. Compute it from what link.send, exchange, "
+            f"and on no noise: {', '.join(names)}. Compute it from what link.send, exchange, "
             "collect or descend returned, or leave out privacy=."
         )
 

@@ -368,8 +368,8 @@ def compare(
       ...     {"error": (("algorithm", "seed"), values, {"decibel": 1})},
       ...     coords={"algorithm": ["FedAvg", "PGFL"]},
       ... )
-      >>> found = compare(data, "error", baseline="FedAvg").sel(algorithm="PGFL")
-      >>> [round(float(found[name]), 2) for name in ("difference", "low", "high")]
+      >>> comparison = compare(data, "error", baseline="FedAvg").sel(algorithm="PGFL")
+      >>> [round(float(comparison[name]), 2) for name in ("difference", "low", "high")]
       [-5.23, -6.96, -3.5]
     """
     metric = named(dataset, metric)
@@ -409,13 +409,13 @@ def compare(
         beyond = abs(difference / error).where(difference != 0, 0.0)  # equal in all: 0/0
     tail = xr.apply_ufunc(stats.t.sf, beyond, free)
     least, greatest = (-np.inf, np.inf) if decibel else _bounds(dataset, metric)
-    apart = greatest - least
+    spread = greatest - least
     p = (2 * count * tail).clip(max=1).where(runs > 1)
     return xr.Dataset(
         {
             "difference": difference,
-            "low": (difference - half).clip(min=-apart),
-            "high": (difference + half).clip(max=apart),
+            "low": (difference - half).clip(min=-spread),
+            "high": (difference + half).clip(max=spread),
             "p": p,
             "runs": runs,
             "diverged": lost.sum("seed"),
@@ -473,8 +473,8 @@ def _jackknife(
     with np.errstate(invalid="ignore", divide="ignore"):
         whole = [scale(side.mean("seed")) for side in sides]
         less_one = [scale((side.sum("seed") - side) / (runs - 1)) for side in sides]
-        apart = less_one[0] - less_one[1]
-        squares = ((apart - apart.mean("seed")) ** 2).where(both, 0.0)
+        difference = less_one[0] - less_one[1]
+        squares = ((difference - difference.mean("seed")) ** 2).where(both, 0.0)
         error = ((runs - 1) / runs * squares.sum("seed", skipna=False)) ** 0.5
     return whole[0] - whole[1], error.where(runs > 1), runs
 
@@ -564,9 +564,9 @@ def decibels(value: Any) -> Any:
         )
     kept = {name: said for name, said in value.attrs.items() if name not in BOUNDS}
     told = {"units": "dB"} | ({"decibel": 0} if "decibel" in kept else {})
-    found = _decibels(value)
-    found.attrs = kept | told
-    return found
+    level = _decibels(value)
+    level.attrs = kept | told
+    return level
 
 
 def _decibels(value: Any) -> Any:

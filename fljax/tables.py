@@ -65,9 +65,9 @@ class Table:
     def markdown(self) -> str:
         """A table of GitHub's Markdown, its note below."""
 
-        def cell(found: _Cell) -> str:
-            mean = f"**{found.mean}**" if found.best else found.mean
-            return f"{mean} [{found.low}, {found.high}]" if found.low else mean
+        def cell(content: _Cell) -> str:
+            mean = f"**{content.mean}**" if content.best else content.mean
+            return f"{mean} [{content.low}, {content.high}]" if content.low else mean
 
         head, *rows = self._rows(cell, lambda text: text.replace("|", r"\|"))
         sides = ["---"] * len(self._labels) + ["---:"] * (len(head) - len(self._labels))
@@ -77,12 +77,12 @@ class Table:
     def latex(self) -> str:
         r"""A ``tabular`` with the rules of ``\usepackage{booktabs}``, its note as a comment."""
 
-        def cell(found: _Cell) -> str:
-            if found.mean == _NOTHING:
+        def cell(content: _Cell) -> str:
+            if content.mean == _NOTHING:
                 return _NOTHING
-            mean, low, high = (_power(number) for number in found[:3])
-            mean = rf"\mathbf{{{mean}}}" if found.best else mean
-            return f"${mean}$ $[{low}, {high}]$" if found.low else f"${mean}$"
+            mean, low, high = (_power(number) for number in content[:3])
+            mean = rf"\mathbf{{{mean}}}" if content.best else mean
+            return f"${mean}$ $[{low}, {high}]$" if content.low else f"${mean}$"
 
         head, *rows = self._rows(cell, _escaped)
         columns = "l" * len(self._labels) + "r" * (len(head) - len(self._labels))
@@ -147,8 +147,8 @@ class Table:
         for place in np.ndindex(parts.shape[:-2]):
             labels = [label.values[place] for label in told]
             cells = [
-                rounded(*found, best=bool(found[0] == wanted))
-                for found, wanted in zip(parts[place], best, strict=True)
+                rounded(*content, best=bool(content[0] == wanted))
+                for content, wanted in zip(parts[place], best, strict=True)
             ]
             spans = [_span(numbers[name].values[place]) for name in counts]
             yield [*map(plain, map(shown, labels)), *map(cell, cells), *spans]

@@ -66,8 +66,8 @@ def raises(*args, raises=pytest.raises, **kwargs):
     """:func:`pytest.raises`, within which the function called is to find the bad value itself."""
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
-        with raises(*args, **kwargs) as found:
-            yield found
+        with raises(*args, **kwargs) as result:
+            yield result
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
 
@@ -84,9 +84,9 @@ def pytest_collection_modifyitems(items):
         if thin := item.get_closest_marker("thin"):
             name = item.parent.nodeid, item.originalname
             cases.setdefault(name, (thin.args[0], thin.kwargs.get("every", 8), []))[2].append(item)
-    for count, every, found in cases.values():
-        kept = {round(i * (len(found) - 1) / max(count - 1, 1)) for i in range(count)}
-        others = [item for place, item in enumerate(found) if place not in kept]
+    for count, every, result in cases.values():
+        kept = {round(i * (len(result) - 1) / max(count - 1, 1)) for i in range(count)}
+        others = [item for place, item in enumerate(result) if place not in kept]
         for place, item in enumerate(others):
             item.add_marker(pytest.mark.slow)
             if place % every:

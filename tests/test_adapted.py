@@ -90,10 +90,10 @@ def visited(simulation, key, draws=None):
 
 def steps_of(cohort, row, size, batch):
     """A participant's steps on a batch of nothing are none."""
-    found = [[j for j in step if j < size] for step in samples_of(batch, row)]
+    result = [[j for j in step if j < size] for step in samples_of(batch, row)]
     if cohort.limit is not None:
-        found = found[: int(cohort.limit[row])]
-    return [step for step in found if step]
+        result = result[: int(cohort.limit[row])]
+    return [step for step in result if step]
 
 
 #: Full batches, and drawn ones: of clients that have fewer, and of a law with steps of each.
@@ -343,8 +343,8 @@ def test_hessian_free_is_second_order_in_its_offset():
 def test_a_short_personal_step_makes_per_fedavg_federated_averaging():
     ours = PerFedAvg(0.1, personal_step_size=1e-9, epochs=2)
     known = FedAvg(0.1, epochs=2, weighting="equal")
-    found, expected = (trajectory(fl.Simulation(make_problem(), a)) for a in (ours, known))
-    close(found, expected, rtol=0, atol=1e-7)
+    result, expected = (trajectory(fl.Simulation(make_problem(), a)) for a in (ours, known))
+    close(result, expected, rtol=0, atol=1e-7)
 
 
 # APFL: its limits --------------------------------------------------------------------------------
@@ -354,15 +354,19 @@ def test_a_short_personal_step_makes_per_fedavg_federated_averaging():
 def test_apfl_without_personal_models_is_federated_averaging():
     parts = some_world(APFL(0.1, 4), True, True, new_key())[0]
     ours, known = APFL(LOCAL, 4, 2, interpolation=0.0), FedAvg(LOCAL, 4, 2, weighting="equal")
-    found, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in (ours, known))
-    close(found, expected, rtol=0, atol=1e-13)
+    result, expected = (
+        trajectory(fl.Simulation(make_problem(), a, **parts)) for a in (ours, known)
+    )
+    close(result, expected, rtol=0, atol=1e-13)
 
 
 def test_apfl_of_personal_models_alone_is_training_alone():
     parts = some_world(APFL(0.1), True, False, new_key())[0]
     ours, known = APFL(LOCAL, epochs=3, interpolation=1.0), LocalOnly(LOCAL, 3)
-    found, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in (ours, known))
-    close(found, expected, rtol=0, atol=1e-13)
+    result, expected = (
+        trajectory(fl.Simulation(make_problem(), a, **parts)) for a in (ours, known)
+    )
+    close(result, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.slow
@@ -401,8 +405,8 @@ def test_with_nothing_personal_it_is_federated_averaging(cls):
         cls(LOCAL, 4, 2, weighting="samples", personal=()),
         FedAvg(LOCAL, 4, 2, weighting="samples"),
     )
-    found, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in both)
-    close(found, expected, rtol=0, atol=1e-13)
+    result, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in both)
+    close(result, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.slow
@@ -410,8 +414,10 @@ def test_fedbabu_without_a_head_is_federated_averaging_and_tuning():
     parts = some_world(FedAvg(0.1, 4), True, True, new_key())[0]
     tuned = FineTunedFedAvg(FedAvg(0.1, 4, 2), LOCAL, 3)
     ours = FedBABU(0.1, 4, 2, personal=(), tuning_step_size=LOCAL, tuning_steps=3)
-    found, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in (ours, tuned))
-    close(found, expected, rtol=0, atol=1e-13)
+    result, expected = (
+        trajectory(fl.Simulation(make_problem(), a, **parts)) for a in (ours, tuned)
+    )
+    close(result, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.long
@@ -440,8 +446,8 @@ def test_the_body_of_fedbabu_ends_where_it_is_best_under_its_head():
 def test_with_everything_personal_it_is_training_alone(algorithm):
     parts = some_world(algorithm, True, False, new_key())[0]
     both = algorithm, LocalOnly(LOCAL, 3)
-    found, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in both)
-    close(found, expected, rtol=0, atol=1e-13)
+    result, expected = (trajectory(fl.Simulation(make_problem(), a, **parts)) for a in both)
+    close(result, expected, rtol=0, atol=1e-13)
     assert records(fl.Simulation(make_problem(), algorithm), 3, 3)["scalars"] == [0]
 
 
@@ -467,12 +473,12 @@ def test_shared_in_part_ends_where_both_parts_are_best():
 
 @pytest.mark.slow
 def test_the_three_that_train_together_are_one():
-    found = [
+    result = [
         trajectory(fl.Simulation(make_problem(), cls(LOCAL, personal=HEAD)))
         for cls in (FedPer, LGFedAvg, FedBN)
     ]
-    np.testing.assert_array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[0], found[2])
+    np.testing.assert_array_equal(result[0], result[1])
+    np.testing.assert_array_equal(result[0], result[2])
 
 
 @pytest.mark.slow
@@ -490,10 +496,10 @@ def test_who_is_absent_keeps_what_is_its_own(cls):
     there = np.ones((ROUNDS, CLIENTS), bool)
     there[1:, 2] = False
     parts = {"participation": fl.participation.Trace(there)}
-    found = trajectory(fl.Simulation(make_problem(), cls(0.1, personal=HEAD), **parts))[:, 2]
-    assert np.abs(found[0, 1]) > 1e-3
-    np.testing.assert_array_equal(found[1:, 1], np.full(ROUNDS - 1, found[0, 1]))
-    assert np.abs(np.diff(found[:, 0])).min() > 0
+    result = trajectory(fl.Simulation(make_problem(), cls(0.1, personal=HEAD), **parts))[:, 2]
+    assert np.abs(result[0, 1]) > 1e-3
+    np.testing.assert_array_equal(result[1:, 1], np.full(ROUNDS - 1, result[0, 1]))
+    assert np.abs(np.diff(result[:, 0])).min() > 0
 
 
 # FedALA ------------------------------------------------------------------------------------------
@@ -503,8 +509,10 @@ def test_who_is_absent_keeps_what_is_its_own(cls):
 def test_fedala_with_nothing_blended_is_federated_averaging():
     parts = some_world(FedAvg(0.1, 4), True, True, new_key())[0]
     both = FedALA(LOCAL, 4, 2, blended=()), FedAvg(LOCAL, 4, 2)
-    found, expected = (state_after(ROUNDS, fl.Simulation(make_problem(), a, **parts)) for a in both)
-    close(found.server, expected.model, rtol=0, atol=1e-13)
+    result, expected = (
+        state_after(ROUNDS, fl.Simulation(make_problem(), a, **parts)) for a in both
+    )
+    close(result.server, expected.model, rtol=0, atol=1e-13)
 
 
 def test_shares_of_the_server_s_model_stay_shares_and_are_those_of_the_loop():
@@ -532,8 +540,8 @@ def test_shares_move_to_where_a_client_s_loss_is_least():
     now = fl.view(fl.Simulation(make_problem(), algorithm))
     before = algorithm.init(now.problem, None)
     before = before._replace(model=jnp.asarray(own), server=jnp.asarray(server))
-    found = algorithm.step(before, now).blend[:, 0]
-    close(found, np.clip(wanted, 0, 1), atol=1e-9)
+    result = algorithm.step(before, now).blend[:, 0]
+    close(result, np.clip(wanted, 0, 1), atol=1e-9)
 
 
 # FedAMP ------------------------------------------------------------------------------------------
@@ -589,8 +597,8 @@ def test_without_attraction_fedamp_is_training_alone():
     )
     ours = FedAMP(LOCAL, epochs=3, attraction=0.0, attention_step_size=0.5, scale=1.0)
     both = ours, LocalOnly(LOCAL, 3)
-    found, known = (trajectory(fl.Simulation(make_problem(), a, **parts[0])) for a in both)
-    close(found, known, rtol=0, atol=1e-13)
+    result, known = (trajectory(fl.Simulation(make_problem(), a, **parts[0])) for a in both)
+    close(result, known, rtol=0, atol=1e-13)
 
 
 @pytest.mark.slow
@@ -616,12 +624,12 @@ def test_superfed_in_its_warmup_is_federated_averaging():
     parts = some_world(FedAvg(0.1, 4), True, True, new_key())[0]
     start = np.random.default_rng(5).normal(size=(CLIENTS, DIM))
     ours = SuPerFed(LOCAL, 4, 2, orthogonality=1.0, warmup=ROUNDS, interpolation=0.0)
-    found, expected = (
+    result, expected = (
         state_after(ROUNDS, fl.Simulation(make_problem().starting_at(start), algorithm, **parts))
         for algorithm in (ours, FedAvg(LOCAL, 4, 2))
     )
-    close(found.server, expected.model, rtol=0, atol=1e-13)
-    np.testing.assert_array_equal(found.personal, start)
+    close(result.server, expected.model, rtol=0, atol=1e-13)
+    np.testing.assert_array_equal(result.personal, start)
 
 
 @pytest.mark.slow
@@ -667,18 +675,18 @@ TRAFFIC = [
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(("algorithm", "sent", "size"), TRAFFIC, ids=describe)
 def test_traffic_is_of_what_is_shared(algorithm, sent, size):
-    found = records(fl.Simulation(make_problem(), algorithm), 4, every=2)
-    np.testing.assert_array_equal(found["messages"], 2 * [2 * 2 * sent])
-    np.testing.assert_array_equal(found["bits_down"], 2 * [2 * REAL * sent * size])
-    np.testing.assert_array_equal(found["bits_up"], 2 * [2 * REAL * sent * size])
+    result = records(fl.Simulation(make_problem(), algorithm), 4, every=2)
+    np.testing.assert_array_equal(result["messages"], 2 * [2 * 2 * sent])
+    np.testing.assert_array_equal(result["bits_down"], 2 * [2 * REAL * sent * size])
+    np.testing.assert_array_equal(result["bits_up"], 2 * [2 * REAL * sent * size])
 
 
 @pytest.mark.slow
 def test_compressed_and_robust_messages_are_of_what_is_shared():
     compression = fl.link.Quantize(8)
     simulation = fl.Simulation(make_problem(), FedPer(0.1, personal=HEAD), compression=compression)
-    found = records(simulation, 3, 3)
-    assert found["bits_up"] == [3 * CLIENTS * (8 * (DIM - 1) + REAL)]
+    result = records(simulation, 3, 3)
+    assert result["bits_up"] == [3 * CLIENTS * (8 * (DIM - 1) + REAL)]
     median = fl.Simulation(
         make_problem(), FedPer(0.1, personal=HEAD), aggregation=fl.aggregation.Median()
     )

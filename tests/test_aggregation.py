@@ -84,8 +84,8 @@ def test_equals_its_definition(name, seed):
     aggregator, rule = PARTS[name]
     data = heard(np.random.default_rng(seed))
     tolerance = 1e-6 if name == "geometric" else 1e-10
-    found = combine(aggregator, *data)
-    np.testing.assert_allclose(found, loops(rule, *data), atol=tolerance, rtol=0)
+    result = combine(aggregator, *data)
+    np.testing.assert_allclose(result, loops(rule, *data), atol=tolerance, rtol=0)
 
 
 def test_equals_numpy_and_scipy():
@@ -126,8 +126,8 @@ def test_what_was_not_heard_is_not_read(aggregator):
     expected = combine(aggregator, np.where(there, messages, 0), weights, around)
     assert np.isfinite(expected).all()
     for garbage in (np.nan, np.inf, -np.inf, 1e308, 1.0):
-        found = combine(aggregator, np.where(there, messages, garbage), weights, around)
-        np.testing.assert_array_equal(found, expected)
+        result = combine(aggregator, np.where(there, messages, garbage), weights, around)
+        np.testing.assert_array_equal(result, expected)
 
 
 @every
@@ -135,9 +135,9 @@ def test_whoever_heard_nothing_keeps_what_it_has(aggregator):
     messages, weights, around = heard(np.random.default_rng(4))
     weights[2] = 0
     messages[2] = np.nan
-    found = np.asarray(combine(aggregator, messages, weights, around))
-    np.testing.assert_array_equal(found[2], around[2])
-    assert (found[[0, 1, 3, 4, 5]] != around[[0, 1, 3, 4, 5]]).any(1).all()
+    result = np.asarray(combine(aggregator, messages, weights, around))
+    np.testing.assert_array_equal(result[2], around[2])
+    assert (result[[0, 1, 3, 4, 5]] != around[[0, 1, 3, 4, 5]]).any(1).all()
 
 
 @every
@@ -146,12 +146,12 @@ def test_one_or_two_messages_give_something_between_them(aggregator, count):
     messages, weights, around = heard(np.random.default_rng(5))
     weights[:] = 0
     weights[:, 3 : 3 + count] = 1
-    found = combine(aggregator, messages, weights, around)
+    result = combine(aggregator, messages, weights, around)
     if not isinstance(aggregator, CenteredClipping | NormClipping):  # these are near `around`
         low, high = (f(messages[:, 3 : 3 + count], axis=1) for f in (np.min, np.max))
-        assert (low - 1e-12 <= found).all()
-        assert (found <= high + 1e-12).all()
-    assert np.isfinite(found).all()
+        assert (low - 1e-12 <= result).all()
+        assert (result <= high + 1e-12).all()
+    assert np.isfinite(result).all()
 
 
 # What it is for ---------------------------------------------------------------------------------
@@ -186,9 +186,9 @@ def attacked(lie, attackers):
 @pytest.mark.parametrize("name", BREAKDOWN)
 def test_attackers_move_it_by_no_more_than_the_honest_differ(name, lie):
     _, messages, weights, around = attacked(lie, BREAKDOWN[name])
-    found = np.asarray(combine(ALL[name], messages, weights, around))[0]
+    result = np.asarray(combine(ALL[name], messages, weights, around))[0]
     honest = messages[0, BREAKDOWN[name] :]
-    assert np.linalg.norm(found - honest.mean(0)) < 2 * np.ptp(honest, axis=0).max()
+    assert np.linalg.norm(result - honest.mean(0)) < 2 * np.ptp(honest, axis=0).max()
 
 
 @pytest.mark.thin(1)
@@ -217,12 +217,12 @@ def test_krum_beyond_its_promise_still_takes_a_message_that_was_heard():
     messages = rng.normal(size=(1, SENDERS, DIM))
     weights = np.isin(np.arange(SENDERS), [3, 5, 8]).astype(float)[None]
     messages[0, 3] = 50
-    found = np.asarray(combine(Krum(2), messages, weights, messages[:, 0]))
-    assert (found == messages[0, [5, 8]]).all(1).any()
+    result = np.asarray(combine(Krum(2), messages, weights, messages[:, 0]))
+    assert (result == messages[0, [5, 8]]).all(1).any()
     for far in (1e200, np.inf):
         messages[0, 3], messages[0, 8] = far, -far
-        found = np.asarray(combine(Krum(2), messages, weights, messages[:, 0]))
-        assert (found == messages[0, [3, 5, 8]]).all(1).any()
+        result = np.asarray(combine(Krum(2), messages, weights, messages[:, 0]))
+        assert (result == messages[0, [3, 5, 8]]).all(1).any()
 
 
 @pytest.mark.parametrize("name", ["mean", "weighted"])
@@ -265,8 +265,8 @@ def test_the_geometric_median_goes_by_weight_and_not_by_heads():
     messages = rng.normal(size=(1, 9, DIM))
     messages[:, :6] = 1e6
     weights = np.where(np.arange(9) < 6, 1.0, 3.0)[None]
-    found = combine(GeometricMedian(), messages, weights, messages[:, 8])
-    assert np.linalg.norm(found) < 10
+    result = combine(GeometricMedian(), messages, weights, messages[:, 8])
+    assert np.linalg.norm(result) < 10
 
 
 def test_krum_sees_small_differences_far_from_zero_and_beside_attackers():
@@ -275,8 +275,8 @@ def test_krum_sees_small_differences_far_from_zero_and_beside_attackers():
     messages = 1e6 + 1e-4 * rng.normal(size=(RECEIVERS, SENDERS, DIM))
     messages[:, 0] = -1e6
     data = messages, np.ones((RECEIVERS, SENDERS)), messages[:, 1]
-    found = combine(Krum(2), *data)
-    np.testing.assert_array_equal(found, loops(PARTS["krum"][1], *data))
+    result = combine(Krum(2), *data)
+    np.testing.assert_array_equal(result, loops(PARTS["krum"][1], *data))
 
 
 # Invariants -------------------------------------------------------------------------------------
@@ -294,8 +294,8 @@ def test_neither_order_nor_origin_matters(aggregator, seed, shift):
         combine(aggregator, messages[:, order], weights[:, order], around), before, atol=1e-10
     )
     moved = shift * rng.normal(size=DIM)
-    found = combine(aggregator, messages + moved, weights, around + moved)
-    np.testing.assert_allclose(np.asarray(found) - moved, before, atol=1e-8)
+    result = combine(aggregator, messages + moved, weights, around + moved)
+    np.testing.assert_allclose(np.asarray(result) - moved, before, atol=1e-8)
 
 
 @every
@@ -315,18 +315,18 @@ def test_batched_is_one_by_one(aggregator):
     data = [heard(np.random.default_rng(seed)) for seed in range(3)]
     stacked = [np.stack(parts) for parts in zip(*data, strict=True)]
     together = jax.jit(jax.vmap(aggregator.combine))(*stacked)
-    for one, found in zip(data, together, strict=True):
-        np.testing.assert_allclose(found, combine(aggregator, *one), atol=1e-12)
+    for one, result in zip(data, together, strict=True):
+        np.testing.assert_allclose(result, combine(aggregator, *one), atol=1e-12)
 
 
 @pytest.mark.thin(2)
 @every
 def test_single_precision_stays_single(aggregator):
     data = [part.astype(np.float32) for part in heard(np.random.default_rng(1))]
-    found = combine(aggregator, *data)
-    assert found.dtype == np.float32
+    result = combine(aggregator, *data)
+    assert result.dtype == np.float32
     wide = combine(aggregator, *(part.astype(np.float64) for part in data))
-    np.testing.assert_allclose(found, wide, atol=1e-4)
+    np.testing.assert_allclose(result, wide, atol=1e-4)
 
 
 @pytest.mark.thin(2)

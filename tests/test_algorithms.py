@@ -120,11 +120,11 @@ _step = jax.jit(_one, static_argnames="rounds")
 
 def states(simulation, rounds=ROUNDS, key=None):
     stepper = Stepper(simulation, rounds)
-    state, found = stepper.start(), []
+    state, result = stepper.start(), []
     for n in range(1, rounds + 1):
         state = stepper(state, n, key)[0]
-        found.append(state)
-    return found
+        result.append(state)
+    return result
 
 
 # Against the equations -------------------------------------------------------------------------
@@ -648,8 +648,8 @@ def test_sensitivity_is_the_formula(label):
     if label == "FL":
         several = ConventionalFL(0.05, local_steps=3)
         expected = nfl.gradient_sensitivity(objective, lambda n: 0.05, 1.7, 5, 3)
-        found = several.sensitivity(problem, network, jnp.asarray(1), gap)
-        close(found, expected[0])
+        result = several.sensitivity(problem, network, jnp.asarray(1), gap)
+        close(result, expected[0])
 
 
 # Federated averaging ---------------------------------------------------------------------------
@@ -725,12 +725,12 @@ def test_federated_averaging_of_all_clients_with_full_batches_is_conventional(na
     problem = make_problem(name)
     known = trajectory(fl.Simulation(problem, ConventionalFL(0.1, epochs)))
     for several in (None, CLIENTS):
-        found = FedAvg(0.1, several, epochs, weighting="equal")
-        close(trajectory(fl.Simulation(problem, found)), known, rtol=1e-12, atol=1e-13)
+        result = FedAvg(0.1, several, epochs, weighting="equal")
+        close(trajectory(fl.Simulation(problem, result)), known, rtol=1e-12, atol=1e-13)
     even = make_problem(name, sizes=(6,) * CLIENTS)
     known = trajectory(fl.Simulation(even, ConventionalFL(0.1, epochs)))
-    found = FedAvg(0.1, CLIENTS, epochs, batch=6)  # of equal clients, batches of all samples
-    close(trajectory(fl.Simulation(even, found)), known, rtol=1e-12, atol=1e-13)
+    result = FedAvg(0.1, CLIENTS, epochs, batch=6)  # of equal clients, batches of all samples
+    close(trajectory(fl.Simulation(even, result)), known, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.slow
@@ -795,9 +795,9 @@ def test_participants_and_batches_and_noise_come_from_streams_of_their_own():
 @pytest.mark.parametrize(("algorithm", "each"), [(FedAvg(0.05, 2, 3, 4), 4), (FedAvg(0.05), 10)])
 @pytest.mark.slow
 def test_only_participants_send_and_receive(algorithm, each):
-    found = fl.run(fl.Simulation(make_problem(), algorithm), 4, record_every=2)
-    assert found.messages.values.tolist() == [2 * each, 4 * each]
-    assert found.scalars.values.tolist() == [2 * each * DIM, 4 * each * DIM]
+    results = fl.run(fl.Simulation(make_problem(), algorithm), 4, record_every=2)
+    assert results.messages.values.tolist() == [2 * each, 4 * each]
+    assert results.scalars.values.tolist() == [2 * each * DIM, 4 * each * DIM]
 
 
 @pytest.mark.slow
@@ -955,10 +955,10 @@ def test_clipping_makes_the_assumption_hold(label, recwarn):
         with pytest.raises(ValueError, match="clipping cannot be applied inside an exact"):
             fl.run(simulate(label, problem.clipped(1.0)), 3)
         return
-    found = fl.run(simulate(label, problem.clipped(1.0)), 3)
+    results = fl.run(simulate(label, problem.clipped(1.0)), 3)
     assert not recwarn.list
-    assert 0.99 < float(found.gradient_norm) <= 1 + 1e-12
-    close(found.gradient_bound, 1)
+    assert 0.99 < float(results.gradient_norm) <= 1 + 1e-12
+    close(results.gradient_bound, 1)
 
 
 @pytest.mark.thin(3)
@@ -969,26 +969,28 @@ def test_clipping_makes_the_assumption_hold(label, recwarn):
 )
 def test_traffic_and_privacy_are_counted(label, form):
     """``2E`` messages of ``D`` numbers a round on a network, ``2K`` with a server."""
-    found = fl.run(simulate(label, network=make_network(form)), ROUNDS, record_every=4)
+    results = fl.run(simulate(label, network=make_network(form)), ROUNDS, record_every=4)
     each = 2 * CLIENTS if label in SERVED else 2 * len(EDGES)
     each *= 1 + (label in ("Diffusion, general", "Aug-DGM"))  # one after the other
     messages, models = SENT.get(label, (2, 2))
     size = DIM if label in SERVED else CASES[label].algorithm.message_size(DIM)
     of_messages, of_numbers = messages * each // 2, round(models * each * size / 2)
-    assert found.messages.values.tolist() == [4 * of_messages, 8 * of_messages, 12 * of_messages]
-    assert found.scalars.values.tolist() == [4 * of_numbers, 8 * of_numbers, 12 * of_numbers]
+    assert results.messages.values.tolist() == [4 * of_messages, 8 * of_messages, 12 * of_messages]
+    assert results.scalars.values.tolist() == [4 * of_numbers, 8 * of_numbers, 12 * of_numbers]
     if label == "(eps,delta)DP-NFL":
-        close(found.privacy_epsilon, [2 / 3, 4 / 3, 2], rtol=1e-12)
-        close(found.privacy_delta, [1e-3 / 3, 2e-3 / 3, 1e-3], rtol=1e-12)
+        close(results.privacy_epsilon, [2 / 3, 4 / 3, 2], rtol=1e-12)
+        close(results.privacy_delta, [1e-3 / 3, 2e-3 / 3, 1e-3], rtol=1e-12)
     elif label in PRIVATE:
         expected = np.cumsum(nfl.zcdp_parameters(2.0, 0.9, ROUNDS))[[3, 7, 11]]
-        close(found.privacy_rho, expected, rtol=1e-12)
+        close(results.privacy_rho, expected, rtol=1e-12)
     elif CASES[label].privacy is not None:
         close(
-            found.privacy_rho, np.array([4, 8, 12]) * float(found.privacy_rho[-1]) / 12, rtol=1e-12
+            results.privacy_rho,
+            np.array([4, 8, 12]) * float(results.privacy_rho[-1]) / 12,
+            rtol=1e-12,
         )
     else:
-        assert not [name for name in found if name.startswith("privacy")]
+        assert not [name for name in results if name.startswith("privacy")]
 
 
 def test_noise_is_added_to_the_message_not_to_the_model():
@@ -1104,7 +1106,7 @@ def test_p_admm_takes_every_smooth_loss():
     data = make_data("logistic")
     for loss in (Logistic(), Huber(0.5)):
         problem = from_clients(data, loss, SquaredL2(), 0.3)
-        found = fl.run(
+        results = fl.run(
             fl.Simulation(problem, PADMM(0.2), make_network(), metrics="normalized_error"), 400
         )
-        assert float(found.normalized_error[-1]) < 1e-6
+        assert float(results.normalized_error[-1]) < 1e-6

@@ -310,7 +310,7 @@ for thread in threads:
     thread.join()
 print("done")
 """
-    found = subprocess.run(
+    results = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
-    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr[-2000:]
+    assert (results.returncode, results.stdout) == (0, "done\n"), results.stderr[-2000:]

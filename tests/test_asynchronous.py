@@ -81,8 +81,8 @@ def both(ours, known, rounds=ROUNDS, **parts):
 )
 def test_without_delays_it_is_federated_averaging(ours):
     """With a buffer of all participants; with a mixing that keeps nothing."""
-    found, expected = both(ours, FedAvg(LOCAL, 4, 2, weighting="equal"))
-    close(found, expected, rtol=0, atol=1e-13)
+    result, expected = both(ours, FedAvg(LOCAL, 4, 2, weighting="equal"))
+    close(result, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.slow
@@ -97,18 +97,18 @@ def test_one_client_a_round_is_descent_of_one_after_the_other():
         X, y = make_data()[k]
         w = w - 0.1 * (2 / len(y) * X.T @ (X @ w - y) + 2 * 0.8 / CLIENTS * w)
         expected.append(w)
-    found = trajectory(fl.Simulation(make_problem(), algorithm), key=key)
-    close(found[:, 0], expected, rtol=0, atol=1e-12)
+    result = trajectory(fl.Simulation(make_problem(), algorithm), key=key)
+    close(result[:, 0], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
 def test_a_buffer_waits_until_it_is_full():
     """Three updates a round, and room for seven: the server moves in every third round."""
-    found = trajectory(fl.Simulation(make_problem(), FedBuff(0.1, 3, buffer_size=7)))[:, 0]
-    moved = np.abs(np.diff(np.concatenate([np.zeros((1, DIM)), found]), axis=0)).max(axis=1) > 0
+    result = trajectory(fl.Simulation(make_problem(), FedBuff(0.1, 3, buffer_size=7)))[:, 0]
+    moved = np.abs(np.diff(np.concatenate([np.zeros((1, DIM)), result]), axis=0)).max(axis=1) > 0
     np.testing.assert_array_equal(moved, np.arange(1, ROUNDS + 1) % 3 == 0)
     state = state_after(2, fl.Simulation(make_problem(), FedBuff(0.1, 3, buffer_size=7)))
-    assert float(state.held) == 6
+    assert float(state.buffered) == 6
     assert np.abs(state.buffer).max() > 0
 
 
@@ -123,8 +123,8 @@ def test_old_updates_count_less():
             lambda law: FedBuff(0.1, buffer_size=1, staleness=law),
             lambda law: FedAsync(0.1, server_step_size=0.5, staleness=law),
         ):
-            found, plain = both(make(law), make(same), 3, **late)
-            close(found[-1], factor * plain[-1], rtol=1e-12)
+            result, plain = both(make(law), make(same), 3, **late)
+            close(result[-1], factor * plain[-1], rtol=1e-12)
             assert np.abs(plain[-1]).max() > 0.01
 
 
@@ -160,7 +160,7 @@ def test_a_staleness_of_ones_own():
 
     delay = np.tile([0, 1, 0, 2, 0, 1], (ROUNDS, 1))
     parts = {"delays": DelayTrace(delay, 2)}
-    found = trajectory(
+    result = trajectory(
         fl.Simulation(make_problem(), FedBuff(0.1, buffer_size=1, staleness=Only()), **parts)
     )
     expected, problem = np.zeros(DIM), make_problem()
@@ -168,7 +168,7 @@ def test_a_staleness_of_ones_own():
         slope = np.asarray(problem.gradient(jnp.tile(jnp.asarray(expected), (CLIENTS, 1))))
         arriving = 3 + 2 * (n >= 2) + (n >= 3)
         expected = expected - 0.1 * slope[::2].sum(axis=0) / arriving
-        close(found[n - 1, 0], expected, rtol=0, atol=1e-12)
+        close(result[n - 1, 0], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -180,17 +180,17 @@ def test_numbers_of_a_buffer_and_a_staleness_are_swept_by_one_program():
         )
 
     grid = {"size": [1.0, 9.0], "power": [0.0, 0.5]}
-    found = fl.sweep(scenario, rounds=4, seeds=1, grid=grid)
-    assert found.attrs["compilations"] == 1
-    assert len(np.unique(found.normalized_error.isel(round=-1))) == 4
+    results = fl.sweep(scenario, rounds=4, seeds=1, grid=grid)
+    assert results.attrs["compilations"] == 1
+    assert len(np.unique(results.normalized_error.isel(round=-1))) == 4
 
 
 @pytest.mark.parametrize("algorithm", [FedBuff(0.1, 3), FedAsync(0.1, 3)])
 def test_traffic_is_of_those_who_begin(algorithm):
     simulation = fl.Simulation(make_problem(), algorithm, delays=Fixed(2))
-    found = records(simulation, 4, every=4)
-    assert found["messages"] == [4 * 2 * 3]
-    assert found["bits_up"] == found["bits_down"] == [REAL * 4 * 3 * DIM]
+    result = records(simulation, 4, every=4)
+    assert result["messages"] == [4 * 2 * 3]
+    assert result["bits_up"] == result["bits_down"] == [REAL * 4 * 3 * DIM]
 
 
 # What is refused ---------------------------------------------------------------------------------

@@ -76,27 +76,27 @@ def loops(attack, messages, sending, around):
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name != "noise"])
 def test_equals_its_definition(name, common):
     key, messages, mask, sending, around = told(0, common)
-    found = say(ATTACKS[name], key, messages, mask, sending, around)
+    result = say(ATTACKS[name], key, messages, mask, sending, around)
     expected = np.where(mask[:, None], loops(ATTACKS[name], messages, sending, around), messages)
-    np.testing.assert_allclose(found, expected, atol=1e-10, rtol=0)
+    np.testing.assert_allclose(result, expected, atol=1e-10, rtol=0)
 
 
 @every
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_honest_are_left_as_they_are_bit_by_bit(attack, dtype):
     given = told(1, dtype=dtype)
-    found = np.asarray(say(attack, *given))
-    assert found.dtype == dtype
-    assert found[~MASK].tobytes() == given[1][~MASK].tobytes()
-    assert (found[MASK] != given[1][MASK]).any(1).all()
-    assert np.isfinite(found[MASK]).all()
+    result = np.asarray(say(attack, *given))
+    assert result.dtype == dtype
+    assert result[~MASK].tobytes() == given[1][~MASK].tobytes()
+    assert (result[MASK] != given[1][MASK]).any(1).all()
+    assert np.isfinite(result[MASK]).all()
 
 
 @every
 def test_without_attackers_nothing_changes(attack):
     key, messages, mask, sending, around = told(2)
-    found = np.asarray(say(attack, key, messages, ~mask & mask, sending, around))
-    assert found.tobytes() == messages.tobytes()
+    result = np.asarray(say(attack, key, messages, ~mask & mask, sending, around))
+    assert result.tobytes() == messages.tobytes()
 
 
 @pytest.mark.parametrize("name", ["little", "little by count", "inner"])
@@ -105,14 +105,14 @@ def test_omniscient_attackers_learn_from_honest_senders_only(name):
     expected = say(ATTACKS[name], key, messages, mask, sending, around)
     rng = np.random.default_rng(4)
     other = np.where((sending & ~mask)[:, None], messages, rng.normal(size=messages.shape))
-    found = say(ATTACKS[name], key, other, mask, sending, around)
-    np.testing.assert_array_equal(found[mask], expected[mask])
+    result = say(ATTACKS[name], key, other, mask, sending, around)
+    np.testing.assert_array_equal(result[mask], expected[mask])
     other[4] += 1
-    found = say(ATTACKS[name], key, other, mask, sending, around)
-    assert (np.asarray(found)[mask] != np.asarray(expected)[mask]).all()
+    result = say(ATTACKS[name], key, other, mask, sending, around)
+    assert (np.asarray(result)[mask] != np.asarray(expected)[mask]).all()
     # With nobody to learn from they say that nothing changed.
-    found = say(ATTACKS[name], key, messages, mask, mask, around)
-    np.testing.assert_array_equal(found[mask], around[mask])
+    result = say(ATTACKS[name], key, messages, mask, mask, around)
+    np.testing.assert_array_equal(result[mask], around[mask])
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,8 @@ def test_one_of_your_own_cannot_touch_the_honest():
             return around
 
     given = told(10)
-    found = np.asarray(say(Silence(MASK), *given))
-    np.testing.assert_array_equal(found, np.where(MASK[:, None], given[4], given[1]))
+    result = np.asarray(say(Silence(MASK), *given))
+    np.testing.assert_array_equal(result, np.where(MASK[:, None], given[4], given[1]))
 
 
 # Who --------------------------------------------------------------------------------------------
@@ -269,9 +269,9 @@ def test_labels_are_poisoned_inside_a_scenario():
     def targets(key):
         return poison_labels(clean, random_attackers(key, 3, 1)).targets
 
-    found = np.asarray(jax.jit(jax.vmap(targets))(jax.random.split(jax.random.key(0), 20)))
-    assert ((found != np.array(BINARY)).all(2).sum(1) == 1).all()
-    assert ((found != np.array(BINARY)).any(2).sum(1) == 1).all()
+    result = np.asarray(jax.jit(jax.vmap(targets))(jax.random.split(jax.random.key(0), 20)))
+    assert ((result != np.array(BINARY)).all(2).sum(1) == 1).all()
+    assert ((result != np.array(BINARY)).any(2).sum(1) == 1).all()
 
 
 def test_labels_that_the_loss_does_not_know_are_refused():

@@ -1146,15 +1146,15 @@ def public():
     """Every public callable with parameters, by room and name."""
     for room, place in ROOMS.items():
         for name in place.__all__:
-            found, label = getattr(place, name), f"{room}.{name}" if room else name
-            if not isinstance(found, type | types.FunctionType) or label in INSIDE:
+            result, label = getattr(place, name), f"{room}.{name}" if room else name
+            if not isinstance(result, type | types.FunctionType) or label in INSIDE:
                 continue
             if room == "" and name in NOT_COVERED:
                 continue
-            if isinstance(found, type) and not is_record(found):
+            if isinstance(result, type) and not is_record(result):
                 continue
-            if parameters(found):
-                yield label, found
+            if parameters(result):
+                yield label, result
 
 
 def is_record(cls):

@@ -60,9 +60,9 @@ def test_pictures_are_drawn(tmp_path):
     row = roofline.Row("one, private", 1e-3, costs.Cost(1e5, 1e6, 1e3), 0.5, 1.5, 1.0)
     limits = roofline.Limits(1e10, 1e11, 1e8)
     roofline.draw({"a study": ([row], limits)}, tmp_path / "roofline.png")
-    found = dict.fromkeys(("compile", "setup", "round", "run", "peak", "error", "rounds"), 1.0)
+    result = dict.fromkeys(("compile", "setup", "round", "run", "peak", "error", "rounds"), 1.0)
     studies = {
-        axis: (points, [found for _ in points])
+        axis: (points, [result for _ in points])
         for axis, points in scaling.axes(quick=True, largest=1000).items()
     }
     scaling.draw(studies, tmp_path / "scaling.png")
@@ -73,10 +73,10 @@ def test_pictures_are_drawn(tmp_path):
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_point_of_the_scaling_study_is_measured():
-    found = scaling.measure(scaling.POINT | {"clients": 20, "dim": 2, "seeds": 2})
-    assert all(np.isfinite(value) for value in found.values())
-    assert found["rounds"] == 1001
-    assert found["peak"] > 2**20
+    result = scaling.measure(scaling.POINT | {"clients": 20, "dim": 2, "seeds": 2})
+    assert all(np.isfinite(value) for value in result.values())
+    assert result["rounds"] == 1001
+    assert result["peak"] > 2**20
     assert scaling.slope([{"k": 1}, {"k": 10}], [{"round": 2.0}, {"round": 20.0}], "k") == 1.0
 
 
@@ -102,15 +102,15 @@ def test_three_forms_of_learning_among_agents_simulate_the_same():
     rounds, seeds = 20, 30
     for name in ("ISFedAvg, full", "ISFedAvg, sampled", "ATC, noise edge"):
         method = multiagent.methods()[name]
-        found = [
+        results = [
             multiagent.study(method, seeds, rounds),
             multiagent.best(method, seeds, rounds),
             method.plain(5, rounds, 0, multiagent.RECORD_EVERY),
         ]
-        for ours in found[1:]:
-            gap = ours.mean(0) - found[0].mean(0)
-            error = np.sqrt(sum(form.var(0, ddof=1) / len(form) for form in (found[0], ours)))
-            assert (abs(gap) < 6 * error + 0.01 * found[0].mean(0)).all(), name
+        for ours in results[1:]:
+            gap = ours.mean(0) - results[0].mean(0)
+            error = np.sqrt(sum(form.var(0, ddof=1) / len(form) for form in (results[0], ours)))
+            assert (abs(gap) < 6 * error + 0.01 * results[0].mean(0)).all(), name
 
 
 @pytest.mark.slow
@@ -125,9 +125,9 @@ def test_the_roofline_gives_importance_sampling_batches_of_its_clients():
 @pytest.mark.parametrize("name", [name for name in lowering.PROGRAMS if name != lowering.HOSTED])
 def test_programs_lower_for_accelerators_that_are_not_here(name):
     for platform in lowering.PLATFORMS:
-        found = lowering.lowered(name, platform)
-        assert found.reason == "", found
-        assert found.kilobytes > 100
+        result = lowering.lowered(name, platform)
+        assert result.reason == "", result
+        assert result.kilobytes > 100
 
 
 def test_what_calls_the_host_is_said_not_to_lower():

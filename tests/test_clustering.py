@@ -27,8 +27,8 @@ def clustered(seed, clusters=3, members=8, samples=10, dim=2):
 
 def test_kmeans_finds_separated_clusters_for_each_seed():
     find = jax.jit(jax.vmap(lambda key: clustering.kmeans(key, jnp.asarray(POINTS), 3)))
-    found = find(jax.random.split(jax.random.key(0), 2))
-    for cluster, centers, inertia in zip(*found, strict=True):
+    result = find(jax.random.split(jax.random.key(0), 2))
+    for cluster, centers, inertia in zip(*result, strict=True):
         assert clustering.misassigned(cluster, TRUTH) == 0
         for q in range(3):
             np.testing.assert_allclose(centers[q], POINTS[np.asarray(cluster) == q].mean(axis=0))
@@ -40,23 +40,23 @@ def test_kmeans_finds_separated_clusters_for_each_seed():
 def test_no_cluster_stays_empty():
     """From two equal starts, one of which gets no point."""
     start = jnp.asarray(np.stack([POINTS[0], POINTS[0], POINTS[5]]))
-    found = clustering._lloyd(jnp.asarray(POINTS), start, 100)
-    assert set(np.asarray(found.cluster)) == {0, 1, 2}
+    result = clustering._lloyd(jnp.asarray(POINTS), start, 100)
+    assert set(np.asarray(result.cluster)) == {0, 1, 2}
     same = jnp.zeros((4, 2))
-    found = clustering.kmeans(jax.random.key(1), same, 2, restarts=1)
-    assert float(found.inertia) == 0
+    result = clustering.kmeans(jax.random.key(1), same, 2, restarts=1)
+    assert float(result.inertia) == 0
 
 
 def test_pooled_models_are_those_of_the_pooled_data():
     problem, truth, _ = clustered(0, members=3, samples=5)
-    found = np.asarray(clustering.pooled_models(problem, truth, 3, ridge=0.1))
+    result = np.asarray(clustering.pooled_models(problem, truth, 3, ridge=0.1))
     x, y = np.asarray(problem.features), np.asarray(problem.targets)
     for q in range(3):
         ours = truth == q
         gram = sum(a.T @ a / 5 for a in x[ours]) + 0.1 * 3 * np.eye(2)
         moment = sum(a.T @ b / 5 for a, b in zip(x[ours], y[ours], strict=True))
         expected = np.broadcast_to(np.linalg.solve(gram, moment), (3, 2))
-        np.testing.assert_allclose(found[ours], expected, rtol=1e-10)
+        np.testing.assert_allclose(result[ours], expected, rtol=1e-10)
 
 
 @pytest.mark.long
@@ -67,9 +67,9 @@ def test_both_routes_recover_clusters_of_a_stochastic_block_model():
         jax.random.key(3), sizes=(8, 8, 8), probabilities=0.04 + 0.8 * np.eye(3)
     )
     alone = fl.problems.train(problem, ridge=1e-4)
-    found = clustering.kmeans(jax.random.key(0), alone, 3)
-    assert clustering.misassigned(found.cluster, truth) == 0
-    pooled = clustering.pooled_models(problem, found.cluster, 3)
+    result = clustering.kmeans(jax.random.key(0), alone, 3)
+    assert clustering.misassigned(result.cluster, truth) == 0
+    pooled = clustering.pooled_models(problem, result.cluster, 3)
     coupled = fl.problems.GTVMin(problem, network, 0.5, fl.problems.Norm()).solve()
     detected = clustering.detect(network, coupled, 0.5)
     assert float(clustering.adjusted_rand(detected, truth)) == 1
@@ -85,9 +85,9 @@ def test_both_routes_recover_clusters_of_a_stochastic_block_model():
 def test_agreement_of_partitions_is_counted_by_pairs():
     rng = np.random.default_rng(0)
     for names in (2, 4):
-        found, truth = rng.integers(0, names, (2, 15))
-        expected = reference.adjusted_rand(found, truth)
-        assert float(clustering.adjusted_rand(found, truth)) == pytest.approx(expected)
+        result, truth = rng.integers(0, names, (2, 15))
+        expected = reference.adjusted_rand(result, truth)
+        assert float(clustering.adjusted_rand(result, truth)) == pytest.approx(expected)
     assert float(clustering.adjusted_rand(np.zeros(5, int), np.zeros(5, int))) == 1
     assert clustering.misassigned([2, 2, 2, 0, 0], [0, 0, 1, 1, 1]) == pytest.approx(0.2)
 
@@ -98,9 +98,9 @@ def test_the_quality_of_a_cluster_is_its_connectivity_and_boundary():
         inside = np.isin(np.arange(9), members)
         for form in ("dense", "padded"):
             network = graphs.from_adjacency(matrix, form=form)
-            found = jax.jit(clustering.quality)(network, inside)
+            result = jax.jit(clustering.quality)(network, inside)
             np.testing.assert_allclose(
-                found, reference.cluster_quality(matrix, members), atol=1e-12
+                result, reference.cluster_quality(matrix, members), atol=1e-12
             )
 
 
@@ -165,12 +165,12 @@ def test_predictions_on_shared_points_are_compared_both_ways():
         [(logistic(said[i], labels[j]) + logistic(said[j], labels[i])) / 2 for j in range(4)]
         for i in range(4)
     ]
-    found = fl.problems.prediction_discrepancy(said, labels, fl.problems.Logistic())
-    np.testing.assert_allclose(found, both, rtol=1e-10)
+    result = fl.problems.prediction_discrepancy(said, labels, fl.problems.Logistic())
+    np.testing.assert_allclose(result, both, rtol=1e-10)
 
 
 def test_scaled_unit_vectors_make_predictions_as_far_as_models():
     """Exercise 3.7: on sqrt(d) e_j the discrepancy is the squared distance of linear models."""
     models = np.random.default_rng(2).normal(size=(5, 3))
-    found = fl.problems.prediction_discrepancy(models @ (np.sqrt(3) * np.eye(3)))
-    np.testing.assert_allclose(found, graphs.distances(models) ** 2, atol=1e-12)
+    result = fl.problems.prediction_discrepancy(models @ (np.sqrt(3) * np.eye(3)))
+    np.testing.assert_allclose(result, graphs.distances(models) ** 2, atol=1e-12)

@@ -89,11 +89,11 @@ def test_a_count_that_only_some_points_have_is_no_zero_at_the_others():
     own = Block(["a"], SEEDS, 0, False, held | more, {})
     *_, collection = collect([own, Block(["b"], SEEDS, 0, False, more, {})])
     assert collection.done.all()
-    found = collection.dataset({"point": POINTS}, 1, {})
-    assert "done" not in found
+    result = collection.dataset({"point": POINTS}, 1, {})
+    assert "done" not in result
     for name, value in {"number": 3, "met": 1}.items():
-        assert (found[name].sel(point="a") == value).all()
-        assert found[name].sel(point="b").isnull().all()
+        assert (result[name].sel(point="a") == value).all()
+        assert result[name].sel(point="b").isnull().all()
 
 
 def test_what_all_runs_send_alike_is_held_once():
@@ -196,8 +196,8 @@ def test_a_study_takes_the_memory_that_was_announced(name):
 @pytest.mark.parametrize("name", ["large grid", "trajectories"])
 def test_a_plan_announces_the_peak(name):
     """Within a half, since what the system's allocator keeps is not the plan's to say."""
-    found = memory.child(name)
-    assert 2 / 3 < found["announced"] / found["measured"] < 3 / 2
+    result = memory.child(name)
+    assert 2 / 3 < result["announced"] / result["measured"] < 3 / 2
 
 
 @pytest.mark.slow

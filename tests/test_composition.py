@@ -229,7 +229,7 @@ def test_crowded_nodes_are_heard_over_links_that_fail():
     nodes = 40
     edges = [(0, k) for k in range(1, nodes)] + [(k, k + 1) for k in range(1, nodes - 1)]
     problem = fl.problems.ridge(jax.random.key(0), clients=nodes, samples=5, dim=2)
-    found = []
+    result = []
     for form in ("padded", "dense"):
         network = fl.graphs.from_edges(nodes, edges, form=form)
         assert form == "dense" or network.overflow is not None
@@ -239,8 +239,8 @@ def test_crowded_nodes_are_heard_over_links_that_fail():
             {"delays": fl.link.Fixed(1), "aggregation": aggregation.Median()},
         ):
             simulation = fl.Simulation(problem, ZCDPGradNFL(0.05), network, **parts)
-            found.append(np.asarray(fl.run(simulation, rounds=6, key=2).model))
-    for table, dense in zip(found[:3], found[3:], strict=True):
+            result.append(np.asarray(fl.run(simulation, rounds=6, key=2).model))
+    for table, dense in zip(result[:3], result[3:], strict=True):
         close(table, dense)
 
 
@@ -321,9 +321,9 @@ def test_every_algorithm_meets_every_stage_that_its_needs_allow(label):
             assert label not in re.split(", | and |\\.", listed)
             continue
         simulation = fl.Simulation(algorithm=plain.algorithm, **changed)
-        found = fl.run(simulation, rounds=3)
-        assert np.isfinite(found.model).all()
-        assert np.abs(found.model - known).max() > 1e-9, name
+        results = fl.run(simulation, rounds=3)
+        assert np.isfinite(results.model).all()
+        assert np.abs(results.model - known).max() > 1e-9, name
 
 
 def test_alternatives_are_those_that_run():
@@ -530,10 +530,10 @@ class Twice(fl.algorithms.Algorithm):
 
 def heard_by(algorithm, **stages):
     """The final models of a run, and what they heard second, least and most of each."""
-    found = []
+    result = []
 
     def keep(now):
-        jax.debug.callback(lambda *both: found.append(both), now.model, now.state.mixed)
+        jax.debug.callback(lambda *both: result.append(both), now.model, now.state.mixed)
         return jnp.sum(now.model)
 
     metric = fl.metrics.Metric("sum", keep, "sum")
@@ -542,7 +542,7 @@ def heard_by(algorithm, **stages):
     )
     fl.run(simulation, 6)
     jax.effects_barrier()
-    return np.array([[np.asarray(a) for a in both] for both in found])  # [T, 2, K, D]
+    return np.array([[np.asarray(a) for a in both] for both in result])  # [T, 2, K, D]
 
 
 @pytest.mark.slow

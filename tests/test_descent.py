@@ -35,7 +35,7 @@ def gradient(w):
 
 def test_steps_are_those_of_the_loop():
     """(77), (87), (91), with a schedule, an error of every step and a ball to stay in."""
-    found = minimize(
+    result = minimize(
         objective,
         jnp.ones(3),
         fl.schedules.PowerDecay(0.1, 0.5),
@@ -51,11 +51,11 @@ def test_steps_are_those_of_the_loop():
         noise=lambda n, w: EPSILON[n - 1],
         project=lambda w: w * min(1.0, 0.4 / np.linalg.norm(w)),
     )
-    np.testing.assert_allclose(found.point, loop, atol=1e-12)
+    np.testing.assert_allclose(result.point, loop, atol=1e-12)
     assert abs(np.linalg.norm(loop) - 0.4) < 1e-9, "the ball must bind"
-    assert int(found.rounds) == 9
-    assert not found.settled
-    np.testing.assert_allclose(found.value, value(loop), atol=1e-12)
+    assert int(result.rounds) == 9
+    assert not result.settled
+    np.testing.assert_allclose(result.value, value(loop), atol=1e-12)
 
 
 def test_the_optimal_step_and_the_rounds_it_needs():
@@ -66,12 +66,12 @@ def test_the_optimal_step_and_the_rounds_it_needs():
     assert factor == pytest.approx((ratio - 1) / (ratio + 1), abs=1e-12)
     distance = np.linalg.norm(BEST)
     needed = int(rounds_needed(distance, 1e-6, factor))
-    found = minimize(objective, jnp.zeros(3), step, needed)
-    assert np.linalg.norm(found.point - BEST) <= 1e-6
+    result = minimize(objective, jnp.zeros(3), step, needed)
+    assert np.linalg.norm(result.point - BEST) <= 1e-6
     # Of the slowest direction no step fewer does.
     slowest = BEST + distance * np.linalg.eigh(Q)[1][:, 0]
-    found = minimize(objective, jnp.asarray(slowest), step, needed - 2)
-    assert np.linalg.norm(found.point - BEST) > 1e-6
+    result = minimize(objective, jnp.asarray(slowest), step, needed - 2)
+    assert np.linalg.norm(result.point - BEST) > 1e-6
     assert rounds_needed(1e-7, 1e-6, factor) == 0
 
 
@@ -83,27 +83,27 @@ def settle(step, tolerance):
 
 def test_a_tolerance_stops_each_run_of_a_batch_where_the_loop_stops():
     steps, tolerances = np.array([0.02, 0.02, 1e-5]), np.array([1e-3, 1e-6, 1e-12])
-    found = settle(steps, tolerances)
+    result = settle(steps, tolerances)
     for i in range(3):
         w, count, settled = np.zeros(3), 0, False
         while count < 500 and not settled:
             after = w - steps[i] * gradient(w)
             w, settled, count = after, abs(value(w) - value(after)) <= tolerances[i], count + 1
-        assert (int(found.rounds[i]), bool(found.settled[i])) == (count, settled)
-        np.testing.assert_allclose(found.point[i], w, atol=1e-12)
-    assert found.settled.tolist() == [True, True, False]
+        assert (int(result.rounds[i]), bool(result.settled[i])) == (count, settled)
+        np.testing.assert_allclose(result.point[i], w, atol=1e-12)
+    assert result.settled.tolist() == [True, True, False]
 
 
 def test_backing_off_is_armijos_rule():
     """L1162-1164: from the same guess in every round, halved until the decrease is sufficient."""
-    found = minimize(objective, jnp.ones(3), backtracking(4.0, 0.5, 0.2), 7)
+    result = minimize(objective, jnp.ones(3), backtracking(4.0, 0.5, 0.2), 7)
     w = np.ones(3)
     for _ in range(7):
         step, slope = 4.0, gradient(w)
         while value(w - step * slope) > value(w) - 0.2 * step * slope @ slope:
             step /= 2
         w = w - step * slope
-    np.testing.assert_allclose(found.point, w, atol=1e-12)
+    np.testing.assert_allclose(result.point, w, atol=1e-12)
 
 
 def test_a_bounded_gradient_is_asked_for_with_reason():
@@ -123,11 +123,11 @@ def test_consensus_is_reached_by_descent_on_the_laplacian():
     factor = (eigenvalues[-1] - eigenvalues[1]) / (eigenvalues[-1] + eigenvalues[1])
     # The step of the exercise is along L u, half the gradient of u'Lu.
     norm = lambda u: jnp.sum(u * graph.laplacian(u)) / 2  # noqa: E731
-    found = minimize(norm, jnp.asarray(start), step, 20)
-    error = np.linalg.norm(np.asarray(found.point) - start.mean(0))
+    result = minimize(norm, jnp.asarray(start), step, 20)
+    error = np.linalg.norm(np.asarray(result.point) - start.mean(0))
     bound = factor**20 * np.linalg.norm(start - start.mean(0))
     assert 1e-3 * bound < error <= bound * (1 + 1e-9)
-    np.testing.assert_allclose(agreed(found.point), agreed(jnp.asarray(start)), atol=1e-12)
+    np.testing.assert_allclose(agreed(result.point), agreed(jnp.asarray(start)), atol=1e-12)
 
 
 def test_bits_are_best_spent_late():
@@ -159,9 +159,9 @@ def test_consensus_projects_what_is_shared():
 
 @pytest.mark.slow
 def test_a_surrogates_gradient_and_an_optimizer_of_optax_take_their_places():
-    found = minimize(objective, jnp.zeros(3), optax.sgd(0.02, momentum=0.9), 500)
-    np.testing.assert_allclose(found.point, BEST, atol=1e-6)
-    found = minimize(objective, jnp.zeros(3), 0.25, 200, gradient=lambda w: w - 1.0)
-    np.testing.assert_allclose(found.point, np.ones(3), atol=1e-9)
+    result = minimize(objective, jnp.zeros(3), optax.sgd(0.02, momentum=0.9), 500)
+    np.testing.assert_allclose(result.point, BEST, atol=1e-6)
+    result = minimize(objective, jnp.zeros(3), 0.25, 200, gradient=lambda w: w - 1.0)
+    np.testing.assert_allclose(result.point, np.ones(3), atol=1e-9)
     with pytest.raises(TypeError, match="one number for a point"):
         minimize(lambda w: w, jnp.zeros(3), 0.1, 5)

@@ -180,10 +180,10 @@ def test_processes_that_were_killed_go_on_together(tmp_path, whole):
     assert codes != [0]
     assert 4 <= len(list(store.glob("runs-*.npz"))) <= 10
     assert not list(tmp_path.glob("*.nc"))
-    found = len(list(store.glob("runs-*.npz")))
+    result = len(list(store.glob("runs-*.npz")))
     codes, errors = ended(pair(run, tmp_path))
     assert codes == [0, 0], errors
-    assert found < len(list(store.glob("runs-*.npz"))) <= 12 + 1  # a block may start again
+    assert result < len(list(store.glob("runs-*.npz"))) <= 12 + 1  # a block may start again
     for number in (0, 1):
         assert same(tmp_path / f"whole-{number}.nc", whole)
     assert not list(store.glob(".*.tmp"))

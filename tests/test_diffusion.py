@@ -45,7 +45,7 @@ def models(algorithm, rounds=ROUNDS, problem=None, **given):
 
 def visited(law, steps=1, rounds=ROUNDS):
     """The library's own batches as index sets with weights, to inject."""
-    everyone, found = np.arange(CLIENTS), []
+    everyone, result = np.arange(CLIENTS), []
     for now in keys_of(1, rounds):
         batch = law.draw(key_of(now, "batches"), jnp.asarray(REAL), everyone, steps)
         rows, weights = np.asarray(batch.rows), batch.weights
@@ -55,8 +55,8 @@ def visited(law, steps=1, rounds=ROUNDS):
             mine = rows[k, 0][kept]
             share = np.full(len(mine), 1 / len(mine))
             each.append((mine, share if weights is None else np.asarray(weights)[k, 0][kept]))
-        found.append(each)
-    return found
+        result.append(each)
+    return result
 
 
 def unequal(seed=5):
@@ -104,8 +104,8 @@ def test_left_stochastic_weights_minimize_what_their_perron_vector_weighs():
     uniform = multiagent.minimizer(OBJECTIVE, np.full(CLIENTS, 1 / CLIENTS))
     distances = []
     for step in (0.02, 0.01):
-        found = models(Diffusion(step, *over), rounds=4000)[-1]
-        distances.append(np.linalg.norm(found - optimum, axis=1).max())
+        result = models(Diffusion(step, *over), rounds=4000)[-1]
+        distances.append(np.linalg.norm(result - optimum, axis=1).max())
     assert distances[1] < 0.6 * distances[0]  # it vanishes with the step
     assert distances[1] < 0.3 * np.linalg.norm(uniform - optimum)
 
@@ -174,14 +174,14 @@ def test_samples_are_drawn_as_often_as_their_probabilities_say():
 @pytest.mark.slow
 def test_many_units_are_searched_as_few_are_compared(monkeypatch):
     probabilities = jnp.asarray(np.random.default_rng(4).dirichlet(np.ones(700)))
-    found = np.asarray(systematic(ONE, probabilities, 20, 20))
+    result = np.asarray(systematic(ONE, probabilities, 20, 20))
     monkeypatch.setattr(fl.participation, "SEARCHED_BEYOND", 700)
-    np.testing.assert_array_equal(found, systematic(ONE, probabilities, 20, 20))
+    np.testing.assert_array_equal(result, systematic(ONE, probabilities, 20, 20))
     order, start = jax.random.split(ONE)
     order = np.asarray(fl.participation.subset(order, 700, 700))
     point = float(jax.random.uniform(start, (), probabilities.dtype))
     expected = multiagent.systematic(order, np.asarray(probabilities), 20, point)
-    assert found.tolist() == expected
+    assert result.tolist() == expected
 
 
 def test_a_draw_is_that_of_the_line():
@@ -251,7 +251,7 @@ def test_clients_that_take_unequal_steps_are_the_loops(law, normalized):
         0.06, weighting="equal", batches=law, local_steps=COUNTS, normalized=normalized
     )
     simulation = fl.Simulation(make_problem(), algorithm)
-    found = np.asarray(fl.run(simulation, 4, as_key(1)).model)
+    results = np.asarray(fl.run(simulation, 4, as_key(1)).model)
     server = np.zeros(DIM)
     for now in keys_of(1, 4):
         if law is not None:
@@ -274,7 +274,7 @@ def test_clients_that_take_unequal_steps_are_the_loops(law, normalized):
                 w = w - step * multiagent.slope(OBJECTIVE, k, w, some)
             models_.append(w)
         server = np.mean(models_, axis=0)
-    np.testing.assert_allclose(found[0] if found.ndim > 1 else found, server, rtol=1e-10)
+    np.testing.assert_allclose(results[0] if results.ndim > 1 else results, server, rtol=1e-10)
 
 
 # Quasi-global momentum ---------------------------------------------------------------------------
@@ -286,8 +286,8 @@ def test_quasi_global_momentum_of_zero_is_adapt_then_combine():
     def ending(algorithm):
         return fl.run(fl.Simulation(problem, algorithm, network), ROUNDS).model.values
 
-    found, known = ending(QGDSGDm(0.05, momentum=0.0)), ending(ATC(0.05))
-    np.testing.assert_allclose(found, known, rtol=0, atol=1e-14)
+    result, known = ending(QGDSGDm(0.05, momentum=0.0)), ending(ATC(0.05))
+    np.testing.assert_allclose(result, known, rtol=0, atol=1e-14)
     assert np.abs(ending(QGDSGDm(0.05, momentum=0.9)) - known).max() > 1e-2
 
 

@@ -81,14 +81,14 @@ def models(algorithm, rounds=ROUNDS, problem=None, network=None, **given):
 
 def visited(law, rounds, steps):
     """``[n][k][e]``: the samples of a step, as drawn in the run."""
-    real, found = jnp.arange(max(SIZES))[None] < jnp.asarray(SIZES)[:, None], []
+    real, result = jnp.arange(max(SIZES))[None] < jnp.asarray(SIZES)[:, None], []
     for now in keys_of(1, rounds):
         rows = law.draw(key_of(now, "batches"), real, jnp.arange(CLIENTS), steps).rows
         each = [
             [own[own < size] for own in k] for k, size in zip(np.asarray(rows), SIZES, strict=True)
         ]
-        found.append(each)
-    return found
+        result.append(each)
+    return result
 
 
 @pytest.mark.slow
@@ -171,8 +171,8 @@ def apart(algorithm, rounds=3000, problem=None, network=None, **parts):
     mine, graph = ridge()
     problem, network = mine if problem is None else problem, graph if network is None else network
     simulation = fl.Simulation(problem, algorithm, network, **parts)
-    found = np.asarray(fl.run(simulation, rounds, as_key(1)).model)
-    return float(np.abs(found - np.asarray(fl.problems.optimum(problem))).max())
+    results = np.asarray(fl.run(simulation, rounds, as_key(1)).model)
+    return float(np.abs(results - np.asarray(fl.problems.optimum(problem))).max())
 
 
 STEADY = [
@@ -225,10 +225,10 @@ def test_a_regularizer_with_a_kink_has_its_minimizer(it):
     problem, network = ridge()
     problem = dataclasses.replace(problem, regularizer=fl.problems.L1(), strength=20.0)
     best = np.asarray(fl.problems.optimum(problem))
-    found = np.asarray(fl.run(fl.Simulation(problem, it, network), 4000, as_key(1)).model)
+    results = np.asarray(fl.run(fl.Simulation(problem, it, network), 4000, as_key(1)).model)
     assert (best == 0).any()
-    np.testing.assert_array_equal(found == 0, np.broadcast_to(best == 0, found.shape))
-    close(found, np.broadcast_to(best, found.shape), atol=1e-7)
+    np.testing.assert_array_equal(results == 0, np.broadcast_to(best == 0, results.shape))
+    close(results, np.broadcast_to(best, results.shape), atol=1e-7)
 
 
 @pytest.mark.slow
@@ -239,9 +239,9 @@ def test_tracking_needs_no_graph_that_is_connected_at_once(it):
     simulation = fl.Simulation(
         make_problem(), it, fl.graphs.Schedule(each), allow_disconnected=True
     )
-    found = np.asarray(fl.run(simulation, 12_000, as_key(1)).model)
+    results = np.asarray(fl.run(simulation, 12_000, as_key(1)).model)
     best = np.asarray(fl.problems.optimum(make_problem()))
-    close(found, np.broadcast_to(best, found.shape), atol=1e-9)
+    close(results, np.broadcast_to(best, results.shape), atol=1e-9)
 
 
 # How long a step may be --------------------------------------------------------------------------
@@ -319,9 +319,9 @@ def test_sums_are_kept_by_links_that_fail_and_by_rounded_messages(label):
     simulation = fl.Simulation(
         make_problem(), METHODS[label], make_network(), metrics=[SUMS], **parts
     )
-    found = fl.run(simulation, 40, as_key(1))
-    close(found["sums"], 0, atol=1e-10)
-    assert np.abs(found.model - models(METHODS[label], 40)[-1]).max() > 1e-3
+    results = fl.run(simulation, 40, as_key(1))
+    close(results["sums"], 0, atol=1e-10)
+    assert np.abs(results.model - models(METHODS[label], 40)[-1]).max() > 1e-3
 
 
 # Kin ---------------------------------------------------------------------------------------------
@@ -370,11 +370,11 @@ def test_weights_may_be_a_matrix_of_ones_own(label):
     rule = dataclasses.replace(algorithm, mixing="metropolis")
     own = fl.graphs.from_stochastic(make_network().mixing().matrix(), convention="right")
     world = cases.simulate(label, private=False, metrics=[fl.metrics.trajectory()])
-    found = [
+    results = [
         fl.run(dataclasses.replace(world, algorithm=one), ROUNDS, key=3).model_trajectory.values
         for one in (rule, dataclasses.replace(algorithm, mixing=own))
     ]
-    close(found[1], found[0], rtol=0, atol=1e-12)
+    close(results[1], results[0], rtol=0, atol=1e-12)
     other = dataclasses.replace(algorithm, mixing=fl.graphs.ring(4).mixing())
     with pytest.raises(ValueError, match="the weights are of 4 nodes, and the network has 5"):
         dataclasses.replace(world, algorithm=other)
@@ -389,13 +389,13 @@ def test_without_a_regularizer_the_proximal_form_is_extra():
 @pytest.mark.slow
 def test_the_simplest_tracking_is_extra_with_the_identity():
     """x+ = y+ - y + A x with y+ = x - mu f'(x), from y = x."""
-    A, x, found = nfl.metropolis(CLIENTS, EDGES), np.zeros((CLIENTS, DIM)), []
+    A, x, result = nfl.metropolis(CLIENTS, EDGES), np.zeros((CLIENTS, DIM)), []
     y = x
     for _ in range(ROUNDS):
         new = x - 0.05 * np.array([OBJECTIVE.gradient(k, w) for k, w in enumerate(x)])
         x, y = new - y + A @ x, new
-        found.append(x)
-    close(models(EXTRA(0.05, blend=0.0)), found, rtol=0, atol=1e-12)
+        result.append(x)
+    close(models(EXTRA(0.05, blend=0.0)), result, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -429,8 +429,8 @@ def test_they_learn_from_a_stream(label):
     truth = np.ones(DIM)
     roots = np.tile(np.eye(DIM), (CLIENTS, 1, 1))
     stream = fl.streams.Linear(roots, truth, np.full(CLIENTS, 1e-4))
-    found = np.asarray(fl.run(fl.Simulation(stream, METHODS[label], make_network()), 2000).model)
-    assert np.abs(found - truth).max() < 0.2
+    results = np.asarray(fl.run(fl.Simulation(stream, METHODS[label], make_network()), 2000).model)
+    assert np.abs(results - truth).max() < 0.2
 
 
 # Bad input ---------------------------------------------------------------------------------------
@@ -530,6 +530,6 @@ def test_sums_over_the_network_hold_in_single_precision(algorithm):
             losses=fl.link.Independent(0.1),
             metrics=["normalized_error"],
         )
-        found = fl.run(simulation, rounds=10_000, record_every=500, key=1).normalized_error.values
-    assert found.dtype == np.float32
-    assert found[[3, -1]].max() < 1e-10, 10 * np.log10(found)
+        results = fl.run(simulation, rounds=10_000, record_every=500, key=1).normalized_error.values
+    assert results.dtype == np.float32
+    assert results[[3, -1]].max() < 1e-10, 10 * np.log10(results)

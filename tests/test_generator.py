@@ -250,8 +250,8 @@ def test_no_key_comes_twice_and_none_is_among_its_parents_numbers():
     drawn = np.asarray(jax.random.bits(key, (some,), np.uint64))
     grand = data(jax.vmap(lambda k: jax.random.split(k, some // 64))(jax.random.split(key, 64)))
     rows = np.concatenate([split, folded, grand.reshape(-1, 2)]).astype(np.uint64)
-    found = np.concatenate([rows[:, 0] << np.uint64(32) | rows[:, 1], drawn])
-    assert len(np.unique(found)) == 4 * some
+    result = np.concatenate([rows[:, 0] << np.uint64(32) | rows[:, 1], drawn])
+    assert len(np.unique(result)) == 4 * some
 
 
 def independent_streams(some):
@@ -437,12 +437,12 @@ def test_the_tail_is_that_of_the_law():
         made = jnp.abs(normal(key, (2**22,), np.float32))
         return jnp.stack([jnp.sum(made > end, dtype=np.int32) for end in (5.0, 5.42)])
 
-    found = np.asarray(
+    result = np.asarray(
         jax.jit(lambda keys: jax.lax.map(count, keys))(jax.random.split(root(8), 16))
     )
     expected = 2 * stats.norm.sf([5.0, 5.42]) * 16 * 2**22
-    assert np.all(np.abs(found.sum(axis=0) - expected) < 5 * np.sqrt(expected))
-    assert found[:, 1].sum() > 0
+    assert np.all(np.abs(result.sum(axis=0) - expected) < 5 * np.sqrt(expected))
+    assert result[:, 1].sum() > 0
 
 
 @pytest.mark.parametrize("name", [name for name in GENERATORS if name != GENERATOR])
@@ -493,10 +493,10 @@ def test_private_numbers_are_as_many_as_floats_are(draw, coarse, name):
         made = made[(made >= 1) & (made < 1 + 2**-6)]
         return len(np.unique(made)), floats * -np.expm1(-len(made) / floats)
 
-    found, expected = met(draw)
-    assert found > 0.98 * expected
-    found, expected = met(coarse)
-    assert found < 0.5 * expected
+    result, expected = met(draw)
+    assert result > 0.98 * expected
+    result, expected = met(coarse)
+    assert result < 0.5 * expected
 
 
 def test_the_house_s_private_normals_are_its_normals():
@@ -582,8 +582,8 @@ def test_a_study_is_the_runs_of_its_generators_keys(name):
     assert study.attrs["prng"] == name
     k_scenario, k_run = jax.random.split(jax.random.fold_in(fl.random_key(0, name), 1))
     one = fl.run(scenario(k_scenario, 1.0), 2, k_run)
-    found = study.consensus_error.isel(seed=1, budget=0)
-    np.testing.assert_allclose(found, one.consensus_error, rtol=1e-9)
+    result = study.consensus_error.isel(seed=1, budget=0)
+    np.testing.assert_allclose(result, one.consensus_error, rtol=1e-9)
 
 
 @pytest.mark.parametrize(

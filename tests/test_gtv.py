@@ -196,10 +196,10 @@ def test_what_is_solved_is_the_closed_form(dim, coupling, ridge):
     problem = stacked(pairs, regularizer=SquaredL2(), strength=6.0 * ridge)
     plain = gtv.closed_form(pairs, IMPORTANCE, EDGES, WEIGHTS, np.asarray(coupling), ridge)
     coupled = GTVMin(problem, network(), coupling)
-    found = coupled.solution()
+    result = coupled.solution()
     close(coupled.closed_form(), plain, atol=1e-10)
-    close(found.models, plain, atol=1e-10)
-    assert float(found.residual) < 1e-13
+    close(result.models, plain, atol=1e-10)
+    assert float(result.residual) < 1e-13
 
 
 @pytest.mark.slow
@@ -208,19 +208,19 @@ def test_strong_duality_of_least_squares():
     pairs, everyone = data(), np.ones(6)
     coupled = GTVMin(stacked(pairs, everyone), network(), 0.8)
     best, certificate = coupled.solve(), jax.jit(coupled.certificate)
-    found = certificate(best)
+    result = certificate(best)
     args = (pairs, everyone, EDGES, WEIGHTS, 0.8)
     close(
-        found.flow,
+        result.flow,
         [2 * 0.8 * a * (best[i] - best[k]) for (k, i), a in zip(EDGES, WEIGHTS, strict=True)],
     )
-    close(found.dual, gtv.dual(*args, lambda u: u @ u / 4, found.flow), rtol=1e-11)
-    close(found.primal, gtv.objective(*args, gtv.squared, np.asarray(best)), rtol=1e-12)
-    assert abs(found.gap) < 1e-12
-    assert found.infeasibility == 0
+    close(result.dual, gtv.dual(*args, lambda u: u @ u / 4, result.flow), rtol=1e-11)
+    close(result.primal, gtv.objective(*args, gtv.squared, np.asarray(best)), rtol=1e-12)
+    assert abs(result.gap) < 1e-12
+    assert result.infeasibility == 0
     off = certificate(best + 0.1)
-    assert off.dual < found.primal < off.primal
-    assert off.gap >= off.primal - found.primal
+    assert off.dual < result.primal < off.primal
+    assert off.gap >= off.primal - result.primal
 
 
 @pytest.mark.slow
@@ -228,9 +228,9 @@ def test_a_node_without_labels_takes_up_no_flow():
     """What comes in goes out, at the solution alone."""
     pairs = data()
     silent = GTVMin(stacked(pairs), network(), 0.8)
-    found = silent.certificate(silent.solve())
-    assert abs(found.gap) < 1e-12
-    assert found.infeasibility < 1e-12
+    result = silent.certificate(silent.solve())
+    assert abs(result.gap) < 1e-12
+    assert result.infeasibility < 1e-12
     assert silent.certificate(np.zeros((6, 3)) + np.eye(6, 3)).infeasibility > 0.1
 
 
@@ -260,12 +260,12 @@ def test_exercises_of_denoising_and_of_a_silent_center():
     problem = Problem(np.ones((8, 1, 1)), y[:, None], LeastSquares())
     couplings = jnp.asarray([0.1, 1.0, 10.0, 1000.0])
     solve = jax.jit(jax.vmap(lambda a: GTVMin(problem, ring, a).solve()[:, 0]))
-    found = solve(couplings)
+    result = solve(couplings)
     matrix = gtv.laplacian(8, ring.edges, np.ones(8))
-    for alpha, models in zip(couplings, found, strict=True):
+    for alpha, models in zip(couplings, result, strict=True):
         close(models, np.linalg.solve(np.eye(8) + alpha * matrix, y), atol=1e-11)
         close(models.mean(), y.mean(), atol=1e-12)
-    spread = np.max(np.abs(found - y.mean()), axis=1)
+    spread = np.max(np.abs(result - y.mean()), axis=1)
     assert np.all(np.diff(spread) < 0)
     assert spread[-1] < 0.01
     star = GTVMin(problem.weighing(np.arange(8) > 0), fl.graphs.star(8), 0.3).solve()
@@ -314,8 +314,8 @@ def test_seeds_networks_and_couplings_are_axes_of_one_program():
         problem = fl.problems.least_squares(k_data, clients=6, samples=4, dim=2)
         graph = fl.graphs.random_connected(k_graph, nodes=6, mean_degree=3)
         coupled = GTVMin(problem, graph, coupling)
-        found = coupled.solution()
-        return problem, graph, found.models, coupled.certificate(found.models)
+        result = coupled.solution()
+        return problem, graph, result.models, coupled.certificate(result.models)
 
     keys, couplings = jax.random.split(jax.random.key(0), 3), jnp.asarray([0.1, 1.0, 30.0])
     problems, graphs, models, certificates = jax.jit(jax.vmap(one))(keys, couplings)
@@ -354,14 +354,14 @@ def test_a_network_lasso_is_what_cvxpy_finds(label):
     pairs, everyone = data(), np.ones(6)
     coupled = GTVMin(stacked(pairs, everyone), network(), 0.3, penalty)
     best, models = by_cvxpy(pairs, everyone, 0.3, p)
-    found = coupled.solution()
-    close(coupled.objective(found.models), best, rtol=1e-7)
-    close(found.models, models, atol=1e-4)
-    assert float(found.residual) < 1e-12
+    result = coupled.solution()
+    close(coupled.objective(result.models), best, rtol=1e-7)
+    close(result.models, models, atol=1e-4)
+    assert float(result.residual) < 1e-12
     # Some neighbors are equal, others not; the flow is then in the ball or on its border.
-    away = [np.linalg.norm(found.models[k] - found.models[i]) for k, i in EDGES]
+    away = [np.linalg.norm(result.models[k] - result.models[i]) for k, i in EDGES]
     assert min(away) < 1e-9 < 1e-2 < max(away)
-    certificate = coupled.certificate(found.models)
+    certificate = coupled.certificate(result.models)
     flow = np.asarray(certificate.flow)
     dual_norm = gtv.p_norm(np.inf if p == 1 else p / (p - 1))
     size = np.array([dual_norm(u) for u in flow]) / (0.3 * WEIGHTS)
@@ -432,8 +432,8 @@ def test_newton_s_steps_end_where_the_gradient_vanishes():
     close(slope, 0, atol=1e-11)
     labels = [(X, rng.integers(0, 3, len(y)).astype(float)) for X, y in pairs]
     several = stacked(labels, np.ones(6), Softmax(3), regularizer=SquaredL2(), strength=0.3)
-    found = GTVMin(several, network(), 0.5)
-    close(found.gradient(found.solve()), 0, atol=1e-11)
+    result = GTVMin(several, network(), 0.5)
+    close(result.gradient(result.solve()), 0, atol=1e-11)
     # Separable labels have no minimum, and that is said.
     apart = [(np.ones((2, 1)), np.ones(2))] * 6
     with pytest.raises(RuntimeError, match="a loss without a minimum a regularizer"):
@@ -489,13 +489,13 @@ def test_metrics_of_variation_and_objective():
     simulation = fl.Simulation(
         problem=problem, network=graph, algorithm=fl.algorithms.NetworkedADMM(1.0), metrics=metrics
     )
-    found = fl.run(simulation, rounds=3)
+    results = fl.run(simulation, rounds=3)
     for record in range(3):
-        models = found.model_trajectory.values[record]
+        models = results.model_trajectory.values[record]
         plain = gtv.variation(models, graph.edges, np.ones(4), gtv.squared)
-        close(found.total_variation[record], plain, rtol=1e-10)
+        close(results.total_variation[record], plain, rtol=1e-10)
         whole = GTVMin(problem, graph, 0.5, lasso).objective(models)
-        close(found.gtv_objective[record], whole, rtol=1e-12)
+        close(results.gtv_objective[record], whole, rtol=1e-12)
     # Under an attack over the honest clients, and the edges among them: here one.
     honest = jnp.asarray([True, True, False, False])
     now = fl.metrics.Snapshot(problem, graph, jnp.asarray(models), None, honest=honest)

@@ -78,10 +78,10 @@ def test_models_are_judged_on_held_out_data_of_each_client_or_of_all(loss, whose
     )
     test *= K // len(test)
     for algorithm, network in ((ZCDPGradNFL(0.3), fl.graphs.ring(K)), (FedAvg(0.5), None)):
-        models, found = last(problem, algorithm, network)
+        models, result = last(problem, algorithm, network)
         assert (np.ptp(models, axis=0) > 1e-3).any() == (network is not None)
-        expected = loops(loss, models, test, feature_map)[: len(found)]
-        np.testing.assert_allclose(found, expected, rtol=1e-10)
+        expected = loops(loss, models, test, feature_map)[: len(result)]
+        np.testing.assert_allclose(result, expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -92,8 +92,8 @@ def test_models_are_judged_on_the_held_out_data_of_their_cluster(shared):
     tasks = Tasks(cluster, 3, test=from_clients(held, loss))
     problem = from_clients(list(clients(SIZES, loss)), loss, tasks=tasks)
     algorithm, network = (FedAvg(0.5), None) if shared else (ZCDPGradNFL(0.3), fl.graphs.ring(K))
-    models, found = last(problem, algorithm, network)
-    np.testing.assert_allclose(found, loops(loss, models, [held[q] for q in cluster]), rtol=1e-10)
+    models, result = last(problem, algorithm, network)
+    np.testing.assert_allclose(result, loops(loss, models, [held[q] for q in cluster]), rtol=1e-10)
 
 
 def test_attackers_are_not_judged():
@@ -101,10 +101,10 @@ def test_attackers_are_not_judged():
     test = list(clients(HELD_OUT, loss, seed=1))
     problem = from_clients(list(clients(SIZES, loss)), loss, test=test)
     attack = fl.attacks.SignFlip(np.array([False, True, False, False]))
-    models, found = last(problem, ZCDPGradNFL(0.3), fl.graphs.ring(K), attack=attack)
+    models, result = last(problem, ZCDPGradNFL(0.3), fl.graphs.ring(K), attack=attack)
     honest = [0, 2, 3]
     expected = loops(loss, models[honest], [test[k] for k in honest])
-    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    np.testing.assert_allclose(result, expected, rtol=1e-10)
 
 
 @pytest.mark.slow
@@ -115,14 +115,14 @@ def test_a_stream_is_judged_on_the_held_out_data_of_its_clients():
     other = list(clients([8], loss, seed=2))
     problem = from_clients(data, loss, test=test)
     stream = fl.streams.Replay(problem)
-    models, found = last(stream, ZCDPGradNFL(0.1), fl.graphs.ring(K))
-    np.testing.assert_allclose(found, loops(loss, models, test)[:1], rtol=1e-10)
+    models, result = last(stream, ZCDPGradNFL(0.1), fl.graphs.ring(K))
+    np.testing.assert_allclose(result, loops(loss, models, test)[:1], rtol=1e-10)
     stream = fl.streams.Replay(problem, test=from_clients(other, loss))
-    models, found = last(stream, ZCDPGradNFL(0.1), fl.graphs.ring(K))
-    np.testing.assert_allclose(found, loops(loss, models, other * K)[:1], rtol=1e-10)
+    models, result = last(stream, ZCDPGradNFL(0.1), fl.graphs.ring(K))
+    np.testing.assert_allclose(result, loops(loss, models, other * K)[:1], rtol=1e-10)
     labels = from_clients(list(clients(SIZES, Logistic())), Logistic())
-    models, found = last(fl.streams.Replay(labels.split(jax.random.key(0))), FedAvg(0.3))
-    assert 0 <= found[1] <= 1
+    models, result = last(fl.streams.Replay(labels.split(jax.random.key(0))), FedAvg(0.3))
+    assert 0 <= result[1] <= 1
 
 
 @pytest.mark.slow
@@ -183,10 +183,10 @@ def test_a_split_deals_every_sample_once(key):
     for k in range(3):
         parts = [rows(part, k) for part in (eager, eager.test)]
         x, y, w = rows(whole, k)
-        found = [np.concatenate([part[i] for part in parts]) for i in (0, 1)]
-        order = np.argsort(found[1])
-        np.testing.assert_array_equal(found[0][order], x)
-        np.testing.assert_array_equal(found[1][order], y)
+        result = [np.concatenate([part[i] for part in parts]) for i in (0, 1)]
+        order = np.argsort(result[1])
+        np.testing.assert_array_equal(result[0][order], x)
+        np.testing.assert_array_equal(result[1][order], y)
         for _, targets, shares in parts:
             old = w[np.searchsorted(y, targets)]
             np.testing.assert_allclose(shares, old / old.sum(), rtol=1e-12)

@@ -231,7 +231,7 @@ def test_it_is_the_same_in_every_process():
         "print([t.fingerprint(make(1)) for make in t.HOLDERS.values()],"
         "t.fingerprint(lambda x: x in {'a', 'b', 'c'}))"
     )
-    found = [
+    results = [
         subprocess.run(
             [sys.executable, "-c", code],
             env=os.environ | {"PYTHONHASHSEED": seed},
@@ -241,7 +241,7 @@ def test_it_is_the_same_in_every_process():
         ).stdout
         for seed in ("1", "2")
     ]
-    assert found[0] == found[1]
+    assert results[0] == results[1]
 
 
 def test_a_store_knows_a_study_by_what_it_calls_on_the_host(tmp_path):

@@ -26,9 +26,9 @@ def drawn(algorithm):
 
     def choose(n, p):
         key = key_of(keys[n - 1], "participation")
-        found = np.asarray(systematic(key, jnp.asarray(p), COUNT, COUNT))
-        chosen[n] = found
-        return found
+        result = np.asarray(systematic(key, jnp.asarray(p), COUNT, COUNT))
+        chosen[n] = result
+        return result
 
     def batch(n, e, i, k, law):
         key = key_of(keys[n - 1], "batches")
@@ -37,8 +37,8 @@ def drawn(algorithm):
         probabilities[i, : len(law)] = law
         clients = jnp.asarray(chosen[n])
         real = jnp.asarray(REAL)[clients]
-        found = weighted(key, jnp.asarray(probabilities), BATCH, clients, real, max(STEPS))
-        rows = np.asarray(found.rows)[i, e]
+        result = weighted(key, jnp.asarray(probabilities), BATCH, clients, real, max(STEPS))
+        rows = np.asarray(result.rows)[i, e]
         return rows[rows < SIZES[k]]
 
     return choose, batch
@@ -55,11 +55,11 @@ def test_importance_sampling_is_the_loop(rule, cap):
     simulation = fl.Simulation(
         problem, algorithm, metrics=[fl.metrics.trajectory("shared", ("parameter",))]
     )
-    found = np.asarray(fl.run(simulation, ROUNDS, as_key(1))["shared_trajectory"])
+    results = np.asarray(fl.run(simulation, ROUNDS, as_key(1))["shared_trajectory"])
     optimum = np.asarray(fl.problems.optimum(problem))
     given = COUNT, BATCH, STEPS, rule, 0.1, cap, *drawn(algorithm), optimum
     expected = multiagent.isfedavg(OBJECTIVE, step_of(algorithm.step_size), ROUNDS, *given)
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(results, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_those_drawn_share_what_they_had():
@@ -78,9 +78,9 @@ def test_those_drawn_share_what_they_had():
 def test_capped_probabilities_are_the_loops(most):
     law = np.random.default_rng(0).dirichlet([0.5] * 6, 50)
     expected = np.array([multiagent.kept(row, 0.0, most) for row in law])
-    found = np.asarray(capped(jnp.asarray(law), jnp.full(50, most)))
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
-    np.testing.assert_allclose(found.sum(axis=1), 1)
+    result = np.asarray(capped(jnp.asarray(law), jnp.full(50, most)))
+    np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-14)
+    np.testing.assert_allclose(result.sum(axis=1), 1)
     # With as many as there is room for all are at the cap, whatever single precision rounds.
     all_at_cap = capped(jnp.asarray(law, jnp.float32), jnp.full(50, 1 / 6, jnp.float32))
     np.testing.assert_allclose(all_at_cap, 1 / 6, rtol=1e-4)
@@ -126,8 +126,8 @@ def test_equal_probabilities_are_federated_averaging_with_normalized_steps():
                 make_problem(), algorithm, metrics=[fl.metrics.trajectory("shared", ("parameter",))]
             )
 
-        found = fl.sweep(scenario, rounds=1, seeds=seeds, progress=False)["shared_trajectory"]
-        return np.asarray(found).reshape(seeds, -1)
+        results = fl.sweep(scenario, rounds=1, seeds=seeds, progress=False)["shared_trajectory"]
+        return np.asarray(results).reshape(seeds, -1)
 
     ours = end(ISFedAvg(0.03, COUNT, BATCH, STEPS, "sampled", floor=1.0), 3000)
     same = FedAvg(0.03, COUNT, batches=Uniform(BATCH), local_steps=STEPS, normalized=True)
@@ -175,10 +175,10 @@ def test_probabilities_by_all_norms_are_the_true_ones_at_the_minimizer():
     problem = make_problem()
     true, full = (ISFedAvg(0.05, 2, rule=rule) for rule in ("optimal", "full"))
     there = full.init(problem, None)._replace(model=optimum(problem))
-    found = full.probabilities(problem, there)
+    result = full.probabilities(problem, there)
     for ours, theirs in zip(
-        found, true.probabilities(problem, true.init(problem, None)), strict=True
+        result, true.probabilities(problem, true.init(problem, None)), strict=True
     ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10)
     elsewhere = full.probabilities(problem, there._replace(model=there.model + 1))
-    assert np.abs(elsewhere[0] - found[0]).max() > 1e-3
+    assert np.abs(elsewhere[0] - result[0]).max() > 1e-3

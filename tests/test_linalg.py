@@ -17,8 +17,8 @@ def definite(rng, batch, dim, spread):
 @pytest.mark.parametrize(("dim", "spread"), [(1, 1.0), (2, 1e2), (8, 1e6), (33, 1e4)])
 def test_inverse(dim, spread):
     matrices = definite(np.random.default_rng(dim), 3, dim, spread)
-    found = _linalg.spd_inverse(jnp.asarray(matrices))
-    np.testing.assert_allclose(found, np.linalg.inv(matrices), rtol=1e-7, atol=1e-12 * spread)
+    result = _linalg.spd_inverse(jnp.asarray(matrices))
+    np.testing.assert_allclose(result, np.linalg.inv(matrices), rtol=1e-7, atol=1e-12 * spread)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -27,30 +27,30 @@ def test_the_largest_eigenvalue_is_bounded_closely_from_above(dtype):
     alike = np.broadcast_to(np.eye(7), (3, 7, 7))  # the worst: all of them the largest
     matrices = np.concatenate([definite(rng, 4, 7, 1e4), 3.5e6 * alike[:1], 2e-9 * alike[:2]])
     matrices[-1] = 0
-    found = np.asarray(_linalg.spd_norm(jnp.asarray(matrices, dtype)), np.float64)
+    result = np.asarray(_linalg.spd_norm(jnp.asarray(matrices, dtype)), np.float64)
     exact = np.linalg.eigvalsh(matrices)[:, -1]
     rounding = 20 * np.finfo(dtype).eps
-    assert (found >= exact * (1 - rounding)).all()
-    assert (found <= exact * 7 ** (2.0**-8) * (1 + rounding)).all()
+    assert (result >= exact * (1 - rounding)).all()
+    assert (result <= exact * 7 ** (2.0**-8) * (1 + rounding)).all()
 
 
 def test_single_precision_is_as_good_as_can_be_had():
     matrices = definite(np.random.default_rng(0), 5, 20, 1e3)
-    found = np.asarray(_linalg.spd_inverse(jnp.asarray(matrices, jnp.float32)))
+    result = np.asarray(_linalg.spd_inverse(jnp.asarray(matrices, jnp.float32)))
     exact, theirs = np.linalg.inv(matrices), np.linalg.inv(matrices.astype(np.float32))
-    assert np.linalg.norm(found - exact) < 4 * np.linalg.norm(theirs - exact)
+    assert np.linalg.norm(result - exact) < 4 * np.linalg.norm(theirs - exact)
 
 
 def test_solve_regular_and_singular_systems():
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(5, 9))
     singular, right = rows.T @ rows, rows.T @ rng.normal(size=5)
-    found = _linalg.spd_solve(jnp.asarray(singular), jnp.asarray(right))
-    np.testing.assert_allclose(singular @ found, right, atol=1e-7)
-    assert np.linalg.norm(found) < 3 * np.linalg.norm(np.linalg.pinv(singular) @ right)
+    result = _linalg.spd_solve(jnp.asarray(singular), jnp.asarray(right))
+    np.testing.assert_allclose(singular @ result, right, atol=1e-7)
+    assert np.linalg.norm(result) < 3 * np.linalg.norm(np.linalg.pinv(singular) @ right)
     regular = definite(rng, 1, 9, 1e3)[0]
-    found = _linalg.spd_solve(jnp.asarray(regular), jnp.asarray(right))
-    np.testing.assert_allclose(found, np.linalg.solve(regular, right), rtol=1e-8)
+    result = _linalg.spd_solve(jnp.asarray(regular), jnp.asarray(right))
+    np.testing.assert_allclose(result, np.linalg.solve(regular, right), rtol=1e-8)
 
 
 def test_norm_bound_is_one():

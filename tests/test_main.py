@@ -210,8 +210,8 @@ WRONG["plan"]["--measure"] = [("--measure=yes", "ignored explicit argument 'yes'
 
 def commands():
     """The parser of every command."""
-    (found,) = (action for action in parser()._actions if action.dest == "command")
-    return found.choices
+    (result,) = (action for action in parser()._actions if action.dest == "command")
+    return result.choices
 
 
 def options(command):

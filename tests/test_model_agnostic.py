@@ -57,8 +57,8 @@ def test_rounds_end_where_their_quadratic_is_least():
     assert ours.normalized_error[-1] < 1e-20
     ridge = dataclasses.replace(PROBLEM, regularizer=SquaredL2(), strength=0.4)
     best = loops.predictions_gtvmin(DATA, ADJACENCY, COUPLING, points, ridge=0.1)
-    found = run(ModelAgnosticFedRelax(COUPLING, TEST_SET), ridge, rounds=400)
-    np.testing.assert_allclose(found.model, best, atol=1e-10)
+    results = run(ModelAgnosticFedRelax(COUPLING, TEST_SET), ridge, rounds=400)
+    np.testing.assert_allclose(results.model, best, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -93,15 +93,15 @@ def test_on_an_isotropic_test_set_it_is_fedrelax():
 @pytest.mark.slow
 def test_a_node_without_neighbors_or_labels_does_what_it_can():
     alone = fl.graphs.from_edges(4, [(0, 1), (1, 2)], allow_disconnected=True)
-    found = run(
+    results = run(
         ModelAgnosticFedRelax(COUPLING, TEST_SET),
         PROBLEM.weighing([1.0, 1.0, 0.0, 1.0]),
         alone,
         rounds=900,
         allow_disconnected=True,
     ).model.values
-    np.testing.assert_allclose(found[3], np.linalg.pinv(DATA[3][0]) @ DATA[3][1], atol=1e-10)
-    np.testing.assert_allclose(TEST_SET @ found[2], TEST_SET @ found[1], atol=1e-8)
+    np.testing.assert_allclose(results[3], np.linalg.pinv(DATA[3][0]) @ DATA[3][1], atol=1e-10)
+    np.testing.assert_allclose(TEST_SET @ results[2], TEST_SET @ results[1], atol=1e-8)
 
 
 def test_generalized_steps_are_those_of_the_loop_and_of_the_prox():

@@ -70,10 +70,10 @@ def test_values_and_gradients_are_those_by_hand(room):
 def test_each_sample_is_clipped_for_itself(room):
     w = rows(small.problem())
     problem = small.problem().clipped(0.3)
-    found = jax.jit(lambda p, w: p.gradient(w))(problem, w)
+    result = jax.jit(lambda p, w: p.gradient(w))(problem, w)
     expected = small.gradient_of(clip=0.3)
     for k in range(3):
-        np.testing.assert_allclose(found[k], expected(k, w[k]), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(result[k], expected(k, w[k]), rtol=1e-9, atol=1e-12)
     norms = jax.jit(lambda p, w: p.sample_gradient_norm(w))
     assert (norms(problem, w) <= 0.3 + 1e-12).all()
     assert (norms(small.problem(), w) > 0.3).any()
@@ -99,9 +99,9 @@ def test_a_batch_is_of_its_samples():
     problem, gradient = small.problem(), small.gradient_of()
     w = rows(problem)[:2]
     chosen, batch = jnp.array([2, 0]), jnp.array([[1, 3], [4, 7]])  # the last one is none
-    found = problem.take(chosen, batch).gradient(w)
-    np.testing.assert_allclose(found[0], gradient(2, w[0], [1, 3]), rtol=1e-9)
-    np.testing.assert_allclose(found[1], gradient(0, w[1], [4]), rtol=1e-9)
+    result = problem.take(chosen, batch).gradient(w)
+    np.testing.assert_allclose(result[0], gradient(2, w[0], [1, 3]), rtol=1e-9)
+    np.testing.assert_allclose(result[1], gradient(0, w[1], [4]), rtol=1e-9)
 
 
 def test_federated_averaging_is_the_loop_by_hand():
@@ -142,13 +142,13 @@ def test_a_client_with_fewer_batches_takes_fewer_steps(monkeypatch):
     problem = fl.problems.Model.from_clients(network, jax.random.key(0), data, loss)
     who = Participants(jnp.arange(3, dtype=jnp.int32), jnp.ones(3, bool))
     batch = Shuffled(2).draw(jax.random.key(1), problem.weights > 0, who.numbers, 2 * 5)
-    found = jax.jit(
+    result = jax.jit(
         lambda problem, batch: learn(problem, who, jnp.zeros((3, 2)), jnp.asarray(0.1), 10, batch)
     )(problem, batch)
     jax.effects_barrier()
     assert met == [2] * 2 * (2 + 5 + 1)
     left = [(1 - 0.4) ** (2 * steps) for steps in (2, 5, 1)]  # of the distance, in two epochs
-    np.testing.assert_allclose(found.model, np.tile(0.5 * (1 - np.array(left))[:, None], 2))
+    np.testing.assert_allclose(result.model, np.tile(0.5 * (1 - np.array(left))[:, None], 2))
 
 
 def test_a_model_is_its_parameters_in_a_row():

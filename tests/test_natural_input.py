@@ -133,10 +133,10 @@ class TestData:
 
     def test_a_network_is_told_truth_and_falsehood_too(self):
         net = fl.models.mlp(1, [3])
-        found = fl.problems.Model.from_clients(
+        result = fl.problems.Model.from_clients(
             net, jax.random.key(0), [(self.X, self.Y > 0)], fl.problems.Logistic()
         )
-        np.testing.assert_array_equal(found.targets, [self.Y])
+        np.testing.assert_array_equal(result.targets, [self.Y])
 
     @pytest.mark.parametrize("network", [False, True])
     def test_a_client_may_have_no_samples(self, network):
@@ -144,13 +144,13 @@ class TestData:
         loss = fl.problems.LeastSquares()
         if network:
             net = fl.models.linen(nn.Sequential([nn.Dense(1), lambda z: z[:, 0]]))
-            found = fl.problems.Model.from_clients(net, jax.random.key(0), data, loss)
+            result = fl.problems.Model.from_clients(net, jax.random.key(0), data, loss)
         else:
-            found = fl.problems.from_clients(data, loss, fl.problems.SquaredL2(), 0.1)
-        assert found.sample_counts().tolist() == [6, 0, 0]
-        assert found.importance.tolist() == [1, 0, 0]
+            result = fl.problems.from_clients(data, loss, fl.problems.SquaredL2(), 0.1)
+        assert result.sample_counts().tolist() == [6, 0, 0]
+        assert result.importance.tolist() == [1, 0, 0]
         metrics = "train_error" if network else ["objective", "normalized_error"]
-        run = fl.run(fl.Simulation(found, fl.algorithms.FedAvg(0.1, 2), metrics=metrics), 3)
+        run = fl.run(fl.Simulation(result, fl.algorithms.FedAvg(0.1, 2), metrics=metrics), 3)
         for name in [metrics] if network else metrics:
             assert np.isfinite(run[name]).all()
 
@@ -176,10 +176,10 @@ class TestNumbers:
         def study(key, rate):
             return served(algorithm=fl.algorithms.FedAvg(rate))
 
-        found = fl.sweep(
+        results = fl.sweep(
             study, rounds=of(2), seeds=of(2), grid={"rate": [0.1]}, workers=of(1), block=of(1)
         )
-        assert found.sizes["seed"] == 2
+        assert results.sizes["seed"] == 2
 
     def test_zeros_and_ones_are_masks(self):
         trace = fl.participation.Trace([[1, 0, 0, 1], [0, 1, 1, 0]])

@@ -90,11 +90,11 @@ def rows_of(law, rounds=EVENTS, key=1):
     """``[T][K]``: the samples of the batches that a run drew."""
     real = jnp.asarray(np.arange(max(SIZES)) < np.array(SIZES)[:, None])
     everyone = jnp.arange(CLIENTS)
-    found = []
+    result = []
     for n, now in enumerate(keys_of(key, rounds), start=1):
         rows = law.at(n, 1).draw(key_of(now, "batches"), real, everyone, 1).rows[:, 0]
-        found.append([[r for r in mine if r < SIZES[k]] for k, mine in enumerate(rows.tolist())])
-    return found
+        result.append([[r for r in mine if r < SIZES[k]] for k, mine in enumerate(rows.tolist())])
+    return result
 
 
 def noisy(key, problem, models):
@@ -163,11 +163,11 @@ AGAINST_LOOPS = {
 def test_asynchronous_nodes_are_the_loop(name):
     """(128)-(130), with its alpha: who rests keeps its model, hears on, and goes on with that."""
     algorithm, operator = AGAINST_LOOPS[name]()
-    found = models(algorithm, EVENTS, **LATE)
+    result = models(algorithm, EVENTS, **LATE)
     expected = networks.asynchronous(operator, START, ACTIVE, DELAY)
-    close(found, expected, rtol=1e-10, atol=1e-12)
+    close(result, expected, rtol=1e-10, atol=1e-12)
     synchronous = networks.synchronous(operator, START, EVENTS)
-    assert np.abs(found - synchronous).max() > 1e-3
+    assert np.abs(result - synchronous).max() > 1e-3
     if name == "FedRelax":  # the same program: all there, nothing late
         nobody = {
             "participation": Trace(~np.zeros_like(ACTIVE)),
@@ -197,8 +197,8 @@ ACTIVITY = [
 def test_partially_asynchronous_relaxation_keeps_its_rate(bound, pattern, delays):
     """(134) repaired: at t it has come at least floor((t + B) / 2B) contractions far."""
     best = networks.closed_form(DATA, ADJACENCY, 0.4)
-    found = models(FedRelax(0.4), 60, participation=pattern, delays=delays)
-    error = np.linalg.norm(np.concatenate([START[None], found]) - best, axis=2).max(axis=1)
+    result = models(FedRelax(0.4), 60, participation=pattern, delays=delays)
+    error = np.linalg.norm(np.concatenate([START[None], result]) - best, axis=2).max(axis=1)
     t = np.arange(61)
     kappa = contraction(0.4)
     assert (error <= error[0] * kappa ** ((t + bound) // (2 * bound)) * (1 + 1e-12)).all()
@@ -210,8 +210,8 @@ def test_partially_asynchronous_relaxation_keeps_its_rate(bound, pattern, delays
 def test_totally_asynchronous_nodes_come_to_the_same_models(algorithm):
     rare = Bernoulli(np.array([0.9, 0.3, 0.05, 0.5, 0.1]))
     late = fl.link.Geometric(0.8, 30, beyond="clip")
-    found = models(algorithm, 6000, participation=rare, delays=late)[-1]
-    close(found, networks.closed_form(DATA, ADJACENCY, 0.4), atol=1e-10)
+    result = models(algorithm, 6000, participation=rare, delays=late)[-1]
+    close(result, networks.closed_form(DATA, ADJACENCY, 0.4), atol=1e-10)
 
 
 def test_bounded_activity_rests_no_longer_than_its_bound():
@@ -243,10 +243,10 @@ def test_delays_known_by_their_bound_are_all_alike_likely():
 def test_the_fixed_point_is_the_closed_form(make):
     """One program for all couplings: alone at zero, one model where it is large."""
     for coupling in (0.0, 0.3, 5.0):
-        found = models(make(coupling), 3000)[-1]
-        close(found, networks.closed_form(DATA, ADJACENCY, coupling), atol=1e-10)
+        result = models(make(coupling), 3000)[-1]
+        close(result, networks.closed_form(DATA, ADJACENCY, coupling), atol=1e-10)
         if not coupling:
-            close(found, ALONE, atol=1e-10)
+            close(result, ALONE, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -261,9 +261,9 @@ def test_a_large_coupling_leaves_one_model(make):
 @pytest.mark.slow
 def test_errors_are_measured_from_the_models_that_are_sought():
     relax = FedRelax([0.4, 0.0, 1.1])
-    found = relax.optimum(problem().clipped(1.0), network())
+    result = relax.optimum(problem().clipped(1.0), network())
     expected = networks.closed_form(DATA, ADJACENCY, np.array([0.4, 0.0, 1.1]))
-    close(found, expected, atol=1e-10)
+    close(result, expected, atol=1e-10)
     close(operated(relax, expected), expected, atol=1e-10)
 
 
@@ -273,8 +273,8 @@ def test_other_losses_come_to_the_solution_of_gtvmin(make):
     data = make_data("logistic")
     logistic = from_clients(data, Logistic(), SquaredL2(), 0.5)
     best = np.asarray(GTVMin(logistic, network(), 0.2).solve())
-    found = models(make(0.2), 4000, problem=logistic)[-1]
-    close(found, best, atol=1e-9)
+    result = models(make(0.2), 4000, problem=logistic)[-1]
+    close(result, best, atol=1e-9)
     assert np.ptp(best, axis=0).max() > 0.1
 
 
@@ -289,8 +289,8 @@ def test_few_samples_are_solved_among_themselves(form):
         networks.relaxation(data, ADJACENCY, 0.4), np.zeros((CLIENTS, 6)), 9
     )
     for coupling in (0.4, np.full(6, 0.4)):
-        found = models(FedRelax(coupling), 9, problem=few, network=graph)
-        close(found, expected, rtol=1e-9, atol=1e-10)
+        result = models(FedRelax(coupling), 9, problem=few, network=graph)
+        close(result, expected, rtol=1e-9, atol=1e-10)
 
 
 CUT = ADJACENCY * (np.arange(CLIENTS) != 4) * (np.arange(CLIENTS) != 4)[:, None]
@@ -303,17 +303,17 @@ def test_nodes_without_labels_or_without_neighbors(make):
     """The one learns from its neighbors alone, the other from its data alone."""
     some = problem().weighing(UNLABELED)
     given = {"problem": some, "network": network(CUT), "allow_disconnected": True}
-    found = models(make(0.3), 4000, **given)
+    result = models(make(0.3), 4000, **given)
     data = [pair if labeled else None for pair, labeled in zip(DATA, UNLABELED, strict=True)]
     expected = networks.closed_form(data[:4], CUT[:4, :4], 0.3)
-    close(found[-1, :4], expected, atol=1e-10)
-    close(found[-1, 4], ALONE[4], atol=1e-10)
-    close(found[-1, 2], CUT[2] @ found[-1] / CUT[2].sum(), atol=1e-10)
+    close(result[-1, :4], expected, atol=1e-10)
+    close(result[-1, 4], ALONE[4], atol=1e-10)
+    close(result[-1, 2], CUT[2] @ result[-1] / CUT[2].sum(), atol=1e-10)
     # Who has neither stays where it started.
     lost = problem().weighing([1.0, 1.0, 1.0, 1.0, 0.0]).starting_at(jnp.asarray(POINTS))
-    found = operated(make(0.3), **(given | {"problem": lost}))
-    close(found[4], POINTS[4], rtol=1e-15)
-    assert np.isfinite(found).all()
+    result = operated(make(0.3), **(given | {"problem": lost}))
+    close(result[4], POINTS[4], rtol=1e-15)
+    assert np.isfinite(result).all()
 
 
 @pytest.mark.slow
@@ -323,7 +323,7 @@ def test_on_a_changing_graph_what_was_heard_weighs_as_it_was_heard(make):
     other = networks.weights_of(CLIENTS, [(0, 1, 2.0), (2, 3, 0.5), (3, 4, 1.5)])
     both = [ADJACENCY, other]
     varying = fl.graphs.Schedule([network(), network(other)])
-    found = models(make(0.4), 7, network=varying)
+    result = models(make(0.4), 7, network=varying)
     expected, now = [], START
     if make is FedGD:  # the default step on each graph
         top = max(np.linalg.eigvalsh(2 * X.T @ X / len(y))[-1] for X, y in DATA)
@@ -335,7 +335,7 @@ def test_on_a_changing_graph_what_was_heard_weighs_as_it_was_heard(make):
             operator = networks.gradient_step(whole, graph, 0.4, lambda k, t, s=step: s)
         now = networks.synchronous(operator, now, 1)[0]
         expected.append(now)
-    close(found, expected, rtol=5e-3 if make is FedGD else 1e-10, atol=1e-10)
+    close(result, expected, rtol=5e-3 if make is FedGD else 1e-10, atol=1e-10)
 
 
 # Steps -----------------------------------------------------------------------------------------
@@ -364,8 +364,8 @@ def test_the_step_is_that_of_the_bound_and_others_are_warned_of():
 @pytest.mark.slow
 def test_nothing_is_said_of_a_step_within_the_bound(recwarn):
     for step in (0.05, np.full(CLIENTS, 0.05), None):
-        found = fl.run(fl.Simulation(problem(), FedGD(0.4, step), network()), 2)
-        assert ("step_bound" in found) == (step is not None)
+        results = fl.run(fl.Simulation(problem(), FedGD(0.4, step), network()), 2)
+        assert ("step_bound" in results) == (step is not None)
     assert not recwarn.list
 
 
@@ -402,8 +402,8 @@ def test_two_nodes_contract_as_in_the_book():
     every = jax.jit(jax.vmap(matrix, (0, None)))
     for factors, rows in RADII.items():
         couplings, radii = np.array(rows).T
-        found = every(jnp.asarray(couplings), jnp.asarray(factors))
-        spectral = np.abs(np.linalg.eigvals(np.asarray(found))).max(axis=1)
+        result = every(jnp.asarray(couplings), jnp.asarray(factors))
+        spectral = np.abs(np.linalg.eigvals(np.asarray(result))).max(axis=1)
         close(spectral, radii, atol=6e-5)
 
 
@@ -534,15 +534,15 @@ def drift_of(step, local_steps):
 def test_algorithm_8_drifts_with_its_local_steps(local_steps):
     """FedAvg of all clients, alike weighted, on all samples, (117)."""
     algorithm = FedAvg(0.04, weighting="equal", local_steps=local_steps)
-    found = served(algorithm, 400)
-    close(found[:9], networks.server(DATA, 0.04, local_steps, 9), rtol=1e-10, atol=1e-12)
+    result = served(algorithm, 400)
+    close(result[:9], networks.server(DATA, 0.04, local_steps, 9), rtol=1e-10, atol=1e-12)
     best = np.asarray(fl.problems.optimum(problem()))
-    close(found[-1], drift_of(0.04, local_steps), atol=1e-9)
+    close(result[-1], drift_of(0.04, local_steps), atol=1e-9)
     if local_steps == 1:
-        close(found[:9], networks.projected(DATA, 0.04, 9)[:, 0], rtol=1e-10, atol=1e-12)
-        close(found[-1], best, atol=1e-9)
+        close(result[:9], networks.projected(DATA, 0.04, 9)[:, 0], rtol=1e-10, atol=1e-12)
+        close(result[-1], best, atol=1e-9)
     else:
-        assert np.linalg.norm(found[-1] - best) > 1e-3
+        assert np.linalg.norm(result[-1] - best) > 1e-3
 
 
 @pytest.mark.slow
@@ -562,9 +562,9 @@ def test_fedprox_is_gtvmin_on_a_star():
     best = np.asarray(fl.problems.optimum(problem()))
     away = []
     for step in (0.05, 0.5, 5.0):  # one program
-        found = served(ExactFedProx(step), 1500)
+        result = served(ExactFedProx(step), 1500)
         center = networks.closed_form([*DATA, None], star, 1 / step)[-1]
-        close(found[-1], center, rtol=0, atol=1e-12)
+        close(result[-1], center, rtol=0, atol=1e-12)
         away.append(np.linalg.norm(center - best))
     assert (np.diff(away) > 0).all()
     assert away[0] < 0.1 * away[-1]
@@ -579,8 +579,8 @@ def test_fedprox_of_some_clients_is_the_loop():
             key_of(now, "participation"), jnp.ones(CLIENTS, bool), None
         )
         chosen.append(np.asarray(who.clients))
-    found = served(algorithm, 9)
-    close(found, networks.fedprox(DATA, 0.5, 9, chosen=chosen), rtol=1e-10, atol=1e-12)
+    result = served(algorithm, 9)
+    close(result, networks.fedprox(DATA, 0.5, 9, chosen=chosen), rtol=1e-10, atol=1e-12)
 
 
 # Bad input -------------------------------------------------------------------------------------

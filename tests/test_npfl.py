@@ -112,8 +112,8 @@ def records(
         metrics=metrics,
         **parts,
     )
-    found = _trace(simulation, new_key() if key is None else key, rounds, 1)[0]
-    return {metric.name: np.asarray(found[metric.name]) for metric in metrics}
+    result = _trace(simulation, new_key() if key is None else key, rounds, 1)[0]
+    return {metric.name: np.asarray(result[metric.name]) for metric in metrics}
 
 
 def models(algorithm, problem=None, **kwargs):
@@ -271,9 +271,9 @@ def test_one_cluster_is_networked_admm(loss, form):
         close(models(NPFL(RHO, 0.7), problem, form=form), admm, rtol=1e-12, atol=1e-14)
     if loss == "squared":
         learning = NPFLRL(RHO, DeterministicPolicyGradient(0.1), 0.7)
-        found = records(learning, one, (EXACT, LEARNT), form)
-        close(found["exact"], admm, rtol=0, atol=1e-12)
-        same(found["learnt"], np.full((ROUNDS, CLIENTS), 0.7))
+        result = records(learning, one, (EXACT, LEARNT), form)
+        close(result["exact"], admm, rtol=0, atol=1e-12)
+        same(result["learnt"], np.full((ROUNDS, CLIENTS), 0.7))
 
 
 @functools.cache
@@ -298,23 +298,23 @@ def test_without_inter_cluster_learning_clusters_do_not_know_of_each_other():
 
 def test_without_inter_cluster_learning_joined_clients_meet_at_their_optimum():
     """Clusters fall apart into what the network joins; each part meets at its own minimizer."""
-    found, clients = models(NPFL(RHO, 0.0), rounds=800)[-1], World().clients()
+    result, clients = models(NPFL(RHO, 0.0), rounds=800)[-1], World().clients()
     for part in ((0, 3, 6, 7), (1, 4, 8), (2, 9), (5,)):
         best = central([clients[k] for k in part])
-        close(found[list(part)], np.tile(best, (len(part), 1)), rtol=0, atol=1e-8)
+        close(result[list(part)], np.tile(best, (len(part), 1)), rtol=0, atol=1e-8)
 
 
 def test_at_rest_each_part_agrees_and_its_gradients_cancel():
-    found, clients = models(NPFL(RHO, 0.3), rounds=1500)[-1], World().clients()
+    result, clients = models(NPFL(RHO, 0.3), rounds=1500)[-1], World().clients()
     near = neighbors(CLIENTS, EDGES)
     for part in ((0, 3, 6, 7), (1, 4, 8), (2, 9), (5,)):
-        close(found[list(part)], np.tile(found[part[0]], (len(part), 1)), rtol=0, atol=1e-7)
+        close(result[list(part)], np.tile(result[part[0]], (len(part), 1)), rtol=0, atol=1e-7)
         total = np.zeros(DIM)
         for k in part:
-            around = loops.context(k, found, np.zeros((CLIENTS, DIM)), CLUSTER, near, RHO)
-            total += clients[k].gradient(found[k])
+            around = loops.context(k, result, np.zeros((CLIENTS, DIM)), CLUSTER, near, RHO)
+            total += clients[k].gradient(result[k])
             if around.others is not None:
-                total += 2 * 0.3 * (found[k] - around.others)
+                total += 2 * 0.3 * (result[k] - around.others)
         close(total, np.zeros(DIM), atol=1e-6)
 
 
@@ -361,12 +361,12 @@ def test_probes_differ_between_clients_epochs_and_runs():
 )
 def test_duals_of_a_cluster_sum_to_zero_whatever_was_heard(algorithm):
     """Neighbors and their own senders work with the rounded models alike."""
-    found = records(algorithm, metrics=(EXACT, DUAL), compression=Quantize(3))
-    assert np.abs(found["exact"] - models(algorithm)).max() > 1e-2
-    assert np.abs(found["dual"]).max() > 0.1
+    result = records(algorithm, metrics=(EXACT, DUAL), compression=Quantize(3))
+    assert np.abs(result["exact"] - models(algorithm)).max() > 1e-2
+    assert np.abs(result["dual"]).max() > 0.1
     for q in range(CLUSTERS):
         mine = np.asarray(CLUSTER) == q
-        close(found["dual"][:, mine].sum(1), np.zeros((ROUNDS, DIM)), atol=1e-12)
+        close(result["dual"][:, mine].sum(1), np.zeros((ROUNDS, DIM)), atol=1e-12)
 
 
 # Reweighted graphs -------------------------------------------------------------------------------
@@ -387,14 +387,14 @@ def test_reweighted_rows_are_those_of_the_matrix(form):
     assert (graph.overflow is not None) == (form == "padded")
     weight = np.random.default_rng(0).normal(size=(nodes, nodes))
     table = jnp.asarray(weight)
-    found = jax.jit(lambda g: g.reweighted(lambda mine, theirs: table[mine, theirs]))(graph)
+    result = jax.jit(lambda g: g.reweighted(lambda mine, theirs: table[mine, theirs]))(graph)
     matrix = np.asarray(graph.dense()) * weight
     x = np.random.default_rng(1).normal(size=(nodes, 4))
-    close(found.neighbor_sum(jnp.asarray(x)), matrix @ x, atol=1e-12)
-    close(found.degree, matrix.sum(1), atol=1e-12)
-    close(found.laplacian(jnp.asarray(x)), matrix.sum(1)[:, None] * x - matrix @ x, atol=1e-12)
+    close(result.neighbor_sum(jnp.asarray(x)), matrix @ x, atol=1e-12)
+    close(result.degree, matrix.sum(1), atol=1e-12)
+    close(result.laplacian(jnp.asarray(x)), matrix.sum(1)[:, None] * x - matrix @ x, atol=1e-12)
     close(
-        found.signless_laplacian(jnp.asarray(x)),
+        result.signless_laplacian(jnp.asarray(x)),
         matrix.sum(1)[:, None] * x + matrix @ x,
         atol=1e-12,
     )
@@ -418,12 +418,12 @@ def test_relations_are_the_means_over_clusters(form):
             if cluster[i] != cluster[k]:
                 members = sum(cluster[j] == cluster[i] for j in near[k])
                 others[k, i] = 1 / members / len(present)
-    found = relate(problem, graph)
+    result = relate(problem, graph)
     eye = jnp.eye(nodes)
-    close(found.same.neighbor_sum(eye), alike, atol=1e-15)
-    close(found.others.neighbor_sum(eye), others, atol=1e-15)
-    close(found.same.degree, alike.sum(1))
-    close(found.others.degree, others.sum(1), atol=1e-12)
+    close(result.same.neighbor_sum(eye), alike, atol=1e-15)
+    close(result.others.neighbor_sum(eye), others, atol=1e-15)
+    close(result.same.degree, alike.sum(1))
+    close(result.others.degree, others.sum(1), atol=1e-12)
     assert set(np.unique(others.sum(1).round(12))) == {0.0, 1.0}
 
 
@@ -443,10 +443,10 @@ ALL = {
 def test_a_round_sends_every_model_to_every_neighbor(name, form):
     """Whatever the policy: it looks at what is known already."""
     simulation = fl.Simulation(World().problem(), ALL[name], make_network(form))
-    found = fl.run(simulation, 4)
+    results = fl.run(simulation, 4)
     each = 2 * len(EDGES)
-    assert found.messages.values.tolist() == [each * n for n in (1, 2, 3, 4)]
-    assert found.scalars.values.tolist() == [each * DIM * n for n in (1, 2, 3, 4)]
+    assert results.messages.values.tolist() == [each * n for n in (1, 2, 3, 4)]
+    assert results.scalars.values.tolist() == [each * DIM * n for n in (1, 2, 3, 4)]
 
 
 def scaled(node, factor):

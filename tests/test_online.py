@@ -937,9 +937,9 @@ def test_a_step_above_the_bound_of_the_theory_is_named():
         simulation = fl.Simulation(stream, OnlineFed(step), metrics=["test_error"])
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            found = fl.run(simulation, 2)
-        close(found.step_bound, 0.5, rtol=1e-6)
-        close(found.first_step, step)
+            results = fl.run(simulation, 2)
+        close(results.step_bound, 0.5, rtol=1e-6)
+        close(results.first_step, step)
         told = [str(w.message) for w in caught if w.category is fl.AssumptionWarning]
         assert len(told) == warns
         if warns:

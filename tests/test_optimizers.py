@@ -61,18 +61,18 @@ def test_each_client_steps_as_optax_does(name):
     start = np.random.default_rng(0).normal(size=(CLIENTS, DIM))
     for optimizer in (from_optax(make, **numbers), as_optimizer(make(**numbers))):
         models = jnp.asarray(start)
-        memory, found = optimizer.init(models), []
+        memory, result = optimizer.init(models), []
         for _ in range(5):
             models, memory = optimizer.move(models, slopes(models), memory)
-            found.append(models)
-        found = np.array(found)
+            result.append(models)
+        result = np.array(result)
         for k in range(CLIENTS):
             given = [lambda w, k=k: slopes(jnp.tile(w, (CLIENTS, 1)))[k]] * 5
-            close(found[:, k], by_hand(make(**numbers), given, start[k]), rtol=1e-12, atol=1e-14)
+            close(result[:, k], by_hand(make(**numbers), given, start[k]), rtol=1e-12, atol=1e-14)
         one, memory = jnp.asarray(start[0]), optimizer.init(jnp.asarray(start[0]))
         for n in range(5):
             one, memory = optimizer.move(one, slopes(one[None])[0], memory)
-            close(one, found[n, 0], rtol=1e-12)
+            close(one, result[n, 0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["ours", "optax"])
@@ -95,8 +95,8 @@ def test_a_schedule_counts_the_optimizer_s_steps(kind):
 
 def trajectory(algorithm, rounds=ROUNDS, **parts):
     simulation = fl.Simulation(make_problem(), algorithm, metrics=(EXACT,), **parts)
-    found = trace(simulation, fl.random_key(1), rounds, 1)[0]["exact"]
-    return np.asarray(found)[:, 0]
+    result = trace(simulation, fl.random_key(1), rounds, 1)[0]["exact"]
+    return np.asarray(result)[:, 0]
 
 
 def averaged(transformation, epochs, there, keeps):
@@ -131,18 +131,18 @@ def test_federated_averaging_with_an_optimizer_is_the_loop(name, keeps):
     there[2] = False
     optimizer = from_optax(make, **numbers)
     algorithm = FedAvg(optimizer, epochs=3, keeps_optimizer=keeps, weighting="samples")
-    found = trajectory(algorithm, 6, participation=Trace(there))
-    close(found, averaged(make(**numbers), 3, there, keeps), rtol=0, atol=1e-10)
+    result = trajectory(algorithm, 6, participation=Trace(there))
+    close(result, averaged(make(**numbers), 3, there, keeps), rtol=0, atol=1e-10)
     other = dataclasses.replace(algorithm, keeps_optimizer=not keeps)
-    assert np.abs(trajectory(other, 6, participation=Trace(there)) - found).max() > 1e-3
+    assert np.abs(trajectory(other, 6, participation=Trace(there)) - result).max() > 1e-3
 
 
 @pytest.mark.slow
 def test_plain_steps_of_an_optimizer_are_those_of_a_step_size():
     """Batches of nothing are no steps of the optimizer either."""
     given = {"clients_per_round": 4, "epochs": 2, "batch": 3}
-    found = trajectory(FedAvg(optax.sgd(0.05), **given), 4)
-    close(found, trajectory(FedAvg(0.05, **given), 4), rtol=1e-12, atol=1e-14)
+    result = trajectory(FedAvg(optax.sgd(0.05), **given), 4)
+    close(result, trajectory(FedAvg(0.05, **given), 4), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.slow
@@ -159,8 +159,8 @@ def test_a_grid_of_numbers_is_one_program():
     assert len(np.unique(last)) == 6
     alone = FedAvg(optax.adamw(lambda count: 0.05 * 0.99 ** (count + 1), b1=0.9), epochs=2)
     one = fl.run(fl.Simulation(make_problem(), alone, metrics=["normalized_error"]), 3)
-    found = study.normalized_error.sel(rate=0.05, decay=0.9).values.ravel()[-1]
-    close(found, one.normalized_error.values[-1], rtol=1e-6)
+    result = study.normalized_error.sel(rate=0.05, decay=0.9).values.ravel()[-1]
+    close(result, one.normalized_error.values[-1], rtol=1e-6)
 
 
 def test_a_step_size_is_no_optimizer_and_stays_a_schedule():

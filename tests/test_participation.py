@@ -86,19 +86,19 @@ def test_always_means_everyone():
 
 
 def test_bernoulli_is_each_clients_own_probability_independent_of_others_and_of_the_past():
-    chance = np.array([0.25, 0.1, 0.025, 0.005, 0.5])
-    on = table(Bernoulli(chance), 5, 20_000)
+    probability = np.array([0.25, 0.1, 0.025, 0.005, 0.5])
+    on = table(Bernoulli(probability), 5, 20_000)
     for k in range(5):
-        is_frequency(on[:, k].sum(), len(on), chance[k])
+        is_frequency(on[:, k].sum(), len(on), probability[k])
         unrelated(on[1:, k], on[:-1, k])
     for k, other in itertools.combinations((0, 1, 4), 2):
         unrelated(on[:, k], on[:, other])
         unrelated(on[1:, k], on[:-1, other])
 
 
-@pytest.mark.parametrize("chance", [0.0, 1.0])
-def test_certain_trials_have_no_exception(chance):
-    assert (table(Bernoulli(chance), 4, 500) == bool(chance)).all()
+@pytest.mark.parametrize("probability", [0.0, 1.0])
+def test_certain_trials_have_no_exception(probability):
+    assert (table(Bernoulli(probability), 4, 500) == bool(probability)).all()
 
 
 def test_one_number_is_that_of_all_clients():
@@ -388,17 +388,17 @@ class These(Selector):
 
 def selections(probabilities, count):
     """All sets that :class:`Unequal` can draw, with the probability of each."""
-    found = {}
+    result = {}
     for order in itertools.permutations(range(len(probabilities))):
         ends = np.concatenate([[0], np.cumsum(count * probabilities[list(order)])])
         cuts = np.unique(np.concatenate([[0, 1], ends % 1]))
         middles, widths = (cuts[1:] + cuts[:-1]) / 2, np.diff(cuts)
-        units, chance = jnp.asarray(order), jnp.asarray(probabilities)
-        drawn = on_line(units, jnp.asarray(middles), chance, count, count)
+        units, probability = jnp.asarray(order), jnp.asarray(probabilities)
+        drawn = on_line(units, jnp.asarray(middles), probability, count, count)
         for who, width in zip(np.sort(drawn, axis=1).tolist(), widths, strict=True):
-            found[tuple(who)] = found.get(tuple(who), 0) + width
-    total = sum(found.values())
-    return {who: width / total for who, width in found.items()}
+            result[tuple(who)] = result.get(tuple(who), 0) + width
+    total = sum(result.values())
+    return {who: width / total for who, width in result.items()}
 
 
 FOUR = np.array([0.4, 0.3, 0.2, 0.1])
@@ -450,9 +450,9 @@ def test_a_server_moves_on_average_as_with_all_clients(name, on):
     whole = after_one_round(LINEAR[name](), problem, on)
     for count in (1, 2):
         mean = np.zeros_like(whole)
-        for who, chance in selections(FOUR, count).items():
+        for who, probability in selections(FOUR, count).items():
             selector = These(jnp.asarray(who), jnp.asarray(FOUR))
-            mean += chance * after_one_round(LINEAR[name](selector=selector), problem, on)
+            mean += probability * after_one_round(LINEAR[name](selector=selector), problem, on)
         np.testing.assert_allclose(mean, whole, rtol=0, atol=1e-12)
 
 
@@ -464,8 +464,8 @@ def test_one_client_a_round_leads_to_the_optimum_of_all(delays):
     problem = fl.problems.Problem(np.ones((3, 1, 1)), targets[:, None], fl.problems.LeastSquares())
     algorithm = FedAvg(0.01, selector=Unequal(1, probabilities))
     simulation = fl.Simulation(problem, algorithm, delays=delays, metrics=[fl.metrics.trajectory()])
-    found = fl.sweep(lambda key: simulation, seeds=20, rounds=6000).model_trajectory
-    means = found.isel(round=slice(1000, None)).mean(("round", "client", "parameter")).values
+    results = fl.sweep(lambda key: simulation, seeds=20, rounds=6000).model_trajectory
+    means = results.isel(round=slice(1000, None)).mean(("round", "client", "parameter")).values
     assert abs(means.mean() - 1) < 0.05
     verdict: Any = stats.ttest_1samp(means, 1.0)
     assert verdict.pvalue > LEVEL

@@ -94,8 +94,8 @@ def test_numpy_is_the_written_recursion_of_peers(workload, form):
             for other in range(20):
                 new[k] += weights[k, other] * (models if workload is DGD else moved)[other]
         models = new
-    found = numpy_side.FORMS[form][workload.name](workload, 1, Stopwatch())
-    np.testing.assert_allclose(found, models, rtol=0, atol=1e-5)
+    result = numpy_side.FORMS[form][workload.name](workload, 1, Stopwatch())
+    np.testing.assert_allclose(result, models, rtol=0, atol=1e-5)
 
 
 def test_softmax_gradient_is_that_of_the_cross_entropy():

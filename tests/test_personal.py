@@ -167,11 +167,11 @@ def test_ditto_s_global_model_is_that_of_its_solver():
     known = trajectory(fl.Simulation(make_problem(), solver, **parts))
     for attraction in (1e6, 1e9):
         near = Ditto(solver, 1 / attraction, attraction)
-        found = trajectory(fl.Simulation(make_problem(), near, **parts))
+        result = trajectory(fl.Simulation(make_problem(), near, **parts))
         world = some_world(solver, True, False, new_key())[1]
         for n in range(2, ROUNDS + 1):  # a participant meets what the server knew before
             for k in world.participants(n):
-                close(found[n - 1, k], known[n - 2, k], rtol=0, atol=100 / attraction)
+                close(result[n - 1, k], known[n - 2, k], rtol=0, atol=100 / attraction)
 
 
 @pytest.mark.slow
@@ -272,8 +272,8 @@ def test_every_seed_of_a_study_may_have_its_own_start():
         start = random_start(key, 2, DIM)
         return fl.Simulation(make_problem(), IFCA(0.01, 2, start=start), metrics=(EXACT_NORM,))
 
-    found = fl.sweep(scenario, rounds=1, seeds=4).norm.values.ravel()
-    assert len(np.unique(found)) == 4
+    results = fl.sweep(scenario, rounds=1, seeds=4).norm.values.ravel()
+    assert len(np.unique(results)) == 4
 
 
 EXACT_NORM = Metric("norm", lambda now: jnp.sum(now.model**2), "norm", decibel=False)
@@ -313,9 +313,9 @@ def test_strong_attraction_makes_pfedme_gradient_descent():
     problem = make_problem()
     known = trajectory(fl.Simulation(problem, FedAvg(0.1, weighting="equal")))
     for attraction in (1e4, 1e6):
-        found = trajectory(fl.Simulation(problem, PFedMe(0.1, attraction)))
+        result = trajectory(fl.Simulation(problem, PFedMe(0.1, attraction)))
         before = np.concatenate([np.zeros_like(known[:1]), known[:-1]])
-        close(found, before, rtol=0, atol=100 / attraction)
+        close(result, before, rtol=0, atol=100 / attraction)
 
 
 @pytest.mark.thin(1)
@@ -327,10 +327,10 @@ def test_fine_tuning_leaves_the_server_s_rounds_alone(solver):
     tuned = FineTunedFedAvg(solver, step)
     parts = some_world(solver, True, False, new_key())[0]
     known = trajectory(fl.Simulation(problem, solver, **parts))
-    found = trajectory(fl.Simulation(problem, tuned, **parts))
+    result = trajectory(fl.Simulation(problem, tuned, **parts))
     expected = known - step * np.stack([problem.gradient(jnp.asarray(w)) for w in known])
-    close(found, expected, rtol=0, atol=1e-13)
-    assert np.abs(found - known).max() > 1e-2
+    close(result, expected, rtol=0, atol=1e-13)
+    assert np.abs(result - known).max() > 1e-2
 
 
 # What is sent ------------------------------------------------------------------------------------
@@ -353,21 +353,21 @@ TRAFFIC = [
 @pytest.mark.parametrize(("algorithm", "down", "size", "up"), TRAFFIC, ids=describe)
 def test_traffic_is_counted(algorithm, down, size, up):
     """Nothing is sent of personal models."""
-    found = records(fl.Simulation(make_problem(), algorithm), 4, every=2)
-    np.testing.assert_array_equal(found["messages"], 2 * [2 * (down + up)])
-    np.testing.assert_array_equal(found["scalars"], 2 * [2 * (down * size + up * DIM)])
-    np.testing.assert_array_equal(found["bits_down"], 2 * [2 * REAL * down * size])
-    np.testing.assert_array_equal(found["bits_up"], 2 * [2 * REAL * up * DIM])
+    result = records(fl.Simulation(make_problem(), algorithm), 4, every=2)
+    np.testing.assert_array_equal(result["messages"], 2 * [2 * (down + up)])
+    np.testing.assert_array_equal(result["scalars"], 2 * [2 * (down * size + up * DIM)])
+    np.testing.assert_array_equal(result["bits_down"], 2 * [2 * REAL * down * size])
+    np.testing.assert_array_equal(result["bits_up"], 2 * [2 * REAL * up * DIM])
 
 
 def records(simulation, rounds, every, key=None):
     """What is recorded, with counts of 62 bits as numbers; traffic since the last record."""
     simulation = dataclasses.replace(simulation, metrics=(EXACT,))
-    found = dict(_trace(simulation, new_key() if key is None else key, rounds, every)[0])
+    result = dict(_trace(simulation, new_key() if key is None else key, rounds, every)[0])
     for name in ("messages", "scalars", "bits_up", "bits_down"):
-        high, low = np.asarray(found[name], np.int64).T
-        found[name] = (high << 31) + low
-    return found
+        high, low = np.asarray(result[name], np.int64).T
+        result[name] = (high << 31) + low
+    return result
 
 
 @pytest.mark.slow
@@ -377,17 +377,17 @@ def test_traffic_is_of_those_who_are_there_and_compressed_upwards(algorithm, dow
     key = new_key(0)
     parts, world = some_world(algorithm, True, False, key)
     simulation = fl.Simulation(make_problem(), algorithm, compression=Quantize(8), **parts)
-    found = records(simulation, ROUNDS, ROUNDS, key)
+    result = records(simulation, ROUNDS, ROUNDS, key)
     there = sum(len(world.participants(n)) for n in range(1, ROUNDS + 1))
     everyone = int(world.available.sum())
     down = everyone if isinstance(algorithm, PFedMe) else there if down else 0
     up = there if up else 0
     assert there < ROUNDS * CLIENTS
-    assert found["bits_down"] == [REAL * down * size]
-    assert found["bits_up"] == [up * (8 * DIM + REAL)]
-    assert found["messages"] == [down + up]
+    assert result["bits_down"] == [REAL * down * size]
+    assert result["bits_up"] == [up * (8 * DIM + REAL)]
+    assert result["messages"] == [down + up]
     plain = records(dataclasses.replace(simulation, compression=None), ROUNDS, ROUNDS, key)
-    change = np.abs(found["exact"] - plain["exact"]).max()
+    change = np.abs(result["exact"] - plain["exact"]).max()
     assert 0 < change < 0.2 if up else change == 0
 
 
@@ -523,8 +523,8 @@ def test_solvers_keep_their_optimizer(around):
     algorithm = around(solver, LOCAL) if around is FineTunedFedAvg else around(solver)
     server = Metric("exact", lambda now: now.state.shared.model, "the server's", dims=("server",))
     simulation = fl.Simulation(make_problem(), algorithm, metrics=[server])
-    found = _trace(simulation, new_key(), ROUNDS, 1)[0]["exact"]
+    result = _trace(simulation, new_key(), ROUNDS, 1)[0]["exact"]
     alone = trajectory(fl.Simulation(make_problem(), solver))[:, 0]
-    close(found, alone, rtol=1e-10, atol=1e-12)
+    close(result, alone, rtol=1e-10, atol=1e-12)
     forgets = trajectory(fl.Simulation(make_problem(), FedAvg(optax.adam(0.05), 3, 2)))[:, 0]
     assert np.abs(forgets - alone).max() > 1e-3

@@ -850,8 +850,8 @@ def test_a_dual_of_the_exact_model_gives_it_away():
             server[s, q] = said[world.cell(s, q)].mean(axis=0)
         server = np.einsum("sp,pqd->sqd", near, server) / near.sum(axis=1)[:, None, None]
         broken = dual + RHO * (server[world.server, world.cluster] - model)
-        found = server[world.server, world.cluster] - (broken - dual) / RHO
-        close(found, model, rtol=0, atol=1e-12)
+        result = server[world.server, world.cluster] - (broken - dual) / RHO
+        close(result, model, rtol=0, atol=1e-12)
         dual = broken
 
 

@@ -156,9 +156,9 @@ def test_it_plots_what_a_sweep_returns(key):
             metrics=["normalized_error"],
         )
 
-    found = fl.sweep(scenario, rounds=4, seeds=3, grid={"penalty": [0.5, 1.0]})
-    assert len(plotting.learning_curves(found).lines) == 2
-    assert len(plotting.trade_off(found, x="penalty").lines) == 1
+    results = fl.sweep(scenario, rounds=4, seeds=3, grid={"penalty": [0.5, 1.0]})
+    assert len(plotting.learning_curves(results).lines) == 2
+    assert len(plotting.trade_off(results, x="penalty").lines) == 1
 
 
 def test_a_run_without_seeds_is_refused_and_a_metric_may_be_an_object(pair):
@@ -419,15 +419,15 @@ def test_bootstrap_is_paired_reproducible_and_leaves_diverged_seeds_out():
     rng = np.random.default_rng(1)
     scale = rng.lognormal(size=50)
     worse, better = 4 * scale, scale * rng.uniform(0.9, 1.1, 50)
-    found = statistics.bootstrap(lambda a, b: a / b, worse, better)
-    assert found == statistics.bootstrap(lambda a, b: a / b, worse, better)
-    value, low, high = found
+    result = statistics.bootstrap(lambda a, b: a / b, worse, better)
+    assert result == statistics.bootstrap(lambda a, b: a / b, worse, better)
+    value, low, high = result
     assert low < value < high
     assert high - low < 0.3  # unpaired, the interval would be several times as wide
     broken = np.concatenate([worse, [np.nan]])
     assert statistics.bootstrap(
         lambda a, b: a / b, broken, np.concatenate([better, [1.0]])
-    ) == pytest.approx(found)
+    ) == pytest.approx(result)
 
 
 def test_the_bootstrap_interval_covers_a_known_ratio():
@@ -445,10 +445,10 @@ def test_models_that_were_kept_do_not_stand_in_the_way(pair):
     whole = pair.assign(
         model=(("algorithm", "seed", "client", "parameter"), np.zeros((2, 4, 5, 3)))
     )
-    for known, found in zip(
+    for known, result in zip(
         plotting.learning_curves(pair).lines, plotting.learning_curves(whole).lines, strict=True
     ):
-        np.testing.assert_array_equal(known.get_ydata(), found.get_ydata())
+        np.testing.assert_array_equal(known.get_ydata(), result.get_ydata())
 
 
 # Panels and time ------------------------------------------------------------------------------
@@ -626,8 +626,8 @@ def cell_texts(ax):
 
 
 def note(ax):
-    (found,) = (text.get_text() for text in ax.texts if text.get_gid() == plotting.NOTE)
-    return found
+    (result,) = (text.get_text() for text in ax.texts if text.get_gid() == plotting.NOTE)
+    return result
 
 
 def test_a_heat_map_has_the_mean_of_each_cell_as_color_and_number(grid):

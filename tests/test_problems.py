@@ -275,9 +275,9 @@ def test_some_clients_and_some_rows_are_problems_of_their_own(loss, clip):
         known = from_clients(same, LOSSES[loss], REGULARIZERS["elastic"], 0.8 * 2 / 4)
         known = known if clip is None else known.clipped(clip)
         w = models(33, known)
-        for found in (problem.take(*taken), problem.prepare().take(*taken)):
+        for result in (problem.take(*taken), problem.prepare().take(*taken)):
             for name in ("objective", "gradient", "sample_gradient_norm"):
-                close(getattr(found, name)(w), getattr(known, name)(w), rtol=1e-11, atol=1e-13)
+                close(getattr(result, name)(w), getattr(known, name)(w), rtol=1e-11, atol=1e-13)
     nothing = problem.take(clients, jnp.full((2, 3), 12))
     assert not np.any(nothing.weights)
     assert np.isfinite(nothing.gradient(w)).all()
@@ -651,8 +651,8 @@ def test_linear_targets_have_the_stated_noise(key):
 def test_parameters_are_standard_normal(key):
     """Over seeds, the noiseless optimum is the drawn parameter itself."""
     draw = lambda key: optimum(problems.least_squares(key, 2, 6, 3, noise_variance=0.0))  # noqa: E731
-    found = np.asarray(jax.vmap(draw)(jax.random.split(key, 400))).ravel()
-    assert stats.kstest(found, "norm").pvalue > 1e-4
+    result = np.asarray(jax.vmap(draw)(jax.random.split(key, 400))).ravel()
+    assert stats.kstest(result, "norm").pvalue > 1e-4
 
 
 @pytest.mark.slow
@@ -845,9 +845,9 @@ def test_prox_of_a_client_without_labels_is_its_center(loss):
     problem = problem.weighing([1.0, 0.0, 1.0]).prepare()
     factor = problems.factorize(problem, jnp.full(3, 0.7))
     center = jax.random.normal(jax.random.key(1), (3, 2))
-    found = problems.prox(problem, factor, center, jnp.zeros((3, 2)), 200)
-    np.testing.assert_allclose(found[1], center[1], atol=1e-9)
-    assert np.abs(found[0] - center[0]).max() > 1e-3
+    result = problems.prox(problem, factor, center, jnp.zeros((3, 2)), 200)
+    np.testing.assert_allclose(result[1], center[1], atol=1e-9)
+    assert np.abs(result[0] - center[0]).max() > 1e-3
 
 
 def test_importance_refuses_what_is_no_weight():

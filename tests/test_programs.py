@@ -89,12 +89,12 @@ def scenario(metric):
 @pytest.mark.thin(1)
 def test_programs_of_different_arguments_are_told_apart(folder):
     grid = {"one": [1.0, 2.0], "other": [10.0, 20.0]}
-    found = [
+    results = [
         fl.sweep(scenario(metric), grid=grid, seeds=2, rounds=2).number.isel(seed=0, round=0)
         for metric in (lambda a, b: lambda _: a, lambda a, b: lambda _: b)
     ]
-    assert found[0].values.tolist() == [[1, 1], [2, 2]]
-    assert found[1].values.tolist() == [[10, 20], [10, 20]]
+    assert results[0].values.tolist() == [[1, 1], [2, 2]]
+    assert results[1].values.tolist() == [[10, 20], [10, 20]]
 
 
 @pytest.mark.slow
@@ -113,8 +113,8 @@ def test_what_is_checked_is_a_program_for_its_number_of_points(folder):
     ours = fl.algorithms.PGFL
     for methods in ([ours(1.0, 0.1)], [ours(1.0, 0.1), ours(1.0, 0.2)]):
         grid = {"algorithm": {str(i): method for i, method in enumerate(methods)}}
-        found = fl.sweep(build, grid=grid, seeds=2, rounds=2)
-        assert found.sizes["algorithm"] == len(methods)
+        results = fl.sweep(build, grid=grid, seeds=2, rounds=2)
+        assert results.sizes["algorithm"] == len(methods)
 
 
 @pytest.mark.parametrize(

@@ -111,11 +111,11 @@ def test_it_meets_links_attackers_and_aggregators_that_it_knows_nothing_of(cook)
 
 @pytest.mark.slow
 def test_a_metric_of_your_own(cook):
-    found = cook("A metric of your own")["found"]
-    assert found.worst.attrs["long_name"] == "error of the worst client"
-    assert {*fl.statistics.metric_names(found)} >= {"worst", "consensus_error"}
-    assert fl.statistics.is_decibel(found, "worst")
-    assert float(found.worst.min()) > 0
+    result = cook("A metric of your own")["found"]
+    assert result.worst.attrs["long_name"] == "error of the worst client"
+    assert {*fl.statistics.metric_names(result)} >= {"worst", "consensus_error"}
+    assert fl.statistics.is_decibel(result, "worst")
+    assert float(result.worst.min()) > 0
 
 
 @pytest.mark.slow
@@ -154,11 +154,11 @@ def test_the_best_step_size(cook):
 
 @pytest.mark.slow
 def test_methods_compared(cook, capsys):
-    found = cook("Methods compared")["found"]
-    assert [*found["algorithm"].values] == ["ADMM"]
+    result = cook("Methods compared")["found"]
+    assert [*result["algorithm"].values] == ["ADMM"]
     columns = capsys.readouterr().out.splitlines()[0].split()
     assert columns == ["difference", "low", "high", "p", "runs", "diverged"]
-    assert found.attrs["unit"] == "dB"
+    assert result.attrs["unit"] == "dB"
 
 
 @pytest.mark.slow
@@ -173,8 +173,8 @@ def test_a_picture_of_a_network(cook, tmp_path):
 @pytest.mark.slow
 def test_a_heat_map(cook):
     names = cook("A heat map")
-    ax, found = names["ax"], names["found"]
-    means = fl.statistics.decibels(found["normalized_error"].isel(round=-1).mean("seed"))
+    ax, result = names["ax"], names["found"]
+    means = fl.statistics.decibels(result["normalized_error"].isel(round=-1).mean("seed"))
     shown = ax.collections[0].get_array()
     np.testing.assert_allclose(shown, means.transpose("neighbors", "penalty"), rtol=1e-6)
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["3", "6", "12"]
@@ -224,11 +224,11 @@ def test_the_readme_runs_from_its_first_line_to_its_last(tmp_path, monkeypatch):
         fl.audit, "two_worlds", lambda *args, **given: audited(*args, **given | {"seeds": 400})
     )
     names: dict = {}
-    for found in re.finditer(r"^```python\n(.+?)```", README, re.S | re.M):
-        title = re.findall(r"^(?:#+ |\*\*)([^*\n]+)", README[: found.start()], re.M)[-1]
+    for result in re.finditer(r"^```python\n(.+?)```", README, re.S | re.M):
+        title = re.findall(r"^(?:#+ |\*\*)([^*\n]+)", README[: result.start()], re.M)[-1]
         if title not in ELSEWHERE:
             try:
-                exec(compile(found[1], "README.md", "exec"), names)
+                exec(compile(result[1], "README.md", "exec"), names)
             except Exception as error:
                 error.add_note(f"This was the program under {title!r}.")
                 raise

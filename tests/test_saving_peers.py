@@ -194,7 +194,7 @@ def recursions():
     """What some are where nothing is saved: ``name -> (algorithm, models)``."""
     objective, weights, step = cases.OBJECTIVE, cases.METROPOLIS, 0.05
     slope = partial(np.vectorize(objective.gradient, signature="(),(d)->(d)"), np.arange(CLIENTS))
-    lazy, found = (np.eye(CLIENTS) + weights) / 2, {}
+    lazy, result = (np.eye(CLIENTS) + weights) / 2, {}
     x, g = cases.START, slope(cases.START)
     y, tracking = g, []
     for _ in range(ROUNDS):
@@ -202,19 +202,19 @@ def recursions():
         g = slope(x)
         y = weights @ y + g - before
         tracking.append(x)
-    found["gradient tracking"] = GTSVRG(step, period=1), tracking
+    result["gradient tracking"] = GTSVRG(step, period=1), tracking
     everything = GTSAGA(step, batch=max(SIZES))
-    found["gradient tracking along all samples"] = everything, tracking
+    result["gradient tracking along all samples"] = everything, tracking
     x, psi, diffusion = cases.START, cases.START, []
     for _ in range(ROUNDS):
         new = x - step * slope(x)
         x, psi = lazy @ (new + x - psi), new
         diffusion.append(x)
-    found["exact diffusion"] = ProxSkip(step, 1.0), diffusion
+    result["exact diffusion"] = ProxSkip(step, 1.0), diffusion
     strategy = multiagent.strategy(
         objective, np.eye(CLIENTS), np.eye(CLIENTS), weights, lambda n: step, ROUNDS
     )
-    found["adapt, then combine"] = (
+    result["adapt, then combine"] = (
         ChocoSGD(step, compression=TopK(DIM), consensus_step_size=1.0),
         strategy,
     )
@@ -222,8 +222,8 @@ def recursions():
     for _ in range(ROUNDS):
         x = x - step * slope(np.tile(x, (CLIENTS, 1))).mean(axis=0)
         descent.append(np.tile(x, (CLIENTS, 1)))
-    found["gradient descent"] = Scaffnew(step, 1.0), descent
-    return found
+    result["gradient descent"] = Scaffnew(step, 1.0), descent
+    return result
 
 
 RECURSIONS = recursions()
@@ -244,12 +244,12 @@ def test_sums_are_kept_whatever_becomes_of_messages(stage):
     parts = {"compression": Quantize(3), "losses": fl.link.Independent(0.4, symmetric=False)}
     part = {stage: parts[stage]}
     kept = [fl.metrics.trajectory(name) for name in ("tracker", "estimate")]
-    found = run(GTSAGA(0.01), 8, metrics=kept, **part)
-    total = found.tracker_trajectory.sum("client") - found.estimate_trajectory.sum("client")
+    results = run(GTSAGA(0.01), 8, metrics=kept, **part)
+    total = results.tracker_trajectory.sum("client") - results.estimate_trajectory.sum("client")
     if stage == "compression":
         close(total, 0, atol=1e-12)
-    found = run(ProxSkip(0.02, 0.7), 8, metrics=[fl.metrics.trajectory("control")], **part)
-    values = found.control_trajectory
+    results = run(ProxSkip(0.02, 0.7), 8, metrics=[fl.metrics.trajectory("control")], **part)
+    values = results.control_trajectory
     assert float(abs(values).max()) > 1e-3
     if stage == "compression":
         close(values.sum("client"), 0, atol=1e-12)
@@ -268,9 +268,11 @@ def still(values):
 )
 def test_compressed_differences_agree_on_the_mean(compression):
     world = {"problem": still(ANYWHERE), "metrics": ["consensus_error"]}
-    found = run(ChocoSGD(1.0, compression=compression, consensus_step_size=0.2), 400, 200, **world)
-    assert float(found.consensus_error[-1]) < 1e-20
-    close(found.model, np.tile(ANYWHERE.mean(axis=0), (CLIENTS, 1)), atol=1e-9)
+    results = run(
+        ChocoSGD(1.0, compression=compression, consensus_step_size=0.2), 400, 200, **world
+    )
+    assert float(results.consensus_error[-1]) < 1e-20
+    close(results.model, np.tile(ANYWHERE.mean(axis=0), (CLIENTS, 1)), atol=1e-9)
     # Compressed models themselves do not.
     direct = run(ATC(1.0), 400, 200, compression=compression, **world)
     assert float(abs(direct.model - ANYWHERE.mean(axis=0)).max()) > 1e-3
@@ -321,18 +323,18 @@ def test_crowded_nodes_meet_one_at_a_time():
     """A table with overflow."""
     nodes = 40
     edges = [(0, k) for k in range(1, nodes)] + [(k, k + 1) for k in range(1, nodes - 1)]
-    found = []
+    result = []
     for form in ("padded", "dense"):
         network = fl.graphs.from_edges(nodes, edges, form=form)
         assert form == "dense" or network.overflow is not None
         pairs, meets = matched(jax.random.key(3), network, jnp.ones(nodes, bool))
-        found.append(np.asarray(pairs.matrix()))
-        assert int(meets.sum()) == int((found[-1] == 0.5).any(axis=1).sum()) > 10
+        result.append(np.asarray(pairs.matrix()))
+        assert int(meets.sum()) == int((result[-1] == 0.5).any(axis=1).sum()) > 10
         shares = SGP(0.1)._shared(network)
-        found.append(np.asarray(shares[0].dense()) + np.diag(np.asarray(shares[1])))
-        close(found[-1].sum(axis=0), 1, rtol=1e-6)
-    close(found[0], found[2])
-    close(found[1], found[3])
+        result.append(np.asarray(shares[0].dense()) + np.diag(np.asarray(shares[1])))
+        close(result[-1].sum(axis=0), 1, rtol=1e-6)
+    close(result[0], result[2])
+    close(result[1], result[3])
 
 
 @pytest.mark.slow
@@ -348,8 +350,8 @@ def test_disagreement_shrinks_as_the_mean_matrix_says():
     def scenario(key):
         return simulation_of(GossipSGD(1.0), still(ANYWHERE), metrics=["consensus_error"])
 
-    found = fl.sweep(scenario, rounds=20, seeds=2000).consensus_error
-    error, spread = found.mean("seed").values, found.std("seed").values / np.sqrt(2000)
+    results = fl.sweep(scenario, rounds=20, seeds=2000).consensus_error
+    error, spread = results.mean("seed").values, results.std("seed").values / np.sqrt(2000)
     assert (error[1:] < 1.05 * rate * error[:-1]).all()
     # Means of pairs are projections: the first round is known exactly.
     apart = ANYWHERE - ANYWHERE.mean(axis=0)
@@ -361,8 +363,8 @@ def test_disagreement_shrinks_as_the_mean_matrix_says():
 
 def test_push_sum_comes_to_the_mean_where_rows_do_not_sum_to_one():
     assert abs(ONE_WAY.sum(axis=1) - 1).max() > 0.1
-    found = run(SGP(1.0, shares=ONE_WAY), 200, 100, problem=still(ANYWHERE), metrics=())
-    close(found.model, np.tile(ANYWHERE.mean(axis=0), (CLIENTS, 1)), atol=1e-12)
+    results = run(SGP(1.0, shares=ONE_WAY), 200, 100, problem=still(ANYWHERE), metrics=())
+    close(results.model, np.tile(ANYWHERE.mean(axis=0), (CLIENTS, 1)), atol=1e-12)
     # The weights' own mean is another one: that of their Perron vector.
     law = np.linalg.matrix_power(ONE_WAY, 500)[:, 0]
     assert abs(law - 1 / CLIENTS).max() > 0.05
@@ -390,27 +392,27 @@ def sent(found, name="messages"):
 def test_a_round_that_skips_sends_nothing():
     coins = np.array(cases.coins_of(0.4))
     assert 0 < coins.sum() < ROUNDS
-    found = run(ProxSkip(0.05, 0.4), ROUNDS)
-    np.testing.assert_array_equal(sent(found), 2 * len(EDGES) * coins)
-    found = run(Scaffnew(0.05, 0.4), ROUNDS)
-    np.testing.assert_array_equal(sent(found), 2 * CLIENTS * coins)
-    np.testing.assert_array_equal(sent(found, "bits_up"), 32 * DIM * CLIENTS * coins)
-    np.testing.assert_array_equal(sent(found, "bits_down"), 32 * DIM * CLIENTS * coins)
+    results = run(ProxSkip(0.05, 0.4), ROUNDS)
+    np.testing.assert_array_equal(sent(results), 2 * len(EDGES) * coins)
+    results = run(Scaffnew(0.05, 0.4), ROUNDS)
+    np.testing.assert_array_equal(sent(results), 2 * CLIENTS * coins)
+    np.testing.assert_array_equal(sent(results, "bits_up"), 32 * DIM * CLIENTS * coins)
+    np.testing.assert_array_equal(sent(results, "bits_down"), 32 * DIM * CLIENTS * coins)
 
 
 @pytest.mark.slow
 def test_one_message_goes_from_each_that_meets():
-    found = run(GossipSGD(0.05), ROUNDS)
-    np.testing.assert_array_equal(sent(found), [2 * len(pairs) for pairs in cases.meetings_of()])
+    results = run(GossipSGD(0.05), ROUNDS)
+    np.testing.assert_array_equal(sent(results), [2 * len(pairs) for pairs in cases.meetings_of()])
 
 
 @pytest.mark.slow
 def test_messages_go_one_way_and_are_as_long_as_they_are():
-    found = run(SGP(0.05, shares=ONE_WAY), 3)
-    assert sent(found).tolist() == [6] * 3
-    assert sent(found, "scalars").tolist() == [6 * (DIM + 1)] * 3
-    found = run(ChocoSGD(0.05, compression=TopK(1), consensus_step_size=0.4), 3)
-    assert sent(found, "bits_up").tolist() == [2 * len(EDGES) * (32 + 2)] * 3
+    results = run(SGP(0.05, shares=ONE_WAY), 3)
+    assert sent(results).tolist() == [6] * 3
+    assert sent(results, "scalars").tolist() == [6 * (DIM + 1)] * 3
+    results = run(ChocoSGD(0.05, compression=TopK(1), consensus_step_size=0.4), 3)
+    assert sent(results, "bits_up").tolist() == [2 * len(EDGES) * (32 + 2)] * 3
     for algorithm, numbers in ((GTSAGA(0.05), 2), (LTADMM(0.9, 0.05, pull=0.1), 1), (KGT(0.05), 2)):
         assert sent(run(algorithm, 2), "scalars").tolist() == [2 * len(EDGES) * numbers * DIM] * 2
 

@@ -61,8 +61,8 @@ def test_numbers_of_optax_are_swept_in_one_program():
     run = jax.jit(first)
     make = functools.partial(from_optax, optax.polynomial_schedule, power=1, transition_steps=10)
     for start in (0.1, 0.2):
-        found = run(make(init_value=start, end_value=0.0), jnp.int32(6))
-        np.testing.assert_allclose(found, start / 2, rtol=1e-12)
+        results = run(make(init_value=start, end_value=0.0), jnp.int32(6))
+        np.testing.assert_allclose(results, start / 2, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

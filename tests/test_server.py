@@ -70,8 +70,8 @@ def trajectory(algorithm, problem=None, rounds=ROUNDS, key=1, metric=EXACT, **pa
     """``[T, D]``, the server's model of every round."""
     problem = make_problem() if problem is None else problem
     simulation = fl.Simulation(problem, algorithm, metrics=(metric,), **parts)
-    found = _trace(simulation, fl.random_key(key), rounds, 1)[0][metric.name]
-    return np.asarray(found)[:, 0] if metric is EXACT else np.asarray(found)
+    result = _trace(simulation, fl.random_key(key), rounds, 1)[0][metric.name]
+    return np.asarray(result)[:, 0] if metric is EXACT else np.asarray(result)
 
 
 # Against the loops -------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def trajectory(algorithm, problem=None, rounds=ROUNDS, key=1, metric=EXACT, **pa
 
 def visits_of(algorithm, available, sizes, seed=1):
     """Who takes part, and the rows of each of their steps: the library's own draws."""
-    found = []
+    result = []
     real = np.arange(max(sizes)) < np.array(sizes)[:, None]
     longest = algorithm._longest(max(sizes))
     for n, there in enumerate(available, 1):
@@ -97,8 +97,8 @@ def visits_of(algorithm, available, sizes, seed=1):
             limit = np.full(len(sizes), longest) if algorithm.local_steps is None else steps
             rows = [own(drawn.rows[i][: limit[k]], sizes[k]) for i, k in enumerate(numbers)]
         here = np.asarray(who.here)
-        found.append({int(k): rows[i] for i, k in enumerate(numbers) if here[i]})
-    return found
+        result.append({int(k): rows[i] for i, k in enumerate(numbers) if here[i]})
+    return result
 
 
 def own(rows, size):
@@ -189,8 +189,8 @@ def test_models_are_those_of_the_loops(algorithm):
     name = "logistic" if isinstance(algorithm, QFedAvg | FedLT) else "ridge"
     objective, gradient = by_rows(name)
     expected = theirs(algorithm, gradient, objective, np.zeros(DIM), THERE)
-    found = trajectory(algorithm, make_problem(name), participation=Trace(THERE))
-    close(found, expected, rtol=0, atol=1e-10)
+    result = trajectory(algorithm, make_problem(name), participation=Trace(THERE))
+    close(result, expected, rtol=0, atol=1e-10)
     assert np.abs(expected[-1] - expected[0]).max() > 1e-2
     close(expected[3], expected[2], rtol=0, atol=0)
 
@@ -203,8 +203,8 @@ def test_networks_learn_as_in_the_loops(algorithm):
     objective = small_network.Objective(tuple(small_network.samples(SIZES)))
     start = np.zeros(objective.dim)
     expected = theirs(algorithm, objective.gradient, objective, start, THERE[:6])
-    found = trajectory(algorithm, problem, 6, participation=Trace(THERE[:6]))
-    close(found, expected, rtol=0, atol=1e-8)
+    result = trajectory(algorithm, problem, 6, participation=Trace(THERE[:6]))
+    close(result, expected, rtol=0, atol=1e-8)
     assert np.abs(expected[-1] - expected[0]).max() > 1e-3
 
 
@@ -252,8 +252,8 @@ def test_they_are_others_at_their_limits(pair):
 
 @pytest.mark.slow
 def test_many_steps_are_the_exact_proximal_step():
-    found = trajectory(FedProx(0.05, attraction=4.0, local_steps=300, **EQUAL))
-    close(found, trajectory(ExactFedProx(2 / 4.0)), rtol=0, atol=1e-10)
+    result = trajectory(FedProx(0.05, attraction=4.0, local_steps=300, **EQUAL))
+    close(result, trajectory(ExactFedProx(2 / 4.0)), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", [MIME, MIMELite])
@@ -268,8 +268,8 @@ def test_one_step_of_mime_is_its_optimizer_on_all_data(kind):
             change, memory = adam.update(slope, memory)
             w = w + change
             history.append(w)
-    found = trajectory(kind(adam, **EQUAL), rounds=6)
-    far = np.abs(found - np.array(history)).max()
+    result = trajectory(kind(adam, **EQUAL), rounds=6)
+    far = np.abs(result - np.array(history)).max()
     assert far < 1e-12 if kind is MIME else far > 1e-3
 
 
@@ -345,13 +345,13 @@ def test_fednova_is_consistent_where_clients_take_unlike_numbers_of_steps():
     weighed = dataclasses.replace(weighed, strength=weighed.strength * np.array(UNLIKE) / 15)
     biased = np.asarray(optimum(weighed))
     assert np.abs(biased - best).max() > 0.03
-    steps, found = (1e-2, 1e-3, 1e-4), []
+    steps, result = (1e-2, 1e-3, 1e-4), []
     for kind, goal in ((FedNova, best), (FedAvg, biased)):
         ends = [fixed_point(kind(s, local_steps=UNLIKE, **EQUAL)) for s in steps]
-        found.append([np.abs(end - goal).max() for end in ends])
-    found = np.array(found)
-    assert np.all(found[:, -1] < 1e-3)
-    close(found[:, 1] / found[:, 2], 10, rtol=0.05)  # of the order of the step
+        result.append([np.abs(end - goal).max() for end in ends])
+    result = np.array(result)
+    assert np.all(result[:, -1] < 1e-3)
+    close(result[:, 1] / result[:, 2], 10, rtol=0.05)  # of the order of the step
     momentum = fixed_point(FedNova(1e-4, local_steps=UNLIKE, momentum=0.9, **EQUAL))
     assert np.abs(momentum - best).max() < 1e-2
 
@@ -360,13 +360,13 @@ def test_the_lengths_of_fednova_are_those_of_the_paper():
     def lengths(step, **numbers):
         return FedNova(step, **numbers).lengths(jnp.asarray(step), 6, np.dtype(float))
 
-    for steps, found in enumerate(lengths(0.1)):
-        assert found == steps
-    for steps, found in enumerate(lengths(0.1, momentum=0.7)):
+    for steps, result in enumerate(lengths(0.1)):
+        assert result == steps
+    for steps, result in enumerate(lengths(0.1, momentum=0.7)):
         rho = 0.7
-        close(found, (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho), atol=1e-14)
-    for steps, found in enumerate(lengths(0.1, attraction=2.0)):
-        close(found, (1 - (1 - 0.2) ** steps) / 0.2, atol=1e-14)
+        close(result, (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho), atol=1e-14)
+    for steps, result in enumerate(lengths(0.1, attraction=2.0)):
+        close(result, (1 - (1 - 0.2) ** steps) / 0.2, atol=1e-14)
 
 
 def test_q_fedavg_ends_where_the_fair_objective_is_least():
@@ -423,13 +423,13 @@ def test_errors_of_scaffolds_variates_feed_back(step):
     problem = fl.problems.Model(
         drifts[:, None], np.zeros((3, 1)), lambda loss, _: loss, architecture=network
     )
-    found = trajectory(
+    result = trajectory(
         SCAFFOLD(step, local_steps=steps),
         problem.initialized(jax.random.key(0)),
         6,
         metric=part("controls"),
     )
-    errors = found - found.mean(axis=1, keepdims=True) + drifts - drifts.mean(axis=0)
+    errors = result - result.mean(axis=1, keepdims=True) + drifts - drifts.mean(axis=0)
     factor = 1 - np.mean((1 - step * curvature) ** np.arange(steps)[:, None], axis=0)
     before = np.concatenate([(drifts - drifts.mean(axis=0))[None], errors[:-1]])
     close(errors, factor * before, rtol=1e-9, atol=1e-12)
@@ -470,9 +470,9 @@ def part(name):
 @pytest.mark.slow
 def test_skipped_rounds_are_silent():
     algorithm = FedPD(0.05, penalty=0.5, skipping=0.4)
-    found = fl.run(fl.Simulation(make_problem(), algorithm), ROUNDS, key=fl.random_key(1))
+    results = fl.run(fl.Simulation(make_problem(), algorithm), ROUNDS, key=fl.random_key(1))
     spoken = np.cumsum(talks(algorithm, ROUNDS)) * 2 * CLIENTS
-    np.testing.assert_array_equal(found.messages.values, spoken)
+    np.testing.assert_array_equal(results.messages.values, spoken)
     assert 0 < spoken[-1] < ROUNDS * 2 * CLIENTS
 
 

@@ -117,9 +117,9 @@ def test_starts_are_drawn_and_swept_in_one_program():
         start = scale * jax.random.normal(key, (CLIENTS, DIM))
         return started(world("ADMM"), start)
 
-    found = fl.sweep(scenario, grid={"scale": [0.0, 1.0, 5.0]}, seeds=2, rounds=3)
-    assert found.attrs["compilations"] == 1
-    first = found.model_trajectory.isel(round=0)
+    results = fl.sweep(scenario, grid={"scale": [0.0, 1.0, 5.0]}, seeds=2, rounds=3)
+    assert results.attrs["compilations"] == 1
+    first = results.model_trajectory.isel(round=0)
     np.testing.assert_allclose(first[0], first[0, :1].values.repeat(2, 0), atol=1e-12)
     assert float(abs(first[2] - first[0]).min("client").max()) > 0.1
 
@@ -174,30 +174,30 @@ def scenario(key, penalty=0.9):
 @pytest.mark.slow
 def test_a_study_keeps_what_a_run_does(tmp_path):
     grid = {"penalty": [0.5, 0.9]}
-    found = fl.sweep(scenario, grid=grid, seeds=3, rounds=6, record_every=2, keep_models=True)
-    assert found["size"].dims == ("penalty", "seed", "round", "client")
-    assert found.dual_trajectory.dims == ("penalty", "seed", "round", "client", "parameter")
-    np.testing.assert_array_equal(found.model_trajectory.isel(round=-1), found.model)
-    np.testing.assert_allclose(found["size"], (found.model_trajectory**2).sum("parameter"))
-    assert float(abs(found.dual_trajectory.sum("client")).max()) < 1e-12
+    results = fl.sweep(scenario, grid=grid, seeds=3, rounds=6, record_every=2, keep_models=True)
+    assert results["size"].dims == ("penalty", "seed", "round", "client")
+    assert results.dual_trajectory.dims == ("penalty", "seed", "round", "client", "parameter")
+    np.testing.assert_array_equal(results.model_trajectory.isel(round=-1), results.model)
+    np.testing.assert_allclose(results["size"], (results.model_trajectory**2).sum("parameter"))
+    assert float(abs(results.dual_trajectory.sum("client")).max()) < 1e-12
     kept = fl.sweep(scenario, grid=grid, seeds=3, rounds=4, record_every=2, store=tmp_path)
     more = fl.sweep(scenario, grid=grid, seeds=3, rounds=6, record_every=2, store=tmp_path)
     assert kept.sizes["round"] == 2
     names = ["size", "dual_trajectory", "model_trajectory"]
     for name in names:
-        np.testing.assert_allclose(more[name], found[name], atol=1e-12)
-        assert fl.load(tmp_path)[name].dims == found[name].dims
+        np.testing.assert_allclose(more[name], results[name], atol=1e-12)
+        assert fl.load(tmp_path)[name].dims == results[name].dims
     path = tmp_path / "study.nc"
-    fl.save(found, path)
-    assert fl.load(path)["size"].identical(found["size"])
+    fl.save(results, path)
+    assert fl.load(path)["size"].identical(results["size"])
 
 
 def test_an_array_of_a_shared_model():
     metrics = [fl.metrics.trajectory("shared", ["parameter"]), fl.metrics.trajectory()]
-    found = fl.run(world("FedAvg", metrics=metrics), 4)
-    assert found.shared_trajectory.dims == ("round", "parameter")
-    same = found.shared_trajectory.expand_dims(client=CLIENTS, axis=1)
-    np.testing.assert_array_equal(same, found.model_trajectory)
+    results = fl.run(world("FedAvg", metrics=metrics), 4)
+    assert results.shared_trajectory.dims == ("round", "parameter")
+    same = results.shared_trajectory.expand_dims(client=CLIENTS, axis=1)
+    np.testing.assert_array_equal(same, results.model_trajectory)
 
 
 @pytest.mark.slow

@@ -35,51 +35,51 @@ def four():
 def test_two_methods_on_a_linear_scale_are_the_paired_t_test():
     rng = np.random.default_rng(1)
     a, b = rng.normal(size=(2, 9))
-    found = statistics.compare(study([a, b], decibel=0), "error", baseline="FedAvg")
+    results = statistics.compare(study([a, b], decibel=0), "error", baseline="FedAvg")
     known = stats.ttest_rel(b, a)
     interval = known.confidence_interval(0.95)
-    one = found.sel(algorithm="PGFL")
+    one = results.sel(algorithm="PGFL")
     assert float(one["difference"]) == pytest.approx(np.mean(b - a), rel=1e-12)
     assert float(one["p"]) == pytest.approx(known.pvalue, rel=1e-9)
     np.testing.assert_allclose([one["low"], one["high"]], interval, rtol=1e-9)
-    assert found.attrs["unit"] == "m"
-    assert [*found["algorithm"].values] == ["PGFL"]
+    assert results.attrs["unit"] == "m"
+    assert [*results["algorithm"].values] == ["PGFL"]
 
 
 def test_a_difference_in_decibels_is_that_of_the_means_with_the_jackknife_s_interval(four):
     a, b = four["error"].values[:2]
-    found = statistics.compare(four.isel(algorithm=[0, 1]), "error", "FedAvg")
-    assert float(found["difference"][0]) == pytest.approx(10 * np.log10(b.mean() / a.mean()))
+    result = statistics.compare(four.isel(algorithm=[0, 1]), "error", "FedAvg")
+    assert float(result["difference"][0]) == pytest.approx(10 * np.log10(b.mean() / a.mean()))
     without = [
         10 * np.log10(np.delete(b, s).mean() / np.delete(a, s).mean()) for s in range(len(a))
     ]
     error = np.sqrt((len(a) - 1) * np.var(without))
     reach = 2.0930240544082634  # Student t, 19 degrees of freedom, from a table
-    assert (found["high"] - found["low"]).item() / 2 == pytest.approx(reach * error, rel=1e-9)
-    assert found.attrs["unit"] == "dB"
+    assert (result["high"] - result["low"]).item() / 2 == pytest.approx(reach * error, rel=1e-9)
+    assert result.attrs["unit"] == "dB"
 
 
 def test_the_correction_is_for_all_that_is_returned(four):
-    found = statistics.compare(four, "error")
-    assert found.sizes == {"pair": 6}
-    assert found.attrs["comparisons"] == 6
+    result = statistics.compare(four, "error")
+    assert result.sizes == {"pair": 6}
+    assert result.attrs["comparisons"] == 6
     one, other = four.isel(algorithm=[2, 3]), four.isel(algorithm=[0, 1])
     alone = statistics.compare(one, "error", level=1 - 0.05 / 6)
-    pair = found.sel(pair="Ditto - IFCA")
+    pair = result.sel(pair="Ditto - IFCA")
     for part in ("difference", "low", "high"):
         assert float(pair[part]) == pytest.approx(float(alone[part][0]), rel=1e-12)
     assert float(pair["p"]) == pytest.approx(min(1, 6 * float(alone["p"][0])))
     both = xr.concat([one.assign_coords(algorithm=NAMES[:2]), other], "budget")
-    found = statistics.compare(both, "error", "FedAvg", "algorithm")
-    assert found.sizes == {"budget": 2, "algorithm": 1}
-    assert found.attrs["comparisons"] == 2
+    result = statistics.compare(both, "error", "FedAvg", "algorithm")
+    assert result.sizes == {"budget": 2, "algorithm": 1}
+    assert result.attrs["comparisons"] == 2
 
 
 def test_an_interval_leaves_zero_out_where_its_p_value_is_small(four):
     for level in (0.5, 0.8, 0.95):
-        found = statistics.compare(four, "error", level=level)
-        beyond = (found["low"] > 0) | (found["high"] < 0)
-        assert (beyond == (found["p"] < 1 - level)).all()
+        result = statistics.compare(four, "error", level=level)
+        beyond = (result["low"] > 0) | (result["high"] < 0)
+        assert (beyond == (result["p"] < 1 - level)).all()
     assert 0 < int(beyond.sum()) < 6
 
 
@@ -94,14 +94,14 @@ def test_pairs_with_a_diverged_run_are_left_out_and_counted(four):
     lost[0, 3], lost[1, 3], lost[1, 7] = 5, 5, 1
     values = four["error"].values.copy()
     values[lost > 0] = np.nan
-    found = statistics.compare(study(values, diverged=lost), "error")
+    results = statistics.compare(study(values, diverged=lost), "error")
     whole = statistics.compare(
         study(np.delete(four["error"].values[[0, 1]], [3, 7], axis=1)), "error", level=1 - 0.05 / 6
     )
-    assert [*found["runs"].values] == [18, 19, 19, 18, 18, 20]
-    assert [*found["diverged"].values] == [2, 1, 1, 2, 2, 0]
+    assert [*results["runs"].values] == [18, 19, 19, 18, 18, 20]
+    assert [*results["diverged"].values] == [2, 1, 1, 2, 2, 0]
     for part in ("difference", "low", "high"):
-        assert float(found[part][0]) == pytest.approx(float(whole[part][0]), rel=1e-12)
+        assert float(results[part][0]) == pytest.approx(float(whole[part][0]), rel=1e-12)
 
 
 def test_what_methods_share_on_a_seed_cancels():
@@ -132,9 +132,9 @@ def missed(law, runs, methods, studies, seed):
         values = law(rng, (1, runs)) * law(rng, (methods, runs))
         dims, labels = ("algorithm", "seed"), {"algorithm": np.arange(methods)}
         data = xr.Dataset({"error": (dims, values * scale[:, None], {"decibel": 1})}, labels)
-        found = statistics.compare(data, "error", 0)
+        result = statistics.compare(data, "error", 0)
         truth = 10 * np.log10(scale[1:])
-        misses += bool(((found["low"] > truth) | (found["high"] < truth)).any())
+        misses += bool(((result["low"] > truth) | (result["high"] < truth)).any())
         null = data.assign(error=(dims, values, {"decibel": 1}))
         rejected += bool((statistics.compare(null, "error", 0)["p"] < 0.05).any())
     return misses / studies, rejected / studies
@@ -184,19 +184,19 @@ def test_other_axes_keep_their_places(four):
     joined["error"].attrs = four["error"].attrs
     for order in (("budget", "algorithm"), ("algorithm", "budget")):
         for baseline in (None, "FedAvg"):
-            found = statistics.compare(
+            result = statistics.compare(
                 joined.transpose(*order, "seed"), "error", baseline, "algorithm", level=0.9
             )
             for k, one in enumerate(budgets):
                 known = statistics.compare(one, "error", baseline, level=0.95)
                 for part in ("difference", "low", "high", "runs", "diverged"):
-                    np.testing.assert_allclose(found[part].isel(budget=k), known[part], rtol=1e-12)
+                    np.testing.assert_allclose(result[part].isel(budget=k), known[part], rtol=1e-12)
 
 
 def test_a_mean_of_zero_has_no_decibels_and_no_verdict():
-    found = statistics.compare(study([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]), "error", "FedAvg")
-    assert float(found["difference"][0]) == np.inf
-    assert all(np.isnan(found[part][0]) for part in ("low", "high", "p"))
+    results = statistics.compare(study([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]), "error", "FedAvg")
+    assert float(results["difference"][0]) == np.inf
+    assert all(np.isnan(results[part][0]) for part in ("low", "high", "p"))
     some = statistics.compare(study([[0.0, 0.0, 1.0], [1.0, 2.0, 3.0]]), "error", "FedAvg")
     assert not float(some["p"][0]) < 1
 
@@ -225,9 +225,9 @@ def test_it_reads_the_round_that_is_asked_for(four):
     rounds = rounds.assign(diverged=four["diverged"]).assign_coords(round=[5, 10])
     rounds["error"].attrs = four["error"].attrs
     for at, known in ((5, four), (None, rounds.isel(round=-1))):
-        found = statistics.compare(rounds, "error", round=at)
-        xr.testing.assert_equal(found, statistics.compare(known, "error"))
-        assert found.attrs["round"] == (at or 10)
+        result = statistics.compare(rounds, "error", round=at)
+        xr.testing.assert_equal(result, statistics.compare(known, "error"))
+        assert result.attrs["round"] == (at or 10)
     with pytest.raises(ValueError, match="round 6 was not recorded; the nearest is 5"):
         statistics.compare(rounds, "error", round=6)
     with pytest.raises(ValueError, match="axis 'round' is empty"):
@@ -276,9 +276,9 @@ def test_what_is_in_decibels_says_so_and_is_not_converted_twice():
 )
 def test_the_interval_of_a_bounded_metric_stays_within(bounds, values, ends):
     attrs = dict(zip(("least", "greatest"), bounds, strict=True))
-    found = statistics.summary(xr.Dataset({"share": ("seed", values, attrs)}), "share")
-    assert float(found["mean"]) == pytest.approx(np.mean(values))
-    np.testing.assert_allclose([found["low"], found["high"]], ends, rtol=1e-7)
+    result = statistics.summary(xr.Dataset({"share": ("seed", values, attrs)}), "share")
+    assert float(result["mean"]) == pytest.approx(np.mean(values))
+    np.testing.assert_allclose([result["low"], result["high"]], ends, rtol=1e-7)
 
 
 def test_one_bound_is_kept_as_that_of_decibels():
@@ -286,9 +286,9 @@ def test_one_bound_is_kept_as_that_of_decibels():
     decibel = statistics.summary(xr.Dataset({"m": ("seed", values, {"decibel": 1})}), "m")
     for sign, shift, attrs in ((1, 0.0, {"least": 0.0}), (-1, 5.0, {"greatest": 5.0})):
         some = xr.Dataset({"m": ("seed", shift + sign * values, attrs)})
-        found = statistics.summary(some, "m")
+        result = statistics.summary(some, "m")
         ends = sorted(shift + sign * float(decibel[end]) for end in ("low", "high"))
-        np.testing.assert_allclose([found["low"], found["high"]], ends)
+        np.testing.assert_allclose([result["low"], result["high"]], ends)
 
 
 def test_the_interval_of_an_accuracy_covers():
@@ -296,10 +296,10 @@ def test_the_interval_of_an_accuracy_covers():
     data = xr.Dataset({"share": (("study", "seed"), draws)})
     usual = statistics.summary(data, "share")
     data["share"].attrs |= {"least": 0.0, "greatest": 1.0}
-    found = statistics.summary(data, "share")
-    covered = [float(((s["low"] <= 0.9) & (s["high"] >= 0.9)).mean()) for s in (usual, found)]
+    result = statistics.summary(data, "share")
+    covered = [float(((s["low"] <= 0.9) & (s["high"] >= 0.9)).mean()) for s in (usual, result)]
     assert covered[0] < 0.91 < 0.93 < covered[1]
-    assert float(usual["high"].max()) > 1 > float(found["high"].max())
+    assert float(usual["high"].max()) > 1 > float(result["high"].max())
 
 
 def test_values_outside_of_the_bounds_are_named():
@@ -320,9 +320,9 @@ def test_accuracies_are_at_most_one_apart():
     values = [[1.0, 0.2, 0.9], [0.1, 0.9, 0.3]]
     attrs = {"least": 0.0, "greatest": 1.0}
     some = xr.Dataset({"share": (("a", "seed"), values, attrs)}, {"a": ["one", "two"]})
-    found = statistics.compare(some, "share")
-    assert (float(found["low"].item()), float(found["high"].item())) == (-1.0, 1.0)
-    assert float(found["difference"].item()) == pytest.approx(0.8 / 3)
+    result = statistics.compare(some, "share")
+    assert (float(result["low"].item()), float(result["high"].item())) == (-1.0, 1.0)
+    assert float(result["difference"].item()) == pytest.approx(0.8 / 3)
 
 
 def test_a_metric_says_its_bounds_in_the_results(key):
@@ -376,11 +376,11 @@ ERRORS = [[[4, 2], [3, 3], [1, 2]], [[3, 5], [9, 7], [6, 6]]]
 
 def test_each_method_gets_its_best_value():
     data = swept(ERRORS)
-    found = fl.best(data, "error", over="step_size")
-    assert found.step_size.values.tolist() == [0.5, 0.1]
-    assert dict(found.sizes) == {"algorithm": 2, "seed": 2, "round": 2}
+    result = fl.best(data, "error", over="step_size")
+    assert result.step_size.values.tolist() == [0.5, 0.1]
+    assert dict(result.sizes) == {"algorithm": 2, "seed": 2, "round": 2}
     for method, step in (("FedAvg", 0.5), ("PGFL", 0.1)):
-        one, other = found.sel(algorithm=method), data.sel(algorithm=method, step_size=step)
+        one, other = result.sel(algorithm=method), data.sel(algorithm=method, step_size=step)
         xr.testing.assert_identical(one, other)
     assert fl.best(data, "error", "step_size", of="max").step_size.values.tolist() == [0.1, 0.2]
     assert fl.best(data, "error", "step_size", round=5).step_size.values.tolist() == [0.1, 0.5]
@@ -393,8 +393,8 @@ def test_each_method_gets_its_best_value():
 def test_a_value_at_which_more_runs_diverged_is_not_best():
     lost = np.zeros((2, 3, 2), int)
     lost[0, 2, 0] = 7
-    found = fl.best(swept(ERRORS, lost), "error", "step_size")
-    assert found.step_size.values.tolist() == [0.1, 0.1]  # of two that tie the first
+    result = fl.best(swept(ERRORS, lost), "error", "step_size")
+    assert result.step_size.values.tolist() == [0.1, 0.1]  # of two that tie the first
     lost[0, :, 1] = 7
     lost[0, 0] = 7  # all of the first step, both of the last, one of the second
     assert fl.best(swept(ERRORS, lost), "error", "step_size").step_size.values[0] == 0.2
@@ -413,13 +413,13 @@ def test_the_best_is_of_the_runs_that_are_there():
 
 
 def test_the_chosen_values_are_in_the_table():
-    found = fl.best(swept(ERRORS), "error", over="step_size")
-    head, _, one, other = fl.table(found, "error").markdown().splitlines()[:4]
+    result = fl.best(swept(ERRORS), "error", over="step_size")
+    head, _, one, other = fl.table(result, "error").markdown().splitlines()[:4]
     assert head.startswith("| algorithm | step size | error [dB] |")
     assert one.startswith("| FedAvg | 0.5 | 2 [")
     assert other.startswith("| PGFL | 0.1 | 6 [")
-    assert fl.table(found, "error").frame.step_size.tolist() == [0.5, 0.1]
-    assert r"FedAvg & 0.5 & $2" in fl.table(found, "error").latex()
+    assert fl.table(result, "error").frame.step_size.tolist() == [0.5, 0.1]
+    assert r"FedAvg & 0.5 & $2" in fl.table(result, "error").latex()
     both = fl.table(fl.best(swept(ERRORS), "error", over=["algorithm", "step_size"]))
     assert "over 2 seeds, algorithm FedAvg, step_size 0.5, round 10." in both.note
 

@@ -409,11 +409,11 @@ def test_an_error_in_a_callback_propagates_and_harms_nothing(tmp_path, whole, ke
     failing = after(4, RuntimeError("of the callback"), times)
     with pytest.raises(RuntimeError, match="of the callback"):
         fl.sweep(steps, **STUDY, store=tmp_path, callback=failing)
-    found = len(in_order(tmp_path))
-    assert 4 <= found < 12
+    result = len(in_order(tmp_path))
+    assert 4 <= result < 12
     kept.clear()
     assert same(fl.sweep(steps, **STUDY, store=tmp_path), whole)
-    assert len(kept) <= 12 - found
+    assert len(kept) <= 12 - result
 
 
 # Damaged -----------------------------------------------------------------------------------------
@@ -873,45 +873,45 @@ def half(tmp_path_factory):
     asked = {"rounds": 6, "seeds": 2, "grid": {"budget": [1.0], "links": [0.001, 0.999]}}
     folder = tmp_path_factory.mktemp("half")
     with pytest.warns(fl.AssumptionWarning) as told:
-        found = fl.sweep(counted, **asked, keep_models=True, store=folder, shard="1/2")
-    return found, folder, [str(warning.message) for warning in told]
+        results = fl.sweep(counted, **asked, keep_models=True, store=folder, shard="1/2")
+    return results, folder, [str(warning.message) for warning in told]
 
 
 @pytest.mark.slow
 def test_a_run_that_is_not_computed_is_a_zero_nowhere(half):
-    found, _, _ = half
-    there, missing = found.sel(seed=0), found.sel(seed=1)
-    assert found.done.values.tolist() == [[[True, False]] * 2]
-    for name in found.data_vars.keys() - {"done"}:
+    result, _, _ = half
+    there, missing = result.sel(seed=0), result.sel(seed=1)
+    assert result.done.values.tolist() == [[[True, False]] * 2]
+    for name in result.data_vars.keys() - {"done"}:
         assert there[name].notnull().all(), name
         assert missing[name].isnull().all(), name
-    assert {"bits", "messages", "diverged", "connected", "nominal", "number"} <= set(found)
+    assert {"bits", "messages", "diverged", "connected", "nominal", "number"} <= set(result)
     assert (there.connected.sel(links=0.001) == 0).all()
 
 
 @pytest.mark.slow
 def test_what_is_told_of_a_shard_counts_the_runs_that_are_there(half):
-    found, _, told = half
+    result, _, told = half
     assert any("the privacy figures of 2 of 2 private runs are nominal" in text for text in told)
     assert any("1 of 2 runs had a disconnected graph" in text for text in told)
-    summary = fl.statistics.summary(found, "bits")
+    summary = fl.statistics.summary(result, "bits")
     assert summary.attrs["seeds"] == 1
     assert (summary.runs == 1).all()
-    assert (summary["mean"] == found.bits.sel(seed=0)).all()
-    assert "over 1 seeds" in fl.table(found).note
-    assert fl.statistics.nominal(found).startswith("privacy nominal")
-    sent = fl.statistics.decibels(found.bits).sel(links=0.999)
+    assert (summary["mean"] == result.bits.sel(seed=0)).all()
+    assert "over 1 seeds" in fl.table(result).note
+    assert fl.statistics.nominal(result).startswith("privacy nominal")
+    sent = fl.statistics.decibels(result.bits).sel(links=0.999)
     assert np.isfinite(sent.sel(seed=0)).all()
     assert sent.sel(seed=1).isnull().all()
-    spent = fl.privacy.spent(found, 1e-5).epsilon
+    spent = fl.privacy.spent(result, 1e-5).epsilon
     assert spent.sel(seed=0).notnull().all()
     assert spent.sel(seed=1).isnull().all()
 
 
 def test_a_shard_without_runs_is_returned(tmp_path):
-    found = fl.sweep(steps, **STUDY | {"seeds": 1}, store=tmp_path / "one", shard="5/9")
-    assert not found.done.any()
-    xr.testing.assert_identical(fl.load(tmp_path / "one"), found)
+    results = fl.sweep(steps, **STUDY | {"seeds": 1}, store=tmp_path / "one", shard="5/9")
+    assert not results.done.any()
+    xr.testing.assert_identical(fl.load(tmp_path / "one"), results)
 
 
 # What is returned and what is read ---------------------------------------------------------------
@@ -989,13 +989,13 @@ def test_an_interrupted_store_is_read_as_what_was_returned(tmp_path, in_step):
 def test_a_run_in_its_middle_has_what_it_did_so_far_and_no_more(tmp_path, whole, eager):
     fl.sweep(steps, **STUDY, store=tmp_path)
     in_order(tmp_path)[-1].unlink()  # the last of three stretches of a block
-    found = fl.load(tmp_path)
-    (seed,) = found.seed.values[~found.done.all("step").values]
+    results = fl.load(tmp_path)
+    (seed,) = results.seed.values[~results.done.all("step").values]
     for name in ("messages", "bits", "consensus_error"):
-        run, full = found[name].sel(seed=seed), whole[name].sel(seed=seed)
+        run, full = results[name].sel(seed=seed), whole[name].sel(seed=seed)
         assert run.isel(round=slice(8, None)).isnull().all()
         assert (run.isel(round=slice(8)) == full.isel(round=slice(8))).all()
-    assert (found.diverged == 0).all()
+    assert (results.diverged == 0).all()
 
 
 def test_parts_from_two_machines_say_both():

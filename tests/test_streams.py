@@ -78,8 +78,8 @@ def is_normal(values, mean, variance):
 
 def is_correlation(first, second, expected):
     """Fisher's transform of the correlation of independent normal pairs."""
-    found = np.corrcoef(first, second)[0, 1]
-    z = (np.arctanh(found) - np.arctanh(expected)) * np.sqrt(len(first) - 3)
+    result = np.corrcoef(first, second)[0, 1]
+    z = (np.arctanh(result) - np.arctanh(expected)) * np.sqrt(len(first) - 3)
     assert 2 * stats.norm.sf(abs(z)) > LEVEL
 
 

@@ -679,8 +679,8 @@ def test_an_identity_tells_constants_apart():
 
     assert identity(fixed(0.3)) == identity(fixed(0.3))
     one_bit_more = float(np.nextafter(0.3, 1))
-    found = [identity(fixed(step)) for step in (0.3, 0.30001, one_bit_more, np.asarray(0.3))]
-    assert len(set(found)) == 3
+    result = [identity(fixed(step)) for step in (0.3, 0.30001, one_bit_more, np.asarray(0.3))]
+    assert len(set(result)) == 3
     array = np.ones(20_000)
     other = array.copy()
     other[10_000] += 1e-12

@@ -41,8 +41,8 @@ def test_the_numbers_are_those_of_the_summary(results):
     assert len(frame) == 2 * 2 * 2
     for name, scale in (("error", fl.statistics.decibels), ("time", np.asarray)):
         known = fl.statistics.summary(results.isel(round=-1), name)
-        found = frame[frame["metric"] == name].set_index(["algorithm", "budget"])
-        for (algorithm, budget), row in found.iterrows():
+        result = frame[frame["metric"] == name].set_index(["algorithm", "budget"])
+        for (algorithm, budget), row in result.iterrows():
             one = known.sel(algorithm=algorithm, budget=budget)
             for part in ("mean", "low", "high"):
                 assert row[part] == pytest.approx(float(scale(one[part])), rel=1e-12)
@@ -99,8 +99,8 @@ def test_digits_are_those_that_the_interval_allows(numbers, texts):
 @pytest.mark.parametrize("half", [0.00354, 0.00355, 0.0094, 0.0096, 0.1, 9.99, 999.0, 1000.0])
 def test_rounding_moves_nothing_by_more_than_a_seventh_of_half_the_interval(half):
     mean = 1234.56789
-    found = rounded(mean, mean - half, mean + half)
-    for text, number in zip(found, (mean, mean - half, mean + half), strict=False):
+    result = rounded(mean, mean - half, mean + half)
+    for text, number in zip(result, (mean, mean - half, mean + half), strict=False):
         assert abs(float(text) - number) <= half / 7
 
 
@@ -129,15 +129,15 @@ def test_each_metric_has_its_best(results):
 def test_latex_is_a_booktabs_tabular_with_its_text_escaped(results):
     results["error"].attrs["long_name"] = r"error $\|w_k\|^2$ of 5 %"
     whole = results.sel(algorithm=["zCDP & co_1"], budget=1.0)
-    found = fl.table(whole, "error", best="min").latex().splitlines()
-    assert found[0] == "% Mean [95 % interval] over 5 seeds, budget 1, round 30."
-    assert found[1:3] == [r"\begin{tabular}{lr}", r"\toprule"]
-    assert found[3] == r"algorithm & error $\|w_k\|^2$ of 5 \% [dB] \\"
+    result = fl.table(whole, "error", best="min").latex().splitlines()
+    assert result[0] == "% Mean [95 % interval] over 5 seeds, budget 1, round 30."
+    assert result[1:3] == [r"\begin{tabular}{lr}", r"\toprule"]
+    assert result[3] == r"algorithm & error $\|w_k\|^2$ of 5 \% [dB] \\"
     mean, low, high = rounded(
         *(float(fl.table(whole, "error").numbers[p].item()) for p in ("mean", "low", "high"))
     )[:3]
-    assert found[5] == rf"zCDP \& co\_1 & $\mathbf{{{mean}}}$ $[{low}, {high}]$ \\"
-    assert found[6:] == [r"\bottomrule", r"\end{tabular}"]
+    assert result[5] == rf"zCDP \& co\_1 & $\mathbf{{{mean}}}$ $[{low}, {high}]$ \\"
+    assert result[6:] == [r"\bottomrule", r"\end{tabular}"]
 
 
 def test_latex_has_powers_of_ten_and_infinities(results):

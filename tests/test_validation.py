@@ -27,15 +27,15 @@ PROBLEM = from_clients(DATA, LeastSquares(), test=HELD)
 @pytest.mark.slow
 def test_every_node_is_trained_and_judged_as_the_loop_does():
     """Fewer samples than parameters, or more; of least norm where several models are as good."""
-    found = fl.problems.validate(PROBLEM)
+    result = fl.problems.validate(PROBLEM)
     for k, (data, held) in enumerate(zip(DATA, HELD, strict=True)):
         w, trained, judged = loops.train_and_validate(*data, *held)
-        np.testing.assert_allclose(found.model[k], w, atol=1e-10)
-        np.testing.assert_allclose(found.train_error[k], trained, atol=1e-10)
-        np.testing.assert_allclose(found.validation_error[k], judged, atol=1e-10)
-    assert found.train_error[1] < 1e-20 < 1e-2 < found.validation_error[1]
+        np.testing.assert_allclose(result.model[k], w, atol=1e-10)
+        np.testing.assert_allclose(result.train_error[k], trained, atol=1e-10)
+        np.testing.assert_allclose(result.validation_error[k], judged, atol=1e-10)
+    assert result.train_error[1] < 1e-20 < 1e-2 < result.validation_error[1]
     together = PROBLEM.with_test(*HELD[1])
-    expected = [np.mean((HELD[1][1] - HELD[1][0] @ w) ** 2) for w in np.asarray(found.model)]
+    expected = [np.mean((HELD[1][1] - HELD[1][0] @ w) ** 2) for w in np.asarray(result.model)]
     np.testing.assert_allclose(
         fl.problems.validate(together).validation_error, expected, atol=1e-10
     )
@@ -104,17 +104,17 @@ def test_noise_on_features_is_ridge_in_the_mean():
     problem = from_clients(DATA[:1], LeastSquares())
     noisy = fl.problems.jittered(jax.random.key(0), problem, 0.3, copies=20_000)
     ridge = loops.ridge(*DATA[0], 0.3, np.zeros(DIM))
-    found = np.asarray(fl.problems.train(noisy)[0])
+    result = np.asarray(fl.problems.train(noisy)[0])
     plain = np.asarray(fl.problems.train(problem)[0])
-    assert np.linalg.norm(found - ridge) < 0.05 * np.linalg.norm(plain - ridge)
+    assert np.linalg.norm(result - ridge) < 0.05 * np.linalg.norm(plain - ridge)
 
 
 def test_diagnosis_by_the_books_table():
     trained = np.array([1.0, 0.1, 9.0, 5.0, 1.0])
     judged = np.array([1.1, 1.0, 9.5, 1.0, 1.49])
     expected = ["FINE", "OVERFITTING", "UNDERFITTING", "UNLIKE", "FINE"]
-    found = jax.jit(fl.problems.diagnose)(trained, judged, 1.0)
-    assert [Diagnosis(int(code)).name for code in found] == expected
+    result = jax.jit(fl.problems.diagnose)(trained, judged, 1.0)
+    assert [Diagnosis(int(code)).name for code in result] == expected
     assert fl.problems.diagnose(0.1, 1.0, 1.0) == Diagnosis.OVERFITTING
     assert [loops.diagnosis(*each, 1.0) for each in zip(trained, judged, strict=True)] == expected
     wide = fl.problems.validate(PROBLEM)

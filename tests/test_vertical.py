@@ -46,16 +46,16 @@ def test_models_are_those_of_boyds_iterations():
 
 @pytest.mark.slow
 def test_rounds_end_at_the_pooled_solution():
-    found = run(rounds=300, metrics=["normalized_error", "joint_error"])
-    np.testing.assert_allclose(found.model, spread(POOLED), atol=1e-10)
-    assert found.normalized_error[-1] < 1e-20
+    results = run(rounds=300, metrics=["normalized_error", "joint_error"])
+    np.testing.assert_allclose(results.model, spread(POOLED), atol=1e-10)
+    assert results.normalized_error[-1] < 1e-20
     error = np.mean((HELD[1] - HELD[0] @ POOLED) ** 2)
-    np.testing.assert_allclose(found.joint_error[-1], error, atol=1e-10)
+    np.testing.assert_allclose(results.joint_error[-1], error, atol=1e-10)
     ridge = dataclasses.replace(PROBLEM, regularizer=SquaredL2(), strength=0.6)
     best = np.linalg.solve(TABLE.T @ TABLE / SAMPLES + 0.2 * np.eye(6), TABLE.T @ LABELS / SAMPLES)
-    found = run(ridge, rounds=300, metrics=["normalized_error"])
-    np.testing.assert_allclose(found.model, spread(best), atol=1e-10)
-    assert found.normalized_error[-1] < 1e-20
+    results = run(ridge, rounds=300, metrics=["normalized_error"])
+    np.testing.assert_allclose(results.model, spread(best), atol=1e-10)
+    assert results.normalized_error[-1] < 1e-20
 
 
 @pytest.mark.slow
@@ -69,13 +69,13 @@ def test_more_columns_than_samples_share_one_fit():
 @pytest.mark.slow
 def test_the_server_goes_on_with_what_an_absent_client_said_last():
     there = np.random.default_rng(1).random((8, 3)) < 0.6
-    found = run(participation=fl.participation.Trace(there))
+    results = run(participation=fl.participation.Trace(there))
     theirs = loops.sharing_admm(BLOCKS, LABELS, 2.0, 8, there=there)
-    np.testing.assert_allclose(found.model_trajectory, theirs, atol=1e-10)
-    found = run(rounds=1500, participation=fl.participation.Bernoulli(0.7))
-    np.testing.assert_allclose(found.model, spread(POOLED), atol=1e-8)
-    found = run(rounds=1500, losses=fl.link.Independent(0.3))
-    np.testing.assert_allclose(found.model, spread(POOLED), atol=1e-8)
+    np.testing.assert_allclose(results.model_trajectory, theirs, atol=1e-10)
+    results = run(rounds=1500, participation=fl.participation.Bernoulli(0.7))
+    np.testing.assert_allclose(results.model, spread(POOLED), atol=1e-8)
+    results = run(rounds=1500, losses=fl.link.Independent(0.3))
+    np.testing.assert_allclose(results.model, spread(POOLED), atol=1e-8)
     assert np.abs(run(losses=fl.link.Independent(0.3)).model - run().model).max() > 1e-3
 
 

@@ -26,7 +26,7 @@ MEANINGS = {
 
 def signatures():
     """``name, parameters`` of all that is public, by its dotted name."""
-    found, left = {}, [("fljax", fl)]
+    result, left = {}, [("fljax", fl)]
     while left:
         place, room = left.pop()
         for name in getattr(room, "__all__", ()):
@@ -36,10 +36,10 @@ def signatures():
                     left.append((f"{place}.{name}", value))
             elif callable(value):
                 try:
-                    found[f"{place}.{name}"] = list(inspect.signature(value).parameters)
+                    result[f"{place}.{name}"] = list(inspect.signature(value).parameters)
                 except ValueError:  # of a class of NumPy's or of Python's
                     continue
-    return found
+    return result
 
 
 SIGNATURES = signatures()

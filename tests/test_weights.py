@@ -43,8 +43,8 @@ def make_problem(loss=problems.LeastSquares(), strength=0.7, **parts):  # noqa: 
 
 def trajectory(simulation):
     """``[T, D]``, the server's model of every round."""
-    found = fl.run(dataclasses.replace(simulation, metrics=[fl.metrics.trajectory()]), 6)
-    return found.model_trajectory.values[:, 0]
+    results = fl.run(dataclasses.replace(simulation, metrics=[fl.metrics.trajectory()]), 6)
+    return results.model_trajectory.values[:, 0]
 
 
 def last_error(problem, algorithm, rounds=1500, **parts):
@@ -151,9 +151,9 @@ def test_weights_of_another_objective_are_said(axis):
         return fl.Simulation(problem, algorithm, metrics=["normalized_error"])
 
     with pytest.warns(fl.AssumptionWarning, match=r"in 2 of 2 runs.*problem\.weighing"):
-        found = fl.sweep(scenario, grid={"step_size": [0.05, 0.02]}, seeds=1, rounds=400)
-    assert not found.same_objective.any()
-    assert found.normalized_error.isel(round=-1).min() > 1e-3
+        results = fl.sweep(scenario, grid={"step_size": [0.05, 0.02]}, seeds=1, rounds=400)
+    assert not results.same_objective.any()
+    assert results.normalized_error.isel(round=-1).min() > 1e-3
 
 
 def test_weights_that_change_nothing_are_not_said():

@@ -243,7 +243,7 @@ def split(steps: int, size: Size, private: bool) -> Cost:
 
 
 def important(size: Size, private: bool) -> Cost:
-    """All samples of all clients, and of each its place in line, its chance and its norm."""
+    """All samples of all clients, and of each its place in line, its probability and its norm."""
     samples = size.clients * size.samples
     # The gradients of batches are by samples; the norms are of the same predictions' kind.
     by_samples = Cost(samples * (size.dim + 3), 6 * samples * size.dim + 4 * size.models)

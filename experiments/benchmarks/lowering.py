@@ -142,16 +142,16 @@ def main() -> None:
     given = parser.parse_args()
     size = SIZE._replace(clients=given.clients)
     print(f"commit {commit()}, jax {jax.__version__}, {size}\n\n{HEAD}")
-    found = []
+    result = []
     for name in PROGRAMS:
         rows = [lowered(name, platform, size) for platform in PLATFORMS]
         print(line(rows), flush=True)
-        found += rows
-    for row in found:
+        result += rows
+    for row in result:
         if row.reason:
             print(f"{row.name} for {row.platform}: {row.reason}")
     if given.out:
-        given.out.write_text(json.dumps([row._asdict() for row in found], indent=1) + "\n")
+        given.out.write_text(json.dumps([row._asdict() for row in result], indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -90,10 +90,10 @@ def commit() -> str:
 
 def device() -> str:
     """The device that runs, in words."""
-    found = jax.devices()[0]
-    if found.platform == "cpu":
+    result = jax.devices()[0]
+    if result.platform == "cpu":
         return f"{platform.machine()} CPU, {cores()} cores"
-    return f"{found.device_kind} ({found.platform})"
+    return f"{result.device_kind} ({result.platform})"
 
 
 def header() -> str:

@@ -184,9 +184,9 @@ def main() -> None:
     columns = ("announced", "measured", "results")
     print(f"{'':22}" + "".join(f"{f'{name} [MB]':>16}" for name in columns) + f"{'ratio':>8}")
     for name in given.names or STUDIES:
-        found = child(name)
-        numbers = "".join(f"{found[column] / MB:16.0f}" for column in columns)
-        print(f"{name:22}{numbers}{found['announced'] / found['measured']:8.2f}", flush=True)
+        result = child(name)
+        numbers = "".join(f"{result[column] / MB:16.0f}" for column in columns)
+        print(f"{name:22}{numbers}{result['announced'] / result['measured']:8.2f}", flush=True)
 
 
 if __name__ == "__main__":

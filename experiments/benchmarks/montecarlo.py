@@ -106,12 +106,12 @@ def compare(study: Study, seeds: int) -> list[str]:
         fl.sweep, study.scenario, rounds=study.rounds, seeds=seeds, record_every=study.rounds
     )
     compile_seconds = sweep().attrs["compile_seconds"]
-    whole, found = timed(sweep)
+    whole, result = timed(sweep)
     sweep(workers=1)
     alone, _ = timed(partial(sweep, workers=1))
-    error = study.error(found)
+    error = study.error(result)
     rows = [
-        (f"fljax, {found.attrs['block']} seeds a block", whole, error, "float32"),
+        (f"fljax, {result.attrs['block']} seeds a block", whole, error, "float32"),
         ("fljax, one worker", alone, error, "float32"),
     ]
     for rival in study.rivals:

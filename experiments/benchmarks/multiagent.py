@@ -94,7 +94,7 @@ def methods() -> dict[str, Method]:
         np.asarray(fl.problems.optimum(data)),
     )
     batch, longest = tuple(sizes.tolist()), tuple(steps.tolist())
-    found = {}
+    result = {}
     for name, rule in {"FedAvg": None, "ISFedAvg, optimal": "optimal", "ISFedAvg, full": "full",
                        "ISFedAvg, sampled": "sampled"}.items():  # fmt: skip
         algorithm = (
@@ -108,7 +108,7 @@ def methods() -> dict[str, Method]:
                 normalized=True,
             )
         )
-        found[name] = Method(
+        result[name] = Method(
             federated,
             {"problem": data, "algorithm": algorithm},
             partial(rival.federated_best, given, rule),
@@ -134,19 +134,19 @@ def methods() -> dict[str, Method]:
         "local": LocalGraphHomomorphic(variance),
     }
     for name, noise in noises.items():
-        found[f"ATC, noise {name}"] = Method(
+        result[f"ATC, noise {name}"] = Method(
             among_peers,
             {"problem": data, "network": network, "noise": noise},
             partial(rival.peers_best, peers, name),
             partial(rival.peers_plain, peers, name),
             100,
         )
-    return found
+    return result
 
 
 def study(method: Method, seeds: int, rounds: int, **more: Any) -> np.ndarray:
     """``[seeds, records]`` squared distances to the optimum."""
-    found = fl.sweep(
+    results = fl.sweep(
         method.scenario,
         seeds=seeds,
         rounds=rounds,
@@ -155,7 +155,7 @@ def study(method: Method, seeds: int, rounds: int, **more: Any) -> np.ndarray:
         progress=False,
         **more,
     )
-    errors = found.mean_square_deviation.squeeze(drop=True)
+    errors = results.mean_square_deviation.squeeze(drop=True)
     return errors.transpose("seed", "round").values
 
 

@@ -69,8 +69,8 @@ def by_fljax(coupled: GTVMin) -> Found:
     def solve() -> Any:
         return coupled.solution(TOLERANCE)
 
-    found = solve()
-    return Found("fljax", best_of(solve), int(found.iterations), np.asarray(found.models))
+    result = solve()
+    return Found("fljax", best_of(solve), int(result.iterations), np.asarray(result.models))
 
 
 def system(coupled: GTVMin) -> tuple[sparse.csr_array, np.ndarray, np.ndarray]:
@@ -117,7 +117,7 @@ def by_scipy(coupled: GTVMin, direct: bool) -> list[Found]:
         models, _ = linalg.cg(matrix, right, rtol=TOLERANCE, M=precondition, callback=tick)
         return models, count
 
-    found = [
+    result = [
         timed("scipy cg", lambda: cg(None), shape),
         timed("scipy cg, preconditioned by blocks", lambda: cg(by_blocks), shape),
     ]
@@ -125,8 +125,8 @@ def by_scipy(coupled: GTVMin, direct: bool) -> list[Found]:
         columns = matrix.tocsc()
         order = "MMD_AT_PLUS_A"
         solve = lambda: (np.asarray(linalg.spsolve(columns, right, permc_spec=order)), None)  # noqa: E731
-        found.append(timed("scipy spsolve", solve, shape))
-    return found
+        result.append(timed("scipy spsolve", solve, shape))
+    return result
 
 
 def by_cvxpy(coupled: GTVMin) -> list[Found]:
@@ -146,16 +146,16 @@ def by_cvxpy(coupled: GTVMin) -> list[Found]:
         total += weight @ cp.norm(away @ w, 2, axis=1)
     else:
         total += cp.sum_squares(sparse.diags_array(np.sqrt(weight)) @ away @ w)
-    found = []
+    result = []
     for name, options in ((cp.CLARABEL, {}), (cp.SCS, {"eps": 1e-9, "max_iters": 100_000})):
         task = cp.Problem(cp.Minimize(total))
         began = time.perf_counter()
         task.solve(solver=name, **options)
         seconds = time.perf_counter() - began
-        found.append(
+        result.append(
             Found(f"cvxpy, {name}", seconds, task.solver_stats.num_iters, np.asarray(w.value))
         )
-    return found
+    return result
 
 
 def compared(coupled: GTVMin, sides: list[Found]) -> list[str]:
@@ -203,8 +203,8 @@ def memory(coupled: GTVMin) -> tuple[int, int]:
         return GTVMin(problem, network, coupling, coupled.penalty).solution()
 
     given = (coupled.problem, coupled.network, jnp.asarray(coupled.coupling))
-    found = jax.jit(solve).lower(*given).compile().memory_analysis()
-    return found.argument_size_in_bytes, found.temp_size_in_bytes + found.output_size_in_bytes
+    result = jax.jit(solve).lower(*given).compile().memory_analysis()
+    return result.argument_size_in_bytes, result.temp_size_in_bytes + result.output_size_in_bytes
 
 
 def batched(coupled: GTVMin, couplings: np.ndarray) -> tuple[float, float]:
@@ -252,10 +252,10 @@ def report(nodes: int, small: int, quick: bool) -> list[str]:
         say(f"eight couplings as one program {together:.3f} s, one by one {apart:.3f} s")
         lasso = GTVMin(coupled.problem, graph, 0.5, Norm())
         solve = lambda lasso=lasso: lasso.solution(1e-10, 20_000)  # noqa: E731
-        found = solve()
+        result = solve()
         say(
-            f"network lasso: {best_of(solve, 2):.2f} s, {int(found.iterations)} iterations, "
-            f"gap and movement {float(found.residual):.1e}"
+            f"network lasso: {best_of(solve, 2):.2f} s, {int(result.iterations)} iterations, "
+            f"gap and movement {float(result.residual):.1e}"
         )
     penalties = {"Squared penalty": (SquaredNorm(), 1.0), "Network lasso": (Norm(), 0.5)}
     for label, (penalty, coupling) in penalties.items():

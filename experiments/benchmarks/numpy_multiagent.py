@@ -1,7 +1,7 @@
 """Rizk 2023 in NumPy: importance sampling (figure 2.1), and noise between peers (figure 4.4).
 
 The *best* form has the care of the library: runs are stacked, only what takes part is gathered, a
-client's chances are put in line once a round, only rows that have chances beyond their cap are
+client's probabilities are put in line once a round, only rows that have ones beyond their cap are
 capped again, only edges that are there draw noise. The *plain* form is what one writes first with
 all clients in one array: every client computes in every step, those who take no part are left out
 of the mean, and runs follow each other. float32 throughout.
@@ -40,11 +40,11 @@ class Peers(NamedTuple):
     optimum: np.ndarray  # [D]
 
 
-# Chances -----------------------------------------------------------------------------------------
+# Probabilities ------------------------------------------------------------------------------------
 
 
 def kept(law: np.ndarray, most: np.ndarray | float, floor: float) -> np.ndarray:
-    """A share of the chances uniform, none beyond ``most``."""
+    """A share of the probabilities uniform, none beyond ``most``."""
     law = law * SINGLE(1 - floor) + SINGLE(floor / law.shape[-1])
     most = np.broadcast_to(np.asarray(most, SINGLE), law.shape[:-1])
     at = (law.max(-1) > most).nonzero()
@@ -77,8 +77,8 @@ def weighed(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows ``[R, L, E, B]`` that the points fall on, and what their gradients are summed with."""
     rows = in_line(order, law, points.reshape(*size.shape, -1), size)
-    chance = np.take_along_axis(law, rows, -1).reshape(points.shape)
-    share = there[:, :, None] / (size[..., None, None] * law.shape[-1] * chance)
+    probability = np.take_along_axis(law, rows, -1).reshape(points.shape)
+    share = there[:, :, None] / (size[..., None, None] * law.shape[-1] * probability)
     return rows.reshape(points.shape), share
 
 
@@ -141,9 +141,9 @@ def federated_best(
     model = np.zeros((runs, dim), SINGLE)
     known = np.full((runs, clients), 1 / clients, SINGLE)
     own = np.full((runs if rule == "sampled" else 1, clients, samples), 1 / samples, SINGLE)
-    rho, found = SINGLE(given.strength), []
+    rho, result = SINGLE(given.strength), []
 
-    def chances(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def probabilities(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of clients and samples at models ``[R, D]``, of all samples' norms."""
         residual = np.multiply.outer(at[:, 0], transposed[0])
         for d in range(1, dim):
@@ -166,7 +166,7 @@ def federated_best(
         return wanted / wanted.sum(-1, keepdims=True), law
 
     if rule == "optimal":
-        known, own = chances(given.optimum[None])
+        known, own = probabilities(given.optimum[None])
         known = np.broadcast_to(known, (runs, clients))
     run = np.arange(runs)[:, None]
     places = np.arange(most)
@@ -176,7 +176,7 @@ def federated_best(
             weight = np.ones((runs, count), SINGLE)
         else:
             if rule == "full":
-                known, own = chances(model)
+                known, own = probabilities(model)
             law = kept(known, 1 / count, given.floor)
             points = rng.random((runs, 1), SINGLE) + np.arange(count, dtype=SINGLE)
             chosen = in_line(
@@ -230,8 +230,8 @@ def federated_best(
             own[run, chosen] = mine
         model = local.mean(1)
         if (n + 1) % every == 0:
-            found.append(((model - given.optimum) ** 2).sum(1))
-    return np.array(found).T
+            result.append(((model - given.optimum) ** 2).sum(1))
+    return np.array(result).T
 
 
 def federated_plain(
@@ -243,9 +243,9 @@ def federated_plain(
     count, most, longest = given.drawn, int(given.sizes.max()), int(given.steps.max())
     sizes, steps = given.sizes.astype(SINGLE), given.steps.astype(SINGLE)
     there, every_client = np.arange(most) < sizes[:, None], np.arange(clients)[:, None]
-    found = []
+    result = []
 
-    def chances(model: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def probabilities(model: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         models = np.broadcast_to(model, (clients, dim))
         norms, slope = norms_of(given.features, given.targets, models, given.strength)
         law = norms / norms.sum(1, keepdims=True)
@@ -257,10 +257,10 @@ def federated_plain(
         known = np.full(clients, 1 / clients, SINGLE)
         own = np.full((clients, samples), 1 / samples, SINGLE)
         if rule == "optimal":
-            known, own = chances(given.optimum)
+            known, own = probabilities(given.optimum)
         for n in range(rounds):
             if rule == "full":
-                known, own = chances(model)
+                known, own = probabilities(model)
             used = np.full(clients, 1 / clients, SINGLE)
             if rule is None:
                 chosen = rng.choice(clients, count, replace=False)
@@ -283,8 +283,8 @@ def federated_plain(
                     order = np.argsort(rng.random((clients, samples), SINGLE), 1)
                     points = rng.random((clients, 1)) + np.arange(most)
                     rows = in_line(order, law, points, sizes)
-                    chance = np.take_along_axis(law, rows, 1)
-                    share = there / (sizes[:, None] * samples * chance)
+                    probability = np.take_along_axis(law, rows, 1)
+                    share = there / (sizes[:, None] * samples * probability)
                 features, targets = given.features[every_client, rows], given.targets
                 targets = targets[every_client, rows]
                 residual = 2 * (np.einsum("kbd,kd->kb", features, local) - targets)
@@ -305,8 +305,8 @@ def federated_plain(
                 shared(known[None], chosen[None], wanted[chosen][None], np.ones((1, count), bool))
             model = local[chosen].mean(0)
             if (n + 1) % every == 0:
-                found.append(((model - given.optimum) ** 2).sum())
-    return np.reshape(found, (runs, -1))
+                result.append(((model - given.optimum) ** 2).sum())
+    return np.reshape(result, (runs, -1))
 
 
 # Noise between peers -----------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def peers_best(
     at, from_ = (weights * (1 - np.eye(peers)) > 0).nonzero()
     first = np.flatnonzero(np.r_[True, at[1:] != at[:-1]])
     step, rho = SINGLE(given.step_size), SINGLE(given.strength)
-    model, found = np.zeros((peers, runs * dim), SINGLE), []
+    model, result = np.zeros((peers, runs * dim), SINGLE), []
     offset = np.arange(peers)[:, None] * samples
     for n in range(rounds):
         x = packed[offset + rng.integers(samples, size=(peers, runs))]
@@ -353,8 +353,8 @@ def peers_best(
             model += np.add.reduceat(noise, first, axis=0)
         if (n + 1) % every == 0:
             apart = model.reshape(peers, runs, dim) - given.optimum
-            found.append((apart * apart).sum(2).mean(0))
-    return np.array(found).T
+            result.append((apart * apart).sum(2).mean(0))
+    return np.array(result).T
 
 
 def peers_plain(
@@ -368,7 +368,7 @@ def peers_plain(
     rank = np.cumsum(others > 0, 1)
     side = np.where((others > 0) & (rank[:, -1:] > 1), np.where(rank % 2, 1, -1), 0)
     across = (side[:, :, None] > 0) & (side[:, None] < 0)
-    everyone, found = np.arange(peers), []
+    everyone, result = np.arange(peers), []
     for _ in range(runs):
         model = np.zeros((peers, dim), SINGLE)
         for n in range(rounds):
@@ -394,5 +394,5 @@ def peers_plain(
                 heard = np.einsum("kl,kld->kd", others, moved[None] + noise)
                 model = (heard + np.diag(weights)[:, None] * moved).astype(SINGLE)
             if (n + 1) % every == 0:
-                found.append(((model - given.optimum) ** 2).sum(1).mean())
-    return np.reshape(found, (runs, -1))
+                result.append(((model - given.optimum) ** 2).sum(1).mean())
+    return np.reshape(result, (runs, -1))

@@ -105,9 +105,9 @@ class Line:
 
     def take(self, n: int) -> tuple[np.ndarray, np.ndarray, float]:
         slot = n % len(self.total)
-        found = self.total[slot].copy(), self.share[slot].copy(), self.weight[slot]
+        result = self.total[slot].copy(), self.share[slot].copy(), self.weight[slot]
         self.total[slot], self.share[slot], self.weight[slot] = 0, 0, 0
-        return found
+        return result
 
 
 def online_fed(setting: Setting, seed: int, step: float, fraction: float = 1.0) -> list[float]:

@@ -62,7 +62,7 @@ def pgfl(given: Setting, seeds: range, inter_cluster: float, single: bool, alone
     size = (target**2).sum(-1)
     server = np.zeros((count * cells, dim), real)
     dual = np.zeros((count * clients, dim), real)
-    rho, found = real(given.penalty), np.empty((count, given.rounds))
+    rho, result = real(given.penalty), np.empty((count, given.rounds))
     rows, inner = (a.reshape(-1, most, dim) for a in (rows, inner))
     moment, target = moment.reshape(-1, dim), target.reshape(-1, dim)
     for n in range(given.rounds):
@@ -85,8 +85,8 @@ def pgfl(given: Setting, seeds: range, inter_cluster: float, single: bool, alone
         server = around.reshape(-1, dim)
         dual += rho * (server[everyone] - model)
         apart = ((model - target) ** 2).sum(-1).reshape(count, clients)
-        found[:, n] = (apart / size).mean(-1)
-    return found
+        result[:, n] = (apart / size).mean(-1)
+    return result
 
 
 def _averages(rng, given: Setting, alone: bool) -> np.ndarray:

@@ -83,7 +83,7 @@ def _one(run: Callable[..., list[float]], given: numpy_online.Setting, seed: int
 
 def compare(seeds: int, few: int, rounds: int) -> list[str]:
     """A line for each method, and for all five."""
-    found = methods()
+    result = methods()
     head = ("method", "fljax", "one core", f"NumPy, {cores()} procs", "one", "error", "NumPy's")
     lines = [
         f"{rounds} iterations; us an iteration and seed; {seeds} seeds, NumPy {few} seeds",
@@ -92,7 +92,7 @@ def compare(seeds: int, few: int, rounds: int) -> list[str]:
     sums = np.zeros(4)
     given = setting(rounds)
     with ProcessPoolExecutor(cores(), multiprocessing.get_context("spawn")) as pool:
-        for name, (algorithm, run) in found.items():
+        for name, (algorithm, run) in result.items():
             one = {name: algorithm}
             error = float(study(one, seeds, rounds).test_error.isel(round=-1).mean())
             both = best_of(lambda one=one: study(one, seeds, rounds)) / seeds
@@ -106,7 +106,7 @@ def compare(seeds: int, few: int, rounds: int) -> list[str]:
             sums += row
             lines.append(_line(name, row / rounds, error, float(np.mean(errors))))
     lines.append(_line("all five apart", sums / rounds, np.nan, np.nan))
-    together = {name: algorithm for name, (algorithm, _) in found.items()}
+    together = {name: algorithm for name, (algorithm, _) in result.items()}
     study(together, seeds, rounds)
     whole = best_of(lambda: study(together, seeds, rounds), 1)
     lines.append(

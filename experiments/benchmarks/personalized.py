@@ -46,15 +46,15 @@ def setting(rounds: int) -> Setting:
 def methods() -> dict[str, tuple[Algorithm, dict[str, Any]]]:
     """By name, the algorithm here and what makes it in NumPy."""
     fixed = {"inter_cluster": 0.0, "single": False, "alone": False}
-    found = ch5.compared(step_size=0.1, scheduled=False)
+    result = ch5.compared(step_size=0.1, scheduled=False)
     return {
-        ch5.GFL_ADMM: (found[ch5.GFL_ADMM], fixed | {"single": True}),
+        ch5.GFL_ADMM: (result[ch5.GFL_ADMM], fixed | {"single": True}),
         ch5.CLUSTER_FL: (
-            found[ch5.CLUSTER_FL],
+            result[ch5.CLUSTER_FL],
             fixed | {"alone": True, "inter_cluster": ch5.MIXED.value},
         ),
-        ch5.PGFL_0: (found[ch5.PGFL_0], fixed),
-        ch5.PGFL_MIXED: (found[ch5.PGFL_MIXED], fixed | {"inter_cluster": ch5.MIXED.value}),
+        ch5.PGFL_0: (result[ch5.PGFL_0], fixed),
+        ch5.PGFL_MIXED: (result[ch5.PGFL_MIXED], fixed | {"inter_cluster": ch5.MIXED.value}),
     }
 
 

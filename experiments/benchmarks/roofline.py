@@ -123,8 +123,8 @@ def counted_by_xla(size: Size, case: Case) -> tuple[float, float]:
         return made.algorithm.step(carry.state, now), stream
 
     shapes = jax.eval_shape(start, as_key(0))
-    found = jax.jit(step).lower(*shapes).compile().cost_analysis()
-    return found["bytes accessed"], found["flops"]
+    result = jax.jit(step).lower(*shapes).compile().cost_analysis()
+    return result["bytes accessed"], result["flops"]
 
 
 class Limits(NamedTuple):

@@ -126,15 +126,15 @@ def draw(studies: dict[str, tuple[list, list]], to: Path) -> None:
     """One panel an axis, and the memory against the number of clients."""
     with plotting.style():
         figure, panels = plt.subplots(2, 3, figsize=(11, 6.4))
-        for panel, (axis, (points, found)) in zip(panels.flat, studies.items(), strict=False):
+        for panel, (axis, (points, result)) in zip(panels.flat, studies.items(), strict=False):
             at = np.asarray([p[axis] for p in points], float)
             for name, look in zip(("round", "setup", "compile"), plotting.LOOKS, strict=False):
-                times = [f[name] for f in found]
+                times = [f[name] for f in result]
                 label = {"round": "a round of all seeds", "setup": "set-up", "compile": "compiling"}
                 panel.plot(at, times, label=label[name], **look)
-            guide = found[0]["round"] * at / at[0]
+            guide = result[0]["round"] * at / at[0]
             if axis in ("workers", "devices"):
-                guide = found[0]["round"] * at[0] / at
+                guide = result[0]["round"] * at[0] / at
             panel.plot(at, guide, color="gray", linewidth=0.8, label="proportional")
             panel.set(xscale="log", yscale="log", xlabel=LABELS[axis], ylabel="seconds")
             if axis in ("workers", "devices"):
@@ -142,9 +142,9 @@ def draw(studies: dict[str, tuple[list, list]], to: Path) -> None:
                 panel.minorticks_off()
         handles, labels = panels.flat[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-        points, found = studies["clients"]
+        points, result = studies["clients"]
         at = np.asarray([p["clients"] for p in points], float)
-        memory = np.asarray([f["peak"] for f in found]) / 2**30
+        memory = np.asarray([f["peak"] for f in result]) / 2**30
         data = at * POINT["samples"] * POINT["dim"] * 4 / 2**30
         panels.flat[-1].plot(at, memory, label="peak of the process", **plotting.LOOKS[0])
         panels.flat[-1].plot(at, data, color="gray", linewidth=0.8, label="the features alone")
@@ -176,17 +176,17 @@ def main() -> None:
             continue
         heads = ("rounds", "compile s", "set-up s", "run s", "ms/round", "peak GiB", "error")
         table = [f"\n{LABELS[axis]:>32s}" + "".join(f"{head:>11s}" for head in heads)]
-        found = []
+        result = []
         for point in points:
-            found.append(one := in_a_process(point))
+            result.append(one := in_a_process(point))
             table.append(
                 f"{point[axis]:32,d}{one['rounds']:11d}{one['compile']:11.2f}{one['setup']:11.3f}{one['run']:11.3f}"
                 f"{one['round'] * 1e3:11.3f}{one['peak'] / 2**30:11.2f}{one['error']:11.2e}"
             )
-            print("\n".join(table[-1:] if len(found) > 1 else table), flush=True)
+            print("\n".join(table[-1:] if len(result) > 1 else table), flush=True)
         lines += table
-        studies[axis] = points, found
-        lines.append(f"time of a round grows with the power {slope(points, found, axis):.2f}")
+        studies[axis] = points, result
+        lines.append(f"time of a round grows with the power {slope(points, result, axis):.2f}")
         print(lines[-1], flush=True)
     lines.append(f"\nmeasured in {time.perf_counter() - began:.0f} s")
     print(lines[-1])

@@ -325,7 +325,7 @@ def nonsmooth_contests(
     """Those of figures 3.1 and 3.2, nominal and enforced: tune the subgradient methods, then run
     all together.
     """
-    ours, found = proposed(step=step), {}
+    ours, result = proposed(step=step), {}
     for held in (None, bound):
         contest = Contest(objective, held, budgets, effort)
         tuning = contest.tune(Method(ours), subgradient_tunings())
@@ -337,8 +337,8 @@ def nonsmooth_contests(
             VANISHING: Method(subgradient(chosen(tuning, VANISHING), 1.0)),
             NOISELESS: Method(subgradient(chosen(tuning, GRADIENT)), share=1e6),
         }
-        found |= contest.study(methods, tuning)
-    return found
+        result |= contest.study(methods, tuning)
+    return result
 
 
 # --------------------------------------------------------------------------- claims
@@ -589,13 +589,13 @@ def differences(data: xr.Dataset, methods: Sequence[str], ax: Axes) -> None:
     """How far methods are above zCDP-NFL at each budget, with intervals, in their curves' looks."""
     names, budgets = list(data["algorithm"].values), data["budget"].values
     for method in methods:
-        found = [
+        result = [
             ratio(data, {"algorithm": method, "budget": b}, {"algorithm": OURS, "budget": b})
             for b in budgets
         ]
         look = plotting.LOOKS[names.index(method)]
-        ax.plot(budgets, [e.value for e in found], **look)
-        band = [e.low for e in found], [e.high for e in found]
+        ax.plot(budgets, [e.value for e in result], **look)
+        band = [e.low for e in result], [e.high for e in result]
         ax.fill_between(budgets, *band, color=look["color"], alpha=0.2, linewidth=0)
     ax.axhline(0, color="#333333", linewidth=0.8)
     ax.set_xscale("log")

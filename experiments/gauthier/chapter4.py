@@ -241,15 +241,15 @@ def moment(stream: fl.streams.Autoregressive, order: int) -> np.ndarray:
     # Combinations of signs; the first may be taken as +.
     signs = [np.array((1, *rest)) for rest in itertools.product((1, -1), repeat=order - 1)]
     indices = np.indices(order * (len(phases),))
-    found = np.zeros((len(memory), *indices.shape[1:]))
+    result = np.zeros((len(memory), *indices.shape[1:]))
     for sign in signs:
         angle = np.tensordot(sign, frequencies[indices], 1)  # [D, ..., D, L]
         phase = np.tensordot(sign, phases[indices], 1)
         for k in range(len(memory)):
             spread = np.sum((angle @ (variance[k] * memory[k] ** apart)) * angle, axis=-1)
-            found[k] += np.exp(-spread / 2) * np.cos(center[k] * angle.sum(axis=-1) + phase)
+            result[k] += np.exp(-spread / 2) * np.cos(center[k] * angle.sum(axis=-1) + phase)
     scale = np.sqrt(2 / len(phases)) * float(features.scale)
-    return scale**order * found / len(signs)
+    return scale**order * result / len(signs)
 
 
 # --------------------------------------------------------------------------- methods

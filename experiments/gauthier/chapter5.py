@@ -271,7 +271,7 @@ def study(
         return scenario(key, algorithm, noise=noise, **settings)
 
     build.__qualname__ = f"scenario({settings!r})"
-    found = effort.sweep(
+    results = effort.sweep(
         name,
         build,
         rounds=ROUNDS.value,
@@ -279,8 +279,8 @@ def study(
         grid={"algorithm": dict(methods), "noise": list(noises)},
         record_every=2,
     )
-    found["noise"].attrs["long_name"] = NOISE.name
-    return found if len(noises) > 1 else found.squeeze("noise", drop=True)
+    results["noise"].attrs["long_name"] = NOISE.name
+    return results if len(noises) > 1 else results.squeeze("noise", drop=True)
 
 
 def over(
@@ -293,7 +293,7 @@ def over(
     """The NMSD after 200 iterations of ``build(key, **point)`` over a grid, whose first axis has a
     label.
     """
-    found = effort.sweep(
+    results = effort.sweep(
         name,
         build,
         rounds=READ.value,
@@ -301,8 +301,8 @@ def over(
         grid={axis: list(values) for axis, values in grid.items()},
         record_every=READ.value,
     ).isel(round=-1)
-    found[next(iter(grid))].attrs["long_name"] = label
-    return found
+    results[next(iter(grid))].attrs["long_name"] = label
+    return results
 
 
 #: The first tenth of the iterations.
@@ -376,15 +376,15 @@ def least(
     """
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = {}
+        result = {}
         for (over, under), metric in itertools.product(pairs, metrics):
             values = studies[panel][along].values.tolist()
             each = ((dict(over) | {along: v}, dict(under) | {along: v}) for v in values)
             curves = (((panel, a), (panel, b)) for a, b in each)
             all_of_them = gaps(*curves, when=when, metrics=[metric])(studies)
             worst = min(all_of_them, key=lambda name: all_of_them[name].value)
-            found[worst] = all_of_them[worst]
-        return found
+            result[worst] = all_of_them[worst]
+        return result
 
     return measure
 

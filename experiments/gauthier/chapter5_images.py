@@ -229,8 +229,8 @@ def study(
         for bound, of_each in penalties.items()
         for text, schedule in methods.items()
     ]
-    found = _swept(name, setup, cases, effort, effort.seeds, rounds)
-    return _regrouped(found, bound=list(penalties), algorithm=list(methods))
+    result = _swept(name, setup, cases, effort, effort.seeds, rounds)
+    return _regrouped(result, bound=list(penalties), algorithm=list(methods))
 
 
 def _swept(
@@ -280,11 +280,11 @@ def tune(name: str, setup: Setup, methods: Methods, effort: Effort) -> xr.Datase
     cases = [
         (b, rho, schedule) for b in BOUNDS for rho in penalties for schedule in methods.values()
     ]
-    found = _swept(name, setup, cases, effort, seeds(count), READ)[[METRIC, "diverged"]]
-    found = _regrouped(
-        found.sel(round=[READ]), bound=BOUNDS, penalty=penalties, algorithm=list(methods)
+    result = _swept(name, setup, cases, effort, seeds(count), READ)[[METRIC, "diverged"]]
+    result = _regrouped(
+        result.sel(round=[READ]), bound=BOUNDS, penalty=penalties, algorithm=list(methods)
     )
-    return found.assign_attrs(tuning_seeds=count)
+    return result.assign_attrs(tuning_seeds=count)
 
 
 def _errors(tuning: xr.Dataset) -> xr.DataArray:
@@ -408,9 +408,9 @@ def where_common(panel: str, pair: tuple[str, str], bound: float) -> Callable[[S
     """A note: at which common penalties the first is better and worse, beyond the intervals."""
 
     def note(studies: Studies) -> str:
-        found = common_gains(panel, pair, bound)(studies)
-        better = [name for name, e in found.items() if e.low > 0]
-        worse = [name for name, e in found.items() if e.high < 0]
+        result = common_gains(panel, pair, bound)(studies)
+        better = [name for name, e in result.items() if e.low > 0]
+        worse = [name for name, e in result.items() if e.high < 0]
         return (
             f"{pair[0]} is better than {pair[1]} with {_listed(better)} and worse with "
             f"{_listed(worse)}, beyond the intervals of "
@@ -500,9 +500,9 @@ def gain_curves(
     for look, (panel, (one, other)) in zip(plotting.LOOKS, pairs.items(), strict=False):
         data = studies[panel]
         at = data["round"].values
-        found = [gain(data, one, other, bound, n) for n in at]
-        ax.plot(at, [e.value for e in found], label=f"{names[panel]}, {one}", markevery=4, **look)
-        low, high = zip(*((e.low, e.high) for e in found), strict=True)
+        result = [gain(data, one, other, bound, n) for n in at]
+        ax.plot(at, [e.value for e in result], label=f"{names[panel]}, {one}", markevery=4, **look)
+        low, high = zip(*((e.low, e.high) for e in result), strict=True)
         ax.fill_between(at, low, high, color=look["color"], alpha=0.2, linewidth=0)
     ax.axhline(0, color="#333333", linewidth=0.6)
     ax.set_xlabel("iteration")

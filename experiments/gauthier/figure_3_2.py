@@ -9,11 +9,11 @@ PLACE = "section 3.4.2 on figure 3.2"
 
 
 def study(effort: Effort) -> Studies:
-    found = ch3.nonsmooth_contests(
+    result = ch3.nonsmooth_contests(
         "least absolute deviation",
         *(ch3.STEP_LAD.value, ch3.CLIP_ABSOLUTE.value, [ch3.CURVE_BUDGET.value], effort),
     )
-    return {name: data for name, data in found.items() if not name.endswith("b")}
+    return {name: data for name, data in result.items() if not name.endswith("b")}
 
 
 def plot(studies: Studies) -> Picture:

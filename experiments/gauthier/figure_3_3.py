@@ -27,7 +27,7 @@ def padmm(penalty: float) -> ch3.Method:
 
 
 def study(effort: Effort) -> Studies:
-    found: dict[str, xr.Dataset] = {}
+    result: dict[str, xr.Dataset] = {}
     for objective, bound, step in ROWS:
         ours = ch3.proposed(step=step)
         contest = ch3.Contest(objective, bound, effort.thin(ch3.BUDGETS.value), effort)
@@ -41,8 +41,8 @@ def study(effort: Effort) -> Studies:
             ch3.DYNAMIC: ch3.approximate(ours),
             CONSTANT: ch3.Method(ch3.proposed(step=step, power=0.0)),
         }
-        found |= contest.study(methods, tuning)
-    return found
+        result |= contest.study(methods, tuning)
+    return result
 
 
 def plot(studies: Studies) -> Picture:

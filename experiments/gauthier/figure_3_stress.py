@@ -90,24 +90,24 @@ def penalized(objective: str) -> Callable[..., fl.Simulation]:
 def candidates(effort: Effort) -> list[tuple[str, dict[str, float], ch3.Method]]:
     """``(method, parameters, contestant)`` of everything that is tried."""
     decays = effort.thin(DECAYS, 2)
-    found: list[tuple[str, dict[str, float], ch3.Method]] = []
+    result: list[tuple[str, dict[str, float], ch3.Method]] = []
     for penalty, step, decay in itertools.product(
         effort.thin(OUR_PENALTIES, 2), effort.thin(OUR_STEPS, 2), decays
     ):
         parameters = {"penalty": penalty, "step": step, "power": 0.5, "decay": decay}
-        found.append((ch3.OURS, parameters, ch3.Method(ch3.proposed(penalty, step), decay)))
+        result.append((ch3.OURS, parameters, ch3.Method(ch3.proposed(penalty, step), decay)))
     for name, power in POWERS.items():
         for step, decay in itertools.product(effort.thin(STEPS[name], 2), decays):
             parameters = {"penalty": np.nan, "step": step, "power": power, "decay": decay}
-            found.append((name, parameters, ch3.Method(ch3.subgradient(step, power), decay)))
-    return found
+            result.append((name, parameters, ch3.Method(ch3.subgradient(step, power), decay)))
+    return result
 
 
 def tune(objective: str, clip: float, budgets: list[float], effort: Effort) -> xr.Dataset:
     """Final mean error of every candidate at every budget, on the tuning seeds."""
     tried = candidates(effort)
     count = ch3.tuning_seeds(effort)
-    found = effort.sweep(
+    results = effort.sweep(
         f"{objective}-tuning",
         ch3.scenario(objective, clip),
         rounds=ch3.ROUNDS.value,
@@ -115,7 +115,7 @@ def tune(objective: str, clip: float, budgets: list[float], effort: Effort) -> x
         seeds=seeds(count),
         grid={"budget": budgets, "algorithm": {str(i): m for i, (_, _, m) in enumerate(tried)}},
     ).isel(round=-1, drop=True)
-    final = means(found, ch3.METRIC)
+    final = means(results, ch3.METRIC)
     parameters = {
         name: ("candidate", np.asarray([p[name] for _, p, _ in tried]))
         for name in ("penalty", "step", "power", "decay")
@@ -123,7 +123,7 @@ def tune(objective: str, clip: float, budgets: list[float], effort: Effort) -> x
     return xr.Dataset(
         {"final": (("budget", "candidate"), final.transpose("budget", "algorithm").values)},
         coords={"budget": budgets, "tuned": ("candidate", [n for n, _, _ in tried]), **parameters},
-        attrs=found.attrs | {"tuning_seeds": count},
+        attrs=results.attrs | {"tuning_seeds": count},
     )
 
 
@@ -218,11 +218,11 @@ def plot(studies: Studies) -> Picture:
 
 def bound_holds(studies: Studies) -> dict[str, Estimate]:
     """The largest gradient met as a share of the bound."""
-    found = {}
+    result = {}
     for name, (objective, _) in CONTESTS.items():
         share = float((studies[name]["gradient_norm"] / studies[name]["gradient_bound"]).max())
-        found[objective] = Estimate.exact(share, "of the bound")
-    return found
+        result[objective] = Estimate.exact(share, "of the bound")
+    return result
 
 
 def padmm_over_ours(studies: Studies) -> dict[str, Estimate]:

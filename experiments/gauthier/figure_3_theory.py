@@ -124,9 +124,9 @@ def rates(objective: str, seeds: int, rounds: int) -> xr.Dataset:
         return jax.vmap(lambda s: convergence(simulation, s, k_noise, rounds))(schedules)
 
     kept = np.unique(np.geomspace(1, rounds, RECORDS).round().astype(int))
-    found = over_seeds(one, seeds)
+    result = over_seeds(one, seeds)
     return labeled(
-        {name: (("seed", "noise", "round"), found[name][..., kept - 1]) for name in found},
+        {name: (("seed", "noise", "round"), result[name][..., kept - 1]) for name in result},
         {"noise": [*SCHEDULES], "round": kept},
     )
 
@@ -140,24 +140,24 @@ def bounds(objective: str, budgets: list[float], seeds: int) -> xr.Dataset:
         simulation = ch3.scenario(objective)(k_scenario, budget, method)
         record = theory.transcript(simulation, k_noise, rounds + 1)
         best = fl.problems.optimum(simulation.problem)
-        found = theory.theorem_two_bound(simulation, record, best)
+        result = theory.theorem_two_bound(simulation, record, best)
         # What (3.22) calls a constant is whatever the noise term is added to.
-        constant = jnp.maximum(rounds * (found.bound - found.noise), 0)
+        constant = jnp.maximum(rounds * (result.bound - result.noise), 0)
         traded = theory.privacy_accuracy_bound(simulation, rounds, constant)
-        return {"gap": found.gap, "bound": found.bound, "traded": traded}
+        return {"gap": result.gap, "bound": result.bound, "traded": traded}
 
-    found = over_seeds(lambda key: jax.vmap(at, (None, 0))(key, jnp.asarray(budgets)), seeds)
+    result = over_seeds(lambda key: jax.vmap(at, (None, 0))(key, jnp.asarray(budgets)), seeds)
     return labeled(
-        {name: (("seed", "budget"), values) for name, values in found.items()}, {"budget": budgets}
+        {name: (("seed", "budget"), values) for name, values in result.items()}, {"budget": budgets}
     )
 
 
 def labeled(variables: Mapping[str, Any], coords: Mapping[str, Any]) -> xr.Dataset:
     """A data set of numbers that are read in dB."""
-    found = xr.Dataset(variables, coords, provenance(dtype=str(jnp.result_type(float))))
-    for name in found.data_vars:
-        found[name].attrs = {"long_name": NAMES[str(name)], "units": "1", "decibel": 1}
-    return ch3.describe(found)
+    result = xr.Dataset(variables, coords, provenance(dtype=str(jnp.result_type(float))))
+    for name in result.data_vars:
+        result[name].attrs = {"long_name": NAMES[str(name)], "units": "1", "decibel": 1}
+    return ch3.describe(result)
 
 
 def over_seeds(one: Any, seeds: int) -> dict[str, np.ndarray]:
@@ -171,19 +171,19 @@ def study(effort: Effort) -> Studies:
     few = max(2, round(SHARE.value * effort.seeds))
     rounds = ROUNDS.value // 4 if effort.quick else ROUNDS.value
     budgets = effort.thin(ch3.BUDGETS.value)
-    found = {stored("rate", objective): rates(objective, few, rounds) for objective in STEPS}
-    found["bound"] = bounds(NONSMOOTH[0], budgets, few)
+    result = {stored("rate", objective): rates(objective, few, rounds) for objective in STEPS}
+    result["bound"] = bounds(NONSMOOTH[0], budgets, few)
     for objective in NONSMOOTH:
         ours = ch3.proposed(step=STEPS[objective])
         methods = {named(decay): ch3.Method(ours, decay) for decay in DECAYS.value}
-        found[stored("decay", objective)] = effort.sweep(
+        result[stored("decay", objective)] = effort.sweep(
             stored("decay", objective),
             ch3.scenario(objective),
             rounds=ch3.ROUNDS.value,
             seeds=effort.seeds,
             grid={"budget": [ch3.CURVE_BUDGET.value], "algorithm": methods},
         )
-    return found
+    return result
 
 
 # --------------------------------------------------------------------------- the claims
@@ -215,14 +215,14 @@ def decade_gain(noise: str) -> Measure:
     """What the models' error falls by from a tenth of the rounds to the last."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = {}
+        result = {}
         for objective in STEPS:
             error = curves(studies, objective, noise, "error")
             last = int(error["round"][-1])
             early = error.sel(round=last / 10, method="nearest")
             label = f"{objective}, n = {int(early['round'])} → {last}"
-            found[label] = gap(early.values, error.isel(round=-1).values)
-        return found
+            result[label] = gap(early.values, error.isel(round=-1).values)
+        return result
 
     return measure
 
@@ -333,8 +333,8 @@ def mean_curve(
     studies: Studies, objective: str, noise: str, metric: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rounds, and the mean over seeds in dB."""
-    found = curves(studies, objective, noise, metric).mean("seed")
-    return found["round"].values, statistics.decibels(found.values)
+    result = curves(studies, objective, noise, metric).mean("seed")
+    return result["round"].values, statistics.decibels(result.values)
 
 
 def by_schedule(studies: Studies, objective: str, metric: str, ax: Axes, over: str = "") -> None:

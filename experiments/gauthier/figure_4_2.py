@@ -31,14 +31,14 @@ def study(effort: Effort) -> Studies:
     studies = {}
     for letters, kernel in PANELS.items():
         build = partial(ch4.scenario, kernel=kernel)
-        found = ch4.study(letters, ch4.DEFAULT, methods, effort, build=build)
-        four = found.sel(algorithm=[U1]).assign_coords(algorithm=[SIZES[4]])
-        one, many = (found.sel(algorithm=[name]) for name in (ONE, MANY))
+        results = ch4.study(letters, ch4.DEFAULT, methods, effort, build=build)
+        four = results.sel(algorithm=[U1]).assign_coords(algorithm=[SIZES[4]])
+        one, many = (results.sel(algorithm=[name]) for name in (ONE, MANY))
         portions, sizes, weights = letters
         studies |= {
-            portions: found.sel(algorithm=[C0, U0, C1, U1]),
+            portions: results.sel(algorithm=[C0, U0, C1, U1]),
             sizes: joined(one, four, many),
-            weights: found.sel(algorithm=[C1, U1, C2, U2]),
+            weights: results.sel(algorithm=[C1, U1, C2, U2]),
         }
     return studies
 

@@ -71,7 +71,7 @@ def study(effort: Effort) -> Studies:
         fed = ch4.online_fed(fraction_of(m))
         methods[feds[m]] = fed(ch4.chosen(tuning, feds[m]))
         methods[f"{COMMON_STEP} {m}"] = fed(ch4.STEP.value)
-    found = ch4.study("real", ch4.DEFAULT, methods | steps, effort)
+    results = ch4.study("real", ch4.DEFAULT, methods | steps, effort)
     ideal = {ch4.FEDSGD: fedsgd.build(ch4.chosen(ideal_tuning, ch4.FEDSGD))}
     ideal |= {"PAO-Fed-C": ch4.pao("C1"), "PAO-Fed-U": ch4.pao("U1")}
     perfect = ch4.study("ideal", ch4.IDEAL, ideal | steps, effort)
@@ -81,15 +81,15 @@ def study(effort: Effort) -> Studies:
     drawn |= {ch4.FEDSGD: feds[whole], EQUAL: f"{COMMON_STEP} {whole}"}
     late = {C1: C1, C2: f"{C2} {least}", U1: drawn[U1], U2: U2, ch4.FEDSGD: feds[whole]}
     return {
-        "a": renamed(found, drawn),
-        "b": by_load(found, loads),
+        "a": renamed(results, drawn),
+        "b": by_load(results, loads),
         "c": joined(
             renamed(perfect, {f"{name}, {IDEAL}": name for name in ideal}),
-            renamed(found, {f"{name}, {REAL}": one for name, one in late.items()}),
+            renamed(results, {f"{name}, {REAL}": one for name, one in late.items()}),
         ),
         "d": joined(
             by_step(perfect).expand_dims(stragglers=[IDEAL]),
-            by_step(found).expand_dims(stragglers=[REAL]),
+            by_step(results).expand_dims(stragglers=[REAL]),
             axis="stragglers",
         ),
         "tuning": tuning,
@@ -111,18 +111,18 @@ def by_load(data: xr.Dataset, loads: list[int]) -> xr.Dataset:
         .rename(algorithm="load")
         for name in ROWS
     ]
-    found = joined(*rows).assign_coords(algorithm=[*ROWS])
-    found["load"].attrs["long_name"] = "load of a client a round (bit)"
-    return found
+    result = joined(*rows).assign_coords(algorithm=[*ROWS])
+    result["load"].attrs["long_name"] = "load of a client a round (bit)"
+    return result
 
 
 def by_step(data: xr.Dataset) -> xr.Dataset:
     """The steady state of Online-FedSGD over its step size."""
     names = {f"{ch4.FEDSGD} {step:g}": step for step in SWEPT.value}
     kept = ch4.late(data).sel(algorithm=[*names])
-    found = kept.assign_coords(algorithm=[*names.values()]).rename(algorithm="step")
-    found["step"].attrs["long_name"] = "step size of Online-FedSGD"
-    return found
+    result = kept.assign_coords(algorithm=[*names.values()]).rename(algorithm="step")
+    result["step"].attrs["long_name"] = "step size of Online-FedSGD"
+    return result
 
 
 def plot(studies: Studies) -> Picture:
@@ -177,21 +177,21 @@ def improves_with_load(which: str) -> Measure:
 def span(studies: Studies, names: tuple[str, ...] = (U1, C2)) -> dict[str, Estimate]:
     """From the best to the worst load."""
     data = studies["b"]
-    found: dict[str, Estimate] = {}
+    result: dict[str, Estimate] = {}
     for name in names:
         mean = data[ch4.METRIC].sel(algorithm=name).mean("seed")
         best, worst = data["load"].values[[mean.values.argmin(), mean.values.argmax()]]
-        found[f"{name}, {worst} above {best} bit"] = ch4.direct_gap(
+        result[f"{name}, {worst} above {best} bit"] = ch4.direct_gap(
             data, {"algorithm": name, "load": worst}, {"algorithm": name, "load": best}
         )
-    return found
+    return result
 
 
 def met(studies: Studies) -> dict[str, Estimate]:
     """How far panel (b) is above panel (a) at the loads of its methods."""
     late = ch4.late(studies["a"])
     least, whole = (ch4.WORD * m for m in (ch4.PORTION.value, ch4.DIM.value))
-    found = {}
+    result = {}
     for name, row, load in (
         (U1, U1, least),
         (ONLINE_FED, ONLINE_FED, least),
@@ -201,8 +201,8 @@ def met(studies: Studies) -> dict[str, Estimate]:
             renamed(studies["b"].sel(load=load, drop=True), {"here": row}),
             renamed(late, {"there": name}),
         )
-        found[f"{name}, {load} bit"] = ch4.direct_gap(both, "here", "there")
-    return found
+        result[f"{name}, {load} bit"] = ch4.direct_gap(both, "here", "there")
+    return result
 
 
 def over_steps(stragglers: str, ours: str) -> Measure:
@@ -211,13 +211,13 @@ def over_steps(stragglers: str, ours: str) -> Measure:
     def measure(studies: Studies) -> dict[str, Estimate]:
         one = renamed(ch4.late(studies["c"]), {ours: f"{ours}, {stragglers}"})
         steps = studies["d"].sel(stragglers=stragglers, drop=True)
-        found = {}
+        result = {}
         for step in steps["step"].values:
             other = steps.sel(step=step, drop=True).expand_dims(algorithm=[ch4.FEDSGD])
-            found[f"{ours} above step {step:g}"] = ch4.direct_gap(
+            result[f"{ours} above step {step:g}"] = ch4.direct_gap(
                 joined(one, other), ours, ch4.FEDSGD
             )
-        return found
+        return result
 
     return measure
 

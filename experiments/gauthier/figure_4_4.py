@@ -83,9 +83,9 @@ def dealt_at_random(problem: fl.problems.Problem, share: float) -> fl.problems.P
 @functools.cache
 def scenario(environment: ch4.Environment, share: float) -> Callable[..., fl.Simulation]:
     """One run: the same data in each, other features, arrivals, participation and delays."""
-    found = data()
-    rows = dealt_at_random(found.problem, share)
-    inputs = len(found.inputs)
+    result = data()
+    rows = dealt_at_random(result.problem, share)
+    inputs = len(result.inputs)
 
     def build(key: Array, algorithm: Algorithm) -> fl.Simulation:
         features = random_fourier(
@@ -93,13 +93,13 @@ def scenario(environment: ch4.Environment, share: float) -> Callable[..., fl.Sim
         )
         streams = dataclasses.replace(rows, feature_map=features)
         held_out = fl.problems.Problem(
-            found.test_inputs[None],
-            found.test_targets[None],
+            result.test_inputs[None],
+            result.test_targets[None],
             fl.problems.LeastSquares(),
             strength=0.0,
             feature_map=features,
         )
-        rates = found.sizes / ROUNDS.value
+        rates = result.sizes / ROUNDS.value
         return fl.Simulation(
             problem=fl.streams.Replay(streams, Bernoulli(rates), held_out),
             algorithm=algorithm,
@@ -127,11 +127,11 @@ def study(effort: Effort) -> Studies:
         methods: dict[str, Algorithm] = {ch4.U1: ch4.pao("U1"), ch4.C2: ch4.pao("C2")}
         methods |= {t.method: t.build(ch4.chosen(tuning, t.method)) for t in tunings}
         methods[EQUAL] = ch4.online_fed(1.0)(ch4.STEP.value)
-        found = ch4.study(f"{share:g}", ch4.DEFAULT, methods, effort, **given)
+        results = ch4.study(f"{share:g}", ch4.DEFAULT, methods, effort, **given)
         studies[f"tuning-{share:g}"] = tuning
-        steady.append(ch4.late(found).expand_dims(share=[share]))
+        steady.append(ch4.late(results).expand_dims(share=[share]))
         if share in ENDS:
-            studies[ENDS[share]] = found
+            studies[ENDS[share]] = results
     together = joined(*steady, axis="share")
     together["share"].attrs["long_name"] = "share of the rows dealt at random"
     return studies | {"c": together}

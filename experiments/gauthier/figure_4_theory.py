@@ -249,15 +249,15 @@ def plot(studies: Studies) -> Picture:
 def stable(studies: Studies) -> dict[float, Estimate]:
     """In how many of the runs the error does not grow, by step."""
     data = studies["a"]
-    found = {}
+    result = {}
     for step in data["step"].values:
         one = data.sel(step=step)
         first, final = (
             part(one)[ch4.METRIC].mean("round").values for part in (ch4.early, last_part(10))
         )
         settled = np.isfinite(final) & (final <= first) & (one["diverged"].values == 0)
-        found[float(step)] = share(settled)
-    return found
+        result[float(step)] = share(settled)
+    return result
 
 
 def below(studies: Studies) -> dict[str, Estimate]:
@@ -284,13 +284,13 @@ def steady(kind: str) -> Measure:
     """How far the simulated steady state is above the predicted one, by law and step."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = {}
+        result = {}
         for law in LAWS:
             for step in studies["c"]["step"].values:
                 level = float(studies["predictions"]["steady"].sel(law=law, kind=kind, step=step))
                 runs = samples(studies["c"], {"law": law, "step": step}, DEVIATION)
-                found[f"{law}, step {step:g}"] = _over(runs, level)
-        return found
+                result[f"{law}, step {step:g}"] = _over(runs, level)
+        return result
 
     return measure
 
@@ -306,12 +306,12 @@ def curves(studies: Studies) -> dict[str, Estimate]:
         size = BLOCK.value // EVERY.value
         return values.reshape(*values.shape[:-1], -1, size).mean(axis=-1)
 
-    found = {}
+    result = {}
     for law in LAWS:
         runs = blocks(samples(studies["b"], {"law": law}, DEVIATION))
         wanted = blocks(studies["predictions"]["curve"].sel(law=law, kind="exact").values)
-        found[law] = curve_distance(runs, np.broadcast_to(wanted, runs.shape))
-    return found
+        result[law] = curve_distance(runs, np.broadcast_to(wanted, runs.shape))
+    return result
 
 
 def worst(measure: Measure) -> Callable[[Studies], str]:

@@ -41,22 +41,22 @@ MARKEDLY = Setting(
 
 
 def study(effort: Effort) -> Studies:
-    found = {}
+    result = {}
     for scheduled, panels in ((False, "a"), (True, "bc")):
         tuning = ch5.tune(scheduled, effort)
-        found[f"tuning-{panels}"] = tuning
+        result[f"tuning-{panels}"] = tuning
         methods = ch5.compared(ch5.chosen(tuning), scheduled)
         for panel in panels:
             noises = ch5.NOISES.value if panel == "a" else (ch5.NOISE.value,)
-            found[panel] = ch5.study(
+            result[panel] = ch5.study(
                 *(panel, methods, effort),
                 noises=noises,
                 private=PANELS[panel][2],
                 metrics=ch5.METRICS,
             )
-    found[ALONG] = ends(found["a"])
-    found["a"] = found["a"].sel(noise=ch5.NOISE.value, drop=True)
-    return {name: data if name not in PANELS else thin(data) for name, data in found.items()}
+    result[ALONG] = ends(result["a"])
+    result["a"] = result["a"].sel(noise=ch5.NOISE.value, drop=True)
+    return {name: data if name not in PANELS else thin(data) for name, data in result.items()}
 
 
 def thin(data: xr.Dataset) -> xr.Dataset:
@@ -93,9 +93,9 @@ def whose(ax: Axes, data: xr.Dataset) -> None:
     methods = data["algorithm"].values
     for i, (method, look) in enumerate(zip(methods, plotting.LOOKS, strict=False)):
         for place, metric in enumerate(ch5.METRICS):
-            found = statistics.summary(data.sel(algorithm=method), metric)
+            result = statistics.summary(data.sel(algorithm=method), metric)
             low, mean, high = (
-                statistics.decibels(found[k].item()) for k in ("low", "mean", "high")
+                statistics.decibels(result[k].item()) for k in ("low", "mean", "high")
             )
             at = place + (i - (len(methods) - 1) / 2) / 8
             ax.errorbar(at, mean, [[mean - low], [high - mean]], **look | ch5.DOTS)
@@ -216,8 +216,8 @@ def no_gain(studies: Studies) -> str:
 
 def below(studies: Studies) -> list[str]:
     """Who is slower by less than is significant."""
-    found = zip(ALL, slowed(studies).values(), strict=True)
-    return [name for name, estimate in found if estimate.low < MARKEDLY.value]
+    result = zip(ALL, slowed(studies).values(), strict=True)
+    return [name for name, estimate in result if estimate.low < MARKEDLY.value]
 
 
 def sums(studies: Studies) -> str:

@@ -47,10 +47,10 @@ def plot(studies: Studies) -> Picture:
     none = {"tau": 0.0}
     for value, look in zip(swept["noise"].values, plotting.LOOKS, strict=False):
         at_noise = swept.sel(noise=value, drop=True)
-        found = at_noise[ch5.METRIC].transpose("seed", "tau").values
+        result = at_noise[ch5.METRIC].transpose("seed", "tau").values
         base = samples(at_noise, none, ch5.METRIC)[:, None]
         text = f"noise variance {value:g}"
-        picture.difference(right, swept["tau"].values, found, base, text, **look)
+        picture.difference(right, swept["tau"].values, result, base, text, **look)
     right.axhline(0, color="#333333", linewidth=0.6)
     right.set_xlabel(left.get_xlabel())
     right.set_ylabel("above τ = 0 [dB]")
@@ -69,10 +69,10 @@ DEGRADING = [({"tau": 1.0}, {"tau": 0.0}), ({"tau": 1.0}, {"tau": ch5.MIXED.valu
 
 def gains(studies: Studies) -> str:
     """What mixing gains at each value inside of the interval."""
-    found = ch5.gaps(*((at(0.0), at(inside)) for inside in WITHIN))(studies).values()
+    result = ch5.gaps(*((at(0.0), at(inside)) for inside in WITHIN))(studies).values()
     return ", ".join(
         f"{estimate.value:.2f} dB at τ = {inside:g}"
-        for inside, estimate in zip(WITHIN, found, strict=True)
+        for inside, estimate in zip(WITHIN, result, strict=True)
     )
 
 

@@ -35,8 +35,8 @@ def plot(studies: Studies) -> Picture:
     shown = first_rounds(SHOWN)(studies["a"])
     base = samples(shown, ch5.PGFL_0, ch5.METRIC)
     for name, look in zip((ch5.PGFL_MIXED, DECAYING), plotting.LOOKS[1:], strict=False):
-        found = samples(shown, name, ch5.METRIC)
-        picture.difference(right, shown["round"].values, found, base, **look | ch5.BARE)
+        result = samples(shown, name, ch5.METRIC)
+        picture.difference(right, shown["round"].values, result, base, **look | ch5.BARE)
     right.axhline(0, color="#333333", linewidth=0.6)
     for end in (FIRST.value, EARLY):
         right.axvline(end, color="#333333", linewidth=0.6, linestyle=":")

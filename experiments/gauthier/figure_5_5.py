@@ -46,17 +46,17 @@ def study(effort: Effort) -> Studies:
     effort = replace(effort, seeds=min(effort.seeds, MOST_SEEDS.value))
     every = {ch5.label(tau): tau for tau in TAUS.value}
     two = {text: every[text] for text in PAIR}
-    found, rounds = {}, ch5.length(effort)
+    result, rounds = {}, ch5.length(effort)
     for panel, setup, methods, length in (
         ("a", DIGITS, two, rounds),
         ("b", THREES, every, rounds),
         ("flipped", FLIPPED, two, ch5.READ),
     ):
         tuning = ch5.tune(f"tuning-{panel}", setup, methods, effort)
-        found[panel] = ch5.study(panel, setup, ch5.chosen(tuning), methods, effort, length)
-        found[f"tuning-{panel}"] = tuning
-    found["flipped"] = found["flipped"].drop_vars("privacy_rho")  # as in (a)
-    return found
+        result[panel] = ch5.study(panel, setup, ch5.chosen(tuning), methods, effort, length)
+        result[f"tuning-{panel}"] = tuning
+    result["flipped"] = result["flipped"].drop_vars("privacy_rho")  # as in (a)
+    return result
 
 
 def plot(studies: Studies) -> Picture:

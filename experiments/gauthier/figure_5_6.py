@@ -50,15 +50,15 @@ def study(effort: Effort) -> Studies:
         ch5.label(ch5.MEDIUM.value, rate): GeometricDecay(ch5.MEDIUM.value, rate)
         for rate in RATES.value
     }
-    found, rounds = {}, ch5.length(effort)
+    result, rounds = {}, ch5.length(effort)
     for panel, setup, methods in (("a", SIMILAR, fixed), ("b", DISSIMILAR, decaying)):
         tuning = ch5.tune(f"tuning-{panel}", setup, methods, effort)
-        found[panel] = ch5.study(panel, setup, ch5.chosen(tuning), methods, effort, rounds)
-        found[f"tuning-{panel}"] = tuning
+        result[panel] = ch5.study(panel, setup, ch5.chosen(tuning), methods, effort, rounds)
+        result[f"tuning-{panel}"] = tuning
     two = {text: fixed[text] for text in PAIRS["a"]}
     untuned = {ch5.NOMINAL.value: dict.fromkeys(two, float(UNTUNED.value))}
-    found["untuned"] = ch5.study("untuned", SIMILAR, untuned, two, effort, rounds)
-    return found
+    result["untuned"] = ch5.study("untuned", SIMILAR, untuned, two, effort, rounds)
+    return result
 
 
 #: Of the panels.

@@ -58,8 +58,10 @@ def servers(
     name: str, effort: Effort, rounds: int, record_every: int = 1, **grid: Any
 ) -> xr.Dataset:
     """``server_trajectory`` over the grid, draws as seeds."""
-    found = effort.sweep(name, build, rounds=rounds, seeds=1, grid=grid, record_every=record_every)
-    return found.squeeze("seed", drop=True).rename(draw="seed")
+    results = effort.sweep(
+        name, build, rounds=rounds, seeds=1, grid=grid, record_every=record_every
+    )
+    return results.squeeze("seed", drop=True).rename(draw="seed")
 
 
 def relative(models: xr.DataArray, target: np.ndarray) -> xr.DataArray:
@@ -85,8 +87,8 @@ def distance(one: np.ndarray, other: np.ndarray) -> float:
 def curves(draws: Sequence[int], effort: Effort) -> xr.Dataset:
     """How PGFL comes to rest, and where and how fast theory says."""
     grid = {"draw": list(draws), "penalty": [ch5.PENALTY.value], "tau": list(MIXING.values())}
-    found = servers("curves", effort, RATED.value, 2, **grid, spread=[ch5.SPREAD.value])
-    models = found["server_trajectory"].squeeze(("penalty", "spread"), drop=True)
+    result = servers("curves", effort, RATED.value, 2, **grid, spread=[ch5.SPREAD.value])
+    models = result["server_trajectory"].squeeze(("penalty", "spread"), drop=True)
     parts = []
     for tau in MIXING.values():
         instances = [build(None, i, ch5.PENALTY.value, tau, ch5.SPREAD.value) for i in draws]
@@ -107,15 +109,15 @@ def curves(draws: Sequence[int], effort: Effort) -> xr.Dataset:
     data = xr.concat(parts, xr.DataArray(list(MIXING), dims="algorithm", name="algorithm"))
     data["deviation"].attrs = {"long_name": "NMSD", "units": "1", "decibel": 1}
     data["distance"].attrs = {"long_name": "distance²", "units": "1", "decibel": 1}
-    return data.assign_attrs(found.attrs)
+    return data.assign_attrs(result.attrs)
 
 
 def limits(draws: Sequence[int], effort: Effort) -> xr.Dataset:
     """How far from the clusters' optima PGFL without mixing ends, and theory says it does."""
     grid = {"draw": list(draws), "penalty": effort.thin(PENALTIES.value), "tau": [0.0]}
     long = LONG.value
-    found = servers("limits", effort, long, long, **grid, spread=[ch5.SPREAD.value])
-    models = found["server_trajectory"].squeeze(("round", "tau", "spread"), drop=True)
+    result = servers("limits", effort, long, long, **grid, spread=[ch5.SPREAD.value])
+    models = result["server_trajectory"].squeeze(("round", "tau", "spread"), drop=True)
     parts = []
     for penalty in grid["penalty"]:
         instances = [build(None, i, penalty, 0.0, ch5.SPREAD.value) for i in draws]
@@ -131,14 +133,14 @@ def limits(draws: Sequence[int], effort: Effort) -> xr.Dataset:
     data["at_infinity"] = ("seed", at_infinity)
     data["bias"].attrs = {"long_name": "distance² to the optimum", "units": "1", "decibel": 1}
     data["penalty"].attrs["long_name"] = "penalty rho"
-    return data.assign_attrs(found.attrs)
+    return data.assign_attrs(result.attrs)
 
 
 def bounds(draws: Sequence[int], effort: Effort) -> xr.Dataset:
     """Both sides of Theorem II: the left of each draw, and its η."""
     grid = {"draw": list(draws), "penalty": list(BOUNDED.value), "tau": list(MIXING.values())}
-    found = servers("bounds", effort, PATH.value, **grid, spread=list(SPREADS.value))
-    models = found["server_trajectory"]
+    result = servers("bounds", effort, PATH.value, **grid, spread=list(SPREADS.value))
+    models = result["server_trajectory"]
     apart = ((models.isel(tau=0) - models.isel(tau=1)) ** 2).sum("parameter")
     eta = [
         [
@@ -150,7 +152,7 @@ def bounds(draws: Sequence[int], effort: Effort) -> xr.Dataset:
         for spread in SPREADS.value
     ]
     data = xr.Dataset({"left": apart.drop_vars("tau", errors="ignore")})
-    return data.assign(eta=(("spread", "seed"), eta)).assign_attrs(found.attrs)
+    return data.assign(eta=(("spread", "seed"), eta)).assign_attrs(result.attrs)
 
 
 def study(effort: Effort) -> Studies:
@@ -241,7 +243,7 @@ def violated(window: slice) -> Measure:
     """The largest ratio of the two sides within some iterations."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        data, found = studies["bounds"], {}
+        data, result = studies["bounds"], {}
         for spread in data["spread"].values.tolist():
             for penalty in data["penalty"].values.tolist():
                 left, eta, factor = sides(data, {"spread": spread, "penalty": penalty})
@@ -251,10 +253,10 @@ def violated(window: slice) -> Measure:
                 ) -> np.ndarray:
                     return (a.max(-1) / (e[:, None] * factor))[:, window].max(-1)
 
-                found[f"gamma on ±{spread:g}, rho = {penalty:g}"] = estimate(
+                result[f"gamma on ±{spread:g}, rho = {penalty:g}"] = estimate(
                     largest, left, eta, unit=""
                 )
-        return found
+        return result
 
     return measure
 
@@ -299,9 +301,9 @@ def plot(studies: Studies) -> Picture:
     both = studies["bounds"]
     cases = [(s, p) for s in both["spread"].values for p in both["penalty"].values]
     for (spread, penalty), look in zip(cases, plotting.LOOKS, strict=False):
-        found = ratio(both, {"spread": spread, "penalty": penalty})
+        result = ratio(both, {"spread": spread, "penalty": penalty})
         text = f"gamma ±{spread:g}, rho = {penalty:g}"
-        bound.plot(both["round"].values, found, label=text, **look | ch5.BARE)
+        bound.plot(both["round"].values, result, label=text, **look | ch5.BARE)
     picture.theory(bound, 1.0, "bound", unit="")
     bound.set_yscale("log")
     bound.set_xlabel("iteration")

@@ -26,19 +26,19 @@ def by_parameter(studies: Studies) -> xr.Dataset:
     """The error in the steady state against the fixed parameter, of whom it is the error."""
 
     def part(of: str, world: str, metric: str) -> xr.Dataset:
-        found = ch6.late(studies[world]).sel(algorithm=NAMES)
-        error = found[[metric, "diverged"]].mean("round", keep_attrs=True)
+        result = ch6.late(studies[world]).sel(algorithm=NAMES)
+        error = result[[metric, "diverged"]].mean("round", keep_attrs=True)
         named = error.rename({metric: ch6.NMSD, "algorithm": "tau"})
         return named.assign_coords(tau=list(ch6.FIXED.value)).expand_dims(of=[of])
 
-    found = joined(
+    result = joined(
         part("all clients", "a", ch6.NMSD),
         part("all, as in (d)", "joined", ch6.NMSD),
         part("those in touch", "a", IN_TOUCH),
         axis="of",
     )
-    found["tau"].attrs["long_name"] = "fixed τ"
-    return found
+    result["tau"].attrs["long_name"] = "fixed τ"
+    return result
 
 
 def plot(studies: Studies) -> Picture:

@@ -78,8 +78,8 @@ def rates(effort: Effort) -> xr.Dataset:
 
     methods = {f"{rate:g}, {cap:g}": at(rate, cap) for rate in values for cap in caps}
     drawn = {ch6.DRAWN: ch6.WORLDS[ch6.DRAWN]}
-    found = last(ch6.study("rates", methods, effort, drawn)).sel(world=ch6.DRAWN, drop=True)
-    apart = _unfolded(found, "algorithm", {"rate": values, "cap": caps})
+    results = last(ch6.study("rates", methods, effort, drawn)).sel(world=ch6.DRAWN, drop=True)
+    apart = _unfolded(results, "algorithm", {"rate": values, "cap": caps})
     apart["rate"].attrs["long_name"] = "rate δ of NPFL-RL (DPG)"
     return apart
 
@@ -99,8 +99,8 @@ def over_map(effort: Effort) -> xr.Dataset:
         ch6.DPG: ch6.gradient(),
     }
     few = min(MAP_SEEDS.value, effort.seeds)
-    found = ch6.late(ch6.study("map", methods, effort, worlds, few))
-    return _unfolded(found.mean("round", keep_attrs=True), "world", axes)
+    results = ch6.late(ch6.study("map", methods, effort, worlds, few))
+    return _unfolded(results.mean("round", keep_attrs=True), "world", axes)
 
 
 def _unfolded(found: xr.Dataset, axis: str, axes: dict[str, Sequence[Any]]) -> xr.Dataset:
@@ -282,24 +282,24 @@ def least_gain(name: str, touch: int = 1, above: float = 0.0) -> Measure:
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         part = studies["map"].sel(joined=touch, strength=slice(above, None))
-        found = part.drop_vars("joined").stack(cell=("strength", "size"))
+        result = part.drop_vars("joined").stack(cell=("strength", "size"))
         fixed, learned = (
-            statistics.keep_finite(found, ch6.NMSD).sel(algorithm=one).transpose("seed", "cell")
+            statistics.keep_finite(result, ch6.NMSD).sel(algorithm=one).transpose("seed", "cell")
             for one in (FIXED, name)
         )
         least = estimate(
             lambda a, b: statistics.decibels(a / b).min(axis=1), fixed.values, learned.values
         )
-        return {f"{FIXED} above {name}, least of {found.sizes['cell']} cells": least}
+        return {f"{FIXED} above {name}, least of {result.sizes['cell']} cells": least}
 
     return measure
 
 
 def cost_of_epochs(studies: Studies) -> dict[str, Estimate]:
     """What several epochs add to an iteration without any, over what as many times one adds."""
-    found, cases = studies["cost"]["multiplications"].astype(float), {}
-    for policy in found["policy"].values:
-        by_epochs = found.sel(policy=policy)
+    result, cases = studies["cost"]["multiplications"].astype(float), {}
+    for policy in result["policy"].values:
+        by_epochs = result.sel(policy=policy)
         one = float(by_epochs.sel(epochs=2) - by_epochs.sel(epochs=1))
         rest = float(by_epochs.sel(epochs=1)) - one
         for epochs in EPOCHS.value:
@@ -321,8 +321,10 @@ def table(studies: Studies) -> list[dict[str, Any]]:
     for panel, names in (("a", [ch6.DPG]), ("c", CAPPED), ("joined", CAPPED)):
         for name in names:
             of = {"all": ch6.NMSD, "in touch": ch6.AMONG_JOINED.name}
-            found = {f"sawtooth, {k}, dB": sawtooth(studies[panel], name, m) for k, m in of.items()}
-            rows.append({"panel": panel, "method": name} | found)
+            result = {
+                f"sawtooth, {k}, dB": sawtooth(studies[panel], name, m) for k, m in of.items()
+            }
+            rows.append({"panel": panel, "method": name} | result)
     return rows
 
 
@@ -337,11 +339,11 @@ def sawtooth(data: xr.Dataset, name: str, metric: str) -> float:
 
 def worst_cell(studies: Studies, name: str) -> str:
     """Where on the map a policy gains least."""
-    found = gain_map(studies, name, 1)
-    at = found.isel(found.argmin(...))
+    result = gain_map(studies, name, 1)
+    at = result.isel(result.argmin(...))
     return (
         f"It gains least, {float(at):.2f} dB, at λ = {float(at['strength']):g} and |w_0|² = "
-        f"{float(at['size']):g}; its median over the map is {float(found.median()):.2f} dB."
+        f"{float(at['size']):g}; its median over the map is {float(result.median()):.2f} dB."
     )
 
 

@@ -275,17 +275,17 @@ PLACE_NOTE = (
 
 def jumps(studies: Studies) -> str:
     """In how many runs a parameter of DPG jumps."""
-    found, before = [], []
+    result, before = [], []
     for metric in NAMES:
         runs = samples(studies["a"], ch6.DPG, metric)
         steps = np.diff(runs, axis=1)
         leaps = steps > JUMP
-        found.append(int(leaps.any(axis=1).sum()))
+        result.append(int(leaps.any(axis=1).sum()))
         before.extend(runs[:, :-1][leaps])
     if not before:
         return "No run of DPG jumps; its early derivatives are steep all the same."
     return (
-        f"In {min(found)} to {max(found)} of the {len(runs)} runs, by client, a parameter of DPG "
+        f"In {min(result)} to {max(result)} of the {len(runs)} runs, by client, a parameter of DPG "
         f"jumps by more than {JUMP:g} within {ch6.RECORD_EVERY} iterations, from a median of "
         f"{np.median(before):.3f}, where the derivative can be steep; these make the mean."
     )
@@ -363,8 +363,8 @@ def of_each(
 
 def by_policy(studies: Studies, metric: str) -> str:
     """Where the runs of one client are under both policies."""
-    found = [f"{method}: {spread(studies, 'a', method, metric)}" for method in SHOWN]
-    return f"The steps of DPG vanish with its derivative, those of SAC do not. {' '.join(found)}"
+    result = [f"{method}: {spread(studies, 'a', method, metric)}" for method in SHOWN]
+    return f"The steps of DPG vanish with its derivative, those of SAC do not. {' '.join(result)}"
 
 
 def spread(studies: Studies, panel: str, method: str, metric: str) -> str:

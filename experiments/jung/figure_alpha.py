@@ -34,9 +34,9 @@ TRUTH = Setting(
     tuple((math.cos(a), math.sin(a)) for a in (math.pi / 2, 7 * math.pi / 6, 11 * math.pi / 6)),
     "at equal distances on the unit circle: the error of one model for all is 1",
 )
-WITHIN = Setting("chance of an edge within a cluster", 0.8, "dense within ...")
+WITHIN = Setting("probability of an edge within a cluster", 0.8, "dense within ...")
 BETWEEN = Setting(
-    "chance of an edge between clusters",
+    "probability of an edge between clusters",
     0.05,
     "... and sparse between, 5 a network; networks in pieces are left out",
 )
@@ -155,7 +155,7 @@ def measured(key: Array, couplings: Array) -> dict[str, Array]:
 
     component = graph.components()
     coupled, critical, sides = lasso(problem, graph, couplings)
-    found = {
+    result = {
         "local": error(solutions.pooled(problem, jnp.arange(graph.nodes))),
         "single": error(solutions.pooled(problem, jnp.zeros(graph.nodes, int))),
         "oracle": error(solutions.pooled(problem, cluster)),
@@ -171,7 +171,7 @@ def measured(key: Array, couplings: Array) -> dict[str, Array]:
         one = {"error": error(each), "inside": inside, "between": between, "path": each}
         one |= {"models": groups(each, EQUAL.value), "near": groups(each, NEAR.value)}
         of_penalty.append(one)
-    return found | jax.tree.map(lambda *parts: jnp.stack(parts), *of_penalty)
+    return result | jax.tree.map(lambda *parts: jnp.stack(parts), *of_penalty)
 
 
 def averaging(key: Array, couplings: Array) -> dict[str, Array]:
@@ -226,14 +226,14 @@ def study(effort: Effort) -> Studies:
     axes = {"penalty": [*PENALTIES], "coupling": couplings, "side": ["below", "above"]}
     of = functools.partial(measured, couplings=jnp.asarray(couplings))
     both = solutions.solved(of, jnp.concatenate([keys, others]))
-    found, tuned = (
+    result, tuned = (
         {n: connected(v, both, p) for n, v in both.items()} for p in parts_of(few.seeds)
     )
     of = functools.partial(averaging, couplings=jnp.asarray(couplings))
     numbers = solutions.solved(of, keys)
-    first = {"path": found["path"][:1]}
+    first = {"path": result["path"][:1]}
     return {
-        "all": solutions.dataset(found, OF_PENALTY | OF_NETWORK, axes, LABELS),
+        "all": solutions.dataset(result, OF_PENALTY | OF_NETWORK, axes, LABELS),
         "tuned": solutions.dataset(tuned, {"error": OF_PENALTY["error"]}, axes, LABELS),
         "path": solutions.dataset(first, PATH, axes, LABELS),
         "average": solutions.dataset(numbers, AVERAGING, axes, LABELS),
@@ -369,14 +369,14 @@ def best(studies: Studies, penalty: str) -> float:
 def between_ends(studies: Studies) -> dict[str, Estimate]:
     """How far both ends are above the coupling that was best on other seeds."""
     data = studies["all"]
-    found = {}
+    result = {}
     for penalty in PENALTIES:
         chosen = {"penalty": penalty, "coupling": best(studies, penalty)}
         under = samples(data, chosen, "error")
         for name, text in (("local", "learning alone"), ("single", "one model")):
             label = f"{penalty}: {text} above alpha = {chosen['coupling']:.3g}"
-            found[label] = gap(data[name].values, under)
-    return found
+            result[label] = gap(data[name].values, under)
+    return result
 
 
 def fewer(metric: str, penalty: str) -> Measure:
@@ -402,11 +402,11 @@ def from_end_to_end(studies: Studies) -> dict[str, Estimate]:
     """How many sets less there are at the largest coupling than at the least."""
     ends = studies["all"].isel(coupling=[0, -1])
     low, high = ends["coupling"].values
-    found = {}
+    result = {}
     for penalty, metric in ((NORM, "models"), (SQUARED, "near")):
         pair = [samples(ends, {"penalty": penalty, "coupling": at}, metric) for at in (low, high)]
-        found[penalty] = estimate(lambda a, b: a - b, *pair, unit="")
-    return found
+        result[penalty] = estimate(lambda a, b: a - b, *pair, unit="")
+    return result
 
 
 def beside_critical(studies: Studies) -> dict[str, Estimate]:
@@ -518,7 +518,7 @@ FIGURE = Figure(
             f"models are one that a chain of distances below {NEAR.value:g} joins; as many sets or "
             "fewer at every coupling than at the one before",
             note="Not in every step: models on their way to their clusters pass near each other, "
-            "and what was near by chance parts again.",
+            "and what was near byprobability parts again.",
         ),
         Claim(
             "sets-grow",

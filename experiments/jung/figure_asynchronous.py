@@ -28,12 +28,12 @@ COUPLING = Setting("alpha", 0.1, "not given; factors of FedRelax are between a h
 BOUNDS = Setting(
     "B", (1, 2, 5, 10), "not readable in Fig. 5.6; from hardly any delay to a long one"
 )
-CHANCE = Setting("chance of an update", 0.3, "of a node that may still rest; not given")
+PROBABILITY = Setting("probability of an update", 0.3, "of a node that may still rest; not given")
 TOTAL = Setting(
     "total asynchrony",
     (0.3, 0.7, 20),
-    "chance of an update, by which rests are unbounded; chance of one more event of delay, and the "
-    "longest, which what would take longer takes: nothing is lost",
+    "probability of an update, by which rests are unbounded; probability of one more event of "
+    "delay, and the longest, which what would take longer takes: nothing is lost",
 )
 EVENTS = Setting("events", 300, "B = 10 comes to -100 dB or less")
 STEEP = Setting(
@@ -82,12 +82,12 @@ def relaxation(key: Array, law: str, bound: int) -> fl.Simulation:
     """
     problem, graph = instance(key)
     if law == RANDOM:
-        activity, delays = Bounded(bound, CHANCE.value), Uniform(bound)
+        activity, delays = Bounded(bound, PROBABILITY.value), Uniform(bound)
     elif law == WORST:
         activity, delays = Bounded(bound, 0.0), Fixed(bound)
     else:
-        chance, more, longest = TOTAL.value
-        activity, delays = Bernoulli(chance), Geometric(more, longest, beyond="clip")
+        probability, more, longest = TOTAL.value
+        activity, delays = Bernoulli(probability), Geometric(more, longest, beyond="clip")
     return fl.Simulation(
         problem,
         FedRelax(COUPLING.value),
@@ -169,10 +169,10 @@ def with_bounds(runs: xr.Dataset, factor: np.ndarray, start: np.ndarray) -> xr.D
     """With (134), repaired and as printed, for squared errors."""
     events = runs.sizes["round"]
     bound_of = functools.partial(network_rates.asynchronous_bound, events=events)
-    found = [[bound_of(float(f), delay=b) for b in BOUNDS.value] for f in factor]
+    result = [[bound_of(float(f), delay=b) for b in BOUNDS.value] for f in factor]
     for name in ("repaired", "printed"):
         field = "bound" if name == "repaired" else name
-        level = np.asarray([[np.asarray(getattr(one, field))[1:] for one in row] for row in found])
+        level = np.asarray([[np.asarray(getattr(one, field))[1:] for one in row] for row in result])
         runs[name] = (("seed", "bound", "round"), start[:, None, None] * level**2)
     return runs.assign(start=("seed", start), factor=("seed", factor))
 
@@ -216,12 +216,12 @@ def largest(name: str) -> Measure:
     """The largest of all nodes' errors over a bound, at any event."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = {}
+        result = {}
         for law in (RANDOM, WORST):
             for bound in BOUNDS.value:
                 over = ratios(studies[law].sel(bound=bound), name)
-                found[f"{law}, B = {bound}"] = Estimate.exact(float(over.max()), "")
-        return found
+                result[f"{law}, B = {bound}"] = Estimate.exact(float(over.max()), "")
+        return result
 
     return measure
 
@@ -249,34 +249,34 @@ def arrives(*laws: str) -> Measure:
     """The last error of the worst node over that of the start, dB."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = {}
+        result = {}
         for law in laws:
             data = last(studies[law])
             cases = {law: data} if law == NEVER else {}
             if law != NEVER:
                 cases = {f"{law}, B = {b}": data.sel(bound=b) for b in BOUNDS.value}
             for name, part in cases.items():
-                found[name] = estimate(
+                result[name] = estimate(
                     lambda a, b: statistics.decibels(a / b),
                     part[ERROR].values,
                     part["start"].values,
                 )
-        return found
+        return result
 
     return measure
 
 
 def slower(studies: Studies) -> dict[str, Estimate]:
     """How far the last error of one B is above that of the next smaller one."""
-    found = {}
+    result = {}
     for law in (RANDOM, WORST):
         data = studies[law].isel(round=MIDDLE - 1)
         for less, more in zip(BOUNDS.value, BOUNDS.value[1:], strict=False):
             pair = (data[ERROR].sel(bound=b).values for b in (more, less))
-            found[f"{law}, B = {more} above {less}"] = estimate(
+            result[f"{law}, B = {more} above {less}"] = estimate(
                 lambda a, b: statistics.decibels(a / b), *pair
             )
-    return found
+    return result
 
 
 #: When errors of different delays are compared: none is rounding yet.
@@ -287,13 +287,13 @@ def growth(part: float, *bounds: int) -> Measure:
     """The last error of FedGD over the first, dB."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = {}
+        result = {}
         for bound in bounds:
             data = studies["descent"].sel(part=part, bound=bound)
-            found[f"step {part:g}, B = {bound}"] = estimate(
+            result[f"step {part:g}, B = {bound}"] = estimate(
                 lambda a, b: statistics.decibels(a / b), data[ERROR].values, data["first"].values
             )
-        return found
+        return result
 
     return measure
 
@@ -382,7 +382,7 @@ FIGURE = Figure(
         ),
     ],
     settings=(
-        *(NODES, DATA, COUPLING, BOUNDS, CHANCE, TOTAL),
+        *(NODES, DATA, COUPLING, BOUNDS, PROBABILITY, TOTAL),
         *(EVENTS, STEEP, PARTS, LATE, SHORT, MOST),
     ),
     double=True,

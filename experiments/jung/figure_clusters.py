@@ -25,13 +25,13 @@ MOST = Setting("samples a client", 20, "at most; (c), (d) use the first few of t
 SAMPLES = Setting("(a), (b) samples a client", 6, "few for two parameters")
 NOISE = Setting("variance of the labels' noise", 1.0, "learning alone is poor")
 TRUTH = Setting("models of the clusters", ((1.0, 1.0), (1.0, -1.0)), "equal norms, distance 2")
-BETWEEN = Setting("chance of an edge between clusters", 0.1, "six or seven edges a network")
+BETWEEN = Setting("probability of an edge between clusters", 0.1, "six or seven edges a network")
 WITHIN = Setting(
-    "(b) chances of an edge within",
+    "(b) probabilities of an edge within",
     (0.5, 0.75, 1.0),
     "connectivity of 1 to 8; runs whose cluster falls apart are left out: (148) is of others",
 )
-DENSE = Setting("(a), (c), (d) chance of an edge within", 0.75, "the middle of (b)")
+DENSE = Setting("(a), (c), (d) probability of an edge within", 0.75, "the middle of (b)")
 WEIGHTS = Setting("(a) weight of an edge between", (0.0, 0.01, 0.1, 1.0), "none to that of others")
 SPARSE = Setting("(b) to (d) weight of an edge between", 0.1, "one but the largest of (a)")
 COUPLINGS = Setting("alpha", tuple(np.geomspace(0.1, 1e4, 11).tolist()), "two a decade")
@@ -68,9 +68,11 @@ def first_of(problem: Problem, count: Array | int) -> Problem:
     return replace(problem, weights=jnp.broadcast_to(kept[None], problem.weights.shape))
 
 
-def within_cluster(key: Array, couplings: Array, chance: Array, weight: Array) -> dict[str, Array]:
+def within_cluster(
+    key: Array, couplings: Array, probability: Array, weight: Array
+) -> dict[str, Array]:
     """Of the first cluster: squared deviations from its mean model, and (148) of them."""
-    problem, graph = network(key, chance, weight)
+    problem, graph = network(key, probability, weight)
     problem = first_of(problem, SAMPLES.value)
     assert problem.tasks is not None
     members = problem.tasks.cluster == 0
@@ -101,13 +103,13 @@ def routes(key: Array, counts: Array) -> dict[str, Array]:
         part = first_of(problem, count)
         local = solutions.pooled(part, jnp.arange(graph.nodes))
         slopes = part.gradient(jnp.zeros_like(local))
-        found = [kmeans(key, points, len(SIZES.value)).cluster for points in (local, slopes)]
+        result = [kmeans(key, points, len(SIZES.value)).cluster for points in (local, slopes)]
         solve = lambda a: GTVMin(part, graph, a).solution(1e-9).models  # noqa: E731
-        models = [solutions.pooled(part, one) for one in found]
+        models = [solutions.pooled(part, one) for one in result]
         coupled = jax.lax.map(solve, jnp.asarray(TRIED.value))
         models = jnp.stack([*models, *coupled, local, solutions.pooled(part, cluster)])
         error = jnp.mean(jnp.sum((models - truth[None]) ** 2, axis=-1), axis=-1)
-        rand = jnp.stack([adjusted_rand(one, cluster) for one in found])
+        rand = jnp.stack([adjusted_rand(one, cluster) for one in result])
         return {"error": error, "rand": rand}
 
     return jax.lax.map(at, counts)
@@ -117,14 +119,14 @@ def study(effort: Effort) -> Studies:
     keys, others = solutions.seeds(effort)
     couplings = effort.thin(COUPLINGS.value, 6)
     ask = [(DENSE.value, weight) for weight in WEIGHTS.value]
-    ask += [(chance, SPARSE.value) for chance in WITHIN.value]
-    chances, weights = jnp.asarray(ask).T
+    ask += [(probability, SPARSE.value) for probability in WITHIN.value]
+    probabilities, weights = jnp.asarray(ask).T
 
     def one(key: Array) -> dict[str, Array]:
         of = functools.partial(within_cluster, key, jnp.asarray(couplings))
-        return jax.lax.map(lambda pair: of(*pair), (chances, weights))
+        return jax.lax.map(lambda pair: of(*pair), (probabilities, weights))
 
-    found, cut = solutions.solved(one, keys), len(WEIGHTS.value)
+    result, cut = solutions.solved(one, keys), len(WEIGHTS.value)
     names = {
         "off": (("case", "coupling"), "within the cluster", True),
         "bound": (("case", "coupling"), "bound (148)", True),
@@ -134,9 +136,9 @@ def study(effort: Effort) -> Studies:
     parts = {}
     for name, rows, labels, label in (
         ("weight", slice(None, cut), WEIGHTS.value, "weight of an edge between"),
-        ("within", slice(cut, None), WITHIN.value, "chance of an edge within"),
+        ("within", slice(cut, None), WITHIN.value, "probability of an edge within"),
     ):
-        part = {n: v[:, rows] for n, v in found.items()}
+        part = {n: v[:, rows] for n, v in result.items()}
         axes = {"case": list(labels), "coupling": couplings}
         of_part = solutions.dataset(part, names, axes, {"coupling": r"coupling $\alpha$"})
         whole = (of_part["connectivity"] > 1e-9).all("case").values
@@ -184,13 +186,13 @@ def plot(studies: Studies) -> Picture:
 
 def bounded(studies: Studies) -> dict[str, Estimate]:
     """The largest deviation over its bound of all runs, by case."""
-    found = {}
+    result = {}
     for name in ("weight", "within"):
         ratio = (studies[name]["off"] / studies[name]["bound"]).max(["seed", "coupling"])
         for value in studies[name][name].values:
             level = float(ratio.sel({name: value}))
-            found[f"{name} {value:g}"] = Estimate.exact(level, "")
-    return found
+            result[f"{name} {value:g}"] = Estimate.exact(level, "")
+    return result
 
 
 def fall(studies: Studies, quantity: str) -> dict[str, Estimate]:
@@ -198,12 +200,12 @@ def fall(studies: Studies, quantity: str) -> dict[str, Estimate]:
     data = studies["weight"]
     at = data["coupling"].values
     before = at[int(np.abs(np.log(at / (at[-1] / 10))).argmin())]
-    found = {}
+    result = {}
     for weight in data["weight"].values:
         case = {"weight": weight}
         pair = [samples(data, case | {"coupling": a}, quantity) for a in (before, at[-1])]
-        found[f"weight {weight:g}"] = gap(*pair)
-    return found
+        result[f"weight {weight:g}"] = gap(*pair)
+    return result
 
 
 def better(over: str, under: str, low: float = 0, high: float = INFINITE) -> Measure:
@@ -227,14 +229,14 @@ def rising(name: str, sign: int) -> Measure:
     """By how much more models deviate at the next value of an axis, of each coupling from one."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        data, found = studies[name], {}
+        data, result = studies[name], {}
         values = data[name].values
         low, high = values[0 if sign > 0 else -1], values[-1 if sign > 0 else 0]
         for coupling in data["coupling"].values[data["coupling"].values >= 1]:
             case = {"coupling": coupling}
             pair = [samples(data, case | {name: value}, "off") for value in (high, low)]
-            found[f"alpha = {coupling:.3g}: {high:g} above {low:g}"] = gap(*pair)
-        return found
+            result[f"alpha = {coupling:.3g}: {high:g} above {low:g}"] = gap(*pair)
+        return result
 
     return measure
 

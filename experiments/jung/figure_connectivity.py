@@ -28,7 +28,7 @@ COUPLINGS = Setting("alpha", (0.01, 0.1, 1.0), "a decade each, up to the losses'
 SHOWN = Setting("(f) alpha", 0.1, "the middle one")
 REACHED = Setting("accuracy", 1e-3, "of the error's norm over that of the start")
 SIZES = Setting("(d) nodes |C|", (25, 50, 100, 200), "doubled from a small network")
-CHANCES = Setting("(d) p_e", (0.2, 0.5), "a sparse and a dense network")
+PROBABILITIES = Setting("(d) p_e", (0.2, 0.5), "a sparse and a dense network")
 MOST = Setting("seeds", 40, "at most: spectra hardly differ")
 
 RANDOM, REGULAR, WORLD, NEAR = "Erdős-Rényi", "random regular", "small world", "nearest neighbors"
@@ -57,20 +57,22 @@ def network(family: str, level: int) -> Callable[[Array], Graph]:
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def random_laplacians(keys: Array, nodes: int, chance: float) -> Array:
+def random_laplacians(keys: Array, nodes: int, probability: float) -> Array:
     """Of Erdős-Rényi networks, ``[S, K, K]``."""
-    return jax.vmap(lambda key: fl.graphs.erdos_renyi(key, nodes, chance).laplacian_matrix())(keys)
+    return jax.vmap(lambda key: fl.graphs.erdos_renyi(key, nodes, probability).laplacian_matrix())(
+        keys
+    )
 
 
 def laplacians(family: str, level: int, keys: Array) -> np.ndarray:
     """``[S, K, K]``."""
     if family == RANDOM:
         nodes = NODES.value
-        found = random_laplacians(keys, nodes, DEGREES.value[level] / (nodes - 1))
+        result = random_laplacians(keys, nodes, DEGREES.value[level] / (nodes - 1))
     else:
         of = network(family, level)
-        found = jax.jit(jax.vmap(lambda key: of(key).laplacian_matrix()))(keys)
-    return np.asarray(found, np.float64)
+        result = jax.jit(jax.vmap(lambda key: of(key).laplacian_matrix()))(keys)
+    return np.asarray(result, np.float64)
 
 
 def moments(keys: Array) -> np.ndarray:
@@ -125,11 +127,11 @@ def study(effort: Effort) -> Studies:
     for family in FAMILIES:
         for level in LEVELS:
             laplacian = laplacians(family, level, graph_keys)
-            found = connectivity(laplacian)
+            result = connectivity(laplacian)
             of = [rounds(laplacian, blocks, coupling) for coupling in COUPLINGS.value]
-            found["rounds"] = np.log10(np.stack(of, axis=-1))
-            found["cost"] = found["rounds"] + np.log10(found["edges"])[:, None]
-            for name, values in found.items():
+            result["rounds"] = np.log10(np.stack(of, axis=-1))
+            result["cost"] = result["rounds"] + np.log10(result["edges"])[:, None]
+            for name, values in result.items():
                 parts.setdefault(name, []).append(values)
     shape = (len(keys), len(FAMILIES), len(LEVELS))
     arrays = {n: np.stack(v, axis=1).reshape(*shape, *v[0].shape[1:]) for n, v in parts.items()}
@@ -152,21 +154,21 @@ def study(effort: Effort) -> Studies:
 
 def approximation(keys: Array) -> xr.Dataset:
     """What (155) compares, over ``|C| p_e``."""
-    found = {"second": [], "most": []}
-    for chance in CHANCES.value:
+    result = {"second": [], "most": []}
+    for probability in PROBABILITIES.value:
         for nodes in SIZES.value:
-            drawn = np.asarray(random_laplacians(keys, nodes, chance), np.float64)
+            drawn = np.asarray(random_laplacians(keys, nodes, probability), np.float64)
             of = connectivity(drawn)
-            for name, values in found.items():
-                values.append(of[name] / (nodes * chance))
-    shape = (len(keys), len(CHANCES.value), len(SIZES.value))
-    arrays = {n: np.stack(v, axis=1).reshape(shape) for n, v in found.items()}
-    axes = ("chance", "nodes")
+            for name, values in result.items():
+                values.append(of[name] / (nodes * probability))
+    shape = (len(keys), len(PROBABILITIES.value), len(SIZES.value))
+    arrays = {n: np.stack(v, axis=1).reshape(shape) for n, v in result.items()}
+    axes = ("probability", "nodes")
     names = {
         "second": (axes, "connectivity over |C| p", False),
         "most": (axes, "largest degree over |C| p", False),
     }
-    coords = {"chance": list(CHANCES.value), "nodes": list(SIZES.value)}
+    coords = {"probability": list(PROBABILITIES.value), "nodes": list(SIZES.value)}
     return solutions.dataset(arrays, names, coords)
 
 
@@ -194,11 +196,11 @@ def plot(studies: Studies) -> Picture:
     bound.set(ylabel="ratio", ylim=(0, 1.05))
     largest.set(ylabel="ratio", ylim=(0, 1.05))
     near = studies["random"]
-    for chance, line in zip(CHANCES.value, ("-", "--"), strict=True):
+    for probability, line in zip(PROBABILITIES.value, ("-", "--"), strict=True):
         for name, text, color in (("most", r"$d_{\max}$", "C1"), ("second", r"$\lambda_2$", "C0")):
-            part = near.sel(chance=chance)
+            part = near.sel(probability=probability)
             numbers = statistics.summary(part, name)
-            label = f"{text}, $p_e$ = {chance:g}"
+            label = f"{text}, $p_e$ = {probability:g}"
             random.plot(part["nodes"], numbers["mean"], line, color=color, label=label)
             where = part["nodes"], numbers["low"], numbers["high"]
             random.fill_between(*where, color=color, alpha=0.2, linewidth=0)
@@ -259,26 +261,28 @@ def of(studies: Studies, name: str, **where: object) -> np.ndarray:
 def approximated(name: str) -> Measure:
     """A term of (155) over ``|C| p_e``."""
     return lambda studies: {
-        f"p = {chance:g}, |C| = {nodes}": estimate(
+        f"p = {probability:g}, |C| = {nodes}": estimate(
             lambda a: a,
-            samples(studies["random"], {"chance": chance, "nodes": nodes}, name),
+            samples(studies["random"], {"probability": probability, "nodes": nodes}, name),
             unit="",
         )
-        for chance in CHANCES.value
+        for probability in PROBABILITIES.value
         for nodes in SIZES.value
     }
 
 
 def apart(studies: Studies) -> dict[str, Estimate]:
     """By how much the error of (155) shrinks from the smallest to the largest network."""
-    found = {}
-    for chance in CHANCES.value:
+    result = {}
+    for probability in PROBABILITIES.value:
         few, many = (
-            samples(studies["random"], {"chance": chance, "nodes": nodes}, "second")
+            samples(studies["random"], {"probability": probability, "nodes": nodes}, "second")
             for nodes in (SIZES.value[0], SIZES.value[-1])
         )
-        found[f"p = {chance:g}"] = estimate(lambda a, b: (1 - a) / (1 - b), few, many, unit="times")
-    return found
+        result[f"p = {probability:g}"] = estimate(
+            lambda a, b: (1 - a) / (1 - b), few, many, unit="times"
+        )
+    return result
 
 
 def denser(name: str) -> Measure:
@@ -313,40 +317,48 @@ def placed(name: str) -> Measure:
     """What regular random networks have over small worlds of as many edges."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = {}
+        result = {}
         of_rounds = name in LOGARITHMS
         for coupling in COUPLINGS.value if of_rounds else (None,):
             for level, degree in zip(LEVELS, DEGREES.value, strict=True):
                 where = {"level": level} | ({"coupling": coupling} if of_rounds else {})
                 label = f"degree {degree}" + (f", alpha = {coupling:g}" if of_rounds else "")
-                found[label] = estimate(
+                result[label] = estimate(
                     (lambda a, b: 10 ** (a - b)) if of_rounds else (lambda a, b: a / b),
                     of(studies, name, family=REGULAR, **where),
                     of(studies, name, family=WORLD, **where),
                     unit="times",
                 )
-        return found
+        return result
 
     return measure
 
 
 def how_far(studies: Studies) -> str:
     data = studies["random"].mean("seed")
+
+    def level(name: str, probability: float, nodes: int) -> float:
+        part = data[name].sel(probability=probability, nodes=nodes)
+        return float(part) * nodes * probability
+
     said = [
-        f"of {nodes} nodes at p = {chance:g} it says {nodes * chance:g}, and connectivity is "
-        f"{float(data['second'].sel(chance=chance, nodes=nodes)) * nodes * chance:.3g}, the "
-        f"largest degree {float(data['most'].sel(chance=chance, nodes=nodes)) * nodes * chance:.3g}"
-        for chance, nodes in ((0.2, 50), (0.5, 200))
+        f"of {nodes} nodes at p = {probability:g} it says {nodes * probability:g}, and "
+        f"connectivity is {level('second', probability, nodes):.3g}, the largest degree "
+        f"{level('most', probability, nodes):.3g}"
+        for probability, nodes in ((0.2, 50), (0.5, 200))
     ]
     return f"(155) holds in the limit of many nodes alone: {'; '.join(said)}."
 
 
 def saturated(studies: Studies) -> str:
-    found = denser("rounds")(studies)
-    least, most = min(found, key=lambda n: found[n].value), max(found, key=lambda n: found[n].value)
+    result = denser("rounds")(studies)
+    least, most = (
+        min(result, key=lambda n: result[n].value),
+        max(result, key=lambda n: result[n].value),
+    )
     return (
-        f"Rounds of the densest networks are {found[least].value:.2g} ({least}) to "
-        f"{found[most].value:.2g} ({most}) times those of the sparsest: an edge adds to the "
+        f"Rounds of the densest networks are {result[least].value:.2g} ({least}) to "
+        f"{result[most].value:.2g} ({most}) times those of the sparsest: an edge adds to the "
         "largest eigenvalue as well, and once the coupling binds the clients it adds to that alone."
     )
 
@@ -363,8 +375,8 @@ def cheaper(studies: Studies) -> str:
 
 
 def placed_alike(studies: Studies) -> str:
-    found = placed("rounds")(studies)
-    values = [e.value for e in found.values()]
+    result = placed("rounds")(studies)
+    values = [e.value for e in result.values()]
     return (
         f"The ratio is {min(values):.3f} to {max(values):.3f}: nowhere slower by more than that, "
         "but where the network binds the clients in either case, its placement does not matter."
@@ -512,6 +524,18 @@ FIGURE = Figure(
         ),
     ],
     settings=(
-        *(NODES, DEGREES, NEAREST, REWIRED, DATA, COUPLINGS, SHOWN, REACHED, SIZES, CHANCES, MOST),
+        *(
+            NODES,
+            DEGREES,
+            NEAREST,
+            REWIRED,
+            DATA,
+            COUPLINGS,
+            SHOWN,
+            REACHED,
+            SIZES,
+            PROBABILITIES,
+            MOST,
+        ),
     ),
 )

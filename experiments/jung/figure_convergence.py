@@ -108,8 +108,8 @@ def of_means(key: Array) -> tuple[Problem, Graph]:
     """Exercise 5.2: one number a node, neighbors chosen by each; starts at these numbers."""
     nodes, others = FIFTY.value
     k_graph, k_numbers = jax.random.split(key)
-    chance = jax.random.uniform(k_graph, (nodes, nodes)) + jnp.eye(nodes)
-    chosen = chance <= jnp.sort(chance, axis=1)[:, others - 1 : others]
+    draw = jax.random.uniform(k_graph, (nodes, nodes)) + jnp.eye(nodes)
+    chosen = draw <= jnp.sort(draw, axis=1)[:, others - 1 : others]
     graph = fl.graphs.from_adjacency((chosen | chosen.T).astype(float))
     values = jax.random.normal(k_numbers, (nodes,))
     return numbers(jnp.ones(nodes), values).starting_at(values[:, None]), graph
@@ -159,24 +159,24 @@ def spectrum(key: Array, couplings: Array) -> dict[str, Array]:
 def predicted(key: Array) -> dict[str, np.ndarray]:
     """The factors of FedGD's default step and of FedRelax by their spectra, by coupling."""
     problem, graph = INSTANCE(key)
-    found = {"descent": [], "relaxation": []}
+    result = {"descent": [], "relaxation": []}
     for coupling in COUPLINGS.value:
         ends = network_rates.extremes(problem, graph, coupling)
         hessian = 2 * float(networks.curvature(problem).largest)
         step = 1 / (hessian + 4 * coupling * float(jnp.max(graph.degree)))
-        found["descent"].append(float(ends.factor(step)))
-        found["relaxation"].append(network_rates.fedrelax_rate(problem, graph, coupling))
-    return {name: np.asarray(values) for name, values in found.items()}
+        result["descent"].append(float(ends.factor(step)))
+        result["relaxation"].append(network_rates.fedrelax_rate(problem, graph, coupling))
+    return {name: np.asarray(values) for name, values in result.items()}
 
 
 def two_nodes(collection: int, couplings: np.ndarray) -> np.ndarray:
     """The factor of Exercise 5.1 by its spectrum."""
     problem = two_losses(collection)
-    found = [
+    result = [
         network_rates.extremes(problem, fl.graphs.path(2), float(coupling)).factor(RATE.value)
         for coupling in couplings
     ]
-    return np.asarray(found)
+    return np.asarray(result)
 
 
 # --------------------------------------------------------------------------- study
@@ -225,23 +225,23 @@ def ratios(errors: np.ndarray) -> np.ndarray:
     is.
     """
     flat = errors.reshape(-1, errors.shape[-1])
-    found = np.zeros(len(flat))
+    result = np.zeros(len(flat))
     for row, error in enumerate(flat):
         kept = np.isfinite(error) & (error > ROUNDING * error[0]) & (error > 1e-26)
         last = len(error) - 1 if kept.all() else int(np.argmin(kept)) - 1
         if last > 0:
             first = last // 2
-            found[row] = (error[last] / error[first]) ** (0.5 / (last - first))
-    return found.reshape(errors.shape[:-1])
+            result[row] = (error[last] / error[first]) ** (0.5 / (last - first))
+    return result.reshape(errors.shape[:-1])
 
 
 def factors(data: xr.Dataset) -> xr.Dataset:
     """The measured factors of every run."""
     errors = data[ERROR].transpose("seed", "collection", "coupling", "round").values
-    found = data[[ERROR]].drop_dims("round")
+    result = data[[ERROR]].drop_dims("round")
     label = {"long_name": "factor a round", "units": "1", "decibel": 0}
-    found["factor"] = (("seed", "collection", "coupling"), ratios(errors), label)
-    return found
+    result["factor"] = (("seed", "collection", "coupling"), ratios(errors), label)
+    return result
 
 
 def reached(data: xr.Dataset) -> xr.Dataset:
@@ -250,10 +250,10 @@ def reached(data: xr.Dataset) -> xr.Dataset:
     apart = np.stack([start_error(key) for key in solutions.scenario_keys(data.sizes["seed"])])
     done = errors <= REACHED.value**2 * apart[..., None]
     count = np.where(done.any(axis=-1), 1 + np.argmax(done, axis=-1), np.inf)
-    found = data[[ERROR]].drop_dims("round")
+    result = data[[ERROR]].drop_dims("round")
     label = {"long_name": "rounds to 1e-6", "units": "1", "decibel": 0}
-    found["rounds"] = (("seed", "coupling"), count, label)
-    return found
+    result["rounds"] = (("seed", "coupling"), count, label)
+    return result
 
 
 def start_error(key: Array) -> np.ndarray:
@@ -325,30 +325,30 @@ def _band(ax: Axes, data: xr.Dataset, axis: str, name: str, text: str, **look: A
 
 def speed(studies: Studies) -> dict[str, Estimate]:
     """The measured exponents over those of the spectrum, by algorithm and coupling."""
-    found = {}
+    result = {}
     for name, label in (("descent", "FedGD"), ("relaxation", "FedRelax")):
         data = studies[name]
         for coupling in data["coupling"].values:
             part = data.sel(coupling=coupling)
             errors = part[ERROR].transpose("seed", "round").values
             exponent = np.log(ratios(errors)) / np.diff(part["round"].values)[0]
-            found[f"{label}, alpha = {coupling:g}"] = estimate(
+            result[f"{label}, alpha = {coupling:g}"] = estimate(
                 lambda a: a, exponent / np.log(part["factor"].values), unit=""
             )
-    return found
+    return result
 
 
 def contraction(studies: Studies) -> dict[str, Estimate]:
     """The largest of all errors over (81) of the record before, by coupling."""
-    data, found = studies["descent"], {}
+    data, result = studies["descent"], {}
     for coupling in data["coupling"].values:
         part = data.sel(coupling=coupling)
         errors = np.sqrt(part[ERROR].transpose("seed", "round").values)
         bound = errors[:, :-1] * part["factor"].values[:, None] ** EVERY.value
         clear = errors[:, 1:] > CLEAR * errors[:, :1]
         worst = np.max(np.where(clear, errors[:, 1:] / np.where(clear, bound, 1), 0))
-        found[f"alpha = {coupling:g}"] = Estimate.exact(float(worst), "")
-    return found
+        result[f"alpha = {coupling:g}"] = Estimate.exact(float(worst), "")
+    return result
 
 
 def largest_ratio(*names: str) -> Measure:
@@ -380,11 +380,11 @@ def changes(collection: str, low: float, high: float) -> Measure:
     """By how much the factor grows from one coupling to the next, between two of them."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = factor_of(studies, collection)
-        inside = [at for at in found if low <= at <= high]
+        result = factor_of(studies, collection)
+        inside = [at for at in result if low <= at <= high]
         return {
             f"{collection}, {before:g} to {after:g}": estimate(
-                lambda a, b: a - b, found[after], found[before], unit=""
+                lambda a, b: a - b, result[after], result[before], unit=""
             )
             for before, after in itertools.pairwise(inside)
         }
@@ -393,22 +393,22 @@ def changes(collection: str, low: float, high: float) -> Measure:
 
 
 def diverging(studies: Studies) -> dict[str, Estimate]:
-    found = {}
+    result = {}
     for collection, at in ((FIRST, 700.0), (SECOND, 550.0), (SECOND, 700.0)):
         factor = factor_of(studies, collection)[at]
-        found[f"{collection}, {at:g}"] = estimate(lambda a: a, factor, unit="")
-    return found
+        result[f"{collection}, {at:g}"] = estimate(lambda a: a, factor, unit="")
+    return result
 
 
 def as_spectrum(studies: Studies) -> dict[str, Estimate]:
     """The measured factors of Exercise 5.1 less those of the spectrum."""
-    found = {}
+    result = {}
     for i, collection in enumerate((FIRST, SECOND)):
         factor = factor_of(studies, collection)
         said = two_nodes(i, np.asarray([*factor]))
         for (at, values), level in zip(factor.items(), said, strict=True):
-            found[f"{collection}, {at:g}"] = estimate(lambda a: a, values - level, unit="")
-    return found
+            result[f"{collection}, {at:g}"] = estimate(lambda a: a, values - level, unit="")
+    return result
 
 
 def rounds_of(studies: Studies, step: str, coupling: float) -> np.ndarray:

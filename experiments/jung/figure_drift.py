@@ -218,8 +218,8 @@ def _ticks(ax: Axes) -> None:
 
 def reaches(studies: Studies) -> dict[str, Estimate]:
     """The error of one local step in the end over that of the start, dB."""
-    found = samples(last(studies["drift"]), {"steps": 1}, ERROR)
-    return {"R = 1": gap(found, studies["drift"]["start"].values)}
+    result = samples(last(studies["drift"]), {"steps": 1}, ERROR)
+    return {"R = 1": gap(result, studies["drift"]["start"].values)}
 
 
 def drifts(studies: Studies) -> dict[str, Estimate]:
@@ -245,15 +245,15 @@ def rounds_saved(studies: Studies) -> dict[str, Estimate]:
 
 def exact(studies: Studies) -> dict[str, Estimate]:
     """How far above the exact operators' limits runs end, dB."""
-    data, found = last(studies["drift"]), {}
+    data, result = last(studies["drift"]), {}
     for steps in STEPS.value[1:]:
         limit = data["limit"].sel(steps=steps).values
-        found[f"FedAvg, R = {steps}"] = gap(samples(data, {"steps": steps}, ERROR), limit)
+        result[f"FedAvg, R = {steps}"] = gap(samples(data, {"steps": steps}, ERROR), limit)
     for eta in PROX.value:
         limit = studies["prox"]["limit"].sel(step_size=eta).values
         at = samples(studies["prox"], {"step_size": eta}, ERROR)
-        found[f"FedProx, η = {eta:g}"] = gap(at, limit)
-    return found
+        result[f"FedProx, η = {eta:g}"] = gap(at, limit)
+    return result
 
 
 def closer(studies: Studies) -> dict[str, Estimate]:

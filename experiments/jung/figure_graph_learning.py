@@ -46,7 +46,9 @@ MOST = Setting("seeds of learned graphs", 50, "at most: intervals are of a hundr
 PROGRAMS = Setting("seeds of the exact programs", 5, "at most: each is solved on the host")
 COUPLING = Setting("alpha", 1.0, "a client's own loss has curvature two; not tuned")
 FEW = Setting("samples a client of the training", 5, "few: learning alone is poor")
-CANDIDATES = Setting("chance of a candidate edge", 0.5, "half of all pairs may hear each other")
+CANDIDATES = Setting(
+    "probability of a candidate edge", 0.5, "half of all pairs may hear each other"
+)
 ROUNDS = Setting("rounds of FedRelax", 40, "after which no error moves any more")
 SURE = Setting("nearly all", 0.95, "of the edges within clusters")
 
@@ -57,7 +59,7 @@ CLUSTER = np.repeat(np.arange(len(SIZES.value)), SIZES.value)
 SAME = CLUSTER[:, None] == CLUSTER[None]
 CLIENTS = len(CLUSTER)
 #: The share of all pairs that is within clusters: of a graph that knows nothing.
-CHANCE = float((SAME.sum() - CLIENTS) / (CLIENTS * (CLIENTS - 1)))
+PROBABILITY = float((SAME.sum() - CLIENTS) / (CLIENTS * (CLIENTS - 1)))
 PARAMETERS, GRADIENTS = "models", "gradients"
 NEIGHBORS, REGULAR, BUDGET = "nearest neighbors", "equal degrees (160)", "edge budget (161)"
 RULES = (NEIGHBORS, REGULAR, BUDGET)
@@ -102,12 +104,12 @@ def predicted_wrong(entries: float) -> float:
 
     like, unlike = within(0.0), within(apart)
     right = 0.0
-    for drawn, chance in enumerate(number_alike()):
+    for drawn, probability in enumerate(number_alike()):
         if drawn >= NEAREST.value:
             third = stats.beta.cdf(like, NEAREST.value, drawn - NEAREST.value + 1)
             farther = (1 - unlike) ** (DRAWN.value - drawn)
             middle = (farther[:, 1:] + farther[:, :-1]) / 2
-            right += chance * float(weight @ (np.diff(third, axis=1) * middle).sum(axis=1))
+            right += probability * float(weight @ (np.diff(third, axis=1) * middle).sum(axis=1))
     return 1 - right
 
 
@@ -170,9 +172,9 @@ def measured(key: Array, count: Array) -> dict[str, Array]:
     problem = network(key, count)
     shares, costs, points = [], [], representations(problem)
     for each in points.values():
-        found = {rule: graph.dense() for rule, graph in learned(each).items()}
-        shares.append(jnp.stack([inside(found[rule]) for rule in RULES]))
-        costs.append(jnp.sum(found[REGULAR] * graphs.distances(each)))
+        result = {rule: graph.dense() for rule, graph in learned(each).items()}
+        shares.append(jnp.stack([inside(result[rule]) for rule in RULES]))
+        costs.append(jnp.sum(result[REGULAR] * graphs.distances(each)))
     # All but the learned one with the same degree.
     level = DEGREE.value / (np.sum(SAME, axis=1) - 1)[0], DEGREE.value / (CLIENTS - 1)
     apart = 1 - np.eye(CLIENTS)
@@ -183,19 +185,19 @@ def measured(key: Array, count: Array) -> dict[str, Array]:
     }
     errors = [error(GTVMin(problem, g, COUPLING.value).solution().models) for g in known.values()]
     errors.append(error(points[PARAMETERS]))
-    found = {"inside": shares, "cost": costs, "error": errors, "points": [*points.values()]}
-    return {name: jnp.stack(value) for name, value in found.items()}
+    result = {"inside": shares, "cost": costs, "error": errors, "points": [*points.values()]}
+    return {name: jnp.stack(value) for name, value in result.items()}
 
 
 def least_costs(points: np.ndarray) -> np.ndarray:
     """The least costs of (160) for ``[..., K, D]``, by the linear program."""
     flat = points.reshape(-1, *points.shape[-2:])
-    found = []
+    result = []
     for each in flat:
         apart = np.asarray(graphs.distances(each))
         graph = graphs.regular_similarity(apart, DEGREE.value, metric="precomputed", method="exact")
-        found.append(np.sum(np.asarray(graph.adjacency) * apart))
-    return np.reshape(found, points.shape[:-2])
+        result.append(np.sum(np.asarray(graph.adjacency) * apart))
+    return np.reshape(result, points.shape[:-2])
 
 
 # --------------------------------------------------------------------------- while training
@@ -257,16 +259,16 @@ def study(effort: Effort) -> Studies:
     counts = effort.thin(COUNTS.value)
     some = keys[: MOST.value]
     each = jax.vmap(jax.vmap(measured, (None, 0)), (0, None))
-    found = jax.tree.map(np.asarray, jax.jit(each)(some, jnp.asarray(counts)))
+    result = jax.tree.map(np.asarray, jax.jit(each)(some, jnp.asarray(counts)))
     few = min(len(some), PROGRAMS.value)
-    excess = found["cost"][:few] / least_costs(found["points"][:few]) - 1
+    excess = result["cost"][:few] / least_costs(result["points"][:few]) - 1
     coords = {"count": counts, "points": [PARAMETERS, GRADIENTS]}
     inside_of = {"long_name": "edges within clusters", "units": "1", "decibel": 0}
     error_of = {"long_name": "error of a client", "units": "1", "decibel": 1}
     learned_ = xr.Dataset(
         {
-            "inside": (("seed", "count", "points", "rule"), found["inside"], inside_of),
-            "error": (("seed", "count", "graph"), found["error"], error_of),
+            "inside": (("seed", "count", "points", "rule"), result["inside"], inside_of),
+            "error": (("seed", "count", "graph"), result["error"], error_of),
         },
         {"seed": np.arange(len(some)), **coords, "rule": list(RULES), "graph": list(KNOWN)},
     )
@@ -305,7 +307,7 @@ def plot(studies: Studies) -> Picture:
     for ax, points in ((models, PARAMETERS), (gradients, GRADIENTS)):
         one = data[["inside"]].sel(points=points, drop=True)
         plotting.trade_off(one, "count", "inside", "rule", ax)
-        picture.theory(ax, CHANCE, "any graph", unit="")
+        picture.theory(ax, PROBABILITY, "any graph", unit="")
         ax.set_ylim(0.25, 1.03)
     plotting.trade_off(data[["error"]], "count", "error", "graph", solution)
     counts = data["count"].values
@@ -330,8 +332,8 @@ def ranked(studies: Studies) -> dict[str, Estimate]:
 
     def off(entries: int) -> Estimate:
         exact = predicted_wrong(entries)
-        found = samples(data, {"entries": entries}, "wrong")
-        return estimate(lambda a: 100 * (a - exact), found, unit="%")
+        result = samples(data, {"entries": entries}, "wrong")
+        return estimate(lambda a: 100 * (a - exact), result, unit="%")
 
     return {f"m = {entries}": off(entries) for entries in data["entries"].values}
 
@@ -339,8 +341,8 @@ def ranked(studies: Studies) -> dict[str, Estimate]:
 def floor(studies: Studies) -> dict[str, Estimate]:
     """That of the most entries less what no number of them removes."""
     data = studies["ranking"]
-    found = samples(data, {"entries": data["entries"].values[-1]}, "wrong")
-    return {"measured less floor": estimate(lambda a: 100 * (a - floor_wrong()), found, unit="%")}
+    result = samples(data, {"entries": data["entries"].values[-1]}, "wrong")
+    return {"measured less floor": estimate(lambda a: 100 * (a - floor_wrong()), result, unit="%")}
 
 
 def within(points: str, at: int) -> Callable[[Studies], dict[str, Estimate]]:
@@ -403,15 +405,15 @@ def trained(studies: Studies) -> dict[str, Estimate]:
 
 def rewired(studies: Studies) -> dict[str, Estimate]:
     """How the share of edges within clusters grows from the first round to the last."""
-    found = samples(studies["training"], {"graph": RELEARNED}, WITHIN)
-    grown = estimate(lambda a, b: b - a, found[:, 0], found[:, -1], unit="")
+    result = samples(studies["training"], {"graph": RELEARNED}, WITHIN)
+    grown = estimate(lambda a, b: b - a, result[:, 0], result[:, -1], unit="")
     return {"last round less first": grown}
 
 
 def crossing(studies: Studies) -> str:
     """A note: from how many samples on edges to everybody are worse than none."""
     cases = above(ALL, ALONE)(studies)
-    worse = [name for name, found in cases.items() if found.low > 0]
+    worse = [name for name, result in cases.items() if result.low > 0]
     since = worse[0].rsplit(", ", 1)[1] if worse else "no number of samples"
     return (
         "With few samples any neighbor helps: what it adds in bias it takes from the variance. "
@@ -443,13 +445,13 @@ FIGURE = Figure(
         ),
         Claim(
             "ranking-floor",
-            "with many entries it falls to the chance that too few of the own kind are drawn, not "
-            "to zero",
+            "with many entries it falls to the probability that too few of the own kind are drawn, "
+            "not to zero",
             "Exercise 7.1",
             floor,
             (-1, 1),
-            f"within one per cent of all; the chance, hypergeometric, is {floor_wrong():.3f}; at "
-            f"{ENTRIES.value[-1]} entries",
+            f"within one per cent of all; the probability, hypergeometric, is {floor_wrong():.3f}; "
+            f"at {ENTRIES.value[-1]} entries",
             condition="as above; half of the nodes are of each kind",
         ),
         Claim(
@@ -476,7 +478,7 @@ FIGURE = Figure(
             "those of a graph that knows nothing",
             "section 7.2",
             few,
-            (CHANCE, 1.0001),
+            (PROBABILITY, 1.0001),
             condition="the source does not say how many samples are needed",
         ),
         Claim(

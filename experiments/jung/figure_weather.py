@@ -90,10 +90,10 @@ def windows(target: str) -> tuple[Any, ...]:
     """Of every day that is forecast: features ``[T, K, N, P]`` and targets, the day's own, the
     kelvin of a unit ``[T]``, and how far the day before was off ``[T, K]``.
     """
-    found = [data(target, ahead) for ahead in range(DAYS - WINDOW.value, 0, -1)]
-    last = found[0].features.index(f"{target}, 1 d before")
+    result = [data(target, ahead) for ahead in range(DAYS - WINDOW.value, 0, -1)]
+    last = result[0].features.index(f"{target}, 1 d before")
     parts = []
-    for each in found:
+    for each in result:
         (features, targets), test = (each.problem.features, each.problem.targets), each.problem.test
         assert test is not None
         inputs, answer = np.asarray(test.features)[:, 0], np.asarray(test.targets)[:, 0]
@@ -151,12 +151,12 @@ def alone(parts: Any, ridges: list[float]) -> np.ndarray:
     features, targets, inputs, answers, unit, _ = (np.asarray(part, np.float64) for part in parts)
     moment = np.einsum("tknp,tknq->tkpq", features, features) / WINDOW.value
     right = np.einsum("tknp,tkn->tkp", features, targets) / WINDOW.value
-    found = []
+    result = []
     for ridge in ridges:
         inverse = np.linalg.pinv(moment + ridge * np.eye(features.shape[-1]), hermitian=True)
         models = np.einsum("tkpq,tkq->tkp", inverse, right)
-        found.append(unit[:, None] * ((inputs * models).sum(-1) - answers))
-    return np.stack(found)
+        result.append(unit[:, None] * ((inputs * models).sum(-1) - answers))
+    return np.stack(result)
 
 
 def one_model(parts: Any) -> np.ndarray:
@@ -178,8 +178,8 @@ def study(effort: Effort) -> Studies:
     places = data(TARGETS.value[0], 1).coordinates
     each = [windows(target) for target in TARGETS.value]
     # One program for both targets.
-    found = coupled(places, couplings, [np.concatenate(part) for part in zip(*each, strict=True)])
-    both = np.stack([found[name] for name in GRAPHS])  # [G, 2 T, A, K]
+    result = coupled(places, couplings, [np.concatenate(part) for part in zip(*each, strict=True)])
+    both = np.stack([result[name] for name in GRAPHS])  # [G, 2 T, A, K]
     for parts, errors in zip(each, np.split(both, len(each), axis=1), strict=True):
         curves.append((errors**2).mean(axis=-1))
         ridged = alone(parts, list(RIDGES.value))
@@ -217,7 +217,7 @@ def training(effort: Effort) -> xr.Dataset:
     last = data(TARGETS.value[0], 1)
     graphs = fixed_graphs(last.coordinates)
     algorithms = {"FedRelax": FedRelax(TRIED.value), "FedGD": FedGD(TRIED.value)}
-    found = []
+    result = []
     for name in (THREE, FIVE):
 
         def scenario(key: Array, algorithm: Any, graph: Graph = graphs[name]) -> fl.Simulation:
@@ -229,7 +229,7 @@ def training(effort: Effort) -> xr.Dataset:
                 allow_disconnected=True,
             )
 
-        found.append(
+        result.append(
             effort.sweep(
                 f"rounds-{name[0]}",
                 scenario,
@@ -238,7 +238,7 @@ def training(effort: Effort) -> xr.Dataset:
                 grid={"algorithm": algorithms},
             )
         )
-    return xr.concat(found, "graph", combine_attrs="override").assign_coords(graph=[THREE, FIVE])
+    return xr.concat(result, "graph", combine_attrs="override").assign_coords(graph=[THREE, FIVE])
 
 
 # --------------------------------------------------------------------------- what is read
@@ -264,14 +264,14 @@ def daily(studies: Studies, target: str, method: str, coupling: float | None = N
         return test_days(studies["levels"])["error"].sel(target=target, learner=method).values
     if coupling is None:
         coupling = chosen(studies, target, method)
-    found = test_days(studies["curves"])["error"].sel(target=target, graph=method)
-    return found.sel(coupling=coupling, method="nearest").values
+    result = test_days(studies["curves"])["error"].sel(target=target, graph=method)
+    return result.sel(coupling=coupling, method="nearest").values
 
 
 def best(studies: Studies, target: str, graph: str) -> float:
     """The coupling that turned out to be the best on the test days."""
-    found = test_days(studies["curves"])["error"].sel(target=target, graph=graph).mean("day")
-    return float(found["coupling"][int(found.values.argmin())])
+    result = test_days(studies["curves"])["error"].sel(target=target, graph=graph).mean("day")
+    return float(result["coupling"][int(result.values.argmin())])
 
 
 def block_bootstrap(over: np.ndarray, under: np.ndarray) -> tuple[float, float, float]:
@@ -331,11 +331,11 @@ def plot(studies: Studies) -> Picture:
 
 
 def _draw_errors(ax: Axes, studies: Studies, target: str) -> None:
-    found = test_days(studies["curves"])["error"].sel(target=target).mean("day") ** 0.5
+    result = test_days(studies["curves"])["error"].sel(target=target).mean("day") ** 0.5
     for graph in GRAPHS:
         at = chosen(studies, target, graph)
-        ax.plot(found["coupling"], found.sel(graph=graph), color=COLORS[graph], label=graph)
-        level = found.sel(graph=graph, coupling=at)
+        ax.plot(result["coupling"], result.sel(graph=graph), color=COLORS[graph], label=graph)
+        level = result.sel(graph=graph, coupling=at)
         last = "chosen" if graph == GRAPHS[-1] else "_"
         ax.plot(at, level, "o", color=COLORS[graph], markeredgecolor="black", label=last)
     for method in METHODS:
@@ -348,11 +348,11 @@ def _draw_errors(ax: Axes, studies: Studies, target: str) -> None:
 def _draw_gains(ax: Axes, studies: Studies) -> None:
     couplings = studies["curves"]["coupling"].values
     for graph in (THREE, SHUFFLED):
-        found = [
+        result = [
             block_bootstrap(daily(studies, "tmin", RIDGE), daily(studies, "tmin", graph, coupling))
             for coupling in couplings
         ]
-        middle, low, high = np.array(found).T
+        middle, low, high = np.array(result).T
         ax.plot(couplings, middle, color=COLORS[graph], label=graph)
         ax.fill_between(couplings, low, high, color=COLORS[graph], alpha=0.12, linewidth=0)
     apart, _, _ = block_bootstrap(daily(studies, "tmin", RIDGE), daily(studies, "tmin", ONE))

@@ -96,8 +96,8 @@ class HalfNoise(ZCDP):
     def release(
         self, plan: Any, sensitivity: Array, round: Array, rounds: int, dim: int
     ) -> Release:
-        found = super().release(plan, sensitivity, round, rounds, dim)
-        return found._replace(scale=found.scale / 2)
+        result = super().release(plan, sensitivity, round, rounds, dim)
+        return result._replace(scale=result.scale / 2)
 
 
 @module
@@ -225,7 +225,7 @@ def row(name: str, seeds: int) -> xr.Dataset:
     key = fl.random_key([*cases()].index(name))  # noise of its own
     simulation, other = simulations(case)
     if case.kind == SINGLE:
-        found = audit.one_run(
+        result = audit.one_run(
             *(simulation, other, ROUNDS.value),
             delta=CANARY_DELTA.value,
             confidence=CONFIDENCE.value,
@@ -234,22 +234,22 @@ def row(name: str, seeds: int) -> xr.Dataset:
         more = {"shaped": np.nan, "apart": np.nan, "runs": 1}
         misses = np.full(len(ALARMS), np.nan)
     else:
-        found = audit.two_worlds(
+        result = audit.two_worlds(
             *(simulation, other, ROUNDS.value, seeds),
             delta=DELTA.value,
             confidence=CONFIDENCE.value,
             key=key,
         )
-        more = {"shaped": found.shaped, "apart": found.apart, "runs": seeds}
-        alarms, missed = found.errors()
+        more = {"shaped": result.shaped, "apart": result.mu, "runs": seeds}
+        alarms, missed = result.errors()
         misses = np.interp(ALARMS, alarms[::-1], missed[::-1])
     numbers = more | {
-        "claimed": found.claimed,
-        "bound": found.bound,
-        "most": found.most,
-        "delta": found.delta,
-        "gradient_met": found.gradient_norm,
-        "gradient_assumed": found.gradient_bound,
+        "claimed": result.claimed,
+        "bound": result.bound,
+        "most": result.most,
+        "delta": result.delta,
+        "gradient_met": result.gradient_norm,
+        "gradient_assumed": result.gradient_bound,
     }
     return xr.Dataset(
         {n: ("case", [v]) for n, v in numbers.items()} | {"misses": (("case", "alarms"), [misses])},
@@ -265,9 +265,9 @@ def row(name: str, seeds: int) -> xr.Dataset:
 
 def study(effort: Effort) -> Studies:
     rows = [row(name, case.runs * effort.seeds) for name, case in cases().items()]
-    found = xr.concat(rows, "case")
-    found.attrs |= provenance(dtype=str(jnp.result_type(float)))
-    return {"all": found}
+    result = xr.concat(rows, "case")
+    result.attrs |= provenance(dtype=str(jnp.result_type(float)))
+    return {"all": result}
 
 
 # --------------------------------------------------------------------------- what is read from it
@@ -307,9 +307,9 @@ def markdown(record: dict[str, Any]) -> str:
     for row in record["table"]:
         fault = " *(planted fault)*" if row["kind"] == FAULTY else ""
         cells = [row["case"] + fault, row["claim"], f"{row['delta']:g}", f"{row['claimed']:.2f}"]
-        for found in (row["bound"], row["shaped"]):
-            shown = found is not None
-            cells += [f"{found:.2f}", f"{found / row['claimed']:.2f}"] if shown else ["", ""]
+        for result in (row["bound"], row["shaped"]):
+            shown = result is not None
+            cells += [f"{result:.2f}", f"{result / row['claimed']:.2f}"] if shown else ["", ""]
         lines.append(f"| {' | '.join(cells)} |".replace("  ", " "))
     return "\n".join(lines)
 
@@ -361,7 +361,7 @@ OURS = "this library"
 def rarely(studies: Studies) -> str:
     """Why what is counted stays below what the fit finds."""
     counted, fitted = (ratios(studies, n, SOUND, True).values() for n in ("bound", "shaped"))
-    least = [min(e.value for e in found) for found in (counted, fitted)]
+    least = [min(e.value for e in result) for result in (counted, fitted)]
     return (
         "Counting rare events costs: the smaller the claim, the more runs it takes to see most of "
         f"it. The least of these ratios is {least[0]:.3f}; the fit, which uses all runs, finds "

@@ -192,17 +192,17 @@ class Pool(NamedTuple):
 
 @functools.cache
 def pool(size: Size) -> Pool:
-    found = size.images()
-    rows = [np.flatnonzero(found.train_labels == c) for c in range(len(found.classes))]
+    result = size.images()
+    rows = [np.flatnonzero(result.train_labels == c) for c in range(len(result.classes))]
     counts = np.asarray([len(r) for r in rows], np.int32)
     table = np.stack([np.pad(r, (0, counts.max() - len(r))) for r in rows]).astype(np.int32)
     test = Model(
-        halved(found.test_images[:: size.test])[None],
-        found.test_labels[None, :: size.test].astype(np.float32),
-        Softmax(len(found.classes)),
+        halved(result.test_images[:: size.test])[None],
+        result.test_labels[None, :: size.test].astype(np.float32),
+        Softmax(len(result.classes)),
         architecture=size.network,
     )
-    return Pool(halved(found.train_images), table, counts, test)
+    return Pool(halved(result.train_images), table, counts, test)
 
 
 def halved(images: np.ndarray) -> np.ndarray:
@@ -277,7 +277,7 @@ def run(
     """One algorithm, at one point for each concentration: ever the same program."""
     dtype = float_dtype()
     arrays = [Point(*(np.asarray(number, dtype) for number in point)) for point in points]
-    found = effort.sweep(
+    results = effort.sweep(
         store,
         scenario(name, method, size, unequal),
         rounds=size.rounds,
@@ -285,7 +285,7 @@ def run(
         seeds=seeds,
         grid={"point": dict(zip(map(str, ALL), arrays, strict=True))},
     )
-    return judged(found.rename(point=ALPHA).assign_coords({ALPHA: [*ALL]}))
+    return judged(results.rename(point=ALPHA).assign_coords({ALPHA: [*ALL]}))
 
 
 def judged(found: xr.Dataset) -> xr.Dataset:
@@ -311,8 +311,8 @@ def tune(name: str, method: Method, size: Size, effort: Effort) -> xr.Dataset:
     for step, own in tried(method, effort):
         points = [Point(a, step, own) for a in ALL]
         store = f"tuning-{name}-{step:g}-{own:g}"
-        found = run(store, name, method, points, seeds, size, effort)
-        late = found[[ACCURACY]].sel(round=slice(size.rounds // 2 + 1, None)).mean("round")
+        results = run(store, name, method, points, seeds, size, effort)
+        late = results[[ACCURACY]].sel(round=slice(size.rounds // 2 + 1, None)).mean("round")
         of = {"tuned": name, "step": step, "own": own}
         parts.append(
             late.expand_dims("candidate").assign_coords(
@@ -400,8 +400,8 @@ def plot(studies: Studies) -> Picture:
 
 def runs(studies: Studies, name: str, concentration: float, study: str = "a") -> xr.DataArray:
     """``[seed, round]``."""
-    found = studies[study][ACCURACY].sel({"algorithm": name, ALPHA: concentration})
-    return found.transpose("seed", "round")
+    result = studies[study][ACCURACY].sel({"algorithm": name, ALPHA: concentration})
+    return result.transpose("seed", "round")
 
 
 def end(curves: xr.DataArray) -> np.ndarray:
@@ -453,13 +453,13 @@ def gain(over: str, under: str, *concentrations: float, study: str = "a") -> Mea
     """By how many points the first is more accurate at the end."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = {}
+        result = {}
         for a in concentrations:
             both = (end(runs(studies, name, a, study)) for name in (over, under))
-            found[f"{over} above {under}, alpha = {a:g}"] = estimate(
+            result[f"{over} above {under}, alpha = {a:g}"] = estimate(
                 lambda one, other: 100 * (one - other), *both, unit="points"
             )
-        return found
+        return result
 
     return measure
 
@@ -470,13 +470,13 @@ def saved(
     """By how much less the first needs than the other, of rounds or what a round has, per cent."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = {}
+        result = {}
         for a in concentrations:
             both = (needed(studies, n, a) * of(studies, n, a) for n in (ours, theirs))
-            found[f"{ours} for {theirs}, alpha = {a:g}"] = estimate(
+            result[f"{ours} for {theirs}, alpha = {a:g}"] = estimate(
                 lambda one, other: 100 * (1 - one / other), *both, unit="%"
             )
-        return found
+        return result
 
     return measure
 
@@ -511,8 +511,8 @@ def dropped(studies: Studies) -> dict[str, Estimate]:
 
 def ends(studies: Studies, concentration: float) -> str:
     """How accurate all are at the end."""
-    found = {n: 100 * end(runs(studies, n, concentration)).mean() for n in METHODS}
-    return ", ".join(f"{n} {value:.1f} %" for n, value in found.items())
+    result = {n: 100 * end(runs(studies, n, concentration)).mean() for n in METHODS}
+    return ", ".join(f"{n} {value:.1f} %" for n, value in result.items())
 
 
 def accurate(concentration: float) -> Callable[[Studies], str]:
@@ -523,8 +523,8 @@ def accurate(concentration: float) -> Callable[[Studies], str]:
 
 def rounds_to(concentration: float) -> Callable[[Studies], str]:
     def note(studies: Studies) -> str:
-        found = {n: needed(studies, n, concentration).mean() for n in METHODS}
-        listed = ", ".join(f"{n} {value:.1f}" for n, value in found.items())
+        result = {n: needed(studies, n, concentration).mean() for n in METHODS}
+        listed = ", ".join(f"{n} {value:.1f}" for n, value in result.items())
         return f"Rounds until FedAvg's accuracy halfway, at alpha = {concentration:g}: {listed}."
 
     return note
@@ -542,8 +542,8 @@ def unsteady(concentration: float) -> Callable[[Studies], str]:
 
         def tried(name: str, step: float) -> float:
             same = (tuning["tuned"] == name) & (tuning["step"] == step)
-            found = tuning[ACCURACY].isel(candidate=np.flatnonzero(same.values))
-            return 100 * float(found.sel({ALPHA: concentration}).mean())
+            result = tuning[ACCURACY].isel(candidate=np.flatnonzero(same.values))
+            return 100 * float(result.sel({ALPHA: concentration}).mean())
 
         least = float(tuning["step"].min())
         whole, gradients = (

@@ -161,7 +161,7 @@ def aggregators(messages: int, reckoned: float = RECKONED.value) -> dict[str, Ag
       ValueError: the library has no promise for so few messages.
     """
     count = int(np.floor(reckoned * messages + 1e-9))
-    found: dict[str, Aggregator | None] = {
+    result: dict[str, Aggregator | None] = {
         MEAN: None,
         MEDIAN: Median(),
         TRIMMED: TrimmedMean(count=count),
@@ -169,10 +169,10 @@ def aggregators(messages: int, reckoned: float = RECKONED.value) -> dict[str, Ag
         KRUM: Krum(count, max(messages - count - 2, 1)),
         CLIPPING: CenteredClipping(RADIUS.value),
     }
-    for aggregator in found.values():
+    for aggregator in result.values():
         if aggregator is not None:
             aggregator.check(messages)
-    return found
+    return result
 
 
 def refused() -> str:
@@ -325,7 +325,7 @@ def row(
         return build(key, attack, share, aggregator, place.algorithm)
 
     scenario.__qualname__ = f"robustness({place.title!r})"
-    found = effort.sweep(
+    result = effort.sweep(
         name,
         scenario,
         rounds=rounds,
@@ -340,9 +340,9 @@ def row(
     places_of = xr.DataArray(
         at, dims=("attack", "share"), coords={"attack": [*ATTACKS], "share": [*shares]}
     )
-    found = found.isel(point=places_of).drop_vars("point")
-    found["share"].attrs["long_name"] = "share of attackers"
-    return lost(found)
+    result = result.isel(point=places_of).drop_vars("point")
+    result["share"].attrs["long_name"] = "share of attackers"
+    return lost(result)
 
 
 def lost(found: xr.Dataset) -> xr.Dataset:
@@ -460,12 +460,12 @@ def worst(share: float) -> Measure:
     """The error under the attack that is worst for each aggregator in each row."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = {}
+        result = {}
         for name, other in itertools.product(studies, AGGREGATORS):
             tried = {a: level((name, other, a, share), studies) for a in ATTACKS}
             attack = max(tried, key=lambda a: tried[a].value)
-            found[f"({name}) {other}, {attack}"] = tried[attack]
-        return found
+            result[f"({name}) {other}, {attack}"] = tried[attack]
+        return result
 
     return measure
 
@@ -478,7 +478,7 @@ NOW_CONDITIONAL = "The same measure, counted as conditional: "
 
 
 def overrun() -> float:
-    """The chance that more of a fifth of attackers meet in some cell than its receiver cuts off."""
+    """The probability that more of a fifth of attackers meet in a cell than its receiver cuts."""
     cell = CLIENTS.value // SERVERS.value
     liars, cut = round(0.2 * CLIENTS.value), int(RECKONED.value * cell)
     # No two cells can hold so many at once.

@@ -50,8 +50,8 @@ SPREAD = Setting(
     "spread s_v of the noise's deviations",
     1.7,
     "not given; the agents' deviations are log-normal quantiles in random order, of this "
-    "logarithmic deviation. Chosen by theory, before any run: (2.23) with the chances that are "
-    "optimal, against equal ones, then predicts the source's 13.1 dB",
+    "logarithmic deviation. Chosen by theory, before any run: (2.23) with the probabilities that "
+    "are optimal, against equal ones, then predicts the source's 13.1 dB",
 )
 MODEL = Setting("w* and w_0", "standard normal, zero", "“randomly generated”; w_0 is not given")
 DATA = Setting(
@@ -66,15 +66,15 @@ REPLACED = Setting(
     "samples: section 2.6.1 on figure 2.1; of agents it is not said",
 )
 FLOOR = Setting(
-    "share of every chance that stays uniform",
+    "share of every probability that stays uniform",
     1e-3,
     "none in the source: a sample whose gradient vanishes once would not be seen again",
 )
 CAP = Setting(
-    "largest chances", "1/L and 1/B_k", "not discussed; beyond, one is drawn twice at a time"
+    "largest probabilities", "1/L and 1/B_k", "not discussed; beyond, one is drawn twice at a time"
 )
 RULE = Setting(
-    "ISFedAvg's chances, beyond figure 2.1",
+    "ISFedAvg's probabilities, beyond figure 2.1",
     "(2.46)-(2.48)",
     "not given; the true ones, of which the theory speaks. Figure 2.1 compares the others",
 )
@@ -87,7 +87,12 @@ COMMON = (
 )
 
 METRIC = "mean_square_deviation"
-FEDAVG, TRUE, FULL, SAMPLED = "FedAvg", "true chances", "all agents' norms", "norms of those drawn"
+FEDAVG, TRUE, FULL, SAMPLED = (
+    "FedAvg",
+    "true probabilities",
+    "all agents' norms",
+    "norms of those drawn",
+)
 RULES = {TRUE: "optimal", FULL: "full", SAMPLED: "sampled"}
 IS = "ISFedAvg"
 
@@ -239,7 +244,7 @@ def prediction(
     **grid: Any,
 ) -> xr.Dataset:
     """What :func:`study` of the same comes to by theory, of each of its data sets."""
-    found = effort.sweep(
+    results = effort.sweep(
         name,
         predicted(build, axis, methods, extra),
         rounds=1,
@@ -247,7 +252,7 @@ def prediction(
         grid={name: list(values) for name, values in grid.items()},
     )
     return (
-        found.isel(round=-1, drop=True)
+        results.isel(round=-1, drop=True)
         .rename(curve="algorithm")
         .assign_coords(algorithm=list(methods))
     )
@@ -320,7 +325,7 @@ def uploads(variance: Array | float = VARIANCE.value) -> dict[str, Any]:
 
 
 def private_fedavg(step_size: Array | float = PRIVATE_STEP.value) -> FedAvg:
-    """Federated averaging with equal chances, as section 2.5 has it."""
+    """Federated averaging with equal probabilities, as section 2.5 has it."""
     return fedavg(
         step_size,
         PRIVATE_DRAWN.value,
@@ -359,7 +364,7 @@ def private_study(
     **grid: Any,
 ) -> xr.Dataset:
     """What is shared, over a grid of step sizes or variances."""
-    found = effort.sweep(
+    results = effort.sweep(
         name,
         private_scenario,
         rounds=rounds,
@@ -367,7 +372,7 @@ def private_study(
         grid={"shared": list(shared)} | grid,
         record_every=4,
     )
-    return found.rename(shared="algorithm")
+    return results.rename(shared="algorithm")
 
 
 def _best_step(now: Snapshot) -> Array:

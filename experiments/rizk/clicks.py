@@ -64,10 +64,10 @@ def problem(agents: int, rho: float) -> Problem:
     parts = [*zip(np.split(features, ends), np.split(labels, ends), strict=True)]
     least, most = FEATURE_NOISE.value
     deviation = jax.random.uniform(k_deviation, (agents,), features.dtype, least, most)
-    found = fl.problems.from_clients(
+    result = fl.problems.from_clients(
         parts[:-1], Logistic(), SquaredL2(), rho * agents, test=parts[-1:]
     )
-    return data.with_feature_noise(k_noise, found, deviation)
+    return data.with_feature_noise(k_noise, result, deviation)
 
 
 def _centroid_error(now: Snapshot) -> Array:
@@ -104,9 +104,9 @@ def differences(cases: Mapping[str, tuple[Any, Any]], study: str = "a") -> Measu
     """For every case how much more often the first errs in the steady state."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = network.late(studies[study])
+        result = network.late(studies[study])
         return {
-            name: estimate(lambda a, b: a - b, *two(found, *pair, ERROR.name), unit="points")
+            name: estimate(lambda a, b: a - b, *two(result, *pair, ERROR.name), unit="points")
             for name, pair in cases.items()
         }
 

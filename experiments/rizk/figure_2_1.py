@@ -25,8 +25,8 @@ FEATURES = Setting(
     (0.0, 0.5),
     "beyond, single samples are so long that a step of 0.01 is not stable",
 )
-SHORT = Setting("(b) iterations", 750, "FedAvg and true chances are at rest after 300")
-LONG = Setting("(c) iterations", 3000, "chances of samples are still converging")
+SHORT = Setting("(b) iterations", 750, "FedAvg and true probabilities are at rest after 300")
+LONG = Setting("(c) iterations", 3000, "probabilities of samples are still converging")
 FEW = Setting("(b), (c) seeds", 20, "of smooth curves, and of ratios paired by seed")
 EARLY = Setting("convergence", "first tenth", "of the iterations, in which all fall")
 CLAIMED = 13.1
@@ -35,33 +35,36 @@ AGENTS, OWN = "agents", "samples"
 
 
 def _distances(now: Snapshot) -> tuple[Array, Array]:
-    """Squared, of the chances from those of (2.46)-(2.48), over that of equal ones."""
+    """Squared, of the probabilities from those of (2.46)-(2.48), over that of equal ones."""
     best = ch2.isfedavg().init(now.problem, None)
-    found = []
+    result = []
     for name in ("clients", "samples"):
         ours, true = (jnp.atleast_2d(getattr(state, name)) for state in (now.state, best))
         even = jnp.where(
             true > 0, 1 / jnp.sum(true > 0, axis=1, keepdims=True, dtype=true.dtype), 0
         )
-        found.append(jnp.sum((ours - true) ** 2) / jnp.sum((even - true) ** 2))
-    return found[0], found[1]
+        result.append(jnp.sum((ours - true) ** 2) / jnp.sum((even - true) ** 2))
+    return result[0], result[1]
 
 
 DISTANCES = [
     Metric(
         AGENTS,
         lambda now: _distances(now)[0],
-        "squared distance from the true chances",
+        "squared distance from the true probabilities",
         decibel=True,
     ),
     Metric(
-        OWN, lambda now: _distances(now)[1], "squared distance from the true chances", decibel=True
+        OWN,
+        lambda now: _distances(now)[1],
+        "squared distance from the true probabilities",
+        decibel=True,
     ),
 ]
 
 
 def watched(key: Array, algorithm: Algorithm) -> fl.Simulation:
-    """The scenario, of which the chances are measured."""
+    """The scenario, of which the probabilities are measured."""
     return ch2.scenario(key, algorithm, metrics=DISTANCES)
 
 
@@ -111,18 +114,18 @@ def least_gain(studies: Studies) -> dict[str, Estimate]:
 
 def spreads(studies: Studies) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """Both methods at every point of the range."""
-    found = {}
+    result = {}
     for v in studies["b"]["noise_spread"].values.tolist():
         for u in studies["b"]["feature_spread"].values.tolist():
             at = {"noise_spread": v, "feature_spread": u}
             names = (ch2.FEDAVG, ch2.TRUE)
-            found[f"s_v = {v:g}, s_u = {u:g}"] = tuple({"algorithm": n} | at for n in names)
-    return found
+            result[f"s_v = {v:g}, s_u = {u:g}"] = tuple({"algorithm": n} | at for n in names)
+    return result
 
 
 def exponential(studies: Studies) -> dict[str, Estimate]:
     """Of the fall in dB a round, that of its second half over that of its first."""
-    found = {}
+    result = {}
     for name in (ch2.FEDAVG, ch2.TRUE):
         curve = samples(studies["a"], name, ch2.METRIC)
         rest = ch2.steady(studies["a"])[ch2.METRIC].sel(algorithm=name).mean().item()
@@ -134,19 +137,19 @@ def exponential(studies: Studies) -> dict[str, Estimate]:
             first, second = db[:, 0] - db[:, middle], db[:, middle] - db[:, 2 * middle]
             return second / first
 
-        found[name] = estimate(ratio, falling, unit="")
-    return found
+        result[name] = estimate(ratio, falling, unit="")
+    return result
 
 
 def plateau(studies: Studies) -> dict[str, Estimate]:
     """Of the last two thirds of the iterations, the first half above the second."""
-    found = {}
+    result = {}
     for name in (ch2.FEDAVG, ch2.TRUE):
         rest = samples(studies["a"], name, ch2.METRIC)
         rest = rest[:, rest.shape[1] // 3 :]
         half = rest.shape[1] // 2
-        found[name] = gap(rest[:, :half], rest[:, half:])
-    return found
+        result[name] = gap(rest[:, :half], rest[:, half:])
+    return result
 
 
 def one_over_another(over: str, *under: str) -> Measure:
@@ -182,13 +185,13 @@ def powers(studies: Studies) -> dict[str, Estimate]:
 
 
 def left(studies: Studies) -> str:
-    """How far the chances are in the end."""
+    """How far the probabilities are in the end."""
     end = {name: studies["c"][name].isel(round=-1).mean().item() ** 0.5 for name in (AGENTS, OWN)}
     falls = ", ".join(f"of {name} {-e.value:+.2f}" for name, e in powers(studies).items())
     return (
         f"Distances go with powers of the iteration ({falls}), not minus two, let alone by "
-        f"squares. Chances of agents stay at {100 * end[AGENTS]:.0f} % of where equal ones were, "
-        "since they rest on a gradient of one batch each; those of samples come to "
+        f"squares. Probabilities of agents stay at {100 * end[AGENTS]:.0f} % of where equal ones "
+        "were, since they rest on a gradient of one batch each; those of samples come to "
         f"{100 * end[OWN]:.0f} % and go on, as often as their agents are drawn."
     )
 
@@ -196,8 +199,8 @@ def left(studies: Studies) -> str:
 def why_worse(studies: Studies) -> str:
     left = studies["c"][AGENTS].isel(round=-1).mean().item() ** 0.5
     return (
-        "The chances are learnt from gradients that are noise themselves, and of those who are "
-        f"drawn alone: agents' stay off the true ones by {100 * left:.0f} % of what equal ones "
+        "The probabilities are learnt from gradients that are noise themselves, and of those who "
+        f"are drawn alone: agents' stay off the true ones by {100 * left:.0f} % of what equal ones "
         "are off, which costs what is measured here."
     )
 
@@ -227,20 +230,20 @@ def draw_gaps(ax: Axes, studies: Studies) -> None:
 
 
 def plot(studies: Studies) -> Picture:
-    titles = ("the four algorithms", "true chances: the gain", "chances learnt")
-    drawing, (curves, gain, chances) = picture.panels(titles)
+    titles = ("the four algorithms", "true probabilities: the gain", "probabilities learnt")
+    drawing, (curves, gain, probabilities) = picture.panels(titles)
     plotting.learning_curves(studies["a"], ch2.METRIC, ax=curves)
     for name in (ch2.FEDAVG, ch2.TRUE):
         picture.theory(curves, ch2.predicted_level(studies["a-predicted"], name), f"{name}, theory")
     draw_gaps(gain, studies)
     rounds = studies["c"]["round"].values
     for name in (AGENTS, OWN):
-        found = statistics.summary(studies["c"].squeeze("algorithm"), name)
-        (line,) = chances.plot(rounds, found["mean"], label=f"chances of {name}")
-        band = (rounds, found["low"], found["high"])
-        chances.fill_between(*band, color=line.get_color(), alpha=0.2, linewidth=0)
-    chances.set(xscale="log", yscale="log", xlabel="iteration")
-    chances.set_ylabel("distance² from true ones")
+        result = statistics.summary(studies["c"].squeeze("algorithm"), name)
+        (line,) = probabilities.plot(rounds, result["mean"], label=f"probabilities of {name}")
+        band = (rounds, result["low"], result["high"])
+        probabilities.fill_between(*band, color=line.get_color(), alpha=0.2, linewidth=0)
+    probabilities.set(xscale="log", yscale="log", xlabel="iteration")
+    probabilities.set_ylabel("distance² from true ones")
     return picture.finish(drawing, "ISFedAvg, regression of 300 agents of whom 6 take part")
 
 
@@ -248,17 +251,18 @@ FIGURE = Figure(
     "rizk-2.1",
     "Importance sampling of agents and samples",
     "Rizk 2023, figure 2.1, section 2.6.1",
-    "(a) FedAvg, and ISFedAvg with the true chances, with those that all agents' norms give in "
-    "every round, and with those that are learnt from who is drawn; thin lines are exact second "
+    "(a) FedAvg, and ISFedAvg with the true probabilities, with those that all agents' norms give "
+    "in every round, and with those that are learnt from who is drawn; thin lines are exact second "
     "moments of the same data sets. (b) is ours: how unlike agents must be for the source's gain. "
-    "(c) is ours: how far the learnt chances are from the true ones, over what equal ones are.",
+    "(c) is ours: how far the learnt probabilities are from the true ones, over what equal ones "
+    "are.",
     study=study,
     plot=plot,
     claims=[
         Claim(
             "better-than-fedavg",
             "importance sampling does better than uniform sampling, with all three kinds of "
-            "chances",
+            "probabilities",
             "section 2.6.1 on figure 2.1",
             below_fedavg,
             (0, INFINITE),
@@ -270,11 +274,11 @@ FIGURE = Figure(
             "section 2.6.1 on figure 2.1",
             least_gain,
             (0, INFINITE),
-            "with the true chances, at the spreads where it gains least",
+            "with the true probabilities, at the spreads where it gains least",
         ),
         Claim(
             "by-13-db",
-            "the true chances improve the steady state by 13.1 dB",
+            "the true probabilities improve the steady state by 13.1 dB",
             "section 2.6.1 on figure 2.1",
             one_over_another(ch2.FEDAVG, ch2.TRUE),
             (CLAIMED - 1, CLAIMED + 1),
@@ -300,8 +304,8 @@ FIGURE = Figure(
             "the halves of the last two thirds of the iterations are within 1 dB of each other",
         ),
         Claim(
-            "learnt-chances-as-good",
-            "chances learnt from those drawn do just as well as the true ones",
+            "learnt-probabilities-as-good",
+            "probabilities learnt from those drawn do just as well as the true ones",
             "section 2.6.1",
             one_over_another(ch2.SAMPLED, ch2.TRUE),
             ch2.SAME,
@@ -309,8 +313,8 @@ FIGURE = Figure(
             note=why_worse,
         ),
         Claim(
-            "chances-converge-quadratically",
-            "the learnt chances converge quadratically to the true ones",
+            "probabilities-converge-quadratically",
+            "the learnt probabilities converge quadratically to the true ones",
             "section 2.6.1",
             powers,
             (2, INFINITE),
@@ -320,7 +324,7 @@ FIGURE = Figure(
         ),
         Claim(
             "norms-of-all-do-not-degrade",
-            "chances by all agents' norms do not degrade performance",
+            "probabilities by all agents' norms do not degrade performance",
             "section 2.6.1",
             one_over_another(ch2.FULL, ch2.TRUE),
             (-INFINITE, 0.5),
@@ -328,17 +332,17 @@ FIGURE = Figure(
         ),
         Claim(
             "norms-of-all-outperform",
-            "chances by all agents' norms outperform the other solutions",
+            "probabilities by all agents' norms outperform the other solutions",
             "section 2.6.1",
             others_above_full,
             (0, INFINITE),
             "steady states, dB",
-            note="Near the minimizer these chances are the true ones, but for what the model is "
-            "off: there is nothing by which they could be better.",
+            note="Near the minimizer these probabilities are the true ones, but for what the model "
+            "is off: there is nothing by which they could be better.",
         ),
         Claim(
             "norms-of-all-are-faster",
-            "chances by all agents' norms converge faster than the others",
+            "probabilities by all agents' norms converge faster than the others",
             "section 2.6.1",
             others_slower,
             (0, INFINITE),

@@ -56,7 +56,7 @@ FEATURE_NOISE = Setting(
 )
 TEST = Setting("(c) held-out samples", 1000, "not given")
 RULE = Setting(
-    "ISFedAvg's chances",
+    "ISFedAvg's probabilities",
     "(2.53)-(2.54)",
     "not given; those that the source proposes, for which agents look at nothing more",
 )

@@ -95,11 +95,12 @@ def gain(studies: Studies) -> dict[str, Estimate]:
 
 
 def still(studies: Studies) -> str:
-    (found,) = gain(studies).values()
+    (result,) = gain(studies).values()
     return (
-        f"It is still {found.value:.1f} dB: both deviations fall as 1/L, so their difference does, "
+        f"It is still {result.value:.1f} dB: both deviations fall as 1/L, so their difference does "
         "too, and little is left to be seen on a linear axis; their ratio changes only since with "
-        "more agents the noisiest, who cannot be drawn twice a round, reach the largest chance."
+        "more agents the noisiest, who cannot be drawn twice a round, reach the largest "
+        "probability."
     )
 
 
@@ -128,9 +129,9 @@ FIGURE = Figure(
     "rizk-2.3",
     "How many agents take part",
     "Rizk 2023, figure 2.3, section 2.6.3",
-    "FedAvg and ISFedAvg with the true chances, for several numbers L of agents a round, (a) on "
-    "the source's linear axis from iteration 250 on, (b) in dB, with exact second moments of the "
-    "same data sets.",
+    "FedAvg and ISFedAvg with the true probabilities, for several numbers L of agents a round, (a) "
+    "on the source's linear axis from iteration 250 on, (b) in dB, with exact second moments of "
+    "the same data sets.",
     study=study,
     plot=plot,
     claims=[

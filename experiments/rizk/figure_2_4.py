@@ -49,13 +49,13 @@ def longer_above_shorter(*panels: str) -> Measure:
     """From one range to the next, dB."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = {}
+        result = {}
         for panel in panels:
             names = studies[panel]["algorithm"].values.tolist()
             for shorter, longer in itertools.pairwise(names):
                 case = f"{PANELS[panel]}, {longer} above {shorter}"
-                found[case] = ch2.steady_gap(studies[panel], longer, shorter)
-        return found
+                result[case] = ch2.steady_gap(studies[panel], longer, shorter)
+        return result
 
     return measure
 
@@ -64,9 +64,9 @@ normalized = longer_above_shorter("a", "b")
 
 
 def falls(studies: Studies) -> str:
-    found = [e.value for e in normalized(studies).values()]
+    result = [e.value for e in normalized(studies).values()]
     return (
-        f"It changes by {min(found):.1f} to {max(found):.1f} dB from range to range, downwards: a "
+        f"It changes by {min(result):.1f} to {max(result):.1f} dB from range to range, down: a "
         "step is on a batch of its own, so more of them, each as much shorter, are a larger batch. "
         "The first-order deviation has 1/(E_k B_k) in it, (2.23)-(2.25)."
     )
@@ -76,9 +76,9 @@ original = longer_above_shorter("c")
 
 
 def averaged(studies: Studies) -> str:
-    found = [e.value for e in original(studies).values()]
+    result = [e.value for e in original(studies).values()]
     return (
-        f"It changes by {min(found):.1f} to {max(found):.1f} dB. A round of E_k whole steps is as "
+        f"It changes by {min(result):.1f} to {max(result):.1f} dB. A round of E_k steps is as "
         "much longer and its noise as much larger, but it is over as many more batches, and what "
         "agents' samples do not agree on is small beside one batch's noise: to first order in mu "
         "the two cancel. What is left is a minimizer in which those with many steps count more, "

@@ -66,8 +66,8 @@ def study(effort: Effort) -> Studies:
         "a-predicted", pair, effort, seeds=few, build=drifting, extra=[ch2.XI], xi=xis
     )
     named = {"long_name": "ξ"}
-    for found in (levels, theory):
-        found["xi"].attrs = named
+    for result in (levels, theory):
+        result["xi"].attrs = named
     return {
         "a": levels,
         "a-predicted": theory,
@@ -119,10 +119,10 @@ def by_noise(studies: Studies) -> dict[str, Estimate]:
 
 
 def by_features(studies: Studies) -> dict[str, Estimate]:
-    found = {f"{ch2.FEDAVG} diverges": share(diverged(studies["d"], ch2.FEDAVG))}
+    result = {f"{ch2.FEDAVG} diverges": share(diverged(studies["d"], ch2.FEDAVG))}
     for name in (IS_FULL, IS_SAMPLED):
-        found[f"{name}, converges"] = share(~diverged(studies["d"], name))
-    return found
+        result[f"{name}, converges"] = share(~diverged(studies["d"], name))
+    return result
 
 
 def by_levels(studies: Studies) -> dict[str, Estimate]:
@@ -180,9 +180,9 @@ def plot(studies: Studies) -> Picture:
 
 def table(studies: Studies) -> list[dict[str, float]]:
     """ξ as it was meant and as it is."""
-    found = studies["a-predicted"][ch2.DRIFT]
+    result = studies["a-predicted"][ch2.DRIFT]
     return [
-        {"xi": float(xi), "measured": float(found.sel(xi=xi).mean())} for xi in found["xi"].values
+        {"xi": float(xi), "measured": float(result.sel(xi=xi).mean())} for xi in result["xi"].values
     ]
 
 
@@ -238,7 +238,7 @@ FIGURE = Figure(
             (50, 100),
             "most runs",
             condition="agents are unlike in their features, not in their noise alone, and ISFedAvg "
-            "takes the chances of (2.50)-(2.51) or (2.53)-(2.54)",
+            "takes the probabilities of (2.50)-(2.51) or (2.53)-(2.54)",
         ),
     ],
     settings=(*ch2.COMMON, ch2.DRAWN, DRIFTS, LARGER, UNIT, FEATURES, ROUNDS, DIVERGING, FEW),

@@ -33,8 +33,8 @@ def floors(studies: Studies) -> dict[str, Estimate]:
 
     data = ch2.steady(studies["a"])
     names = (ch2.MODELS, ch2.UPDATES, ch2.STANDARD)
-    found = [samples(data, name, ch2.METRIC).mean(axis=1) for name in names]
-    return {"added by models over added by updates": estimate(ratio, *found)}
+    result = [samples(data, name, ch2.METRIC).mean(axis=1) for name in names]
+    return {"added by models over added by updates": estimate(ratio, *result)}
 
 
 def plot(studies: Studies) -> Picture:

@@ -45,8 +45,8 @@ def study(effort: Effort) -> Studies:
         studies[name] = ch2.private_study(name, effort, ROUNDS.value, shared, few, **grid)
         studies[predicted] = ch2.private_prediction(predicted, effort, shared, extra, **grid)
         for axis in grid:
-            for found in (studies[name], studies[predicted]):
-                found[axis].attrs["long_name"] = NAMES[axis]
+            for result in (studies[name], studies[predicted]):
+                result[axis].attrs["long_name"] = NAMES[axis]
     return studies
 
 
@@ -85,10 +85,10 @@ def trade_off(studies: Studies) -> dict[str, Estimate]:
     """The smallest and the largest step over the best."""
     data = studies["step"]
     values = data["step_size"].values.tolist()
-    found = {value: rest(data, ch2.MODELS, value) for value in values}
-    best = min(values, key=lambda value: found[value].mean())
+    result = {value: rest(data, ch2.MODELS, value) for value in values}
+    best = min(values, key=lambda value: result[value].mean())
     return {
-        f"μ = {end:g} above μ = {best:g}": gap(found[end], found[best])
+        f"μ = {end:g} above μ = {best:g}": gap(result[end], result[best])
         for end in (values[0], values[-1])
     }
 
@@ -102,8 +102,8 @@ def harder(studies: Studies) -> dict[str, Estimate]:
         return statistics.decibels(means[0] / means[1] * means[3] / means[2])
 
     ends = (values[-1], values[0])
-    found = [rest(data, method, value) for method in (ch2.MODELS, ch2.UPDATES) for value in ends]
-    return {f"from {values[0]:g} to {values[-1]:g}": estimate(more, *found)}
+    result = [rest(data, method, value) for method in (ch2.MODELS, ch2.UPDATES) for value in ends]
+    return {f"from {values[0]:g} to {values[-1]:g}": estimate(more, *result)}
 
 
 def diverging(studies: Studies) -> dict[str, Estimate]:

@@ -16,7 +16,7 @@ SCHEMES = (NONE, RANDOM, HOMOMORPHIC)
 
 def study(effort: Effort) -> Studies:
     variance, step = ch3.VARIANCE.value, ch3.STEP.value
-    found = ch3.study(
+    results = ch3.study(
         "study",
         effort,
         variances=[variance],
@@ -25,7 +25,7 @@ def study(effort: Effort) -> Studies:
         record_every=EVERY,
     )
     theory = ch3.predicted(SCHEMES, ROUNDS.value, variance=[variance], step_size=[step])
-    data, theory = (d.squeeze(["variance", "step_size"], drop=True) for d in (found, theory))
+    data, theory = (d.squeeze(["variance", "step_size"], drop=True) for d in (results, theory))
     return {"a": net.curves(data), "theory": theory.sel(round=data["round"])}
 
 

@@ -36,7 +36,7 @@ NOISY = (RANDOM, HOMOMORPHIC)
 
 def study(effort: Effort) -> Studies:
     variances, step = VARIANCES.value, ch3.STEP.value
-    found = ch3.study(
+    results = ch3.study(
         "study",
         effort,
         variances=variances,
@@ -50,8 +50,8 @@ def study(effort: Effort) -> Studies:
     optimum = np.asarray(fl.problems.optimum(problem))
     theory = ch3.predicted(SCHEMES, variance=variances, step_size=[step])
     return {
-        "a": net.curves(found).assign_attrs(start=float(np.sum(optimum**2))),
-        "recovered": net.recovered(found.sel(variance=[ch3.VARIANCE.value]), over, optimum),
+        "a": net.curves(results).assign_attrs(start=float(np.sum(optimum**2))),
+        "recovered": net.recovered(results.sel(variance=[ch3.VARIANCE.value]), over, optimum),
         "theory": theory.squeeze("step_size", drop=True),
     }
 

@@ -50,7 +50,7 @@ ALL = tuple(sorted((*STEPS.value, *MORE.value)))
 
 def study(effort: Effort) -> Studies:
     variance = ch3.VARIANCE.value
-    found = ch3.study(
+    results = ch3.study(
         "study",
         effort,
         variances=[variance],
@@ -60,10 +60,10 @@ def study(effort: Effort) -> Studies:
     )
     theory = ch3.predicted(SCHEMES, variance=[variance], step_size=ALL)
     optimum = np.asarray(fl.problems.optimum(ch3.world()[0]))
-    errors = found[net.MODELS].mean("node") - optimum
-    start = found[["diverged"]].assign({ERROR: errors}).sel(step_size=list(STEPS.value))
-    kept = net.curves(found, net.CENTROID).isel(round=slice(THIN - 1, None, THIN))
-    parts = {"a": kept, "noise": net.noise_parts(found), "theory": theory}
+    errors = results[net.MODELS].mean("node") - optimum
+    start = results[["diverged"]].assign({ERROR: errors}).sel(step_size=list(STEPS.value))
+    kept = net.curves(results, net.CENTROID).isel(round=slice(THIN - 1, None, THIN))
+    parts = {"a": kept, "noise": net.noise_parts(results), "theory": theory}
     parts["start"] = start.drop_sel(scheme=NONE).isel(round=slice(FIRST.value))
     for name, part in parts.items():
         part["step_size"].attrs["long_name"] = "step size μ"
@@ -144,17 +144,17 @@ def extremes(studies: Studies) -> dict[str, Estimate]:
 
 def arrival(studies: Studies) -> dict[str, Estimate]:
     """How many times as many iterations a step needs as the next larger one."""
-    found, data = {}, studies["start"]
+    result, data = {}, studies["start"]
     for scheme in (RANDOM, HOMOMORPHIC):
         for small, large in itertools.pairwise(STEPS.value):
             pair = (
                 data[ERROR].sel(scheme=scheme, step_size=step).transpose("seed", ...).values
                 for step in (small, large)
             )
-            found[f"{scheme}, step {small:g} over {large:g}"] = estimate(
+            result[f"{scheme}, step {small:g} over {large:g}"] = estimate(
                 lambda a, b: arrived(a) / arrived(b), *pair, unit="times"
             )
-    return found
+    return result
 
 
 def arrived(errors: np.ndarray) -> np.ndarray:

@@ -44,7 +44,7 @@ def scenario(key: Array, scheme: Noise, variance: Array) -> fl.Simulation:
 
 
 def study(effort: Effort) -> Studies:
-    found = net.study(
+    results = net.study(
         "study",
         effort,
         scenario,
@@ -53,7 +53,7 @@ def study(effort: Effort) -> Studies:
         rounds=clicks.ROUNDS.value,
         record_every=clicks.EVERY,
     )
-    return {"a": found.squeeze("variance", drop=True)}
+    return {"a": results.squeeze("variance", drop=True)}
 
 
 def plot(studies: Studies) -> Picture:

@@ -57,7 +57,7 @@ def study(effort: Effort) -> Studies:
     _, drawn, _ = GRAPHS.value
     strategies = {name: ch4.strategy(name) for name in ch4.STRATEGIES}
     asked = {"rounds": ch4.ROUNDS.value, "record_every": EVERY}
-    found = net.study(
+    result = net.study(
         "study",
         effort,
         ch4.scenario,
@@ -88,8 +88,8 @@ def study(effort: Effort) -> Studies:
 
     def theory(name: str, **axes: Any) -> xr.Dataset:
         build = functools.partial(ch4.scenario, strategy=strategies[name])
-        found = net.predicted(build, SCHEMES, variance=[ch4.VARIANCE.value], **axes)
-        return found.squeeze("variance", drop=True)
+        result = net.predicted(build, SCHEMES, variance=[ch4.VARIANCE.value], **axes)
+        return result.squeeze("variance", drop=True)
 
     orders = theory(ATC, step_size=PREDICTED.value, graph=everywhere)
     one = {"step_size": [ch4.STEP.value], "graph": {drawn: everywhere[drawn]}}
@@ -99,14 +99,14 @@ def study(effort: Effort) -> Studies:
         else theory(name, **one)
         for name in strategies
     ]
-    apart = _apart(found)
+    apart = _apart(result)
     single = ["variance", "step_size", "graph"]
     for part in (crossing, orders):
         part["step_size"].attrs["long_name"] = "step size μ"
     curvature = fl.theory.multiagent.hessian(ch4.world()[0])
     orders.attrs["curvature"] = float(np.trace(curvature) / len(curvature))
     return {
-        "a": net.curves(found).squeeze(single, drop=True),
+        "a": net.curves(result).squeeze(single, drop=True),
         "masks": apart.squeeze(single, drop=True),
         "crossing": crossing,
         "orders": orders,

@@ -41,7 +41,7 @@ def scenario(key: Array, scheme: Noise, variance: Array) -> fl.Simulation:
 
 def study(effort: Effort) -> Studies:
     def part(name: str, schemes: tuple[str, ...], seeds: int) -> xr.Dataset:
-        found = net.study(
+        results = net.study(
             name,
             effort,
             scenario,
@@ -51,7 +51,7 @@ def study(effort: Effort) -> Studies:
             rounds=clicks.ROUNDS.value,
             record_every=clicks.EVERY,
         )
-        return found.squeeze("variance", drop=True)
+        return results.squeeze("variance", drop=True)
 
     loud = part("study", (RANDOM, HOMOMORPHIC), clicks.SEEDS.value)
     return {"a": loud, "masks": part("masks", (LOCAL,), MASKED.value)}

@@ -126,7 +126,7 @@ def study(
     parts = []
     for scheme in schemes:
         levels = [0.0, *variances] if scheme == schemes[0] else list(variances)
-        found = effort.sweep(
+        result = effort.sweep(
             f"{name}-{scheme}",
             scenario,
             seeds=min(effort.seeds, seeds),
@@ -134,10 +134,10 @@ def study(
             **sweep,
         )
         if levels[0] == 0:
-            silent = found.sel(variance=[0.0]).assign_coords(scheme=[NONE])
+            silent = result.sel(variance=[0.0]).assign_coords(scheme=[NONE])
             parts += [silent.assign_coords(variance=[v]) for v in variances[:1]]
-            found = found.sel(variance=list(variances))
-        parts.append(found)
+            result = result.sel(variance=list(variances))
+        parts.append(result)
     silent, *noisy = parts
     filled = silent.reindex(variance=list(variances), method="ffill")
     return joined(filled, *noisy, axis="scheme")
@@ -194,10 +194,10 @@ def noise_parts(data: xr.Dataset) -> xr.Dataset:
         CENTROID_NOISE: ("centroid", (apart.mean("node") ** 2).sum("parameter").mean("round")),
         INDIVIDUAL_NOISE: ("models", (apart**2).sum("parameter").mean(["node", "round"])),
     }
-    found = data[["diverged"]].drop_sel(scheme=NONE)
+    result = data[["diverged"]].drop_sel(scheme=NONE)
     for name, (of, value) in parts.items():
-        found[name] = value.assign_attrs(long_name=f"noise in the {of}", units="1", decibel=1)
-    return found
+        result[name] = value.assign_attrs(long_name=f"noise in the {of}", units="1", decibel=1)
+    return result
 
 
 def recovered(data: xr.Dataset, over: np.ndarray, optimum: np.ndarray) -> xr.Dataset:
@@ -211,11 +211,11 @@ def recovered(data: xr.Dataset, over: np.ndarray, optimum: np.ndarray) -> xr.Dat
     """
     models = _last_half(data[[MODELS]])[MODELS].transpose(..., "node", "parameter")
     errors, stages = models - optimum, np.arange(CONSENSUS.value + 1)
-    found = []
+    result = []
     for _ in stages:
-        found.append((errors**2).sum("parameter").mean(["node", "round"]))
+        result.append((errors**2).sum("parameter").mean(["node", "round"]))
         errors = errors.copy(data=np.einsum("kl,...lp->...kp", over, errors.values))
-    error = xr.concat(found, "stage").assign_coords(stage=stages)
+    error = xr.concat(result, "stage").assign_coords(stage=stages)
     error.attrs = {"long_name": "MSD of the models", "units": "1", "decibel": 1}
     error["stage"].attrs["long_name"] = "combinations without noise"
     return data[["diverged"]].assign({RECOVERED: error})
@@ -254,7 +254,7 @@ def predicted(
 
         return jax.lax.map(one, points)
 
-    found = []
+    result = []
     for scheme in schemes:
         # One program for no noise and the random one.
         silent = {"variance": jnp.zeros_like(stacked["variance"])} if scheme == NONE else {}
@@ -262,10 +262,10 @@ def predicted(
         shape = [len(value) for value in values]
         dims = [*axes, *(() if rounds is None else ("round",))]
         pair = zip((CENTROID, INDIVIDUAL), levels, strict=True)
-        found.append(
+        result.append(
             xr.Dataset({m: (dims, np.reshape(v, (*shape, *v.shape[1:]))) for m, v in pair})
         )
-    data = xr.concat(found, "scheme").assign_coords(scheme=list(schemes))
+    data = xr.concat(result, "scheme").assign_coords(scheme=list(schemes))
     data = data.assign_coords({name: list(value) for name, value in axes.items()})
     return data if rounds is None else data.assign_coords(round=np.arange(1, rounds + 1))
 
@@ -324,12 +324,12 @@ def agreement(
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data, theory = late(studies[study]), late(studies["theory"])
-        found = {}
+        result = {}
         for case, where in cases.items():
             for name, metric in metrics.items():
                 level = np.full(data.sizes["seed"], float(theory[metric].sel(where)))
-                found[f"{case}, {name}"] = measures.gap(samples(data, where, metric), level)
-        return found
+                result[f"{case}, {name}"] = measures.gap(samples(data, where, metric), level)
+        return result
 
     return Claim(
         "as-theory-says",

@@ -180,8 +180,8 @@ def learn(
     together = _together(problem, sum(one.rows.shape[2] for one in several), len(start))
     everyone = (who.numbers, batch, own, sizes, counts, (given, each))
     groups = jax.tree.map(lambda a: a.reshape(-1, together, *a.shape[1:]), everyone)
-    found = jax.lax.map(group, groups)
-    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), found)
+    learned = jax.lax.map(group, groups)
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), learned)
 
 
 def kept(those: Bool[Array, "*some"], new: Any, old: Any) -> Any:
@@ -228,11 +228,11 @@ def descent_gap(
     """
     slope, jump = problem.regularizer.growth(problem.dim)
     share = step_size * problem.share
-    apart, counts = step_size * gap.gradient, np.broadcast_to(steps, gap.gradient.shape)
+    distance, counts = step_size * gap.gradient, np.broadcast_to(steps, gap.gradient.shape)
     for step in range(1, counts.max()):
-        further = jnp.abs(1 - share * slope) * apart + step_size * gap.anywhere + share * jump
-        apart = jnp.where(step < counts, further, apart)
-    return apart
+        further = jnp.abs(1 - share * slope) * distance + step_size * gap.anywhere + share * jump
+        distance = jnp.where(step < counts, further, distance)
+    return distance
 
 
 def sampled(law: Batches | None, now: Round) -> Problem:

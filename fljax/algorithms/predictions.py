@@ -104,10 +104,10 @@ class OnTestSet(Algorithm):
     def points(self, problem: Problem) -> Float[Array, "clients points features"]:
         """The test set of each client."""
         if self.test_set is None:
-            found = problem.dim**0.5 * jnp.eye(problem.dim, dtype=problem.dtype)
+            points = problem.dim**0.5 * jnp.eye(problem.dim, dtype=problem.dtype)
         else:
-            found = jnp.asarray(self.test_set, problem.dtype)
-        return jnp.broadcast_to(found, (problem.clients, *found.shape[-2:]))
+            points = jnp.asarray(self.test_set, problem.dtype)
+        return jnp.broadcast_to(points, (problem.clients, *points.shape[-2:]))
 
     def _regression(self, problem: Problem, pull: Array) -> Regression:
         points = self.points(problem)
@@ -131,8 +131,8 @@ class OnTestSet(Algorithm):
         model, points = start_models(problem), self.points(problem)
         if self.learners is not None:
             nothing = jnp.zeros(points.shape[:2], problem.dtype)
-            held = problem.test
-            rows = (problem.clients, held.features.shape[1]) if held is not None else None
+            held_out = problem.test
+            rows = (problem.clients, held_out.features.shape[1]) if held_out is not None else None
             return State(
                 nothing,
                 nothing,
@@ -148,10 +148,10 @@ class OnTestSet(Algorithm):
         """The state with models fitted to these pseudo-labels, and what they predict there."""
         points = self.points(now.problem)
         if self.learners is not None:
-            said, fitted, held = self.learners.predictions(
+            said, fitted, held_out = self.learners.predictions(
                 now.problem, points, labels, pull, now.available
             )
-            return State(said, state.heard, labels, None, fitted, held), said
+            return State(said, state.heard, labels, None, fitted, held_out), said
         assert state.kept is not None
         model = state.kept.base + jnp.einsum(
             "kpm,km->kp", state.kept.gain, labels, precision=HIGHEST

@@ -149,8 +149,8 @@ def _check_claim(delta: float, confidence: float) -> None:
 def _at_least(right: Any, of: int, confidence: float) -> Any:
     """Clopper-Pearson: the probability is at least this."""
     right = np.asarray(right)
-    found = stats.beta.ppf(1 - confidence, np.maximum(right, 1), of - right + 1)
-    return np.where(right == 0, 0.0, found)
+    bound = stats.beta.ppf(1 - confidence, np.maximum(right, 1), of - right + 1)
+    return np.where(right == 0, 0.0, bound)
 
 
 @checked
@@ -215,13 +215,13 @@ def shaped_epsilon(
     seeds = scores.shape[1]
     spread = math.sqrt(float(np.mean(np.var(scores, axis=1, ddof=1))))
     gap = float(np.mean(scores[1]) - np.mean(scores[0]))
-    apart = abs(gap) / spread if spread > 0 else (math.inf if gap else 0.0)
-    if apart > APART:
-        return math.inf, apart
-    error = math.sqrt(2 / seeds + apart**2 / (4 * seeds))
-    least = max(apart - float(stats.norm.ppf(confidence)) * error, 0.0)
+    mu = abs(gap) / spread if spread > 0 else (math.inf if gap else 0.0)
+    if mu > APART:
+        return math.inf, mu
+    error = math.sqrt(2 / seeds + mu**2 / (4 * seeds))
+    least = max(mu - float(stats.norm.ppf(confidence)) * error, 0.0)
     epsilon = accounting.zcdp_epsilon(least**2 / 2, delta, "gaussian") if least > 0 else 0.0
-    return float(epsilon), apart
+    return float(epsilon), mu
 
 
 @checked
@@ -319,21 +319,21 @@ class Report:
     @property
     def verdict(self) -> str:
         """In plain words."""
-        found = (
+        verdict = (
             f"{'BROKEN' if self.broken else 'not broken'}: epsilon is at least {self.bound:.3g} "
             f"({self.confidence:.0%} confidence), {self.claimed:.3g} is claimed, at "
             f"delta={self.delta:g}."
         )
         if self.most < self.claimed:
-            found += (
+            verdict += (
                 f" So few trials could show {self.most:.3g} at most: take more, or a larger delta."
             )
         if self.gradient_norm > self.gradient_bound * (1 + ROUNDING):
-            found += (
+            verdict += (
                 f" Gradients of norm {self.gradient_norm:.3g} were met and at most "
                 f"{self.gradient_bound:.3g} is assumed: on these data the claim is nominal."
             )
-        return found
+        return verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,7 +342,7 @@ class TwoWorlds(Report):
 
     Attributes:
       shaped: epsilon is at least this *if* the scores are Gaussian, which is assumed, not shown.
-      apart: the estimate of :math:`\mu` under the same assumption.
+      mu: the estimate of :math:`\mu` under the same assumption.
       scores: ``[2, seeds]`` of world a and b, the half of the runs that the attack was not chosen
         on; large speaks for b.
       threshold: of the score, chosen on the other half.
@@ -352,7 +352,7 @@ class TwoWorlds(Report):
     """
 
     shaped: float
-    apart: float
+    mu: float
     scores: np.ndarray = dataclasses.field(repr=False)
     threshold: float
     rule: str
@@ -408,7 +408,7 @@ class TwoWorlds(Report):
             right.plot(share, 1 - share, color="#999999", lw=0.8, label="blind guessing")
             right.plot(alarms, misses, color=blue["color"], lw=4.0, alpha=0.5, label="attack")
             right.plot(share, self._claimed_misses(share), **_line(red), label="claim: not below")
-            fit = gaussian_misses(self.apart, share)
+            fit = gaussian_misses(self.mu, share)
             right.plot(share, fit, **_line(green), label="Gaussian fit")
             right.set_xlabel("false alarms: a taken for b")
             right.set_ylabel("misses: b taken for a")
@@ -456,14 +456,14 @@ def _line(look: dict[str, Any]) -> dict[str, Any]:
 
 
 @checked
-def gaussian_misses(apart: float, alarms: np.ndarray) -> np.ndarray:
+def gaussian_misses(mu: float, alarms: np.ndarray) -> np.ndarray:
     r"""The misses of the best test at so many false alarms, under :math:`\mu`-GDP exactly.
 
     Args:
-      apart: :math:`\mu`.
+      mu: :math:`\mu`.
       alarms: ``[...]``, in [0, 1].
     """
-    return stats.norm.cdf(stats.norm.isf(alarms) - apart)
+    return stats.norm.cdf(stats.norm.isf(alarms) - mu)
 
 
 # Data --------------------------------------------------------------------------------------------
@@ -841,9 +841,9 @@ def _beside(
     def one(key: Array) -> dict[str, Array]:
         return _listen((simulation,), (ready,), key, rounds, keep)[0]
 
-    found = jax.tree.map(lambda a: jnp.sum(a, axis=0), jax.lax.map(one, keys))  # [T, K]
-    power = found["square"] * found["square"][:, client][:, None]
-    strength = found["with"] ** 2 / jnp.where(power > 0, power, 1)
+    sums = jax.tree.map(lambda a: jnp.sum(a, axis=0), jax.lax.map(one, keys))  # [T, K]
+    power = sums["square"] * sums["square"][:, client][:, None]
+    strength = sums["with"] ** 2 / jnp.where(power > 0, power, 1)
     return jnp.sum(strength, axis=0)
 
 
@@ -940,8 +940,8 @@ def two_worlds(
       ...     algorithm=fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5),
       ...     privacy=fl.privacy.ZCDP(total_rho=0.5, gradient_bound=1.0),
       ... )
-      >>> found = fl.audit.two_worlds(simulation, b, rounds=5, seeds=4000, delta=0.05)
-      >>> found.broken, 0.5 < found.ratio < 1, round(found.claimed, 2)
+      >>> report = fl.audit.two_worlds(simulation, b, rounds=5, seeds=4000, delta=0.05)
+      >>> report.broken, 0.5 < report.ratio < 1, round(report.claimed, 2)
       (False, True, 1.57)
 
     Reference:
@@ -990,7 +990,7 @@ def two_worlds(
     judged = rules[rule][:, half:]
     hits, alarms = _bets(judged, threshold, upwards)
     of = judged.shape[1]
-    shaped, apart = shaped_epsilon(rules[fitted][:, half:], delta, confidence)
+    shaped, mu = shaped_epsilon(rules[fitted][:, half:], delta, confidence)
     return TwoWorlds(
         ledger=_of_its_noise(spent, privacy),
         delta=delta,
@@ -1000,7 +1000,7 @@ def two_worlds(
         gradient_norm=max(float(np.max(world[2])) for world in heard),
         gradient_bound=float(getattr(privacy, "gradient_bound", math.inf)),
         shaped=shaped,
-        apart=apart,
+        mu=mu,
         scores=judged,
         threshold=threshold,
         rule=rule,
@@ -1021,10 +1021,10 @@ def _attack(
         below = [np.searchsorted(np.sort(s), at, side="left") for s in learnt]
         for upwards in (True, False):
             hits, alarms = (half - below[1], half - below[0]) if upwards else below
-            found = counted_epsilon(hits, alarms, half, delta, confidence)
-            place = int(np.argmax(found))
-            if found[place] > best[0]:
-                best = float(found[place]), rule, float(at[place]), upwards
+            epsilon = counted_epsilon(hits, alarms, half, delta, confidence)
+            place = int(np.argmax(epsilon))
+            if epsilon[place] > best[0]:
+                best = float(epsilon[place]), rule, float(at[place]), upwards
     return best[1:]
 
 
@@ -1051,13 +1051,13 @@ def _scores(kept: list[dict[str, np.ndarray]], half: int) -> dict[str, np.ndarra
     # In units of each round's deviation, with a little added: two rounds may share their noise.
     spread = spread / np.outer(scale, scale) + TRIFLE * np.eye(len(scale))
     weights = np.linalg.solve(spread, (means[1] - means[0]) / scale) / scale
-    found = {
+    by_rule = {
         "Gaussian likelihood ratio": np.sum(product / square, axis=2),
         "Laplace likelihood ratio": np.sum(absolute / size, axis=2),
         "linear discriminant": along @ weights,
     }
     if "noise" not in both:
-        return found
+        return by_rule
     noise, change = both["noise"], both["change"]  # [2, S, M, T, R] and [2, S, M, T]
     runs = noise.shape[:2]
     alike = noise.reshape(*noise.shape[:3], -1), change, both["weight"]
@@ -1069,8 +1069,8 @@ def _scores(kept: list[dict[str, np.ndarray]], half: int) -> dict[str, np.ndarra
     for rule, parts in given.items():
         scores = _given_the_rest(*parts, half)
         if scores is not None:
-            found[rule] = sign[..., 0] * scores
-    return found
+            by_rule[rule] = sign[..., 0] * scores
+    return by_rule
 
 
 def _given_the_rest(
@@ -1099,7 +1099,7 @@ def _given_the_rest(
     off[..., ::step] -= change / 2
     there = (noise != 0).any(axis=2)  # [2, S, P]
     there[..., ::step] |= (change != 0).any(axis=2)
-    found = np.empty(noise.shape[:2])
+    scores = np.empty(noise.shape[:2])
     for learn, judge in (
         (np.s_[:quarter], np.s_[quarter:half]),
         (np.s_[quarter:half], np.s_[:quarter]),
@@ -1113,8 +1113,8 @@ def _given_the_rest(
         scale = np.sqrt(_floor(np.sum(drawn**2, axis=0) / np.diag(together), signal))
         spread = (drawn / scale).T @ (drawn / scale) / together
         units, shares = off[:, judge] / scale, weight[:, judge] / scale[::step]
-        found[:, judge] = _weighed(spread, units, shares, there[:, judge], step)
-    return found
+        scores[:, judge] = _weighed(spread, units, shares, there[:, judge], step)
+    return scores
 
 
 def _weighed(
@@ -1128,7 +1128,7 @@ def _weighed(
     if len(patterns) * size**3 > PATTERNS:  # too many: what is silent counts as a noise of zero
         patterns, which = np.ones((1, size), bool), np.zeros(there.shape[:2], int)
     which = which.reshape(there.shape[:2])
-    found = np.empty(there.shape[:2])
+    scores = np.empty(there.shape[:2])
     for number, pattern in enumerate(patterns):
         here = np.where(np.outer(pattern, pattern), spread, 0)
         here[np.diag_indices(size)] = 1
@@ -1136,8 +1136,8 @@ def _weighed(
         # What has no noise of its own, the others' given, has a trifle.
         by = (along / np.maximum(power, TRIFLE)) @ along[::step].T * pattern[:, None]
         runs = which == number
-        found[runs] = np.sum((units[runs] @ by) * shares[runs], axis=(1, 2))
-    return found
+        scores[runs] = np.sum((units[runs] @ by) * shares[runs], axis=(1, 2))
+    return scores
 
 
 def _canary_scores(off: np.ndarray, change: np.ndarray) -> np.ndarray:
@@ -1161,7 +1161,7 @@ def _canary_scores(off: np.ndarray, change: np.ndarray) -> np.ndarray:
     gap = np.sum(change**2, axis=2)
     scale = np.sqrt(_floor(square, gap.mean(1, keepdims=True)))[..., None]
     off, change = off / scale, change / scale
-    found, numbers, power = [], rounds * dim, np.mean(off**2)
+    pieces, numbers, power = [], rounds * dim, np.mean(off**2)
     there = np.any(off != 0, axis=2, keepdims=True)
     speakers = np.sum(there, axis=1, keepdims=True)
     common = np.sum(off, axis=1, keepdims=True) / np.sqrt(np.maximum(speakers, 1))
@@ -1172,7 +1172,7 @@ def _canary_scores(off: np.ndarray, change: np.ndarray) -> np.ndarray:
             mean = (np.sum(noise, axis=1, keepdims=True) - noise) / np.maximum(speakers - 1, 1)
             left = max(float(np.mean(there * (noise - mean) ** 2)), TRIFLE)
             guess = np.sum(there * (off - mean) * change, axis=(0, 2)) / left
-        found.append(guess)
+        pieces.append(guess)
     elif rounds > 1:
         off, change = _by_rounds(off, change)
     scores = np.sum(off * change, axis=(0, 2))
@@ -1180,10 +1180,10 @@ def _canary_scores(off: np.ndarray, change: np.ndarray) -> np.ndarray:
         nearest = _nearest(off, change)
         typical = float(np.median(nearest.min(axis=0)))
         if typical < 2 * stats.chi2.ppf(0.1 / (8 * clients), numbers) * power:
-            found.append((nearest[0] - nearest[1]) / max(2 * typical / numbers, TRIFLE))
+            pieces.append((nearest[0] - nearest[1]) / max(2 * typical / numbers, TRIFLE))
     # Of those that there is reason for, the surest of itself.
-    sure = [np.mean(np.minimum(np.abs(guess), SURE)) for guess in found]
-    return found[int(np.argmax(sure))] if found else scores
+    sure = [np.mean(np.minimum(np.abs(guess), SURE)) for guess in pieces]
+    return pieces[int(np.argmax(sure))] if pieces else scores
 
 
 def _by_rounds(off: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -1194,8 +1194,8 @@ def _by_rounds(off: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.ndar
     power = np.diag(spread)
     if power.min() <= 0:
         return off, change
-    apart = spread / np.sqrt(np.outer(power, power)) - np.eye(rounds)
-    if np.abs(apart).max() < SHARED / (clients * dim) ** 0.5:
+    correlation = spread / np.sqrt(np.outer(power, power)) - np.eye(rounds)
+    if np.abs(correlation).max() < SHARED / (clients * dim) ** 0.5:
         return off, change
     power, along = np.linalg.eigh(spread / (clients * dim))
     root = along / np.sqrt(np.maximum(power, TRIFLE)) @ along.T
@@ -1210,15 +1210,15 @@ def _nearest(off: np.ndarray, change: np.ndarray) -> np.ndarray:
         np.moveaxis(off + half * change, 1, 0).reshape(off.shape[1], -1) for half in (0.5, -0.5)
     ]
     lengths = [np.sum(r**2, axis=1) for r in rows]
-    found = np.full((2, off.shape[1]), np.inf)
+    nearest = np.full((2, off.shape[1]), np.inf)
     for coin in range(2):
         for other in range(2):
             product = np.abs(rows[coin] @ rows[other].T)
-            apart = lengths[coin][:, None] + lengths[other] - 2 * product
-            np.fill_diagonal(apart, np.inf)
-            apart[:, lengths[other] == 0] = np.inf  # who says nothing
-            found[coin] = np.minimum(found[coin], apart.min(axis=1))
-    return np.maximum(found, 0)
+            distances = lengths[coin][:, None] + lengths[other] - 2 * product
+            np.fill_diagonal(distances, np.inf)
+            distances[:, lengths[other] == 0] = np.inf  # who says nothing
+            nearest[coin] = np.minimum(nearest[coin], distances.min(axis=1))
+    return np.maximum(nearest, 0)
 
 
 def _floor(noise: np.ndarray, signal: np.ndarray) -> np.ndarray:
@@ -1277,8 +1277,8 @@ def one_run(
       ...     algorithm=fl.algorithms.ConventionalFL(step_size=0.1),
       ...     privacy=fl.privacy.ZCDP(total_rho=2.0, gradient_bound=1.0),
       ... )
-      >>> found = fl.audit.one_run(simulation, high, rounds=5, delta=1e-5)
-      >>> found.broken, found.bound > 1, found.canaries
+      >>> report = fl.audit.one_run(simulation, high, rounds=5, delta=1e-5)
+      >>> report.broken, report.bound > 1, report.canaries
       (False, True, 400)
 
     Reference:
@@ -1309,8 +1309,8 @@ def one_run(
     )
     real = dataclasses.replace(simulation, problem=mixed)
     kept, spent, norm = _once((real, low, high), run_key, rounds)
-    found = {name: np.asarray(value, np.float64) for name, value in kept.items()}
-    scores = _canary_scores(found["off"], found["change"])[placed]
+    values = {name: np.asarray(value, np.float64) for name, value in kept.items()}
+    scores = _canary_scores(values["off"], values["change"])[placed]
     order = np.argsort(-np.abs(scores), kind="stable")
     correct = np.cumsum((scores > 0)[order] == coins[placed][order])
     total = len(placed)

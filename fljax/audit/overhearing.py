@@ -123,10 +123,10 @@ class Protection:
 
     def markdown(self) -> str:
         """A table of GitHub's Markdown, with columns for each number of rounds."""
-        found: dict[tuple[str, str], list[Overheard]] = {}
+        kinds: dict[tuple[str, str], list[Overheard]] = {}
         for kind, row in self.rows:
-            found.setdefault((row.scheme, kind), []).append(row)
-        lengths = [row.rounds for row in next(iter(found.values()), ())]
+            kinds.setdefault((row.scheme, kind), []).append(row)
+        lengths = [row.rounds for row in next(iter(kinds.values()), ())]
         numbers = [
             f"ε, {rest}, {length} round{'s' * (length > 1)}"
             for rest in ("rest known", "rest unknown")
@@ -136,7 +136,7 @@ class Protection:
             f"| noise | attackers | {' | '.join(numbers)} | |",
             f"|---|---|{'---:|' * len(numbers)}---|",
         ]
-        for (scheme, kind), rows in found.items():
+        for (scheme, kind), rows in kinds.items():
             both = [row.epsilon for row in rows], [row.uninformed for row in rows]
             cells = [f"{e:.3g}" if math.isfinite(e) else "∞" for e in (*both[0], *both[1])]
             lines.append(f"| {scheme} | {kind} | {' | '.join(cells)} | {rows[-1].verdict} |")
@@ -168,27 +168,27 @@ def _draws(noise: Noise | None, weights: np.ndarray) -> _Round:
         own = each if kind is GraphHomomorphic else 0 * each
         return _Round(np.broadcast_to(each, (nodes, nodes, nodes)), own, each > 0)
     places: list[tuple[int, int, float]]
-    found: list[list[tuple[int, int, float]]] = []
+    draws: list[list[tuple[int, int, float]]] = []
     if kind is PerEdge:
-        found = [[(k, l, 1.0)] for k in everyone for l in everyone if weights[k, l] > 0]  # noqa: E741
+        draws = [[(k, l, 1.0)] for k in everyone for l in everyone if weights[k, l] > 0]  # noqa: E741
     elif kind is LocalGraphHomomorphic:
         for k in everyone:
             side = np.asarray(sides(weights[k]))
             for plus, minus in itertools.product(*(np.flatnonzero(side == s) for s in (1, -1))):
                 pair = ((plus, 1.0), (minus, -1.0))
-                found.append([(k, int(l), sign / weights[k, l]) for l, sign in pair])  # noqa: E741
+                draws.append([(k, int(l), sign / weights[k, l]) for l, sign in pair])  # noqa: E741
     else:
         raise TypeError(
             f"it is not known of {kind.__name__} which draws go where; known are PerMessage, "
             "PerEdge, GraphHomomorphic and LocalGraphHomomorphic of fljax.link."
         )
-    on_edge = np.zeros((nodes, nodes, len(found)))
-    makers = np.zeros((len(found), nodes), bool)
-    for number, places in enumerate(found):
+    on_edge = np.zeros((nodes, nodes, len(draws)))
+    makers = np.zeros((len(draws), nodes), bool)
+    for number, places in enumerate(draws):
         for receiver, sender, scale in places:
             on_edge[receiver, sender, number] = scale
             makers[number, sender] = True
-    return _Round(on_edge, np.zeros((nodes, len(found))), makers)
+    return _Round(on_edge, np.zeros((nodes, len(draws))), makers)
 
 
 def _signals(
@@ -242,12 +242,12 @@ def _shortest(
     rows, goal = right[:rank], inside / sizes[:rank]
     if rank == rows.shape[1]:  # one shift alone will do
         return euclidean, float(np.abs(rows.T @ goal).sum())
-    found = scipy.optimize.linprog(
+    program = scipy.optimize.linprog(
         np.ones(2 * rows.shape[1]), A_eq=np.hstack([rows, -rows]), b_eq=goal, method="highs"
     )
-    if found.fun is None:
-        raise RuntimeError(f"the linear program of the Laplace law failed: {found.message}")
-    return euclidean, float(found.fun)
+    if program.fun is None:
+        raise RuntimeError(f"the linear program of the Laplace law failed: {program.message}")
+    return euclidean, float(program.fun)
 
 
 # What can be told --------------------------------------------------------------------------------
@@ -370,10 +370,10 @@ def _judged(
     hidden = draws[:, ~makers[:, list(who)].any(axis=1)]
     others = [node for node in range(messages.shape[1]) if node != victim and node not in who]
     said = messages[:, victim]
-    found = [_shortest(said, hidden, laplace, free) for free in (None, messages[:, others])]
-    mus = [change * euclidean for euclidean, _ in found]
+    lengths = [_shortest(said, hidden, laplace, free) for free in (None, messages[:, others])]
+    mus = [change * euclidean for euclidean, _ in lengths]
     if laplace:  # a draw of unit variance has the scale 1/sqrt 2
-        epsilons = [change * math.sqrt(2) * absolute for _, absolute in found]
+        epsilons = [change * math.sqrt(2) * absolute for _, absolute in lengths]
     else:
         epsilons = [
             float(accounting.zcdp_epsilon(mu**2 / 2, delta, "gaussian")) if mu < 1e6 else math.inf
@@ -433,12 +433,12 @@ def overheard_upload(
 
       >>> import fljax as fl
       >>> masks, noise = fl.link.SecureAggregation(100.0), fl.link.UploadNoise(2.0)
-      >>> found = [
+      >>> overheard = [
       ...     overheard_upload(8, 0, upload_noise=noise),
       ...     overheard_upload(8, 0, masks=masks),
       ...     overheard_upload(8, 0, upload_noise=noise, masks=masks),
       ... ]
-      >>> [(round(it.epsilon, 2), round(it.mu, 2)) for it in found]
+      >>> [(round(it.epsilon, 2), round(it.mu, 2)) for it in overheard]
       [(1.0, 0.71), (inf, inf), (1.0, 0.25)]
     """
     _check.count("clients", clients, at_least=2, hint="Among fewer nobody is hidden.")
@@ -511,8 +511,8 @@ def protection(
 
     Example:
       >>> import fljax as fl
-      >>> found = protection(fl.graphs.ring(6).mixing(), 0, rounds=1)
-      >>> [row.verdict for kind, row in found.rows if kind == "one neighbor"][1:3]
+      >>> overheard = protection(fl.graphs.ring(6).mixing(), 0, rounds=1)
+      >>> [row.verdict for kind, row in overheard.rows if kind == "one neighbor"][1:3]
       ['protected', 'protected']
     """
     _check.positive("variance", variance, "Noise of no variance hides nothing.")
@@ -543,7 +543,7 @@ def protection(
     }
 
     def worst(noise: Noise | None, coalitions: Iterable[tuple[int, ...]], length: int) -> Overheard:
-        found = (
+        judged = (
             overheard(
                 noise,
                 over,
@@ -556,7 +556,7 @@ def protection(
             )
             for who in coalitions
         )
-        return max(found, key=lambda it: (round(it.epsilon, 9), it.uninformed))
+        return max(judged, key=lambda it: (round(it.epsilon, 9), it.uninformed))
 
     rows = [
         (kind, worst(noise, coalitions, length))
@@ -597,8 +597,8 @@ def upload_protection(
       ValueError: as :func:`overheard_upload`.
 
     Example:
-      >>> found = upload_protection(5)
-      >>> [row.verdict for kind, row in found.rows if row.scheme == "SecureAggregation"]
+      >>> overheard = upload_protection(5)
+      >>> [row.verdict for kind, row in overheard.rows if row.scheme == "SecureAggregation"]
       ... # doctest: +NORMALIZE_WHITESPACE
       ['exposed to who knows the rest', 'exposed to who knows the rest',
        'exposed to who knows the rest', 'exposed to who knows the rest', 'exposed']

@@ -84,9 +84,9 @@ class _Ear(Link):
     def exchange(self, message: Array, **more: Any) -> tuple[Array, Any]:
         self._note(message)
         self._inside = True
-        found = super().exchange(message, **more)
+        exchanged = super().exchange(message, **more)
         self._inside = False
-        return found
+        return exchanged
 
     def combine(self, models: Array, over: Combination) -> Array:
         self._note(models)
@@ -154,17 +154,17 @@ def _lengths(change: Array) -> Array:
 
 def _parted(one: _Ear, two: _Ear) -> dict[str, Array]:
     """How far apart what is said is in two worlds, ``[2, nodes]`` each, summed over a round."""
-    found: dict[str, Array] = {}
+    distances: dict[str, Array] = {}
     if one.messages:
         pairs = zip(one.messages, two.messages, strict=True)
-        found["message"] = sum(_lengths(b - a) for a, b in pairs)  # pyright: ignore[reportArgumentType]
+        distances["message"] = sum(_lengths(b - a) for a, b in pairs)  # pyright: ignore[reportArgumentType]
     for a, b in zip(one.uploads, two.uploads, strict=True):
         for name, x, y in (("upload", a.message, b.message), ("update", a.update, b.update)):
             if x is not None and y is not None:
                 # Who speaks in one world only has told which it is.
-                apart = jnp.where((a.sent == b.sent)[None], _lengths(y - x), jnp.inf)
-                found[name] = found.get(name, 0) + apart  # pyright: ignore[reportOperatorIssue]
-    return found
+                distance = jnp.where((a.sent == b.sent)[None], _lengths(y - x), jnp.inf)
+                distances[name] = distances.get(name, 0) + distance  # pyright: ignore[reportOperatorIssue]
+    return distances
 
 
 @functools.partial(jax.jit, static_argnames=("rounds", "batch", "replayed"))
@@ -281,8 +281,8 @@ def twins(
       ...     algorithm=fl.algorithms.FedAvg(step_size=0.1),
       ...     upload_noise=fl.link.UploadNoise(0.1, on="updates"),
       ... )
-      >>> found = twins(simulation, other, rounds=10, seeds=8)
-      >>> bool((found.epsilon.sel(history="same") > 2 * found.epsilon_printed).all())
+      >>> compared = twins(simulation, other, rounds=10, seeds=8)
+      >>> bool((compared.epsilon.sel(history="same") > 2 * compared.epsilon_printed).all())
       True
     """
     if simulation.privacy is not None:
@@ -300,7 +300,7 @@ def twins(
     key = as_key(key)
     noisy = simulation.noise is not None or simulation.upload_noise is not None
     replayed = noisy and not (simulation.noise is not None and simulation.noise.cancels)
-    found, optima = _run(
+    results, optima = _run(
         worlds,
         jax.random.split(key, seeds),
         rounds,
@@ -312,7 +312,7 @@ def twins(
             "one of the data sets has no optimum to measure errors from, as where a model "
             "separates the labels; give the problem a regularizer, such as SquaredL2()."
         )
-    host = {name: np.asarray(value, np.float64) for name, value in found.items()}
+    host = {name: np.asarray(value, np.float64) for name, value in results.items()}
     variables: dict[str, Any] = {
         "deviation": (("seed", "round"), host["deviation"], _said("distance of the models")),
         "error": (("seed", "round"), host["error"], _said("distance to the optimum")),
@@ -359,22 +359,22 @@ def _nodes(simulation: Simulation) -> int:
     return simulation.network.servers if isinstance(simulation.network, Federation) else 1
 
 
-def _epsilons(simulation: Simulation, found: xr.Dataset) -> dict[str, Any]:
+def _epsilons(simulation: Simulation, results: xr.Dataset) -> dict[str, Any]:
     """Of Laplace noise, as the source has it and from the messages themselves."""
     noise, uploads = simulation.noise, simulation.upload_noise
     kinds = [part for part in (noise, uploads) if part is not None and float(part.variance) > 0]
     if not kinds or any(p.law != "laplace" for p in kinds) or getattr(noise, "cancels", False):
         return {}
-    dim, nodes = simulation.problem.dim, found.attrs["nodes"]
+    dim, nodes = simulation.problem.dim, results.attrs["nodes"]
 
     def moved(name: str, part: Any) -> Any:
         """In scales of the noise, added up over the rounds."""
         variance = float(part.variance) / (dim if part.per == "vector" else 1)
-        return found[f"{name}_change"].sel(norm="l1", drop=True).cumsum("round") * math.sqrt(
+        return results[f"{name}_change"].sel(norm="l1", drop=True).cumsum("round") * math.sqrt(
             2 / variance
         )
 
-    deviation, copies = found["deviation"].values, 1
+    deviation, copies = results["deviation"].values, 1
     if simulation.among_peers:  # (4.34): from 0, where both are the same, to i - 1
         deviation, copies = np.pad(deviation, ((0, 0), (1, 0)))[:, :-1], nodes
     printed = theory.epsilon(deviation, float(kinds[0].variance), copies=copies)
@@ -399,11 +399,11 @@ def _epsilons(simulation: Simulation, found: xr.Dataset) -> dict[str, Any]:
 
 
 @checked
-def within(found: xr.Dataset, error: float, other_error: float) -> xr.Dataset:
+def within(results: xr.Dataset, error: float, other_error: float) -> xr.Dataset:
     r"""How often :math:`\Delta(i)` was within its bound, beside how often it should be.
 
     Args:
-      found: of :func:`twins`.
+      results: of :func:`twins`.
       error: :math:`B > 0`.
       other_error: :math:`B' > 0`.
 
@@ -418,23 +418,23 @@ def within(found: xr.Dataset, error: float, other_error: float) -> xr.Dataset:
     Example:
       >>> each = ("seed", "round"), np.array([[0.2], [0.4], [1.6], [0.1]])
       >>> parts = {"deviation": each, "error": each, "other_error": each, "optima": 0.5}
-      >>> found = within(xr.Dataset(parts, attrs={"nodes": 1}), 0.5, 0.5)
-      >>> float(found.fraction[0]), float(found.promised_printed[0])
+      >>> compared = within(xr.Dataset(parts, attrs={"nodes": 1}), 0.5, 0.5)
+      >>> float(compared.fraction[0]), float(compared.promised_printed[0])
       (0.75, 0.0)
     """
-    if "deviation" not in found or "nodes" not in found.attrs:
-        raise ValueError("found must be what fljax.audit.twins returned, got another dataset.")
+    if "deviation" not in results or "nodes" not in results.attrs:
+        raise ValueError("results must be what fljax.audit.twins returned, got another dataset.")
     bound = float(
-        theory.deviation_bound(error, other_error, float(found["optima"]), found.attrs["nodes"])
+        theory.deviation_bound(error, other_error, float(results["optima"]), results.attrs["nodes"])
     )
-    inside = found["deviation"].transpose("seed", "round").values <= bound
-    one, two = ((found[name] ** 2).mean("seed").values for name in ("error", "other_error"))
+    inside = results["deviation"].transpose("seed", "round").values <= bound
+    one, two = ((results[name] ** 2).mean("seed").values for name in ("error", "other_error"))
     variables = {"fraction": inside, "all_rounds": np.logical_and.accumulate(inside, axis=1)}
     variables = {name: ("round", value.mean(axis=0)) for name, value in variables.items()}
     for rule in theory.RULES:
         name = f"promised_{rule.replace(' ', '_')}"
         variables[name] = ("round", theory.bound_probability(one, two, error, other_error, rule))
-    known = xr.Dataset(variables, coords={"round": found["round"]}, attrs={"bound": bound})
+    known = xr.Dataset(variables, coords={"round": results["round"]}, attrs={"bound": bound})
     for name in known.data_vars:
         known[name].attrs = _said(str(name).replace("_", " "))
     return known

@@ -64,7 +64,7 @@ class WorstNeighbors:
       rounds: of the runs.
       evaluations: pairs that were tried.
       seed: of the search; ``None`` of a key.
-      met: whether any pair met gradients within the bound that the budget assumes.
+      within_bound: whether any pair had gradients within the bound that the budget assumes.
       nominal: whether nothing bounds gradients for any data, so that no guarantee is claimed.
     """
 
@@ -78,7 +78,7 @@ class WorstNeighbors:
     rounds: int
     evaluations: int
     seed: int | None
-    met: bool
+    within_bound: bool
     nominal: bool
 
     @property
@@ -87,14 +87,14 @@ class WorstNeighbors:
         return self.simulation, self.neighbor
 
     @property
-    def held(self) -> bool:
+    def holds(self) -> bool:
         """Whether no pair was found that is further apart than stated."""
         return self.gap <= 1 + ROUNDING + self.rounding
 
     @property
     def verdict(self) -> str:
         """In plain words."""
-        if not self.met:
+        if not self.within_bound:
             return (
                 "not tried: all data met gradients above the bound that the budget assumes; clip "
                 "them (problem.clipped), or give features and targets within it."
@@ -103,19 +103,19 @@ class WorstNeighbors:
         if self.message:
             where += f" (message {self.message + 1})"
         tried = f"of {self.evaluations} pairs of neighbors"
-        if self.held:
+        if self.holds:
             return (
                 f"held: {tried} none moves a message by more than its stated sensitivity; "
                 f"{self.gap:.4g} of it was reached, by {where}."
             )
-        found = f"{tried} one moves {where} by {self.gap:.4g} times its stated sensitivity."
+        finding = f"{tried} one moves {where} by {self.gap:.4g} times its stated sensitivity."
         if self.nominal:
             return (
-                f"nominal: {found} Nothing makes every data set keep the assumed gradient bound, "
+                f"nominal: {finding} Nothing makes every data set keep the assumed gradient bound, "
                 "here it is met at the models that were said and not at others; problem.clipped or "
                 "a feature_bound make it hold."
             )
-        return f"BROKEN: {found}"
+        return f"BROKEN: {finding}"
 
 
 # Candidates --------------------------------------------------------------------------------------
@@ -156,12 +156,12 @@ def _shapes(problem: Problem, samples: int) -> dict[str, tuple[int, ...]]:
 
 def _genes(flat: Float[Array, " genes"], problem: Problem, samples: int) -> dict[str, Array]:
     """By name."""
-    shapes, found, place = _shapes(problem, samples), {}, 0
+    shapes, genes, place = _shapes(problem, samples), {}, 0
     for name, shape in shapes.items():
         size = math.prod(shape)
-        found[name] = flat[place : place + size].reshape(shape)
+        genes[name] = flat[place : place + size].reshape(shape)
         place += size
-    return found
+    return genes
 
 
 def _cornered(problem: Problem, samples: int) -> tuple[np.ndarray, np.ndarray]:
@@ -205,7 +205,7 @@ def _decoded(genes: dict[str, Array], problem: Problem, world: _World) -> _Data:
         any_, length = drawn[place], power(genes["length"][place], 6.0)
         corner = jnp.full_like(any_, width**-0.5)
         huge = 1e30 if largest > 1e60 else 1e18
-        found = (
+        decoded = (
             length * any_,
             0 * any_,
             huge * any_,
@@ -215,7 +215,7 @@ def _decoded(genes: dict[str, Array], problem: Problem, world: _World) -> _Data:
             before,
             -before,
         )
-        return jnp.stack(found)[jnp.argmax(genes["kind"][place])]
+        return jnp.stack(decoded)[jnp.argmax(genes["kind"][place])]
 
     one = rows(0, drawn[0])
     two = jnp.zeros_like(one) if world.removed else rows(1, one)
@@ -453,12 +453,12 @@ def worst_neighbors(
       ...     algorithm=fl.algorithms.ConventionalFL(0.1),
       ...     privacy=fl.privacy.ZCDP(total_rho=0.5, gradient_bound=1.0),
       ... )
-      >>> found = fl.audit.worst_neighbors(simulation)
-      >>> found.held, round(found.gap, 3)
+      >>> pair = fl.audit.worst_neighbors(simulation)
+      >>> pair.holds, round(pair.gap, 3)
       (True, 1.0)
       >>> faulty = dataclasses.replace(simulation, algorithm=fl.module(Halved)(0.1))
-      >>> found = fl.audit.worst_neighbors(faulty)
-      >>> found.held, round(found.gap, 3)
+      >>> pair = fl.audit.worst_neighbors(faulty)
+      >>> pair.holds, round(pair.gap, 3)
       (False, 2.0)
     """
     privacy = simulation.privacy
@@ -511,14 +511,14 @@ def worst_neighbors(
         )
         for i in range(2)
     )
-    met, nominal = bool(known.worth >= 0), False
+    within_bound, nominal = bool(known.worth >= 0), False
     if isinstance(privacy, Notion):
         promised = float(problem.promised_bound())
         nominal = promised > float(privacy.gradient_bound) * (1 + ROUNDING)
     return WorstNeighbors(
         simulation=dataclasses.replace(simulation, problem=one),
         neighbor=two,
-        gap=float(known.gap) if met else 0.0,
+        gap=float(known.gap) if within_bound else 0.0,
         rounding=float(known.rounding),
         client=client,
         round=int(known.round) + 1,
@@ -526,6 +526,6 @@ def worst_neighbors(
         rounds=rounds,
         evaluations=TRIED * turns,
         seed=seed,
-        met=met,
+        within_bound=within_bound,
         nominal=nominal,
     )

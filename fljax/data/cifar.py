@@ -138,19 +138,19 @@ def read_cifar(path: str | Path, name: str = "CIFAR-10") -> Images:
 
 def _members(path: Path, wanted: set[str]) -> dict[str, bytes]:
     """What these files of an archive hold, read in one pass."""
-    found = {}
+    members = {}
     try:
         with gzip.open(path) as stream:
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
                     name = PurePosixPath(member.name).name
                     if name in wanted and (file := archive.extractfile(member)) is not None:
-                        found[name] = file.read()
+                        members[name] = file.read()
             while stream.read(CHUNK):  # to its end, where gzip's own checksum is
                 pass
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is no readable tar.gz file ({error}); get it again.") from error
-    return found
+    return members
 
 
 def _records(

@@ -50,11 +50,11 @@ def locate(relative_path: str, sha256: str, how: str) -> Path:
     places = [place / relative_path for place in [*places, cache_folder()]]
     for path in places:
         if path.is_file():
-            found = _digest(path)
-            if found != sha256:
+            digest = _digest(path)
+            if digest != sha256:
                 raise ValueError(
                     f"{path} is corrupted or another version: expected SHA-256 {sha256}, found "
-                    f"{found}. Delete it and get it again. {how}"
+                    f"{digest}. Delete it and get it again. {how}"
                 )
             return path
     looked = [f"  {path}" for path in places]

@@ -145,16 +145,16 @@ def _users(folder: Path, reader: Reader) -> dict[str, Pair]:
             f"no file {folder}/*.json; LEAF's preprocess.sh with -t sample makes folders train and "
             "test of them."
         )
-    found, places = {}, {}
+    users, places = {}, {}
     for path in paths:
         for name, samples in _of_file(path).items():
-            if name in found:
+            if name in users:
                 raise ValueError(f"user {name!r} is in {places[name]} and in {path}.")
             try:
-                found[name], places[name] = reader(samples["x"], samples["y"]), path
+                users[name], places[name] = reader(samples["x"], samples["y"]), path
             except ValueError as error:
                 raise ValueError(f"user {name!r} of {path}: {error}") from None
-    return found
+    return users
 
 
 def _of_file(path: Path) -> dict[str, dict[str, list]]:
@@ -171,7 +171,7 @@ def _of_file(path: Path) -> dict[str, dict[str, list]]:
                 f"{path} is not of LEAF's format, an object with lists users and num_samples and "
                 f"an object user_data: {key} is missing or something else."
             )
-    found, counts, data = {}, content["num_samples"], content["user_data"]
+    users, counts, data = {}, content["num_samples"], content["user_data"]
     if len(content["users"]) != len(counts):
         raise ValueError(f"{path} has {len(content['users'])} users and {len(counts)} num_samples.")
     for name, count in zip(content["users"], counts, strict=True):
@@ -189,16 +189,16 @@ def _of_file(path: Path) -> dict[str, dict[str, list]]:
                 f"user {name!r} of {path} has no samples; LEAF's preprocess.sh with -k 2 or more "
                 "leaves out users of few."
             )
-        if name in found:
+        if name in users:
             raise ValueError(f"user {name!r} is twice in {path}.")
-        found[name] = samples
-    return found
+        users[name] = samples
+    return users
 
 
-def _one_shape(found: Mapping[str, Pair]) -> None:
-    first = next(iter(found))
-    for name, pair in found.items():
-        for what, own, known in zip(("x", "y"), pair, found[first], strict=True):
+def _one_shape(users: Mapping[str, Pair]) -> None:
+    first = next(iter(users))
+    for name, pair in users.items():
+        for what, own, known in zip(("x", "y"), pair, users[first], strict=True):
             if own.shape[1:] != known.shape[1:]:
                 raise ValueError(
                     f"{what} of user {name!r} is of shape {own.shape[1:]} and that of user "
@@ -260,11 +260,11 @@ def _letters(texts: list[str]) -> np.ndarray:
     codes = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4")
     numbers = np.full(max(map(ord, LETTERS)) + 2, -1, np.int32)
     numbers[[ord(letter) for letter in LETTERS]] = np.arange(len(LETTERS))
-    found = numbers[np.minimum(codes, len(numbers) - 1)]
-    if found.min() < 0:
-        letter = chr(codes[np.argmin(found)])
+    letters = numbers[np.minimum(codes, len(numbers) - 1)]
+    if letters.min() < 0:
+        letter = chr(codes[np.argmin(letters)])
         raise ValueError(
             f"{letter!r} is not among LEAF's {len(LETTERS)} characters (fljax.data.LETTERS); make "
             "the files from LEAF's edition of the text, or replace it."
         )
-    return found
+    return letters

@@ -135,12 +135,12 @@ def _samples(path: Path, file: TextIOBase) -> Iterator[tuple[float, list[tuple[i
                 f"line {number} of {path} is no sample 'label index:value ...': "
                 f"{line.strip()[:60]!r}."
             ) from None
-        found = [index for index, _ in sample[1]]
-        if any(index < 1 for index in found):
+        indices = [index for index, _ in sample[1]]
+        if any(index < 1 for index in indices):
             raise ValueError(f"line {number} of {path} has an index below 1.")
-        if any(index >= 2**31 for index in found):
+        if any(index >= 2**31 for index in indices):
             raise ValueError(f"line {number} of {path} has an index beyond 2^31 - 1.")
-        for before, index in itertools.pairwise(found):
+        for before, index in itertools.pairwise(indices):
             if index <= before:
                 raise ValueError(
                     f"line {number} of {path} has index {index} after {before}; indices must rise "

@@ -452,8 +452,8 @@ def detectors(
     Example:
       >>> import numpy as np, fljax as fl
       >>> labels = np.repeat(["bee", "fly", "wasp"], 20)
-      >>> found = fl.data.detectors(labels, shots=[10, 10, 2], seed=0)
-      >>> [len(rows) for rows, _ in found], [int(signs.sum()) for _, signs in found]
+      >>> parts = fl.data.detectors(labels, shots=[10, 10, 2], seed=0)
+      >>> [len(rows) for rows, _ in parts], [int(signs.sum()) for _, signs in parts]
       ([20, 20, 4], [0, 0, 0])
     """
     rng, labels = _generator(seed), _one_each(labels)
@@ -464,7 +464,7 @@ def detectors(
             f"shots must be one number for each of two or more classes, got {_check.shown(shots)} "
             f"for {len(classes)}."
         )
-    found = []
+    parts = []
     for c, count in enumerate(counts):
         _check.count("shots", count)
         own, others = np.flatnonzero(kind == c), np.flatnonzero(kind != c)
@@ -474,8 +474,8 @@ def detectors(
                 f"{len(others)} of the others, got {count}."
             )
         rows = [rng.choice(some, count, replace=False) for some in (own, others)]
-        found.append((np.concatenate(rows), np.repeat([1.0, -1.0], count)))
-    return found
+        parts.append((np.concatenate(rows), np.repeat([1.0, -1.0], count)))
+    return parts
 
 
 @checked

@@ -105,15 +105,15 @@ def from_table(
     names, member = _members(node, values[node])
     x = np.stack([_numbers(name, values[name]) for name in features], axis=1)
     y = _numbers(target, values[target])
-    held = np.zeros(length, bool) if test is None else _flags(test, values[test])
+    for_test = np.zeros(length, bool) if test is None else _flags(test, values[test])
 
     clients = len(names)
     finite = np.isfinite(y)
-    labeled = np.bincount(member[finite & ~held], minlength=clients) > 0
+    labeled = np.bincount(member[finite & ~for_test], minlength=clients) > 0
     if not labeled.any():
         raise ValueError(f"no row to learn from has a finite {target!r}: no node has labels.")
     whole = {name: np.isfinite(x[:, i]) for i, name in enumerate(features)}
-    whole[target] = finite | (~labeled[member] & ~held)
+    whole[target] = finite | (~labeled[member] & ~for_test)
     kept = np.all(list(whole.values()), axis=0)
     if missing == "refuse" and not kept.all():
         row = int(np.argmin(kept))
@@ -139,9 +139,9 @@ def from_table(
     y = np.where(finite, y, 0)
     held_out = None
     if test is not None:
-        held_out = [(x[some], y[some]) for some in rows(kept & held, "test on")]
+        held_out = [(x[some], y[some]) for some in rows(kept & for_test, "test on")]
     problem = from_clients(
-        [(x[some], y[some]) for some in rows(kept & ~held, "learn from")],
+        [(x[some], y[some]) for some in rows(kept & ~for_test, "learn from")],
         loss,
         strength=0.0,
         test=held_out,
@@ -166,11 +166,11 @@ def _columns(table: Any, wanted: Sequence[str]) -> dict[str, np.ndarray]:
         )
     for name in wanted:
         _check.choice("column", name, map(str, known))
-    found = {name: _column(name, table[name]) for name in wanted}
-    lengths = {name: len(column) for name, column in found.items()}
+    columns = {name: _column(name, table[name]) for name in wanted}
+    lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1 or not min(lengths.values()):
         raise ValueError(f"columns must have one length, of one row or more, got {lengths}.")
-    return found
+    return columns
 
 
 def _column(name: str, column: Any) -> np.ndarray:

@@ -70,14 +70,14 @@ def from_huggingface(
             column = _column(dataset.with_format("numpy", dtype=float_dtype()), name)
         return column
 
-    found = [_numbers(name, read(name)) for name in names]
-    for name, column in zip(names, found, strict=True):
+    arrays = [_numbers(name, read(name)) for name in names]
+    for name, column in zip(names, arrays, strict=True):
         if not isinstance(features, str) and column.ndim != 1:
             raise ValueError(
                 f"column {name!r} holds arrays of shape {column.shape[1:]}, and columns are put "
                 f"side by side if they hold numbers; give features={name!r} alone."
             )
-    x = found[0] if isinstance(features, str) else np.stack(found, axis=1)
+    x = arrays[0] if isinstance(features, str) else np.stack(arrays, axis=1)
     known = getattr(dataset.features[target], "names", None) or []
     y, classes = _targets(target, read(target), known)
     return _whole(x, y, None if user is None else read(user), classes)

@@ -55,12 +55,12 @@ def consensus(
         )
     enough = tolerance * jnp.max(jnp.abs(models))
 
-    def apart(models: Array) -> Array:
+    def disagreement(models: Array) -> Array:
         return jnp.max(jnp.max(models, axis=0) - jnp.min(models, axis=0))
 
     def more(carry: tuple[Array, Array]) -> Array:
         models, done = carry
-        return (apart(models) > enough) & (done < rounds)
+        return (disagreement(models) > enough) & (done < rounds)
 
     def combined(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         models, done = carry
@@ -68,13 +68,13 @@ def consensus(
 
     models, _ = jax.lax.while_loop(more, combined, (models, jnp.zeros((), jnp.int32)))
 
-    def check(apart: Array, enough: Array) -> None:
-        if not apart <= enough:
+    def check(most: Array, enough: Array) -> None:
+        if not most <= enough:
             raise ValueError(
-                f"after {rounds} rounds nodes differ by {float(apart):.3g}, above "
+                f"after {rounds} rounds nodes differ by {float(most):.3g}, above "
                 f"{float(enough):.3g}; take more rounds, a larger tolerance, or weights with a "
                 "rate() further below one."
             )
 
-    _check.known(check, apart(models), enough)
+    _check.known(check, disagreement(models), enough)
     return models

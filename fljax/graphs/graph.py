@@ -349,8 +349,8 @@ class Graph:
         """
         known = self._concrete and (members is None or _check.is_concrete(members))
         if known and self.nodes > _EIGEN_LIMIT:
-            found = spectra.sparse_connectivity(self._sparse(members))
-            return tables.constant(found, float_dtype())
+            connectivity = spectra.sparse_connectivity(self._sparse(members))
+            return tables.constant(connectivity, float_dtype())
         matrix = self.laplacian_matrix()
         if members is not None:
             inside = jnp.asarray(members)

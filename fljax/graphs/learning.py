@@ -147,13 +147,13 @@ def regular_similarity(
     if metric == "precomputed":
         _check.known(_check_symmetric, points)
         _check.finite("discrepancies", points)
-    found = points if metric == "precomputed" else distances(points, metric)
+    distance = points if metric == "precomputed" else distances(points, metric)
     if method == "exact":
-        if not (_check.is_concrete(found) and _check.is_concrete(degree)):
+        if not (_check.is_concrete(distance) and _check.is_concrete(degree)):
             raise TypeError("method 'exact' works on the host; of traced values take 'projected'.")
-        matrix = _vertex(np.asarray(found, np.float64), float(np.asarray(degree)))
+        matrix = _vertex(np.asarray(distance, np.float64), float(np.asarray(degree)))
     else:
-        matrix = _descend(jnp.asarray(found).astype(float_dtype()), jnp.asarray(degree), steps)
+        matrix = _descend(jnp.asarray(distance).astype(float_dtype()), jnp.asarray(degree), steps)
     return from_adjacency(matrix, form="dense", allow_disconnected=True)
 
 
@@ -217,12 +217,14 @@ def _projected(matrix: Array, degree: Array, turns: Array | int) -> Array:
 
 
 @jax.jit
-def _descent(found: Array, degree: Array, steps: Array) -> Array:
-    nodes = len(found)
+def _descent(distance: Array, degree: Array, steps: Array) -> Array:
+    nodes = len(distance)
     # In units of the discrepancies, which then are one in the mean.
-    mean = jnp.sum(found) / (nodes * (nodes - 1))
-    slope = found / jnp.where(mean > 0, mean, 1)
-    even = jnp.full_like(found, degree / (nodes - 1)) * (1 - jnp.eye(nodes, dtype=found.dtype))
+    mean = jnp.sum(distance) / (nodes * (nodes - 1))
+    slope = distance / jnp.where(mean > 0, mean, 1)
+    even = jnp.full_like(distance, degree / (nodes - 1)) * (
+        1 - jnp.eye(nodes, dtype=distance.dtype)
+    )
 
     def step(turn: Array, weights: Array) -> Array:
         # Long steps reach a vertex, short ones end near enough to the constraints to be projected.
@@ -232,14 +234,14 @@ def _descent(found: Array, degree: Array, steps: Array) -> Array:
     return _projected(last, degree, _LAST_TURNS)
 
 
-def _descend(found: Array, degree: Array, steps: int) -> Array:
-    found = jnp.where(jnp.eye(len(found), dtype=bool), 0, found)
-    return _descent(found, degree.astype(found.dtype), jnp.asarray(steps))
+def _descend(distance: Array, degree: Array, steps: int) -> Array:
+    distance = jnp.where(jnp.eye(len(distance), dtype=bool), 0, distance)
+    return _descent(distance, degree.astype(distance.dtype), jnp.asarray(steps))
 
 
-def _vertex(found: np.ndarray, degree: float) -> np.ndarray:
+def _vertex(distance: np.ndarray, degree: float) -> np.ndarray:
     """An optimal vertex of the linear program; its variables are the pairs of nodes."""
-    nodes = len(found)
+    nodes = len(distance)
     low, high = np.triu_indices(nodes, 1)
     mend = "take method='projected'"
     check_fits(f"a linear program of {len(low)} variables", len(low), each=200, mend=mend)
@@ -247,7 +249,7 @@ def _vertex(found: np.ndarray, degree: float) -> np.ndarray:
     rows, columns = np.concatenate([low, high]), np.concatenate([place, place])
     sums = scipy.sparse.csr_array((np.ones(len(rows)), (rows, columns)), (nodes, len(low)))
     answer = scipy.optimize.linprog(
-        found[low, high],
+        distance[low, high],
         A_eq=sums,
         b_eq=np.full(nodes, degree),
         bounds=(0, 1),
@@ -255,7 +257,7 @@ def _vertex(found: np.ndarray, degree: float) -> np.ndarray:
     )
     if answer.x is None:
         raise ValueError(f"the linear program has no solution: {answer.message}")
-    matrix = np.zeros_like(found)
+    matrix = np.zeros_like(distance)
     matrix[low, high] = np.clip(answer.x, 0, 1)
     return matrix + matrix.T
 
@@ -280,10 +282,10 @@ def _smallest(points: np.ndarray, edges: int, metric: str) -> np.ndarray:
     rows = max(1, _BLOCK_ENTRIES // nodes)
     for first in range(0, nodes - 1, rows):
         block = points[first : first + rows]
-        found = block if given else scipy.spatial.distance.cdist(block, points)
+        distance = block if given else scipy.spatial.distance.cdist(block, points)
         later = np.arange(nodes) > first + np.arange(len(block))[:, None]
-        low, high = np.nonzero(later & (found < kept.max()) if len(kept) == edges else later)
-        kept = np.concatenate([kept, found[low, high]])
+        low, high = np.nonzero(later & (distance < kept.max()) if len(kept) == edges else later)
+        kept = np.concatenate([kept, distance[low, high]])
         places = np.concatenate([places, np.stack([low + first, high], axis=1)])
         if len(kept) > edges:
             order = np.argpartition(kept, edges - 1)[:edges]

@@ -187,15 +187,15 @@ def _checked_discrepancies(matrix: Any) -> Any:
     return matrix
 
 
-def _joined(found: Array, neighbors: int, keep: str, bandwidth: Any) -> Array:
+def _joined(distance: Array, neighbors: int, keep: str, bandwidth: Any) -> Array:
     """The adjacency matrix from traced discrepancies."""
-    nodes = len(found)
-    found = jnp.where(jnp.eye(nodes, dtype=bool), jnp.inf, found)
-    near, chosen = jax.lax.top_k(-found, neighbors)
+    nodes = len(distance)
+    distance = jnp.where(jnp.eye(nodes, dtype=bool), jnp.inf, distance)
+    near, chosen = jax.lax.top_k(-distance, neighbors)
     rows = jnp.arange(nodes, dtype=chosen.dtype)[:, None]
     theirs = jnp.zeros((nodes, nodes), bool).at[rows, chosen].set(jnp.isfinite(near))
     joined = theirs | theirs.T if keep == "any" else theirs & theirs.T
-    weight = gaussian(jnp.minimum(found, found.T), bandwidth)
+    weight = gaussian(jnp.minimum(distance, distance.T), bandwidth)
     return jnp.where(joined, weight, 0)
 
 
@@ -219,9 +219,9 @@ def _searched(
     points = np.asarray(points, np.float64)
     nodes = len(points)
     if metric == "precomputed":
-        found = points + np.diag(np.full(nodes, np.inf))
-        chosen = np.argsort(found, axis=1, kind="stable")[:, :neighbors]
-        length = np.take_along_axis(found, chosen, axis=1)
+        distance = points + np.diag(np.full(nodes, np.inf))
+        chosen = np.argsort(distance, axis=1, kind="stable")[:, :neighbors]
+        length = np.take_along_axis(distance, chosen, axis=1)
     else:
         chosen, length = _nearest(flat_points(points, metric), neighbors)
         if metric == "geodesic":
@@ -263,9 +263,9 @@ def _nearest(points: np.ndarray, neighbors: int) -> tuple[np.ndarray, np.ndarray
     """The other points nearest to each, ``[K, k]``, and how far they are."""
     # Where many points coincide, medians would split a tree without end.
     tree = scipy.spatial.KDTree(points, balanced_tree=False, compact_nodes=False)
-    length, found = tree.query(points, neighbors + 1, workers=-1)
-    itself = found == np.arange(len(points))[:, None]
+    length, neighbor = tree.query(points, neighbors + 1, workers=-1)
+    itself = neighbor == np.arange(len(points))[:, None]
     # Among many that coincide a point may not find itself: then the last found is one too many.
     itself[:, -1] |= ~itself.any(axis=1)
     shape = (len(points), neighbors)
-    return found[~itself].reshape(shape), length[~itself].reshape(shape)
+    return neighbor[~itself].reshape(shape), length[~itself].reshape(shape)

@@ -112,10 +112,10 @@ def _assemble(edges: _Edges, counts: Array, table: Table | None) -> Graph:
     place = jnp.arange(near.size, dtype=np.int32) - first.at[near].get(mode="clip")
 
     def fill(owners: Array, row: Array, place: Array, slots: int) -> tuple[Array, Array]:
-        found = jnp.broadcast_to(owners[:, None], (len(owners), slots))
-        weights = jnp.zeros(found.shape, dtype)
+        neighbor = jnp.broadcast_to(owners[:, None], (len(owners), slots))
+        weights = jnp.zeros(neighbor.shape, dtype)
         return (
-            found.at[row, place].set(far, mode="drop"),
+            neighbor.at[row, place].set(far, mode="drop"),
             weights.at[row, place].set(1.0, mode="drop"),
         )
 

@@ -45,8 +45,8 @@ class Relearned(Varying):
       ... )
       >>> network = fl.graphs.Relearned(fl.graphs.complete(6), neighbors=2)
       >>> simulation = fl.Simulation(problem, fl.algorithms.FedRelax(1.0), network)
-      >>> found = network.learned(fl.run(simulation, rounds=30).model.values)
-      >>> found.components().tolist()
+      >>> learned = network.learned(fl.run(simulation, rounds=30).model.values)
+      >>> learned.components().tolist()
       [0, 1, 0, 1, 0, 1]
 
     Reference:
@@ -92,16 +92,16 @@ class Relearned(Varying):
         entries = candidates.entries.with_weights([jnp.where(kept, part.weights, 0)])
         return of_entries(entries, entries.row_sums())
 
-    def kept(self, part: Part, apart: Float[Array, "nodes slots"]) -> Bool[Array, "nodes slots"]:
+    def kept(self, part: Part, distance: Float[Array, "nodes slots"]) -> Bool[Array, "nodes slots"]:
         """Which edges work.
 
         Args:
           part: the only table of the candidates.
-          apart: how far what is heard is from the node's own, infinite where nothing is.
+          distance: how far what is heard is from the node's own, infinite where nothing is.
         """
-        apart = jnp.where(part.weights > 0, apart, jnp.inf)
-        at = min(self.neighbors, apart.shape[1]) - 1
-        reach = jnp.sort(apart, axis=1)[:, at]  # of the last that a node keeps itself
+        distance = jnp.where(part.weights > 0, distance, jnp.inf)
+        at = min(self.neighbors, distance.shape[1]) - 1
+        reach = jnp.sort(distance, axis=1)[:, at]  # of the last that a node keeps itself
         theirs, mine = part.of_neighbors(reach), reach[:, None]
         most = jnp.maximum if self.keep == "any" else jnp.minimum
-        return apart <= most(theirs, mine)
+        return distance <= most(theirs, mine)

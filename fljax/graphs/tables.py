@@ -182,14 +182,14 @@ class Entries(NamedTuple):
         """Rows, columns and values of what is not zero, as NumPy arrays (concrete only)."""
         with jax.ensure_compile_time_eval():
             parts = [jax.tree.map(np.asarray, part) for part in self.parts]
-        found = []
+        arcs = []
         for near, far, values in parts:
             if far is None:
                 far = np.arange(self.nodes)[None, :]
             rows, columns = np.nonzero(values)
             far = np.broadcast_to(far, values.shape)[rows, columns]
-            found.append((near[rows], far, values[rows, columns]))
-        near, far, values = zip(*found, strict=True)
+            arcs.append((near[rows], far, values[rows, columns]))
+        near, far, values = zip(*arcs, strict=True)
         return np.concatenate(near), np.concatenate(far), np.concatenate(values)
 
     def dense(self) -> Array:
@@ -362,11 +362,11 @@ def pack(
     def fill(owners: np.ndarray, mine: np.ndarray, slots: int, first: int) -> tuple[Array, Array]:
         """The table rows of ``owners`` from the chosen arcs, slot ``first`` in column zero."""
         row = np.searchsorted(owners, near[mine])
-        found = np.repeat(owners[:, None], slots, axis=1)
-        weights = np.zeros(found.shape)
-        found[row, place[mine] - first] = far[mine]
+        neighbor = np.repeat(owners[:, None], slots, axis=1)
+        weights = np.zeros(neighbor.shape)
+        neighbor[row, place[mine] - first] = far[mine]
         weights[row, place[mine] - first] = values[mine]
-        return constant(found, np.int32), constant(weights, dtype)
+        return constant(neighbor, np.int32), constant(weights, dtype)
 
     main = fill(np.arange(nodes), place < table.slots, table.slots, 0)
     overflow = None

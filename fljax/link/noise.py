@@ -261,9 +261,9 @@ class LocalGraphHomomorphic(Noise):
         sign = jax.vmap(sides)(weights)
         plus, minus = (jnp.sum(sign == side, axis=1, keepdims=True) for side in (1, -1))
         draws = jnp.where(sign > 0, minus, jnp.where(sign < 0, plus, 0))
-        found = np.zeros((over.nodes, over.nodes), np.int32)
-        np.add.at(found, (np.arange(over.nodes)[:, None], np.asarray(neighbors)), np.asarray(draws))
-        return found
+        signs = np.zeros((over.nodes, over.nodes), np.int32)
+        np.add.at(signs, (np.arange(over.nodes)[:, None], np.asarray(neighbors)), np.asarray(draws))
+        return signs
 
     def agreements(self, over: Combination) -> Int[np.ndarray, " nodes"]:
         r"""How many more messages each node sends in a round for pairs to agree on their draws.

@@ -127,6 +127,6 @@ class Peers(Out):
         senders = jnp.broadcast_to(part.of_neighbors(everyone), part.weights.shape)
         age = jnp.zeros(part.weights.shape, jnp.int32) if ages is None else ages[0]
         at = ((newest - age) % bound) * self._clients + senders
-        apart = part.distances(past.reshape(-1, said.shape[1]), said, at)
-        apart = jnp.where(age < bound, apart, jnp.inf)
-        return [jnp.where(learned.kept(part, apart), age, bound)]
+        distance = part.distances(past.reshape(-1, said.shape[1]), said, at)
+        distance = jnp.where(age < bound, distance, jnp.inf)
+        return [jnp.where(learned.kept(part, distance), age, bound)]

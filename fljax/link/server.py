@@ -192,8 +192,8 @@ class Server(Out):
             masks = masks / jnp.where(weights > 0, weights, 1)[:, None]
 
         def known(rows: Array) -> Array:
-            held = place(rows)
-            return around[None] if held is None else around[held]
+            placed = place(rows)
+            return around[None] if placed is None else around[placed]
 
         def encoded(rows: Array) -> Array:
             made = message(rows) if callable(message) else message[rows]
@@ -247,11 +247,11 @@ class Server(Out):
         def add(group: Array, real: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
             """The group's messages on top of the sums, ``[lags, D]``."""
             (total, share), message = sums, said(group)
-            held = place(group)
-            if held is not None:
-                message = message if normalized else message - around[held]
-                own = jnp.broadcast_to(jnp.where(real, weight[group], 0)[:, None], held.shape)
-                entries = (lag[group][:, None], held)
+            placed = place(group)
+            if placed is not None:
+                message = message if normalized else message - around[placed]
+                own = jnp.broadcast_to(jnp.where(real, weight[group], 0)[:, None], placed.shape)
+                entries = (lag[group][:, None], placed)
                 total = total.at[entries].add(own * message, mode="drop")
                 return total, share.at[entries].add(own, mode="drop")
             message = message if normalized else message - around[None]

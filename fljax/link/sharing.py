@@ -110,8 +110,8 @@ class Circular(Sharing):
         clients = jnp.where(jnp.asarray(self.coordinated), 0, clients)
         if self.offset is None:
             return _times((clients + round) % dim, self.size, dim)
-        apart = _times(clients % dim, self.offset % dim, dim)
-        return (_times(round % dim, self.size, dim) + apart) % dim
+        stride = _times(clients % dim, self.offset % dim, dim)
+        return (_times(round % dim, self.size, dim) + stride) % dim
 
     def indices(
         self, key: Array, round: Array, clients: Int[Array, " some"], dim: int

@@ -150,8 +150,8 @@ class SecureAggregation(Perturbation):
           dtype: of them.
         """
         # Servers' senders side by side, in the order of their numbers; the others behind them.
-        apart = jnp.max(server) + 1
-        home = jnp.where(sending, server, apart)
+        cells = jnp.max(server) + 1
+        home = jnp.where(sending, server, cells)
         order = jnp.lexsort((clients, home))
         home, clients = home[order], clients[order]
         first = jnp.searchsorted(home, home, side="left").astype(jnp.int32)

@@ -93,14 +93,14 @@ class Layout:
           ValueError: no regular expression, or one that no path matches (they are listed).
         """
         try:
-            found = [re.search(pattern, path) is not None for path in self.paths]
+            matches = [re.search(pattern, path) is not None for path in self.paths]
         except re.error as error:
             raise ValueError(f"{pattern!r} is no regular expression: {error}.") from error
-        if not any(found):
+        if not any(matches):
             raise ValueError(
                 f"no parameter's path matches {pattern!r}; there are: {', '.join(self.paths)}."
             )
-        return np.repeat(found, self.sizes)
+        return np.repeat(matches, self.sizes)
 
 
 @functools.lru_cache(maxsize=64)
@@ -114,13 +114,13 @@ def layout_of(architecture: Architecture, sample: tuple[int, ...], dtype: Any) -
     stand_in = jax.ShapeDtypeStruct((1, *sample), dtype)
     with foreign():
         try:
-            found = jax.eval_shape(architecture.init, jax.random.key(0), stand_in)
+            shapes = jax.eval_shape(architecture.init, jax.random.key(0), stand_in)
         except (TypeError, ValueError, IndexError, AttributeError) as error:
             raise ValueError(
                 f"the network cannot be made for samples of shape {sample} and type "
                 f"{jnp.dtype(dtype)}: {str(error).partition(chr(10))[0]}"
             ) from error
-    leaves, structure = jax.tree_util.tree_flatten_with_path(found)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     named = [
         (jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves
     ]

@@ -206,10 +206,10 @@ def _curves(dataset, metric, x, asked, ax, labels, level, legend, against) -> Ax
         ax.annotate("\n".join(_note(dataset, numbers)), **corner, **SMALL, gid=NOTE)
         if legend:
             beside = len(ax.get_legend_handles_labels()[0]) > ROOM
-            found = house.legend_of(ax, title, beside)
-            if own and (beside or house.hides(ax, found)):
+            drawn_legend = house.legend_of(ax, title, beside)
+            if own and (beside or house.hides(ax, drawn_legend)):
                 house.legend_of(ax, title, beside=True)
-                house.widen(house.whole(ax), found)
+                house.widen(house.whole(ax), drawn_legend)
     return ax
 
 

@@ -132,9 +132,9 @@ def heat_map(
         for row, column in np.ndindex(means.shape):
             text = MARK * bool(lost[row, column])
             if means.size <= MOST_CELLS:
-                found = rounded(*parts[row, column])
-                text = found.mean + text
-                text += f"\n[{found.low}, {found.high}]" * bool(intervals and found.low)
+                label = rounded(*parts[row, column])
+                text = label.mean + text
+                text += f"\n[{label.low}, {label.high}]" * bool(intervals and label.low)
             color = "white" if shades[row, column] < 0.5 else "black"
             middle = (column + 0.5, row + 0.5)
             texts.append(ax.text(*middle, text, color=color, ha="center", va="center"))

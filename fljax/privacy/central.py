@@ -154,8 +154,8 @@ class CentralGaussian:
       ...     ),
       ...     privacy=fl.privacy.CentralGaussian(noise_multiplier=1.0, clip=0.5),
       ... )
-      >>> found = fl.run(simulation, rounds=100, record_every=50)
-      >>> fl.privacy.spent(found, delta=1e-5).epsilon.values.round(1).tolist()
+      >>> results = fl.run(simulation, rounds=100, record_every=50)
+      >>> fl.privacy.spent(results, delta=1e-5).epsilon.values.round(1).tolist()
       [5.1, 7.0]
     """
 
@@ -242,7 +242,7 @@ class CentralGaussian:
         secret = mechanism.arrivals == "secret"  # then every client pays for every round
         solve = functools.partial(
             _least_noise,
-            rounds if secret else -(-rounds // law.apart),
+            rounds if secret else -(-rounds // law.separation),
             mechanism.neighbors,
             law.sampling if amplifies(law.sampling, mechanism.neighbors) else None,
             clients,
@@ -252,8 +252,8 @@ class CentralGaussian:
             return replace(mechanism, noise_multiplier=float(solve(*given)))
         shape = jax.ShapeDtypeStruct((), float_dtype())
         given = map(jnp.asarray, given)
-        found = jax.pure_callback(solve, shape, *given, vmap_method="broadcast_all")
-        return replace(mechanism, noise_multiplier=found)
+        multiplier = jax.pure_callback(solve, shape, *given, vmap_method="broadcast_all")
+        return replace(mechanism, noise_multiplier=multiplier)
 
     def plan(self, selector: Selector, clients: int) -> Plan:
         """What is fixed for a run in which the selector chooses who takes part.
@@ -288,11 +288,11 @@ class CentralGaussian:
                 f"how {type(selector).__name__} chooses is not accounted for under "
                 "CentralGaussian; take Everyone, Fraction, Drawn or Cyclic of fljax.participation."
             )
-        if self.bands > 1 and law.apart < self.bands:
+        if self.bands > 1 and law.separation < self.bands:
             raise ValueError(
                 f"noise correlated over {self.bands} rounds protects clients that take part at "
                 f"most every {self.bands} rounds, and {type(selector).__name__} may choose one "
-                f"after {law.apart}; choose by fljax.participation.Cyclic({self.bands})."
+                f"after {law.separation}; choose by fljax.participation.Cyclic({self.bands})."
             )
         if self.arrivals == "secret" and law.sampling == "drawn":
             raise ValueError(
@@ -396,8 +396,10 @@ def _least_noise(
     """
     budgets = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (epsilon, delta, rate)))
     flat = zip(*(budget.ravel().tolist() for budget in budgets), strict=True)
-    found = [_least_noise_of_one(releases, neighbors, sampling, clients, *one) for one in flat]
-    return np.asarray(found, float_dtype()).reshape(budgets[0].shape)
+    multipliers = [
+        _least_noise_of_one(releases, neighbors, sampling, clients, *one) for one in flat
+    ]
+    return np.asarray(multipliers, float_dtype()).reshape(budgets[0].shape)
 
 
 @functools.lru_cache(maxsize=1024)  # all seeds of a grid point ask alike
@@ -414,12 +416,12 @@ def _least_noise_of_one(
         return math.nan  # which is said once the whole grid is looked at
     epsilon *= 1 - _SPARED
     rho = float(accounting.zcdp_rho(epsilon, delta, "gaussian"))
-    found = _MOVED[neighbors] * math.sqrt(releases / (2 * rho))
+    multiplier = _MOVED[neighbors] * math.sqrt(releases / (2 * rho))
     if sampling is None or rate >= 1:
-        return found
+        return multiplier
     records = clients if sampling == "drawn" else None
     sampled = accounting.sampled_gaussian_multiplier
-    return min(found, sampled(epsilon, delta, releases, rate, sampling, records))
+    return min(multiplier, sampled(epsilon, delta, releases, rate, sampling, records))
 
 
 def banded_root(bands: int) -> np.ndarray:

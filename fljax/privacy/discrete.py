@@ -79,12 +79,12 @@ def _powers(
     r""":math:`\prod_{i<x}qf^i` for :math:`x=0,1,\dots`, with :math:`q` the first ratio and
     :math:`f` its fall: so many, or as far as 96 bits reach.
     """
-    found, ratio = [decimal.Decimal(1)], first
+    powers, ratio = [decimal.Decimal(1)], first
     least = decimal.Decimal(2) ** -(BITS + 8)
-    while len(found) < count if count else found[-1] > least:
-        found.append(found[-1] * ratio)
+    while len(powers) < count if count else powers[-1] > least:
+        powers.append(powers[-1] * ratio)
         ratio *= fall
-    return found
+    return powers
 
 
 @functools.cache
@@ -118,8 +118,8 @@ def discrete_gaussian(key: Array, shape: tuple[int, ...], steps: int) -> Int[Arr
       Canonne, Kamath & Steinke 2020, Definition 1.
     """
     bits = words(key, shape, 3)
-    found = _chosen(_gaussian_table(steps), bits)
-    return jnp.where((bits[2] & np.uint32(1)) == 1, -found, found)
+    drawn = _chosen(_gaussian_table(steps), bits)
+    return jnp.where((bits[2] & np.uint32(1)) == 1, -drawn, drawn)
 
 
 @functools.cache

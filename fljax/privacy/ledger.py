@@ -84,8 +84,12 @@ def _releases(ledger: dict[str, float]) -> dict[str, Any] | None:
 
 
 def _secret_epsilon(ledger: dict[str, float], delta: float) -> float:
-    found = _releases(ledger)
-    return math.inf if found is None else accounting.sampled_gaussian_epsilon(delta=delta, **found)
+    releases = _releases(ledger)
+    return (
+        math.inf
+        if releases is None
+        else accounting.sampled_gaussian_epsilon(delta=delta, **releases)
+    )
 
 
 @checked
@@ -127,13 +131,13 @@ def spent(results: "xarray.Dataset", delta: float) -> "xarray.Dataset":
     import xarray as xr
 
     probability("delta", delta)
-    found = {"epsilon": _epsilon(_ledger(results, "privacy_"), delta)}
+    budgets = {"epsilon": _epsilon(_ledger(results, "privacy_"), delta)}
     if any(str(name).startswith("client_") for name in results.variables):
-        found["client_epsilon"] = _epsilon(_ledger(results, "client_"), delta)
-    for value in found.values():
+        budgets["client_epsilon"] = _epsilon(_ledger(results, "client_"), delta)
+    for value in budgets.values():
         value.attrs = {"long_name": f"epsilon at delta={delta:g}", "units": "1"}
     stated = {name: results.attrs[name] for name in ("privacy",) if name in results.attrs}
-    return xr.Dataset(found, attrs=stated)
+    return xr.Dataset(budgets, attrs=stated)
 
 
 def _ledger(results: "xarray.Dataset", prefix: str) -> "xarray.Dataset":
@@ -219,9 +223,9 @@ def events(results: "xarray.Dataset") -> Any:
         )
     if "gaussian_noise" in row:
         row["gaussian_noise"] = float(last["gaussian_noise"].min())
-    found = _releases(row)
-    if found is not None:
-        return accounting.sampled_gaussian_event(**found)
+    releases = _releases(row)
+    if releases is not None:
+        return accounting.sampled_gaussian_event(**releases)
     if not _gaussian(row):
         return accounting.zcdp_event(row["rho"])
     return accounting.gaussian_event(row["rho"], relation)

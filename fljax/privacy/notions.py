@@ -476,9 +476,9 @@ class DiscreteZCDP(ZCDP):
     def release(
         self, plan: Array, sensitivity: Array, round: Array, rounds: int, dim: int
     ) -> Release:
-        found = super().release(plan, sensitivity, round, rounds, dim)
-        grid = _grid(sensitivity, self.steps * jnp.sqrt(2 * found.spent["rho"]) - dim**0.5)
-        return found._replace(scale=self.steps * grid, grid=grid)
+        release = super().release(plan, sensitivity, round, rounds, dim)
+        grid = _grid(sensitivity, self.steps * jnp.sqrt(2 * release.spent["rho"]) - dim**0.5)
+        return release._replace(scale=self.steps * grid, grid=grid)
 
     def draw(
         self,

@@ -22,30 +22,30 @@ SWALLOWED = 0.01
 
 def broken(dataset: "xarray.Dataset") -> dict[str, str]:
     """Why some privacy figures are no guarantee, by the assumption that does not hold."""
-    found = {}
+    reasons = {}
     if "promised_bound" in dataset:
         loose = dataset["promised_bound"] > dataset["gradient_bound"] * (1 + ROUNDING)
         if (loose & (dataset["nominal"] == 1)).values.any():
             norm, bound = (float(dataset[f"gradient_{name}"].max()) for name in ("norm", "bound"))
-            met = (
+            holds = (
                 "above it"
                 if norm > bound * (1 + ROUNDING)
                 else "within it, which says nothing of others"
             )
-            found["bound"] = (
+            reasons["bound"] = (
                 f"nothing makes every data set keep the assumed gradient bound {bound:.3g}. The "
-                f"data at hand met gradients up to {norm:.3g}, {met}. problem.clipped(bound) makes "
-                "it hold; so does Problem(feature_bound=...) with a loss of bounded slope."
+                f"data at hand met gradients up to {norm:.3g}, {holds}. problem.clipped(bound) "
+                "makes it hold; so does Problem(feature_bound=...) with a loss of bounded slope."
             )
     if "rounding" in dataset and (most := float(dataset["rounding"].max())) > SWALLOWED:
-        found["precision"] = (
+        reasons["precision"] = (
             f"rounding to {dataset.attrs.get('dtype', 'floats')} may move a message by {most:.2g} "
             f"of its sensitivity, more than {SWALLOWED:g}, and noise does not hide that. Run in "
             "double precision (`jax_enable_x64`), or keep models smaller."
             if math.isfinite(most)
             else "a message was not finite, or next to that, and no noise hides it. See `diverged`."
         )
-    return found
+    return reasons
 
 
 @checked
@@ -69,34 +69,34 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
       ...     algorithm=fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5),
       ...     privacy=fl.privacy.ZCDP(total_rho=0.5),
       ... )
-      >>> found = fl.privacy.assumptions(fl.run(simulation, rounds=3))
-      >>> found["bound"], found["neighbors"]
+      >>> stated = fl.privacy.assumptions(fl.run(simulation, rounds=3))
+      >>> stated["bound"], stated["neighbors"]
       ('holds for every data set', 'replace')
     """
     ledger = [name for name in dataset.data_vars if str(name).startswith("privacy_")]
     if not any(np.isfinite(dataset[name].values).any() for name in ledger):
         return {}
     said = dataset[ledger[0]].attrs
-    found = {"bound": "holds for every data set"}
+    stated = {"bound": "holds for every data set"}
     if "rounding" in dataset:
         most = float(dataset["rounding"].max())
-        found["precision"] = f"rounding moves no message by more than {most:.1g} sensitivities"
+        stated["precision"] = f"rounding moves no message by more than {most:.1g} sensitivities"
     if "unusable_samples" in dataset:
         bad = int(dataset["unusable_samples"].max())
-        found["features"] = f"{bad} samples not finite, which count as zero" if bad else "finite"
-    found |= {name: said[name] for name in ("neighbors", "arrivals") if name in said}
+        stated["features"] = f"{bad} samples not finite, which count as zero" if bad else "finite"
+    stated |= {name: said[name] for name in ("neighbors", "arrivals") if name in said}
     if "gaussian_noise" in dataset:
         gaussian = dataset["gaussian_noise"]  # NaN of runs that are not there
-        found["noise"] = (
+        stated["noise"] = (
             "Gaussian, drawn and added in floating point"
             if gaussian.min()
             else f"{'not all' if gaussian.max() else 'not'} continuous Gaussian noise"
         )
-    found["generator"] = str(dataset.attrs.get("prng", "unknown"))
-    return found | {name: f"NOMINAL: {why}" for name, why in broken(dataset).items()}
+    stated["generator"] = str(dataset.attrs.get("prng", "unknown"))
+    return stated | {name: f"NOMINAL: {why}" for name, why in broken(dataset).items()}
 
 
 def state(dataset: "xarray.Dataset") -> None:
     """Write into results what their privacy figures rest on, see :func:`assumptions`."""
-    if found := assumptions(dataset):
-        dataset.attrs["privacy"] = "; ".join(f"{name}: {why}" for name, why in found.items())
+    if stated := assumptions(dataset):
+        dataset.attrs["privacy"] = "; ".join(f"{name}: {why}" for name, why in stated.items())

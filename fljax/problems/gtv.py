@@ -207,15 +207,16 @@ class GTVMin:
             component is named); a problem that clips gradients.
           RuntimeError: the tolerance was not reached.
         """
-        found = self.solution(tolerance, iterations)
+        solution = self.solution(tolerance, iterations)
         aim = self._tolerance(tolerance)
-        if _check.is_concrete(found.residual) and not float(found.residual) <= aim:
+        if _check.is_concrete(solution.residual) and not float(solution.residual) <= aim:
             raise RuntimeError(
-                f"GTVMin stopped after {int(found.iterations)} iterations at a relative residual "
-                f"of {float(found.residual):.2g}, above the tolerance {aim:.2g}; allow more "
-                "iterations or a larger tolerance, or give a loss without a minimum a regularizer."
+                f"GTVMin stopped after {int(solution.iterations)} iterations at a relative "
+                f"residual of {float(solution.residual):.2g}, above the tolerance {aim:.2g}; allow "
+                "more iterations or a larger tolerance, or give a loss without a minimum a "
+                "regularizer."
             )
-        return found.models
+        return solution.models
 
     def solution(self, tolerance: float | None = None, iterations: int | None = None) -> Solution:
         r"""The minimizing models, with the residual that was reached.
@@ -242,8 +243,8 @@ class GTVMin:
         aim = jnp.asarray(self._tolerance(tolerance), problem.dtype)
         if square is None or not smooth:
             most = 200_000 if iterations is None else iterations
-            found = _primal_dual(replace(self, problem=problem), aim, most)
-            return Solution(found.models, found.residual, found.iterations)
+            solution = _primal_dual(replace(self, problem=problem), aim, most)
+            return Solution(solution.models, solution.residual, solution.iterations)
         if is_quadratic(problem):
             self._require_unique(square)
         most = 20_000 if iterations is None else iterations
@@ -293,8 +294,8 @@ class GTVMin:
         system[each, :, each, :] = blocks
         system += 2 * np.einsum("kl,pq->kplq", laplacian, np.diag(np.asarray(square, np.float64)))
         moment = 2 * np.asarray(problem.correlation(problem.targets), np.float64)
-        found = np.linalg.solve(system.reshape(unknowns, unknowns), moment.reshape(unknowns))
-        return jnp.asarray(found.reshape(moment.shape), problem.dtype)
+        models = np.linalg.solve(system.reshape(unknowns, unknowns), moment.reshape(unknowns))
+        return jnp.asarray(models.reshape(moment.shape), problem.dtype)
 
     def certificate(self, models: Float[Array, "clients dim"]) -> Certificate:
         r"""How far the models are above the least objective at most, by a feasible flow.
@@ -369,18 +370,18 @@ class GTVMin:
         """``[E, D]`` of the slots; the end of the larger number says it."""
         if not _check.is_concrete(self.network.degree):
             return None
-        found, codes = [], []
+        pieces, codes = [], []
         with jax.ensure_compile_time_eval():
             known = [jax.tree.map(np.asarray, part) for part in self.network.entries.parts]
         for (near, far, weights), flow in zip(known, flows, strict=True):
             far = np.arange(self.network.nodes)[None] if far is None else far
             far = np.broadcast_to(far, weights.shape)
             rows, slots = np.nonzero((weights > 0) & (near[:, None] > far))
-            found.append(flow[rows, slots])
+            pieces.append(flow[rows, slots])
             codes.append(
                 pair_codes(np.stack([far[rows, slots], near[rows]], 1), len(self.network.degree))
             )
-        return jnp.concatenate(found)[np.argsort(np.concatenate(codes))]
+        return jnp.concatenate(pieces)[np.argsort(np.concatenate(codes))]
 
     def _require_unique(self, square: Array) -> None:
         """Raise ``ValueError`` if known data leave a direction open; traced data pass unseen."""
@@ -640,11 +641,11 @@ def _preconditioner(problem: Problem, pull: Array) -> Callable[[Array], Array]:
 
     def precondition(right):
         blocks = right.reshape(-1, outputs, width)
-        found = of_own(blocks)
+        inverse = of_own(blocks)
         if common is not None:
             all_ = jnp.matmul(jnp.sum(blocks, axis=0), common, precision=HIGHEST)
-            found = found + all_[None]
-        return found.reshape(right.shape)
+            inverse = inverse + all_[None]
+        return inverse.reshape(right.shape)
 
     return precondition
 
@@ -671,8 +672,8 @@ def _conjugate_gradients(product, precondition, right, floor, iterations) -> tup
     state = (0, jnp.zeros_like(right), right, ready, jnp.sum(right * ready), False)
     state = jax.tree.map(jnp.asarray, state)
     state = (state[0].astype(jnp.int32), *state[1:])
-    found = jax.lax.while_loop(going, again, state)
-    return found[1], found[0]
+    final = jax.lax.while_loop(going, again, state)
+    return final[1], final[0]
 
 
 # Everything else ------------------------------------------------------------------------------
@@ -801,9 +802,9 @@ def _primal_dual(
         return w, dual, new, towards
 
     def judge(state, before):
-        (last, held), (new, proposed) = before, state[2:]
+        (last, kept), (new, proposed) = before, state[2:]
         tiny = jnp.finfo(dtype).tiny
-        flowed = _total(jax.tree.map(lambda a, b: (a - b) ** 2, proposed, held))
+        flowed = _total(jax.tree.map(lambda a, b: (a - b) ** 2, proposed, kept))
         size = _total(jax.tree.map(jnp.square, proposed))
         moved = _size(new - last) / jnp.maximum(_size(new), tiny)
         moved = jnp.maximum(moved, jnp.sqrt(flowed / jnp.maximum(size, tiny)))

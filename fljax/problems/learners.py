@@ -77,11 +77,11 @@ class Learners:
         pull: np.ndarray,
         chosen: np.ndarray | None = None,
     ) -> list[Any]:
-        found = []
+        fitted = []
         for k in range(len(features)):
             real, told = weights[k] > 0, pull[k] > 0
             if (chosen is not None and not chosen[k]) or not (real.any() or told):
-                found.append(None)
+                fitted.append(None)
                 continue
             rows, answers, shares = [features[k][real]], [targets[k][real]], [weights[k][real]]
             if told:
@@ -94,8 +94,8 @@ class Learners:
                 np.concatenate(answers),
                 sample_weight=np.concatenate(shares),
             )
-            found.append(learner)
-        return found
+            fitted.append(learner)
+        return fitted
 
     def predictions(
         self,
@@ -109,18 +109,18 @@ class Learners:
         samples ``[K, N]``, and at their held-out data ``[K, T]`` if there are any. Of those that
         were not fitted nothing but zeros. In compiled code, too, as a call of the host.
         """
-        held = problem.test
+        for_test = problem.test
         held_out = None
-        if held is not None:
-            shape = (problem.clients, *held.features.shape[1:])
-            held_out = jnp.broadcast_to(held.features, shape)
+        if for_test is not None:
+            shape = (problem.clients, *for_test.features.shape[1:])
+            held_out = jnp.broadcast_to(for_test.features, shape)
 
         def on_host(*arrays: Any) -> tuple[np.ndarray, ...]:
-            known, held = [np.asarray(array) for array in arrays[:7]], arrays[7:]
+            known, for_test = [np.asarray(array) for array in arrays[:7]], arrays[7:]
             learners, features, points = self._fit(*known), known[0], known[3]
             return tuple(
                 np.stack([_predicted(*each) for each in zip(learners, places, strict=True)])
-                for places in (points, features, *map(np.asarray, held))
+                for places in (points, features, *map(np.asarray, for_test))
             )
 
         given = [problem.features, problem.targets, problem.weights, points, labels, pull, chosen]
@@ -128,20 +128,20 @@ class Learners:
         if held_out is not None:
             given, places = [*given, held_out], [*places, held_out]
         shapes = tuple(jax.ShapeDtypeStruct(p.shape[:2], problem.dtype) for p in places)
-        found = jax.pure_callback(on_host, shapes, *given, vmap_method="sequential")
-        return found[0], found[1], None if held_out is None else found[2]
+        predictions = jax.pure_callback(on_host, shapes, *given, vmap_method="sequential")
+        return predictions[0], predictions[1], None if held_out is None else predictions[2]
 
 
 def _predicted(learner: Any, features: np.ndarray) -> np.ndarray:
     if learner is None:
         return np.zeros(len(features), features.dtype)
-    found = np.asarray(learner.predict(features), features.dtype)
-    if found.shape != (len(features),):
+    predictions = np.asarray(learner.predict(features), features.dtype)
+    if predictions.shape != (len(features),):
         raise ValueError(
             f"{type(learner).__name__}.predict must return one number a sample, shape "
-            f"{(len(features),)}, got {found.shape}."
+            f"{(len(features),)}, got {predictions.shape}."
         )
-    return found
+    return predictions
 
 
 def _check_learner(learner: Any) -> None:

@@ -174,30 +174,30 @@ class Model(Problem):
                 why = f"{type(error).__name__}: {error}".partition("\n")[0]
                 raise ValueError(f"{what} {shapes}: {why}") from error
 
-        found = traced("the network has no predictions for", self._outputs, row, features)
-        if not hasattr(found, "shape") or found.shape[:1] != (2,):
+        predictions = traced("the network has no predictions for", self._outputs, row, features)
+        if not hasattr(predictions, "shape") or predictions.shape[:1] != (2,):
             raise ValueError(
                 "the network must return one prediction of each sample, [N, ...], got "
-                f"{_check.shown(found)} for features of shape {features.shape}."
+                f"{_check.shown(predictions)} for features of shape {features.shape}."
             )
-        if not jnp.issubdtype(found.dtype, jnp.floating):
+        if not jnp.issubdtype(predictions.dtype, jnp.floating):
             raise TypeError(
                 f"predictions must be floats, along which a loss is differentiable, got "
-                f"{found.dtype}{list(found.shape)}; leave out argmax or rounding."
+                f"{predictions.dtype}{list(predictions.shape)}; leave out argmax or rounding."
             )
         if not isinstance(self.loss, FunctionLoss):
             outputs = () if self.loss.outputs == 1 else (self.loss.outputs,)
-            if found.shape != (*targets.shape, *outputs):
+            if predictions.shape != (*targets.shape, *outputs):
                 raise ValueError(
                     f"{type(self.loss).__name__} of targets {targets.shape} needs predictions "
-                    f"{(*targets.shape, *outputs)}, and the network returns {found.shape}, for two "
-                    "samples."
+                    f"{(*targets.shape, *outputs)}, and the network returns {predictions.shape}, "
+                    "for two samples."
                 )
         value = traced("the loss has no value for", self._losses, row, features, targets)
         if value.shape != (2,):
             raise ValueError(
                 "the loss must return one number of each sample, [N] or [N, ...], got "
-                f"{value.shape} for predictions {found.shape} and targets {targets.shape}."
+                f"{value.shape} for predictions {predictions.shape} and targets {targets.shape}."
             )
         weights = jax.ShapeDtypeStruct((2,), self.dtype)
         slope = jax.grad(self._loss)
@@ -262,8 +262,8 @@ class Model(Problem):
             )
 
         held_out = None if test is None else made("test", test)
-        found = made("data", data, regularizer=regularizer, strength=strength, test=held_out)
-        return found.initialized(key, own=own)
+        model = made("data", data, regularizer=regularizer, strength=strength, test=held_out)
+        return model.initialized(key, own=own)
 
     @classmethod
     @checked
@@ -302,14 +302,14 @@ class Model(Problem):
             )
 
         held_out = None if problem.test is None else made(problem.test)
-        found = made(
+        model = made(
             problem,
             regularizer=problem.regularizer,
             strength=problem.strength,
             clip=problem.clip,
             test=held_out,
         )
-        return found.initialized(key, own=own)
+        return model.initialized(key, own=own)
 
     @checked
     def initialized(self, key: Key[Array, ""], *, own: bool = False) -> "Model":
@@ -402,9 +402,9 @@ class Model(Problem):
             features = features.astype(compute)
         precision = "highest" if self.compute is None else "default"
         with foreign(), jax.default_matmul_precision(precision):
-            found = self.architecture.apply(self.layout.parameters(row.astype(compute)), features)
-        reduced = self.compute is not None and jnp.issubdtype(found.dtype, jnp.floating)
-        return found.astype(self.dtype) if reduced else found
+            outputs = self.architecture.apply(self.layout.parameters(row.astype(compute)), features)
+        reduced = self.compute is not None and jnp.issubdtype(outputs.dtype, jnp.floating)
+        return outputs.astype(self.dtype) if reduced else outputs
 
     def _score(self, score: Callable, row: Array, features: Array, targets: Array) -> Array:
         """``[N]``, of one model for some samples."""

@@ -532,11 +532,13 @@ class Problem:
         out = np.clip(np.rint(np.asarray(test) * sizes).astype(int), 1, sizes - 1)
         order = shuffled(key, jnp.asarray(real))
         here = replace(self, statistics=None)
-        held = here._rows(order[:, : out.max()], out)
+        held_out = here._rows(order[:, : out.max()], out)
         rest = (out[:, None] + np.arange((sizes - out).max())) % self.samples
         rest = jnp.take_along_axis(order, jnp.asarray(rest, jnp.int32), axis=1)
-        held = replace(held, regularizer=NoRegularizer(), clip=None, tasks=None, initial=None)
-        return replace(here._rows(rest, sizes - out), test=held)
+        held_out = replace(
+            held_out, regularizer=NoRegularizer(), clip=None, tasks=None, initial=None
+        )
+        return replace(here._rows(rest, sizes - out), test=held_out)
 
     def _rows(self, rows: Int[Array, "clients some"], sizes: np.ndarray) -> "Problem":
         """So many of these samples of each client, weighing in proportion what they weighed."""

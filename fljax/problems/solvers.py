@@ -268,15 +268,15 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
         return _solve_quadratic(pooled, factor, start)[0]
     tolerance = 4 * jnp.finfo(problem.dtype).eps
     if pooled.loss.curvature is not None:
-        found = _proximal_gradient(pooled, factor, start, start, iterations, tolerance)
-        endless = _falls_for_ever(pooled, found)
+        minimizer = _proximal_gradient(pooled, factor, start, start, iterations, tolerance)
+        endless = _falls_for_ever(pooled, minimizer)
         if _check.is_concrete(endless) and endless:
             raise ValueError(
                 f"the {type(pooled.loss).__name__} loss of these data has no minimum: a model "
                 "separates the labels, and the larger it is, the lower the loss. Give the problem "
                 "a regularizer, such as SquaredL2() with a strength > 0."
             )
-        return jnp.where(endless, jnp.nan, found[0])
+        return jnp.where(endless, jnp.nan, minimizer[0])
     return _residual_admm(pooled, factor, start, start, iterations, tolerance)[0]
 
 

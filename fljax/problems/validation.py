@@ -113,8 +113,8 @@ def validate(problem: Problem, iterations: int = 1000) -> Validated:
       >>> import jax, fljax as fl
       >>> key = jax.random.key(0)
       >>> problem = fl.problems.least_squares(key, clients=4, samples=30, dim=2)
-      >>> found = fl.problems.validate(problem.split(key, test=0.3))
-      >>> bool((found.validation_error > found.train_error / 2).all())
+      >>> checked = fl.problems.validate(problem.split(key, test=0.3))
+      >>> bool((checked.validation_error > checked.train_error / 2).all())
       True
 
     Reference:
@@ -177,8 +177,8 @@ def diagnose(
     Example:
       >>> import numpy as np, fljax as fl
       >>> errors = np.array([1.0, 0.1, 9.0]), np.array([1.1, 1.0, 9.5])
-      >>> found = fl.problems.diagnose(*errors, reference=1.0)
-      >>> [fl.problems.Diagnosis(int(code)).name for code in found]
+      >>> checked = fl.problems.diagnose(*errors, reference=1.0)
+      >>> [fl.problems.Diagnosis(int(code)).name for code in checked]
       ['FINE', 'OVERFITTING', 'UNDERFITTING']
 
     Reference:

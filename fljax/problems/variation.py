@@ -294,8 +294,8 @@ def _shrunk(rows: Array, step: Array, p: float) -> Array:
     s = (low + high) / 2
     q = p / (p - 1)
     vanishes = jnp.sum(size**q, axis=-1, keepdims=True) ** (1 / q) <= step
-    found = jnp.sign(rows) * scale * s * entries(s)
-    return jnp.where(vanishes, 0, jnp.where(step > 0, found, rows))
+    shrunk = jnp.sign(rows) * scale * s * entries(s)
+    return jnp.where(vanishes, 0, jnp.where(step > 0, shrunk, rows))
 
 
 @module

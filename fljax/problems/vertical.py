@@ -75,8 +75,8 @@ def vertical(
     rows = [_spread(features, targets, columns, holder)]
     if test is not None:
         rows.append(_spread(*_table("test", *test), columns, holder))
-    held = None if test is None else Problem(*rows[1], LeastSquares())
-    return Problem(*rows[0], LeastSquares(), regularizer, strength, test=held)
+    held_out = None if test is None else Problem(*rows[1], LeastSquares())
+    return Problem(*rows[0], LeastSquares(), regularizer, strength, test=held_out)
 
 
 def _table(name: str, features: Any, targets: Any) -> tuple[Any, Any]:

@@ -132,13 +132,13 @@ class Collection:
         dims = (*axes, "seed")
         shape = (*self.shape, len(self.seeds))
         values = self._values | {name: counts.so_far() for name, counts in self._counts.items()}
-        held = {name: v.reshape(*shape, *v.shape[2:]) for name, v in values.items()}
-        model = held.pop("model", None)
+        shaped = {name: v.reshape(*shape, *v.shape[2:]) for name, v in values.items()}
+        model = shaped.pop("model", None)
         rounds = self.records * record_every
-        if "diverged" in held:  # a stored run may have gone on, and diverged only then
-            held["diverged"] = np.where(held["diverged"] > rounds, 0, held["diverged"])
+        if "diverged" in shaped:  # a stored run may have gone on, and diverged only then
+            shaped["diverged"] = np.where(shaped["diverged"] > rounds, 0, shaped["diverged"])
         coords = {**axes, "seed": self.seeds}
-        dataset = assemble(held, dims, coords, rounds, record_every, metrics)
+        dataset = assemble(shaped, dims, coords, rounds, record_every, metrics)
         if model is not None:
             dataset["model"] = ((*dims, "client", "parameter"), model)
         if self.stopped.any():

@@ -167,10 +167,10 @@ class Program:
             return made()
         form = contents(axes)
         if fresh or form not in self.grids:
-            found = made()
+            groups = made()
             while len(self.grids) >= REMEMBERED_GRIDS:
                 self.grids.pop(next(iter(self.grids)), None)
-            self.grids[form] = found
+            self.grids[form] = groups
         return self.grids[form]
 
     def identity(self, group: Group, fresh: bool) -> str:
@@ -185,10 +185,10 @@ class Program:
         form = signature(point)
         if not fresh and form in self.identities:
             return self.identities[form]
-        found, unknown = _identity(self._record(group), random_key(0, self.generator), point)
-        self.identities[form] = found
-        self.unknown[found] = unknown
-        return found
+        identity, unknown = _identity(self._record(group), random_key(0, self.generator), point)
+        self.identities[form] = identity
+        self.unknown[identity] = unknown
+        return identity
 
     def with_noise(self, group: Group, axes: list[Axis]) -> Group:
         """The group whose points draw noise of their own, other than in any other study of them.
@@ -197,9 +197,9 @@ class Program:
         """
         identity = self.identities[signature(group.first)]
         rounds = "any" if group.shown.privacy is None else self.rounds
-        found = with_noise(group, axes, f"{identity} of {rounds} rounds")
-        self.identities[signature(found.first)] = f"{identity}, with noise of its own"
-        return found
+        noisy = with_noise(group, axes, f"{identity} of {rounds} rounds")
+        self.identities[signature(noisy.first)] = f"{identity}, with noise of its own"
+        return noisy
 
     def shapes(self, group: Group) -> Output:
         """What one run gives after a record, as shapes."""

@@ -301,10 +301,10 @@ def _named(axes: list[Axis], position: tuple[int, ...]) -> Iterator[None]:
 
 def _alike(axis: Axis) -> list[list[int]]:
     """Positions of the axis whose values differ in numbers only."""
-    found: dict[Any, list[int]] = {}
+    places: dict[Any, list[int]] = {}
     for position, tree in enumerate(axis.trees):
-        found.setdefault(signature(tree), []).append(position)
-    return list(found.values())
+        places.setdefault(signature(tree), []).append(position)
+    return list(places.values())
 
 
 def _stack(axes: list[Axis], points: list[tuple[int, ...]]) -> dict[str, Any]:
@@ -348,9 +348,9 @@ def _check_points(
 
         def build(key: jax.Array, point: dict[str, Any] = point) -> Simulation:
             nonlocal waits
-            with _check.collecting(key) as found:
+            with _check.collecting(key) as checks:
                 simulation = _build(scenario, rounds, key, point)
-            waits |= bool(found)
+            waits |= bool(checks)
             return simulation
 
         with _named(axes, position):
@@ -372,10 +372,10 @@ def _check_values(
         key = jax.random.wrap_key_data(seed, impl=GENERATORS[generator])
 
         def at(point: dict[str, Any]) -> list[Any]:
-            with _check.collecting(key, point) as found:
+            with _check.collecting(key, point) as checks:
                 _build(scenario, rounds, key, arguments(point))
             varies = [leaf._trace for leaf in jax.tree.leaves(point)]
-            for later in found:
+            for later in checks:
                 moves = any(getattr(v, "_trace", None) in varies for v in later.values)
                 (each if moves else one).append(later)
             return [later.values for later in each]
@@ -398,10 +398,10 @@ def _check_values(
                 np.asarray, compute(seed, group.pick(np.minimum(rows, count - 1)))
             )
             with _named(axes, group.positions[start]):
-                for later, found in zip(one, alike, strict=True):
-                    later.check(*found)
-            for later, found in zip(each, stacked, strict=True):
-                _check_each(later, found, axes, [group.positions[i] for i in rows[rows < count]])
+                for later, checks in zip(one, alike, strict=True):
+                    later.check(*checks)
+            for later, checks in zip(each, stacked, strict=True):
+                _check_each(later, checks, axes, [group.positions[i] for i in rows[rows < count]])
 
 
 def _check_each(
@@ -414,4 +414,4 @@ def _check_each(
             return
     for i, position in enumerate(positions):
         with _named(axes, position):
-            later.check(*(found[i] for found in stacked))
+            later.check(*(checks[i] for checks in stacked))

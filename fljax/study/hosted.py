@@ -93,7 +93,7 @@ def called(traced: core.ClosedJaxpr, text: str) -> tuple[list[str], str]:
       A digest of every call whose result the program uses; and which function cannot be told from
       another one and for what reason, empty if all can.
     """
-    found, reason, seen = [], "", False
+    parts, reason, seen = [], "", False
     for equation in _equations(traced.jaxpr):
         name = equation.primitive.name
         if name == "ffi_call":
@@ -104,12 +104,12 @@ def called(traced: core.ClosedJaxpr, text: str) -> tuple[list[str], str]:
             continue
         function = equation.params["callback"]
         try:
-            found.append(fingerprint(function))
+            parts.append(fingerprint(function))
         except UnknownError as error:
             reason = reason or f"{_name_of(function)} ({error})"
     if not seen and _CALL.search(text):
         reason = reason or "a function (in a way that this version of JAX does not tell)"
-    return found, reason
+    return parts, reason
 
 
 def fingerprint(value: Any) -> str:
@@ -168,11 +168,11 @@ class _Walk:
         self.within.append(id(value))
         self.kept.append(value)
         try:
-            found = _hashed(type(value).__qualname__, *self._parts(value))
+            digest = _hashed(type(value).__qualname__, *self._parts(value))
         finally:
             self.within.pop()
-        self.known[id(value)] = found
-        return found
+        self.known[id(value)] = digest
+        return digest
 
     def _all(self, values: Any) -> list[bytes]:
         return [self.digest(value) for value in values]
@@ -247,19 +247,19 @@ class _Walk:
     def _read(self, function: types.FunctionType) -> list[Any]:
         """The globals that a function reads, those of functions within it, too."""
         given, attributes = _names(function.__code__)
-        found = []
+        parts = []
         for name in sorted(given):
             if name in function.__globals__:
                 value = function.__globals__[name]
                 if isinstance(value, types.ModuleType):
-                    found += [name, *self._module(value, attributes)]
+                    parts += [name, *self._module(value, attributes)]
                 else:
-                    found += [name, self.digest(value)]
+                    parts += [name, self.digest(value)]
             elif not hasattr(builtins, name):
-                found += [name]
+                parts += [name]
         for name in sorted(_imported(function.__code__)):
-            found += [name, *self._file(name)]
-        return found
+            parts += [name, *self._file(name)]
+        return parts
 
     def _module(self, module: types.ModuleType, attributes: Sequence[str] | set[str]) -> list[Any]:
         """A module of the user's by what is taken from it, else by its version."""
@@ -286,13 +286,13 @@ class _Walk:
         if version := _installed(name):
             return [version, name]
         try:
-            found = importlib.util.find_spec(name)
+            spec = importlib.util.find_spec(name)
         except (ImportError, AttributeError, ValueError):
-            found = None
-        if found is None or found.origin is None:
+            spec = None
+        if spec is None or spec.origin is None:
             return [name]  # which has no code, or is not there at all
         try:
-            return [name, Path(found.origin).read_bytes()]
+            return [name, Path(spec.origin).read_bytes()]
         except OSError:
             raise UnknownError(f"the module {name} that it uses has no file") from None
 
@@ -396,10 +396,10 @@ def _version(top: str) -> str:
     if top == "builtins" or top in sys.stdlib_module_names:
         return f"Python {platform.python_version()}"
     try:
-        found = sys.modules.get(top) or importlib.util.find_spec(top)
+        module = sys.modules.get(top) or importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return ""
-    spec = getattr(found, "__spec__", found)
+    spec = getattr(module, "__spec__", module)
     folders = getattr(spec, "submodule_search_locations", None) or ()
     places = [getattr(spec, "origin", None), *folders]
     roots = [Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")]
@@ -414,4 +414,4 @@ def _version(top: str) -> str:
             return f"{name} {importlib.metadata.version(name)}"
         except importlib.metadata.PackageNotFoundError:
             continue
-    return f"{top} {getattr(found, '__version__', '')}"
+    return f"{top} {getattr(module, '__version__', '')}"

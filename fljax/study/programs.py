@@ -167,7 +167,7 @@ def _load(folder: int, name: str, lowered: jax.stages.Lowered, device: jax.Devic
         size = hashlib.sha256().digest_size
         if _digest(name, content[size:]) != content[:size]:
             raise ValueError("it was cut or altered")
-        found = serialize_executable.deserialize_and_load(
+        program = serialize_executable.deserialize_and_load(
             zlib.decompress(content[size:]),
             jax.tree.structure(lowered.args_info),
             lowered.out_tree,
@@ -183,7 +183,7 @@ def _load(folder: int, name: str, lowered: jax.stages.Lowered, device: jax.Devic
         return None
     with contextlib.suppress(OSError):
         os.utime(name, dir_fd=folder, follow_symlinks=False)
-    return found
+    return program
 
 
 def _read(folder: int, name: str) -> bytes:
@@ -236,11 +236,11 @@ def _write(folder: int, name: str, content: bytes) -> None:
 def _clear(folder: int) -> None:
     """Remove what processes left that were killed while they wrote."""
     for name in os.listdir(folder):
-        if (found := _LEFTOVER.fullmatch(name)) is None:
+        if (match := _LEFTOVER.fullmatch(name)) is None:
             continue
         with contextlib.suppress(OSError):
-            if found["host"] == host():
-                over = not alive(int(found["process"]))
+            if match["host"] == host():
+                over = not alive(int(match["process"]))
             else:
                 about = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 over = time.time() - about.st_mtime > _FORGOTTEN_SECONDS
@@ -250,16 +250,16 @@ def _clear(folder: int) -> None:
 
 def _make_room(folder: int, size: int) -> None:
     """Remove the programs that were not used for longest, and nothing else."""
-    found = []
+    files = []
     for name in filter(_PROGRAM.fullmatch, os.listdir(folder)):
         with contextlib.suppress(OSError):  # another process made room, too
             about = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if stat.S_ISREG(about.st_mode):
-                found.append((about.st_mtime, about.st_size, name))
-    total = size + sum(entry[1] for entry in found)
-    for _, held, name in sorted(found):
+                files.append((about.st_mtime, about.st_size, name))
+    total = size + sum(entry[1] for entry in files)
+    for _, amount, name in sorted(files):
         if total <= KEPT_BYTES:
             break
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=folder)
-            total -= held
+            total -= amount

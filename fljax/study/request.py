@@ -171,12 +171,12 @@ class Study:
     @property
     def built(self) -> list[tuple[Simulation, xr.DataArray]]:
         """The simulations, as shapes, and at which grid points each is."""
-        found = []
+        built = []
         for group in self.groups:
             where = np.zeros(self.shape, bool)
             where[tuple(zip(*group.positions, strict=True))] = True
-            found.append((group.shown, xr.DataArray(where, dims=[a.name for a in self.axes])))
-        return found
+            built.append((group.shown, xr.DataArray(where, dims=[a.name for a in self.axes])))
+        return built
 
     @functools.cached_property
     def root_key(self) -> np.ndarray:
@@ -222,18 +222,18 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
         return list(range(int(seeds)))
     if isinstance(seeds, bytes | Mapping):
         raise TypeError(f"seeds must be a list of integers, got {_check.shown(seeds)}.")
-    found = np.asarray(seeds if hasattr(seeds, "dtype") else list(seeds))
-    if found.size and (found.ndim != 1 or found.dtype.kind not in "iu"):
+    numbers = np.asarray(seeds if hasattr(seeds, "dtype") else list(seeds))
+    if numbers.size and (numbers.ndim != 1 or numbers.dtype.kind not in "iu"):
         raise TypeError(
             f"seeds must be a number of runs or a list of integers, got {_check.shown(seeds)}; "
             "range(100, 200) are the hundred after the first hundred."
         )
-    found = found.tolist()
-    if not found or min(found) < 0 or max(found) >= 2**32 or len(set(found)) < len(found):
+    numbers = numbers.tolist()
+    if not numbers or min(numbers) < 0 or max(numbers) >= 2**32 or len(set(numbers)) < len(numbers):
         raise ValueError(
-            f"seeds must be distinct integers >= 0, at least one, all below 2**32, got {found}."
+            f"seeds must be distinct integers >= 0, at least one, all below 2**32, got {numbers}."
         )
-    return found
+    return numbers
 
 
 def _check_shares(groups: list[Group]) -> None:

@@ -309,9 +309,9 @@ class _Run:
         except BaseException:
             store.close()
             raise
-        found = int(self.collection.done.sum())
-        if found:
-            log.info("%d of %d runs found in %s", found, self.collection.done.size, folder)
+        stored = int(self.collection.done.sum())
+        if stored:
+            log.info("%d of %d runs found in %s", stored, self.collection.done.size, folder)
         return store
 
     # Sharing out ---------------------------------------------------------------------------------

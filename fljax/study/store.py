@@ -91,8 +91,8 @@ def _conflict(
     """What tells two studies apart where both say something; empty if nothing does."""
     text = difference(one["identity"], other["identity"], places)
     for label, point in other["points"].items():
-        if found := difference(one["points"].get(label, point), point, places):
-            text += f"\n at grid point {label}:{found}"
+        if conflict := difference(one["points"].get(label, point), point, places):
+            text += f"\n at grid point {label}:{conflict}"
     return text + difference({"axes": sorted(one["axes"])}, {"axes": sorted(other["axes"])}, places)
 
 
@@ -192,27 +192,27 @@ class Store:
         """
         path = self.folder / MANIFEST
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            manifest = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
             raise StoreError(
                 f"{path} cannot be read ({error}); restore it or start anew."
             ) from None
-        if not isinstance(found, dict):
+        if not isinstance(manifest, dict):
             raise StoreError(f"{path} cannot be read (no manifest); restore it or start anew.")
-        if found.get("format") != FORMAT:
+        if manifest.get("format") != FORMAT:
             raise StoreError(
-                f"{path} has format {found.get('format')!r}, this version reads {FORMAT}; open it "
-                "with the version of fljax that wrote it."
+                f"{path} has format {manifest.get('format')!r}, this version reads {FORMAT}; open "
+                "it with the version of fljax that wrote it."
             )
-        if found.pop("digest", None) != _digest(json.dumps(found).encode()):
+        if manifest.pop("digest", None) != _digest(json.dumps(manifest).encode()):
             raise StoreError(
                 f"{path} was edited: it does not match its own digest, so what its runs are of is "
                 "not known. Restore it or start anew."
             )
-        self._study = found
-        return found
+        self._study = manifest
+        return manifest
 
     def agree(self, study: Mapping[str, Any]) -> None:
         """Take the store for ``study``, or refuse it with the difference named.
@@ -280,8 +280,8 @@ class Store:
             superseded = set()
             for block in blocks:
                 superseded |= self._forget(block.points, block.seeds, block.last)
-            held = {place[0] for places in self._states.values() for place in places.values()}
-            for old in superseded - held:
+            named = {place[0] for places in self._states.values() for place in places.values()}
+            for old in superseded - named:
                 (self.folder / old).unlink(missing_ok=True)
 
     def _place(self, file: str, block: int, points: list[str], seeds: list[int], last: int) -> None:
@@ -321,13 +321,13 @@ class Store:
                     leftover.unlink(missing_ok=True)
         self.manifest()
         states = [(path.name, self._read(path)) for path in self._files("state-*.npz")]
-        found = [
+        names = [
             (about["last"], name, i, about)
             for name, content in states
             if content is not None
             for i, about in enumerate(_about(content)["blocks"])
         ]
-        for _, name, i, about in sorted(found, key=lambda entry: entry[:3]):
+        for _, name, i, about in sorted(names, key=lambda entry: entry[:3]):
             self._place(name, i, about["points"], about["seeds"], about["last"])
         blocks = []
         for path in self._files("runs-*.npz"):
@@ -348,13 +348,13 @@ class Store:
         files = {name: self._read(self.folder / name) for name in names}
         if any(content is None for content in files.values()):
             return None
-        held = {name: np.load(io.BytesIO(content or b"")) for name, content in files.items()}
+        arrays = {name: np.load(io.BytesIO(content or b"")) for name, content in files.items()}
         name, block, *_ = places[0][0]  # pyright: ignore[reportGeneralTypeIssues]
-        count = sum(key.startswith(f"{block}/") for key in held[name].files)
+        count = sum(key.startswith(f"{block}/") for key in arrays[name].files)
 
         def leaf(number: int) -> np.ndarray:
             parts = {
-                (name, block): held[name][f"{block}/{number}"]
+                (name, block): arrays[name][f"{block}/{number}"]
                 for name, block in {place[:2] for row in places for place in row}  # pyright: ignore
             }
             return np.asarray([[parts[place[:2]][place[2:]] for place in row] for row in places])  # pyright: ignore
@@ -456,8 +456,8 @@ def _file(
 
 
 def _about(content: bytes) -> dict[str, Any]:
-    with np.load(io.BytesIO(content)) as held:
-        return json.loads(held["about"].tobytes())
+    with np.load(io.BytesIO(content)) as arrays:
+        return json.loads(arrays["about"].tobytes())
 
 
 def unpack(content: bytes) -> list[Block]:
@@ -466,11 +466,11 @@ def unpack(content: bytes) -> list[Block]:
         Block(a["points"], a["seeds"], a["first"], a["stopped"], {}, {})
         for a in _about(content)["blocks"]
     ]
-    with np.load(io.BytesIO(content)) as held:
-        for key in held.files:
+    with np.load(io.BytesIO(content)) as arrays:
+        for key in arrays.files:
             if key != "about":
                 i, kind, name = key.split("/", 2)
-                getattr(blocks[int(i)], kind)[name] = held[key]
+                getattr(blocks[int(i)], kind)[name] = arrays[key]
     return blocks
 
 

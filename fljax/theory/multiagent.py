@@ -179,8 +179,8 @@ def drift(problem: Problem) -> Float[Array, ""]:
 
     Raises: as of :func:`hessian`.
     """
-    apart = local_minimizers(problem) - minimizer(problem)[None]
-    return jnp.max(jnp.linalg.norm(apart, axis=1))
+    difference = local_minimizers(problem) - minimizer(problem)[None]
+    return jnp.max(jnp.linalg.norm(difference, axis=1))
 
 
 # --------------------------------------------------------------------------- what is drawn
@@ -225,9 +225,9 @@ def _uneven_spread(chance: Array, count: Array) -> Array:
     drawn = drawn - jnp.floor(drawn)
     alone = drawn * (1 - drawn)
 
-    def nearer(_: Array, found: Array) -> Array:
-        total = jnp.sum(found, axis=-1, keepdims=True)
-        return alone + found**2 / jnp.where(total > 0, total, 1)
+    def nearer(_: Array, nearest: Array) -> Array:
+        total = jnp.sum(nearest, axis=-1, keepdims=True)
+        return alone + nearest**2 / jnp.where(total > 0, total, 1)
 
     # The start is where it ends for a single draw, and for equal probabilities.
     start = alone / jnp.where(chance < 1, 1 - chance, 1)
@@ -397,8 +397,8 @@ def _all_alike(weights: Any) -> None:
 def _of_batches(problem: Problem, algorithm: Any) -> tuple[Array, Array]:
     """Probabilities and spread of samples."""
     real = (jnp.asarray(problem.weights) > 0).astype(problem.dtype)
-    held = jnp.sum(real, axis=1, keepdims=True)
-    even = real / held
+    counts = jnp.sum(real, axis=1, keepdims=True)
+    even = real / counts
     law = algorithm.batches
     if getattr(algorithm, "batch", None) is not None:
         raise ValueError(
@@ -415,7 +415,7 @@ def _of_batches(problem: Problem, algorithm: Any) -> tuple[Array, Array]:
         return chance, _uneven_spread(chance, size)
     if law.replacement:
         return even, even / size
-    return even, _even_spread(even, jnp.minimum(size, held), held)
+    return even, _even_spread(even, jnp.minimum(size, counts), counts)
 
 
 class _Layout(NamedTuple):
@@ -565,10 +565,10 @@ def _gradient_noise(problem: Problem, draws: Sampling, at: Array, home: Array, l
     scale = draws.lengths * steps  # 1 / (K p_k), or one
     mean = jnp.sum(jnp.asarray(problem.weights)[..., None] * loss, axis=1) + pull
     mean = scale[:, None] * mean
-    apart = _apart(draws, mean, home, len(law))
+    deviations = _apart(draws, mean, home, len(law))
     law = law[home] ** 2
     inner = _sum("k,kij->ij", law * draws.within * scale**2 / steps, batch)
-    return inner + _sum("k,ki,kj->ij", law * draws.clients_spread, apart, apart)
+    return inner + _sum("k,ki,kj->ij", law * draws.clients_spread, deviations, deviations)
 
 
 @checked
@@ -642,13 +642,13 @@ def _stationary(hessian: Array, step_size: Array, noise: Array, leading: bool) -
     pairs = values[:, None] + values[None]
     if not leading:
         pairs = pairs - step_size * values[:, None] * values[None]
-    found = _dot(_dot(vectors, step_size * inside / pairs), vectors.T)
-    return found if leading else _kept(found, step_size, values)
+    covariance = _dot(_dot(vectors, step_size * inside / pairs), vectors.T)
+    return covariance if leading else _kept(covariance, step_size, values)
 
 
-def _kept(found: Array, step_size: Any, values: Array) -> Array:
+def _kept(decay: Array, step_size: Any, values: Array) -> Array:
     """Infinite where gradient descent itself diverges."""
-    return jnp.where(jnp.max(values) * step_size < 2, found, jnp.inf)
+    return jnp.where(jnp.max(values) * step_size < 2, decay, jnp.inf)
 
 
 def _square(name: str, matrix: Any) -> Array:
@@ -844,8 +844,8 @@ def _centroid_floor(
     if not isinstance(noise, GraphHomomorphic):
         return left * _noise_gain(mean, step_size, leading=leading)
     variance = noise.variance / problem.dim if noise.per == "vector" else noise.variance
-    apart = law[:, None, None] * (slopes - mean[None])
-    seen = variance * _sum("pij,pjl->il", apart, apart)
+    deviations = law[:, None, None] * (slopes - mean[None])
+    seen = variance * _sum("pij,pjl->il", deviations, deviations)
     return jnp.trace(_stationary(mean, step_size, seen, leading=leading))
 
 
@@ -954,8 +954,8 @@ def _moves(
     mean, second = jax.lax.fori_loop(0, jnp.max(draws.steps), more, start)
     home = jnp.asarray(layout.home)
     of_node = jax.ops.segment_sum(draws.clients[:, None, None] * mean, home, layout.nodes)
-    apart = _apart(draws, mean, home, layout.nodes)
-    across = (draws.clients_spread)[:, None, None] * _pairs(apart)
+    deviations = _apart(draws, mean, home, layout.nodes)
+    across = (draws.clients_spread)[:, None, None] * _pairs(deviations)
     within = draws.within[:, None, None] * (second - _pairs(mean))
     return _Moves(of_node, jax.ops.segment_sum(across + within, home, layout.nodes))
 
@@ -1362,11 +1362,11 @@ def crossover(
     @jax.jit
     def gap(step: Array) -> Array:
         algorithm = replace(simulation.algorithm, step_size=Constant(step))
-        found = [
+        crossings = [
             steady_state(replace(simulation, algorithm=algorithm, noise=noise)).individual
             for noise in (one, other)
         ]
-        return found[0] - found[1]
+        return crossings[0] - crossings[1]
 
     def sign(step: float) -> bool:
         return bool(gap(jnp.asarray(step, simulation.problem.dtype)) > 0)

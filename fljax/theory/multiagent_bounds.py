@@ -106,8 +106,8 @@ def batch_variance(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> found = batch_variance(jnp.array([[0.0], [1.0], [2.0]]), jnp.full(3, 1 / 3), batch=2)
-      >>> [round(float(v), 4) for v in found]  # 1 / 3 over two; that twice; by (3 - 2) / (3 - 1)
+      >>> variance = batch_variance(jnp.array([[0.0], [1.0], [2.0]]), jnp.full(3, 1 / 3), batch=2)
+      >>> [round(float(v), 4) for v in variance]  # 1 / 3 over two; that twice; by (3 - 2) / (3 - 1)
       [0.3333, 0.6667, 0.1667]
     """
     _check.count("batch", batch)
@@ -128,8 +128,8 @@ def batch_variance(
         _check.nonnegative("variances", variances)
     shown = values / (samples * probabilities)[:, None]
     inner = own / (samples * probabilities) ** 2
-    apart = jnp.sum((shown - jnp.mean(values, axis=0)[None]) ** 2, axis=1)
-    once = jnp.sum(probabilities * (inner + apart))
+    squares = jnp.sum((shown - jnp.mean(values, axis=0)[None]) ** 2, axis=1)
+    once = jnp.sum(probabilities * (inner + squares))
     spread = _uneven_spread(probabilities, jnp.asarray(batch, probabilities.dtype))
     total = jnp.sum(spread)
     center = jnp.sum(spread[:, None] * shown, axis=0) / jnp.where(total > 0, total, 1)

@@ -172,8 +172,8 @@ def consensus_extremes(network: Graph) -> Extremes:
 
     Example:
       >>> import fljax as fl
-      >>> found = consensus_extremes(fl.graphs.star(3))  # of eigenvalues 0, 1, 3
-      >>> float(found.best_step), float(found.best_factor)
+      >>> extremes = consensus_extremes(fl.graphs.star(3))  # of eigenvalues 0, 1, 3
+      >>> float(extremes.best_step), float(extremes.best_factor)
       (0.5, 0.5)
     """
     if network.nodes < 2:
@@ -251,8 +251,8 @@ def smallest_bound(
 def _smallest_bound(problem: Problem, network: Graph, coupling: Array) -> Array:
     of = networks.curvature(problem)
     ratio = of.pooled / (4 * of.largest)
-    held = networks._connectivity(network) * jnp.min(coupling) * ratio**2
-    return jnp.minimum(held, of.pooled / 2) / (1 + ratio**2)
+    bound = networks._connectivity(network) * jnp.min(coupling) * ratio**2
+    return jnp.minimum(bound, of.pooled / 2) / (1 + ratio**2)
 
 
 # --------------------------------------------------------------------------- FedRelax
@@ -496,8 +496,8 @@ class _System(NamedTuple):
         models = flat.reshape(len(self.rows), -1)
         seen = np.matmul(self.rows, models[..., None])
         own = np.matmul(np.swapaxes(self.rows, 1, 2), seen)[..., 0]
-        apart = self.degree[:, None] * models - self.adjacency @ models
-        return (own + self.ridge[:, None] * models + self.coupling * apart).ravel()
+        disagreement = self.degree[:, None] * models - self.adjacency @ models
+        return (own + self.ridge[:, None] * models + self.coupling * disagreement).ravel()
 
     def dense(self) -> np.ndarray:
         blocks = scipy.linalg.block_diag(*self.blocks())
@@ -531,7 +531,7 @@ def _lanczos(product: Callable[[np.ndarray], np.ndarray], size: int, which: str)
     if not np.any(product(start)):
         return 0.0
     try:
-        found = scipy.sparse.linalg.eigsh(
+        eigenvalues = scipy.sparse.linalg.eigsh(
             operator,
             k=1,
             which=which,
@@ -546,7 +546,7 @@ def _lanczos(product: Callable[[np.ndarray], np.ndarray], size: int, which: str)
             "the smallest eigenvalue is too small beside the largest one to be found; bound it "
             "with smallest_bound, or add a squared regularizer."
         ) from None
-    return float(found[0])
+    return float(eigenvalues[0])
 
 
 def _extremes(smallest: float, largest: float) -> Extremes:

@@ -78,8 +78,8 @@ def curvature(problem: Problem) -> Curvature:
       >>> import numpy as np, fljax as fl
       >>> data = np.array([[[1.0, 0.0], [0.0, 2.0]], [[1.0, 0.0], [1.0, 0.0]]])
       >>> problem = fl.problems.Problem(data, np.ones((2, 2)), fl.problems.LeastSquares())
-      >>> found = curvature(problem)
-      >>> found.least.tolist(), found.most.tolist(), float(found.pooled)
+      >>> bounds = curvature(problem)
+      >>> bounds.least.tolist(), bounds.most.tolist(), float(bounds.pooled)
       ([0.5, 0.0], [2.0, 1.0], 0.75)
     """
     return _curvature(problem)
@@ -334,9 +334,9 @@ def variation_bounds(network: Graph, models: Float[Array, "clients dim"]) -> Var
 
 @jax.jit
 def _variation_bounds(network: Graph, models: Array) -> VariationBounds:
-    apart = jnp.sum((models - jnp.mean(models, axis=0)[None]) ** 2)
+    deviation = jnp.sum((models - jnp.mean(models, axis=0)[None]) ** 2)
     largest = jnp.linalg.eigvalsh(network.laplacian_matrix())[-1]
-    return VariationBounds(_connectivity(network) * apart, largest * apart)
+    return VariationBounds(_connectivity(network) * deviation, largest * deviation)
 
 
 @checked
@@ -418,8 +418,8 @@ def erdos_renyi(nodes: int, edge_probability: Float[Array, ""] | float) -> Erdos
       ValueError: no nodes, no probability.
 
     Example:
-      >>> found = erdos_renyi(200, 0.5)
-      >>> [round(float(x), 1) for x in (found.connectivity, found.least_connectivity)]
+      >>> bounds = erdos_renyi(200, 0.5)
+      >>> [round(float(x), 1) for x in (bounds.connectivity, bounds.least_connectivity)]
       [100.0, 77.0]
     """
     _check.count("nodes", nodes)

@@ -136,8 +136,8 @@ def lipschitz(
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> found = lipschitz(lambda w: 0.5 * w[::-1], jnp.zeros((3, 2)), jax.random.key(0))
-      >>> round(float(found.factor), 4)
+      >>> bound = lipschitz(lambda w: 0.5 * w[::-1], jnp.zeros((3, 2)), jax.random.key(0))
+      >>> round(float(bound.factor), 4)
       0.5
     """
     return _worst(operator, around, key, scale, pairs, norm, jnp.inf)
@@ -275,9 +275,9 @@ def _searched(
         def turn(carry: tuple, _: None) -> tuple[tuple, None]:
             other, best = carry
             factor, slack, after = looked_at(one, other)
-            found = (factor - slack, factor, one, other)
+            bounds = (factor - slack, factor, one, other)
             best = jax.tree.map(
-                lambda new, old: jnp.where(found[0] > best[0], new, old), found, best
+                lambda new, old: jnp.where(bounds[0] > best[0], new, old), bounds, best
             )
             long = size(after)
             ahead = one - length * after / jnp.where(long > 0, long, 1)
@@ -287,9 +287,9 @@ def _searched(
         start = (other, (none, none, one, other))
         return jax.lax.scan(turn, start, length=TURNS + 1)[0][1]
 
-    found = jax.vmap(search)(jax.random.split(key, pairs))
-    worst = jnp.argmax(found[0])
-    sure, factor, one, other = (values[worst] for values in found)
+    bounds = jax.vmap(search)(jax.random.split(key, pairs))
+    worst = jnp.argmax(bounds[0])
+    sure, factor, one, other = (values[worst] for values in bounds)
     return Evidence(sure > bound, factor, one, other)
 
 
@@ -332,8 +332,8 @@ def fixed_point(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> found = fixed_point(lambda w: 0.5 * w + 1.0, jnp.zeros((3, 2)), tolerance=1e-6)
-      >>> bool(found.converged), round(float(found.models[0, 0]), 4), round(float(found.factor), 4)
+      >>> bound = fixed_point(lambda w: 0.5 * w + 1.0, jnp.zeros((3, 2)), tolerance=1e-6)
+      >>> bool(bound.converged), round(float(bound.models[0, 0]), 4), round(float(bound.factor), 4)
       (True, 2.0, 0.5)
     """
     _check.finite("start", start)

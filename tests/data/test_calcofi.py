@@ -169,9 +169,9 @@ def test_a_missing_file_says_how_to_get_it(tmp_path, monkeypatch):
     [(80, 60, 34.150, -121.150), (90, 60, 32.418, -119.960), (93.3, 60, 31.847, -119.570)],
 )
 def test_stations_of_the_survey_are_found(line, station, lat, lon):
-    found = module._station(np.array([lon], np.float32), np.array([lat], np.float32))
-    assert found[0].tolist() == [round(station / 10)]
-    assert found[1].tolist() == [round(line * 0.3)]
+    result = module._station(np.array([lon], np.float32), np.array([lat], np.float32))
+    assert result[0].tolist() == [round(station / 10)]
+    assert result[1].tolist() == [round(line * 0.3)]
 
 
 # The real file ------------------------------------------------------------------------------------

@@ -85,12 +85,12 @@ def test_ten_classes_are_read_batch_after_batch(folder, monkeypatch):
     # the order of the files in the archive is not that of the batches
     sums = {path.name: pack(path, dict(reversed(files.items())), "cifar-10-batches-bin")}
     monkeypatch.setattr(cifar, "CIFAR_FILES", sums)
-    found = cifar10()
-    assert_holds(found, images, labels, train=10)
-    assert found.name == "CIFAR-10"
-    assert found.classes == TEN
-    parts = by_label(found.train_labels, clients=5, shards=1, seed=0)
-    assert {found.train_images[rows].shape for rows in parts} == {(2, 32, 32, 3)}
+    result = cifar10()
+    assert_holds(result, images, labels, train=10)
+    assert result.name == "CIFAR-10"
+    assert result.classes == TEN
+    parts = by_label(result.train_labels, clients=5, shards=1, seed=0)
+    assert {result.train_images[rows].shape for rows in parts} == {(2, 32, 32, 3)}
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match=r"cifar-10-binary\.tar\.gz is corrupted"):
         cifar10(download=True)
@@ -103,12 +103,12 @@ def test_a_hundred_classes_have_superclasses(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(cifar, "CIFAR_MIRRORS", (path.parent.as_uri() + "/",))
     with pytest.raises(FileNotFoundError, match=r"cifar100\(download=True\)"):
         cifar100()
-    found = cifar100(download=True)
-    assert_holds(found, images, fine, train=4)
-    assert (found.name, found.classes) == ("CIFAR-100", FINE)
-    found = cifar100(coarse=True)  # from the cache
-    assert_holds(found, images, coarse, train=4)
-    assert (found.name, found.classes) == ("CIFAR-100 superclasses", COARSE)
+    result = cifar100(download=True)
+    assert_holds(result, images, fine, train=4)
+    assert (result.name, result.classes) == ("CIFAR-100", FINE)
+    result = cifar100(coarse=True)  # from the cache
+    assert_holds(result, images, coarse, train=4)
+    assert (result.name, result.classes) == ("CIFAR-100 superclasses", COARSE)
 
 
 def without(name):
@@ -151,12 +151,12 @@ def test_what_is_no_archive_is_refused(tmp_path):
 
 def test_the_real_archives_are_what_is_published():
     try:
-        found, many = cifar10(), cifar100()
+        result, many = cifar10(), cifar100()
     except FileNotFoundError as error:
         pytest.skip(str(error))
-    for images, each in ((found, 5000), (many, 500)):
+    for images, each in ((result, 5000), (many, 500)):
         assert images.train_images.shape == (50_000, 32, 32, 3)
         assert images.test_images.shape == (10_000, 32, 32, 3)
         assert set(np.bincount(images.train_labels)) == {each}
-    assert found.classes == TEN
+    assert result.classes == TEN
     assert many.classes[:2] == ("apple", "aquarium_fish")

@@ -25,15 +25,15 @@ real = pytest.mark.skipif(
 def temperatures():
     """Extremes of each station and day; a value, a day and the first days of some lack."""
     rng = np.random.default_rng(0)
-    found = {
+    result = {
         name: {day: [round(v, 1) for v in rng.normal(-8, 5, 2).tolist()] for day in DAYS}
         for name in PLACES
     }
-    found["Espoo"][DAYS[4]][1] = None
-    del found["Aska"][DAYS[10]]
+    result["Espoo"][DAYS[4]][1] = None
+    del result["Aska"][DAYS[10]]
     for day in DAYS[:8]:
-        del found["Late"][day]
-    return found
+        del result["Late"][day]
+    return result
 
 
 @pytest.fixture
@@ -73,15 +73,15 @@ def folder(tmp_path, monkeypatch):
 
 def expected(target, lags=2):
     """Each station's samples, ``(time, inputs, target)``, by a loop over days."""
-    found = {}
+    result = {}
     for name, days in temperatures().items():
-        found[name] = []
+        result[name] = []
         for time, day in enumerate(DAYS[lags:]):
             row = [v for lag in range(lags) for v in days.get(DAYS[time + lags - 1 - lag], [None])]
             answer = days.get(day, [None, None])[target]
             if None not in [*row, answer]:
-                found[name].append((time, row, answer))
-    return found
+                result[name].append((time, row, answer))
+    return result
 
 
 @pytest.mark.parametrize(("target", "column"), [("tmax", 0), ("tmin", 1)])

@@ -75,9 +75,9 @@ def assert_holds(found, arrays):
 def test_idx_files_are_read(tmp_path, shape):
     array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
     put(tmp_path / "a.gz", gzip.compress(idx(array)))
-    found = read_idx(tmp_path / "a.gz")
-    assert found.dtype == np.uint8
-    np.testing.assert_array_equal(found, array)
+    result = read_idx(tmp_path / "a.gz")
+    assert result.dtype == np.uint8
+    np.testing.assert_array_equal(result, array)
 
 
 def packed(content):
@@ -149,15 +149,15 @@ def test_organamnist_is_read_and_downloaded(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(images, "ORGANAMNIST_URL", (tmp_path / "published.npz").as_uri())
     with pytest.raises(FileNotFoundError, match=r"organamnist\(download=True\)"):
         organamnist()
-    found = organamnist(download=True)
+    result = organamnist(download=True)
     for field in ("train", "validation", "test"):
         part = field.replace("validation", "val")
-        np.testing.assert_array_equal(getattr(found, f"{field}_images"), arrays[f"{part}_images"])
+        np.testing.assert_array_equal(getattr(result, f"{field}_images"), arrays[f"{part}_images"])
         np.testing.assert_array_equal(
-            getattr(found, f"{field}_labels"), arrays[f"{part}_labels"].ravel()
+            getattr(result, f"{field}_labels"), arrays[f"{part}_labels"].ravel()
         )
-    assert found.name == "OrganAMNIST"
-    assert "CC BY 4.0" in found.source
+    assert result.name == "OrganAMNIST"
+    assert "CC BY 4.0" in result.source
     put(folder / "organamnist" / "organamnist.npz", b"not an archive")
     with pytest.raises(ValueError, match="corrupted"):
         organamnist()

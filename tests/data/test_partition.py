@@ -133,8 +133,8 @@ def test_sizes_are_uniform(pool):
     influence = jax.jit(jax.vmap(lambda key: draw(key, pool).influence))(keys)
     sizes = np.rint(1 / np.asarray(influence)).astype(int)
     for client in (0, 6):
-        found, counts = np.unique(sizes[:, client], return_counts=True)
-        assert found.tolist() == [6, 9, 12]
+        result, counts = np.unique(sizes[:, client], return_counts=True)
+        assert result.tolist() == [6, 9, 12]
         assert np.abs(counts / 2000 - 1 / 3).max() < 0.045  # four standard deviations
     assert abs(np.corrcoef(sizes[:, 0], sizes[:, 6])[0, 1]) < 0.1
 
@@ -321,10 +321,10 @@ def test_iid_parts_are_of_one_size_and_mixed():
 
 def test_shards_hold_few_labels():
     """20 clients of 2 shards of 15 rows: whole shards of one label each, as 15 divides 60."""
-    found = counts(by_label(LABELS, 20, 2, 0))
-    assert set(found.ravel()) <= {0, 15, 30}
-    assert np.all(found.sum(1) == 30)
-    assert np.any(np.diff(np.argmax(found, axis=1)) < 0)  # not dealt in order
+    result = counts(by_label(LABELS, 20, 2, 0))
+    assert set(result.ravel()) <= {0, 15, 30}
+    assert np.all(result.sum(1) == 30)
+    assert np.any(np.diff(np.argmax(result, axis=1)) < 0)  # not dealt in order
     sizes = [len(part) for part in by_label(LABELS[:101], 5, 4, 0)]
     assert sum(sizes) == 101
     assert max(sizes) - min(sizes) <= 4
@@ -353,8 +353,8 @@ def test_sizes_follow_the_dirichlet_law():
     assert [len(part) for part in dirichlet_sizes(600, 20, 1e9, 0)] == [30] * 20
     assert min(map(len, dirichlet_sizes(600, 8, 0.5, 0, least=20))) >= 20
     for parts in (dirichlet_sizes(6000, 2, 9.0, 0), power_law(6000, 2, 0.5, 0)):
-        found = np.stack([np.bincount(rows // 600) for rows in parts])  # labels in order
-        assert np.abs(found / found.sum(1, keepdims=True) - 0.1).max() < 0.03  # not skewed
+        result = np.stack([np.bincount(rows // 600) for rows in parts])  # labels in order
+        assert np.abs(result / result.sum(1, keepdims=True) - 0.1).max() < 0.03  # not skewed
     with pytest.raises(ValueError, match="of 600 rows gave each of 8 clients 75 or more"):
         dirichlet_sizes(600, 8, 0.3, 0, least=75)
 
@@ -372,10 +372,10 @@ def test_users_keep_their_rows_in_the_order_asked_for():
     users = np.array(["eve", "bob", "eve", "ada", "bob", "eve"])
     assert [rows.tolist() for rows in by_user(users)] == [[3], [1, 4], [0, 2, 5]]
     assert [rows.tolist() for rows in by_user(users.astype(object))] == [[3], [1, 4], [0, 2, 5]]
-    found = by_user([7, 3, 7], order=np.array([7, 5, 3], np.uint8))
-    assert [rows.tolist() for rows in found] == [[0, 2], [], [1]]
+    result = by_user([7, 3, 7], order=np.array([7, 5, 3], np.uint8))
+    assert [rows.tolist() for rows in result] == [[0, 2], [], [1]]
     images = np.arange(6 * 2 * 2).reshape(6, 2, 2)
-    assert [images[rows].shape for rows in found] == [(2, 2, 2), (0, 2, 2), (1, 2, 2)]
+    assert [images[rows].shape for rows in result] == [(2, 2, 2), (0, 2, 2), (1, 2, 2)]
     only = by_user(users, ["eve"], leave_out=True)
     assert [rows.tolist() for rows in only] == [[0, 2, 5]]
 
@@ -424,14 +424,14 @@ def test_bad_partitions_are_refused(call, message):
 def test_each_class_has_a_client_with_as_many_of_it_as_of_the_others():
     labels = np.repeat(["bee", "fly", "wasp"], [5, 9, 30])
     shots = [5, 3, 14]
-    found = detectors(labels, shots, seed=1)
-    for name, count, (rows, signs) in zip(["bee", "fly", "wasp"], shots, found, strict=True):
+    result = detectors(labels, shots, seed=1)
+    for name, count, (rows, signs) in zip(["bee", "fly", "wasp"], shots, result, strict=True):
         assert len(np.unique(rows)) == 2 * count
         assert (labels[rows[:count]] == name).all()
         assert (labels[rows[count:]] != name).all()
         assert signs.tolist() == [1] * count + [-1] * count
     again = detectors(labels, shots, seed=1)
-    assert all((a[0] == b[0]).all() for a, b in zip(found, again, strict=True))
+    assert all((a[0] == b[0]).all() for a, b in zip(result, again, strict=True))
     assert [len(rows) for rows, _ in detectors(labels, 2, seed=1)] == [4, 4, 4]
     with pytest.raises(ValueError, match="at most the 5 samples of class bee and the 39 of"):
         detectors(labels, 6, seed=1)

@@ -51,9 +51,9 @@ class StandIn:
 
     def array(self, column):
         if column is ROWS["ragged"]:
-            found = np.empty(5, object)
-            found[:] = [np.array(entry) for entry in column]
-            return found
+            result = np.empty(5, object)
+            result[:] = [np.array(entry) for entry in column]
+            return result
         if column is ROWS["gap"]:
             column = [np.nan if entry is None else entry for entry in column]
         array = np.array(column)
@@ -82,25 +82,25 @@ def dataset(request):
 
 
 def test_a_column_of_arrays_keeps_its_shape(dataset):
-    found = from_huggingface(dataset, "image", "label", user="writer")
-    np.testing.assert_array_equal(found.features, PIXELS)
-    assert found.features.dtype == found.targets.dtype == np.int32
-    assert found.targets.tolist() == ROWS["label"]
-    assert found.classes == ("ant", "bee", "cat")
-    parts = by_user(found.users)
+    result = from_huggingface(dataset, "image", "label", user="writer")
+    np.testing.assert_array_equal(result.features, PIXELS)
+    assert result.features.dtype == result.targets.dtype == np.int32
+    assert result.targets.tolist() == ROWS["label"]
+    assert result.classes == ("ant", "bee", "cat")
+    parts = by_user(result.users)
     assert [rows.tolist() for rows in parts] == [[1, 4], [3], [0, 2]]
 
 
 def test_columns_of_numbers_are_put_side_by_side(dataset):
-    found = from_huggingface(dataset, ["height", "age"], "word")
-    np.testing.assert_array_equal(found.features, np.stack([ROWS["height"], ROWS["age"]], 1))
-    assert found.targets.tolist() == [1, 0, 1, 0, 0]
-    assert found.classes == ("no", "yes")
-    assert found.users is None
-    found = from_huggingface(dataset, "vector", "height")
-    np.testing.assert_array_equal(found.features, ROWS["vector"])  # no digit is lost
-    np.testing.assert_array_equal(found.targets, ROWS["height"])
-    assert found.classes == ()
+    result = from_huggingface(dataset, ["height", "age"], "word")
+    np.testing.assert_array_equal(result.features, np.stack([ROWS["height"], ROWS["age"]], 1))
+    assert result.targets.tolist() == [1, 0, 1, 0, 0]
+    assert result.classes == ("no", "yes")
+    assert result.users is None
+    result = from_huggingface(dataset, "vector", "height")
+    np.testing.assert_array_equal(result.features, ROWS["vector"])  # no digit is lost
+    np.testing.assert_array_equal(result.targets, ROWS["height"])
+    assert result.classes == ()
     assert from_huggingface(dataset, "height", "age").features.shape == (5,)
 
 
@@ -146,20 +146,20 @@ def test_images_of_the_real_library_are_decoded():
     datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
     pictures = {"x": [pillow.fromarray(image) for image in PIXELS], "y": [0.5] * 5}
     kinds = datasets.Features({"x": datasets.Image(), "y": datasets.Value("float32")})
-    found = from_huggingface(datasets.Dataset.from_dict(pictures, features=kinds), "x", "y")
-    np.testing.assert_array_equal(found.features, PIXELS)
-    assert found.features.dtype == np.uint8
+    result = from_huggingface(datasets.Dataset.from_dict(pictures, features=kinds), "x", "y")
+    np.testing.assert_array_equal(result.features, PIXELS)
+    assert result.features.dtype == np.uint8
 
 
 def test_bunches_and_pairs_of_sklearn():
     iris = load_iris()
-    found = from_sklearn(iris)
-    np.testing.assert_array_equal(found.features, iris.data)
-    np.testing.assert_array_equal(found.targets, iris.target)
-    assert found.classes == ("setosa", "versicolor", "virginica")
+    result = from_sklearn(iris)
+    np.testing.assert_array_equal(result.features, iris.data)
+    np.testing.assert_array_equal(result.targets, iris.target)
+    assert result.classes == ("setosa", "versicolor", "virginica")
     framed = from_sklearn(load_iris(as_frame=True))
     np.testing.assert_array_equal(framed.features, iris.data)
-    assert framed.classes == found.classes
+    assert framed.classes == result.classes
     assert from_sklearn(load_diabetes()).classes == ()
     counted = Bunch(data=np.eye(2), target=[3, 0], target_names=["bicycles"])
     assert from_sklearn(counted).classes == ()  # which names the target, not its values
@@ -171,9 +171,9 @@ def test_bunches_and_pairs_of_sklearn():
 
 
 def test_a_bunch_is_a_problem_in_two_lines():
-    found = from_sklearn(load_diabetes())
-    parts = fl.data.power_law(len(found.features), 6, exponent=1.0, seed=0, least=20)
-    clients = [(found.features[rows], found.targets[rows]) for rows in parts]
+    result = from_sklearn(load_diabetes())
+    parts = fl.data.power_law(len(result.features), 6, exponent=1.0, seed=0, least=20)
+    clients = [(result.features[rows], result.targets[rows]) for rows in parts]
     problem = fl.problems.from_clients(clients, fl.problems.LeastSquares())
     assert problem.sample_counts().tolist() == [len(rows) for rows in parts]
 

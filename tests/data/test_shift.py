@@ -10,9 +10,9 @@ def test_right_angles_move_pixels_counterclockwise():
     image = np.arange(6, dtype=np.uint8).reshape(1, 3, 2, 1)
     square = np.array([[[0, 1, 2], [3, 4, 5], [6, 7, 8]]], np.uint8)
     clients = [(square, np.array([7]))] * 4
-    found = rotated(clients, 90.0 * np.array([0, 1, 2, -1]))
+    result = rotated(clients, 90.0 * np.array([0, 1, 2, -1]))
     for (x, y), by_hand in zip(
-        found,
+        result,
         (
             [[0, 1, 2], [3, 4, 5], [6, 7, 8]],
             [[2, 5, 8], [1, 4, 7], [0, 3, 6]],
@@ -55,10 +55,10 @@ def interpolated(image, degrees):
 def test_other_angles_interpolate_between_pixels(degrees):
     images = np.random.default_rng(0).uniform(size=(2, 7, 5))
     colors = np.stack([images, 2 * images], axis=-1)
-    ((found, _), (same, _)) = rotated([(images, [0, 1]), (colors, [0, 1])], degrees)
-    for image, turned in zip(images, found, strict=True):
+    ((result, _), (same, _)) = rotated([(images, [0, 1]), (colors, [0, 1])], degrees)
+    for image, turned in zip(images, result, strict=True):
         np.testing.assert_allclose(turned, interpolated(image, degrees), atol=1e-12)
-    np.testing.assert_allclose(same, np.stack([found, 2 * found], axis=-1), atol=1e-12)
+    np.testing.assert_allclose(same, np.stack([result, 2 * result], axis=-1), atol=1e-12)
 
 
 def test_digits_turned_and_back_are_nearly_themselves():
@@ -72,18 +72,18 @@ def test_digits_turned_and_back_are_nearly_themselves():
 def test_noise_has_each_client_s_level_and_leaves_the_rest():
     levels = np.sqrt(4.0 * np.arange(5) / 4)
     clean = [(np.full((4000, 2, 1), k, np.uint8), np.arange(4000)) for k in range(5)]
-    found = noisy(clean, levels, seed=3)
-    for k, ((x, y), level) in enumerate(zip(found, levels, strict=True)):
+    result = noisy(clean, levels, seed=3)
+    for k, ((x, y), level) in enumerate(zip(result, levels, strict=True)):
         assert x.shape == (4000, 2, 1)
         assert x.dtype == np.float64
         np.testing.assert_array_equal(y, np.arange(4000))
         assert x.mean() == pytest.approx(k, abs=4 * level / np.sqrt(8000))
         assert x.std() == pytest.approx(level, rel=0.05)
-    np.testing.assert_array_equal(found[0][0], 0.0)
+    np.testing.assert_array_equal(result[0][0], 0.0)
     draws = np.stack(
         [
             (x - k).ravel() / level
-            for k, ((x, _), level) in enumerate(zip(found, levels, strict=True))
+            for k, ((x, _), level) in enumerate(zip(result, levels, strict=True))
             if k
         ]
     )
@@ -92,11 +92,15 @@ def test_noise_has_each_client_s_level_and_leaves_the_rest():
 
 def test_a_client_s_noise_does_not_depend_on_the_others():
     clients = [(np.zeros((3, 2), np.float32), np.zeros(3))] * 4
-    found, fewer, other = noisy(clients, 1.0, 0), noisy(clients[:2], 1.0, 0), noisy(clients, 1.0, 1)
-    np.testing.assert_array_equal(found[1][0], fewer[1][0])
-    assert found[1][0].dtype == np.float32
-    assert not np.array_equal(found[0][0], found[1][0])
-    assert not np.array_equal(found[0][0], other[0][0])
+    result, fewer, other = (
+        noisy(clients, 1.0, 0),
+        noisy(clients[:2], 1.0, 0),
+        noisy(clients, 1.0, 1),
+    )
+    np.testing.assert_array_equal(result[1][0], fewer[1][0])
+    assert result[1][0].dtype == np.float32
+    assert not np.array_equal(result[0][0], result[1][0])
+    assert not np.array_equal(result[0][0], other[0][0])
 
 
 IMAGES = [(np.zeros((2, 3, 4)), np.zeros(2))]

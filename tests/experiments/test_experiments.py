@@ -129,8 +129,8 @@ def small(monkeypatch, tmp_path):
         return picture.finish(drawing, "tiny")
 
     def slow(studies):
-        found = studies["a"]["normalized_error"].isel(round=-1).mean("seed").values
-        return {"0.01 above 0.1": Estimate.exact(float(found[0] / found[1]), "")}
+        result = studies["a"]["normalized_error"].isel(round=-1).mean("seed").values
+        return {"0.01 above 0.1": Estimate.exact(float(result[0] / result[1]), "")}
 
     claims = [
         Claim("larger-is-faster", "larger steps are faster", "line 1", slow, (1, math.inf)),
@@ -331,8 +331,8 @@ WRONG = {
 
 
 def parsers():
-    (found,) = (action for action in parser()._actions if action.dest == "command")
-    return found.choices
+    (result,) = (action for action in parser()._actions if action.dest == "command")
+    return result.choices
 
 
 @pytest.mark.parametrize("command", WRONG)
@@ -363,8 +363,8 @@ def judged(name, kind="source", holds=True, decided=True, **more):
     empty = dict.fromkeys(("condition", "construction", "convention", "note", "changed"), "")
     said = {"name": name, "text": f"{name} is so", "source": "line 1", "accepted": "> 0"}
     case = {"value": 1.0, "low": 0.5, "high": 1.5, "unit": "dB", "holds": holds}
-    found = {"kind": kind, "holds": holds, "decided": decided, "cases": {"x": case}}
-    return empty | said | found | more
+    result = {"kind": kind, "holds": holds, "decided": decided, "cases": {"x": case}}
+    return empty | said | result | more
 
 
 def recorded(name, seconds, *claims):
@@ -386,10 +386,10 @@ def test_the_readme_counts_the_claims_of_the_stored_figures():
     if not STORED.is_dir():
         pytest.skip("the stored figures are not in this copy")
     readme = (STORED.parent / "README.md").read_text(encoding="utf-8")
-    found = [records.read_record(REGISTRY[name], STORED) for name in NAMES]
+    result = [records.read_record(REGISTRY[name], STORED) for name in NAMES]
     table = re.search(r"<!-- claims -->\n(.+?)\n<!-- end claims -->", readme, re.S)
     assert table
-    assert table[1].splitlines() == report.summary(found)
+    assert table[1].splitlines() == report.summary(result)
 
 
 @pytest.mark.slow

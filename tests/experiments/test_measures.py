@@ -45,15 +45,15 @@ def test_the_last_round_of_what_has_none_is_itself():
 def test_samples_are_of_one_method_without_diverged_runs():
     data = made(a=1, b=2)
     data["diverged"].loc[{"algorithm": "a", "seed": 3}] = 40
-    found = measures.samples(data, "a", "error")
-    assert found.shape == (5, 10)
-    assert np.isnan(found).all(axis=1).tolist() == [False, False, False, True, False]
+    result = measures.samples(data, "a", "error")
+    assert result.shape == (5, 10)
+    assert np.isnan(result).all(axis=1).tolist() == [False, False, False, True, False]
     both = data.expand_dims(budget=[1.0, 2.0])
     with pytest.raises(ValueError, match="axes \\['budget'\\] are left"):
         measures.samples(both, "a", "error")
     one = measures.samples(both, {"algorithm": "a", "budget": 2.0}, "error")
-    np.testing.assert_array_equal(one, found)
-    np.testing.assert_array_equal(measures.samples(both[{"budget": [0]}], "a", "error"), found)
+    np.testing.assert_array_equal(one, result)
+    np.testing.assert_array_equal(measures.samples(both[{"budget": [0]}], "a", "error"), result)
 
 
 def test_gaps_are_of_means_and_curve_gaps_means_of_distances():
@@ -64,25 +64,25 @@ def test_gaps_are_of_means_and_curve_gaps_means_of_distances():
     assert measures.curve_distance(under, over).value == pytest.approx(10)
     flat = measures.two(measures.last(made(a=10, b=1)), "a", "b", "error")
     for measure in (measures.gap, measures.curve_gap, measures.curve_distance):
-        found = measure(*flat)
-        assert found.value == pytest.approx(10)
-        assert found.high - found.low < 1e-9  # paired: the common noise cancels
+        result = measure(*flat)
+        assert result.value == pytest.approx(10)
+        assert result.high - result.low < 1e-9  # paired: the common noise cancels
 
 
 def test_shares_are_per_cent():
     assert measures.saving(np.full(4, 2.0), np.full(4, 8.0)).value == 75
-    found = measures.share(np.array([True, True, True, False]))
-    assert (found.value, found.unit) == (75, "%")
+    result = measures.share(np.array([True, True, True, False]))
+    assert (result.value, result.unit) == (75, "%")
 
 
 def test_gaps_of_a_panel_are_named_by_their_pairs():
     def ratio(data, over, under):
         return measures.gap(*measures.two(data, over, under, "error"))
 
-    found = measures.gaps("x", ("a", "b"), ("b", "a"), measure=ratio)({"x": made(a=10, b=1)})
-    assert {k: round(e.value, 6) for k, e in found.items()} == {"a above b": 10, "b above a": -10}
+    result = measures.gaps("x", ("a", "b"), ("b", "a"), measure=ratio)({"x": made(a=10, b=1)})
+    assert {k: round(e.value, 6) for k, e in result.items()} == {"a above b": 10, "b above a": -10}
 
 
 def test_joined_studies_are_one():
-    found = measures.joined(made(a=1), made(b=2))
-    xr.testing.assert_allclose(found, made(a=1, b=2))
+    result = measures.joined(made(a=1), made(b=2))
+    xr.testing.assert_allclose(result, made(a=1, b=2))

@@ -149,8 +149,8 @@ def test_a_word_that_leaves_the_picture_is_a_fault():
     drawing, (ax,) = picture.panels(["alone"])
     curves(ax, "ours")
     ax.set_title("far too long a title for one column of a journal " * 3, wrap=False)
-    (found,) = picture.faults(drawing)
-    assert re.search(r"far too long .* leaves the picture", found)
+    (result,) = picture.faults(drawing)
+    assert re.search(r"far too long .* leaves the picture", result)
 
 
 def test_changes_of_style_hold_inside_of_plotting():

@@ -86,9 +86,9 @@ def test_what_needs_all_bits_keeps_them(figure):
 
 def test_counts_are_kept_where_a_figure_says_so(figure):
     made = figure(last_bits, keep=("bits",))
-    found = thinning.thinned(made, {"a": runs()}, EFFORT)["a"]
-    assert {*TRAFFIC} & {*found} == {"bits"}
-    assert found["bits"].dtype == np.int32
+    result = thinning.thinned(made, {"a": runs()}, EFFORT)["a"]
+    assert {*TRAFFIC} & {*result} == {"bits"}
+    assert result["bits"].dtype == np.int32
 
 
 def test_a_figure_that_reads_what_it_does_not_keep_is_told(figure, tmp_path, capsys):
@@ -108,9 +108,9 @@ def test_other_mistakes_of_a_measure_are_not_taken_for_it(figure):
 
 
 def test_numbers_are_rounded_to_the_nearest():
-    found = thinning.fewer_bits(np.array([1.0, 1.01, -1.01, 3e-40, 0.0, np.inf, np.nan]), 6)
-    np.testing.assert_array_equal(found[[0, 1, 2, 4, 5, 6]], [1.0, 1.0, -1.0, 0.0, np.inf, np.nan])
-    assert found[3] == pytest.approx(3e-40, rel=2**-6)
+    result = thinning.fewer_bits(np.array([1.0, 1.01, -1.01, 3e-40, 0.0, np.inf, np.nan]), 6)
+    np.testing.assert_array_equal(result[[0, 1, 2, 4, 5, 6]], [1.0, 1.0, -1.0, 0.0, np.inf, np.nan])
+    assert result[3] == pytest.approx(3e-40, rel=2**-6)
 
 
 def test_the_same_studies_give_the_same_file(tmp_path):

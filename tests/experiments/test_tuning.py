@@ -64,5 +64,5 @@ def test_results_that_name_nothing_are_of_the_only_comparator(tuned):
 
 def test_quick_tries_fewer():
     effort = Effort(tuning_seeds=3, quick=True)
-    found = PROTOCOL.tune(run, {"ours": 0.2}, [Tuning("x", lambda v: v, (0.1, 0.2, 0.3))], effort)
-    assert found["value"].values.tolist() == [0.1, 0.3]
+    result = PROTOCOL.tune(run, {"ours": 0.2}, [Tuning("x", lambda v: v, (0.1, 0.2, 0.3))], effort)
+    assert result["value"].values.tolist() == [0.1, 0.3]

@@ -303,9 +303,9 @@ def test_the_table_lists_every_neighbor_once():
         else:
             expected = np.asarray(network.matrix()) - np.diag(network.self_weight)
         rows = np.arange(network.nodes)[:, None]
-        found = np.zeros(expected.shape)
-        np.add.at(found, (np.broadcast_to(rows, weights.shape), neighbors), weights)
-        np.testing.assert_allclose(found, expected, atol=1e-16)
+        result = np.zeros(expected.shape)
+        np.add.at(result, (np.broadcast_to(rows, weights.shape), neighbors), weights)
+        np.testing.assert_allclose(result, expected, atol=1e-16)
         filled = weights != 0
         assert filled.sum() == np.count_nonzero(expected)
         if network.form == "padded":

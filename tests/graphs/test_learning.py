@@ -55,16 +55,16 @@ def test_edges_of_places_are_those_of_the_shortest_ways():
 
 def test_the_projection_is_the_nearest_of_the_polytope():
     matrix = np.random.default_rng(3).normal(size=(7, 7))
-    found = np.asarray(graphs.project_regular(matrix, 2.5))
-    np.testing.assert_allclose(found, reference.dykstra(matrix, 2.5), atol=1e-8)
-    np.testing.assert_allclose(found.sum(axis=1), 2.5, rtol=1e-12)
+    result = np.asarray(graphs.project_regular(matrix, 2.5))
+    np.testing.assert_allclose(result, reference.dykstra(matrix, 2.5), atol=1e-8)
+    np.testing.assert_allclose(result.sum(axis=1), 2.5, rtol=1e-12)
     # The obtuse angle that defines a projection, to some points of the polytope.
     for seed in range(5):
         other = graphs.regular_similarity(
             discrepancies(seed, 7), 2.5, metric="precomputed", method="exact"
         )
-        inner = (matrix + matrix.T) / 2 * (1 - np.eye(7)) - found
-        assert np.sum(inner * (np.asarray(other.dense()) - found)) <= 1e-9
+        inner = (matrix + matrix.T) / 2 * (1 - np.eye(7)) - result
+        assert np.sum(inner * (np.asarray(other.dense()) - result)) <= 1e-9
 
 
 def test_regular_similarity_is_near_the_optimum_and_may_be_traced():
@@ -72,13 +72,13 @@ def test_regular_similarity_is_near_the_optimum_and_may_be_traced():
         jax.vmap(lambda d: graphs.regular_similarity(d, 2, metric="precomputed").dense())
     )
     cases = np.stack([discrepancies(seed, 9) for seed in range(4)])
-    for apart, found in zip(cases, np.asarray(build(cases)), strict=True):
+    for apart, result in zip(cases, np.asarray(build(cases)), strict=True):
         exact = graphs.regular_similarity(apart, 2, metric="precomputed", method="exact")
-        np.testing.assert_allclose(found.sum(axis=1), 2, rtol=1e-10)
+        np.testing.assert_allclose(result.sum(axis=1), 2, rtol=1e-10)
         np.testing.assert_allclose(exact.degree, 2, rtol=1e-12)
-        assert np.all((found >= 0) & (found <= 1))
+        assert np.all((result >= 0) & (result <= 1))
         best = np.sum(exact.dense() * apart)
-        assert best * (1 - 1e-12) <= np.sum(found * apart) <= 1.01 * best
+        assert best * (1 - 1e-12) <= np.sum(result * apart) <= 1.01 * best
 
 
 def half_integral(seed):

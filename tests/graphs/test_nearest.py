@@ -93,8 +93,8 @@ def test_a_large_network_needs_no_matrix():
     some = np.arange(0, 30_000, 3_000)
     apart = np.linalg.norm(points[some, None] - points[None], axis=2)
     nearest = np.argsort(apart, axis=1)[:, 1:5]
-    found = [set(graph.edges[(graph.edges == i).any(axis=1)].ravel()) - {i} for i in some]
-    assert all(set(near) <= far for near, far in zip(nearest, found, strict=True))
+    result = [set(graph.edges[(graph.edges == i).any(axis=1)].ravel()) - {i} for i in some]
+    assert all(set(near) <= far for near, far in zip(nearest, result, strict=True))
 
 
 @pytest.mark.parametrize(

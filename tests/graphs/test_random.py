@@ -152,14 +152,14 @@ def test_large_block_model_has_the_right_density_per_block():
     table = np.array([[0.03, 0.005], [0.005, 0.02]])
     draw = jax.jit(lambda key: graphs.stochastic_block_model(key, (300, 200), table).dense())
     total = sum(np.asarray(draw(jax.random.key(seed))) for seed in range(5))
-    for rows, columns, pairs, chance in (
+    for rows, columns, pairs, probability in (
         (slice(0, 300), slice(0, 300), 300 * 299, 0.03),
         (slice(300, 500), slice(300, 500), 200 * 199, 0.02),
         (slice(0, 300), slice(300, 500), 300 * 200, 0.005),
     ):
-        found = total[rows, columns].sum()
+        result = total[rows, columns].sum()
         halves = 1 if columns != rows else 2
-        test = stats.binomtest(int(found / halves), 5 * pairs // halves, chance)
+        test = stats.binomtest(int(result / halves), 5 * pairs // halves, probability)
         assert test.pvalue > 1e-3
 
 
@@ -216,8 +216,8 @@ def test_k_regular_edges_are_equally_likely():
         axis=0
     )
     off = frequency[np.triu_indices(10, 1)]
-    chance = 3 / 9
-    assert np.abs(off - chance).max() < 5 * math.sqrt(chance * (1 - chance) / 4000)
+    probability = 3 / 9
+    assert np.abs(off - probability).max() < 5 * math.sqrt(probability * (1 - probability) / 4000)
 
 
 @pytest.mark.long

@@ -75,10 +75,10 @@ def test_models_are_projected_on_what_agrees():
     alike = graphs.agreed(models)
     np.testing.assert_allclose(alike, np.tile(models.mean(axis=0), (5, 1)))
     shared = np.array([True, False, True])
-    found = graphs.agreed(models, among=np.array([0, 0, 2, 2, 2]), shared=shared)
+    result = graphs.agreed(models, among=np.array([0, 0, 2, 2, 2]), shared=shared)
     for part in (slice(0, 2), slice(2, 5)):
         mean = np.broadcast_to(models[part].mean(axis=0), models[part].shape)
-        np.testing.assert_allclose(found[part], np.where(shared, mean, models[part]))
+        np.testing.assert_allclose(result[part], np.where(shared, mean, models[part]))
 
 
 def test_components_span_the_null_space():

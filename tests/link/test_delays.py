@@ -38,9 +38,9 @@ def test_delays_of_i_steps_or_more_have_probability_delta_to_the_i(delta, step, 
     else:
         expected = np.append(expected, rest)
     count = 200_000
-    found = np.bincount(draws(law, count, step), minlength=len(expected))
-    assert len(found) == len(expected)
-    assert stats.chisquare(found, count * expected).pvalue > LEVEL
+    result = np.bincount(draws(law, count, step), minlength=len(expected))
+    assert len(result) == len(expected)
+    assert stats.chisquare(result, count * expected).pvalue > LEVEL
 
 
 def test_messages_are_delayed_independently():
@@ -55,9 +55,9 @@ def test_without_delay_everything_arrives_at_once():
 
 
 def test_at_a_longest_lag_of_zero_the_late_are_lost_or_on_time():
-    found = draws(Geometric(0.3, 0), 20_000)
-    assert set(found) == {0, 1}
-    assert stats.binomtest(int((found == 1).sum()), 20_000, 0.3).pvalue > LEVEL
+    result = draws(Geometric(0.3, 0), 20_000)
+    assert set(result) == {0, 1}
+    assert stats.binomtest(int((result == 1).sum()), 20_000, 0.3).pvalue > LEVEL
     assert (draws(Geometric(0.3, 0, beyond="clip"), 20_000) == 0).all()
 
 
@@ -127,9 +127,9 @@ def test_bad_numbers_are_refused(make, message):
 def test_tables_may_be_frames(law):
     table = pd.DataFrame([[0, 2], [1, -1]])
     for given in (table, table.astype(float), table.convert_dtypes(), table.values.tolist()):
-        found = law(given)
-        np.testing.assert_array_equal(found.table, table)
-        assert found.lags == range(3)
+        result = law(given)
+        np.testing.assert_array_equal(result.table, table)
+        assert result.lags == range(3)
 
 
 def test_the_longest_lag_of_a_traced_table_must_be_given():

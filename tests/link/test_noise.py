@@ -95,8 +95,8 @@ def atc_loop(noise, rounds=ROUNDS):
 def test_noise_is_that_of_the_matrix_forms(kind, law, form):
     noise = kind(0.3, law)
     over = fl.graphs.from_stochastic(A, convention="left", form=form)
-    found = models(ATC(STEP, over), noise, form=form)
-    np.testing.assert_allclose(found, atc_loop(noise), rtol=1e-9, atol=1e-11)
+    result = models(ATC(STEP, over), noise, form=form)
+    np.testing.assert_allclose(result, atc_loop(noise), rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.slow
@@ -234,11 +234,11 @@ def test_bad_noise_is_refused(make, message):
 
 def test_the_general_form_has_noise_where_it_exchanges():
     """No stage without weights has any: two exchanges, two draws."""
-    found = models(Diffusion(STEP, OVER, None, OVER), GraphHomomorphic(0.2), rounds=1)[0]
+    result = models(Diffusion(STEP, OVER, None, OVER), GraphHomomorphic(0.2), rounds=1)[0]
     first, second = (message_noise(GraphHomomorphic(0.2), 1, sent) for sent in (1, 2))
     phi = A.T @ (np.zeros((CLIENTS, DIM)) + first) - first
     psi = np.array([phi[k] - STEP * multiagent.slope(OBJECTIVE, k, phi[k]) for k in range(CLIENTS)])
-    np.testing.assert_allclose(found, A.T @ (psi + second) - second, atol=1e-12)
+    np.testing.assert_allclose(result, A.T @ (psi + second) - second, atol=1e-12)
 
 
 # Masks of pairs ----------------------------------------------------------------------------------
@@ -269,8 +269,8 @@ def test_messages_to_agree_are_at_most_those_of_the_source():
     sizes = support.sum(axis=0)
     most = [sizes[k] + sum(sizes[m] for m in np.flatnonzero(support[:, k]) if m != k) / 2
             for k in range(CLIENTS)]  # fmt: skip
-    found = noise.agreements(OVER)
-    assert (found <= most).all()
+    result = noise.agreements(OVER)
+    assert (result <= most).all()
     # Of a star's leaf: its two or three partners. Of the center: the sets.
     assert noise.agreements(fl.graphs.star(6).mixing()).tolist() == [5, 2, 3, 2, 3, 2]
 
@@ -420,8 +420,8 @@ def test_masks_over_failing_links_are_those_of_one_table():
         noise=LocalGraphHomomorphic(1.0), metrics=[fl.metrics.trajectory("model")],
     )  # fmt: skip
     silent = fl._module.replace(simulation, noise=None, losses=None)
-    found, expected = (fl.run(s, 2)["model_trajectory"].values for s in (simulation, silent))
-    np.testing.assert_allclose(found, expected, atol=1e-9)  # no link fails
+    result, expected = (fl.run(s, 2)["model_trajectory"].values for s in (simulation, silent))
+    np.testing.assert_allclose(result, expected, atol=1e-9)  # no link fails
 
 
 @pytest.mark.slow
@@ -459,8 +459,8 @@ def test_late_messages_come_with_the_noise_that_they_left_with(kind):
             w = w - (1 - own) * drawn
         late = psi + drawn
         history.append(w)
-    found = models(ATC(STEP, OVER), noise, rounds, delays=fl.link.Fixed(1))
-    np.testing.assert_allclose(found, history, rtol=1e-9, atol=1e-11)
+    result = models(ATC(STEP, OVER), noise, rounds, delays=fl.link.Fixed(1))
+    np.testing.assert_allclose(result, history, rtol=1e-9, atol=1e-11)
 
 
 #: Who talks to his like over the link; the other algorithms with several servers only relay.
@@ -484,9 +484,9 @@ def test_every_algorithm_of_peers_or_servers_runs_under_every_noise_that_fits(la
     if CASES[label].algorithm.needs.averages:
         fitting.append(GraphHomomorphic)
     for kind in fitting:
-        found = fl.run(fl._module.replace(silent, noise=kind(1e-3)), 3, as_key(1))["model"].values
-        assert np.isfinite(found).all(), kind
+        results = fl.run(fl._module.replace(silent, noise=kind(1e-3)), 3, as_key(1))["model"].values
+        assert np.isfinite(results).all(), kind
         if kind is LocalGraphHomomorphic:
-            np.testing.assert_allclose(found, quiet, rtol=1e-9, atol=1e-11)
+            np.testing.assert_allclose(results, quiet, rtol=1e-9, atol=1e-11)
         else:
-            assert np.abs(found - quiet).max() > 1e-4, kind
+            assert np.abs(results - quiet).max() > 1e-4, kind

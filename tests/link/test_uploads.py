@@ -38,8 +38,8 @@ def servers(algorithm, rounds=ROUNDS, network=None, **given):
     simulation = fl.Simulation(
         make_problem(), algorithm, network, metrics=[fl.metrics.trajectory(*of)], **given
     )
-    found = np.asarray(fl.run(simulation, rounds, as_key(1))[f"{of[0]}_trajectory"])
-    return found if network else found[:, :1]
+    results = np.asarray(fl.run(simulation, rounds, as_key(1))[f"{of[0]}_trajectory"])
+    return results if network else results[:, :1]
 
 
 def uploads(noise, rounds=ROUNDS):
@@ -77,8 +77,8 @@ def test_noise_of_clients_is_that_of_the_loops(on, law):
         OBJECTIVE, [0] * CLIENTS, [[1.0]], lambda n: STEP, chosen_by(algorithm.selection), STEPS,
         uploads(noise), on,
     )  # fmt: skip
-    found = servers(algorithm, upload_noise=noise)
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+    result = servers(algorithm, upload_noise=noise)
+    np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -101,8 +101,8 @@ def test_noise_of_clients_and_servers_is_that_of_the_loops(on):
         OBJECTIVE, SERVER, matrix, lambda n: STEP, chosen_by(algorithm.selection, network), STEPS,
         uploads(noise), on, edges,
     )  # fmt: skip
-    found = servers(algorithm, network=network, upload_noise=noise, noise=between)
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+    result = servers(algorithm, network=network, upload_noise=noise, noise=between)
+    np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-12)
 
 
 @slow
@@ -210,8 +210,8 @@ def shared(masks, clients, key):
 def test_masks_are_the_loops_whichever_rows_and_cancel_at_each_server(sending):
     masks, on = SecureAggregation(0.3), np.array(sending, bool)
     order, home = np.array([3, 0, 4, 1, 2]), np.array(SERVER)
-    found = np.zeros((CLIENTS, DIM))
-    found[order] = masks.masks(
+    result = np.zeros((CLIENTS, DIM))
+    result[order] = masks.masks(
         as_key(2), jnp.asarray(order, jnp.int32), jnp.asarray(home[order], jnp.int32),
         jnp.asarray(on[order]), 3, DIM, float,
     )  # fmt: skip
@@ -219,25 +219,25 @@ def test_masks_are_the_loops_whichever_rows_and_cancel_at_each_server(sending):
         shared(masks, [k for k in range(CLIENTS) if on[k] and home[k] == p], as_key(2))
         for p in range(2)
     )
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    np.testing.assert_allclose(result, expected, atol=1e-12)
     for p in range(2):
-        np.testing.assert_allclose(found[home == p].sum(axis=0), 0, atol=1e-12)
+        np.testing.assert_allclose(result[home == p].sum(axis=0), 0, atol=1e-12)
     lone = [k for k in range(CLIENTS) if (on & (home == home[k])).sum() < 2 or not on[k]]
-    assert (np.abs(found).max(axis=1) > 1e-3).tolist() == [k not in lone for k in range(CLIENTS)]
+    assert (np.abs(result).max(axis=1) > 1e-3).tolist() == [k not in lone for k in range(CLIENTS)]
 
 
 def test_even_numbers_of_participants_share_each_mask_once():
     masks, four = SecureAggregation(0.3), jnp.arange(4, dtype=jnp.int32)
-    found = masks.masks(as_key(2), four, four * 0, four >= 0, 4, DIM, float)
-    np.testing.assert_allclose(found, shared(masks, [0, 1, 2, 3], as_key(2))[:4], atol=1e-12)
+    result = masks.masks(as_key(2), four, four * 0, four >= 0, 4, DIM, float)
+    np.testing.assert_allclose(result, shared(masks, [0, 1, 2, 3], as_key(2))[:4], atol=1e-12)
 
 
 def test_a_mask_has_the_variance_of_its_draws():
     four = jnp.arange(4, dtype=jnp.int32)
     for per, each in (("coordinate", 0.3), ("vector", 0.3 / 20_000)):
         masks = SecureAggregation(0.3, per=per)
-        found = np.asarray(masks.masks(as_key(3), four, four * 0, four >= 0, 4, 20_000, float))
-        np.testing.assert_allclose(found.var(axis=1), 3 * each, rtol=0.06)
+        result = np.asarray(masks.masks(as_key(3), four, four * 0, four >= 0, 4, 20_000, float))
+        np.testing.assert_allclose(result.var(axis=1), 3 * each, rtol=0.06)
 
 
 MASKED = {
@@ -308,14 +308,16 @@ def test_every_algorithm_with_a_server_runs_under_noise_and_masks_that_fit(label
     quiet = fl.run(silent, 3, as_key(1))["model"].values
     for on in needs.uploads[-1:]:
         noise = UploadNoise(9.0, on=on)
-        found = fl.run(fl._module.replace(silent, upload_noise=noise), 3, as_key(1))["model"].values
-        assert np.isfinite(found).all()
-        assert np.abs(found - quiet).max() > 1e-4
+        results = fl.run(fl._module.replace(silent, upload_noise=noise), 3, as_key(1))[
+            "model"
+        ].values
+        assert np.isfinite(results).all()
+        assert np.abs(results - quiet).max() > 1e-4
     if needs.masked:
         masks = SecureAggregation(2.0)
-        found = fl.run(fl._module.replace(silent, masks=masks), 3, as_key(1))["model"].values
-        np.testing.assert_allclose(found, quiet, rtol=1e-9, atol=1e-10)
-        assert (found != quiet).any()
+        results = fl.run(fl._module.replace(silent, masks=masks), 3, as_key(1))["model"].values
+        np.testing.assert_allclose(results, quiet, rtol=1e-9, atol=1e-10)
+        assert (results != quiet).any()
 
 
 @slow
@@ -354,10 +356,10 @@ def test_a_grid_of_variances_is_one_program_and_begins_at_none():
             masks=SecureAggregation(variance), metrics=["objective"],
         )  # fmt: skip
 
-    found = fl.sweep(scenario, grid={"variance": [0.0, 0.1, 1.0]}, seeds=2, rounds=3)
+    results = fl.sweep(scenario, grid={"variance": [0.0, 0.1, 1.0]}, seeds=2, rounds=3)
     silent = fl.run(fl.Simulation(make_problem(), FedAvg(STEP), metrics=["objective"]), 3)
-    first = found.objective.isel(variance=0)
+    first = results.objective.isel(variance=0)
     np.testing.assert_allclose(first, np.broadcast_to(silent.objective, first.shape), rtol=1e-12)
-    assert (found.objective.isel(variance=2, round=-1) > first.isel(round=-1)).all()
+    assert (results.objective.isel(variance=2, round=-1) > first.isel(round=-1)).all()
     with pytest.raises(ValueError, match="variance must be finite and >= 0, got -1"):
         fl.sweep(scenario, grid={"variance": [0.1, -1.0]}, seeds=1, rounds=3)

@@ -295,7 +295,7 @@ def test_an_audit_of_clients_that_come_and_go_finds_what_they_spent():
         dataclasses.replace(simulate("FL", problem), privacy=ZCDP(1.0), participation=Trace(TABLE))
         for problem in worlds_of("FL")
     )
-    found = fl.audit.two_worlds(low, high.problem, ROUNDS, 20_000, delta=0.01)
-    assert found.ledger == {"rho": pytest.approx(0.5), "gaussian_noise": 1}  # two rounds of four
-    assert not found.broken
-    assert found.apart == pytest.approx(1, abs=0.03)  # the root of twice that
+    result = fl.audit.two_worlds(low, high.problem, ROUNDS, 20_000, delta=0.01)
+    assert result.ledger == {"rho": pytest.approx(0.5), "gaussian_noise": 1}  # two rounds of four
+    assert not result.broken
+    assert result.mu == pytest.approx(1, abs=0.03)  # the root of twice that

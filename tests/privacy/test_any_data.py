@@ -287,8 +287,8 @@ def test_the_precision_of_every_round_and_mechanism_is_looked_at():
         noisy = studied(NoisyGradients(1.0), 5.0, algorithm=CASES["DP-SGD"].algorithm)
         assert 0 < float(fl.run(noisy, rounds=3).rounding) < 1e-3
         growing = studied(ZCDP(1e-12), 0.0)  # noise alone carries the models away
-        found = [float(fl.run(growing, rounds=rounds).rounding) for rounds in (1, 3)]
-        assert found[1] > found[0]
+        results = [float(fl.run(growing, rounds=rounds).rounding) for rounds in (1, 3)]
+        assert results[1] > results[0]
         assert bool(fl.run(growing, rounds=3).nominal)
 
 
@@ -322,9 +322,9 @@ def test_what_was_assumed_stands_in_results_and_in_what_is_made_of_them(tmp_path
     fl.save(nominal, tmp_path / "nominal.nc")
     assert assumptions(fl.load(tmp_path / "nominal.nc"))["bound"] == assumptions(nominal)["bound"]
     plain = fl.Simulation(problem, ConventionalFL(0.1))
-    found = fl.run(plain, rounds=2)
-    assert assumptions(found) == {}
-    assert "privacy" not in found.attrs
+    results = fl.run(plain, rounds=2)
+    assert assumptions(results) == {}
+    assert "privacy" not in results.attrs
 
 
 @quiet
@@ -387,7 +387,7 @@ def test_secret_arrivals_that_decide_who_is_drawn_are_refused():
     with pytest.raises(ValueError, match="one client's arrivals decide who else takes part"):
         fl.run(arriving(everyone, budget, drawn), rounds=3)
     share = FedAvg(1.0, weighting="equal", selector=fl.participation.Fraction(0.5))
-    found = fl.run(arriving(everyone, budget, share), rounds=3)
-    np.testing.assert_allclose(found.client_rho, 6.0)
+    results = fl.run(arriving(everyone, budget, share), rounds=3)
+    np.testing.assert_allclose(results.client_rho, 6.0)
     with pytest.raises(ValueError, match="unknown arrivals 'open'"):
         CentralGaussian(1.0, arrivals="open")

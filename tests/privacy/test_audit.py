@@ -57,15 +57,15 @@ def test_no_registered_algorithm_breaks_its_claim(label):
     algorithm = CASES[label].algorithm
     if getattr(algorithm, "clients_per_server", None):
         algorithm = dataclasses.replace(algorithm, clients_per_server=None)
-    found = both(label, algorithm=algorithm)
-    assert not found.broken
-    assert found.verdict.startswith("not broken")
-    assert found.gradient_norm <= found.gradient_bound
-    allowed = math.sqrt(2 * found.ledger["rho"])
+    result = both(label, algorithm=algorithm)
+    assert not result.broken
+    assert result.verdict.startswith("not broken")
+    assert result.gradient_norm <= result.gradient_bound
+    allowed = math.sqrt(2 * result.ledger["rho"])
     error = math.sqrt(2 / 1000 + allowed**2 / 4000)
     reach = 0.85 if label in EXACT else 1.0
-    assert reach * allowed - 3 * error < found.apart < allowed + 3 * error
-    assert found.shaped < found.claimed
+    assert reach * allowed - 3 * error < result.mu < allowed + 3 * error
+    assert result.shaped < result.claimed
 
 
 # Faults ------------------------------------------------------------------------------------------
@@ -76,8 +76,8 @@ class HalfNoise(ZCDP):
     gaussian_noise = True
 
     def release(self, plan, sensitivity, round, rounds, dim):
-        found = super().release(plan, sensitivity, round, rounds, dim)
-        return found._replace(scale=found.scale / 2)
+        result = super().release(plan, sensitivity, round, rounds, dim)
+        return result._replace(scale=result.scale / 2)
 
 
 @module
@@ -85,8 +85,8 @@ class BareRound(ZCDP):
     gaussian_noise = True
 
     def release(self, plan, sensitivity, round, rounds, dim):
-        found = super().release(plan, sensitivity, round, rounds, dim)
-        return found._replace(scale=jnp.where(round == 3, 0, found.scale))
+        result = super().release(plan, sensitivity, round, rounds, dim)
+        return result._replace(scale=jnp.where(round == 3, 0, result.scale))
 
 
 @module
@@ -165,20 +165,20 @@ FAULTS = {
 def test_faulty_noise_is_caught(name):
     """And the same without the fault is not."""
     label, faulty, sound = FAULTS[name]
-    found = both(label, faulty)
-    assert found.broken, found
-    assert found.verdict.startswith("BROKEN")
-    assert found.claimed == pytest.approx(accounting.zcdp_epsilon(0.5, DELTA, "gaussian"))
+    result = both(label, faulty)
+    assert result.broken, result
+    assert result.verdict.startswith("BROKEN")
+    assert result.claimed == pytest.approx(accounting.zcdp_epsilon(0.5, DELTA, "gaussian"))
     assert not both(label, sound).broken
 
 
 @pytest.mark.slow
 def test_half_the_noise_is_four_times_the_budget():
     """A fault mended into the claim is none."""
-    found = both("zCDP-NFL", HalfNoise(*SMALL))
-    assert dataclasses.replace(found, ledger={"rho": 0.5, "gaussian_noise": 1}).broken
-    assert not dataclasses.replace(found, ledger={"rho": 4 * 0.5, "gaussian_noise": 1}).broken
-    assert found.apart == pytest.approx(math.sqrt(2 * 4 * 0.5), rel=0.08)
+    result = both("zCDP-NFL", HalfNoise(*SMALL))
+    assert dataclasses.replace(result, ledger={"rho": 0.5, "gaussian_noise": 1}).broken
+    assert not dataclasses.replace(result, ledger={"rho": 4 * 0.5, "gaussian_noise": 1}).broken
+    assert result.mu == pytest.approx(math.sqrt(2 * 4 * 0.5), rel=0.08)
 
 
 @pytest.mark.slow
@@ -188,9 +188,9 @@ def test_a_forgotten_factor_of_two_is_caught(neighbors):
     """Of every relation, and the same without the fault comes near the claim."""
     label, sound = "zCDP-grad-NFL", ZCDP(*SMALL, neighbors=neighbors)
     assert both(label, sound, TwoForgotten(0.05)).broken
-    found = both(label, sound, ZCDPGradNFL(0.05))
-    assert not found.broken
-    assert found.apart == pytest.approx(math.sqrt(2 * 0.5), rel=0.1)
+    result = both(label, sound, ZCDPGradNFL(0.05))
+    assert not result.broken
+    assert result.mu == pytest.approx(math.sqrt(2 * 0.5), rel=0.1)
 
 
 @pytest.mark.slow
@@ -209,11 +209,11 @@ def test_a_budget_for_samples_does_not_cover_clients():
 @pytest.mark.slow
 def test_data_that_go_past_the_link_are_caught():
     """Even where what the attacked client sends tells no more than it may."""
-    found = both("zCDP-grad-NFL", ZCDP(*SMALL), PastTheLink(0.05))
-    assert found.past_link > 0.1
-    assert dataclasses.replace(found, bound=0.5 * found.claimed).broken
-    assert found.verdict.startswith("BROKEN")
-    assert "data go past the link" in found.verdict
+    result = both("zCDP-grad-NFL", ZCDP(*SMALL), PastTheLink(0.05))
+    assert result.past_link > 0.1
+    assert dataclasses.replace(result, bound=0.5 * result.claimed).broken
+    assert result.verdict.startswith("BROKEN")
+    assert "data go past the link" in result.verdict
     sound = both("zCDP-grad-NFL", ZCDP(*SMALL))
     assert sound.past_link < 1e-9
     assert "past the link" not in sound.verdict
@@ -230,9 +230,9 @@ def test_laplace_noise_needs_the_root_of_the_dimension(privacy):
     simulation = fl.Simulation(
         problem=a, algorithm=ConventionalFL(0.05), privacy=privacy(1.5, gradient_bound=1.0)
     )
-    found = audit.two_worlds(simulation, b, 2, 16000, delta=0.01)
-    assert found.ledger == {"epsilon": pytest.approx(1.5)}
-    assert found.broken == (privacy is RootForgotten), found
+    result = audit.two_worlds(simulation, b, 2, 16000, delta=0.01)
+    assert result.ledger == {"epsilon": pytest.approx(1.5)}
+    assert result.broken == (privacy is RootForgotten), result
 
 
 @pytest.mark.slow
@@ -251,9 +251,9 @@ def test_a_solver_that_stops_early_is_caught(algorithm):
     simulation = dataclasses.replace(
         simulation, algorithm=algorithm(0.1, 40), privacy=ZCDP(0.1, gradient_bound=3.0)
     )
-    found = audit.two_worlds(simulation, pair[1], 8, 2000, delta=DELTA)
-    assert found.gradient_norm <= found.gradient_bound
-    assert found.broken == (algorithm is EarlyStopped), found
+    result = audit.two_worlds(simulation, pair[1], 8, 2000, delta=DELTA)
+    assert result.gradient_norm <= result.gradient_bound
+    assert result.broken == (algorithm is EarlyStopped), result
 
 
 # Noise that is shared ----------------------------------------------------------------------------
@@ -320,10 +320,10 @@ def one_server(privacy, clients=6, rounds=3, **more):
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("privacy", [Opposite, Equal, Common, SumsToZero, ZCDP])
 def test_noise_that_clients_share_is_caught(privacy):
-    found = one_server(privacy(0.5))
-    assert found.broken == (privacy is not ZCDP), found.verdict
+    result = one_server(privacy(0.5))
+    assert result.broken == (privacy is not ZCDP), result.verdict
     if privacy is ZCDP:
-        assert found.apart == pytest.approx(1.0, abs=0.12)
+        assert result.mu == pytest.approx(1.0, abs=0.12)
 
 
 @pytest.mark.slow
@@ -358,9 +358,9 @@ def test_all_of_the_claim_is_found_in_correlated_noise(bands):
     algorithm = fl.algorithms.FedAvg(0.1, weighting="equal", selector=selector)
     simulation = fl.Simulation(a, algorithm, privacy=budget)
     # So sure that an attack which finds everything is not above the claim by luck.
-    found = audit.two_worlds(simulation, b, 2 * bands, 4000, delta=DELTA, confidence=0.999)
-    assert not found.broken
-    assert found.apart == pytest.approx(math.sqrt(2 * found.ledger["rho"]), rel=0.06)
+    result = audit.two_worlds(simulation, b, 2 * bands, 4000, delta=DELTA, confidence=0.999)
+    assert not result.broken
+    assert result.mu == pytest.approx(math.sqrt(2 * result.ledger["rho"]), rel=0.06)
 
 
 # Noise on gradients ------------------------------------------------------------------------------
@@ -395,10 +395,10 @@ def descending(mechanism, **given):
 def test_every_noisy_gradient_is_listened_to(steps, neighbors):
     """The audit finds what all steps of all rounds are booked with."""
     scale = 2.0 if neighbors == "add-or-remove" else 4.0
-    found = descending(NoisyGradients(scale, neighbors=neighbors), local_steps=steps)
-    assert found.ledger["releases"] == 2 * steps
-    assert not found.broken
-    assert found.apart == pytest.approx(math.sqrt(2 * found.ledger["rho"]), rel=0.12)
+    result = descending(NoisyGradients(scale, neighbors=neighbors), local_steps=steps)
+    assert result.ledger["releases"] == 2 * steps
+    assert not result.broken
+    assert result.mu == pytest.approx(math.sqrt(2 * result.ledger["rho"]), rel=0.12)
     little = LittleNoise(scale, neighbors=neighbors)
     assert descending(little, local_steps=steps).broken
     assert descending(OneDraw(scale, neighbors=neighbors), local_steps=steps).broken
@@ -406,9 +406,9 @@ def test_every_noisy_gradient_is_listened_to(steps, neighbors):
 
 @pytest.mark.slow
 def test_gradients_of_those_who_were_not_drawn_are_not_there():
-    found = descending(NoisyGradients(2.0, 0.5), local_steps=2, batch=3, clients_per_round=2)
-    assert 0 < found.apart < math.sqrt(2 * found.ledger["rho"])
-    assert not found.broken
+    result = descending(NoisyGradients(2.0, 0.5), local_steps=2, batch=3, clients_per_round=2)
+    assert 0 < result.mu < math.sqrt(2 * result.ledger["rho"])
+    assert not result.broken
 
 
 # What is listened to -----------------------------------------------------------------------------
@@ -458,9 +458,9 @@ def test_counts_are_those_of_clopper_and_pearson():
 def test_guesses_without_delta_are_randomized_response():
     """Then the bound is the Clopper-Pearson one of the share of right guesses."""
     share = guessing._at_least(180, 200, 0.95)
-    found = audit.guessed_epsilon(180, 200, 500, 0.0, 0.95)
-    assert found == pytest.approx(math.log(share / (1 - share)), abs=1e-6)
-    assert audit.guessed_epsilon(180, 200, 500, 1e-3, 0.95) < found
+    result = audit.guessed_epsilon(180, 200, 500, 0.0, 0.95)
+    assert result == pytest.approx(math.log(share / (1 - share)), abs=1e-6)
+    assert audit.guessed_epsilon(180, 200, 500, 1e-3, 0.95) < result
     assert audit.guessed_epsilon(90, 200, 500, 0.0, 0.95) == 0
     assert audit.guessed_epsilon(0, 10, 10, 0.0, 0.95) == 0
 
@@ -526,9 +526,9 @@ def test_the_claim_s_curve_is_that_of_its_conversion(gaussian):
     alarms = np.linspace(1e-4, 1 - 1e-4, 500)
     ledger = {"rho": 0.5, "gaussian_noise": gaussian}
     zeros = {"bound": 0.0, "most": 0.0, "gradient_norm": 0.0, "gradient_bound": 1.0, "rule": ""}
-    zeros |= {"shaped": 0.0, "apart": 0.0, "threshold": 0.0, "past_link": 0.0}
-    found = audit.TwoWorlds(ledger, DELTA, 0.95, **zeros, scores=np.zeros((2, 2)))
-    misses = found._claimed_misses(alarms)
+    zeros |= {"shaped": 0.0, "mu": 0.0, "threshold": 0.0, "past_link": 0.0}
+    result = audit.TwoWorlds(ledger, DELTA, 0.95, **zeros, scores=np.zeros((2, 2)))
+    misses = result._claimed_misses(alarms)
     assert np.all(np.diff(misses) <= 0)
     for delta in (0.01, 0.1, 0.3):
         line = 1 - delta - np.exp(audit.claimed_epsilon(ledger, delta)) * alarms
@@ -544,13 +544,13 @@ def test_the_gaussian_fit():
         audit.claimed_epsilon({"rho": 0.5, "gaussian_noise": 1}, 1e-5),
     )
     means = np.array([[0.0], [1.0]])
-    found = [
+    result = [
         audit.shaped_epsilon(3 * (rng.normal(size=(2, 500)) + means), 1e-5, 0.9) for _ in range(200)
     ]
-    assert np.mean([apart for _, apart in found]) == pytest.approx(1, abs=0.02)
-    over = sum(bound > true for bound, _ in found)
+    assert np.mean([apart for _, apart in result]) == pytest.approx(1, abs=0.02)
+    over = sum(bound > true for bound, _ in result)
     assert 0 < over <= 0.1 * 200 + 3 * math.sqrt(0.09 * 200)
-    assert min(bound for bound, _ in found) > 0.7 * true
+    assert min(bound for bound, _ in result) > 0.7 * true
     assert audit.shaped_epsilon(1e-3 * rng.normal(size=(2, 500)) + means, 0.1, 0.9)[0] == math.inf
     assert audit.shaped_epsilon(np.ones((2, 100)), 1e-5, 0.95) == (0.0, 0.0)
 
@@ -569,19 +569,19 @@ def canaries(privacy, clients=300):
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("neighbors", NEIGHBORS)
 def test_one_run_finds_a_part_of_the_claim(neighbors):
-    found = audit.one_run(*canaries(ZCDP(2.0, 0.9, neighbors=neighbors)), 5, delta=1e-5)
-    assert not found.broken
-    assert 1.0 < found.bound < found.claimed
-    assert found.canaries == 300
-    assert 0.7 * found.guesses < found.right <= found.guesses < 300
+    result = audit.one_run(*canaries(ZCDP(2.0, 0.9, neighbors=neighbors)), 5, delta=1e-5)
+    assert not result.broken
+    assert 1.0 < result.bound < result.claimed
+    assert result.canaries == 300
+    assert 0.7 * result.guesses < result.right <= result.guesses < 300
 
 
 @pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("privacy", [HalfNoise, BareRound, ZCDP])
 def test_one_run_catches_faults(privacy):
-    found = audit.one_run(*canaries(privacy(0.3, 0.9), 3000), 5, delta=1e-5)
-    assert found.broken == (privacy is BareRound)
+    result = audit.one_run(*canaries(privacy(0.3, 0.9), 3000), 5, delta=1e-5)
+    assert result.broken == (privacy is BareRound)
 
 
 @pytest.mark.slow
@@ -589,8 +589,8 @@ def test_one_run_catches_faults(privacy):
 @pytest.mark.parametrize("privacy", [Equal, Opposite, Common, ZCDP])
 def test_one_run_catches_noise_that_clients_share(privacy):
     given = {"own": 0.01} if privacy is Common else {}
-    found = audit.one_run(*canaries(privacy(0.1, **given), 600), 5, delta=1e-5)
-    assert found.broken == (privacy is not ZCDP), found.verdict
+    result = audit.one_run(*canaries(privacy(0.1, **given), 600), 5, delta=1e-5)
+    assert result.broken == (privacy is not ZCDP), result.verdict
 
 
 @pytest.mark.slow
@@ -608,9 +608,9 @@ def test_one_run_of_noisy_gradients():
     low, high = audit.corners(problem, range(300), radius=9.0, targets=(-1e3, 1e3))
     budget = NoisyGradients(3.0, neighbors="replace")
     simulation = fl.Simulation(low, FedDPSGD(0.1, local_steps=4), privacy=budget)
-    found = audit.one_run(simulation, high, 2, delta=1e-5)
-    assert not found.broken
-    assert 0.5 < found.bound < found.claimed
+    result = audit.one_run(simulation, high, 2, delta=1e-5)
+    assert not result.broken
+    assert 0.5 < result.bound < result.claimed
     less = dataclasses.replace(simulation, privacy=OneDraw(8.0, neighbors="replace"))
     assert audit.one_run(less, high, 2, delta=1e-5).broken
 
@@ -631,27 +631,27 @@ def test_clients_without_a_canary_are_not_guessed():
 
 @pytest.mark.slow
 def test_reports_say_what_a_reader_must_know():
-    found = both("zCDP-NFL", ZCDP(20.0), seeds=200)
-    assert found.most < found.claimed
-    assert "So few trials could show" in found.verdict
+    result = both("zCDP-NFL", ZCDP(20.0), seeds=200)
+    assert result.most < result.claimed
+    assert "So few trials could show" in result.verdict
     a, b = audit.corners(make_problem("ridge"), CLIENT, targets=(-9, 9))
     simulation = simulate("zCDP-NFL", a)
     nominal = audit.two_worlds(simulation, b, 2, 200, delta=DELTA)
     assert nominal.gradient_norm > nominal.gradient_bound
     assert "nominal" in nominal.verdict
-    assert "nominal" not in found.verdict
+    assert "nominal" not in result.verdict
 
 
 @pytest.mark.slow
 def test_pictures_have_labels():
     for privacy in (None, PureDP(1.0)):
-        found = both("zCDP-NFL", privacy, seeds=400)
-        figure = found.draw()
+        result = both("zCDP-NFL", privacy, seeds=400)
+        figure = result.draw()
         assert all(ax.get_xlabel() and ax.get_ylabel() for ax in figure.axes)
         left, right = (ax.get_legend_handles_labels()[1] for ax in figure.axes)
         assert sorted(left) == ["threshold", "world a", "world b"]
         assert right == ["blind guessing", "attack", "claim: not below", "Gaussian fit"]
-        alarms, misses = found.errors()
+        alarms, misses = result.errors()
         assert (alarms[0], misses[0], alarms[-1], misses[-1]) == (1, 0, 0, 1)
         assert np.all(np.diff(alarms) <= 0)
         assert np.all(np.diff(misses) >= 0)

@@ -56,10 +56,10 @@ def test_no_client_moves_a_server_s_sum_by_more_than_is_stated(name, neighbors, 
     """Whatever the server makes of the sum; the search reaches what is stated."""
     privacy = CentralGaussian(2.0, clip=clip, neighbors=neighbors)
     simulation = fl.Simulation(made(), SERVERS[name], privacy=privacy)
-    found = audit.worst_neighbors(simulation, rounds=3, evaluations=512)
-    assert found.held
+    result = audit.worst_neighbors(simulation, rounds=3, evaluations=512)
+    assert result.holds
     # With a clip that adapts it would take a pair that is only just within, and just not.
-    assert (0.99 if clip == 0.3 else 0.86) < found.gap < 1 + 1e-9
+    assert (0.99 if clip == 0.3 else 0.86) < result.gap < 1 + 1e-9
 
 
 @pytest.mark.slow
@@ -68,13 +68,13 @@ def test_no_client_moves_a_server_s_sum_by_more_than_is_stated(name, neighbors, 
 def test_a_server_s_steps_survive_an_attack_that_finds_most_of_the_claim(name, neighbors):
     privacy = CentralGaussian(2.0, clip=0.3, neighbors=neighbors)
     simulation = fl.Simulation(made(), SERVERS[name], privacy=privacy)
-    found = audit.worst_neighbors(simulation, rounds=2, evaluations=512)
-    heard = audit.two_worlds(*found.pair, 2, 4000, delta=0.05)
+    result = audit.worst_neighbors(simulation, rounds=2, evaluations=512)
+    heard = audit.two_worlds(*result.pair, 2, 4000, delta=0.05)
     assert not heard.broken
     assert heard.ledger["rho"] == pytest.approx((2 if neighbors == "replace" else 0.5) * 2 / 4)
     assert heard.bound > 0.5 * heard.claimed
     # One of the two rounds is all that a client can be missing in.
-    assert heard.apart <= np.sqrt(2 * heard.ledger["rho"]) * 1.1
+    assert heard.mu <= np.sqrt(2 * heard.ledger["rho"]) * 1.1
 
 
 # Masks beside a budget --------------------------------------------------------------------------

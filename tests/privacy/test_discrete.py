@@ -32,8 +32,8 @@ LAPLACE = [(discrete_laplace, 1), (discrete_laplace, 5)]
 
 def weights(steps, reach):
     x = np.arange(-reach, reach + 1)
-    found = np.exp(-(x**2) / (2 * steps**2))
-    return x, found / found.sum()
+    result = np.exp(-(x**2) / (2 * steps**2))
+    return x, result / result.sum()
 
 
 def probabilities(table, bits=96):
@@ -41,13 +41,13 @@ def probabilities(table, bits=96):
     high, middle, low, other = table.astype(object)
     below = (high * 2**64 + middle * 2**32 + low) // 2 ** (96 - bits)
     room = 2**bits // len(other)
-    found = [0] * len(other)
+    result = [0] * len(other)
     for column, (own, alias) in enumerate(zip(below, other, strict=True)):
         assert 0 <= own <= room
-        found[column] += own
-        found[alias] += room - own
-    assert sum(found) == 2**bits
-    return found
+        result[column] += own
+        result[alias] += room - own
+    assert sum(result) == 2**bits
+    return result
 
 
 def exactly(exponents, bits):
@@ -68,12 +68,12 @@ def agree(found, expected):
 
 @pytest.mark.parametrize("steps", [1, 3, 40])
 def test_the_gaussian_table_is_its_law(steps):
-    found = probabilities(_gaussian_table(steps), 95)
-    reach = sum(x > 0 for x in found) + 5 * steps
+    result = probabilities(_gaussian_table(steps), 95)
+    reach = sum(x > 0 for x in result) + 5 * steps
     exponents = [fractions.Fraction(-x * x, 2 * steps**2) for x in range(-reach, reach + 1)]
     law = exactly(exponents, 95)
     agree(
-        found,
+        result,
         [law[reach], *(a + b for a, b in zip(law[reach + 1 :], law[reach - 1 :: -1], strict=True))],
     )
 
@@ -82,11 +82,11 @@ def test_the_gaussian_table_is_its_law(steps):
 def test_the_laplace_tables_are_their_digits_laws(steps):
     lower, low, high = _laplace_tables(steps)
     agree(probabilities(low), exactly([fractions.Fraction(-x, steps) for x in range(2**lower)], 96))
-    found = probabilities(high)
-    reach = sum(x > 0 for x in found) // 2 + 5 + 5 * steps >> lower
-    reach = max(reach, sum(x > 0 for x in found) // 2 + 5)
+    result = probabilities(high)
+    reach = sum(x > 0 for x in result) // 2 + 5 + 5 * steps >> lower
+    reach = max(reach, sum(x > 0 for x in result) // 2 + 5)
     both = [(x << lower) + negative for x in range(reach) for negative in (0, 1)]
-    agree(found, exactly([fractions.Fraction(-x, steps) for x in both], 96))
+    agree(result, exactly([fractions.Fraction(-x, steps) for x in both], 96))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
@@ -179,8 +179,8 @@ def test_what_is_said_lies_on_the_grid_and_spends_the_budget():
         plain = ZCDP(total, 0.9).release(now.link._plan, given, jnp.asarray(2), rounds, DIM)
         more = math.sqrt(DIM) / (budget.steps * np.sqrt(2 * release.spent["rho"]))
         close(release.scale, plain.scale / (1 - more), rtol=1e-9)
-    found = fl.run(simulation(DiscreteZCDP(total, 0.9)), rounds)
-    close(found.privacy_rho[-1], total, rtol=1e-9)
+    results = fl.run(simulation(DiscreteZCDP(total, 0.9)), rounds)
+    close(results.privacy_rho[-1], total, rtol=1e-9)
 
 
 @pytest.mark.slow
@@ -195,10 +195,10 @@ def test_enormous_messages_stay_on_the_grid():
 def test_an_attack_finds_most_of_the_claim_and_no_more():
     world, other = clipped()
     budget = DiscreteZCDP(0.5, gradient_bound=1.0)
-    found = fl.audit.two_worlds(simulation(budget, world), other, 4, 6000, delta=0.05)
-    assert not found.broken
-    assert found.ratio > 0.55, found.verdict  # what all zCDP could be worth, this noise is not
-    close(found.apart, 1, atol=0.05)
+    result = fl.audit.two_worlds(simulation(budget, world), other, 4, 6000, delta=0.05)
+    assert not result.broken
+    assert result.ratio > 0.55, result.verdict  # what all zCDP could be worth, this noise is not
+    close(result.mu, 1, atol=0.05)
 
 
 # Pure epsilon ------------------------------------------------------------------------------------
@@ -206,8 +206,8 @@ def test_an_attack_finds_most_of_the_claim_and_no_more():
 
 def law_of(steps, reach):
     x = np.arange(-reach, reach + 1)
-    found = np.exp(-np.abs(x) / steps)
-    return found / found.sum()
+    result = np.exp(-np.abs(x) / steps)
+    return result / result.sum()
 
 
 @pytest.mark.parametrize(("steps", "dim"), [(200, 3), (5000, 30)])
@@ -275,9 +275,9 @@ def test_whole_steps_are_added_exactly_however_far():
 
 @pytest.mark.slow
 def test_pure_noise_spends_its_budget_and_studies_are_checked_point_by_point():
-    found = fl.run(simulation(PureDP(3.0, 0.9)), 4)
-    close(found.privacy_epsilon[-1], 3.0, rtol=1e-9)
-    assert not found.gaussian_noise
+    results = fl.run(simulation(PureDP(3.0, 0.9)), 4)
+    close(results.privacy_epsilon[-1], 3.0, rtol=1e-9)
+    assert not results.gaussian_noise
     with pytest.raises(ValueError, match=r"(?s)steps must be > 3000, got 256.*larger epsilon"):
         fl.plan(
             lambda key, total: simulation(PureDP(total, steps=256)),
@@ -336,15 +336,15 @@ def test_what_a_run_says_it_spent_is_no_less_than_its_law_shows(steps):
     simulation = fl.Simulation(
         problem, fl.algorithms.ConventionalFL(0.5), privacy=DiscreteZCDP(target, steps=steps)
     )
-    found = fl.run(simulation, 1)
-    assert not found.gaussian_noise
+    results = fl.run(simulation, 1)
+    assert not results.gaussian_noise
     shift = round(steps * math.sqrt(2 * target))  # the sensitivity in steps, and one by rounding
-    close(found.privacy_rho[-1], shift**2 / (2 * steps**2), rtol=1e-9)
+    close(results.privacy_rho[-1], shift**2 / (2 * steps**2), rtol=1e-9)
     true = worth(steps, shift, 1, delta)
-    assert float(fl.privacy.spent(found, delta).epsilon[-1]) >= true
-    assert float(fl.privacy.spent(found, delta).client_epsilon[0]) >= true
+    assert float(fl.privacy.spent(results, delta).epsilon[-1]) >= true
+    assert float(fl.privacy.spent(results, delta).client_epsilon[0]) >= true
     assert true > accounting.zcdp_epsilon(target, delta, "gaussian")
-    assert float(fl.privacy.spent(found.drop_vars("gaussian_noise"), delta).epsilon[-1]) >= true
+    assert float(fl.privacy.spent(results.drop_vars("gaussian_noise"), delta).epsilon[-1]) >= true
 
 
 @pytest.mark.slow
@@ -357,10 +357,10 @@ def test_every_point_of_a_study_is_converted_by_its_own_noise():
         rounds=2,
     )
     assert results.gaussian_noise.isel(seed=0).values.tolist() == [False, True, True, False]
-    found = fl.privacy.spent(results, 1e-5).epsilon.isel(seed=0, round=-1)
-    close(found.sel(budget="real"), accounting.zcdp_epsilon(0.5, 1e-5, "gaussian"), rtol=1e-6)
+    result = fl.privacy.spent(results, 1e-5).epsilon.isel(seed=0, round=-1)
+    close(result.sel(budget="real"), accounting.zcdp_epsilon(0.5, 1e-5, "gaussian"), rtol=1e-6)
     general = accounting.zcdp_epsilon(0.5, 1e-5, "canonne-kamath-steinke")
-    close(found.sel(budget="whole"), general, rtol=1e-6)
+    close(result.sel(budget="whole"), general, rtol=1e-6)
     old = fl.privacy.spent(results.drop_vars("gaussian_noise"), 1e-5).epsilon.isel(round=-1)
     close(old.sel(budget="real"), general, rtol=1e-6)
 

@@ -35,8 +35,8 @@ def simulate(algorithm, privacy, problem=None, **parts):
 def trajectory(simulation, rounds=ROUNDS):
     """``[T, D]``, and the results."""
     simulation = fl._module.replace(simulation, metrics=(EXACT,))
-    found = jax.jit(trace, static_argnums=(2, 3))(simulation, as_key(KEY), rounds, 1)[0]
-    return np.asarray(found["exact"])[:, 0], found
+    result = jax.jit(trace, static_argnums=(2, 3))(simulation, as_key(KEY), rounds, 1)[0]
+    return np.asarray(result["exact"])[:, 0], result
 
 
 def key_of(n, purpose):
@@ -44,11 +44,11 @@ def key_of(n, purpose):
 
 
 def participants(selector, rounds=ROUNDS):
-    everyone, found = jnp.ones(CLIENTS, bool), []
+    everyone, result = jnp.ones(CLIENTS, bool), []
     for n in range(1, rounds + 1):
         who = selector.choose(key_of(n, "participation"), everyone, None, n)
-        found.append(sorted(np.asarray(who.numbers)[np.asarray(who.here)].tolist()))
-    return found
+        result.append(sorted(np.asarray(who.numbers)[np.asarray(who.here)].tolist()))
+    return result
 
 
 def server_draws(rounds=ROUNDS):
@@ -91,7 +91,7 @@ def test_an_adaptive_clip_is_the_loop_and_finds_its_quantile():
     numbers = {"initial": 0.05, "quantile": 0.6, "learning_rate": 0.3, "share_noise": 0.2}
     algorithm = FedAvg(0.05, weighting="equal", selector=Fraction(0.6))
     mechanism = CentralGaussian(0.7, clip=AdaptiveClip(**numbers))
-    ours, found = trajectory(simulate(algorithm, mechanism))
+    ours, result = trajectory(simulate(algorithm, mechanism))
     draws, shares = server_draws()
     theirs, clip = private.dp_fedavg_adaptive(
         make_objective(),
@@ -104,7 +104,7 @@ def test_an_adaptive_clip_is_the_loop_and_finds_its_quantile():
         *numbers.values(),
     )
     close(ours, theirs, rtol=0, atol=1e-11)
-    close(found["update_clip"], clip, rtol=1e-11)
+    close(result["update_clip"], clip, rtol=1e-11)
 
 
 def of_batches(algorithm, n, n_steps):
@@ -138,17 +138,17 @@ def test_private_descent_is_the_loop(name, batching, private_run):
     algorithm = FedDPSGD(0.05, local_steps=2, **batching)
     mechanism = NoisyGradients(0.8, clip=0.5) if private_run else None
     ours, _ = trajectory(simulate(algorithm, mechanism, make_problem(name)))
-    found = [of_batches(algorithm, n, 2) for n in range(1, ROUNDS + 1)]
+    result = [of_batches(algorithm, n, 2) for n in range(1, ROUNDS + 1)]
     rate = batching.get("sampling_rate", 1.0)
     sizes = [batching.get("batch", rate * size) for size in SIZES]
     theirs = private.dp_sgd(
         make_objective(name, 0.5 if private_run else None),
         0.05,
         [range(CLIENTS)] * ROUNDS,
-        [batches for batches, _ in found],
+        [batches for batches, _ in result],
         sizes,
         0.8,
-        [draws for _, draws in found],
+        [draws for _, draws in result],
     )
     close(ours, theirs, rtol=0, atol=1e-11)
 
@@ -246,11 +246,11 @@ def test_sampling_is_worth_nothing_at_rate_one_and_more_the_less_is_sampled():
     close(whole, accounting.zcdp_epsilon(30 / 8, 1e-5, "gaussian"))
     almost = accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, 0.999999)
     close(almost, whole, rtol=1e-3)
-    found = [accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, q) for q in (0.5, 0.1, 0.01)]
-    assert whole > found[0] > found[1] > found[2]
+    result = [accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, q) for q in (0.5, 0.1, 0.01)]
+    assert whole > result[0] > result[1] > result[2]
     replaced = accounting.zcdp_epsilon(4 * 30 / 8, 1e-5, "gaussian")
     drawn = accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, 0.1, "drawn", 100)
-    assert found[1] < drawn < replaced
+    assert result[1] < drawn < replaced
     assert accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, 1.0, "drawn", 100) > replaced
 
 
@@ -370,10 +370,10 @@ def test_a_budget_that_is_no_budget_of_a_run_is_refused(given, match):
 @pytest.mark.parametrize("selector", [Fraction(0.3), Cyclic(3)])
 def test_a_client_pays_when_it_takes_part_if_that_is_seen(selector, neighbors, factor):
     algorithm = FedAvg(0.05, weighting="equal", selector=selector)
-    _, found = trajectory(simulate(algorithm, CentralGaussian(1.5, neighbors=neighbors)))
+    _, result = trajectory(simulate(algorithm, CentralGaussian(1.5, neighbors=neighbors)))
     times = np.bincount(np.concatenate(participants(selector)).astype(int), minlength=CLIENTS)
-    close(found["client_rho"], times * factor**2 / (2 * 1.5**2))
-    close(found["client_releases"], ROUNDS)
+    close(result["client_rho"], times * factor**2 / (2 * 1.5**2))
+    close(result["client_releases"], ROUNDS)
 
 
 @pytest.mark.slow
@@ -389,14 +389,14 @@ def test_what_is_printed_is_the_accountant_s_number():
     results = fl.sweep(
         scenario, grid={"multiplier": [0.8, 1.6]}, seeds=2, rounds=10, record_every=5
     )
-    found = spent(results, delta=1e-5)
-    assert found.epsilon.dims == ("multiplier", "seed", "round")
+    result = spent(results, delta=1e-5)
+    assert result.epsilon.dims == ("multiplier", "seed", "round")
     for z in (0.8, 1.6):
         for n in (5, 10):
             event = dp.PoissonSampledDpEvent(0.2, dp.GaussianDpEvent(z))
             accountant = pld.PLDAccountant().compose(event, n)
             theirs = accountant.get_epsilon(1e-5)
-            close(found.epsilon.sel(multiplier=z, round=n), theirs, rtol=1e-5)
+            close(result.epsilon.sel(multiplier=z, round=n), theirs, rtol=1e-5)
     event = events(results.sel(multiplier=1.6))
     close(pld.PLDAccountant().compose(event).get_epsilon(1e-5), theirs, rtol=1e-5)
     assert not results.nominal.any()
@@ -428,12 +428,12 @@ def test_steps_of_private_descent_are_counted_where_clients_take_part():
     releases = run.client_releases.values
     assert releases.sum() == 2 * 3 * ROUNDS
     close(run.client_rho, releases / (2 * 1.2**2))
-    found = spent(run, 1e-5)
+    result = spent(run, 1e-5)
     for k in range(CLIENTS):
         count = int(releases[k])
         law = (1.2, 1e-5, count, 0.2)
-        close(found.client_epsilon[k], accounting.sampled_gaussian_epsilon(*law), rtol=1e-4)
-    assert float(found.epsilon[-1]) == float(found.client_epsilon.max())
+        close(result.client_epsilon[k], accounting.sampled_gaussian_epsilon(*law), rtol=1e-4)
+    assert float(result.epsilon[-1]) == float(result.client_epsilon.max())
 
 
 @pytest.mark.slow
@@ -447,10 +447,10 @@ def test_ledgers_of_messages_are_converted_too():
         "none": None,
     }
     results = fl.sweep(scenario, grid={"budget": budgets}, seeds=2, rounds=4)
-    found = spent(results, 1e-4).epsilon.isel(seed=0, round=-1)
-    close(found.sel(budget="zCDP"), accounting.zcdp_epsilon(0.5, 1e-4, "gaussian"), rtol=1e-5)
-    close(found.sel(budget="pure"), claimed_epsilon({"epsilon": 1.0}, 1e-4), rtol=1e-5)
-    assert np.isnan(found.sel(budget="none"))
+    result = spent(results, 1e-4).epsilon.isel(seed=0, round=-1)
+    close(result.sel(budget="zCDP"), accounting.zcdp_epsilon(0.5, 1e-4, "gaussian"), rtol=1e-5)
+    close(result.sel(budget="pure"), claimed_epsilon({"epsilon": 1.0}, 1e-4), rtol=1e-5)
+    assert np.isnan(result.sel(budget="none"))
     plain = fl.sweep(scenario, grid={"budget": {"none": None}}, seeds=2, rounds=4)
     with pytest.raises(ValueError, match="no privacy ledger; run with privacy="):
         spent(plain, 1e-4)
@@ -539,8 +539,8 @@ def test_private_learners_survive_an_attack_that_finds_most_of_the_claim(name, m
     if name.startswith("DP-SGD"):  # others' noise is not the attacker's to hear
         monkeypatch.setattr(fl.privacy.NoisyGradients, "noise", only_of_client(0))
     claim = claimed(simulate(algorithm, privacy, worlds(True)))
-    found = attacked(algorithm, privacy, clip, rate)
-    assert 0.7 * claim < found < claim, (found, claim)
+    result = attacked(algorithm, privacy, clip, rate)
+    assert 0.7 * claim < result < claim, (result, claim)
 
 
 @pytest.mark.slow
@@ -781,9 +781,9 @@ def test_every_point_of_a_large_grid_is_checked():
     plan = fl.plan(scenario, grid=grid, rounds=3)
     assert plan is not None
     grid["share"][3] = 0.2
-    with pytest.raises(ValueError, match="leaves no part of the noise multiplier") as found:
+    with pytest.raises(ValueError, match="leaves no part of the noise multiplier") as result:
         fl.plan(scenario, grid=grid, rounds=3)
-    assert "'share': 0.2" in str(found.value.__notes__)
+    assert "'share': 0.2" in str(result.value.__notes__)
 
     def batches(key, multiplier, rate):
         return simulate(FedDPSGD(0.1, sampling_rate=rate), NoisyGradients(multiplier))
@@ -814,11 +814,11 @@ def test_the_audit_finds_what_a_server_claims_and_half_its_noise(neighbors, band
     quiet, loud = silence_and_noise(neighbors)
     simulation = simulate(algorithm, mechanism, loud)
     rounds = 2 * bands  # client 0 takes part twice, and what it said is heard out
-    found = fl.audit.two_worlds(simulation, quiet, rounds, seeds=6000, delta=0.05)
-    close(found.ledger["rho"], 2 * (2 / z if neighbors == "replace" else 1 / z) ** 2 / 2)
-    assert not found.broken, found.verdict
+    result = fl.audit.two_worlds(simulation, quiet, rounds, seeds=6000, delta=0.05)
+    close(result.ledger["rho"], 2 * (2 / z if neighbors == "replace" else 1 / z) ** 2 / 2)
+    assert not result.broken, result.verdict
     # In rounds in which the client is silent correlated noise comes back, and is listened to.
-    assert found.ratio > 0.65, found.verdict
+    assert result.ratio > 0.65, result.verdict
     honest = CentralGaussian.release
 
     def halved(self, plan, *given):

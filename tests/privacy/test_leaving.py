@@ -48,8 +48,8 @@ def test_marks_are_followed_through_every_kind_of_program():
             return (other, other + total), _taint.open_to_all(one, "carried")
 
         jax.lax.scan(turn, (y, y), length=2)  # it takes a turn to get there
-        found = jax.lax.while_loop(lambda v: v < total, lambda v: v + 1, y)
-        _taint.open_to_all(found, "how often a loop turns")
+        result = jax.lax.while_loop(lambda v: v < total, lambda v: v + 1, y)
+        _taint.open_to_all(result, "how often a loop turns")
         _taint.open_to_all(jax.lax.cond(total > 0, lambda: y, lambda: y + 1), "which branch")
         _taint.open_to_all(jax.jit(lambda v: v + total)(y), "called")
         _taint.open_to_all(jax.vmap(lambda v: jnp.where(v > 0, y, 0))(x), "selected")
@@ -62,9 +62,9 @@ def test_marks_are_followed_through_every_kind_of_program():
         _taint.open_to_all(said * y, "released")
         return jax.lax.map(lambda v: _taint.open_to_all(v + y, "released, mapped"), said)
 
-    found = _taint.exits(program, jnp.ones(3), jnp.ones(()))
+    result = _taint.exits(program, jnp.ones(3), jnp.ones(()))
     told = ["how often a loop turns", "which branch", "called", "selected", "derivative", "again"]
-    assert found == ["carried", *told, "inside"]
+    assert result == ["carried", *told, "inside"]
 
 
 # All private algorithms -------------------------------------------------------------------------
@@ -327,10 +327,10 @@ def test_a_weight_above_its_share_is_cut_to_it():
     """A batch that weighs a sample more than it says moves the gradient no further than it says."""
     problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=4, dim=2)
     mechanism, share = NoisyGradients(1.0, clip=0.5), jnp.full(2, 0.01)
-    found = mechanism.gradient(problem.prepare(), jnp.full((2, 2), 100.0), share)
+    result = mechanism.gradient(problem.prepare(), jnp.full((2, 2), 100.0), share)
     pull = problem.share[:, None] * problem.regularizer.gradient(jnp.full((2, 2), 100.0))
     assert problem.prepare().statistics.gram is not None  # which knows neither clip nor weights
-    assert np.linalg.norm(found - pull, axis=1).max() <= 4 * 0.01 * 0.5 * (1 + 1e-9)
+    assert np.linalg.norm(result - pull, axis=1).max() <= 4 * 0.01 * 0.5 * (1 + 1e-9)
 
 
 @fl.module

@@ -148,11 +148,11 @@ def private(privacy):
 
 @pytest.mark.slow
 def test_runs_say_whose_neighbors_their_budget_covers():
-    found = fl.run(private(ZCDP(1.0, neighbors="client")), 2)
-    assert found.privacy_rho.attrs["neighbors"] == "client"
-    assert found.client_rho.attrs["neighbors"] == "client"
-    assert found.privacy_rho.attrs["units"] == "rho"
-    assert "neighbors" not in found.gradient_bound.attrs
+    results = fl.run(private(ZCDP(1.0, neighbors="client")), 2)
+    assert results.privacy_rho.attrs["neighbors"] == "client"
+    assert results.client_rho.attrs["neighbors"] == "client"
+    assert results.privacy_rho.attrs["units"] == "rho"
+    assert "neighbors" not in results.gradient_bound.attrs
     plain = fl.run(dataclasses.replace(private(None), metrics=("objective",)), 2)
     assert not any("neighbors" in plain[name].attrs for name in plain)
 
@@ -173,10 +173,10 @@ def test_studies_say_it_of_all_their_budgets_on_disk_too(tmp_path):
     given = {"rounds": 2, "seeds": 1, "grid": {"budget": budgets}, "keep_models": True}
     study = fl.sweep(scenario, store=tmp_path / "study", **given)
     fl.save(study, tmp_path / "study.nc")
-    for found in (study, fl.load(tmp_path / "study"), fl.load(tmp_path / "study.nc")):
+    for result in (study, fl.load(tmp_path / "study"), fl.load(tmp_path / "study.nc")):
         for kind in ("privacy", "client"):
-            assert found[f"{kind}_rho"].attrs["neighbors"] == "client, replace"
-            assert found[f"{kind}_epsilon"].attrs["neighbors"] == "add-or-remove"
+            assert result[f"{kind}_rho"].attrs["neighbors"] == "client, replace"
+            assert result[f"{kind}_epsilon"].attrs["neighbors"] == "add-or-remove"
     np.testing.assert_allclose(study.privacy_rho.isel(round=-1).values.ravel()[:2], 1.0)
 
 

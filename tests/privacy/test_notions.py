@@ -45,9 +45,9 @@ def _release(notion, sensitivities, round, rows):
 def releases(notion, sensitivity=falling, rounds=ROUNDS):
     """``scale [T, K]`` and the ledger's entries ``[T, K]``, compiled as in a run."""
     rows = jnp.asarray(table(sensitivity, rounds))
-    found = [_release(notion, rows, jnp.asarray(n), rows) for n in range(1, rounds + 1)]
-    spent = {name: np.array([r.spent[name] for r in found]) for name in notion.ledger}
-    return np.array([r.scale for r in found]), spent
+    result = [_release(notion, rows, jnp.asarray(n), rows) for n in range(1, rounds + 1)]
+    spent = {name: np.array([r.spent[name] for r in result]) for name in notion.ledger}
+    return np.array([r.scale for r in result]), spent
 
 
 def link(notion, sensitivity=falling, round=1, rounds=ROUNDS, seed=0, receivers=(2, 1, 5)):
@@ -110,8 +110,8 @@ def test_zcdp_survives_long_runs_in_float32(schedule):
         notion, rounds = ZCDP(1.0, 0.96, schedule=schedule), 2000
         row = jnp.ones(1, np.float32)
         plan = notion.plan(lambda n: row, rounds)
-        found = [notion.release(plan, row, jnp.asarray(n), rounds, 2) for n in (1, 1000, 2000)]
-        scales = np.array([r.scale[0] for r in found])
+        result = [notion.release(plan, row, jnp.asarray(n), rounds, 2) for n in (1, 1000, 2000)]
+        scales = np.array([r.scale[0] for r in result])
     assert scales.dtype == np.float32
     assert np.all(np.isfinite(scales))
     close(scales[2], math.sqrt(1 / (2 * 0.04)), rtol=1e-3)  # phi(T) = total (1 - decay)
@@ -131,9 +131,9 @@ def test_zcdp_from_epsilon_spends_all_that_gaussian_noise_allows():
     for epsilon, delta in ((0.1, 1e-5), (1.0, 1e-6), (8.0, 1e-3)):
         rho = float(ZCDP.from_epsilon(epsilon, delta).total_rho)
         mu = math.sqrt(2 * rho)  # Balle & Wang 2018, Theorem 8
-        found = stats.norm.cdf(mu / 2 - epsilon / mu)
-        found -= math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
-        close(found, delta, rtol=1e-6)
+        result = stats.norm.cdf(mu / 2 - epsilon / mu)
+        result -= math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+        close(result, delta, rtol=1e-6)
         assert rho > float(ZCDP.from_epsilon(epsilon, delta, "proposition").total_rho)
     with pytest.raises(TypeError, match=r"finds a root on the host.*proposition"):
         jax.jit(lambda e: ZCDP.from_epsilon(e, 1e-5).total_rho)(1.0)
@@ -154,13 +154,13 @@ def test_approximate_dp_noise_is_that_of_the_formulas(rule, calibration):
     notion = ApproximateDP(2.0, 1e-3, 0.7, rule=rule, calibration=calibration)
     expected = nfl.approximate_schedule(table(falling), 2.0, 1e-3, rule, calibration, 0.7)
     plan = notion.plan(falling, ROUNDS)  # rule "advanced" solves an equation on the host
-    found = [notion.release(plan, falling(n), n, ROUNDS, DIM) for n in jnp.arange(1, ROUNDS + 1)]
-    scale = np.array([r.scale for r in found])
+    result = [notion.release(plan, falling(n), n, ROUNDS, DIM) for n in jnp.arange(1, ROUNDS + 1)]
+    scale = np.array([r.scale for r in result])
     close(scale, expected, rtol=1e-9)
     epsilons, deltas = nfl.approximate_budgets(2.0, 1e-3, ROUNDS, rule, 0.7)
-    close(np.array([r.spent["epsilon"] for r in found])[:, 0], epsilons, rtol=1e-9)
-    close(np.array([r.spent["delta"] for r in found])[:, 0], deltas, rtol=1e-9)
-    rho = np.array([r.spent["rho"] for r in found])
+    close(np.array([r.spent["epsilon"] for r in result])[:, 0], epsilons, rtol=1e-9)
+    close(np.array([r.spent["delta"] for r in result])[:, 0], deltas, rtol=1e-9)
+    rho = np.array([r.spent["rho"] for r in result])
     close(rho, table(falling) ** 2 / (2 * scale**2), rtol=1e-12)
     if rule != "advanced":
         close(epsilons.sum(), 2.0)
@@ -229,9 +229,9 @@ def test_a_run_refuses_unproven_noise():
 
 @pytest.mark.slow
 def test_a_run_takes_advanced_composition():
-    found = fl.run(simulation(ApproximateDP(2.0, 1e-3, rule="advanced")), 10)
-    close(found.privacy_delta[-1], 5e-4, rtol=1e-6)  # the other half is composition's own
-    assert float(found.privacy_epsilon[-1]) > 0
+    results = fl.run(simulation(ApproximateDP(2.0, 1e-3, rule="advanced")), 10)
+    close(results.privacy_delta[-1], 5e-4, rtol=1e-6)  # the other half is composition's own
+    assert float(results.privacy_epsilon[-1]) > 0
 
 
 # The link --------------------------------------------------------------------------------------

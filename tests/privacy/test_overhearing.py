@@ -71,8 +71,8 @@ def test_epsilons_are_those_of_closed_forms(rounds):
 
 
 def test_per_vector_the_coordinates_share_the_variance():
-    found = epsilon(PerMessage(VARIANCE, per="vector"), dim=4)
-    assert found == pytest.approx(2 * epsilon(PerMessage(VARIANCE)))
+    result = epsilon(PerMessage(VARIANCE, per="vector"), dim=4)
+    assert result == pytest.approx(2 * epsilon(PerMessage(VARIANCE)))
 
 
 def test_local_noise_leaves_the_sum_in_the_clear():
@@ -124,14 +124,14 @@ def test_without_noise_all_is_exposed():
 def test_the_shortest_shift_is_the_largest_ratio_of_densities():
     """Of one number heard under two Laplace draws: f(x) = (1 + |x|/b) e^(-|x|/b) / 4b."""
     shift, b = 1.0, 0.7
-    found = _shortest(np.ones(1), np.ones((1, 2)), True)
-    assert found == pytest.approx((1 / math.sqrt(2), 1.0))
+    result = _shortest(np.ones(1), np.ones((1, 2)), True)
+    assert result == pytest.approx((1 / math.sqrt(2), 1.0))
     x = np.linspace(-5e3, 5e3, 100_001)
     log_density = np.log1p(np.abs(x) / b) - np.abs(x) / b
     moved = np.log1p(np.abs(x - shift) / b) - np.abs(x - shift) / b
     most = np.max(np.abs(moved - log_density))
-    assert most <= found[1] * shift / b + 1e-9
-    assert most == pytest.approx(found[1] * shift / b, rel=1e-3)
+    assert most <= result[1] * shift / b + 1e-9
+    assert most == pytest.approx(result[1] * shift / b, rel=1e-3)
     # Of correlated looks: x + z1, z1 + z2, z2: the shift goes through all of them, or one.
     looks = np.array([[1.0, 0, 0], [1, 1, 0], [0, 1, 1]])
     assert _shortest(np.array([1.0, 0, 0]), looks, True)[1] == pytest.approx(3)
@@ -157,8 +157,8 @@ def test_the_best_test_finds_what_is_exact_and_no_more():
     )
     at = (exact * 2 * VARIANCE + 2 * change**2) / (2 * change)  # where e^epsilon is the ratio
     hits, alarms = ((s >= at).sum() for s in scores[::-1])
-    found = fl.audit.counted_epsilon(int(hits), int(alarms), runs, delta, 0.95)
-    assert 0.7 * exact < found < exact
+    result = fl.audit.counted_epsilon(int(hits), int(alarms), runs, delta, 0.95)
+    assert 0.7 * exact < result < exact
 
 
 class Listener(Link):
@@ -190,18 +190,18 @@ def test_the_simulator_sends_what_the_analysis_assumes(kind):
 
     @functools.partial(jax.vmap)
     def heard(key):
-        carry, found = begin(simulation, ready, key), []
+        carry, result = begin(simulation, ready, key), []
         for number in range(1, rounds + 1):
             now, *_ = look(simulation, ready, key, carry, jnp.int32(number), rounds, Listener)
             carry = carry._replace(state=stepped(simulation, carry.state, now))
-            found.append(now.link.heard)
-        return jnp.stack(found)
+            result.append(now.link.heard)
+        return jnp.stack(result)
 
     edges = [(k, l) for k in range(5) for l in range(5) if k != l and UNEVEN[k, l] > 0]  # noqa: E741
     receivers, senders = np.array(edges).T
     keys = jax.random.split(as_key(3), seeds)
-    found = np.asarray(jax.jit(heard)(keys))[:, :, receivers, senders]  # [S, T, E, D]
-    flat = np.moveaxis(found, 3, 1).reshape(3 * seeds, -1)
+    result = np.asarray(jax.jit(heard)(keys))[:, :, receivers, senders]  # [S, T, E, D]
+    flat = np.moveaxis(result, 3, 1).reshape(3 * seeds, -1)
     _, draws, _ = _signals(kind(VARIANCE), UNEVEN, range(5), rounds)
     expected = VARIANCE * draws @ draws.T
     spread = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
@@ -209,14 +209,14 @@ def test_the_simulator_sends_what_the_analysis_assumes(kind):
 
 
 def test_the_table_says_who_is_protected_from_whom():
-    found = protection(STAR, 0, variance=2.0, rounds=(1, 2))
-    verdicts = {(it.scheme, kind, it.rounds): it.verdict for kind, it in found.rows}
+    result = protection(STAR, 0, variance=2.0, rounds=(1, 2))
+    verdicts = {(it.scheme, kind, it.rounds): it.verdict for kind, it in result.rows}
     assert len(verdicts) == 5 * 4 * 2
     for (scheme, _, _), verdict in verdicts.items():
         # The center's leaves hear it alone: no masks.
         exposed = scheme in ("none", "LocalGraphHomomorphic")
         assert verdict == ("exposed" if exposed else "protected")
-    text = found.markdown().splitlines()
+    text = result.markdown().splitlines()
     assert len(text) == 2 + 5 * 4
     assert "ε, rest known, 1 round | ε, rest known, 2 rounds |" in text[0]
     assert "| GraphHomomorphic | eavesdropper | 1 | 2 | 1 | 2 | protected |" in text
@@ -270,9 +270,9 @@ def test_masks_are_those_of_the_link():
 
 
 def test_the_table_of_clients_and_their_server():
-    found = upload_protection(5, law="gaussian")
-    assert len(found.rows) == 4 * 5
-    verdicts = {(it.scheme, kind): it.verdict for kind, it in found.rows}
+    result = upload_protection(5, law="gaussian")
+    assert len(result.rows) == 4 * 5
+    verdicts = {(it.scheme, kind): it.verdict for kind, it in result.rows}
     assert verdicts["none", "another client"] == "exposed to who knows the rest"
     assert verdicts["SecureAggregation", "the server, all other clients"] == "exposed"
     assert {v for (s, _), v in verdicts.items() if "UploadNoise" in s} == {"protected"}

@@ -272,8 +272,8 @@ def studied(problem, algorithm=None, **given):
 def test_a_promise_that_nothing_keeps_is_called_nominal(make, bound, nominal):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        found = fl.run(studied(make(), gradient_bound=bound), 3)
-    assert bool(found.nominal) is nominal
+        results = fl.run(studied(make(), gradient_bound=bound), 3)
+    assert bool(results.nominal) is nominal
     said = [str(w.message) for w in told if w.category is fl.AssumptionWarning]
     assert bool(said) is nominal
     if nominal:
@@ -598,8 +598,8 @@ def test_the_signal_to_noise_is_that_of_the_messages(privacy, variance):
         scale = np.asarray(privacy.release(plan, sensitivity, jnp.asarray(n), 4, 3).scale)
         ratios = [np.sort(np.mean(m**2, axis=1) / scale**2 / variance)[2] for m in models]
         expected.append(ratios)
-    found = run.signal_to_noise.values
-    assert all(np.isclose(f, e, rtol=1e-9).any() for f, e in zip(found, expected, strict=True))
+    result = run.signal_to_noise.values
+    assert all(np.isclose(f, e, rtol=1e-9).any() for f, e in zip(result, expected, strict=True))
 
 
 def test_a_signal_without_noise_is_refused():
@@ -631,9 +631,9 @@ def test_what_was_spent_is_one_event(neighbors, theirs):
     event = fl.privacy.accounting.gaussian_event(0.3, neighbors)
     assert isinstance(event, dp_accounting.GaussianDpEvent)
     accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation[theirs])
-    found = accountant.compose(event).get_epsilon(1e-5)
+    result = accountant.compose(event).get_epsilon(1e-5)
     tight = fl.privacy.accounting.zcdp_epsilon(0.3, 1e-5, "gaussian")
-    assert tight <= found <= 1.01 * tight
+    assert tight <= result <= 1.01 * tight
     with pytest.raises(ValueError, match="rho must be"):
         fl.privacy.accounting.gaussian_event(0.0, neighbors)
     with pytest.raises(ValueError, match="unknown neighbors 'swap'; known: replace"):

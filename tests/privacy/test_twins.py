@@ -78,8 +78,8 @@ def test_what_parts_is_that_of_a_loop(homomorphic):
         for data, start in zip((DATA, OTHER), starts, strict=True)
     ]
     apart = np.abs(psi[1] - psi[0]).sum(axis=2)
-    found = homomorphic.message_change.sel(history="own", norm="l1")
-    np.testing.assert_allclose(found[0], apart, rtol=1e-8, atol=1e-12)
+    result = homomorphic.message_change.sel(history="own", norm="l1")
+    np.testing.assert_allclose(result[0], apart, rtol=1e-8, atol=1e-12)
     np.testing.assert_allclose(
         homomorphic.epsilon.sel(history="own")[1], np.cumsum(apart.sum(axis=1)) / SCALE, rtol=1e-9
     )
@@ -96,7 +96,7 @@ def test_what_parts_is_that_of_a_loop(homomorphic):
 @pytest.mark.parametrize("kind", [GraphHomomorphic, PerMessage, PerEdge])
 def test_in_the_same_history_the_victim_alone_moves(kind, homomorphic):
     """Its state by a_kk of what its message moves, or by all of it where noise is taken back."""
-    found = homomorphic if kind is GraphHomomorphic else both(noise=kind(VARIANCE))
+    result = homomorphic if kind is GraphHomomorphic else both(noise=kind(VARIANCE))
     keeps = 1.0 if kind is GraphHomomorphic else A[VICTIM, VICTIM]
     features, targets = DATA[VICTIM]
     shift = 2 / len(targets) * features.T @ np.ones(len(targets))  # of the gradient, downwards
@@ -107,12 +107,12 @@ def test_in_the_same_history_the_victim_alone_moves(kind, homomorphic):
         message = state - STEP * (curvature @ state - shift)
         moved.append(np.abs(message).sum())
         state = keeps * message
-    message = found.message_change.sel(history="same", norm="l1")
+    message = result.message_change.sel(history="same", norm="l1")
     np.testing.assert_allclose(message[..., VICTIM], np.tile(moved, (3, 1)), rtol=1e-8)
     assert float(abs(message.drop_isel(node=VICTIM)).max()) < 1e-12
     copies = (A[VICTIM] > 0).sum() - 1 if kind is PerEdge else 1
     np.testing.assert_allclose(
-        found.epsilon.sel(history="same")[0], copies * np.cumsum(moved) / SCALE, rtol=1e-8
+        result.epsilon.sel(history="same")[0], copies * np.cumsum(moved) / SCALE, rtol=1e-8
     )
 
 
@@ -121,17 +121,17 @@ def test_in_the_same_history_the_victim_alone_moves(kind, homomorphic):
 def test_of_every_strategy(algorithm, place):
     matrices = [A if i == place else np.eye(CLIENTS) for i in range(3)]
     one, two = loops(*matrices)
-    found = both(algorithm=algorithm, noise=PerEdge(VARIANCE))
+    result = both(algorithm=algorithm, noise=PerEdge(VARIANCE))
     expected = np.linalg.norm((two - one).reshape(ROUNDS, -1), axis=1)
-    np.testing.assert_allclose(found.deviation[1], expected, rtol=1e-9)
+    np.testing.assert_allclose(result.deviation[1], expected, rtol=1e-9)
 
 
 @pytest.mark.slow
 def test_updates_part_by_more_than_models():
     """(2.68) bounds what updates move by what models do: wrong by a factor of clients and steps."""
     noise = UploadNoise(VARIANCE, on="updates")
-    found = both(algorithm=FedAvg(STEP, weighting="equal"), upload_noise=noise)
-    first = found.isel(seed=0, round=0)
+    result = both(algorithm=FedAvg(STEP, weighting="equal"), upload_noise=noise)
+    first = result.isel(seed=0, round=0)
     moved = first.update_change.sel(history="own", norm="l2").values
     shift = 2 * np.mean(DATA[VICTIM][0], axis=0)
     np.testing.assert_allclose(moved[VICTIM], np.linalg.norm(shift), rtol=1e-9)
@@ -141,68 +141,68 @@ def test_updates_part_by_more_than_models():
         first.upload_change.sel(history="own", norm="l2")[VICTIM], STEP * moved[VICTIM], rtol=1e-9
     )
     # The loss that the noise allows, of these data: far above what is printed.
-    same, printed = found.epsilon.sel(history="same")[0], found.epsilon_printed[0]
+    same, printed = result.epsilon.sel(history="same")[0], result.epsilon_printed[0]
     np.testing.assert_allclose(
         same, np.arange(1, ROUNDS + 1) * np.abs(shift).sum() / SCALE, rtol=1e-8
     )
     assert (same > 5 * printed).all()
     np.testing.assert_allclose(
-        printed, theory.epsilon(found.deviation[0].values, VARIANCE), rtol=1e-12
+        printed, theory.epsilon(result.deviation[0].values, VARIANCE), rtol=1e-12
     )
 
 
 @pytest.mark.slow
 def test_servers_and_their_noise():
-    found = both(
+    result = both(
         algorithm=GraphFedAvg(STEP), network=make_servers(), noise=GraphHomomorphic(VARIANCE)
     )
-    assert found.attrs["nodes"] == 2
-    assert found.message_change.dims[-1] == "node"
+    assert result.attrs["nodes"] == 2
+    assert result.message_change.dims[-1] == "node"
     # One federation's message moves by its client's share of it, and the combination mixes that.
-    at_home = found.message_change.sel(history="own", norm="l2")[0, 0]
+    at_home = result.message_change.sel(history="own", norm="l2")[0, 0]
     assert (at_home[1], float(at_home[0]) > 0) == (0, True)
     weights = nfl.metropolis(2, [(0, 1)])
     np.testing.assert_allclose(
-        found.deviation[0, 0], np.linalg.norm(weights[0]) * float(at_home[0]), rtol=1e-9
+        result.deviation[0, 0], np.linalg.norm(weights[0]) * float(at_home[0]), rtol=1e-9
     )
     np.testing.assert_allclose(
-        found.epsilon_printed[0], theory.epsilon(found.deviation[0].values, VARIANCE), rtol=1e-12
+        result.epsilon_printed[0], theory.epsilon(result.deviation[0].values, VARIANCE), rtol=1e-12
     )
 
 
 @pytest.mark.slow
 def test_who_is_drawn_by_importance_tells_the_worlds_apart():
-    found = both(
+    result = both(
         algorithm=ISFedAvg(STEP, clients_per_round=2),
         upload_noise=UploadNoise(VARIANCE, on="updates"),
     )
-    assert np.isinf(found.epsilon.isel(round=-1)).any()
+    assert np.isinf(result.epsilon.isel(round=-1)).any()
 
 
 @pytest.mark.slow
 def test_noise_that_cancels_has_no_epsilon_and_changes_nothing():
-    found = both(noise=LocalGraphHomomorphic(VARIANCE), seeds=1)
-    assert not [name for name in found if "epsilon" in str(name)]
+    result = both(noise=LocalGraphHomomorphic(VARIANCE), seeds=1)
+    assert not [name for name in result if "epsilon" in str(name)]
     one, two = loops(np.eye(CLIENTS), np.eye(CLIENTS), A)
     expected = np.linalg.norm((two - one).reshape(ROUNDS, -1), axis=1)
-    np.testing.assert_allclose(found.deviation[0], expected, rtol=1e-8)
-    assert list(found.history.values) == ["own"]
+    np.testing.assert_allclose(result.deviation[0], expected, rtol=1e-8)
+    assert list(result.history.values) == ["own"]
 
 
 def test_bounds_hold_at_least_as_often_as_promised(homomorphic):
     """T17: with Markov's inequality in between, the promise is far from tight."""
     bounds = 3.0, 3.5
-    found = within(homomorphic, *bounds)
+    result = within(homomorphic, *bounds)
     expected = sum(bounds) + CLIENTS**0.5 * float(homomorphic.optima)
-    assert found.attrs["bound"] == pytest.approx(expected)
+    assert result.attrs["bound"] == pytest.approx(expected)
     squares = (homomorphic.error**2).mean("seed"), (homomorphic.other_error**2).mean("seed")
     one, two = (np.minimum(s / b**2, 1) for s, b in zip(squares, bounds, strict=True))
-    np.testing.assert_allclose(found.promised_printed, (1 - one) * (1 - two))
-    assert 0 < float(found.promised_printed[0]) < 1
-    assert (found.fraction >= found.promised_printed).all()
-    assert (found.promised_printed >= found.promised_union).all()
-    assert (found.promised_union >= found.promised_all_rounds).all()
-    assert (found.fraction >= found.all_rounds).all()
+    np.testing.assert_allclose(result.promised_printed, (1 - one) * (1 - two))
+    assert 0 < float(result.promised_printed[0]) < 1
+    assert (result.fraction >= result.promised_printed).all()
+    assert (result.promised_printed >= result.promised_union).all()
+    assert (result.promised_union >= result.promised_all_rounds).all()
+    assert (result.fraction >= result.all_rounds).all()
     tight = within(homomorphic.assign(deviation=homomorphic.deviation + expected), *bounds)
     assert not tight.fraction.any()
     once = homomorphic.deviation.copy(data=np.zeros((3, ROUNDS)))

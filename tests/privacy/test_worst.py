@@ -76,9 +76,9 @@ def test_every_private_algorithm_keeps_its_word(label, neighbors, absent):
     if absent and not REGISTRY[label].needs.absent:
         pytest.skip("everybody must be there")
     simulation = simulation_of(label, neighbors, Bernoulli(0.5) if absent else None)
-    found = audit.worst_neighbors(simulation, 3, CLIENT, evaluations=1000)
-    assert found.held, found.verdict
-    assert 0.95 < found.gap < 1 + ROUNDING
+    result = audit.worst_neighbors(simulation, 3, CLIENT, evaluations=1000)
+    assert result.holds, result.verdict
+    assert 0.95 < result.gap < 1 + ROUNDING
 
 
 @pytest.mark.thin(2)
@@ -87,10 +87,10 @@ def test_every_private_algorithm_keeps_its_word(label, neighbors, absent):
 )
 def test_budgets_for_messages(budget):
     """They are compared before they are rounded to a grid."""
-    found = audit.worst_neighbors(one_server(budget), evaluations=300)
-    assert 0.99 < found.gap < 1 + ROUNDING
-    assert found.held
-    assert found.verdict.startswith("held: of 320 pairs of neighbors none moves a message by more")
+    result = audit.worst_neighbors(one_server(budget), evaluations=300)
+    assert 0.99 < result.gap < 1 + ROUNDING
+    assert result.holds
+    assert result.verdict.startswith("held: of 320 pairs of neighbors none moves a message by more")
 
 
 @pytest.mark.thin(1)
@@ -101,9 +101,9 @@ def test_a_trusted_server_s_sum(bands, neighbors):
     selector = Cyclic(bands) if bands > 1 else None
     algorithm = FedAvg(0.1, weighting="equal", selector=selector)
     simulation = one_server(budget, algorithm, None, penalized=neighbors == "replace")
-    found = audit.worst_neighbors(simulation, 2, 1, evaluations=300)
-    assert 0.99 < found.gap < 1 + ROUNDING
-    assert found.client == 1
+    result = audit.worst_neighbors(simulation, 2, 1, evaluations=300)
+    assert 0.99 < result.gap < 1 + ROUNDING
+    assert result.client == 1
 
 
 @pytest.mark.thin(1)
@@ -113,9 +113,9 @@ def test_a_trusted_server_s_sum(bands, neighbors):
 )
 def test_the_gradient_of_every_step(given, neighbors):
     simulation = one_server(NoisyGradients(1.0, 0.3, neighbors), FedDPSGD(0.1, **given), None)
-    found = audit.worst_neighbors(simulation, 2, evaluations=300)
-    assert 0.99 < found.gap < 1 + ROUNDING
-    assert 0 <= found.message < given["local_steps"]
+    result = audit.worst_neighbors(simulation, 2, evaluations=300)
+    assert 0.99 < result.gap < 1 + ROUNDING
+    assert 0 <= result.message < given["local_steps"]
 
 
 @fl.module
@@ -135,9 +135,9 @@ def test_features_are_searched_behind_their_map(neighbors):
     problem = fl.problems.from_clients(data, LeastSquares(), feature_map=Reciprocal()).clipped(1.0)
     budget = ZCDP(1.0, neighbors=neighbors)
     simulation = fl.Simulation(problem, ConventionalFL(0.1), privacy=budget)
-    found = audit.worst_neighbors(simulation, 1, evaluations=300)
-    assert 0.99 < found.gap < 1 + ROUNDING
-    assert (found.neighbor.feature_map is None) == (neighbors == "add-or-remove")
+    result = audit.worst_neighbors(simulation, 1, evaluations=300)
+    assert 0.99 < result.gap < 1 + ROUNDING
+    assert (result.neighbor.feature_map is None) == (neighbors == "add-or-remove")
 
 
 def test_labels_stay_labels():
@@ -146,9 +146,9 @@ def test_labels_stay_labels():
     short = np.asarray(problem.features) / 10
     problem = dataclasses.replace(problem, features=short, feature_bound=1.0)
     simulation = dataclasses.replace(simulation_of("FL"), problem=problem)
-    found = audit.worst_neighbors(simulation, 2, CLIENT, evaluations=2000)
-    assert 0.95 < found.gap < 1 + ROUNDING
-    assert set(np.unique(found.neighbor.targets[CLIENT, :6])) <= {-1.0, 1.0}
+    result = audit.worst_neighbors(simulation, 2, CLIENT, evaluations=2000)
+    assert 0.95 < result.gap < 1 + ROUNDING
+    assert set(np.unique(result.neighbor.targets[CLIENT, :6])) <= {-1.0, 1.0}
 
 
 def test_where_nothing_bounds_gradients_those_within_count():
@@ -156,24 +156,24 @@ def test_where_nothing_bounds_gradients_those_within_count():
     label = EXACT[0]
     algorithm, network = CASES[label].algorithm, make_network()
     simulation = fl.Simulation(short()[0], algorithm, network, ZCDP(1.0))
-    found = audit.worst_neighbors(simulation, 2, CLIENT, evaluations=600)
-    assert found.met
-    assert found.nominal
-    assert not found.held  # curvature moves a minimizer on, where gradients are small there only
-    assert found.verdict.startswith("nominal: of 640 pairs")
+    result = audit.worst_neighbors(simulation, 2, CLIENT, evaluations=600)
+    assert result.within_bound
+    assert result.nominal
+    assert not result.holds  # curvature moves a minimizer on, where gradients are small there only
+    assert result.verdict.startswith("nominal: of 640 pairs")
     assert not audit.worst_neighbors(simulation_of(label), 1, evaluations=64).nominal
     tight = dataclasses.replace(simulation, privacy=ZCDP(1.0, gradient_bound=1e-9))
-    found = audit.worst_neighbors(tight, 2, CLIENT, evaluations=64)
-    assert not found.met
-    assert found.verdict.startswith("not tried: all data met gradients above the bound")
+    result = audit.worst_neighbors(tight, 2, CLIENT, evaluations=64)
+    assert not result.within_bound
+    assert result.verdict.startswith("not tried: all data met gradients above the bound")
 
 
 @pytest.mark.slow
 def test_in_single_precision_rounding_is_no_evidence():
     with jax.enable_x64(False):
-        found = audit.worst_neighbors(one_server(ZCDP(1.0)), evaluations=1000)
-    assert found.held, found.verdict
-    assert found.gap > 0.99
+        result = audit.worst_neighbors(one_server(ZCDP(1.0)), evaluations=1000)
+    assert result.holds, result.verdict
+    assert result.gap > 0.99
 
 
 # What is false is found --------------------------------------------------------------------------
@@ -229,8 +229,8 @@ class WholeClip(CentralGaussian):
     """A replaced client moves the sum by two clips, and one is stated."""
 
     def release(self, plan, state, key, total, within, count):
-        found = super().release(plan, state, key, total, within, count)
-        return found._replace(sensitivity=found.sensitivity / 2)
+        result = super().release(plan, state, key, total, within, count)
+        return result._replace(sensitivity=result.sensitivity / 2)
 
 
 @fl.module
@@ -267,12 +267,12 @@ def test_a_sensitivity_that_is_too_small_is_found(name):
     simulation, times = FAULTS[name]
     if name == "weights":
         simulation = dataclasses.replace(simulation, problem=uneven(simulation.problem))
-    found = audit.worst_neighbors(simulation, 3, evaluations=600)
-    assert not found.held
-    assert found.gap == pytest.approx(times, rel=0.03)
-    assert found.verdict.startswith("BROKEN: of 640 pairs of neighbors one moves what client 0 ")
+    result = audit.worst_neighbors(simulation, 3, evaluations=600)
+    assert not result.holds
+    assert result.gap == pytest.approx(times, rel=0.03)
+    assert result.verdict.startswith("BROKEN: of 640 pairs of neighbors one moves what client 0 ")
     if name == "later":
-        assert found.round == 3
+        assert result.round == 3
 
 
 def test_a_clip_that_is_not_applied_is_found():
@@ -280,9 +280,9 @@ def test_a_clip_that_is_not_applied_is_found():
     simulation = fl.Simulation(
         make_problem(clip=1.0), Unclipped(0.05), network, ZCDP(1.0, gradient_bound=1.0)
     )
-    found = audit.worst_neighbors(simulation, 2, CLIENT, evaluations=300)
-    assert found.gap > 100
-    assert not found.held
+    result = audit.worst_neighbors(simulation, 2, CLIENT, evaluations=300)
+    assert result.gap > 100
+    assert not result.holds
 
 
 @pytest.mark.slow
@@ -290,13 +290,13 @@ def test_what_is_found_can_be_audited():
     """A pair of the search is one for the audit."""
     given = {"rounds": 3, "seeds": 1000, "delta": 0.05}
     for algorithm in (Halved, ConventionalFL):
-        found = audit.worst_neighbors(one_server(ZCDP(0.5), algorithm(0.1)), 3, evaluations=600)
-        report = audit.two_worlds(*found.pair, **given)
+        result = audit.worst_neighbors(one_server(ZCDP(0.5), algorithm(0.1)), 3, evaluations=600)
+        report = audit.two_worlds(*result.pair, **given)
         assert report.broken == (algorithm is Halved), report.verdict
     for neighbors in NEIGHBORS:
         simulation = one_server(ZCDP(0.5, neighbors=neighbors))
-        found = audit.worst_neighbors(simulation, 2, evaluations=64)
-        audit.two_worlds(*found.pair, rounds=2, seeds=200, delta=0.1)
+        result = audit.worst_neighbors(simulation, 2, evaluations=64)
+        audit.two_worlds(*result.pair, rounds=2, seeds=200, delta=0.1)
 
 
 def test_the_search_can_be_repeated():

@@ -111,11 +111,11 @@ def smallest_bound(features, adjacency, coupling):
 
 def fedrelax_factors(features, adjacency, coupling):
     """(133), of each client."""
-    found = []
+    result = []
     for k, own in enumerate(halves(features)):
         convexity = 2 * np.linalg.eigvalsh(own)[0]
-        found.append(1 / (1 + convexity / (2 * coupling * adjacency[k].sum())))
-    return np.array(found)
+        result.append(1 / (1 + convexity / (2 * coupling * adjacency[k].sum())))
+    return np.array(result)
 
 
 def perturbed_bounds(factor, distance, perturbations):

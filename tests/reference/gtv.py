@@ -31,13 +31,13 @@ def objective(data, importance, edges, weights, coupling, penalty, models):
 
 def gradient(data, importance, edges, weights, coupling, slope, models):
     """Of the same, with a function for the penalty's own."""
-    found = np.zeros_like(models)
+    result = np.zeros_like(models)
     for k, (X, y) in enumerate(data):
-        found[k] = importance[k] * 2 / len(y) * X.T @ (X @ models[k] - y)
+        result[k] = importance[k] * 2 / len(y) * X.T @ (X @ models[k] - y)
     for (k, i), a in zip(edges, weights, strict=True):
-        found[k] += coupling * a * slope(models[k] - models[i])
-        found[i] += coupling * a * slope(models[i] - models[k])
-    return found
+        result[k] += coupling * a * slope(models[k] - models[i])
+        result[i] += coupling * a * slope(models[i] - models[k])
+    return result
 
 
 def laplacian(nodes, edges, weights):

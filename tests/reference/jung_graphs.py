@@ -45,10 +45,10 @@ def affine_projection(matrix, degree):
         sums[i, e] = sums[j, e] = 1.0
     given = np.array([(matrix[i, j] + matrix[j, i]) / 2 for i, j in pairs])
     given = given - np.linalg.pinv(sums) @ (sums @ given - degree)
-    found = np.zeros((n, n))
+    result = np.zeros((n, n))
     for e, (i, j) in enumerate(pairs):
-        found[i, j] = found[j, i] = given[e]
-    return found
+        result[i, j] = result[j, i] = given[e]
+    return result
 
 
 def dykstra(matrix, degree, turns=4000):
@@ -89,12 +89,12 @@ def cluster_quality(matrix, members):
 def kept(matrix, models, k, keep):
     """Of the candidates' edges those to the nearest models, symmetrized."""
     n = len(matrix)
-    found = np.zeros_like(matrix)
+    result = np.zeros_like(matrix)
     near = [[j for j in range(n) if matrix[i, j] > 0] for i in range(n)]
     apart = lambda i, j: np.linalg.norm(models[i] - models[j])  # noqa: E731
     chosen = [set(sorted(near[i], key=lambda j: apart(i, j))[:k]) for i in range(n)]
     for i in range(n):
         for j in near[i]:
             mine, theirs = j in chosen[i], i in chosen[j]
-            found[i, j] = matrix[i, j] * ((mine or theirs) if keep == "any" else (mine and theirs))
-    return found
+            result[i, j] = matrix[i, j] * ((mine or theirs) if keep == "any" else (mine and theirs))
+    return result

@@ -51,11 +51,11 @@ def minimizer(objective, q):
 
 def systematic(order, probability, count, start):
     """(2.55): whose pieces of the line the points ``start + 0, 1, ...`` fall on."""
-    found, ends = [], np.cumsum([count * probability[n] for n in order])
+    result, ends = [], np.cumsum([count * probability[n] for n in order])
     for i in range(count):
         place = next(j for j, end in enumerate(ends) if start + i < end)
-        found.append(order[place])
-    return found
+        result.append(order[place])
+    return result
 
 
 def federated(

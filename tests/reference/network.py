@@ -28,17 +28,17 @@ def losses(w, x, y, hidden, classes):
 def sample_gradients(w, x, y, hidden, classes):
     """``[N, D]``, by the chain rule."""
     a, b, c, d = parts(w, x.shape[1], hidden, classes)
-    found = []
+    result = []
     for row, target in zip(x, y, strict=True):
         h = np.tanh(row @ a + b)
         z = h @ c + d
         out = np.exp(z) / np.sum(np.exp(z))
         out[int(target)] -= 1
         back = (c @ out) * (1 - h**2)
-        found.append(
+        result.append(
             np.concatenate([np.outer(row, back).ravel(), back, np.outer(h, out).ravel(), out])
         )
-    return np.stack(found)
+    return np.stack(result)
 
 
 def gradient(w, x, y, hidden, classes, clip=np.inf):

@@ -54,9 +54,9 @@ def dp_fedavg_adaptive(
             update = -step * objective.gradient(k, server)
             counted += (np.linalg.norm(update) <= bound) - 0.5
             total += clip(update, bound)
-        found = 0.5 + (counted + deviation * share_draws[n]) / expected
+        result = 0.5 + (counted + deviation * share_draws[n]) / expected
         server = server + (total + z_updates * bound * draws[n]) / expected
-        bound = bound * math.exp(-rate * (found - quantile))
+        bound = bound * math.exp(-rate * (result - quantile))
         history.append(server)
     return np.array(history), bound
 

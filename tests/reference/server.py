@@ -178,7 +178,7 @@ def feddyn(world, step, attraction):
 
     def one(n, visits):
         nonlocal theta, h
-        found, center = [], theta
+        result, center = [], theta
         for k, rows in visits.items():
             mine = met[k].copy()
             own = descent(
@@ -186,9 +186,9 @@ def feddyn(world, step, attraction):
                 lambda w, _, mine=mine: -mine + attraction * (w - center),
             )  # fmt: skip
             met[k] = met[k] - attraction * (own - theta)
-            found.append(own)
-        h = h - attraction / world.clients * sum(own - theta for own in found)
-        theta = sum(found) / len(found) - h / attraction
+            result.append(own)
+        h = h - attraction / world.clients * sum(own - theta for own in result)
+        theta = sum(result) / len(result) - h / attraction
         return theta
 
     return rounds(world, one)

@@ -115,7 +115,7 @@ def test_federated_averaging_is_all_of_its_outcomes(count, replacement, normaliz
         local_steps=STEPS,
         normalized=normalized,
     )
-    found = theory.learning_curve(fl.Simulation(problem, algorithm), 2).centroid
+    result = theory.learning_curve(fl.Simulation(problem, algorithm), 2).centroid
     optimum = np.asarray(fl.problems.optimum(problem))
     first = list(federated(np.array([0.5, -1.0]), count, replacement, normalized))
     second = [
@@ -123,7 +123,7 @@ def test_federated_averaging_is_all_of_its_outcomes(count, replacement, normaliz
         for p, v in first
         for q, w in federated(v, count, replacement, normalized)
     ]  # fmt: skip
-    close(found, [deviations(first, optimum), deviations(second, optimum)])
+    close(result, [deviations(first, optimum), deviations(second, optimum)])
 
 
 @pytest.mark.slow
@@ -142,11 +142,11 @@ def test_a_single_draw_by_importance_is_all_of_its_outcomes():
             for p, v in descents(X, y, w, batches, length, 2):
                 yield probabilities[k] * p, v
 
-    found = theory.learning_curve(fl.Simulation(problem, algorithm), 2).individual
+    result = theory.learning_curve(fl.Simulation(problem, algorithm), 2).individual
     optimum = np.asarray(fl.problems.optimum(problem))
     first = list(rounds(np.zeros(2)))
     second = [(p * q, w) for p, v in first for q, w in rounds(v)]
-    close(found, [deviations(first, optimum), deviations(second, optimum)])
+    close(result, [deviations(first, optimum), deviations(second, optimum)])
 
 
 LINE = fl.graphs.path(3)
@@ -190,7 +190,7 @@ def test_a_round_of_diffusion_is_all_of_its_outcomes(noise, place):
     problem = make_problem(SCALAR).starting_at(np.array([[0.5], [-1.0], [0.2]]))
     algorithm = Diffusion(STEP, **{place: OVER}, batches=Uniform(1))
     simulation = fl.Simulation(problem, algorithm, LINE, noise=noise)
-    found = theory.learning_curve(simulation, 1)
+    result = theory.learning_curve(simulation, 1)
     W, optimum = LEFT.T, np.asarray(fl.problems.optimum(problem))[0]
     total, law = np.zeros(3), np.asarray(OVER.stationary)
     left = left_over(noise, W)
@@ -207,7 +207,7 @@ def test_a_round_of_diffusion_is_all_of_its_outcomes(noise, place):
             c = law @ w
             of = [(c - optimum) ** 2, ((w - optimum) ** 2).mean(), ((w - c) ** 2).mean()]
             total += np.array(of) / (len(left) * len(rows))
-    close([found.centroid[0], found.individual[0], found.disagreement[0]], total)
+    close([result.centroid[0], result.individual[0], result.disagreement[0]], total)
 
 
 # Where it ends ---------------------------------------------------------------------------------
@@ -269,13 +269,13 @@ def test_what_noise_comes_to_is_the_sum_of_its_rounds():
     H, noise = np.array([[2.0, 0.5], [0.5, 1.0]]), np.array([[1.0, 0.2], [0.2, 0.5]])
     for step in (0.05, 0.6):
         once = np.eye(2) - step * H
-        gain, found = 0.0, np.zeros((2, 2))
+        gain, result = 0.0, np.zeros((2, 2))
         for j in range(3000):
             power = np.linalg.matrix_power(once, j)
             gain += np.trace(power @ power)
-            found += step**2 * power @ noise @ power
+            result += step**2 * power @ noise @ power
         close(theory.noise_gain(H, step), gain)
-        close(theory.stationary(H, step, noise), found)
+        close(theory.stationary(H, step, noise), result)
         close(theory.noise_gain(H, step, leading=True), np.trace(np.linalg.inv(H)) / 2 / step)
     assert np.isinf(theory.noise_gain(H, 1.0))
     assert np.isinf(theory.stationary(H, 1.0, noise)).all()
@@ -328,9 +328,9 @@ def test_there_is_a_best_step_with_noisy_models():
     best = theory.best_step(H, noise, 1e-6 / 3)
     steps = float(best.step_size) * np.array([0.7, 1.0, 1.4])
     simulation = fl.Simulation(eight(), algorithm, upload_noise=UploadNoise(1e-6))
-    found = at_steps(simulation, steps)[0]
-    assert found.argmin() == 1
-    np.testing.assert_allclose(found[1], best.deviation, rtol=0.05)
+    result = at_steps(simulation, steps)[0]
+    assert result.argmin() == 1
+    np.testing.assert_allclose(result[1], best.deviation, rtol=0.05)
 
 
 KINDS = [PerEdge(0.01), PerMessage(0.01), GraphHomomorphic(0.01), LocalGraphHomomorphic(0.01)]
@@ -437,8 +437,8 @@ def test_gradient_noise_shrinks_with_batches_and_clients():
 @pytest.mark.slow
 def test_the_first_order_follows_the_step():
     """T6: twice the step, twice the deviation."""
-    found = at_steps(fl.Simulation(eight(), FedAvg(0.1, 2, weighting="equal")), [0.004, 0.002])[0]
-    np.testing.assert_allclose(np.log2(found[0] / found[1]), 1, atol=0.02)
+    result = at_steps(fl.Simulation(eight(), FedAvg(0.1, 2, weighting="equal")), [0.004, 0.002])[0]
+    np.testing.assert_allclose(np.log2(result[0] / result[1]), 1, atol=0.02)
 
 
 @pytest.mark.slow
@@ -574,8 +574,8 @@ def test_runs_diverge_beyond_the_stable_step(strategy):
         simulation = fl.Simulation(
             eight(), strategy(step), GRAPH, metrics=[fl.metrics.trajectory("model")]
         )
-        found = np.asarray(fl.run(simulation, 3000)["model_trajectory"])
-        return np.abs(np.diff(found[[0, 1, -2, -1]], axis=0)[[0, 2]]).max(axis=(1, 2))
+        results = np.asarray(fl.run(simulation, 3000)["model_trajectory"])
+        return np.abs(np.diff(results[[0, 1, -2, -1]], axis=0)[[0, 2]]).max(axis=(1, 2))
 
     first, last = end(0.99 * limit)
     assert last < 1e-6 * first
@@ -623,14 +623,14 @@ def test_runs_come_to_the_steady_state(algorithm, network, stages):
     nodes = {1: [0], 3: first, 8: range(8)}[len(state.law)]
     errors = models[:, :, list(nodes)] - np.asarray(theory.minimizer(simulation.problem))
     centroid = np.einsum("strd,r->std", errors, np.asarray(state.law))
-    found = [
+    result = [
         (centroid**2).sum(-1).mean(1),
         (errors**2).sum(-1).mean((1, 2)),
         ((errors - centroid[:, :, None]) ** 2).sum(-1).mean((1, 2)),
     ]
     allowed = 0.03 if isinstance(algorithm, ISFedAvg | ATC) else 0.0
     for runs, expected in zip(
-        found, (state.centroid, state.individual, state.disagreement), strict=True
+        result, (state.centroid, state.individual, state.disagreement), strict=True
     ):
         error = runs.std(ddof=1) / np.sqrt(len(runs))
         assert abs(runs.mean() - float(expected)) < 4 * error + allowed * float(expected) + 1e-15

@@ -20,24 +20,24 @@ PROBABILITIES = np.array([0.1, 0.2, 0.3, 0.4])
 def test_a_batch_of_independent_draws_is_all_of_its_outcomes():
     """Lemma 2.A, first half; and the second is a bound, whatever the probabilities."""
     values = np.random.default_rng(0).normal(size=(4, 2))
-    found = theory.batch_variance(values, PROBABILITIES, 2, variances=np.zeros(4))
+    result = theory.batch_variance(values, PROBABILITIES, 2, variances=np.zeros(4))
     mean, expected = values.mean(0), 0.0
     for pair in itertools.product(range(4), repeat=2):
         estimate = np.mean([values[n] / (4 * PROBABILITIES[n]) for n in pair], axis=0)
         expected += np.prod(PROBABILITIES[list(pair)]) * ((estimate - mean) ** 2).sum()
-    close(found.independent, expected)
-    close(found.bound, 2 * expected)
-    assert found.without < found.bound
+    close(result.independent, expected)
+    close(result.bound, 2 * expected)
+    assert result.without < result.bound
 
 
 def test_a_batch_without_replacement_is_all_of_its_outcomes():
     values, variances = np.random.default_rng(1).normal(size=(5, 2)), np.arange(5.0)
     even = np.full(5, 0.2)
-    found = theory.batch_variance(values, even, 3, variances=variances)
+    result = theory.batch_variance(values, even, 3, variances=variances)
     mean, pairs = values.mean(0), list(itertools.combinations(range(5), 3))
     expected = np.mean([((values[list(rows)].mean(0) - mean) ** 2).sum() for rows in pairs])
     # The samples' own variance: of three independent ones in each batch.
-    close(found.without, expected + variances.mean() / 3)
+    close(result.without, expected + variances.mean() / 3)
     silent = theory.batch_variance(values, even, 3)
     gain = theory.batch_gain(3, 5)
     close(silent.without * gain, ((values - mean) ** 2).sum(axis=1).mean())
@@ -108,9 +108,9 @@ def test_the_constants_are_those_of_the_loops():
     for name in ("local_model", "local_noise"):
         close(getattr(of_uneven, name) * (8 * uneven) ** 2, getattr(of, name))
     servers = fl.federation.Federation([0, 0, 0, 1, 1, 1, 2, 2], fl.graphs.path(3))
-    found = theory.server_noise(problem, servers, 2, (1, 2, 3, 4, 1, 2, 3, 4))
-    close(found.noise, [loose[:3].mean() / 2, loose[3:6].mean() / 2, loose[6:].mean() / 2])
-    close(found.model[2], 6 * square / 2 * (1 + (1 / 3 + 1 / 4) / 2))
+    result = theory.server_noise(problem, servers, 2, (1, 2, 3, 4, 1, 2, 3, 4))
+    close(result.noise, [loose[:3].mean() / 2, loose[3:6].mean() / 2, loose[6:].mean() / 2])
+    close(result.model[2], 6 * square / 2 * (1 + (1 / 3 + 1 / 4) / 2))
 
 
 @pytest.mark.slow

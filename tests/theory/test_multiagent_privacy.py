@@ -48,8 +48,8 @@ def test_the_l1_norm_is_that_of_independent_coordinates():
         scale = math.sqrt(of_each / 2)
         far = np.full(dim, 50.0)
         most = (np.abs(far) - np.abs(far - move)).sum() / scale  # log ratio, where it is largest
-        found = theory.epsilon([length], VARIANCE, norm="l1", dim=dim, per=per)
-        np.testing.assert_allclose(found, most)
+        result = theory.epsilon([length], VARIANCE, norm="l1", dim=dim, per=per)
+        np.testing.assert_allclose(result, most)
         assert theory.epsilon([length], VARIANCE, dim=dim, per=per)[0] < most
 
 

@@ -30,18 +30,18 @@ def test_extremes_are_those_of_the_matrix(monkeypatch, dense):
     if not dense:
         monkeypatch.setattr(theory, "DENSE_UP_TO", 0)
     for coupling in (0.0, 0.3, 50.0, np.array([0.0, 2.0])):
-        found = theory.extremes(PROBLEM, NETWORK, coupling)
-        np.testing.assert_allclose(found, ends(X, WEIGHTS, coupling), rtol=1e-8)
+        result = theory.extremes(PROBLEM, NETWORK, coupling)
+        np.testing.assert_allclose(result, ends(X, WEIGHTS, coupling), rtol=1e-8)
         rate = theory.fedrelax_rate(PROBLEM, NETWORK, coupling)
         np.testing.assert_allclose(rate, jacobi(X, WEIGHTS, coupling), rtol=1e-8, atol=1e-12)
     few = Problem(X[:, :1], Y[:, :1], LeastSquares(), fl.problems.SquaredL2(), np.full(K, 0.2))
-    found = theory.extremes(few, NETWORK, 0.3)
-    np.testing.assert_allclose(found, ends(X[:, :1], WEIGHTS, 0.3, 0.2), rtol=1e-8)
+    result = theory.extremes(few, NETWORK, 0.3)
+    np.testing.assert_allclose(result, ends(X[:, :1], WEIGHTS, 0.3, 0.2), rtol=1e-8)
     # A parameter that nobody's data determine; a component whose clients do not, together.
     blind = Problem(X * np.array([1.0, 0.0]), Y, LeastSquares())
-    found = theory.extremes(blind, NETWORK, 0.3)
-    assert found.smallest == 0
-    assert np.isinf(found.condition)
+    result = theory.extremes(blind, NETWORK, 0.3)
+    assert result.smallest == 0
+    assert np.isinf(result.condition)
     cut = WEIGHTS.copy()
     cut[0], cut[:, 0] = 0, 0
     alone = Problem(X[:, :1], Y[:, :1], LeastSquares())
@@ -85,9 +85,9 @@ def test_the_exercise_on_the_speed_of_gradient_methods():
     data = np.sqrt([[[1000.0]], [[1000.0]]])
     problem = Problem(data, np.array([[-5.0], [5.0]]) * data[..., 0], LeastSquares())
     for coupling in (0.0, 1.0, 10.0, 100.0, 400.0, 499.0, 501.0):
-        found = theory.extremes(problem, two, coupling)
-        np.testing.assert_allclose(found.factor(eta), 0.002 * coupling, atol=1e-12)
-        assert (found.step_limit > eta) == (coupling < 500)
+        result = theory.extremes(problem, two, coupling)
+        np.testing.assert_allclose(result.factor(eta), 0.002 * coupling, atol=1e-12)
+        assert (result.step_limit > eta) == (coupling < 500)
 
 
 @pytest.mark.slow
@@ -98,22 +98,22 @@ def test_gradient_steps_contract_as_the_extremes_say():
         root = rng.normal(size=(4, 4))
         Q = root @ root.T / 4
         values, vectors = np.linalg.eigh(Q)
-        found = Extremes(values[0], values[-1])
+        result = Extremes(values[0], values[-1])
         steps = rng.uniform(0, 1, 5) / values[-1]
-        for step, factor in zip(steps, np.asarray(found.factor(steps)), strict=True):
+        for step, factor in zip(steps, np.asarray(result.factor(steps)), strict=True):
             error = rng.normal(size=4)
             moved = error - 2 * step * Q @ error
             assert np.linalg.norm(moved) <= factor * np.linalg.norm(error) * (1 + 1e-12)
             sizes = np.linalg.norm(vectors - 2 * step * Q @ vectors, axis=0)
             close(sizes.max(), factor)
-        best = found.best_step
-        close(found.factor(best), found.best_factor)
+        best = result.best_step
+        close(result.factor(best), result.best_factor)
         ratio = values[-1] / values[0]
-        np.testing.assert_allclose(found.best_factor, (ratio - 1) / (ratio + 1), rtol=1e-9)
-        assert np.all(np.asarray(found.factor(best * np.array([0.9, 1.1]))) > found.best_factor)
-        close([found.factor(found.step_limit), found.condition], [1, ratio])
+        np.testing.assert_allclose(result.best_factor, (ratio - 1) / (ratio + 1), rtol=1e-9)
+        assert np.all(np.asarray(result.factor(best * np.array([0.9, 1.1]))) > result.best_factor)
+        close([result.factor(result.step_limit), result.condition], [1, ratio])
         accuracy = 10 ** rng.uniform(-4, 0)
-        factor = float(found.factor(steps[0]))
+        factor = float(result.factor(steps[0]))
         count = int(rounds_needed(2.0, accuracy, factor))
         assert factor**count * 2 <= accuracy * (1 + 1e-9) < factor ** (count - 1) * 2 * (1 + 2e-9)
     assert rounds_needed(1.0, 2.0, 0.5) == 0
@@ -153,16 +153,16 @@ def test_perturbed_steps_stay_within_the_repaired_bound():
 def test_averaging_on_a_graph():
     """Exercise 4.4: no contraction along the mean, the best step on differences."""
     values = np.linalg.eigvalsh(reference.laplacian(WEIGHTS))
-    found = theory.consensus_extremes(NETWORK)
-    close(found.best_step, 2 / (values[1] + values[-1]))
-    close(found.best_factor, (values[-1] - values[1]) / (values[-1] + values[1]))
+    result = theory.consensus_extremes(NETWORK)
+    close(result.best_step, 2 / (values[1] + values[-1]))
+    close(result.best_factor, (values[-1] - values[1]) / (values[-1] + values[1]))
     u, mean = np.arange(float(K)), np.arange(K).mean()
     for _ in range(50):
-        moved = u - float(found.best_step) * reference.laplacian(WEIGHTS) @ u
-        bound = float(found.best_factor) * np.linalg.norm(u - mean)
+        moved = u - float(result.best_step) * reference.laplacian(WEIGHTS) @ u
+        bound = float(result.best_factor) * np.linalg.norm(u - mean)
         assert np.linalg.norm(moved - mean) <= bound * (1 + 1e-9) + 1e-12
         u = moved
-    np.testing.assert_allclose(u, mean, atol=float(found.best_factor) ** 50 * 10)
+    np.testing.assert_allclose(u, mean, atol=float(result.best_factor) ** 50 * 10)
 
 
 def numbers(y):
@@ -181,12 +181,12 @@ def test_a_start_with_the_right_mean_is_not_slowed_down():
     for coupling in (0.01, 0.1, 1.0, 10.0, 100.0):
         worst = theory.extremes(numbers(y), network, coupling)
         start = y[:, None]
-        found = theory.excited(numbers(y), network, coupling, start)
+        result = theory.excited(numbers(y), network, coupling, start)
         close(worst.smallest, 1)
         laplacian = np.linalg.eigvalsh(reference.laplacian(weights))
-        close(found, 1 + coupling * laplacian[[1, -1]])
+        close(result, 1 + coupling * laplacian[[1, -1]])
         step = float(worst.step_limit) / 2
-        factor = float(found.factor(step))
+        factor = float(result.factor(step))
         Q = np.eye(50) + coupling * reference.laplacian(weights)
         target = np.linalg.solve(Q, y)
         error, sizes = y - target, []
@@ -216,8 +216,8 @@ def test_the_prox_brings_points_together_as_it_says():
         u = rng.normal(size=3)
         assert np.linalg.norm(map_ @ u) <= factor * np.linalg.norm(u) * (1 + 1e-9)
         np.testing.assert_allclose(np.linalg.norm(map_ @ vectors[:, 0]), factor, rtol=1e-9)
-    found = theory.prox_factor(np.array([0.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.0]))
-    assert found.tolist() == [1, 0, 1]
+    result = theory.prox_factor(np.array([0.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.0]))
+    assert result.tolist() == [1, 0, 1]
 
 
 def worst_schedule(events, delay, activity, clients):
@@ -243,18 +243,18 @@ def test_asynchronous_rounds_stay_within_the_repaired_bound():
                 idle = ~active[first : first + activity].any(axis=0)
                 active[first + activity - 1, idle] = True
             schedules.append((active, rng.integers(0, delay + 1, (events, 3, 3))))
-        found = theory.asynchronous_bound(factor, events, delay, activity)
+        result = theory.asynchronous_bound(factor, events, delay, activity)
         ratios = []
         for active, ages in schedules:
             errors = np.abs(reference.asynchronous(apply, start, active, ages)).max(axis=(1, 2))
-            assert np.all(errors <= np.asarray(found.bound) * (1 + 1e-12))
-            assert np.all(errors <= np.asarray(found.floored) * (1 + 1e-12))
-            ratios.append(np.max(errors / np.asarray(found.printed)))
-        assert np.all(np.asarray(found.bound) <= np.asarray(found.floored) * (1 + 1e-12))
+            assert np.all(errors <= np.asarray(result.bound) * (1 + 1e-12))
+            assert np.all(errors <= np.asarray(result.floored) * (1 + 1e-12))
+            ratios.append(np.max(errors / np.asarray(result.printed)))
+        assert np.all(np.asarray(result.bound) <= np.asarray(result.floored) * (1 + 1e-12))
         printed_worst[delay, activity] = max(ratios)
         if (delay, activity) == (0, 1):
-            close(found, [factor ** np.arange(events + 1)] * 3)
-            close(errors, found.bound)
+            close(result, [factor ** np.arange(events + 1)] * 3)
+            close(errors, result.bound)
     np.testing.assert_allclose(printed_worst[1, 1], 1)
     assert printed_worst[2, 2] > 1.1
     assert printed_worst[5, 5] > 1.19
@@ -287,13 +287,13 @@ def late_rate(errors, rounds=20):
 @pytest.mark.slow
 def test_runs_settle_at_the_predicted_rate():
     coupling, rounds = 2.0, 80
-    found = theory.extremes(PROBLEM, NETWORK, coupling)
-    step = float(found.step_limit) / 2
+    result = theory.extremes(PROBLEM, NETWORK, coupling)
+    step = float(result.step_limit) / 2
     errors = errors_of(fl.algorithms.FedGD(coupling, step), rounds)
-    np.testing.assert_allclose(late_rate(errors), found.factor(step), rtol=0.01)
+    np.testing.assert_allclose(late_rate(errors), result.factor(step), rtol=0.01)
     total = np.linalg.norm(errors, axis=1)
-    assert np.all(total[1:] <= float(found.factor(step)) * total[:-1] * (1 + 1e-9))
-    enough = int(rounds_needed(total[0], 0.4 * total[0], float(found.factor(step))))
+    assert np.all(total[1:] <= float(result.factor(step)) * total[:-1] * (1 + 1e-9))
+    enough = int(rounds_needed(total[0], 0.4 * total[0], float(result.factor(step))))
     assert total[enough] <= 0.4 * total[0]
     errors = errors_of(fl.algorithms.FedRelax(coupling), rounds)
     rate = theory.fedrelax_rate(PROBLEM, NETWORK, coupling)
@@ -306,14 +306,14 @@ def test_runs_settle_at_the_predicted_rate():
 
 @pytest.mark.slow
 def test_steps_beyond_the_limit_grow():
-    found = theory.extremes(PROBLEM, NETWORK, 2.0)
+    result = theory.extremes(PROBLEM, NETWORK, 2.0)
     for share, settles in ((0.98, True), (1.02, False)):
-        step = share * float(found.step_limit)
+        step = share * float(result.step_limit)
         with pytest.warns(fl.AssumptionWarning, match="above the bound"):
             errors = errors_of(fl.algorithms.FedGD(2.0, step), 400, np.ones((K, D)))
         rate = late_rate(errors, 10)
         assert (rate < 1) == settles
-        np.testing.assert_allclose(rate, found.factor(step), rtol=0.01)
+        np.testing.assert_allclose(rate, result.factor(step), rtol=0.01)
 
 
 @pytest.mark.slow

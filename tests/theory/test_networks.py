@@ -73,27 +73,27 @@ def instances():
     drawn = [instance(seed) for seed in range(INSTANCES)]
     solved = [reference.gtvmin(*one[:4]) for one in drawn]
     stacked = [np.stack(each) for each in zip(*drawn, strict=True)]
-    found = jax.tree.map(np.asarray, bounds(*stacked, np.stack(solved)))
+    result = jax.tree.map(np.asarray, bounds(*stacked, np.stack(solved)))
     return [
-        (*one, models, jax.tree.map(lambda a, n=n: a[n], found))
+        (*one, models, jax.tree.map(lambda a, n=n: a[n], result))
         for n, (one, models) in enumerate(zip(drawn, solved, strict=True))
     ]
 
 
 def test_bounds_are_those_of_the_loops(instances):
-    for X, y, A, coupling, truth, members, models, found in instances[:60]:
+    for X, y, A, coupling, truth, members, models, result in instances[:60]:
         here = X, y, A, coupling, truth
-        close(found["local"], [reference.local_error_bound(X[k], y[k], truth) for k in range(K)])
-        close(found["deviation"], reference.deviation_bound(*here))
-        close(found["cluster"], reference.cluster_deviation_bound(*here, members, models))
-        close(found["all"], found["deviation"])
-        close(found["common"], reference.common_error_bound(*here))
-        close(found["largest"], reference.largest_bounds(X, A, coupling)[:2])
-        close(found["smallest"], reference.smallest_bound(X, A, coupling))
-        close(found["factors"], reference.fedrelax_factors(X, A, coupling))
+        close(result["local"], [reference.local_error_bound(X[k], y[k], truth) for k in range(K)])
+        close(result["deviation"], reference.deviation_bound(*here))
+        close(result["cluster"], reference.cluster_deviation_bound(*here, members, models))
+        close(result["all"], result["deviation"])
+        close(result["common"], reference.common_error_bound(*here))
+        close(result["largest"], reference.largest_bounds(X, A, coupling)[:2])
+        close(result["smallest"], reference.smallest_bound(X, A, coupling))
+        close(result["factors"], reference.fedrelax_factors(X, A, coupling))
         values = np.linalg.eigvalsh(reference.laplacian(A))
         apart = np.sum((models - models.mean(0)) ** 2)
-        close(found["variation"], [values[1] * apart, values[-1] * apart])
+        close(result["variation"], [values[1] * apart, values[-1] * apart])
 
 
 def test_no_instance_violates_a_bound(instances):
@@ -104,29 +104,29 @@ def test_no_instance_violates_a_bound(instances):
         ratios.setdefault(name, []).append(np.max(value / bound))
 
     rng = np.random.default_rng(0)
-    for X, y, A, coupling, truth, members, models, found in instances:
+    for X, y, A, coupling, truth, members, models, result in instances:
         alone = [np.linalg.lstsq(X[k], y[k])[0] for k in range(K)]
-        below("local", np.sum((np.array(alone) - truth) ** 2, axis=1), found["local"])
+        below("local", np.sum((np.array(alone) - truth) ** 2, axis=1), result["local"])
         apart = models - models.mean(axis=0)
-        below("deviation", np.sum(apart**2), found["deviation"])
+        below("deviation", np.sum(apart**2), result["deviation"])
         inside = models[members] - models[members].mean(axis=0)
-        below("cluster", np.sum(inside**2), found["cluster"])
-        below("common", np.sum((models.mean(axis=0) - truth) ** 2), found["common"])
+        below("cluster", np.sum(inside**2), result["cluster"])
+        below("common", np.sum((models.mean(axis=0) - truth) ** 2), result["common"])
         variation = reference.variation(A, models)
-        below("variation lower", found["variation"].lower, variation)
-        below("variation upper", variation, found["variation"].upper)
+        below("variation lower", result["variation"].lower, variation)
+        below("variation upper", variation, result["variation"].upper)
         values = np.linalg.eigvalsh(reference.laplacian(A))
-        below("laplacian", values[-1], found["laplacian"])
-        below("connectivity", values[1], found["connectivity"])
+        below("laplacian", values[-1], result["laplacian"])
+        below("connectivity", values[1], result["connectivity"])
         eigenvalues = np.linalg.eigvalsh(reference.system(X, y, A, coupling)[0])
-        below("largest spectral", eigenvalues[-1], found["largest"].spectral)
-        below("largest degree", eigenvalues[-1], found["largest"].degree)
+        below("largest spectral", eigenvalues[-1], result["largest"].spectral)
+        below("largest degree", eigenvalues[-1], result["largest"].degree)
         below("largest printed", eigenvalues[-1], reference.largest_bounds(X, A, coupling)[2])
-        below("smallest", found["smallest"], eigenvalues[0])
+        below("smallest", result["smallest"], eigenvalues[0])
         other = models + rng.normal(size=models.shape)
         moved = [reference.fedrelax(X, y, A, coupling, each) for each in (models, other)]
         sizes = [np.linalg.norm(a - b, axis=1).max() for a, b in (moved, (models, other))]
-        below("fedrelax", sizes[0] / sizes[1], found["factors"].max())
+        below("fedrelax", sizes[0] / sizes[1], result["factors"].max())
     worst = {name: max(values) for name, values in ratios.items()}
     assert worst.pop("largest printed") > 1.5  # (135): ERR-6
     assert all(ratio <= 1 + 1e-9 for ratio in worst.values()), worst
@@ -145,19 +145,19 @@ def test_bounds_are_reached():
         close(values[-1], theory.laplacian_bound(network))
         for at, side in ((1, "lower"), (-1, "upper")):
             models = vectors[:, [at]]
-            found = getattr(theory.variation_bounds(network, models), side)
-            close(found, reference.variation(np.asarray(network.dense()), models))
+            result = getattr(theory.variation_bounds(network, models), side)
+            close(result, reference.variation(np.asarray(network.dense()), models))
     long = fl.graphs.path(60)
     assert np.linalg.eigvalsh(np.asarray(long.laplacian_matrix()))[-1] > 3.99
     close(theory.connectivity_bound(fl.graphs.complete(7)).least, 7)
     # Everyone with the same matrix, on an even cycle: the sum is the largest eigenvalue.
     data = np.ones((8, 1, 1))
     problem = Problem(data, np.zeros((8, 1)), LeastSquares())
-    found = rates.largest_bound(problem, fl.graphs.ring(8), 0.5)
+    result = rates.largest_bound(problem, fl.graphs.ring(8), 0.5)
     largest = np.linalg.eigvalsh(
         reference.system(data, data[..., 0], np.asarray(fl.graphs.ring(8).dense()), 0.5)[0]
     )[-1]
-    close(found, [largest, largest])
+    close(result, [largest, largest])
 
 
 @pytest.mark.slow
@@ -166,8 +166,8 @@ def test_spectra_of_small_graphs():
     star = np.asarray(fl.graphs.star(3).laplacian_matrix())
     close(star, [[2, -1, -1], [-1, 1, 0], [-1, 0, 1]])
     close(np.linalg.eigvalsh(star), [0, 1, 3])
-    found = rates.consensus_extremes(fl.graphs.star(3))
-    close([found.smallest, found.largest], [0.5, 1.5])
+    result = rates.consensus_extremes(fl.graphs.star(3))
+    close([result.smallest, result.largest], [0.5, 1.5])
     rng = np.random.default_rng(0)
     for _ in range(40):
         weights = np.triu(rng.random((7, 7)) < 0.25, 1) * 1.0
@@ -250,7 +250,7 @@ def test_random_graphs_are_as_expected():
         (50, 0.2, 200, (3.2, 16.6)),
         (200, 0.5, 8, (77.9, 118.7)),
     ):
-        found, connectivity, degree = theory.erdos_renyi(nodes, probability), [], []
+        result, connectivity, degree = theory.erdos_renyi(nodes, probability), [], []
         for _ in range(draws):
             edges = np.triu(rng.random((nodes, nodes)) < probability, 1) * 1.0
             values = np.linalg.eigvalsh(reference.laplacian(edges + edges.T))
@@ -258,8 +258,8 @@ def test_random_graphs_are_as_expected():
             degree.append((edges + edges.T).sum(axis=1).max())
         means = np.mean(connectivity), np.mean(degree)
         np.testing.assert_allclose(means, seen, rtol=0.03)
-        assert abs(found.least_connectivity - means[0]) < 0.2 * abs(found.connectivity - means[0])
-        assert abs(found.largest_degree - means[1]) < 0.5 * abs(found.degree - means[1])
+        assert abs(result.least_connectivity - means[0]) < 0.2 * abs(result.connectivity - means[0])
+        assert abs(result.largest_degree - means[1]) < 0.5 * abs(result.degree - means[1])
     small = theory.erdos_renyi(3, 0.25)
     pairs, expected = list(itertools.combinations(range(3), 2)), np.zeros((3, 3))
     for edges in itertools.product((0, 1), repeat=3):

@@ -67,10 +67,10 @@ def test_factors_of_rounds_are_the_predicted_ones():
     step = float(EXTREMES.step_limit) / 2
     round_of = theory.operator(fl.Simulation(PROBLEM, FedGD(COUPLING, step), NETWORK))
     factor, at = float(EXTREMES.factor(step)), jnp.asarray(SOLUTION)
-    found = theory.lipschitz(round_of, at, KEY, pairs=8)
-    assert 0.995 * factor < found.factor <= factor * (1 + 1e-9)
-    np.testing.assert_allclose(shown(round_of, found), found.factor, rtol=1e-9)
-    assert not found.violated
+    result = theory.lipschitz(round_of, at, KEY, pairs=8)
+    assert 0.995 * factor < result.factor <= factor * (1 + 1e-9)
+    np.testing.assert_allclose(shown(round_of, result), result.factor, rtol=1e-9)
+    assert not result.violated
     assert not theory.contractive(round_of, factor * (1 + 1e-9), at, KEY, pairs=8).violated
     assert theory.contractive(round_of, 0.99 * factor, at, KEY, pairs=8).violated
     settled = theory.fixed_point(round_of, jnp.zeros((K, D)))
@@ -78,8 +78,8 @@ def test_factors_of_rounds_are_the_predicted_ones():
     np.testing.assert_allclose(settled.models, SOLUTION, atol=1e-10)
     relaxed = theory.operator(fl.Simulation(PROBLEM, FedRelax(COUPLING), NETWORK))
     bound = float(rates.fedrelax_factors(PROBLEM, NETWORK, COUPLING).max())
-    found = theory.lipschitz(relaxed, at, KEY, pairs=8, norm="block")
-    assert rates.fedrelax_rate(PROBLEM, NETWORK, COUPLING) * 0.99 < found.factor <= bound
+    result = theory.lipschitz(relaxed, at, KEY, pairs=8, norm="block")
+    assert rates.fedrelax_rate(PROBLEM, NETWORK, COUPLING) * 0.99 < result.factor <= bound
     settled = theory.fixed_point(relaxed, jnp.zeros((K, D)), tolerance=1e-9)
     rate = rates.fedrelax_rate(PROBLEM, NETWORK, COUPLING)
     np.testing.assert_allclose(settled.factor, rate, rtol=0.01)
@@ -112,8 +112,8 @@ def test_rounding_is_no_violation():
     far = jnp.full((3, 2), 1e6)
     for excess, violated in ((0.0, False), (0.01, True)):
         operator = jax.tree_util.Partial(jnp.matmul, b=(1 + excess) * rotation)
-        found = theory.non_expansive(operator, far, KEY, 1e-3, 16)
-        assert bool(found.violated) == violated
+        result = theory.non_expansive(operator, far, KEY, 1e-3, 16)
+        assert bool(result.violated) == violated
 
 
 @pytest.mark.slow
@@ -132,16 +132,16 @@ def test_the_norm_matters():
 
 
 def test_repetition_stops_where_it_must():
-    found = theory.fixed_point(lambda models: 2 * models + 1, jnp.zeros((2, 1)))
-    assert not found.converged
-    assert jnp.all(found.models > 1e100)
-    assert found.rounds < 3000
-    found = theory.fixed_point(lambda models: -models, jnp.ones((2, 1)), most=50)
-    assert not found.converged
-    assert int(found.rounds) == 50
-    found = theory.fixed_point(lambda models: 0 * models, jnp.ones((2, 1)))
-    assert found.converged
-    close(found.models, 0)
+    result = theory.fixed_point(lambda models: 2 * models + 1, jnp.zeros((2, 1)))
+    assert not result.converged
+    assert jnp.all(result.models > 1e100)
+    assert result.rounds < 3000
+    result = theory.fixed_point(lambda models: -models, jnp.ones((2, 1)), most=50)
+    assert not result.converged
+    assert int(result.rounds) == 50
+    result = theory.fixed_point(lambda models: 0 * models, jnp.ones((2, 1)))
+    assert result.converged
+    close(result.models, 0)
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,8 @@ def simulate(instance, rounds, runs, seed=0, messages=False):
             sent = np.concatenate([spread(drawn)[None], sent[:-1]])
             arrives = lags == ages
         else:
-            chance = instance.delays[:, None, None] * instance.participation
-            arrives = rng.random((delays, runs, clients)) < chance
+            probability = instance.delays[:, None, None] * instance.participation
+            arrives = rng.random((delays, runs, clients)) < probability
             sent = spread((delays, *drawn))
         move, taken = 0.0, np.zeros(server.shape, bool)
         for age in range(delays):
@@ -272,11 +272,11 @@ def outcomes(probabilities, shape, dim, portion, coordinated):
     rows = (*shape[:-1], 1) if coordinated else shape
     for events in itertools.product((False, True), repeat=int(np.prod(shape))):
         events = np.reshape(events, shape)
-        chance = np.prod(np.where(events, probabilities, 1 - probabilities))
+        probability = np.prod(np.where(events, probabilities, 1 - probabilities))
         for starts in itertools.product(range(dim), repeat=int(np.prod(rows))):
             starts = np.reshape(starts, rows)[..., None]
             masks = (np.arange(dim) - starts) % dim < portion
-            yield chance / dim**starts.size, events, np.broadcast_to(masks, (*shape, dim))
+            yield probability / dim**starts.size, events, np.broadcast_to(masks, (*shape, dim))
 
 
 SMALL = [
@@ -301,7 +301,7 @@ def test_the_moments_are_those_of_all_outcomes(clients, dim, delays, portion, co
         portion=portion,
         coordinated=coordinated,
     )
-    late, chance = len(delays), instance.participation * instance.delays[:, None]
+    late, probability = len(delays), instance.participation * instance.delays[:, None]
     size = instance.models * dim
     means, seconds = np.zeros((2, size, size)), np.zeros((2, size**2, size**2))
     nothing = np.zeros((clients, dim), bool), np.zeros((late, clients, dim), bool)
@@ -316,7 +316,7 @@ def test_the_moments_are_those_of_all_outcomes(clients, dim, delays, portion, co
         gather(0, p, both.merge)
     # Few of the outcomes differ in the matrix, so kron is taken once of each.
     seen = {}
-    for p, events, masks in outcomes(chance, (late, clients), dim, portion, coordinated):
+    for p, events, masks in outcomes(probability, (late, clients), dim, portion, coordinated):
         none = np.zeros(clients, bool)
         both = theory.extended_matrices(none, nothing[0], masks, events, instance.weights)
         known = seen.setdefault(both.collect.tobytes(), [0.0, both.collect])
@@ -535,8 +535,8 @@ def test_the_steady_state_is_near_that_of_the_algorithm_itself(variant, ratio):
             metrics=["mean_square_deviation"],
         )
 
-    found = fl.sweep(scenario, rounds=1500, seeds=400, record_every=5, progress=False)
-    late = found.mean_square_deviation.sel(round=slice(500, None)).mean("round").values
+    results = fl.sweep(scenario, rounds=1500, seeds=400, record_every=5, progress=False)
+    late = results.mean_square_deviation.sel(round=slice(500, None)).mean("round").values
     relative = late / theory.steady_state(instance)
     error = relative.std(ddof=1) / np.sqrt(len(relative))
     assert error < 0.006

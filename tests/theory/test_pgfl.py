@@ -263,18 +263,18 @@ def test_a_single_server_finds_the_optimum_whatever_the_penalty(penalty):
 
 
 def test_too_small_a_penalty_diverges():
-    found = {}
+    result = {}
     for penalty in (0.1, 0.3, 1.0):
         case = simulation(PGFL(penalty))
         size = np.linalg.norm(
             (simulate(case, 600) - theory.fixed_point(case)).reshape(600, -1), axis=1
         )
-        found[penalty] = theory.rate(case), size[-1] / size[299]
-    for factor, growth in found.values():
+        result[penalty] = theory.rate(case), size[-1] / size[299]
+    for factor, growth in result.values():
         assert (factor > 1) == (growth > 1)
         if factor > 1:
             assert np.log(growth) / 300 == pytest.approx(np.log(factor), rel=0.05)
-    assert found[0.1][0] > 1 > found[1.0][0]
+    assert result[0.1][0] > 1 > result[1.0][0]
 
 
 @pytest.mark.parametrize(

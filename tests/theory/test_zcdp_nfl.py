@@ -325,8 +325,8 @@ def test_closed_form_is_the_minimizer_of_the_augmented_lagrangian(loss):
             )
             return linear + proximal + w @ dual[k] + PENALTY * pull
 
-        found = scipy.optimize.minimize(lagrangian, np.zeros(DIM), tol=1e-10)
-        np.testing.assert_allclose(new.model[k], found.x, atol=2e-7)
+        result = scipy.optimize.minimize(lagrangian, np.zeros(DIM), tol=1e-10)
+        np.testing.assert_allclose(new.model[k], result.x, atol=2e-7)
 
 
 # --------------------------------------------------------------------------- T2, T10: identities

@@ -105,12 +105,12 @@ def federated_averaging(workload: Workload, seed: int, watch: Stopwatch) -> np.n
         for _ in range(workload.rounds):
             state, _ = algorithm.apply(state, sampler.sample())
         jax.block_until_ready(state.params)
-    found = [
+    result = [
         np.asarray(layer[kind])
         for layer in state.params.values()
         for kind in ("w", "b")[: len(layer)]
     ]
-    return found if isinstance(workload, Network) else found[0].squeeze()
+    return result if isinstance(workload, Network) else result[0].squeeze()
 
 
 if __name__ == "__main__":

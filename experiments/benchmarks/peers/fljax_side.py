@@ -89,8 +89,8 @@ def network(workload: Network, seed: int, watch: Stopwatch) -> Layers:
         for part in sorted(problem.parameters(jnp.zeros(problem.dim)))
     }
     row = once(workload.rounds, seed, watch, learning(workload), start=problem.layout.row(start))[0]
-    found = problem.parameters(row)
-    return [np.asarray(found[part][name]) for part in start for name in ("kernel", "bias")]
+    result = problem.parameters(row)
+    return [np.asarray(result[part][name]) for part in start for name in ("kernel", "bias")]
 
 
 @functools.cache

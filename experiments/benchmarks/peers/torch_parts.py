@@ -74,15 +74,15 @@ def network(workload: Network, arrays: Layers) -> torch.nn.Module:
 
 def orders(workload: Network) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Of each parameter, in how many axes the workload has it and in which order PyTorch does."""
-    found, channels = [], (1, *workload.channels)
+    result, channels = [], (1, *workload.channels)
     for before, after in pairwise(channels):
-        found += [((3, 3, before, after), (3, 2, 0, 1)), ((after,), (0,))]
+        result += [((3, 3, before, after), (3, 2, 0, 1)), ((after,), (0,))]
     side = 28 // 2 ** len(workload.channels)
-    found += [
+    result += [
         ((side, side, channels[-1], workload.hidden), (3, 2, 0, 1)),
         ((workload.hidden,), (0,)),
     ]
-    return [*found, ((workload.hidden, workload.classes), (1, 0)), ((workload.classes,), (0,))]
+    return [*result, ((workload.hidden, workload.classes), (1, 0)), ((workload.classes,), (0,))]
 
 
 def loss(workload: Workload) -> torch.nn.Module:
@@ -112,10 +112,10 @@ def weights(workload: Workload, model: torch.nn.Module) -> np.ndarray | Layers:
 
 def layers(workload: Network, model: torch.nn.Module) -> Layers:
     """The numbers of a :func:`network`, as the workload has them."""
-    found = []
+    result = []
     for parameter, start, (shape, order) in zip(
         model.parameters(), workload.start(0), orders(workload), strict=True
     ):
         moved = parameter.detach().reshape([shape[axis] for axis in order])
-        found.append(moved.permute(np.argsort(order).tolist()).reshape(start.shape).numpy())
-    return found
+        result.append(moved.permute(np.argsort(order).tolist()).reshape(start.shape).numpy())
+    return result

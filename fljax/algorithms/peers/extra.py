@@ -115,8 +115,8 @@ class EXTRA(Exact):
         if weights.form != "dense":  # too many nodes to ask for their spectrum in every run
             return None
         matrix = weights.matrix()
-        apart = jnp.eye(len(matrix), dtype=matrix.dtype) - matrix  # a run must not call LAPACK
-        least = 1 - self.blend * spd_norm(apart[None], squarings=20)[0]
+        complement = jnp.eye(len(matrix), dtype=matrix.dtype) - matrix  # a run must not call LAPACK
+        least = 1 - self.blend * spd_norm(complement[None], squarings=20)[0]
         return jnp.where(self.blend >= 0.5, 2 * least / jnp.max(largest), jnp.inf)
 
     def _curvature(self, problem: Problem | Stream) -> Array | None:

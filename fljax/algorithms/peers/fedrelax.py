@@ -105,8 +105,8 @@ class FedRelax(Coupled):
                 real = np.asarray(problem.weights)[k] > 0
                 rows = jnp.asarray(problem.features[k])
                 rows = rows if problem.feature_map is None else problem.feature_map(rows)
-                held = np.eye(width)[np.reshape(shift[k], (-1, width)).min(axis=0) > 0]
-                rows = np.concatenate([np.asarray(rows)[real], held])
+                determined = np.eye(width)[np.reshape(shift[k], (-1, width)).min(axis=0) > 0]
+                rows = np.concatenate([np.asarray(rows)[real], determined])
                 if np.linalg.matrix_rank(rows) < width:
                     raise ValueError(
                         f"node {k} has {real.sum()} samples and {width} features, and of what "

@@ -56,8 +56,8 @@ class _LocalTraining(Algorithm):
 
     def step(self, state: State, now: Round) -> State:
         degree, step_size = now.network.degree[:, None], self.step_size(now.number)
-        apart = degree * state.heard - state.received
-        force = self.pull / 2 * (self.penalty * apart + state.dual)
+        disagreement = degree * state.heard - state.received
+        force = self.pull / 2 * (self.penalty * disagreement + state.dual)
         slope, table = self._slopes(state, now)
 
         def one(carry: tuple[Array, Any], step: Array) -> tuple[Any, None]:

@@ -122,8 +122,10 @@ class ModelAgnosticFedRelax(OnTestSet):
         def system(w: Array) -> Array:
             own = 2 * problem.combination(problem.weights * problem.predictions(w)) + ridge * w
             said = jnp.einsum("kmp,kp->km", points, w, precision=HIGHEST)
-            apart = pull * said - jnp.asarray(self.coupling) * network.neighbor_sum(said)
-            return own + 2 / size * jnp.einsum("kmp,km->kp", points, apart, precision=HIGHEST)
+            disagreement = pull * said - jnp.asarray(self.coupling) * network.neighbor_sum(said)
+            return own + 2 / size * jnp.einsum(
+                "kmp,km->kp", points, disagreement, precision=HIGHEST
+            )
 
         right = 2 * problem.correlation(problem.targets)
         tolerance = float(4 * jnp.finfo(problem.dtype).eps)

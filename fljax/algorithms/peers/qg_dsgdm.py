@@ -77,9 +77,9 @@ class QGDSGDm(Combining):
         return QuasiGlobalState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
     def step(self, state: QuasiGlobalState, now: Round) -> QuasiGlobalState:
-        step, held = self.step_size(now.number), self.momentum * state.momentum
+        step, pulled = self.step_size(now.number), self.momentum * state.momentum
         over = weights_on(self.mixing, now.network) if now.changing else state.weights
-        ahead = state.model - step * (held + self._part(now).gradient(state.model))
+        ahead = state.model - step * (pulled + self._part(now).gradient(state.model))
         model = now.link.exchange(ahead)[1].mean(over=over)
-        momentum = held + (1 - self.momentum) / step * (state.model - model)
+        momentum = pulled + (1 - self.momentum) / step * (state.model - model)
         return QuasiGlobalState(model, momentum, state.weights)

@@ -63,12 +63,12 @@ def estimated(
     total, own = jnp.sum(weights, axis=1), jnp.arange(len(rows), dtype=jnp.int32)[:, None]
     share = weights / jnp.where(total > 0, total, 1)[:, None]
     share = share.at[own, rows].get(mode="fill", fill_value=0)  # of a sample in the client's mean
-    met, of = (jnp.sum(a > 0, axis=1, keepdims=True, dtype=model.dtype) for a in (share, weights))
+    drawn, of = (jnp.sum(a > 0, axis=1, keepdims=True, dtype=model.dtype) for a in (share, weights))
     change = of_samples(problem, model, rows)
     change = change - table.gradients.at[own, rows].get(mode="fill", fill_value=0)
     # Not set: where the old is added to, XLA changes the table in place, and copies it where not.
     gradients = table.gradients.at[own, rows].add(change, mode="drop")
     change = share[..., None] * change
     moved = jnp.sum(change, axis=1)
-    estimate = table.mean + moved * of / jnp.maximum(met, 1)
+    estimate = table.mean + moved * of / jnp.maximum(drawn, 1)
     return estimate, Table(gradients, table.mean + moved)

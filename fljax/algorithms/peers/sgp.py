@@ -143,8 +143,8 @@ class SGP(Descending):
                 shares = jnp.asarray(self.shares)
                 one = shares.at[here, there].get(mode="clip")
                 other = shares.at[there, here].get(mode="clip")
-            for found, shares in ((taken, one), (given, other)):
-                found.append(jnp.where(edge, shares, 0).astype(part.weights.dtype))
+            for numbers, shares in ((taken, one), (given, other)):
+                numbers.append(jnp.where(edge, shares, 0).astype(part.weights.dtype))
         entries = network.entries.with_weights(taken)
         away = tables.add_rows(parts, [jnp.sum(each, axis=1) for each in given])
         receivers = [jnp.sum(each > 0, axis=1, dtype=jnp.int32) for each in given]

@@ -71,8 +71,8 @@ class FedAMP(LocalLearning):
       ...         0.1, attraction=1.0, attention_step_size=0.2, scale=1.0
       ...     ),
       ... )
-      >>> found = fl.sweep(lambda key: simulation, seeds=1, rounds=50, keep_models=True)
-      >>> models = found.model[0]
+      >>> results = fl.sweep(lambda key: simulation, seeds=1, rounds=50, keep_models=True)
+      >>> models = results.model[0]
       >>> [float(abs(models[0] - models[k]).max().round(1)) for k in (1, 3)]
       [0.0, 3.0]
 

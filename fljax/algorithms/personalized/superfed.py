@@ -115,11 +115,11 @@ class SuPerFed(Averaging):
             _, share = given
             common, own = pair[:, :dim], pair[:, dim:]
             slope = part.gradient(mixed(share, own, common))
-            apart = jnp.where(two, self.orthogonality, 0) * angle_gradient(common, own)
+            repulsion = jnp.where(two, self.orthogonality, 0) * angle_gradient(common, own)
             share = share[:, None]
             common = (1 - share) * slope + self.attraction * (common - server[None])
             own = share * slope
-            return jnp.concatenate([common, own], axis=1) + apart
+            return jnp.concatenate([common, own], axis=1) + repulsion
 
         pair = jnp.concatenate([jnp.broadcast_to(server, personal.shape), personal], axis=1)
         pair = self.learn(now, cohort, pair, direction=both, each=shares).model

@@ -84,9 +84,9 @@ class FedAsync(ReleasesModel, LocalLearning):
         cohort = self.invite(now)
         server = now.link.publish(state.model, cohort.here)
 
-        def held(part: Problem, model: Array, given: Any) -> Array:
+        def proximal(part: Problem, model: Array, given: Any) -> Array:
             return part.gradient(model) + self.attraction * (model - server[None])
 
-        learned = self.learn(now, cohort, server, direction=held)
+        learned = self.learn(now, cohort, server, direction=proximal)
         arrived = self.collect(now, cohort, learned.model, server, discount=self.staleness)
         return Mixed(server + self.server_step_size * (arrived.move(server) - server))

@@ -28,7 +28,7 @@ class Buffered(NamedTuple):
 
     model: Array  # [D]  the server's w
     buffer: Array  # [D]  the sum of the updates since it moved last
-    held: Array  # []  how many these are
+    buffered: Array  # []  how many these are
 
 
 @algorithm("FedBuff", "nguyen2022", AVERAGED)
@@ -102,9 +102,9 @@ class FedBuff(ReleasesModel, LocalLearning):
         arrived = self.collect(now, cohort, update, jnp.zeros_like(server), discount=self.staleness)
         assert arrived.weight is not None  # no trusted server
         buffer = state.buffer + arrived.weight * arrived.total
-        held = state.held + arrived.weight
-        full = held >= self.buffer_size
-        moved = server + self.server_step_size / jnp.where(full, held, 1) * buffer
+        count = state.buffered + arrived.weight
+        full = count >= self.buffer_size
+        moved = server + self.server_step_size / jnp.where(full, count, 1) * buffer
         return Buffered(
-            jnp.where(full, moved, server), jnp.where(full, 0, buffer), jnp.where(full, 0, held)
+            jnp.where(full, moved, server), jnp.where(full, 0, buffer), jnp.where(full, 0, count)
         )

@@ -73,8 +73,8 @@ class FedDPSGD(ReleasesModel, Algorithm):
       ...     algorithm=fl.algorithms.FedDPSGD(0.1, local_steps=5, sampling_rate=0.05),
       ...     privacy=fl.privacy.NoisyGradients(noise_multiplier=1.0, clip=2.0),
       ... )
-      >>> found = fl.run(simulation, rounds=20, record_every=10)
-      >>> fl.privacy.spent(found, delta=1e-5).epsilon.values.round(1).tolist()
+      >>> results = fl.run(simulation, rounds=20, record_every=10)
+      >>> fl.privacy.spent(results, delta=1e-5).epsilon.values.round(1).tolist()
       [2.7, 3.5]
 
     Reference:

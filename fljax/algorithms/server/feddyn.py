@@ -27,7 +27,7 @@ class State(NamedTuple):
 @algorithm("FedDyn", "acar2021", SUMMED)
 @module
 class FedDyn(ReleasesModel, Corrected):
-    r"""Clients' objectives are bent so that all of them have the same stationary point.
+    r"""Clients' objectives are regularized so that all of them have the same stationary point.
 
     A participant of the round approaches, by its local steps from the server's :math:`\theta`,
 
@@ -87,10 +87,12 @@ class FedDyn(ReleasesModel, Corrected):
         server = now.link.publish(state.model, cohort.here)
         old = cohort.who.take(state.gradients)
 
-        def bent(part: Problem, model: Array, own: Array) -> Array:
+        def regularized(part: Problem, model: Array, own: Array) -> Array:
             return part.gradient(model) - own + attraction * (model - server[None])
 
-        change = self.learn(now, cohort, server, direction=bent, given=old).model - server[None]
+        change = (
+            self.learn(now, cohort, server, direction=regularized, given=old).model - server[None]
+        )
         gradients = cohort.who.put(state.gradients, old - attraction * change)
 
         arrived = self.collect(now, cohort, change, jnp.zeros_like(server))

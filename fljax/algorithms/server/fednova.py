@@ -117,9 +117,9 @@ class FedNova(ReleasesModel, Averaging):
         """
 
         def one(both: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
-            way, speed = both
-            speed = self.momentum * speed + 1 - step_size * self.attraction * way
-            return (way + speed, speed), way + speed
+            distance, speed = both
+            speed = self.momentum * speed + 1 - step_size * self.attraction * distance
+            return (distance + speed, speed), distance + speed
 
         zero = jnp.zeros((), dtype)
         _, ways = jax.lax.scan(one, (zero, zero), None, length=longest)

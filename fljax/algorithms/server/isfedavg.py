@@ -117,13 +117,13 @@ class ISFedAvg(Algorithm):
         for name in ("batch", "local_steps"):
             check_per_client(name, getattr(self, name), problem.clients)
 
-        def check(batch: Any, held: Any) -> None:
-            batch, held = np.asarray(batch), np.asarray(held)
-            if np.any(batch > held):
-                k = int(np.argmax(batch - held))
+        def check(batch: Any, counts: Any) -> None:
+            batch, counts = np.asarray(batch), np.asarray(counts)
+            if np.any(batch > counts):
+                k = int(np.argmax(batch - counts))
                 raise ValueError(
-                    f"client {k} has {held[k]} samples, fewer than a batch of it, "
-                    f"{np.broadcast_to(batch, held.shape)[k]}."
+                    f"client {k} has {counts[k]} samples, fewer than a batch of it, "
+                    f"{np.broadcast_to(batch, counts.shape)[k]}."
                 )
 
         _check.known(check, np.asarray(self.batch), problem.sample_counts())
@@ -170,8 +170,8 @@ class ISFedAvg(Algorithm):
             if batches is None:
                 batch = drawn(law, order._replace(starts=order.starts[:, step][:, None]))
                 part = taken(problem, chosen, batch, 0)
-                found = shared(law, batch.rows[:, 0], part.sample_objective_norms(start))
-                law = jnp.where(busy, found, law)
+                probability = shared(law, batch.rows[:, 0], part.sample_objective_norms(start))
+                law = jnp.where(busy, probability, law)
             else:
                 part = taken(problem, chosen, batches, step)
             estimate = _estimate(part, model)
@@ -225,9 +225,12 @@ class ISFedAvg(Algorithm):
         samples and of :math:`\|f_k'\|`.
         """
         law = self._kept(law, real, sizes)
-        batches, held = (counts * sizes).astype(law.dtype), jnp.sum(real, axis=1, dtype=law.dtype)
+        batches, available = (
+            (counts * sizes).astype(law.dtype),
+            jnp.sum(real, axis=1, dtype=law.dtype),
+        )
         spread = jnp.sum(norms**2 / jnp.where(law > 0, law, 1), axis=1)
-        return jnp.sqrt(6 / (batches * held**2) * spread + (3 + 6 / batches) * slope**2)
+        return jnp.sqrt(6 / (batches * available**2) * spread + (3 + 6 / batches) * slope**2)
 
     def _of_clients(self, law: Float[Array, " clients"]) -> Float[Array, " clients"]:
         count = jnp.full(1, self.clients_per_round, jnp.int32)

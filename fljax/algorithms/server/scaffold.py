@@ -120,9 +120,9 @@ class SCAFFOLD(ReleasesModel, Corrected):
             start = jnp.broadcast_to(server, learned.model.shape)
             new = cohort.who.of(problem).gradient(start)
         else:
-            way = self.size(now.number) * learned.steps[:, None].astype(problem.dtype)
-            met = old - control[None] - change / jnp.where(way > 0, way, 1)
-            new = jnp.where(way > 0, met, old)
+            distance = self.size(now.number) * learned.steps[:, None].astype(problem.dtype)
+            gradient = old - control[None] - change / jnp.where(distance > 0, distance, 1)
+            new = jnp.where(distance > 0, gradient, old)
 
         message = jnp.concatenate([change, new - old], axis=1)
         arrived = self.collect(now, cohort, message, jnp.zeros_like(both))

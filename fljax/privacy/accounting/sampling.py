@@ -216,7 +216,7 @@ def sampled_gaussian_multiplier(
         return math.log(spent(math.exp(log_multiplier)) / epsilon)
 
     bracket = (math.log(low), math.log(high))
-    found = math.exp(scipy.optimize.root_scalar(excess, bracket=bracket, xtol=2e-4).root)
-    while spent(found) > epsilon:
-        found *= 1.0002
-    return found
+    solution = math.exp(scipy.optimize.root_scalar(excess, bracket=bracket, xtol=2e-4).root)
+    while spent(solution) > epsilon:
+        solution *= 1.0002
+    return solution

@@ -107,8 +107,8 @@ def test_an_enforced_claim_is_judged_where_the_bound_holds():
 
 def test_protection_is_what_the_noise_is_worth():
     same = contest(**{ch3.OURS: (1.0, 2.0), ch3.UNIFORM: (9.0, 2.0), ch3.DYNAMIC: (9.0, 0.02)})
-    found = ch3.protection(ch3.UNIFORM, ch3.DYNAMIC)({"a": same})
-    equal, less = found.values()
+    result = ch3.protection(ch3.UNIFORM, ch3.DYNAMIC)({"a": same})
+    equal, less = result.values()
     assert equal.value == pytest.approx(1)
     assert less.value > 5
     assert "zCDP-NFL 7.5" in ch3.protection_claim().judge({"a": same}).note
@@ -143,16 +143,16 @@ def claims():
 @pytest.mark.parametrize("power", [-2.0, -0.5])
 def test_exponents_are_those_of_the_late_mean_curve(power):
     studies = every(gap=np.where(ROUNDS < 400, 7.0, ROUNDS**power), bound=1.0 / ROUNDS)
-    for found in rates.exponents("gap", rates.FALLING)(studies).values():
-        assert found.value == pytest.approx(power)
+    for result in rates.exponents("gap", rates.FALLING)(studies).values():
+        assert result.value == pytest.approx(power)
     assert claims()["converges-in-one-over-n"].judge(studies).holds == (power < -1)
     assert claims()["bound-falls-as-one-over-n"].judge(studies).holds
 
 
 def test_a_decade_gains_what_it_gains():
     studies = every(error=50.0 / ROUNDS**2)
-    for found in rates.decade_gain(rates.FALLING)(studies).values():
-        assert found.value == pytest.approx(20)
+    for result in rates.decade_gain(rates.FALLING)(studies).values():
+        assert result.value == pytest.approx(20)
     assert claims()["falling-noise-converges"].judge(studies).holds
     assert not claims()["constant-noise-does-not"].judge(studies).holds
     assert claims()["constant-noise-does-not"].judge(every(error=1.0 + 1 / ROUNDS)).holds
@@ -185,9 +185,9 @@ def test_schedules_have_the_variance_they_name():
         (rates.NONE, 1, 0.0),
     ):
         schedule = jnp.asarray(rates.SCHEDULES[name])
-        found = rates.noise(jax.random.key(1), schedule, rounds)
-        assert found.shape == (rounds, ch3.CLIENTS.value, ch3.DIM.value)
-        assert float(jnp.var(found[at - 1])) == pytest.approx(variance, rel=0.3)
+        result = rates.noise(jax.random.key(1), schedule, rounds)
+        assert result.shape == (rounds, ch3.CLIENTS.value, ch3.DIM.value)
+        assert float(jnp.var(result[at - 1])) == pytest.approx(variance, rel=0.3)
 
 
 @pytest.mark.thin(0, every=3)
@@ -196,10 +196,10 @@ def test_the_bound_of_a_run_is_that_of_theorem_two(objective):
     k_scenario, k_noise = jax.random.split(jax.random.key(4))
     simulation, schedule = rates.without_budget(objective, k_scenario), rates.SCHEDULES
     given = jnp.asarray(schedule[rates.CONSTANT])
-    found = rates.convergence(simulation, given, k_noise, 30)
+    result = rates.convergence(simulation, given, k_noise, 30)
     record = theory.transcript(simulation, k_noise, 31, rates.noise(k_noise, given, 31))
     whole = theory.theorem_two_bound(simulation, record, fl.problems.optimum(simulation.problem))
-    assert all(numbers.shape == (30,) for numbers in found.values())
-    assert found["bound"][-1] == pytest.approx(float(whole.bound), rel=1e-6)
-    assert found["gap"][-1] == pytest.approx(float(whole.gap), rel=1e-6)
-    assert np.all(found["gap"] <= found["bound"])
+    assert all(numbers.shape == (30,) for numbers in result.values())
+    assert result["bound"][-1] == pytest.approx(float(whole.bound), rel=1e-6)
+    assert result["gap"][-1] == pytest.approx(float(whole.gap), rel=1e-6)
+    assert np.all(result["gap"] <= result["bound"])

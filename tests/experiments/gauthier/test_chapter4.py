@@ -64,9 +64,9 @@ def made(**levels):
 
 def test_gaps_are_those_of_the_last_tenth():
     data = made(a=0.1, b=0.01)
-    found = ch4.gap(data, "a", "b")
-    assert abs(found.value - 10) < 1e-9  # paired: the common noise cancels
-    assert found.low <= found.value <= found.high
+    result = ch4.gap(data, "a", "b")
+    assert abs(result.value - 10) < 1e-9  # paired: the common noise cancels
+    assert result.low <= result.value <= result.high
     later = data.copy(deep=True)
     later["test_error"].loc[{"algorithm": "a", "round": slice(None, 360)}] *= 100
     assert abs(ch4.gap(later, "a", "b").value - 10) < 1e-9
@@ -84,9 +84,9 @@ def test_early_gaps_are_those_of_the_first_tenth():
 
 
 def test_a_saving_is_relative_to_the_reference():
-    found = ch4.saving("a", "a", "b", {"bits_up": "up"})({"a": made(a=1, b=1)})
-    assert abs(found["up"].value - 50) < 1e-9
-    assert found["up"].unit == "%"
+    result = ch4.saving("a", "a", "b", {"bits_up": "up"})({"a": made(a=1, b=1)})
+    assert abs(result["up"].value - 50) < 1e-9
+    assert result["up"].unit == "%"
 
 
 def test_tuning_matches_the_early_curve():
@@ -130,8 +130,8 @@ def test_moments_are_those_of_samples():
     z = np.asarray(features(inputs), float).reshape(2, -1, 3)
     for order, letters in ((2, "kna,knb->kab"), (4, "kna,knb,knc,knd->kabcd")):
         sampled = np.einsum(letters, *order * [z]) / z.shape[1]
-        found = ch4.moment(stream, order)
-        assert np.abs(found - sampled).max() < 0.03 * np.abs(sampled).max()
+        result = ch4.moment(stream, order)
+        assert np.abs(result - sampled).max() < 0.03 * np.abs(sampled).max()
     assert np.trace(ch4.moment(stream, 2), axis1=1, axis2=2).max() < 2 * ch4.SCALE.value**2
 
 
@@ -174,8 +174,8 @@ def test_a_load_is_compared_with_the_next_and_with_the_learning_curves():
     (step,) = figure_4_3.improves_with_load(figure_4_3.COMMON_STEP)(studies).values()
     assert step.value == pytest.approx(10 * np.log10(50))
     studies["a"] = made(**{ch4.U1: 0.025, figure_4_3.ONLINE_FED: 0.025, ch4.FEDSGD: 0.0005})
-    found = figure_4_3.met(studies)
-    assert all(abs(e.value) < 0.2 for e in found.values())  # the noise of `made`
+    result = figure_4_3.met(studies)
+    assert all(abs(e.value) < 0.2 for e in result.values())  # the noise of `made`
     studies["a"] = made(**{ch4.U1: 0.05, figure_4_3.ONLINE_FED: 0.025, ch4.FEDSGD: 0.0005})
     assert figure_4_3.met(studies)[f"{ch4.U1}, 128 bit"].value == pytest.approx(-3, abs=0.2)
 
@@ -211,8 +211,8 @@ def test_a_share_of_the_rows_changes_places():
         assert sorted(np.asarray(dealt.targets)[real]) == sorted(targets[real])
         assert (np.asarray(dealt.targets)[~real] == targets[~real]).all()
         pairs = dict(zip(features[real][:, 0], targets[real], strict=True))
-        found = np.asarray(dealt.features)[real][:, 0], np.asarray(dealt.targets)[real]
-        assert all(pairs[x] == y for x, y in zip(*found, strict=True))
+        result = np.asarray(dealt.features)[real][:, 0], np.asarray(dealt.targets)[real]
+        assert all(pairs[x] == y for x, y in zip(*result, strict=True))
 
 
 def test_heterogeneity_is_judged_share_by_share():
@@ -248,8 +248,8 @@ def test_a_run_that_grows_is_not_stable():
         "a": data.assign_coords(algorithm=[0.2, 0.9, 1.5]).rename(algorithm="step"),
         "levels": xr.Dataset({"largest": ("draw", [0.9, 1.1]), "floor": ("draw", [0.1, 0.1])}),
     }
-    found = theory.stable(studies)
-    assert [round(e.value) for e in found.values()] == [100, 0, 83]
+    result = theory.stable(studies)
+    assert [round(e.value) for e in result.values()] == [100, 0, 83]
     assert theory.bound(studies) == pytest.approx(1.0)
     assert [*theory.below(studies)] == ["stable at 0.2", "stable at 0.9"]
     assert [*theory.beyond(studies)] == ["stable at 1.5"]

@@ -58,10 +58,10 @@ def made(**levels):
 
 def test_gaps_are_paired_and_of_the_last_iteration():
     studies = {"a": made(x=0.1, y=0.01), "b": made(x=0.2, y=0.01)}
-    found = ch5.gaps((("a", "x"), ("a", "y")), (("b", "x"), ("a", "x")))(studies)
-    assert list(found) == ["x (a) above y (a)", "x (b) above x (a)"]
-    assert [round(e.value, 6) for e in found.values()] == [10, round(10 * np.log10(2), 6)]
-    assert all(abs(e.high - e.low) < 1e-9 for e in found.values())  # the common noise cancels
+    result = ch5.gaps((("a", "x"), ("a", "y")), (("b", "x"), ("a", "x")))(studies)
+    assert list(result) == ["x (a) above y (a)", "x (b) above x (a)"]
+    assert [round(e.value, 6) for e in result.values()] == [10, round(10 * np.log10(2), 6)]
+    assert all(abs(e.high - e.low) < 1e-9 for e in result.values())  # the common noise cancels
     earlier = {"a": studies["a"].copy(deep=True)}
     earlier["a"][ch5.METRIC].loc[{"algorithm": "x", "round": slice(None, 298)}] *= 100
     assert abs(ch5.gaps((("a", "x"), ("a", "y")))(earlier)["x (a) above y (a)"].value - 10) < 1e-9
@@ -187,16 +187,16 @@ def swept(*levels):
 
 def test_least_is_where_a_claim_is_worst_off():
     pair = ({"algorithm": "x"}, {"algorithm": "y"})
-    found = ch5.least("n", pair)({"n": swept(2.0, 1.0, 1.0, 4.0)})
-    assert list(found) == ["x, noise = 3 (n) above y, noise = 3 (n)"]
-    assert next(iter(found.values())).value == pytest.approx(-10 * np.log10(4))
+    result = ch5.least("n", pair)({"n": swept(2.0, 1.0, 1.0, 4.0)})
+    assert list(result) == ["x, noise = 3 (n) above y, noise = 3 (n)"]
+    assert next(iter(result.values())).value == pytest.approx(-10 * np.log10(4))
     other = ch5.least("n", pair)({"n": swept(1.0, 8.0, 4.0, 2.0)})
     assert list(other) == ["x, noise = 0.1 (n) above y, noise = 0.1 (n)"]
 
 
 def test_extent_tells_both_ends():
-    found = ch5.gaps((("a", "x"), ("a", "y")), (("a", "y"), ("a", "x")))
-    assert ch5.extent(found({"a": made(x=0.1, y=0.01)})) == "-10.00 to 10.00 dB"
+    result = ch5.gaps((("a", "x"), ("a", "y")), (("a", "y"), ("a", "x")))
+    assert ch5.extent(result({"a": made(x=0.1, y=0.01)})) == "-10.00 to 10.00 dB"
     assert ch5.extent(ch5.gaps((("a", "x"), ("a", "y")))({"a": made(x=0.1, y=0.01)})) == "10.00 dB"
 
 

@@ -95,11 +95,11 @@ def test_every_method_runs_with_its_own_penalty_and_noise(small):
 def test_tuning_measures_every_penalty_on_its_own_seeds(monkeypatch):
     monkeypatch.setattr(ch5, "PENALTIES", ch5.PENALTIES._replace(value=(0.1, 10.0)))
     monkeypatch.setattr(ch5, "READ", 20)
-    found = ch5.tune("t", SMALL, METHODS, EFFORT)
-    assert found.attrs["tuning_seeds"] == 2
-    assert found["seed"].values.tolist() == [10_000, 10_001]
-    assert found["penalty"].values.tolist() == [0.1, 10.0]
-    assert (found["accuracy"].sel(bound=0.03) > found["accuracy"].sel(bound=1.0)).mean() > 0.5
+    result = ch5.tune("t", SMALL, METHODS, EFFORT)
+    assert result.attrs["tuning_seeds"] == 2
+    assert result["seed"].values.tolist() == [10_000, 10_001]
+    assert result["penalty"].values.tolist() == [0.1, 10.0]
+    assert (result["accuracy"].sel(bound=0.03) > result["accuracy"].sel(bound=1.0)).mean() > 0.5
     one = {0.03: dict.fromkeys(METHODS, 10.0)}
     monkeypatch.setattr(ch5, "seeds", range)
     plotted = ch5.study("p", SMALL, one, METHODS, EFFORT, 20)["accuracy"].sel(round=[20])
@@ -109,10 +109,12 @@ def test_tuning_measures_every_penalty_on_its_own_seeds(monkeypatch):
 
 def test_cases_are_told_apart_by_their_place():
     numbers = xr.Dataset({"x": ("case", np.arange(12))}, coords={"case": list(map(str, range(12)))})
-    found = ch5._regrouped(numbers, bound=[1.0, 0.03], penalty=[1, 2, 3], algorithm=["a", "b"])["x"]
-    assert found.sel(bound=1.0, penalty=1, algorithm="b") == 1
-    assert found.sel(bound=1.0, penalty=3, algorithm="a") == 4
-    assert found.sel(bound=0.03, penalty=2, algorithm="b") == 9
+    result = ch5._regrouped(numbers, bound=[1.0, 0.03], penalty=[1, 2, 3], algorithm=["a", "b"])[
+        "x"
+    ]
+    assert result.sel(bound=1.0, penalty=1, algorithm="b") == 1
+    assert result.sel(bound=1.0, penalty=3, algorithm="a") == 4
+    assert result.sel(bound=0.03, penalty=2, algorithm="b") == 9
 
 
 def made(**levels):
@@ -148,9 +150,9 @@ def tuned(**levels):
 
 def test_gains_are_points_of_pairs():
     data = made(a=0.9, b=0.8)
-    found = ch5.gain(data, "a", "b", 1.0, 300)
-    assert found.value == pytest.approx(10)
-    assert found.low == pytest.approx(found.high)  # paired: the common noise cancels
+    result = ch5.gain(data, "a", "b", 1.0, 300)
+    assert result.value == pytest.approx(10)
+    assert result.low == pytest.approx(result.high)  # paired: the common noise cancels
     assert ch5.gain(data, "a", "b", 1.0, 100).value == pytest.approx(5)
     assert ch5.gain(data, "a", "b", 1.0, None).value == pytest.approx(10)
     early = ch5.gain(data, "a", "b", 1.0, slice(1, 50))
@@ -194,9 +196,9 @@ def test_every_method_has_the_penalty_of_its_least_error_under_each_noise():
 def test_gains_at_common_penalties_are_those_of_each():
     tuning = tuned(a=0.9, b=0.8)
     tuning["accuracy"].loc[{"bound": 1.0, "algorithm": "a", "penalty": 1.0}] -= 0.2
-    found = ch5.common_gains("x", ("a", "b"), 1.0)({"tuning-x": tuning})
-    assert list(found) == ["rho = 0.1", "rho = 1", "rho = 10"]
-    assert [e.value for e in found.values()] == pytest.approx([5, -15, 5])
+    result = ch5.common_gains("x", ("a", "b"), 1.0)({"tuning-x": tuning})
+    assert list(result) == ["rho = 0.1", "rho = 1", "rho = 10"]
+    assert [e.value for e in result.values()] == pytest.approx([5, -15, 5])
     note = ch5.where_common("x", ("a", "b"), 1.0)({"tuning-x": tuning})
     assert "a is better than b with rho = 0.1, rho = 10 and worse with rho = 1, beyond" in note
     assert f"{SEEDS} seeds" in note
@@ -227,11 +229,11 @@ def test_a_data_sample_costs_the_square_of_its_images():
 def studies_of(name, levels):
     """All studies of a figure, with these methods at these levels."""
     panels = {"gauthier-5.5": ("a", "b", "flipped"), "gauthier-5.6": ("a", "b", "untuned")}[name]
-    found = {}
+    result = {}
     for panel in panels:
-        found[panel] = made(**levels)
-        found[f"tuning-{panel}"] = tuned(**levels)
-    return found
+        result[panel] = made(**levels)
+        result[f"tuning-{panel}"] = tuned(**levels)
+    return result
 
 
 #: By how much mixing raises the final accuracy where every claim of both figures is true.

@@ -101,9 +101,9 @@ def test_clusters_are_drawn_until_nobody_is_alone():
     def lonely(key):
         k_graph, k_cluster = jax.random.split(key)
         network = fl.graphs.random_connected(k_graph, 30, 6)
-        found = [ch6.clusters(k_cluster, network, joined) for joined in (False, True)]
-        counts = [jnp.bincount(cluster, length=3) for cluster in found]
-        return [ch6.alone(network, cluster).mean() for cluster in found], counts
+        result = [ch6.clusters(k_cluster, network, joined) for joined in (False, True)]
+        counts = [jnp.bincount(cluster, length=3) for cluster in result]
+        return [ch6.alone(network, cluster).mean() for cluster in result], counts
 
     (drawn, joined), counts = lonely(jax.random.split(jax.random.key(0), 50))
     assert 0.08 < drawn.mean() < 0.16
@@ -123,8 +123,8 @@ def test_metrics_look_at_the_clients_they_name():
     state = state._replace(inter_cluster=jnp.asarray(held, float))
     model = jnp.asarray(np.random.default_rng(0).normal(size=(30, 60)))
     now = Snapshot(problem, network, model, None, None, state)
-    found = [float(metric.measure(now)) for metric in ch6.PARAMETERS]
-    assert found == [held.max(), np.sort(held)[15], held.min()]
+    result = [float(metric.measure(now)) for metric in ch6.PARAMETERS]
+    assert result == [held.max(), np.sort(held)[15], held.min()]
 
     size = np.sum(np.asarray(problem.tasks.truth) ** 2, 1)
     middle = cluster == np.argsort(size)[1]
@@ -155,9 +155,9 @@ def test_metrics_look_at_the_clients_they_name():
 
 def test_gaps_are_those_of_the_last_iterations():
     data = made(a=0.1, b=0.01)
-    found = ch6.gap(data, "a", "b")
-    assert abs(found.value - 10) < 1e-9  # paired: the common noise cancels
-    assert found.low <= found.value <= found.high
+    result = ch6.gap(data, "a", "b")
+    assert abs(result.value - 10) < 1e-9  # paired: the common noise cancels
+    assert result.low <= result.value <= result.high
     changed = data.copy(deep=True)
     changed[ch6.NMSD].loc[{"algorithm": "a", "round": slice(None, 270)}] *= 100
     assert abs(ch6.gap(changed, "a", "b").value - 10) < 1e-9
@@ -195,8 +195,8 @@ def test_randomness_is_of_curves_in_decibels():
     values[0] = np.exp(0.1 * rng.normal(size=values[0].shape))
     values[1] = 100 * values[0] ** 0.1
     values[1, :, :50] = rng.uniform(1, 100, size=(SEEDS, 50))
-    found = learned.randomness("a", (ch6.SAC, ch6.DPG))({"a": data})
-    assert abs(found[f"{ch6.SAC} over {ch6.DPG}"].value - 20) < 1e-9
+    result = learned.randomness("a", (ch6.SAC, ch6.DPG))({"a": data})
+    assert abs(result[f"{ch6.SAC} over {ch6.DPG}"].value - 20) < 1e-9
 
 
 TAU = {
@@ -227,8 +227,8 @@ def test_trajectories_of_clients_are_told_apart():
     data = made(**{ch6.SAC: 1.0, ch6.DPG: 1.0})
     for metric, name in ((ch6.LITTLE, "rise"), (ch6.MODERATE, "bump"), (ch6.MUCH, "fall")):
         data[metric] = made(metric, **{ch6.SAC: TAU[name], ch6.DPG: 0.05})[metric]
-    found = evolution.differences(evolution.BY_NEED, ch6.SAC)({"a": data})
-    first, second = (estimate.value for estimate in found.values())
+    result = evolution.differences(evolution.BY_NEED, ch6.SAC)({"a": data})
+    first, second = (estimate.value for estimate in result.values())
     assert first > 0.15
     assert 0 < second < 0.02
     quicker = evolution.quicker(ch6.SAC, ch6.DPG)({"a": data})
@@ -249,10 +249,10 @@ def test_most_runs_is_a_share_of_runs():
         (evolution.falls, 400 / 6),
         (evolution.ends_at_zero, 400 / 6),
     ):
-        found = evolution.most(ch6.LITTLE, what, ch6.SAC)({"a": data})[ch6.SAC]
-        assert found.value == pytest.approx(share)
-        assert found.unit == "%"
-        assert found.low < share < found.high
+        result = evolution.most(ch6.LITTLE, what, ch6.SAC)({"a": data})[ch6.SAC]
+        assert result.value == pytest.approx(share)
+        assert result.unit == "%"
+        assert result.low < share < result.high
 
 
 def test_rougher_runs_are_counted():
@@ -262,8 +262,8 @@ def test_rougher_runs_are_counted():
         data[metric] = data[ch6.NMSD].copy(data=rng.normal(size=data[ch6.NMSD].shape))
         data[metric][0, :4] *= 100  # SAC's first four runs
         data[metric][0, 4:] /= 100
-    found = evolution.mostly_rougher(ch6.SAC, ch6.DPG)({"a": data})
-    assert [round(e.value, 6) for e in found.values()] == [round(400 / 6, 6)] * 3
+    result = evolution.mostly_rougher(ch6.SAC, ch6.DPG)({"a": data})
+    assert [round(e.value, 6) for e in result.values()] == [round(400 / 6, 6)] * 3
     in_decibels = evolution.rougher(ch6.SAC, ch6.DPG)({"a": data})
     assert all(30 < e.value < 45 for e in in_decibels.values())
 
@@ -304,8 +304,8 @@ def test_the_map_is_of_gains_over_the_fixed_parameter():
         {ch6.NMSD: (dims, values), "diverged": (dims, np.zeros(sizes, int))},
         coords=axes | {"algorithm": names},
     )
-    found = learned.gain_map({"map": data}, ch6.SAC, 1)
-    np.testing.assert_allclose(found, [[10, 10, 10], [10, 3, 10]])
+    result = learned.gain_map({"map": data}, ch6.SAC, 1)
+    np.testing.assert_allclose(result, [[10, 10, 10], [10, 3, 10]])
     np.testing.assert_allclose(learned.gain_map({"map": data}, ch6.DPG, 0), -5)
     (least,) = learned.least_gain(ch6.SAC)({"map": data}).values()
     np.testing.assert_allclose([least.value, least.low, least.high], 3)
@@ -349,9 +349,9 @@ def test_notes_are_of_the_clients_alone_in_their_cluster():
 def test_the_median_run_is_not_moved_by_a_few():
     data = np.full((9, 100), 0.1)
     data[:4] = 50.0
-    found = measures.of_median(lambda each: each[:, -1], data, unit="")
-    assert found.value == 0.1
-    assert found.low == 0.1
+    result = measures.of_median(lambda each: each[:, -1], data, unit="")
+    assert result.value == 0.1
+    assert result.low == 0.1
     data[:, -1] = np.arange(9)
     wide = measures.of_median(lambda each: each[:, -1], data, unit="")
     assert wide.low < wide.value == 4 < wide.high
@@ -368,8 +368,8 @@ def test_the_band_of_a_gap_is_that_of_the_comparison_of_one_round():
         {"error": (("algorithm", "seed"), np.stack([over, under])[:, :, 2], {"decibel": 1})},
         coords={"algorithm": ["over", "under"]},
     )
-    found = statistics.compare(data, "error", baseline="under").sel(algorithm="over")
-    expected = [float(found[name]) for name in ("difference", "low", "high")]
+    result = statistics.compare(data, "error", baseline="under").sel(algorithm="over")
+    expected = [float(result[name]) for name in ("difference", "low", "high")]
     np.testing.assert_allclose([middle[2], low[2], high[2]], expected)
 
 

@@ -34,10 +34,10 @@ def of_axis(name, values, off, bound):
 def expected():
     """What the claims say, but that models become one on a connected network."""
     alone = 0.1 / AT**2
-    weights, chances = figure.WEIGHTS.value, figure.WITHIN.value
+    weights, probabilities = figure.WEIGHTS.value, figure.WITHIN.value
     off = np.stack([alone, *[0.2 * w / (1 + 1 / AT) + 0.5 for w in weights[1:]]])
     bound = np.stack([1 / AT, *[5 * w + 5 + 0 * AT for w in weights[1:]]])
-    within = np.stack([(0.3 - 0.2 * chance) / (10 * AT) for chance in chances])
+    within = np.stack([(0.3 - 0.2 * probability) / (10 * AT) for probability in probabilities])
     counts = list(figure.FEW.value)
     error = {
         PARAMETERS: [9, 5, 1, 0.3, 0.1, 0.01],
@@ -61,7 +61,7 @@ def expected():
     )
     return {
         "weight": of_axis("weight", weights, off, bound),
-        "within": of_axis("within", chances, within, 1.0 + 0 * within),
+        "within": of_axis("within", probabilities, within, 1.0 + 0 * within),
         "routes": routes,
     }
 

@@ -39,12 +39,12 @@ def made():
         "level": list(figure.LEVELS),
         "coupling": list(figure.COUPLINGS.value),
     }
-    sizes, chances = figure.SIZES.value, figure.CHANCES.value
-    off = np.broadcast_to(2 / np.asarray(sizes), (SEEDS, len(chances), len(sizes)))
-    axes = ("seed", "chance", "nodes")
+    sizes, probabilities = figure.SIZES.value, figure.PROBABILITIES.value
+    off = np.broadcast_to(2 / np.asarray(sizes), (SEEDS, len(probabilities), len(sizes)))
+    axes = ("seed", "probability", "nodes")
     random = xr.Dataset(
         {"second": (axes, 1 - off), "most": (axes, 1 + off)},
-        {"seed": range(SEEDS), "chance": list(chances), "nodes": list(sizes)},
+        {"seed": range(SEEDS), "probability": list(probabilities), "nodes": list(sizes)},
     )
     return {"networks": xr.Dataset(kept, coords), "random": random}
 
@@ -65,9 +65,9 @@ def test_claims_hold_of_what_they_say(expected):
         ("bound-as-baseline", "networks", "over_bound", 0.4, {"family": REGULAR, "level": 1}),
         ("largest-eigenvalue", "networks", "largest", 1.01, {"family": WORLD, "seed": 1}),
         ("essentially-tight", "networks", "largest", 0.4, {"family": RANDOM, "level": 0}),
-        ("approximation-155", "random", "second", 0.7, {"chance": 0.5, "nodes": 50}),
-        ("approximation-154", "random", "most", 1.3, {"chance": 0.5, "nodes": 50}),
-        ("approximation-improves", "random", "second", 0.8, {"chance": 0.2, "nodes": 200}),
+        ("approximation-155", "random", "second", 0.7, {"probability": 0.5, "nodes": 50}),
+        ("approximation-154", "random", "most", 1.3, {"probability": 0.5, "nodes": 50}),
+        ("approximation-improves", "random", "second", 0.8, {"probability": 0.2, "nodes": 200}),
         ("degree-connects", "networks", "second", 1.0, {"family": NEAR, "level": 2}),
         ("edges-save-rounds", "networks", "rounds", 3.0, {"family": WORLD, "level": 3}),
         ("edges-cost", "networks", "cost", 2.0, {"family": WORLD, "level": 3}),
@@ -102,19 +102,19 @@ def test_spectra_of_known_networks():
     ring = 2 * np.eye(6) - np.roll(np.eye(6), 1, 0) - np.roll(np.eye(6), -1, 0)
     complete = 6 * np.eye(6) - 1
     apart = np.kron(np.eye(2), 3 * np.eye(3) - 1)
-    found = figure.connectivity(np.stack([ring, complete, apart]))
-    np.testing.assert_allclose(found["second"], [1, 6, 0], atol=1e-12)
-    np.testing.assert_allclose(found["over_bound"], [1 / 2.4, 1, 0], atol=1e-12)
-    np.testing.assert_allclose(found["largest"], [1, 0.6, 0.75])
-    np.testing.assert_allclose(found["edges"], [6, 15, 6])
-    np.testing.assert_allclose(found["most"], [2, 5, 2])
+    result = figure.connectivity(np.stack([ring, complete, apart]))
+    np.testing.assert_allclose(result["second"], [1, 6, 0], atol=1e-12)
+    np.testing.assert_allclose(result["over_bound"], [1 / 2.4, 1, 0], atol=1e-12)
+    np.testing.assert_allclose(result["largest"], [1, 0.6, 0.75])
+    np.testing.assert_allclose(result["edges"], [6, 15, 6])
+    np.testing.assert_allclose(result["most"], [2, 5, 2])
 
 
 def test_rounds_are_those_of_the_spectrum():
     complete = 3 * np.eye(3) - 1
     # Q = I + L of eigenvalues 1 and 4: a factor of 3/5.
-    found = figure.rounds(complete[None], np.ones((1, 3, 1, 1)), 1.0)
-    np.testing.assert_array_equal(found, np.ceil(np.log(1e3) / np.log(5 / 3)))
+    result = figure.rounds(complete[None], np.ones((1, 3, 1, 1)), 1.0)
+    np.testing.assert_array_equal(result, np.ceil(np.log(1e3) / np.log(5 / 3)))
 
 
 @pytest.mark.slow

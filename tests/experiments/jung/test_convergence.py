@@ -116,10 +116,10 @@ def test_keys_are_those_of_a_sweep():
         algorithm = fl.algorithms.ConventionalFL(0.1)
         return fl.Simulation(problem, algorithm, metrics=[metric])
 
-    found = fl.sweep(scenario, rounds=1, seeds=3, progress=False)["first"].values[:, 0]
+    results = fl.sweep(scenario, rounds=1, seeds=3, progress=False)["first"].values[:, 0]
     keys = solutions.scenario_keys(3)
     wanted = [fl.problems.ridge(k, clients=3, samples=4, dim=2).features[0, 0, 0] for k in keys]
-    np.testing.assert_allclose(found, wanted)
+    np.testing.assert_allclose(results, wanted)
 
 
 @pytest.mark.long

@@ -14,7 +14,6 @@ from experiments.jung import figure_graph_learning as module
 from experiments.jung.figure_graph_learning import (
     ALL,
     ALONE,
-    CHANCE,
     ENTRIES,
     ERROR,
     FIXED,
@@ -22,6 +21,7 @@ from experiments.jung.figure_graph_learning import (
     KNOWN,
     LEARNED,
     PARAMETERS,
+    PROBABILITY,
     RELEARNED,
     RULES,
     TRAINED,
@@ -54,7 +54,7 @@ def test_edges_within_clusters_are_weighed():
     assert float(module.inside(jnp.asarray(matrix + matrix.T))) == pytest.approx(0.75)
     assert float(module.inside(jnp.zeros_like(matrix))) == 0
     everybody = jnp.asarray(1 - np.eye(module.CLIENTS))
-    assert float(module.inside(everybody)) == pytest.approx(CHANCE)
+    assert float(module.inside(everybody)) == pytest.approx(PROBABILITY)
 
 
 def made():
@@ -120,10 +120,10 @@ def test_the_picture_can_be_read(sound):
 
 
 def changed(studies, study, name, change, **where):
-    found = studies[study].copy(deep=True)
-    place = {axis: found.get_index(axis).get_loc(label) for axis, label in where.items()}
-    found[name][place] = change(found[name][place])
-    return {**studies, study: found}
+    result = studies[study].copy(deep=True)
+    place = {axis: result.get_index(axis).get_loc(label) for axis, label in where.items()}
+    result[name][place] = change(result[name][place])
+    return {**studies, study: result}
 
 
 @pytest.mark.parametrize(
@@ -175,12 +175,12 @@ def test_networks_have_as_many_samples_as_asked_for():
     problem = module.network(fl.random_key(0), 5)
     assert np.unique(np.asarray(problem.weights).sum(axis=1).round(6)).tolist() == [1.0]
     assert (np.asarray(problem.sample_counts()) == 5).all()
-    found = module.measured(fl.random_key(0), 40)
-    assert (np.asarray(found["inside"]) > 0.9).all()
-    known = dict(zip(KNOWN, np.asarray(found["error"]), strict=True))
+    result = module.measured(fl.random_key(0), 40)
+    assert (np.asarray(result["inside"]) > 0.9).all()
+    known = dict(zip(KNOWN, np.asarray(result["error"]), strict=True))
     assert known[TRUE] < known[ALONE] < known[ALL]
-    costs = module.least_costs(np.asarray(found["points"]))
-    assert (costs <= np.asarray(found["cost"]) * (1 + 1e-5)).all()
+    costs = module.least_costs(np.asarray(result["points"]))
+    assert (costs <= np.asarray(result["cost"]) * (1 + 1e-5)).all()
 
 
 @pytest.mark.long

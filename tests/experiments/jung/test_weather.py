@@ -91,12 +91,12 @@ def test_learning_alone_and_one_model_are_least_squares():
 def test_coupled_forecasts_go_from_alone_to_one_model():
     given = parts()
     places = np.random.default_rng(1).uniform(60, 70, (8, 2))
-    found = module.coupled(places, [1e-6, 1e6], given)
-    assert set(found) == set(GRAPHS)
+    result = module.coupled(places, [1e-6, 1e6], given)
+    assert set(result) == set(GRAPHS)
     plain, one = module.alone(given, [0.0])[0], module.one_model(given)
-    np.testing.assert_allclose(found[THREE][:, 0], plain, atol=1e-2)
-    np.testing.assert_allclose(found[FIVE][:, 1], one, atol=1e-2)
-    np.testing.assert_allclose(found[SHUFFLED][:, 1], one, atol=1e-2)
+    np.testing.assert_allclose(result[THREE][:, 0], plain, atol=1e-2)
+    np.testing.assert_allclose(result[FIVE][:, 1], one, atol=1e-2)
+    np.testing.assert_allclose(result[SHUFFLED][:, 1], one, atol=1e-2)
 
 
 def made(seed=0):
@@ -163,9 +163,9 @@ def test_the_picture_can_be_read_and_names_its_source(sound):
 
 
 def changed(studies, study, change, name="error", **where):
-    found = studies[study].copy(deep=True)
-    found[name].loc[where] = change(found[name].loc[where])
-    return {**studies, study: found}
+    result = studies[study].copy(deep=True)
+    result[name].loc[where] = change(result[name].loc[where])
+    return {**studies, study: result}
 
 
 @pytest.mark.parametrize(
@@ -212,10 +212,10 @@ def test_days_in_a_row_that_are_alike_widen_the_interval():
     rng = np.random.default_rng(0)
     alike = np.repeat(np.exp(rng.normal(size=30)), 3)
     apart = rng.permutation(alike)
-    found = [module.block_bootstrap(1 + day, np.ones(90)) for day in (alike, apart)]
-    assert found[0][0] == pytest.approx(found[1][0])
-    assert found[0][0] == pytest.approx(np.sqrt(1 + alike.mean()) - 1)
-    assert found[0][2] - found[0][1] > 1.3 * (found[1][2] - found[1][1])
+    result = [module.block_bootstrap(1 + day, np.ones(90)) for day in (alike, apart)]
+    assert result[0][0] == pytest.approx(result[1][0])
+    assert result[0][0] == pytest.approx(np.sqrt(1 + alike.mean()) - 1)
+    assert result[0][2] - result[0][1] > 1.3 * (result[1][2] - result[1][1])
     same = module.block_bootstrap(4 * alike, alike)
     assert same[0] == pytest.approx(np.sqrt(alike.mean()))
     assert same[1] < same[0] < same[2]

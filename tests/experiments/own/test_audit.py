@@ -61,15 +61,15 @@ def test_messages_move_by_all_that_the_sensitivity_allows(name):
 @pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize("name", ["P-ADMM", "factor 2 left out"])
 def test_a_row_says_what_was_found(name):
-    found = own.row(name, 4000)
-    one = found.isel(case=0)
+    result = own.row(name, 4000)
+    one = result.isel(case=0)
     assert (float(one["bound"]) > float(one["claimed"])) == (one["kind"] == own.FAULTY)
     assert one["gradient_met"] <= one["gradient_assumed"]
     misses = one["misses"].values
     assert np.all(np.diff(misses) <= 0)
     assert 0 <= misses[-1] < misses[0] <= 1
     with print_style():
-        figure = own.plot({"all": with_curves(found)})
+        figure = own.plot({"all": with_curves(result)})
     assert all(ax.get_xlabel() and ax.get_ylabel() for ax in figure.axes)
     assert faults(figure) == []
     plt.close(figure)

@@ -125,9 +125,9 @@ def test_rounds_needed_are_those_to_where_fedavg_is_halfway():
 def test_intervals_are_those_of_paired_differences():
     rng = np.random.default_rng(0)
     one, other = rng.normal(size=(2, 5))
-    found = models.estimate(lambda a, b: a - b, one, other, unit="")
+    result = models.estimate(lambda a, b: a - b, one, other, unit="")
     low, high = stats.ttest_rel(one, other).confidence_interval(0.95)
-    np.testing.assert_allclose([found.low, found.high], [low, high])
+    np.testing.assert_allclose([result.low, result.high], [low, high])
     alone = models.estimate(lambda a: a, one[:1], unit="")
     assert np.isnan(alone.low)
 
@@ -159,16 +159,16 @@ def test_a_run_beyond_all_numbers_guesses():
         "diverged": ("seed", [0, 3]),
         "bits": ("seed", [1, 1]),
     }
-    found = models.judged(xr.Dataset(data))
-    np.testing.assert_array_equal(found[ACCURACY], [0.9, 0.1])
+    result = models.judged(xr.Dataset(data))
+    np.testing.assert_array_equal(result[ACCURACY], [0.9, 0.1])
 
 
 def test_pixels_are_means_of_four():
     images = np.random.default_rng(0).integers(0, 256, (3, 6, 4)).astype(np.uint8)
-    found = models.halved(images)
+    result = models.halved(images)
     for image, row, column in np.ndindex(3, 3, 2):
         square = images[image, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
-        np.testing.assert_allclose(found[image, row, column], square.mean() / 255, rtol=1e-6)
+        np.testing.assert_allclose(result[image, row, column], square.mean() / 255, rtol=1e-6)
 
 
 def test_unequal_steps_are_ten_in_the_mean():

@@ -35,8 +35,8 @@ def parts(seed, attack, share, place):
 def point(seed, attack=rob.FLIPPED, share=0.2, place="a"):
     """Features, targets, what each client is judged by, and who sends lies."""
     problem, liars = parts(seed, rob.ATTACKS.index(attack), share, place)
-    found = problem.features, problem.targets, problem.tasks.truth, liars
-    return [np.asarray(part) for part in found]
+    result = problem.features, problem.targets, problem.tasks.truth, liars
+    return [np.asarray(part) for part in result]
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +77,8 @@ def by_loops(seed, attack, share, combine):
 def test_runs_equal_loops(quick, attack):
     ways = {rob.MEAN: np.mean, rob.MEDIAN: np.median}
     for seed, share, name in itertools.product(range(SEEDS), SHARES, ways):
-        found = quick.sel(seed=seed, share=share, aggregator=name, attack=attack)
-        np.testing.assert_allclose(found, by_loops(seed, attack, share, ways[name]), rtol=1e-9)
+        result = quick.sel(seed=seed, share=share, aggregator=name, attack=attack)
+        np.testing.assert_allclose(result, by_loops(seed, attack, share, ways[name]), rtol=1e-9)
 
 
 @pytest.mark.slow
@@ -124,8 +124,8 @@ def test_honest_clients_are_judged_by_what_they_find_alone():
     X, y, common, liars = point(0)
     best = alone(X[~liars], y[~liars])
     assert np.isnan(common[liars]).all()
-    for found in common[~liars]:
-        np.testing.assert_allclose(found, best, rtol=1e-9)
+    for result in common[~liars]:
+        np.testing.assert_allclose(result, best, rtol=1e-9)
     own = np.asarray(jax.jit(rob.personal_models)(parts(0, 0, 0.2, "d")[0], common))
     pull = rob.ATTRACTION.value
     fit = np.einsum("knp,kn->kp", X, np.einsum("knp,kp->kn", X, own) - y) / X.shape[1]
@@ -178,16 +178,16 @@ def test_too_few_messages_are_refused():
 
 def test_lost_runs_count_as_the_largest_error():
     data = xr.Dataset({rob.METRIC: ("seed", np.float32([1e-3, 1.0, 1e30, np.inf]))})
-    found = rob.capped(data)[rob.METRIC].values
-    np.testing.assert_allclose(found, [1e-3, 1.0, 1e4, 1e4], rtol=1e-6)
+    result = rob.capped(data)[rob.METRIC].values
+    np.testing.assert_allclose(result, [1e-3, 1.0, 1e4, 1e4], rtol=1e-6)
 
 
 def test_a_run_beyond_all_numbers_is_lost_and_not_left_out():
     errors = {n: ("seed", [0.1, 0.2, np.nan]) for n in (rob.METRIC, rob.PERSONAL.name)}
-    found = rob.lost(xr.Dataset(errors | {"diverged": ("seed", [0, 0, 7])}))
-    assert set(found) == {rob.METRIC, rob.PERSONAL.name}
-    for name in found:
-        np.testing.assert_array_equal(found[name], [0.1, 0.2, np.inf])
+    result = rob.lost(xr.Dataset(errors | {"diverged": ("seed", [0, 0, 7])}))
+    assert set(result) == {rob.METRIC, rob.PERSONAL.name}
+    for name in result:
+        np.testing.assert_array_equal(result[name], [0.1, 0.2, np.inf])
 
 
 def test_notes_say_what_was_measured():

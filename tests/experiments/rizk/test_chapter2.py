@@ -33,18 +33,20 @@ def made(curves, metric=ch2.METRIC, **axes):
     rows = np.stack([np.broadcast_to(c, ROUNDS.shape) for c in curves.values()])
     data = rows[:, None] * noise
     dims = ("algorithm", "seed", "round")
-    found = xr.Dataset(
+    result = xr.Dataset(
         {metric: (dims, data, {"decibel": 1}), "diverged": (dims[:2], np.zeros(data.shape[:2]))},
         coords={"algorithm": list(curves), "round": ROUNDS},
     )
     for name, values in axes.items():
-        found = xr.concat([found * 1.0 for _ in values], xr.DataArray(values, dims=name, name=name))
-    return found
+        result = xr.concat(
+            [result * 1.0 for _ in values], xr.DataArray(values, dims=name, name=name)
+        )
+    return result
 
 
 def only(cases):
-    (found,) = cases.values()
-    return found.value
+    (result,) = cases.values()
+    return result.value
 
 
 def falling(rate, rest):
@@ -69,12 +71,12 @@ def test_gains_are_of_steady_states():
     claims = {c.name: c for c in figure_2_1.FIGURE.claims}
     assert claims["by-13-db"].judge(four()).holds
     assert not claims["by-13-db"].judge(four(**{ch2.FEDAVG: 1e-2})).holds
-    assert claims["learnt-chances-as-good"].judge(four(**{ch2.SAMPLED: 5e-5})).holds
+    assert claims["learnt-probabilities-as-good"].judge(four(**{ch2.SAMPLED: 5e-5})).holds
 
 
 def test_an_exponential_fall_is_as_steep_in_both_halves():
-    for found in figure_2_1.exponential(four()).values():
-        assert 0.9 < found.value <= 1.01
+    for result in figure_2_1.exponential(four()).values():
+        assert 0.9 < result.value <= 1.01
     bent = {"a": made(dict.fromkeys((ch2.FEDAVG, ch2.TRUE), 10 / ROUNDS**2 + 1e-06))}
     assert all(e.value < 0.8 for e in figure_2_1.exponential(bent).values())
 
@@ -88,8 +90,8 @@ def test_a_plateau_is_flat():
 def test_powers_are_of_distances():
     squared = made({ch2.SAMPLED: ROUNDS**-4.0}, figure_2_1.AGENTS)
     squared[figure_2_1.OWN] = made({ch2.SAMPLED: ROUNDS**-1.0}, "x")["x"]
-    found = figure_2_1.powers({"c": squared})
-    assert [round(e.value, 2) for e in found.values()] == [2.0, 0.5]
+    result = figure_2_1.powers({"c": squared})
+    assert [round(e.value, 2) for e in result.values()] == [2.0, 0.5]
 
 
 @pytest.mark.slow
@@ -173,10 +175,10 @@ def test_sizes_are_drawn_once_within_their_range(agents):
 
 
 def by_xi(xis=(0.3, 1.5, 200.0)):
-    found = made({ch2.FEDAVG: 1e-3, ch2.IS: 1e-4}, xi=list(xis))
+    result = made({ch2.FEDAVG: 1e-3, ch2.IS: 1e-4}, xi=list(xis))
     size = xr.DataArray(np.asarray(xis) ** 2, dims="xi", coords={"xi": list(xis)})
-    start = xr.where(found["round"] == ROUNDS[0], 1.0, 0.0)
-    return {"a": found.assign({ch2.METRIC: found[ch2.METRIC] * size + start})}
+    start = xr.where(result["round"] == ROUNDS[0], 1.0, 0.0)
+    return {"a": result.assign({ch2.METRIC: result[ch2.METRIC] * size + start})}
 
 
 def test_levels_by_xi():
@@ -185,8 +187,8 @@ def test_levels_by_xi():
     rises = [e.value for e in figure_2_5.worsens(studies).values()]
     np.testing.assert_allclose(rises, 20 * np.log10(5), atol=0.1)
     assert all(e.value == pytest.approx(10, abs=0.1) for e in figure_2_5.better(studies).values())
-    found = [e.value for e in figure_2_5.by_levels(studies).values()]
-    np.testing.assert_allclose(found, [16, -6], atol=0.1)
+    result = [e.value for e in figure_2_5.by_levels(studies).values()]
+    np.testing.assert_allclose(result, [16, -6], atol=0.1)
     shares = [e.value for e in figure_2_5.by_noise(studies).values()]
     assert shares == [0, 100]
 
@@ -210,12 +212,12 @@ def test_floors_are_what_noise_adds():
 
 
 def over(axis, values, level):
-    found = made({ch2.UPDATES: 1e-3, ch2.MODELS: 1e-3}, **{axis: values})
+    result = made({ch2.UPDATES: 1e-3, ch2.MODELS: 1e-3}, **{axis: values})
     size = xr.DataArray(
         [[level[m](v) for v in values] for m in (ch2.UPDATES, ch2.MODELS)],
         coords={"algorithm": [ch2.UPDATES, ch2.MODELS], axis: values},
     )
-    return found.assign({ch2.METRIC: found[ch2.METRIC] * size})
+    return result.assign({ch2.METRIC: result[ch2.METRIC] * size})
 
 
 def test_a_trade_off_is_worse_at_both_ends():
@@ -241,9 +243,9 @@ def test_uploads_are_noisy_as_they_are_named():
         build = partial(ch2.private_scenario, shared=name)
         return jax.eval_shape(lambda key: build(key).upload_noise, jax.random.key(0))
 
-    found = {name: noise(name) for name in ch2.uploads()}
-    assert found.pop(ch2.STANDARD) is None
-    assert {s: noise.on for s, noise in found.items()} == {
+    result = {name: noise(name) for name in ch2.uploads()}
+    assert result.pop(ch2.STANDARD) is None
+    assert {s: noise.on for s, noise in result.items()} == {
         ch2.MODELS: "models",
         ch2.UPDATES: "updates",
     }

@@ -74,26 +74,26 @@ def test_the_noise_alone_is_the_distance_from_the_run_without(tiny):
 def test_consensus_at_the_end_recovers_the_centroid(tiny):
     over = np.asarray(RING.mixing("metropolis").matrix())
     optimum = np.asarray(fl.problems.optimum(problem()))
-    found = net.recovered(tiny, over, optimum)[net.RECOVERED].squeeze("variance")
+    result = net.recovered(tiny, over, optimum)[net.RECOVERED].squeeze("variance")
     np.testing.assert_allclose(
-        found.isel(stage=0), net.late(tiny)[net.INDIVIDUAL].squeeze("variance"), rtol=1e-4
+        result.isel(stage=0), net.late(tiny)[net.INDIVIDUAL].squeeze("variance"), rtol=1e-4
     )
     centroid = net.late(tiny)[net.CENTROID].squeeze("variance")
-    np.testing.assert_allclose(found.isel(stage=-1), centroid, rtol=1e-3, atol=1e-8)
+    np.testing.assert_allclose(result.isel(stage=-1), centroid, rtol=1e-3, atol=1e-8)
 
 
 @pytest.mark.slow
 def test_theory_is_that_of_each_scheme_and_number():
     axes = {"variance": [0.1, 0.2], "step_size": [0.02, 0.1]}
-    found = net.predicted(scenario, (NONE, RANDOM), **axes)
+    result = net.predicted(scenario, (NONE, RANDOM), **axes)
     noise = net.SCHEMES[RANDOM]
     alone = multiagent.steady_state(scenario(fl.random_key(0), noise, 0.2, 0.02))
-    assert float(found[net.CENTROID].sel(scheme=RANDOM, variance=0.2, step_size=0.02)) == (
+    assert float(result[net.CENTROID].sel(scheme=RANDOM, variance=0.2, step_size=0.02)) == (
         pytest.approx(float(alone.centroid), rel=1e-4)
     )
-    silent = found[net.INDIVIDUAL].sel(scheme=NONE)
+    silent = result[net.INDIVIDUAL].sel(scheme=NONE)
     np.testing.assert_allclose(silent.sel(variance=0.1), silent.sel(variance=0.2))
-    assert (found[net.INDIVIDUAL].sel(scheme=RANDOM) > silent).all()
+    assert (result[net.INDIVIDUAL].sel(scheme=RANDOM) > silent).all()
 
 
 def made(values, metric=net.CENTROID, rounds=4, **axes):
@@ -117,9 +117,9 @@ def test_gaps_slopes_and_what_rises():
     assert net.slope(late, net.CENTROID, "step_size", scheme="up").value == pytest.approx(1)
     assert net.slope(late, net.CENTROID, "step_size", scheme="down").value == pytest.approx(-2)
     cases = net.rising("step_size", steps, scheme="up")
-    found = net.gaps("a", net.CENTROID, cases)({"a": data})
-    assert [e.value for e in found.values()] == pytest.approx([10 * np.log10(2)] * 2)
-    assert list(found) == ["up, 0.2 above 0.1", "up, 0.4 above 0.2"]
+    result = net.gaps("a", net.CENTROID, cases)({"a": data})
+    assert [e.value for e in result.values()] == pytest.approx([10 * np.log10(2)] * 2)
+    assert list(result) == ["up, 0.2 above 0.1", "up, 0.4 above 0.2"]
     pair = net.gaps("a", net.CENTROID, net.pairs(("up", "down"), step_size=0.4))({"a": data})
     assert pair["up above down"].value == pytest.approx(10 * np.log10(48))
 
@@ -142,9 +142,9 @@ def test_the_ends_are_compared_with_the_best_of_the_steps_between():
     steps = list(figure_3_4.STEPS.value)
     for values, signs in (([9, 2, 1, 3], [1, 1]), ([9, 2, 1, 0.5], [1, -1])):
         data = made([values], scheme=[RANDOM], step_size=steps)
-        found = figure_3_4.extremes({"a": data})
-        assert list(found) == ["step 0.1 above 1", "step 5 above 1"]
-        assert [np.sign(e.value) for e in found.values()] == signs
+        result = figure_3_4.extremes({"a": data})
+        assert list(result) == ["step 0.1 above 1", "step 5 above 1"]
+        assert [np.sign(e.value) for e in result.values()] == signs
 
 
 def test_a_rate_is_when_the_mean_error_is_half_as_long():
@@ -217,16 +217,16 @@ def test_the_centroid_is_judged_on_held_out_rows():
 
 @pytest.mark.slow
 def test_feature_noise_leaves_the_test_rows_clean():
-    found = clicks.problem(20, 0.1)
-    assert found.test.samples == clicks.TEST.value
-    filled = np.asarray(found.weights) > 0
+    result = clicks.problem(20, 0.1)
+    assert result.test.samples == clicks.TEST.value
+    filled = np.asarray(result.weights) > 0
     assert filled.sum() == clicks.ROWS.value
-    entries = np.unique(np.round(np.asarray(found.test.features), 4))
+    entries = np.unique(np.round(np.asarray(result.test.features), 4))
     assert len(entries) == 2  # zero, and one over the root of the fields
-    lengths = [np.asarray(found.features)[k][filled[k]] for k in range(20)]
+    lengths = [np.asarray(result.features)[k][filled[k]] for k in range(20)]
     spread = [np.std(x[x < 0.15]) for x in lengths]
     assert max(spread) > 4 * min(spread)
-    np.testing.assert_allclose(found.share, 0.1, rtol=1e-6)
+    np.testing.assert_allclose(result.share, 0.1, rtol=1e-6)
 
 
 @pytest.mark.long

@@ -1,0 +1,48 @@
+"""Servers on a graph: an instance of each algorithm, and its loop."""
+
+from functools import partial
+
+from experiments.benchmarks import costs
+from fljax.algorithms import (
+    GFL,
+    PGFL,
+    ClusterFL,
+    GraphFedAvg,
+    PGFLSingleStep,
+)
+from fljax.privacy import ZCDP
+from tests.cases.world import CLIENTS, CLUSTER, DECAYING, LINE, MEMBERS, ROUNDS, SERVER, Case, drawn
+from tests.reference import (
+    nfl,
+    pgfl,
+)
+
+
+def inter_cluster(it):
+    return lambda n: float(it.inter_cluster.initial) * float(it.inter_cluster.factor) ** n
+
+
+def federated(it):
+    cluster = CLUSTER if it.personalized else [0] * CLIENTS
+    edges = LINE if it.cooperative else []
+    given = ROUNDS, float(it.penalty), inter_cluster(it), 2, max(cluster) + 1
+    return pgfl.pgfl(MEMBERS, SERVER, cluster, edges, *given, scheduled=drawn(it)).model
+
+
+def single_step(it):
+    given = ROUNDS, float(it.penalty), inter_cluster(it), 2, 2
+    return pgfl.pgfl_single_step(MEMBERS, SERVER, CLUSTER, LINE, *given, it.signs).model
+
+
+def graph_averaged(it):
+    given = nfl.metropolis(2, LINE), ROUNDS, float(it.step_size.value), it.local_steps
+    return pgfl.gfl_gradient(MEMBERS, SERVER, *given).server[:, SERVER]
+
+
+CASES = {
+    "PGFL": Case(PGFL(0.9, DECAYING, 2), ZCDP(2.0, 0.9), federated, partial(costs.drawn, 2)),
+    "GFL": Case(GFL(0.9), ZCDP(2.0, 0.9), federated, costs.federated),
+    "ClusterFL": Case(ClusterFL(0.9, 0.3), ZCDP(2.0, 0.9), federated, costs.federated),
+    "PGFL, single step": Case(PGFLSingleStep(0.9, DECAYING), None, single_step, costs.federated),
+    "GFL, gradient": Case(GraphFedAvg(0.05), ZCDP(2.0, 0.9), graph_averaged, costs.averaged),
+}
