@@ -61,6 +61,7 @@ ATTRIBUTES = {
 #: Of arguments, what each may be called now.
 ARGUMENTS = {
     "adaptation": ("interpolation_step_size",),
+    "apart": ("separation",),
     "attention": ("attention_step_size",),
     "blend_step": ("blend_step_size",),
     "chances": ("probabilities",),
@@ -69,6 +70,7 @@ ARGUMENTS = {
     "dual_step": ("dual_step_size",),
     "edge_chance": ("edge_probability",),
     "epochs": ("policy_steps",),
+    "found": ("estimate", "results"),
     "head_passes": ("head_epochs",),
     "keeps_optimiser": ("keeps_optimizer",),
     "local_rounds": ("local_steps",),

@@ -330,7 +330,7 @@ VALID = {
     "audit.unperturbed": {"simulation": PRIVATE},
     "audit.upload_protection": {"clients": K},
     "audit.within": {
-        "found": xr.Dataset(
+        "results": xr.Dataset(
             dict.fromkeys(
                 ["deviation", "error", "other_error"], (("seed", "round"), np.ones((2, 3)))
             )
@@ -733,10 +733,10 @@ VALID = {
     "graphs.grid": {"rows": 3, "columns": 3},
     "graphs.k_regular": {"key": KEY, "nodes": 6, "degree": 2},
     "graphs.distances": {"points": np.eye(3)},
-    "clustering.adjusted_rand": {"found": CLUSTER, "truth": CLUSTER},
+    "clustering.adjusted_rand": {"estimate": CLUSTER, "truth": CLUSTER},
     "clustering.detect": {"network": fl.graphs.ring(K), "models": np.eye(K), "tolerance": 0.1},
     "clustering.kmeans": {"key": KEY, "points": np.eye(3), "clusters": 2},
-    "clustering.misassigned": {"found": CLUSTER, "truth": CLUSTER},
+    "clustering.misassigned": {"estimate": CLUSTER, "truth": CLUSTER},
     "clustering.pooled_models": {"problem": problem(), "cluster": CLUSTER, "clusters": 2},
     "clustering.quality": {"network": fl.graphs.ring(K), "members": CLUSTER == 0},
     "problems.label_histograms": {"problem": problem(), "labels": [0.0, 1.0]},

@@ -280,7 +280,7 @@ class TestParts:
             (lambda: problem().split(None), "key must be a random key, .* got None"),
             (lambda: problem().split(0.2), "key must be a random key, .* got 0.2"),
             (lambda: fl.participation.Law(1.5), "rate must be finite and > 0 and <= 1, got 1.5"),
-            (lambda: fl.participation.Law(0.5, 0), "apart must be >= 1"),
+            (lambda: fl.participation.Law(0.5, 0), "separation must be >= 1"),
             (lambda: fl.participation.Law(0.5, sampling="often"), "unknown sampling 'often'"),
             (lambda: fl.participation.Law(0.5, 2, "drawn"), "may be drawn in two in a row"),
             (
