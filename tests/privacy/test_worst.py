@@ -153,7 +153,7 @@ def test_labels_stay_labels():
 
 def test_where_nothing_bounds_gradients_those_within_count():
     """Of an exact minimizer of least squares, whose claim is nominal."""
-    label = "(eps,delta)DP-NFL"
+    label = "P-ADMM"
     algorithm, network = CASES[label].algorithm, make_network()
     simulation = fl.Simulation(short()[0], algorithm, network, ZCDP(1.0))
     result = audit.worst_neighbors(simulation, 2, CLIENT, evaluations=600)
