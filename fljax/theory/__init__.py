@@ -9,6 +9,7 @@ from fljax.theory import (
     operators,
     pao_fed,
     pgfl,
+    sensitivity,
     zcdp_nfl,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "operators",
     "pao_fed",
     "pgfl",
+    "sensitivity",
     "zcdp_nfl",
 ]
