@@ -9,6 +9,7 @@ from fljax.theory import (
     operators,
     pao_fed,
     pgfl,
+    robustness,
     sensitivity,
     zcdp_nfl,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "operators",
     "pao_fed",
     "pgfl",
+    "robustness",
     "sensitivity",
     "zcdp_nfl",
 ]

@@ -1,4 +1,4 @@
-"""What errors of labels do to GTVMin: closed forms against solutions, bounds on random instances."""
+"""What errors of labels do to GTVMin: closed forms against solutions, bounds on instances."""
 
 import jax
 import jax.numpy as jnp
