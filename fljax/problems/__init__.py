@@ -38,6 +38,7 @@ from fljax.problems.synthetic import (
     softmax,
 )
 from fljax.problems.tasks import Tasks, group_share, random_clusters
+from fljax.problems.uncertainty import Interval, Prediction, predict
 from fljax.problems.validation import (
     Diagnosis,
     Validated,
@@ -70,6 +71,7 @@ __all__ = [
     "FunctionLoss",
     "GTVMin",
     "Huber",
+    "Interval",
     "LeastAbsoluteDeviation",
     "LeastSquares",
     "Logistic",
@@ -81,6 +83,7 @@ __all__ = [
     "NormPenalty",
     "PNorm",
     "Penalty",
+    "Prediction",
     "Problem",
     "Regularizer",
     "Softmax",
@@ -107,6 +110,7 @@ __all__ = [
     "local_gradients",
     "logistic",
     "optimum",
+    "predict",
     "prediction_discrepancy",
     "prox",
     "random_clusters",
