@@ -71,7 +71,8 @@ def test_intervals_cover_what_they_say(coupling):
         return found, (POINTS @ truth)[None] + 0.7 * jax.random.normal(fresh, (K, len(POINTS)))
 
     found, new = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 1500))
-    for within, value in ((found.interval(0.8), new), (found.confidence(0.8), POINTS @ truth)):
+    means = np.broadcast_to(np.asarray(POINTS @ truth), new.shape)
+    for within, value in ((found.interval(0.8), new), (found.confidence(0.8), means)):
         covered = np.mean((within.low < value) & (value < within.high))
         assert abs(covered - 0.8) < 0.02
     close(np.mean(np.square(found.noise)), 0.49, rtol=0.02)
