@@ -71,8 +71,8 @@ def pruned(
       edges: ``[K, K]``, which fail, symmetric; those that the network has not do not count.
 
     Raises:
-      ValueError: masks that are none, or of another shape, edges that fail in one direction only, or no two nodes
-        that are left.
+      ValueError: masks that are none or of another shape, edges that fail in one direction only,
+        fewer than two nodes that are left.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl

@@ -7,6 +7,7 @@ from fljax.problems.discrepancy import (
     local_gradients,
     prediction_discrepancy,
 )
+from fljax.problems.explanation import explained, explanation_error
 from fljax.problems.gtv import Certificate, GTVMin, Solution
 from fljax.problems.model import FunctionLoss, Model
 from fljax.problems.objectives import (
@@ -97,6 +98,8 @@ __all__ = [
     "clustered_ridge",
     "diagnose",
     "elastic_net",
+    "explained",
+    "explanation_error",
     "factorize",
     "from_clients",
     "group_share",

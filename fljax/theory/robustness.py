@@ -130,9 +130,11 @@ def median_residual(
             f"weights must be one of each of the {count} messages, got shape {np.shape(weights)}."
         )
     _check.nonnegative("weights", weights)
-    away = jnp.asarray(messages) - jnp.asarray(point)[None]
+    messages = jnp.asarray(messages)
+    point = jnp.asarray(point, messages.dtype)
+    away = messages - point[None]
     size, weights = norm(away), jnp.asarray(weights, away.dtype)
-    rounding = 64 * jnp.finfo(size.dtype).eps * (norm(jnp.asarray(messages)) + norm(point)[None])
+    rounding = 64 * jnp.finfo(size.dtype).eps * (norm(messages) + norm(point)[None])
     there = size > rounding
     unit = away / jnp.where(there, size, 1)[:, None]
     pull = norm(jnp.sum(jnp.where(there, weights, 0)[:, None] * unit, axis=0))
