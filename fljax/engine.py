@@ -103,7 +103,8 @@ def _one_by_one(simulation: Simulation) -> bool:
         noise.cancels and simulation.losses is None
     )
     learned = isinstance(simulation.network, Relearned)
-    return drawn or learned or simulation.aggregation is not None
+    asked = simulation.aggregation is not None or simulation.algorithm.one_by_one
+    return drawn or learned or asked
 
 
 def check_length(simulation: Simulation, rounds: int) -> None:

@@ -12,6 +12,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import check_fields, checked
+from fljax._module import float_dtype
+from fljax.problems.explanation import explanation_error, signal_points
 from fljax.problems.gtv import GTVMin
 from fljax.problems.problem import value_of
 from fljax.problems.variation import Penalty, SquaredNorm
@@ -26,6 +28,7 @@ __all__ = [
     "client_accuracy",
     "consensus_error",
     "deviation_by_norm",
+    "explanation",
     "gtv_objective",
     "held_out",
     "joint_error",
@@ -448,6 +451,64 @@ def trajectory(name: str = "model", dims: Sequence[str] = ROWS) -> Metric:
     """
     label = "model" if name == "model" else f"{name} of the state"
     return Metric(f"{name}_trajectory", _Field(name), label, dims=tuple(dims))
+
+
+@dataclass(frozen=True)
+class _Explanation:
+    """Equal to another of the same numbers, so that nothing traces twice."""
+
+    numbers: tuple[Any, ...]
+    signal: Any = field(compare=False)
+    features: Any = field(compare=False)
+
+    def __call__(self, now: Snapshot) -> Array:
+        return explanation_error(now.model, self.signal, self.features)
+
+
+@checked
+def explanation(
+    signal: Float[Array, "*clients points"], features: Float[Array, "*clients points features"]
+) -> Metric:
+    r"""How far each client's model is from a user's signal, :math:`\frac1M\sum_j(u_k(x_j)-x_j^\top
+    w_k)^2` (Jung 2025, (177)).
+
+    It becomes ``explanation`` in the results, over ``client``; see
+    :func:`fljax.problems.explanation_error`, whose arguments these are, and
+    :func:`fljax.problems.explained` for models that are to follow the signal.
+
+    Args:
+      signal: ``[M]`` or ``[K, M]``, known when the simulation is made.
+      features: ``[M, D]`` or ``[K, M, D]``, likewise.
+
+    Raises:
+      TypeError: a signal that is drawn or swept.
+      ValueError: shapes that do not fit each other, or (where the run is traced) the models.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> signal, points = jnp.array([1.0, -1.0]), jnp.eye(2)
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=9, dim=2)
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.explained(problem, signal, points, strength=100.0),
+      ...     network=fl.graphs.ring(4),
+      ...     algorithm=fl.algorithms.FedRelax(1.0),
+      ...     metrics=[explanation(signal, points)],
+      ... )
+      >>> bool((fl.run(simulation, rounds=3).explanation[-1] < 0.01).all())
+      True
+    """
+    if not all(map(_check.is_concrete, (signal, features))):
+        raise TypeError(
+            "the signal of explanation must be known numbers, got traced ones; of a signal that is "
+            "drawn take fljax.problems.explanation_error of the final models."
+        )
+    values, points = arrays = [np.asarray(a, np.float64) for a in (signal, features)]
+    clients = len(points) if points.ndim > 2 else len(values) if values.ndim > 1 else 1
+    signal_points(values, points, clients, points.shape[-1], float_dtype())
+    numbers = tuple((a.shape, a.tobytes()) for a in arrays)
+    label = "distance from the user's signal"
+    measure = _Explanation(numbers, values, points)
+    return Metric("explanation", measure, label, decibel=True, needs_data=True, dims=("client",))
 
 
 @dataclass(frozen=True)

@@ -273,6 +273,11 @@ def _iterated(needs: Needs, problem: Any) -> Iterator[Unmet]:
         )
 
 
+def _averages(needs: Needs, simulation: Any) -> bool:
+    """Whether messages are combined by a mean, as the algorithm is set up here."""
+    return needs.averages and not simulation.algorithm.one_by_one
+
+
 def _messages(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     own = type(simulation.algorithm).label not in REGISTRY
     if simulation.participation is not None and not needs.absent:
@@ -298,7 +303,7 @@ def _messages(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         yield Unmet("compresses its messages itself; leave out compression=.", True)
     if simulation.aggregation is None:
         return
-    if not needs.averages:
+    if not _averages(needs, simulation):
         yield Unmet("combines messages otherwise than by a mean; leave out aggregation=.", True)
     if simulation.delays is not None and not peers:
         yield Unmet(
@@ -333,7 +338,7 @@ def _noise(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             "compressed; leave out compression= or noise=.",
             False,
         )
-    if isinstance(noise, GraphHomomorphic) and not needs.averages:
+    if isinstance(noise, GraphHomomorphic) and not _averages(needs, simulation):
         yield Unmet(
             "sums what it hears, and graph-homomorphic noise cancels in weighted means only; take "
             "LocalGraphHomomorphic or PerEdge.",

@@ -138,6 +138,10 @@ AGAINST_LOOPS = {
         FedRelax([0.4, 0.0, 1.1]),
         networks.relaxation(DATA, ADJACENCY, np.array([0.4, 0.0, 1.1])),
     ),
+    "FedRelax, by the norm": lambda: (
+        FedRelax(0.1, 1000, fl.problems.Norm()),
+        networks.relaxation_by_norm(DATA, ADJACENCY, 0.1),
+    ),
     "FedGD, by parameter": lambda: (
         FedGD([0.4, 0.0, 1.1], fl.schedules.PowerDecay(0.1)),
         gradient_loop(whole, np.array([0.4, 0.0, 1.1]), lambda k, t: 0.1 / (t + 1) ** 0.5),

@@ -85,6 +85,8 @@ class Algorithm:
       waiting: fields of the state that hold what a peer hears. What is said while it is absent
         waits for it there; all else that is its own stays as it was.
       hears_itself: whether a peer's own message is among those that it combines.
+      one_by_one: whether peers look at single messages (``inbox.messages``), and not at their mean,
+        which an aggregator would replace.
       step_size: how long a step is, a schedule, a number or an optimizer; ``None`` of one that
         takes no steps. Its first is held against :meth:`step_bound`.
       selection: who takes part, a selector; ``None`` of one that does not say, which a trusted
@@ -152,6 +154,7 @@ class Algorithm:
     combinations: Any = ()  # of Mixing, Combination and None
     uploads: Any = None  # tuple[str, ...]
     has_start: Any = False
+    one_by_one: Any = False
 
     def __init_subclass__(cls) -> None:
         cls.label = cls.__name__

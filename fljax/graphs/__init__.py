@@ -22,6 +22,15 @@ from fljax.graphs.builders import (
     star,
 )
 from fljax.graphs.combination import Combination, Mixing, from_stochastic
+from fljax.graphs.failures import (
+    Critical,
+    Resilience,
+    critical_edges,
+    critical_nodes,
+    pruned,
+    random_failures,
+    resilience,
+)
 from fljax.graphs.graph import Graph
 from fljax.graphs.learning import edge_budget, project_regular, regular_similarity
 from fljax.graphs.nearest import EARTH_RADIUS, distances, nearest_neighbors
@@ -43,16 +52,20 @@ __all__ = [
     "DENSE_BELOW",
     "EARTH_RADIUS",
     "Combination",
+    "Critical",
     "Drawn",
     "Graph",
     "Mixing",
     "Overflow",
     "Relearned",
+    "Resilience",
     "Schedule",
     "Varying",
     "agreed",
     "complete",
     "consensus",
+    "critical_edges",
+    "critical_nodes",
     "distances",
     "edge_budget",
     "erdos_renyi",
@@ -67,9 +80,12 @@ __all__ = [
     "path",
     "perron_vector",
     "project_regular",
+    "pruned",
     "random_connected",
+    "random_failures",
     "random_geometric",
     "regular_similarity",
+    "resilience",
     "ring",
     "small_world",
     "star",

@@ -188,9 +188,14 @@ def second_modulus(matrix: Array, stationary: Array) -> Float[Array, ""]:
 
 def sparse_connectivity(laplacian: Any) -> float:
     """Second smallest eigenvalue of a sparse Laplacian; zero where its graph falls apart."""
-    nodes = laplacian.shape[0]
     if scipy.sparse.csgraph.connected_components(laplacian, directed=False)[0] > 1:
         return 0.0
+    return sparse_fiedler(laplacian)[0]
+
+
+def sparse_fiedler(laplacian: Any) -> tuple[float, np.ndarray]:
+    """The same of a graph that is connected, and an eigenvector of it, ``[K]``."""
+    nodes = laplacian.shape[0]
     above = 2.0 * float(laplacian.diagonal().max())
 
     def product(x: np.ndarray) -> np.ndarray:
@@ -200,16 +205,18 @@ def sparse_connectivity(laplacian: Any) -> float:
 
     flipped = scipy.sparse.linalg.LinearOperator(laplacian.shape, matvec=product, dtype=float)
     start = np.random.default_rng(0).normal(size=nodes)
-    options = {"v0": start - start.mean(), "tol": _TOLERANCE, "return_eigenvectors": False}
+    options = {"v0": start - start.mean(), "tol": _TOLERANCE}
     with contextlib.suppress(scipy.sparse.linalg.ArpackNoConvergence):
-        (largest,) = scipy.sparse.linalg.eigsh(
+        (largest,), vectors = scipy.sparse.linalg.eigsh(
             flipped, 1, which="LA", maxiter=_RESTARTS, ncv=_LANCZOS, **options
         )
         if above - largest > _SMALL * above:
-            return float(above - largest)
+            return float(above - largest), vectors[:, 0]
     # Long thin graphs, whose small eigenvalues crowd together: their factors are sparse.
     shift = -1e-3 * above / nodes
-    return float(np.max(scipy.sparse.linalg.eigsh(laplacian.tocsc(), 2, sigma=shift, **options)))
+    values, vectors = scipy.sparse.linalg.eigsh(laplacian.tocsc(), 2, sigma=shift, **options)
+    second = int(np.argmax(values))
+    return float(values[second]), vectors[:, second]
 
 
 def sparse_norm(laplacian: Any) -> float:

@@ -193,9 +193,22 @@ class Inbox:
 
     # Single messages -----------------------------------------------------------------------------
 
-    def _aggregated(self, over: Combination) -> Array:
-        aggregator = self._aggregator
-        assert aggregator is not None
+    def messages(self, over: Graph) -> Float[Array, "clients slots dim"]:
+        """Each client's messages side by side, in the order of ``over.neighbor_table()``.
+
+        A client's own stands in for one that it does not hear, and in slots that are empty. An
+        algorithm that asks says so (``one_by_one``), since every message is then a copy in memory.
+
+        Args:
+          over: the network.
+        """
+        self.read = True
+        rows, known, added = self._rows(over)
+        flat = self._past.reshape(-1, self._said.shape[1])
+        return jnp.where(known[..., None], flat[rows] + added, self._own[:, None])
+
+    def _rows(self, over: Graph | Combination) -> tuple[Array, Array, Array]:
+        """Where each message stands among what was said, whether it is heard, its edge's noise."""
         bound, nodes = self._past.shape[:2]
         neighbors, weights = over.neighbor_table()
         receivers = jnp.arange(nodes, dtype=jnp.int32)[:, None]
@@ -204,7 +217,24 @@ class Inbox:
             (age,) = self._ages
         known = (age < bound) & (weights > 0) & (neighbors != receivers)
         rows = jnp.where(known, ((self._newest - age) % bound) * nodes + neighbors, 0)
-        flat = self._past.reshape(bound * nodes, -1)
+        added = jnp.zeros((*rows.shape, 1), self._said.dtype)
+        if self._noise is not None:
+            noise, key = self._noise
+            dim = self._said.shape[1]
+
+            def on_way(receiver: Array, senders: Array, weights: Array) -> Array:
+                drawn = noise.over_edges(key, receiver, senders, weights, dim)
+                return jnp.zeros((len(senders), 1), weights.dtype) if drawn is None else drawn
+
+            kept = weights.astype(self._said.dtype)
+            added = jax.vmap(on_way)(receivers[:, 0], neighbors, kept)
+        return rows, known, added
+
+    def _aggregated(self, over: Combination) -> Array:
+        aggregator = self._aggregator
+        assert aggregator is not None
+        rows, known, added = self._rows(over)
+        flat = self._past.reshape(-1, self._said.shape[1])
 
         def one(given: tuple[Array, Array, Array, Array, Array]) -> Array:
             own, own_weight, rows, weights, added = given
@@ -212,23 +242,13 @@ class Inbox:
             weights = jnp.concatenate([own_weight[None], weights])
             return aggregator.combine(messages[None], weights[None], own[None])[0]
 
-        added = jnp.zeros((*rows.shape, 1), self._said.dtype)
-        if self._noise is not None:
-            noise, key = self._noise
-
-            def on_way(receiver: Array, senders: Array, weights: Array) -> Array:
-                drawn = noise.over_edges(key, receiver, senders, weights, flat.shape[1])
-                return jnp.zeros((len(senders), 1), weights.dtype) if drawn is None else drawn
-
-            kept = weights.astype(self._said.dtype)
-            added = jax.vmap(on_way)(receivers[:, 0], neighbors, kept)
         given = (
             self._own,
             over.self_weight.astype(self._said.dtype),
             rows,
-            jnp.where(known, weights, 0).astype(self._said.dtype),
+            jnp.where(known, over.neighbor_table()[1], 0).astype(self._said.dtype),
             added,
         )
-        if not on_cpu() or nodes <= RECEIVERS:
+        if not on_cpu() or len(rows) <= RECEIVERS:
             return jax.vmap(one)(given)
         return jax.lax.map(one, given, batch_size=RECEIVERS)

@@ -7,6 +7,7 @@ from fljax.problems.discrepancy import (
     local_gradients,
     prediction_discrepancy,
 )
+from fljax.problems.explanation import explained, explanation_error
 from fljax.problems.gtv import Certificate, GTVMin, Solution
 from fljax.problems.model import FunctionLoss, Model
 from fljax.problems.objectives import (
@@ -38,6 +39,7 @@ from fljax.problems.synthetic import (
     softmax,
 )
 from fljax.problems.tasks import Tasks, group_share, random_clusters
+from fljax.problems.uncertainty import Interval, Prediction, predict
 from fljax.problems.validation import (
     Diagnosis,
     Validated,
@@ -70,6 +72,7 @@ __all__ = [
     "FunctionLoss",
     "GTVMin",
     "Huber",
+    "Interval",
     "LeastAbsoluteDeviation",
     "LeastSquares",
     "Logistic",
@@ -81,6 +84,7 @@ __all__ = [
     "NormPenalty",
     "PNorm",
     "Penalty",
+    "Prediction",
     "Problem",
     "Regularizer",
     "Softmax",
@@ -94,6 +98,8 @@ __all__ = [
     "clustered_ridge",
     "diagnose",
     "elastic_net",
+    "explained",
+    "explanation_error",
     "factorize",
     "from_clients",
     "group_share",
@@ -107,6 +113,7 @@ __all__ = [
     "local_gradients",
     "logistic",
     "optimum",
+    "predict",
     "prediction_discrepancy",
     "prox",
     "random_clusters",

@@ -9,6 +9,8 @@ from fljax.theory import (
     operators,
     pao_fed,
     pgfl,
+    robustness,
+    sensitivity,
     zcdp_nfl,
 )
 
@@ -21,5 +23,7 @@ __all__ = [
     "operators",
     "pao_fed",
     "pgfl",
+    "robustness",
+    "sensitivity",
     "zcdp_nfl",
 ]

@@ -94,6 +94,31 @@ def common_error_bound(features, targets, adjacency, coupling, truth):
     return 2 * (most + most**2 / (second * coupling)) * total / (len(features) * pooled**2)
 
 
+def label_shift(features, change, adjacency, coupling):
+    """``-Q^-1 n / 2`` with ``n^(k) = -2 X' eps / m``, (163) with ERR-16."""
+    Q = system(features, change, adjacency, coupling)[0]
+    n = np.concatenate([-2 * X.T @ e / len(e) for X, e in zip(features, change, strict=True)])
+    return (-0.5 * np.linalg.solve(Q, n)).reshape(len(features), -1)
+
+
+def label_shift_bounds(features, change, adjacency, coupling):
+    """Proposition 8.1 with ``1 / m``, and as printed."""
+    most, pooled = curvature(features)
+    ratio = pooled / (4 * most)
+    second = np.linalg.eigvalsh(laplacian(adjacency))[1]
+    gain = most * (1 + ratio**2) ** 2 / min(second * coupling * ratio**2, pooled / 2) ** 2
+    return gain * sum(np.mean(e**2) for e in change), gain * sum(np.sum(e**2) for e in change)
+
+
+def common_error(features, targets, truth, deviation, sign=-1):
+    """The error of the mean and its bound (167); ``sign`` +1 as printed."""
+    total = 0.0
+    for X, y, own in zip(features, targets, deviation, strict=True):
+        total = total + X.T @ (y - X @ truth + sign * X @ own) / len(y)
+    error = np.linalg.solve(np.sum(halves(features), axis=0), total)
+    return error, np.sum(total**2) / (len(features) * curvature(features)[1]) ** 2
+
+
 def largest_bounds(features, adjacency, coupling):
     """(106), and what (135) has in the place of the first."""
     most, of_graph = curvature(features)[0], np.linalg.eigvalsh(laplacian(adjacency))[-1]

@@ -69,6 +69,21 @@ def quadratic(data, k, ridge=0.0):
     return X.T @ X / len(y) + ridge * np.eye(X.shape[1]), -2 / len(y) * X.T @ y
 
 
+def relaxation_by_norm(data, adjacency, coupling, turns=4000):
+    """(170) with the norm, by least squares that are reweighted, from the own minimizer."""
+
+    def operator(k, seen, t):
+        Q, q = quadratic(data, k)
+        w = np.linalg.solve(Q, -q / 2)
+        for _ in range(turns):
+            apart = np.linalg.norm(seen - w, axis=1)
+            pull = coupling * adjacency[k] / np.maximum(2 * apart, 1e-12)
+            w = np.linalg.solve(Q + pull.sum() * np.eye(len(q)), pull @ seen - q / 2)
+        return w
+
+    return operator
+
+
 def relaxation(data, adjacency, coupling, ridge=0.0):
     """Algorithm 11, the last line of (123), for local linear models."""
 

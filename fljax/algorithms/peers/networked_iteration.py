@@ -42,7 +42,7 @@ class NetworkState(NamedTuple):
     """What nodes keep from round to round."""
 
     model: Array  # [K, D]  w_k
-    heard: Array  # [K, D]  the weighted mean of what its neighbors said, as it reached k
+    heard: Any  # [K, D]  the weighted mean of what its neighbors said, as it reached k
     degree: Array  # [K]  the weights of the edges that it was heard over, summed
     kept: Any  # what the operator needs of the data again and again
 

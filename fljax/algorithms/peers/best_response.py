@@ -1,0 +1,78 @@
+"""The best model for a node's loss and for what it heard, whatever penalty couples the two."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fljax.aggregation import _median, _weighted_median
+from fljax.problems import NormPenalty, Penalty, Problem
+from fljax.problems.solvers import factorize, prox
+
+__all__ = ["best_response"]
+
+#: Of the prox of a smooth loss without closed form, each from where the one before stopped.
+PROX_ITERATIONS = 10
+
+
+def best_response(
+    problem: Problem,
+    penalty: Penalty,
+    messages: Float[Array, "clients slots dim"],
+    strengths: Float[Array, "clients slots"],
+    iterations: int = 100,
+) -> Float[Array, "clients dim"]:
+    r""":math:`\arg\min_wf_k(w)+\sum_lc_{kl}\,\phi(w_l-w)` for every client: (170), as it is meant.
+
+    (The source's penalty is of :math:`w_l-w_k`, in which nothing is minimized, and without
+    :math:`\alpha`: ERR-17.) By ADMM with a copy of :math:`w` for each message. What a message pulls
+    with is the dual variable, so that one from far away costs no digits. It starts at the
+    coordinate-wise median of the messages and takes their distances from there for a scale; both
+    are as good where a minority of messages is anything at all.
+
+    Without a loss it is the weighted mean (:math:`\phi` the squared norm), the geometric median
+    (the norm, (175)) or the coordinate-wise median (the sum of absolute values).
+
+    Args:
+      problem: of the clients.
+      penalty: :math:`\phi`, with a prox.
+      messages: ``[K, S, D]``; one that is not finite does not count.
+      strengths: ``[K, S]``, :math:`c_{kl}=\alpha a_{kl}\ge0`; zero where there is no message.
+      iterations: of ADMM.
+
+    Reference:
+      Jung 2025, (170), (175), (176).
+    """
+    finite = jnp.all(jnp.isfinite(messages), axis=2)
+    strengths = jnp.where(finite, strengths, 0)
+    there = strengths > 0
+    messages = jnp.where(there[..., None], messages, 0)
+    start = jnp.where(jnp.any(there, axis=1)[:, None], _weighted_median(messages, strengths), 0)
+    # A prox with this step moves a point about as far as messages are apart: |u| of a norm.
+    apart = messages - start[:, None]
+    value, square = penalty.value(apart), jnp.sum(apart**2, axis=2)
+    telling = there & (value > 0)
+    ratio = jnp.where(telling, square / jnp.where(telling, value, 1), jnp.inf)
+    count = jnp.sum(telling, axis=1, dtype=jnp.int32)
+    step = jnp.where(count > 0, _median(jnp.sort(ratio, axis=1)[..., None], count)[:, 0], 1)
+    steps = jnp.broadcast_to(step[:, None], there.shape)
+    weights = strengths / step[:, None]
+    total = jnp.sum(weights, axis=1)
+    shares = (weights / jnp.where(total > 0, total, 1)[:, None])[..., None]
+    factor = factorize(problem, total)
+    inner = iterations if problem.loss.curvature is None else PROX_ITERATIONS
+
+    def iterate(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        w, pulls = state
+        behind = messages - w[:, None] + pulls
+        new = jnp.where(there[..., None], _pull(penalty, behind, steps), 0)
+        center = w + jnp.sum(shares * (2 * new - pulls), axis=1)
+        return prox(problem, factor, center, w, inner), new
+
+    return jax.lax.fori_loop(0, iterations, iterate, (start, jnp.zeros_like(messages)))[0]
+
+
+def _pull(penalty: Penalty, behind: Array, steps: Array) -> Array:
+    """What the prox takes off; of a norm, no difference of two large numbers."""
+    if isinstance(penalty, NormPenalty):
+        return penalty.dual_projection(behind, steps)
+    return behind - penalty.prox(behind, steps)

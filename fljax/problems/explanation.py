@@ -1,0 +1,137 @@
+r"""Models that are to predict what a user expects of them (Jung 2025, section 8.4).
+
+A user's signal :math:`u_k(x)` says what the user expects at some points, by knowledge or habit. A
+model is explainable to that user as far as it predicts the same: an average squared difference
+(177), which may also be part of the loss (178).
+
+Shapes: ``K`` clients, ``M`` points, ``P`` features, ``D`` parameters.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import replace
+from fljax._numerics import HIGHEST
+from fljax.problems.problem import Problem
+from fljax.problems.validation import _check_squared
+
+__all__ = ["explained", "explanation_error", "signal_points"]
+
+
+@checked
+def explained(
+    problem: Problem,
+    signal: Float[Array, "*clients points"],
+    features: Float[Array, "*clients points features"],
+    strength: Float[Array, ""] | float,
+) -> Problem:
+    r"""The problem with a user's signal among its labels, (178).
+
+    .. math:: \frac1{m_k}\|y^{(k)}-X^{(k)}w\|^2+\rho\,\frac1M\sum_{j=1}^M\big(u_k(x_j)-x_j^\top
+        w\big)^2
+
+    Least squares on more data: each client has ``M`` samples more, of weight :math:`\rho/M`. It is
+    exactly this objective, so that a client's weights sum to :math:`\rho` more than before
+    (:meth:`Problem.weighing <fljax.problems.Problem.weighing>`). A right signal is as good as more
+    data; a wrong one is followed, too.
+
+    Args:
+      problem: of squared losses.
+      signal: :math:`u_k(x_j)`, ``[M]`` for all clients, or ``[K, M]``, of each.
+      features: :math:`x_j`, ``[M, P]`` or ``[K, M, P]``, before the problem's feature map.
+      strength: :math:`\rho\ge0`.
+
+    Raises:
+      ValueError: another loss, a negative strength, shapes that do not fit, NaN or infinite
+        numbers.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> problem = fl.problems.least_squares(jax.random.key(0), clients=4, samples=3, dim=2)
+      >>> expected = explained(problem, jnp.array([1.0, -1.0]), jnp.eye(2), strength=1e4)
+      >>> fl.problems.train(expected)[0].round(2).tolist()
+      [1.0, -1.0]
+
+    Reference:
+      Jung 2025, (178).
+    """
+    _check_squared(problem)
+    _check.nonnegative("strength", strength)
+    clients, dtype = problem.clients, problem.dtype
+    values, points = signal_points(signal, features, clients, problem.features.shape[2], dtype)
+    strength = jnp.asarray(strength, dtype)
+    weights = jnp.asarray(problem.weights)
+    before = 1 if problem.importance is None else jnp.asarray(problem.importance)
+    more = jnp.broadcast_to(strength / values.shape[1], values.shape)
+    return replace(
+        problem,
+        features=jnp.concatenate([problem.features, points], axis=1),
+        targets=jnp.concatenate([problem.targets, values], axis=1),
+        weights=jnp.concatenate([weights, more], axis=1),
+        importance=jnp.broadcast_to(before + strength, (clients,)),
+        statistics=None,
+    )
+
+
+@checked
+def explanation_error(
+    models: Float[Array, "clients dim"],
+    signal: Float[Array, "*clients points"],
+    features: Float[Array, "*clients points features"],
+) -> Float[Array, " clients"]:
+    r"""(177): :math:`\frac1M\sum_j(u_k(x_j)-x_j^\top w_k)^2`, how far models are from a user's
+    signal.
+
+    Args:
+      models: of linear predictions, ``[K, D]``.
+      signal: as of :func:`explained`.
+      features: as models predict from them: of a problem with a feature map, its values.
+
+    Raises:
+      ValueError: shapes that do not fit, NaN or infinite numbers.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> models = jnp.array([[1.0, 0.0], [0.0, 2.0]])
+      >>> explanation_error(models, jnp.array([1.0, 1.0]), jnp.eye(2)).tolist()
+      [0.5, 1.0]
+
+    Reference:
+      Jung 2025, (177).
+    """
+    models = jnp.asarray(models)
+    if models.ndim != 2:
+        raise ValueError(f"models must be [clients, parameters], got shape {models.shape}.")
+    clients, width = models.shape
+    values, points = signal_points(signal, features, clients, width, models.dtype)
+    predictions = jnp.einsum("kmp,kp->km", points, models, precision=HIGHEST)
+    return jnp.mean((values - predictions) ** 2, axis=1)
+
+
+def signal_points(
+    signal: Any, features: Any, clients: int, width: int, dtype: Any
+) -> tuple[Array, Array]:
+    """The signal and its points, of each client, ``[K, M]`` and ``[K, M, P]``."""
+    shape, given = np.shape(features), np.shape(signal)
+    if len(shape) not in (2, 3) or shape[-1] != width or shape[:-2] not in ((), (clients,)):
+        raise ValueError(
+            f"features must be [points, {width}], or of each client, [{clients}, points, {width}], "
+            f"got shape {shape}."
+        )
+    count = shape[-2]
+    if not count or given not in ((count,), (clients, count)):
+        raise ValueError(
+            f"signal must be one number of each of the {count} points, at least one, or of each "
+            f"client's, {(clients, count)}, got shape {given}."
+        )
+    for name, value in (("signal", signal), ("features", features)):
+        _check.finite(name, value)
+    return (
+        jnp.broadcast_to(jnp.asarray(signal, dtype), (clients, count)),
+        jnp.broadcast_to(jnp.asarray(features, dtype), (clients, count, width)),
+    )

@@ -1,0 +1,167 @@
+r"""Predictions with their uncertainty, of linear models (Jung 2025, section 8.4).
+
+A prediction is of use to who knows how far it may be off. Models that minimize GTVMin with a
+squared penalty are linear in the labels, and so what noise of the labels does to a prediction is
+known, whatever the coupling.
+
+Shapes: ``K`` clients, ``N`` samples, ``M`` predictions, ``P`` features, ``D`` parameters.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import replace
+from fljax._numerics import HIGHEST
+from fljax.problems.gtv import CLOSED_FORM_LIMIT, GTVMin
+from fljax.problems.solvers import is_quadratic, strong_convexity
+
+__all__ = ["Interval", "Prediction", "predict"]
+
+
+class Interval(NamedTuple):
+    """Where a number is with a given probability."""
+
+    low: np.ndarray
+    high: np.ndarray
+
+
+class Prediction(NamedTuple):
+    """What a client's model predicts, and how far it may be off."""
+
+    mean: Array  # [K, M]
+    standard_error: Array  # [K, M]  of the mean: of what noisy labels make of the model
+    noise: Array  # []  the standard deviation of labels, from all clients' residuals
+    degrees: Array  # []  of freedom of these: samples less what the models took up
+
+    def confidence(self, level: float = 0.95) -> Interval:
+        """Where the mean of such labels is.
+
+        Args:
+          level: the probability, in (0, 1).
+        """
+        return self._around(np.asarray(self.standard_error), level)
+
+    def interval(self, level: float = 0.95) -> Interval:
+        """Where a new label is: the prediction interval.
+
+        Args:
+          level: the probability, in (0, 1).
+        """
+        noise = np.asarray(self.noise)[..., None, None]
+        return self._around(np.hypot(np.asarray(self.standard_error), noise), level)
+
+    def _around(self, error: np.ndarray, level: float) -> Interval:
+        _check.interval("level", level, above=0, below=1)
+        quantile = scipy.special.stdtrit(np.asarray(self.degrees), (1 + level) / 2)
+        reach = np.asarray(quantile)[..., None, None] * error
+        return Interval(np.asarray(self.mean) - reach, np.asarray(self.mean) + reach)
+
+
+@checked
+def predict(coupled: GTVMin, features: Float[Array, "*clients points features"]) -> Prediction:
+    r"""What the clients' models predict, with the standard error of each prediction.
+
+    .. math:: \hat y=x^\top\hat w_k,\qquad\hat w=Ry,\qquad
+        \mathrm{se}^2=\hat\sigma^2\|R_k^\top x\|^2,\qquad
+        \hat\sigma^2=\frac{\|y-Hy\|^2}{\mathrm{tr}((I-H)^\top(I-H))}
+
+    where :math:`Hy` are the predictions of all labels that were learned from. Without a coupling it
+    is ordinary least squares of all clients, with one noise of the labels (59). Intervals are exact
+    for Gaussian noise then, and nearly so with a coupling if clients' true models are one, (60); a
+    bias, by clients that differ or a regularizer, is not in them. Held-out data tell of that
+    (:func:`validate`).
+
+    Args:
+      coupled: of squared losses, with no or a squared regularizer, and a squared penalty;
+        ``coupling=0.0`` for models of each client alone.
+      features: :math:`x`, ``[M, P]`` for all clients, or ``[K, M, P]``, of each.
+
+    Raises:
+      ValueError: another loss or penalty, more than 4000 unknowns or samples, no unique solution,
+        features of another shape.
+
+    Example:
+      >>> import jax, numpy as np, fljax as fl
+      >>> problem = fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=2)
+      >>> alone, together = (
+      ...     predict(fl.problems.GTVMin(problem, fl.graphs.ring(6), coupling), np.eye(2))
+      ...     for coupling in (0.0, 10.0)
+      ... )
+      >>> bool((together.standard_error < alone.standard_error).all())
+      True
+      >>> low, high = together.interval(0.9)
+      >>> bool((low < together.mean).all() and (together.mean < high).all())
+      True
+
+    Reference:
+      Jung 2025, section 8.4.
+    """
+    problem, square = coupled.problem, coupled._square()
+    if square is None or not is_quadratic(problem) or problem.clip is not None:
+        raise ValueError(
+            "a prediction's error is known where models are linear in the labels: give a squared "
+            "loss, no or a squared regularizer, a squared penalty, and no clip."
+        )
+    largest = max(problem.clients * problem.dim, problem.clients * problem.samples)
+    if largest > CLOSED_FORM_LIMIT:
+        raise ValueError(
+            f"the matrix of predictions and labels has {largest} rows or columns, at most "
+            f"{CLOSED_FORM_LIMIT} are taken; predict for fewer clients."
+        )
+    width = problem.features.shape[2]
+    shape = np.shape(features)
+    if len(shape) not in (2, 3) or shape[-1] != width or shape[:-2] not in ((), (problem.clients,)):
+        raise ValueError(
+            f"features must be [points, {width}], or of each client, "
+            f"[{problem.clients}, points, {width}], got shape {shape}."
+        )
+    _check.finite("features", features)
+    coupled._require_unique(square)
+    points = jnp.asarray(features, problem.dtype)
+    points = points if problem.feature_map is None else problem.feature_map(points)
+    points = jnp.broadcast_to(points, (problem.clients, *points.shape[-2:]))
+    plain = replace(problem.mapped(), tasks=None, test=None, initial=None, statistics=None)
+    return _predict(replace(coupled, problem=plain), points)
+
+
+@jax.jit
+def _predict(coupled: GTVMin, points: Array) -> Prediction:
+    problem, square = coupled.problem, coupled._square()
+    assert square is not None
+    clients, samples, dim = problem.features.shape
+    each = jnp.arange(clients)
+    # The gradient's half, A w - B y, is zero at the models.
+    blocks = problem.second_moment() + jax.vmap(lambda c: c / 2 * jnp.eye(dim))(
+        jnp.broadcast_to(strong_convexity(problem), clients).astype(problem.dtype)
+    )
+    laplacian = coupled.network.laplacian_matrix().astype(problem.dtype)
+    system = jnp.einsum("kl,pq->kplq", laplacian, jnp.diag(square))
+    system = system.at[each, :, each, :].add(blocks)
+    weights = jnp.asarray(problem.weights)
+    right = jnp.zeros((clients, dim, clients, samples), problem.dtype)
+    right = right.at[each, :, each, :].set(
+        jnp.swapaxes(weights[..., None] * problem.features, 1, 2)
+    )
+    size = clients * dim
+    response = jnp.linalg.solve(system.reshape(size, size), right.reshape(size, -1))
+    response = response.reshape(clients, dim, clients * samples)
+
+    def of_labels(rows: Array) -> Array:
+        return jnp.einsum("kmp,kpn->kmn", rows, response, precision=HIGHEST)
+
+    real, labels = (weights > 0).ravel(), jnp.asarray(problem.targets).ravel()
+    labels = jnp.where(real, labels, 0)
+    hat = of_labels(problem.features).reshape(len(real), len(real))
+    rest = jnp.where(real[:, None] & real[None], jnp.eye(len(real), dtype=hat.dtype) - hat, 0)
+    degrees = jnp.sum(rest**2)
+    noise = jnp.sqrt(jnp.sum(jnp.matmul(rest, labels, precision=HIGHEST) ** 2) / degrees)
+    influence = of_labels(points)
+    mean = jnp.einsum("kmn,n->km", influence, labels, precision=HIGHEST)
+    return Prediction(mean, noise * jnp.sqrt(jnp.sum(influence**2, axis=2)), noise, degrees)

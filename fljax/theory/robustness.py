@@ -1,0 +1,150 @@
+r"""How far what neighbors say moves a node (Jung 2025, section 8.2.3).
+
+Two choices decide it. With the squared penalty a node answers by a prox of its loss, which brings
+what it hears together by :func:`fljax.theory.network_rates.fedrelax_factors`, (174): robust are
+strongly convex losses, small degrees and a small coupling, where statistics would have a large one.
+With the norm for penalty (``FedRelax(coupling, penalty=fl.problems.Norm())``) no message pulls
+harder than its edge's weight, however far away it is: a node without labels takes the geometric
+median, which (176) tells from other points, and which stays bounded until half of the weight is
+corrupted.
+
+Shapes: ``K`` clients, ``M`` messages, ``D`` parameters. All functions are traceable.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._linalg import norm
+from fljax.graphs import Graph
+from fljax.simulation import Simulation
+from fljax.theory.operators import operator
+
+__all__ = ["median_residual", "robustness_ratio"]
+
+
+@checked
+def robustness_ratio(
+    simulation: Simulation,
+    models: Float[Array, "clients dim"],
+    perturbed: Float[Array, "clients dim"],
+) -> Float[Array, " clients"]:
+    r"""(173): how far a node's update moves for how far the mean of what it hears does.
+
+    .. math:: \frac{\|\mathcal F_k(\tilde w)-\mathcal F_k(w)\|}{\|\tilde h_k-h_k\|},\qquad
+        h_k=\frac1{d_k}\sum_la_{kl}w_l
+
+    Of FedRelax with the squared penalty, :math:`\mathcal F_k` is the prox of the node's loss at
+    :math:`h_k`, and the ratio at most (174)
+    (:func:`fljax.theory.network_rates.fedrelax_factors`), which is reached. With another penalty
+    the denominator is the same, so that penalties can be compared; the ratio goes to zero as one
+    message goes to infinity, where what that does is bounded.
+
+    Args:
+      simulation: whose round; of peers on one graph.
+      models: :math:`w`, ``[K, D]``.
+      perturbed: :math:`\tilde w`, ``[K, D]``.
+
+    Returns:
+      ``[K]``; not a number for a node whose neighbors' mean is the same.
+
+    Raises:
+      ValueError: models of another shape, a simulation without one graph of peers.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> from fljax.theory import network_rates
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=5, samples=9, dim=2)
+      >>> simulation = fl.Simulation(problem, fl.algorithms.FedRelax(0.5), fl.graphs.ring(5))
+      >>> zero = jnp.zeros((5, 2))
+      >>> ratio = robustness_ratio(simulation, zero, zero.at[0].set(1e3))
+      >>> bound = network_rates.fedrelax_factors(problem, simulation.network, 0.5)
+      >>> [bool(heard <= most) for heard, most in zip(ratio, bound)]  # nodes 1 and 4 hear of it
+      [False, True, False, False, True]
+
+    Reference:
+      Jung 2025, (173).
+    """
+    graph = simulation.network
+    if not isinstance(graph, Graph):
+        raise ValueError(
+            "the robustness of an update is against what neighbors say; give the simulation a "
+            f"graph as network=, got {_check.shown(graph)}."
+        )
+    shape = (simulation.problem.clients, simulation.problem.dim)
+    for name, value in (("models", models), ("perturbed", perturbed)):
+        if np.shape(value) != shape:
+            raise ValueError(f"{name} must be of shape {shape}, got shape {np.shape(value)}.")
+    one, other = (jnp.asarray(value, simulation.problem.dtype) for value in (models, perturbed))
+    update = operator(simulation)
+    degree = jnp.asarray(graph.degree)
+    moved = norm(graph.neighbor_sum(other - one)) / jnp.where(degree > 0, degree, 1)
+    return jnp.where(
+        moved > 0, norm(update(other) - update(one)) / jnp.where(moved > 0, moved, 1), jnp.nan
+    )
+
+
+@checked
+def median_residual(
+    point: Float[Array, " dim"],
+    messages: Float[Array, "messages dim"],
+    weights: Float[Array, " messages"] | None = None,
+) -> Float[Array, ""]:
+    r"""(176): zero for the geometric median of messages, and for no other point.
+
+    .. math:: \min_{g}\Big\|\sum_mw_mg_m\Big\|\Big/\sum_mw_m,\qquad
+        g_m=\frac{x_m-v}{\|x_m-v\|}\ \text{ if } x_m\ne v,\ \text{ else } \|g_m\|\le1
+
+    The smallest slope of the mean distance at the point: at most one. A message coincides with the
+    point where nothing but rounding is between them.
+
+    Args:
+      point: :math:`v`, ``[D]``.
+      messages: :math:`x_m`, ``[M, D]``.
+      weights: :math:`w_m\ge0`, ``[M]``; one by default.
+
+    Raises:
+      ValueError: shapes that do not fit, negative weights.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> messages = jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 0.0]])
+      >>> float(median_residual(jnp.zeros(2), messages))
+      0.0
+      >>> round(float(median_residual(jnp.array([0.0, 0.9]), messages)), 2)
+      0.47
+
+    Reference:
+      Jung 2025, (176), with the sign of ERR-21, which does not matter.
+    """
+    count, dim = _two(messages)
+    if np.shape(point) != (dim,):
+        raise ValueError(f"point must be of the messages' {dim} numbers, got {np.shape(point)}.")
+    weights = jnp.ones(count) if weights is None else weights
+    if np.shape(weights) != (count,):
+        raise ValueError(
+            f"weights must be one of each of the {count} messages, got shape {np.shape(weights)}."
+        )
+    _check.nonnegative("weights", weights)
+    messages = jnp.asarray(messages)
+    point = jnp.asarray(point, messages.dtype)
+    away = messages - point[None]
+    size, weights = norm(away), jnp.asarray(weights, away.dtype)
+    rounding = 64 * jnp.finfo(size.dtype).eps * (norm(messages) + norm(point)[None])
+    there = size > rounding
+    unit = away / jnp.where(there, size, 1)[:, None]
+    pull = norm(jnp.sum(jnp.where(there, weights, 0)[:, None] * unit, axis=0))
+    rest = pull - jnp.sum(jnp.where(there, 0, weights))
+    return jnp.maximum(rest, 0) / jnp.sum(weights)
+
+
+def _two(messages: Any) -> tuple[int, int]:
+    if np.ndim(messages) != 2 or not len(messages):
+        raise ValueError(
+            f"messages must be [messages, parameters], one at least, got {np.shape(messages)}."
+        )
+    return np.shape(messages)[0], np.shape(messages)[1]

@@ -1,0 +1,245 @@
+r"""How coupled models answer to what is wrong with labels (Jung 2025, sections 8.2.1 and 8.2.2).
+
+The solution of GTVMin with a squared penalty is linear in the labels. So what an error in them does
+to it is known exactly, whoever made it: noise, a faulty sensor, an attacker. The bounds of the
+source say what of data, network and coupling makes it small: a large :math:`\lambda_2\alpha`, and
+features of a small :math:`\lambda_{\max}/\bar\lambda_{\min}`. Of (164)-(169), what bounds the two
+parts of the estimation error is in :mod:`fljax.theory.networks`: (165) is
+:func:`~fljax.theory.networks.deviation_bound`, (169)
+:func:`~fljax.theory.networks.common_error_bound`.
+
+Shapes: ``K`` clients, ``N`` samples, ``D`` parameters. All functions are traceable.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import replace
+from fljax.graphs import Graph
+from fljax.problems import GTVMin, Problem
+from fljax.problems.solvers import is_quadratic
+from fljax.theory import network_rates, networks
+from fljax.theory.multiagent import _quadratic
+
+__all__ = [
+    "CommonError",
+    "EstimationError",
+    "LabelShiftBound",
+    "common_error",
+    "estimation_error",
+    "label_shift",
+    "label_shift_bound",
+]
+
+
+@checked
+def label_shift(
+    problem: Problem,
+    network: Graph,
+    coupling: Float[Array, "*dim"] | float,
+    change: Float[Array, "clients samples"],
+) -> Float[Array, "clients dim"]:
+    r"""How far GTVMin's solution moves if labels change, (163): exactly.
+
+    .. math:: \hat w(y+\varepsilon)-\hat w(y)=-\tfrac12Q^{-1}n,\qquad
+        n^{(k)}=-\tfrac2{m_k}X^{(k)\top}\varepsilon^{(k)}
+
+    (the source prints :math:`n` without :math:`-2/m_k`, ERR-16). It depends neither on the labels
+    themselves nor on a model that they follow.
+
+    Args:
+      problem: with a squared loss, and a squared regularizer or none.
+      network: of its clients.
+      coupling: :math:`\alpha\ge0`, or of each parameter, ``[D]``.
+      change: :math:`\varepsilon`, ``[K, N]``; on padding it does not count.
+
+    Raises:
+      ValueError: another problem, a solution that is not unique, a network of other clients, a
+        negative coupling, a change of another shape.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> problem = fl.problems.Problem(
+      ...     jnp.ones((3, 1, 1)), jnp.zeros((3, 1)), fl.problems.LeastSquares()
+      ... )
+      >>> shift = label_shift(problem, fl.graphs.path(3), 1.0, jnp.array([[8.0], [0.0], [0.0]]))
+      >>> shift[:, 0].round(4).tolist()  # a neighbor's neighbor feels it, too
+      [5.0, 2.0, 1.0]
+
+    Reference:
+      Jung 2025, section 8.2.1, (163).
+    """
+    change = _checked(problem, network, change)
+    problem = replace(problem, targets=change, statistics=None)
+    return GTVMin(problem, network, networks.coupling_of(problem, coupling)).solve()
+
+
+class LabelShiftBound(NamedTuple):
+    """Of the sum of squared distances that models move."""
+
+    sharp: Array  # []  with |eps|^2 / m_k of each client
+    printed: Array  # []  with |eps|^2, as the source has it: true, too, and looser
+
+
+@checked
+def label_shift_bound(
+    problem: Problem,
+    network: Graph,
+    coupling: Float[Array, "*dim"] | float,
+    change: Float[Array, "clients samples"],
+) -> LabelShiftBound:
+    r"""Proposition 8.1: of :func:`label_shift`.
+
+    .. math:: \sum_k\|\hat w_k-\tilde w_k\|^2\le\frac{\lambda_{\max}(1+\rho^2)^2}
+        {[\min\{\lambda_2\alpha\rho^2,\bar\lambda_{\min}/2\}]^2}
+        \sum_k\frac1{m_k}\|\varepsilon^{(k)}\|^2,\qquad\rho=\bar\lambda_{\min}/(4\lambda_{\max})
+
+    Its proof has :math:`1/m_k`, which the source leaves out. Infinite where Proposition 5.2 says
+    nothing (:func:`fljax.theory.network_rates.smallest_bound`), whose looseness enters squared.
+
+    Args: as of :func:`label_shift`.
+
+    Raises:
+      ValueError: as of that, but for solutions that are not unique.
+
+    Reference:
+      Jung 2025, Proposition 8.1.
+    """
+    change = _checked(problem, network, change)
+    return _label_shift_bound(problem, network, networks.coupling_of(problem, coupling), change)
+
+
+@jax.jit
+def _label_shift_bound(
+    problem: Problem, network: Graph, coupling: Array, change: Array
+) -> LabelShiftBound:
+    least = network_rates.smallest_bound(problem, network, coupling)
+    gain = networks._divided(networks.curvature(problem).largest, least**2)
+    weights = jnp.asarray(problem.weights)
+    real = jnp.where(weights > 0, change, 0)
+    return LabelShiftBound(gain * jnp.sum(weights * real**2), gain * jnp.sum(real**2))
+
+
+class EstimationError(NamedTuple):
+    r"""The two parts, orthogonal in all models together, of :math:`\hat w_k-\bar w`."""
+
+    deviation: Array  # [K, D]  from the mean of the models, \tilde w_k
+    common: Array  # [D]  of the mean of the models, \bar c - \bar w
+
+    @property
+    def squared(self) -> Float[Array, ""]:
+        r""":math:`\sum_k\|\hat w_k-\bar w\|^2`, as the sum of its parts."""
+        return jnp.sum(self.deviation**2) + len(self.deviation) * jnp.sum(self.common**2)
+
+
+@checked
+def estimation_error(
+    models: Float[Array, "clients dim"], truth: Float[Array, " dim"]
+) -> EstimationError:
+    r"""Of models that estimate one: what they differ by, and what they have in common.
+
+    Args:
+      models: :math:`\hat w`, ``[K, D]``.
+      truth: :math:`\bar w`, ``[D]``.
+
+    Raises:
+      ValueError: shapes that do not fit.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> found = estimation_error(jnp.array([[3.0], [5.0]]), jnp.array([1.0]))
+      >>> found.deviation[:, 0].tolist(), found.common.tolist(), float(found.squared)
+      ([-1.0, 1.0], [3.0], 20.0)
+
+    Reference:
+      Jung 2025, (61), (62) and section 8.2.2.
+    """
+    models, truth = jnp.asarray(models), jnp.asarray(truth)
+    if models.ndim != 2 or truth.shape != models.shape[1:]:
+        raise ValueError(
+            "models must be [clients, parameters] and truth one of them, got shapes "
+            f"{models.shape} and {truth.shape}."
+        )
+    mean = jnp.mean(models, axis=0)
+    return EstimationError(models - mean[None], mean - truth)
+
+
+class CommonError(NamedTuple):
+    """Of the mean of GTVMin's solutions."""
+
+    error: Array  # [D]  \bar c - \bar w, exactly
+    bound: Array  # []  (167), of its squared norm
+
+
+@checked
+def common_error(
+    problem: Problem,
+    truth: Float[Array, " dim"],
+    deviation: Float[Array, "clients dim"],
+    printed: bool = False,
+) -> CommonError:
+    r"""(166), (167), repaired: what the mean of the models is off by, given how they deviate.
+
+    .. math:: \bar c-\bar w=\Big(\sum_kQ^{(k)}\Big)^{-1}s,\quad\|\bar c-\bar w\|^2\le
+        \frac{\|s\|^2}{(K\bar\lambda_{\min})^2},\qquad s=\sum_k\frac1{m_k}X^{(k)\top}
+        (\varepsilon^{(k)}-X^{(k)}\tilde w_k)
+
+    with :math:`\varepsilon^{(k)}=y^{(k)}-X^{(k)}\bar w`: the coupling does not enter but through
+    the deviations. The source has a plus in :math:`s` (ERR-19), with which neither is true. The
+    bound is reached, and infinite where clients together do not determine a model.
+
+    Args:
+      problem: with a squared loss, and a squared regularizer or none.
+      truth: :math:`\bar w`, ``[D]``.
+      deviation: :math:`\tilde w`, ``[K, D]``, of :func:`estimation_error`.
+      printed: with the plus.
+
+    Raises:
+      ValueError: another problem, parameters of another shape.
+
+    Reference:
+      Jung 2025, (166), (167).
+    """
+    _check.switch("printed", printed)
+    shared = networks._truth(problem, truth, shared=True)
+    if np.shape(deviation) != (problem.clients, problem.dim):
+        raise ValueError(
+            f"deviation must be one of each model, {(problem.clients, problem.dim)}, got shape "
+            f"{np.shape(deviation)}."
+        )
+    return _common_error(problem, shared, jnp.asarray(deviation, problem.dtype), printed)
+
+
+@functools.partial(jax.jit, static_argnames="printed")
+def _common_error(problem: Problem, truth: Array, deviation: Array, printed: bool) -> CommonError:
+    matrices, _ = _quadratic(problem)
+    sign = -1 if printed else 1
+    # Half of the gradient of what clients minimize, at models that deviate from the truth.
+    pull = -jnp.sum(problem.gradient(truth + sign * deviation), axis=0) / 2
+    pooled = networks.curvature(problem).pooled
+    error = jnp.linalg.solve(jnp.sum(matrices, axis=0) / 2, pull)
+    scale = (problem.clients * pooled) ** 2
+    return CommonError(error, networks._divided(jnp.sum(pull**2), scale))
+
+
+def _checked(problem: Problem, network: Graph, change: Any) -> Array:
+    networks.check_network(problem, network)
+    if not is_quadratic(problem) or problem.clip is not None:
+        raise ValueError(
+            "solutions are linear in the labels for a squared loss with a squared regularizer, or "
+            "none, and no clip only."
+        )
+    if np.shape(change) != np.shape(problem.targets):
+        raise ValueError(
+            f"change must be one of each label, of shape {np.shape(problem.targets)}, got shape "
+            f"{np.shape(change)}."
+        )
+    _check.finite("change", change)
+    return jnp.asarray(change, problem.dtype)

@@ -1,0 +1,106 @@
+"""How far neighbors move a node: (173) against its bound (174), and the optimality (176)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax.algorithms import FedRelax
+from fljax.problems import LeastSquares, Norm, Problem
+from fljax.theory import network_rates
+from fljax.theory import robustness as theory
+from tests.reference import coupled as reference
+from tests.theory.test_networks import INSTANCES, D, K, close, graph, instance
+
+RNG = np.random.default_rng(2)
+
+
+@jax.jit
+@jax.vmap
+def ratios(features, targets, weights, coupling, models, perturbed):
+    problem, network = Problem(features, targets, LeastSquares()), graph(weights)
+    simulation = fl.Simulation(problem, FedRelax(coupling), network)
+    found = theory.robustness_ratio(simulation, models, perturbed)
+    return found, network_rates.fedrelax_factors(problem, network, coupling)
+
+
+def test_the_ratio_is_below_its_bound_and_reaches_it():
+    """T27, over random instances; the NumPy loop of FedRelax has the same ratio."""
+    drawn = [instance(seed)[:4] for seed in range(INSTANCES)]
+    points = RNG.normal(size=(2, INSTANCES, K, D))
+    stacked = [np.stack(each) for each in zip(*drawn, strict=True)]
+    found, bound = (np.asarray(a) for a in ratios(*stacked, *points))
+    assert np.all(found <= bound * (1 + 1e-9))
+    assert np.max(found / bound) > 0.999
+    for n in range(20):
+        X, y, A, coupling = drawn[n]
+        one, other = (reference.fedrelax(X, y, A, coupling, p[n]) for p in points)
+        heard = A @ (points[1, n] - points[0, n]) / A.sum(axis=1)[:, None]
+        loop = np.linalg.norm(other - one, axis=1) / np.linalg.norm(heard, axis=1)
+        np.testing.assert_allclose(found[n], loop, rtol=1e-8)
+    # Along the direction in which a node's data say least, the bound is the ratio.
+    X, y, A, coupling = drawn[0]
+    _, vectors = np.linalg.eigh(reference.halves(X)[0])
+    moved = np.tile(vectors[:, 0], (K, 1))
+    tight, most = ratios(*(a[:1] for a in stacked), np.zeros((1, K, D)), moved[None])
+    close(tight[0, 0], most[0, 0])
+
+
+def test_a_norm_bounds_what_one_neighbor_does():
+    X, y, _, coupling, _, _ = instance(1)
+    problem, network = Problem(X, y, LeastSquares()), fl.graphs.complete(K)
+
+    def ratio(size, **penalty):
+        models = jnp.asarray(RNG.normal(size=(K, D)))
+        simulation = fl.Simulation(problem, FedRelax(coupling, **penalty), network)
+        return np.asarray(
+            theory.robustness_ratio(simulation, models, models.at[0].add(size))[1:]
+        ).max()
+
+    assert ratio(1e6, penalty=Norm()) < 1e-4
+    assert ratio(1e6) > 0.1
+
+
+def test_who_hears_nothing_new_has_no_ratio():
+    problem = fl.problems.ridge(jax.random.key(0), clients=5, samples=9, dim=2)
+    simulation = fl.Simulation(problem, FedRelax(0.5), fl.graphs.ring(5))
+    found = theory.robustness_ratio(simulation, np.zeros((5, 2)), np.eye(5, 2))
+    assert np.isnan(found).tolist() == [False, False, False, True, False]
+
+
+def test_the_residual_is_the_slope_of_the_distance():
+    messages, weights = RNG.normal(size=(8, 3)), RNG.uniform(0.5, 2, 8)
+
+    def distance(v):
+        return jnp.sum(weights * jnp.linalg.norm(messages - v[None], axis=1)) / weights.sum()
+
+    for point in RNG.normal(size=(5, 3)):
+        slope = np.linalg.norm(jax.grad(distance)(jnp.asarray(point)))
+        close(theory.median_residual(point, messages, weights), slope)
+    # A message that outweighs the others is their median, and a lighter one is not.
+    heavy = weights * np.where(np.arange(8) == 2, 100, 1)
+    assert theory.median_residual(messages[2], messages, heavy) == 0
+    assert theory.median_residual(messages[2] * (1 + 1e-15), messages, heavy) == 0
+    assert theory.median_residual(messages[2], messages, weights * (np.arange(8) != 2)) > 0.01
+
+
+def test_bad_input():
+    problem = fl.problems.ridge(jax.random.key(0), clients=5, samples=9, dim=2)
+    simulation = fl.Simulation(problem, FedRelax(0.5), fl.graphs.ring(5))
+    with pytest.raises(
+        ValueError, match=r"perturbed must be of shape \(5, 2\), got shape \(5, 3\)"
+    ):
+        theory.robustness_ratio(simulation, np.zeros((5, 2)), np.zeros((5, 3)))
+    alone = fl.Simulation(problem, fl.algorithms.FedAvg(0.1))
+    with pytest.raises(ValueError, match="give the simulation a graph as network="):
+        theory.robustness_ratio(alone, np.zeros((5, 2)), np.ones((5, 2)))
+    messages = np.zeros((4, 2))
+    with pytest.raises(ValueError, match="point must be of the messages' 2 numbers"):
+        theory.median_residual(np.zeros(3), messages)
+    with pytest.raises(ValueError, match="weights must be one of each of the 4 messages"):
+        theory.median_residual(np.zeros(2), messages, np.ones(3))
+    with pytest.raises(ValueError, match="weights"):
+        theory.median_residual(np.zeros(2), messages, -np.ones(4))
+    with pytest.raises(ValueError, match="messages must be"):
+        theory.median_residual(np.zeros(2), np.zeros((0, 2)))
