@@ -3,6 +3,7 @@
 from fljax import _renamed
 from fljax.privacy import accounting
 from fljax.privacy.central import AdaptiveClip, CentralGaussian
+from fljax.privacy.features import private_map, reconstruction_error
 from fljax.privacy.gradients import NoisyGradients
 from fljax.privacy.ledger import events, spent
 from fljax.privacy.notions import (
@@ -32,6 +33,8 @@ __all__ = [
     "accounting",
     "assumptions",
     "events",
+    "private_map",
+    "reconstruction_error",
     "spent",
 ]
 
