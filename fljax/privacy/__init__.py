@@ -4,6 +4,15 @@ from fljax import _renamed
 from fljax.privacy import accounting
 from fljax.privacy.central import AdaptiveClip, CentralGaussian
 from fljax.privacy.features import private_map, reconstruction_error
+from fljax.privacy.funnel import (
+    FunnelPoint,
+    GaussianFunnel,
+    Tradeoff,
+    joint_table,
+    mutual_information,
+    privacy_funnel,
+    quantized,
+)
 from fljax.privacy.gradients import NoisyGradients
 from fljax.privacy.ledger import events, spent
 from fljax.privacy.notions import (
@@ -25,15 +34,22 @@ __all__ = [
     "ApproximateDP",
     "CentralGaussian",
     "DiscreteZCDP",
+    "FunnelPoint",
     "Gap",
+    "GaussianFunnel",
     "Neighbors",
     "NoisyGradients",
     "Notion",
     "PureDP",
+    "Tradeoff",
     "accounting",
     "assumptions",
     "events",
+    "joint_table",
+    "mutual_information",
+    "privacy_funnel",
     "private_map",
+    "quantized",
     "reconstruction_error",
     "spent",
 ]
