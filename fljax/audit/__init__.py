@@ -2,6 +2,8 @@ r"""Audits: what an attacker can really tell, against what is claimed.
 
 * :func:`two_worlds` and :func:`one_run` audit a budget from the outside: they run the simulation,
   listen, and guess which of two data sets was there (:mod:`fljax.audit.guessing`).
+* :func:`region_errors` and :func:`gaussian_region` are the errors of one test of two data sets
+  (:mod:`fljax.audit.regions`).
 * :func:`worst_neighbors` searches for data that move a message by more than its stated sensitivity
   (:mod:`fljax.audit.worst`).
 * :func:`unperturbed` follows a run's program from the samples to all that leaves, and names what
@@ -36,6 +38,7 @@ from fljax.audit.overhearing import (
     protection,
     upload_protection,
 )
+from fljax.audit.regions import RegionErrors, gaussian_region, region_errors
 from fljax.audit.trajectories import twins, within
 from fljax.audit.worst import WorstNeighbors, worst_neighbors
 from fljax.running import unperturbed
@@ -44,6 +47,7 @@ __all__ = [
     "OneRun",
     "Overheard",
     "Protection",
+    "RegionErrors",
     "Report",
     "TwoWorlds",
     "WorstNeighbors",
@@ -51,11 +55,13 @@ __all__ = [
     "corners",
     "counted_epsilon",
     "gaussian_misses",
+    "gaussian_region",
     "guessed_epsilon",
     "one_run",
     "overheard",
     "overheard_upload",
     "protection",
+    "region_errors",
     "shaped_epsilon",
     "twins",
     "two_worlds",

@@ -300,7 +300,7 @@ def _lower_hull(points: Sequence[tuple[float, float, np.ndarray]]) -> list:
 
 def _chords(hull: Sequence[tuple[float, float, np.ndarray]], count: int, unit: float) -> np.ndarray:
     """Slopes of so many of the longest chords, below which there may be more; again, if fewer."""
-    across, up = (np.diff([point[i] for point in hull]) for i in (0, 1))
+    across, up = np.diff([point[:2] for point in hull], axis=0).T
     longest = np.argsort(-np.hypot(unit * across, up))
     return np.resize((up / across)[longest], count)
 
