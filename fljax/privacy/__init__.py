@@ -25,6 +25,7 @@ from fljax.privacy.notions import (
     Notion,
     PureDP,
 )
+from fljax.privacy.output import gaussian_release, laplace_release
 from fljax.privacy.promises import assumptions
 
 __all__ = [
@@ -45,7 +46,9 @@ __all__ = [
     "accounting",
     "assumptions",
     "events",
+    "gaussian_release",
     "joint_table",
+    "laplace_release",
     "mutual_information",
     "privacy_funnel",
     "private_map",
