@@ -58,20 +58,20 @@ def randomized_labels(
       Jung 2025, section 9.2.
     """
     _check.interval("probability", probability, at_least=0, at_most=1)
-    if np.ndim(classes) != 1 or len(np.asarray(classes)) < 2:
+    if np.ndim(classes) != 1 or np.size(classes) < 2:
         raise ValueError(
             f"classes must be the two or more values of a label, got {_check.shown(classes)}."
         )
     values = jnp.asarray(classes, _check.dtype_of(labels))
 
-    def known(labels: Any) -> None:
+    def known(labels: Any, classes: Any) -> None:
         wrong = np.setdiff1d(labels, classes)
         if wrong.size:
             raise ValueError(
                 f"labels must be of the classes {np.asarray(classes).tolist()}, got {wrong[0]}."
             )
 
-    _check.known(known, labels)
+    _check.known(known, labels, classes)
     whether, which = jax.random.split(as_key(key))
     drawn = values[jax.random.randint(which, np.shape(labels), 0, len(values))]
     anew = jax.random.uniform(whether, np.shape(labels), float_dtype()) < probability

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sklearn.discriminant_analysis
 import sklearn.linear_model
 
 import fljax as fl
@@ -148,3 +149,30 @@ def test_exercise_9_5_the_hour_is_hidden_and_temperature_is_not(seed):
     assert abs(explained(x @ private, hour)) < 1e-12
     assert explained(x @ private, temperature) > 0.6
     assert fl.privacy.reconstruction_error(x @ private, hour) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_exercise_9_2_a_discriminant_that_tells_nothing_of_an_attribute(seed):
+    """The largest Fisher ratio of all directions along which the attribute has no covariance."""
+    rng = np.random.default_rng(seed)
+    label, s = rng.choice([-1, 1], 400), rng.normal(size=400)
+    mixed = rng.normal(size=(4, 4))
+    x = (np.outer(label, rng.normal(size=4)) + np.outer(s, rng.normal(size=4))) / 2
+    x = x + rng.normal(size=(400, 4)) @ mixed / 2
+    apart = x[label > 0].mean(0) - x[label < 0].mean(0)
+    within = sum(np.cov(x[label == side].T, bias=True) * np.mean(label == side) for side in (-1, 1))
+    c = np.cov(x.T, s, bias=True)[:4, 4]
+
+    def ratio(a):
+        return (a @ apart) ** 2 / (a @ within @ a)
+
+    hidden = np.asarray(private_map(x, s, center=True))
+    z = x @ hidden
+    model = sklearn.discriminant_analysis.LinearDiscriminantAnalysis(tol=1e-8).fit(z, label)
+    a = hidden @ model.coef_[0]
+    assert abs(np.corrcoef(x @ a, s)[0, 1]) < 1e-8
+    # By Lagrange: a = within^-1 (apart - nu c) with a @ c = 0.
+    best, off = np.linalg.solve(within, np.stack([apart, c], axis=1)).T
+    exact = best - (best @ c) / (off @ c) * off
+    assert ratio(a) == pytest.approx(ratio(exact), rel=1e-6)
+    assert ratio(a) < ratio(best)
