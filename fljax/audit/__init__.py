@@ -2,6 +2,12 @@ r"""Audits: what an attacker can really tell, against what is claimed.
 
 * :func:`two_worlds` and :func:`one_run` audit a budget from the outside: they run the simulation,
   listen, and guess which of two data sets was there (:mod:`fljax.audit.guessing`).
+* :func:`trained_attack` audits anything that releases numbers, by a classifier that is trained to
+  tell two data sets apart (:mod:`fljax.audit.trained`).
+* :func:`queried_loss` is what a peer learns of another's data by asking, and
+  :func:`matched_client` whose they are (:mod:`fljax.audit.queries`).
+* :func:`region_errors` and :func:`gaussian_region` are the errors of one test of two data sets
+  (:mod:`fljax.audit.regions`).
 * :func:`worst_neighbors` searches for data that move a message by more than its stated sensitivity
   (:mod:`fljax.audit.worst`).
 * :func:`unperturbed` follows a run's program from the samples to all that leaves, and names what
@@ -36,27 +42,40 @@ from fljax.audit.overhearing import (
     protection,
     upload_protection,
 )
+from fljax.audit.queries import QueriedLoss, matched_client, queried_loss
+from fljax.audit.regions import RegionErrors, gaussian_region, region_errors
+from fljax.audit.trained import Attacker, TrainedAttack, most_accurate, trained_attack
 from fljax.audit.trajectories import twins, within
 from fljax.audit.worst import WorstNeighbors, worst_neighbors
 from fljax.running import unperturbed
 
 __all__ = [
+    "Attacker",
     "OneRun",
     "Overheard",
     "Protection",
+    "QueriedLoss",
+    "RegionErrors",
     "Report",
+    "TrainedAttack",
     "TwoWorlds",
     "WorstNeighbors",
     "claimed_epsilon",
     "corners",
     "counted_epsilon",
     "gaussian_misses",
+    "gaussian_region",
     "guessed_epsilon",
+    "matched_client",
+    "most_accurate",
     "one_run",
     "overheard",
     "overheard_upload",
     "protection",
+    "queried_loss",
+    "region_errors",
     "shaped_epsilon",
+    "trained_attack",
     "twins",
     "two_worlds",
     "unperturbed",

@@ -31,6 +31,12 @@ from fljax.data.partition import (
 )
 from fljax.data.ragged import Nodes, from_table
 from fljax.data.random_fourier import RandomFourier, random_fourier
+from fljax.data.randomized import (
+    noisy_inputs,
+    randomized_labels,
+    replaced_features,
+    subsample,
+)
 from fljax.data.samples import Samples, from_huggingface, from_sklearn
 from fljax.data.shift import noisy, rotated
 
@@ -76,11 +82,15 @@ __all__ = [
     "mnist",
     "mnist_sample",
     "noisy",
+    "noisy_inputs",
     "organamnist",
     "power_law",
     "random_fourier",
+    "randomized_labels",
     "read_cifar",
     "read_idx",
+    "replaced_features",
     "rotated",
     "shakespeare",
+    "subsample",
 ]

@@ -3,6 +3,16 @@
 from fljax import _renamed
 from fljax.privacy import accounting
 from fljax.privacy.central import AdaptiveClip, CentralGaussian
+from fljax.privacy.features import private_map, reconstruction_error
+from fljax.privacy.funnel import (
+    FunnelPoint,
+    GaussianFunnel,
+    Tradeoff,
+    joint_table,
+    mutual_information,
+    privacy_funnel,
+    quantized,
+)
 from fljax.privacy.gradients import NoisyGradients
 from fljax.privacy.ledger import events, spent
 from fljax.privacy.notions import (
@@ -15,6 +25,7 @@ from fljax.privacy.notions import (
     Notion,
     PureDP,
 )
+from fljax.privacy.output import gaussian_release, laplace_release
 from fljax.privacy.promises import assumptions
 
 __all__ = [
@@ -24,14 +35,25 @@ __all__ = [
     "ApproximateDP",
     "CentralGaussian",
     "DiscreteZCDP",
+    "FunnelPoint",
     "Gap",
+    "GaussianFunnel",
     "Neighbors",
     "NoisyGradients",
     "Notion",
     "PureDP",
+    "Tradeoff",
     "accounting",
     "assumptions",
     "events",
+    "gaussian_release",
+    "joint_table",
+    "laplace_release",
+    "mutual_information",
+    "privacy_funnel",
+    "private_map",
+    "quantized",
+    "reconstruction_error",
     "spent",
 ]
 

@@ -21,6 +21,9 @@ References, by the names used below:
 * *Dong, Roth & Su 2022*: Gaussian differential privacy, JRSS B (numbering of arXiv:1905.02383).
 * *Dwork & Roth 2014*: The algorithmic foundations of differential privacy.
 * *Kairouz, Oh & Viswanath 2015*: The composition theorem for differential privacy, ICML.
+* *Balle, Barthe & Gaboardi 2018*: Privacy amplification by subsampling: tight analyses via
+  couplings and divergences, NeurIPS.
+* *Warner 1965*: Randomized response: a survey technique for eliminating evasive answer bias, JASA.
 * *Mironov 2017*: Rényi differential privacy, CSF.
 * *Gauthier 2024*: PhD thesis, NTNU, chapter 3.
 """
@@ -57,6 +60,11 @@ from fljax.privacy.accounting.mechanisms import (
     gaussian_zcdp,
     laplace_epsilon,
     laplace_scale,
+)
+from fljax.privacy.accounting.randomized import (
+    randomized_response_epsilon,
+    randomized_response_probability,
+    subsampled,
 )
 from fljax.privacy.accounting.renyi import (
     RENYI_CONVERSIONS,
@@ -102,6 +110,8 @@ __all__ = [
     "laplace_scale",
     "pure_composition",
     "pure_to_zcdp",
+    "randomized_response_epsilon",
+    "randomized_response_probability",
     "renyi_delta",
     "renyi_epsilon",
     "renyi_gaussian",
@@ -110,6 +120,7 @@ __all__ = [
     "sampled_gaussian_epsilon",
     "sampled_gaussian_event",
     "sampled_gaussian_multiplier",
+    "subsampled",
     "zcdp_delta",
     "zcdp_epsilon",
     "zcdp_event",

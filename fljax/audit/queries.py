@@ -1,0 +1,126 @@
+r"""What a peer learns who asks: exercise 9.1 of Jung 2025.
+
+Alice steps by :math:`w-\eta\big(\nabla L_A(w)+2\alpha a(w-m)\big)`, (129), (130), on the messages
+:math:`m` that Bob sends, and shares the result. He chooses what she steps on, and her gradients
+follow from what he hears; a quadratic loss :math:`w^\top Qw+q^\top w` is known after ``D + 1``
+exchanges, and with it whose it is.
+
+Shapes: ``T`` exchanges, ``K`` clients, ``D`` parameters.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax.problems import Problem
+
+__all__ = ["QueriedLoss", "matched_client", "queried_loss"]
+
+
+class QueriedLoss(NamedTuple):
+    """A loss as far as its gradients tell."""
+
+    quadratic: np.ndarray  # [D, D]  Q
+    linear: np.ndarray  # [D]  q
+    determined: bool  # by so many exchanges; else the smallest that fits them
+
+
+@checked
+def queried_loss(
+    models: Float[Array, "models dim"],
+    messages: Float[Array, "exchanges dim"],
+    step_size: float,
+    pull: float,
+) -> QueriedLoss:
+    r"""The quadratic loss of a peer, from its models and what it was sent in between.
+
+    .. math:: \nabla L(w_t)=\frac{w_t-w_{t+1}}\eta-2\alpha a\,(w_t-m_t)=2Qw_t+q
+
+    in least squares over all exchanges, on the host in double precision. Without noise ``D + 1``
+    exchanges have no error but rounding, if messages took the models in all directions. With noise
+    on the models (190) the error falls as exchanges grow in number and in size; with noise for a
+    budget it is what that budget allows (:func:`fljax.theory.network_privacy.sharing_noise`).
+
+    Args:
+      models: ``[T + 1, D]``, all that the peer shared, in order.
+      messages: ``[T, D]``, what it heard before each but the first.
+      step_size: :math:`\eta>0`, known to both.
+      pull: :math:`\alpha a\ge0`, the coupling times the weight of their edge.
+
+    Raises:
+      ValueError: other than one more model than messages.
+
+    Example:
+      >>> rng = np.random.default_rng(0)
+      >>> quadratic, linear = np.array([[2.0, 1.0], [1.0, 3.0]]), np.array([1.0, -1.0])
+      >>> models, messages = [np.zeros(2)], rng.normal(size=(3, 2))
+      >>> for message in messages:
+      ...     slope = 2 * quadratic @ models[-1] + linear
+      ...     models.append(models[-1] - 0.1 * (slope + 2 * (models[-1] - message)))
+      >>> found = queried_loss(np.array(models), messages, step_size=0.1, pull=1.0)
+      >>> found.quadratic.round(9).tolist(), found.linear.round(9).tolist(), found.determined
+      ([[2.0, 1.0], [1.0, 3.0]], [1.0, -1.0], True)
+
+    Reference:
+      Jung 2025, exercise 9.1.
+    """
+    if len(models) != len(messages) + 1 or np.shape(models)[1] != np.shape(messages)[1]:
+        raise ValueError(
+            "models must be one more than the messages in between, of as many parameters, got "
+            f"shapes {np.shape(models)} and {np.shape(messages)}."
+        )
+    _check.positive("step_size", step_size)
+    _check.nonnegative("pull", pull)
+    for name, values in (("models", models), ("messages", messages)):
+        _check.finite(name, values)
+    shared, sent = np.asarray(models, np.float64), np.asarray(messages, np.float64)
+    before = shared[:-1]
+    slopes = (before - shared[1:]) / step_size - 2 * pull * (before - sent)
+    dim = shared.shape[1]
+    # In units of about one beside the constant, or rounding would count for a direction.
+    unit = max(float(np.abs(before).max()), np.finfo(float).tiny)
+    places = np.column_stack([2 * before / unit, np.ones(len(before))])
+    found, _, rank, _ = np.linalg.lstsq(places, slopes)
+    quadratic = found[:dim] / unit
+    return QueriedLoss((quadratic + quadratic.T) / 2, found[dim], bool(rank == dim + 1))
+
+
+@checked
+def matched_client(problem: Problem, quadratic: Any, linear: Any) -> int:
+    r"""Whose loss it is: the client of nearest :math:`Q` and :math:`q`.
+
+    The least sum of squared differences of all numbers in :math:`Q^{(k)}` and :math:`q^{(k)}`, each
+    relative to its spread over the clients.
+
+    Args:
+      problem: of linear models, with a squared loss.
+      quadratic: ``[D, D]``.
+      linear: ``[D]``.
+
+    Returns:
+      The client's number.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.least_squares(jax.random.key(0), clients=10, samples=5, dim=2)
+      >>> q = -2 * problem.correlation(problem.targets)
+      >>> matched_client(problem, problem.second_moment()[3], q[3])
+      3
+    """
+    if np.shape(quadratic) != (problem.dim, problem.dim) or np.shape(linear) != (problem.dim,):
+        raise ValueError(
+            f"quadratic and linear must be of the problem's {problem.dim} parameters, got shapes "
+            f"{np.shape(quadratic)} and {np.shape(linear)}."
+        )
+
+    def numbers(quadratic: Any, linear: Any) -> np.ndarray:
+        square, line = np.asarray(quadratic, np.float64), np.asarray(linear, np.float64)
+        return np.concatenate([square.reshape(*line.shape[:-1], -1), line], axis=-1)
+
+    each = numbers(problem.second_moment(), -2 * problem.correlation(problem.targets))
+    spread = np.std(each, axis=0)
+    off = (each - numbers(quadratic, linear)) / np.where(spread > 0, spread, 1)
+    return int(np.argmin(np.sum(off**2, axis=1)))

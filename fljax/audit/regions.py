@@ -1,0 +1,119 @@
+r"""Test regions: what differential privacy means for who guesses, (180) of Jung 2025.
+
+An attacker takes a release for one of data set :math:`\mathcal D` where it falls in a region
+:math:`\mathcal T`, else for one of its neighbor :math:`\mathcal D'`. Under
+:math:`(\epsilon,\delta)`-DP no region has small errors of both kinds:
+
+.. math:: e^\epsilon\,P_{\mathcal D\to\mathcal D'}+P_{\mathcal D'\to\mathcal D}\ge1-\delta.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array
+from scipy import stats
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax.audit.guessing import _at_least, _check_claim
+
+__all__ = ["RegionErrors", "gaussian_region", "region_errors"]
+
+
+class RegionErrors(NamedTuple):
+    r"""How often a region errs.
+
+    Attributes:
+      missed: :math:`P_{\mathcal D\to\mathcal D'}`, a release of the one outside of it.
+      alarms: :math:`P_{\mathcal D'\to\mathcal D}`, a release of the other inside.
+    """
+
+    missed: Any
+    alarms: Any
+
+    def margin(self, epsilon: float, delta: float) -> Any:
+        """By how much (180) holds, and its mirror image; negative where a claim is false.
+
+        Args:
+          epsilon: of the claim, >= 0.
+          delta: of the claim, in [0, 1).
+
+        Returns:
+          The smaller of the two.
+
+        Example:
+          >>> round(float(RegionErrors(0.2, 0.2).margin(epsilon=1.0, delta=0.0)), 4)
+          -0.2563
+        """
+        _check.nonnegative("epsilon", epsilon)
+        _check.interval("delta", delta, at_least=0, below=1)
+        least, most = np.minimum(*self), np.maximum(*self)
+        return math.exp(epsilon) * least + most - (1 - delta)
+
+
+@checked
+def gaussian_region(shift: ArrayLike, sigma: ArrayLike, threshold: ArrayLike) -> RegionErrors:
+    r"""Of the Gaussian mechanism, exactly: half-spaces, than which no region is better.
+
+    Args:
+      shift: :math:`\|\mathcal A(\mathcal D)-\mathcal A(\mathcal D')\|`, >= 0.
+      sigma: of the noise in each coordinate.
+      threshold: the half-space begins so far from the one output towards the other.
+
+    Example:
+      >>> errors = gaussian_region(1.0, 1.0, 0.5)
+      >>> round(float(errors.missed), 4), round(float(errors.alarms), 4)
+      (0.3085, 0.3085)
+    """
+    _check.nonnegative("shift", shift)
+    _check.positive("sigma", sigma)
+    shift, sigma, threshold = (np.asarray(value, float) for value in (shift, sigma, threshold))
+    return RegionErrors(
+        stats.norm.sf(threshold / sigma), stats.norm.cdf((threshold - shift) / sigma)
+    )
+
+
+@checked
+def region_errors(
+    one: Array,
+    other: Array,
+    region: Callable[[Any], Any],
+    confidence: float | None = None,
+) -> RegionErrors:
+    r"""By Monte Carlo, of any mechanism and region.
+
+    Args:
+      one: ``[L, ...]``, independent releases of a data set.
+      other: ``[L', ...]``, of its neighbor.
+      region: of releases ``[L, ...]``, whether each is inside, ``[L]``. It must not have been
+        chosen by looking at these.
+      confidence: if given, errors are Clopper and Pearson's upper bounds, each with half of what it
+        leaves: where their :meth:`RegionErrors.margin` is negative, the claim is refuted with it.
+
+    Example:
+      >>> import numpy as np
+      >>> rng = np.random.default_rng(0)
+      >>> near, far = rng.normal(size=5000), 6 + rng.normal(size=5000)
+      >>> errors = region_errors(near, far, lambda release: release < 3, confidence=0.95)
+      >>> bool(errors.margin(epsilon=1.0, delta=1e-5) < 0)
+      True
+    """
+    if confidence is not None:
+        _check_claim(0.0, confidence)
+    found = []
+    for name, releases, inside in (("one", one, False), ("other", other, True)):
+        told = np.asarray(region(releases))
+        if told.dtype != np.bool_ or told.shape != np.shape(releases)[:1]:
+            raise ValueError(
+                f"region must say of each of the {len(releases)} releases of {name} whether it is "
+                f"inside, got {_check.shown(told)}."
+            )
+        wrong, of = int(np.sum(told == inside)), len(told)
+        if confidence is None:
+            found.append(wrong / of)
+        else:
+            found.append(1 - float(_at_least(of - wrong, of, 1 - (1 - confidence) / 2)))
+    return RegionErrors(*found)

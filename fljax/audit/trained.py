@@ -1,0 +1,268 @@
+r"""An audit by a trained attacker, of any mechanism at all (Jung 2025, section 9.2).
+
+Releases of two neighboring data sets are made, which by a fair coin each; a classifier learns on
+half of them to tell which, and is tested on the other. Under :math:`(\epsilon,\delta)`-DP nobody
+is right more often than
+
+.. math:: \frac{e^\epsilon+\delta}{1+e^\epsilon},
+
+which follows from (180) and its mirror image; a classifier that is, significantly, refutes the
+claim. One that is not proves nothing: another might be.
+
+Where noise is Gaussian and goes over the link of a simulation, :func:`fljax.audit.two_worlds` knows
+the best test and finds far more.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array
+from scipy import optimize, special
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._generator import as_key
+from fljax.audit.guessing import _at_least, _check_claim
+
+__all__ = ["Attacker", "TrainedAttack", "most_accurate", "trained_attack"]
+
+#: With fewer trials even an attacker who is always right shows little.
+FEWEST_TRIALS = 40
+
+#: Releases that are computed at a time.
+AT_ONCE = 256
+
+
+class Attacker(Protocol):
+    """A classifier, such as any of scikit-learn."""
+
+    def fit(self, X: Any, y: Any, /) -> Any:
+        """Learn from ``[L, ...]`` releases which data set each is of, 0 or 1."""
+
+    def predict(self, X: Any, /) -> Any:
+        """Guess it of others."""
+
+
+@checked
+def most_accurate(epsilon: ArrayLike, delta: ArrayLike) -> Any:
+    r"""How often a guess of a fair coin can be right under :math:`(\epsilon,\delta)`-DP, at most.
+
+    Args:
+      epsilon: >= 0.
+      delta: in [0, 1).
+
+    Example:
+      >>> round(float(most_accurate(math.log(3), delta=0.0)), 4)
+      0.75
+    """
+    _check.nonnegative("epsilon", epsilon)
+    _check.interval("delta", delta, at_least=0, below=1)
+    epsilon, delta = (np.asarray(value, np.float64) for value in (epsilon, delta))
+    return special.expit(epsilon) + delta * special.expit(-epsilon)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedAttack:
+    """What :func:`trained_attack` found.
+
+    Attributes:
+      right: how many of the test's releases the attacker told apart.
+      tests: of how many.
+      epsilon: of the claim that was on trial.
+      delta: of it.
+      confidence: of the bounds.
+    """
+
+    right: int
+    tests: int
+    epsilon: float
+    delta: float
+    confidence: float
+
+    @property
+    def accuracy(self) -> float:
+        """In the test."""
+        return self.right / self.tests
+
+    @property
+    def threshold(self) -> float:
+        """What the claim allows, :func:`most_accurate`."""
+        return float(most_accurate(self.epsilon, self.delta))
+
+    @property
+    def least_accuracy(self) -> float:
+        """Clopper and Pearson's lower bound of the attacker's probability to be right."""
+        return float(_at_least(self.right, self.tests, self.confidence))
+
+    @property
+    def bound(self) -> float:
+        """Epsilon is at least this at the claim's delta, with the confidence."""
+        least = self.least_accuracy
+        above = least - self.delta
+        return max(math.log(above / (1 - least)), 0.0) if above > 0 else 0.0
+
+    @property
+    def broken(self) -> bool:
+        """Whether the claim is refuted: so if it is true, as rarely as the confidence says."""
+        return self.least_accuracy > self.threshold
+
+    @property
+    def verdict(self) -> str:
+        """In plain words."""
+        said = (
+            f"{'BROKEN' if self.broken else 'not broken'}: right in {self.accuracy:.1%} of "
+            f"{self.tests} tests, at least {self.least_accuracy:.1%} with {self.confidence:.0%} "
+            f"confidence; epsilon={self.epsilon:.3g} at delta={self.delta:g} allows "
+            f"{self.threshold:.1%}."
+        )
+        if not self.broken:
+            said += " Another attacker may find more."
+        if _at_least(self.tests, self.tests, self.confidence) <= self.threshold:
+            said += " So few tests could not have refuted it: take more."
+        return said
+
+
+@checked
+def trained_attack(
+    release: Callable[[Array, Any], Any],
+    one: Any,
+    other: Any,
+    epsilon: ArrayLike,
+    delta: ArrayLike,
+    trials: int = 4000,
+    attacker: Any = None,
+    key: Array | int = 0,
+    confidence: float = 0.95,
+    compiled: bool = True,
+) -> TrainedAttack:
+    """Audit a claim by a classifier that is trained to tell two data sets' releases apart.
+
+    Args:
+      release: ``release(key, data)``, all that a mechanism tells, as an array: a noisy model, the
+        messages of a run, a table. It is what is on trial, and looked at from the outside alone.
+      one: what ``release`` takes: an array, a :class:`~fljax.problems.Problem`, any pytree.
+      other: a neighbor, of the same structure and shapes: it differs in what the claim says is
+        hidden, such as one sample, and should be the worst that one can think of.
+      epsilon: of the claim, >= 0; or the epsilons of several that are claimed at once, such as the
+        points of a curve. The tightest is on trial. Of Gaussian noise it is the one at epsilon
+        zero, ``accounting.zcdp_delta(rho, 0.0, "gaussian")``: at a small delta accuracies near the
+        threshold are beyond it with half the noise, too.
+      delta: of the claim, in [0, 1), or of each.
+      trials: releases, of which half train the attacker and half test it.
+      attacker: any object with ``fit(X, y)`` and ``predict(X)``, such as a classifier of
+        scikit-learn; by default a logistic regression. It sees ``[trials, numbers]``, each number
+        in units of its standard deviation.
+      key: of the coins and the releases; a number is its seed.
+      confidence: in (0, 1), of the verdict.
+      compiled: whether ``release`` is traceable, and all releases are one program. Else it is
+        called once for each, as it is.
+
+    Returns:
+      The result, whose ``verdict`` says it in words.
+
+    Raises:
+      ValueError: data sets of different structure, releases that are not finite, too few trials, an
+        attacker that is none or that says other things than 0 and 1.
+
+    Example:
+      >>> import fljax as fl
+      >>> def release(key, mean):  # with half of the noise that it should have
+      ...     return fl.privacy.laplace_release(key, mean, 1.0, epsilon=2.0)
+      >>> found = trained_attack(release, np.zeros(1), np.ones(1), epsilon=1.0, delta=0.0)
+      >>> found.broken, round(found.threshold, 3)
+      (True, 0.731)
+
+    Reference:
+      Jung 2025, section 9.2, "How to be sure?".
+    """
+    _check_claim(0.0, confidence)
+    tightest = np.argmin(most_accurate(epsilon, delta))
+    epsilon, delta = (
+        float(np.ravel(value)[tightest]) for value in np.broadcast_arrays(epsilon, delta)
+    )
+    _check.count("trials", trials, at_least=FEWEST_TRIALS)
+    attacker = _Logistic() if attacker is None else attacker
+    if not all(callable(getattr(attacker, name, None)) for name in ("fit", "predict")):
+        raise ValueError(
+            f"attacker must have fit(X, y) and predict(X), got {_check.shown(attacker)}."
+        )
+    shapes = [
+        (jax.tree.structure(data), [np.shape(leaf) for leaf in jax.tree.leaves(data)])
+        for data in (one, other)
+    ]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            "one and other must be of the same structure and shapes, since they are neighbors that "
+            f"differ in values, got leaves of shapes {shapes[0][1]} and {shapes[1][1]}."
+        )
+    coins, draws = jax.random.split(as_key(key))
+    labels = np.asarray(jax.random.bernoulli(coins, 0.5, (trials,))).astype(int)
+    releases = _released(release, (one, other), labels, jax.random.split(draws, trials), compiled)
+    _check.finite("release", releases)
+    half = trials // 2
+    spread = np.std(releases[:half], axis=0)
+    releases = (releases - np.mean(releases[:half], axis=0)) / np.where(spread > 0, spread, 1)
+    attacker.fit(releases[:half], labels[:half])
+    guesses = np.asarray(attacker.predict(releases[half:]))
+    if guesses.shape != labels[half:].shape or not np.all(np.isin(guesses, (0, 1))):
+        raise ValueError(
+            f"predict must say 0 or 1 of each of {trials - half} releases, got "
+            f"{_check.shown(guesses)}."
+        )
+    right = int(np.sum(guesses == labels[half:]))
+    return TrainedAttack(right, trials - half, epsilon, delta, confidence)
+
+
+def _released(
+    release: Callable, worlds: tuple[Any, Any], labels: np.ndarray, keys: Array, compiled: bool
+) -> np.ndarray:
+    """``[L, numbers]`` in double precision."""
+    if compiled:
+        found = _compiled(release)(worlds, jnp.asarray(labels), keys)
+    else:
+        found = [
+            np.asarray(release(key, worlds[label])) for key, label in zip(keys, labels, strict=True)
+        ]
+    return np.asarray(found, np.float64).reshape(len(labels), -1)
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(release: Callable) -> Callable:
+    def both(worlds: tuple[Any, Any], labels: Array, keys: Array) -> Array:
+        def of(trial: tuple[Array, Array]) -> Array:
+            label, key = trial
+            data = jax.tree.map(lambda a, b: jnp.where(label == 1, b, a), *worlds)
+            return jnp.ravel(release(key, data))
+
+        return jax.lax.map(of, (labels, keys), batch_size=min(AT_ONCE, len(labels)))
+
+    return jax.jit(both)
+
+
+class _Logistic:
+    """A logistic regression on the numbers as they are, hardly regularized."""
+
+    def fit(self, x: np.ndarray, y: np.ndarray) -> None:
+        x, sign = self._rows(x), 2 * y - 1
+
+        def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
+            margin = sign * (x @ w)
+            value = np.mean(np.logaddexp(0, -margin)) + w @ w / (2 * len(x))
+            slope = -(sign * special.expit(-margin)) @ x / len(x) + w / len(x)
+            return float(value), slope
+
+        self.w = optimize.minimize(loss, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B").x
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        return (self._rows(x) @ self.w > 0).astype(int)
+
+    @staticmethod
+    def _rows(x: np.ndarray) -> np.ndarray:
+        return np.column_stack([x, np.ones(len(x))])

@@ -1,0 +1,193 @@
+r"""Input noise: data that are randomized before anything is trained on them (Jung 2025, section
+9.2).
+
+What holds of the data holds of every model that is trained on them (post-processing, proposition
+9.1). Only some of it is differential privacy: each function says its guarantee, or that it has
+none. They take one data set and are traceable; clients' are a ``vmap`` away.
+
+Shapes: ``N`` samples, ``D`` features.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._generator import as_key, private_normal
+from fljax._module import float_dtype
+from fljax._numerics import HIGHEST
+
+__all__ = ["noisy_inputs", "randomized_labels", "replaced_features", "subsample"]
+
+
+@checked
+def randomized_labels(
+    key: Array | int, labels: Array, classes: Array, probability: Float[Array, ""] | float
+) -> Array:
+    """Each label is replaced, with some probability, by a uniform draw among all classes.
+
+    Args:
+      key: random key; a number is its seed.
+      labels: of any shape, each one of ``classes``.
+      classes: ``[K]``, all values that a label may have: public, and not read off the data.
+      probability: of a draw, in [0, 1]; it may be the label itself.
+        :func:`fljax.privacy.accounting.randomized_response_probability` is that of a budget.
+
+    Raises:
+      ValueError: a label of none of the classes, fewer than two of these, a probability outside of
+        [0, 1].
+
+    Guarantees:
+      Local DP of each label with the epsilon of
+      :func:`~fljax.privacy.accounting.randomized_response_epsilon`, infinite at probability zero.
+      Labels are drawn once: a second draw of the same labels costs as much again. Features are not
+      protected.
+
+    Example:
+      >>> import numpy as np
+      >>> labels = np.repeat([-1, 1], 5000)
+      >>> drawn = randomized_labels(0, labels, np.array([-1, 1]), probability=0.5)
+      >>> bool(abs(np.mean(drawn == labels) - 0.75) < 0.02)
+      True
+
+    Reference:
+      Jung 2025, section 9.2.
+    """
+    _check.interval("probability", probability, at_least=0, at_most=1)
+    if np.ndim(classes) != 1 or np.size(classes) < 2:
+        raise ValueError(
+            f"classes must be the two or more values of a label, got {_check.shown(classes)}."
+        )
+    values = jnp.asarray(classes, _check.dtype_of(labels))
+
+    def known(labels: Any, classes: Any) -> None:
+        wrong = np.setdiff1d(labels, classes)
+        if wrong.size:
+            raise ValueError(
+                f"labels must be of the classes {np.asarray(classes).tolist()}, got {wrong[0]}."
+            )
+
+    _check.known(known, labels, classes)
+    whether, which = jax.random.split(as_key(key))
+    drawn = values[jax.random.randint(which, np.shape(labels), 0, len(values))]
+    anew = jax.random.uniform(whether, np.shape(labels), float_dtype()) < probability
+    return jnp.where(anew, drawn, jnp.asarray(labels))
+
+
+@checked
+def noisy_inputs(
+    key: Array | int,
+    features: Float[Array, "samples ..."],
+    targets: Float[Array, " samples"],
+    feature_deviation: Float[Array, ""] | float,
+    target_deviation: Float[Array, ""] | float,
+) -> tuple[Float[Array, "samples ..."], Float[Array, " samples"]]:
+    r"""Normal noise in features and targets.
+
+    Args:
+      key: random key; a number is its seed.
+      features: ``[N, ...]``.
+      targets: ``[N]``.
+      feature_deviation: :math:`\sigma_x\ge0`, in the features' unit.
+      target_deviation: :math:`\sigma_y\ge0`, in the targets' unit.
+
+    Guarantees:
+      None, unless two samples' features differ by at most :math:`\Delta_x` and their targets by
+      :math:`\Delta_y` for certain, as after clipping. Then, in exact arithmetic, local
+      :math:`\rho`-zCDP of each sample with
+      :math:`\rho=\Delta_x^2/(2\sigma_x^2)+\Delta_y^2/(2\sigma_y^2)`
+      (:func:`fljax.privacy.accounting.gaussian_zcdp` of each).
+
+    Example:
+      >>> import numpy as np
+      >>> x, y = noisy_inputs(0, np.zeros((5000, 2)), np.zeros(5000), 1.0, 0.0)
+      >>> bool(abs(np.std(x) - 1) < 0.05), float(np.std(y))
+      (True, 0.0)
+
+    Reference:
+      Jung 2025, section 9.2.
+    """
+    if len(features) != len(targets):
+        raise ValueError(f"targets must be of the {len(features)} samples, got {len(targets)}.")
+    given = {"feature_deviation": feature_deviation, "target_deviation": target_deviation}
+    noisy = []
+    pairs = zip(jax.random.split(as_key(key)), (features, targets), given.items(), strict=True)
+    for draw, values, (name, deviation) in pairs:
+        _check.nonnegative(name, deviation)
+        values = jnp.asarray(values, float_dtype())
+        noise = private_normal(draw, values.shape, values.dtype)
+        noisy.append(values + jnp.asarray(deviation, values.dtype) * noise)
+    return noisy[0], noisy[1]
+
+
+@checked
+def replaced_features(
+    key: Array | int, features: Float[Array, "samples dim"]
+) -> Float[Array, "samples dim"]:
+    """Normal draws with the mean and the covariance of the features, in their place.
+
+    Args:
+      key: random key; a number is its seed.
+      features: ``[N, D]``: all of them, or those columns that are to be replaced. What they had to
+        do with targets and other columns is lost.
+
+    Guarantees:
+      None that is differential privacy: mean and covariance are of the data, without noise, and one
+      sample moves them without bound. Who is in the data can be told from the draws of many.
+
+    Example:
+      >>> import numpy as np
+      >>> features = np.random.default_rng(0).normal(size=(5000, 2)) @ np.array([[2.0, 1], [0, 1]])
+      >>> drawn = replaced_features(0, features)
+      >>> bool(np.abs(np.cov(drawn.T) - np.cov(features.T)).max() < 0.3)
+      True
+
+    Reference:
+      Jung 2025, section 9.2.
+    """
+    features = jnp.asarray(features, float_dtype())
+    mean = jnp.mean(features, axis=0, keepdims=True)
+    rest = features - mean
+    covariance = jnp.matmul(rest.T, rest, precision=HIGHEST) / len(features)
+    values, vectors = jnp.linalg.eigh(covariance)
+    root = jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
+    drawn = jax.random.normal(as_key(key), features.shape, features.dtype)
+    return mean + jnp.matmul(drawn, root, precision=HIGHEST)
+
+
+@checked
+def subsample(
+    key: Array | int, features: Float[Array, "samples ..."], targets: Array, count: int
+) -> tuple[Float[Array, "count ..."], Array]:
+    """So many samples, drawn without replacement.
+
+    Args:
+      key: random key; a number is its seed.
+      features: ``[N, ...]``.
+      targets: ``[N, ...]``.
+      count: at most ``N``.
+
+    Guarantees:
+      None by itself: what is drawn is told. Where an (epsilon, delta)-DP mechanism runs on it, and
+      nobody learns what was drawn, the whole is what
+      :func:`fljax.privacy.accounting.subsampled` says with the fraction ``count / N``, between data
+      sets that differ by replacing a sample.
+
+    Example:
+      >>> import numpy as np
+      >>> x, y = subsample(0, np.arange(10.0)[:, None], np.arange(10.0), count=3)
+      >>> x.shape, bool(np.all(x[:, 0] == y)), len(set(y.tolist()))
+      ((3, 1), True, 3)
+
+    Reference:
+      Jung 2025, section 9.2.
+    """
+    if len(features) != len(targets):
+        raise ValueError(f"targets must be of the {len(features)} samples, got {len(targets)}.")
+    _check.count("count", count, at_most=len(features))
+    rows = jax.random.permutation(as_key(key), len(features))[:count]
+    return jnp.asarray(features)[rows], jnp.asarray(targets)[rows]

@@ -1,0 +1,583 @@
+r"""The privacy funnel: little information on what is private, enough on what is useful.
+
+.. math:: \min_{z}\ I(s;z)\quad\text{such that}\quad I(y;z)\ge R,
+
+over maps :math:`z` of features :math:`x` (Jung 2025, (183); with :math:`y=x` it is Makhdoumi et
+al. 2014). Its solutions over all levels :math:`R` are a trade-off curve, below which nothing is
+attained.
+
+* :func:`privacy_funnel` of discrete or quantized data, over random maps;
+* :class:`GaussianFunnel` of jointly Gaussian variables, over linear maps, in closed form.
+
+Information is an *average*, in nats, under the one distribution that is given. None of it is
+differential privacy, no :math:`\epsilon` follows from it, and a rare value may still be told.
+
+Shapes: ``N`` samples, ``S``, ``X``, ``Y``, ``Z`` values of ``s``, ``x``, ``y``, ``z``; ``P`` points
+of a curve; ``D`` features, ``A`` private and ``L`` released numbers.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._generator import as_key
+from fljax._module import float_dtype
+from fljax._numerics import HIGHEST
+
+__all__ = [
+    "FunnelPoint",
+    "GaussianFunnel",
+    "Tradeoff",
+    "joint_table",
+    "mutual_information",
+    "privacy_funnel",
+    "quantized",
+]
+
+#: A level may exceed the most that there is by so much of it, which is rounding.
+ROUNDING = 1e-9
+
+#: How often slopes are tried: at first all around, then those of the chords that are left.
+PASSES = 3
+
+#: Distributions of the useful variable that agree to so many decimals are one.
+DECIMALS = 12
+
+
+# --------------------------------------------------------------------------- discrete data
+
+
+@checked
+def mutual_information(table: Float[np.ndarray, "rows columns"]) -> float:
+    """Of two discrete variables, in nats.
+
+    Args:
+      table: their probabilities or counts.
+
+    Example:
+      >>> round(mutual_information(np.eye(2)), 4)  # one bit
+      0.6931
+    """
+    joint = _probabilities(table, 2)
+    apart = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
+    there = joint > 0
+    return max(float(np.sum(joint[there] * np.log(joint[there] / apart[there]))), 0.0)
+
+
+@checked
+def quantized(values: Float[Array, "samples ..."], levels: int) -> Int[np.ndarray, "samples ..."]:
+    """Each column by the cell of equally filled ones that a number is in.
+
+    Args:
+      values: ``[N]`` or ``[N, D]``.
+      levels: cells of each column, two or more; equal numbers share one, so some may stay empty.
+
+    Returns:
+      Whole numbers below ``levels``, in the order of the values.
+
+    Example:
+      >>> quantized(np.array([3.0, 1.0, 2.0, 9.0]), 2).tolist()
+      [1, 0, 0, 1]
+    """
+    _check.count("levels", levels, at_least=2)
+    _check.finite("values", values)
+    columns = np.asarray(values, np.float64).reshape(len(values), -1)
+    edges = np.quantile(columns, np.arange(1, levels) / levels, axis=0)
+    cells = [
+        np.searchsorted(edge, column, side="left")
+        for edge, column in zip(edges.T, columns.T, strict=True)
+    ]
+    return np.stack(cells, axis=1).reshape(np.shape(values))
+
+
+@checked
+def joint_table(
+    private: Int[Array, "samples ..."],
+    features: Int[Array, "samples ..."],
+    useful: Int[Array, "samples ..."],
+) -> Float[np.ndarray, "private features useful"]:
+    """How often values occur together, for :func:`privacy_funnel`.
+
+    Information in a table of few samples is overestimated: by about the number of cells over twice
+    the samples, in nats. Take fewer ``levels`` of :func:`quantized` then.
+
+    Args:
+      private: whole numbers ``[N]``, or rows ``[N, ...]`` of which each distinct one is a value.
+      features: likewise.
+      useful: likewise.
+
+    Returns:
+      ``[S, X, Y]``, shares that sum to one.
+
+    Raises:
+      ValueError: other numbers of samples.
+
+    Example:
+      >>> hour, heat = np.array([0, 0, 1, 1]), np.array([5, 6, 5, 6])
+      >>> joint_table(hour, np.stack([hour, heat], axis=1), heat).shape
+      (2, 4, 2)
+    """
+    arrays = {"private": private, "features": features, "useful": useful}
+    sizes = {name: len(values) for name, values in arrays.items()}
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"each sample has a value of all three, got {sizes} samples.")
+    codes = []
+    for values in arrays.values():
+        rows = np.asarray(values).reshape(len(values), -1)
+        codes.append(np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1))
+    table = np.zeros([int(code.max()) + 1 for code in codes])
+    np.add.at(table, tuple(codes), 1 / len(codes[0]))
+    return table
+
+
+class FunnelPoint(NamedTuple):
+    """A map of features, what it tells and what it is good for."""
+
+    map: np.ndarray  # [X, Z] probabilities of z given x; of a Gaussian funnel [D], z = map @ x
+    private: float  # I(s;z), nats
+    useful: float  # I(y;z), nats
+
+
+@dataclasses.dataclass(frozen=True)
+class Tradeoff:
+    """The curve that :func:`privacy_funnel` finds: corners, between which maps are drawn by lot.
+
+    Attributes:
+      useful: ``[P]``, I(y;z) of each corner, nats, from zero to I(x;y).
+      private: ``[P]``, I(s;z), nats: convex in ``useful``.
+      maps: ``[P, X, Z]``, the probabilities of z given x.
+    """
+
+    useful: np.ndarray
+    private: np.ndarray
+    maps: np.ndarray = dataclasses.field(repr=False)
+
+    def at(self, level: float) -> FunnelPoint:
+        """The map of least I(s;z) with I(y;z) at the level.
+
+        Between two corners it is either's map by a coin, whose outcome is told with z.
+
+        Args:
+          level: in nats, from zero to I(x;y).
+
+        Raises:
+          ValueError: a level above I(x;y), which no map attains.
+        """
+        level = _level(level, float(self.useful[-1]))
+        right = min(int(np.searchsorted(self.useful, level)), len(self.useful) - 1)
+        left = max(right - 1, 0)
+        room = self.useful[right] - self.useful[left]
+        share = (level - self.useful[left]) / room if room > 0 else 1.0
+        both = np.concatenate([(1 - share) * self.maps[left], share * self.maps[right]], axis=1)
+        private = (1 - share) * self.private[left] + share * self.private[right]
+        return FunnelPoint(both[:, both.sum(0) > 0], float(private), level)
+
+
+@checked
+def privacy_funnel(
+    table: Float[np.ndarray, "private features useful"],
+    key: Array | int = 0,
+    slopes: int = 48,
+    restarts: int = 8,
+    iterations: int = 1000,
+) -> Tradeoff:
+    r"""The least information on s of maps of x that keep information on y, for all levels.
+
+    For each of many slopes :math:`\beta`, then those of chords between what they found, the
+    Lagrangian :math:`I(s;z)-\beta I(y;z)` falls in
+
+    .. math:: q(z|x)\leftarrow\frac{q(z|x)}{c_x}\,\exp\Big(-\sum_sp(s|x)\ln\frac{q(z|s)}{q(z)}
+        +\beta\sum_yp(y|x)\ln\frac{q(z|y)}{q(z)}\Big),
+
+    in turn with :math:`q(z|s)`, :math:`q(z|y)` and :math:`q(z)`, from several random maps and one
+    near the identity. It never rises: :math:`I(s;z)` curves no more than :math:`-\sum_xp(x)
+    H(z|x)` does, whose mirror step it is, and :math:`-I(y;z)` is concave in :math:`q`. The best of
+    each slope, no map at all and y's sufficient statistic are the points whose lower hull is the
+    curve. All slopes and starts are one compiled program.
+
+    The minimum need not be the global one, as the Lagrangian is not convex: a curve by more
+    ``restarts`` lies on this one or below. Each point of it is attained.
+
+    Args:
+      table: probabilities or counts ``[S, X, Y]``, of quantized data for instance; for Makhdoumi et
+        al.'s funnel, with y = x, diagonal in the last two.
+      key: of the random starts.
+      slopes: how many at a time.
+      restarts: random starts of each slope.
+      iterations: of each.
+
+    Returns:
+      The curve. That of the table with s and y exchanged bounds what is attained from the other
+      side.
+
+    Raises:
+      ValueError: a table with negative or no numbers, or that is not of three axes.
+
+    Guarantees:
+      The informations are those of its maps under the distribution in the table, and of no other.
+      No differential privacy.
+
+    Example:
+      >>> table = np.zeros((2, 4, 2))
+      >>> for s in (0, 1):
+      ...     for y in (0, 1):
+      ...         table[s, 2 * s + y, y] = 0.25  # x has both, apart
+      >>> curve = privacy_funnel(table)
+      >>> point = curve.at(0.5)
+      >>> round(point.private, 6), round(point.useful, 6)
+      (0.0, 0.5)
+
+    Reference:
+      Makhdoumi, Salamatian, Fawaz & Médard 2014; Jung 2025, (183).
+    """
+    joint = _probabilities(table, 3)
+    for name, number in (("slopes", slopes), ("restarts", restarts), ("iterations", iterations)):
+        _check.count(name, number)
+    with_s, with_y = joint.sum(2), joint.sum(0).T
+    private, useful = mutual_information(with_s), mutual_information(with_y)
+    values = joint.shape[1]
+    points = [(0.0, 0.0, np.eye(values)[np.zeros(values, int)])]
+    if useful > 0:
+        points.append(_point(_sufficient(with_y), with_s, with_y))
+        angles = np.pi / 2 * (np.arange(slopes) + 0.5) / slopes
+        steep = np.tan(angles) * max(private, ROUNDING) / useful
+        for draw in jax.random.split(as_key(key), PASSES):
+            maps = _alternated(with_s, with_y, steep, draw, restarts, iterations)
+            points = _lower_hull([*points, *(_point(one, with_s, with_y) for one in maps)])
+            steep = _chords(points, slopes, private / useful)
+    return Tradeoff(*(np.stack(part) for part in zip(*points, strict=True)))
+
+
+def _probabilities(table: Any, axes: int) -> np.ndarray:
+    """As shares of one."""
+    table = np.asarray(table, np.float64)
+    if table.ndim != axes:
+        raise ValueError(f"table must have {axes} axes, got shape {table.shape}.")
+    _check.nonnegative("table", table, "It holds probabilities or counts.")
+    if not table.sum() > 0:
+        raise ValueError("table holds zeros alone; it must have probabilities or counts.")
+    return table / table.sum()
+
+
+def _point(
+    channel: np.ndarray, with_s: np.ndarray, with_y: np.ndarray
+) -> tuple[float, float, np.ndarray]:
+    useful, private = (mutual_information(joint @ channel) for joint in (with_y, with_s))
+    return useful, private, channel
+
+
+def _sufficient(with_y: np.ndarray) -> np.ndarray:
+    """``[X, X]``: values of x that say the same of y become one; nothing of I(x;y) is lost."""
+    share = with_y / np.maximum(with_y.sum(0, keepdims=True), np.finfo(float).tiny)
+    same = np.unique(share.T.round(DECIMALS), axis=0, return_inverse=True)[1].reshape(-1)
+    return np.eye(with_y.shape[1])[same]
+
+
+def _lower_hull(points: Sequence[tuple[float, float, np.ndarray]]) -> list:
+    """Corners of the convex hull from below, from the least useful to the most."""
+    hull: list = []
+    for point in sorted(points, key=lambda one: one[:2]):
+        if hull and point[0] <= hull[-1][0] + np.finfo(float).eps:
+            continue  # as useful, and tells no less
+
+        def above(last: tuple, before: tuple, point: tuple = point) -> bool:
+            chord = (point[1] - before[1]) * (last[0] - before[0])
+            return (last[1] - before[1]) * (point[0] - before[0]) >= chord
+
+        while len(hull) > 1 and above(hull[-1], hull[-2]):
+            hull.pop()
+        hull.append(point)
+    return hull
+
+
+def _chords(hull: Sequence[tuple[float, float, np.ndarray]], count: int, unit: float) -> np.ndarray:
+    """Slopes of so many of the longest chords, below which there may be more; again, if fewer."""
+    across, up = np.diff([point[:2] for point in hull], axis=0).T
+    longest = np.argsort(-np.hypot(unit * across, up))
+    return np.resize((up / across)[longest], count)
+
+
+def _alternated(
+    with_s: np.ndarray,
+    with_y: np.ndarray,
+    slopes: np.ndarray,
+    key: Array,
+    restarts: int,
+    iterations: int,
+) -> np.ndarray:
+    """The best map of each slope, ``[slopes, X, X]``."""
+    values, dtype = with_s.shape[1], float_dtype()
+    drawn = jax.random.dirichlet(key, jnp.full(values, 0.5, dtype), (restarts, values), dtype)
+    near = 0.9 * np.eye(values) + 0.1 / values
+    starts = jnp.concatenate([drawn, jnp.asarray(near, dtype)[None]])
+    numbers = (jnp.asarray(part, dtype) for part in (with_s, with_y, slopes))
+    maps = np.asarray(_descended(*numbers, starts, iterations), np.float64)
+    return maps / maps.sum(-1, keepdims=True)
+
+
+@functools.partial(jax.jit, static_argnames="iterations")
+def _descended(
+    with_s: Array, with_y: Array, slopes: Array, starts: Array, iterations: int
+) -> Array:
+    """The best of all starts by each slope, ``[slopes, X, Z]``."""
+    tiny = jnp.finfo(starts.dtype).tiny
+    share_x = jnp.sum(with_s, axis=0)
+
+    def share(joint: Array, axis: int) -> Array:
+        return joint / jnp.maximum(jnp.sum(joint, axis=axis, keepdims=True), tiny)
+
+    def log(numbers: Array) -> Array:
+        return jnp.log(jnp.maximum(numbers, tiny))
+
+    def slanted(slope: Array, q: Array) -> Array:
+        """``[X, Z]``: whose mean, over x and z, is the Lagrangian."""
+
+        def told(joint: Array) -> Array:
+            """The mean of ln q(z|s)/q(z) over s given x."""
+            among = share(jnp.matmul(joint, q, precision=HIGHEST), 1)
+            ratio = log(among) - log(jnp.matmul(share_x, q, precision=HIGHEST))[None]
+            return jnp.matmul(share(joint, 0).T, ratio, precision=HIGHEST)
+
+        return told(with_s) - slope * told(with_y)
+
+    def descend(slope: Array, start: Array) -> tuple[Array, Array]:
+        def step(_: Any, logarithm: Array) -> Array:
+            return jax.nn.log_softmax(logarithm - slanted(slope, jnp.exp(logarithm)), axis=1)
+
+        q = jnp.exp(jax.lax.fori_loop(0, iterations, step, log(start)))
+        return jnp.sum(share_x[:, None] * q * slanted(slope, q)), q
+
+    def best(slope: Array) -> Array:
+        least, maps = jax.vmap(lambda start: descend(slope, start))(starts)
+        return maps[jnp.argmin(least)]
+
+    return jax.vmap(best)(slopes)
+
+
+def _level(level: float, most: float) -> float:
+    """Raise ``ValueError`` unless it can be attained."""
+    _check.nonnegative("level", level)
+    if level > most * (1 + ROUNDING):
+        raise ValueError(
+            f"level must be at most I(x;y) = {most:.4g} nats, got {level:g}: no map of the "
+            "features tells more of y than they do."
+        )
+    return min(float(level), most)
+
+
+# --------------------------------------------------------------------------- Gaussian variables
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianFunnel:
+    r"""The funnel of jointly Gaussian variables over linear maps, in closed form.
+
+    Of all linear maps of :math:`x`, of however many rows, none has less :math:`I(s;z)` at its
+    :math:`I(y;z)` than one number :math:`z=f_\lambda^\top x`,
+
+    .. math:: f_\lambda=\big(C\Sigma_s^{-1}C^\top-\lambda\Sigma_x\big)^{-1}c,\qquad
+        C=\mathrm{cov}(x,s),\ c=\mathrm{cov}(x,y),
+
+    with the :math:`\lambda` that the level calls for, below the smallest eigenvalue
+    :math:`\lambda_1` of :math:`C\Sigma_s^{-1}C^\top` relative to :math:`\Sigma_x`. For y's best
+    prediction from a map is one number, which can stand for the map (data processing); and numbers
+    that are best at a level minimize :math:`f^\top C\Sigma_s^{-1}C^\top f-\beta(f^\top c)^2` for
+    some :math:`\beta`. At :math:`-\infty` it is the best prediction of y; at :math:`\lambda_1`,
+    which is zero where attributes are fewer than features, the best that is independent of s. Then
+    noise of z's own would not help either.
+
+    Attributes:
+      covariance: :math:`\Sigma_x`, ``[D, D]``, positive definite.
+      private: :math:`C`, ``[D, A]`` (or ``[D]``).
+      useful: :math:`c`, ``[D]``.
+      private_covariance: :math:`\Sigma_s`, ``[A, A]`` (or a number), positive definite.
+      useful_variance: of y, > 0.
+
+    Raises:
+      ValueError: shapes that do not fit; matrices that are no covariances.
+
+    Guarantees:
+      Independence of s where :attr:`FunnelPoint.private` is zero, *if* all variables are jointly
+      Gaussian with these covariances; else no covariance. No differential privacy: z is no noisy
+      release.
+
+    Example:
+      >>> funnel = GaussianFunnel(  # s = x1 + noise, y = x1 / 2 + x2 + noise
+      ...     np.eye(2), np.array([1.0, 0.0]), np.array([0.5, 1.0]), 1.04, 1.29
+      ... )
+      >>> private, useful = funnel.informations(np.array([0.5, np.sqrt(0.75)]))  # 60 degrees
+      >>> round(private, 2), round(useful, 2)
+      (0.14, 1.68)
+      >>> point = funnel.at(1.68)
+      >>> round(point.private, 2), funnel.at(0.7).private
+      (0.08, 0.0)
+
+    Reference:
+      Jung 2025, (183), (184) and figure 9.4.
+    """
+
+    covariance: np.ndarray
+    private: np.ndarray
+    useful: np.ndarray
+    private_covariance: np.ndarray | float
+    useful_variance: float
+
+    def __post_init__(self) -> None:
+        """Bring arrays into shape."""
+        arrays = {
+            name: np.asarray(getattr(self, name), np.float64)
+            for name in ("covariance", "private", "useful", "private_covariance")
+        }
+        dim = len(arrays["useful"]) if arrays["useful"].ndim == 1 else 0
+        if arrays["private"].ndim == 1:
+            arrays["private"] = arrays["private"][:, None]
+        hidden = arrays["private"].shape[-1]
+        if hidden == 1:
+            arrays["private_covariance"] = arrays["private_covariance"].reshape(1, 1)
+        wanted = ((dim, dim), (dim, hidden), (dim,), (hidden, hidden))
+        got = tuple(array.shape for array in arrays.values())
+        if got != wanted:
+            raise ValueError(
+                "covariance, private, useful and private_covariance must be [D, D], [D, A], [D] "
+                f"and [A, A], got shapes {', '.join(map(str, got))}."
+            )
+        _check.positive("useful_variance", self.useful_variance)
+        for name, array in arrays.items():
+            _check.finite(name, array)
+            object.__setattr__(self, name, array)
+        for name in ("covariance", "private_covariance"):
+            values = np.linalg.eigvalsh(arrays[name])
+            if not values[0] > ROUNDING * values[-1]:
+                raise ValueError(
+                    f"{name} must be positive definite, got eigenvalues from {values[0]:.3g} to "
+                    f"{values[-1]:.3g}: leave out variables that others determine."
+                )
+        for name, share in zip(("private", "useful"), self._explained(np.eye(dim)), strict=True):
+            if share > 1 + ROUNDING:
+                raise ValueError(
+                    f"{name} is no covariance of these variables: the features would explain "
+                    f"{share:.3g} of the variance."
+                )
+
+    @classmethod
+    def of_samples(
+        cls,
+        features: Float[Array, "samples dim"],
+        private: Float[Array, "samples ..."],
+        useful: Float[Array, " samples"],
+    ) -> "GaussianFunnel":
+        """With the covariances of samples, which need not be centered.
+
+        Args:
+          features: ``[N, D]``.
+          private: ``[N]`` or ``[N, A]``.
+          useful: ``[N]``.
+        """
+        x, s, y = (
+            np.asarray(part, np.float64).reshape(len(part), -1)
+            for part in (features, private, useful)
+        )
+        if not len(x) == len(s) == len(y):
+            raise ValueError(
+                "each sample has a value of all three, got "
+                f"{len(x)}, {len(s)} and {len(y)} samples."
+            )
+        x, s, y = (part - part.mean(0) for part in (x, s, y))
+        return cls(
+            x.T @ x / len(x), x.T @ s / len(x), x.T @ y[:, 0] / len(x), s.T @ s / len(x),
+            float(np.mean(y**2)),
+        )  # fmt: skip
+
+    def informations(self, maps: Float[np.ndarray, "... dim"]) -> tuple[float, float]:
+        r"""I(s;z) and I(y;z) of a linear map, nats.
+
+        Args:
+          maps: a direction ``[D]``, or the rows of a map onto a subspace, ``[L, D]``.
+
+        Returns:
+          Infinite where z determines the variable.
+        """
+        rows = np.atleast_2d(np.asarray(maps, np.float64))
+        private, useful = self._spectra(rows)
+        with np.errstate(divide="ignore"):
+            told = [abs(np.sum(np.log1p(-np.clip(part, 0, 1)))) / 2 for part in (private, useful)]
+        return float(told[0]), float(told[1])
+
+    @property
+    def most(self) -> float:
+        """I(x;y), nats: what all features tell of y."""
+        return self.informations(np.eye(len(self.useful)))[1]
+
+    def at(self, level: float) -> FunnelPoint:
+        """The direction of least I(s;z) with I(y;z) at least at the level.
+
+        Args:
+          level: in nats, from zero to I(x;y).
+
+        Returns:
+          Its direction has unit length. Up to the most that the directions of the very least I(s;z)
+          tell, which is zero where attributes are fewer than features, it is the one that tells it.
+
+        Raises:
+          ValueError: a level above I(x;y).
+        """
+        share = -np.expm1(-2 * _level(level, self.most))  # of the variance of y
+        root = np.linalg.cholesky(self.covariance)
+        seen = np.linalg.solve(np.linalg.cholesky(self.private_covariance), self.private.T)
+        told, axes = _spectrum(np.linalg.solve(root, seen.T))  # of s, along axes of white x
+        useful = axes.T @ np.linalg.solve(root, self.useful) / np.sqrt(self.useful_variance)
+        found = axes @ _least_told(told - told[0], useful, share)
+        found = np.linalg.solve(root.T, found)
+        found /= np.linalg.norm(found)
+        return FunnelPoint(found, *self.informations(found))
+
+    def _explained(self, rows: np.ndarray) -> tuple[float, float]:
+        """The largest share of a number of s, and that of y."""
+        private, useful = self._spectra(rows)
+        return float(private.max()), float(useful.max())
+
+    def _spectra(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Squared canonical correlations of the map with s and with y."""
+        values, vectors = np.linalg.eigh(rows @ self.covariance @ rows.T)
+        kept = values > ROUNDING * max(values[-1], 0)
+        white = (vectors[:, kept] / np.sqrt(values[kept])).T @ rows
+        root = np.linalg.cholesky(self.private_covariance)
+        with_s = np.linalg.solve(root, (white @ self.private).T)
+        with_y = white @ self.useful / np.sqrt(self.useful_variance)
+        return np.linalg.svd(with_s, compute_uv=False) ** 2, np.sum(with_y**2, keepdims=True)
+
+
+def _spectrum(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of ``rows @ rows.T``, from the smallest; zero itself where it is so but for rounding."""
+    values, vectors = np.linalg.eigh(rows @ rows.T)
+    return np.where(values > ROUNDING * values[-1], values, 0.0), vectors
+
+
+def _least_told(told: np.ndarray, useful: np.ndarray, share: float) -> np.ndarray:
+    """The coordinates of the direction, by what each tells of s beyond the least."""
+    least = told <= ROUNDING
+    if np.sum(useful[least] ** 2) > ROUNDING**2:
+        if np.sum(useful[least] ** 2) >= share:
+            return np.where(least, useful, 0.0)
+    else:  # those that tell the least of s tell nothing of y, and can only dilute
+        found = np.where(least, 0.0, useful / np.where(least, 1.0, told))
+        length = (useful @ found) ** 2 - share * (found @ found)
+        if not np.any(found) or share == 0:
+            return np.eye(len(told))[0]
+        if length >= 0:
+            return found + np.sqrt(length / share) * np.eye(len(told))[0]
+    low, high = np.log(np.finfo(float).tiny), np.log(1 / ROUNDING**2)
+    for _ in range(100):
+        middle = (low + high) / 2
+        found = useful / (told + np.exp(middle))
+        enough = (useful @ found) ** 2 >= share * (found @ found)
+        low, high = (low, middle) if enough else (middle, high)
+    return useful / (told + np.exp(high))

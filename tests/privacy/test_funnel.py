@@ -1,0 +1,278 @@
+"""The privacy funnel against exhaustive search and linear programs; its Gaussian closed form."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from fljax.privacy import (
+    GaussianFunnel,
+    joint_table,
+    mutual_information,
+    privacy_funnel,
+    private_map,
+    quantized,
+)
+
+
+def table_of(seed, values, private=2, useful=2, own=False):
+    rng = np.random.default_rng(seed)
+    share = rng.dirichlet(np.ones(values))
+    of_s = rng.dirichlet(np.full(private, 0.5), values).T
+    of_y = np.eye(values) if own else rng.dirichlet(np.full(useful, 0.5), values).T
+    return np.einsum("sx,yx,x->sxy", of_s, of_y, share)
+
+
+def informations(table, channel):
+    return tuple(mutual_information(table.sum(a) @ channel) for a in (2,)) + (
+        mutual_information(table.sum(0).T @ channel),
+    )
+
+
+def deterministic(table):
+    """I(s;z), I(y;z) of every deterministic map, by exhaustive search."""
+    values = table.shape[1]
+    for labels in itertools.product(range(values), repeat=values):
+        if all(label <= max(labels[:i], default=-1) + 1 for i, label in enumerate(labels)):
+            yield informations(table, np.eye(values)[list(labels)])
+
+
+@pytest.fixture(scope="module", params=[(0, 4, False), (1, 5, False), (2, 4, True), (3, 5, True)])
+def solved(request):
+    seed, values, own = request.param
+    table = table_of(seed, values, own=own)
+    return table, privacy_funnel(table, key=seed)
+
+
+def test_no_deterministic_map_is_below_the_curve(solved):
+    table, curve = solved
+    tried = list(deterministic(table))
+    assert len(tried) in (15, 52)  # Bell's numbers
+    for private, useful in tried:
+        assert curve.at(useful).private <= private + 1e-6
+
+
+def test_every_point_is_attained_by_its_map(solved):
+    table, curve = solved
+    for level in np.linspace(0, curve.useful[-1], 17):
+        point = curve.at(level)
+        np.testing.assert_allclose(point.map.sum(1), 1)
+        private, useful = informations(table, point.map)
+        assert private == pytest.approx(point.private, abs=1e-9)
+        assert useful == pytest.approx(point.useful, abs=1e-9)
+        assert point.useful >= level - 1e-9
+
+
+def test_the_curve_is_convex_and_ends_at_what_features_tell(solved):
+    table, curve = solved
+    private, useful = informations(table, np.eye(table.shape[1]))
+    assert curve.useful[0] == curve.private[0] == 0
+    assert curve.useful[-1] == pytest.approx(useful)
+    assert curve.private[-1] <= private + 1e-9
+    slopes = np.diff(curve.private) / np.diff(curve.useful)
+    assert np.all(np.diff(slopes) >= -1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_curve_is_that_of_a_linear_program_over_posteriors(seed):
+    """Of three values of x: what z tells of x is a point of a triangle, here of a fine grid."""
+    table = table_of(seed, 3)
+    curve = privacy_funnel(table, key=seed)
+    share = table.sum((0, 2))
+    steps = 60
+    grid = np.array([(i, j, steps - i - j) for i in range(steps + 1) for j in range(steps + 1 - i)])
+    posteriors = grid / steps
+
+    def lost(joint):
+        """Information of one z with each posterior, weighted by its probability."""
+        of_each = posteriors @ (joint / share).T
+        log = np.log(np.maximum(of_each, 1e-300) / joint.sum(1))
+        return np.sum(of_each * log, axis=1)
+
+    private, useful = lost(table.sum(2)), lost(table.sum(0).T)
+    for part in (0.2, 0.5, 0.8):
+        level = part * curve.useful[-1]
+        program = optimize.linprog(
+            private, -useful[None], [-level], posteriors.T, share, bounds=(0, None)
+        )
+        assert program.fun - 2e-4 <= curve.at(level).private <= program.fun + 5e-5
+
+
+def test_of_a_coin_in_y_nothing_private_is_needed():
+    # x = (s, y), apart: y alone tells nothing of s.
+    table = np.zeros((2, 4, 2))
+    for s, y in itertools.product((0, 1), repeat=2):
+        table[s, 2 * s + y, y] = 1.0
+    curve = privacy_funnel(table)
+    assert curve.useful[-1] == pytest.approx(np.log(2))
+    assert curve.private[-1] == pytest.approx(0, abs=1e-12)
+
+
+def test_what_is_useful_and_private_costs_all_of_it():
+    table = np.zeros((2, 2, 2))
+    table[0, 0, 0] = table[1, 1, 1] = 0.5  # s = x = y
+    curve = privacy_funnel(table)
+    for level in (0.1, 0.5, np.log(2)):
+        assert curve.at(level).private == pytest.approx(level, abs=1e-9)
+
+
+def test_exchanged_the_curve_bounds_what_is_attained_from_above():
+    table = table_of(1, 4)
+    other = privacy_funnel(table.transpose(2, 1, 0))
+    for private, useful in deterministic(table):
+        if private <= other.useful[-1]:
+            assert other.at(private).private <= useful + 1e-6
+
+
+def test_more_slopes_and_restarts_compile_once_each():
+    from fljax.privacy import funnel
+
+    funnel._descended.clear_cache()
+    for seed in range(3):
+        privacy_funnel(table_of(seed, 4), key=seed, iterations=50)
+    assert funnel._descended._cache_size() == 1
+
+
+def test_tables_of_samples():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1000, 2))
+    cells = quantized(x, 4)
+    assert np.bincount(cells[:, 0]).tolist() == [250] * 4
+    assert np.all(np.diff(cells[np.argsort(x[:, 1]), 1]) >= 0)
+    s = (x[:, 0] > np.median(x[:, 0])).astype(int)
+    table = joint_table(s, cells, cells[:, 1])
+    assert table.shape == (2, 16, 4)
+    assert table.sum() == pytest.approx(1)
+    assert mutual_information(table.sum(2)) == pytest.approx(np.log(2), abs=1e-3)
+    with pytest.raises(ValueError, match="value of all three, got"):
+        joint_table(s[:10], cells, cells)
+    with pytest.raises(ValueError, match="levels must be >= 2"):
+        quantized(x, 1)
+
+
+def test_bad_tables_and_levels():
+    table = table_of(0, 4)
+    curve = privacy_funnel(table, iterations=50)
+    with pytest.raises(ValueError, match=r"at most I\(x;y\) = .* nats, got 5: no map"):
+        curve.at(5.0)
+    with pytest.raises(ValueError, match="level must be finite and >= 0"):
+        curve.at(-0.1)
+    with pytest.raises(ValueError, match="table must be finite and >= 0"):
+        privacy_funnel(-table)
+    with pytest.raises(ValueError, match="table holds zeros alone"):
+        privacy_funnel(0 * table)
+    with pytest.raises(ValueError, match=r"shape \[private, features, useful\]"):
+        privacy_funnel(table[0])
+
+
+# --------------------------------------------------------------------------- Gaussian
+
+
+FIGURE = GaussianFunnel(np.eye(2), np.array([1.0, 0.0]), np.array([0.5, 1.0]), 1.04, 1.29)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "private", "useful"),
+    [(0, 1.63, 0.11), (45, 0.33, 1.03), (60, 0.14, 1.68), (75, 0.03, 1.33), (90, 0.0, 0.75)],
+)
+def test_figure_9_4(degrees, private, useful):
+    """s = x1 + noise, y = x1 / 2 + x2 + noise, both of deviation 0.2."""
+    angle = np.deg2rad(degrees)
+    found = FIGURE.informations(np.array([np.cos(angle), np.sin(angle)]))
+    assert found == pytest.approx((private, useful), abs=0.005)
+
+
+def random_funnel(seed, dim, attributes):
+    rng = np.random.default_rng(seed)
+    mixed = rng.normal(size=(dim + attributes + 1, dim + attributes + 1))
+    joint = mixed @ mixed.T
+    x, s = slice(0, dim), slice(dim, dim + attributes)
+    return GaussianFunnel(joint[x, x], joint[x, s], joint[x, -1], joint[s, s], joint[-1, -1])
+
+
+@pytest.mark.parametrize(("dim", "attributes"), [(2, 1), (4, 1), (5, 2), (3, 4)])
+def test_no_direction_and_no_subspace_is_better(dim, attributes):
+    rng = np.random.default_rng(dim)
+    for seed in range(5):
+        funnel = random_funnel(seed, dim, attributes)
+        assert funnel.at(funnel.most).useful == pytest.approx(funnel.most)
+        for _ in range(100):
+            rows = rng.normal(size=(rng.integers(1, dim + 1), dim))
+            if rng.random() < 0.5:  # near the best
+                rows[0] = funnel.at(rng.random() * funnel.most).map + 0.1 * rows[0]
+            private, useful = funnel.informations(rows)
+            assert funnel.at(useful).private <= private + 1e-9
+            assert funnel.at(useful).useful >= useful - 1e-9
+
+
+def test_a_sweep_of_directions_finds_the_closed_form():
+    angles = np.deg2rad(np.arange(0, 180, 0.05))
+    swept = np.array([FIGURE.informations(np.array([np.cos(a), np.sin(a)])) for a in angles])
+    for level in (0.8, 1.2, 1.7):
+        best = swept[swept[:, 1] >= level, 0].min()
+        assert FIGURE.at(level).private == pytest.approx(best, abs=1e-3)
+        assert FIGURE.at(level).private <= best + 1e-12
+
+
+def test_without_leak_it_is_the_map_of_184():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4000, 2))
+    s = x[:, 0] + 0.2 * rng.normal(size=4000)
+    y = 0.5 * x[:, 0] + x[:, 1] + 0.2 * rng.normal(size=4000)
+    funnel = GaussianFunnel.of_samples(x, s, y)
+    hidden = np.asarray(private_map(x, s, center=True))
+    free = funnel.at(0.0).map
+    # Of rank one in two dimensions: both see x along one direction, which is near 90 degrees.
+    along = np.linalg.eigh(hidden)[1][:, -1]
+    assert abs(along @ free) == pytest.approx(1)
+    assert np.degrees(np.arctan2(*np.abs(free[::-1]))) == pytest.approx(90, abs=3)
+    assert funnel.informations(free)[0] == pytest.approx(0, abs=1e-12)
+    np.testing.assert_allclose(funnel.at(0.5).map, free)
+
+
+def test_where_useful_is_what_is_private_it_can_only_be_diluted():
+    """x1 is all that s and y depend on: z is x1 and as much of x2 as the level allows."""
+    funnel = GaussianFunnel(np.eye(2), np.array([0.8, 0.0]), np.array([0.6, 0.0]), 1.0, 1.0)
+    for level in (0.0, 0.1, funnel.most):
+        point = funnel.at(level)
+        assert point.useful == pytest.approx(level, abs=1e-12)
+        share = -np.expm1(-2 * level) / 0.36
+        assert point.private == pytest.approx(-0.5 * np.log1p(-share * 0.64), abs=1e-12)
+
+
+def test_as_many_attributes_as_features_leave_nothing_independent():
+    assert random_funnel(0, 3, 4).at(0.0).private > 0.01
+    assert random_funnel(0, 3, 2).at(0.0).private == pytest.approx(0, abs=1e-12)
+
+
+def test_information_is_infinite_where_a_feature_is_the_attribute():
+    funnel = GaussianFunnel(np.eye(2), np.array([1.0, 0.0]), np.array([0.5, 0.5]), 1.0, 1.0)
+    assert funnel.informations(np.eye(2))[0] == np.inf
+    assert funnel.at(0.0).private == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"covariance": np.eye(3)}, "must be .* got shapes"),
+        ({"covariance": np.ones((2, 2))}, "covariance must be positive definite"),
+        ({"useful_variance": 0.0}, "useful_variance must be finite and > 0"),
+        ({"useful_variance": 0.5}, "useful is no covariance of these variables"),
+        ({"private": np.array([9.0, 0.0])}, "private is no covariance of these variables"),
+    ],
+)
+def test_bad_gaussians(change, message):
+    right = {
+        "covariance": np.eye(2),
+        "private": np.array([1.0, 0.0]),
+        "useful": np.array([0.5, 1.0]),
+        "private_covariance": 1.04,
+        "useful_variance": 1.29,
+    }
+    with pytest.raises(ValueError, match=message):
+        GaussianFunnel(**(right | change))
+    with pytest.raises(ValueError, match=r"at most I\(x;y\) = 1.737 nats, got 3"):
+        FIGURE.at(3.0)
+    with pytest.raises(ValueError, match="got 10, 10 and 9 samples"):
+        GaussianFunnel.of_samples(np.ones((10, 2)), np.ones(10), np.ones(9))
