@@ -170,13 +170,16 @@ class Simulation:
         known = (attack.attackers,) if graph is None else (attack.attackers, graph.degree)
         if not all(map(_check.is_concrete, known)):
             return
-        attacking = np.asarray(attack.attackers)
+        attacking = np.asarray(attack.liars)
         if graph is not None:
             with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
                 neighbors, weights = map(np.asarray, graph.neighbor_table())
             own = int(type(self.algorithm).hears_itself)
             sizes = np.sum(weights > 0, axis=1) + own
-            lies = np.sum((weights > 0) & attacking[neighbors], axis=1)
+            false = attacking[neighbors]
+            if attack.links is not None:
+                false = np.take_along_axis(np.asarray(attack.links), neighbors, axis=1)
+            lies = np.sum((weights > 0) & false, axis=1)
             heard = zip(sizes[~attacking], lies[~attacking], strict=True)
         elif isinstance(network, Federation):
             lies = np.bincount(network.server, attacking, network.servers)

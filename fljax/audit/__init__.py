@@ -12,6 +12,7 @@ r"""Audits: what an attacker can really tell, against what is claimed.
 * :func:`twins` runs a simulation on two data sets with the same draws, and records how far apart
   trajectories and messages come: what proofs by a bound on trajectories rest on
   (:mod:`fljax.audit.trajectories`).
+* :func:`reach` says in which round an attack changes whose model.
 """
 
 from fljax import _renamed
@@ -36,6 +37,7 @@ from fljax.audit.overhearing import (
     protection,
     upload_protection,
 )
+from fljax.audit.reach import reach
 from fljax.audit.trajectories import twins, within
 from fljax.audit.worst import WorstNeighbors, worst_neighbors
 from fljax.running import unperturbed
@@ -56,6 +58,7 @@ __all__ = [
     "overheard",
     "overheard_upload",
     "protection",
+    "reach",
     "shaped_epsilon",
     "twins",
     "two_worlds",
