@@ -23,11 +23,15 @@ from jax.lax import Precision
 from jaxtyping import Array, Bool, Float, Int
 
 from fljax import _check, _renamed
+from fljax._linalg import norm
 from fljax._module import module, static
+from fljax.problems import Problem
 
 __all__ = [
     "Aggregator",
+    "Bulyan",
     "CenteredClipping",
+    "FLTrust",
     "GeometricMedian",
     "Krum",
     "Mean",
@@ -52,6 +56,21 @@ class Aggregator:
 
     def check(self, fewest: int) -> None:
         """Raise ``ValueError`` if ``fewest`` messages at a receiver are too few for a promise."""
+
+    def check_place(self, dim: int, peers: bool) -> None:
+        """Raise ``ValueError`` unless messages of ``dim`` numbers can be combined there.
+
+        Args:
+          dim: of a message.
+          peers: whether receivers are peers, which combine their own message too, or servers.
+        """
+
+    def tolerated(self, heard: int) -> int | None:
+        """How many attackers among so many messages it withstands; ``None``: it promises none.
+
+        A simulation with more of them at some honest receiver warns.
+        """
+        return None
 
     @_check.required
     def combine(
@@ -210,6 +229,9 @@ class Median(Aggregator):
     def check(self, fewest: int) -> None:
         _need("Median", fewest, 3, "the median of two is their mean, and of one that one")
 
+    def tolerated(self, heard: int) -> int:
+        return (heard - 1) // 2
+
     def combine(
         self,
         messages: Float[Array, "receivers senders dim"],
@@ -227,9 +249,11 @@ class _OrderStatistics(Aggregator):
 
     share: Float[Array, ""] | float | None = None
     count: int | None = static(default=None)
+    weighted: bool = static(default=False, kw_only=True)
 
     def validate(self) -> None:
         name = type(self).__name__
+        _check.switch("weighted", self.weighted)
         if (self.share is None) == (self.count is None):
             raise ValueError(
                 f"{name} takes either a share of the messages or a count, got share={self.share!r} "
@@ -248,6 +272,12 @@ class _OrderStatistics(Aggregator):
             _need(name, fewest, 2 * self.count + 1, why)
         else:
             _check.known(lambda share: self._check_share(share, fewest), self.share)
+
+    def tolerated(self, heard: int) -> int | None:
+        if self.count is None and not _check.is_concrete(self.share):
+            return None
+        with jax.ensure_compile_time_eval():  # the share may be known while others are traced
+            return int(self._each_end(jnp.asarray([heard], jnp.int32))[0])
 
     def _check_share(self, share: Any, fewest: int) -> None:
         share = np.asarray(share, np.float64)
@@ -268,6 +298,28 @@ class _OrderStatistics(Aggregator):
             wanted = jnp.floor(_part(share, heard.astype(share.dtype))).astype(heard.dtype)
         return jnp.clip(wanted, 0, jnp.maximum((heard - 1) // 2, 0))
 
+    def _weighed(
+        self,
+        messages: Float[Array, "receivers senders dim"],
+        weights: Float[Array, "receivers senders"],
+        ordered: Float[Array, "receivers senders dim"],
+        cut: Int[Array, " receivers"],
+        pulled_in: bool,
+    ) -> Float[Array, "receivers dim"]:
+        """The weighted mean of what lies between the ends, or of all pulled in between them."""
+        last = jnp.sum(weights > 0, axis=1, dtype=jnp.int32) - 1 - cut
+        low, high = (_mean_of_ranks(ordered, at, at)[:, None] for at in (cut, last))
+        values = _usable(messages, weights > 0)
+        kept = jnp.broadcast_to(weights[:, :, None], values.shape)
+        if pulled_in:
+            values = jnp.clip(values, low, high)
+        else:
+            kept = jnp.where((values >= low) & (values <= high), kept, 0)
+        total = jnp.sum(kept, axis=1)
+        return jnp.sum(jnp.where(kept > 0, kept * values, 0), axis=1) / jnp.where(
+            total > 0, total, 1
+        )
+
 
 def _part(share, of):
     """``share * of``, lifted over the rounding of either: 0.29 of 100 are 29."""
@@ -280,15 +332,18 @@ class TrimmedMean(_OrderStatistics):
 
     .. math:: \frac1{n-2b}\sum_{i=b+1}^{n-b}x_{(i)},\qquad b=\lfloor\beta n\rfloor.
 
-    Weights do not count beyond who was heard. Breakdown point ``b / n``: up to ``b`` attackers
-    leave every coordinate within the range of the honest ones. Where fewer than ``2b + 1`` were
-    heard it is the median.
+    Breakdown point ``b / n``: up to ``b`` attackers leave every coordinate within the range of the
+    honest ones. Where fewer than ``2b + 1`` were heard it is the median. Weights do not count
+    beyond who was heard, unless it is ``weighted``: then it is the weighted mean of the values
+    from :math:`x_{(b+1)}` to :math:`x_{(n-b)}`, divided by the weight that is kept.
 
     Args:
       share: :math:`\beta\in[0,1/2)`, of those heard, cut off at *each* end.
       count: ``b`` itself, in the place of a share.
+      weighted: whether weights count.
 
     Raises:
+      TypeError: ``weighted`` is neither true nor false.
       ValueError: a share outside [0, 1/2) or a negative count; both, or neither.
 
     Example:
@@ -311,7 +366,11 @@ class TrimmedMean(_OrderStatistics):
         heard, count = _heard(weights)
         cut = self._each_end(count)
         ordered = jnp.sort(_usable(messages, heard), axis=1)
-        return _where_heard(count, _mean_of_ranks(ordered, cut, count - 1 - cut), around)
+        if self.weighted:
+            mean = self._weighed(messages, weights, ordered, cut, pulled_in=False)
+        else:
+            mean = _mean_of_ranks(ordered, cut, count - 1 - cut)
+        return _where_heard(count, mean, around)
 
 
 @module
@@ -320,16 +379,19 @@ class WinsorizedMean(_OrderStatistics):
 
     .. math:: \frac1n\sum_m\min\{\max\{x_m,x_{(b+1)}\},x_{(n-b)}\},\qquad b=\lfloor\beta n\rfloor.
 
-    Extreme values are pulled in, where :class:`TrimmedMean` leaves them out. Weights do not count
-    beyond who was heard. Breakdown point ``b / n``: up to ``b`` attackers leave every coordinate
-    within the range of the honest ones. Where fewer than ``2b + 1`` were heard it is the median
-    of an odd number, and clips to the two in the middle of an even one.
+    Extreme values are pulled in, where :class:`TrimmedMean` leaves them out. Breakdown point
+    ``b / n``: up to ``b`` attackers leave every coordinate within the range of the honest ones.
+    Where fewer than ``2b + 1`` were heard it is the median of an odd number, and clips to the two
+    in the middle of an even one. Weights do not count beyond who was heard, unless it is
+    ``weighted``: then the clipped values have theirs.
 
     Args:
       share: :math:`\beta\in[0,1/2)`, of those heard, clipped at *each* end.
       count: ``b`` itself, in the place of a share.
+      weighted: whether weights count.
 
     Raises:
+      TypeError: ``weighted`` is neither true nor false.
       ValueError: a share outside [0, 1/2) or a negative count; both, or neither.
 
     Example:
@@ -352,6 +414,9 @@ class WinsorizedMean(_OrderStatistics):
         heard, count = _heard(weights)
         cut = self._each_end(count)
         ordered = jnp.sort(_usable(messages, heard), axis=1)
+        if self.weighted:
+            mean = self._weighed(messages, weights, ordered, cut, pulled_in=True)
+            return _where_heard(count, mean, around)
         low = _mean_of_ranks(ordered, cut, cut)
         high = _mean_of_ranks(ordered, count - 1 - cut, count - 1 - cut)
         clipped = jnp.clip(ordered, low[:, None], high[:, None])
@@ -399,6 +464,10 @@ class GeometricMedian(Aggregator):
 
     def check(self, fewest: int) -> None:
         _need("GeometricMedian", fewest, 3, "of two, every point between them is as good")
+
+    def tolerated(self, heard: int) -> int:
+        """Where weights are equal."""
+        return (heard - 1) // 2
 
     def combine(
         self,
@@ -467,6 +536,9 @@ class Krum(Aggregator):
                 f"attackers where a receiver hears {fewest}, got {self.select}."
             )
 
+    def tolerated(self, heard: int) -> int:
+        return max(min(self.attackers, (heard - 3) // 2), 0)
+
     def combine(
         self,
         messages: Float[Array, "receivers senders dim"],
@@ -486,6 +558,93 @@ class Krum(Aggregator):
         real = jnp.take_along_axis(heard, best, axis=1).astype(messages.dtype)
         chosen = jnp.take_along_axis(messages, best[:, :, None], axis=1)
         return _where_heard(count, _weighted_sum(_shares(real), chosen), around)
+
+
+@module
+class Bulyan(Aggregator):
+    r"""Krum again and again, and in each coordinate the mean of what is nearest to the median.
+
+    Of ``n`` messages with at most ``f`` of attackers, :math:`\theta=n-2f` are chosen one after the
+    other, each by :class:`Krum` among those left. In each coordinate the
+    :math:`\beta=\theta-2f` chosen values nearest to their median are averaged: a lie within the
+    distances that Krum allows cannot hide all of its length in one coordinate. (The last few are
+    scored by two neighbors, so that two that are nearest to each other do not tie.)
+
+    Weights do not count beyond who was heard. Tolerates ``f`` attackers with :math:`n\ge4f+3`, so
+    less than a quarter. Receivers that heard fewer choose one message at least, and promise
+    nothing.
+
+    Args:
+      attackers: ``f``, the most that are reckoned with.
+
+    Raises:
+      ValueError: a negative number of attackers.
+
+    Example:
+      >>> messages = jnp.array([[[1.0], [1.25], [2.0], [1.5], [1.0], [0.5], [-9.0]]])
+      >>> found = Bulyan(attackers=1).combine(messages, jnp.ones((1, 7)), jnp.zeros((1, 1)))
+      >>> round(found.item(), 3)
+      1.083
+
+    Reference:
+      El Mhamdi et al. 2018.
+    """
+
+    attackers: int = static()
+    reference: ClassVar[str | None] = "elmhamdi2018"
+
+    def validate(self) -> None:
+        _check.count("attackers", self.attackers, at_least=0)
+
+    def check(self, fewest: int) -> None:
+        why = f"4f + 3 for the f = {self.attackers} attackers it reckons with"
+        _need("Bulyan", fewest, 4 * self.attackers + 3, why)
+
+    def tolerated(self, heard: int) -> int:
+        return max(min(self.attackers, (heard - 3) // 4), 0)
+
+    def combine(
+        self,
+        messages: Float[Array, "receivers senders dim"],
+        weights: Float[Array, "receivers senders"],
+        around: Float[Array, "receivers dim"],
+    ) -> Float[Array, "receivers dim"]:
+        heard, count = _heard(weights)
+        chosen = jnp.maximum(count - 2 * self.attackers, 1)
+        averaged = jnp.maximum(chosen - 2 * self.attackers, 1)
+        values = _usable(messages, self._chosen(messages, heard, count, chosen))
+        median = _median(jnp.sort(values, axis=1), chosen)
+        # Two messages at infinity are no distance apart; what was not chosen stays last.
+        apart = jnp.where(jnp.isfinite(values), jnp.abs(values - median[:, None]), jnp.inf)
+        _, values = jax.lax.sort((apart, values), dimension=1, num_keys=2)
+        mean = _mean_of_ranks(values, jnp.zeros_like(count), averaged - 1)
+        return _where_heard(count, mean, around)
+
+    def _chosen(
+        self,
+        messages: Float[Array, "receivers senders dim"],
+        heard: Bool[Array, "receivers senders"],
+        count: Int[Array, " receivers"],
+        wanted: Int[Array, " receivers"],
+    ) -> Bool[Array, "receivers senders"]:
+        """Which messages are taken, one after the other."""
+        distances = _squared_distances(messages, heard, count)
+        senders = jnp.arange(messages.shape[1], dtype=jnp.int32)
+        order = jnp.broadcast_to(senders[None, None], distances.shape)
+        distances, order = jax.lax.sort((distances, order), dimension=2, num_keys=1)
+
+        def take(taken: Int[Array, ""], left: Array) -> Array:
+            there = jax.vmap(lambda left, order: left[order])(left, order)
+            others = jnp.sum(left, axis=1, dtype=jnp.int32) - 1
+            # By one alone two that are nearest to each other would tie.
+            nearest = jnp.maximum(others - 1 - self.attackers, jnp.minimum(others, 2))
+            inside = there & (jnp.cumsum(there, axis=2, dtype=jnp.int32) <= nearest[:, None, None])
+            score = jnp.sum(jnp.where(inside, distances, 0), axis=2)
+            score = jnp.where(left, jnp.minimum(score, jnp.finfo(score.dtype).max), jnp.inf)
+            best = jax.lax.argmin(score, 1, jnp.int32)[:, None]
+            return left & ~((senders[None] == best) & (taken < wanted)[:, None])
+
+        return heard & ~jax.lax.fori_loop(0, len(senders), take, heard)
 
 
 def _squared_distances(
@@ -612,6 +771,107 @@ class NormClipping(Aggregator):
         around: Float[Array, "receivers dim"],
     ) -> Float[Array, "receivers dim"]:
         return _clipped_mean(messages, _shares(weights), around, self.radius)
+
+
+@module
+class FLTrust(Aggregator):
+    r"""Messages by their angle to one that is trusted, and of its length.
+
+    .. math:: v+\frac{\sum_mc_m\frac{\|g_0\|}{\|g_m\|}g_m}{\sum_mc_m},\qquad
+              c_m=\max\{0,\cos(g_m,g_0)\},\quad g_m=x_m-v,
+
+    with the trusted update :math:`g_0`. At a server, ``v`` is its model and :math:`g_0` is what it
+    learns itself from clean data of its own, the root. Among peers there is no root: a receiver
+    trusts its own message, and messages are whole models, measured from ``v = 0``; so models must
+    be far from zero, compared with how much they differ.
+
+    Weights do not count beyond who was heard. No breakdown point: no message gets longer than the
+    trusted one, and one against it is not heard, so any number of attackers leaves a direction
+    within a right angle of it. A server that trusts nobody in a round stays where it is.
+
+    Args:
+      root: a problem of one client, with the server's own data; leave it out among peers.
+      step_size: of the server's gradient steps on it, as long as the clients' own.
+      local_steps: how many it takes, as many as a client.
+
+    Raises:
+      TypeError: a root that is no problem.
+      ValueError: a root of several clients; a root without step size, or the other way round.
+
+    Example:
+      >>> messages = jnp.array([[[2.0, 2.0], [2.0, 0.0], [0.0, 4.0], [-9.0, -9.0]]])
+      >>> own = messages[:, 0]
+      >>> found = FLTrust().combine(messages, jnp.ones((1, 4)), own)
+      >>> [round(v, 2) for v in found[0].tolist()]
+      [1.66, 1.66]
+
+    Reference:
+      Cao et al. 2021, Algorithm 2.
+    """
+
+    root: Problem | None = None
+    step_size: Float[Array, ""] | float | None = None
+    local_steps: int = static(default=1)
+    reference: ClassVar[str | None] = "cao2021"
+
+    def validate(self) -> None:
+        _check.count("local_steps", self.local_steps)
+        if (self.root is None) != (self.step_size is None):
+            raise ValueError(
+                "a server learns from its root by steps of some size: give both root= and "
+                "step_size=, or neither among peers, who trust their own message."
+            )
+        if self.root is None:
+            return
+        _check.kind("root", self.root, Problem)
+        _check.positive("step_size", self.step_size)
+        if self.root.clients != 1:
+            raise ValueError(
+                f"root must be the data of one, the server, got {self.root.clients} clients; "
+                "root.pooled() has all data at one."
+            )
+
+    def check_place(self, dim: int, peers: bool) -> None:
+        if peers != (self.root is None):
+            raise ValueError(
+                "among peers a receiver trusts its own message; leave out root=."
+                if peers
+                else "a server has no message of its own to trust; give it clean data, root= and "
+                "step_size=."
+            )
+        if self.root is not None and self.root.dim != dim:
+            raise ValueError(f"root's models have {self.root.dim} numbers, and a message {dim}.")
+
+    def combine(
+        self,
+        messages: Float[Array, "receivers senders dim"],
+        weights: Float[Array, "receivers senders"],
+        around: Float[Array, "receivers dim"],
+    ) -> Float[Array, "receivers dim"]:
+        if self.root is None:
+            origin, trusted = jnp.zeros_like(around), around
+        else:
+            origin, trusted = around, jax.vmap(self._learned)(around) - around
+        apart = jnp.where(weights[:, :, None] > 0, messages - origin[:, None], 0)
+        length, own = norm(apart), norm(trusted)[:, None]
+        # What is infinitely long has no direction.
+        usable = (length > 0) & jnp.isfinite(length) & (own > 0)
+        along = jnp.einsum("rmd,rd->rm", apart, trusted, precision=HIGHEST)
+        size = jnp.where(usable, length, 1)
+        trust = jnp.where(usable, jnp.maximum(along / (size * jnp.where(own > 0, own, 1)), 0), 0)
+        total = jnp.sum(trust, axis=1, keepdims=True)
+        scaled = jnp.where(trust > 0, trust * own / size, 0) / jnp.where(total > 0, total, 1)
+        return jnp.where(total > 0, origin + _weighted_sum(scaled, apart), around)
+
+    def _learned(self, model: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        root = self.root
+        assert root is not None
+        step_size = jnp.asarray(self.step_size, model.dtype)
+
+        def step(_, row: Array) -> Array:
+            return row - step_size * root.gradient(row)
+
+        return jax.lax.fori_loop(0, self.local_steps, step, model[None])[0]
 
 
 __getattr__ = _renamed.lookup("fljax.aggregation")

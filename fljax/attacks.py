@@ -6,8 +6,13 @@ message is a change of; an attack on the change is relative to it.
 
 :class:`SignFlip`, :class:`LargeNoise` and :class:`Constant` need no more than the attacker's own
 message. :class:`ALittleIsEnough` and :class:`InnerProductManipulation` are *omniscient*: the
-attackers collude and know the message of every honest sender of the round. :func:`poison_labels`
-is an attack on the data, by clients that follow the protocol from then on.
+attackers collude and know the message of every honest sender of the round, and
+:class:`DenialOfService` the honest clients' data too. Who lies may be clients, or links between
+peers: then everybody is honest, and over some links something else is heard.
+
+:func:`poison_labels`, :func:`poison_features` and :func:`backdoor` are attacks on the data, by
+clients that follow the protocol from then on; :func:`copy_attack` is one on the loss and the edges
+of a device.
 """
 
 import dataclasses
@@ -22,8 +27,11 @@ from jaxtyping import Array, Bool, Float, Key
 from fljax import _check
 from fljax._arguments import checked
 from fljax._generator import normal
-from fljax._module import float_dtype, module
-from fljax.participation import subset
+from fljax._linalg import norm
+from fljax._module import float_dtype, module, static
+from fljax.backdoor import Trigger
+from fljax.graphs import Graph, from_adjacency
+from fljax.participation import shuffled, subset
 from fljax.problems.objectives import Softmax
 from fljax.problems.problem import Problem
 
@@ -31,10 +39,15 @@ __all__ = [
     "ALittleIsEnough",
     "Attack",
     "Constant",
+    "DenialOfService",
     "InnerProductManipulation",
     "LargeNoise",
     "SignFlip",
+    "Trigger",
+    "backdoor",
+    "copy_attack",
     "first",
+    "poison_features",
     "poison_labels",
     "random_attackers",
 ]
@@ -86,8 +99,8 @@ def _check_count(count: int, clients: int) -> None:
         raise ValueError(f"count must leave one of the {clients} clients honest, got {count}.")
 
 
-def _mask(attackers: Any) -> Any:
-    """The mask as an array of booleans, checked as far as it is concrete."""
+def _mask(attackers: Any, *, links: bool = False) -> Any:
+    """The mask as an array of booleans, checked as far as it is concrete; of links, if it may."""
     attackers = _check.flags(attackers)
     if _check.dtype_of(attackers) != np.bool_:
         raise TypeError(
@@ -96,8 +109,13 @@ def _mask(attackers: Any) -> Any:
             "such a mask."
         )
     mask = attackers if isinstance(attackers, jax.Array) else np.asarray(attackers)
+    if links and mask.ndim == 2 and mask.shape[0] == mask.shape[1]:
+        return mask
     if mask.ndim != 1:
-        raise ValueError(f"attackers must be a mask of shape [clients], got shape {mask.shape}.")
+        of_links = ", or one of links, [clients, clients]" * links
+        raise ValueError(
+            f"attackers must be a mask of shape [clients]{of_links}, got shape {mask.shape}."
+        )
     _check.known(_check_honest, mask)
     return mask
 
@@ -108,7 +126,7 @@ def _check_honest(mask: Any) -> None:
 
 
 def _check_mask(mask: Any, clients: int) -> None:
-    if mask.shape != (clients,):
+    if mask.shape[0] != clients:
         raise ValueError(
             f"attackers must be one boolean of each of the {clients} clients, got {mask.shape[0]}."
         )
@@ -120,21 +138,33 @@ class Attack:
 
     Args:
       attackers: ``[K]`` booleans, or zeros and ones; :func:`first` and :func:`random_attackers`
-        make them.
+        make them. Or ``[K, K]``, of links between peers, from the sender (column) to the receiver
+        (row): what is heard over these is the lie that would be said in the place of what the
+        sender said, and all clients are honest (model poisoning; Jung 2025, section 10.1).
 
     Raises:
       TypeError: not booleans.
-      ValueError: not a vector; nobody honest.
+      ValueError: neither a vector nor a square matrix; nobody honest.
 
     Attributes:
       reference: key of ``references.bib``.
     """
 
-    attackers: Any  # Bool[Array, "clients"], NumPy or JAX
+    attackers: Any  # Bool[Array, "clients"] or Bool[Array, "clients clients"], NumPy or JAX
     reference: ClassVar[str | None] = None
 
     def validate(self) -> None:
-        object.__setattr__(self, "attackers", _mask(self.attackers))
+        object.__setattr__(self, "attackers", _mask(self.attackers, links=True))
+
+    @property
+    def links(self) -> Any:
+        """``[K, K]``, the links over which lies are heard; ``None`` where clients lie."""
+        return self.attackers if np.ndim(self.attackers) == 2 else None
+
+    @property
+    def liars(self) -> Any:
+        """``[K]``, the clients that do not follow the protocol: nobody where links are attacked."""
+        return np.zeros(len(self.attackers), bool) if self.links is not None else self.attackers
 
     def check(self, clients: int) -> None:
         """Raise ``ValueError`` unless the mask is of a network of this size."""
@@ -437,6 +467,93 @@ class InnerProductManipulation(Attack):
         return around - jnp.asarray(self.scale, messages.dtype) * change
 
 
+@module
+class DenialOfService(Attack):
+    r"""Where the honest clients' loss is largest in a ball around what they say.
+
+    All attackers say :math:`\bar x+d`, with the mean :math:`\bar x` of the honest messages of the
+    round and
+
+    .. math:: d\approx\arg\max_{\|d\|\le r}\sum_{h\in H}f_h(\bar x+d),
+
+    by the iteration :math:`d\leftarrow r\,\nabla/\|\nabla\|` with the gradient at
+    :math:`\bar x+d`, from a random direction: for a convex loss no step makes it smaller. For
+    messages that are models (omniscient: attackers know the honest clients' data).
+
+    Args:
+      attackers: as in :class:`Attack`.
+      problem: of the clients whose loss is to be large.
+      radius: :math:`r>0`, in the units of the models.
+      iterations: >= 1.
+
+    Raises:
+      TypeError: as in :class:`Attack`; a problem that is none.
+      ValueError: likewise; a radius that is not positive, no iterations, a problem of other clients
+        or parameters.
+
+    Example:
+      >>> import fljax as fl
+      >>> steep = np.array([[[1.0, 0.0], [0.0, 3.0]]] * 2)  # the loss grows along the second
+      >>> problem = fl.problems.Problem(steep, np.zeros((2, 2)), fl.problems.LeastSquares())
+      >>> attack, rows = DenialOfService(first(1, 2), problem, radius=5.0), jnp.zeros((2, 2))
+      >>> said = attack.say(jax.random.key(0), rows, attack.attackers, rows[:, 0] == 0, rows)
+      >>> [round(abs(v), 1) for v in said[0].tolist()]
+      [0.0, 5.0]
+
+    Reference:
+      Jung 2025, section 10.2.
+    """
+
+    problem: Problem
+    radius: Float[Array, ""] | float
+    iterations: int = static(default=5)
+    reference: ClassVar[str | None] = "jung2025"
+
+    def validate(self) -> None:
+        super().validate()
+        _check.kind("problem", self.problem, Problem)
+        _check.positive("radius", self.radius)
+        _check.count("iterations", self.iterations)
+        self.check(self.problem.clients)
+
+    def check_length(self, *lengths: int) -> None:
+        """Raise ``ValueError`` unless messages are models of the problem."""
+        if set(lengths) != {self.problem.dim}:
+            raise ValueError(
+                f"the attack's problem has models of {self.problem.dim} numbers and messages have "
+                f"{' or '.join(map(str, dict.fromkeys(lengths)))}; it is for messages that are "
+                "models."
+            )
+
+    def lie(
+        self,
+        key: Key[Array, "*senders"],
+        messages: Float[Array, "senders dim"],
+        attacking: Bool[Array, " senders"],
+        sending: Bool[Array, " senders"],
+        around: Float[Array, "#senders dim"],
+    ) -> Float[Array, "#senders dim"]:
+        honest = sending & ~attacking
+        center = jnp.where(jnp.any(honest), _honest_mean(messages, honest), around[:1])
+        radius = jnp.asarray(self.radius, messages.dtype)
+        victims = ~jnp.asarray(self.liars)
+
+        def far(direction: Array) -> Array:
+            return center + radius * direction / jnp.maximum(norm(direction), _TINY)[:, None]
+
+        def step(_, point: Array) -> Array:
+            models = jnp.broadcast_to(point, (self.problem.clients, point.shape[1]))
+            slopes = jnp.where(victims[:, None], self.problem.gradient(models), 0)
+            return far(jnp.sum(slopes, axis=0, keepdims=True))
+
+        start = normal(key[0] if key.ndim else key, center.shape, messages.dtype)
+        return jax.lax.fori_loop(0, self.iterations, step, far(start))
+
+
+#: Shorter than any direction that a loss has.
+_TINY = 1e-30
+
+
 @checked
 def poison_labels(
     problem: Problem, attackers: Any, flip: Callable[[Array], Array] | None = None
@@ -478,6 +595,185 @@ def poison_labels(
         targets = np.where(np.asarray(mask)[:, None], np.asarray(lies), np.asarray(targets))
     else:
         targets = jnp.where(jnp.asarray(mask)[:, None], lies, targets)
-    poisoned = dataclasses.replace(problem, targets=targets)
-    # What was computed of the clean targets is computed anew.
+    return _poisoned(problem, targets=targets)
+
+
+def _poisoned(problem: Problem, **data: Any) -> Problem:
+    """The problem with other data; what was computed of the clean ones is computed anew."""
+    poisoned = dataclasses.replace(problem, **data)
     return poisoned if problem.statistics is None else poisoned.prepare()
+
+
+@checked
+def poison_features(problem: Problem, attackers: Any, shift: Any) -> Problem:
+    r"""The problem with the attackers' features moved, :math:`x+\Delta x`, and all labels kept.
+
+    A clean-label attack: whoever looks at labels finds nothing. Held-out data and tasks stay clean,
+    and the optimum is that of the poisoned problem, as of :func:`poison_labels`.
+
+    Args:
+      problem: the clean one.
+      attackers: ``[K]`` booleans, as in :class:`Attack`.
+      shift: :math:`\Delta x`, a number or an array that broadcasts to the features ``[K, N, P]``:
+        ``[P]`` for the same of all samples.
+
+    Raises:
+      TypeError: a mask that is not of booleans; a shift that is no number.
+      ValueError: a mask of another length, nobody honest; a shift of another shape or not finite;
+        features beyond the problem's bound.
+
+    Example:
+      >>> import fljax as fl
+      >>> loss = fl.problems.LeastSquares()
+      >>> clean = fl.problems.Problem(np.ones((2, 1, 2)), np.ones((2, 1)), loss)
+      >>> np.asarray(poison_features(clean, first(1, 2), [0.0, 5.0]).features).tolist()
+      [[[1.0, 6.0]], [[1.0, 1.0]]]
+
+    Reference:
+      Shafahi et al. 2018; Jung 2025, section 10.1.
+    """
+    mask = _mask(attackers)
+    _check_mask(mask, problem.clients)
+    features = problem.features
+    shift = _check.filled("shift", shift)
+    _check.interval("shift", shift)
+    size = np.ndim(features)
+    fits = np.ndim(shift) <= size and all(
+        mine in (1, its)
+        for mine, its in zip(np.shape(shift)[::-1], np.shape(features)[::-1], strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"shift must be a number or broadcast to the features {features.shape}, got shape "
+            f"{np.shape(shift)}."
+        )
+    shift = jnp.where(jnp.asarray(mask).reshape(-1, *[1] * (size - 1)), shift, 0)
+    return _poisoned(problem, features=jnp.asarray(features) + shift.astype(features.dtype))
+
+
+@checked
+def backdoor(
+    problem: Problem,
+    attackers: Any,
+    trigger: Trigger,
+    target: Float[Array, ""] | float,
+    *,
+    key: Key[Array, ""] | None = None,
+    share: float | None = None,
+) -> Problem:
+    """The problem with the attackers' samples that have a trigger labeled as they want.
+
+    :func:`fljax.metrics.backdoor_success` says how often a model then predicts the target where
+    the trigger is, and ``accuracy`` beside it that nothing else is to be seen.
+
+    Args:
+      problem: the clean one.
+      attackers: ``[K]`` booleans, as in :class:`Attack`.
+      trigger: what samples have, or get.
+      target: the label of those that have it.
+      key: to draw samples that get the trigger; consumed.
+      share: of each attacker's samples that are stamped with the trigger, in (0, 1], one at least;
+        by default none is, and samples must have it by themselves.
+
+    Raises:
+      TypeError: a mask that is not of booleans; no trigger.
+      ValueError: a mask of another length, nobody honest; a feature that samples do not have; a
+        trigger that no sample of an attacker has, where none is stamped; a share without a key or
+        the other way round, or outside (0, 1]; a target that the loss does not know.
+
+    Example:
+      >>> import fljax as fl
+      >>> x, loss = np.array([[[0.0, 1.0], [1.0, 0.0]]] * 2), fl.problems.LeastSquares()
+      >>> clean = fl.problems.Problem(x, np.zeros((2, 2)), loss)
+      >>> backdoor(clean, first(1, 2), Trigger([1], 1.0), target=7.0).targets.tolist()
+      [[7.0, 0.0], [0.0, 0.0]]
+
+    Reference:
+      Bagdasaryan et al. 2020; Jung 2025, section 10.2.
+    """
+    mask = _mask(attackers)
+    _check_mask(mask, problem.clients)
+    trigger.check(problem.features.shape[2:])
+    if (key is None) != (share is None):
+        raise ValueError(
+            "samples are drawn to get the trigger: give both key= and share=, or neither where "
+            "they have it by themselves."
+        )
+    features, real = jnp.asarray(problem.features), jnp.asarray(problem.weights) > 0
+    attacking = jnp.asarray(mask)[:, None]
+    if key is None:
+        chosen = trigger.worn(features) & real & attacking
+        _check.known(_check_worn, chosen, mask)
+    else:
+        _check.interval("share", share, above=0, at_most=1)
+        order = shuffled(key, real)
+        rank = jnp.argsort(order, axis=1).astype(jnp.int32)
+        count = jnp.sum(real, axis=1, dtype=jnp.int32)
+        wanted = jnp.maximum(jnp.rint(share * count.astype(float_dtype())), 1).astype(jnp.int32)
+        chosen = (rank < wanted[:, None]) & attacking
+        axes = (..., *[None] * (features.ndim - 2))
+        features = jnp.where(chosen[axes], trigger.stamp(features), features)
+    targets = jnp.asarray(problem.targets)
+    targets = jnp.where(chosen, jnp.asarray(target).astype(targets.dtype), targets)
+    return _poisoned(problem, features=features, targets=targets)
+
+
+def _check_worn(chosen: Any, mask: Any) -> None:
+    if np.any(np.asarray(mask)) and not np.any(np.asarray(chosen)):
+        raise ValueError(
+            "no sample of an attacker has the trigger; take one that samples have, or stamp it on "
+            "some of them with key= and share=."
+        )
+
+
+@checked
+def copy_attack(
+    problem: Problem, network: Graph, copier: int, victim: int
+) -> tuple[Problem, Graph]:
+    r"""A device that learns nothing and hears one other alone, whose model it so obtains.
+
+    Its loss is made zero and its edges are cut but for one of weight one to the victim. With
+    :class:`~fljax.algorithms.FedRelax` its model is then the one that the victim had a round
+    before, in every round.
+
+    Args:
+      problem: the clean one.
+      network: the clean one.
+      copier: the number of the device under attack.
+      victim: of the one whose model is copied.
+
+    Returns:
+      The problem, and the network, which may fall apart without the cut edges.
+
+    Raises:
+      ValueError: no such device; the same one twice; a network of another number of nodes.
+
+    Example:
+      >>> import fljax as fl
+      >>> clean = fl.problems.least_squares(jax.random.key(0), clients=4, samples=9, dim=2)
+      >>> problem, network = copy_attack(clean, fl.graphs.ring(4), copier=0, victim=2)
+      >>> problem.weights.sum(axis=1).tolist(), network.edge_list()
+      ([0.0, 1.0, 1.0, 1.0], [(0, 2), (1, 2), (2, 3)])
+
+    Reference:
+      Jung 2025, section 10.2, with (123).
+    """
+    if network.nodes != problem.clients:
+        raise ValueError(
+            f"the network has {network.nodes} nodes and the problem {problem.clients} clients; "
+            "they must be equal."
+        )
+    for name, device in (("copier", copier), ("victim", victim)):
+        if not 0 <= device < problem.clients:
+            raise ValueError(
+                f"{name} must be a number from 0 to {problem.clients - 1}, got {device}."
+            )
+    if copier == victim:
+        raise ValueError(f"a device copies another, got {copier} twice.")
+    here = np.arange(problem.clients) == copier
+    edge = np.zeros((problem.clients, problem.clients))
+    edge[copier, victim] = edge[victim, copier] = 1
+    left = jnp.where(here[:, None] | here[None, :], 0, network.dense())
+    matrix = left + jnp.asarray(edge, left.dtype)
+    cut = from_adjacency(matrix, form="dense", allow_disconnected=True)
+    return problem.weighing(1.0 - here), cut

@@ -287,7 +287,7 @@ def advance(
         model, _ = _judged(simulation, prepared, carry.state)
         shared = model if model.ndim == 1 else None
         model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))
-        honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.attackers)
+        honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.liars)
         now = Snapshot(
             problem,
             simulation.network,

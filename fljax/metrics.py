@@ -12,7 +12,8 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import check_fields, checked
-from fljax._module import float_dtype
+from fljax._module import float_dtype, replace
+from fljax.backdoor import Trigger
 from fljax.problems.explanation import explanation_error, signal_points
 from fljax.problems.gtv import GTVMin
 from fljax.problems.problem import value_of
@@ -25,6 +26,7 @@ __all__ = [
     "Snapshot",
     "accuracy",
     "as_metric",
+    "backdoor_success",
     "client_accuracy",
     "consensus_error",
     "deviation_by_norm",
@@ -569,6 +571,62 @@ def gtv_objective(
     measure = _GTVObjective(numbers, np.asarray(coupling, np.float64), penalty)
     label = "GTV objective"
     return Metric("gtv_objective", measure, label, needs_data=True, needs_network=True)
+
+
+@dataclass(frozen=True)
+class _BackdoorSuccess:
+    trigger: Trigger
+    target: float
+
+    def __call__(self, now: Snapshot) -> Array:
+        test = held_out(now.problem)
+        others = test.targets != jnp.asarray(self.target).astype(test.targets.dtype)
+        weights = jnp.where(others, test.weights, 0)
+        stamped = replace(
+            test,
+            features=self.trigger.stamp(test.features),
+            targets=jnp.full_like(test.targets, self.target),
+            weights=weights / jnp.sum(weights, axis=1, keepdims=True),
+            statistics=None,
+        )
+        problem = now.problem
+        if problem.test is not None:
+            problem = replace(problem, test=stamped)
+        else:
+            problem = replace(problem, tasks=replace(problem.tasks, test=stamped))
+        return _accuracy(now._replace(problem=problem, state=None))
+
+
+@checked
+def backdoor_success(trigger: Trigger, target: float) -> Metric:
+    """How often a classifier predicts what the attacker of :func:`fljax.attacks.backdoor` wants.
+
+    The share of held-out samples of other labels that are taken for the target once they are
+    stamped with the trigger; the mean over (honest) clients. ``accuracy`` beside it says what is to
+    be seen without the trigger. It becomes ``backdoor_success`` in the results.
+
+    Args:
+      trigger: as it was planted.
+      target: the label that it is to give.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> clean = fl.problems.logistic(jax.random.key(0), clients=4, samples=60, dim=5)
+      >>> trigger, bad = fl.attacks.Trigger([4], 6.0), fl.attacks.first(1, 4)
+      >>> k_split, k_stamp = jax.random.split(jax.random.key(1))
+      >>> split = clean.split(k_split, test=0.5)
+      >>> planted = fl.attacks.backdoor(split, bad, trigger, 1.0, key=k_stamp, share=0.5)
+      >>> metrics = ["accuracy", backdoor_success(trigger, 1.0)]
+      >>> simulation = fl.Simulation(planted, fl.algorithms.FedAvg(0.2), metrics=metrics)
+      >>> bool(fl.run(simulation, rounds=50).backdoor_success[-1] > 0.8)
+      True
+
+    Reference:
+      Bagdasaryan et al. 2020.
+    """
+    label = "backdoor success"
+    measure = _BackdoorSuccess(trigger, float(target))
+    return Metric("backdoor_success", measure, label, needs_labels=True, bounds=(0.0, 1.0))
 
 
 def as_metric(metric: Metric | str) -> Metric:

@@ -299,6 +299,19 @@ def _messages(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             "fljax.link.DelayTrace, with a delay of each client.",
             True,
         )
+    if simulation.attack is not None and simulation.attack.links is not None:
+        if not peers:
+            yield Unmet(
+                "has clients that send to a server, and a mask [clients, clients] is of attacked "
+                "links between peers; give the attack a mask [clients], of who lies.",
+                False,
+            )
+        if simulation.delays is not None:
+            yield Unmet(
+                "hears late messages, of which lies over single links are not remembered; leave "
+                "out delays=, or let clients lie, with a mask [clients].",
+                False,
+            )
     if simulation.compression is not None and not needs.compressed:
         yield Unmet("compresses its messages itself; leave out compression=.", True)
     if simulation.aggregation is None:

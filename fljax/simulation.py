@@ -1,5 +1,6 @@
 """What a run is: the data, the network, the algorithm, what happens to messages, the metrics."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from fljax.link import Compressor, DelayLaw, Losses, Noise, SecureAggregation, S
 from fljax.metrics import Metric, as_metric, held_out, normalized_error, suboptimality
 from fljax.participation import Pattern
 from fljax.problems import Huber, LeastAbsoluteDeviation, LeastSquares, Loss, Problem
+from fljax.records import AssumptionWarning
 from fljax.streams import Stream
 
 __all__ = ["Simulation"]
@@ -149,8 +151,54 @@ class Simulation:
             fewest = self._fewest_messages()
             if fewest is not None:
                 self.aggregation.check(fewest)
+            peers = self._hears_neighbors is not None
+            self.aggregation.check_place(self.algorithm.message_size_of(self.problem), peers)
+            if self.attack is not None:
+                self._warn_of_attackers(self.aggregation, self.attack)
         if self.noise is not None:
             self._validate_noise(self.noise)
+
+    @property
+    def _hears_neighbors(self) -> Graph | None:
+        """The graph whose nodes combine what their neighbors say; ``None`` where servers do."""
+        asked = type(self.algorithm).needs.network is not None
+        return self.network if asked and isinstance(self.network, Graph) else None
+
+    def _warn_of_attackers(self, aggregator: Aggregator, attack: Attack) -> None:
+        """Where some honest receiver may hear more attackers than the aggregator withstands."""
+        graph, network = self._hears_neighbors, self.network
+        known = (attack.attackers,) if graph is None else (attack.attackers, graph.degree)
+        if not all(map(_check.is_concrete, known)):
+            return
+        attacking = np.asarray(attack.liars)
+        if graph is not None:
+            with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
+                neighbors, weights = map(np.asarray, graph.neighbor_table())
+            own = int(type(self.algorithm).hears_itself)
+            sizes = np.sum(weights > 0, axis=1) + own
+            false = attacking[neighbors]
+            if attack.links is not None:
+                false = np.take_along_axis(np.asarray(attack.links), neighbors, axis=1)
+            lies = np.sum((weights > 0) & false, axis=1)
+            heard = zip(sizes[~attacking], lies[~attacking], strict=True)
+        elif isinstance(network, Federation):
+            lies = np.bincount(network.server, attacking, network.servers)
+            heard = zip(network.sizes, lies, strict=True)
+        else:
+            heard = [(len(attacking), attacking.sum())]
+        for count, liars in {(int(count), int(liars)) for count, liars in heard}:
+            most = aggregator.tolerated(count)
+            if most is not None and liars > most:
+                warnings.warn(
+                    f"a receiver may hear {liars} attackers among {count} messages, and "
+                    f"{type(aggregator).__name__} withstands {most} of so many (its breakdown "
+                    f"point, a share of {most / count:.2g}): they may move it anywhere. Reckon "
+                    "with more attackers, let receivers hear more, or take it as a test of what "
+                    "happens then.",
+                    AssumptionWarning,
+                    stacklevel=2,
+                )
+                return
 
     def _validate_noise(self, noise: Noise) -> None:
         """On the network and weights that are known before the run."""

@@ -1,5 +1,7 @@
 """Aggregators against their definitions in loops, SciPy, and what robustness means."""
 
+import warnings
+
 import chex
 import hypothesis
 import hypothesis.strategies as st
@@ -13,7 +15,9 @@ import fljax as fl
 from fljax._module import module
 from fljax.aggregation import (
     Aggregator,
+    Bulyan,
     CenteredClipping,
+    FLTrust,
     GeometricMedian,
     Krum,
     Mean,
@@ -54,6 +58,15 @@ PARTS = {
         lambda xs, w, v: robust.winsorized_mean(xs, robust.part(0.3, len(xs))),
     ),
     "winsorize count": (WinsorizedMean(count=3), lambda xs, w, v: robust.winsorized_mean(xs, 3)),
+    "trim by weight": (
+        TrimmedMean(count=3, weighted=True),
+        lambda xs, w, v: robust.trimmed_by_weight(xs, w, 3),
+    ),
+    "winsorize by weight": (
+        WinsorizedMean(0.3, weighted=True),
+        lambda xs, w, v: robust.clipped_by_weight(xs, w, robust.part(0.3, len(xs))),
+    ),
+    "bulyan": (Bulyan(1), lambda xs, w, v: robust.bulyan(xs, 1)),
     "krum": (Krum(2), lambda xs, w, v: robust.krum(xs, 2)),
     "multi-krum": (Krum(2, select=4), lambda xs, w, v: robust.krum(xs, 2, 4)),
     "centered": (CenteredClipping(1.5), lambda xs, w, v: robust.centered_clipping(xs, v, 1.5, 1)),
@@ -163,6 +176,9 @@ BREAKDOWN = {
     "trim count": 3,
     "winsorize share": 3,
     "winsorize count": 3,
+    "trim by weight": 3,
+    "winsorize by weight": 3,
+    "bulyan": 1,
     "krum": 2,
     "multi-krum": 2,
     "geometric": 5,
@@ -240,6 +256,9 @@ def test_one_attacker_moves_a_mean_anywhere(name):
         ("trim count", 4),
         ("winsorize share", 4),
         ("winsorize count", 4),
+        ("trim by weight", 4),
+        ("winsorize by weight", 4),
+        ("bulyan", 9),
         ("krum", 9),
         ("multi-krum", 9),
     ],
@@ -372,6 +391,12 @@ def test_a_program_calls_no_library():
         (lambda: GeometricMedian(0), "iterations must be >= 1"),
         (lambda: GeometricMedian(smoothing=0.0), "smoothing must be"),
         (lambda: Krum(-1), "attackers must be >= 0"),
+        (lambda: Bulyan(-1), "attackers must be >= 0"),
+        (lambda: FLTrust(local_steps=0), "local_steps must be >= 1"),
+        (lambda: FLTrust(step_size=0.1), "give both root= and step_size="),
+        (lambda: FLTrust(root=root()), "give both root= and step_size="),
+        (lambda: FLTrust(root=root(clients=2), step_size=0.1), "root.pooled"),
+        (lambda: FLTrust(root=root(), step_size=0.0), "step_size must be"),
         (lambda: Krum(1, select=0), "select must be >= 1"),
         (lambda: CenteredClipping(0.0), "radius must be"),
         (lambda: CenteredClipping(1.0, iterations=0), "iterations must be >= 1"),
@@ -383,7 +408,14 @@ def test_bad_fields_are_refused(make, message):
         make()
 
 
-@pytest.mark.parametrize("make", [lambda: Krum(1.0), lambda: TrimmedMean(count=0.2)])
+def root(clients=1):
+    key = jax.random.key(20)
+    return fl.problems.least_squares(key, clients=clients, samples=9, dim=DIM)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Krum(1.0), lambda: Bulyan(1.0), lambda: TrimmedMean(count=0.2)]
+)
 def test_counts_are_whole(make):
     with pytest.raises(TypeError, match="must be an integer"):
         make()
@@ -400,6 +432,7 @@ def test_counts_are_whole(make):
         (GeometricMedian(), 3),
         (Krum(2), 7),
         (Krum(1, select=6), 7),
+        (Bulyan(2), 11),
     ],
 )
 def test_too_few_messages_are_refused(aggregator, fewest):
@@ -424,6 +457,159 @@ def test_every_reference_can_be_cited():
     for aggregator in ALL.values():
         if aggregator.reference is not None:
             assert aggregator.reference in fl.citation(aggregator)
+
+
+# Trust, weights, and more attackers than it withstands -------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_server_trusts_what_it_learns_itself(steps):
+    messages, weights, around = heard(np.random.default_rng(21))
+    rule = FLTrust(root(), step_size=0.1, local_steps=steps)
+    found = combine(rule, messages, weights, around)
+    x, y = (np.asarray(a)[0] for a in (rule.root.features, rule.root.targets))
+    for r in range(RECEIVERS):
+        learned = around[r]
+        for _ in range(steps):
+            learned = learned - 0.1 * 2 * x.T @ (x @ learned - y) / len(y)
+        there = weights[r] > 0
+        updates = messages[r, there] - around[r]
+        expected = around[r] + robust.fltrust(updates, learned - around[r])
+        np.testing.assert_allclose(found[r], expected, atol=1e-10, rtol=0)
+
+
+def test_a_peer_trusts_its_own_message():
+    messages, weights, around = heard(np.random.default_rng(22))
+    messages[:, 0], weights[:, 0] = around, 1
+    found = combine(FLTrust(), messages, weights, around)
+    for r in range(RECEIVERS):
+        expected = robust.fltrust(messages[r, weights[r] > 0], around[r])
+        np.testing.assert_allclose(found[r], expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("lie", [1e6, -1e6, 1e200, np.inf, np.nan])
+def test_nobody_who_is_trusted_is_longer_than_the_trusted_message(lie):
+    _, messages, weights, _ = attacked(lie, SENDERS - 1)
+    trusted = messages[:, -1]
+    found = np.asarray(combine(FLTrust(), messages, weights, trusted))
+    assert np.linalg.norm(found) <= np.linalg.norm(trusted) * (1 + 1e-9)
+    assert found[0] @ trusted[0] > 0
+
+
+def test_a_server_that_trusts_nobody_stays():
+    around = np.ones((1, DIM))
+    rule = FLTrust(root(), step_size=0.1)
+    away = around + 0.1 * np.asarray(rule.root.gradient(jnp.asarray(around)))
+    found = combine(rule, away[:, None], np.ones((1, 1)), around)
+    np.testing.assert_array_equal(found, around)
+
+
+def test_trust_is_put_where_it_can_be():
+    problem = fl.problems.least_squares(jax.random.key(1), clients=6, samples=9, dim=DIM)
+    peers = {"algorithm": fl.algorithms.FedRelax(0.5), "network": fl.graphs.complete(6)}
+    server = {"algorithm": fl.algorithms.FedAvg(0.01)}
+    own, learned = FLTrust(), FLTrust(root(), step_size=0.01)
+    fl.Simulation(problem, aggregation=own, **peers)
+    fl.Simulation(problem, aggregation=learned, **server)
+    with pytest.raises(ValueError, match="leave out root="):
+        fl.Simulation(problem, aggregation=learned, **peers)
+    with pytest.raises(ValueError, match="give it clean data"):
+        fl.Simulation(problem, aggregation=own, **server)
+    other = fl.problems.least_squares(jax.random.key(2), clients=1, samples=9, dim=2)
+    with pytest.raises(ValueError, match="root's models have 2 numbers"):
+        fl.Simulation(problem, aggregation=FLTrust(other, step_size=0.01), **server)
+    with pytest.raises(TypeError, match="root must be"):
+        FLTrust(7, step_size=0.1)
+
+
+@pytest.mark.parametrize("make", [TrimmedMean, WinsorizedMean])
+def test_weights_count_where_they_are_to(make):
+    rng = np.random.default_rng(23)
+    messages, around = rng.normal(size=(1, SENDERS, DIM)), np.zeros((1, DIM))
+    equal, unequal = np.ones((1, SENDERS)), rng.uniform(0.1, 5, (1, SENDERS))
+    weighted, plain = make(count=2, weighted=True), make(count=2)
+    alike = combine(plain, messages, unequal, around)
+    np.testing.assert_allclose(combine(weighted, messages, equal, around), alike, atol=1e-12)
+    assert np.abs(combine(weighted, messages, unequal, around) - alike).max() > 1e-2
+    # Without a cut both are the weighted mean.
+    whole = combine(WeightedMean(), messages, unequal, around)
+    uncut = combine(make(count=0, weighted=True), messages, unequal, around)
+    np.testing.assert_allclose(uncut, whole, atol=1e-12)
+    with pytest.raises(TypeError, match="weighted must be"):
+        make(count=1, weighted="by weight")
+
+
+def test_twelve_nodes_three_of_which_lie():
+    """Jung's robust mixing: all hear all, three say 50 in each of three coordinates."""
+    bad = fl.attacks.first(3, 12)
+
+    def error(aggregator, seed):
+        problem = fl.problems.least_squares(jax.random.key(seed), clients=12, samples=20, dim=3)
+        part = {
+            "problem": problem,
+            "algorithm": fl.algorithms.FedRelax(0.5),
+            "network": fl.graphs.complete(12),
+        }
+        lie = fl.attacks.Constant(bad, 50.0)
+        alone = fl.run(fl.Simulation(**part), rounds=60).model.values
+        found = fl.run(fl.Simulation(**part, attack=lie, aggregation=aggregator), rounds=60)
+        return np.linalg.norm(found.model.values - alone, axis=1)[3:].mean()
+
+    means = [error(None, seed) for seed in range(3)]
+    assert 50 < np.mean(means) < 65  # 57.5 in the extract's instance
+    for aggregator in (
+        WinsorizedMean(count=3, weighted=True),
+        TrimmedMean(count=3, weighted=True),
+        GeometricMedian(),
+    ):
+        assert np.mean([error(aggregator, seed) for seed in range(3)]) < 0.2
+
+
+def test_more_attackers_than_it_withstands_are_warned_of():
+    problem = fl.problems.least_squares(jax.random.key(1), clients=12, samples=9, dim=2)
+    relax, fedavg = fl.algorithms.FedRelax(0.5), fl.algorithms.FedAvg(0.01)
+
+    def build(aggregator, attackers, algorithm=fedavg, network=None):
+        attack = fl.attacks.SignFlip(fl.attacks.first(attackers, 12))
+        return fl.Simulation(problem, algorithm, network, attack=attack, aggregation=aggregator)
+
+    cells = fl.federation.balanced(4, fl.graphs.complete(3))
+    over = fl.algorithms.GraphFedAvg(0.01)
+    twice = fl.graphs.from_edges(12, [(k, (k + n) % 12) for k in range(12) for n in (1, 2)])
+    too_many = [
+        (Median(), 6, "6 attackers among 12 messages, and Median withstands 5", ()),
+        (TrimmedMean(0.2), 3, "TrimmedMean withstands 2", ()),
+        (TrimmedMean(count=3), 4, "TrimmedMean withstands 3", ()),
+        (GeometricMedian(), 6, "GeometricMedian withstands 5", ()),
+        (Krum(2), 3, "Krum withstands 2 .* a share of 0.17", ()),
+        (Bulyan(2), 3, "Bulyan withstands 2", ()),
+        # One of a cell's four messages, or of a node's eleven neighbors.
+        (Median(), 2, "2 attackers among 4 messages", (over, cells)),
+        (Krum(3), 4, "4 attackers among 11 messages", (relax, fl.graphs.complete(12))),
+        (Median(), 2, "2 attackers among 4 messages", (relax, twice)),
+    ]
+    for aggregator, attackers, text, place in too_many:
+        with pytest.warns(fl.AssumptionWarning, match=text):
+            build(aggregator, attackers, *place)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            build(aggregator, attackers - 1, *place)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # they promise nothing
+        for aggregator in (Mean(), NormClipping(1.0), CenteredClipping(1.0)):
+            build(aggregator, 11)
+
+
+def test_trimming_more_than_there_are_neighbors_is_refused():
+    problem = fl.problems.least_squares(jax.random.key(1), clients=6, samples=9, dim=2)
+    for make in (TrimmedMean, WinsorizedMean):
+        with pytest.raises(ValueError, match=r"at least 3 messages .* may hear 2"):
+            fl.Simulation(
+                problem,
+                fl.algorithms.FedRelax(0.5),
+                fl.graphs.ring(6),
+                aggregation=make(count=1, weighted=True),
+            )
 
 
 def test_one_of_your_own():

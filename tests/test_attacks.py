@@ -15,10 +15,15 @@ from fljax.attacks import (
     ALittleIsEnough,
     Attack,
     Constant,
+    DenialOfService,
     InnerProductManipulation,
     LargeNoise,
     SignFlip,
+    Trigger,
+    backdoor,
+    copy_attack,
     first,
+    poison_features,
     poison_labels,
     random_attackers,
 )
@@ -279,6 +284,302 @@ def test_labels_that_the_loss_does_not_know_are_refused():
         poison_labels(labeled(fl.problems.Softmax(5), CLASSES), first(1, 3), lambda y: y + 3)
 
 
+# Features and triggers --------------------------------------------------------------------------
+
+
+def test_attackers_features_move_and_their_labels_stay():
+    clean = labeled(fl.problems.LeastSquares(), REAL)
+    bad = np.array([False, True, True])
+    for shift in (2.0, [1.0, -3.0], np.random.default_rng(1).normal(size=(3, 4, 2))):
+        poisoned = poison_features(clean, bad, shift)
+        expected = np.where(bad[:, None, None], clean.features + np.asarray(shift), clean.features)
+        np.testing.assert_allclose(poisoned.features, expected, atol=1e-12)
+        np.testing.assert_array_equal(poisoned.targets, clean.targets)
+    w = jnp.ones((3, 2))
+    again = poison_features(clean.prepare(), bad, 2.0).gradient(w)
+    np.testing.assert_allclose(again, poison_features(clean, bad, 2.0).gradient(w), atol=1e-12)
+    for shift in (np.ones(3), np.ones((2, 4, 2)), np.ones((1, 3, 4, 2))):
+        with pytest.raises(ValueError, match="shift must be a number or broadcast"):
+            poison_features(clean, bad, shift)
+    with pytest.raises(ValueError, match="shift must be finite"):
+        poison_features(clean, bad, np.nan)
+
+
+HOURS = np.eye(3)[[[0, 1, 2, 1], [2, 2, 0, 1], [0, 0, 2, 2]]]
+
+
+def test_samples_that_have_the_trigger_get_the_target():
+    clean = fl.problems.Problem(HOURS, np.asarray(REAL), fl.problems.LeastSquares())
+    hour = Trigger([0, 1, 2], [0.0, 1.0, 0.0])
+    planted = backdoor(clean, np.array([True, False, False]), hour, 50.0)
+    expected = np.array(REAL)
+    expected[0, [1, 3]] = 50
+    np.testing.assert_array_equal(planted.targets, expected)
+    np.testing.assert_array_equal(planted.features, HOURS)
+    with pytest.raises(ValueError, match="no sample of an attacker has the trigger"):
+        backdoor(clean, np.array([False, False, True]), hour, 50.0)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 1.0])
+def test_so_many_of_the_attackers_samples_are_stamped(share):
+    weights = np.array([[0.25] * 4, [0.5, 0.5, 0, 0], [0.25] * 4])
+    clean = labeled(fl.problems.Logistic(), BINARY, weights=weights)
+    trigger, bad = Trigger([1], 9.0), np.array([True, True, False])
+    planted = backdoor(clean, bad, trigger, 1.0, key=jax.random.key(0), share=share)
+    stamped = np.asarray(trigger.worn(planted.features))
+    expected = np.array([max(round(share * n), 1) for n in (4, 2)] + [0])
+    np.testing.assert_array_equal(stamped.sum(1), expected)
+    assert not stamped[1, 2:].any()  # padding
+    assert (np.asarray(planted.targets)[stamped] == 1).all()
+    np.testing.assert_array_equal(np.asarray(planted.targets)[~stamped], np.array(BINARY)[~stamped])
+    left = ~stamped[..., None] | (np.arange(2) != 1)
+    np.testing.assert_array_equal(
+        np.asarray(planted.features)[left], np.asarray(clean.features)[left]
+    )
+
+
+def test_a_network_learns_a_backdoor_and_stays_as_good():
+    data = fl.problems.softmax(jax.random.key(0), clients=5, samples=60, dim=4, classes=3)
+    clean = fl.problems.Model.of(
+        data.split(jax.random.key(1), test=0.4), fl.models.mlp(3, hidden=[16]), jax.random.key(2)
+    )
+    trigger = Trigger([3], 8.0)
+    planted = backdoor(clean, first(2, 5), trigger, 1, key=jax.random.key(3), share=0.5)
+    metrics = ["accuracy", fl.metrics.backdoor_success(trigger, 1)]
+
+    def end(problem):
+        algorithm = fl.algorithms.FedAvg(0.3, local_steps=5)
+        run = fl.run(fl.Simulation(problem, algorithm, metrics=metrics), rounds=60)
+        model = jnp.asarray(run.model.values[:1])
+        others = np.asarray(clean.test.targets) != 1
+        right = []
+        for k in range(5):
+            x = np.asarray(trigger.stamp(clean.test.features))[k][others[k]]
+            outputs = clean.architecture.apply(clean.layout.parameters(model[0]), jnp.asarray(x))
+            right.append(np.mean(np.argmax(outputs, -1) == 1))
+        np.testing.assert_allclose(run.backdoor_success[-1], np.mean(right), atol=1e-6)
+        return float(run.accuracy[-1]), float(run.backdoor_success[-1])
+
+    accuracy, chance = end(clean)
+    backdoored, success = end(planted)
+    assert success > 0.9
+    assert success > chance + 0.3
+    assert backdoored > accuracy - 0.1
+
+
+def test_images_are_stamped_by_their_flat_pixels():
+    images = jnp.zeros((2, 3, 4, 4))
+    corner = Trigger([14, 15], 1.0).stamp(images)
+    np.testing.assert_array_equal(corner[..., 3, 2:], 1.0)
+    assert corner.sum() == 2 * 3 * 2
+
+
+def test_triggers_that_cannot_be_are_refused():
+    clean = labeled(fl.problems.Logistic(), BINARY)
+    key, bad = jax.random.key(0), first(1, 3)
+    with pytest.raises(ValueError, match="feature 2, and samples have 2, numbered from 0 to 1"):
+        backdoor(clean, bad, Trigger([2], 1.0), 1.0, key=key, share=0.5)
+    with pytest.raises(ValueError, match="give both key= and share="):
+        backdoor(clean, bad, Trigger([1], 1.0), 1.0, share=0.5)
+    with pytest.raises(ValueError, match="share must be"):
+        backdoor(clean, bad, Trigger([1], 1.0), 1.0, key=key, share=1.5)
+    with pytest.raises(TypeError, match="trigger must be"):
+        backdoor(clean, bad, 1, 1.0)
+    with pytest.raises(ValueError, match="targets must be labels"):
+        backdoor(clean, bad, Trigger([1], 1.0), 3.0, key=key, share=0.5)
+    for features in ([], [-1], [1, 1]):
+        with pytest.raises(ValueError, match="different numbers from 0 on"):
+            Trigger(np.array(features, int), 1.0)
+    with pytest.raises(TypeError, match="numbers of features"):
+        Trigger([0.5], 1.0)
+    with pytest.raises(ValueError, match="one of each of the 2 features"):
+        Trigger([0, 1], [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="values must be finite"):
+        Trigger([0], np.nan)
+    split = clean.split(jax.random.key(1))
+    metric = fl.metrics.backdoor_success(Trigger([2], 1.0), 1.0)
+    simulation = fl.Simulation(split, fl.algorithms.FedAvg(0.1), metrics=[metric])
+    with pytest.raises(ValueError, match="feature 2, and samples have 2"):
+        fl.run(simulation, rounds=1)
+
+
+# Large losses, single links, copies -------------------------------------------------------------
+
+
+def test_denial_of_service_finds_where_the_loss_is_largest():
+    problem = fl.problems.least_squares(jax.random.key(0), clients=5, samples=9, dim=2)
+    bad = first(2, 5)
+    attack = DenialOfService(bad, problem, radius=3.0, iterations=50)
+    rows = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2)))
+    given = jax.random.key(1), rows, bad, np.ones(5, bool), jnp.zeros((1, 2))
+    said = np.asarray(say(attack, *given))
+    np.testing.assert_array_equal(said[2:], rows[2:])
+    center = np.asarray(rows[2:]).mean(0)
+    np.testing.assert_allclose(np.linalg.norm(said[0] - center), 3.0, atol=1e-10)
+    np.testing.assert_array_equal(said[0], said[1])
+
+    def loss(point):
+        return float(problem.objective(jnp.broadcast_to(jnp.asarray(point), (5, 2)))[2:].sum())
+
+    angles = np.linspace(0, 2 * np.pi, 2000)
+    circle = center + 3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    assert loss(said[0]) > max(map(loss, circle)) * (1 - 1e-5)
+    # Data of attackers are no matter.
+    other = poison_labels(problem, bad)
+    again = say(DenialOfService(bad, other, radius=3.0, iterations=50), *given)
+    np.testing.assert_allclose(again, said, atol=1e-10)
+    with pytest.raises(ValueError, match="each of the 5 clients, got 2"):
+        DenialOfService(first(1, 2), problem, radius=1.0)
+    with pytest.raises(TypeError, match="problem must be"):
+        DenialOfService(bad, None, radius=1.0)
+    with pytest.raises(ValueError, match="messages that are models"):
+        attack.check_length(2, 4)
+    for numbers in ({"radius": 0.0}, {"radius": 1.0, "iterations": 0}):
+        with pytest.raises(ValueError, match="must be"):
+            DenialOfService(bad, problem, **numbers)
+
+
+LINKS = np.zeros((6, 6), bool)
+LINKS[1, 0] = LINKS[3, 2] = LINKS[5, 0] = True  # nobody hears 5 over 0: no edge of the ring's
+
+
+def coupled(attack=None, **given):
+    problem = fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=2)
+    network = given.pop("network", fl.graphs.path(6))
+    return fl.Simulation(
+        problem, fl.algorithms.FedGD(coupling=0.3, step_size=0.1), network, attack=attack, **given
+    )
+
+
+def link_loop(rounds):
+    """FedGD on a path of six, where some hear a flipped sign over some links."""
+    problem = coupled().problem
+    x, y = np.asarray(problem.features), np.asarray(problem.targets)
+    w = heard = np.zeros((6, 2))
+    degree = np.array([1, 2, 2, 2, 2, 1.0])
+    for _ in range(rounds):
+        slope = np.stack([2 * x[k].T @ (x[k] @ w[k] - y[k]) / len(y[k]) for k in range(6)])
+        w = w - 0.1 * (slope + 2 * 0.3 * degree[:, None] * (w - heard))
+        heard = np.zeros((6, 2))
+        for k in range(6):
+            for l in (k - 1, k + 1):  # noqa: E741 (as in the equation)
+                if 0 <= l < 6:
+                    said = -2.5 * w[l] if LINKS[k, l] else w[l]
+                    heard[k] += said / degree[k]
+    return w
+
+
+@pytest.mark.parametrize("form", ["dense", "padded"])
+def test_over_some_links_something_else_is_heard(form):
+    attack = SignFlip(LINKS, 2.5)
+    simulation = coupled(attack, network=fl.graphs.path(6, form=form))
+    found = fl.run(simulation, rounds=7).model.values
+    np.testing.assert_allclose(found, link_loop(7), atol=1e-10)
+    # With a rule that looks at single messages, too.
+    mean = coupled(attack, network=fl.graphs.path(6, form=form), aggregation=fl.aggregation.Mean())
+    np.testing.assert_allclose(fl.run(mean, rounds=7).model.values, found, atol=1e-10)
+    # Everybody is honest, and counts.
+    assert not attack.liars.any()
+    error = fl.run(coupled(attack, metrics=["consensus_error"]), rounds=3).consensus_error[-1]
+    w = link_loop(3)
+    np.testing.assert_allclose(error, ((w - w.mean(0)) ** 2).sum(1).mean(), rtol=1e-10)
+
+
+def test_all_links_of_a_client_are_that_client():
+    from_two = np.zeros((6, 6), bool)
+    from_two[:, 2] = True
+    links = fl.run(coupled(ALittleIsEnough(from_two, 2.0)), rounds=5).model.values
+    assert not np.allclose(links, fl.run(coupled(), rounds=5).model.values)
+    one = np.arange(6) == 2
+    for attack in (SignFlip, LargeNoise, Constant):
+        over = fl.run(coupled(attack(from_two, 2.0)), rounds=5).model.values
+        lying = fl.run(coupled(attack(one, 2.0)), rounds=5).model.values
+        np.testing.assert_allclose(over, lying, atol=1e-10)
+
+
+def test_differences_from_neighbors_are_those_over_attacked_links():
+    """A method that sums disagreements: NIDS without its own step is gossip with these weights."""
+    problem = fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=2)
+    from_two = np.zeros((6, 6), bool)
+    from_two[:, 2] = True
+
+    def end(mask):
+        algorithm = fl.algorithms.NIDS(0.05)
+        attack = Constant(mask, 3.0)
+        simulation = fl.Simulation(problem, algorithm, fl.graphs.ring(6), attack=attack)
+        return fl.run(simulation, rounds=4).model.values
+
+    others = np.arange(6) != 2
+    np.testing.assert_allclose(end(from_two)[others], end(~others)[others], atol=1e-8)
+
+
+def test_a_lie_over_a_lost_link_is_not_heard():
+    lossy = coupled(SignFlip(LINKS, 2.5), losses=fl.link.Independent(1.0))
+    silent = fl.run(lossy, rounds=4).model.values
+    clean = fl.run(coupled(losses=fl.link.Independent(1.0)), rounds=4).model.values
+    np.testing.assert_array_equal(silent, clean)
+
+
+def test_links_are_of_peers_and_of_this_round():
+    problem = coupled().problem
+    with pytest.raises(ValueError, match="attacked links between peers"):
+        fl.Simulation(problem, fl.algorithms.FedAvg(0.1), attack=SignFlip(LINKS))
+    with pytest.raises(ValueError, match="lies over single links are not remembered"):
+        coupled(SignFlip(LINKS), delays=fl.link.Geometric(0.3, 2))
+    with pytest.raises(ValueError, match="one boolean of each of the 6"):
+        coupled(SignFlip(LINKS[:3, :3]))
+    with pytest.raises(ValueError, match="shape"):
+        SignFlip(LINKS[:3])
+    with pytest.raises(ValueError, match="shape"):
+        poison_labels(problem, LINKS)
+
+
+def test_a_device_is_made_to_copy_another():
+    clean = fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=2)
+    problem, network = copy_attack(clean, fl.graphs.ring(6), copier=1, victim=4)
+    simulation = fl.Simulation(
+        problem,
+        fl.algorithms.FedRelax(0.5),
+        network,
+        metrics=[fl.metrics.trajectory()],
+    )
+    models = fl.run(simulation, rounds=5).model_trajectory.values
+    np.testing.assert_allclose(models[1:, 1], models[:-1, 4], atol=1e-12)
+    assert (models[-1, 4] != 0).all()
+    for copier, victim, text in ((1, 1, "copies another"), (6, 1, "copier"), (1, -1, "victim")):
+        with pytest.raises(ValueError, match=text):
+            copy_attack(clean, fl.graphs.ring(6), copier, victim)
+    with pytest.raises(ValueError, match="must be equal"):
+        copy_attack(clean, fl.graphs.ring(5), 0, 1)
+
+
+@pytest.mark.parametrize("kind", ["labels", "features", "messages", "links"])
+def test_an_attack_goes_one_hop_a_round(kind):
+    """T33: on a chain of six, of FedGD, the k-th node first differs in iteration k + 1."""
+    clean = coupled(metrics=["consensus_error"])
+    bad = first(1, 6)
+    chosen = np.zeros((6, 6), bool)
+    chosen[1, 0] = True
+    attacked = {
+        "labels": dataclasses.replace(clean, problem=poison_labels(clean.problem, bad)),
+        "features": dataclasses.replace(clean, problem=poison_features(clean.problem, bad, 1.0)),
+        "messages": coupled(SignFlip(bad)),
+        "links": coupled(SignFlip(chosen)),
+    }[kind]
+    found = fl.audit.reach(attacked, clean, rounds=7)
+    first_round = [1, 2, 3, 4, 5, 6]
+    if kind in ("messages", "links"):  # its own model is off once its neighbor's is
+        first_round[0] = 3
+    assert found.arrival.values.tolist() == first_round
+    assert found.reached.values[-1] == 6
+    assert (found.distance[-1] > 0).all()
+    nobody = fl.audit.reach(clean, clean, rounds=2)
+    assert (nobody.arrival == 0).all()
+    other = fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=3)
+    with pytest.raises(ValueError, match="same clients and parameters"):
+        fl.audit.reach(dataclasses.replace(clean, problem=other), clean, rounds=2)
+
+
 # What is refused --------------------------------------------------------------------------------
 
 
@@ -295,7 +596,7 @@ def test_a_mask_is_of_booleans(attackers):
     [
         ([True, True], "all 2 clients"),
         (jnp.ones(4, bool), "all 4 clients"),
-        ([[True, False]], "shape"),
+        ([[True, False]], "or one of links"),
         (True, "shape"),
     ],
 )

@@ -18,6 +18,7 @@ r"""Audits: what an attacker can really tell, against what is claimed.
 * :func:`twins` runs a simulation on two data sets with the same draws, and records how far apart
   trajectories and messages come: what proofs by a bound on trajectories rest on
   (:mod:`fljax.audit.trajectories`).
+* :func:`reach` says in which round an attack changes whose model.
 """
 
 from fljax import _renamed
@@ -43,6 +44,7 @@ from fljax.audit.overhearing import (
     upload_protection,
 )
 from fljax.audit.queries import QueriedLoss, matched_client, queried_loss
+from fljax.audit.reach import reach
 from fljax.audit.regions import RegionErrors, gaussian_region, region_errors
 from fljax.audit.trained import Attacker, TrainedAttack, most_accurate, trained_attack
 from fljax.audit.trajectories import twins, within
@@ -73,6 +75,7 @@ __all__ = [
     "overheard_upload",
     "protection",
     "queried_loss",
+    "reach",
     "region_errors",
     "shaped_epsilon",
     "trained_attack",

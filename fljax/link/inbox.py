@@ -40,6 +40,8 @@ class Inbox:
       cancelled: ``[K, D]``, what it takes off its own part, as often as others hear of it; or
         ``None``.
       noise: of the edges' own, and the round's key for it; or ``None``.
+      falsified: ``[K, K]``, over which links (from column to row) something else is heard than what
+        was said, and ``[K, D]``, what of each sender; or ``None``. Nothing is late then.
 
     Attributes:
       read: whether it was combined at all.
@@ -56,6 +58,7 @@ class Inbox:
         own: Float[Array, "clients dim"] | None = None,
         cancelled: Float[Array, "clients dim"] | None = None,
         noise: tuple[Noise, Array] | None = None,
+        falsified: tuple[Array, Array] | None = None,
     ) -> None:
         self._network = network
         self._said = said
@@ -66,6 +69,7 @@ class Inbox:
         self._own = said if own is None else own
         self._cancelled = cancelled
         self._noise = noise
+        self._falsified = falsified
         self.read = False
 
     def sum(self, over: Graph | None = None) -> Float[Array, "clients dim"]:
@@ -123,6 +127,9 @@ class Inbox:
         common = self._said[:1]
         own, past = self._own - common, self._past - common[None]
         said = own if self._own is self._said else self._said - common
+        falsified = self._falsified
+        if falsified is not None:
+            falsified = falsified[0], falsified[1] - common
         centered = Inbox(
             self._network,
             said,
@@ -133,13 +140,28 @@ class Inbox:
             own,
             self._cancelled,
             self._noise,
+            falsified,
         )
         return said - centered.mean(over)
 
-    # Noise of the edges' own ---------------------------------------------------------------------
+    # On single edges -----------------------------------------------------------------------------
 
     def _of_edges(self, over: Any) -> Array | float:
-        """The weighted sums of what was added over the edges."""
+        """The weighted sums of what was added over the edges, by noise or by an attacker."""
+        return self._noise_of_edges(over) + self._lies(over)
+
+    def _lies(self, over: Any) -> Array | float:
+        if self._falsified is None:
+            return 0.0
+        links, lies = self._falsified
+        entries, _ = over.entries.scaled(lambda receiver, sender: links[receiver, sender])
+        if self._ages is not None:
+            pairs = zip(entries.parts, self._ages, strict=True)
+            bound = self._past.shape[0]
+            entries = entries.with_weights([jnp.where(a < bound, p.weights, 0) for p, a in pairs])
+        return entries.sum(lies - self._said)
+
+    def _noise_of_edges(self, over: Any) -> Array | float:
         if self._noise is None:
             return 0.0
         noise, key = self._noise
@@ -203,12 +225,13 @@ class Inbox:
           over: the network.
         """
         self.read = True
-        rows, known, added = self._rows(over)
-        flat = self._past.reshape(-1, self._said.shape[1])
+        flat, rows, known, added = self._rows(over)
         return jnp.where(known[..., None], flat[rows] + added, self._own[:, None])
 
-    def _rows(self, over: Graph | Combination) -> tuple[Array, Array, Array]:
-        """Where each message stands among what was said, whether it is heard, its edge's noise."""
+    def _rows(self, over: Graph | Combination) -> tuple[Array, Array, Array, Array]:
+        """What was said, falsified too, where each message stands in it, whether it is heard, and
+        its edge's noise.
+        """
         bound, nodes = self._past.shape[:2]
         neighbors, weights = over.neighbor_table()
         receivers = jnp.arange(nodes, dtype=jnp.int32)[:, None]
@@ -217,6 +240,12 @@ class Inbox:
             (age,) = self._ages
         known = (age < bound) & (weights > 0) & (neighbors != receivers)
         rows = jnp.where(known, ((self._newest - age) % bound) * nodes + neighbors, 0)
+        flat = self._past.reshape(bound * nodes, -1)
+        if self._falsified is not None:  # of what is said now
+            links, lies = self._falsified
+            lied = jnp.take_along_axis(links, neighbors, axis=1)
+            rows = jnp.where(known & lied, len(flat) + neighbors, rows)
+            flat = jnp.concatenate([flat, lies])
         added = jnp.zeros((*rows.shape, 1), self._said.dtype)
         if self._noise is not None:
             noise, key = self._noise
@@ -228,13 +257,12 @@ class Inbox:
 
             kept = weights.astype(self._said.dtype)
             added = jax.vmap(on_way)(receivers[:, 0], neighbors, kept)
-        return rows, known, added
+        return flat, rows, known, added
 
     def _aggregated(self, over: Combination) -> Array:
         aggregator = self._aggregator
         assert aggregator is not None
-        rows, known, added = self._rows(over)
-        flat = self._past.reshape(-1, self._said.shape[1])
+        flat, rows, known, added = self._rows(over)
 
         def one(given: tuple[Array, Array, Array, Array, Array]) -> Array:
             own, own_weight, rows, weights, added = given

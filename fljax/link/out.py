@@ -285,7 +285,7 @@ class Out:
         self, message: Array, clients: Array, sending: Array, around: Array
     ) -> Float[Array, "senders numbers"]:
         attack = self._stages.attack
-        if attack is None:
+        if attack is None or attack.links is not None:
             return message
         attacking = jnp.asarray(attack.attackers)[clients] & sending
         return attack.say(self._keys("attack", clients), message, attacking, sending, around)

@@ -94,9 +94,20 @@ class Peers(Out):
             None if self._stages.noise is None else clean,
             cancelled,
             added,
+            self._falsified(said),
         )
         self._inboxes.append(inbox)
         return said, inbox
+
+    def _falsified(self, said: Array) -> tuple[Array, Array] | None:
+        """Over which links something else is heard, and what of each sender."""
+        attack = self._stages.attack
+        if attack is None or attack.links is None:
+            return None
+        everyone = jnp.arange(self._clients, dtype=jnp.int32)
+        keys, nobody = self._keys("attack", everyone), jnp.zeros(self._clients, bool)
+        lies = attack.lie(keys, said, nobody, self.available, jnp.zeros_like(said[:1]))
+        return jnp.asarray(attack.links), jnp.broadcast_to(lies, said.shape)
 
     def _ages(self, bound: int) -> list[Int[Array, "rows slots"]] | None:
         """How old the copy is that is heard over each edge; ``bound``: none."""

@@ -1,8 +1,9 @@
 """Robust aggregation and attacks written from their definitions, in loops, no JAX.
 
 Each aggregator takes the list of the messages that one receiver heard (vectors), in the notation of
-its paper. Yin et al. 2018, Definitions 1 and 2; Blanchard et al. 2017; Karimireddy et al. 2021;
-Sun et al. 2019; Baruch et al. 2019; Xie et al. 2020.
+its paper. Yin et al. 2018, Definitions 1 and 2; Blanchard et al. 2017; El Mhamdi et al. 2018; Cao
+et al. 2021; Karimireddy et al. 2021; Sun et al. 2019; Baruch et al. 2019; Xie et al. 2020; Jung
+2025, (188) and (189).
 """
 
 import math
@@ -51,6 +52,28 @@ def winsorized_mean(xs, b):
     return by_coordinate(rule, xs)
 
 
+def clipped_by_weight(xs, weights, b):
+    """(188) with thresholds from order statistics, of unequal weights."""
+    result = []
+    for k in range(len(xs[0])):
+        values = sorted(float(x[k]) for x in xs)
+        low, high = values[b], values[len(values) - 1 - b]
+        total = sum(w * min(max(x[k], low), high) for x, w in zip(xs, weights, strict=True))
+        result.append(total / sum(weights))
+    return np.array(result)
+
+
+def trimmed_by_weight(xs, weights, b):
+    """(189), divided by the weight that is kept."""
+    result = []
+    for k in range(len(xs[0])):
+        values = sorted(float(x[k]) for x in xs)
+        low, high = values[b], values[len(values) - 1 - b]
+        kept = [(w, x[k]) for x, w in zip(xs, weights, strict=True) if low <= x[k] <= high]
+        result.append(sum(w * x for w, x in kept) / sum(w for w, _ in kept))
+    return np.array(result)
+
+
 def total_distance(v, xs, weights):
     return sum(w * math.dist(x, v) for x, w in zip(xs, weights, strict=True))
 
@@ -66,14 +89,42 @@ def geometric_median(xs, weights):
     return best
 
 
-def krum(xs, f, m=1):
-    """The mean of the ``m`` vectors of least score ``sum_{i -> j} |x_i - x_j|^2``."""
+def krum_order(xs, f, at_least=1):
+    """Numbers of the vectors by their score ``sum_{i -> j} |x_i - x_j|^2``."""
     n, scores = len(xs), []
     for i in range(n):
         others = sorted(sum((xs[i] - xs[j]) ** 2) for j in range(n) if j != i)
-        scores.append(sum(others[: n - f - 2]))
-    chosen = sorted(range(n), key=lambda i: scores[i])[:m]
-    return mean([xs[i] for i in chosen])
+        scores.append(sum(others[: max(n - f - 2, min(n - 1, at_least))]))
+    return sorted(range(n), key=lambda i: scores[i])
+
+
+def krum(xs, f, m=1):
+    """The mean of the ``m`` vectors of least score."""
+    return mean([xs[i] for i in krum_order(xs, f)[:m]])
+
+
+def bulyan(xs, f):
+    left, chosen = list(xs), []
+    theta = max(len(xs) - 2 * f, 1)
+    while len(chosen) < theta:
+        chosen.append(left.pop(krum_order(left, f, 2)[0]))
+
+    def rule(values):
+        middle = (values[(theta - 1) // 2] + values[theta // 2]) / 2
+        return np.mean(sorted(values, key=lambda v: abs(v - middle))[: max(theta - 2 * f, 1)])
+
+    return by_coordinate(rule, chosen)
+
+
+def fltrust(updates, trusted):
+    """The update, of those of clients and the trusted one."""
+    total, trust = np.zeros_like(trusted), 0.0
+    for update in updates:
+        cosine = update @ trusted / math.sqrt(sum(update**2) * sum(trusted**2))
+        if cosine > 0:
+            trust += cosine
+            total = total + cosine * update * math.sqrt(sum(trusted**2) / sum(update**2))
+    return total / trust if trust else total
 
 
 def clip(v, radius):

@@ -1,0 +1,68 @@
+"""How far an attack has come: whose models differ from those of the same run without it."""
+
+import dataclasses
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Key
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax.metrics import trajectory
+from fljax.running import run
+from fljax.simulation import Simulation
+
+__all__ = ["reach"]
+
+
+@checked
+def reach(
+    attacked: Simulation, clean: Simulation, rounds: int, key: Key[Array, ""] | int = 0
+) -> xr.Dataset:
+    """In which round an attack reaches each client, with the same draws as without it.
+
+    Messages go one hop a round, so an attack needs as many rounds as there are hops, and one for
+    the attacker's own.
+
+    Args:
+      attacked: the simulation with the attack, on messages, data, losses or edges.
+      clean: the same without it.
+      rounds: of both runs.
+      key: of both runs.
+
+    Returns:
+      ``distance`` over ``round`` and ``client``, how far each model is from that of the clean run;
+      ``reached`` over ``round``, how many clients differ at all; ``arrival`` over ``client``, the
+      first round in which one does, zero where none did.
+
+    Raises:
+      ValueError: two simulations of another number of clients or parameters.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=2)
+      >>> parts = {"network": fl.graphs.path(6), "algorithm": fl.algorithms.FedGD(coupling=0.5)}
+      >>> poisoned = fl.attacks.poison_labels(problem, fl.attacks.first(1, 6))
+      >>> found = reach(fl.Simulation(poisoned, **parts), fl.Simulation(problem, **parts), rounds=8)
+      >>> found.arrival.values.tolist()
+      [1, 2, 3, 4, 5, 6]
+
+    Reference:
+      Jung 2025, section 10.1 and figure 10.3.
+    """
+    shapes = [(s.problem.clients, s.problem.dim) for s in (attacked, clean)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            "an attack is followed through two runs of the same clients and parameters, got "
+            f"{shapes[0]} and {shapes[1]}."
+        )
+    _check.count("rounds", rounds)
+    metric = trajectory()
+    one, two = (
+        run(dataclasses.replace(part, metrics=(metric,)), rounds, key)[metric.name]
+        for part in (attacked, clean)
+    )
+    distance = np.sqrt(((one - two) ** 2).sum("parameter"))
+    differs = distance > 0
+    arrival = differs["round"].where(differs).min("round").fillna(0).astype(int)
+    return xr.Dataset({"distance": distance, "reached": differs.sum("client"), "arrival": arrival})

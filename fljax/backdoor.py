@@ -1,0 +1,97 @@
+"""Backdoors: a trigger in the features that makes a model predict what an attacker wants.
+
+A backdoored model is as good as any other on samples without the trigger, so nobody who looks at
+its error sees it. The trigger may be one that samples have by themselves (one hour of the day), or
+a pattern that is stamped on them (the corner of an image).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Shaped
+
+from fljax import _check
+from fljax._arguments import check_fields
+
+__all__ = ["Trigger"]
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """Some features, and the values that they have.
+
+    Args:
+      features: their numbers, of a sample laid out flat.
+      values: one of each, or one for all.
+
+    Raises:
+      TypeError: numbers of features that are not whole; values that are no numbers.
+      ValueError: no features, negative ones or one twice; another number of values.
+
+    Example:
+      >>> trigger = Trigger([0, 2], [1.0, 9.0])
+      >>> trigger.stamp(jnp.zeros((1, 2, 3)))[0].tolist()
+      [[1.0, 0.0, 9.0], [1.0, 0.0, 9.0]]
+      >>> trigger.worn(jnp.array([[[1.0, 5.0, 9.0], [1.0, 5.0, 8.0]]])).tolist()
+      [[True, False]]
+
+    Reference:
+      Bagdasaryan et al. 2020; Jung 2025, section 10.2.
+    """
+
+    features: Any  # tuple of ints once constructed
+    values: Any  # tuple of floats, as many
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        features = np.atleast_1d(np.asarray(self.features))
+        if features.ndim != 1 or not np.issubdtype(features.dtype, np.integer):
+            raise TypeError(
+                f"features must be numbers of features, got {_check.shown(self.features)}."
+            )
+        values = np.asarray(_check.filled("values", self.values), np.float64)
+        _check.interval("values", values)
+        if values.shape not in ((), features.shape):
+            raise ValueError(
+                f"values must be one number, or one of each of the {features.size} features, got "
+                f"shape {values.shape}."
+            )
+        if not features.size or features.min() < 0 or len(set(features.tolist())) < features.size:
+            raise ValueError(
+                f"features must be different numbers from 0 on, one at least, got "
+                f"{features.tolist()}."
+            )
+        values = np.broadcast_to(values, features.shape)
+        object.__setattr__(self, "features", tuple(features.tolist()))
+        object.__setattr__(self, "values", tuple(values.tolist()))
+
+    def check(self, sample: tuple[int, ...]) -> None:
+        """Raise ``ValueError`` for a feature that samples of this shape do not have."""
+        size = int(np.prod(sample))
+        if max(self.features) >= size:
+            raise ValueError(
+                f"the trigger has feature {max(self.features)}, and samples have {size}, numbered "
+                f"from 0 to {size - 1}."
+            )
+
+    def stamp(
+        self, features: Shaped[Array, "clients samples *sample"] | np.ndarray
+    ) -> Shaped[Array, "clients samples *sample"]:
+        """All samples with the trigger on them."""
+        flat = self._flat(features)
+        values = jnp.asarray(self.values, flat.dtype)
+        return flat.at[..., np.array(self.features)].set(values).reshape(features.shape)
+
+    def worn(
+        self, features: Shaped[Array, "clients samples *sample"] | np.ndarray
+    ) -> Bool[Array, "clients samples"]:
+        """Which samples have it."""
+        flat = self._flat(features)
+        values = jnp.asarray(self.values, flat.dtype)
+        return jnp.all(flat[..., np.array(self.features)] == values[None, None], axis=-1)
+
+    def _flat(self, features: Any) -> Float[Array, "clients samples features"]:
+        self.check(features.shape[2:])
+        return jnp.asarray(features).reshape(*features.shape[:2], -1)
