@@ -16,6 +16,7 @@ from experiments.benchmarks.costs import Cost, Size
 from fljax._generator import as_key
 from fljax._numerics import key_of
 from fljax.algorithms import (
+    AFL,
     APFL,
     ATC,
     CTA,
@@ -393,6 +394,9 @@ SERVER_LOOPS = dict.fromkeys((FedOpt, FedAvgM, FedAdagrad, FedYogi, FedAdam), at
     MIME: mimicked,
     MIMELite: mimicked,
     QFedAvg: fair,
+    AFL: lambda it, world, _: server.afl(
+        world, step_of(it.step_size), step_of(it.mixture_step_size)
+    ),
     FedExP: lambda it, world, _: server.fedexp(world, step_of(it.step_size), float(it.damping)),
     FedSAM: lambda it, world, _: server.fedsam(world, step_of(it.step_size), float(it.radius)),
     FedPD: lambda it, world, talks: server.fedpd(
@@ -899,6 +903,7 @@ CASES = {
     "q-FedAvg": Case(
         QFedAvg(0.05, fairness=1.5, weighting="equal"), None, served, costs.fair, rests="alike"
     ),
+    "AFL": Case(AFL(0.05, mixture_step_size=0.1), None, served, costs.agnostic, rests="alike"),
     "FedExP": Case(FedExP(0.05, damping=0.01), None, served, costs.extrapolated),
     "FedSAM": Case(
         FedSAM(0.05, radius=0.2, weighting="equal"),
@@ -984,6 +989,7 @@ SENT = {
     "MIME": (4, 5),
     "MIMELite": (2, 4),
     "q-FedAvg": (2, 2 + 1 / DIM),
+    "AFL": (2, 2 + 1 / DIM),
     "FedExP": (2, 2 + 1 / DIM),
 }
 PRIVATE = [label for label, case in CASES.items() if isinstance(case.privacy, Notion)]

@@ -425,7 +425,7 @@ def at_optimum(label, problem, network):
     if label in SERVED:
         apart = best - float(getattr(it, "penalty", 0)) * slope
         fields = {"model": best[0], "controls": slope, "gradients": slope, "local": best}
-        fields |= {"dual": -slope, "center": best, "said": apart, "auxiliary": apart}
+        fields |= {"average": best[0], "dual": -slope, "center": best, "said": apart, "auxiliary": apart}
     return state._replace(**{name: fields[name] for name in state._fields if name in fields})
 
 

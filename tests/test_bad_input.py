@@ -568,6 +568,7 @@ VALID = {
     "batches.Weighted": {"size": 2, "probability": np.full((2, 4), 0.25)},
     "algorithms.ADMMTracking": STEP,
     "algorithms.APFL": STEP,
+    "algorithms.AFL": {**STEP, "mixture_step_size": 0.1},
     "algorithms.ATC": STEP,
     "algorithms.ATCTracking": STEP,
     "algorithms.AugDGM": STEP,
