@@ -322,6 +322,8 @@ def _rates(
 ) -> _Rates:
     _check.choice("rate", rate, RATES)
     _check.count("feature", feature, at_least=0)
+    _check.finite("groups", groups)
+    _check.interval("positive", positive)
     groups = tuple(map(float, groups))
     if len(set(groups)) < max(2, len(groups)):
         raise ValueError(f"groups must be two values or more, all different, got {groups}.")
