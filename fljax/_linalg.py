@@ -158,3 +158,13 @@ def clipped_rows(
     within = finite & (norms <= bound)
     scale = jnp.where(within, 1, bound / jnp.where(norms > 0, norms, 1))
     return jnp.where(finite[:, None], rows * scale[:, None], 0), within
+
+
+def onto_simplex(point: Float[Array, " size"]) -> Float[Array, " size"]:
+    r"""The nearest point of the probability simplex: :math:`\max(v-\tau,0)` that sums to one."""
+    ordered = -jnp.sort(-point)
+    excess = jnp.cumsum(ordered) - 1
+    # As many entries stay above zero as are larger than the threshold that they alone would have.
+    counts = jnp.arange(1, len(point) + 1, dtype=point.dtype)
+    last = jnp.sum(ordered * counts > excess, dtype=jnp.int32) - 1
+    return jnp.maximum(point - excess[last] / counts[last], 0)

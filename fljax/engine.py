@@ -289,7 +289,7 @@ def advance(
         model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))
         honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.liars)
         now = Snapshot(
-            problem,
+            problem.at(first + (record_every - 1)) if problem.online else problem,
             simulation.network,
             model,
             prepared.optimum,

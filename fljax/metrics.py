@@ -108,6 +108,8 @@ class Metric:
         names of your own. They come after ``round`` in the results.
       bounds: the least and the greatest value that it can have, infinite where there is none; the
         intervals of its means stay within (:func:`fljax.statistics.summary`).
+      check: raises ``ValueError`` for a problem, or stream, that it cannot be measured of; called
+        when a simulation is made.
 
     Raises:
       ValueError: a name that results use themselves, or none; an axis of such a name, or twice;
@@ -144,6 +146,7 @@ class Metric:
     needs_labels: bool = False
     needs_network: bool = False
     bounds: tuple[float, float] = (-math.inf, math.inf)
+    check: Callable[[Any], None] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -219,19 +222,31 @@ def held_out(problem: Any) -> Any:
     return problem.test if problem.test is not None or tasks is None else tasks.test
 
 
-def _judged(now: Snapshot, score: Callable[[Any, Array, Array], Array]) -> Array:
-    """The mean over clients of their models' mean score, each on the held-out data that are its."""
-    scores = _of_each(now, score)
+#: ``(loss, predictions, targets)`` -> a number of each sample.
+Score = Callable[[Any, Array, Array], Array]
+
+
+def judged(now: Snapshot, score: Score, changed: Callable[[Any], Any] = lambda test: test) -> Array:
+    """The mean over clients of their models' mean score, each on the held-out data that are its.
+
+    Args:
+      now: the round.
+      score: of samples.
+      changed: what is made of the held-out data before.
+    """
+    scores = _of_each(now, score, changed)
     return scores[0] if len(scores) == 1 else _mean(now, scores)
 
 
-def _of_each(now: Snapshot, score: Callable[[Any, Array, Array], Array]) -> Array:
+def _of_each(
+    now: Snapshot, score: Score, changed: Callable[[Any], Any] = lambda test: test
+) -> Array:
     """``[K]``, or ``[1]`` where one model meets one set of held-out data."""
-    test = held_out(now.problem)
+    test = changed(held_out(now.problem))
     if (known := getattr(now.state, "held_out", None)) is not None:
         scores = score(test.loss, known, jnp.broadcast_to(test.targets, known.shape))
         return jnp.sum(test.weights * scores, axis=1)
-    each = test is now.problem.test and test.clients > 1
+    each = now.problem.test is not None and test.clients > 1
     if each or now.shared is not None:
         shape = (test.clients, now.model.shape[1])
         models = now.model if each else jnp.broadcast_to(now.shared, shape)  # pyright: ignore[reportArgumentType]
@@ -244,7 +259,7 @@ def _of_each(now: Snapshot, score: Callable[[Any, Array, Array], Array]) -> Arra
 
 
 def _test_error(now: Snapshot) -> Array:
-    return _judged(now, value_of)
+    return judged(now, value_of)
 
 
 def _joint_error(now: Snapshot) -> Array:
@@ -285,7 +300,7 @@ def _deviation_by_norm(now: Snapshot) -> Array:
 
 
 def _accuracy(now: Snapshot) -> Array:
-    return _judged(now, lambda loss, *both: loss.correct(*both).astype(now.model.dtype))
+    return judged(now, lambda loss, *both: loss.correct(*both).astype(now.model.dtype))
 
 
 def _client_accuracy(now: Snapshot) -> Array:

@@ -256,6 +256,8 @@ class Simulation:
                 missing = "an optimum, which is not known of this stream; use test_error"
             if missing:
                 raise ValueError(f"the metric {metric.name!r} needs {missing}.")
+            if metric.check is not None:
+                metric.check(self.problem)
             own = type(self.algorithm).optimum is not Algorithm.optimum
             if metric is suboptimality and own:
                 raise ValueError(

@@ -27,6 +27,7 @@ from fljax.problems.problem import check_test
 
 __all__ = [
     "Autoregressive",
+    "Drifting",
     "Linear",
     "Replay",
     "Stream",
@@ -126,6 +127,10 @@ class Stream:
         if self.test is None:
             return self
         return replace(self, test=self.test.mapped())
+
+    def at(self, round: Array) -> "Stream":
+        """The same stream with the held-out data that models are judged by in a round."""
+        return self
 
     def curvature(self, iterations: int = 10) -> Float[Array, ""] | None:
         r"""The largest eigenvalue of the held-out features' second moment, from below.
@@ -610,3 +615,189 @@ class Linear(Stream):
         noise = normal(k_noise, (self.clients,), self.dtype)
         y = jnp.sum(z * jnp.asarray(self.truth)[None], axis=1) + jnp.sqrt(self.noise) * noise
         return state, samples(z, y, arrived)
+
+
+# Data that drift ---------------------------------------------------------------------------------
+
+
+@module
+class Drifting(Stream):
+    r"""A stream whose data change while learning goes on, at some clients and from some round on.
+
+    With :math:`s_k(n)=0` before the round :math:`n_k` of client :math:`k`, and from there to 1
+    within :math:`d` rounds, all that it meets is
+
+    .. math:: x\leftarrow x+s_k(n)\delta_k,\qquad y\leftarrow y+s_k(n)x^\top\Delta_k
+
+    A drift of the features alone (as of a sensor that is moved) keeps what was measured as label;
+    one of the labels changes what the features say of them, by the new features if both drift.
+    Held-out data drift along, so that ``validation_error`` and ``test_error`` are those of a round.
+
+    Args:
+      stream: what clients meet without the drift.
+      onset: :math:`n_k\ge1`, the first round with a drift, and 0 at a client without; one number or
+        one of each client.
+      features: :math:`\delta_k`, ``[P]`` or ``[K, P]``, in the stream's inputs (before a feature
+        map); none by default.
+      labels: :math:`\Delta_k`, ``[P]`` or ``[K, P]``; none by default.
+      duration: :math:`d`, rounds until the drift is complete: 1, by default, is abrupt.
+
+    Raises:
+      ValueError: neither features nor labels, shapes that do not fit the inputs, an onset of no
+        round, a duration below one, labels that are classes; before a run, an onset after its
+        last round.
+
+    Reference:
+      Jung 2025, section 8.1: continuous monitoring.
+
+    Example:
+      >>> import jax, numpy as np, fljax as fl
+      >>> data = fl.problems.least_squares(jax.random.key(0), clients=2, samples=60, dim=3)
+      >>> stream = fl.streams.Drifting(
+      ...     fl.streams.Replay(data, test=data), onset=[0, 31], labels=np.ones(3)
+      ... )
+      >>> simulation = fl.Simulation(
+      ...     stream, fl.algorithms.OnlineFed(0.1), metrics=["validation_error"]
+      ... )
+      >>> error = fl.run(simulation, rounds=60).validation_error
+      >>> bool(error[30, 1] > 5 * error[29, 1]), bool(error[30, 0] < 2 * error[29, 0])
+      (True, True)
+    """
+
+    stream: Stream
+    onset: Any  # one number or [K]
+    features: Any = None
+    labels: Any = None
+    duration: Float[Array, ""] | float = 1.0
+
+    def validate(self) -> None:
+        _check.kind("stream", self.stream, Stream)
+        if self.features is None and self.labels is None:
+            raise ValueError("nothing drifts; give features=, labels=, or both.")
+        onset = _check.array("onset", self.onset)
+        _check.per_client("onset", onset, self.clients)
+        _check.interval("onset", onset, at_least=0, hint="It is a round, 0 where none drifts.")
+        _check.known(_whole_rounds, onset)
+        object.__setattr__(self, "onset", onset)
+        _check.interval("duration", self.duration, at_least=1, hint="It is a number of rounds.")
+        met = jax.eval_shape(self._first)
+        shape = met.features.shape
+        for name in ("features", "labels"):
+            change = getattr(self, name)
+            if change is None:
+                continue
+            change = _check.array(name, change)
+            if np.shape(change) not in (shape[2:], (shape[0], *shape[2:])):
+                raise ValueError(
+                    f"{name} must be a change of the {shape[2:]} inputs, or of each of the "
+                    f"{shape[0]} clients', got shape {np.shape(change)}."
+                )
+            _check.finite(name, change)
+            object.__setattr__(self, name, change)
+        if self.labels is not None and type(met.loss).check_targets is not Loss.check_targets:
+            raise ValueError(
+                f"labels drift by amounts, and {type(met.loss).__name__} knows classes alone; let "
+                "features drift."
+            )
+
+    def _first(self) -> Problem:
+        """What is met in a round, for its shapes."""
+        key = jax.random.key(0, impl="threefry2x32")
+        return self.stream.observe(self.stream.begin(key), key, jnp.int32(1))[1]
+
+    def check(self, rounds: int) -> None:
+        self.stream.check(rounds)
+
+        def before_the_end(onset: Any) -> None:
+            if np.max(onset) > rounds:
+                client = int(np.argmax(np.broadcast_to(onset, self.clients)))
+                raise ValueError(
+                    f"client {client} drifts from round {np.max(onset):g} on, and the run has "
+                    f"{rounds}: nothing would; make it longer, or the onset earlier."
+                )
+
+        _check.known(before_the_end, self.onset)
+
+    @property
+    def clients(self) -> int:
+        return self.stream.clients
+
+    @property
+    def dim(self) -> int:
+        return self.stream.dim
+
+    @property
+    def samples(self) -> int:
+        return self.stream.samples
+
+    @property
+    def dtype(self) -> Any:
+        return self.stream.dtype
+
+    @property
+    def arrivals(self) -> Pattern:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.stream.arrivals
+
+    @property
+    def test(self) -> Problem | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.stream.test
+
+    @property
+    def truth(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """None: it drifts."""
+
+    @property
+    def initial(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.stream.initial
+
+    def starting_at(self, models: Float[Array, "*clients dim"]) -> "Drifting":
+        return replace(self, stream=self.stream.starting_at(models))
+
+    def prepare(self) -> "Drifting":
+        """Itself: features are mapped once they have drifted."""
+        return self
+
+    def start(self, key: Array) -> Any:
+        return self.stream.start(key)
+
+    def draw(self, state: Any, key: Array, arrived: Bool[Array, " clients"]) -> tuple[Any, Problem]:
+        return self.stream.draw(state, key, arrived)
+
+    def observe(self, state: StreamState, key: Array, round: Array) -> tuple[StreamState, Problem]:
+        state, problem = self.stream.observe(state, key, round)
+        return state, self._drifted(problem, round)
+
+    def at(self, round: Array) -> "Drifting":
+        test = self.test
+        if test is None:
+            return self
+        rows = jnp.zeros(self.clients, jnp.int32)
+        test = self._drifted(test if test.clients > 1 else test.take(rows), round)
+        return replace(self, stream=replace(self.stream, test=test))
+
+    def progress(self, round: Array) -> Float[Array, " clients"]:
+        """:math:`s_k(n)`, how much of its drift each client has behind it, in [0, 1]."""
+        onset = jnp.broadcast_to(jnp.asarray(self.onset, self.dtype), (self.clients,))
+        share = (jnp.asarray(round, self.dtype) - onset + 1) / self.duration
+        return jnp.where(onset > 0, jnp.clip(share, 0, 1), 0)
+
+    def _drifted(self, problem: Problem, round: Array) -> Problem:
+        features, targets = problem.features, problem.targets
+        if self.features is not None:
+            features = features + self._change(self.features, round)[:, None]
+        if self.labels is not None:
+            change = self._change(self.labels, round)
+            targets = targets + jnp.einsum("knp,kp->kn", features, change, precision=HIGHEST)
+        return replace(problem, features=features, targets=targets, statistics=None)
+
+    def _change(self, whole: Any, round: Array) -> Float[Array, "clients inputs"]:
+        """So much of it as there is in a round."""
+        whole = jnp.asarray(whole, self.dtype)
+        each = jnp.broadcast_to(whole, (self.clients, whole.shape[-1]))
+        return self.progress(round)[:, None] * each
+
+
+def _whole_rounds(onset: Any) -> None:
+    wrong = np.asarray(onset) % 1 != 0
+    if wrong.any():
+        raise ValueError(f"onset must be whole rounds, got {np.asarray(onset)[wrong].flat[0]:g}.")

@@ -424,7 +424,8 @@ def at_optimum(label, problem, network):
         fields["point"] = best + it.step_size * (slope - problem.loss_gradient(best))
     if label in SERVED:
         apart = best - float(getattr(it, "penalty", 0)) * slope
-        fields = {"model": best[0], "controls": slope, "gradients": slope, "local": best}
+        fields = dict.fromkeys(("model", "average"), best[0])
+        fields |= {"controls": slope, "gradients": slope, "local": best}
         fields |= {"dual": -slope, "center": best, "said": apart, "auxiliary": apart}
     return state._replace(**{name: fields[name] for name in state._fields if name in fields})
 

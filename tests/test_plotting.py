@@ -187,6 +187,35 @@ def test_plots_of_nothing_are_refused(pair):
             draw(some)
 
 
+@pytest.mark.parametrize("decibel", [0, 1])
+def test_clients_are_sorted_within_each_run_from_the_worst_off(decibel):
+    values = np.random.default_rng(0).gamma(2.0, size=(2, 4, 3, 5))  # methods, seeds, rounds
+    attrs = {"long_name": "of each", "units": "1", "decibel": decibel}
+    data = xr.Dataset(
+        {"of_each": (("algorithm", "seed", "round", "client"), values, attrs)},
+        {"algorithm": ["one", "two"], "round": [1, 2, 3], "client": range(5)},
+    ).assign(other=(("seed", "parameter"), np.ones((4, 2))))
+    for number, at in ((None, 2), (2, 1)):
+        ax = plotting.by_client(data, "of_each", round=number)
+        ordered = np.sort(values[:, :, at], axis=-1)
+        if decibel:
+            ordered = 10 * np.log10(ordered[..., ::-1].mean(axis=1))
+        else:
+            ordered = ordered.mean(axis=1)
+        for line, expected in zip(ax.lines, ordered, strict=True):
+            np.testing.assert_allclose(line.get_ydata(), expected, rtol=1e-12)
+            np.testing.assert_allclose(line.get_xdata(), [0, 25, 50, 75, 100])
+        assert ax.get_xlabel() == "clients, from the worst off [%]"
+        assert ax.get_ylabel() == "of each [dB]" if decibel else "of each"
+        assert [text.get_text() for text in ax.get_legend().get_texts()] == ["one", "two"]
+    one = plotting.by_client(data.sel(algorithm="one"), "of_each")
+    assert len(one.lines) == 1
+    with pytest.raises(ValueError, match="unknown metric of each client 'other'; known: of_each"):
+        plotting.by_client(data, "other")
+    with pytest.raises(ValueError, match="round 9 was not recorded"):
+        plotting.by_client(data, "of_each", round=9)
+
+
 def test_draw_graph_shows_every_node_and_link():
     ax = plotting.draw_graph(fl.graphs.ring(7))
     assert len(ax.lines) == 7

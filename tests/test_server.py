@@ -8,10 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import scipy.optimize
 
 import fljax as fl
+from fljax._linalg import onto_simplex
 from fljax._numerics import key_of
 from fljax.algorithms import (
+    AFL,
     MIME,
     SCAFFOLD,
     ExactFedProx,
@@ -160,6 +163,8 @@ FORMS = [
     MIMELite(FALLING, 4, 2, 3, momentum=0.5, **EQUAL),
     QFedAvg(FALLING, 4, 2, 3, fairness=2.0),
     QFedAvg(0.05, fairness=0.5, curvature=30.0, local_steps=UNLIKE),
+    AFL(FALLING, 4, 2, 3, mixture_step_size=FALLING),
+    AFL(0.05, mixture_step_size=0.3, local_steps=UNLIKE),
     FedExP(FALLING, 4, 2, 3, damping=1e-4, weighting="samples"),
     FedExP(0.05, damping=0.01, local_steps=UNLIKE),
     FedSAM(FALLING, 4, 2, 3, radius=0.3),
@@ -218,6 +223,7 @@ SAME = {
         FedAvgM(*BATCHES, momentum=0.6),
     ),
     "q = 0": (QFedAvg(*BATCHES, fairness=0.0), FedAvg(*BATCHES)),
+    "a mixture that stays": (AFL(*BATCHES, mixture_step_size=1e-15), FedAvg(*BATCHES, **EQUAL)),
     "no radius": (FedSAM(*BATCHES, radius=0.0), FedAvg(*BATCHES)),
     "much damping": (FedExP(*BATCHES, damping=1e9), FedAvg(*BATCHES, **EQUAL)),
     "no attraction": (FedProx(*BATCHES, attraction=0.0), FedAvg(*BATCHES)),
@@ -381,6 +387,61 @@ def test_q_fedavg_ends_where_the_fair_objective_is_least():
     assert spread[1] < 0.95 * spread[0]
 
 
+def test_agnostic_learning_ends_at_the_minimax_model():
+    """Where no model has a smaller largest loss, found by a solver of the epigraph's form."""
+    objective = make_objective()
+
+    def losses(model):
+        return np.array([objective.value(k, model) for k in range(CLIENTS)])
+
+    best = scipy.optimize.minimize(
+        lambda x: x[-1],
+        np.append(np.zeros(DIM), losses(np.zeros(DIM)).max()),
+        constraints={"type": "ineq", "fun": lambda x: x[-1] - losses(x[:-1])},
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    algorithm = AFL(PowerDecay(0.1, 0.2), mixture_step_size=PowerDecay(0.02, 0.2))
+    last = trajectory(algorithm, rounds=4000)[-1]
+    close(losses(last).max(), best.fun, rtol=1e-4)
+    average = trajectory(FedAvg(0.1, **EQUAL), rounds=500)[-1]
+    assert losses(average).max() > 1.05 * best.fun
+    mixture = trajectory(
+        algorithm, rounds=4000, metric=fl.metrics.trajectory("mixture", ("client",))
+    )[-1]
+    close(mixture.sum(), 1, rtol=1e-12)
+    assert (mixture[losses(last) < 0.98 * best.fun] < 1e-3).all()  # complementary slackness
+
+
+def test_the_mean_of_agnostic_models_is_kept():
+    """Of all rounds; as is the mixture of who was lost on the way."""
+    parts = {"losses": fl.link.Independent(0.5), "rounds": 6}
+    algorithm = AFL(0.1, mixture_step_size=0.1)
+    mean = trajectory(algorithm, metric=fl.metrics.trajectory("average", ("parameter",)), **parts)
+    close(mean[-1], trajectory(algorithm, **parts).mean(axis=0), atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_point_goes_to_the_nearest_of_the_simplex(seed):
+    point = np.random.default_rng(seed).normal(size=9) * 10.0 ** (seed - 2)
+    found = onto_simplex(jnp.asarray(point))
+    close(found, server.nearest_on_simplex(point), atol=1e-12)
+    close(onto_simplex(found), found, atol=1e-15)
+
+
+def test_clients_drawn_with_unequal_probabilities_ascend_in_the_mean_as_all_would():
+    """A client that is drawn half as often counts twice when it is."""
+    probability = np.array([0.1, 0.3, 0.15, 0.25, 0.2])
+    first = AFL(0.05, selector=Unequal(1, probability), mixture_step_size=1e-3)
+    metric = fl.metrics.trajectory("mixture", ("client",))
+    moved = np.stack([trajectory(first, rounds=1, key=k, metric=metric)[0] for k in range(40)])
+    raised = np.argmax(moved, axis=1)
+    losses = np.array([make_objective().value(k, np.zeros(DIM)) for k in range(CLIENTS)])
+    gap = moved[np.arange(40), raised] - np.sort(moved, axis=1)[:, -2]
+    close(gap, 1e-3 * losses[raised] / probability[raised], rtol=1e-8)
+    assert len(set(raised.tolist())) > 2
+
+
 @pytest.mark.slow
 def test_extrapolation_leads_nowhere_away_from_a_common_minimizer():
     """As the paper's POCS: the way to it shrinks in every round, by more than without."""
@@ -539,6 +600,20 @@ REFUSED = {
         ValueError,
         lambda: QFedAvg(0.1, fairness=1.0, curvature=0.0),
         "curvature must be finite and > 0, got 0",
+    ),
+    "a mixture without a step": (
+        ValueError,
+        lambda: AFL(0.1, mixture_step_size=0.0),
+        "step size must be finite and > 0, got 0",
+    ),
+    "masks over a mixture": (
+        ValueError,
+        lambda: fl.Simulation(
+            make_problem(),
+            AFL(0.1, mixture_step_size=0.1),
+            masks=fl.link.SecureAggregation(1.0),
+        ),
+        "AFL takes more of clients' messages than one sum",
     ),
     "no damping": (
         ValueError,

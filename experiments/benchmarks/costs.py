@@ -214,11 +214,19 @@ def mimicked_lite(size: Size, private: bool) -> Cost:
     return server(size, False) + Cost(0, 5 * size.models)
 
 
+def losses(size: Size) -> Cost:
+    samples = size.clients * size.samples
+    return Cost(samples * (size.dim + 2), 2 * samples * (size.dim + 4))
+
+
 def fair(size: Size, private: bool) -> Cost:
     # A gradient, and the losses of one model.
-    samples = size.clients * size.samples
-    losses = Cost(samples * (size.dim + 2), 2 * samples * (size.dim + 4))
-    return server(size, False) + losses + Cost(0, 6 * size.models)
+    return server(size, False) + losses(size) + Cost(0, 6 * size.models)
+
+
+def agnostic(size: Size, private: bool) -> Cost:
+    # A gradient, and the losses of one model; the server has each message for itself.
+    return server(size, False) + losses(size) + Cost(2 * size.models, 4 * size.models)
 
 
 def extrapolated(size: Size, private: bool) -> Cost:

@@ -52,6 +52,7 @@ from fljax.algorithms.personalized.local_only import LocalOnly
 from fljax.algorithms.personalized.per_fedavg import PerFedAvg
 from fljax.algorithms.personalized.pfedme import PFedMe
 from fljax.algorithms.personalized.superfed import SuPerFed
+from fljax.algorithms.server.afl import AFL
 from fljax.algorithms.server.conventional_fl import ConventionalFL
 from fljax.algorithms.server.fedasync import FedAsync
 from fljax.algorithms.server.fedavg import FedAvg
@@ -78,6 +79,7 @@ from fljax.algorithms.server.sign_sgd import SignSGD
 from fljax.algorithms.server.staleness import HingeStaleness, PolynomialStaleness, Staleness
 
 __all__ = [
+    "AFL",
     "APFL",
     "ATC",
     "CTA",

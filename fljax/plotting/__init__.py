@@ -4,6 +4,7 @@ Decibels are ``10 log10`` of the mean over seeds. Runs that diverged are left ou
 and shown in the legend. Nothing here changes matplotlib's global state.
 """
 
+from fljax.plotting.clients import by_client
 from fljax.plotting.curves import learning_curves, trade_off
 from fljax.plotting.heat import heat_map
 from fljax.plotting.house import HOUSE, LOOKS, NOTE, save, style
@@ -14,6 +15,7 @@ __all__ = [
     "HOUSE",
     "LOOKS",
     "NOTE",
+    "by_client",
     "draw_graph",
     "draw_partition",
     "heat_map",

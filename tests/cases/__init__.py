@@ -110,6 +110,7 @@ SENT = {
     "MIME": (4, 5),
     "MIMELite": (2, 4),
     "q-FedAvg": (2, 2 + 1 / DIM),
+    "AFL": (2, 2 + 1 / DIM),
     "FedExP": (2, 2 + 1 / DIM),
 }
 PRIVATE = [label for label, case in CASES.items() if isinstance(case.privacy, Notion)]

@@ -8,6 +8,7 @@ import optax
 
 from experiments.benchmarks import costs
 from fljax.algorithms import (
+    AFL,
     MIME,
     SCAFFOLD,
     ConventionalFL,
@@ -168,6 +169,9 @@ SERVER_LOOPS = dict.fromkeys((FedOpt, FedAvgM, FedAdagrad, FedYogi, FedAdam), at
     MIME: mimicked,
     MIMELite: mimicked,
     QFedAvg: fair,
+    AFL: lambda it, world, _: server.afl(
+        world, step_of(it.step_size), step_of(it.mixture_step_size)
+    ),
     FedExP: lambda it, world, _: server.fedexp(world, step_of(it.step_size), float(it.damping)),
     FedSAM: lambda it, world, _: server.fedsam(world, step_of(it.step_size), float(it.radius)),
     FedPD: lambda it, world, talks: server.fedpd(
@@ -322,6 +326,7 @@ CASES = {
     "q-FedAvg": Case(
         QFedAvg(0.05, fairness=1.5, weighting="equal"), None, served, costs.fair, rests="alike"
     ),
+    "AFL": Case(AFL(0.05, mixture_step_size=0.1), None, served, costs.agnostic, rests="alike"),
     "FedExP": Case(FedExP(0.05, damping=0.01), None, served, costs.extrapolated),
     "FedSAM": Case(
         FedSAM(0.05, radius=0.2, weighting="equal"),

@@ -3,8 +3,8 @@
 FedOpt and its adaptive servers (Reddi et al. 2021, Algorithms 1 and 2), FedAvgM (Hsu, Qi and Brown
 2019), SCAFFOLD (Karimireddy et al. 2020, Algorithm 1), FedNova (Wang et al. 2020), FedDyn (Acar et
 al. 2021, Algorithm 1), MIME and MIMELite (Karimireddy et al. 2021), q-FedAvg (Li et al. 2020,
-fair), FedExP (Jhunjhunwala et al. 2023), FedSAM (Qu et al. 2022), FedProx (Li et al. 2020), FedPD
-(Zhang et al. 2021) and Fed-LT (Bastianello et al. 2024).
+fair), AFL (Mohri et al. 2019), FedExP (Jhunjhunwala et al. 2023), FedSAM (Qu et al. 2022), FedProx
+(Li et al. 2020), FedPD (Zhang et al. 2021) and Fed-LT (Bastianello et al. 2024).
 
 All is injected through a `World`: ``gradient(k, w, rows)`` of client ``k`` on some of its samples
 (``None``: all), who takes part in a round, and on which rows each of its steps is. Rounds count
@@ -229,6 +229,34 @@ def qfedavg(world, step, fairness, curvature=None):
             bound += world.weights[k] * fairness * loss ** (fairness - 1) * (slope @ slope)
             bound += world.weights[k] * L * loss**fairness
         x = x - total / bound
+        return x
+
+    return rounds(world, one)
+
+
+def nearest_on_simplex(point):
+    """max(point - tau, 0), with the tau at which it sums to one by halving."""
+    low, high = point.min() - 1, point.max()
+    for _ in range(200):
+        tau = (low + high) / 2
+        low, high = (tau, high) if np.maximum(point - tau, 0).sum() > 1 else (low, tau)
+    return np.maximum(point - tau, 0)
+
+
+def afl(world, step, ascent):
+    """Mohri et al. 2019, Figure 2, with several steps of some clients."""
+    x, mixture = world.start, np.full(world.clients, 1 / world.clients)
+
+    def one(n, visits):
+        nonlocal x, mixture
+        changes = {k: descent(world, k, x, step(n), rows) - x for k, rows in visits.items()}
+        total = sum(mixture[k] for k in visits)
+        raised = mixture.copy()
+        for k in visits:
+            raised[k] += ascent(n) * world.clients / len(visits) * world.value(k, x)
+        if total > 0:
+            x = x + sum(mixture[k] / total * change for k, change in changes.items())
+        mixture = nearest_on_simplex(raised)
         return x
 
     return rounds(world, one)

@@ -1,0 +1,112 @@
+r"""AFL: agnostic federated learning (Mohri, Sivek and Suresh 2019)."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fljax._linalg import onto_simplex
+from fljax._module import field, module
+from fljax._numerics import HIGHEST
+from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
+from fljax.algorithms.server.base import LocalLearning
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import Schedule, as_schedule
+
+__all__ = ["AFL", "State"]
+
+
+class State(NamedTuple):
+    """What the server keeps from round to round."""
+
+    model: Array  # [D]  w
+    mixture: Array  # [K]  lambda, how much each client counts
+    average: Array  # [D]  the mean of the models so far
+
+
+@algorithm("AFL", "mohri2019", Needs(None, absent=True))
+@module
+class AFL(ReleasesModel, LocalLearning):
+    r"""The model that is best for the worst mixture of clients:
+    :math:`\min_w\max_{\lambda\in\Delta}\sum_k\lambda_kf_k(w)`.
+
+    A participant's steps take it from :math:`w` to :math:`w_k`, and it sends :math:`w_k-w` and its
+    loss :math:`f_k(w)`. The server descends along the mixture, and the mixture ascends,
+
+    .. math::
+
+        w\leftarrow w+\frac{\sum_{k\in S}\lambda_k(w_k-w)}{\sum_{k\in S}\lambda_k},\qquad
+        \lambda\leftarrow\Pi_\Delta\Big(\lambda+\gamma\frac K{|S|}\sum_{k\in S}f_k(w)e_k\Big)
+
+    with :math:`\Pi_\Delta` the projection onto the probability simplex; of clients that are drawn
+    with probabilities :math:`p_k` of their own, each counts :math:`1/(Kp_k)` times. With one step
+    of all clients, on all samples or on a batch, it is the paper's Stochastic-AFL with a sample of
+    every domain; several steps and few participants are those of federated averaging. Clients count
+    by :math:`\lambda` in the place of the problem's weights. The server sees each message, so
+    nothing hides them in a sum; one holds :math:`D+1` numbers.
+
+    With constant step sizes :math:`\gamma` and :math:`\mu` of the order of :math:`1/\sqrt T` the
+    paper bounds how far the *mean* of the models of :math:`T` rounds is from the minimax one, of
+    convex losses; it is ``average`` in the state, which ``fl.metrics.trajectory("average",
+    ["parameter"])`` shows.
+
+    Args:
+      step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
+        of too.
+      mixture_step_size: :math:`\gamma`, a schedule of the round or a number, > 0.
+
+    Raises:
+      ValueError: as of FedAvg.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=20, dim=2)
+      >>> def worst(algorithm):
+      ...     model = fl.run(fl.Simulation(problem, algorithm), rounds=300).model.values
+      ...     return problem.objective(model).max()
+      >>> fair = fl.algorithms.AFL(0.05, mixture_step_size=0.05)
+      >>> bool(worst(fair) < worst(fl.algorithms.FedAvg(0.05)))
+      True
+
+    Reference:
+      Mohri et al. 2019, (4) and Figure 2.
+    """
+
+    mixture_step_size: Schedule = field(converter=as_schedule, kw_only=True)
+
+    def own(self, problem: Problem) -> Problem:
+        return problem.unweighted()
+
+    def init(self, problem: Problem, network: Any) -> State:
+        start, clients = server_start(problem), problem.clients
+        return State(start, jnp.full(clients, 1 / clients, start.dtype), start)
+
+    def step(self, state: State, now: Round) -> State:
+        cohort = self.invite(now)
+        who = cohort.who
+        server = now.link.publish(state.model, cohort.here)
+        start = jnp.broadcast_to(server, (len(cohort.here), len(server)))
+        loss = who.of(self.own(now.problem)).objective(start)
+        change = self.learn(now, cohort, start).model - start
+
+        message = jnp.concatenate([change, loss[:, None]], axis=1)
+        said = now.link.send(message, clients=who.numbers, sending=cohort.here)
+        # Who was drawn with a small probability stands for many; who was not heard for nobody.
+        reach = jnp.ones_like(loss) if who.weights is None else who.weights.astype(loss.dtype)
+        silence = jnp.zeros((len(state.mixture), said.shape[1] + 1), said.dtype)
+        told = who.put(silence, jnp.concatenate([said, reach[:, None]], axis=1))
+        told = now.link.known(told, silence)
+        change, loss, reach = told[:, :-2], told[:, -2], told[:, -1]
+
+        share = state.mixture * reach
+        total, heard = jnp.sum(share), jnp.sum(reach > 0, dtype=loss.dtype)
+        moved = jnp.matmul(share, change, precision=HIGHEST)
+        model = server + moved / jnp.where(total > 0, total, 1)
+        ascent = len(reach) * reach * loss / jnp.where(heard > 0, heard, 1)
+        mixture = onto_simplex(state.mixture + self.mixture_step_size(now.number) * ascent)
+        average = state.average + (model - state.average) / now.number.astype(server.dtype)
+        return State(model, mixture, average)
+
+    def message_size(self, dim: int) -> int:
+        return dim + 1

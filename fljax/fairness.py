@@ -1,0 +1,512 @@
+r"""Fairness: between clients, between groups of people, and towards a sensitive feature.
+
+*Clients*: any metric that is of each client becomes a spread (:func:`spread`) or that of the worst
+off (:func:`worst`). What is trained for it: :class:`fljax.algorithms.QFedAvg`, and
+:class:`fljax.algorithms.AFL` for the worst mixture of all.
+
+*Groups*: a column of the features says who belongs to which; :func:`group_rates` has a number of
+each group and :func:`parity_difference` how far they are apart.
+
+*Features*: training data in which a sensitive feature is perturbed and labels are kept tell a model
+that it does not matter (:func:`augmented`; Jung 2025, section 8.5, "Diversity, Non-Discrimination
+and Fairness", Figure 8.4); :func:`flip_effect` measures what it does.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._linalg import norm
+from fljax._module import replace
+from fljax.metrics import Metric, Snapshot, as_metric, held_out, judged
+from fljax.problems import Problem
+from fljax.problems.problem import value_of
+
+__all__ = ["augmented", "flip_effect", "group_rates", "parity_difference", "spread", "worst"]
+
+
+# Clients -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """Over the honest clients; equal to another of the same metric, so that nothing traces twice,
+    as all that measures here.
+    """
+
+    metric: Metric
+    squared: bool
+
+    def __call__(self, now: Snapshot) -> Array:
+        each, honest = _each(self.metric, now)
+        variance = jnp.var(each, axis=0, where=honest)
+        return variance if self.squared else jnp.sqrt(variance)
+
+
+@dataclass(frozen=True)
+class _Worst:
+    metric: Metric
+    share: float | None
+    largest: bool
+
+    def __call__(self, now: Snapshot) -> Array:
+        (each, honest), sign = _each(self.metric, now), -1 if self.largest else 1
+        ordered = sign * jnp.sort(jnp.where(honest, sign * each, jnp.inf), axis=0)
+        if self.share is None:
+            return ordered[0]
+        # A tenth of 20 clients is 2, also where 0.1 * 20 is a bit above it.
+        count = jnp.ceil(self.share * jnp.sum(honest, dtype=each.dtype) - 1e-3)
+        place = jnp.arange(len(each), dtype=each.dtype).reshape(honest.shape)
+        return jnp.mean(ordered, axis=0, where=place < jnp.maximum(count, 1))
+
+
+def _each(metric: Metric, now: Snapshot) -> tuple[Array, Array]:
+    """``[K, ...]``, and which clients are honest, ``[K, 1, ...]``."""
+    each = metric.measure(now)
+    honest = jnp.ones(len(each), bool) if now.honest is None else now.honest
+    return each, honest.reshape((-1,) + (1,) * (each.ndim - 1))
+
+
+@checked
+def spread(metric: Metric | str, *, squared: bool = False) -> Metric:
+    r"""How much a metric differs between clients: the standard deviation over them.
+
+    It becomes ``<name>_deviation`` in the results, or ``<name>_variance``. Under an attack it is
+    over the honest clients.
+
+    Args:
+      metric: one of each client, or its name, such as ``"client_accuracy"`` and
+        ``"validation_error"``.
+      squared: the variance in its place.
+
+    Raises:
+      ValueError: a metric that is not of each client.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=20, dim=2)
+      >>> simulation = fl.Simulation(
+      ...     problem.split(jax.random.key(1)),
+      ...     fl.algorithms.FedAvg(0.1),
+      ...     metrics=["validation_error", spread("validation_error"), worst("validation_error")],
+      ... )
+      >>> run = fl.run(simulation, rounds=20)
+      >>> each = run.validation_error[-1]
+      >>> bool(abs(run.validation_error_deviation[-1] - each.std()) < 1e-6)
+      True
+      >>> bool(run.validation_error_worst[-1] == each.max())
+      True
+    """
+    metric = _of_clients(metric)
+    kind = "variance" if squared else "deviation"
+    return dataclasses.replace(
+        metric,
+        name=f"{metric.name}_{kind}",
+        measure=_Spread(metric, squared),
+        label=f"{'variance' if squared else 'standard deviation'} of the {metric.label}",
+        dims=metric.dims[1:],
+        bounds=(0.0, math.inf),
+    )
+
+
+@checked
+def worst(
+    metric: Metric | str, share: float | None = None, *, largest: bool | None = None
+) -> Metric:
+    r"""A metric of the client, or the share of clients, that is worst off.
+
+    It becomes ``<name>_worst`` in the results, and of a share such as a tenth ``<name>_worst_10``:
+    its mean over the worst :math:`\lceil sK\rceil` clients (Li et al. 2020, fair). Under an attack
+    it is over the honest clients.
+
+    Args:
+      metric: as of :func:`spread`.
+      share: :math:`s\in(0,1]`; the single worst client by default.
+      largest: whether the largest numbers are the worst. By default they are of what is read on a
+        dB scale, as errors are, and not of what has a greatest value, as an accuracy has.
+
+    Raises:
+      ValueError: a metric that is not of each client, or that does not say what is worse; a share
+        outside (0, 1].
+
+    Example:
+      >>> worst("client_accuracy", 0.1).name, worst("validation_error").name
+      ('client_accuracy_worst_10', 'validation_error_worst')
+    """
+    metric = _of_clients(metric)
+    if share is not None:
+        _check.interval("share", share, above=0, at_most=1, hint="It is one of the clients.")
+    if largest is None:
+        if not metric.decibel and math.isinf(metric.bounds[1]):
+            raise ValueError(
+                f"whether large or small numbers of {metric.name!r} are the worst is not known; "
+                "say largest=True or False."
+            )
+        largest = metric.decibel
+    part = "" if share is None else f"_{100 * share:g}".replace(".", "_")
+    who = "worst client" if share is None else f"worst {100 * share:g} % of the clients"
+    return dataclasses.replace(
+        metric,
+        name=f"{metric.name}_worst{part}",
+        measure=_Worst(metric, share, largest),
+        label=f"{metric.label} of the {who}",
+        dims=metric.dims[1:],
+    )
+
+
+def _of_clients(metric: Metric | str) -> Metric:
+    metric = as_metric(metric)
+    if metric.dims[:1] != ("client",):
+        axes = f"over {metric.dims}" if metric.dims else "one number"
+        raise ValueError(
+            f"the metric must be of each client, dims=('client', ...), and {metric.name!r} is "
+            f"{axes}; take 'client_accuracy', 'validation_error', 'train_error' or one of your own."
+        )
+    return metric
+
+
+# Groups ------------------------------------------------------------------------------------------
+
+#: What is asked of groups: its name, that of a difference in it, for readers.
+RATES = {
+    "accuracy": ("accuracy_difference", "accuracy"),
+    "positive_rate": ("demographic_parity_difference", "share labeled positive"),
+    "true_positive_rate": ("equal_opportunity_difference", "true positive rate"),
+}
+
+
+@dataclass(frozen=True)
+class _Rates:
+    rate: str
+    feature: int
+    groups: tuple[float, ...]
+    positive: float
+    difference: bool
+
+    def __call__(self, now: Snapshot) -> Array:
+        def share(group: float) -> Array:
+            def members(test: Problem) -> Problem:
+                inside = self._counts(test.features[..., self.feature], test.targets, group)
+                return replace(test, weights=jnp.where(inside, test.weights, 0))
+
+            return judged(now, self._chosen, members) / judged(now, _present, members)
+
+        rates = jnp.stack([share(group) for group in self.groups])
+        return jnp.max(rates) - jnp.min(rates) if self.difference else rates
+
+    def _chosen(self, loss: Any, prediction: Array, target: Array) -> Array:
+        label = target if self.rate == "accuracy" else jnp.full_like(target, self.positive)
+        return loss.correct(prediction, label).astype(prediction.dtype)
+
+    def _counts(self, column: Any, target: Any, group: float) -> Any:
+        """Which samples a group's rate is over."""
+        member = column == group
+        return member & (target == self.positive) if self.rate == "true_positive_rate" else member
+
+    def check(self, problem: Any) -> None:
+        test = _unmapped(problem)
+
+        def filled(column: Any, targets: Any, weights: Any) -> None:
+            column, targets = np.asarray(column), np.asarray(targets)
+            for group in self.groups:
+                if not (self._counts(column, targets, group) & (np.asarray(weights) > 0)).any():
+                    label = f" with the label {self.positive:g}" * (
+                        self.rate == "true_positive_rate"
+                    )
+                    values = ", ".join(f"{v:g}" for v in np.unique(column)[:8])
+                    raise ValueError(
+                        f"group {group:g} has no member: no held-out sample{label} has it as its "
+                        f"feature {self.feature}, whose values are {values}."
+                    )
+
+        _check.known(filled, _column(test, self.feature), test.targets, test.weights)
+
+
+def _present(loss: Any, prediction: Array, target: Array) -> Array:
+    return jnp.ones_like(loss.correct(prediction, target), prediction.dtype)
+
+
+@checked
+def group_rates(
+    rate: str, feature: int, groups: Sequence[float] = (0.0, 1.0), *, positive: float = 1.0
+) -> Metric:
+    r"""Of each group of held-out samples how well, or how favorably, they are labeled.
+
+    It becomes ``group_<rate>`` in the results, with an axis ``group``. Each client's model is
+    judged on the held-out data that are its; samples count by their weights, clients alike.
+
+    Args:
+      rate: ``"accuracy"``, the share labeled right; ``"positive_rate"``, labeled positive;
+        ``"true_positive_rate"``, so labeled among those that are positive.
+      feature: the column of the held-out features that says to which group a sample belongs.
+      groups: its values, two or more, one of each group.
+      positive: the label that is favorable.
+
+    Raises:
+      ValueError: an unknown rate, fewer than two groups or one twice, a negative column; and once
+        there is a problem, a column that it lacks, a group with no member.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> x = np.array([[[0.0, -1.0], [0.0, 1.0], [1.0, 1.0], [1.0, 1.0]]])
+      >>> problem = fl.problems.Problem(x, np.array([[-1.0, 1, 1, -1]]), fl.problems.Logistic())
+      >>> problem = problem.with_test(x[0], problem.targets[0])
+      >>> simulation = fl.Simulation(
+      ...     problem.starting_at(np.array([0.0, 1.0])),
+      ...     fl.algorithms.FedAvg(1e-6),
+      ...     metrics=[group_rates("accuracy", 0), parity_difference("positive_rate", 0)],
+      ... )
+      >>> run = fl.run(simulation, rounds=1)
+      >>> run.group_accuracy.values.tolist()
+      [[1.0, 0.5]]
+      >>> run.demographic_parity_difference.values.tolist()
+      [0.5]
+    """
+    measure = _rates(rate, feature, groups, positive, difference=False)
+    label = f"{RATES[rate][1]} by group"
+    return Metric(
+        f"group_{rate}",
+        measure,
+        label,
+        needs_labels=True,
+        dims=("group",),
+        bounds=(0.0, 1.0),
+        check=measure.check,
+    )
+
+
+@checked
+def parity_difference(
+    rate: str, feature: int, groups: Sequence[float] = (0.0, 1.0), *, positive: float = 1.0
+) -> Metric:
+    r"""How far groups are apart: the largest of their rates less the smallest, zero at parity.
+
+    It becomes, by the rate: ``accuracy_difference``; ``demographic_parity_difference`` of positive
+    rates, :math:`\max_g\Pr(\hat y=1\mid g)-\min_g\Pr(\hat y=1\mid g)`;
+    ``equal_opportunity_difference`` of true positive rates,
+    :math:`\max_g\Pr(\hat y=1\mid y=1,g)-\min_g\Pr(\hat y=1\mid y=1,g)`.
+
+    Args:
+      rate: as of :func:`group_rates`, which the other arguments are of too.
+      feature: likewise.
+      groups: likewise.
+      positive: likewise.
+
+    Raises:
+      ValueError: as of :func:`group_rates`.
+
+    Reference:
+      Dwork et al. 2012; Hardt, Price and Srebro 2016.
+
+    Example:
+      >>> parity_difference("true_positive_rate", feature=2).name
+      'equal_opportunity_difference'
+    """
+    measure = _rates(rate, feature, groups, positive, difference=True)
+    name, label = RATES[rate]
+    label = f"difference of groups' {label}"
+    return Metric(name, measure, label, needs_labels=True, bounds=(0.0, 1.0), check=measure.check)
+
+
+def _rates(
+    rate: str, feature: int, groups: Sequence[float], positive: float, difference: bool
+) -> _Rates:
+    _check.choice("rate", rate, RATES)
+    _check.count("feature", feature, at_least=0)
+    _check.finite("groups", groups)
+    _check.interval("positive", positive)
+    groups = tuple(map(float, groups))
+    if len(set(groups)) < max(2, len(groups)):
+        raise ValueError(f"groups must be two values or more, all different, got {groups}.")
+    return _Rates(rate, int(feature), groups, float(positive), difference)
+
+
+# Features ----------------------------------------------------------------------------------------
+
+
+@checked
+def augmented(
+    problem: Problem, feature: int, key: Key[Array, ""] | None = None, *, copies: int = 1
+) -> Problem:
+    r"""Each sample once more with its sensitive feature perturbed and its label kept.
+
+    The feature is flipped, where it has two values: then it says nothing of labels, nor of other
+    features, whatever it said before. (Of values 0 and 1 a linear model without a constant may
+    still make one of it; -1 and 1 have none.) Or it is drawn anew, from the values that it has at
+    all clients' samples. Original and copies of a sample count alike, together as much as before.
+
+    Args:
+      problem: the clients'; held-out data stay as they are.
+      feature: a column of the features, ``[K, N, P]``.
+      key: of the draws, consumed; by default the feature is flipped.
+      copies: perturbed ones of each sample, >= 1; one, where it is flipped.
+
+    Raises:
+      ValueError: a column that there is not; one that is to be flipped and has not two values;
+        several copies of a flip.
+
+    Reference:
+      Jung 2025, section 8.5, Figure 8.4.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> x = np.array([[[0.0, 5.0], [1.0, 7.0]]])
+      >>> problem = fl.problems.Problem(x, np.array([[-1.0, 1.0]]), fl.problems.Logistic())
+      >>> fl.fairness.augmented(problem, 0).features.tolist()
+      [[[0.0, 5.0], [1.0, 7.0], [1.0, 5.0], [0.0, 7.0]]]
+    """
+    _check.count("copies", copies)
+    if key is None and copies > 1:
+        raise ValueError(f"copies with a flipped feature are all alike; take one, got {copies}.")
+    if key is None:
+        others = _flipped(problem, feature)[None]
+    else:
+        others = _drawn(key, problem, feature, copies)
+    features = jnp.concatenate([jnp.asarray(problem.features), *others], axis=1)
+    share = jnp.asarray(problem.weights) / (copies + 1)
+    again = (1, copies + 1) + (1,) * (jnp.ndim(problem.targets) - 2)
+    return replace(
+        problem,
+        features=features,
+        targets=jnp.tile(jnp.asarray(problem.targets), again),
+        weights=jnp.tile(share, (1, copies + 1)),
+        statistics=None,
+    )
+
+
+class _Pair(NamedTuple):
+    """Held-out data twice, with one feature changed: its scores are how far predictions differ."""
+
+    test: Problem
+    other: Problem
+
+    @property
+    def clients(self) -> int:
+        return self.test.clients
+
+    def scores(self, w: Array, score: Any) -> Float[Array, " clients"]:
+        apart = self.test.predictions(w) - self.other.predictions(w)
+        size = norm(apart.reshape(*apart.shape[:2], -1))
+        return jnp.sum(self.test.weights * size, axis=1)
+
+    def cross_scores(self, models: Array, score: Any) -> Float[Array, "clients models"]:
+        everyone = (self.clients, models.shape[1])
+        return jax.lax.map(
+            lambda row: self.scores(jnp.broadcast_to(row, everyone), score), models
+        ).T
+
+
+@dataclass(frozen=True)
+class _Flip:
+    feature: int
+
+    def __call__(self, now: Snapshot) -> Array:
+        if getattr(now.state, "held_out", None) is not None:
+            raise ValueError("what learners would say of other data is not known; leave it out.")
+
+        def pair(test: Problem) -> _Pair:
+            return _Pair(test, replace(test, features=_flipped(test, self.feature)))
+
+        return judged(now, value_of, pair)
+
+    def check(self, problem: Any) -> None:
+        _flipped(_unmapped(problem), self.feature)
+
+
+@checked
+def flip_effect(feature: int) -> Metric:
+    r"""What a flipped sensitive feature changes: the mean of :math:`|h(x')-h(x)|` over held-out
+    samples, :math:`x'` with the other of its two values.
+
+    It becomes ``flip_effect`` in the results. Of several outputs it is the Euclidean distance.
+
+    Args:
+      feature: a column of the held-out features, which has two values.
+
+    Raises:
+      ValueError: a negative column; and once there is a problem, a column that it lacks or that has
+        not two values.
+
+    Reference:
+      Jung 2025, section 8.5, Figure 8.4.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> x = np.array([[[0.0, 5.0], [1.0, 7.0]]])
+      >>> problem = fl.problems.Problem(x, np.array([[0.0, 1.0]]), fl.problems.LeastSquares())
+      >>> simulation = fl.Simulation(
+      ...     problem.with_test(x[0], np.zeros(2)).starting_at(np.array([-3.0, 1.0])),
+      ...     fl.algorithms.FedAvg(1e-6),
+      ...     metrics=[fl.fairness.flip_effect(0)],
+      ... )
+      >>> fl.run(simulation, rounds=1).flip_effect.values.round(2).tolist()
+      [3.0]
+    """
+    _check.count("feature", feature, at_least=0)
+    measure = _Flip(int(feature))
+    label = f"change by flipping feature {feature}"
+    bounds = (0.0, math.inf)
+    return Metric(
+        "flip_effect", measure, label, needs_test=True, bounds=bounds, check=measure.check
+    )
+
+
+def _unmapped(problem: Any) -> Problem:
+    """The held-out data, with features of which a column can be told."""
+    test = held_out(problem)
+    if test.feature_map is not None:
+        raise ValueError(
+            "a sensitive feature is a column of the held-out features, and a feature map leaves "
+            "none; apply the map before (problem.mapped())."
+        )
+    return test
+
+
+def _column(problem: Problem, feature: int) -> Float[Array, "clients samples"]:
+    if np.ndim(problem.features) != 3:
+        raise ValueError(
+            "a sensitive feature is a column of features [clients, samples, features], got shape "
+            f"{np.shape(problem.features)}."
+        )
+    columns = problem.features.shape[2]
+    _check.count("feature", feature, at_least=0)
+    if feature >= columns:
+        raise ValueError(f"feature must be one of the {columns} columns, got {feature}.")
+    return jnp.asarray(problem.features)[..., feature]
+
+
+def _flipped(problem: Problem, feature: int) -> Float[Array, "clients samples features"]:
+    """The features, with the other of its two values in a column."""
+    column, real = _column(problem, feature), jnp.asarray(problem.weights) > 0
+
+    def binary(column: Any, real: Any) -> None:
+        values = np.unique(np.asarray(column)[np.asarray(real)])
+        if len(values) != 2:
+            raise ValueError(
+                f"feature {feature} must have two values to be flipped, got {len(values)}; pass "
+                "key= to draw it anew."
+            )
+
+    _check.known(binary, column, real)
+    low = jnp.min(jnp.where(real, column, jnp.inf))
+    high = jnp.max(jnp.where(real, column, -jnp.inf))
+    return jnp.asarray(problem.features).at[..., feature].set(low + high - column)
+
+
+def _drawn(
+    key: Array, problem: Problem, feature: int, copies: int
+) -> Float[Array, "copies clients samples features"]:
+    """The features, with values from all clients' samples in a column."""
+    column, weights = _column(problem, feature), jnp.asarray(problem.weights)
+    chance = weights.reshape(-1) / jnp.sum(weights)
+    drawn = jax.random.choice(key, column.reshape(-1), (copies, *column.shape), p=chance)
+    return jax.vmap(jnp.asarray(problem.features).at[..., feature].set)(drawn)

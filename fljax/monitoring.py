@@ -1,0 +1,304 @@
+r"""Continuous monitoring: whether errors that are watched while a system learns have risen, where
+and when.
+
+A study records the errors of every node (``metrics=["validation_error"]``) while data drift
+(:class:`fljax.streams.Drifting`); a detector looks at each node's errors in their order, and
+:func:`report` names the nodes and rounds. The detector is Page's cumulative sum test with the mean
+estimated along the way, as arrays: nodes, seeds and thresholds are watched together, under ``jit``
+and ``vmap``. How good it is: :func:`detection_delay` and :func:`false_alarm_rate`.
+
+Shapes: rounds come first, ``[T, ...]``, as in the results of one run; :func:`jax.vmap` maps over
+seeds.
+
+Reference: Jung 2025, section 8.1.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import float_dtype
+
+__all__ = [
+    "Alarm",
+    "Alarms",
+    "Report",
+    "calibrated_threshold",
+    "detection_delay",
+    "false_alarm_rate",
+    "page_hinkley",
+    "report",
+]
+
+
+class Alarms(NamedTuple):
+    """What :func:`page_hinkley` says of each round."""
+
+    statistic: Array  # [T, ...]  how far the cumulative sum is above its least value
+    raised: Array  # [T, ...]  whether it is above the threshold, upon which the test begins anew
+
+
+class Alarm(NamedTuple):
+    """A drift that was noticed."""
+
+    node: int
+    round: int
+    before: float  # the mean error since the last alarm, or the first round
+    after: float  # the error of the round
+
+
+class Report(NamedTuple):
+    """All alarms of a run, in their order."""
+
+    alarms: tuple[Alarm, ...]
+
+    def __str__(self) -> str:
+        lines = (
+            f"round {a.round}: node {a.node}, whose error is {a.after:.3g} after a mean of "
+            f"{a.before:.3g}"
+            for a in self.alarms
+        )
+        return "\n".join(lines) or "no alarm"
+
+
+class _State(NamedTuple):
+    """Since the last alarm."""
+
+    observed: Array
+    mean: Array
+    total: Array
+    least: Array
+
+
+@checked
+def page_hinkley(
+    errors: Float[Array, "rounds ..."] | Any,
+    tolerance: Float[Array, ""] | float,
+    threshold: Float[Array, ""] | float,
+    *,
+    burn_in: int = 30,
+) -> Alarms:
+    r"""The Page-Hinkley test for a rise of the mean, of each series by itself.
+
+    Of errors :math:`x_1,x_2,\dots` with the means :math:`\bar x_t` until then,
+
+    .. math:: m_t=\sum_{i\le t}(x_i-\bar x_i-\delta),\qquad
+        \text{alarm when }m_t-\min_{i\le t}m_i>\lambda.
+
+    After an alarm it begins anew, so that a later drift is noticed as well. An error that is NaN,
+    of a round without data, is skipped.
+
+    Args:
+      errors: ``[T, ...]``, in the order of rounds.
+      tolerance: :math:`\delta\ge0`, a rise of the mean that does not count, in the unit of errors.
+      threshold: :math:`\lambda>0`, likewise; :func:`calibrated_threshold` finds it for a rate of
+        false alarms.
+      burn_in: errors at a start, and after an alarm, in which none is raised.
+
+    Raises:
+      ValueError: a negative tolerance, a threshold that is not positive.
+
+    Reference:
+      Page 1954; Hinkley 1971.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> errors = jnp.where(jnp.arange(100) < 60, 1.0, 2.0)
+      >>> found = fl.monitoring.page_hinkley(errors, tolerance=0.1, threshold=3.0)
+      >>> jnp.flatnonzero(found.raised).tolist()
+      [63]
+    """
+    _check.nonnegative("tolerance", tolerance)
+    _check.positive("threshold", threshold)
+    _check.count("burn_in", burn_in, at_least=0)
+    errors = _series("errors", errors)
+
+    def move(state: _State, error: Array) -> tuple[_State, tuple[Array, Array]]:
+        seen = ~jnp.isnan(error)
+        observed = state.observed + 1
+        mean = state.mean + (error - state.mean) / observed
+        total = state.total + error - mean - tolerance
+        new = _State(observed, mean, total, jnp.minimum(state.least, total))
+        new = jax.tree.map(lambda after, before: jnp.where(seen, after, before), new, state)
+        statistic = new.total - new.least
+        raised = seen & (statistic > threshold) & (new.observed > burn_in)
+        return jax.tree.map(lambda value: jnp.where(raised, 0, value), new), (statistic, raised)
+
+    start = _State(*(jnp.zeros(errors.shape[1:], errors.dtype) for _ in _State._fields))
+    return Alarms(*jax.lax.scan(move, start, errors)[1])
+
+
+@checked
+def calibrated_threshold(
+    errors: Float[Array, "rounds ..."] | Any,
+    tolerance: Float[Array, ""] | float,
+    false_alarms: Float[Array, ""] | float,
+    *,
+    burn_in: int = 30,
+) -> Float[Array, ""]:
+    r"""The threshold that so large a share of series without a drift would exceed at some round.
+
+    Args:
+      errors: ``[T, ...]``, in which nothing drifts: of many nodes or seeds, as long as what is
+        then watched.
+      tolerance: of :func:`page_hinkley`.
+      false_alarms: the share, in (0, 1).
+      burn_in: of :func:`page_hinkley`.
+
+    Raises:
+      ValueError: a share outside (0, 1); no more rounds than the burn-in.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> errors = jax.random.normal(jax.random.key(0), (200, 1000)) ** 2
+      >>> threshold = fl.monitoring.calibrated_threshold(errors[:, :500], 0.1, 0.05)
+      >>> raised = fl.monitoring.page_hinkley(errors[:, 500:], 0.1, threshold).raised
+      >>> bool(0.02 < raised.any(axis=0).mean() < 0.08)
+      True
+    """
+    _check.interval("false_alarms", false_alarms, above=0, below=1)
+    errors = _series("errors", errors)
+    if len(errors) <= burn_in:
+        raise ValueError(
+            f"errors must be of more rounds than the {burn_in} of the burn-in, got {len(errors)}."
+        )
+    highest = float(jnp.finfo(errors.dtype).max)
+    statistic = page_hinkley(errors, tolerance, highest, burn_in=burn_in).statistic
+    return jnp.quantile(jnp.max(statistic[burn_in:], axis=0), 1 - jnp.asarray(false_alarms))
+
+
+@checked
+def detection_delay(
+    raised: Bool[Array, "rounds ..."] | Any, onset: Any, rounds: Any = None
+) -> Float[Array, "..."]:
+    """How many rounds after its onset a drift is noticed: until the first alarm from then on.
+
+    Args:
+      raised: ``[T, ...]``, of :func:`page_hinkley`.
+      onset: ``[...]``, or one for all: the round in which a series begins to drift, 0
+        where it does not.
+      rounds: ``[T]``, the rounds that were recorded; 1, 2, ... by default.
+
+    Returns:
+      NaN where nothing drifts, infinite where the drift is missed.
+
+    Raises:
+      ValueError: rounds of another number.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> raised = jnp.array([[False, False], [True, False], [False, False], [True, False]])
+      >>> fl.monitoring.detection_delay(raised, jnp.array([3, 2])).tolist()
+      [1.0, inf]
+      >>> fl.monitoring.false_alarm_rate(raised, jnp.array([3, 2])).tolist()
+      [0.5, 0.0]
+    """
+    raised, onset, rounds = _judged(raised, onset, rounds)
+    late = jnp.where(raised & (rounds >= onset), rounds - onset, jnp.inf)
+    return jnp.where(onset[0] > 0, jnp.min(late, axis=0), jnp.nan)
+
+
+@checked
+def false_alarm_rate(
+    raised: Bool[Array, "rounds ..."] | Any, onset: Any, rounds: Any = None
+) -> Float[Array, "..."]:
+    """In what share of the rounds before its onset an alarm is raised; of all, without a drift.
+
+    Args:
+      raised: as of :func:`detection_delay`.
+      onset: likewise.
+      rounds: likewise.
+
+    Returns:
+      ``[...]``; NaN where no round is before the onset.
+    """
+    raised, onset, rounds = _judged(raised, onset, rounds)
+    quiet = (rounds < onset) | (onset == 0)
+    count = jnp.sum(quiet, axis=0, dtype=onset.dtype)
+    alarms = jnp.sum(raised & quiet, axis=0, dtype=onset.dtype)
+    return jnp.where(count > 0, alarms / jnp.where(count > 0, count, 1), jnp.nan)
+
+
+@checked
+def report(
+    errors: Any,
+    tolerance: Float[Array, ""] | float,
+    threshold: Float[Array, ""] | float,
+    *,
+    burn_in: int = 30,
+    rounds: Any = None,
+) -> Report:
+    """Which nodes have drifted by the errors of a run, and in which round that was noticed.
+
+    Args:
+      errors: ``[T, K]``, such as ``results.validation_error`` of one run; of results the rounds are
+        known.
+      tolerance: of :func:`page_hinkley`.
+      threshold: likewise.
+      burn_in: likewise.
+      rounds: ``[T]``, the rounds that were recorded; 1, 2, ... by default.
+
+    Raises:
+      ValueError: errors of more than one run, rounds of another number.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> errors = np.ones((100, 3))
+      >>> errors[70:, 1] = 4.0
+      >>> print(fl.monitoring.report(errors, tolerance=0.1, threshold=5.0))
+      round 72: node 1, whose error is 4 after a mean of 1.04
+    """
+    if rounds is None and "round" in getattr(errors, "coords", ()):
+        rounds = errors["round"].values
+    values = np.asarray(_series("errors", errors))
+    if values.ndim != 2:
+        raise ValueError(
+            f"errors must be of one run, [rounds, nodes], got shape {values.shape}; choose a seed "
+            "with errors.isel(seed=0)."
+        )
+    rounds = np.asarray(_rounds(rounds, len(values)))
+    raised = np.asarray(page_hinkley(values, tolerance, threshold, burn_in=burn_in).raised)
+    alarms, begun = [], dict.fromkeys(range(values.shape[1]), 0)
+    for at, node in np.argwhere(raised).tolist():
+        before = float(np.nanmean(values[begun[node] : at, node]))
+        alarms.append(Alarm(node, int(rounds[at]), before, float(values[at, node])))
+        begun[node] = at + 1
+    return Report(tuple(alarms))
+
+
+def _series(name: str, values: Any) -> Float[Array, "rounds ..."]:
+    values = _check.filled(name, values)
+    if not np.ndim(values):
+        raise ValueError(f"{name} must be a series, [rounds, ...], got one number.")
+    return jnp.asarray(values, float_dtype())
+
+
+def _rounds(rounds: Any, count: int) -> Float[Array, " rounds"]:
+    if rounds is None:
+        return jnp.arange(1, count + 1, dtype=float_dtype())
+    rounds = _check.array("rounds", rounds, axes=1)
+    if len(rounds) != count:
+        raise ValueError(f"rounds must be those of the {count} records, got {len(rounds)}.")
+    return jnp.asarray(rounds, float_dtype())
+
+
+def _judged(raised: Any, onset: Any, rounds: Any) -> tuple[Array, Array, Array]:
+    """Alarms ``[T, ...]``, onsets ``[1, ...]`` and rounds ``[T, 1, ...]``."""
+    raised = jnp.asarray(_check.array("raised", _check.flags(raised)))
+    if raised.dtype != bool or not raised.ndim:
+        raise ValueError(f"raised must be truth values, [rounds, ...], got {_check.shown(raised)}.")
+    onset = _check.array("onset", onset)
+    _check.nonnegative("onset", onset)
+    if np.ndim(onset) and np.shape(onset) != raised.shape[1:]:
+        raise ValueError(
+            f"onset must be one of each series, shape {raised.shape[1:]}, or one for all, got "
+            f"shape {np.shape(onset)}."
+        )
+    rounds = _rounds(rounds, len(raised))
+    onset = jnp.broadcast_to(jnp.asarray(onset, rounds.dtype), raised.shape[1:])[None]
+    return raised, onset, rounds.reshape((-1,) + (1,) * (raised.ndim - 1))

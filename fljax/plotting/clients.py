@@ -1,0 +1,79 @@
+"""How clients fare: a metric of each, from the worst off to the best."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+
+from fljax import _check, statistics
+from fljax._arguments import checked
+from fljax.metrics import Metric
+from fljax.plotting.curves import trade_off
+
+__all__ = ["by_client"]
+
+
+@checked
+def by_client(
+    dataset: xr.Dataset,
+    metric: str | Metric = "client_accuracy",
+    hue: str | None = None,
+    ax: Axes | None = None,
+    *,
+    round: int | None = None,
+    labels: Mapping[Any, str] | None = None,
+    level: float = statistics.LEVEL,
+    legend: bool = True,
+) -> Axes:
+    """A metric of each client at one round, sorted: the worst off of every run on the left.
+
+    Clients are sorted within each run, so that a curve is the mean over seeds of their distribution
+    and not one of clients that bear the same number. Errors, which are read on a dB scale, are
+    sorted from the largest, other metrics from the smallest.
+
+    Args:
+      dataset: what :func:`fljax.sweep` returned.
+      metric: one of each client, by its name or as the metric it is.
+      hue: the axis with one curve per value; by default the only one that is left beside seed and
+        client.
+      ax: where to draw; by default a new figure.
+      round: when to read the metric; by default the last recorded round.
+      labels: names for the legend, by value of the axis.
+      level: of confidence.
+      legend: whether to draw one.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: a metric that is not of each client; as for :func:`trade_off`.
+
+    Example:
+      >>> import matplotlib.pyplot as plt
+      >>> accuracy = np.random.default_rng(0).uniform(size=(2, 3, 20))
+      >>> data = xr.Dataset(
+      ...     {"client_accuracy": (("algorithm", "seed", "client"), accuracy)},
+      ...     {"algorithm": ["FedAvg", "AFL"]},
+      ... )
+      >>> ax = by_client(data)
+      >>> ax.get_xlabel(), len(ax.lines)
+      ('clients, from the worst off [%]', 2)
+      >>> plt.close(ax.figure)
+    """
+    name = metric.name if isinstance(metric, Metric) else metric
+    known = [str(n) for n, v in dataset.data_vars.items() if "client" in v.dims]
+    _check.choice("metric of each client", name, known)
+    dataset = statistics.at_round(dataset, round)
+    values = dataset[name]
+    place = values.get_axis_num("client")
+    ordered = np.sort(values.values, axis=place)
+    if values.attrs.get("decibel", 0):
+        ordered = np.flip(ordered, axis=place)
+    share = np.linspace(0, 100, values.sizes["client"])
+    drawn = values.copy(data=ordered).drop_vars("client", errors="ignore")
+    drawn = drawn.rename(client="share").assign_coords(share=share)
+    drawn["share"].attrs["long_name"] = "clients, from the worst off [%]"
+    dataset = dataset.drop_dims("client").assign({name: drawn})
+    return trade_off(dataset, "share", name, hue, ax, labels=labels, level=level, legend=legend)
