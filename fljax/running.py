@@ -168,6 +168,7 @@ def unperturbed(simulation: Simulation, rounds: int = 2) -> list[str]:
             "nothing is perturbed for a budget's sake: the simulation runs without privacy; give "
             "it privacy=, such as fljax.privacy.ZCDP(total_rho=1.0)."
         )
+    _check.count("rounds", rounds)
 
     def whole(simulation: Simulation) -> Any:
         given = simulation

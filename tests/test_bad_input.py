@@ -625,7 +625,7 @@ VALID = {
     "algorithms.EpsilonDeltaNFL": {**ADMM, **STEP},
     "algorithms.ExactDiffusion": STEP,
     "algorithms.FedALA": STEP,
-    "algorithms.FedAMP": {**STEP, "attraction": 0.1, "attention": 0.1, "scale": 1.0},
+    "algorithms.FedAMP": {**STEP, "attraction": 0.1, "attention_step_size": 0.1, "scale": 1.0},
     "algorithms.FedAsync": STEP,
     "algorithms.FedAvg": STEP,
     "algorithms.FedBABU": {**STEP, "personal": [0], "tuning_step_size": 0.1},
@@ -1051,6 +1051,121 @@ VALID = {
     "streams.from_table": {"features": np.ones((K, 3, 2)), "targets": np.ones((K, 3))},
     "streams.autoregressive": {"key": KEY, "clients": K, "test_samples": 3},
 }
+
+#: Of chapters 8 to 10 of the book.
+TABLE = np.random.default_rng(0).dirichlet(np.ones(8)).reshape(2, 2, 2)
+TRIGGER = fl.attacks.Trigger([0], 1.0)
+COLUMN = jnp.asarray(np.random.default_rng(1).normal(size=(20, 3)))
+COLUMN = COLUMN - COLUMN.mean(axis=0, keepdims=True)
+POISONED = {"problem": problem(), "attackers": MASK}
+DESCENDED = fl.Simulation(problem(), fl.algorithms.FedGD(0.1, 0.5), fl.graphs.ring(K))
+TRUSTWORTHY = {
+    "aggregation.Bulyan": {"attackers": 1},
+    "aggregation.FLTrust": {},
+    "attacks.DenialOfService": {**POISONED, "radius": 1.0},
+    "attacks.Trigger": {"features": [0], "values": 1.0},
+    "attacks.backdoor": {**POISONED, "trigger": TRIGGER, "target": 1.0, "key": KEY, "share": 0.5},
+    "attacks.copy_attack": {
+        "problem": problem(),
+        "network": fl.graphs.ring(K),
+        "copier": 0,
+        "victim": 1,
+    },
+    "attacks.poison_features": {**POISONED, "shift": 1.0},
+    "audit.TrainedAttack": {
+        "right": 5,
+        "tests": 10,
+        "epsilon": 1.0,
+        "delta": 0.0,
+        "confidence": 0.95,
+    },
+    "audit.gaussian_region": {"shift": 1.0, "sigma": 1.0, "threshold": 0.5},
+    "audit.matched_client": {
+        "problem": problem(),
+        "quadratic": np.eye(2),
+        "linear": np.zeros(2),
+    },
+    "audit.most_accurate": {"epsilon": 1.0, "delta": 0.0},
+    "audit.queried_loss": {
+        "models": np.eye(3, 2),
+        "messages": np.ones((3, 2)),
+        "step_size": 0.1,
+        "pull": 1.0,
+    },
+    "audit.reach": {"attacked": DESCENDED, "clean": DESCENDED, "rounds": 2},
+    "audit.region_errors": {
+        "one": np.zeros(9),
+        "other": np.ones(9),
+        "region": lambda value: value < 0.5,
+    },
+    "audit.trained_attack": {
+        "release": lambda key, data: data + jax.random.normal(key),
+        "one": np.zeros(()),
+        "other": np.ones(()),
+        "epsilon": 1.0,
+        "delta": 0.0,
+        "trials": 40,
+    },
+    "data.noisy_inputs": {
+        "key": KEY,
+        "features": np.ones((4, 2)),
+        "targets": np.ones(4),
+        "feature_deviation": 0.1,
+        "target_deviation": 0.1,
+    },
+    "data.randomized_labels": {
+        "key": KEY,
+        "labels": np.arange(4) % 2,
+        "classes": np.arange(2),
+        "probability": 0.5,
+    },
+    "data.replaced_features": {"key": KEY, "features": np.ones((4, 2))},
+    "data.subsample": {
+        "key": KEY,
+        "features": np.ones((4, 2)),
+        "targets": np.ones(4),
+        "count": 2,
+    },
+    "metrics.backdoor_success": {"trigger": TRIGGER, "target": 1.0},
+    "privacy.accounting.randomized_response_epsilon": {"probability": 0.5, "classes": 2},
+    "privacy.accounting.randomized_response_probability": {"epsilon": 1.0, "classes": 2},
+    "privacy.accounting.subsampled": {"epsilon": 1.0, "delta": 1e-5, "fraction": 0.5},
+    "privacy.gaussian_release": {
+        "key": KEY,
+        "models": np.ones((2, 3)),
+        "sensitivity": 1.0,
+        "epsilon": 0.5,
+        "delta": 1e-5,
+    },
+    "privacy.laplace_release": {
+        "key": KEY,
+        "models": np.ones((2, 3)),
+        "sensitivity": 1.0,
+        "epsilon": 0.5,
+    },
+    "privacy.joint_table": {
+        "private": np.array([0, 1]),
+        "features": np.array([0, 1]),
+        "useful": np.array([0, 1]),
+    },
+    "privacy.mutual_information": {"table": np.full((2, 2), 0.25)},
+    "privacy.privacy_funnel": {"table": TABLE, "slopes": 3, "restarts": 1, "iterations": 20},
+    "privacy.private_map": {"features": COLUMN, "attributes": COLUMN[:, 0]},
+    "privacy.reconstruction_error": {"features": COLUMN, "attributes": COLUMN[:, 0]},
+    "privacy.quantized": {"values": np.arange(6.0), "levels": 2},
+    "privacy.GaussianFunnel": {
+        "covariance": np.eye(2),
+        "private": np.array([[0.5], [0.0]]),
+        "useful": np.array([0.0, 0.5]),
+        "private_covariance": np.eye(1),
+        "useful_variance": 1.0,
+    },
+    "privacy.Tradeoff": {
+        "useful": np.zeros(2),
+        "private": np.zeros(2),
+        "maps": np.zeros((2, 2, 2)),
+    },
+}
 #: Of other algorithms, what their cases have that is needed.
 VALID = {
     f"algorithms.{type(it).__name__}": {
@@ -1059,7 +1174,7 @@ VALID = {
         if field.default is dataclasses.MISSING
     }
     for it in (case.algorithm for case in CASES.values())
-} | VALID
+} | (VALID | TRUSTWORTHY)
 
 #: The valid calls that are not made: they would compile a run, or read results.
 UNTRIED = {
@@ -1105,6 +1220,7 @@ ACCEPTED = {
     ("merge", "into"): "text",
     ("save", "path"): "text",
     ("static", "values"): "objects list ragged complexes empty",  # of a scenario's own
+    ("algorithms.APFL", "interpolation"): "list",  # one of each client
     ("audit.corners", "targets"): "list",
     ("audit.counted_epsilon", "hits"): "list shape",
     ("audit.counted_epsilon", "false_alarms"): "list shape",

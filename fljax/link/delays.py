@@ -269,7 +269,7 @@ class EdgeDelays(_Table):
     """
 
     def validate(self) -> None:
-        of_rounds = np.ndim(_check.plain(self.table)) == 3
+        of_rounds = np.ndim(_check.array("table", self.table)) == 3
         self._be_of(*["rounds"] * of_rounds, "receivers", "senders")
 
     @classmethod
