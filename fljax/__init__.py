@@ -30,6 +30,7 @@ from fljax._generator import random_key
 from fljax._module import field, module, static
 from fljax._version import __version__ as __version__
 from fljax.citation import citation
+from fljax.decisions import decisions
 from fljax.records import AssumptionWarning, DivergenceWarning, MetricWarning
 from fljax.running import run, view
 from fljax.simulation import Simulation
@@ -68,6 +69,7 @@ __all__ = [
     "citation",
     "clustering",
     "data",
+    "decisions",
     "descent",
     "fairness",
     "federation",

@@ -15,6 +15,7 @@ from fljax._arguments import checked
 from fljax._generator import as_key, name_of
 from fljax._module import replace
 from fljax.algorithms import Algorithm
+from fljax.decisions import decided, recorded
 from fljax.engine import (
     Carry,
     begin,
@@ -79,7 +80,10 @@ def run(
     dataset = assemble(host, (), {}, rounds, record_every, said)
     dataset["model"] = (("client", "parameter"), np.asarray(model))
     dataset.attrs |= provenance(
-        dtype=str(simulation.problem.dtype), prng=name_of(key), rounds=rounds
+        dtype=str(simulation.problem.dtype),
+        prng=name_of(key),
+        rounds=rounds,
+        decisions=recorded([decided(simulation)]),
     )
     promises.state(dataset)
     warn(dataset, [(simulation, True)])

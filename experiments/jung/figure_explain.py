@@ -66,10 +66,11 @@ def measured(key: Array, strengths: Array) -> dict[str, Array]:
 
 VARIABLES = {
     "error": (("shift", "strength"), "error of a node", True),
-    "apart": (("shift", "strength"), "distance from the signal (177)", True),
+    "apart": (("shift", "strength"), "measure (177)", True),
     "instance": (("shift", "at"), "error of a node", True),
 }
-LABELS = {"strength": r"weight of the signal $\rho$"}
+LABELS = {"strength": r"weight of the signal $\rho$", "shift": "signal"}
+DECADES = (0.01, 1.0, 100.0)
 
 
 def study(effort: Effort) -> Studies:
@@ -90,6 +91,7 @@ def plot(studies: Studies) -> Picture:
     names = {s: "right" if s == 0 else f"off by {s:g}" for s in SHIFTS.value}
     for ax, metric in zip(axes, ("error", "apart"), strict=False):
         plotting.trade_off(data, "strength", metric, "shift", ax, labels=names)
+        ax.set_xticks(DECADES, [f"{at:g}" for at in DECADES])
     alone = float(statistics.decibels(float(data["instance"].sel(at=0.0, shift=0.0).mean())))
     picture.theory(axes[0], alone, "without a signal")
     ax = axes[2]

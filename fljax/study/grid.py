@@ -16,6 +16,7 @@ import numpy as np
 from fljax import _check
 from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._module import Alike, Static, as_leaf
+from fljax.decisions import decided
 from fljax.engine import check_length
 from fljax.records import RESERVED
 from fljax.running import check_perturbed
@@ -69,6 +70,7 @@ class Group(NamedTuple):
     positions: list[tuple[int, ...]]  # [C]  of its points in the grid
     points: dict[str, Any]  # axis name to values stacked on a leading axis [C, ...]
     shown: Simulation  # shapes and structure, no numbers
+    decided: dict[str, str]  # in words, with the numbers of the first of its points
 
     @property
     def first(self) -> dict[str, Any]:
@@ -232,13 +234,13 @@ def groups_of(
     members = [list(itertools.product(*choice)) for choice in choices]
     key = random_key(0, generator)
     firsts = [points[0] for points in members]
-    shown, waits = _check_points(scenario, axes, rounds, firsts, key)
+    shown, texts, waits = _check_points(scenario, axes, rounds, firsts, key)
     for position, simulation in zip(firsts, shown, strict=True):
         with _named(axes, position):
             check_perturbed(simulation, rounds)
     groups = [
-        Group(points, _stack(axes, points), simulation)
-        for points, simulation in zip(members, shown, strict=True)
+        Group(points, _stack(axes, points), simulation, text)
+        for points, simulation, text in zip(members, shown, texts, strict=True)
     ]
     if waits or _is_large(axes):
         for group in groups:
@@ -334,28 +336,34 @@ def _check_points(
     rounds: int,
     firsts: list[tuple[int, ...]],
     key: jax.Array,
-) -> tuple[list[Simulation], bool]:
+) -> tuple[list[Simulation], list[dict[str, str]], bool]:
     """Build all grid points, of a large grid those at ``firsts``, with their own numbers, so that
     bad ones meet their checks by name.
 
     Returns:
-      The simulations at ``firsts``, as shapes; whether any check waits for what is drawn.
+      The simulations at ``firsts``, as shapes and in words; whether any check waits for what is
+      drawn.
     """
     every = itertools.product(*(range(len(axis.labels)) for axis in axes))
-    waits, shown = False, {}
+    waits, shown, texts = False, {}, {}
+    wanted = set(firsts)
     for position in firsts if _is_large(axes) else every:
         point = {axis.name: axis.values[i] for axis, i in zip(axes, position, strict=True)}
 
-        def build(key: jax.Array, point: dict[str, Any] = point) -> Simulation:
+        def build(
+            key: jax.Array, point: dict[str, Any] = point, position: tuple[int, ...] = position
+        ) -> Simulation:
             nonlocal waits
             with _check.collecting(key) as checks:
                 simulation = _build(scenario, rounds, key, point)
             waits |= bool(checks)
+            if position in wanted:
+                texts[position] = decided(simulation)
             return simulation
 
         with _named(axes, position):
             shown[position] = jax.eval_shape(build, key)
-    return [shown[first] for first in firsts], waits
+    return [shown[first] for first in firsts], [texts[first] for first in firsts], waits
 
 
 def _check_values(

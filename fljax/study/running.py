@@ -28,6 +28,7 @@ from fljax import _check
 from fljax._arguments import check, rule
 from fljax._generator import GENERATOR
 from fljax._module import float_dtype
+from fljax.decisions import recorded
 from fljax.privacy import promises
 from fljax.records import COUNTS, provenance, warn
 from fljax.study import machine
@@ -608,6 +609,7 @@ class _Run:
             independent_noise=int(asked.independent_noise),
             scenario=getattr(asked.scenario, "__qualname__", repr(asked.scenario)),
             **of_study(asked.rounds, self.study.identities),
+            decisions=recorded(group.decided for group in self.study.groups),
             block=str(sorted(self.blocks_used)),
             run_seconds=max(0.0, self.last - self.first),
             **self.timing,

@@ -1,0 +1,108 @@
+"""A trace of what was decided: the choices behind results, with their times (Jung 2025, 8.4)."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fljax import _check
+from fljax.records import RESERVED
+from fljax.simulation import Simulation
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+__all__ = ["decided", "decisions", "recorded"]
+
+#: What else decides on numbers, of the attributes of results.
+_ATTRIBUTES = ("rounds", "dtype", "prng", "fljax", "code", "jax", "device")
+
+
+def decided(simulation: Simulation) -> dict[str, str]:
+    """What each part of a simulation is, in a line; numbers that are drawn are shapes."""
+    parts = {
+        field.name: getattr(simulation, field.name)
+        for field in dataclasses.fields(simulation)  # pyright: ignore[reportArgumentType]
+    }
+    parts["metrics"] = tuple(metric.name for metric in simulation.metrics)  # pyright: ignore
+    given = {name: part for name, part in parts.items() if part is not None and part is not False}
+    return {name: " ".join(repr(part).split()) for name, part in given.items()}
+
+
+def recorded(choices: Iterable[Mapping[str, str]]) -> str:
+    """What several simulations of a study decided, as an attribute: each part's versions once."""
+    every = list(choices)
+    names = dict.fromkeys(name for each in every for name in each)
+    kept = {n: list(dict.fromkeys(each[n] for each in every if n in each)) for n in names}
+    return json.dumps(kept)
+
+
+def decisions(*results: "xr.Dataset") -> "pd.DataFrame":
+    """The choices behind results, in the order of time: of each what changed since the one before.
+
+    Args:
+      results: of :func:`fljax.run`, :func:`fljax.sweep` or :func:`fljax.load`. Of a sweep a number
+        of its grid is shown as it is at the first point, and the grid itself besides.
+
+    Returns:
+      A table with the columns ``time``, ``choice`` and ``value``; ``value`` is empty for a part
+      that was left out. It prints as text, and ``to_csv`` or ``to_markdown`` write it.
+
+    Raises:
+      ValueError: no results, or results that say nothing of what was decided.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> def run(coupling):
+      ...     simulation = fl.Simulation(
+      ...         problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=9, dim=2),
+      ...         network=fl.graphs.ring(4),
+      ...         algorithm=fl.algorithms.FedRelax(coupling),
+      ...     )
+      ...     return fl.run(simulation, rounds=3)
+      >>> trace = decisions(run(0.5), run(2.0))
+      >>> trace[["choice", "value"]].iloc[-1].tolist()
+      ['algorithm', 'FedRelax(coupling=2.0)']
+
+    Reference:
+      Jung 2025, section 8.4, traceability.
+    """
+    import pandas as pd
+
+    if not results:
+        raise ValueError("give results of fl.run or fl.sweep, got none.")
+    rows, before = [], {}
+    for dataset in sorted(results, key=_time):
+        now = _choices(dataset)
+        changed = [n for n in {**before, **now} if before.get(n, "") != now.get(n, "")]
+        rows += [(_time(dataset), name, now.get(name, "")) for name in changed]
+        before = now
+    return pd.DataFrame(rows, columns=["time", "choice", "value"])
+
+
+def _time(dataset: "xr.Dataset") -> str:
+    attrs = getattr(dataset, "attrs", {})
+    if "created" not in attrs or "decisions" not in attrs:
+        raise ValueError(
+            "results of fl.run and fl.sweep say what was decided in their attributes, and "
+            f"{_check.shown(dataset)} does not; keep attributes (xr.set_options(keep_attrs=True))."
+        )
+    return attrs["created"]
+
+
+def _choices(dataset: "xr.Dataset") -> dict[str, str]:
+    parts = json.loads(dataset.attrs["decisions"])
+    found = {name: " | ".join(texts) for name, texts in parts.items()}
+    axes = [name for name in dataset.dims if name not in RESERVED and name in dataset.coords]
+    found |= {f"grid: {axis}": _listed(dataset[axis].values) for axis in axes}
+    if "seed" in dataset.sizes:
+        found["seeds"] = str(dataset.sizes["seed"])
+    attrs = dataset.attrs
+    return found | {name: str(attrs[name]) for name in _ATTRIBUTES if name in attrs}
+
+
+def _listed(values: np.ndarray) -> str:
+    return ", ".join(str(value) for value in values.tolist())
