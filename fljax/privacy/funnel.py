@@ -284,9 +284,12 @@ def _sufficient(with_y: np.ndarray) -> np.ndarray:
 def _lower_hull(points: Sequence[tuple[float, float, np.ndarray]]) -> list:
     """Corners of the convex hull from below, from the least useful to the most."""
     hull: list = []
+    nearly = ROUNDING * max(point[0] for point in points)
     for point in sorted(points, key=lambda one: one[:2]):
-        if hull and point[0] <= hull[-1][0] + np.finfo(float).eps:
-            continue  # as useful, and tells no less
+        if hull and point[0] <= hull[-1][0] + nearly:  # as useful
+            if point[1] >= hull[-1][1]:
+                continue
+            hull.pop()
 
         def above(last: tuple, before: tuple, point: tuple = point) -> bool:
             chord = (point[1] - before[1]) * (last[0] - before[0])
