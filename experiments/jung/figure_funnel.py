@@ -182,17 +182,21 @@ def curves(effort: Effort) -> xr.Dataset:
     ]
     found = {
         "least": [at(below, share * below.useful[-1]) for share in shares],
-        "most": [at(above, share * above.useful[-1]) for share in shares],
         "gaussian": [funnel.at(share * funnel.most).private for share in shares],
         "map_private": [one[0] for one in each],
         "map_useful": [one[1] for one in each],
         "map_least": [at(below, min(one[1], below.useful[-1])) for one in each],
-        "told": [below.useful[-1], above.useful[-1], funnel.most],
+        "told": [below.useful[-1], funnel.most],
+        "below_y": below.useful,
+        "below_s": below.private,
+        "above_s": above.useful,
+        "above_y": above.private,
     }
-    axes = {"least": "share", "most": "share", "gaussian": "share", "told": "limit"}
+    axes = {"least": "share", "gaussian": "share", "told": "limit"}
+    axes |= {f"{side}_{name}": f"corner_{side}" for side in ("below", "above") for name in "sy"}
     kept = {name: ((axes.get(name, "map"),), np.asarray(values)) for name, values in found.items()}
     return xr.Dataset(
-        kept, {"share": shares, "limit": ["y", "s", "gaussian"]}, solutions.provenance(root=0)
+        kept, {"share": shares, "limit": ["y", "gaussian"]}, solutions.provenance(root=0)
     )
 
 
@@ -214,10 +218,7 @@ def plot(studies: Studies) -> Picture:
         "direction that (184) leaves",
     )
     drawing, (sweep, trade, discrete, month, other, chosen) = picture.panels(titles, height=2.3)
-    funnel, told = (
-        exact(),
-        {name: float(lines["told"].sel(limit=name)) for name in ("y", "s", "gaussian")},
-    )
+    funnel = exact()
     true = np.array([funnel.informations(direction(angle)) for angle in ANGLES.value])
     for name, text, color, column in (
         ("private", "I(s;z)", "C1", 0),
@@ -228,16 +229,17 @@ def plot(studies: Studies) -> Picture:
         picture.predicted_curve(sweep, np.asarray(ANGLES.value), true[:, column], exactly)
     sweep.set(xlabel="angle of f [degrees]", ylabel="nats")
     trade.plot(true[:, 1], true[:, 0], ".", color="C0", label="directions of the sweep")
-    levels = lines["share"] * told["gaussian"]
+    levels = lines["share"] * lines["told"].sel(limit="gaussian")
     trade.plot(levels, lines["gaussian"], color="C3", label="least at each I(y;z)")
     free = funnel.at(0.0)
     trade.plot(free.useful, free.private, "D", color="C2", label="(184)", zorder=5)
     trade.set(xlabel="I(y;z) [nats]", ylabel="I(s;z) [nats]")
-    low = lines["share"] * told["y"], lines["least"]
-    high = lines["most"], lines["share"] * told["s"]
-    outline = [np.concatenate([a, b[::-1]]) for a, b in zip(low, high, strict=True)]
+    outline = [
+        np.concatenate([lines[f"below_{name}"].values, lines[f"above_{name}"].values[::-1]])
+        for name in "ys"
+    ]
     discrete.fill(*outline, color="C0", alpha=0.2, linewidth=0, label="attained by random maps")
-    discrete.plot(*low, color="C3", label="privacy funnel")
+    discrete.plot(lines["below_y"], lines["below_s"], color="C3", label="privacy funnel")
     discrete.plot(
         lines["map_useful"], lines["map_private"], ".", ms=2.5, color="k", label="203 fixed maps"
     )
