@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -77,7 +78,8 @@ def station(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def explained(features: np.ndarray, target: np.ndarray) -> float:
     """R^2 in sample, of the best linear prediction with an intercept."""
-    error = fl.privacy.reconstruction_error(features, target, center=True)
+    given = jnp.asarray(features), jnp.asarray(target)
+    error = fl.privacy.reconstruction_error(*given, center=True)
     return 1 - float(error) / float(np.var(target))
 
 
@@ -116,7 +118,8 @@ def swept(seed: int) -> dict[str, np.ndarray]:
     x, s, y = variables(seed, RECORDS.value)
     funnel = GaussianFunnel.of_samples(x, s, y)
     told = np.array([funnel.informations(direction(angle)) for angle in ANGLES.value])
-    left = np.linalg.eigh(np.asarray(fl.privacy.private_map(x, s, center=True)))[1][:, -1]
+    hidden_s = fl.privacy.private_map(jnp.asarray(x), jnp.asarray(s), center=True)
+    left = np.linalg.eigh(np.asarray(hidden_s))[1][:, -1]
     angle = np.degrees(np.arctan2(left[1], left[0])) % 180
     return {"private": told[:, 0], "useful": told[:, 1], "chosen": angle}
 
@@ -264,7 +267,9 @@ def plot(studies: Studies) -> Picture:
     )
     other.set_xticks(SIZES.value, [str(size) for size in SIZES.value])
     other.minorticks_off()
-    chosen.hist(data["chosen"].values, np.arange(86.0, 94.1, 0.5), color="C2", label="samples")
+    chosen.hist(
+        data["chosen"].values, np.arange(86.0, 94.1, 0.5).tolist(), color="C2", label="samples"
+    )
     chosen.axvline(90, **picture.THIN, label="exact: 90")
     chosen.set(xlabel="angle [degrees]", ylabel="seeds")
     said = f"mean of {data.sizes['seed']} samples each, bands: 95 % confidence"

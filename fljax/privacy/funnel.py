@@ -73,7 +73,9 @@ def mutual_information(table: Float[np.ndarray, "rows columns"]) -> float:
 
 
 @checked
-def quantized(values: Float[Array, "samples ..."], levels: int) -> Int[np.ndarray, "samples ..."]:
+def quantized(
+    values: Float[np.ndarray, "samples ..."], levels: int
+) -> Int[np.ndarray, "samples ..."]:
     """Each column by the cell of equally filled ones that a number is in.
 
     Args:
@@ -100,9 +102,9 @@ def quantized(values: Float[Array, "samples ..."], levels: int) -> Int[np.ndarra
 
 @checked
 def joint_table(
-    private: Int[Array, "samples ..."],
-    features: Int[Array, "samples ..."],
-    useful: Int[Array, "samples ..."],
+    private: Int[np.ndarray, "samples ..."],
+    features: Int[np.ndarray, "samples ..."],
+    useful: Int[np.ndarray, "samples ..."],
 ) -> Float[np.ndarray, "private features useful"]:
     """How often values occur together, for :func:`privacy_funnel`.
 
@@ -473,9 +475,9 @@ class GaussianFunnel:
     @classmethod
     def of_samples(
         cls,
-        features: Float[Array, "samples dim"],
-        private: Float[Array, "samples ..."],
-        useful: Float[Array, " samples"],
+        features: Float[np.ndarray, "samples dim"],
+        private: Float[np.ndarray, "samples ..."],
+        useful: Float[np.ndarray, " samples"],
     ) -> "GaussianFunnel":
         """With the covariances of samples, which need not be centered.
 
