@@ -11,7 +11,7 @@ Shapes: ``T`` exchanges, ``K`` clients, ``D`` parameters.
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from fljax import _check
 from fljax._arguments import checked
@@ -30,8 +30,8 @@ class QueriedLoss(NamedTuple):
 
 @checked
 def queried_loss(
-    models: Float[Array, "models dim"],
-    messages: Float[Array, "exchanges dim"],
+    models: Float[np.ndarray, "models dim"],
+    messages: Float[np.ndarray, "exchanges dim"],
     step_size: float,
     pull: float,
 ) -> QueriedLoss:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array
 from scipy import stats
 
 from fljax import _check
@@ -78,8 +77,8 @@ def gaussian_region(shift: ArrayLike, sigma: ArrayLike, threshold: ArrayLike) ->
 
 @checked
 def region_errors(
-    one: Array,
-    other: Array,
+    one: np.ndarray,
+    other: np.ndarray,
     region: Callable[[Any], Any],
     confidence: float | None = None,
 ) -> RegionErrors:

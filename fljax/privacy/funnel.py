@@ -73,7 +73,9 @@ def mutual_information(table: Float[np.ndarray, "rows columns"]) -> float:
 
 
 @checked
-def quantized(values: Float[Array, "samples ..."], levels: int) -> Int[np.ndarray, "samples ..."]:
+def quantized(
+    values: Float[np.ndarray, "samples ..."], levels: int
+) -> Int[np.ndarray, "samples ..."]:
     """Each column by the cell of equally filled ones that a number is in.
 
     Args:
@@ -100,9 +102,9 @@ def quantized(values: Float[Array, "samples ..."], levels: int) -> Int[np.ndarra
 
 @checked
 def joint_table(
-    private: Int[Array, "samples ..."],
-    features: Int[Array, "samples ..."],
-    useful: Int[Array, "samples ..."],
+    private: Int[np.ndarray, "samples ..."],
+    features: Int[np.ndarray, "samples ..."],
+    useful: Int[np.ndarray, "samples ..."],
 ) -> Float[np.ndarray, "private features useful"]:
     """How often values occur together, for :func:`privacy_funnel`.
 
@@ -284,9 +286,12 @@ def _sufficient(with_y: np.ndarray) -> np.ndarray:
 def _lower_hull(points: Sequence[tuple[float, float, np.ndarray]]) -> list:
     """Corners of the convex hull from below, from the least useful to the most."""
     hull: list = []
+    nearly = ROUNDING * max(point[0] for point in points)
     for point in sorted(points, key=lambda one: one[:2]):
-        if hull and point[0] <= hull[-1][0] + np.finfo(float).eps:
-            continue  # as useful, and tells no less
+        if hull and point[0] <= hull[-1][0] + nearly:  # as useful
+            if point[1] >= hull[-1][1]:
+                continue
+            hull.pop()
 
         def above(last: tuple, before: tuple, point: tuple = point) -> bool:
             chord = (point[1] - before[1]) * (last[0] - before[0])
@@ -470,9 +475,9 @@ class GaussianFunnel:
     @classmethod
     def of_samples(
         cls,
-        features: Float[Array, "samples dim"],
-        private: Float[Array, "samples ..."],
-        useful: Float[Array, " samples"],
+        features: Float[np.ndarray, "samples dim"],
+        private: Float[np.ndarray, "samples ..."],
+        useful: Float[np.ndarray, " samples"],
     ) -> "GaussianFunnel":
         """With the covariances of samples, which need not be centered.
 

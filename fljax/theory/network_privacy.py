@@ -8,6 +8,7 @@ beside is said at each.
 Shapes: ``K`` clients (nodes), ``N`` samples, ``D`` parameters, ``T`` rounds.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -158,29 +159,30 @@ def sharing_noise(
     _check.positive("change", change)
     strength = networks.coupling_of(problem, coupling)
     numbers = (jnp.asarray(value, problem.dtype) for value in (step_size, change))
-    moved = _moved(problem, network, strength, *numbers)
-    forget = jnp.eye(problem.dim, dtype=problem.dtype)[None] - moved.matrices
-
-    def step(state: Array, _: Any) -> tuple[Array, Array]:
-        after = jnp.einsum("kpq,knq->knp", forget, state, precision=HIGHEST) + moved.first
-        return (after if keeps else state), jnp.max(jnp.linalg.norm(after, axis=2), axis=1)
-
-    _, sensitivity = jax.lax.scan(step, jnp.zeros_like(moved.first), length=rounds)
-    total = jnp.linalg.norm(sensitivity, axis=0)
+    sensitivity = _sensitivity(problem, network, strength, *numbers, rounds, keeps)
     unit = float(accounting.analytic_gaussian_sigma(1.0, epsilon, delta))
-    return SharingNoise(sensitivity.T, unit * total)
+    return SharingNoise(sensitivity, unit * jnp.linalg.norm(sensitivity, axis=1))
 
 
-class _Moved(NamedTuple):
-    matrices: Array  # [K, D, D]  2 eta (Q^(k) + alpha d_k)
-    first: Array  # [K, N, D]  what a label moves the next model
-
-
-@jax.jit
-def _moved(
-    problem: Problem, network: Graph, coupling: Array, step_size: Array, change: Array
-) -> _Moved:
+@functools.partial(jax.jit, static_argnames=("rounds", "keeps"))
+def _sensitivity(
+    problem: Problem,
+    network: Graph,
+    coupling: Array,
+    step_size: Array,
+    change: Array,
+    rounds: int,
+    keeps: bool,
+) -> Array:
+    """``[K, T]``."""
     degree = jnp.diagonal(network.laplacian_matrix())
     pull = 2 * degree[:, None, None] * jnp.diag(coupling)[None]
-    labels = 2 * change * problem.weights[..., None] * problem.design
-    return _Moved(step_size * (_quadratic(problem)[0] + pull), step_size * labels)
+    matrices = step_size * (_quadratic(problem)[0] + pull)
+    forget = jnp.eye(problem.dim, dtype=problem.dtype)[None] - matrices
+    first = 2 * step_size * change * problem.weights[..., None] * problem.design
+
+    def step(state: Array, _: Any) -> tuple[Array, Array]:
+        after = jnp.einsum("kpq,knq->knp", forget, state, precision=HIGHEST) + first
+        return (after if keeps else state), jnp.max(jnp.linalg.norm(after, axis=2), axis=1)
+
+    return jax.lax.scan(step, jnp.zeros_like(first), length=rounds)[1].T

@@ -117,6 +117,19 @@ def test_what_is_useful_and_private_costs_all_of_it():
         assert curve.at(level).private == pytest.approx(level, abs=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_all_that_is_useful_is_had_for_what_a_sufficient_statistic_tells(seed):
+    # Two values of x say the same of y, and not of s.
+    rng = np.random.default_rng(seed)
+    of_y = rng.dirichlet(np.ones(2), 3).T[:, [0, 0, 1, 2]]
+    table = np.einsum("sx,yx->sxy", rng.dirichlet(np.ones(2), 4).T, of_y) / 4
+    private, useful = informations(table, np.eye(3)[[0, 0, 1, 2]])
+    curve = privacy_funnel(table, key=seed)
+    assert curve.useful[-1] == pytest.approx(useful)
+    assert curve.at(useful).private == pytest.approx(private, abs=1e-9)
+    assert informations(table, np.eye(4))[0] > private + 1e-3
+
+
 def test_exchanged_the_curve_bounds_what_is_attained_from_above():
     table = table_of(1, 4)
     other = privacy_funnel(table.transpose(2, 1, 0))
