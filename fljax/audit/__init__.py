@@ -13,6 +13,9 @@ r"""Audits: what an attacker can really tell, against what is claimed.
   trajectories and messages come: what proofs by a bound on trajectories rest on
   (:mod:`fljax.audit.trajectories`).
 * :func:`reach` says in which round an attack changes whose model.
+* :func:`quadratic` and :func:`invert` find a client's data from the gradients that it sends
+  (:mod:`fljax.audit.inversion`); :func:`membership` tells who was among them from the model
+  (:mod:`fljax.audit.membership`).
 """
 
 from fljax import _renamed
@@ -29,6 +32,8 @@ from fljax.audit.guessing import (
     shaped_epsilon,
     two_worlds,
 )
+from fljax.audit.inversion import Inverted, Quadratic, invert, peak_ratio, quadratic
+from fljax.audit.membership import Membership, membership
 from fljax.audit.overhearing import (
     Overheard,
     Protection,
@@ -43,9 +48,12 @@ from fljax.audit.worst import WorstNeighbors, worst_neighbors
 from fljax.running import unperturbed
 
 __all__ = [
+    "Inverted",
+    "Membership",
     "OneRun",
     "Overheard",
     "Protection",
+    "Quadratic",
     "Report",
     "TwoWorlds",
     "WorstNeighbors",
@@ -54,10 +62,14 @@ __all__ = [
     "counted_epsilon",
     "gaussian_misses",
     "guessed_epsilon",
+    "invert",
+    "membership",
     "one_run",
     "overheard",
     "overheard_upload",
+    "peak_ratio",
     "protection",
+    "quadratic",
     "reach",
     "shaped_epsilon",
     "twins",
