@@ -19,6 +19,9 @@ r"""Audits: what an attacker can really tell, against what is claimed.
   trajectories and messages come: what proofs by a bound on trajectories rest on
   (:mod:`fljax.audit.trajectories`).
 * :func:`reach` says in which round an attack changes whose model.
+* :func:`quadratic` and :func:`invert` find a client's data from the gradients that it sends
+  (:mod:`fljax.audit.inversion`); :func:`membership` tells who was among them from the model
+  (:mod:`fljax.audit.membership`).
 """
 
 from fljax import _renamed
@@ -35,6 +38,8 @@ from fljax.audit.guessing import (
     shaped_epsilon,
     two_worlds,
 )
+from fljax.audit.inversion import Inverted, Quadratic, invert, peak_ratio, quadratic
+from fljax.audit.membership import Membership, membership
 from fljax.audit.overhearing import (
     Overheard,
     Protection,
@@ -53,9 +58,12 @@ from fljax.running import unperturbed
 
 __all__ = [
     "Attacker",
+    "Inverted",
+    "Membership",
     "OneRun",
     "Overheard",
     "Protection",
+    "Quadratic",
     "QueriedLoss",
     "RegionErrors",
     "Report",
@@ -68,12 +76,16 @@ __all__ = [
     "gaussian_misses",
     "gaussian_region",
     "guessed_epsilon",
+    "invert",
     "matched_client",
+    "membership",
     "most_accurate",
     "one_run",
     "overheard",
     "overheard_upload",
+    "peak_ratio",
     "protection",
+    "quadratic",
     "queried_loss",
     "reach",
     "region_errors",

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
 
@@ -62,7 +61,7 @@ def reach(
         run(dataclasses.replace(part, metrics=(metric,)), rounds, key)[metric.name]
         for part in (attacked, clean)
     )
-    distance = np.sqrt(((one - two) ** 2).sum("parameter"))
+    distance = ((one - two) ** 2).sum("parameter") ** 0.5
     differs = distance > 0
     arrival = differs["round"].where(differs).min("round").fillna(0).astype(int)
     return xr.Dataset({"distance": distance, "reached": differs.sum("client"), "arrival": arrival})

@@ -1,0 +1,267 @@
+r"""Inversion of gradients: what is learned of a client's data from the gradients that it sends.
+
+A gradient of squared error is affine in the model, so :math:`D+1` of them give all that there is to
+know (:func:`quadratic`). Of a network one gradient is far more numbers than a sample has, and
+samples are found whose gradient is the same (:func:`invert`).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, Key
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._numerics import foreign
+from fljax.problems import Model, Softmax
+
+__all__ = ["Inverted", "Quadratic", "invert", "peak_ratio", "quadratic"]
+
+#: How gradients are compared.
+MATCHING = ("squared", "cosine")
+
+
+class Quadratic(NamedTuple):
+    r"""A local loss :math:`w^\top Qw+q^\top w`, up to a constant."""
+
+    second_moment: np.ndarray  # [D, D]  Q
+    linear: np.ndarray  # [D]  q
+
+    @property
+    def minimizer(self) -> np.ndarray:
+        """``[D]``, of least norm."""
+        return np.linalg.lstsq(2 * self.second_moment, -self.linear, rcond=None)[0]
+
+
+@checked
+def quadratic(models: Float[Any, "count dim"], gradients: Float[Any, "count dim"]) -> Quadratic:
+    r"""The local loss :math:`w^\top Qw+q^\top w` of a linear model from its gradients.
+
+    With :math:`g_n=2Qw_n+q`, of models of which :math:`D+1` are in general position; of squared
+    error :math:`Q=\frac1mX^\top X` and :math:`q=-\frac2mX^\top y`, and the data themselves are
+    known up to a rotation of the samples. The models that one gradient step after the other
+    comes by will do: :math:`g_n=(w_n-w_{n+1})/\eta`. In double precision, whatever JAX's is.
+
+    Args:
+      models: ``[n, D]``, where gradients were taken.
+      gradients: ``[n, D]``, of the local loss there, without a regularizer.
+
+    Raises:
+      ValueError: other shapes, or fewer than ``D + 1`` models in general position.
+
+    Example:
+      >>> import fljax as fl
+      >>> problem = fl.problems.least_squares(jax.random.key(0), clients=1, samples=9, dim=2)
+      >>> models = jnp.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+      >>> gradients = jax.vmap(lambda w: problem.gradient(w[None])[0])(models)
+      >>> found = quadratic(models, gradients)
+      >>> np.allclose(found.second_moment, problem.second_moment()[0], atol=1e-5)
+      True
+
+    Reference:
+      Jung 2025, Exercises 9.1 and 10.1.
+    """
+    w, g = (np.asarray(a, np.float64) for a in (models, gradients))
+    if w.ndim != 2 or w.shape != g.shape:
+        raise ValueError(
+            f"models and gradients must be [count, dim], one of each, got shapes {w.shape} and "
+            f"{g.shape}."
+        )
+    rows = np.concatenate([w, np.ones((len(w), 1))], axis=1)
+    needed = rows.shape[1]
+    if np.linalg.matrix_rank(rows) < needed:
+        raise ValueError(
+            f"of {needed - 1} parameters, gradients at {needed} models in general position are "
+            f"needed, got {len(w)} models of rank {np.linalg.matrix_rank(rows)} with a constant; "
+            "query at others too."
+        )
+    solved = np.linalg.lstsq(rows, g, rcond=None)[0]
+    twice = solved[:-1]
+    return Quadratic((twice + twice.T) / 4, solved[-1])
+
+
+class Inverted(NamedTuple):
+    """What an attacker takes for a client's samples."""
+
+    features: Array  # [N, ...]
+    labels: Array  # [N]
+    mismatch: Array  # []  of the gradients, as they were compared
+
+
+@checked
+def invert(
+    problem: Model,
+    model: Float[Array, " dim"],
+    gradient: Float[Array, " dim"],
+    key: Key[Array, ""],
+    *,
+    samples: int = 1,
+    matching: str = "squared",
+    labels: Int[Any, " samples"] | None = None,
+    smoothness: float = 0.0,
+    steps: int = 1000,
+    step_size: float = 0.1,
+    restarts: int = 4,
+) -> Inverted:
+    r"""Samples whose gradient is the one that a client sent, found by descent on their features.
+
+    Starting from noise, features :math:`x` and (unless known) label probabilities :math:`p` that
+    minimize, with the gradient :math:`g(x,p)` of their mean loss,
+
+    .. math:: \|g(x,p)-g\|^2\quad\text{(DLG)}\qquad\text{or}\qquad
+              1-\frac{\langle g(x,p),g\rangle}{\|g(x,p)\|\,\|g\|}+s\,\mathrm{TV}(x)
+              \quad\text{(cosine)}.
+
+    Both by Adam, the cosine by signs of gradients as its authors do it, and of several starts the
+    one that comes nearest. The cosine does not look at lengths, so clipping hides nothing from it.
+
+    Args:
+      problem: a network with :class:`~fljax.problems.Softmax`, whose architecture and shape of
+        samples the attacker knows. Its data are not looked at.
+      model: ``[D]``, that the client was sent.
+      gradient: ``[D]``, what it sent back: of a gradient step of size :math:`\eta` the difference
+        over :math:`\eta`.
+      key: of the starts; consumed.
+      samples: how many the client had in its gradient.
+      matching: ``"squared"`` or ``"cosine"``.
+      labels: ``[samples]``, where they are known.
+      smoothness: :math:`s\ge0`, the weight of the total variation of images ``[H, W]`` or
+        ``[H, W, C]``; only with the cosine.
+      steps: of descent.
+      step_size: of Adam, in the units of features.
+      restarts: starts.
+
+    Raises:
+      ValueError: a problem without Softmax, another matching, counts below 1, labels that there
+        are not, a smoothness of squared differences or of samples that are no images.
+
+    Example:
+      >>> import fljax as fl
+      >>> data = fl.problems.softmax(jax.random.key(0), clients=1, samples=1, dim=4, classes=3)
+      >>> problem = fl.problems.Model.of(data, fl.models.mlp(3, hidden=[32]), jax.random.key(1))
+      >>> model = problem.initial
+      >>> gradient = problem.loss_gradient(model[None])[0]
+      >>> found = invert(
+      ...     problem, model, gradient, jax.random.key(2), matching="cosine", steps=500
+      ... )
+      >>> bool(jnp.abs(found.features - problem.features[0]).max() < 0.01)
+      True
+
+    Reference:
+      Zhu et al. 2019, Algorithm 1; Geiping et al. 2020, (4).
+    """
+    _check.choice("matching", matching, MATCHING)
+    for name, value in (("samples", samples), ("steps", steps), ("restarts", restarts)):
+        _check.count(name, value)
+    _check.positive("step_size", step_size)
+    _check.nonnegative("smoothness", smoothness)
+    if not isinstance(problem.loss, Softmax):
+        raise ValueError(
+            f"labels are found as probabilities of classes, of a problem with Softmax, got "
+            f"{type(problem.loss).__name__}."
+        )
+    shape = tuple(problem.features.shape[2:])
+    if smoothness and (matching == "squared" or len(shape) not in (2, 3)):
+        raise ValueError(
+            "smoothness is of images, [H, W] or [H, W, C], and with matching='cosine'; got samples "
+            f"of shape {shape} and matching={matching!r}."
+        )
+    classes, wanted = problem.loss.classes, jnp.asarray(gradient)
+    dtype = wanted.dtype
+    if labels is not None:
+        labels = jnp.asarray(labels, jnp.int32)
+        if labels.shape != (samples,) or bool(jnp.any((labels < 0) | (labels >= classes))):
+            raise ValueError(
+                f"labels must be one of 0 to {classes - 1} for each of the {samples} samples, got "
+                f"{_check.shown(labels)}."
+            )
+
+    def probabilities(scores: Array) -> Array:
+        if labels is not None:
+            return jax.nn.one_hot(labels, classes, dtype=dtype)
+        return jax.nn.softmax(scores, axis=-1)
+
+    def loss(row: Array, features: Array, target: Array) -> Array:
+        with foreign():
+            outputs = problem.architecture.apply(problem.layout.parameters(row), features)
+        return -jnp.mean(jnp.sum(target * jax.nn.log_softmax(outputs, axis=-1), axis=-1))
+
+    def mismatch(guess: tuple[Array, Array]) -> Array:
+        features, scores = guess
+        found = jax.grad(loss)(model, features, probabilities(scores))
+        if matching == "squared":
+            return jnp.sum((found - wanted) ** 2)
+        size = jnp.sqrt(jnp.sum(found**2) * jnp.sum(wanted**2))
+        return 1 - jnp.sum(found * wanted) / jnp.maximum(size, jnp.finfo(dtype).tiny)
+
+    def objective(guess: tuple[Array, Array]) -> Array:
+        apart = mismatch(guess)
+        return apart + smoothness * _total_variation(guess[0]) if smoothness else apart
+
+    # As its authors do it: smaller steps towards the end.
+    falls = {int(steps * part): 0.1 for part in (3 / 8, 5 / 8, 7 / 8)}
+    adam = optax.adam(optax.piecewise_constant_schedule(step_size, falls))
+
+    def one(key: Array) -> tuple[Array, tuple[Array, Array]]:
+        k_features, k_scores = jax.random.split(key)
+        start = (
+            jax.random.normal(k_features, (samples, *shape), dtype),
+            0.1 * jax.random.normal(k_scores, (samples, classes), dtype),
+        )
+
+        def step(carry: Any, _: Any) -> tuple[Any, None]:
+            guess, kept, least, best = carry
+            value, slope = jax.value_and_grad(objective)(guess)
+            better = value < least
+            best = jax.tree.map(lambda new, old: jnp.where(better, new, old), guess, best)
+            if matching == "cosine":
+                slope = jax.tree.map(jnp.sign, slope)
+            with foreign():
+                change, kept = adam.update(slope, kept, guess)
+            return (optax.apply_updates(guess, change), kept, jnp.minimum(value, least), best), None
+
+        infinite = jnp.asarray(jnp.inf, dtype)
+        carry = (start, adam.init(start), infinite, start)
+        (_, _, least, best), _ = jax.lax.scan(step, carry, length=steps)
+        return least, best
+
+    least, guesses = jax.jit(jax.vmap(one))(jax.random.split(key, restarts))
+    first = jnp.argmin(least)
+    features, scores = jax.tree.map(lambda a: a[first], guesses)
+    said = jnp.argmax(scores, axis=-1).astype(jnp.int32) if labels is None else labels
+    return Inverted(features, said, mismatch((features, scores)))
+
+
+def _total_variation(images: Float[Array, "samples height width *depth"]) -> Array:
+    down, right = (jnp.abs(jnp.diff(images, axis=axis)) for axis in (1, 2))
+    return jnp.mean(down) + jnp.mean(right)
+
+
+@checked
+def peak_ratio(
+    found: Float[Any, "guesses ..."], truth: Float[Any, "samples ..."], peak: float = 1.0
+) -> float:
+    r"""How near what was found comes to the truth, dB: the peak signal-to-noise ratio.
+
+    :math:`10\log_{10}(r^2/\mathrm{MSE})` with features of the range :math:`r`; samples have no
+    order, and each of the truth is compared with the nearest that was found.
+
+    Args:
+      found: ``[M, ...]``.
+      truth: ``[N, ...]``, of samples of the same shape.
+      peak: :math:`r`.
+
+    Returns:
+      Of the sample that came nearest.
+
+    Example:
+      >>> round(peak_ratio(np.zeros((1, 4)), np.full((2, 4), 0.1)), 6)
+      20.0
+    """
+    one, two = (np.asarray(a, np.float64).reshape(len(a), -1) for a in (found, truth))
+    apart = np.mean((two[:, None] - one[None]) ** 2, axis=2)
+    with np.errstate(divide="ignore"):
+        return float(10 * np.log10(peak**2 / apart.min()))

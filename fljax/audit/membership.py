@@ -1,0 +1,205 @@
+r"""Membership inference: who was among the training data, told from the model that came of them.
+
+A game in which the truth is known: models are trained on random halves of a pool, and an attacker
+who sees a model guesses which samples were in its half. By the loss, members are those on which it
+is small (Yeom et al. 2018). By a likelihood ratio, the prediction for a sample is compared with
+those of other models that had the sample, and of others that had not (LiRA, Carlini et al. 2022):
+the shadow models, each of which is the target for all others here.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key
+from scipy import stats
+
+from fljax import _check
+from fljax._arguments import checked
+from fljax._module import replace
+from fljax.problems import Problem, optimum
+from fljax.statistics import LEVEL
+
+__all__ = ["Interval", "Membership", "membership"]
+
+LOSS, RATIO = "loss", "likelihood ratio"
+
+#: Models that are trained side by side.
+AT_ONCE = 100
+
+#: Fewer leave some sample without others that had it, and others that had not.
+FEWEST = 16
+
+
+class Interval(NamedTuple):
+    """A mean over models with its interval of 95 % confidence, given the pool."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Membership(NamedTuple):
+    """What an attacker tells of ``S`` models, about ``N`` samples each."""
+
+    scores: np.ndarray  # [S, N]  the larger, the more likely a member
+    members: np.ndarray  # [S, N]  who was
+
+    def auc(self) -> Interval:
+        """The chance that a member has a larger score than one that is none; 1/2 is guessing."""
+        ranks = stats.rankdata(self.scores, axis=1)
+        inside = self.members.sum(axis=1)
+        outside = self.members.shape[1] - inside
+        wins = np.where(self.members, ranks, 0).sum(axis=1) - inside * (inside + 1) / 2
+        return _interval(wins / (inside * outside))
+
+    def true_positives(self, false_positives: float = 0.01) -> Interval:
+        """The share of members that are found where so many others are taken for one.
+
+        The threshold is chosen on every other model and applied to the rest.
+
+        Args:
+          false_positives: their rate, in (0, 1).
+
+        Raises:
+          ValueError: a rate outside (0, 1), or so small that no sample of the models is left.
+        """
+        _check.interval("false_positives", false_positives, above=0, below=1)
+        chosen = self.scores[::2][~self.members[::2]]
+        if false_positives * chosen.size < 1:
+            raise ValueError(
+                f"a rate of {false_positives:g} is less than one of the {chosen.size} samples that "
+                "thresholds are chosen on; take more models or samples, or a larger rate."
+            )
+        threshold = np.quantile(chosen, 1 - false_positives)
+        members = self.members[1::2]
+        caught = members & (self.scores[1::2] > threshold)
+        return _interval(caught.sum(axis=1) / members.sum(axis=1))
+
+
+def _interval(each: np.ndarray) -> Interval:
+    mean = float(each.mean())
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, len(each) - 1) * each.std(ddof=1) / len(each) ** 0.5)
+    return Interval(mean, max(mean - reach, 0.0), min(mean + reach, 1.0))
+
+
+@checked
+def membership(
+    key: Key[Array, ""],
+    pool: Problem,
+    train: Callable[[Problem], Array] = optimum,
+    *,
+    attack: str = RATIO,
+    models: int = 1000,
+) -> Membership:
+    """How well members are told from others, by the models that are trained on random halves.
+
+    Args:
+      key: who is in which half; consumed.
+      pool: the problem of one client, with all samples that may be members.
+      train: from a problem to its model ``[D]``; whatever it does is mapped over models, so it
+        consists of JAX's functions: :func:`fljax.problems.optimum`, or steps of your own. A sample
+        that is left out has weight zero.
+      attack: ``"loss"`` or ``"likelihood ratio"``.
+      models: how many; each is attacked with the help of the others.
+
+    Raises:
+      ValueError: a pool of several clients or of fewer than four samples, another attack, too few
+        models; models that are not finite, or of another length.
+
+    Example:
+      Five parameters learned of six samples know them by heart, of sixty less so:
+
+      >>> import fljax as fl
+      >>> def told(samples):
+      ...     pool = fl.problems.least_squares(
+      ...         jax.random.key(0), clients=1, samples=2 * samples, dim=5, noise_variance=1.0
+      ...     )
+      ...     return membership(jax.random.key(1), pool, models=200).auc()
+      >>> told(6).value > told(60).value > 0.5
+      True
+
+    Reference:
+      Yeom et al. 2018, Adversary 2; Carlini et al. 2022, Algorithm 1.
+    """
+    _check.choice("attack", attack, (LOSS, RATIO))
+    _check.count("models", models, at_least=FEWEST)
+    if pool.clients != 1 or pool.samples < 4:
+        raise ValueError(
+            "pool must be the data of one client, four samples at least, got "
+            f"{pool.clients} clients with {pool.samples}; problem.pooled() has all at one."
+        )
+    members, learned, values = _halves(key, pool, train, attack, models)
+    if not np.isfinite(learned).all():
+        raise ValueError(
+            "train returned models that are not finite; of few samples there may be no minimizer "
+            "without a regularizer."
+        )
+    scores = -values if attack == LOSS else _ratios(values, members)
+    return Membership(scores, members)
+
+
+def _halves(
+    key: Array, pool: Problem, train: Callable[[Problem], Array], attack: str, models: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Who is in which half, the model of each, and what is looked at of each for each sample."""
+    pool = replace(pool, statistics=None, importance=None)
+    real = jnp.asarray(pool.weights)[0] > 0
+
+    @jax.jit
+    def all_of(key: Array) -> tuple[Array, Array, Array]:
+        def one(key: Array) -> tuple[Array, Array, Array]:
+            # Half of the places in a random order, so that nobody is alone.
+            order = jax.random.permutation(key, pool.samples)
+            inside = (order < pool.samples // 2) & real
+            weights = inside.astype(pool.dtype)
+            half = replace(pool, weights=(weights / jnp.sum(weights))[None])
+            model = train(half)
+            if jnp.shape(model) != (pool.dim,):
+                raise ValueError(
+                    f"train must return a model of {pool.dim} numbers, got shape "
+                    f"{jnp.shape(model)}."
+                )
+            return inside, model, _watched(pool, model, attack)
+
+        return jax.lax.map(one, jax.random.split(key, models), batch_size=AT_ONCE)
+
+    inside, learned, values = map(np.asarray, all_of(key))
+    kept = np.asarray(real)
+    return inside[:, kept], learned, values[:, kept].astype(np.float64)
+
+
+def _watched(pool: Problem, model: Float[Array, " dim"], attack: str) -> Float[Array, " samples"]:
+    """The loss of each sample; or a number whose law over models is about normal."""
+    prediction = pool.predictions(model[None])[0]
+    target = jnp.asarray(pool.targets)[0]
+    if attack == RATIO and prediction.ndim == 1:
+        return prediction  # of what is scored by one number, its residual and its logit
+    loss = pool.loss.value(prediction, target)
+    if attack == LOSS:
+        return loss
+    # The logit of the label's probability.
+    return -jnp.log(jnp.expm1(jnp.maximum(loss, jnp.finfo(loss.dtype).tiny)))
+
+
+def _ratios(
+    values: Float[np.ndarray, "models samples"], members: Bool[np.ndarray, "models samples"]
+) -> Float[np.ndarray, "models samples"]:
+    """Log-likelihood ratios of a sample's value at each model, with normal laws from the others."""
+    middle = values.mean(axis=0)
+    # Less than that is rounding: without it a model that nothing moves would have a law.
+    least = (1e-5 * (1 + np.abs(middle))) ** 2
+    off = values - middle
+
+    def law(there: np.ndarray) -> np.ndarray:
+        """The log-density at each model, of the others that are there."""
+        sums = [np.where(there, power, 0) for power in (np.ones_like(off), off, off**2)]
+        count, first, second = (total.sum(axis=0) - total for total in sums)
+        count = np.maximum(count, 1)
+        mean = first / count
+        variance = np.maximum(second / count - mean**2, least)
+        return -0.5 * (np.log(variance) + (off - mean) ** 2 / variance)
+
+    return law(members) - law(~members)
