@@ -5,7 +5,9 @@ from fljax.problems.discrepancy import (
     label_histograms,
     label_overlap,
     local_gradients,
+    mean_codes,
     prediction_discrepancy,
+    reconstruction,
 )
 from fljax.problems.gtv import Certificate, GTVMin, Solution
 from fljax.problems.model import FunctionLoss, Model
@@ -106,10 +108,12 @@ __all__ = [
     "linear",
     "local_gradients",
     "logistic",
+    "mean_codes",
     "optimum",
     "prediction_discrepancy",
     "prox",
     "random_clusters",
+    "reconstruction",
     "ridge",
     "softmax",
     "train",
