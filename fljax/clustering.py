@@ -1,8 +1,10 @@
 r"""Clustered federated learning: which clients have like data, and one model for each such group.
 
 Two ways (Jung 2025, section 6.2). *Cluster, then pool*: represent every data set
-by a vector (:func:`fljax.problems.train`, :func:`~fljax.problems.local_gradients`), cluster
-the vectors (:func:`kmeans`), and train one model a cluster (:func:`pooled_models`). Or let
+by a vector (:func:`fljax.problems.train`, :func:`~fljax.problems.local_gradients`,
+:func:`~fljax.problems.mean_codes`), cluster the vectors (:func:`kmeans`, or
+:func:`gaussian_mixture` where clusters are no balls), and train one model a cluster
+(:func:`pooled_models`). Or let
 *generalized total variation* do it: models coupled along a graph that is dense within clusters and
 sparse between them agree within (:class:`fljax.problems.GTVMin`,
 :class:`fljax.algorithms.FedRelax`), and :func:`detect` reads the clusters off their models. How
@@ -22,7 +24,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._linalg import symmetric_eigen
 from fljax._module import float_dtype, replace
+from fljax._numerics import HIGHEST
 from fljax.graphs import Graph
 from fljax.problems import Problem
 from fljax.problems.solvers import factorize, prox, refuse_clipping
@@ -30,9 +34,11 @@ from fljax.problems.tasks import membership
 
 __all__ = [
     "Clusters",
+    "Mixture",
     "Quality",
     "adjusted_rand",
     "detect",
+    "gaussian_mixture",
     "kmeans",
     "misassigned",
     "pooled_models",
@@ -46,6 +52,17 @@ class Clusters(NamedTuple):
     cluster: Array  # [K]     of each point, 0..Q-1
     centers: Array  # [Q, m]
     inertia: Array  # []      the sum of squared distances from the centers
+
+
+class Mixture(NamedTuple):
+    """What :func:`gaussian_mixture` found, as :class:`Clusters` and more."""
+
+    cluster: Array  # [K]        the likeliest of each point, 0..Q-1
+    centers: Array  # [Q, m]     the means
+    covariances: Array  # [Q, m, m]
+    shares: Array  # [Q]         how frequent each is
+    membership: Array  # [K, Q]  the probability of each point to be of each
+    log_likelihood: Array  # []  of all points
 
 
 class Quality(NamedTuple):
@@ -146,6 +163,103 @@ def _lloyd(points: Array, centers: Array, iterations: int) -> Clusters:
     going = jax.lax.while_loop(lambda s: s[3] & (s[4] < iterations), move, start)
     cluster, far, centers, *_ = going
     return Clusters(cluster, centers, jnp.sum(far))
+
+
+@checked
+def gaussian_mixture(
+    key: Key[Array, ""],
+    points: Float[Array, "clients size"],
+    clusters: int,
+    *,
+    restarts: int = 10,
+    iterations: int = 100,
+    floor: Float[Array, ""] | float = 1e-3,
+) -> Mixture:
+    r"""A mixture of Gaussians, each with a covariance of its own: clusters of any extent and shape.
+
+    Expectation-maximization from the clusters of k-means, until the likelihood no longer rises; of
+    some starts the likeliest. It may be traced, so that every seed of a study has clusters of its
+    own.
+
+    Args:
+      key: consumed.
+      points: ``[K, m]``.
+      clusters: ``Q``, at most ``K``.
+      restarts: how many starts.
+      iterations: at most, of each.
+      floor: no covariance is below so large a multiple of the points' mean variance in any
+        direction, or a Gaussian would shrink onto a single point; > 0.
+
+    Raises:
+      ValueError: more clusters than points, NaN, a floor that is not positive.
+
+    Reference:
+      Jung 2025, section 6.2; Dempster, Laird and Rubin 1977.
+
+    Example:
+      A narrow cluster within a wide one, which no center tells apart:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> wide, narrow = jax.random.normal(jax.random.key(0), (2, 40, 2))
+      >>> points = jnp.concatenate([10 * wide, 0.1 * narrow])
+      >>> found = fl.clustering.gaussian_mixture(jax.random.key(1), points, 2)
+      >>> truth = jnp.repeat(jnp.arange(2), 40)
+      >>> bool(fl.clustering.adjusted_rand(found.cluster, truth) > 0.9)
+      True
+    """
+    _check.positive("floor", floor)
+    points = jnp.asarray(_check.filled("points", points, axes=2), float_dtype())
+    starts = jax.vmap(
+        lambda k: kmeans(k, points, clusters, restarts=1, iterations=iterations).cluster
+    )(jax.random.split(key, restarts))
+    least = floor * jnp.mean(jnp.var(points, axis=0))
+    least = jnp.maximum(least, jnp.finfo(points.dtype).tiny)
+    found = jax.vmap(lambda start: _expected(points, start, clusters, least, iterations))(starts)
+    best = jnp.argmax(found.log_likelihood)
+    return jax.tree.map(lambda a: a[best], found)
+
+
+def _expected(points: Array, start: Array, clusters: int, least: Array, iterations: int) -> Mixture:
+    """Expectation-maximization from hard clusters."""
+
+    def maximize(membership: Array) -> tuple[Array, Array, Array]:
+        size = jnp.sum(membership, axis=0)
+        safe = jnp.where(size > 0, size, 1)
+        mean = jnp.matmul(membership.T, points, precision=HIGHEST) / safe[:, None]
+        apart = points[None] - mean[:, None]
+        spread = jnp.einsum("kq,qkp,qkr->qpr", membership, apart, apart, precision=HIGHEST)
+        floor = least * jnp.eye(points.shape[1], dtype=points.dtype)
+        return mean, spread / safe[:, None, None] + floor[None], size / len(points)
+
+    def expect(mean: Array, covariance: Array, shares: Array) -> tuple[Array, Array]:
+        """The points' memberships, and their log-likelihood."""
+        values, vectors = symmetric_eigen(covariance)
+        values = jnp.maximum(values, least)
+        apart = points[None] - mean[:, None]
+        along = jnp.einsum("qkp,qpi->qki", apart, vectors, precision=HIGHEST)
+        distance = jnp.sum(along**2 / values[:, None], axis=2)  # of Mahalanobis, squared
+        constant = jnp.sum(jnp.log(2 * np.pi * values), axis=1)
+        tiny = jnp.finfo(points.dtype).tiny
+        log = jnp.log(jnp.maximum(shares, tiny))[:, None] - (distance + constant[:, None]) / 2
+        total = jax.nn.logsumexp(log, axis=0)
+        return jnp.exp(log - total[None]).T, jnp.sum(total)
+
+    def turn(state: tuple) -> tuple:
+        membership, _, last, count = state
+        membership, likelihood = expect(*maximize(membership))
+        return membership, last, likelihood, count + 1
+
+    def going(state: tuple) -> Array:
+        _, before, last, count = state
+        return (count < iterations) & ((count < 2) | (last - before > 1e-10 * jnp.abs(last)))
+
+    infinite = jnp.asarray(-jnp.inf, points.dtype)
+    hard = jax.nn.one_hot(start, clusters, dtype=points.dtype)
+    membership, *_ = jax.lax.while_loop(going, turn, (hard, infinite, infinite, 0))
+    mean, covariance, shares = maximize(membership)
+    membership, likelihood = expect(mean, covariance, shares)
+    cluster = jnp.argmax(membership, axis=1).astype(jnp.int32)
+    return Mixture(cluster, mean, covariance, shares, membership, likelihood)
 
 
 @checked

@@ -3,7 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+import scipy.stats
 
 import fljax as fl
 from fljax import clustering, graphs
@@ -34,6 +36,83 @@ def test_kmeans_finds_separated_clusters_for_each_seed():
             np.testing.assert_allclose(centers[q], POINTS[np.asarray(cluster) == q].mean(axis=0))
         apart = POINTS - np.asarray(centers)[np.asarray(cluster)]
         assert float(inertia) == pytest.approx(np.sum(apart**2))
+
+
+def written_out(points, start, clusters, floor, turns):
+    """Expectation-maximization, point by point: memberships, parameters, log-likelihood."""
+    count, size = points.shape
+    least = floor * np.var(points, axis=0).mean()
+    member = np.eye(clusters)[start]
+    for _ in range(turns + 1):
+        mean, cov, share = [], [], []
+        for q in range(clusters):
+            weight = member[:, q]
+            mean.append((weight @ points) / weight.sum())
+            apart = points - mean[q]
+            cov.append(apart.T @ (weight[:, None] * apart) / weight.sum() + least * np.eye(size))
+            share.append(weight.sum() / count)
+        density = np.stack(
+            [
+                s * scipy.stats.multivariate_normal(m, c).pdf(points)
+                for s, m, c in zip(share, mean, cov, strict=True)
+            ],
+            axis=1,
+        )
+        member = density / density.sum(axis=1, keepdims=True)
+    return member, np.array(mean), np.array(cov), np.array(share), np.log(density.sum(1)).sum()
+
+
+@pytest.mark.parametrize("turns", [1, 3, 12])
+def test_a_mixture_is_its_loop(turns):
+    """From the same start, so many turns."""
+    rng = np.random.default_rng(turns)
+    points = rng.normal(size=(40, 2)) @ np.array([[3.0, 1.0], [0.0, 0.3]])
+    points[20:] += [1.0, 2.0]
+    start = rng.integers(0, 3, 40)
+    least = jnp.asarray(1e-2 * np.var(points, axis=0).mean())
+    found = clustering._expected(jnp.asarray(points), jnp.asarray(start), 3, least, turns)
+    member, mean, cov, share, likelihood = written_out(points, start, 3, 1e-2, turns)
+    np.testing.assert_allclose(found.membership, member, atol=1e-10)
+    np.testing.assert_allclose(found.centers, mean, atol=1e-10)
+    np.testing.assert_allclose(found.covariances, cov, atol=1e-10)
+    np.testing.assert_allclose(found.shares, share, atol=1e-12)
+    np.testing.assert_allclose(found.log_likelihood, likelihood, rtol=1e-10)
+    assert (np.asarray(found.cluster) == member.argmax(axis=1)).all()
+
+
+def test_the_likelihood_never_falls():
+    """But for the floor of covariances, here far below them."""
+    points = jnp.asarray(np.random.default_rng(0).normal(size=(50, 3)))
+    start = jnp.arange(50) % 3
+    found = [
+        float(clustering._expected(points, start, 3, jnp.asarray(1e-9), turns).log_likelihood)
+        for turns in range(1, 25)
+    ]
+    assert (np.diff(found) > -1e-9).all()
+    assert found[-1] > found[0] + 1
+
+
+def test_mixtures_tell_apart_what_no_center_does():
+    """Two long clusters side by side, for each seed; k-means cuts across both."""
+    rng = np.random.default_rng(1)
+    points = rng.normal(size=(60, 2)) * [10.0, 0.3] + np.repeat([[0, 0], [0, 3]], 30, axis=0)
+    truth = np.repeat([0, 1], 30)
+    find = jax.jit(jax.vmap(lambda k: clustering.gaussian_mixture(k, jnp.asarray(points), 2)))
+    found = find(jax.random.split(jax.random.key(0), 3))
+    for cluster, share in zip(found.cluster, found.shares, strict=True):
+        assert clustering.misassigned(cluster, truth) < 0.05
+        np.testing.assert_allclose(np.sort(share), 0.5, atol=0.1)
+    plain = clustering.kmeans(jax.random.key(0), points, 2).cluster
+    assert clustering.misassigned(plain, truth) > 0.2
+
+
+def test_a_mixture_of_separated_clusters_is_theirs():
+    """Also where a cluster has no more points than a covariance needs."""
+    found = clustering.gaussian_mixture(jax.random.key(0), POINTS, 3)
+    assert clustering.misassigned(found.cluster, TRUTH) == 0
+    assert np.isfinite(np.asarray(found.covariances)).all()
+    same = clustering.gaussian_mixture(jax.random.key(1), np.zeros((4, 2)), 2)
+    assert np.isfinite(float(same.log_likelihood))
 
 
 @pytest.mark.slow
@@ -172,5 +251,97 @@ def test_predictions_on_shared_points_are_compared_both_ways():
 def test_scaled_unit_vectors_make_predictions_as_far_as_models():
     """Exercise 3.7: on sqrt(d) e_j the discrepancy is the squared distance of linear models."""
     models = np.random.default_rng(2).normal(size=(5, 3))
-    result = fl.problems.prediction_discrepancy(models @ (np.sqrt(3) * np.eye(3)))
-    np.testing.assert_allclose(result, graphs.distances(models) ** 2, atol=1e-12)
+    found = fl.problems.prediction_discrepancy(models @ (np.sqrt(3) * np.eye(3)))
+    np.testing.assert_allclose(found, graphs.distances(models) ** 2, atol=1e-12)
+
+
+def test_codes_are_means_of_what_the_encoder_says_of_real_samples():
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(n, 3)), np.zeros(n)) for n in (4, 7)]
+    data = fl.problems.from_clients(data, fl.problems.LeastSquares())
+    network = fl.models.autoencoder(2, hidden=[5])
+    problem = fl.problems.reconstruction(data, network, jax.random.key(0))
+    codes = fl.problems.mean_codes(problem, problem.initial)
+    parameters = problem.parameters(problem.initial)
+    for k, n in enumerate((4, 7)):
+        x = jnp.asarray(data.features[k, :n])
+        said = np.asarray(network.encode(parameters, x))
+        np.testing.assert_allclose(codes[k], said.mean(axis=0), rtol=1e-12)
+        hidden = np.maximum(
+            x @ parameters["encoder"]["layer_0"]["kernel"]
+            + parameters["encoder"]["layer_0"]["bias"][None],
+            0,
+        )
+        encoded = hidden @ parameters["encoder"]["layer_1"]["kernel"]
+        np.testing.assert_allclose(said, encoded, atol=1e-12)
+        error = np.mean((np.asarray(network.apply(parameters, x)) - np.asarray(x)) ** 2)
+        loss = problem.mean_loss(jnp.broadcast_to(problem.initial, (2, problem.dim)))[k]
+        np.testing.assert_allclose(loss, error, rtol=1e-12)
+
+
+def test_an_autoencoder_has_any_shape_and_a_single_number():
+    network = fl.models.autoencoder(1, hidden=[])
+    images = jnp.ones((3, 2, 2))
+    parameters = network.init(jax.random.key(0), images[:1])
+    assert network.encode(parameters, images).shape == (3, 1)
+    assert network.apply(parameters, images).shape == (3, 2, 2)
+    row = jnp.ones((3, 1))
+    assert network.apply(network.init(jax.random.key(0), row[:1]), row).shape == (3, 1)
+
+
+def test_codes_learned_together_find_clients_with_like_digits():
+    """Two kinds of clients, of other digits; trained by FedAvg, which sees no image."""
+    images = fl.data.mnist_sample()
+    kinds, clients = ((0, 6), (1, 7)), []
+    for kind in kinds:
+        rows = np.flatnonzero(np.isin(images.train_labels, kind))[:120].reshape(30, 4).T
+        clients += [
+            (images.train_images[some].reshape(30, -1) / 255, np.zeros(30)) for some in rows
+        ]
+    data = fl.problems.from_clients(clients, fl.problems.LeastSquares())
+    network = fl.models.autoencoder(3, hidden=[16])
+    problem = fl.problems.reconstruction(data, network, jax.random.key(0))
+    algorithm = fl.algorithms.FedAvg(optax.adam(3e-3), local_steps=20)
+    run = fl.run(fl.Simulation(problem, algorithm), rounds=15)
+    codes = fl.problems.mean_codes(problem, run.model.values[0])
+    for found in (clustering.kmeans, clustering.gaussian_mixture):
+        cluster = found(jax.random.key(1), codes, 2).cluster
+        assert clustering.misassigned(cluster, np.repeat([0, 1], 4)) == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: clustering.gaussian_mixture(jax.random.key(0), np.ones((2, 2)), 3),
+            ValueError,
+            "2 points cannot fill 3 clusters",
+        ),
+        (
+            lambda: clustering.gaussian_mixture(jax.random.key(0), np.ones((2, 2)), 1, floor=0.0),
+            ValueError,
+            "floor must be finite and > 0",
+        ),
+        (lambda: fl.models.autoencoder(0), ValueError, "code must be >= 1"),
+        (
+            lambda: fl.problems.reconstruction(
+                clustered(0)[0], fl.models.mlp(2), jax.random.key(0)
+            ),
+            TypeError,
+            "network must be an instance of fljax.models.networks.Autoencoder",
+        ),
+        (
+            lambda: fl.problems.mean_codes(
+                fl.problems.reconstruction(
+                    clustered(0)[0], fl.models.autoencoder(1), jax.random.key(0)
+                ),
+                np.ones(3),
+            ),
+            ValueError,
+            "one row of|rows of the network's",
+        ),
+    ],
+)
+def test_what_no_clients_can_be_clustered_by_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

@@ -2,11 +2,13 @@
 
 from fljax.models.architecture import Architecture, Layout, layout_of
 from fljax.models.doors import equinox, haiku, linen, nnx, plain
-from fljax.models.networks import cnn, mlp
+from fljax.models.networks import Autoencoder, autoencoder, cnn, mlp
 
 __all__ = [
     "Architecture",
+    "Autoencoder",
     "Layout",
+    "autoencoder",
     "cnn",
     "equinox",
     "haiku",

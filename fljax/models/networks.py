@@ -14,7 +14,7 @@ from fljax._arguments import checked
 from fljax._module import float_dtype
 from fljax.models.architecture import Architecture
 
-__all__ = ["cnn", "mlp"]
+__all__ = ["Autoencoder", "autoencoder", "cnn", "mlp"]
 
 
 @checked
@@ -75,6 +75,69 @@ def cnn(
     if kernel % 2 == 0:
         raise ValueError(f"kernel must be odd, so that it has a middle, got {kernel}.")
     return _Layers(outputs, tuple(map(int, channels)), tuple(map(int, hidden)), kernel)
+
+
+@dataclasses.dataclass(frozen=True)
+class Autoencoder(Architecture):
+    """An encoder to a few numbers and a decoder back: what :func:`autoencoder` makes."""
+
+    code: int
+    hidden: tuple[int, ...]
+
+    def init(self, key: Array, features: Array) -> Any:
+        k_encoder, k_decoder = jax.random.split(key)
+        code = jnp.zeros((1, self.code), features.dtype)
+        return {
+            "encoder": self._encoder.init(k_encoder, features),
+            "decoder": self._decoder(features.shape[1:]).init(k_decoder, code),
+        }
+
+    def encode(self, parameters: Any, features: Array) -> Float[Array, "samples code"]:
+        """The codes of some samples."""
+        return self._encoder.apply(parameters["encoder"], features).reshape(-1, self.code)
+
+    def apply(self, parameters: Any, features: Array) -> Array:
+        decoder = self._decoder(features.shape[1:])
+        said = decoder.apply(parameters["decoder"], self.encode(parameters, features))
+        return said.reshape(features.shape)
+
+    @property
+    def _encoder(self) -> Architecture:
+        return mlp(self.code, self.hidden)
+
+    def _decoder(self, sample: tuple[int, ...]) -> Architecture:
+        return mlp(int(np.prod(sample)), self.hidden[::-1])
+
+
+@checked
+def autoencoder(code: int, hidden: Sequence[int] = (32,)) -> Autoencoder:
+    """A network that reconstructs its inputs from a few numbers, the code of a sample.
+
+    Layers of :func:`mlp` down to the code, and their mirror image back to the sample's shape.
+    Clients learn it together as any network (:func:`fljax.problems.reconstruction`), and their
+    mean codes tell how unlike their data are (:func:`fljax.problems.mean_codes`).
+
+    Args:
+      code: how many numbers a code has.
+      hidden: widths of the encoder's layers before it; the decoder has the same, backwards.
+
+    Raises:
+      ValueError: widths that are no counts.
+
+    Reference:
+      Jung 2025, section 7.2, Figure 7.2.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> network, images = fl.models.autoencoder(2, hidden=[8]), jnp.zeros((5, 4, 4))
+      >>> parameters = network.init(jax.random.key(0), images[:1])
+      >>> network.encode(parameters, images).shape, network.apply(parameters, images).shape
+      ((5, 2), (5, 4, 4))
+    """
+    _check.count("code", code)
+    for size in hidden:
+        _check.count("each of hidden", size)
+    return Autoencoder(int(code), tuple(map(int, hidden)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,9 @@ from fljax.problems.discrepancy import (
     label_histograms,
     label_overlap,
     local_gradients,
+    mean_codes,
     prediction_discrepancy,
+    reconstruction,
 )
 from fljax.problems.explanation import explained, explanation_error
 from fljax.problems.gtv import Certificate, GTVMin, Solution
@@ -112,11 +114,13 @@ __all__ = [
     "linear",
     "local_gradients",
     "logistic",
+    "mean_codes",
     "optimum",
     "predict",
     "prediction_discrepancy",
     "prox",
     "random_clusters",
+    "reconstruction",
     "ridge",
     "softmax",
     "train",

@@ -10,11 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Key
 
 from fljax import _check
 from fljax._arguments import checked
 from fljax._numerics import HIGHEST
+from fljax.models import Autoencoder
+from fljax.problems.model import FunctionLoss, Model
 from fljax.problems.objectives import LeastSquares, Loss
 from fljax.problems.problem import Problem
 
@@ -22,7 +24,9 @@ __all__ = [
     "label_histograms",
     "label_overlap",
     "local_gradients",
+    "mean_codes",
     "prediction_discrepancy",
+    "reconstruction",
 ]
 
 
@@ -54,6 +58,87 @@ def local_gradients(
     _check.finite("at", at)
     everyone = jnp.broadcast_to(jnp.asarray(at, problem.dtype), (problem.clients, problem.dim))
     return problem.gradient(everyone)
+
+
+@checked
+def reconstruction(problem: Problem, network: Autoencoder, key: Key[Array, ""]) -> Model:
+    r"""The clients' features as what they are to be reconstructed as, by a network that all learn.
+
+    Any algorithm that learns networks minimizes the mean squared error; nothing but models is
+    sent. Labels are not looked at. A mean code tells where the samples of a client lie; of two laws
+    of labels on features alike it says little, even with labels among the features.
+
+    Args:
+      problem: the clients'.
+      network: of :func:`fljax.models.autoencoder`.
+      key: of the initial parameters, consumed.
+
+    Raises:
+      ValueError: what :class:`~fljax.problems.Model` raises.
+
+    Reference:
+      Jung 2025, section 7.2, Figure 7.2.
+
+    Example:
+      Of two kinds of clients the mean codes are apart:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> x = jax.random.normal(jax.random.key(0), (6, 40, 4))
+      >>> x = x.at[3:].add(jnp.array([2.0, -2.0, 2.0, -2.0]))
+      >>> data = fl.problems.Problem(x, jnp.zeros((6, 40)), fl.problems.LeastSquares())
+      >>> problem = reconstruction(data, fl.models.autoencoder(2, [8]), jax.random.key(1))
+      >>> run = fl.run(fl.Simulation(problem, fl.algorithms.FedAvg(0.1)), rounds=200)
+      >>> codes = mean_codes(problem, run.model.values[0])
+      >>> fl.clustering.adjusted_rand(
+      ...     fl.clustering.kmeans(jax.random.key(2), codes, 2).cluster, [0, 0, 0, 1, 1, 1]
+      ... ).tolist()
+      1.0
+    """
+    _check.kind("network", network, Autoencoder)
+    features = problem.design
+    made = Model(
+        features,
+        features,
+        FunctionLoss(_squared_error),
+        weights=problem.weights,
+        architecture=network,
+        importance=problem.importance,
+    )
+    return made.initialized(key)
+
+
+def _squared_error(prediction: Array, target: Array) -> Array:
+    return (prediction - target) ** 2
+
+
+@checked
+def mean_codes(problem: Model, model: Float[Array, " dim"] | Any) -> Float[Array, "clients code"]:
+    r"""Of each client the mean code of its samples: an embedding of its data set.
+
+    Args:
+      problem: of :func:`reconstruction`.
+      model: ``[D]``, of the autoencoder that all clients share.
+
+    Raises:
+      TypeError: another network.
+      ValueError: a model of another size.
+
+    Reference:
+      Jung 2025, section 7.2.
+    """
+    network = problem.architecture
+    _check.kind("the problem's architecture", network, Autoencoder)
+    model = _check.filled("model", model, axes=1)
+    _check.finite("model", model)
+    parameters = problem.parameters(model)
+
+    def one(client: tuple[Array, Array]) -> Array:
+        features, weights = client
+        total = jnp.sum(weights)
+        codes = network.encode(parameters, features)  # pyright: ignore[reportAttributeAccessIssue]
+        return jnp.sum(weights[:, None] * codes, axis=0) / jnp.where(total > 0, total, 1)
+
+    return jax.lax.map(one, (jnp.asarray(problem.features), jnp.asarray(problem.weights)))
 
 
 @checked
