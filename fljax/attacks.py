@@ -694,6 +694,7 @@ def backdoor(
     mask = _mask(attackers)
     _check_mask(mask, problem.clients)
     trigger.check(problem.features.shape[2:])
+    _check.interval("target", target)
     if (key is None) != (share is None):
         raise ValueError(
             "samples are drawn to get the trigger: give both key= and share=, or neither where "

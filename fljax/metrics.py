@@ -639,6 +639,7 @@ def backdoor_success(trigger: Trigger, target: float) -> Metric:
     Reference:
       Bagdasaryan et al. 2020.
     """
+    _check.interval("target", target)
     label = "backdoor success"
     measure = _BackdoorSuccess(trigger, float(target))
     return Metric("backdoor_success", measure, label, needs_labels=True, bounds=(0.0, 1.0))

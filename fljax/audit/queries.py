@@ -110,6 +110,7 @@ def matched_client(problem: Problem, quadratic: Any, linear: Any) -> int:
       >>> matched_client(problem, problem.second_moment()[3], q[3])
       3
     """
+    quadratic, linear = _check.array("quadratic", quadratic), _check.array("linear", linear)
     if np.shape(quadratic) != (problem.dim, problem.dim) or np.shape(linear) != (problem.dim,):
         raise ValueError(
             f"quadratic and linear must be of the problem's {problem.dim} parameters, got shapes "

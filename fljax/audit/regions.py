@@ -69,6 +69,7 @@ def gaussian_region(shift: ArrayLike, sigma: ArrayLike, threshold: ArrayLike) ->
     """
     _check.nonnegative("shift", shift)
     _check.positive("sigma", sigma)
+    _check.interval("threshold", threshold)
     shift, sigma, threshold = (np.asarray(value, float) for value in (shift, sigma, threshold))
     return RegionErrors(
         stats.norm.sf(threshold / sigma), stats.norm.cdf((threshold - shift) / sigma)
@@ -104,6 +105,7 @@ def region_errors(
         _check_claim(0.0, confidence)
     found = []
     for name, releases, inside in (("one", one, False), ("other", other, True)):
+        releases = np.asarray(_check.filled(name, releases))
         told = np.asarray(region(releases))
         if told.dtype != np.bool_ or told.shape != np.shape(releases)[:1]:
             raise ValueError(

@@ -193,6 +193,9 @@ def trained_attack(
         raise ValueError(
             f"attacker must have fit(X, y) and predict(X), got {_check.shown(attacker)}."
         )
+    for name, data in (("one", one), ("other", other)):
+        for leaf in jax.tree.leaves(data):
+            _check.array(name, leaf)
     shapes = [
         (jax.tree.structure(data), [np.shape(leaf) for leaf in jax.tree.leaves(data)])
         for data in (one, other)

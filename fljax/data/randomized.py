@@ -62,6 +62,7 @@ def randomized_labels(
         raise ValueError(
             f"classes must be the two or more values of a label, got {_check.shown(classes)}."
         )
+    labels = _check.array("labels", labels)
     values = jnp.asarray(classes, _check.dtype_of(labels))
 
     def known(labels: Any, classes: Any) -> None:
