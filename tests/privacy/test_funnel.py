@@ -8,6 +8,7 @@ from scipy import optimize
 
 from fljax.privacy import (
     GaussianFunnel,
+    funnel,
     joint_table,
     mutual_information,
     privacy_funnel,
@@ -130,6 +131,12 @@ def test_all_that_is_useful_is_had_for_what_a_sufficient_statistic_tells(seed):
     assert informations(table, np.eye(4))[0] > private + 1e-3
 
 
+@pytest.mark.parametrize("off", [1e-12, -1e-12, 0.0])
+def test_of_maps_that_are_as_useful_but_for_rounding_the_one_that_tells_less_is_kept(off):
+    ends = [(0.0, 0.0, np.eye(2)), (1.0, 0.1, np.eye(2)), (1.0 + off, 0.9, np.eye(2))]
+    assert [one[1] for one in funnel._lower_hull(ends)] == [0.0, 0.1]
+
+
 def test_exchanged_the_curve_bounds_what_is_attained_from_above():
     table = table_of(1, 4)
     other = privacy_funnel(table.transpose(2, 1, 0))
@@ -139,8 +146,6 @@ def test_exchanged_the_curve_bounds_what_is_attained_from_above():
 
 
 def test_more_slopes_and_restarts_compile_once_each():
-    from fljax.privacy import funnel
-
     funnel._descended.clear_cache()
     for seed in range(3):
         privacy_funnel(table_of(seed, 4), key=seed, iterations=50)
