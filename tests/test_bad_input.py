@@ -78,11 +78,13 @@ NOT_COVERED = {"Interrupted", "Plan", "module"}
 #: Made by the library inside a run or for its results, not by users: records, and what is called
 #: with arrays that were checked on their way in.
 INSIDE = {
+    "privacy.Tradeoff",
     "algorithms.Needs",
     "algorithms.NetworkState",
     "algorithms.server_start",
     "algorithms.start_models",
     "audit.OneRun",
+    "audit.TrainedAttack",
     "audit.Overheard",
     "audit.Protection",
     "batches.Batch",
@@ -1085,13 +1087,6 @@ TRUSTWORTHY = {
         "victim": 1,
     },
     "attacks.poison_features": {**POISONED, "shift": 1.0},
-    "audit.TrainedAttack": {
-        "right": 5,
-        "tests": 10,
-        "epsilon": 1.0,
-        "delta": 0.0,
-        "confidence": 0.95,
-    },
     "audit.gaussian_region": {"shift": 1.0, "sigma": 1.0, "threshold": 0.5},
     "audit.matched_client": {
         "problem": problem(),
@@ -1101,11 +1096,13 @@ TRUSTWORTHY = {
     "audit.most_accurate": {"epsilon": 1.0, "delta": 0.0},
     "audit.queried_loss": {
         "models": np.eye(3, 2),
-        "messages": np.ones((3, 2)),
+        "messages": np.ones((2, 2)),
         "step_size": 0.1,
         "pull": 1.0,
     },
     "audit.reach": {"attacked": DESCENDED, "clean": DESCENDED, "rounds": 2},
+    "audit.quadratic": {"models": np.eye(3, 2), "gradients": np.ones((3, 2))},
+    "audit.peak_ratio": {"estimate": np.zeros((2, 3)), "truth": np.ones((2, 3))},
     "audit.region_errors": {
         "one": np.zeros(9),
         "other": np.ones(9),
@@ -1173,11 +1170,6 @@ TRUSTWORTHY = {
         "private_covariance": np.eye(1),
         "useful_variance": 1.0,
     },
-    "privacy.Tradeoff": {
-        "useful": np.zeros(2),
-        "private": np.zeros(2),
-        "maps": np.zeros((2, 2, 2)),
-    },
 }
 #: Of other algorithms, what their cases have that is needed.
 VALID = {
@@ -1194,6 +1186,8 @@ UNTRIED = {
     *("load", "merge", "plan", "run", "save", "sweep"),
     *(
         "audit.one_run",
+        "audit.reach",
+        "audit.trained_attack",
         "audit.twins",
         "audit.two_worlds",
         "audit.unperturbed",
@@ -1203,6 +1197,7 @@ UNTRIED = {
     ),
     "plotting.save",  # a file
     "privacy.assumptions",
+    "privacy.privacy_funnel",
     "privacy.events",
     "privacy.spent",
     "problems.optimum",
@@ -1236,6 +1231,40 @@ ACCEPTED = {
     ("static", "values"): "objects list ragged complexes empty",  # of a scenario's own
     ("algorithms.APFL", "interpolation"): "list",  # one of each client
     ("audit.corners", "targets"): "list",
+    ("attacks.Trigger", "values"): "negative",
+    ("attacks.backdoor", "target"): "negative",
+    ("attacks.poison_features", "shift"): "negative list",  # of each feature
+    ("metrics.backdoor_success", "target"): "negative",
+    ("problems.explained", "signal"): "list",
+    ("audit.region_errors", "one"): "list",
+    ("audit.region_errors", "other"): "list",
+    ("privacy.GaussianFunnel", "private"): "list",
+    ("privacy.GaussianFunnel", "useful"): "list",
+    ("audit.gaussian_region", "shift"): "list shape",
+    ("audit.gaussian_region", "sigma"): "list shape",
+    ("audit.gaussian_region", "threshold"): "negative list shape",
+    ("audit.most_accurate", "epsilon"): "list shape",
+    ("audit.most_accurate", "delta"): "list",
+    ("audit.matched_client", "linear"): "list",
+    ("audit.reach", "key"): "negative",
+    ("audit.trained_attack", "one"): "negative",
+    ("audit.trained_attack", "other"): "negative",
+    ("audit.trained_attack", "epsilon"): "list shape",
+    ("audit.trained_attack", "delta"): "list",
+    ("audit.trained_attack", "key"): "negative",
+    ("data.noisy_inputs", "key"): "negative",
+    ("data.randomized_labels", "key"): "negative",
+    ("data.randomized_labels", "labels"): "shape empty",
+    ("data.replaced_features", "key"): "negative",
+    ("data.subsample", "key"): "negative",
+    ("privacy.gaussian_release", "key"): "negative",
+    ("privacy.gaussian_release", "models"): "list shape",
+    ("privacy.laplace_release", "key"): "negative",
+    ("privacy.laplace_release", "models"): "list shape",
+    ("privacy.privacy_funnel", "key"): "negative",
+    ("privacy.quantized", "values"): "list shape",
+    ("privacy.accounting.randomized_response_epsilon", "probability"): "list shape",
+    ("privacy.accounting.subsampled", "fraction"): "list shape",
     ("audit.counted_epsilon", "hits"): "list shape",
     ("audit.counted_epsilon", "false_alarms"): "list shape",
     ("audit.one_run", "key"): "negative",
@@ -1319,7 +1348,6 @@ ACCEPTED = {
     ("fairness.parity_difference", "groups"): "list",
     ("fairness.parity_difference", "positive"): "negative",
     ("fairness.worst", "largest"): "true",
-    ("monitoring.calibrated_threshold", "errors"): "shape",  # series of any number of axes
     ("monitoring.page_hinkley", "errors"): "list shape",
     ("metrics.Metric", "bounds"): "list",
     ("metrics.Metric", "dims"): "empty",

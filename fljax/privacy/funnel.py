@@ -438,14 +438,14 @@ class GaussianFunnel:
     def __post_init__(self) -> None:
         """Bring arrays into shape."""
         arrays = {
-            name: np.asarray(getattr(self, name), np.float64)
+            name: np.asarray(_check.filled(name, getattr(self, name)), np.float64)
             for name in ("covariance", "private", "useful", "private_covariance")
         }
         dim = len(arrays["useful"]) if arrays["useful"].ndim == 1 else 0
         if arrays["private"].ndim == 1:
             arrays["private"] = arrays["private"][:, None]
-        hidden = arrays["private"].shape[-1]
-        if hidden == 1:
+        hidden = arrays["private"].shape[-1] if arrays["private"].ndim else 0
+        if hidden == np.size(arrays["private_covariance"]) == 1:
             arrays["private_covariance"] = arrays["private_covariance"].reshape(1, 1)
         wanted = ((dim, dim), (dim, hidden), (dim,), (hidden, hidden))
         got = tuple(array.shape for array in arrays.values())
