@@ -251,7 +251,7 @@ def plot(studies: Studies) -> Picture:
     data = studies["found"]
     titles = (
         "trained attacker",
-        "accused mechanisms",
+        "accused, lines as in (a)",
         "9.1: Bob's error",
         "9.1: Alice's station found",
         f"noise of (190), epsilon = {BUDGET.value:g}",
