@@ -644,7 +644,8 @@ class Bulyan(Aggregator):
             best = jax.lax.argmin(score, 1, jnp.int32)[:, None]
             return left & ~((senders[None] == best) & (taken < wanted)[:, None])
 
-        return heard & ~jax.lax.fori_loop(0, len(senders), take, heard)
+        most = max(len(senders) - 2 * self.attackers, 1)
+        return heard & ~jax.lax.fori_loop(0, most, take, heard)
 
 
 def _squared_distances(

@@ -13,6 +13,11 @@ peers: then everybody is honest, and over some links something else is heard.
 :func:`poison_labels`, :func:`poison_features` and :func:`backdoor` are attacks on the data, by
 clients that follow the protocol from then on; :func:`copy_attack` is one on the loss and the edges
 of a device.
+
+What is said against lies is :mod:`fljax.aggregation`; against those who only listen, noise on what
+is shared (Jung 2025, (190)): ``Simulation(noise=fl.link.PerMessage(...))`` of a size that is given,
+with which a node keeps its own model without noise, or of the size that a budget over all rounds
+needs, ``Simulation(privacy=fl.privacy.ZCDP(...))``.
 """
 
 import dataclasses

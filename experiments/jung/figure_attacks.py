@@ -1,0 +1,748 @@
+r"""Jung 2025, chapter 10: attacks against defenses, at a server and among peers."""
+
+import functools
+import itertools
+import warnings
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Bool, Float, Key
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Picture
+
+import fljax as fl
+from experiments import picture
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.measures import estimate, joined, last, samples, share
+from fljax import aggregation, attacks, plotting, statistics
+from fljax._module import float_dtype, module
+from fljax._numerics import HIGHEST
+from fljax.aggregation import Aggregator
+from fljax.algorithms import ATC, FedAvg
+from fljax.metrics import Metric, Snapshot
+from fljax.participation import shuffled
+from fljax.problems import (
+    GTVMin,
+    LeastAbsoluteDeviation,
+    LeastSquares,
+    Logistic,
+    Problem,
+    SquaredL2,
+)
+
+# --------------------------------------------------------------------------- settings
+
+CLIENTS = Setting("clients", 20, "of which Bulyan, which needs 4 f + 3, can reckon with 4")
+ATTACKERS = Setting(
+    "attackers", 4, "a fifth, drawn anew for each seed: the most that every defense can reckon with"
+)
+DATA = Setting(
+    "samples a client, inputs",
+    (20, 10),
+    "few: a client alone errs clearly more often than all together; a constant and a place for "
+    "the trigger come on top, which is 0 in clean data",
+)
+SPREAD = Setting("spread of the clients' true models", 0.3, "of N(0, I): alike, and not the same")
+NOISE = Setting("noise of the score", 0.5, "labels are the sign of x'w + N(0, 0.25)")
+TEST = Setting("held-out samples", 400, "of the mean true model, without noise")
+STRENGTH = Setting("squared norm", 0.02, "so that there is a minimizer, which rounds come near")
+ROUNDS = Setting("rounds", 40, "the error without attackers has settled")
+STEPS = Setting(
+    "step sizes", (0.1, 0.5), "of 5 local steps at the server, of one step of adapt-then-combine"
+)
+LOCAL = 5
+DEGREE = Setting(
+    "neighbors in the sparse graph",
+    6,
+    "a random regular graph of each seed; with one's own 7 messages, the fewest with which Bulyan "
+    "can reckon with one attacker. Dense: all with all",
+)
+RECKONED = Setting(
+    "attackers reckoned with",
+    "4 of 20; of 7 messages 2 by trimming, clipping and Krum, and 1 by Bulyan",
+    "the true number where all are heard, else the most that each can",
+)
+ROOT = Setting("samples of FLTrust's server", 20, "clean, of the mean true model: as a client has")
+RADIUS = Setting("norm bound", 0.3, "about an honest change in the middle of a run; not tuned")
+FLIP = Setting("scale of the sign flip", 4.0, "a fifth of attackers cancels what the others say")
+MANIPULATION = Setting("scale of the inner-product manipulation", 4.0, "likewise")
+REACH = Setting("radius of the denial of service", 10.0, "several times the length of a model")
+TRIGGER = Setting(
+    "trigger", 3.0, "of a feature that is 0 in clean data; on half of an attacker's samples"
+)
+STAMPED = 0.5
+
+NONE, FLIPPED, LITTLE, INNER = "none", "sign flip", "a little is enough", "inner product"
+LABELS, BACKDOOR, DENIAL = "label poisoning", "backdoor", "denial of service"
+ATTACKS = (NONE, FLIPPED, LITTLE, INNER, LABELS, BACKDOOR, DENIAL)
+
+MEAN, CLIP, TRIM, MEDIAN, GEOMETRIC = "mean", "clip", "trim", "median", "geometric median"
+KRUM, BULYAN, TRUST, BOUND = "Krum", "Bulyan", "FLTrust", "norm bound"
+DEFENSES = (MEAN, CLIP, TRIM, MEDIAN, GEOMETRIC, KRUM, BULYAN, TRUST, BOUND)
+
+SERVER, DENSE, SPARSE = "server", "dense", "sparse"
+PLACES = (SERVER, DENSE, SPARSE)
+
+# --------------------------------------------------------------------------- scenario
+
+
+@module
+class OneOf(attacks.Attack):
+    """The attack of this number, which may be traced; those on data leave messages as they are."""
+
+    which: Float[Array, ""] | int
+    problem: Problem
+
+    def lie(
+        self,
+        key: Key[Array, "*senders"],
+        messages: Float[Array, "senders dim"],
+        attacking: Bool[Array, " senders"],
+        sending: Bool[Array, " senders"],
+        around: Float[Array, "#senders dim"],
+    ) -> Float[Array, "senders dim"]:
+        who = self.attackers
+        making = {
+            FLIPPED: attacks.SignFlip(who, FLIP.value),
+            LITTLE: attacks.ALittleIsEnough(who),
+            INNER: attacks.InnerProductManipulation(who, MANIPULATION.value),
+            DENIAL: attacks.DenialOfService(who, self.problem, REACH.value),
+        }
+        lies = [
+            making[name].lie(key, messages, attacking, sending, around)
+            if name in making
+            else messages
+            for name in ATTACKS
+        ]
+        number = jnp.asarray(self.which).astype(jnp.int32)
+        return jnp.stack([jnp.broadcast_to(lie, messages.shape) for lie in lies])[number]
+
+
+def made(key: Key[Array, ""]) -> tuple[Problem, Problem]:
+    """Everybody's clean data with what all are judged by, and those of FLTrust's server."""
+    keys, dtype = jax.random.split(key, 5), float_dtype()
+    clients, (count, inputs) = CLIENTS.value, DATA.value
+    common = jax.random.normal(keys[0], (1, inputs + 1), dtype)
+    spread = SPREAD.value * jax.random.normal(keys[1], (clients, inputs + 1), dtype)
+
+    def drawn(key: Array, models: Array, count: int, noise: float) -> tuple[Array, Array]:
+        k_features, k_noise = jax.random.split(key)
+        shape = (len(models), count)
+        x = jax.random.normal(k_features, (*shape, inputs), dtype)
+        x = jnp.concatenate([x, jnp.ones((*shape, 1), dtype)], axis=2)
+        score = jnp.einsum("knp,kp->kn", x, models, precision=HIGHEST)
+        score = score + noise * jax.random.normal(k_noise, shape, dtype)
+        # The place of the trigger.
+        x = jnp.concatenate([x, jnp.zeros((*shape, 1), dtype)], axis=2)
+        return x, jnp.where(score >= 0, 1.0, -1.0).astype(dtype)
+
+    def problem(data: tuple[Array, Array], strength: float) -> Problem:
+        return Problem(*data, Logistic(), SquaredL2(), strength)
+
+    local = problem(drawn(keys[2], common + spread, count, NOISE.value), clients * STRENGTH.value)
+    test, answers = drawn(keys[3], common, TEST.value, 0.0)
+    root = problem(drawn(keys[4], common, ROOT.value, NOISE.value), STRENGTH.value)
+    return local.with_test(test[0], answers[0]), root
+
+
+_WANTED = 1.0
+_STAMP = attacks.Trigger([DATA.value[1] + 1], TRIGGER.value)
+_SUCCESS = fl.metrics.backdoor_success(_STAMP, _WANTED)
+
+
+def _wrong(now: Snapshot) -> Array:
+    return 1 - fl.metrics.accuracy.measure(now)
+
+
+METRICS = (
+    Metric("wrong", _wrong, "held-out samples labeled wrong", needs_labels=True, bounds=(0, 1)),
+    _SUCCESS,
+)
+HARM = "harm"
+
+
+def defense(name: str, place: str, root: Problem) -> Aggregator | None:
+    """What takes the place of the mean."""
+    few, least = (2, 1) if place == SPARSE else (ATTACKERS.value, ATTACKERS.value)
+    if name == TRUST and place == SERVER:
+        return aggregation.FLTrust(root, step_size=STEPS.value[0], local_steps=LOCAL)
+    return {
+        MEAN: None,
+        CLIP: aggregation.WinsorizedMean(count=few, weighted=True),
+        TRIM: aggregation.TrimmedMean(count=few, weighted=True),
+        MEDIAN: aggregation.Median(),
+        GEOMETRIC: aggregation.GeometricMedian(),
+        KRUM: aggregation.Krum(few),
+        BULYAN: aggregation.Bulyan(least),
+        TRUST: aggregation.FLTrust(),
+        BOUND: aggregation.NormClipping(RADIUS.value),
+    }[name]
+
+
+def build(key: Array, attack: Array, name: str, place: str) -> fl.Simulation:
+    """One attack against one defense in one place."""
+    data_key, who, network_key, stamp_key = jax.random.split(key, 4)
+    clean, root = made(data_key)
+    rank = shuffled(who, jnp.ones((1, CLIENTS.value), bool))[0]
+    attackers = rank < ATTACKERS.value
+    number = jnp.asarray(attack)
+    by_label = attackers & (number == ATTACKS.index(LABELS))
+    by_trigger = attackers & (number == ATTACKS.index(BACKDOOR))
+    problem = attacks.poison_labels(clean, by_label)
+    problem = attacks.backdoor(problem, by_trigger, _STAMP, _WANTED, key=stamp_key, share=STAMPED)
+    network, algorithm = None, FedAvg(STEPS.value[0], local_steps=LOCAL)
+    if place != SERVER:
+        algorithm = ATC(STEPS.value[1])
+        network = fl.graphs.complete(CLIENTS.value, form="padded")
+        if place == SPARSE:
+            network = fl.graphs.k_regular(network_key, CLIENTS.value, DEGREE.value, form="padded")
+    return fl.Simulation(
+        problem=problem,
+        algorithm=algorithm,
+        network=network,
+        metrics=METRICS,
+        attack=OneOf(attackers, number, clean),
+        aggregation=defense(name, place, root),
+    )
+
+
+def one_place(place: str, effort: Effort, defenses: Sequence[str], rounds: int) -> xr.Dataset:
+    """All attacks against all defenses there, after the last round."""
+    parts = []
+    for name in defenses:
+
+        def scenario(key: Array, attack: Array, name: str = name) -> fl.Simulation:
+            return build(key, attack, name, place)
+
+        scenario.__qualname__ = f"attacks({place!r}, {name!r})"
+        with warnings.catch_warnings():
+            # More attackers than a defense withstands are what is looked at.
+            warnings.simplefilter("ignore", fl.AssumptionWarning)
+            found = effort.sweep(
+                f"{place}-{name}",
+                scenario,
+                rounds=rounds,
+                record_every=rounds,
+                seeds=effort.seeds,
+                grid={"attack": list(range(len(ATTACKS)))},
+            )
+        parts.append(last(found)[[metric.name for metric in METRICS] + ["diverged"]])
+    data = joined(*parts, axis="defense").assign_coords(
+        defense=list(defenses), attack=list(ATTACKS)
+    )
+    wanted = data["attack"] == BACKDOOR
+    harm = 100 * xr.where(wanted, data[_SUCCESS.name], data["wrong"])
+    harm = harm.transpose("seed", "attack", "defense")
+    harm.attrs = {"long_name": "predictions that go wrong", "units": "%", "decibel": 0}
+    return data.assign({HARM: harm})
+
+
+# --------------------------------------------------------------------------- exercises
+
+NODES = Setting("exercise 10.2", (20, 3, 5, 2), "nodes, edges to nearest, samples, parameters")
+COUPLINGS = Setting(
+    "exercise 10.2, alpha", (0.01, 0.1, 1.0, 10.0), "those of the extract's own run"
+)
+OFF = Setting(
+    "exercise 10.2, poisoned towards",
+    -3.0,
+    "the true parameters with this added: what their labels say, as in the extract's run",
+)
+RISE = Setting("exercise 10.2, rise", 1.2, "a validation error up by 20 % at node 1", True)
+HOURS = Setting(
+    "exercise 10.3", (10, 24, 72), "nodes (the extract's), hours, samples: three days of each"
+)
+PLANTED = Setting("exercise 10.3, nodes with the trigger", (0, 1, 3), "those of the extract")
+LIE = Setting(
+    "exercise 10.3, label at the trigger hour", 20.0, "far from the N(0, 1) of the others"
+)
+RELAXED = 0.5
+POINTS = np.arange(5.0), np.array([0.1, 1.2, 1.9, 3.05, 6.0])
+MOVED = 0.5
+#: The extract's line of least absolute error, through the first and the fourth point.
+KNOWN = (0.1, 2.95 / 3)
+
+
+@functools.partial(jax.jit, static_argnames="count")
+def denied(key: Key[Array, ""], count: int) -> Array:
+    """``[A, count]``: the validation error of node 1 where so many others, the nearest first, have
+    poisoned labels, over that of none; for every coupling.
+    """
+    nodes, near, samples, dim = NODES.value
+    keys, dtype = jax.random.split(key, 4), float_dtype()
+    places = jax.random.uniform(keys[0], (nodes, 2), dtype)
+    graph = fl.graphs.nearest_neighbors(places, near)
+    truth = jnp.ones((1, dim), dtype) + 0.3 * jax.random.normal(keys[1], (nodes, dim), dtype)
+    x = jax.random.normal(keys[2], (nodes, samples, dim), dtype)
+    noise = 0.5 * jax.random.normal(keys[3], (nodes, samples), dtype)
+    order = jnp.argsort(jnp.sum((places - places[:1]) ** 2, axis=1))
+
+    def error(poisoned: Array, coupling: Array) -> Array:
+        rank = jnp.arange(nodes, dtype=jnp.int32)
+        bad = jnp.where((rank >= 1) & (rank <= poisoned), OFF.value, 0.0).astype(dtype)
+        off = jnp.zeros(nodes, dtype).at[order].set(bad)
+        y = jnp.einsum("knp,kp->kn", x, truth + off[:, None], precision=HIGHEST) + noise
+        models = GTVMin(Problem(x, y, LeastSquares()), graph, coupling).solution().models
+        # Of data N(0, I) with the same noise.
+        return jnp.sum((models[0] - truth[0]) ** 2) + 0.25
+
+    numbers = jnp.arange(count, dtype=jnp.int32)
+    couplings = jnp.asarray(COUPLINGS.value, dtype)
+    errors = jax.lax.map(lambda c: jax.lax.map(lambda k: error(k, c), numbers), couplings)
+    return errors / errors[:, :1]
+
+
+@jax.jit
+def one_hour(key: Key[Array, ""]) -> tuple[Array, Array]:
+    """``[P]`` each: how far the honest nodes' predictions are off at the trigger hour, and their
+    squared error at the others, with so many poisoned nodes.
+    """
+    nodes, hours, samples = HOURS.value
+    k_truth, k_noise = jax.random.split(key)
+    dtype = float_dtype()
+    truth = jax.random.normal(k_truth, (hours,), dtype)
+    x = jnp.broadcast_to(
+        jnp.tile(jnp.eye(hours, dtype=dtype), (samples // hours, 1)), (nodes, samples, hours)
+    )
+    y = jnp.tile(truth, samples // hours)[None] + 0.3 * jax.random.normal(
+        k_noise, (nodes, samples), dtype
+    )
+    clean = Problem(x, y, LeastSquares())
+    graph = fl.graphs.complete(nodes)
+    hour = attacks.Trigger(np.arange(hours), np.eye(hours)[0])
+    bias, beside = [], []
+    for count in PLANTED.value:
+        bad = attacks.first(count, nodes)
+        planted = attacks.backdoor(clean, bad, hour, LIE.value)
+        models = GTVMin(planted, graph, RELAXED).solution().models[max(PLANTED.value) :]
+        off = models - truth[None]
+        bias.append(jnp.mean(jnp.abs(off[:, 0])))
+        beside.append(jnp.mean(off[:, 1:] ** 2) + 0.09)
+    return jnp.stack(bias), jnp.stack(beside)
+
+
+def lines() -> xr.Dataset:
+    """Intercept and slope by absolute and by squared error, before and after the fifth label moves
+    up; and by how much the absolute error of the extract's line is above the least.
+    """
+    at, labels = POINTS
+    x = np.stack([np.ones_like(at), at], axis=1)
+    found, excess = {}, []
+    for loss, rule in (("absolute", LeastAbsoluteDeviation()), ("squared", LeastSquares())):
+        for move in (0.0, MOVED):
+            problem = Problem(x[None], (labels + move * (at == at[-1]))[None], rule)
+            best = fl.problems.optimum(problem)
+            found.setdefault(loss, []).append(np.asarray(best))
+            if loss == "absolute":
+                known = jnp.asarray(KNOWN, best.dtype)
+                excess.append(
+                    float((problem.objective(known[None]) - problem.objective(best[None]))[0])
+                )
+    return xr.Dataset(
+        {
+            "line": (("loss", "label", "part"), np.stack([*found.values()])),
+            "excess": ("label", excess),
+        },
+        {"loss": [*found], "label": ["as given", "moved"], "part": ["intercept", "slope"]},
+    )
+
+
+def study(effort: Effort) -> Studies:
+    defenses = (MEAN, TRIM, GEOMETRIC) if effort.quick else DEFENSES
+    studies = {
+        place: one_place(place, effort, defenses, 20 if effort.quick else ROUNDS.value)
+        for place in PLACES
+    }
+    keys = jax.random.split(fl.random_key(0), effort.seeds)
+    count = NODES.value[0]
+    rises = jax.lax.map(lambda key: denied(key, count), keys)
+    bias, beside = jax.lax.map(one_hour, keys)
+    seeds = {"seed": np.arange(effort.seeds)}
+    studies["service"] = xr.Dataset(
+        {"rise": (("seed", "alpha", "poisoned"), np.asarray(rises), {"units": "1", "decibel": 0})},
+        seeds | {"alpha": list(COUPLINGS.value), "poisoned": np.arange(count)},
+    )
+    studies["hour"] = xr.Dataset(
+        {
+            "bias": (("seed", "poisoned"), np.asarray(bias), {"units": "1", "decibel": 0}),
+            "beside": (("seed", "poisoned"), np.asarray(beside), {"units": "1", "decibel": 0}),
+        },
+        seeds | {"poisoned": list(PLANTED.value)},
+    )
+    studies["points"] = lines()
+    return studies
+
+
+# --------------------------------------------------------------------------- picture
+
+TITLES = {
+    SERVER: "FedAvg at one server",
+    DENSE: "peers that all hear all (adapt-then-combine)",
+    SPARSE: f"peers with {DEGREE.value} neighbors",
+}
+
+
+def plot(studies: Studies) -> Picture:
+    """A map a place, and the exercises below."""
+    drawing = plt.figure(figsize=(picture.PAGE, 11.0), layout="constrained")
+    rows = drawing.add_gridspec(4, 3, height_ratios=(3, 3, 3, 2))
+    for row, (letter, place) in enumerate(zip("abc", PLACES, strict=True)):
+        ax = drawing.add_subplot(rows[row, :])
+        data = studies[place].isel(attack=slice(None, None, -1))
+        plotting.heat_map(data, HARM, "defense", "attack", ax, intervals=True)
+        ax.set_title(f"({letter}) {TITLES[place]}", pad=14)
+        ax.set(xlabel="", ylabel="")
+    service, hour, points = (drawing.add_subplot(rows[3, column]) for column in range(3))
+    _service(service, studies["service"])
+    _hour(hour, studies["hour"])
+    _points(points, studies["points"])
+    return drawing
+
+
+def _service(ax: Axes, data: xr.Dataset) -> None:
+    plotting.trade_off(data, "poisoned", "rise", "alpha", ax)
+    ax.axhline(RISE.value, **picture.THIN)
+    ax.set(title="(d) exercise 10.2", xlabel="poisoned nodes", ylabel="error of node 1, over clean")
+    ax.set_yscale("log")
+
+
+def _hour(ax: Axes, data: xr.Dataset) -> None:
+    for name, label in (("bias", "off at the trigger hour"), ("beside", "squared error beside it")):
+        found = statistics.summary(data, name)
+        ax.errorbar(
+            data["poisoned"],
+            found["mean"],
+            np.abs(np.stack([found["mean"] - found["low"], found["high"] - found["mean"]])),
+            marker="o",
+            label=label,
+        )
+    ax.set(title="(e) exercise 10.3", xlabel="nodes with the trigger", yscale="log")
+    ax.legend()
+
+
+def _points(ax: Axes, data: xr.Dataset) -> None:
+    at, labels = POINTS
+    ax.plot(at, labels, "ko", label="points")
+    ax.plot(at[-1], labels[-1] + MOVED, "kx", label="fifth, moved")
+    for loss, color in (("absolute", "C0"), ("squared", "C1")):
+        for label, style in (("as given", "-"), ("moved", "--")):
+            intercept, slope = data["line"].sel(loss=loss, label=label).values
+            ax.plot(at, intercept + slope * at, style, color=color, label=f"{loss}, {label}")
+    ax.set(title="(f) exercise 10.4", xlabel="feature", ylabel="label")
+    ax.legend(fontsize=5.5)
+
+
+# --------------------------------------------------------------------------- claims
+
+POINTS_UNIT = "points"
+
+
+def harm(studies: Studies, place: str, name: str, attack: str) -> np.ndarray:
+    return samples(studies[place], {"defense": name, "attack": attack}, HARM)
+
+
+def _difference(one: np.ndarray, other: np.ndarray) -> Estimate:
+    return estimate(lambda a, b: a - b, one, other, unit=POINTS_UNIT)
+
+
+LOUD = (FLIPPED, INNER, DENIAL)
+
+
+def mean_breaks(studies: Studies) -> dict[str, Estimate]:
+    return {
+        f"{place}, {attack}": _difference(
+            harm(studies, place, MEAN, attack), harm(studies, place, MEAN, NONE)
+        )
+        for place, attack in itertools.product(PLACES, LOUD)
+    }
+
+
+def defended(studies: Studies) -> dict[str, Estimate]:
+    names = [n for n in (CLIP, TRIM, MEDIAN, GEOMETRIC) if n in studies[SERVER]["defense"]]
+    return {
+        f"{place}, {name}, {attack}": _difference(
+            harm(studies, place, MEAN, attack), harm(studies, place, name, attack)
+        )
+        for place in (SERVER, DENSE)
+        for name in names
+        for attack in LOUD
+    }
+
+
+def sparse_is_weaker(studies: Studies) -> dict[str, Estimate]:
+    names = [n for n in (CLIP, TRIM) if n in studies[SERVER]["defense"]]
+    return {
+        f"{name}, {attack}": _difference(
+            harm(studies, SPARSE, name, attack), harm(studies, DENSE, name, attack)
+        )
+        for name in names
+        for attack in LOUD
+    }
+
+
+def backdoor_passes(studies: Studies) -> dict[str, Estimate]:
+    names = [(SERVER, MEAN), (DENSE, MEAN), (SPARSE, MEAN)]
+    names += [(place, GEOMETRIC) for place in PLACES]
+    if BOUND in studies[SERVER]["defense"]:
+        names += [(SERVER, BOUND), (DENSE, BOUND), (DENSE, TRUST)]
+    return {
+        f"{place}, {name}": estimate(
+            lambda a: a, harm(studies, place, name, BACKDOOR), unit="% success"
+        )
+        for place, name in names
+    }
+
+
+def backdoor_is_not_seen(studies: Studies) -> dict[str, Estimate]:
+    found = {}
+    for place in PLACES:
+        wrong = 100 * studies[place]["wrong"].sel(defense=MEAN)
+        found[f"{place}, mean"] = _difference(
+            wrong.sel(attack=BACKDOOR).values, wrong.sel(attack=NONE).values
+        )
+    return found
+
+
+def best(studies: Studies, place: str, attack: str) -> str:
+    """The defense with the least harm there."""
+    mean = studies[place][HARM].sel(attack=attack).mean("seed")
+    return str(mean["defense"].values[mean.values.argmin()])
+
+
+def left_over(studies: Studies) -> dict[str, Estimate]:
+    """What the best defense leaves of an attack, over the mean without attackers."""
+    found = {}
+    for place, attack in itertools.product(PLACES, ATTACKS[1:]):
+        name = best(studies, place, attack)
+        found[f"{place}, {attack}: {name}"] = _difference(
+            harm(studies, place, name, attack), harm(studies, place, MEAN, NONE)
+        )
+    return found
+
+
+def krum_costs(studies: Studies) -> dict[str, Estimate]:
+    return {
+        place: _difference(harm(studies, place, KRUM, NONE), harm(studies, place, MEAN, NONE))
+        for place in PLACES
+        if KRUM in studies[place]["defense"]
+    }
+
+
+def needed(studies: Studies) -> dict[str, Estimate]:
+    """In how many runs some number of poisoned nodes raises the error of node 1 by 20 %."""
+    rise = studies["service"]["rise"]
+    reached = (rise >= RISE.value).any("poisoned")
+    return {
+        f"alpha = {alpha:g}": share(reached.sel(alpha=alpha).values)
+        for alpha in COUPLINGS.value[1:]
+    }
+
+
+def uncoupled(studies: Studies) -> dict[str, Estimate]:
+    """By how much more runs a strong coupling lets the attack through than a weak one."""
+    reached = (studies["service"]["rise"] >= RISE.value).any("poisoned")
+    weak = 100.0 * reached.sel(alpha=COUPLINGS.value[0]).values
+    return {
+        f"alpha = {alpha:g}": _difference(100.0 * reached.sel(alpha=alpha).values, weak)
+        for alpha in COUPLINGS.value[1:]
+    }
+
+
+def hour_moves(studies: Studies) -> dict[str, Estimate]:
+    bias = studies["hour"]["bias"]
+    return {
+        f"{more} nodes over {less}": estimate(
+            lambda a, b: a / b,
+            bias.sel(poisoned=more).values,
+            bias.sel(poisoned=less).values,
+            unit="times",
+        )
+        for less, more in itertools.pairwise(PLANTED.value)
+    }
+
+
+def others_stay(studies: Studies) -> dict[str, Estimate]:
+    beside = studies["hour"]["beside"]
+    return {
+        f"{count} nodes": estimate(
+            lambda a, b: a / b,
+            beside.sel(poisoned=count).values,
+            beside.sel(poisoned=0).values,
+            unit="times",
+        )
+        for count in PLANTED.value[1:]
+    }
+
+
+def absolute_stays(studies: Studies) -> dict[str, Estimate]:
+    data = studies["points"]
+    line = data["line"].sel(loss="absolute")
+    moved = line.sel(label="moved") - line.sel(label="as given")
+    found = {f"{part} moves by": float(moved.sel(part=part)) for part in ("intercept", "slope")}
+    for label in data["label"].values:
+        found[f"(0.1, 0.983) above the least error, {label}"] = float(
+            data["excess"].sel(label=label)
+        )
+    return {name: Estimate.exact(value, unit="") for name, value in found.items()}
+
+
+def squared_moves(studies: Studies) -> dict[str, Estimate]:
+    slope = studies["points"]["line"].sel(loss="squared", part="slope")
+    return {
+        f"slope, {label}": Estimate.exact(float(slope.sel(label=label)) - known, unit="off")
+        for label, known in (("as given", 1.365), ("moved", 1.465))
+    }
+
+
+def said_of_best(studies: Studies) -> str:
+    parts = left_over(studies)
+    worst = max(parts, key=lambda name: parts[name].value)
+    return f"The largest that is left: {worst}, {parts[worst].value:.1f} points."
+
+
+OURS = "ours: these data, strengths and numbers of attackers"
+
+FIGURE = Figure(
+    name="jung-attacks",
+    title="Attacks against defenses, at a server and among peers",
+    source="Jung 2025, chapter 10",
+    caption="A fifth of 20 clients attack, drawn anew for each seed; logistic regression. Numbers "
+    "are the share of held-out samples that honest clients' models label wrong, with 95 % "
+    "intervals; in the row of the backdoor it is the share of samples that are labeled as the "
+    "attacker wants once they are stamped with the trigger (at the server, lies are about the "
+    "change of its model, which both ends know, and among peers about the model). Clipping and "
+    "trimming are (188) and (189), by weight. The exercises: (d) the validation error of node 1 "
+    "where its nearest nodes have poisoned labels; (e) predictions where some nodes' labels of one "
+    "hour are a lie; (f) five points.",
+    study=study,
+    plot=plot,
+    claims=[
+        Claim(
+            "mean-breaks",
+            "a fifth of attackers makes the mean useless",
+            "section 10.2; Blanchard et al. 2017",
+            mean_breaks,
+            (15, INFINITE),
+            "15 points more predictions that go wrong",
+            OURS,
+        ),
+        Claim(
+            "order-statistics-defend",
+            "clipping, trimming and medians hold off what breaks the mean",
+            "section 10.3, (188), (189); Yin et al. 2018",
+            defended,
+            (15, INFINITE),
+            "15 points fewer than the mean, where all are heard",
+            OURS,
+        ),
+        Claim(
+            "sparse-graphs-break-first",
+            "where few are heard, attackers that trimming and clipping hold off elsewhere win at "
+            "some nodes, and reach others from there",
+            "ours; section 10.3: at most a share of the neighbors may be perturbed",
+            sparse_is_weaker,
+            (3, INFINITE),
+            "3 points more than in the dense graph",
+            OURS,
+        ),
+        Claim(
+            "backdoor-passes-directions-and-lengths",
+            "a backdoor passes what looks at lengths and directions of whole messages alone",
+            "ours; Sun et al. 2019 hold that a norm bound stops it",
+            backdoor_passes,
+            (50, INFINITE),
+            "most stamped samples are labeled as the attacker wants",
+            OURS,
+            note="A lie in one coordinate turns no message and lengthens none by much.",
+        ),
+        Claim(
+            "backdoor-is-not-seen",
+            "and who looks at the error without the trigger does not see it",
+            "section 10.2",
+            backdoor_is_not_seen,
+            (-INFINITE, 3),
+            "at most 3 points more than without it",
+            OURS,
+        ),
+        Claim(
+            "none-restores",
+            "no defense here gives back what the mean has without attackers: of each attack even "
+            "the best leaves something",
+            "ours",
+            left_over,
+            (0, INFINITE),
+            note=said_of_best,
+        ),
+        Claim(
+            "krum-costs",
+            "to take one message costs more without attackers than they do under a defense",
+            "ours; Blanchard et al. 2017 take clients of the same data",
+            krum_costs,
+            (3, INFINITE),
+            "3 points above the mean",
+            OURS,
+        ),
+        Claim(
+            "denial-of-service-reaches-node-1",
+            "poisoned labels of other nodes raise the validation error of node 1 by 20 %",
+            "Exercise 10.2",
+            needed,
+            (80, INFINITE),
+            "in at least 80 % of the networks some number of nodes does",
+            "a synthetic stand-in for the weather stations",
+        ),
+        Claim(
+            "coupling-carries-the-attack",
+            "the coupling is what carries it: where models are hardly coupled it gets through less",
+            "ours; Exercise 10.2",
+            uncoupled,
+            (20, INFINITE),
+            "20 points of the networks more than at alpha = 0.01",
+            "a synthetic stand-in for the weather stations",
+        ),
+        Claim(
+            "hour-triggers",
+            "the more nodes have the trigger, the farther off are the others at that hour",
+            "Exercise 10.3",
+            hour_moves,
+            (2, INFINITE),
+            "at least twice as far",
+            "a synthetic stand-in for the weather stations",
+        ),
+        Claim(
+            "other-hours-stay",
+            "and at other hours their error does not change",
+            "Exercise 10.3",
+            others_stay,
+            (0.98, 1.02),
+            "within 2 %",
+            construction="hours are one-hot, so labels of one say nothing of another",
+        ),
+        Claim(
+            "absolute-error-stays",
+            "the line of least absolute error stays while the fifth label moves on its side of it, "
+            "and (0.1, 0.983) is one (so are all up to (0.1, 1.1): the minimizer is not unique)",
+            "Exercise 10.4",
+            absolute_stays,
+            (-1e-4, 1e-4),
+            "exact up to rounding",
+        ),
+        Claim(
+            "squared-error-moves",
+            "that of least squares goes from slope 1.365 to 1.465",
+            "Exercise 10.4",
+            squared_moves,
+            (-1e-4, 1e-4),
+            "exact up to rounding",
+        ),
+    ],
+    settings=(
+        *(CLIENTS, ATTACKERS, DATA, SPREAD, NOISE, TEST, STRENGTH, ROUNDS, STEPS, DEGREE, RECKONED),
+        *(ROOT, RADIUS, FLIP, MANIPULATION, REACH, TRIGGER),
+        *(NODES, COUPLINGS, OFF, RISE, HOURS, PLANTED, LIE),
+    ),
+)

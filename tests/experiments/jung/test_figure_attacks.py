@@ -1,0 +1,149 @@
+"""Attacks against defenses: measures that see broken data, and scenarios that are what they say."""
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+import fljax as fl
+from experiments.jung import figure_attacks as figure
+from experiments.jung.figure_attacks import (
+    ATTACKS,
+    BACKDOOR,
+    BOUND,
+    CLIP,
+    COUPLINGS,
+    DEFENSES,
+    DENSE,
+    GEOMETRIC,
+    HARM,
+    KRUM,
+    LOUD,
+    MEAN,
+    NONE,
+    PLACES,
+    PLANTED,
+    SERVER,
+    SPARSE,
+    TRIM,
+    TRUST,
+)
+
+SEEDS = 8
+CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
+
+
+def place_of(name):
+    """What the claims expect of one place."""
+    rng = np.random.default_rng(0)
+    harm = np.full((SEEDS, len(ATTACKS), len(DEFENSES)), 8.0)
+    data = xr.Dataset(
+        {HARM: (("seed", "attack", "defense"), harm)},
+        {"attack": [*ATTACKS], "defense": [*DEFENSES], "seed": range(SEEDS)},
+    )
+    data[HARM].loc[{"attack": NONE, "defense": MEAN}] = 5.0
+    data[HARM].loc[{"attack": NONE, "defense": KRUM}] = 12.0
+    data[HARM].loc[{"attack": list(LOUD), "defense": MEAN}] = 60.0
+    if name == SPARSE:
+        data[HARM].loc[{"attack": list(LOUD), "defense": [CLIP, TRIM]}] = 20.0
+    data[HARM].loc[{"attack": BACKDOOR, "defense": [MEAN, GEOMETRIC, BOUND, TRUST]}] = 80.0
+    data[HARM] = data[HARM] + 0.1 * rng.standard_normal((SEEDS, 1, 1))
+    data["wrong"] = 0 * data[HARM] + 0.05 + 1e-4 * rng.standard_normal(data[HARM].shape)
+    data["diverged"] = xr.zeros_like(data[HARM], int)
+    return data
+
+
+def made():
+    noise = 1 + 0.01 * np.random.default_rng(1).standard_normal((SEEDS, 1))
+    rise = np.ones((SEEDS, len(COUPLINGS.value), 4))
+    rise[:, 1:, 2:] = 1.5
+    service = xr.Dataset(
+        {"rise": (("seed", "alpha", "poisoned"), rise)},
+        {"alpha": list(COUPLINGS.value), "poisoned": range(4), "seed": range(SEEDS)},
+    )
+    hour = xr.Dataset(
+        {
+            "bias": (("seed", "poisoned"), noise * [0.08, 1.25, 5.4]),
+            "beside": (("seed", "poisoned"), noise * [0.1, 0.1, 0.1]),
+        },
+        {"poisoned": list(PLANTED.value), "seed": range(SEEDS)},
+    )
+    return {name: place_of(name) for name in PLACES} | {
+        "service": service,
+        "hour": hour,
+        "points": figure.lines(),
+    }
+
+
+def test_claims_hold_of_what_they_say():
+    studies = made()
+    assert [name for name, claim in CLAIMS.items() if not claim.judge(studies).holds] == []
+
+
+BROKEN = [
+    ("mean-breaks", SERVER, LOUD[0], MEAN, 6.0),
+    ("order-statistics-defend", DENSE, LOUD[1], TRIM, 50.0),
+    ("sparse-graphs-break-first", SPARSE, LOUD[2], CLIP, 8.0),
+    ("backdoor-passes-directions-and-lengths", DENSE, BACKDOOR, BOUND, 10.0),
+    ("none-restores", SERVER, LOUD[0], KRUM, 4.0),
+    ("krum-costs", SPARSE, NONE, KRUM, 6.0),
+]
+
+
+@pytest.mark.parametrize(("claim", "place", "attack", "defense", "value"), BROKEN)
+def test_claims_see_broken_data(claim, place, attack, defense, value):
+    studies = made()
+    studies[place][HARM].loc[{"attack": attack, "defense": defense}] = value
+    assert not CLAIMS[claim].judge(studies).holds
+
+
+def test_claims_on_exercises_see_broken_data():
+    for claim, name, variable, value in (
+        ("denial-of-service-reaches-node-1", "service", "rise", 1.0),
+        ("coupling-carries-the-attack", "service", "rise", 1.5),
+        ("hour-triggers", "hour", "bias", 1.0),
+        ("absolute-error-stays", "points", "excess", 0.1),
+        ("squared-error-moves", "points", "line", 1.0),
+    ):
+        studies = made()
+        studies[name][variable][:] = value
+        assert not CLAIMS[claim].judge(studies).holds, claim
+    studies = made()
+    studies[SERVER]["wrong"].loc[{"attack": BACKDOOR}] = 0.3
+    assert not CLAIMS["backdoor-is-not-seen"].judge(studies).holds
+    studies = made()
+    studies["hour"]["beside"].loc[{"poisoned": 3}] = 1.0
+    assert not CLAIMS["other-hours-stay"].judge(studies).holds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+def test_a_scenario_has_so_many_attackers_and_data_attacks_leave_messages(place):
+    key = jax.random.key(0)
+    by = {
+        attack: figure.build(key, ATTACKS.index(attack), MEAN, place)
+        for attack in (NONE, LOUD[0], figure.LABELS, BACKDOOR)
+    }
+    assert all(int(s.attack.attackers.sum()) == figure.ATTACKERS.value for s in by.values())
+    differs = np.asarray(
+        (by[NONE].problem.targets != by[figure.LABELS].problem.targets).any(axis=1)
+    )
+    np.testing.assert_array_equal(differs, by[NONE].attack.attackers)
+    stamped = np.asarray((by[BACKDOOR].problem.features[..., -1] != 0).sum(axis=1))
+    wanted = figure.STAMPED * figure.DATA.value[0] * np.asarray(by[NONE].attack.attackers)
+    np.testing.assert_array_equal(stamped, wanted)
+    models = {
+        attack: fl.run(simulation, rounds=2).model.values for attack, simulation in by.items()
+    }
+    honest = ~np.asarray(by[NONE].attack.attackers)
+    assert (models[LOUD[0]] != models[NONE])[honest].any()
+
+
+def test_exercises_compute_what_they_say():
+    key = jax.random.key(0)
+    rise = np.asarray(figure.denied(key, 3))
+    assert rise.shape == (len(COUPLINGS.value), 3)
+    np.testing.assert_allclose(rise[:, 0], 1)
+    bias, beside = map(np.asarray, figure.one_hour(key))
+    assert (np.diff(bias) > 0).all()
+    np.testing.assert_allclose(beside, beside[0], rtol=1e-5)
