@@ -31,7 +31,7 @@ NAMES = [
     *("gauthier-5.5", "gauthier-5.6", "gauthier-5.theory"),
     *("gauthier-6.1", "gauthier-6.2", "gauthier-6.3"),
     *("jung-alpha", "jung-asynchronous", "jung-clusters", "jung-connectivity", "jung-convergence"),
-    *("jung-drift", "jung-graph-learning", "jung-weather"),
+    *("jung-drift", "jung-fairness", "jung-graph-learning", "jung-monitor", "jung-weather"),
     "models",
     *("rizk-2.1", "rizk-2.2", "rizk-2.3", "rizk-2.4", "rizk-2.5", "rizk-2.6", "rizk-2.7"),
     *("rizk-3.2", "rizk-3.3", "rizk-3.4", "rizk-3.5", "rizk-4.4", "rizk-4.5"),
