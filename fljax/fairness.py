@@ -507,6 +507,6 @@ def _drawn(
 ) -> Float[Array, "copies clients samples features"]:
     """The features, with values from all clients' samples in a column."""
     column, weights = _column(problem, feature), jnp.asarray(problem.weights)
-    chance = weights.reshape(-1) / jnp.sum(weights)
-    drawn = jax.random.choice(key, column.reshape(-1), (copies, *column.shape), p=chance)
+    probability = weights.reshape(-1) / jnp.sum(weights)
+    drawn = jax.random.choice(key, column.reshape(-1), (copies, *column.shape), p=probability)
     return jax.vmap(jnp.asarray(problem.features).at[..., feature].set)(drawn)

@@ -6,13 +6,13 @@ import pytest
 import fljax as fl
 
 
-def scenario(key, coupling, kind="FedRelax", chance=None):
+def scenario(key, coupling, kind="FedRelax", probability=None):
     algorithm = getattr(fl.algorithms, kind)(coupling)
     return fl.Simulation(
         problem=fl.problems.ridge(key, clients=4, samples=9, dim=2),
         network=fl.graphs.ring(4),
         algorithm=algorithm,
-        losses=None if chance is None else fl.link.Independent(chance),
+        losses=None if probability is None else fl.link.Independent(probability),
         metrics=["consensus_error"],
     )
 
@@ -22,7 +22,7 @@ def chosen(trace):
 
 
 def test_a_run_says_what_it_was():
-    results = fl.run(scenario(jax.random.key(0), 0.5, chance=0.25), rounds=3)
+    results = fl.run(scenario(jax.random.key(0), 0.5, probability=0.25), rounds=3)
     trace = fl.decisions(results)
     assert set(trace["time"]) == {results.attrs["created"]}
     said = chosen(trace)
@@ -39,8 +39,8 @@ def test_a_run_says_what_it_was():
 
 def test_a_trace_has_what_changed_and_when(tmp_path):
     runs = [
-        fl.run(scenario(jax.random.key(0), coupling, chance=chance), rounds=rounds)
-        for coupling, chance, rounds in ((0.5, 0.25, 3), (0.5, None, 3), (2.0, None, 5))
+        fl.run(scenario(jax.random.key(0), coupling, probability=probability), rounds=rounds)
+        for coupling, probability, rounds in ((0.5, 0.25, 3), (0.5, None, 3), (2.0, None, 5))
     ]
     for day, run in enumerate(runs, start=1):
         run.attrs["created"] = f"2026-01-0{day}T00:00:00+00:00"

@@ -26,7 +26,9 @@ NEIGHBORS = Setting(
 )
 DRAWS = Setting("draws of failures a network", 200, "for its mean connectivity and connected share")
 DROPS = Setting(
-    "chance that an edge fails", tuple(np.linspace(0, 0.8, 9).tolist()), "to that of the instance"
+    "probability that an edge fails",
+    tuple(np.linspace(0, 0.8, 9).tolist()),
+    "to that of the instance",
 )
 DATA = Setting("samples and parameters", (6, 4), "few samples: nodes need the others")
 COUPLING = Setting("alpha", 1.0, "models of neighbors nearly agree")
@@ -34,7 +36,9 @@ STEP = Setting("step size of FedAvg", 0.1, "stable; FedGD has the source's own s
 ROUNDS = Setting("rounds", 200, "both have settled without a failure")
 FAILS = Setting("round after which the server, or a peer, fails", 5, "on the way")
 LOSSES = Setting(
-    "chance that a link fails in a round", (0.0, 0.2, 0.4, 0.6, 0.8), "as of the instance, but anew"
+    "probability that a link fails in a round",
+    (0.0, 0.2, 0.4, 0.6, 0.8),
+    "as of the instance, but anew",
 )
 INSTANCE = (0.0, 0.2, 0.4, 0.6, 0.8)
 #: Of one network of ours, checked.
@@ -67,8 +71,10 @@ def measured(key: Array, drops: Array) -> dict[str, Array]:
     graph = network(k_network)
     before = fl.graphs.resilience(graph)
 
-    def at(chance: Array) -> dict[str, Array]:
-        found = fl.graphs.random_failures(k_failures, graph, DRAWS.value, edge_probability=chance)
+    def at(probability: Array) -> dict[str, Array]:
+        found = fl.graphs.random_failures(
+            k_failures, graph, DRAWS.value, edge_probability=probability
+        )
         return {
             "connectivity": jnp.mean(found.connectivity),
             "connected": jnp.mean((found.components == 1).astype(found.rate.dtype)),
@@ -134,7 +140,7 @@ def study(effort: Effort) -> Studies:
         "critical": ((), "connectivity left without the most critical node", False),
         "typical": ((), "connectivity left without a node", False),
     }
-    labels = {"drop_edge": "chance that an edge fails"}
+    labels = {"drop_edge": "probability that an edge fails"}
     failures = solutions.dataset(found, variables, {"drop_edge": drops}, labels)
 
     def run(method: str, case: str) -> xr.Dataset:
@@ -146,11 +152,11 @@ def study(effort: Effort) -> Studies:
         return effort.sweep(name, build, rounds=ROUNDS.value, seeds=effort.seeds)
 
     def lossy(method: str) -> xr.Dataset:
-        def build(key: Array, chance: Array) -> fl.Simulation:
-            return simulation(key, method, False, losses=fl.link.Independent(chance))
+        def build(key: Array, probability: Array) -> fl.Simulation:
+            return simulation(key, method, False, losses=fl.link.Independent(probability))
 
         build.__qualname__ = f"lossy({method})"
-        grid = {"chance": list(LOSSES.value)}
+        grid = {"probability": list(LOSSES.value)}
         name = f"{method.split()[0]}-lossy"
         return last(effort.sweep(name, build, grid=grid, rounds=ROUNDS.value, seeds=effort.seeds))
 
@@ -162,7 +168,7 @@ def study(effort: Effort) -> Studies:
         )
     ).assign_coords(algorithm=methods, case=[WHOLE, FAILED])
     links = joined(*map(lossy, methods)).assign_coords(algorithm=methods)
-    links["chance"].attrs["long_name"] = "chance that a link fails in a round"
+    links["probability"].attrs["long_name"] = "probability that a link fails in a round"
     return {"failures": failures, "runs": runs[[ERROR]], "links": links[[ERROR]]}
 
 
@@ -183,7 +189,7 @@ def plot(studies: Studies) -> Picture:
         ax.plot(at, middle, label="median network")
         ax.fill_between(at, low, high, alpha=0.2, linewidth=0, label="middle 95 % of networks")
         ax.plot(INSTANCE, printed, "kx", label="one network, given")
-        ax.set(xlabel="chance that an edge fails", ylabel=text)
+        ax.set(xlabel="probability that an edge fails", ylabel=text)
     for color, (method, case) in enumerate(itertools.product((SERVER, PEERS), (WHOLE, FAILED))):
         numbers = statistics.summary(runs.sel(algorithm=method, case=case), ERROR)
         mean, low, high = (
@@ -199,7 +205,7 @@ def plot(studies: Studies) -> Picture:
         FAILS.value, label="the server, or the most critical peer, fails", **picture.THIN
     )
     course.set(xlabel="round", ylabel="error of a client [dB]", xscale="log")
-    plotting.trade_off(studies["links"], "chance", ERROR, "algorithm", links)
+    plotting.trade_off(studies["links"], "probability", ERROR, "algorithm", links)
     return picture.finish(drawing, "Networks of 20 nodes that lose edges, links, a peer, a server")
 
 
@@ -207,7 +213,7 @@ def plot(studies: Studies) -> Picture:
 
 
 def drops_at(data: xr.Dataset) -> list[tuple[int, float]]:
-    """Places of the instance's chances among those of this study."""
+    """Places of the instance's probabilities among those of this study."""
     at = data["drop_edge"].values
     return [
         (i, float(at[int(np.argmin(np.abs(at - p)))]))
@@ -269,17 +275,17 @@ def costs(method: str) -> Measure:
     }
 
 
-def by_links(method: str, *chances: float) -> Measure:
+def by_links(method: str, *probabilities: float) -> Measure:
     """The error with links that fail above that with all links, dB."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["links"]
-        whole = samples(data, {"algorithm": method, "chance": 0.0}, ERROR)
+        whole = samples(data, {"algorithm": method, "probability": 0.0}, ERROR)
         return {
-            f"{method}, {chance:g}": gap(
-                samples(data, {"algorithm": method, "chance": chance}, ERROR), whole
+            f"{method}, {probability:g}": gap(
+                samples(data, {"algorithm": method, "probability": probability}, ERROR), whole
             )
-            for chance in chances
+            for probability in probabilities
         }
 
     return measure
@@ -290,10 +296,10 @@ FIGURE = Figure(
     title="Network resilience: edges, links, a peer and a server that fail",
     source="Jung 2025, section 8.2.4 and Exercise 8.1",
     caption="Networks of the nearest neighbors of 20 random positions, those in one piece. (a), "
-    "(b) the mean connectivity and the share of networks in one piece when each edge fails by "
-    "chance, beside those of one network that was computed before. (c) the squared error of all "
-    "clients but the worst, of federated averaging whose server fails after five rounds, and of "
-    "FedGD whose most critical peer does: what the server cannot be reached for stays as it is. "
+    "(b) the mean connectivity and the share of networks in one piece when each edge fails at "
+    "random, beside those of one network that was computed before. (c) the squared error of "
+    "all clients but the worst, of federated averaging whose server fails after five rounds, and "
+    "of FedGD whose most critical peer does: what the server cannot be reached for stays as it is. "
     "(d) the same at the end, where every link fails anew in every round.",
     study=study,
     plot=plot,
@@ -305,7 +311,7 @@ FIGURE = Figure(
             "section 8.2.4",
             falls("connectivity", 1),
             (0, INFINITE),
-            "mean over networks and draws, from each chance to the next",
+            "mean over networks and draws, from each probability to the next",
         ),
         Claim(
             "slower",
@@ -317,8 +323,8 @@ FIGURE = Figure(
         ),
         Claim(
             "instance-connectivity",
-            "of the connectivity .72 of one network .44, .15 and .01 are left at chances of .2, "
-            ".4 and .6",
+            "of the connectivity .72 of one network .44, .15 and .01 are left at probabilities of "
+            ".2, .4 and .6",
             "Exercise 8.1; one instance of ours",
             rank("connectivity", CONNECTIVITY, True),
             (2.5, 97.5),
@@ -382,7 +388,7 @@ FIGURE = Figure(
     settings=(NODES, NEIGHBORS, DRAWS, DROPS, DATA, COUPLING, STEP, ROUNDS, FAILS, LOSSES),
     table=lambda studies: [
         {
-            "chance": float(at),
+            "probability": float(at),
             "connectivity": float(studies["failures"]["connectivity"].sel(drop_edge=at).mean()),
             "connected": float(studies["failures"]["connected"].sel(drop_edge=at).mean()),
         }

@@ -48,7 +48,7 @@ class Membership(NamedTuple):
     members: np.ndarray  # [S, N]  who was
 
     def auc(self) -> Interval:
-        """The chance that a member has a larger score than one that is none; 1/2 is guessing."""
+        """The probability that a member scores higher than one that is none; 1/2 is guessing."""
         ranks = stats.rankdata(self.scores, axis=1)
         inside = self.members.sum(axis=1)
         outside = self.members.shape[1] - inside

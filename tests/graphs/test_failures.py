@@ -54,9 +54,9 @@ def test_failures_are_as_likely_as_they_are_said_to_be():
     ring = graphs.ring(6)
     found = graphs.random_failures(jax.random.key(0), ring, 20_000, edge_probability=0.3)
     assert found.connectivity.shape == (20_000,)
-    chance = {0: 0.7**6, 1: 6 * 0.3 * 0.7**5}
-    close(np.mean(found.components == 1), sum(chance.values()), atol=0.01)
-    close(np.mean(np.abs(found.connectivity - 1) < 1e-6), chance[0], atol=0.01)
+    probability = {0: 0.7**6, 1: 6 * 0.3 * 0.7**5}
+    close(np.mean(found.components == 1), sum(probability.values()), atol=0.01)
+    close(np.mean(np.abs(found.connectivity - 1) < 1e-6), probability[0], atol=0.01)
     path = graphs.path(5)
     found = graphs.random_failures(jax.random.key(1), path, 20_000, node_probability=0.4)
     whole = 0.0

@@ -47,8 +47,8 @@ def made():
     )
     lossy = np.array([[1.0, 1.01, 1.02, 1.1, 1.5], [2.0, 2.1, 2.3, 3.0, 5.0]])
     links = xr.Dataset(
-        {ERROR: (("seed", "algorithm", "chance"), lossy * noise[..., None])},
-        {"algorithm": methods, "chance": [*figure.LOSSES.value]},
+        {ERROR: (("seed", "algorithm", "probability"), lossy * noise[..., None])},
+        {"algorithm": methods, "probability": [*figure.LOSSES.value]},
     )
     for data in (runs, links):
         data["diverged"] = (("seed", "algorithm"), np.zeros((SEEDS, 2)))
@@ -72,7 +72,7 @@ def test_claims_hold_of_what_they_say():
         ("typical-node", "failures", "typical", 0.7, {}),
         ("server-fails", "runs", ERROR, 1.1, {"algorithm": SERVER, "case": FAILED}),
         ("peer-fails", "runs", ERROR, 9.0, {"algorithm": PEERS, "case": FAILED}),
-        ("links-fail", "links", ERROR, 9.0, {"algorithm": PEERS, "chance": 0.4}),
+        ("links-fail", "links", ERROR, 9.0, {"algorithm": PEERS, "probability": 0.4}),
     ],
 )
 def test_claims_notice_what_is_wrong(claim, study, name, value, where):
