@@ -109,8 +109,8 @@ def page_hinkley(
     Example:
       >>> import jax.numpy as jnp, fljax as fl
       >>> errors = jnp.where(jnp.arange(100) < 60, 1.0, 2.0)
-      >>> found = fl.monitoring.page_hinkley(errors, tolerance=0.1, threshold=3.0)
-      >>> jnp.flatnonzero(found.raised).tolist()
+      >>> alarms = fl.monitoring.page_hinkley(errors, tolerance=0.1, threshold=3.0)
+      >>> jnp.flatnonzero(alarms.raised).tolist()
       [63]
     """
     _check.nonnegative("tolerance", tolerance)

@@ -466,7 +466,7 @@ def test_every_reference_can_be_cited():
 def test_a_server_trusts_what_it_learns_itself(steps):
     messages, weights, around = heard(np.random.default_rng(21))
     rule = FLTrust(root(), step_size=0.1, local_steps=steps)
-    found = combine(rule, messages, weights, around)
+    result = combine(rule, messages, weights, around)
     x, y = (np.asarray(a)[0] for a in (rule.root.features, rule.root.targets))
     for r in range(RECEIVERS):
         learned = around[r]
@@ -475,33 +475,33 @@ def test_a_server_trusts_what_it_learns_itself(steps):
         there = weights[r] > 0
         updates = messages[r, there] - around[r]
         expected = around[r] + robust.fltrust(updates, learned - around[r])
-        np.testing.assert_allclose(found[r], expected, atol=1e-10, rtol=0)
+        np.testing.assert_allclose(result[r], expected, atol=1e-10, rtol=0)
 
 
 def test_a_peer_trusts_its_own_message():
     messages, weights, around = heard(np.random.default_rng(22))
     messages[:, 0], weights[:, 0] = around, 1
-    found = combine(FLTrust(), messages, weights, around)
+    result = combine(FLTrust(), messages, weights, around)
     for r in range(RECEIVERS):
         expected = robust.fltrust(messages[r, weights[r] > 0], around[r])
-        np.testing.assert_allclose(found[r], expected, atol=1e-10, rtol=0)
+        np.testing.assert_allclose(result[r], expected, atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("lie", [1e6, -1e6, 1e200, np.inf, np.nan])
 def test_nobody_who_is_trusted_is_longer_than_the_trusted_message(lie):
     _, messages, weights, _ = attacked(lie, SENDERS - 1)
     trusted = messages[:, -1]
-    found = np.asarray(combine(FLTrust(), messages, weights, trusted))
-    assert np.linalg.norm(found) <= np.linalg.norm(trusted) * (1 + 1e-9)
-    assert found[0] @ trusted[0] > 0
+    result = np.asarray(combine(FLTrust(), messages, weights, trusted))
+    assert np.linalg.norm(result) <= np.linalg.norm(trusted) * (1 + 1e-9)
+    assert result[0] @ trusted[0] > 0
 
 
 def test_a_server_that_trusts_nobody_stays():
     around = np.ones((1, DIM))
     rule = FLTrust(root(), step_size=0.1)
     away = around + 0.1 * np.asarray(rule.root.gradient(jnp.asarray(around)))
-    found = combine(rule, away[:, None], np.ones((1, 1)), around)
-    np.testing.assert_array_equal(found, around)
+    result = combine(rule, away[:, None], np.ones((1, 1)), around)
+    np.testing.assert_array_equal(result, around)
 
 
 def test_trust_is_put_where_it_can_be():
@@ -552,8 +552,8 @@ def test_twelve_nodes_three_of_which_lie():
         }
         lie = fl.attacks.Constant(bad, 50.0)
         alone = fl.run(fl.Simulation(**part), rounds=60).model.values
-        found = fl.run(fl.Simulation(**part, attack=lie, aggregation=aggregator), rounds=60)
-        return np.linalg.norm(found.model.values - alone, axis=1)[3:].mean()
+        results = fl.run(fl.Simulation(**part, attack=lie, aggregation=aggregator), rounds=60)
+        return np.linalg.norm(results.model.values - alone, axis=1)[3:].mean()
 
     means = [error(None, seed) for seed in range(3)]
     assert 50 < np.mean(means) < 65  # 57.5 in the extract's instance

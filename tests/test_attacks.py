@@ -473,11 +473,11 @@ def link_loop(rounds):
 def test_over_some_links_something_else_is_heard(form):
     attack = SignFlip(LINKS, 2.5)
     simulation = coupled(attack, network=fl.graphs.path(6, form=form))
-    found = fl.run(simulation, rounds=7).model.values
-    np.testing.assert_allclose(found, link_loop(7), atol=1e-10)
+    results = fl.run(simulation, rounds=7).model.values
+    np.testing.assert_allclose(results, link_loop(7), atol=1e-10)
     # With a rule that looks at single messages, too.
     mean = coupled(attack, network=fl.graphs.path(6, form=form), aggregation=fl.aggregation.Mean())
-    np.testing.assert_allclose(fl.run(mean, rounds=7).model.values, found, atol=1e-10)
+    np.testing.assert_allclose(fl.run(mean, rounds=7).model.values, results, atol=1e-10)
     # Everybody is honest, and counts.
     assert not attack.liars.any()
     error = fl.run(coupled(attack, metrics=["consensus_error"]), rounds=3).consensus_error[-1]
@@ -566,13 +566,13 @@ def test_an_attack_goes_one_hop_a_round(kind):
         "messages": coupled(SignFlip(bad)),
         "links": coupled(SignFlip(chosen)),
     }[kind]
-    found = fl.audit.reach(attacked, clean, rounds=7)
+    result = fl.audit.reach(attacked, clean, rounds=7)
     first_round = [1, 2, 3, 4, 5, 6]
     if kind in ("messages", "links"):  # its own model is off once its neighbor's is
         first_round[0] = 3
-    assert found.arrival.values.tolist() == first_round
-    assert found.reached.values[-1] == 6
-    assert (found.distance[-1] > 0).all()
+    assert result.arrival.values.tolist() == first_round
+    assert result.reached.values[-1] == 6
+    assert (result.distance[-1] > 0).all()
     nobody = fl.audit.reach(clean, clean, rounds=2)
     assert (nobody.arrival == 0).all()
     other = fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=3)

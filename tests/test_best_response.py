@@ -44,8 +44,8 @@ def minimized(problem, penalty, k, start):
         return own + float(jnp.sum(STRENGTHS[k] * apart))
 
     options = {"xatol": 1e-9, "fatol": 1e-13, "maxiter": 400}
-    found = scipy.optimize.minimize(objective, start, method="Nelder-Mead", options=options)
-    return objective(start), found.fun
+    result = scipy.optimize.minimize(objective, start, method="Nelder-Mead", options=options)
+    return objective(start), result.fun
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def minimized(problem, penalty, k, start):
     ids=lambda penalty: f"{type(penalty).__name__}{getattr(penalty, 'p', '')}",
 )
 def test_it_minimizes_whatever_the_penalty(penalty):
-    found = np.asarray(best_response(PROBLEM, penalty, MESSAGES, STRENGTHS, 400))
+    result = np.asarray(best_response(PROBLEM, penalty, MESSAGES, STRENGTHS, 400))
     for k in range(2):
-        here, best = minimized(PROBLEM, penalty, k, found[k])
+        here, best = minimized(PROBLEM, penalty, k, result[k])
         assert here <= best + 1e-9
 
 
@@ -75,37 +75,37 @@ def test_it_minimizes_whatever_the_penalty(penalty):
 )
 def test_it_minimizes_whatever_the_loss(loss, regularizer):
     problem = Problem(X, np.sign(Y), loss, regularizer, 0.4)
-    found = np.asarray(best_response(problem, Norm(), MESSAGES, STRENGTHS, 400))
+    result = np.asarray(best_response(problem, Norm(), MESSAGES, STRENGTHS, 400))
     for k in range(2):
-        here, best = minimized(problem, Norm(), k, found[k])
+        here, best = minimized(problem, Norm(), k, result[k])
         assert here <= best + 1e-6
 
 
 def test_the_squared_norm_is_the_closed_form():
-    found = best_response(PROBLEM, SquaredNorm(), MESSAGES, STRENGTHS, 400)
+    result = best_response(PROBLEM, SquaredNorm(), MESSAGES, STRENGTHS, 400)
     for k in range(K):
         total = STRENGTHS[k].sum()
         left = X[k].T @ X[k] / N + total * np.eye(D)
         right = X[k].T @ Y[k] / N + STRENGTHS[k] @ MESSAGES[k]
-        close(found[k], np.linalg.solve(left, right), rtol=1e-10)
+        close(result[k], np.linalg.solve(left, right), rtol=1e-10)
 
 
 def test_without_a_loss_it_is_a_median():
     """(175), (176): of one mechanism with the aggregators."""
-    found = best_response(UNLABELED, Norm(), MESSAGES, STRENGTHS, 300)
+    result = best_response(UNLABELED, Norm(), MESSAGES, STRENGTHS, 300)
     weighed = fl.aggregation.GeometricMedian(3000, 1e-12)
-    close(found[1:], weighed.combine(MESSAGES, STRENGTHS, np.zeros((K, D)))[1:], atol=1e-9)
+    close(result[1:], weighed.combine(MESSAGES, STRENGTHS, np.zeros((K, D)))[1:], atol=1e-9)
     for k in range(1, K):
-        assert median_residual(found[k], MESSAGES[k], STRENGTHS[k]) < 1e-8
-        assert median_residual(found[k] + 0.01, MESSAGES[k], STRENGTHS[k]) > 1e-3
+        assert median_residual(result[k], MESSAGES[k], STRENGTHS[k]) < 1e-8
+        assert median_residual(result[k] + 0.01, MESSAGES[k], STRENGTHS[k]) > 1e-3
     unit = np.ones((K, M))
-    found = best_response(UNLABELED, Absolute(), MESSAGES, unit, 2000)
-    close(found[1:], np.median(MESSAGES, axis=1)[1:], atol=1e-6)
+    result = best_response(UNLABELED, Absolute(), MESSAGES, unit, 2000)
+    close(result[1:], np.median(MESSAGES, axis=1)[1:], atol=1e-6)
     # At a corner of the distance, which is one of the messages.
     twice = MESSAGES.copy()
     twice[:, 4:] = twice[:, :1]
-    found = best_response(UNLABELED, Norm(), twice, unit, 2000)
-    close(found[1:], twice[1:, 0], atol=1e-6)
+    result = best_response(UNLABELED, Norm(), twice, unit, 2000)
+    close(result[1:], twice[1:, 0], atol=1e-6)
     assert median_residual(twice[1, 0], twice[1]) == 0
 
 
@@ -115,13 +115,13 @@ def test_what_is_far_away_or_no_number_costs_nothing():
     further = far.copy()
     further[:, 0] *= 1e3
     strengths = np.full((K, M), 0.2)
-    found = best_response(PROBLEM, Norm(), far, strengths, 300)
-    close(best_response(PROBLEM, Norm(), further, strengths, 300), found, atol=1e-5)
+    result = best_response(PROBLEM, Norm(), far, strengths, 300)
+    close(best_response(PROBLEM, Norm(), further, strengths, 300), result, atol=1e-5)
     # In single precision a difference of such numbers would keep no digit of a model.
     with jax.enable_x64(False):
         single = Problem(np.float32(X), np.float32(Y), LeastSquares())
         coarse = best_response(single, Norm(), np.float32(further), np.float32(strengths), 300)
-    close(coarse, found, atol=1e-4)
+    close(coarse, result, atol=1e-4)
     for broken in (np.nan, np.inf):
         lost = MESSAGES.copy()
         lost[:, 0] = broken
@@ -147,8 +147,8 @@ def test_a_run_is_the_same_in_every_form_of_the_graph():
 
 def test_a_node_without_neighbors_learns_alone():
     graph = fl.graphs.from_edges(K, [(0, 1), (1, 2)], allow_disconnected=True)
-    found = run(FedRelax(0.5, penalty=Norm()), 3, network=graph, allow_disconnected=True)
-    close(found[3], np.linalg.lstsq(X[3], Y[3])[0], rtol=1e-9)
+    results = run(FedRelax(0.5, penalty=Norm()), 3, network=graph, allow_disconnected=True)
+    close(results[3], np.linalg.lstsq(X[3], Y[3])[0], rtol=1e-9)
     # And without labels either it keeps the model that it starts with.
     parts = {"problem": UNLABELED, "network": graph, "allow_disconnected": True}
     assert np.all(run(FedRelax(0.5, penalty=Norm()), 3, **parts)[3] == 0)

@@ -70,26 +70,26 @@ def test_a_mixture_is_its_loop(turns):
     points[20:] += [1.0, 2.0]
     start = rng.integers(0, 3, 40)
     least = jnp.asarray(1e-2 * np.var(points, axis=0).mean())
-    found = clustering._expected(jnp.asarray(points), jnp.asarray(start), 3, least, turns)
+    result = clustering._expected(jnp.asarray(points), jnp.asarray(start), 3, least, turns)
     member, mean, cov, share, likelihood = written_out(points, start, 3, 1e-2, turns)
-    np.testing.assert_allclose(found.membership, member, atol=1e-10)
-    np.testing.assert_allclose(found.centers, mean, atol=1e-10)
-    np.testing.assert_allclose(found.covariances, cov, atol=1e-10)
-    np.testing.assert_allclose(found.shares, share, atol=1e-12)
-    np.testing.assert_allclose(found.log_likelihood, likelihood, rtol=1e-10)
-    assert (np.asarray(found.cluster) == member.argmax(axis=1)).all()
+    np.testing.assert_allclose(result.membership, member, atol=1e-10)
+    np.testing.assert_allclose(result.centers, mean, atol=1e-10)
+    np.testing.assert_allclose(result.covariances, cov, atol=1e-10)
+    np.testing.assert_allclose(result.shares, share, atol=1e-12)
+    np.testing.assert_allclose(result.log_likelihood, likelihood, rtol=1e-10)
+    assert (np.asarray(result.cluster) == member.argmax(axis=1)).all()
 
 
 def test_the_likelihood_never_falls():
     """But for the floor of covariances, here far below them."""
     points = jnp.asarray(np.random.default_rng(0).normal(size=(50, 3)))
     start = jnp.arange(50) % 3
-    found = [
+    result = [
         float(clustering._expected(points, start, 3, jnp.asarray(1e-9), turns).log_likelihood)
         for turns in range(1, 25)
     ]
-    assert (np.diff(found) > -1e-9).all()
-    assert found[-1] > found[0] + 1
+    assert (np.diff(result) > -1e-9).all()
+    assert result[-1] > result[0] + 1
 
 
 def test_mixtures_tell_apart_what_no_center_does():
@@ -98,8 +98,8 @@ def test_mixtures_tell_apart_what_no_center_does():
     points = rng.normal(size=(60, 2)) * [10.0, 0.3] + np.repeat([[0, 0], [0, 3]], 30, axis=0)
     truth = np.repeat([0, 1], 30)
     find = jax.jit(jax.vmap(lambda k: clustering.gaussian_mixture(k, jnp.asarray(points), 2)))
-    found = find(jax.random.split(jax.random.key(0), 3))
-    for cluster, share in zip(found.cluster, found.shares, strict=True):
+    result = find(jax.random.split(jax.random.key(0), 3))
+    for cluster, share in zip(result.cluster, result.shares, strict=True):
         assert clustering.misassigned(cluster, truth) < 0.05
         np.testing.assert_allclose(np.sort(share), 0.5, atol=0.1)
     plain = clustering.kmeans(jax.random.key(0), points, 2).cluster
@@ -108,9 +108,9 @@ def test_mixtures_tell_apart_what_no_center_does():
 
 def test_a_mixture_of_separated_clusters_is_theirs():
     """Also where a cluster has no more points than a covariance needs."""
-    found = clustering.gaussian_mixture(jax.random.key(0), POINTS, 3)
-    assert clustering.misassigned(found.cluster, TRUTH) == 0
-    assert np.isfinite(np.asarray(found.covariances)).all()
+    result = clustering.gaussian_mixture(jax.random.key(0), POINTS, 3)
+    assert clustering.misassigned(result.cluster, TRUTH) == 0
+    assert np.isfinite(np.asarray(result.covariances)).all()
     same = clustering.gaussian_mixture(jax.random.key(1), np.zeros((4, 2)), 2)
     assert np.isfinite(float(same.log_likelihood))
 
@@ -251,8 +251,8 @@ def test_predictions_on_shared_points_are_compared_both_ways():
 def test_scaled_unit_vectors_make_predictions_as_far_as_models():
     """Exercise 3.7: on sqrt(d) e_j the discrepancy is the squared distance of linear models."""
     models = np.random.default_rng(2).normal(size=(5, 3))
-    found = fl.problems.prediction_discrepancy(models @ (np.sqrt(3) * np.eye(3)))
-    np.testing.assert_allclose(found, graphs.distances(models) ** 2, atol=1e-12)
+    result = fl.problems.prediction_discrepancy(models @ (np.sqrt(3) * np.eye(3)))
+    np.testing.assert_allclose(result, graphs.distances(models) ** 2, atol=1e-12)
 
 
 def test_codes_are_means_of_what_the_encoder_says_of_real_samples():
@@ -304,8 +304,8 @@ def test_codes_learned_together_find_clients_with_like_digits():
     algorithm = fl.algorithms.FedAvg(optax.adam(3e-3), local_steps=20)
     run = fl.run(fl.Simulation(problem, algorithm), rounds=15)
     codes = fl.problems.mean_codes(problem, run.model.values[0])
-    for found in (clustering.kmeans, clustering.gaussian_mixture):
-        cluster = found(jax.random.key(1), codes, 2).cluster
+    for result in (clustering.kmeans, clustering.gaussian_mixture):
+        cluster = result(jax.random.key(1), codes, 2).cluster
         assert clustering.misassigned(cluster, np.repeat([0, 1], 4)) == 0
 
 

@@ -70,8 +70,8 @@ def exercise(key, shift, strengths=(0.0, 0.1, 1.0, 10.0, 100.0)):
 
     def error(strength):
         after = explained(before, points @ (truth + shift), points, strength)
-        found = GTVMin(after, fl.graphs.ring(10), 0.1).solve()
-        return jnp.mean(jnp.sum((found - truth[None]) ** 2, axis=1))
+        result = GTVMin(after, fl.graphs.ring(10), 0.1).solve()
+        return jnp.mean(jnp.sum((result - truth[None]) ** 2, axis=1))
 
     return jnp.stack([error(strength) for strength in strengths])
 
@@ -83,11 +83,11 @@ def exercise(key, shift, strengths=(0.0, 0.1, 1.0, 10.0, 100.0)):
 )
 def test_a_signal_helps_if_it_is_right(shift, printed):
     keys = jax.random.split(jax.random.key(0), 200)
-    found = np.asarray(jax.jit(jax.vmap(lambda key: exercise(key, shift)))(keys))
-    low, high = np.quantile(found, [0.025, 0.975], axis=0)
+    result = np.asarray(jax.jit(jax.vmap(lambda key: exercise(key, shift)))(keys))
+    low, high = np.quantile(result, [0.025, 0.975], axis=0)
     assert np.all((low < printed) & (printed < high))  # one draw of them
-    close(found.mean(axis=0), printed, rtol=0.06)
-    falls = np.diff(found.mean(axis=0)) < 0
+    close(result.mean(axis=0), printed, rtol=0.06)
+    falls = np.diff(result.mean(axis=0)) < 0
     assert falls.all() if shift == 0 else not falls[1:].any()
 
 

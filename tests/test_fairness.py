@@ -52,7 +52,7 @@ def labeled(form="each", dim=3, seed=0, classes=None):
 def test_spread_and_worst_are_those_of_the_values():
     values = np.array([0.3, 0.9, 0.5, 0.8, 0.6])
     bounded = each(values, bounds=(0.0, 1.0))
-    found = measured(
+    result = measured(
         [
             bounded,
             fairness.spread(bounded),
@@ -62,21 +62,21 @@ def test_spread_and_worst_are_those_of_the_values():
             fairness.worst(bounded, 0.41),
         ]
     )
-    close(found.given_deviation, values.std(), rtol=1e-12)
-    close(found.given_variance, values.var(), rtol=1e-12)
-    assert found.given_worst == 0.3
-    close(found.given_worst_40, 0.4, rtol=1e-12)
-    close(found.given_worst_41, (0.3 + 0.5 + 0.6) / 3, rtol=1e-12)
-    assert found.given.dims == ("client",)
-    assert found.given_worst.dims == ()
+    close(result.given_deviation, values.std(), rtol=1e-12)
+    close(result.given_variance, values.var(), rtol=1e-12)
+    assert result.given_worst == 0.3
+    close(result.given_worst_40, 0.4, rtol=1e-12)
+    close(result.given_worst_41, (0.3 + 0.5 + 0.6) / 3, rtol=1e-12)
+    assert result.given.dims == ("client",)
+    assert result.given_worst.dims == ()
 
 
 def test_errors_are_worst_where_they_are_large():
     values = np.array([0.3, 0.9, 0.5, 0.8, 0.6])
     error = each(values, decibel=True)
-    found = measured([fairness.worst(error, 0.4), fairness.worst(error)])
-    close(found.given_worst_40, 0.85, rtol=1e-12)
-    assert found.given_worst == 0.9
+    result = measured([fairness.worst(error, 0.4), fairness.worst(error)])
+    close(result.given_worst_40, 0.85, rtol=1e-12)
+    assert result.given_worst == 0.9
     assert measured([fairness.worst(each(values), largest=False)]).given_worst == 0.3
 
 
@@ -85,21 +85,21 @@ def test_a_tenth_of_clients_is_rounded_up(clients, tenth):
     values = np.random.default_rng(clients).permutation(clients) * 1.0
     worst = fairness.worst(each(values, decibel=True), 0.1)
     problem = fl.problems.ridge(fl.random_key(0), clients, 4, 2)
-    found = measured([worst], problem).given_worst_10
-    close(found, np.sort(values)[-tenth:].mean(), rtol=1e-12)
+    result = measured([worst], problem).given_worst_10
+    close(result, np.sort(values)[-tenth:].mean(), rtol=1e-12)
 
 
 def test_attackers_are_not_among_the_worst_off():
     values = np.array([9.0, 2.0, 3.0, 8.0, 1.0])
     error = each(values, decibel=True)
-    found = measured(
+    result = measured(
         [fairness.worst(error), fairness.worst(error, 0.5), fairness.spread(error)],
         algorithm=FedAvg(0.1),
         attack=fl.attacks.SignFlip(np.isin(np.arange(CLIENTS), [0, 3])),
     )
-    assert found.given_worst == 3.0
-    close(found.given_worst_50, 2.5, rtol=1e-12)
-    close(found.given_deviation, np.std([1, 2, 3]), rtol=1e-12)
+    assert result.given_worst == 3.0
+    close(result.given_worst_50, 2.5, rtol=1e-12)
+    close(result.given_deviation, np.std([1, 2, 3]), rtol=1e-12)
 
 
 def test_axes_of_their_own_stay():
@@ -107,11 +107,13 @@ def test_axes_of_their_own_stay():
     metric = Metric(
         "given", lambda now: jnp.asarray(values), "", dims=("client", "side"), decibel=True
     )
-    found = measured([fairness.worst(metric), fairness.spread(metric), fairness.worst(metric, 0.4)])
-    assert found.given_worst.dims == ("side",)
-    close(found.given_worst, [8, 9])
-    close(found.given_worst_40, [7, 8])
-    close(found.given_deviation, values.std(axis=0))
+    result = measured(
+        [fairness.worst(metric), fairness.spread(metric), fairness.worst(metric, 0.4)]
+    )
+    assert result.given_worst.dims == ("side",)
+    close(result.given_worst, [8, 9])
+    close(result.given_worst_40, [7, 8])
+    close(result.given_deviation, values.std(axis=0))
 
 
 def test_fair_algorithms_are_fairer_to_the_worst_off():
@@ -124,17 +126,17 @@ def test_fair_algorithms_are_fairer_to_the_worst_off():
     metrics = [fairness.worst("validation_error"), fairness.spread("validation_error")]
 
     def of(algorithm):
-        found = fl.run(fl.Simulation(problem, algorithm, metrics=metrics), rounds=300)
-        return found.isel(round=-1)
+        result = fl.run(fl.Simulation(problem, algorithm, metrics=metrics), rounds=300)
+        return result.isel(round=-1)
 
     plain = of(FedAvg(0.05))
     for fair in (
         fl.algorithms.QFedAvg(0.05, fairness=3.0),
         fl.algorithms.AFL(0.05, mixture_step_size=0.05),
     ):
-        found = of(fair)
-        assert found.validation_error_worst < 0.7 * plain.validation_error_worst
-        assert found.validation_error_deviation < 0.7 * plain.validation_error_deviation
+        result = of(fair)
+        assert result.validation_error_worst < 0.7 * plain.validation_error_worst
+        assert result.validation_error_deviation < 0.7 * plain.validation_error_deviation
 
 
 def test_the_same_metric_twice_is_not_traced_twice():
@@ -188,15 +190,15 @@ def test_rates_are_those_of_the_groups(rate, form, shared):
         fl.metrics.trajectory(),
     ]
     algorithm = FedAvg(0.5) if shared else LocalOnly(0.5)
-    found = measured(metrics, problem, algorithm=algorithm)
-    models = found.model_trajectory.values
+    result = measured(metrics, problem, algorithm=algorithm)
+    models = result.model_trajectory.values
 
     def say(x, model):
         return np.where(x @ model >= 0, 1, -1)
 
     expected = [written_out(test, models, group, rate, say) for group in (0, 1)]
-    close(found[f"group_{rate}"], expected, rtol=1e-12)
-    close(found[DIFFERENCES[rate]], abs(expected[0] - expected[1]), rtol=1e-10)
+    close(result[f"group_{rate}"], expected, rtol=1e-12)
+    close(result[DIFFERENCES[rate]], abs(expected[0] - expected[1]), rtol=1e-10)
     assert 0 < abs(expected[0] - expected[1]) < 1
 
 
@@ -207,14 +209,14 @@ def test_the_favorable_label_may_be_any_class():
         fairness.parity_difference("true_positive_rate", 0, (1.0, 0.0), positive=2.0),
         fl.metrics.trajectory(),
     ]
-    found = measured(metrics, problem, algorithm=LocalOnly(0.5))
+    result = measured(metrics, problem, algorithm=LocalOnly(0.5))
     x, y = test[0]
-    said = [np.argmax(x @ m.reshape(3, -1).T, axis=1) == 2 for m in found.model_trajectory.values]
+    said = [np.argmax(x @ m.reshape(3, -1).T, axis=1) == 2 for m in result.model_trajectory.values]
     for group in (0, 1):
         inside = x[:, 0] == group
-        close(found.group_positive_rate[group], np.mean([s[inside].mean() for s in said]))
+        close(result.group_positive_rate[group], np.mean([s[inside].mean() for s in said]))
     true = [np.mean([s[(x[:, 0] == g) & (y == 2)].mean() for s in said]) for g in (0, 1)]
-    close(found.equal_opportunity_difference, abs(true[0] - true[1]), rtol=1e-10)
+    close(result.equal_opportunity_difference, abs(true[0] - true[1]), rtol=1e-10)
 
 
 def test_groups_of_clusters_are_judged_on_their_cluster_s_data():
@@ -228,16 +230,16 @@ def test_groups_of_clusters_are_judged_on_their_cluster_s_data():
         weights=problem.weights,
         tasks=Tasks(cluster, 2, test=held),
     )
-    found = measured(
+    result = measured(
         [fairness.group_rates("accuracy", 0), fairness.flip_effect(0), fl.metrics.trajectory()],
         problem,
     )
-    models = found.model_trajectory.values
+    models = result.model_trajectory.values
     own = [test[q] for q in cluster]
     said = lambda x, model: np.where(x @ model >= 0, 1, -1)  # noqa: E731
     expected = [written_out(own, models, group, "accuracy", said) for group in (0, 1)]
-    close(found.group_accuracy, expected, rtol=1e-12)
-    close(found.flip_effect, np.abs(models[:, 0]).mean(), rtol=1e-12)
+    close(result.group_accuracy, expected, rtol=1e-12)
+    close(result.flip_effect, np.abs(models[:, 0]).mean(), rtol=1e-12)
 
 
 # Features ----------------------------------------------------------------------------------------
@@ -247,37 +249,37 @@ def test_groups_of_clusters_are_judged_on_their_cluster_s_data():
 def test_what_a_flip_changes_is_the_feature_s_coefficient(form):
     problem, _ = labeled(form)
     metrics = [fairness.flip_effect(0), fl.metrics.trajectory()]
-    found = measured(metrics, problem, algorithm=LocalOnly(0.5))
-    close(found.flip_effect, np.abs(found.model_trajectory[:, 0]).mean(), rtol=1e-12)
-    found = measured(metrics, problem, algorithm=FedAvg(0.5))
-    close(found.flip_effect, np.abs(found.model_trajectory[0, 0]), rtol=1e-12)
+    result = measured(metrics, problem, algorithm=LocalOnly(0.5))
+    close(result.flip_effect, np.abs(result.model_trajectory[:, 0]).mean(), rtol=1e-12)
+    result = measured(metrics, problem, algorithm=FedAvg(0.5))
+    close(result.flip_effect, np.abs(result.model_trajectory[0, 0]), rtol=1e-12)
 
 
 def test_of_several_outputs_it_is_their_distance():
     problem, _ = labeled("each", classes=3)
     metrics = [fairness.flip_effect(0), fl.metrics.trajectory()]
-    found = measured(metrics, problem, algorithm=LocalOnly(0.5))
-    columns = found.model_trajectory.values.reshape(CLIENTS, 3, -1)[:, :, 0]
-    close(found.flip_effect, np.linalg.norm(columns, axis=1).mean(), rtol=1e-12)
+    result = measured(metrics, problem, algorithm=LocalOnly(0.5))
+    columns = result.model_trajectory.values.reshape(CLIENTS, 3, -1)[:, :, 0]
+    close(result.flip_effect, np.linalg.norm(columns, axis=1).mean(), rtol=1e-12)
 
 
 def test_a_network_s_predictions_change_as_its_samples_do():
     problem, test = labeled("each")
     network = fl.models.mlp(1, hidden=[4])
     model = fl.problems.Model.of(problem, network, fl.random_key(1))
-    found = measured(
+    result = measured(
         [fairness.flip_effect(0), fairness.group_rates("accuracy", 0), fl.metrics.trajectory()],
         model,
         algorithm=FedAvg(0.1),
     )
-    parameters = model.parameters(found.model_trajectory.values[0])
+    parameters = model.parameters(result.model_trajectory.values[0])
     apart = []
     for x, _ in test:
         other = x.copy()
         other[:, 0] = 1 - x[:, 0]
         said = [np.asarray(network.apply(parameters, jnp.asarray(a))) for a in (x, other)]
         apart.append(np.abs(said[0] - said[1]).mean())
-    close(found.flip_effect, np.mean(apart), rtol=1e-10)
+    close(result.flip_effect, np.mean(apart), rtol=1e-10)
 
 
 def test_flipped_copies_make_the_feature_say_nothing():
@@ -327,9 +329,9 @@ def test_it_is_part_of_a_scenario():
         metrics = [fairness.flip_effect(3), fairness.parity_difference("positive_rate", 3, (-1, 1))]
         return fl.Simulation(fairness.augmented(problem, 3), FedAvg(0.5), metrics=metrics)
 
-    found = fl.sweep(scenario, seeds=3, rounds=200).isel(round=-1)
-    assert (found.flip_effect < 1e-10).all()
-    assert (found.demographic_parity_difference > 0).any()
+    results = fl.sweep(scenario, seeds=3, rounds=200).isel(round=-1)
+    assert (results.flip_effect < 1e-10).all()
+    assert (results.demographic_parity_difference > 0).any()
 
 
 # Bad input ---------------------------------------------------------------------------------------

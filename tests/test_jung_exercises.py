@@ -111,12 +111,12 @@ TRUTH = np.array([1.0])
 
 def excess(schedule, rounds):
     """The exact mean of ||w - truth||^2, of independent Gaussian inputs: a recursion."""
-    found, error = [], TRUTH @ TRUTH
+    result, error = [], TRUTH @ TRUTH
     for t in range(1, rounds + 1):
         eta = schedule(t)
         error = (1 - 4 * eta + 4 * eta**2 * (DIM + 2)) * error + 4 * eta**2 * DIM * NOISE
-        found.append(error)
-    return np.array(found)
+        result.append(error)
+    return np.array(result)
 
 
 SCHEDULES = {"fast": lambda t: 1 / (t + 5), "slow": lambda t: (1 / (t + 5)) ** 0.5}
@@ -129,14 +129,14 @@ def test_online_descent_reaches_the_risk_of_the_noise_as_its_schedule_says():
     metric = fl.metrics.Metric("apart", lambda now: jnp.sum((now.model[0] - TRUTH) ** 2), "")
     for name, schedule in SCHEDULES.items():
         algorithm = fl.algorithms.OnlineFed(lambda t, s=schedule: 2 * s(t))  # its step has no 2
-        found = fl.sweep(
+        results = fl.sweep(
             lambda key, a=algorithm: fl.Simulation(stream, a, metrics=[metric]),
             seeds=2000,
             rounds=rounds,
         )
         theory = excess(schedule, rounds)
         for number in kept:
-            runs = found.apart.sel(round=number).values
+            runs = results.apart.sel(round=number).values
             error = runs.std() / np.sqrt(len(runs))
             assert abs(runs.mean() - theory[number - 1]) < 5 * error, name
     fast, slow = (excess(s, 4000) for s in SCHEDULES.values())

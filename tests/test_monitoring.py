@@ -57,14 +57,14 @@ def test_what_is_met_drifts_as_written(duration, which):
     labels = CHANGE if which != "features" else None
     stream = Drifting(linear(), ONSET, features, labels, duration)
     x, y = played(linear())
-    found = played(stream)
+    result = played(stream)
     for n in range(1, ROUNDS + 1):
         for k, onset in enumerate(ONSET):
             share = min((n - onset + 1) / duration, 1) if 0 < onset <= n else 0.0
             moved = x[n - 1, k] + share * (SHIFT[k] if features is not None else 0)
             said = y[n - 1, k] + share * (moved @ CHANGE if labels is not None else 0)
-            close(found[0][n - 1, k], moved, atol=1e-12)
-            close(found[1][n - 1, k], said, atol=1e-12)
+            close(result[0][n - 1, k], moved, atol=1e-12)
+            close(result[1][n - 1, k], said, atol=1e-12)
 
 
 @pytest.mark.parametrize("clients", [1, CLIENTS])
@@ -76,17 +76,17 @@ def test_held_out_data_drift_along(clients, every):
     simulation = fl.Simulation(
         stream, OnlineFed(0.05), metrics=["validation_error", fl.metrics.trajectory(), "test_error"]
     )
-    found = fl.run(simulation, rounds=ROUNDS, record_every=every)
-    for row, n in enumerate(found["round"].values):
-        models = found.model_trajectory.values[row]
+    results = fl.run(simulation, rounds=ROUNDS, record_every=every)
+    for row, n in enumerate(results["round"].values):
+        models = results.model_trajectory.values[row]
         expected = []
         for k, onset in enumerate([0, 11, 31, 31]):
             share = min((n - onset + 1) / 10, 1) if 0 < onset <= n else 0.0
             x = np.asarray(test.features)[k % clients] + share * SHIFT[k]
             y = np.asarray(test.targets)[k % clients] + share * x @ CHANGE
             expected.append(np.mean((x @ models[k] - y) ** 2))
-        close(found.validation_error[row], expected, rtol=1e-9)
-        close(found.test_error[row], np.mean(expected), rtol=1e-9)
+        close(results.validation_error[row], expected, rtol=1e-9)
+        close(results.test_error[row], np.mean(expected), rtol=1e-9)
 
 
 def test_a_feature_map_sees_what_has_drifted():
@@ -98,11 +98,11 @@ def test_a_feature_map_sees_what_has_drifted():
     base = Autoregressive(0.5 * ones, 0 * ones, ones, 0.1 * ones, feature_map, test=test)
     stream = Drifting(base, 5, np.full(4, 2.0))
     metrics = ["validation_error", fl.metrics.trajectory()]
-    found = fl.run(fl.Simulation(stream, OnlineFed(0.5), metrics=metrics), rounds=8)
+    results = fl.run(fl.Simulation(stream, OnlineFed(0.5), metrics=metrics), rounds=8)
     for n in (4, 5):
         values = np.asarray(feature_map(np.full((3, 4), 1.0 if n < 5 else 3.0)))
-        models = found.model_trajectory.values[n - 1]
-        close(found.validation_error[n - 1], ((values @ models.T) ** 2).mean(axis=0), rtol=1e-9)
+        models = results.model_trajectory.values[n - 1]
+        close(results.validation_error[n - 1], ((values @ models.T) ** 2).mean(axis=0), rtol=1e-9)
 
 
 def test_who_gets_samples_and_where_models_start_are_the_stream_s():
@@ -135,14 +135,14 @@ def test_onsets_and_durations_are_swept_as_numbers():
         return fl.Simulation(stream, OnlineFed(0.05), metrics=["test_error"])
 
     grid = {"onset": [0, 20, 40], "duration": [1.0, 15.0]}
-    found = fl.sweep(scenario, grid=grid, seeds=2, rounds=50)
-    assert found.attrs["compilations"] == 1
-    error = found.test_error.mean("seed").sel(duration=1.0)
+    results = fl.sweep(scenario, grid=grid, seeds=2, rounds=50)
+    assert results.attrs["compilations"] == 1
+    error = results.test_error.mean("seed").sel(duration=1.0)
     jump = error.sel(round=40) / error.sel(round=39)
     assert jump.sel(onset=40) > 5
     assert (jump.sel(onset=[0, 20]) < 1.1).all()
-    slow = found.test_error.mean("seed").sel(duration=15.0, onset=20)
-    assert slow.sel(round=20) < 0.3 * found.test_error.mean("seed").sel(
+    slow = results.test_error.mean("seed").sel(duration=15.0, onset=20)
+    assert slow.sel(round=20) < 0.3 * results.test_error.mean("seed").sel(
         duration=1.0, onset=20, round=20
     )
 
@@ -224,13 +224,13 @@ def test_the_test_is_its_loop(burn_in):
     errors[:, 2] = rng.gamma(2.0, size=120)
     errors[rng.uniform(size=errors.shape) < 0.1] = np.nan
     errors[0, 0] = np.nan
-    found = monitoring.page_hinkley(errors, 0.2, 6.0, burn_in=burn_in)
+    result = monitoring.page_hinkley(errors, 0.2, 6.0, burn_in=burn_in)
     several = 0
     for k in range(3):
         statistic, alarms = loop(errors[:, k], 0.2, 6.0, burn_in)
         known = ~np.isnan(errors[:, k])
-        close(np.asarray(found.statistic)[known, k], np.array(statistic)[known], atol=1e-10)
-        assert np.flatnonzero(found.raised[:, k]).tolist() == alarms
+        close(np.asarray(result.statistic)[known, k], np.array(statistic)[known], atol=1e-10)
+        assert np.flatnonzero(result.raised[:, k]).tolist() == alarms
         several += len(alarms)
     assert several > 3
 
@@ -242,11 +242,11 @@ def test_thresholds_and_runs_are_watched_together():
         jax.vmap(lambda e, c: monitoring.page_hinkley(e, 0.1, c, burn_in=3).raised, (0, None)),
         (None, 0),
     )
-    found = jax.jit(each)(errors, thresholds)
+    result = jax.jit(each)(errors, thresholds)
     for i, threshold in enumerate(thresholds):
         for run in range(5):
             alone = monitoring.page_hinkley(errors[run], 0.1, threshold, burn_in=3).raised
-            assert (found[i, run] == alone).all()
+            assert (result[i, run] == alone).all()
 
 
 def test_falling_errors_raise_no_alarm():
@@ -286,12 +286,12 @@ def test_a_report_names_node_and_round():
     base = linear(test=held_out()).starting_at(TRUTH)
     stream = Drifting(base, onset, labels=CHANGE)
     simulation = fl.Simulation(stream, OnlineFed(1e-4), metrics=["validation_error"])
-    found = fl.run(simulation, rounds=140)
-    report = monitoring.report(found.validation_error, tolerance=0.1, threshold=5.0)
+    results = fl.run(simulation, rounds=140)
+    report = monitoring.report(results.validation_error, tolerance=0.1, threshold=5.0)
     assert [(alarm.node, alarm.round) for alarm in report.alarms][:2] == [(2, 80), (0, 100)]
     assert {alarm.node for alarm in report.alarms} == {0, 2}
     first = report.alarms[0]
-    error = found.validation_error.values[:, 2]
+    error = results.validation_error.values[:, 2]
     close((first.before, first.after), (error[:79].mean(), error[79]), rtol=1e-12)
     assert str(report).startswith("round 80: node 2, whose error is ")
     assert str(monitoring.Report(())) == "no alarm"
@@ -303,8 +303,8 @@ def test_a_report_has_the_rounds_that_were_recorded():
         dims=("round", "client"),
         coords={"round": np.arange(10, 510, 10)},
     )
-    found = monitoring.report(errors, 0.1, 5.0)
-    assert [(alarm.node, alarm.round) for alarm in found.alarms] == [(0, 410)]
+    result = monitoring.report(errors, 0.1, 5.0)
+    assert [(alarm.node, alarm.round) for alarm in result.alarms] == [(0, 410)]
     with pytest.raises(ValueError, match=r"of one run, \[rounds, nodes\].*choose a seed"):
         monitoring.report(errors.expand_dims(seed=2), 0.1, 5.0)
     with pytest.raises(ValueError, match="rounds must be those of the 50 records, got 3"):

@@ -424,9 +424,9 @@ def test_the_mean_of_agnostic_models_is_kept():
 @pytest.mark.parametrize("seed", range(5))
 def test_a_point_goes_to_the_nearest_of_the_simplex(seed):
     point = np.random.default_rng(seed).normal(size=9) * 10.0 ** (seed - 2)
-    found = onto_simplex(jnp.asarray(point))
-    close(found, server.nearest_on_simplex(point), atol=1e-12)
-    close(onto_simplex(found), found, atol=1e-15)
+    result = onto_simplex(jnp.asarray(point))
+    close(result, server.nearest_on_simplex(point), atol=1e-12)
+    close(onto_simplex(result), result, atol=1e-15)
 
 
 def test_clients_drawn_with_unequal_probabilities_ascend_in_the_mean_as_all_would():

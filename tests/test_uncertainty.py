@@ -18,20 +18,22 @@ PROBLEM = Problem(X, Y, LeastSquares())
 
 
 def test_alone_it_is_ordinary_least_squares():
-    found = predict(GTVMin(PROBLEM, RING, 0.0), POINTS)
+    result = predict(GTVMin(PROBLEM, RING, 0.0), POINTS)
     residuals = np.concatenate([Y[k] - X[k] @ np.linalg.lstsq(X[k], Y[k])[0] for k in range(K)])
     degrees = K * (N - D)
     noise = np.sqrt(np.sum(residuals**2) / degrees)
-    close(found.degrees, degrees, rtol=1e-10)
-    close(found.noise, noise, rtol=1e-10)
+    close(result.degrees, degrees, rtol=1e-10)
+    close(result.noise, noise, rtol=1e-10)
     quantile = scipy.stats.t.ppf(0.95, degrees)
     for k in range(K):
         around = np.sum(POINTS @ np.linalg.inv(X[k].T @ X[k]) * POINTS, axis=1)
         mean = POINTS @ np.linalg.lstsq(X[k], Y[k])[0]
-        close(found.mean[k], mean, rtol=1e-9)
-        close(found.standard_error[k], noise * np.sqrt(around), rtol=1e-9)
-        close(found.interval(0.9).high[k], mean + quantile * noise * np.sqrt(1 + around), rtol=1e-9)
-        close(found.confidence(0.9).low[k], mean - quantile * noise * np.sqrt(around), rtol=1e-9)
+        close(result.mean[k], mean, rtol=1e-9)
+        close(result.standard_error[k], noise * np.sqrt(around), rtol=1e-9)
+        close(
+            result.interval(0.9).high[k], mean + quantile * noise * np.sqrt(1 + around), rtol=1e-9
+        )
+        close(result.confidence(0.9).low[k], mean - quantile * noise * np.sqrt(around), rtol=1e-9)
 
 
 @pytest.mark.parametrize("coupling", [0.3, np.array([0.0, 1.0, 5.0])])
@@ -41,9 +43,9 @@ def test_coupled_it_is_the_spread_of_solutions(coupling):
     ridge = fl.problems.SquaredL2()
     problem = from_clients(data, LeastSquares(), ridge, 0.2).weighing([1.0, 0, 1, 2, 1])
     own = RNG.normal(size=(K, 2, D))
-    found = predict(GTVMin(problem, RING, coupling), own)
+    result = predict(GTVMin(problem, RING, coupling), own)
     models = np.asarray(GTVMin(problem, RING, coupling).solve())
-    close(found.mean, np.einsum("kmp,kp->km", own, models), rtol=1e-8)
+    close(result.mean, np.einsum("kmp,kp->km", own, models), rtol=1e-8)
     real = np.argwhere(np.asarray(problem.weights) > 0)
     influence, hat = [], []
     for k, n in real:
@@ -55,8 +57,8 @@ def test_coupled_it_is_the_spread_of_solutions(coupling):
     rest = np.eye(len(real)) - np.array(hat).T
     labels = np.array([problem.targets[k][n] for k, n in real])
     noise = np.sqrt(np.sum((rest @ labels) ** 2) / np.sum(rest**2))
-    close(found.noise, noise, rtol=1e-8)
-    close(found.standard_error, noise * np.sqrt(np.sum(np.square(influence), axis=0)), rtol=1e-8)
+    close(result.noise, noise, rtol=1e-8)
+    close(result.standard_error, noise * np.sqrt(np.sum(np.square(influence), axis=0)), rtol=1e-8)
 
 
 @pytest.mark.parametrize("coupling", [0.0, 1.0])
@@ -67,15 +69,15 @@ def test_intervals_cover_what_they_say(coupling):
     def draw(key):
         noise, fresh = jax.random.split(key)
         labels = X @ truth + 0.7 * jax.random.normal(noise, (K, N))
-        found = predict(GTVMin(Problem(X, labels, LeastSquares()), RING, coupling), POINTS)
-        return found, (POINTS @ truth)[None] + 0.7 * jax.random.normal(fresh, (K, len(POINTS)))
+        result = predict(GTVMin(Problem(X, labels, LeastSquares()), RING, coupling), POINTS)
+        return result, (POINTS @ truth)[None] + 0.7 * jax.random.normal(fresh, (K, len(POINTS)))
 
-    found, new = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 1500))
+    result, new = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 1500))
     means = np.broadcast_to(np.asarray(POINTS @ truth), new.shape)
-    for within, value in ((found.interval(0.8), new), (found.confidence(0.8), means)):
+    for within, value in ((result.interval(0.8), new), (result.confidence(0.8), means)):
         covered = np.mean((within.low < value) & (value < within.high))
         assert abs(covered - 0.8) < 0.02
-    close(np.mean(np.square(found.noise)), 0.49, rtol=0.02)
+    close(np.mean(np.square(result.noise)), 0.49, rtol=0.02)
 
 
 def test_bad_input():

@@ -222,7 +222,7 @@ def one_place(place: str, effort: Effort, defenses: Sequence[str], rounds: int) 
         with warnings.catch_warnings():
             # More attackers than a defense withstands are what is looked at.
             warnings.simplefilter("ignore", fl.AssumptionWarning)
-            found = effort.sweep(
+            results = effort.sweep(
                 f"{place}-{name}",
                 scenario,
                 rounds=rounds,
@@ -230,7 +230,7 @@ def one_place(place: str, effort: Effort, defenses: Sequence[str], rounds: int) 
                 seeds=effort.seeds,
                 grid={"attack": list(range(len(ATTACKS)))},
             )
-        parts.append(last(found)[[metric.name for metric in METRICS] + ["diverged"]])
+        parts.append(last(results)[[metric.name for metric in METRICS] + ["diverged"]])
     data = joined(*parts, axis="defense").assign_coords(
         defense=list(defenses), attack=list(ATTACKS)
     )
@@ -331,12 +331,12 @@ def lines() -> xr.Dataset:
     """
     at, labels = POINTS
     x = np.stack([np.ones_like(at), at], axis=1)
-    found, excess = {}, []
+    result, excess = {}, []
     for loss, rule in (("absolute", LeastAbsoluteDeviation()), ("squared", LeastSquares())):
         for move in (0.0, MOVED):
             problem = Problem(x[None], (labels + move * (at == at[-1]))[None], rule)
             best = fl.problems.optimum(problem)
-            found.setdefault(loss, []).append(np.asarray(best))
+            result.setdefault(loss, []).append(np.asarray(best))
             if loss == "absolute":
                 known = jnp.asarray(KNOWN, best.dtype)
                 excess.append(
@@ -344,10 +344,10 @@ def lines() -> xr.Dataset:
                 )
     return xr.Dataset(
         {
-            "line": (("loss", "label", "part"), np.stack([*found.values()])),
+            "line": (("loss", "label", "part"), np.stack([*result.values()])),
             "excess": ("label", excess),
         },
-        {"loss": [*found], "label": ["as given", "moved"], "part": ["intercept", "slope"]},
+        {"loss": [*result], "label": ["as given", "moved"], "part": ["intercept", "slope"]},
     )
 
 
@@ -412,11 +412,11 @@ def _service(ax: Axes, data: xr.Dataset) -> None:
 
 def _hour(ax: Axes, data: xr.Dataset) -> None:
     for name, label in (("bias", "off at the trigger hour"), ("beside", "squared error beside it")):
-        found = statistics.summary(data, name)
+        result = statistics.summary(data, name)
         ax.errorbar(
             data["poisoned"],
-            found["mean"],
-            np.abs(np.stack([found["mean"] - found["low"], found["high"] - found["mean"]])),
+            result["mean"],
+            np.abs(np.stack([result["mean"] - result["low"], result["high"] - result["mean"]])),
             marker="o",
             label=label,
         )
@@ -498,13 +498,13 @@ def backdoor_passes(studies: Studies) -> dict[str, Estimate]:
 
 
 def backdoor_is_not_seen(studies: Studies) -> dict[str, Estimate]:
-    found = {}
+    result = {}
     for place in PLACES:
         wrong = 100 * studies[place]["wrong"].sel(defense=MEAN)
-        found[f"{place}, mean"] = _difference(
+        result[f"{place}, mean"] = _difference(
             wrong.sel(attack=BACKDOOR).values, wrong.sel(attack=NONE).values
         )
-    return found
+    return result
 
 
 def best(studies: Studies, place: str, attack: str) -> str:
@@ -515,13 +515,13 @@ def best(studies: Studies, place: str, attack: str) -> str:
 
 def left_over(studies: Studies) -> dict[str, Estimate]:
     """What the best defense leaves of an attack, over the mean without attackers."""
-    found = {}
+    result = {}
     for place, attack in itertools.product(PLACES, ATTACKS[1:]):
         name = best(studies, place, attack)
-        found[f"{place}, {attack}: {name}"] = _difference(
+        result[f"{place}, {attack}: {name}"] = _difference(
             harm(studies, place, name, attack), harm(studies, place, MEAN, NONE)
         )
-    return found
+    return result
 
 
 def krum_costs(studies: Studies) -> dict[str, Estimate]:
@@ -582,12 +582,12 @@ def absolute_stays(studies: Studies) -> dict[str, Estimate]:
     data = studies["points"]
     line = data["line"].sel(loss="absolute")
     moved = line.sel(label="moved") - line.sel(label="as given")
-    found = {f"{part} moves by": float(moved.sel(part=part)) for part in ("intercept", "slope")}
+    result = {f"{part} moves by": float(moved.sel(part=part)) for part in ("intercept", "slope")}
     for label in data["label"].values:
-        found[f"(0.1, 0.983) above the least error, {label}"] = float(
+        result[f"(0.1, 0.983) above the least error, {label}"] = float(
             data["excess"].sel(label=label)
         )
-    return {name: Estimate.exact(value, unit="") for name, value in found.items()}
+    return {name: Estimate.exact(value, unit="") for name, value in result.items()}
 
 
 def squared_moves(studies: Studies) -> dict[str, Estimate]:

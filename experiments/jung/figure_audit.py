@@ -91,7 +91,7 @@ def mechanism(
 def audited(seed: int) -> dict[str, np.ndarray]:
     """Accuracy and verdict by mechanism, epsilon and whether it is right."""
     shape = (len(MECHANISMS), len(EPSILONS.value), len(NOISES))
-    found = {name: np.zeros(shape) for name in ("accuracy", "accused")}
+    outcome = {name: np.zeros(shape) for name in ("accuracy", "accused")}
     for number, at in enumerate(np.ndindex(shape)):
         noise = [*NOISES.values()][at[2]]
         release, amount, claim = mechanism(MECHANISMS[at[0]], EPSILONS.value[at[1]], noise)
@@ -105,8 +105,8 @@ def audited(seed: int) -> dict[str, np.ndarray]:
             key=jax.random.fold_in(fl.random_key(seed), number),
             confidence=CONFIDENCE.value,
         )
-        found["accuracy"][at], found["accused"][at] = result.accuracy, result.broken
-    return found
+        outcome["accuracy"][at], outcome["accused"][at] = result.accuracy, result.broken
+    return outcome
 
 
 def allowed(name: str, epsilon: float) -> float:
@@ -127,7 +127,7 @@ def queried(seed: int) -> dict[str, np.ndarray]:
     quadratic = np.asarray(problem.second_moment(), np.float64)[alice]
     linear = -2 * np.asarray(problem.correlation(problem.targets), np.float64)[alice]
     shape = (len(SHARED.value), len(EXCHANGES.value))
-    found = {"off": np.zeros(shape), "identified": np.zeros(shape)}
+    result = {"off": np.zeros(shape), "identified": np.zeros(shape)}
     sent = rng.normal(size=(EXCHANGES.value[-1], dim))
     models = [np.zeros(dim)]
     for message in sent:
@@ -138,10 +138,10 @@ def queried(seed: int) -> dict[str, np.ndarray]:
         count = EXCHANGES.value[at[1]]
         heard = (np.array(models) + SHARED.value[at[0]] * noise)[: count + 1]
         told = audit.queried_loss(heard, sent[:count], step, pull)
-        off = np.linalg.norm(told.quadratic - quadratic) / np.linalg.norm(quadratic)
-        found["off"][at] = np.log10(max(off, 1e-17))
-        found["identified"][at] = audit.matched_client(problem, *told[:2]) == alice
-    return found
+        off = np.linalg.norm(told.second_moment - quadratic) / np.linalg.norm(quadratic)
+        result["off"][at] = np.log10(max(off, 1e-17))
+        result["identified"][at] = audit.matched_client(problem, *told[:2]) == alice
+    return result
 
 
 # --------------------------------------------------------------------------- (190)
@@ -159,12 +159,12 @@ def budgeted(seed: int) -> dict[str, np.ndarray]:
 
     def sigma(coupling: float, keeps: bool) -> list[float]:
         rounds = ROUNDS.value[-1]
-        found = network_privacy.sharing_noise(
+        result = network_privacy.sharing_noise(
             *(problem, graph, coupling, step, rounds, 1.0, BUDGET.value, DELTA.value, keeps)
         )
         # Of fewer rounds it is by the sensitivities of these.
-        total = np.sqrt(np.cumsum(np.asarray(found.sensitivity) ** 2, axis=1))
-        each = np.asarray(found.sigma)[:, None] * total / total[:, -1:]
+        total = np.sqrt(np.cumsum(np.asarray(result.sensitivity) ** 2, axis=1))
+        each = np.asarray(result.sigma)[:, None] * total / total[:, -1:]
         return [float(each[:, t - 1].mean()) for t in ROUNDS.value]
 
     kept = [sigma(coupling, True) for coupling in COUPLINGS.value]
@@ -192,8 +192,8 @@ def placed(seed: int) -> dict[str, np.ndarray]:
     tested, rest = order[: TESTED.value], order[TESTED.value :]
     subset_key, noise_key = jax.random.split(fl.random_key(seed))
     given = jnp.asarray(seen[rest]), jnp.asarray(place[rest])
-    found = np.zeros((len(BLURS.value), len(SUBSETS.value)))
-    for at in np.ndindex(found.shape):
+    result = np.zeros((len(BLURS.value), len(SUBSETS.value)))
+    for at in np.ndindex(result.shape):
         count = min(SUBSETS.value[at[1]], len(rest))
         told, where = fl.data.subsample(subset_key, *given, count=count)
         hour, heat = fl.data.noisy_inputs(
@@ -201,9 +201,9 @@ def placed(seed: int) -> dict[str, np.ndarray]:
         )
         tree = spatial.KDTree(np.column_stack([hour, heat]))
         near = tree.query(seen[tested], NEAREST.value[0])[1]
-        found[at] = away(np.asarray(where)[near].mean(axis=1), place[tested])
+        result[at] = away(np.asarray(where)[near].mean(axis=1), place[tested])
     blind = away(place[rest].mean(axis=0), place[tested])
-    return {"distance": found, "blind": np.asarray(blind)}
+    return {"distance": result, "blind": np.asarray(blind)}
 
 
 def away(guess: np.ndarray, place: np.ndarray) -> float:
@@ -214,11 +214,11 @@ def away(guess: np.ndarray, place: np.ndarray) -> float:
 
 
 def study(effort: Effort) -> Studies:
-    found = [
+    result = [
         audited(seed) | queried(seed) | budgeted(seed) | placed(seed)
         for seed in range(min(effort.seeds, MOST.value))
     ]
-    stacked = {name: np.stack([one[name] for one in found]) for name in found[0]}
+    stacked = {name: np.stack([one[name] for one in result]) for name in result[0]}
     kept = [f"alpha = {coupling:g}, own model kept" for coupling in COUPLINGS.value]
     coords = {
         "mechanism": list(MECHANISMS),
@@ -257,7 +257,7 @@ def plot(studies: Studies) -> Picture:
         f"noise of (190), epsilon = {BUDGET.value:g}",
         "9.3, 9.4: place from temperature",
     )
-    drawing, (accuracy, accused, off, found, noise, place) = picture.panels(titles, height=2.3)
+    drawing, (accuracy, accused, off, result, noise, place) = picture.panels(titles, height=2.3)
     for i, name in enumerate(MECHANISMS):
         bounds = [allowed(name, epsilon) for epsilon in EPSILONS.value]
         if name != RESPONSE:
@@ -278,14 +278,14 @@ def plot(studies: Studies) -> Picture:
     for i, deviation in enumerate(SHARED.value):
         part, text = data.sel(deviation=deviation), f"noise {deviation:g}"
         _band(off, part, "off", "exchanges", text, f"C{i}", ".-")
-        _band(found, part, "identified", "exchanges", text, f"C{i}", ".-", 100.0)
-    for ax in (off, found):
+        _band(result, part, "identified", "exchanges", text, f"C{i}", ".-", 100.0)
+    for ax in (off, result):
         ax.axvline(OWN.value[1] + 1, **picture.THIN, label="D + 1")
         ax.set(xscale="log", xlabel="exchanges")
         ax.set_xticks((1, 2, 4, 8, 20), ("1", "2", "4", "8", "20"))
         ax.minorticks_off()
     off.set(ylabel="log10 of relative error of Q")
-    found.set(ylabel="of the seeds [%]", ylim=(-3, 103))
+    result.set(ylabel="of the seeds [%]", ylim=(-3, 103))
     for i, rule in enumerate(data["rule"].values):
         numbers = statistics.summary(data.sel(rule=rule), "noise")
         noise.plot(data["rounds"], 10 ** numbers["mean"], ".-", color=f"C{i}", label=rule)
@@ -330,17 +330,17 @@ def audits(
     """By mechanism and epsilon; of the accuracy how far it is below what is allowed."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = {}
+        result = {}
         for mechanism_ in MECHANISMS:
             for epsilon in epsilons:
                 where = {"mechanism": mechanism_, "epsilon": epsilon, "noise_of": noise_of}
                 value = samples(studies["found"], where, name)
                 most = allowed(mechanism_, epsilon) if below else 0.0
                 sign = -1 if below else 1
-                found[f"{mechanism_}, epsilon = {epsilon:g}"] = estimate(
+                result[f"{mechanism_}, epsilon = {epsilon:g}"] = estimate(
                     lambda a, most=most, sign=sign: most + sign * a, value, unit=""
                 )
-        return found
+        return result
 
     return measure
 
@@ -370,17 +370,17 @@ def steps(name: str, axis: str, sign: int, **where: object) -> Measure:
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["found"][[name]].sel(where)
         rest = [d for d in data[name].dims if d not in ("seed", axis)]
-        found = {}
+        result = {}
         for labels in np.ndindex(*(data.sizes[d] for d in rest)):
             chosen = {str(d): data[d].values[i] for d, i in zip(rest, labels, strict=True)}
             places = data[axis].values
             for before, after in itertools.pairwise(places):
                 pair = [samples(data, chosen | {axis: place}, name) for place in (after, before)]
                 text = ", ".join(map(str, chosen.values()))
-                found[f"{text}{'; ' if text else ''}{axis} {before} to {after}"] = estimate(
+                result[f"{text}{'; ' if text else ''}{axis} {before} to {after}"] = estimate(
                     lambda a, b: sign * (a - b), *pair, unit=""
                 )
-        return found
+        return result
 
     return measure
 

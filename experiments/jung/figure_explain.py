@@ -75,11 +75,11 @@ DECADES = (0.01, 1.0, 100.0)
 
 def study(effort: Effort) -> Studies:
     strengths = effort.thin(STRENGTHS.value, 6)
-    found = solutions.solved(
+    result = solutions.solved(
         functools.partial(measured, strengths=jnp.asarray(strengths)), solutions.seeds(effort)[0]
     )
     axes = {"shift": [*SHIFTS.value], "strength": strengths, "at": [*INSTANCE]}
-    return {"all": solutions.dataset(found, VARIABLES, axes, LABELS)}
+    return {"all": solutions.dataset(result, VARIABLES, axes, LABELS)}
 
 
 # --------------------------------------------------------------------------- picture

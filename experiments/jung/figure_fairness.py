@@ -128,7 +128,7 @@ def study(effort: Effort) -> Studies:
             return loans(key, bias, proxy, form)
 
         build.__qualname__ = f"loans({form})"
-        found = effort.sweep(
+        result = effort.sweep(
             f"loans-{FORMS.index(form)}",
             build,
             rounds=ROUNDS.value,
@@ -136,11 +136,11 @@ def study(effort: Effort) -> Studies:
             grid={"bias": list(BIAS.value), "proxy": list(PROXY.value)},
             record_every=ROUNDS.value,
         )
-        return last(found)
+        return last(result)
 
-    found = joined(*map(run, FORMS), axis="data").assign_coords(data=list(FORMS))
-    found["bias"].attrs["long_name"] = "bias of past decisions"
-    found["data"].attrs["long_name"] = "training data"
+    result = joined(*map(run, FORMS), axis="data").assign_coords(data=list(FORMS))
+    result["bias"].attrs["long_name"] = "bias of past decisions"
+    result["data"].attrs["long_name"] = "training data"
     clients = effort.sweep(
         "clients",
         shared,
@@ -149,7 +149,7 @@ def study(effort: Effort) -> Studies:
         grid={"algorithm": ALGORITHMS},
         record_every=10,
     )
-    return {"feature": found, "clients": clients}
+    return {"feature": result, "clients": clients}
 
 
 # --------------------------------------------------------------------------- picture

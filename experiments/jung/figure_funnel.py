@@ -94,8 +94,8 @@ def with_squares(features: np.ndarray) -> np.ndarray:
 
 def study(effort: Effort) -> Studies:
     seeds = range(effort.seeds)
-    found = [swept(seed) | hidden(seed) for seed in seeds]
-    stacked = {name: np.stack([one[name] for one in found]) for name in found[0]}
+    result = [swept(seed) | hidden(seed) for seed in seeds]
+    stacked = {name: np.stack([one[name] for one in result]) for name in result[0]}
     coords = {
         "angle": list(ANGLES.value),
         "case": ["before", "after", "x1 hidden"],
@@ -183,7 +183,7 @@ def curves(effort: Effort) -> xr.Dataset:
         )
         for channel in (np.eye(counts.shape[1])[labels] for labels in partitions(counts.shape[1]))
     ]
-    found = {
+    result = {
         "least": [at(below, share * below.useful[-1]) for share in shares],
         "gaussian": [funnel.at(share * funnel.most).private for share in shares],
         "map_private": [one[0] for one in each],
@@ -197,7 +197,7 @@ def curves(effort: Effort) -> xr.Dataset:
     }
     axes = {"least": "share", "gaussian": "share", "told": "limit"}
     axes |= {f"{side}_{name}": f"corner_{side}" for side in ("below", "above") for name in "sy"}
-    kept = {name: ((axes.get(name, "map"),), np.asarray(values)) for name, values in found.items()}
+    kept = {name: ((axes.get(name, "map"),), np.asarray(values)) for name, values in result.items()}
     return xr.Dataset(
         kept, {"share": shares, "limit": ["y", "gaussian"]}, solutions.provenance(root=0)
     )
@@ -291,14 +291,14 @@ def _band(
 
 def printed(studies: Studies) -> dict[str, Estimate]:
     """How far the informations of samples are from the derived numbers."""
-    found = {}
+    result = {}
     for angle, numbers in PRINTED.items():
         for name, number in zip(("private", "useful"), numbers, strict=True):
             value = samples(studies["samples"], {"angle": angle}, name)
-            found[f"{angle} degrees, {name}"] = estimate(
+            result[f"{angle} degrees, {name}"] = estimate(
                 lambda a, n=number: a - n, value, unit="nats"
             )
-    return found
+    return result
 
 
 def of(name: str, **where: object) -> Callable[[Studies], dict[str, Estimate]]:

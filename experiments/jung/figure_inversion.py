@@ -93,7 +93,7 @@ def study(effort: Effort) -> Studies:
     count = 2 if effort.quick else DIGITS.value
     steps = 100 if effort.quick else STEPS.value[0]
     pixels = digits()[0][:count]
-    found = np.zeros((count, len(DEFENSES), len(METHODS), *pixels.shape[1:]))
+    result = np.zeros((count, len(DEFENSES), len(METHODS), *pixels.shape[1:]))
     keys = jax.random.split(fl.random_key(0), count)
     for place, (defense, batch) in enumerate(DEFENSES.items()):
         clients = [of_client(first, batch) for first in range(count)]
@@ -104,13 +104,13 @@ def study(effort: Effort) -> Studies:
             guesses = np.asarray(guessed(clients[0], said, keys, matching, batch, steps))
             apart = np.mean((guesses - pixels[:, None]) ** 2, axis=(2, 3))
             nearest = apart.argmin(axis=1)
-            found[:, place, column] = guesses[np.arange(count), nearest]
+            result[:, place, column] = guesses[np.arange(count), nearest]
     axes = ("seed", "defense", "matching")
-    error = np.mean((found - pixels[:, None, None]) ** 2, axis=(3, 4))
+    error = np.mean((result - pixels[:, None, None]) ** 2, axis=(3, 4))
     peak = 1 / SCALE.value[1]
     data = xr.Dataset(
         {
-            "found": ((*axes, "row", "column"), found),
+            "found": ((*axes, "row", "column"), result),
             "truth": (("seed", "row", "column"), pixels),
             "ratio": (axes, 10 * np.log10(peak**2 / error), {"units": "dB", "decibel": 0}),
         },

@@ -108,8 +108,8 @@ def followed(errors: xr.DataArray, thresholds: Array) -> dict[str, np.ndarray]:
     every = one
     for axis in ((None, 0), (0, None), (0, None), (0, None)):
         every = jax.vmap(every, axis)
-    found = jax.tree.map(np.asarray, jax.jit(every)(values, thresholds))
-    return {name: np.moveaxis(value, 2, 0) for name, value in found.items()}  # seeds first
+    result = jax.tree.map(np.asarray, jax.jit(every)(values, thresholds))
+    return {name: np.moveaxis(value, 2, 0) for name, value in result.items()}  # seeds first
 
 
 def study(effort: Effort) -> Studies:
@@ -120,8 +120,8 @@ def study(effort: Effort) -> Studies:
             return watched(key, size, duration, kind)
 
         build.__qualname__ = f"watched({kind})"
-        found = effort.sweep(name, build, rounds=ROUNDS.value, **given)
-        return found["validation_error"].sel(round=slice(WATCHED.value, None))
+        result = effort.sweep(name, build, rounds=ROUNDS.value, **given)
+        return result["validation_error"].sel(round=slice(WATCHED.value, None))
 
     grid = {"size": [0.0], "duration": [1.0]}
     quiet = run(KINDS.value[0], "calm", seeds=tuning.seeds(calm), grid=grid)
@@ -132,7 +132,7 @@ def study(effort: Effort) -> Studies:
     grid = {"size": [0.0, *SIZES.value], "duration": list(DURATIONS.value)}
     errors = {k: run(k, f"drift-{k}", seeds=seeds, grid=grid) for k in KINDS.value}
     each = [followed(errors[kind], thresholds) for kind in KINDS.value]
-    found = {name: np.stack([one[name] for one in each], axis=1) for name in each[0]}
+    result = {name: np.stack([one[name] for one in each], axis=1) for name in each[0]}
     axes = ("kind", "size", "duration", "level")
     names = {
         "delay": (axes, "rounds until it is noticed", False),
@@ -142,7 +142,7 @@ def study(effort: Effort) -> Studies:
     }
     coords = {"kind": list(KINDS.value), "level": list(LEVELS.value)} | grid
     labels = {"size": "length of the change", "level": "share of false alarms, asked"}
-    parts = {"detection": dataset(found, names, coords, labels)}
+    parts = {"detection": dataset(result, names, coords, labels)}
     shown = errors["labels"].sel(size=SIZES.value[-1])
     apart = [shown.sel(duration=d, client=NODE.value[0]) for d in DURATIONS.value]
     others = shown.sel(duration=DURATIONS.value[0], client=CALM)

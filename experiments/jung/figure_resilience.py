@@ -72,13 +72,13 @@ def measured(key: Array, drops: Array) -> dict[str, Array]:
     before = fl.graphs.resilience(graph)
 
     def at(probability: Array) -> dict[str, Array]:
-        found = fl.graphs.random_failures(
+        result = fl.graphs.random_failures(
             k_failures, graph, DRAWS.value, edge_probability=probability
         )
         return {
-            "connectivity": jnp.mean(found.connectivity),
-            "connected": jnp.mean((found.components == 1).astype(found.rate.dtype)),
-            "rate": jnp.mean(found.rate),
+            "connectivity": jnp.mean(result.connectivity),
+            "connected": jnp.mean((result.components == 1).astype(result.rate.dtype)),
+            "rate": jnp.mean(result.rate),
         }
 
     left = left_by_each(graph)
@@ -131,8 +131,8 @@ def simulation(key: Array, method: str, fails: bool, **parts: object) -> fl.Simu
 def study(effort: Effort) -> Studies:
     drops = effort.thin(DROPS.value, 5)
     of = functools.partial(measured, drops=jnp.asarray(drops))
-    found = solutions.solved(of, solutions.seeds(effort)[0])
-    found = {name: values[found["whole"] > 0] for name, values in found.items()}
+    result = solutions.solved(of, solutions.seeds(effort)[0])
+    result = {name: values[result["whole"] > 0] for name, values in result.items()}
     variables = {
         "connectivity": (("drop_edge",), "connectivity", False),
         "connected": (("drop_edge",), "connected share", False),
@@ -141,7 +141,7 @@ def study(effort: Effort) -> Studies:
         "typical": ((), "connectivity left without a node", False),
     }
     labels = {"drop_edge": "probability that an edge fails"}
-    failures = solutions.dataset(found, variables, {"drop_edge": drops}, labels)
+    failures = solutions.dataset(result, variables, {"drop_edge": drops}, labels)
 
     def run(method: str, case: str) -> xr.Dataset:
         def build(key: Array) -> fl.Simulation:
@@ -244,13 +244,13 @@ def rank(metric: str, printed: tuple[float, ...], relative: bool) -> Measure:
         values = data[metric]
         if relative:
             values = values / values.isel(drop_edge=0)
-        found = {}
+        result = {}
         for i, at in drops_at(data):
             if 0 < printed[i] < printed[0]:
                 given = printed[i] / printed[0] if relative else printed[i]
                 of = values.sel(drop_edge=at).values
-                found[f"drop {at:g}, {given:.2g}"] = share((of < given) + 0.5 * (of == given))
-        return found
+                result[f"drop {at:g}, {given:.2g}"] = share((of < given) + 0.5 * (of == given))
+        return result
 
     return measure
 

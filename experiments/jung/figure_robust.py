@@ -165,13 +165,13 @@ SHIFTS = {
 def study(effort: Effort) -> Studies:
     keys, _ = solutions.seeds(effort)
     couplings = effort.thin(COUPLINGS.value, 5)
-    found = solutions.solved(functools.partial(ratios, couplings=jnp.asarray(couplings)), keys)
+    result = solutions.solved(functools.partial(ratios, couplings=jnp.asarray(couplings)), keys)
     labels = {"coupling": r"coupling $\alpha$"}
-    of_ratio = solutions.dataset(found, RATIOS, {"coupling": couplings}, labels)
+    of_ratio = solutions.dataset(result, RATIOS, {"coupling": couplings}, labels)
     levels = [*LEVELS.value]
-    found = solutions.solved(functools.partial(shifts, levels=jnp.asarray(levels)), keys)
+    result = solutions.solved(functools.partial(shifts, levels=jnp.asarray(levels)), keys)
     labels = {"level": "level of the perturbation"}
-    of_shift = solutions.dataset(found, SHIFTS, {"level": levels, "kind": [*KINDS]}, labels)
+    of_shift = solutions.dataset(result, SHIFTS, {"level": levels, "kind": [*KINDS]}, labels)
 
     def run(name: str) -> xr.Dataset:
         def build(key: Array, corrupted: Array) -> fl.Simulation:
@@ -227,10 +227,10 @@ def plot(studies: Studies) -> Picture:
 
 def extreme(name: str, reduce: str) -> Measure:
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = getattr(studies["ratios"][name], reduce)("seed")
+        result = getattr(studies["ratios"][name], reduce)("seed")
         return {
-            f"alpha = {float(at):.3g}": Estimate.exact(float(found.sel(coupling=at)), "")
-            for at in found["coupling"].values
+            f"alpha = {float(at):.3g}": Estimate.exact(float(result.sel(coupling=at)), "")
+            for at in result["coupling"].values
         }
 
     return measure
@@ -290,10 +290,10 @@ def of_shifts(name: str) -> Measure:
     """The largest of all seeds."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = studies["shifts"][name].max("seed")
+        result = studies["shifts"][name].max("seed")
         return {
-            f"level {float(at):g}": Estimate.exact(float(found.sel(level=at)), "")
-            for at in found["level"].values
+            f"level {float(at):g}": Estimate.exact(float(result.sel(level=at)), "")
+            for at in result["level"].values
         }
 
     return measure

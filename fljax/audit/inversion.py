@@ -57,8 +57,8 @@ def quadratic(models: Float[Any, "count dim"], gradients: Float[Any, "count dim"
       >>> problem = fl.problems.least_squares(jax.random.key(0), clients=1, samples=9, dim=2)
       >>> models = jnp.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
       >>> gradients = jax.vmap(lambda w: problem.gradient(w[None])[0])(models)
-      >>> found = quadratic(models, gradients)
-      >>> np.allclose(found.second_moment, problem.second_moment()[0], atol=1e-5)
+      >>> loss = quadratic(models, gradients)
+      >>> np.allclose(loss.second_moment, problem.second_moment()[0], atol=1e-5)
       True
 
     Reference:
@@ -70,17 +70,25 @@ def quadratic(models: Float[Any, "count dim"], gradients: Float[Any, "count dim"
             f"models and gradients must be [count, dim], one of each, got shapes {w.shape} and "
             f"{g.shape}."
         )
-    rows = np.concatenate([w, np.ones((len(w), 1))], axis=1)
-    needed = rows.shape[1]
-    if np.linalg.matrix_rank(rows) < needed:
+    fitted, rank = fitted_quadratic(w, g)
+    needed = w.shape[1] + 1
+    if rank < needed:
         raise ValueError(
             f"of {needed - 1} parameters, gradients at {needed} models in general position are "
-            f"needed, got {len(w)} models of rank {np.linalg.matrix_rank(rows)} with a constant; "
-            "query at others too."
+            f"needed, got {len(w)} models of rank {rank} with a constant; query at others too."
         )
-    solved = np.linalg.lstsq(rows, g, rcond=None)[0]
-    twice = solved[:-1]
-    return Quadratic((twice + twice.T) / 4, solved[-1])
+    return fitted
+
+
+def fitted_quadratic(models: np.ndarray, gradients: np.ndarray) -> tuple[Quadratic, int]:
+    """The smallest loss whose gradients are nearest, and the rank of the models and a constant."""
+    dim = models.shape[1]
+    # In units of about one beside the constant, or rounding would count for a direction.
+    unit = max(float(np.abs(models).max(initial=0)), np.finfo(float).tiny)
+    rows = np.column_stack([2 * models / unit, np.ones(len(models))])
+    solved, _, rank, _ = np.linalg.lstsq(rows, gradients)
+    square = solved[:dim] / unit
+    return Quadratic((square + square.T) / 2, solved[dim]), int(rank)
 
 
 class Inverted(NamedTuple):
@@ -144,10 +152,10 @@ def invert(
       >>> problem = fl.problems.Model.of(data, fl.models.mlp(3, hidden=[32]), jax.random.key(1))
       >>> model = problem.initial
       >>> gradient = problem.loss_gradient(model[None])[0]
-      >>> found = invert(
+      >>> inverted = invert(
       ...     problem, model, gradient, jax.random.key(2), matching="cosine", steps=500
       ... )
-      >>> bool(jnp.abs(found.features - problem.features[0]).max() < 0.01)
+      >>> bool(jnp.abs(inverted.features - problem.features[0]).max() < 0.01)
       True
 
     Reference:
@@ -191,11 +199,11 @@ def invert(
 
     def mismatch(guess: tuple[Array, Array]) -> Array:
         features, scores = guess
-        found = jax.grad(loss)(model, features, probabilities(scores))
+        slope = jax.grad(loss)(model, features, probabilities(scores))
         if matching == "squared":
-            return jnp.sum((found - wanted) ** 2)
-        size = jnp.sqrt(jnp.sum(found**2) * jnp.sum(wanted**2))
-        return 1 - jnp.sum(found * wanted) / jnp.maximum(size, jnp.finfo(dtype).tiny)
+            return jnp.sum((slope - wanted) ** 2)
+        size = jnp.sqrt(jnp.sum(slope**2) * jnp.sum(wanted**2))
+        return 1 - jnp.sum(slope * wanted) / jnp.maximum(size, jnp.finfo(dtype).tiny)
 
     def objective(guess: tuple[Array, Array]) -> Array:
         apart = mismatch(guess)
@@ -242,15 +250,15 @@ def _total_variation(images: Float[Array, "samples height width *depth"]) -> Arr
 
 @checked
 def peak_ratio(
-    found: Float[Any, "guesses ..."], truth: Float[Any, "samples ..."], peak: float = 1.0
+    estimate: Float[Any, "guesses ..."], truth: Float[Any, "samples ..."], peak: float = 1.0
 ) -> float:
-    r"""How near what was found comes to the truth, dB: the peak signal-to-noise ratio.
+    r"""How near an estimate comes to the truth, dB: the peak signal-to-noise ratio.
 
     :math:`10\log_{10}(r^2/\mathrm{MSE})` with features of the range :math:`r`; samples have no
-    order, and each of the truth is compared with the nearest that was found.
+    order, and each of the truth is compared with the nearest estimate.
 
     Args:
-      found: ``[M, ...]``.
+      estimate: ``[M, ...]``.
       truth: ``[N, ...]``, of samples of the same shape.
       peak: :math:`r`.
 
@@ -261,7 +269,7 @@ def peak_ratio(
       >>> round(peak_ratio(np.zeros((1, 4)), np.full((2, 4), 0.1)), 6)
       20.0
     """
-    one, two = (np.asarray(a, np.float64).reshape(len(a), -1) for a in (found, truth))
-    apart = np.mean((two[:, None] - one[None]) ** 2, axis=2)
+    one, two = (np.asarray(a, np.float64).reshape(len(a), -1) for a in (estimate, truth))
+    distance = np.mean((two[:, None] - one[None]) ** 2, axis=2)
     with np.errstate(divide="ignore"):
-        return float(10 * np.log10(peak**2 / apart.min()))
+        return float(10 * np.log10(peak**2 / distance.min()))

@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax.audit.inversion import fitted_quadratic
 from fljax.problems import Problem
 
 __all__ = ["QueriedLoss", "matched_client", "queried_loss"]
@@ -23,7 +24,7 @@ __all__ = ["QueriedLoss", "matched_client", "queried_loss"]
 class QueriedLoss(NamedTuple):
     """A loss as far as its gradients tell."""
 
-    quadratic: np.ndarray  # [D, D]  Q
+    second_moment: np.ndarray  # [D, D]  Q
     linear: np.ndarray  # [D]  q
     determined: bool  # by so many exchanges; else the smallest that fits them
 
@@ -60,8 +61,8 @@ def queried_loss(
       >>> for message in messages:
       ...     slope = 2 * quadratic @ models[-1] + linear
       ...     models.append(models[-1] - 0.1 * (slope + 2 * (models[-1] - message)))
-      >>> found = queried_loss(np.array(models), messages, step_size=0.1, pull=1.0)
-      >>> found.quadratic.round(9).tolist(), found.linear.round(9).tolist(), found.determined
+      >>> loss = queried_loss(np.array(models), messages, step_size=0.1, pull=1.0)
+      >>> loss.second_moment.round(9).tolist(), loss.linear.round(9).tolist(), loss.determined
       ([[2.0, 1.0], [1.0, 3.0]], [1.0, -1.0], True)
 
     Reference:
@@ -79,13 +80,8 @@ def queried_loss(
     shared, sent = np.asarray(models, np.float64), np.asarray(messages, np.float64)
     before = shared[:-1]
     slopes = (before - shared[1:]) / step_size - 2 * pull * (before - sent)
-    dim = shared.shape[1]
-    # In units of about one beside the constant, or rounding would count for a direction.
-    unit = max(float(np.abs(before).max()), np.finfo(float).tiny)
-    places = np.column_stack([2 * before / unit, np.ones(len(before))])
-    found, _, rank, _ = np.linalg.lstsq(places, slopes)
-    quadratic = found[:dim] / unit
-    return QueriedLoss((quadratic + quadratic.T) / 2, found[dim], bool(rank == dim + 1))
+    loss, rank = fitted_quadratic(before, slopes)
+    return QueriedLoss(*loss, determined=rank == shared.shape[1] + 1)
 
 
 @checked

@@ -103,7 +103,7 @@ def region_errors(
     """
     if confidence is not None:
         _check_claim(0.0, confidence)
-    found = []
+    errors = []
     for name, releases, inside in (("one", one, False), ("other", other, True)):
         releases = np.asarray(_check.filled(name, releases))
         told = np.asarray(region(releases))
@@ -114,7 +114,7 @@ def region_errors(
             )
         wrong, of = int(np.sum(told == inside)), len(told)
         if confidence is None:
-            found.append(wrong / of)
+            errors.append(wrong / of)
         else:
-            found.append(1 - float(_at_least(of - wrong, of, 1 - (1 - confidence) / 2)))
-    return RegionErrors(*found)
+            errors.append(1 - float(_at_least(of - wrong, of, 1 - (1 - confidence) / 2)))
+    return RegionErrors(*errors)

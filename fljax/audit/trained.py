@@ -175,8 +175,8 @@ def trained_attack(
       >>> import fljax as fl
       >>> def release(key, mean):  # with half of the noise that it should have
       ...     return fl.privacy.laplace_release(key, mean, 1.0, epsilon=2.0)
-      >>> found = trained_attack(release, np.zeros(1), np.ones(1), epsilon=1.0, delta=0.0)
-      >>> found.broken, round(found.threshold, 3)
+      >>> attack = trained_attack(release, np.zeros(1), np.ones(1), epsilon=1.0, delta=0.0)
+      >>> attack.broken, round(attack.threshold, 3)
       (True, 0.731)
 
     Reference:
@@ -228,12 +228,12 @@ def _released(
 ) -> np.ndarray:
     """``[L, numbers]`` in double precision."""
     if compiled:
-        found = _compiled(release)(worlds, jnp.asarray(labels), keys)
+        releases = _compiled(release)(worlds, jnp.asarray(labels), keys)
     else:
-        found = [
+        releases = [
             np.asarray(release(key, worlds[label])) for key, label in zip(keys, labels, strict=True)
         ]
-    return np.asarray(found, np.float64).reshape(len(labels), -1)
+    return np.asarray(releases, np.float64).reshape(len(labels), -1)
 
 
 @functools.lru_cache(maxsize=8)

@@ -539,10 +539,10 @@ class GaussianFunnel:
         seen = np.linalg.solve(np.linalg.cholesky(self.private_covariance), self.private.T)
         told, axes = _spectrum(np.linalg.solve(root, seen.T))  # of s, along axes of white x
         useful = axes.T @ np.linalg.solve(root, self.useful) / np.sqrt(self.useful_variance)
-        found = axes @ _least_told(told - told[0], useful, share)
-        found = np.linalg.solve(root.T, found)
-        found /= np.linalg.norm(found)
-        return FunnelPoint(found, *self.informations(found))
+        direction = axes @ _least_told(told - told[0], useful, share)
+        direction = np.linalg.solve(root.T, direction)
+        direction /= np.linalg.norm(direction)
+        return FunnelPoint(direction, *self.informations(direction))
 
     def _explained(self, rows: np.ndarray) -> tuple[float, float]:
         """The largest share of a number of s, and that of y."""
@@ -573,16 +573,16 @@ def _least_told(told: np.ndarray, useful: np.ndarray, share: float) -> np.ndarra
         if np.sum(useful[least] ** 2) >= share:
             return np.where(least, useful, 0.0)
     else:  # those that tell the least of s tell nothing of y, and can only dilute
-        found = np.where(least, 0.0, useful / np.where(least, 1.0, told))
-        length = (useful @ found) ** 2 - share * (found @ found)
-        if not np.any(found) or share == 0:
+        direction = np.where(least, 0.0, useful / np.where(least, 1.0, told))
+        length = (useful @ direction) ** 2 - share * (direction @ direction)
+        if not np.any(direction) or share == 0:
             return np.eye(len(told))[0]
         if length >= 0:
-            return found + np.sqrt(length / share) * np.eye(len(told))[0]
+            return direction + np.sqrt(length / share) * np.eye(len(told))[0]
     low, high = np.log(np.finfo(float).tiny), np.log(1 / ROUNDING**2)
     for _ in range(100):
         middle = (low + high) / 2
-        found = useful / (told + np.exp(middle))
-        enough = (useful @ found) ** 2 >= share * (found @ found)
+        direction = useful / (told + np.exp(middle))
+        enough = (useful @ direction) ** 2 >= share * (direction @ direction)
         low, high = (low, middle) if enough else (middle, high)
     return useful / (told + np.exp(high))

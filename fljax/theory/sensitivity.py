@@ -154,8 +154,8 @@ def estimation_error(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> found = estimation_error(jnp.array([[3.0], [5.0]]), jnp.array([1.0]))
-      >>> found.deviation[:, 0].tolist(), found.common.tolist(), float(found.squared)
+      >>> error = estimation_error(jnp.array([[3.0], [5.0]]), jnp.array([1.0]))
+      >>> error.deviation[:, 0].tolist(), error.common.tolist(), float(error.squared)
       ([-1.0, 1.0], [3.0], 20.0)
 
     Reference:

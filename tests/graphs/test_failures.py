@@ -40,8 +40,8 @@ def test_what_is_left_is_the_submatrix(form):
         network = graphs.from_adjacency(weights, form=form)
         nodes, edges = rng.random(9) < 0.25, np.triu(rng.random((9, 9)) < 0.3, 1)
         edges = edges | edges.T
-        found = graphs.resilience(network, nodes, edges)
-        close(found, expected(weights * ~edges, ~nodes), atol=1e-10)
+        result = graphs.resilience(network, nodes, edges)
+        close(result, expected(weights * ~edges, ~nodes), atol=1e-10)
         left = graphs.pruned(network, nodes, edges)
         kept = weights * ~edges * ~nodes[:, None] * ~nodes[None]
         close(left.dense(), kept)
@@ -52,19 +52,19 @@ def test_what_is_left_is_the_submatrix(form):
 def test_failures_are_as_likely_as_they_are_said_to_be():
     """Against all 2^6 states of a ring's edges, and all 2^5 of a path's nodes."""
     ring = graphs.ring(6)
-    found = graphs.random_failures(jax.random.key(0), ring, 20_000, edge_probability=0.3)
-    assert found.connectivity.shape == (20_000,)
+    result = graphs.random_failures(jax.random.key(0), ring, 20_000, edge_probability=0.3)
+    assert result.connectivity.shape == (20_000,)
     probability = {0: 0.7**6, 1: 6 * 0.3 * 0.7**5}
-    close(np.mean(found.components == 1), sum(probability.values()), atol=0.01)
-    close(np.mean(np.abs(found.connectivity - 1) < 1e-6), probability[0], atol=0.01)
+    close(np.mean(result.components == 1), sum(probability.values()), atol=0.01)
+    close(np.mean(np.abs(result.connectivity - 1) < 1e-6), probability[0], atol=0.01)
     path = graphs.path(5)
-    found = graphs.random_failures(jax.random.key(1), path, 20_000, node_probability=0.4)
+    result = graphs.random_failures(jax.random.key(1), path, 20_000, node_probability=0.4)
     whole = 0.0
     for alive in itertools.product([False, True], repeat=5):
         runs = sum(not a and b for a, b in zip((False, *alive), alive, strict=False))
         whole += (runs == 1) * 0.6 ** sum(alive) * 0.4 ** (5 - sum(alive))
-    close(np.mean(found.components == 1), whole, atol=0.01)
-    assert np.all(np.isin(found.components, [0, 1, 2, 3]))
+    close(np.mean(result.components == 1), whole, atol=0.01)
+    assert np.all(np.isin(result.components, [0, 1, 2, 3]))
     nobody = graphs.random_failures(jax.random.key(1), path, 3, node_probability=1.0)
     close(nobody.rate, 1)
     close(np.stack(nobody[:3]), 0)
@@ -72,27 +72,27 @@ def test_failures_are_as_likely_as_they_are_said_to_be():
 
 def test_probabilities_are_swept_and_traced():
     def of(key, probability):
-        found = graphs.random_failures(key, graphs.ring(6), 50, edge_probability=probability)
-        return jnp.mean(found.connectivity)
+        result = graphs.random_failures(key, graphs.ring(6), 50, edge_probability=probability)
+        return jnp.mean(result.connectivity)
 
     keys, levels = jax.random.split(jax.random.key(0), 3), jnp.array([0.0, 0.2, 1.0])
-    found = jax.jit(jax.vmap(of))(keys, levels)
-    close(np.asarray(found)[[0, 2]], [1.0, 0.0], atol=1e-9)
-    assert 0 < found[1] < 1
+    result = jax.jit(jax.vmap(of))(keys, levels)
+    close(np.asarray(result)[[0, 2]], [1.0, 0.0], atol=1e-9)
+    assert 0 < result[1] < 1
 
 
 def test_each_failure_is_tried():
     weights = weighted(3)
     network = graphs.from_adjacency(weights)
-    found = graphs.critical_edges(network)
-    assert sorted(map(tuple, found.members)) == sorted(network.edge_list())
-    assert np.all(np.diff(found.connectivity) >= 0)
-    for (k, m), left in zip(found.members, found.connectivity, strict=True):
+    result = graphs.critical_edges(network)
+    assert sorted(map(tuple, result.members)) == sorted(network.edge_list())
+    assert np.all(np.diff(result.connectivity) >= 0)
+    for (k, m), left in zip(result.members, result.connectivity, strict=True):
         without = weights.copy()
         without[k, m] = without[m, k] = 0
         close(left, expected(without, np.ones(9, bool))[0], atol=1e-10)
-    found = graphs.critical_nodes(network)
-    for node, left in zip(found.members, found.connectivity, strict=True):
+    result = graphs.critical_nodes(network)
+    for node, left in zip(result.members, result.connectivity, strict=True):
         close(left, expected(weights, np.arange(9) != node)[0], atol=1e-10)
 
 
@@ -105,8 +105,8 @@ def test_one_vector_bounds_all_of_them():
         for what, function in (("edges", graphs.critical_edges), ("nodes", graphs.critical_nodes)):
             exact, bound = function(network, "exact"), function(network, "spectral")
             left, most = (
-                dict(zip(map(str, found.members), found.connectivity, strict=True))
-                for found in (exact, bound)
+                dict(zip(map(str, result.members), result.connectivity, strict=True))
+                for result in (exact, bound)
             )
             assert left.keys() == most.keys()
             assert all(left[member] <= most[member] + 1e-9 for member in left)

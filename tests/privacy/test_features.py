@@ -26,35 +26,35 @@ def explained(x, s):
 def test_one_attribute_as_printed(seed):
     x, s = instance(seed)
     c = x.T @ s[:, 0] / len(x)
-    found = np.asarray(private_map(x, s[:, 0]))
-    np.testing.assert_allclose(found, np.eye(6) - np.outer(c, c) / (c @ c), atol=1e-12)
-    assert np.linalg.matrix_rank(found) == 5
-    np.testing.assert_allclose(found @ c, 0, atol=1e-12 * np.linalg.norm(c))
+    result = np.asarray(private_map(x, s[:, 0]))
+    np.testing.assert_allclose(result, np.eye(6) - np.outer(c, c) / (c @ c), atol=1e-12)
+    assert np.linalg.matrix_rank(result) == 5
+    np.testing.assert_allclose(result @ c, 0, atol=1e-12 * np.linalg.norm(c))
     assert explained(x, s) > 0.1
-    assert abs(explained(x @ found, s)) < 1e-10
+    assert abs(explained(x @ result, s)) < 1e-10
 
 
 def test_several_attributes_are_hidden_together():
     x, s = instance(0, attributes=3)
     s[:, 2] = 1e4 * s[:, 0] - s[:, 1]  # adds nothing, in another unit
-    found = np.asarray(private_map(x, s))
-    assert np.linalg.matrix_rank(found, tol=1e-8) == 4
-    np.testing.assert_allclose(found @ found, found, atol=1e-12)
-    np.testing.assert_allclose(found @ (x.T @ s), 0, atol=1e-6)
+    result = np.asarray(private_map(x, s))
+    assert np.linalg.matrix_rank(result, tol=1e-8) == 4
+    np.testing.assert_allclose(result @ result, result, atol=1e-12)
+    np.testing.assert_allclose(result @ (x.T @ s), 0, atol=1e-6)
     for each in s.T:
-        assert abs(explained(x @ found, each)) < 1e-10
+        assert abs(explained(x @ result, each)) < 1e-10
 
 
 def test_of_maps_without_covariance_none_keeps_more():
     x, s = instance(1)
-    found = np.asarray(private_map(x, s[:, 0]))
+    result = np.asarray(private_map(x, s[:, 0]))
     rng = np.random.default_rng(2)
     c = x.T @ s[:, 0]
     for _ in range(20):
         other = rng.normal(size=(5, 6))
         other -= np.outer(other @ c, c) / (c @ c)  # other @ c = 0
         y = rng.normal(size=len(x))
-        assert explained(x @ found, y) >= explained(x @ other.T, y) - 1e-10
+        assert explained(x @ result, y) >= explained(x @ other.T, y) - 1e-10
 
 
 @pytest.mark.parametrize("attributes", [1, 2])
@@ -71,8 +71,8 @@ def test_reconstruction_is_least_squares(attributes):
 
 def test_error_after_the_map_is_the_variance():
     x, s = instance(4)
-    found = reconstruction_error(x @ private_map(x, s), s)
-    np.testing.assert_allclose(found, np.mean(s**2, axis=0), rtol=1e-10)
+    result = reconstruction_error(x @ private_map(x, s), s)
+    np.testing.assert_allclose(result, np.mean(s**2, axis=0), rtol=1e-10)
 
 
 def test_an_attribute_that_does_not_covary_leaves_features_as_they_are():
@@ -94,8 +94,8 @@ def test_under_jit_and_in_single_precision():
     wanted = private_map(x, s)
     np.testing.assert_allclose(jax.jit(private_map)(x, s), wanted, atol=1e-12)
     with jax.enable_x64(False):
-        found = private_map(jnp.asarray(x, jnp.float32), jnp.asarray(s, jnp.float32))
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
+        result = private_map(jnp.asarray(x, jnp.float32), jnp.asarray(s, jnp.float32))
+        np.testing.assert_allclose(result, wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("function", [private_map, reconstruction_error])

@@ -197,8 +197,8 @@ FIGURE = GaussianFunnel(np.eye(2), np.array([1.0, 0.0]), np.array([0.5, 1.0]), 1
 def test_figure_9_4(degrees, private, useful):
     """s = x1 + noise, y = x1 / 2 + x2 + noise, both of deviation 0.2."""
     angle = np.deg2rad(degrees)
-    found = FIGURE.informations(np.array([np.cos(angle), np.sin(angle)]))
-    assert found == pytest.approx((private, useful), abs=0.005)
+    result = FIGURE.informations(np.array([np.cos(angle), np.sin(angle)]))
+    assert result == pytest.approx((private, useful), abs=0.005)
 
 
 def random_funnel(seed, dim, attributes):

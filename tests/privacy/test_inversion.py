@@ -29,11 +29,11 @@ def descended(problem, steps, step_size=0.1):
 def test_gradient_descent_tells_the_local_loss(seed):
     """Exercise 10.1: D + 1 gradients from zero on give Q and q, and with them the minimizer."""
     problem = fl.problems.least_squares(jax.random.key(seed), clients=1, samples=20, dim=DIM)
-    found = quadratic(*descended(problem, DIM + 1))
+    result = quadratic(*descended(problem, DIM + 1))
     x, y = np.asarray(problem.features[0]), np.asarray(problem.targets[0])
-    np.testing.assert_allclose(found.second_moment, x.T @ x / 20, atol=1e-8)
-    np.testing.assert_allclose(found.linear, -2 * x.T @ y / 20, atol=1e-8)
-    np.testing.assert_allclose(found.minimizer, fl.problems.optimum(problem), atol=1e-7)
+    np.testing.assert_allclose(result.second_moment, x.T @ x / 20, atol=1e-8)
+    np.testing.assert_allclose(result.linear, -2 * x.T @ y / 20, atol=1e-8)
+    np.testing.assert_allclose(result.minimizer, fl.problems.optimum(problem), atol=1e-7)
 
 
 def test_fewer_gradients_do_not_determine_it():
@@ -89,10 +89,10 @@ def test_the_cosine_does_not_mind_clipping_and_minds_noise():
     noisy = gradient + jnp.linalg.norm(gradient) * noise / jnp.linalg.norm(noise)
 
     def error(said):
-        found = invert(
+        result = invert(
             problem, problem.initial, said, jax.random.key(2), matching="cosine", steps=600
         )
-        return float(jnp.abs(found.features - problem.features[0]).max())
+        return float(jnp.abs(result.features - problem.features[0]).max())
 
     assert error(clipped) < 1e-2
     assert error(noisy) > 0.1
@@ -175,11 +175,11 @@ def classes(samples, dim=8):
 @pytest.mark.parametrize("attack", ["loss", "likelihood ratio"])
 @pytest.mark.parametrize("make", [pool, classes])
 def test_an_overfitted_model_gives_its_members_away(make, attack):
-    found = membership(jax.random.key(1), make(40), attack=attack, models=200)
-    auc = found.auc()
+    result = membership(jax.random.key(1), make(40), attack=attack, models=200)
+    auc = result.auc()
     assert auc.low > 0.6
     assert auc.low < auc.value < auc.high
-    assert found.true_positives(0.05).low > 0.05
+    assert result.true_positives(0.05).low > 0.05
 
 
 def test_a_likelihood_ratio_tells_more_than_the_loss():
@@ -188,7 +188,7 @@ def test_a_likelihood_ratio_tells_more_than_the_loss():
         for attack in ("loss", "likelihood ratio")
     }
     assert told["likelihood ratio"].auc().low > told["loss"].auc().high
-    at = {name: found.true_positives(0.01) for name, found in told.items()}
+    at = {name: result.true_positives(0.01) for name, result in told.items()}
     assert at["likelihood ratio"].low > at["loss"].high
 
 
@@ -208,21 +208,21 @@ def test_where_training_does_not_depend_on_samples_it_is_guessing(attack):
     if attack == "likelihood ratio":
         assert blind.auc() == (0.5, 0.5, 0.5)
     assert abs(blind.auc().value - 0.5) < 0.02
-    found = membership(jax.random.key(1), replace(data, targets=-data.targets), models=16)
-    assert isinstance(found, Membership)
+    result = membership(jax.random.key(1), replace(data, targets=-data.targets), models=16)
+    assert isinstance(result, Membership)
     random = membership(jax.random.key(3), pool(400), of_others, attack=attack, models=300)
     assert abs(random.auc().value - 0.5) < 0.03
 
 
 def test_scores_are_ratios_of_the_other_models_laws():
     """Against loops: each model is judged by all others, those with a sample and those without."""
-    found = membership(jax.random.key(1), pool(12, dim=2), models=30)
+    result = membership(jax.random.key(1), pool(12, dim=2), models=30)
     x, y = (np.asarray(a)[0] for a in (pool(12, dim=2).features, pool(12, dim=2).targets))
     models = []
-    for inside in found.members:
+    for inside in result.members:
         models.append(np.linalg.lstsq(x[inside], y[inside], rcond=None)[0])
     values = np.stack(models) @ x.T
-    assert (found.members.sum(1) == 6).all()
+    assert (result.members.sum(1) == 6).all()
 
     def density(value, others):
         return -0.5 * np.log(np.var(others)) - (value - np.mean(others)) ** 2 / 2 / np.var(others)
@@ -230,39 +230,39 @@ def test_scores_are_ratios_of_the_other_models_laws():
     for s in range(5):
         for n in range(12):
             rest = np.arange(30) != s
-            with_it = values[rest & found.members[:, n], n]
-            without = values[rest & ~found.members[:, n], n]
+            with_it = values[rest & result.members[:, n], n]
+            without = values[rest & ~result.members[:, n], n]
             expected = density(values[s, n], with_it) - density(values[s, n], without)
-            np.testing.assert_allclose(found.scores[s, n], expected, atol=1e-6)
+            np.testing.assert_allclose(result.scores[s, n], expected, atol=1e-6)
 
 
 def test_rates_are_those_of_counting():
     rng = np.random.default_rng(0)
     members = rng.random((40, 50)) < 0.5
     scores = rng.normal(size=(40, 50)) + members
-    found = Membership(scores, members)
+    result = Membership(scores, members)
     auc = np.mean(
         [(a[m][:, None] > a[~m][None]).mean() for a, m in zip(scores, members, strict=True)]
     )
-    assert found.auc().value == pytest.approx(auc)
+    assert result.auc().value == pytest.approx(auc)
     threshold = np.quantile(scores[::2][~members[::2]], 0.9)
     caught = [(a[m] > threshold).mean() for a, m in zip(scores[1::2], members[1::2], strict=True)]
-    assert found.true_positives(0.1).value == pytest.approx(np.mean(caught))
+    assert result.true_positives(0.1).value == pytest.approx(np.mean(caught))
     with pytest.raises(ValueError, match="less than one of the"):
-        found.true_positives(1e-4)
+        result.true_positives(1e-4)
     with pytest.raises(ValueError, match="false_positives must be"):
-        found.true_positives(1.0)
+        result.true_positives(1.0)
 
 
 def test_padding_is_nobody():
     data = pool(12, dim=2)
     weights = np.where(np.arange(12) < 9, 1 / 9, 0)[None]
-    found = membership(
+    result = membership(
         jax.random.key(1),
         Problem(data.features, data.targets, data.loss, weights=weights),
         models=64,
     )
-    assert found.members.shape == found.scores.shape == (64, 9)
+    assert result.members.shape == result.scores.shape == (64, 9)
 
 
 def test_impossible_audits_are_refused():

@@ -22,15 +22,15 @@ def drawn(of, count=4000):
 
 @pytest.mark.parametrize("scale", ["analytic", "classical"])
 def test_gaussian_noise_is_of_the_scale_of_its_theorem(scale):
-    found = drawn(lambda key: gaussian_release(key, MODELS, 2.0, 0.5, 1e-5, scale)) - MODELS
+    result = drawn(lambda key: gaussian_release(key, MODELS, 2.0, 0.5, 1e-5, scale)) - MODELS
     sigma = getattr(accounting, f"{scale}_gaussian_sigma")(2.0, 0.5, 1e-5)
-    assert stats.kstest(found.ravel() / sigma, "norm").pvalue > 1e-3
-    assert np.abs(np.corrcoef(found.reshape(len(found), -1).T) - np.eye(12)).max() < 0.1
+    assert stats.kstest(result.ravel() / sigma, "norm").pvalue > 1e-3
+    assert np.abs(np.corrcoef(result.reshape(len(result), -1).T) - np.eye(12)).max() < 0.1
 
 
 def test_laplace_noise_is_of_the_scale_of_its_theorem():
-    found = drawn(lambda key: laplace_release(key, MODELS, 2.0, 0.5)) - MODELS
-    assert stats.kstest(found.ravel() / 4.0, "laplace").pvalue > 1e-3
+    result = drawn(lambda key: laplace_release(key, MODELS, 2.0, 0.5)) - MODELS
+    assert stats.kstest(result.ravel() / 4.0, "laplace").pvalue > 1e-3
 
 
 def test_a_sensitivity_of_the_data_may_be_traced():
@@ -69,9 +69,9 @@ def test_bad_releases():
 def test_randomized_labels_are_of_the_law_that_their_epsilon_is_of(classes, probability):
     values = np.arange(classes) - 1
     labels = np.repeat(values, 20_000)
-    found = np.asarray(randomized_labels(0, labels, values, probability))
-    assert found.dtype == labels.dtype
-    counts = np.array([[np.sum(found[labels == a] == b) for b in values] for a in values]) / 20_000
+    result = np.asarray(randomized_labels(0, labels, values, probability))
+    assert result.dtype == labels.dtype
+    counts = np.array([[np.sum(result[labels == a] == b) for b in values] for a in values]) / 20_000
     law = probability / classes + (1 - probability) * np.eye(classes)
     np.testing.assert_allclose(counts, law, atol=0.015)
     # The worst ratio of all outcomes of all pairs of labels, exactly.
@@ -104,12 +104,12 @@ def test_replaced_features_have_mean_and_covariance_and_nothing_else():
     rng = np.random.default_rng(0)
     x = rng.exponential(size=(20_000, 3)) @ rng.normal(size=(3, 3)) + 7
     x = np.column_stack([x, x[:, 0] - x[:, 1]])  # of rank three
-    found = np.asarray(replaced_features(0, x))
-    np.testing.assert_allclose(found.mean(0), x.mean(0), atol=0.1)
-    np.testing.assert_allclose(np.cov(found.T), np.cov(x.T), atol=0.3)
-    np.testing.assert_allclose(found[:, 3], found[:, 0] - found[:, 1], atol=1e-5)
-    assert np.abs(np.corrcoef(found[:, 0], x[:, 0])[0, 1]) < 0.05
-    assert abs(stats.skew(found[:, 0])) < 0.1
+    result = np.asarray(replaced_features(0, x))
+    np.testing.assert_allclose(result.mean(0), x.mean(0), atol=0.1)
+    np.testing.assert_allclose(np.cov(result.T), np.cov(x.T), atol=0.3)
+    np.testing.assert_allclose(result[:, 3], result[:, 0] - result[:, 1], atol=1e-5)
+    assert np.abs(np.corrcoef(result[:, 0], x[:, 0])[0, 1]) < 0.05
+    assert abs(stats.skew(result[:, 0])) < 0.1
 
 
 def test_subsamples_are_uniform():
@@ -124,11 +124,11 @@ def test_subsamples_are_uniform():
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
 def test_subsampling_amplifies_as_its_theorem_says(fraction, epsilon):
     """A sampled randomized response is the mechanism for which the theorem is tight."""
-    found, delta = accounting.subsampled(epsilon, 1e-4, fraction)
+    result, delta = accounting.subsampled(epsilon, 1e-4, fraction)
     right = np.exp(epsilon) / (1 + np.exp(epsilon))
     # The one record that differs is in the sample, or a record that both data sets have.
     one = fraction * right + (1 - fraction) * (1 - right)
-    assert np.log(one / (1 - right)) == pytest.approx(float(found))
+    assert np.log(one / (1 - right)) == pytest.approx(float(result))
     assert float(delta) == pytest.approx(1e-4 * fraction)
 
 

@@ -36,26 +36,28 @@ def of_station(problem, station):
 @pytest.mark.parametrize("station", [0, 7, 31])
 def test_d_plus_one_exchanges_give_the_loss_and_the_station(station):
     problem = stations(1)
-    found = queried_loss(*exchanged(problem, station, DIM + 1), STEP, PULL)
-    assert found.determined
+    result = queried_loss(*exchanged(problem, station, DIM + 1), STEP, PULL)
+    assert result.determined
     quadratic, linear = of_station(problem, station)
-    np.testing.assert_allclose(found.quadratic, quadratic, atol=1e-10)
-    np.testing.assert_allclose(found.linear, linear, atol=1e-10)
-    assert matched_client(problem, found.quadratic, found.linear) == station
+    np.testing.assert_allclose(result.second_moment, quadratic, atol=1e-10)
+    np.testing.assert_allclose(result.linear, linear, atol=1e-10)
+    assert matched_client(problem, result.second_moment, result.linear) == station
 
 
 def test_one_exchange_less_does_not_determine_it():
     problem = stations(2)
-    found = queried_loss(*exchanged(problem, 3, DIM), STEP, PULL)
-    assert not found.determined
-    assert np.abs(found.quadratic - of_station(problem, 3)[0]).max() > 1e-3
+    result = queried_loss(*exchanged(problem, 3, DIM), STEP, PULL)
+    assert not result.determined
+    assert np.abs(result.second_moment - of_station(problem, 3)[0]).max() > 1e-3
 
 
 def test_large_messages_and_many_beat_noise():
     problem = stations(3)
     errors = [
         np.abs(
-            queried_loss(*exchanged(problem, 3, count, noise=1e-3, size=size), STEP, PULL).quadratic
+            queried_loss(
+                *exchanged(problem, 3, count, noise=1e-3, size=size), STEP, PULL
+            ).second_moment
             - of_station(problem, 3)[0]
         ).max()
         for count, size in ((20, 1.0), (2000, 1.0), (2000, 100.0))

@@ -43,14 +43,14 @@ def test_what_the_printed_scale_gives_exactly(epsilon, exact):
 def test_both_errors_by_monte_carlo():
     rng = np.random.default_rng(0)
     one, other = 2 * rng.normal(size=20_000), 1 + 2 * rng.normal(size=20_000)
-    found = region_errors(one, other, lambda release: release < 0.3)
+    result = region_errors(one, other, lambda release: release < 0.3)
     exact = gaussian_region(1.0, 2.0, 0.3)
-    assert found.missed == pytest.approx(float(exact.missed), abs=0.015)
-    assert found.alarms == pytest.approx(float(exact.alarms), abs=0.015)
+    assert result.missed == pytest.approx(float(exact.missed), abs=0.015)
+    assert result.alarms == pytest.approx(float(exact.alarms), abs=0.015)
     above = region_errors(one, other, lambda release: release < 0.3, confidence=0.95)
-    wrong = round(found.missed * 20_000)
+    wrong = round(result.missed * 20_000)
     assert above.missed == pytest.approx(stats.beta.ppf(0.975, wrong + 1, 20_000 - wrong))
-    assert above.alarms > found.alarms
+    assert above.alarms > result.alarms
 
 
 def test_a_right_claim_is_refuted_as_rarely_as_said():

@@ -32,10 +32,10 @@ RIGHT = float(accounting.randomized_response_probability(EPSILON, 2))
 
 def test_half_of_the_noise_is_found():
     assert trained_attack(laplace(0.5), ZERO, ONE, EPSILON, 0.0).broken
-    found = trained_attack(laplace(1.0), ZERO, ONE, EPSILON, 0.0)
-    assert not found.broken
+    result = trained_attack(laplace(1.0), ZERO, ONE, EPSILON, 0.0)
+    assert not result.broken
     best = 1 - np.exp(-EPSILON / 2) / 2  # of Laplace noise, by the likelihood ratio
-    assert found.accuracy == pytest.approx(best, abs=0.03)
+    assert result.accuracy == pytest.approx(best, abs=0.03)
 
 
 def test_half_of_gaussian_noise_is_found_at_its_curve():
@@ -48,9 +48,9 @@ def test_half_of_gaussian_noise_is_found_at_its_curve():
             return gaussian_release(key, data, scale, EPSILON, DELTA)
 
         assert trained_attack(release, ZERO, ONE, epsilons, deltas).broken == broken
-        found = trained_attack(release, ZERO, ONE, EPSILON, DELTA)
-        assert not found.broken  # with small deltas the threshold is far above
-        assert found.threshold > 0.73
+        result = trained_attack(release, ZERO, ONE, EPSILON, DELTA)
+        assert not result.broken  # with small deltas the threshold is far above
+        assert result.threshold > 0.73
 
 
 def test_a_mechanism_that_is_exactly_tight_is_accused_as_rarely_as_said():
@@ -72,15 +72,15 @@ def test_attackers_of_scikit_learn():
         (LogisticRegression(), False),
         (RandomForestClassifier(50, max_depth=4), True),
     ):
-        found = trained_attack(release, ZERO, 2 * ONE, 0.5, 0.0, attacker=attacker)
-        assert found.broken == broken
+        result = trained_attack(release, ZERO, 2 * ONE, 0.5, 0.0, attacker=attacker)
+        assert result.broken == broken
 
 
 def test_a_number_without_noise_gives_all_away():
-    found = trained_attack(lambda key, data: data, ZERO, ONE, 3.0, 0.0, trials=400)
-    assert found.accuracy == 1
-    assert found.broken
-    assert found.bound == pytest.approx(stats_epsilon(200))
+    result = trained_attack(lambda key, data: data, ZERO, ONE, 3.0, 0.0, trials=400)
+    assert result.accuracy == 1
+    assert result.broken
+    assert result.bound == pytest.approx(stats_epsilon(200))
 
 
 def stats_epsilon(tests):

@@ -36,13 +36,15 @@ def relabeled(problem, client, sample, change):
 @pytest.mark.parametrize("ridge", [0.0, 0.3])
 def test_the_quotient_is_that_of_training_again(seed, ridge):
     problem, graph, coupling = instance(seed, ridge)
-    found = np.asarray(label_sensitivity(problem, graph, coupling))
+    result = np.asarray(label_sensitivity(problem, graph, coupling))
     solve = lambda one: np.asarray(GTVMin(one, graph, coupling).closed_form())  # noqa: E731
     before = solve(problem)
     for client, sample, change in ((0, 0, 1.0), (2, 1, -0.3), (4, 0, 100.0)):
         moved = solve(relabeled(problem, client, sample, change)) - before
-        assert found[client, sample] == pytest.approx(np.linalg.norm(moved) / abs(change), rel=1e-8)
-    assert np.all(found[np.asarray(problem.weights) == 0] == 0)
+        assert result[client, sample] == pytest.approx(
+            np.linalg.norm(moved) / abs(change), rel=1e-8
+        )
+    assert np.all(result[np.asarray(problem.weights) == 0] == 0)
 
 
 def test_the_quotient_is_bounded_as_derived():
@@ -56,8 +58,8 @@ def test_the_quotient_is_bounded_as_derived():
 def test_the_quotient_is_swept_under_vmap():
     problem, graph, _ = instance(1)
     couplings = jnp.array([0.1, 1.0, 10.0])
-    found = jax.vmap(lambda coupling: label_sensitivity(problem, graph, coupling))(couplings)
-    for one, coupling in zip(found, couplings, strict=True):
+    result = jax.vmap(lambda coupling: label_sensitivity(problem, graph, coupling))(couplings)
+    for one, coupling in zip(result, couplings, strict=True):
         np.testing.assert_allclose(one, label_sensitivity(problem, graph, coupling), rtol=1e-9)
 
 
@@ -82,7 +84,7 @@ def messages(problem, graph, coupling, step_size, heard, shared):
 def test_messages_move_by_their_sensitivity(keeps):
     rounds, step_size, change = 6, 0.05, 0.7
     problem, graph, coupling = instance(2)
-    found = sharing_noise(problem, graph, coupling, step_size, rounds, change, 1.0, 1e-5, keeps)
+    result = sharing_noise(problem, graph, coupling, step_size, rounds, change, 1.0, 1e-5, keeps)
     heard, shared = np.random.default_rng(0).normal(size=(2, rounds, K, D))
     given = (graph, coupling, step_size, heard, None if keeps else shared)
     said = messages(problem, *given)
@@ -93,14 +95,14 @@ def test_messages_move_by_their_sensitivity(keeps):
             assert np.all(np.delete(moved, client, axis=1) == 0)
             size = np.linalg.norm(moved[:, client], axis=1)
             largest[client] = np.maximum(largest[client], size)
-    np.testing.assert_allclose(found.sensitivity, largest, rtol=1e-10)
+    np.testing.assert_allclose(result.sensitivity, largest, rtol=1e-10)
 
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_the_noise_spends_the_budget_exactly(keeps):
     problem, graph, coupling = instance(3)
-    found = sharing_noise(problem, graph, coupling, 0.05, 20, 1.0, 2.0, 1e-6, keeps)
-    rho = np.sum(np.asarray(found.sensitivity) ** 2, axis=1) / (2 * np.asarray(found.sigma) ** 2)
+    result = sharing_noise(problem, graph, coupling, 0.05, 20, 1.0, 2.0, 1e-6, keeps)
+    rho = np.sum(np.asarray(result.sensitivity) ** 2, axis=1) / (2 * np.asarray(result.sigma) ** 2)
     np.testing.assert_allclose(accounting.zcdp_epsilon(rho, 1e-6, "gaussian"), 2.0, rtol=1e-6)
 
 
@@ -108,8 +110,8 @@ def test_more_rounds_need_more_noise_and_coupling_less_if_a_model_is_kept():
     problem, graph, _ = instance(4)
 
     def sigma(coupling, rounds, keeps):
-        found = sharing_noise(problem, graph, coupling, 0.02, rounds, 1.0, 1.0, 1e-5, keeps)
-        return np.asarray(found.sigma)
+        result = sharing_noise(problem, graph, coupling, 0.02, rounds, 1.0, 1.0, 1e-5, keeps)
+        return np.asarray(result.sigma)
 
     assert np.all(sigma(1.0, 40, True) > sigma(1.0, 10, True))
     assert np.all(sigma(5.0, 40, True) < sigma(0.1, 40, True))

@@ -21,8 +21,8 @@ RNG = np.random.default_rng(2)
 def ratios(features, targets, weights, coupling, models, perturbed):
     problem, network = Problem(features, targets, LeastSquares()), graph(weights)
     simulation = fl.Simulation(problem, FedRelax(coupling), network)
-    found = theory.robustness_ratio(simulation, models, perturbed)
-    return found, network_rates.fedrelax_factors(problem, network, coupling)
+    result = theory.robustness_ratio(simulation, models, perturbed)
+    return result, network_rates.fedrelax_factors(problem, network, coupling)
 
 
 def test_the_ratio_is_below_its_bound_and_reaches_it():
@@ -30,15 +30,15 @@ def test_the_ratio_is_below_its_bound_and_reaches_it():
     drawn = [instance(seed)[:4] for seed in range(INSTANCES)]
     points = RNG.normal(size=(2, INSTANCES, K, D))
     stacked = [np.stack(each) for each in zip(*drawn, strict=True)]
-    found, bound = (np.asarray(a) for a in ratios(*stacked, *points))
-    assert np.all(found <= bound * (1 + 1e-9))
-    assert np.max(found / bound) > 0.999
+    result, bound = (np.asarray(a) for a in ratios(*stacked, *points))
+    assert np.all(result <= bound * (1 + 1e-9))
+    assert np.max(result / bound) > 0.999
     for n in range(20):
         X, y, A, coupling = drawn[n]
         one, other = (reference.fedrelax(X, y, A, coupling, p[n]) for p in points)
         heard = A @ (points[1, n] - points[0, n]) / A.sum(axis=1)[:, None]
         loop = np.linalg.norm(other - one, axis=1) / np.linalg.norm(heard, axis=1)
-        np.testing.assert_allclose(found[n], loop, rtol=1e-8)
+        np.testing.assert_allclose(result[n], loop, rtol=1e-8)
     # Along the direction in which a node's data say least, the bound is the ratio.
     X, y, A, coupling = drawn[0]
     _, vectors = np.linalg.eigh(reference.halves(X)[0])
@@ -65,8 +65,8 @@ def test_a_norm_bounds_what_one_neighbor_does():
 def test_who_hears_nothing_new_has_no_ratio():
     problem = fl.problems.ridge(jax.random.key(0), clients=5, samples=9, dim=2)
     simulation = fl.Simulation(problem, FedRelax(0.5), fl.graphs.ring(5))
-    found = theory.robustness_ratio(simulation, np.zeros((5, 2)), np.eye(5, 2))
-    assert np.isnan(found).tolist() == [False, False, False, True, False]
+    result = theory.robustness_ratio(simulation, np.zeros((5, 2)), np.eye(5, 2))
+    assert np.isnan(result).tolist() == [False, False, False, True, False]
 
 
 def test_the_residual_is_the_slope_of_the_distance():

@@ -42,28 +42,28 @@ def instances():
     rng = np.random.default_rng(1)
     changes = [10 ** rng.uniform(-1, 1) * rng.normal(size=(K, N)) for _ in drawn]
     stacked = [np.stack(each) for each in zip(*drawn, strict=True)]
-    found = jax.tree.map(np.asarray, found_of(*stacked, np.stack(changes)))
+    result = jax.tree.map(np.asarray, found_of(*stacked, np.stack(changes)))
     return [
-        (*one, change, jax.tree.map(lambda a, n=n: a[n], found))
+        (*one, change, jax.tree.map(lambda a, n=n: a[n], result))
         for n, (one, change) in enumerate(zip(drawn, changes, strict=True))
     ]
 
 
 def test_they_are_what_the_loops_say(instances):
-    for X, y, A, coupling, truth, change, found in instances[:60]:
+    for X, y, A, coupling, truth, change, result in instances[:60]:
         shift = reference.label_shift(X, change, A, coupling)
-        close(found["shift"], shift)
-        np.testing.assert_allclose(found["shift"], found["moved"], rtol=1e-8, atol=1e-9)
-        close(found["shift bound"], reference.label_shift_bounds(X, change, A, coupling))
+        close(result["shift"], shift)
+        np.testing.assert_allclose(result["shift"], result["moved"], rtol=1e-8, atol=1e-9)
+        close(result["shift bound"], reference.label_shift_bounds(X, change, A, coupling))
         models = reference.gtvmin(X, y, A, coupling)
         deviation = models - models.mean(axis=0)
-        close(found["parts"].deviation, deviation)
-        close(found["squared"], np.sum((models - truth) ** 2))
+        close(result["parts"].deviation, deviation)
+        close(result["squared"], np.sum((models - truth) ** 2))
         error, bound = reference.common_error(X, y, truth, deviation)
-        close(found["common"].error, models.mean(axis=0) - truth)
-        close(found["common"].error, error)
-        close(found["common"].bound, bound)
-        close(found["printed"].bound, reference.common_error(X, y, truth, deviation, sign=1)[1])
+        close(result["common"].error, models.mean(axis=0) - truth)
+        close(result["common"].error, error)
+        close(result["common"].bound, bound)
+        close(result["printed"].bound, reference.common_error(X, y, truth, deviation, sign=1)[1])
 
 
 def test_no_instance_violates_a_bound(instances):
@@ -73,15 +73,15 @@ def test_no_instance_violates_a_bound(instances):
     def below(name, value, bound):
         ratios.setdefault(name, []).append(value / bound)
 
-    for *_, found in instances:
-        moved = np.sum(found["moved"] ** 2)
-        below("8.1 sharp", moved, found["shift bound"].sharp)
-        below("8.1 printed", moved, found["shift bound"].printed)
-        common = np.sum(found["parts"].common ** 2)
-        below("(165)", np.sum(found["parts"].deviation ** 2), found["deviation bound"])
-        below("(167)", common, found["common"].bound)
-        below("(167) printed", common, found["printed"].bound)
-        below("(169)", common, found["common bound"])
+    for *_, result in instances:
+        moved = np.sum(result["moved"] ** 2)
+        below("8.1 sharp", moved, result["shift bound"].sharp)
+        below("8.1 printed", moved, result["shift bound"].printed)
+        common = np.sum(result["parts"].common ** 2)
+        below("(165)", np.sum(result["parts"].deviation ** 2), result["deviation bound"])
+        below("(167)", common, result["common"].bound)
+        below("(167) printed", common, result["printed"].bound)
+        below("(169)", common, result["common bound"])
     worst = {name: max(values) for name, values in ratios.items()}
     assert worst.pop("(167) printed") > 10  # ERR-19
     assert all(ratio <= 1 + 1e-9 for ratio in worst.values()), worst

@@ -103,19 +103,19 @@ def test_mechanisms_have_the_noise_of_their_claims():
 
 
 def test_exercise_9_1_finds_the_station():
-    found = figure.queried(3)
+    result = figure.queried(3)
     four = figure.EXCHANGES.value.index(4)
-    assert found["off"][0, four] < -9
-    assert found["off"][0, four - 1] > -3
-    assert np.all(found["identified"][0, four:] == 1)
+    assert result["off"][0, four] < -9
+    assert result["off"][0, four - 1] > -3
+    assert np.all(result["identified"][0, four:] == 1)
 
 
 @pytest.mark.skipif("FLJAX_DATA" not in os.environ, reason="the weather records are needed")
 def test_exercises_9_3_and_9_4_on_the_records():
-    found = figure.placed(0)
-    assert found["distance"][0, -1] < found["blind"] - 50
-    assert np.all(np.diff(found["distance"][:, -1]) > 0)
-    assert found["distance"][0, 0] > found["distance"][0, -1]
+    result = figure.placed(0)
+    assert result["distance"][0, -1] < result["blind"] - 50
+    assert np.all(np.diff(result["distance"][:, -1]) > 0)
+    assert result["distance"][0, 0] > result["distance"][0, -1]
 
 
 @pytest.mark.long

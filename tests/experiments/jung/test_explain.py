@@ -60,12 +60,12 @@ def test_claims_notice_what_is_wrong(claim, name, value, where):
 
 
 def test_one_ring_is_as_the_exercise_has_it():
-    found = jax.jit(figure.measured)(jax.random.key(0), jnp.asarray([1e-6, 1e6]))
-    assert np.shape(found["instance"]) == (len(SHIFTS.value), len(INSTANCE))
-    without = np.asarray(found["error"][:, 0])
+    result = jax.jit(figure.measured)(jax.random.key(0), jnp.asarray([1e-6, 1e6]))
+    assert np.shape(result["instance"]) == (len(SHIFTS.value), len(INSTANCE))
+    without = np.asarray(result["error"][:, 0])
     np.testing.assert_allclose(without, without[0], rtol=1e-4)
     shifts = np.asarray(SHIFTS.value)
-    np.testing.assert_allclose(found["error"][:, 1], 4 * shifts**2, atol=1e-4)
+    np.testing.assert_allclose(result["error"][:, 1], 4 * shifts**2, atol=1e-4)
 
 
 @pytest.mark.long

@@ -107,9 +107,9 @@ def test_exercise_9_5_by_scikit_learn(seed):
     assert abs(explained(z, hour)) < 1e-10
     assert explained(z, temperature) > 0.6
     assert figure.explained(z, temperature) == pytest.approx(explained(z, temperature))
-    found = figure.hidden(seed)
-    assert found["hour"][1] == pytest.approx(0, abs=1e-10)
-    assert found["temperature"][1] == pytest.approx(explained(z, temperature))
+    result = figure.hidden(seed)
+    assert result["hour"][1] == pytest.approx(0, abs=1e-10)
+    assert result["temperature"][1] == pytest.approx(explained(z, temperature))
 
 
 def test_all_maps_are_looked_at():

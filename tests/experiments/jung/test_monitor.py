@@ -52,12 +52,12 @@ def test_what_is_followed_of_runs():
         coords={"round": rounds},
     )
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        found = figure.followed(data, jnp.array([3.5]))
+        result = figure.followed(data, jnp.array([3.5]))
     never = figure.ROUNDS.value + 1 - later
-    np.testing.assert_allclose(found["delay"], (3 + never) / 2)
-    np.testing.assert_allclose(found["noticed"], 0.5)
-    np.testing.assert_allclose(found["named"], 1.0)
-    np.testing.assert_allclose(found["alarms"], 0.0)
+    np.testing.assert_allclose(result["delay"], (3 + never) / 2)
+    np.testing.assert_allclose(result["noticed"], 0.5)
+    np.testing.assert_allclose(result["named"], 1.0)
+    np.testing.assert_allclose(result["alarms"], 0.0)
 
 
 @pytest.mark.slow

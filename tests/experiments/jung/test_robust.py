@@ -97,10 +97,10 @@ def test_claims_notice_what_is_wrong(claim, study, name, value, where):
 
 def test_one_network_is_as_the_theory_has_it():
     key = jax.random.key(2)
-    found = jax.jit(figure.ratios)(key, jnp.asarray([0.1, 10.0]))
-    assert float(jnp.max(found["over_bound"])) <= 1 + 1e-9
-    np.testing.assert_allclose(found["reached"], 1, rtol=1e-9)
-    np.testing.assert_allclose(found["worst"], found["bound"], rtol=1e-9)
+    result = jax.jit(figure.ratios)(key, jnp.asarray([0.1, 10.0]))
+    assert float(jnp.max(result["over_bound"])) <= 1 + 1e-9
+    np.testing.assert_allclose(result["reached"], 1, rtol=1e-9)
+    np.testing.assert_allclose(result["worst"], result["bound"], rtol=1e-9)
     moved = jax.jit(figure.shifts)(key, jnp.asarray([0.1, 0.2]))
     assert float(jnp.max(moved["exact"])) < 1e-10
     np.testing.assert_allclose(moved["moved"][1, 0] / moved["moved"][0, 0], 4, rtol=1e-9)
