@@ -428,7 +428,8 @@ def _shown(value: Any, room: int) -> str:
         texts += [f"... {len(value)} in all"] if len(value) > SHOWN else []
         return _enclosed(start, texts, end, room)
     own = type(value).__repr__
-    if own is _called or hasattr(value, "_fields") or hasattr(own, "__wrapped__"):  # a dataclass's
+    plain = dataclasses.is_dataclass(value) and hasattr(own, "__wrapped__")  # as Python makes it
+    if own is _called or hasattr(value, "_fields") or plain:
         return _called(value, room)
     return getattr(value, "__qualname__", None) or repr(value)
 

@@ -70,6 +70,14 @@ def test_a_sweep_says_its_grid_and_each_structure_once(tmp_path):
     assert again.attrs["decisions"] == results.attrs["decisions"]
 
 
+def test_learners_are_shown_as_they_show_themselves():
+    linear = pytest.importorskip("sklearn.linear_model")
+    algorithm = fl.algorithms.ModelAgnosticFedRelax(
+        0.5, test_set=[[1.0, 0.0]], learners=linear.Ridge(alpha=0.25)
+    )
+    assert "Ridge(alpha=0.25)" in repr(algorithm)  # whose repr is wrapped, but no dataclass's
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match="got none"):
         fl.decisions()
