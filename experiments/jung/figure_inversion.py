@@ -203,6 +203,8 @@ FIGURE = Figure(
             (15, INFINITE),
             "a ratio of peak to error above 15 dB",
             OURS,
+            note="The angle leaves open how bright a picture is: pixels beyond black and "
+            "white, which a picture cuts off, count as errors.",
         ),
         Claim(
             "clipping-hides-nothing-from-the-cosine",
@@ -212,6 +214,7 @@ FIGURE = Figure(
             (15, INFINITE),
             "above 15 dB",
             OURS,
+            note="As without clipping: the angle leaves open how bright a picture is.",
         ),
         Claim(
             "noise-and-batches-hide",
@@ -221,6 +224,8 @@ FIGURE = Figure(
             (3, INFINITE),
             "at least 3 dB farther off",
             OURS,
+            note="A gradient has a hundred times as many numbers as the digit, and most of the "
+            "noise averages out; of a batch some sample is still found.",
         ),
     ],
     settings=(DIGITS, WIDTH, SCALE, STEPS, SMOOTHNESS, CLIP, NOISES, BATCHES),
