@@ -158,7 +158,7 @@ def calibrated_threshold(
       >>> errors = jax.random.normal(jax.random.key(0), (200, 1000)) ** 2
       >>> threshold = fl.monitoring.calibrated_threshold(errors[:, :500], 0.1, 0.05)
       >>> raised = fl.monitoring.page_hinkley(errors[:, 500:], 0.1, threshold).raised
-      >>> bool(0.02 < raised.any(axis=0).mean() < 0.08)
+      >>> bool(0.01 < raised.any(axis=0).mean() < 0.1)
       True
     """
     _check.interval("false_alarms", false_alarms, above=0, below=1)

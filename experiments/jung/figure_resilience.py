@@ -275,6 +275,15 @@ def costs(method: str) -> Measure:
     }
 
 
+def server_above_peer(studies: Studies) -> dict[str, Estimate]:
+    (server,), (peer,) = (costs(method)(studies).values() for method in (SERVER, PEERS))
+    return {
+        "server above peer": Estimate(
+            server.value - peer.value, server.low - peer.high, server.high - peer.low, "dB"
+        )
+    }
+
+
 def by_links(method: str, *probabilities: float) -> Measure:
     """The error with links that fail above that with all links, dB."""
 
@@ -372,17 +381,31 @@ FIGURE = Figure(
             "peers go on without one of them, the most critical",
             "section 8.2.4",
             costs(PEERS),
-            (-INFINITE, 3),
-            "the error of the others at the end above that without a failure: less than twice",
+            (-INFINITE, 1),
+            "the error of the others at the end above that without a failure: less than 1 dB",
+            note="It costs a little more than a decibel: the most critical node is where the "
+            "network is thin, and who is behind it learns from fewer.",
+        ),
+        Claim(
+            "peer-fails-less",
+            "a server's failure costs more than that of the most critical peer",
+            "section 8.2.4",
+            server_above_peer,
+            (0, INFINITE),
+            "of the costs of a failure at the end, dB",
+            condition="the server fails before it is done",
         ),
         Claim(
             "links-fail",
             "peers degrade gracefully with failures of links",
             "section 8.2.4",
-            by_links(PEERS, 0.2, 0.4, 0.6),
-            (-INFINITE, 3),
-            "the error at the end above that with all links: less than twice",
-            condition="links that fail anew in every round, most of them at most",
+            by_links(PEERS, *LOSSES.value[1:]),
+            (-INFINITE, 1),
+            "the error at the end above that with all links: less than 1 dB",
+            condition="links that fail anew in every round",
+            note="A model is pulled towards its neighbors in the rounds alone in which they are "
+            "heard: links that fail are a coupling that is weaker by as much, and nodes of few "
+            "samples need it. The error grows steadily; at no probability does it break down.",
         ),
     ],
     settings=(NODES, NEIGHBORS, DRAWS, DROPS, DATA, COUPLING, STEP, ROUNDS, FAILS, LOSSES),

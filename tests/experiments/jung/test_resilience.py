@@ -40,12 +40,12 @@ def made():
         {"drop_edge": [*INSTANCE]},
     )
     methods = [SERVER, PEERS]
-    errors = np.array([[1.0, 20.0], [2.0, 2.4]])[..., None] * np.array([3.0, 2.0, 1.0])
+    errors = np.array([[1.0, 20.0], [2.0, 2.3]])[..., None] * np.array([3.0, 2.0, 1.0])
     runs = xr.Dataset(
         {ERROR: (("seed", "algorithm", "case", "round"), errors * noise[..., None, None])},
         {"algorithm": methods, "case": [WHOLE, FAILED], "round": [1, 5, 200]},
     )
-    lossy = np.array([[1.0, 1.01, 1.02, 1.1, 1.5], [2.0, 2.1, 2.3, 3.0, 5.0]])
+    lossy = np.array([[1.0, 1.01, 1.02, 1.1, 1.5], [2.0, 2.1, 2.2, 2.3, 2.4]])
     links = xr.Dataset(
         {ERROR: (("seed", "algorithm", "probability"), lossy * noise[..., None])},
         {"algorithm": methods, "probability": [*figure.LOSSES.value]},
@@ -72,6 +72,7 @@ def test_claims_hold_of_what_they_say():
         ("typical-node", "failures", "typical", 0.7, {}),
         ("server-fails", "runs", ERROR, 1.1, {"algorithm": SERVER, "case": FAILED}),
         ("peer-fails", "runs", ERROR, 9.0, {"algorithm": PEERS, "case": FAILED}),
+        ("peer-fails-less", "runs", ERROR, 80.0, {"algorithm": PEERS, "case": FAILED}),
         ("links-fail", "links", ERROR, 9.0, {"algorithm": PEERS, "probability": 0.4}),
     ],
 )
