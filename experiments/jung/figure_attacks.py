@@ -400,11 +400,18 @@ def plot(studies: Studies) -> Picture:
     _service(service, studies["service"])
     _hour(hour, studies["hour"])
     _points(points, studies["points"])
+    for ax in (service, hour, points):
+        for note in ax.texts:  # seeds and bands are said at the maps
+            note.remove()
+        handles, names = ax.get_legend_handles_labels()
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.3), "fontsize": 6.5}
+        ax.legend(handles, names, **below)
     return drawing
 
 
 def _service(ax: Axes, data: xr.Dataset) -> None:
-    plotting.trade_off(data, "poisoned", "rise", "alpha", ax)
+    labels = {alpha: f"alpha = {alpha:g}" for alpha in COUPLINGS.value}
+    plotting.trade_off(data, "poisoned", "rise", "alpha", ax, labels=labels)
     ax.axhline(RISE.value, **picture.THIN)
     ax.set(title="(d) exercise 10.2", xlabel="poisoned nodes", ylabel="error of node 1, over clean")
     ax.set_yscale("log")
@@ -421,7 +428,6 @@ def _hour(ax: Axes, data: xr.Dataset) -> None:
             label=label,
         )
     ax.set(title="(e) exercise 10.3", xlabel="nodes with the trigger", yscale="log")
-    ax.legend()
 
 
 def _points(ax: Axes, data: xr.Dataset) -> None:
@@ -433,7 +439,6 @@ def _points(ax: Axes, data: xr.Dataset) -> None:
             intercept, slope = data["line"].sel(loss=loss, label=label).values
             ax.plot(at, intercept + slope * at, style, color=color, label=f"{loss}, {label}")
     ax.set(title="(f) exercise 10.4", xlabel="feature", ylabel="label")
-    ax.legend(fontsize=5.5)
 
 
 # --------------------------------------------------------------------------- claims
