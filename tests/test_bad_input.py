@@ -1074,6 +1074,8 @@ COLUMN = jnp.asarray(np.random.default_rng(1).normal(size=(20, 3)))
 COLUMN = COLUMN - COLUMN.mean(axis=0, keepdims=True)
 POISONED = {"problem": problem(), "attackers": MASK}
 DESCENDED = fl.Simulation(problem(), fl.algorithms.FedGD(0.1, 0.5), fl.graphs.ring(K))
+DIGITS = fl.problems.Problem(np.ones((K, 5, 2)), np.zeros((K, 5)), fl.problems.Softmax(2))
+NETWORK = fl.problems.Model.of(DIGITS, fl.models.mlp(2, hidden=(3,)), KEY)
 TRUSTWORTHY = {
     "aggregation.Bulyan": {"attackers": 1},
     "aggregation.FLTrust": {},
@@ -1101,6 +1103,14 @@ TRUSTWORTHY = {
         "pull": 1.0,
     },
     "audit.reach": {"attacked": DESCENDED, "clean": DESCENDED, "rounds": 2},
+    "audit.invert": {
+        "problem": NETWORK,
+        "model": NETWORK.initial,
+        "gradient": NETWORK.initial,
+        "key": KEY,
+        "steps": 2,
+    },
+    "audit.membership": {"key": KEY, "pool": problem(20, 1), "models": 20},
     "audit.quadratic": {"models": np.eye(3, 2), "gradients": np.ones((3, 2))},
     "audit.peak_ratio": {"estimate": np.zeros((2, 3)), "truth": np.ones((2, 3))},
     "audit.region_errors": {
@@ -1186,6 +1196,7 @@ UNTRIED = {
     *("load", "merge", "plan", "run", "save", "sweep"),
     *(
         "audit.one_run",
+        "audit.membership",
         "audit.reach",
         "audit.trained_attack",
         "audit.twins",
@@ -1237,6 +1248,8 @@ ACCEPTED = {
     ("metrics.backdoor_success", "target"): "negative",
     ("problems.explained", "signal"): "list",
     ("audit.region_errors", "one"): "list",
+    ("audit.peak_ratio", "estimate"): "list",
+    ("audit.peak_ratio", "truth"): "list",
     ("audit.region_errors", "other"): "list",
     ("privacy.GaussianFunnel", "private"): "list",
     ("privacy.GaussianFunnel", "useful"): "list",

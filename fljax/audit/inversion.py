@@ -171,6 +171,12 @@ def invert(
             f"labels are found as probabilities of classes, of a problem with Softmax, got "
             f"{type(problem.loss).__name__}."
         )
+    for name, value in (("model", model), ("gradient", gradient)):
+        if np.shape(value) != (problem.dim,):
+            raise ValueError(
+                f"{name} must be a row of the network's {problem.dim} parameters, got shape "
+                f"{np.shape(value)}."
+            )
     shape = tuple(problem.features.shape[2:])
     if smoothness and (matching == "squared" or len(shape) not in (2, 3)):
         raise ValueError(
@@ -269,6 +275,7 @@ def peak_ratio(
       >>> round(peak_ratio(np.zeros((1, 4)), np.full((2, 4), 0.1)), 6)
       20.0
     """
+    _check.positive("peak", peak)
     one, two = (np.asarray(a, np.float64).reshape(len(a), -1) for a in (estimate, truth))
     distance = np.mean((two[:, None] - one[None]) ** 2, axis=2)
     with np.errstate(divide="ignore"):
