@@ -518,7 +518,7 @@ FIGURE = Figure(
             f"models are one that a chain of distances below {NEAR.value:g} joins; as many sets or "
             "fewer at every coupling than at the one before",
             note="Not in every step: models on their way to their clusters pass near each other, "
-            "and what was near byprobability parts again.",
+            "and what was near by chance parts again.",
         ),
         Claim(
             "sets-grow",
