@@ -87,7 +87,7 @@ def reconstruction(problem: Problem, network: Autoencoder, key: Key[Array, ""]) 
       >>> x = x.at[3:].add(jnp.array([2.0, -2.0, 2.0, -2.0]))
       >>> data = fl.problems.Problem(x, jnp.zeros((6, 40)), fl.problems.LeastSquares())
       >>> problem = reconstruction(data, fl.models.autoencoder(2, [8]), jax.random.key(1))
-      >>> run = fl.run(fl.Simulation(problem, fl.algorithms.FedAvg(0.1)), rounds=200)
+      >>> run = fl.run(fl.Simulation(problem, fl.algorithms.FedAvg(0.02)), rounds=500)
       >>> codes = mean_codes(problem, run.model.values[0])
       >>> fl.clustering.adjusted_rand(
       ...     fl.clustering.kmeans(jax.random.key(2), codes, 2).cluster, [0, 0, 0, 1, 1, 1]
