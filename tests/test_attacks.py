@@ -338,6 +338,7 @@ def test_so_many_of_the_attackers_samples_are_stamped(share):
     )
 
 
+@pytest.mark.slow
 def test_a_network_learns_a_backdoor_and_stays_as_good():
     data = fl.problems.softmax(jax.random.key(0), clients=5, samples=60, dim=4, classes=3)
     clean = fl.problems.Model.of(
@@ -485,6 +486,7 @@ def test_over_some_links_something_else_is_heard(form):
     np.testing.assert_allclose(error, ((w - w.mean(0)) ** 2).sum(1).mean(), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_all_links_of_a_client_are_that_client():
     from_two = np.zeros((6, 6), bool)
     from_two[:, 2] = True

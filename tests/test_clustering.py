@@ -80,6 +80,7 @@ def test_a_mixture_is_its_loop(turns):
     assert (np.asarray(result.cluster) == member.argmax(axis=1)).all()
 
 
+@pytest.mark.slow
 def test_the_likelihood_never_falls():
     """But for the floor of covariances, here far below them."""
     points = jnp.asarray(np.random.default_rng(0).normal(size=(50, 3)))
@@ -106,6 +107,7 @@ def test_mixtures_tell_apart_what_no_center_does():
     assert clustering.misassigned(plain, truth) > 0.2
 
 
+@pytest.mark.slow
 def test_a_mixture_of_separated_clusters_is_theirs():
     """Also where a cluster has no more points than a covariance needs."""
     result = clustering.gaussian_mixture(jax.random.key(0), POINTS, 3)
@@ -289,6 +291,7 @@ def test_an_autoencoder_has_any_shape_and_a_single_number():
     assert network.apply(network.init(jax.random.key(0), row[:1]), row).shape == (3, 1)
 
 
+@pytest.mark.slow
 def test_codes_learned_together_find_clients_with_like_digits():
     """Two kinds of clients, of other digits; trained by FedAvg, which sees no image."""
     images = fl.data.mnist_sample()

@@ -28,6 +28,7 @@ def training_error(x, y):
     return float(problem.mean_loss(fl.problems.train(problem))[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [4, 9])
 def test_interpolation_does_not_raise_the_training_error_of_linear_models(samples):
     """A squared error is convex along a segment: its mean there is at most that of the ends."""
@@ -122,6 +123,7 @@ def excess(schedule, rounds):
 SCHEDULES = {"fast": lambda t: 1 / (t + 5), "slow": lambda t: (1 / (t + 5)) ** 0.5}
 
 
+@pytest.mark.slow
 def test_online_descent_reaches_the_risk_of_the_noise_as_its_schedule_says():
     """The risk is the noise plus the squared distance; 1/t is better by its root, in the end."""
     rounds, kept = 400, (50, 400)

@@ -96,6 +96,7 @@ def test_each_failure_is_tried():
         close(left, expected(weights, np.arange(9) != node)[0], atol=1e-10)
 
 
+@pytest.mark.slow
 def test_one_vector_bounds_all_of_them():
     """For every network; what it ranks first costs about as much as the most critical does."""
     cost = {"edges": [], "nodes": []}

@@ -485,6 +485,7 @@ def first_noise(budgets=(0.01,), rounds=5, clip=1.0, target=1e3, step=0.1, seen=
     return study.noise.isel(round=0).values
 
 
+@pytest.mark.slow
 def test_another_study_has_other_noise_and_the_same_one_has_its_own():
     """Noise that two studies share, at two sizes, cancels; whatever makes them two."""
     studies = {

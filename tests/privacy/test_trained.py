@@ -53,6 +53,7 @@ def test_half_of_gaussian_noise_is_found_at_its_curve():
         assert result.threshold > 0.73
 
 
+@pytest.mark.slow
 def test_a_mechanism_that_is_exactly_tight_is_accused_as_rarely_as_said():
     """Randomized response: the best attacker is right exactly as often as is allowed."""
     release = response(RIGHT)
@@ -109,6 +110,7 @@ def test_problems_and_training():
         assert trained_attack(release, one, other, *curve, trials=3000).broken == broken
 
 
+@pytest.mark.slow
 def test_functions_of_the_host_give_the_same():
     compiled = trained_attack(laplace(0.5), ZERO, ONE, EPSILON, 0.0, trials=100)
     called = trained_attack(laplace(0.5), ZERO, ONE, EPSILON, 0.0, trials=100, compiled=False)

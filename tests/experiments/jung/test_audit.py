@@ -110,6 +110,7 @@ def test_exercise_9_1_finds_the_station():
     assert np.all(result["identified"][0, four:] == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("FLJAX_DATA" not in os.environ, reason="the weather records are needed")
 def test_exercises_9_3_and_9_4_on_the_records():
     result = figure.placed(0)

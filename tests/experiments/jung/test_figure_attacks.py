@@ -97,6 +97,7 @@ def test_claims_see_broken_data(claim, place, attack, defense, value):
     assert not CLAIMS[claim].judge(studies).holds
 
 
+@pytest.mark.slow
 def test_claims_on_exercises_see_broken_data():
     for claim, name, variable, value in (
         ("denial-of-service-reaches-node-1", "service", "rise", 1.0),

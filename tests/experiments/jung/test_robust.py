@@ -95,6 +95,7 @@ def test_claims_notice_what_is_wrong(claim, study, name, value, where):
     assert not CLAIMS[claim].judge(studies).holds
 
 
+@pytest.mark.slow
 def test_one_network_is_as_the_theory_has_it():
     key = jax.random.key(2)
     result = jax.jit(figure.ratios)(key, jnp.asarray([0.1, 10.0]))
