@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsRegressor
-from sklearn.tree import DecisionTreeRegressor
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import fljax as fl
 from fljax.algorithms import FedRelax, GeneralizedGradient, ModelAgnosticFedRelax
@@ -170,6 +170,77 @@ def test_learners_of_each_node_do_what_the_loop_does():
         np.testing.assert_allclose(ours.train_error[-1, k], error, atol=1e-10)
     assert not hasattr(KINDS[0], "tree_"), "a learner that was given must not be fitted"
     assert np.abs(said[-1] - said[0]).max() > 1e-2
+
+
+def medians(k):
+    return DecisionTreeRegressor(
+        criterion="absolute_error", max_depth=2, min_samples_leaf=2, random_state=k
+    )
+
+
+SIGNED = [(x, np.where(np.arange(len(y)) % 2, 1.0, np.sign(y))) for x, y in DATA]
+
+
+def classifiers(k):
+    return DecisionTreeClassifier(max_depth=1 + k % 2, random_state=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "data"), [(medians, DATA), (classifiers, SIGNED)], ids=["medians", "classes"]
+)
+def test_labels_of_each_neighbor_are_those_of_the_loop(make, data):
+    """(64) of any loss: of absolute errors, and of classes, which have no mean."""
+    problem = from_clients(data, LeastSquares())
+    algorithm = ModelAgnosticFedRelax(COUPLING, TEST_SET, [make(k) for k in range(4)], pooled=False)
+    metrics = [
+        fl.metrics.trajectory(dims=("client", "point")),
+        fl.metrics.trajectory("labels", ("client", "slot", "point")),
+    ]
+    ours = fl.run(fl.Simulation(problem, algorithm, GRAPH, metrics=metrics), rounds=5)
+    theirs = loops.host_fedrelax_64(make, data, ADJACENCY, COUPLING, TEST_SET, 5)
+    np.testing.assert_allclose(ours.model_trajectory, theirs, atol=1e-10)
+    assert int(ours.scalars[0]) == 8 * POINTS
+    if make is classifiers:
+        assert set(np.unique(ours.model_trajectory)) <= {-1.0, 1.0}
+    fitted = algorithm.learned(problem, GRAPH, ours.labels_trajectory[-1].values)
+    for k, each in enumerate(fitted):
+        np.testing.assert_array_equal(each.predict(TEST_SET), theirs[-1, k])
+
+
+def test_of_squared_errors_labels_of_each_neighbor_are_their_mean():
+    """Once all have spoken the two differ by nothing but what was said in the first round."""
+    kinds = [Ridge(0.3), Ridge(2.0), Ridge(0.1), Ridge(1.0)]
+    algorithms = [
+        ModelAgnosticFedRelax(COUPLING, TEST_SET, kinds, pooled=pooled) for pooled in (True, False)
+    ]
+    ends = [fl.run(fl.Simulation(PROBLEM, each, GRAPH), rounds=150).model for each in algorithms]
+    np.testing.assert_allclose(*ends, atol=1e-9)
+
+
+def test_labels_of_each_neighbor_meet_every_stage():
+    """What is late, lost, absent, noisy or an attacker's: a client that hears nobody is alone."""
+    algorithm = ModelAgnosticFedRelax(COUPLING, TEST_SET, Ridge(0.3), pooled=False)
+    stages = {
+        "participation": fl.participation.Bernoulli(0.7),
+        "losses": fl.link.Independent(0.3),
+        "delays": fl.link.Geometric(0.3, 2),
+        "attack": fl.attacks.SignFlip(np.array([True, False, False, False])),
+    }
+    model = fl.run(fl.Simulation(PROBLEM, algorithm, GRAPH, **stages), rounds=12).model
+    assert np.all(np.isfinite(model))
+    lost = {"losses": fl.link.Independent(1.0)}
+    alone = fl.run(fl.Simulation(PROBLEM, algorithm, GRAPH, **lost), rounds=20).model
+    uncoupled = ModelAgnosticFedRelax(0.0, TEST_SET, Ridge(0.3))
+    own = fl.run(fl.Simulation(PROBLEM, uncoupled, GRAPH), rounds=1).model
+    assert np.abs(alone - own).max() < np.abs(model - own).max()
+
+
+def test_labels_of_each_neighbor_are_of_learners():
+    with pytest.raises(ValueError, match="leave out pooled=False, or give learners"):
+        ModelAgnosticFedRelax(COUPLING, TEST_SET, pooled=False)
+    algorithm = ModelAgnosticFedRelax(COUPLING, TEST_SET, Ridge(), pooled=False)
+    with pytest.raises(ValueError, match="combines messages otherwise than by a mean"):
+        fl.Simulation(PROBLEM, algorithm, GRAPH, aggregation=fl.aggregation.Median())
 
 
 @pytest.mark.slow

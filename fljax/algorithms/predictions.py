@@ -41,8 +41,8 @@ class State(NamedTuple):
     """What nodes keep from round to round."""
 
     model: Array  # [K, D]  w_k; of learners [K, m'], what they predict at the test set
-    heard: Array  # [K, m']  the weighted mean of what its neighbors predict there
-    labels: Array  # [K, m']  the pseudo-labels that the model was fitted to
+    heard: Array  # [K, m']  the weighted mean of what its neighbors predict there; or [K, S, m']
+    labels: Array  # [K, m']  the pseudo-labels that the model was fitted to; or [K, S, m']
     kept: Regression | None  # of linear models
     fitted: Array | None = None  # [K, N]  what learners predict at their own samples
     held_out: Array | None = None  # [K, T]  and at their held-out data
@@ -163,7 +163,7 @@ class OnTestSet(Algorithm):
         if self.learners is None:
             raise ValueError(f"this {type(self).__name__} has linear models, and no learners.")
         labels = _check.array("labels", labels)
-        wanted = (problem.clients, np.shape(self.test_set)[-2])
+        wanted = (*np.shape(pull), np.shape(self.test_set)[-2])
         if np.shape(labels) != wanted:
             raise ValueError(f"labels must have shape {wanted}, got {np.shape(labels)}.")
         return self.learners.fitted(problem.mapped(), self.points(problem), labels, pull)

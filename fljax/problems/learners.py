@@ -56,13 +56,14 @@ class Learners:
         r"""Each client's learner, fitted to its samples and to pseudo-labels of a test set.
 
         Empirical risk minimization with the weights :math:`1/m_k` of samples and :math:`c_k/m'` of
-        the test set's points. ``None`` for a client that has neither.
+        the test set's points, once for each of the labels that they have. ``None`` for a client
+        that has neither.
 
         Args:
           problem: the clients' samples, padded.
           points: ``[K, m', P]``, the test set.
-          labels: ``[K, m']``.
-          pull: ``[K]``, :math:`c_k\ge0`.
+          labels: ``[K, m']``, or several, ``[K, S, m']``.
+          pull: ``[K]`` or ``[K, S]``, :math:`c_k\ge0`.
         """
         given = (problem.features, problem.targets, problem.weights, points, labels, pull)
         return self._fit(*(np.asarray(array) for array in given))
@@ -77,17 +78,17 @@ class Learners:
         pull: np.ndarray,
         chosen: np.ndarray | None = None,
     ) -> list[Any]:
-        fitted = []
+        size, fitted = points.shape[1], []
+        labels, pull = labels.reshape(len(labels), -1, size), pull.reshape(len(pull), -1)
         for k in range(len(features)):
-            real, told = weights[k] > 0, pull[k] > 0
-            if (chosen is not None and not chosen[k]) or not (real.any() or told):
+            real, told = weights[k] > 0, np.flatnonzero(pull[k] > 0)
+            if (chosen is not None and not chosen[k]) or not (real.any() or told.size):
                 fitted.append(None)
                 continue
             rows, answers, shares = [features[k][real]], [targets[k][real]], [weights[k][real]]
-            if told:
-                size = points.shape[1]
-                rows, answers = [*rows, points[k]], [*answers, labels[k]]
-                shares.append(np.full(size, pull[k] / size, weights.dtype))
+            for one in told:
+                rows, answers = [*rows, points[k]], [*answers, labels[k, one]]
+                shares.append(np.full(size, pull[k, one] / size, weights.dtype))
             learner = copy.deepcopy(self.learners[k % len(self.learners)])
             learner.fit(
                 np.concatenate(rows),
@@ -101,8 +102,8 @@ class Learners:
         self,
         problem: Problem,
         points: Float[Array, "clients points features"],
-        labels: Float[Array, "clients points"],
-        pull: Float[Array, " clients"],
+        labels: Float[Array, "clients ... points"],
+        pull: Float[Array, "clients ..."],
         chosen: Bool[Array, " clients"],
     ) -> tuple[Array, Array, Array | None]:
         """What the learners of :meth:`fitted` predict: at the test set ``[K, m']``, at their

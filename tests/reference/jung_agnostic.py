@@ -105,6 +105,25 @@ def generalized_gradient(x, y, step, points, rounds, ridge=0.0):
     return np.array(models)
 
 
+def host_fedrelax_64(make, data, adjacency, coupling, points, rounds):
+    """Algorithm 12 with (64): each neighbor's predictions are labels; none in the first round."""
+    nodes, size, said, told = len(data), len(points), None, []
+    for _ in range(rounds):
+        learners = []
+        for k, (x, y) in enumerate(data):
+            rows, labels, weights = list(x), list(y), [1 / len(y)] * len(y)
+            for l in range(nodes):  # noqa: E741
+                if said is not None and adjacency[k, l] > 0:
+                    for j in range(size):
+                        rows.append(points[j])
+                        labels.append(said[l][j])
+                        weights.append(coupling * adjacency[k, l] / size)
+            learners.append(make(k).fit(np.array(rows), np.array(labels), sample_weight=weights))
+        said = [learner.predict(points) for learner in learners]
+        told.append(said)
+    return np.array(told)
+
+
 def host_fedrelax(make, data, adjacency, coupling, points, rounds, held_out=None):
     """Algorithm 12 with ``make(k)`` a new learner of node ``k``: what each predicts, by round, at
     the points, ``[T, K, m']``, and at the held-out data of all.

@@ -55,6 +55,11 @@ class ModelAgnosticFedRelax(OnTestSet):
       test_set: ``[m', D]``, or ``[K, m', D]`` in features of each node's own; by default the
         :math:`D` points :math:`\sqrt De_j`, on which models are as far apart as their parameters,
         and this is :class:`FedRelax`.
+      pooled: whether a point has one pseudo-label, the mean of the neighbors' predictions, as (65)
+        allows; else one of each neighbor, and the discrepancy (64) is of the learners' own loss, in
+        which the neighbor's prediction is the label: classifiers agree on classes, which have no
+        mean, trees of absolute errors on medians. Until a neighbor was there it says nothing in the
+        first round, and zero later.
       learners: in place of linear models: one for all or one of each node, with
         ``fit(features, targets, sample_weight=)`` and ``predict(features)``, such as
         scikit-learn's. A random one needs its ``random_state`` for runs that repeat.
@@ -62,7 +67,8 @@ class ModelAgnosticFedRelax(OnTestSet):
     Raises:
       TypeError: a learner without such methods, or whose ``fit`` takes no ``sample_weight``.
       ValueError: a test set or a number of learners that does not fit; an objective that is not
-        quadratic; learners without a test set, or with models to start at.
+        quadratic; learners without a test set, or with models to start at; linear models that are
+        not pooled.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -84,6 +90,7 @@ class ModelAgnosticFedRelax(OnTestSet):
     coupling: Float[Array, ""] | float
     test_set: Any = None
     learners: Any = static(default=None)
+    pooled: bool = static(default=True, kw_only=True)
 
     #: What was said meanwhile waits for who is absent.
     waiting: ClassVar[tuple[str, ...]] = ("heard",)
@@ -93,20 +100,38 @@ class ModelAgnosticFedRelax(OnTestSet):
     def validate(self) -> None:
         _check.nonnegative("coupling", self.coupling)
         self._validate()
+        if not self.pooled and self.learners is None:
+            raise ValueError(
+                "linear models of squared errors are the same with pooled pseudo-labels; leave out "
+                "pooled=False, or give learners."
+            )
+
+    @property
+    def one_by_one(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return not self.pooled
 
     def message_size(self, dim: int) -> int:
         return dim if self.test_set is None else np.shape(self.test_set)[-2]
 
-    def _pull(self, network: Graph) -> Float[Array, " clients"]:
-        return jnp.asarray(self.coupling) * network.degree
+    def _pull(self, network: Graph) -> Float[Array, "clients ..."]:
+        weights = network.degree if self.pooled else network.neighbor_table()[1]
+        return jnp.asarray(self.coupling) * weights
 
     def init(self, problem: Problem, network: Graph) -> State:
         state = self._begun(problem, self._pull(network))
-        return state._replace(heard=network.mixing(NEIGHBORS)(state.heard))
+        if self.pooled:
+            return state._replace(heard=network.mixing(NEIGHBORS)(state.heard))
+        nothing = jnp.zeros((*self._pull(network).shape, state.heard.shape[1]), problem.dtype)
+        return state._replace(heard=nothing, labels=nothing)
 
     def step(self, state: State, now: Round) -> State:
-        state, said = self._fit(state, state.heard, self._pull(now.network), now)
+        pull = self._pull(now.network)
+        if not self.pooled:
+            pull = jnp.where(now.number > 1, pull, 0)
+        state, said = self._fit(state, state.heard, pull, now)
         _, inbox = now.link.exchange(said)
+        if not self.pooled:
+            return state._replace(heard=inbox.messages(now.network))
         return state._replace(heard=inbox.mean(over=now.network.mixing(NEIGHBORS)))
 
     def optimum(self, problem: Problem, network: Graph) -> Float[Array, "clients dim"]:
@@ -138,6 +163,7 @@ class ModelAgnosticFedRelax(OnTestSet):
         Args:
           problem: of the simulation.
           network: likewise.
-          labels: ``[K, m']``, a round's of ``metrics.trajectory("labels", ("client", "point"))``.
+          labels: ``[K, m']``, or ``[K, S, m']``, a round's of
+            ``metrics.trajectory("labels", ("client", "point"))``.
         """
         return self._learned(problem, labels, self._pull(network))
