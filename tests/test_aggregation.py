@@ -539,6 +539,7 @@ def test_weights_count_where_they_are_to(make):
         make(count=1, weighted="by weight")
 
 
+@pytest.mark.slow
 def test_twelve_nodes_three_of_which_lie():
     """Jung's robust mixing: all hear all, three say 50 in each of three coordinates."""
     bad = fl.attacks.first(3, 12)

@@ -407,6 +407,7 @@ def test_triggers_that_cannot_be_are_refused():
 # Large losses, single links, copies -------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_denial_of_service_finds_where_the_loss_is_largest():
     problem = fl.problems.least_squares(jax.random.key(0), clients=5, samples=9, dim=2)
     bad = first(2, 5)

@@ -1509,7 +1509,7 @@ def test_every_public_callable_has_an_entry():
 
 
 @pytest.mark.parametrize("label", PUBLIC)
-@pytest.mark.thin(100)
+@pytest.mark.thin(50)
 def test_bad_input_is_refused_in_words(label):
     if label not in UNTRIED:
         call(label, VALID[label])

@@ -48,6 +48,7 @@ def minimized(problem, penalty, k, start):
     return objective(start), result.fun
 
 
+@pytest.mark.thin(4, every=1)
 @pytest.mark.parametrize(
     "penalty",
     [
@@ -109,6 +110,7 @@ def test_without_a_loss_it_is_a_median():
     assert median_residual(twice[1, 0], twice[1]) == 0
 
 
+@pytest.mark.slow
 def test_what_is_far_away_or_no_number_costs_nothing():
     far = MESSAGES.copy()
     far[:, 0] = 1e6 * np.array([1.0, 2.0, 2.0])

@@ -93,6 +93,7 @@ def test_the_likelihood_never_falls():
     assert result[-1] > result[0] + 1
 
 
+@pytest.mark.slow
 def test_mixtures_tell_apart_what_no_center_does():
     """Two long clusters side by side, for each seed; k-means cuts across both."""
     rng = np.random.default_rng(1)

@@ -76,6 +76,7 @@ def exercise(key, shift, strengths=(0.0, 0.1, 1.0, 10.0, 100.0)):
     return jnp.stack([error(strength) for strength in strengths])
 
 
+@pytest.mark.thin(1, every=1)
 @pytest.mark.parametrize(
     ("shift", "printed"),
     [(0.0, [0.67, 0.45, 0.19, 0.041, 0.004]), (1.0, [0.65, 0.65, 1.54, 3.00, 3.75])],

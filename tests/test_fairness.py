@@ -263,6 +263,7 @@ def test_of_several_outputs_it_is_their_distance():
     close(result.flip_effect, np.linalg.norm(columns, axis=1).mean(), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_network_s_predictions_change_as_its_samples_do():
     problem, test = labeled("each")
     network = fl.models.mlp(1, hidden=[4])

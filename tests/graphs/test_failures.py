@@ -49,6 +49,7 @@ def test_what_is_left_is_the_submatrix(form):
     close(graphs.resilience(network), expected(weights, np.ones(9, bool)), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_failures_are_as_likely_as_they_are_said_to_be():
     """Against all 2^6 states of a ring's edges, and all 2^5 of a path's nodes."""
     ring = graphs.ring(6)

@@ -356,6 +356,7 @@ def arriving(table, budget, algorithm=None):
     return fl.Simulation(stream, algorithm, privacy=budget)
 
 
+@pytest.mark.thin(1, every=1)
 @pytest.mark.parametrize("neighbors", ["replace", "add-or-remove"])
 def test_secret_arrivals_cost_every_round(neighbors):
     """A client with one arrival, and its neighbor with data in all rounds: the divergence of what

@@ -46,6 +46,7 @@ def solved(request):
     return table, privacy_funnel(table, key=seed)
 
 
+@pytest.mark.thin(2, every=1)
 def test_no_deterministic_map_is_below_the_curve(solved):
     table, curve = solved
     tried = list(deterministic(table))

@@ -89,6 +89,7 @@ def stats_epsilon(tests):
     return np.log(least / (1 - least))
 
 
+@pytest.mark.slow
 def test_problems_and_training():
     """A released model of two problems that differ in one label, with its exact sensitivity."""
     problem = fl.problems.least_squares(jax.random.key(0), 3, 4, 2)

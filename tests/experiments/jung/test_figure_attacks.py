@@ -140,6 +140,7 @@ def test_a_scenario_has_so_many_attackers_and_data_attacks_leave_messages(place)
     assert (models[LOUD[0]] != models[NONE])[honest].any()
 
 
+@pytest.mark.slow
 def test_exercises_compute_what_they_say():
     key = jax.random.key(0)
     rise = np.asarray(figure.denied(key, 3))

@@ -82,6 +82,7 @@ def test_claims_notice_what_is_wrong(claim, study, name, value, where):
     assert not CLAIMS[claim].judge(studies).holds
 
 
+@pytest.mark.slow
 def test_the_most_critical_peer_fails_and_others_go_on():
     key = jax.random.key(1)
     graph = figure.world(key)[1]

@@ -107,6 +107,7 @@ def test_one_network_is_as_the_theory_has_it():
     np.testing.assert_allclose(moved["moved"][1, 0] / moved["moved"][0, 0], 4, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_median_s_center_is_the_median_of_its_neighbors():
     points = jax.random.normal(jax.random.key(3), (12, 3))[1:]
     for name, combine in (
