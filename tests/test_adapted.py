@@ -632,6 +632,7 @@ def test_superfed_in_its_warmup_is_federated_averaging():
     np.testing.assert_array_equal(result.personal, start)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_orthogonality_turns_the_two_models_apart():
     def cosine(orthogonality):
@@ -645,6 +646,7 @@ def test_orthogonality_turns_the_two_models_apart():
     assert cosine(20.0) < cosine(0.0) - 0.1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_points_between_the_two_models_are_all_good():
     """The middle of the line is no worse than its ends on average, since it is what is trained."""
