@@ -615,8 +615,8 @@ class Bulyan(Aggregator):
         values = _usable(messages, self._chosen(messages, heard, count, chosen))
         median = _median(jnp.sort(values, axis=1), chosen)
         # Two messages at infinity are no distance apart; what was not chosen stays last.
-        apart = jnp.where(jnp.isfinite(values), jnp.abs(values - median[:, None]), jnp.inf)
-        _, values = jax.lax.sort((apart, values), dimension=1, num_keys=2)
+        distance = jnp.where(jnp.isfinite(values), jnp.abs(values - median[:, None]), jnp.inf)
+        _, values = jax.lax.sort((distance, values), dimension=1, num_keys=2)
         mean = _mean_of_ranks(values, jnp.zeros_like(count), averaged - 1)
         return _where_heard(count, mean, around)
 
@@ -853,16 +853,16 @@ class FLTrust(Aggregator):
             origin, trusted = jnp.zeros_like(around), around
         else:
             origin, trusted = around, jax.vmap(self._learned)(around) - around
-        apart = jnp.where(weights[:, :, None] > 0, messages - origin[:, None], 0)
-        length, own = norm(apart), norm(trusted)[:, None]
+        updates = jnp.where(weights[:, :, None] > 0, messages - origin[:, None], 0)
+        length, own = norm(updates), norm(trusted)[:, None]
         # What is infinitely long has no direction.
         usable = (length > 0) & jnp.isfinite(length) & (own > 0)
-        along = jnp.einsum("rmd,rd->rm", apart, trusted, precision=HIGHEST)
+        along = jnp.einsum("rmd,rd->rm", updates, trusted, precision=HIGHEST)
         size = jnp.where(usable, length, 1)
         trust = jnp.where(usable, jnp.maximum(along / (size * jnp.where(own > 0, own, 1)), 0), 0)
         total = jnp.sum(trust, axis=1, keepdims=True)
         scaled = jnp.where(trust > 0, trust * own / size, 0) / jnp.where(total > 0, total, 1)
-        return jnp.where(total > 0, origin + _weighted_sum(scaled, apart), around)
+        return jnp.where(total > 0, origin + _weighted_sum(scaled, updates), around)
 
     def _learned(self, model: Float[Array, " dim"]) -> Float[Array, " dim"]:
         root = self.root

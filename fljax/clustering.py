@@ -214,9 +214,9 @@ def gaussian_mixture(
     )(jax.random.split(key, restarts))
     least = floor * jnp.mean(jnp.var(points, axis=0))
     least = jnp.maximum(least, jnp.finfo(points.dtype).tiny)
-    found = jax.vmap(lambda start: _expected(points, start, clusters, least, iterations))(starts)
-    best = jnp.argmax(found.log_likelihood)
-    return jax.tree.map(lambda a: a[best], found)
+    fits = jax.vmap(lambda start: _expected(points, start, clusters, least, iterations))(starts)
+    best = jnp.argmax(fits.log_likelihood)
+    return jax.tree.map(lambda a: a[best], fits)
 
 
 def _expected(points: Array, start: Array, clusters: int, least: Array, iterations: int) -> Mixture:
@@ -226,8 +226,10 @@ def _expected(points: Array, start: Array, clusters: int, least: Array, iteratio
         size = jnp.sum(membership, axis=0)
         safe = jnp.where(size > 0, size, 1)
         mean = jnp.matmul(membership.T, points, precision=HIGHEST) / safe[:, None]
-        apart = points[None] - mean[:, None]
-        spread = jnp.einsum("kq,qkp,qkr->qpr", membership, apart, apart, precision=HIGHEST)
+        differences = points[None] - mean[:, None]
+        spread = jnp.einsum(
+            "kq,qkp,qkr->qpr", membership, differences, differences, precision=HIGHEST
+        )
         floor = least * jnp.eye(points.shape[1], dtype=points.dtype)
         return mean, spread / safe[:, None, None] + floor[None], size / len(points)
 
@@ -235,8 +237,8 @@ def _expected(points: Array, start: Array, clusters: int, least: Array, iteratio
         """The points' memberships, and their log-likelihood."""
         values, vectors = symmetric_eigen(covariance)
         values = jnp.maximum(values, least)
-        apart = points[None] - mean[:, None]
-        along = jnp.einsum("qkp,qpi->qki", apart, vectors, precision=HIGHEST)
+        differences = points[None] - mean[:, None]
+        along = jnp.einsum("qkp,qpi->qki", differences, vectors, precision=HIGHEST)
         distance = jnp.sum(along**2 / values[:, None], axis=2)  # of Mahalanobis, squared
         constant = jnp.sum(jnp.log(2 * np.pi * values), axis=1)
         tiny = jnp.finfo(points.dtype).tiny

@@ -95,13 +95,13 @@ def _time(dataset: "xr.Dataset") -> str:
 
 def _choices(dataset: "xr.Dataset") -> dict[str, str]:
     parts = json.loads(dataset.attrs["decisions"])
-    found = {name: " | ".join(texts) for name, texts in parts.items()}
+    choices = {name: " | ".join(texts) for name, texts in parts.items()}
     axes = [name for name in dataset.dims if name not in RESERVED and name in dataset.coords]
-    found |= {f"grid: {axis}": _listed(dataset[axis].values) for axis in axes}
+    choices |= {f"grid: {axis}": _listed(dataset[axis].values) for axis in axes}
     if "seed" in dataset.sizes:
-        found["seeds"] = str(dataset.sizes["seed"])
+        choices["seeds"] = str(dataset.sizes["seed"])
     attrs = dataset.attrs
-    return found | {name: str(attrs[name]) for name in _ATTRIBUTES if name in attrs}
+    return choices | {name: str(attrs[name]) for name in _ATTRIBUTES if name in attrs}
 
 
 def _listed(values: np.ndarray) -> str:

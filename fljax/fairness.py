@@ -394,8 +394,8 @@ class _Pair(NamedTuple):
         return self.test.clients
 
     def scores(self, w: Array, score: Any) -> Float[Array, " clients"]:
-        apart = self.test.predictions(w) - self.other.predictions(w)
-        size = norm(apart.reshape(*apart.shape[:2], -1))
+        change = self.test.predictions(w) - self.other.predictions(w)
+        size = norm(change.reshape(*change.shape[:2], -1))
         return jnp.sum(self.test.weights * size, axis=1)
 
     def cross_scores(self, models: Array, score: Any) -> Float[Array, "clients models"]:

@@ -299,13 +299,17 @@ def _deviation_by_norm(now: Snapshot) -> Array:
     return _mean(now, distance / jnp.sqrt(size))
 
 
+def _right(now: Snapshot) -> Score:
+    """Which labels are right."""
+    return lambda loss, *both: loss.correct(*both).astype(now.model.dtype)
+
+
 def _accuracy(now: Snapshot) -> Array:
-    return judged(now, lambda loss, *both: loss.correct(*both).astype(now.model.dtype))
+    return judged(now, _right(now))
 
 
 def _client_accuracy(now: Snapshot) -> Array:
-    right = _of_each(now, lambda loss, *both: loss.correct(*both).astype(now.model.dtype))
-    return jnp.broadcast_to(right, (len(now.model),))
+    return jnp.broadcast_to(_of_each(now, _right(now)), (len(now.model),))
 
 
 def _signal_to_noise(now: Snapshot) -> Array:
@@ -594,22 +598,19 @@ class _BackdoorSuccess:
     target: float
 
     def __call__(self, now: Snapshot) -> Array:
-        test = held_out(now.problem)
+        # Of learners the predictions that are known are those without the trigger.
+        return judged(now._replace(state=None), _right(now), self._stamped)
+
+    def _stamped(self, test: Any) -> Any:
         others = test.targets != jnp.asarray(self.target).astype(test.targets.dtype)
         weights = jnp.where(others, test.weights, 0)
-        stamped = replace(
+        return replace(
             test,
             features=self.trigger.stamp(test.features),
             targets=jnp.full_like(test.targets, self.target),
             weights=weights / jnp.sum(weights, axis=1, keepdims=True),
             statistics=None,
         )
-        problem = now.problem
-        if problem.test is not None:
-            problem = replace(problem, test=stamped)
-        else:
-            problem = replace(problem, tasks=replace(problem.tasks, test=stamped))
-        return _accuracy(now._replace(problem=problem, state=None))
 
 
 @checked

@@ -680,8 +680,8 @@ class Drifting(Stream):
         _check.known(_whole_rounds, onset)
         object.__setattr__(self, "onset", onset)
         _check.interval("duration", self.duration, at_least=1, hint="It is a number of rounds.")
-        met = jax.eval_shape(self._first)
-        shape = met.features.shape
+        first = jax.eval_shape(self._first)
+        loss, shape = first.loss, first.features.shape
         for name in ("features", "labels"):
             change = getattr(self, name)
             if change is None:
@@ -694,9 +694,9 @@ class Drifting(Stream):
                 )
             _check.finite(name, change)
             object.__setattr__(self, name, change)
-        if self.labels is not None and type(met.loss).check_targets is not Loss.check_targets:
+        if self.labels is not None and type(loss).check_targets is not Loss.check_targets:
             raise ValueError(
-                f"labels drift by amounts, and {type(met.loss).__name__} knows classes alone; let "
+                f"labels drift by amounts, and {type(loss).__name__} knows classes alone; let "
                 "features drift."
             )
 

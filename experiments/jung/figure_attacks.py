@@ -10,16 +10,17 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Key
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
+from experiments.attackers import OneOf
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
 from experiments.measures import estimate, joined, last, samples, share
 from fljax import aggregation, attacks, plotting, statistics
-from fljax._module import float_dtype, module
+from fljax._module import float_dtype
 from fljax._numerics import HIGHEST
 from fljax.aggregation import Aggregator
 from fljax.algorithms import ATC, FedAvg
@@ -90,36 +91,15 @@ PLACES = (SERVER, DENSE, SPARSE)
 # --------------------------------------------------------------------------- scenario
 
 
-@module
-class OneOf(attacks.Attack):
-    """The attack of this number, which may be traced; those on data leave messages as they are."""
-
-    which: Float[Array, ""] | int
-    problem: Problem
-
-    def lie(
-        self,
-        key: Key[Array, "*senders"],
-        messages: Float[Array, "senders dim"],
-        attacking: Bool[Array, " senders"],
-        sending: Bool[Array, " senders"],
-        around: Float[Array, "#senders dim"],
-    ) -> Float[Array, "senders dim"]:
-        who = self.attackers
-        making = {
-            FLIPPED: attacks.SignFlip(who, FLIP.value),
-            LITTLE: attacks.ALittleIsEnough(who),
-            INNER: attacks.InnerProductManipulation(who, MANIPULATION.value),
-            DENIAL: attacks.DenialOfService(who, self.problem, REACH.value),
-        }
-        lies = [
-            making[name].lie(key, messages, attacking, sending, around)
-            if name in making
-            else messages
-            for name in ATTACKS
-        ]
-        number = jnp.asarray(self.which).astype(jnp.int32)
-        return jnp.stack([jnp.broadcast_to(lie, messages.shape) for lie in lies])[number]
+def attack_of(attackers: Array, number: Array, problem: Problem) -> OneOf:
+    """The one of this number; those on data leave messages as they are."""
+    making = {
+        FLIPPED: attacks.SignFlip(attackers, FLIP.value),
+        LITTLE: attacks.ALittleIsEnough(attackers),
+        INNER: attacks.InnerProductManipulation(attackers, MANIPULATION.value),
+        DENIAL: attacks.DenialOfService(attackers, problem, REACH.value),
+    }
+    return OneOf(attackers, number, tuple(making.get(name) for name in ATTACKS))
 
 
 def made(key: Key[Array, ""]) -> tuple[Problem, Problem]:
@@ -205,7 +185,7 @@ def build(key: Array, attack: Array, name: str, place: str) -> fl.Simulation:
         algorithm=algorithm,
         network=network,
         metrics=METRICS,
-        attack=OneOf(attackers, number, clean),
+        attack=attack_of(attackers, number, clean),
         aggregation=defense(name, place, root),
     )
 

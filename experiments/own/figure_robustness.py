@@ -29,10 +29,11 @@ from scipy import stats
 
 import fljax as fl
 from experiments import measures, picture
+from experiments.attackers import OneOf
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from fljax import attacks, plotting, statistics
 from fljax._linalg import spd_solve
-from fljax._module import float_dtype, module, replace
+from fljax._module import float_dtype, replace
 from fljax._numerics import HIGHEST
 from fljax.aggregation import (
     Aggregator,
@@ -197,26 +198,9 @@ REFUSED = Setting(
 # --------------------------------------------------------------------------- the scenario
 
 
-@module
-class OneOf(attacks.Attack):
-    """The attack on messages of this number, which may be traced."""
-
-    which: Float[Array, ""] | int  # numbers of a part are floating point
-
-    def lie(
-        self,
-        key: Key[Array, "*senders"],
-        messages: Float[Array, "senders dim"],
-        attacking: Bool[Array, " senders"],
-        sending: Bool[Array, " senders"],
-        around: Float[Array, "#senders dim"],
-    ) -> Float[Array, "senders dim"]:
-        number = jnp.asarray(self.which).astype(jnp.int32)
-        lies = [
-            make(self.attackers).lie(key, messages, attacking, sending, around)
-            for make in ON_MESSAGES.values()
-        ]
-        return jnp.stack([jnp.broadcast_to(lie, messages.shape) for lie in lies])[number]
+def on_messages(attackers: Array, number: Array | int) -> OneOf:
+    """The attack on messages of this number."""
+    return OneOf(attackers, number, tuple(make(attackers) for make in ON_MESSAGES.values()))
 
 
 def _error(models: Array, targets: Array) -> Array:
@@ -302,7 +286,7 @@ def build(
         algorithm=algorithm,
         network=network,
         metrics=(ERROR, PERSONAL) if isinstance(algorithm, Ditto) else (ERROR,),
-        attack=OneOf(attackers & ~by_label, jnp.minimum(attack, len(ON_MESSAGES) - 1)),
+        attack=on_messages(attackers & ~by_label, jnp.minimum(attack, len(ON_MESSAGES) - 1)),
         aggregation=aggregator,
     )
 

@@ -212,8 +212,8 @@ def invert(
         return 1 - jnp.sum(slope * wanted) / jnp.maximum(size, jnp.finfo(dtype).tiny)
 
     def objective(guess: tuple[Array, Array]) -> Array:
-        apart = mismatch(guess)
-        return apart + smoothness * _total_variation(guess[0]) if smoothness else apart
+        distance = mismatch(guess)
+        return distance + smoothness * _total_variation(guess[0]) if smoothness else distance
 
     # As its authors do it: smaller steps towards the end.
     falls = {int(steps * part): 0.1 for part in (3 / 8, 5 / 8, 7 / 8)}

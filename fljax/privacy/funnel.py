@@ -67,9 +67,9 @@ def mutual_information(table: Float[np.ndarray, "rows columns"]) -> float:
       0.6931
     """
     joint = _probabilities(table, 2)
-    apart = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
+    independent = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
     there = joint > 0
-    return max(float(np.sum(joint[there] * np.log(joint[there] / apart[there]))), 0.0)
+    return max(float(np.sum(joint[there] * np.log(joint[there] / independent[there]))), 0.0)
 
 
 @checked

@@ -48,8 +48,8 @@ def best_response(
     messages = jnp.where(there[..., None], messages, 0)
     start = jnp.where(jnp.any(there, axis=1)[:, None], _weighted_median(messages, strengths), 0)
     # A prox with this step moves a point about as far as messages are apart: |u| of a norm.
-    apart = messages - start[:, None]
-    value, square = penalty.value(apart), jnp.sum(apart**2, axis=2)
+    differences = messages - start[:, None]
+    value, square = penalty.value(differences), jnp.sum(differences**2, axis=2)
     telling = there & (value > 0)
     ratio = jnp.where(telling, square / jnp.where(telling, value, 1), jnp.inf)
     count = jnp.sum(telling, axis=1, dtype=jnp.int32)

@@ -105,7 +105,9 @@ def test_a_number_chooses_the_attack():
     messages = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)))
     given = jax.random.key(1), messages, jnp.asarray(who), jnp.ones(5, bool), messages[:1]
     makes = enumerate(rob.ON_MESSAGES.values())
-    both = jax.jit(lambda: [(rob.OneOf(who, n).say(*given), m(who).say(*given)) for n, m in makes])
+    both = jax.jit(
+        lambda: [(rob.on_messages(who, n).say(*given), m(who).say(*given)) for n, m in makes]
+    )
     for said, meant in both():
         np.testing.assert_array_equal(said, meant)
 
