@@ -24,7 +24,7 @@ from experiments import records
 from experiments.errors import UsageError
 from experiments.figure import REGISTRY, Effort, Figure
 from experiments.records import Broken
-from experiments.report import claims_lines, gallery, privacy_lines, tuning_lines
+from experiments.report import claims_lines, pages, privacy_lines, tuning_lines
 from experiments.thinning import thinned
 from fljax import _check, _folders
 from fljax.records import code_version
@@ -212,7 +212,8 @@ def report(folder: Path) -> int:
             print(f"left out: {error}", file=sys.stderr)
     if not result:
         raise UsageError(f"no results in {folder}; python -m experiments run --all makes them.")
-    path = writable(folder) / "README.md"
-    path.write_text(gallery(result, records.first_edition()), encoding="utf-8")
-    print(f"written to {path}")
+    writable(folder)
+    for name, text in pages(result, records.first_edition()).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    print(f"written to {folder / 'README.md'}, and a page a figure beside it")
     return 0

@@ -1,4 +1,4 @@
-"""Records in words: what the command line prints, and the gallery."""
+"""Records in words: what the command line prints, and the gallery's pages."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +33,17 @@ the code and is no evidence. dB are 10 log10 of a mean over seeds; positive mean
 the method named first (in chapter 3, of the comparator) is above that of the other (of zCDP-NFL).
 
 Words mean the same in all figures, on the axis on which the source draws:"""
+
+
+#: Of the index.
+PAGES = """\
+A page a figure, with its picture, claims, settings and provenance.
+[What changed](CHANGES.md) since the first edition has a page of its own."""
+
+#: Of a page.
+AGAIN = """\
+[The same for a paper]({name}.pdf). `python -m experiments run {name}` computes it again, in about
+{time} on two cores."""
 
 
 def conventions() -> list[str]:
@@ -167,20 +178,20 @@ def _bounds(record: Record) -> str:
     )
 
 
-def section(record: Record) -> list[str]:
-    """What the gallery says of a figure."""
+def page(record: Record) -> str:
+    """The page of a figure."""
     claims, seeds = record["claims"], " or ".join(map(str, record["seeds"]))
     runs = f" {seeds} seeds." if seeds else ""
     held = "; ".join(f"{KINDS[kind]}: {count}" for kind in KINDS if (count := tally(claims, kind)))
     lost = sum(a for a, _ in record["diverged"].values())
     lines = [
-        f"## {record['name']}: {record['title']}",
+        f"# {record['name']}: {record['title']}",
         "",
         f"Source: {record['source']}. Claims that hold: **{held}**.{runs}",
         "",
         f"![{record['title']}]({record['name']}.png)",
         "",
-        f"[The same for a paper]({record['name']}.pdf).",
+        AGAIN.format(**record, time=_time(record["seconds"])),
         "",
         f"{record['caption']} {_bounds(record)}".strip(),
         "",
@@ -205,31 +216,33 @@ def section(record: Record) -> list[str]:
         outcome = f"**{verdict(claim)}**" + (f"<br>{claim['note']}" if claim["note"] else "")
         rows.append((text, claim["source"], numbers, wanted, outcome))
     lines += _table(("claim", "source", "measured, 95 % interval", "accepted", "verdict"), rows)
-    lines += ["", "<details><summary>Settings, tuning, privacy, provenance</summary>", ""]
+    lines += ["", "## Settings", ""]
     rows = [
         (s["name"], _value(s["value"]), "source" if s["given"] else "chosen", s["why"])
         for s in record["settings"]
     ]
     lines += [*_table(("setting", "value", "from", "where or why"), rows), ""]
     for heading, result in (
-        ("Tuning, on seeds of its own:", tuning_lines(record)),
-        ("Privacy spent:", privacy_lines(record)),
+        ("Tuning, on seeds of its own", tuning_lines(record)),
+        ("Privacy spent", privacy_lines(record)),
     ):
         if result:
-            lines += [heading, "", *(f"- {line}" for line in result), ""]
+            lines += [f"## {heading}", "", *(f"- {line}" for line in result), ""]
     made = record["provenance"]
     keys = ("fljax", "code", "jax", "numpy", "python", "platform", "dtype", "prng", "created")
     lines += [
-        "Provenance: "
-        + ", ".join(f"{k} {made[k]}" for k in keys if k in made)
+        "## Provenance",
+        "",
+        ", ".join(f"{k} {made[k]}" for k in keys if k in made)
         + f"; {record['seconds']:g} s. Results: "
         + ", ".join(f"`{f}`" for f in record["files"])
         + ".",
-        "",
-        "</details>",
-        "",
     ]
-    return lines
+    return "\n".join(lines) + "\n"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def _value(value: Any) -> str:
@@ -249,27 +262,22 @@ def summary(records: Sequence[Record]) -> list[str]:
     return _table(("claims", "all", "hold", "do not hold", "undecided"), rows)
 
 
-def gallery(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) -> str:
-    """The folder's README: every figure, its claims and all that is behind them.
-
-    Args:
-      records: of the figures.
-      before: the verdicts of the first edition, by figure and claim.
-    """
+def index(records: Sequence[Record]) -> str:
+    """The folder's README: what is counted how, and every figure with its claims in numbers."""
     literature = [r for r in records if r["name"] not in OWN]
     rows = [
         (
-            f"[{r['name']}](#{_anchor(r)})",
+            f"[{r['name']}]({r['name']}.md)",
             r["title"],
             *(tally(r["claims"], kind) for kind in KINDS),
-            f"{r['seconds']:.0f} s",
+            _time(r["seconds"]),
         )
         for r in records
     ]
     for name, result in (("**the literature**", literature), ("**all**", records)):
         claims = [claim for r in result for claim in r["claims"]]
         whole = sum(r["seconds"] for r in result)
-        rows.append((name, "", *(tally(claims, kind) for kind in KINDS), f"{whole / 60:.0f} min"))
+        rows.append((name, "", *(tally(claims, kind) for kind in KINDS), _time(whole)))
     lines = [
         "# Figures",
         "",
@@ -277,17 +285,20 @@ def gallery(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) 
         "",
         *conventions(),
         "",
-        *_table(("figure", "shows", *(f"{kind} claims" for kind in KINDS.values()), "time"), rows),
+        PAGES,
         "",
-        *_changes(records, before),
+        *_table(("figure", "shows", *(f"{kind} claims" for kind in KINDS.values()), "time"), rows),
     ]
-    for record in records:
-        lines += section(record)
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
-def _changes(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Claim by claim, what was judged otherwise in the first edition, and why it changed."""
+def changes(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) -> str:
+    """Claim by claim, what was judged otherwise in the first edition, and why it changed.
+
+    Args:
+      records: of the figures.
+      before: the verdicts of the first edition, by figure and claim.
+    """
     rows = []
     for record in records:
         known = before.get(record["name"], {})
@@ -296,22 +307,20 @@ def _changes(records: Sequence[Record], before: Mapping[str, Mapping[str, str]])
             if claim["changed"] or (now != then and known):
                 why = claim["changed"] or "the same measure on new draws"
                 rows.append((record["name"], claim["text"], claim["kind"], then, now, why))
-    if not rows:
-        return []
-    return [
-        "## What changed since the first edition",
+    lines = [
+        "# What changed since the first edition",
         "",
         "Every claim of the first edition's figures that is new, or judged otherwise than there.",
         "",
-        "<details><summary>Claim by claim</summary>",
-        "",
         *_table(("figure", "claim", "kind", "then", "now", "what changed and why"), rows),
-        "",
-        "</details>",
-        "",
     ]
+    return "\n".join(lines) + "\n"
 
 
-def _anchor(record: Record) -> str:
-    heading = f"{record['name']}: {record['title']}".lower()
-    return "".join(c for c in heading if c.isalnum() or c in " -").replace(" ", "-")
+def pages(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The gallery's files: an index, a page a figure, and what changed."""
+    return {
+        "README.md": index(records),
+        "CHANGES.md": changes(records, before),
+        **{f"{record['name']}.md": page(record) for record in records},
+    }

@@ -404,6 +404,7 @@ total_variation = Metric(
     "total_variation", _total_variation, "total variation", decibel=True, needs_network=True
 )
 
+#: The metrics that a simulation takes by name.
 METRICS = {
     m.name: m
     for m in (

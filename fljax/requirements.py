@@ -12,7 +12,7 @@ from fljax.link import DelayTrace, EdgeDelays, GraphHomomorphic, Noise
 from fljax.privacy import CentralGaussian, Notion
 from fljax.problems.solvers import is_quadratic, takes_public_steps
 
-__all__ = ["alternatives", "check_parts", "compare", "shown", "table", "unmet"]
+__all__ = ["alternatives", "check_parts", "compare", "shown", "source", "table", "unmet"]
 
 
 #: The parts of a simulation in which a run looks for numbers.
@@ -495,7 +495,7 @@ def table() -> str:
             [
                 label,
                 f"`{algorithm.__name__}`",
-                _reference(algorithm),
+                source(algorithm),
                 runs_on[needs.network] + data[needs.data],
                 "yes" if needs.privacy else "",
                 *signs,
@@ -504,7 +504,7 @@ def table() -> str:
     return "\n".join(f"| {' | '.join(row)} |".replace("  ", " ") for row in rows)
 
 
-def _reference(algorithm: type[Algorithm]) -> str:
+def source(algorithm: type[Algorithm]) -> str:
     """The first of what the docstring refers to."""
     _, _, text = (algorithm.__doc__ or "").partition("Reference:")
     return re.split("; |, lines? ", " ".join(text.split()))[0].rstrip(".")

@@ -35,6 +35,7 @@ __all__ = [
     "summary",
 ]
 
+#: Of confidence intervals and bands.
 LEVEL = 0.95
 
 #: What a dataset of results holds beside metrics.

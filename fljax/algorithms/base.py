@@ -253,6 +253,7 @@ class ReleasesModel:
         return state.model
 
 
+#: The registered algorithms by their names in the literature.
 REGISTRY: dict[str, type[Algorithm]] = {}
 
 T = TypeVar("T", bound=type[Algorithm])

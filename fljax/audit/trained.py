@@ -110,7 +110,7 @@ class TrainedAttack:
 
     @property
     def broken(self) -> bool:
-        """Whether the claim is refuted: so if it is true, as rarely as the confidence says."""
+        """Whether the claim is refuted, a true one as rarely as the confidence says."""
         return self.least_accuracy > self.threshold
 
     @property

@@ -46,6 +46,7 @@ NOTE = "fljax-note"
 #: How notes are written.
 SMALL: dict[str, Any] = {"fontsize": 7.5, "color": "#555555"}
 
+#: Matplotlib's settings of the house's style.
 HOUSE: dict[str, Any] = {
     "figure.figsize": (5.0, 3.6),
     "figure.dpi": 150,

@@ -139,7 +139,7 @@ class CentralGaussian:
     Raises:
       ValueError: numbers out of their ranges; a noise of the clip's share that leaves none for the
         updates; several bands where clients can take part more often than every so many rounds;
-      secret arrivals where who is drawn depends on them.
+        secret arrivals where who is drawn depends on them.
 
     Reference:
       McMahan et al. 2018, Algorithm 1 (a fixed divisor); Andrew et al. 2021; Kairouz et al. 2021

@@ -518,7 +518,7 @@ class GaussianFunnel:
 
     @property
     def most(self) -> float:
-        """I(x;y), nats: what all features tell of y."""
+        """What all features tell of y, I(x;y), nats."""
         return self.informations(np.eye(len(self.useful)))[1]
 
     def at(self, level: float) -> FunnelPoint:

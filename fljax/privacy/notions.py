@@ -94,6 +94,7 @@ __all__ = [
 #: In which way two data sets are neighbors, see the head of this module.
 Neighbors: TypeAlias = Literal["replace", "add-or-remove", "client"]
 
+#: What two neighboring data sets differ in: a sample replaced, one more or less, a client.
 NEIGHBORS: tuple[Neighbors, ...] = get_args(Neighbors)
 
 #: ``round -> [K]``: the l2 sensitivity of each client's message of that round.

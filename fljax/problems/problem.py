@@ -320,13 +320,13 @@ class Problem:
 
     @property
     def share(self) -> Float[Array, "#clients"]:
-        r"""Each client's factor of the regularizer: :math:`\lambda/K`, or its own."""
+        r"""Each client's factor of the regularizer, :math:`\lambda/K` or its own."""
         strength = jnp.asarray(self.strength)
         return strength if strength.ndim else strength[None] / self.clients
 
     @property
     def influence(self) -> Float[Array, " clients"]:
-        r"""The heaviest sample's share of each client's mean loss: :math:`1/D_k` when all count
+        r"""The heaviest sample's share of each client's mean loss, :math:`1/D_k` when all count
         alike. One replaced sample moves the mean gradient by at most :math:`2c_1` times it.
         """
         return jnp.max(jnp.asarray(self.weights), axis=1)
@@ -568,7 +568,7 @@ class Problem:
 
     @property
     def design(self) -> Float[Array, "clients samples width"]:
-        """What the models' predictions are linear in: the features, or their map. Where a clip or
+        """What the models' predictions are linear in, the features or their map. Where a clip or
         a bound holds for any data, rows that are not finite count as zero.
         """
         if self.feature_map is None:

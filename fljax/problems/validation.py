@@ -142,10 +142,10 @@ def validate(problem: Problem, iterations: int = 1000) -> Validated:
 class Diagnosis(enum.IntEnum):
     """What the errors of training and validation say."""
 
-    FINE = 0  #: about the reference: done
-    OVERFITTING = 1  #: validation far above training: smaller model, more data, regularize
-    UNDERFITTING = 2  #: alike, far above the reference: larger model, or a better optimizer
-    UNLIKE = 3  #: training far above validation: not of one law, or an unlucky split
+    FINE = 0  #: about the reference; done
+    OVERFITTING = 1  #: validation far above training; smaller model, more data, regularize
+    UNDERFITTING = 2  #: alike, far above the reference; larger model, or a better optimizer
+    UNLIKE = 3  #: training far above validation; not of one law, or an unlucky split
 
 
 @checked

@@ -121,7 +121,7 @@ class Plan:
 
     @property
     def compilations(self) -> int:
-        """Programs there are to compile: one a structure."""
+        """Programs there are to compile, one a structure."""
         return len(self.parts)
 
     def __str__(self) -> str:

@@ -34,7 +34,7 @@ class WangElia(Exact):
         w^{(n+1)}=w^{(n)}-B(w^{(n)}+z^{(n)})-\mu f'(w^{(n)}),\qquad
         z^{(n+1)}=z^{(n)}+Bw^{(n)},\quad z^{(0)}=0
 
-    with :math:`B=(I-A)/2`. Its correction :math:`Bz` is what :attr:`State.dual` is in
+    with :math:`B=(I-A)/2`. Its correction :math:`Bz` is what ``State.dual`` is in
     :class:`EXTRA`, with :math:`B^2` where that has :math:`\tilde A-A`; it goes over the network
     itself, so a message is a model and an integral, :math:`2D` numbers, and unlike with the others
     here a link that fails, if in both directions, keeps it from the minimizer.

@@ -23,6 +23,7 @@ __all__ = [
 
 Rule: TypeAlias = Literal["uniform", "geometric", "advanced"]
 
+#: How a total budget is dealt out to rounds.
 RULES = ("uniform", "geometric", "advanced")
 
 #: Halvings after which an interval is below float64 rounding.

@@ -26,6 +26,7 @@ __all__ = [
 
 Conversion: TypeAlias = Literal["proposition", "canonne-kamath-steinke", "gaussian"]
 
+#: How a guarantee of zCDP becomes one in epsilon and delta.
 CONVERSIONS = ("proposition", "canonne-kamath-steinke", "gaussian")
 
 

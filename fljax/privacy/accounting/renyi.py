@@ -23,6 +23,7 @@ __all__ = [
 
 RenyiConversion: TypeAlias = Literal["mironov", "canonne-kamath-steinke"]
 
+#: How a Rényi guarantee becomes one in epsilon and delta.
 RENYI_CONVERSIONS = ("mironov", "canonne-kamath-steinke")
 
 #: Orders fine enough for most uses of `renyi_epsilon`: dense near 1, where weak guarantees have

@@ -1,0 +1,143 @@
+"""A page an algorithm, and one table of all of them, sorted and filtered in the browser."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import uses
+from pages import heading, put, table
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+
+import fljax as fl
+from fljax.algorithms import REGISTRY, Algorithm
+from fljax.federation import Federation
+from fljax.graphs import Graph
+from fljax.requirements import source
+
+#: Who talks to whom, and the folders that say so in the order of the table.
+RUNS_ON = {None: "one server", Federation: "servers on a graph", Graph: "peers"}
+WINGS = ("server", "personalized", "graph", "peers")
+
+#: Beside the personalized wing, what ends with models of each client or cluster.
+PERSONAL = (
+    *("PGFL", "PGFL, single step", "ClusterFL", "NPFL", "NPFL-RL"),
+    *("FedGD", "FedSGD, networked", "FedRelax", "Model-agnostic FedRelax"),
+)
+
+
+class Trait(NamedTuple):
+    """A column of the table."""
+
+    name: str
+    why: str
+
+
+TRAITS = (
+    Trait("streams", "learns from data that arrive during the run"),
+    Trait("private", "takes a privacy budget"),
+    Trait("absent", "copes with clients that come and go"),
+    Trait("late", "copes with messages that are delayed, or stale copies"),
+    Trait("robust", "an aggregator may take the place of the mean"),
+    Trait("compressed", "messages may be compressed by any compressor"),
+    Trait("changing", "the graph may be another one in every round"),
+    Trait("personalized", "ends with a model of each client or cluster"),
+    Trait("networks", "trains any differentiable model, not linear predictions alone"),
+)
+
+
+def wing(cls: type[Algorithm]) -> str:
+    result = cls.__module__.split(".")[-2]
+    if result not in WINGS:
+        raise ExtensionError(f"{cls.label} is in no wing of {', '.join(WINGS)}: {cls.__module__}.")
+    return result
+
+
+def traits(cls: type[Algorithm]) -> dict[str, bool]:
+    needs = cls.needs
+    return {
+        "streams": needs.data != "fixed",
+        "private": bool(needs.privacy),
+        "absent": needs.absent,
+        "late": needs.late,
+        "robust": needs.averages,
+        "compressed": needs.compressed,
+        "changing": needs.changing,
+        "personalized": wing(cls) == "personalized" or cls.label in PERSONAL,
+        "networks": not (needs.minimizer or needs.quadratic),
+    }
+
+
+def asks(cls: type[Algorithm]) -> Iterator[str]:
+    """What it cannot do without, in sentences."""
+    needs = cls.needs
+    yield f"It runs on {RUNS_ON[needs.network]}."
+    if needs.data == "stream":
+        yield "It learns from a stream alone."
+    if needs.smooth:
+        yield "It needs a smooth objective."
+    if needs.quadratic:
+        yield "It needs a quadratic objective."
+    elif needs.minimizer:
+        yield "It minimizes clients' objectives exactly."
+    if needs.validation:
+        yield "It needs validation data of each client."
+
+
+def ordered() -> list[type[Algorithm]]:
+    return sorted(REGISTRY.values(), key=lambda cls: (WINGS.index(wing(cls)), cls.__module__))
+
+
+def page(cls: type[Algorithm], figures: list[str]) -> str:
+    copes = [trait for trait in TRAITS if traits(cls)[trait.name]]
+    lines = [
+        heading(cls.label),
+        ".. py:currentmodule:: fljax.algorithms\n",
+        " ".join(asks(cls)) + "\n",
+        *(f"- **{trait.name}**: {trait.why}" for trait in copes),
+        "",
+        f".. autoclass:: fljax.algorithms.{cls.__name__}\n",
+        heading("Figures", "-"),
+    ]
+    links = ", ".join(f":doc:`{name} </gallery/{name}>`" for name in figures)
+    lines += [
+        links or "It is in no figure yet.",
+        "",
+        heading("Cite", "-"),
+        ".. code-block:: bibtex\n",
+    ]
+    lines += [f"   {line}" for line in fl.citation(cls).splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def write(app: Sphinx) -> None:
+    folder = Path(app.srcdir) / "algorithms"
+    folder.mkdir(exist_ok=True)
+    used = uses.figures_of_algorithms()
+    rows = []
+    for cls in ordered():
+        name = cls.__name__
+        figures = used.get(name, [])
+        put(folder / f"{name}.rst", page(cls, figures))
+        signs = ["yes" if on else "" for on in traits(cls).values()]
+        where = RUNS_ON[cls.needs.network]
+        rows.append([f":doc:`{cls.label} <{name}>`", source(cls), where, *signs, str(len(figures))])
+    head = ["algorithm", "reference", "runs on", *(t.name for t in TRAITS), "figures"]
+    entries = "\n".join(f"   {cls.__name__}" for cls in ordered())
+    words = "\n".join(f"- **{trait.name}**: {trait.why};" for trait in TRAITS)
+    put(
+        folder / "index.rst",
+        f"{heading('Algorithms')}\n{len(rows)} algorithms, each tested against a plain NumPy loop "
+        "written from its paper. Click on a heading to sort; type, or choose what it has to cope "
+        f"with, to filter.\n\n{table(head, rows, 'browse')}\n\n{words}\n\n"
+        "All algorithms take lost links and attackers. Another name for one of them: FedSGD "
+        "(McMahan et al. 2017) is :class:`~fljax.algorithms.FedAvg` of one step, D-PSGD (Lian et "
+        "al. 2017) :class:`~fljax.algorithms.CTA` with ``batches``, decentralized gradient descent "
+        ":class:`~fljax.algorithms.Consensus`.\n\n"
+        f".. toctree::\n   :hidden:\n   :maxdepth: 1\n\n{entries}\n",
+    )
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("builder-inited", write)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,128 @@
+"""The gallery: a page a figure, and an index with thumbnails that the browser filters."""
+
+import shutil
+from pathlib import Path
+
+import uses
+from pages import put, table
+from PIL import Image
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+
+from experiments import report
+from experiments.commands import in_order
+from experiments.records import Broken, first_edition, read_record
+from fljax.algorithms import REGISTRY
+
+#: Where results are, and how wide a thumbnail is.
+FIGURES = Path(__file__).parents[2] / "figures"
+WIDTH = 240
+
+#: What the figures' names begin with.
+DOCUMENTS = {
+    "gauthier": "Gauthier's thesis",
+    "rizk": "Rizk's thesis",
+    "jung": "Jung's book",
+}
+
+HEAD = """\
+Gallery
+=======
+
+{count} figures of the literature and of ours, each with the claims that its source makes, judged on
+results with intervals. What does not hold is said so, with the reason that we see.
+:doc:`How claims are judged <judging>`; :doc:`what changed since the first edition <changes>`.
+
+"""
+
+#: A thumbnail in a cell of the index.
+IMAGE = """\
+.. image:: thumbnails/{name}.png
+          :alt: {title}
+          :target: {name}.html"""
+
+LABELS = {cls.__name__: label for label, cls in REGISTRY.items()}
+
+
+def document(name: str) -> str:
+    return DOCUMENTS.get(name.split("-")[0], "ours")
+
+
+def outcome(record: report.Record) -> str:
+    """The verdicts of the source's own claims in three words."""
+    words = [
+        report.short_verdict(claim)
+        for claim in record["claims"]
+        if claim["kind"] in ("source", "conditional")
+    ]
+    if not words:
+        return "none judged"
+    return (
+        "all hold" if {*words} == {"holds"} else "some hold" if "holds" in words else "none holds"
+    )
+
+
+def write(app: Sphinx) -> None:
+    folder = Path(app.srcdir) / "gallery"
+    (folder / "thumbnails").mkdir(parents=True, exist_ok=True)
+    try:
+        records = [read_record(figure, FIGURES) for figure in in_order()]
+    except Broken as error:
+        raise ExtensionError(f"the gallery lacks a figure: {error}") from None
+    used = uses.algorithms_of_figures()
+    rows = []
+    for record in records:
+        name = record["name"]
+        for ending in (".png", ".pdf"):
+            copy(FIGURES / f"{name}{ending}", folder / f"{name}{ending}")
+        thumbnail(folder / f"{name}.png", folder / "thumbnails" / f"{name}.png")
+        algorithms = sorted(used[name])
+        text = report.page(record).replace(f"({name}.pdf)", f"(path:{name}.pdf)")
+        links = ", ".join(f"{{doc}}`{LABELS[a]} </algorithms/{a}>`" for a in algorithms)
+        picture = f"![{record['title']}]({name}.png)\n"
+        put(
+            folder / f"{name}.md",
+            text.replace(picture, f"{picture}\nAlgorithms: {links}.\n" if links else picture),
+        )
+        rows.append(
+            [
+                IMAGE.format(**record),
+                f":doc:`{name}`",
+                record["title"],
+                document(name),
+                ", ".join(LABELS[a] for a in algorithms),
+                outcome(record),
+                *(report.tally(record["claims"], kind) for kind in ("source", "conditional")),
+            ]
+        )
+    put(folder / "changes.md", report.changes(records, first_edition()))
+    head = ["picture", "figure", "shows", "document", "algorithms", "claims", "the source's"]
+    entries = "\n".join(f"   {record['name']}" for record in records)
+    put(
+        folder / "index.rst",
+        HEAD.format(count=len(records))
+        + table([*head, "conditional"], rows, "browse gallery")
+        + f"\n\n.. toctree::\n   :hidden:\n   :maxdepth: 1\n\n   judging\n{entries}\n   changes\n",
+    )
+    text = "\n".join(
+        ["# How claims are judged", "", report.INTRODUCTION, "", *report.conventions()]
+    )
+    put(folder / "judging.md", text + "\n")
+
+
+def copy(path: Path, to: Path) -> None:
+    if not to.exists() or to.stat().st_mtime < path.stat().st_mtime:
+        shutil.copyfile(path, to)
+
+
+def thumbnail(path: Path, to: Path) -> None:
+    if not to.exists() or to.stat().st_mtime < path.stat().st_mtime:
+        with Image.open(path) as picture:
+            small = picture.convert("RGB")
+            small.thumbnail((WIDTH, 2 * WIDTH))
+            small.save(to, optimize=True)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("builder-inited", write)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,112 @@
+"""Cross-references of docstrings: by any path that Python finds, to where the name is public.
+
+A docstring names things as its module sees them, :class:`~fljax.problems.problem.Problem` for
+instance; the reference has them under their public names. What Python does not find is a broken
+reference, and fails the build.
+"""
+
+import importlib.util
+import pkgutil
+import re
+from typing import Any
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.nodes import make_refnode
+
+
+def found(path: str) -> tuple[Any, Any] | None:
+    """The object at a dotted path and its owner, or ``None``."""
+    try:
+        owner, value = None, pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError):
+        head, _, last = path.rpartition(".")
+        try:
+            owner = pkgutil.resolve_name(head) if head else None
+        except (ImportError, AttributeError, ValueError):
+            return None
+        # A field without a default is no attribute of its class.
+        if last not in getattr(owner, "__annotations__", {}):
+            return None
+        value = None
+    return owner, value
+
+
+def objects(env: BuildEnvironment) -> dict[Any, str]:
+    """Documented names by what they are."""
+    known = getattr(env, "_fljax_objects", None)
+    if known is None:
+        known = {}
+        for name in env.domaindata["py"]["objects"]:
+            result = found(name)
+            if (
+                result
+                and result[1] is not None
+                and not isinstance(result[1], str | int | float | tuple)
+            ):
+                known.setdefault(id(result[1]), name)
+        env._fljax_objects = known  # type: ignore[attr-defined]
+    return known
+
+
+def elsewhere(target: str) -> bool:
+    """Whether it names a shape of a signature, or a thing of another library."""
+    head, *rest = target.split(".")
+    return target.startswith("'") or (bool(rest) and head not in ("self",) and _installed(head))
+
+
+def _installed(name: str) -> bool:
+    return name.isidentifier() and importlib.util.find_spec(name) is not None
+
+
+def places(node: pending_xref) -> list[str]:
+    """Where a name may be looked up: as the docstring's class and module see it, and its bases'."""
+    module, cls = node.get("py:module"), node.get("py:class")
+    result = [f"{module}.{cls}"] if module and cls else []
+    written = re.search(
+        r"docstring of ([\w.]+)", str(node.source or getattr(node.parent, "source", ""))
+    )
+    owner = found(written[1]) if written else None
+    for pair in (found(result[0]) if result else None, owner):
+        value = next((v for v in reversed(pair or ()) if hasattr(v, "__module__")), None)
+        if value is not None:
+            result += [base.__module__ for base in getattr(value, "__mro__", (value, object))[:-1]]
+    return [*result, *([module] if module else []), "fljax", ""]
+
+
+def resolve(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Node
+) -> nodes.Node | None:
+    if node.get("refdomain") != "py":
+        return None
+    target = node["reftarget"]
+    if not target.startswith("fljax") and elsewhere(target):
+        return content
+    for start in places(node):
+        path = f"{start}.{target}" if start else target
+        result = found(path)
+        if result is None:
+            continue
+        name = objects(env).get(id(result[1])) if result[1] is not None else None
+        if name is None and path in env.domaindata["py"]["objects"]:
+            name = path
+        if name is None:  # there is such a thing, on no page: a word
+            return content
+        entry = env.domaindata["py"]["objects"][name]
+        return make_refnode(
+            app.builder, node["refdoc"], entry.docname, entry.node_id, content, name
+        )
+    return None
+
+
+def skip(app: Sphinx, what: str, name: str, value: Any, skipped: bool, options: Any) -> bool | None:
+    """Fields of named tuples are under ``Attributes``."""
+    return True if type(value).__name__ == "_tuplegetter" else None
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("missing-reference", resolve)
+    app.connect("autodoc-skip-member", skip)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,144 @@
+"""The reference: every public name on the page of its room, in groups as its files are."""
+
+import importlib
+import inspect
+import pkgutil
+import textwrap
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pages import heading, put
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+from sphinx.pycode import ModuleAnalyzer
+
+#: The rooms in the order of a study, and what each holds.
+ROOMS = {
+    "fljax": "Simulations and studies",
+    "fljax.problems": "Problems",
+    "fljax.data": "Data",
+    "fljax.streams": "Streams",
+    "fljax.models": "Networks",
+    "fljax.graphs": "Graphs",
+    "fljax.federation": "Servers and their clients",
+    "fljax.algorithms": "Algorithms, and what they are made of",
+    "fljax.batches": "Batches",
+    "fljax.optimizers": "Optimizers",
+    "fljax.descent": "Gradient descent",
+    "fljax.schedules": "Schedules",
+    "fljax.participation": "Participation",
+    "fljax.link": "The link",
+    "fljax.aggregation": "Aggregation",
+    "fljax.attacks": "Attacks",
+    "fljax.privacy": "Privacy",
+    "fljax.privacy.accounting": "Privacy accounting",
+    "fljax.audit": "Audits",
+    "fljax.metrics": "Metrics",
+    "fljax.fairness": "Fairness",
+    "fljax.monitoring": "Monitoring",
+    "fljax.clustering": "Clustering",
+    "fljax.statistics": "Statistics",
+    "fljax.plotting": "Plots",
+    "fljax.theory": "Theory",
+}
+
+#: Names on one page, at most; a larger room has a page a file.
+PAGE = 45
+
+
+def names(room: ModuleType) -> list[str]:
+    """Its public names, without the rooms in it and what has a page of its own."""
+    from fljax.algorithms import REGISTRY
+
+    elsewhere = {cls.__name__ for cls in REGISTRY.values()}
+    return [
+        name
+        for name in room.__all__
+        if not isinstance(getattr(room, name), ModuleType)
+        and not (room.__name__ == "fljax.algorithms" and name in elsewhere)
+    ]
+
+
+def groups(room: ModuleType) -> dict[str, list[str]]:
+    """Names by the file that defines them, in the order of the files."""
+    result: dict[str, list[str]] = {}
+    for name in names(room):
+        result.setdefault(getattr(getattr(room, name), "__module__", room.__name__), []).append(
+            name
+        )
+    return dict(sorted(result.items()))
+
+
+def directive(room: str, name: str, value: Any) -> str:
+    if inspect.isclass(value):
+        return f".. autoclass:: {room}.{name}\n"
+    if callable(value):
+        return f".. autofunction:: {room}.{name}\n"
+    words = comments(room).get(name)
+    if words is None:
+        raise ExtensionError(
+            f"{room}.{name} has no comment that begins with #: and says what it is."
+        )
+    return f".. py:data:: {room}.{name}\n\n" + textwrap.indent(words, "   ") + "\n"
+
+
+def comments(room: str) -> dict[str, str]:
+    """What is said of constants in a room's files."""
+    package = importlib.import_module(room)
+    inside = [f"{room}.{m.name}" for m in pkgutil.iter_modules(getattr(package, "__path__", []))]
+    result = {}
+    for module in [*inside, room]:
+        documented = ModuleAnalyzer.for_module(module).find_attr_docs()
+        result |= {name: "\n".join(lines) for (cls, name), lines in documented.items() if not cls}
+    return result
+
+
+def first_line(name: str) -> str:
+    """What a module is, as its docstring begins."""
+    text = inspect.getdoc(importlib.import_module(name)) or name
+    return text.split("\n\n")[0].replace("\n", " ").split(":")[0].rstrip(".")
+
+
+def members(room: str, names: list[str]) -> str:
+    return "\n".join(directive(room, n, getattr(importlib.import_module(room), n)) for n in names)
+
+
+def write(app: Sphinx) -> None:
+    """A source page a room, or one a file of a large room below it."""
+    folder = Path(app.srcdir) / "reference"
+    folder.mkdir(exist_ok=True)
+    for room, title in ROOMS.items():
+        package = importlib.import_module(room)
+        called = "fl" if room == "fljax" else room.replace("fljax", "fl", 1)
+        text = heading(f"{title}: ``{called}``") + f"\n.. py:module:: {room}\n\n"
+        text += f"{inspect.getdoc(package) or ''}\n\n"
+        parts = groups(package)
+        if sum(map(len, parts.values())) > PAGE:
+            text += ".. toctree::\n   :maxdepth: 1\n\n"
+            own = parts.pop(room, [])
+            for module, names in parts.items():
+                text += f"   {module}\n"
+                put(
+                    folder / f"{module}.rst",
+                    heading(first_line(module))
+                    + f"\n.. py:currentmodule:: {room}\n\n"
+                    + members(room, names),
+                )
+            text += "\n" + members(room, own)
+        else:
+            for module, names in parts.items():
+                text += heading(first_line(module), "-") + "\n" if len(parts) > 1 else ""
+                text += members(room, names) + "\n"
+        put(folder / f"{room}.rst", text)
+    entries = "\n".join(f"   {room}" for room in ROOMS)
+    put(
+        folder / "index.rst",
+        f"{heading('Reference')}\nEvery public name, with ``import fljax as fl``.\n\n"
+        f".. toctree::\n   :maxdepth: 1\n\n{entries}\n",
+    )
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("builder-inited", write)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,84 @@
+"""Which figure runs which algorithm, read off its program.
+
+From a figure's ``study``, through every function and constant of the experiments that it names, to
+the classes of :mod:`fljax.algorithms` that are named there.
+"""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from fljax.algorithms import REGISTRY
+
+NAMES = {cls.__name__ for cls in REGISTRY.values()}
+
+
+@cache
+def _definitions(path: str) -> dict[str, list[ast.AST]]:
+    """The top level of a file by the names that it gives."""
+    result: dict[str, list[ast.AST]] = {}
+    for node in ast.parse(Path(path).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            result.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("experiments"):
+            for alias in node.names:
+                result.setdefault(alias.asname or alias.name, []).append(node)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                for name in ast.walk(target):
+                    if isinstance(name, ast.Name):
+                        result.setdefault(name.id, []).append(node)
+    return result
+
+
+def _named(module: ModuleType, name: str, node: ast.AST) -> Iterator[tuple[ModuleType, str]]:
+    """What the definition of a name names: in its module, or in another of the experiments."""
+    if isinstance(node, ast.ImportFrom):
+        first = next(a.name for a in node.names if name in (a.asname, a.name))
+        yield importlib.import_module(node.module or ""), first
+        return
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield module, part.id
+        elif isinstance(part, ast.Attribute):
+            name = part.value.id if isinstance(part.value, ast.Name) else ""
+            owner = getattr(module, name, None)
+            inside = isinstance(owner, ModuleType) and owner.__name__.startswith("experiments")
+            yield (owner if inside else module), part.attr
+
+
+def algorithms(module: ModuleType, start: str) -> set[str]:
+    """The classes that are reached from one name of a module."""
+    reached, ahead = {(module.__name__, start)}, [(module, start)]
+    while ahead:
+        here, name = ahead.pop()
+        for node in _definitions(here.__file__ or "").get(name, []):
+            for other in _named(here, name, node):
+                key = (other[0].__name__, other[1])
+                if key not in reached:
+                    reached.add(key)
+                    ahead.append(other)
+    return {name for _, name in reached if name in NAMES}
+
+
+@cache
+def algorithms_of_figures() -> dict[str, set[str]]:
+    from experiments.commands import MODULES
+
+    result = {}
+    for name in MODULES:
+        module = importlib.import_module(name)
+        result[module.FIGURE.name] = algorithms(module, "FIGURE")
+    return result
+
+
+def figures_of_algorithms() -> dict[str, list[str]]:
+    result: dict[str, list[str]] = {}
+    for figure, names in sorted(algorithms_of_figures().items()):
+        for name in names:
+            result.setdefault(name, []).append(figure)
+    return result

@@ -1,0 +1,86 @@
+// Tables of the class "browse": sorted by a click on a heading, filtered by words and by columns.
+"use strict";
+
+/** The few values of a column that is worth a menu of its own; null for others. */
+function choices(rows, column) {
+  const values = new Set(rows.map((row) => row.cells[column].textContent.trim()));
+  const long = [...values].some((value) => value.length > 24 || /^[\d.]/.test(value));
+  return long || values.size > 6 || values.size < 2 ? null : [...values].sort();
+}
+
+function control(kind, label, parent) {
+  const box = document.createElement("label");
+  const field = document.createElement(kind);
+  box.append(kind === "input" ? "" : `${label} `, field);
+  field.setAttribute("aria-label", label);
+  parent.append(box);
+  return field;
+}
+
+function browse(table) {
+  const heads = [...table.tHead.rows[0].cells];
+  const names = heads.map((head) => head.textContent.trim());
+  const body = table.tBodies[0];
+  const rows = [...body.rows];
+  const bar = document.createElement("div");
+  bar.className = "browse-bar";
+  bar.setAttribute("role", "search");
+  const words = control("input", `filter ${rows.length} rows by words`, bar);
+  words.type = "search";
+  words.placeholder = "filter by words";
+  const tests = [];
+  names.forEach((name, column) => {
+    const values = choices(rows, column);
+    if (!values) return;
+    if (values.every((value) => value === "" || value === "yes")) {
+      const box = control("input", name, bar);
+      box.type = "checkbox";
+      box.parentElement.append(` ${name}`);
+      box.addEventListener("change", filter);
+      tests.push((row) => !box.checked || row.cells[column].textContent.trim() === "yes");
+    } else {
+      const menu = control("select", name, bar);
+      menu.append(new Option("any", ""), ...values.map((value) => new Option(value, value)));
+      menu.addEventListener("change", filter);
+      tests.push((row) => !menu.value || row.cells[column].textContent.trim() === menu.value);
+    }
+  });
+  const count = document.createElement("span");
+  count.setAttribute("aria-live", "polite");
+  count.className = "browse-count";
+  bar.append(count);
+
+  function filter() {
+    const parts = words.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    for (const row of rows) {
+      const text = row.textContent.toLowerCase();
+      const on = parts.every((part) => text.includes(part)) && tests.every((test) => test(row));
+      row.hidden = !on;
+      shown += on;
+    }
+    count.textContent = `${shown} of ${rows.length}`;
+  }
+
+  heads.forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const key = (row) => row.cells[column].textContent.trim();
+      const order = new Intl.Collator("en", { numeric: true }).compare;
+      rows.sort((one, other) => (down ? -1 : 1) * order(key(one), key(other)));
+      body.append(...rows);
+    });
+  });
+  words.addEventListener("input", filter);
+  const place = table.closest(".table-wrapper") || table;
+  place.before(bar);
+  filter();
+}
+
+document.querySelectorAll("table.browse").forEach(browse);

@@ -1,0 +1,55 @@
+"""How the site is built: ``sphinx-build -W --keep-going docs docs/_build``, without a network."""
+
+import sys
+from pathlib import Path
+
+import fljax
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent)]
+
+project, author = "fljax", "the authors of fljax"
+copyright = f"2026, {author}"  # noqa: A001
+version = release = fljax.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "algorithms",
+    "gallery",
+    "references",
+    "rooms",
+]
+exclude_patterns = ["_build", "_ext"]
+nitpicky = True
+
+# Docstrings are Google's style with two sections of our own.
+napoleon_google_docstring, napoleon_numpy_docstring = True, False
+napoleon_custom_sections = [("Guarantees", "notes_style"), ("Reference", "notes_style")]
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+napoleon_preprocess_types = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # shapes and types are in the docstrings' words
+autodoc_class_signature = "mixed"
+autodoc_default_options = {"members": True, "show-inheritance": False}
+
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_inline"]
+myst_heading_anchors = 3
+nb_execution_mode = "cache"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+
+html_theme = "furo"
+html_title = "fljax"
+html_static_path = ["_static"]
+html_css_files = ["fljax.css"]
+html_js_files = [("tables.js", {"defer": "defer"})]
+html_show_sphinx = False
+html_copy_source = html_show_sourcelink = False
