@@ -1,4 +1,4 @@
-"""Write what follows from the registered algorithms: their exports, and README's table."""
+"""Write what follows from the registered algorithms: their exports."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ROOM = ROOT / "fljax" / "algorithms"
-EXPORTS, README = ROOM / "__init__.py", ROOT / "README.md"
+EXPORTS = ROOM / "__init__.py"
 WINGS = ("server", "personalized", "graph", "peers")
 
 
@@ -44,17 +44,10 @@ def exports(text: str) -> str:
 
 
 def main() -> None:
-    """Both files, in the form that ruff gives them."""
+    """In the form that ruff gives them."""
     EXPORTS.write_text(exports(EXPORTS.read_text(encoding="utf-8")), encoding="utf-8")
     for command in (["check", "--fix", "--quiet"], ["format", "--quiet"]):
         subprocess.run([sys.executable, "-m", "ruff", *command, str(EXPORTS)], check=True)
-    program = "from fljax.requirements import table; print(table())"
-    rows = subprocess.run(
-        [sys.executable, "-c", program], check=True, cwd=ROOT, capture_output=True, text=True
-    ).stdout
-    head, rest = README.read_text(encoding="utf-8").split("<!-- algorithms -->\n")
-    tail = rest[rest.index("<!-- end -->") :]
-    README.write_text(f"{head}<!-- algorithms -->\n{rows}{tail}", encoding="utf-8")
 
 
 if __name__ == "__main__":

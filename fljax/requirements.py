@@ -12,7 +12,7 @@ from fljax.link import DelayTrace, EdgeDelays, GraphHomomorphic, Noise
 from fljax.privacy import CentralGaussian, Notion
 from fljax.problems.solvers import is_quadratic, takes_public_steps
 
-__all__ = ["alternatives", "check_parts", "compare", "shown", "source", "table", "unmet"]
+__all__ = ["alternatives", "check_parts", "compare", "shown", "source", "unmet"]
 
 
 #: The parts of a simulation in which a run looks for numbers.
@@ -477,31 +477,6 @@ def check_parts(simulation: Any) -> None:
             f"{type(algorithm).__name__} must say what it runs on: give the class "
             "needs = fljax.algorithms.Needs(...)."
         )
-
-
-def table() -> str:
-    """All registered algorithms and what they cope with, in Markdown."""
-    head = ["algorithm", "class", "reference", "runs on", "private", "absent", "late", "robust"]
-    rows = [head, ["---"] * len(head)]
-    runs_on = {Graph: "peers", Federation: "servers on a graph", None: "one server"}
-    data = {"fixed": "", "any": ", streams too", "stream": ", streams only"}
-    wings = ("server", "personalized", "graph", "peers")  # and in each by file
-    places = {label: algorithm.__module__.split(".")[-2:] for label, algorithm in REGISTRY.items()}
-    for label in sorted(REGISTRY, key=lambda label: (wings.index(places[label][0]), places[label])):
-        algorithm = REGISTRY[label]
-        needs = algorithm.needs
-        signs = ["yes" if on else "" for on in (needs.absent, needs.late, needs.averages)]
-        rows.append(
-            [
-                label,
-                f"`{algorithm.__name__}`",
-                source(algorithm),
-                runs_on[needs.network] + data[needs.data],
-                "yes" if needs.privacy else "",
-                *signs,
-            ]
-        )
-    return "\n".join(f"| {' | '.join(row)} |".replace("  ", " ") for row in rows)
 
 
 def source(algorithm: type[Algorithm]) -> str:

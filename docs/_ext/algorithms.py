@@ -127,7 +127,7 @@ def write(app: Sphinx) -> None:
     words = "\n".join(f"- **{trait.name}**: {trait.why};" for trait in TRAITS)
     put(
         folder / "index.rst",
-        f"{heading('Algorithms')}\n{len(rows)} algorithms, each tested against a plain NumPy loop "
+        f":hide-toc:\n\n{heading('Algorithms')}\n{len(rows)} algorithms, each tested against a plain NumPy loop "
         "written from its paper. Click on a heading to sort; type, or choose what it has to cope "
         f"with, to filter.\n\n{table(head, rows, 'browse')}\n\n{words}\n\n"
         "All algorithms take lost links and attackers. Another name for one of them: FedSGD "

@@ -26,6 +26,8 @@ DOCUMENTS = {
 }
 
 HEAD = """\
+:hide-toc:
+
 Gallery
 =======
 
@@ -87,7 +89,7 @@ def write(app: Sphinx) -> None:
         rows.append(
             [
                 IMAGE.format(**record),
-                f":doc:`{name}`",
+                f":doc:`{name} <{name}>`",
                 record["title"],
                 document(name),
                 ", ".join(LABELS[a] for a in algorithms),
