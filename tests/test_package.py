@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax import requirements
+from tests.guides import program, text
 
 ROOT = Path(__file__).parents[1]
 SHORT = "seeds=2, rounds=20"
@@ -149,27 +149,14 @@ def test_the_package_is_marked_as_typed():
     assert (ROOT / "fljax" / "py.typed").exists()
 
 
-@pytest.mark.parametrize("label", fl.algorithms.REGISTRY)
-def test_the_readme_lists_every_algorithm(label):
-    cls = fl.algorithms.REGISTRY[label].__name__
-    assert re.search(rf"^\| {re.escape(label)} \| `{cls}` \|", README, re.M), label
-
-
-def test_the_readme_s_table_of_algorithms_is_that_of_their_needs():
-    table = re.search(r"<!-- algorithms -->\n(.+?)\n<!-- end -->", README, re.S)
-    assert table
-    assert table[1] == requirements.table()
-
-
 def test_a_source_distribution_has_what_its_pages_show():
     """All that README and CONTRIBUTING link to, and the pictures of the gallery."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     kept = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     linked = set()
-    for page in ("README.md", "CONTRIBUTING.md", "figures/README.md"):
-        text = (ROOT / page).read_text(encoding="utf-8")
-        shown = r"!\[[^]]*" if page.startswith("figures") else ""
-        links = re.findall(shown + r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)
+    for page in ("README.md", "CONTRIBUTING.md", "figures/README.md", "figures/audit.md"):
+        source = (ROOT / page).read_text(encoding="utf-8")
+        links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", source)
         linked |= {f"/{(Path(page).parent / link).as_posix()}" for link in links}
     assert {"/CONTRIBUTING.md", "/figures/README.md", "/figures/audit.png"} <= linked
     lacking = [
@@ -188,18 +175,10 @@ def test_the_readme_has_its_two_commands():
         assert command in block[1]
 
 
-def under(heading):
-    """The README's first program under a heading; without one, of all."""
-    above = f"## {heading}.+?" if heading else ""
-    program = re.search(rf"{above}```python\n(.+?)```", README, re.S)
-    assert program, heading
-    return program[1]
-
-
 def test_the_readmes_program_runs(monkeypatch, tmp_path):
-    program = under("")
-    code = program.replace("seeds=100, rounds=200", "seeds=2, rounds=10")
-    assert code != program
+    source = program("README")
+    code = source.replace("seeds=100, rounds=200", "seeds=2, rounds=10")
+    assert code != source
     names = {}
     monkeypatch.chdir(tmp_path)
     with warnings.catch_warnings():
@@ -210,9 +189,9 @@ def test_the_readmes_program_runs(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_readmes_online_program_runs():
-    program = under("Clients that come and go")
-    code = program.replace("clients=256", "clients=16").replace("seeds=20, rounds=2000", SHORT)
+def test_the_guide_to_streams_runs():
+    source = program("docs/guides/streams")
+    code = source.replace("clients=256", "clients=16").replace("seeds=20, rounds=2000", SHORT)
     assert SHORT in code
     names = {"fl": fl, "jax": jax}
     exec(compile(code, "README.md", "exec"), names)
@@ -220,9 +199,9 @@ def test_the_readmes_online_program_runs():
 
 
 @pytest.mark.slow
-def test_the_readmes_program_of_attackers_runs():
-    program = under("Links that fail")
-    code = program.replace("seeds=20, rounds=200", SHORT)
+def test_the_guide_to_attackers_runs():
+    source = program("docs/guides/links")
+    code = source.replace("seeds=20, rounds=200", SHORT)
     assert SHORT in code
     names = {"fl": fl, "jax": jax}
     exec(compile(code, "README.md", "exec"), names)
@@ -231,9 +210,9 @@ def test_the_readmes_program_of_attackers_runs():
 
 
 @pytest.mark.slow
-def test_the_readmes_networks_and_optimizers_run():
-    program = under("Any network")
-    code = program.replace("rounds=20", "rounds=3")
+def test_the_guide_to_networks_runs():
+    source = program("docs/guides/networks")
+    code = source.replace("rounds=20", "rounds=3")
     names = {"fl": fl, "jax": jax}
     exec(compile(code, "README.md", "exec"), names)
     assert dict(names["results"].accuracy.sizes) == {"rate": 2, "seed": 2, "round": 3}
@@ -243,9 +222,9 @@ def test_the_readmes_networks_and_optimizers_run():
 
 
 @pytest.mark.slow
-def test_the_readmes_networks_of_models_run():
-    program = under("Networks of models")
-    code = program.replace("seeds=50, rounds=300", SHORT)
+def test_the_guide_to_networks_of_models_runs():
+    source = program("docs/guides/graphs")
+    code = source.replace("seeds=50, rounds=300", SHORT)
     assert SHORT in code
     names = {"fl": fl, "jax": jax}
     with warnings.catch_warnings():
@@ -258,21 +237,22 @@ def test_the_readmes_networks_of_models_run():
 
 @pytest.fixture(scope="module")
 def cancelled():
-    """The README's program of noise that cancels: what it printed, and its names."""
-    program = under("Noise that the network cancels")
+    """The guide's program of noise that cancels: what it printed, and its names."""
+    source = program("docs/guides/cancelling")
     printed = []
     names = {"fl": fl, "jax": jax, "print": lambda *parts: printed.append(parts[0])}
-    exec(compile(program, "README.md", "exec"), names)
+    exec(compile(source, "guide", "exec"), names)
     return printed
 
 
 @pytest.mark.slow
-def test_the_readme_s_table_of_protection_is_what_is_found(cancelled):
-    table = re.search(r"<!-- overheard -->\n(.+?)\n<!-- end overheard -->", README, re.S)
+def test_the_guide_s_table_of_protection_is_what_is_found(cancelled):
+    page = text("docs/guides/cancelling")
+    table = re.search(r"<!-- overheard -->\n(.+?)\n<!-- end overheard -->", page, re.S)
     assert table
     assert table[1] == str(cancelled[0]).strip()
 
 
 @pytest.mark.slow
-def test_the_readmes_program_of_noise_predicts_an_error(cancelled):
+def test_the_guide_s_program_of_noise_predicts_an_error(cancelled):
     assert 0 < float(cancelled[2]) < np.inf

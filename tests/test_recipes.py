@@ -1,9 +1,7 @@
-"""The README's recipes: each is short, and does what it says."""
+"""The guides' programs: recipes are short and do what they say, and every page runs."""
 
 import dataclasses
-import re
 import warnings
-from pathlib import Path
 
 import jax
 import matplotlib as mpl
@@ -15,11 +13,11 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from tests.guides import PAGES, program, programs, text
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
-SECTION = re.search(r"^## Recipes\n(.+?)^## ", README, re.S | re.M)[1]
-IMPORTS, STUDY, *_ = re.findall(r"```python\n(.+?)```", SECTION, re.S)
-RECIPES = dict(re.findall(r"^\*\*([^*\n]+)\*\*[^\n]*\n\n```python\n(.+?)```", SECTION, re.S | re.M))
+#: Pages whose programs go on from one study, which comes first.
+OWN, RESULTS, STUDIES = (f"docs/guides/{name}" for name in ("own", "results", "studies"))
+RECIPES = {p.heading: p.code for page in (OWN, RESULTS) for p in programs(page)[2:]}
 
 #: Small enough for a test.
 SHORT = {
@@ -40,13 +38,14 @@ def execute(code, names):
         code = code.replace(long, short)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        exec(compile(code, "README.md", "exec"), names)
+        exec(compile(code, "guide", "exec"), names)
 
 
 @pytest.fixture(scope="module")
 def study():
     names = {}
-    execute(IMPORTS + STUDY, names)
+    for start in programs(OWN)[:2]:
+        execute(start.code, names)
     return names
 
 
@@ -58,12 +57,15 @@ def cook(study, tmp_path, monkeypatch):
     plt.close("all")
 
 
-def test_there_are_twelve_and_each_is_of_at_most_fifteen_lines():
-    assert len(RECIPES) + 2 == SECTION.count("```python")
-    assert len(RECIPES) == 12
-    for title, code in {"the study": STUDY, **RECIPES}.items():
-        assert len(code.splitlines()) <= 15, title
-        assert max(map(len, code.splitlines())) <= 100, title
+def test_recipes_are_short_and_begin_with_the_same_study():
+    start, other = ([p.code for p in programs(page)[:2]] for page in (OWN, RESULTS))
+    assert start == other
+    assert len(RECIPES) == 10
+    for page in PAGES:
+        for heading, code in programs(page):
+            assert max(map(len, code.splitlines())) <= 100, f"{page}, {heading}"
+    for heading, code in RECIPES.items():
+        assert len(code.splitlines()) <= 16, heading
 
 
 @pytest.mark.slow
@@ -134,7 +136,7 @@ def test_a_table_of_a_paper(cook, capsys, tmp_path):
     assert "@phdthesis{gauthier2024" in printed
     assert (tmp_path / "table.tex").read_text() == table.latex()
     head, rule, *_ = table.markdown().splitlines()
-    assert f"\n{head}\n{rule}\n" in SECTION
+    assert f"\n{head}\n{rule}\n" in text(RESULTS)
 
 
 @pytest.mark.slow
@@ -180,30 +182,35 @@ def test_a_heat_map(cook):
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["3", "6", "12"]
 
 
-def test_a_long_study_on_two_machines(cook, study, tmp_path):
-    names = cook("A long study on two machines")
+@pytest.fixture
+def long_study(tmp_path, monkeypatch):
+    """Run a part of the guide to long studies after its scenario; the names that it leaves."""
+    monkeypatch.chdir(tmp_path)
+    names = {"grid": {"coupling": [0.01, 0.1]}}
+    execute("\n".join(p.code for p in programs(STUDIES)[:2]), names)
+    return lambda heading: execute(program(STUDIES, heading), names) or names
+
+
+@pytest.mark.slow
+def test_a_long_study_on_two_machines(long_study, tmp_path):
+    names = long_study("A long study on two machines")
     parts = [fl.load(tmp_path / f"part-{i}") for i in (1, 2)]
-    assert all(0 < int(part.done.sum()) < 6 for part in parts)
-    np.testing.assert_array_equal(
-        names["results"].normalized_error, study["results"].normalized_error
-    )
+    assert all(0 < int(part.done.sum()) < part.done.size for part in parts)
+    whole = fl.sweep(names["scenario"], **names["study"])
+    np.testing.assert_array_equal(names["results"].normalized_error, whole.normalized_error)
 
 
 @pytest.mark.slow
-def test_a_study_that_was_interrupted(cook, study):
-    results = cook("A study that was interrupted")["results"]
-    assert results.sizes["seed"] == 4
-    np.testing.assert_array_equal(
-        results.normalized_error[:, :3], study["results"].normalized_error
-    )
-
-
-#: What a reader of the README cannot run without another machine, or a study on disk.
-ELSEWHERE = ("A long study on two machines", "A study that was interrupted")
+def test_a_study_that_was_interrupted(long_study):
+    names = long_study("A study that was interrupted")
+    assert names["results"].sizes["seed"] == 4
+    three = fl.sweep(names["scenario"], grid=names["grid"], rounds=4, seeds=3)
+    np.testing.assert_array_equal(names["results"].normalized_error[:, :3], three.normalized_error)
 
 
 @pytest.mark.slow
-def test_the_readme_runs_from_its_first_line_to_its_last(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", [page for page in PAGES if programs(page)])
+def test_a_page_runs_from_its_first_line_to_its_last(page, tmp_path, monkeypatch):
     """Every program in its order, with the names that those before it left and no others."""
     monkeypatch.chdir(tmp_path)
     short = {"seeds": 2, "rounds": 4, "record_every": 2}
@@ -224,12 +231,10 @@ def test_the_readme_runs_from_its_first_line_to_its_last(tmp_path, monkeypatch):
         fl.audit, "two_worlds", lambda *args, **given: audited(*args, **given | {"seeds": 400})
     )
     names: dict = {}
-    for result in re.finditer(r"^```python\n(.+?)```", README, re.S | re.M):
-        title = re.findall(r"^(?:#+ |\*\*)([^*\n]+)", README[: result.start()], re.M)[-1]
-        if title not in ELSEWHERE:
-            try:
-                exec(compile(result[1], "README.md", "exec"), names)
-            except Exception as error:
-                error.add_note(f"This was the program under {title!r}.")
-                raise
+    for heading, code in programs(page):
+        try:
+            exec(compile(code, page, "exec"), names)
+        except Exception as error:
+            error.add_note(f"This was the program under {heading!r}.")
+            raise
     plt.close("all")

@@ -46,6 +46,25 @@ TRAITS = (
 )
 
 
+HEAD = """\
+:hide-toc:
+
+Algorithms
+==========
+
+{count} algorithms, each tested against a plain NumPy loop written from its paper. Click on a heading
+to sort; type, or choose what it has to cope with, to filter.
+
+"""
+
+NAMES = """\
+All algorithms take lost links and attackers. Other names for some of them: FedSGD (McMahan et al.
+2017) is :class:`~fljax.algorithms.FedAvg` of one step, D-PSGD (Lian et al. 2017)
+:class:`~fljax.algorithms.CTA` with ``batches``, decentralized gradient descent
+:class:`~fljax.algorithms.Consensus`.
+"""
+
+
 def wing(cls: type[Algorithm]) -> str:
     result = cls.__module__.split(".")[-2]
     if result not in WINGS:
@@ -127,14 +146,9 @@ def write(app: Sphinx) -> None:
     words = "\n".join(f"- **{trait.name}**: {trait.why};" for trait in TRAITS)
     put(
         folder / "index.rst",
-        f":hide-toc:\n\n{heading('Algorithms')}\n{len(rows)} algorithms, each tested against a plain NumPy loop "
-        "written from its paper. Click on a heading to sort; type, or choose what it has to cope "
-        f"with, to filter.\n\n{table(head, rows, 'browse')}\n\n{words}\n\n"
-        "All algorithms take lost links and attackers. Another name for one of them: FedSGD "
-        "(McMahan et al. 2017) is :class:`~fljax.algorithms.FedAvg` of one step, D-PSGD (Lian et "
-        "al. 2017) :class:`~fljax.algorithms.CTA` with ``batches``, decentralized gradient descent "
-        ":class:`~fljax.algorithms.Consensus`.\n\n"
-        f".. toctree::\n   :hidden:\n   :maxdepth: 1\n\n{entries}\n",
+        HEAD.format(count=len(rows))
+        + f"{table(head, rows, 'browse')}\n\n{words}\n\n{NAMES}\n"
+        + f".. toctree::\n   :hidden:\n   :maxdepth: 1\n\n{entries}\n",
     )
 
 

@@ -279,7 +279,10 @@ def test_check_refuses_a_garbled_record(copy, capsys):
 @pytest.mark.slow
 def test_report_writes_the_gallery(copy):
     assert main(["report", "--out", str(copy)]) == 0
-    text = (copy / "README.md").read_text(encoding="utf-8")
+    index = (copy / "README.md").read_text(encoding="utf-8")
+    assert f"[{NAME}]({NAME}.md)" in index
+    assert (copy / "CHANGES.md").exists()
+    text = (copy / f"{NAME}.md").read_text(encoding="utf-8")
     assert f"]({NAME}.png)" in text
     for claim in REGISTRY[NAME].claims:
         assert claim.text in text
@@ -429,20 +432,19 @@ def test_four_kinds_of_claims_are_counted_apart():
 
 
 def test_the_gallery_counts_and_adds_up():
-    text = report.gallery([recorded("x-1", 90, *KINDS), recorded("audit", 30, *KINDS[:1])], {})
-    lines = text.splitlines()
+    figures = [recorded("x-1", 90, *KINDS), recorded("audit", 30, *KINDS[:1])]
+    lines = report.index(figures).splitlines()
     for line in (
-        "| [x-1](#x-1-figure-x-1) | Figure x-1 | 1 of 3, 1 undecided | "
-        + 3 * "1 of 1 | "
-        + "90 s |",
-        "| [audit](#audit-figure-audit) | Figure audit | 1 of 1 |  |  |  | 30 s |",
+        "| [x-1](x-1.md) | Figure x-1 | 1 of 3, 1 undecided | 1 of 1 | 1 of 1 | 1 of 1 | 2 min |",
+        "| [audit](audit.md) | Figure audit | 1 of 1 |  |  |  | 30 s |",
+        *(line for line in report.conventions() if "significantly" in line),
         "| **the literature** |  | 1 of 3, 1 undecided | 1 of 1 | 1 of 1 | 1 of 1 | 2 min |",
         "| **all** |  | 2 of 4, 1 undecided | 1 of 1 | 1 of 1 | 1 of 1 | 2 min |",
     ):
         assert line in lines
+    text = report.page(figures[0])
     assert "under is so *(under: so many)*" in text
     assert "mine is so *(our own)*" in text
-    assert "| significantly, notably, drastically, markedly, far | more than 3 dB |" in text
     assert "*(by construction: it cannot fail)*" in text
     assert "x-1.pdf" in text
 
@@ -451,7 +453,7 @@ def test_the_gallery_says_what_changed_and_why():
     claims = [*KINDS, judged("said", changed="Put otherwise."), judged("new", changed="New.")]
     before = {"plain": "holds", "lost": "holds", "open": "undecided", "under": "does not hold"}
     before |= {"mine": "holds", "built": "holds", "said": "holds"}
-    text = report.gallery([recorded("x-1", 9, *claims)], {"x-1": before})
+    text = report.changes([recorded("x-1", 9, *claims)], {"x-1": before})
     table = text[text.index("| figure | claim | kind | then | now |") :].split("\n\n")[0]
     new_draws = "the same measure on new draws"
     assert table.splitlines()[2:] == [
@@ -461,7 +463,7 @@ def test_the_gallery_says_what_changed_and_why():
         "| x-1 | new is so | source | not judged | holds | New. |",
     ]
     same = {c["name"]: report.short_verdict(c) for c in KINDS}
-    assert "What changed" not in report.gallery([recorded("x-1", 9, *KINDS)], {"x-1": same})
+    assert "is so" not in report.changes([recorded("x-1", 9, *KINDS)], {"x-1": same})
 
 
 def test_no_claim_of_the_first_edition_was_deleted():

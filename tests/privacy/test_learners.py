@@ -2,8 +2,6 @@
 
 import functools
 import math
-import re
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +18,7 @@ from fljax.privacy import AdaptiveClip, CentralGaussian, NoisyGradients, account
 from fljax.privacy.central import banded_root
 from fljax.privacy.ledger import claimed_epsilon
 from tests.cases import CLIENTS, DIM, EXACT, SIZES, make_data, make_objective, make_problem
+from tests.guides import programs
 from tests.reference import private
 
 close = np.testing.assert_allclose
@@ -848,13 +847,10 @@ def test_one_run_of_a_trusted_server_is_refused():
 
 
 @pytest.mark.slow
-def test_the_readme_s_private_learner_runs():
+def test_the_guide_s_private_learner_runs():
     pytest.importorskip("dp_accounting")
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    program = re.search(r"Where clients trust the server.+?```python\n(.+?)```", readme, re.S)
-    assert program
     names = {"fl": fl, "jax": jax}
-    exec(compile(program[1], "README.md", "exec"), names)
+    exec(compile(programs("docs/guides/privacy")[-1].code, "guide", "exec"), names)
     epsilon = spent(names["results"], 1e-5).epsilon.values
     assert np.all(np.diff(epsilon) > 0)
     assert epsilon[-1] < 5

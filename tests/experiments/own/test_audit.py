@@ -1,4 +1,4 @@
-"""The figure on audits: its rows, its claims on broken data, and the README's table."""
+"""The figure on audits: its rows, its claims on broken data, and the guide's table."""
 
 import dataclasses
 import re
@@ -19,9 +19,10 @@ from fljax.audit import guessing
 from fljax.engine import prepare
 from fljax.privacy import CentralGaussian
 from tests.cases import PRIVATE, gap_of
+from tests.guides import programs, text
 
 STORED = Path(__file__).parents[3] / "figures"
-README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+GUIDE = "docs/guides/privacy"
 
 
 def judged(studies):
@@ -109,20 +110,19 @@ def test_runs_are_spent_where_tenths_count():
     assert {r for n, r in asked.items() if n not in fewer} == {own.RUNS.value}
 
 
-def test_the_readme_s_table_is_that_of_the_stored_figure(stored):
+def test_the_guide_s_table_is_that_of_the_stored_figure(stored):
     stored(own.FIGURE)
-    table = re.search(r"<!-- audit -->\n(.+?)\n<!-- end audit -->", README, re.S)
+    table = re.search(r"<!-- audit -->\n(.+?)\n<!-- end audit -->", text(GUIDE), re.S)
     assert table
     assert table[1] == own.markdown(records.read_record(own.FIGURE, STORED))
 
 
 @pytest.mark.slow
-def test_the_readme_s_audit_runs():
-    program = re.search(r"## Privacy that is measured.+?```python\n(.+?)```", README, re.S)
-    assert program
-    code = program[1].replace("seeds=50_000", "seeds=200")
-    assert code != program[1]
+def test_the_guide_s_audit_runs():
+    source = programs(GUIDE)[1].code
+    code = source.replace("seeds=50_000", "seeds=200")
+    assert code != source
     names = {"fl": fl, "jax": jax}
-    exec(compile(code, "README.md", "exec"), names)
+    exec(compile(code, "guide", "exec"), names)
     assert not names["found"].broken
     plt.close("all")

@@ -1,0 +1,36 @@
+"""The programs of README and of the site's guides, as a reader finds them."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README", "docs/start", *(f"docs/guides/{p.stem}" for p in ROOT.glob("docs/guides/*.md")))
+
+
+class Program(NamedTuple):
+    """A block of Python below a heading."""
+
+    heading: str
+    code: str
+
+
+def text(page: str) -> str:
+    return (ROOT / f"{page}.md").read_text(encoding="utf-8")
+
+
+def programs(page: str) -> list[Program]:
+    """Of a page, in order: what the site runs, and what it only shows."""
+    source = text(page)
+    blocks = re.finditer(r"^```(?:\{code-cell\} ipython3|python)\n(.+?)^```", source, re.S | re.M)
+    return [
+        Program(re.findall(r"^#+ ([^\n]+)", source[: block.start()], re.M)[-1], block[1])
+        for block in blocks
+    ]
+
+
+def program(page: str, heading: str = "") -> str:
+    """All of a page below a heading, as one program."""
+    parts = [p.code for p in programs(page) if heading in ("", p.heading)]
+    assert parts, f"{page} has no program below {heading!r}"
+    return "\n".join(parts)

@@ -1,0 +1,37 @@
+"""The site, built once: its guides' programs are run by tests/test_recipes.py, in small."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder of a site that was built without a warning; ``FLJAX_SITE`` names one that is there."""
+    pytest.importorskip("furo", reason='the site needs pip install ".[docs]"')
+    if known := os.environ.get("FLJAX_SITE"):
+        return Path(known)
+    folder = tmp_path_factory.mktemp("site")
+    source = folder / "docs"
+    generated = shutil.ignore_patterns(
+        "_build", "algorithms", "gallery", "reference", "__pycache__"
+    )
+    shutil.copytree(ROOT / "docs", source, ignore=generated)
+    for name in ("figures", "experiments", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff"):
+        (folder / name).symlink_to(ROOT / name)
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-j", "2"]
+    built = subprocess.run(
+        [*command, str(source), str(folder / "html")],
+        env=os.environ | {"FLJAX_DOCS": "still", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr[-4000:]
+    return folder / "html"

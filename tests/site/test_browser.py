@@ -1,0 +1,141 @@
+"""The site in a real browser: tables, search, pictures and mathematics, wide and narrow."""
+
+import functools
+import http.server
+import shutil
+import threading
+import warnings
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
+    handler.log_message = lambda *_: None
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    pytest.importorskip("selenium")
+    if not (CHROMIUM and DRIVER):
+        warnings.warn("THE SITE WAS NOT LOOKED AT: there is no chromium here.", stacklevel=1)
+        pytest.skip("NOT RUN: neither chromium nor chromedriver is on the path")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (
+        *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run"),
+        *("disable-background-networking", "disable-component-update", "disable-sync"),
+        f"user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def visit(browser, address):
+    """Open a page at a width; afterwards nothing was wrong on the console."""
+
+    def go(page, width=1280):
+        browser.set_window_size(width, 900)
+        browser.get(f"{address}/{page}")
+        return browser
+
+    browser.get_log("browser")
+    yield go
+    errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    assert errors == []
+
+
+def wait(browser, script, seconds=20):
+    """Until a script says something true; what it says."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(browser, seconds).until(lambda b: b.execute_script(script))
+
+
+VISIBLE = "return [...document.querySelectorAll('table.browse tbody tr')].filter(r => !r.hidden)"
+NAMES = VISIBLE + ".map(r => r.cells[0].textContent.trim())"
+
+
+def test_the_table_of_algorithms_filters_and_sorts(visit):
+    page = visit("algorithms/index.html")
+    every = page.execute_script(NAMES)
+    bar = "document.querySelector('.browse-bar')"
+    page.find_element("css selector", ".browse-bar input[type=search]").send_keys("gauthier npfl")
+    few = page.execute_script(NAMES)
+    assert {"NPFL", "NPFL-RL", "zCDP-NFL"} <= {*few} < {*every}
+    page.find_element("css selector", ".browse-bar input[type=search]").clear()
+    page.execute_script(
+        f"{bar}.querySelector('input[type=search]').dispatchEvent(new Event('input'))"
+    )
+    box = "//label[contains(., 'private')]/input"
+    page.find_element("xpath", box).click()
+    private = page.execute_script(NAMES)
+    assert "zCDP-NFL" in private
+    assert "SCAFFOLD" not in private
+    page.execute_script(
+        f"const menu = {bar}.querySelector('select'); menu.value = 'peers';"
+        "menu.dispatchEvent(new Event('change'))"
+    )
+    assert {"zCDP-NFL", "P-ADMM"} <= {*page.execute_script(NAMES)} < {*private}
+    page.find_element("css selector", "table.browse th button").click()
+    up = page.execute_script(NAMES)
+    assert up == sorted(up, key=str.lower)
+    page.find_element("css selector", "table.browse th button").click()
+    assert page.execute_script(NAMES) == up[::-1]
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_gallery_filters_by_verdict_and_shows_every_picture(visit, width):
+    page = visit("gallery/index.html", width)
+    whole = len(page.execute_script(NAMES))
+    page.execute_script("document.querySelectorAll('table img').forEach(i => i.loading = 'eager')")
+    assert wait(
+        page, "return [...document.querySelectorAll('table img')].every(i => i.naturalWidth > 0)"
+    )
+    page.execute_script(
+        "const menu = [...document.querySelectorAll('.browse-bar select')]"
+        ".find(s => s.getAttribute('aria-label') === 'claims');"
+        "menu.value = 'all hold'; menu.dispatchEvent(new Event('change'))"
+    )
+    assert 0 < len(page.execute_script(NAMES)) < whole
+    wide = page.execute_script("return document.documentElement.scrollWidth")
+    assert wide <= page.execute_script(
+        "return window.innerWidth"
+    )  # tables scroll, the page does not
+
+
+def test_search_finds_a_page(visit):
+    page = visit("search.html?q=GilbertElliott")
+    links = wait(page, "return [...document.querySelectorAll('ul.search a')].map(a => a.href)")
+    assert any("fljax.link" in link for link in links)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_mathematics_is_set_in_both_themes(visit, theme):
+    page = visit("algorithms/FedAvg.html")
+    page.execute_script(f"document.body.dataset.theme = '{theme}'")
+    assert wait(page, "return document.querySelectorAll('mjx-container').length") > 5
+    assert not page.execute_script("return document.querySelectorAll('mjx-merror').length")
+
+
+def test_the_start_page_leads_everywhere(visit):
+    page = visit("index.html", 400)
+    links = page.execute_script("return [...document.querySelectorAll('a')].map(a => a.href)")
+    for goal in ("start", "algorithms/index", "gallery/index", "reference/index"):
+        assert any(link.endswith(f"{goal}.html") for link in links)

@@ -1,0 +1,184 @@
+"""The site is whole: no warning, no dead link, every public name, nothing from elsewhere."""
+
+import importlib
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote
+
+import pytest
+
+import fljax as fl
+from experiments.figure import REGISTRY
+from experiments.records import Broken
+from tests.site.conftest import ROOT
+
+pytestmark = pytest.mark.slow
+
+#: Bytes of a page without its pictures; pages of source code are as long as the source.
+LARGEST = 300_000
+
+
+class Page(HTMLParser):
+    """What a page links to, loads and can be linked at."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path, self.links, self.loads, self.anchors, self.pictures = path, [], [], {""}, []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.anchors |= {given[name] for name in ("id", "name") if given.get(name)}
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"])
+        if tag in ("script", "img", "link", "iframe", "source"):
+            self.loads += [given[name] for name in ("src", "href") if given.get(name)]
+        if tag == "img":
+            self.pictures.append(given)
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {path: Page(path) for path in site.rglob("*.html")}
+
+
+def test_every_link_and_anchor_is_there(pages):
+    dead = []
+    for path, page in pages.items():
+        for link in page.links:
+            if re.match(r"\w+:", link):
+                continue
+            target, _, anchor = link.partition("#")
+            goal = (path.parent / unquote(target)).resolve() if target else path
+            if not goal.exists() or (goal in pages and unquote(anchor) not in pages[goal].anchors):
+                dead.append(f"{path.name}: {link}")
+    assert dead == []
+
+
+def test_nothing_is_loaded_from_elsewhere(pages):
+    for path, page in pages.items():
+        for source in page.loads:
+            assert not re.match(r"(https?:)?//", source), f"{path}: {source}"
+            if not source.startswith("data:"):
+                local = (path.parent / unquote(source.partition("?")[0])).resolve()
+                assert local.exists(), f"{path}: {source}"
+
+
+def test_every_picture_says_what_it_shows(pages):
+    for path, page in pages.items():
+        for picture in page.pictures:
+            assert picture.get("alt", "").strip(), f"{path}: {picture.get('src')}"
+
+
+def test_pages_are_light(site, pages):
+    heavy = {
+        path.relative_to(site).as_posix(): path.stat().st_size
+        for path in pages
+        if path.stat().st_size > LARGEST and "_modules" not in path.parts
+    }
+    assert heavy == {}
+
+
+def test_every_public_name_is_in_the_reference(site):
+    from sphinx.util.inventory import InventoryFile
+
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
+    known = {name for kind in inventory.data for name in inventory.data[kind]}
+    ahead, lacking = [fl], []
+    while ahead:
+        room = ahead.pop()
+        for name in room.__all__:
+            value = getattr(room, name)
+            if isinstance(value, ModuleType):
+                ahead.append(value)
+            elif f"{room.__name__}.{name}" not in known:
+                lacking.append(f"{room.__name__}.{name}")
+    assert lacking == []
+
+
+def test_every_algorithm_and_figure_is_in_its_table_and_has_a_page(site):
+    table = (site / "algorithms" / "index.html").read_text(encoding="utf-8")
+    for cls in fl.algorithms.REGISTRY.values():
+        assert f'href="{cls.__name__}.html"' in table
+        page = (site / "algorithms" / f"{cls.__name__}.html").read_text(encoding="utf-8")
+        assert f'id="fljax.algorithms.{cls.__name__}"' in page
+    index = (site / "gallery" / "index.html").read_text(encoding="utf-8")
+    for name, figure in REGISTRY.items():
+        assert f'href="{name}.html"' in index
+        page = (site / "gallery" / f"{name}.html").read_text(encoding="utf-8")
+        assert f"{name}.pdf" in page
+        assert page.count("<tr") > len(figure.claims)
+
+
+def test_it_can_be_searched(site):
+    index = (site / "searchindex.js").read_text(encoding="utf-8")
+    assert "gilbertelliott" in index.lower()
+
+
+@pytest.fixture
+def extension(monkeypatch):
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    return importlib.import_module
+
+
+def test_a_figure_without_results_fails_the_build_with_its_name(extension, monkeypatch, tmp_path):
+    gallery = extension("gallery")
+    monkeypatch.setattr(gallery, "FIGURES", tmp_path)
+    app = type("App", (), {"srcdir": str(tmp_path)})
+    with pytest.raises(Exception, match=r"the gallery lacks a figure: .*audit\.json"):
+        gallery.write(app)
+    assert issubclass(Broken, Exception)
+
+
+def test_an_algorithm_without_a_wing_fails_the_build_with_its_name(extension):
+    algorithms = extension("algorithms")
+
+    class Stray(fl.algorithms.Algorithm):
+        label = "Stray"
+
+    with pytest.raises(Exception, match="Stray is in no wing"):
+        algorithms.wing(Stray)
+
+
+def test_a_constant_without_words_fails_the_build_with_its_name(extension):
+    rooms = extension("rooms")
+    with pytest.raises(Exception, match=r"fljax\.metrics\.NOTHING has no comment"):
+        rooms.directive("fljax.metrics", "NOTHING", 3)
+
+
+def test_a_docstring_with_a_broken_reference_fails_the_build(extension, tmp_path):
+    from sphinx.application import Sphinx
+    from sphinx.errors import SphinxWarning
+
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "conf.py").write_text(
+        "extensions = ['sphinx.ext.autodoc', 'references']\nnitpicky = True\n"
+    )
+    (source / "broken_words.py").write_text('"""See :func:`fljax.problems.nothing`."""\n')
+    (source / "index.rst").write_text("Words\n=====\n\n.. automodule:: broken_words\n")
+    sys.path.insert(0, str(source))
+    try:
+        app = Sphinx(
+            *map(str, (source, source, tmp_path / "out", tmp_path / "trees")),
+            buildername="html",
+            warningiserror=True,
+            exception_on_warning=True,
+            status=None,
+        )
+        with pytest.raises(SphinxWarning, match=r"fljax\.problems\.nothing"):
+            app.build()
+    finally:
+        sys.path.remove(str(source))
+
+
+def test_which_figure_runs_which_algorithm_is_read_off_its_program(extension):
+    used = extension("uses").algorithms_of_figures()
+    assert used.keys() == REGISTRY.keys()
+    assert used["gauthier-6.2"] == {"NPFL", "NPFLRL"}
+    assert {"AFL", "FedAvg", "QFedAvg"} <= used["jung-fairness"]
+    assert "PADMM" not in used["gauthier-3.2"]
