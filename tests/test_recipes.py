@@ -209,6 +209,7 @@ def test_a_study_that_was_interrupted(long_study):
 
 
 @pytest.mark.slow
+@pytest.mark.long  # .ci/run has it with the newest versions
 @pytest.mark.parametrize("page", [page for page in PAGES if programs(page)])
 def test_a_page_runs_from_its_first_line_to_its_last(page, tmp_path, monkeypatch):
     """Every program in its order, with the names that those before it left and no others."""

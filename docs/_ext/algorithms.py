@@ -52,8 +52,8 @@ HEAD = """\
 Algorithms
 ==========
 
-{count} algorithms, each tested against a plain NumPy loop written from its paper. Click on a heading
-to sort; type, or choose what it has to cope with, to filter.
+{count} algorithms, each tested against a plain NumPy loop written from its paper. Click on a
+heading to sort; type, or choose what it has to cope with, to filter.
 
 """
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """The folder of a site that was built without a warning; ``FLJAX_SITE`` names one that is there."""
+    """The folder of a site built without a warning; ``FLJAX_SITE`` names one that is there."""
     pytest.importorskip("furo", reason='the site needs pip install ".[docs]"')
     if known := os.environ.get("FLJAX_SITE"):
         return Path(known)
