@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import jax
@@ -23,6 +24,13 @@ from fljax.records import AssumptionWarning
 from fljax.streams import Stream
 
 __all__ = ["Simulation"]
+
+
+#: Who is there, and what happens to a message, in its order.
+_WAY = (
+    *("participation", "privacy", "upload_noise", "masks", "compression", "attack", "noise"),
+    *("losses", "delays", "aggregation"),
+)
 
 
 @module
@@ -295,6 +303,21 @@ class Simulation:
             self.network if isinstance(self.network, Relearned) else None,
             self.aggregation,
         )
+
+    def _repr_html_(self) -> str:  # in a notebook
+        """What a message meets, in its order, and the network."""
+        rows = [("problem", self.problem), ("algorithm", self.algorithm)]
+        path = ((name, getattr(self, name)) for name in _WAY)
+        rows += [(name, part) for name, part in path if part is not None]
+        lines = (
+            f"<tr><th>{name}</th><td>{escape(' '.join(repr(part).split()))}</td></tr>"
+            for name, part in rows
+        )
+        among = getattr(self.network, "_repr_html_", lambda: None)()
+        around = f"<p>{escape(repr(self.network))}</p>" if self.network is not None else ""
+        said = ", ".join(metric.name for metric in self.metrics)
+        end = f"<p>records {escape(said)}</p>" if said else ""
+        return f"<table>{''.join(lines)}</table>{among or around}{end}"
 
     @property
     def among_peers(self) -> bool:

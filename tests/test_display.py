@@ -1,4 +1,4 @@
-"""How plans and graphs are shown in notebooks."""
+"""How plans, graphs and simulations are shown in notebooks."""
 
 import re
 from xml.etree import ElementTree
@@ -84,3 +84,25 @@ def test_a_plan_is_a_table_with_a_row_for_each_structure():
         assert len(cells) == len(head)
         assert cells[:3] == [f"like {part.example}", "1", str(part.blocks)]
         assert all(size in str(plan) for size in cells[6:])
+
+
+def test_a_simulation_shows_what_a_message_meets_in_its_order_and_its_network():
+    simulation = fl.Simulation(
+        problem=fl.problems.ridge(jax.random.key(0), clients=5, samples=5, dim=2),
+        network=fl.graphs.ring(5),
+        algorithm=fl.algorithms.ZCDPGradNFL(0.05),
+        aggregation=fl.aggregation.Median(),
+        losses=fl.link.Independent(0.1),
+        attack=fl.attacks.SignFlip(np.arange(5) < 1),
+        metrics=["normalized_error"],
+    )
+    tree = ElementTree.fromstring(f"<div>{simulation._repr_html_()}</div>")
+    heads = [row[0].text for row in tree.iter("tr")]
+    assert heads == ["problem", "algorithm", "attack", "losses", "aggregation"]
+    assert [row[1].text for row in tree.iter("tr")][3] == repr(simulation.losses)
+    assert len([e for e in tree.iter() if e.tag.endswith("circle")]) == 5
+    assert [p.text for p in tree.iter("p")][-1] == "records normalized_error"
+    alone = fl.Simulation(simulation.problem, fl.algorithms.FedAvg(0.1))
+    tree = ElementTree.fromstring(f"<div>{alone._repr_html_()}</div>")
+    assert [row[0].text for row in tree.iter("tr")] == ["problem", "algorithm"]
+    assert not [*tree.iter("p")]
