@@ -1,5 +1,6 @@
 """How the site is built: ``sphinx-build -W --keep-going docs docs/_build``, without a network."""
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -18,7 +19,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
-    "sphinx-mathjax-offline",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
@@ -51,7 +51,10 @@ nb_execution_timeout = 300
 
 html_theme = "furo"
 html_title = "fljax"
-html_static_path = ["_static"]
+# The package is used for its files alone: as an extension it would forbid to read in parallel.
+offline = Path(str(importlib.import_module("sphinx-mathjax-offline").__file__)).parent
+html_static_path = ["_static", str(offline / "static")]
+mathjax_path = "mathjax/tex-chtml.js"
 html_css_files = ["fljax.css"]
 html_js_files = [("tables.js", {"defer": "defer"})]
 html_show_sphinx = False
