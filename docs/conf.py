@@ -51,6 +51,7 @@ nb_execution_timeout = 300
 
 html_theme = "furo"
 html_title = "fljax"
+html_favicon = "_static/icon.svg"
 # The package is used for its files alone: as an extension it would forbid to read in parallel.
 offline = Path(str(importlib.import_module("sphinx-mathjax-offline").__file__)).parent
 html_static_path = ["_static", str(offline / "static")]

@@ -104,33 +104,41 @@ def members(room: str, names: list[str]) -> str:
     return "\n".join(directive(room, n, getattr(importlib.import_module(room), n)) for n in names)
 
 
+def subjects(room: ModuleType) -> list[str]:
+    """Rooms inside of it that have no title of their own, such as those of the theory."""
+    inside = (value for value in map(room.__dict__.get, room.__all__) if inspect.ismodule(value))
+    return [m.__name__ for m in inside if m.__name__ not in ROOMS]
+
+
+def contents(room: str, title: str) -> dict[str, str]:
+    """A room's source pages: its own, and one a subject, or a file of a large room, below it."""
+    package = importlib.import_module(room)
+    called = "fl" if room == "fljax" else room.replace("fljax", "fl", 1)
+    text = heading(f"{title}: ``{called}``") + f"\n.. py:module:: {room}\n\n"
+    text += f"{inspect.getdoc(package) or ''}\n\n"
+    below: dict[str, str] = {}
+    for subject in subjects(package):
+        below |= contents(subject, first_line(subject))
+    parts = groups(package)
+    if sum(map(len, parts.values())) > PAGE:
+        for module in [module for module in parts if module != room]:
+            words = f"\n.. py:currentmodule:: {room}\n\n{members(room, parts.pop(module))}"
+            below[module] = heading(first_line(module)) + words
+    if below:
+        text += ".. toctree::\n   :maxdepth: 1\n\n"
+        text += "\n".join(f"   {page}" for page in below) + "\n\n"
+    for module, names in parts.items():
+        text += heading(first_line(module), "-") + "\n" if len(parts) > 1 else ""
+        text += members(room, names) + "\n"
+    return below | {room: text}
+
+
 def write(app: Sphinx) -> None:
-    """A source page a room, or one a file of a large room below it."""
     folder = Path(app.srcdir) / "reference"
     folder.mkdir(exist_ok=True)
     for room, title in ROOMS.items():
-        package = importlib.import_module(room)
-        called = "fl" if room == "fljax" else room.replace("fljax", "fl", 1)
-        text = heading(f"{title}: ``{called}``") + f"\n.. py:module:: {room}\n\n"
-        text += f"{inspect.getdoc(package) or ''}\n\n"
-        parts = groups(package)
-        if sum(map(len, parts.values())) > PAGE:
-            text += ".. toctree::\n   :maxdepth: 1\n\n"
-            own = parts.pop(room, [])
-            for module, names in parts.items():
-                text += f"   {module}\n"
-                put(
-                    folder / f"{module}.rst",
-                    heading(first_line(module))
-                    + f"\n.. py:currentmodule:: {room}\n\n"
-                    + members(room, names),
-                )
-            text += "\n" + members(room, own)
-        else:
-            for module, names in parts.items():
-                text += heading(first_line(module), "-") + "\n" if len(parts) > 1 else ""
-                text += members(room, names) + "\n"
-        put(folder / f"{room}.rst", text)
+        for page, text in contents(room, title).items():
+            put(folder / f"{page}.rst", text)
     entries = "\n".join(f"   {room}" for room in ROOMS)
     put(
         folder / "index.rst",

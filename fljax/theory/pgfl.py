@@ -78,7 +78,7 @@ def cluster_optima(problem: Problem) -> Float[np.ndarray, "clusters dim"]:
     ignored.
 
     Raises:
-      LinAlgError: a squared loss whose data do not determine the optimum.
+      numpy.linalg.LinAlgError: a squared loss whose data do not determine the optimum.
 
     Example:
       >>> import jax, fljax as fl
@@ -246,7 +246,7 @@ def fixed_point(simulation: Simulation) -> Float[np.ndarray, "servers clusters d
       simulation: as :func:`affine_round` takes it.
 
     Raises:
-      LinAlgError: more than one fixed point, since some cell's model depends on no data or the
+      numpy.linalg.LinAlgError: more than one fixed point, since some cell's model depends on no data or the
         data do not determine it.
 
     Example:
@@ -299,7 +299,7 @@ def large_penalty_limit(simulation: Simulation) -> Float[np.ndarray, "servers cl
       simulation: as :func:`affine_round` takes it; its penalty does not matter.
 
     Raises:
-      LinAlgError: as :func:`fixed_point`.
+      numpy.linalg.LinAlgError: as :func:`fixed_point`.
     """
     of = affine_round(simulation)
     cells, dim = of.mean.shape[0], of.shape[-1]

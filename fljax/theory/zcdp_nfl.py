@@ -327,7 +327,7 @@ class Sides(NamedTuple):
 
     @property
     def slack(self) -> Float[Array, " rounds"]:
-        """Right minus left: non-negative where the inequality holds."""
+        """Right minus left, non-negative where the inequality holds."""
         return self.right - self.left
 
 

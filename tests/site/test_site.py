@@ -62,7 +62,7 @@ def test_nothing_is_loaded_from_elsewhere(pages):
     for path, page in pages.items():
         for source in page.loads:
             assert not re.match(r"(https?:)?//", source), f"{path}: {source}"
-            if not source.startswith("data:"):
+            if not source.startswith(("data:", "#")):
                 local = (path.parent / unquote(source.partition("?")[0])).resolve()
                 assert local.exists(), f"{path}: {source}"
 
