@@ -80,7 +80,7 @@ def directive(room: str, name: str, value: Any) -> str:
         raise ExtensionError(
             f"{room}.{name} has no comment that begins with #: and says what it is."
         )
-    return f".. py:data:: {room}.{name}\n\n" + textwrap.indent(words, "   ") + "\n"
+    return f".. py:data:: {name}\n\n" + textwrap.indent(words, "   ") + "\n"
 
 
 def comments(room: str) -> dict[str, str]:

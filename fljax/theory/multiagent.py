@@ -326,8 +326,8 @@ def sampling(
       problem: of the simulation.
       algorithm: :class:`~fljax.algorithms.FedAvg` with clients of equal weight,
         :class:`~fljax.algorithms.ISFedAvg`, :class:`~fljax.algorithms.GraphFedAvg` or a strategy of
-        :mod:`fljax.algorithms.peers.diffusion`; with all samples, or batches that are drawn anew in every
-        step.
+        :mod:`fljax.algorithms.peers.diffusion`; with all samples, or batches that are drawn anew in
+        every step.
       network: of the simulation; a :class:`~fljax.federation.Federation` for GraphFedAvg.
 
     Raises:

@@ -246,8 +246,8 @@ def fixed_point(simulation: Simulation) -> Float[np.ndarray, "servers clusters d
       simulation: as :func:`affine_round` takes it.
 
     Raises:
-      numpy.linalg.LinAlgError: more than one fixed point, since some cell's model depends on no data or the
-        data do not determine it.
+      numpy.linalg.LinAlgError: more than one fixed point, since some cell's model depends on no
+        data or the data do not determine it.
 
     Example:
       >>> import jax, fljax as fl
