@@ -9,6 +9,7 @@ the file of its name, or in that of the first of its family; all are here by nam
 from fljax import _renamed
 from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, server_start, start_models
 from fljax.algorithms.graph.graph_fedavg import GraphFedAvg
+from fljax.algorithms.graph.pao_fed_graph import PAOFedGraph
 from fljax.algorithms.graph.pgfl import GFL, PGFL, ClusterFL
 from fljax.algorithms.graph.pgfl_single_step import PGFLSingleStep
 from fljax.algorithms.peers.admm import PADMM, NetworkedADMM
@@ -162,6 +163,7 @@ __all__ = [
     "NetworkedIteration",
     "OnlineFed",
     "PAOFed",
+    "PAOFedGraph",
     "PFedMe",
     "PGFLSingleStep",
     "PSOFed",
