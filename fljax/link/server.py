@@ -54,7 +54,7 @@ class Boxes(NamedTuple):
     parameters stand end to end.
     """
 
-    count: int
+    number: int
     of: Array  # [M]  the box of each message
     dim: int
     held: Callable[[Array], Array | None]  # which parameters messages hold; None: all
@@ -62,16 +62,16 @@ class Boxes(NamedTuple):
     def place(self, rows: Int[Array, " group"]) -> Int[Array, "group numbers"] | None:
         """Where the numbers of these messages go; ``None`` of whole ones into one box."""
         held = self.held(rows)
-        if self.count == 1:
+        if self.number == 1:
             return held
         held = jnp.arange(self.dim, dtype=jnp.int32)[None] if held is None else held
         return held + self.dim * self.of[rows][:, None]
 
     def sums(self, values: Float[Array, "lags messages"]) -> Float[Array, "lags boxes"]:
         """Of each lag, and each box."""
-        if self.count == 1:
+        if self.number == 1:
             return jnp.sum(values, axis=1, keepdims=True)
-        return jnp.zeros((len(values), self.count), values.dtype).at[:, self.of].add(values)
+        return jnp.zeros((len(values), self.number), values.dtype).at[:, self.of].add(values)
 
 
 class Server(Out):
@@ -327,8 +327,9 @@ class Server(Out):
             total = total + jnp.matmul(own, message, precision=HIGHEST)
             return total, share + jnp.sum(own, axis=1, keepdims=True)
 
-        zero = jnp.zeros((len(law.lags), boxes.count * boxes.dim), weight.dtype)
-        return Line(*_in_groups(add, weight > 0, (zero, zero)), boxes.sums(of_class))
+        zero = jnp.zeros((len(law.lags), boxes.number * boxes.dim), weight.dtype)
+        total, share = _in_groups(add, weight > 0, (zero, zero))
+        return Line(total, share, boxes.sums(of_class))
 
     def _due(self, sent: Line, alpha: Array, law: DelayLaw, covers: bool) -> Line:
         """What arrives now, of what is sent and of what was on its way; of one parameter what is

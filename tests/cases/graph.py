@@ -8,12 +8,27 @@ from fljax.algorithms import (
     PGFL,
     ClusterFL,
     GraphFedAvg,
+    PAOFedGraph,
     PGFLSingleStep,
 )
+from fljax.link import Circular
 from fljax.privacy import ZCDP
-from tests.cases.world import CLIENTS, CLUSTER, DECAYING, LINE, MEMBERS, ROUNDS, SERVER, Case, drawn
+from tests.cases.server import weights_of
+from tests.cases.world import (
+    CLIENTS,
+    CLUSTER,
+    DECAYING,
+    LINE,
+    MEMBERS,
+    ONE_BY_ONE,
+    ROUNDS,
+    SERVER,
+    Case,
+    drawn,
+)
 from tests.reference import (
     nfl,
+    online,
     pgfl,
 )
 
@@ -39,10 +54,37 @@ def graph_averaged(it):
     return pgfl.gfl_gradient(MEMBERS, SERVER, *given).server[:, SERVER]
 
 
+def portions_mixed(it, environment=ONE_BY_ONE, home=SERVER, edges=LINE, lags=(0,), aggregate=None):
+    """The loops' whole record under its own settings."""
+    return online.pao_fed_graph(
+        environment,
+        home,
+        nfl.metropolis(max(home) + 1, edges),
+        float(it.step_size.value),
+        it.sharing.size,
+        bool(it.sharing.coordinated),
+        it.between.size,
+        bool(it.send_next),
+        weights_of(it.discount, lags),
+        lags[-1],
+        aggregate,
+    )
+
+
+def mixed_of_each(it):
+    return portions_mixed(it).server[:, SERVER]
+
+
 CASES = {
     "PGFL": Case(PGFL(0.9, DECAYING, 2), ZCDP(2.0, 0.9), federated, partial(costs.drawn, 2)),
     "GFL": Case(GFL(0.9), ZCDP(2.0, 0.9), federated, costs.federated),
     "ClusterFL": Case(ClusterFL(0.9, 0.3), ZCDP(2.0, 0.9), federated, costs.federated),
     "PGFL, single step": Case(PGFLSingleStep(0.9, DECAYING), None, single_step, costs.federated),
+    "PAO-Fed, graph": Case(
+        PAOFedGraph(0.3, Circular(2), Circular(1), discount=0.5),
+        None,
+        mixed_of_each,
+        partial(costs.portions, 2),
+    ),
     "GFL, gradient": Case(GraphFedAvg(0.05), ZCDP(2.0, 0.9), graph_averaged, costs.averaged),
 }

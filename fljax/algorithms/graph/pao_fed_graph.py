@@ -68,12 +68,12 @@ class PAOFedGraph(Algorithm):
       ValueError: a portion that does not fit the model, a discount outside [0, 1].
 
     Example:
-      >>> import dataclasses, jax, fljax as fl
-      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=30, dim=4)
+      >>> import jax, fljax as fl
+      >>> data = fl.problems.least_squares(jax.random.key(0), clients=6, samples=5, dim=4)
       >>> simulation = fl.Simulation(
-      ...     problem=fl.streams.Replay(dataclasses.replace(problem, strength=0.0)),
+      ...     problem=fl.streams.Replay(data),
       ...     network=fl.federation.balanced(2, fl.graphs.ring(3)),
-      ...     algorithm=fl.algorithms.PAOFedGraph(0.1, Circular(2), Circular(1)),
+      ...     algorithm=fl.algorithms.PAOFedGraph(0.1, fl.link.Circular(2), fl.link.Circular(1)),
       ...     delays=fl.link.Geometric(0.2, longest=3),
       ... )
       >>> fl.run(simulation, rounds=5)["model"].shape
