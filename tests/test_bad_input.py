@@ -680,6 +680,11 @@ VALID = {
     "algorithms.OnlineFed": STEP,
     "algorithms.PADMM": ADMM,
     "algorithms.PAOFed": {**STEP, "sharing": fl.link.Circular(1)},
+    "algorithms.PAOFedGraph": {
+        **STEP,
+        "sharing": fl.link.Circular(1),
+        "between": fl.link.Circular(1),
+    },
     "algorithms.PFedMe": {**STEP, "attraction": 0.1},
     "algorithms.PGEXTRA": STEP,
     "algorithms.PGFL": ADMM,
@@ -1346,6 +1351,7 @@ ACCEPTED = {
     ("algorithms.NPFL", "inter_cluster"): "list",  # one of each client, as all lists below
     ("algorithms.NPFLRL", "initial"): "list",
     ("algorithms.PAOFed", "discount"): "list",
+    ("algorithms.PAOFedGraph", "discount"): "list",
     ("algorithms.PSOFed", "discount"): "list",
     ("algorithms.algorithm", "label"): "text",
     ("algorithms.algorithm", "reference"): "text",

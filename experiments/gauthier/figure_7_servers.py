@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 from matplotlib.figure import Figure as Picture
+from matplotlib.ticker import NullFormatter
 
 import fljax as fl
 from experiments import picture
@@ -276,6 +277,7 @@ def plot(studies: Studies) -> Picture:
         drawn.set(**LOOKS[name])
     for band, name in zip(a.collections, curves, strict=False):
         band.set_color(LOOKS[name]["color"])
+    picture.fade(a)
 
     counts = counts_of(data)
     for graph in GRAPHS.value:
@@ -298,6 +300,7 @@ def plot(studies: Studies) -> Picture:
     f.set_xlabel("load of a server an iteration (kbit)")
     for ax in (c, d, f):
         ax.set_xscale("log")
+        ax.xaxis.set_minor_formatter(NullFormatter())
     for ax in (b, c, d, f):
         ax.set_ylabel("test error (dB)")
     for ax in (c, d):
@@ -306,11 +309,13 @@ def plot(studies: Studies) -> Picture:
     spent = {
         f"{graph}, {m} shared": (graph, m) for graph in (RING, COMPLETE) for m in portions[::2]
     }
-    spent = {ONE: None} | spent
-    chosen = data.sel(
-        algorithm=[ONE if which is None else portion_name(*which) for which in spent.values()]
-    )
+    chosen = data.sel(algorithm=[portion_name(*which) for which in spent.values()])
     plotting.learning_curves(chosen.assign_coords(algorithm=[*spent]), ch4.METRIC, ax=e, x="bits")
+    strokes = dict(zip(portions[::2], ("-", "--", ":"), strict=False))
+    for drawn, band, (graph, m) in zip(e.lines, e.collections, spent.values(), strict=False):
+        drawn.set(color=LOOKS[graph]["color"], linestyle=strokes[m], marker="")
+        band.set_color(LOOKS[graph]["color"])
+    picture.fade(e)
     return picture.finish(drawing, "PAO-Fed-U2 with several servers")
 
 
