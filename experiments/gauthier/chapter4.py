@@ -175,13 +175,15 @@ class Kernel(NamedTuple):
 KERNEL = Kernel()
 
 
-def stream(key: Array, kernel: Kernel = KERNEL) -> fl.streams.Autoregressive:
+def stream(
+    key: Array, kernel: Kernel = KERNEL, clients: int = CLIENTS.value, features: int = DIM.value
+) -> fl.streams.Autoregressive:
     """The clients' data (section 4.4.1), drawn anew from a run's key."""
     k_features, k_stream = jax.random.split(key)
-    rates = groups(np.asarray(SIZES.value) / max(SIZES.value), CLIENTS.value)
-    features = kernel.draw(k_features)
+    rates = groups(np.asarray(SIZES.value) / max(SIZES.value), clients)
+    drawn = kernel.draw(k_features, features)
     return fl.streams.autoregressive(
-        k_stream, CLIENTS.value, features, Bernoulli(rates), test_samples=TEST.value
+        k_stream, clients, drawn, Bernoulli(rates), test_samples=TEST.value
     )
 
 

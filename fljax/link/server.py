@@ -432,7 +432,7 @@ class Server(Out):
             return jnp.mean(said, axis=0)
         one = jnp.zeros(len(said), jnp.int32)
         who = Participants(None, self.available)
-        mean, present = self._cells(said, one, 1, who, around[None])
+        mean, present = self._cells(said, one, 1, len(said), who, around[None])
         return jnp.where(present[0] > 0, mean[0], around)
 
     def known(
@@ -471,15 +471,17 @@ class Server(Out):
         assert isinstance(network, Federation)
         server = participants.take(jnp.asarray(network.server, jnp.int32))
         cells = network.servers * clusters
+        cell, most = server * clusters + cluster, min(len(said), int(network.sizes.max()))
         mean, present = self._cells(
-            said, server * clusters + cluster, cells, participants, around.reshape(cells, -1)
+            said, cell, cells, most, participants, around.reshape(cells, -1)
         )
         shape = (network.servers, clusters, -1)
         return mean.reshape(shape), present.reshape(shape)
 
     def _cells(
-        self, said: Array, cell: Array, cells: int, who: Participants, around: Array
+        self, said: Array, cell: Array, cells: int, most: int, who: Participants, around: Array
     ) -> tuple[Float[Array, "cells dim"], Float[Array, "cells 1"]]:
+        """The mean, or what an aggregator makes, of ``most`` messages of each cell."""
         here, works = who.here, self._works()
         if works is not None:
             here = here & who.take(works[0])
@@ -492,12 +494,13 @@ class Server(Out):
         numbers = jnp.arange(cells, dtype=jnp.int32)[:, None]
         inside = ((cell[None] == numbers) & here[None]).astype(said.dtype)
 
-        def one(given: tuple[Array, Array]) -> Array:
-            weights, around = given
-            return aggregator.combine(said[None], weights[None], around[None])[0]
+        def one(given: tuple[Array, Array, Array]) -> Array:
+            weights, rows, around = given
+            return aggregator.combine(said[rows][None], weights[None], around[None])[0]
 
         present = (jnp.sum(inside, axis=1, keepdims=True) > 0).astype(said.dtype)
-        return present * jax.lax.map(one, (inside, around)), present
+        weights, rows = jax.lax.top_k(inside, most)  # those inside, in their order, and others
+        return present * jax.lax.map(one, (weights, rows, around)), present
 
     # Down ----------------------------------------------------------------------------------------
 
