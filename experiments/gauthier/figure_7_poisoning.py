@@ -17,7 +17,6 @@ import xarray as xr
 from jaxtyping import Array, Bool
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
-from scipy import stats
 
 import fljax as fl
 from experiments import picture
@@ -247,9 +246,9 @@ def errors(
     return samples(data, {"algorithm": method, "point": point, "aggregator": aggregator}, metric)
 
 
-def largest_share(data: xr.Dataset) -> str:
-    """The end of the names of points with the most attackers."""
-    return str(data["point"].values[-1]).split()[-1]
+def shares_of(data: xr.Dataset) -> list[str]:
+    """The shares of attackers that were run, ascending, as in the names of points."""
+    return [*dict.fromkeys(str(p).split()[-1] for p in data["point"].values if p != NONE)]
 
 
 def harm(
@@ -265,7 +264,7 @@ def harm(
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies[panel]
-        share_of = largest_share(data) if share is None else f"{share:g}"
+        share_of = shares_of(data)[-1] if share is None else f"{share:g}"
         return {
             f"{method}, {attack}": gap(
                 errors(data, method, f"{attack} {share_of}", aggregator, metric),
@@ -279,13 +278,17 @@ def harm(
 
 
 def less_harm(one: str, other: str) -> Measure:
-    """By how much more harm attackers do to one method than to another, dB, for each attack."""
+    """By how much more harm attackers do to one method than to another, dB, for each attack: as
+    many as there are, and of sign flips the next fewer, as more drive every method to the largest
+    error that counts.
+    """
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["portions"]
-        share = largest_share(data)
+        *_, fewer, most = shares_of(data)
+        under = {attack: fewer if attack == FLIPPED else most for attack in ATTACKS}
         return {
-            attack: estimate(
+            f"{attack} {share}": estimate(
                 lambda a, b, c, d: statistics.decibels(a / b) - statistics.decibels(c / d),
                 *(
                     errors(data, method, point)
@@ -293,7 +296,7 @@ def less_harm(one: str, other: str) -> Measure:
                     for point in (f"{attack} {share}", NONE)
                 ),
             )
-            for attack in ATTACKS
+            for attack, share in under.items()
         }
 
     return measure
@@ -308,13 +311,17 @@ def contained(share: float) -> Measure:
     }
 
 
-def outnumbered(share: float) -> str:
-    """How often attackers are the majority of a cell, as a note."""
-    each = ch5.PER_SERVER.value // ch5.CLUSTERS.value
-    often = 100 * stats.binom.sf(each // 2, each, share)
+def outnumbered(share: float, draws: int = 1000) -> str:
+    """In how many runs some cell has an honest minority, as a note."""
+    clients, each = ch5.SERVERS.value * ch5.PER_SERVER.value, ch5.PER_SERVER.value
+    members = clients // ch5.CLUSTERS.value
+    orders = np.random.default_rng(0).permuted(np.tile(np.arange(clients), (draws, 1)), axis=1)
+    home = orders[:, :members, None] // each == np.arange(ch5.SERVERS.value)
+    size, lying = home.sum(axis=1), home[:, : round(share * members)].sum(axis=1)
+    often = 100 * np.mean(np.any((lying > 0) & (2 * lying >= size), axis=1))
     return (
-        f"In {often:.0f} % of the attacked cells, of {each} clients, attackers are the majority; "
-        "duals add up what is off in every iteration, and servers mix what each cell has."
+        f"Cells are small: in {often:.0f} % of all runs half or more of some cell are attackers, "
+        "duals add up what they are off in every iteration, and servers mix what each cell has."
     )
 
 
@@ -409,6 +416,10 @@ def plot(studies: Studies) -> Picture:
 # --------------------------------------------------------------------------- the figure
 
 ASKED = "P2, section 6 (future work), and chapter 7"
+HARMED = (
+    "how far the error rises, of the first less of the second; with 40 % of attackers, of sign "
+    "flips 20 %"
+)
 MOST = "with the most attackers above without any"
 
 FIGURE = Figure(
@@ -420,7 +431,9 @@ FIGURE = Figure(
     "that of the server's model, of PGFL that of honest clients. A message of PAO-Fed is completed "
     "by the server's own model before an aggregator sees it, and all that arrive in an iteration "
     "are combined at once. In PGFL attackers are of one of three clusters; aggregators are of the "
-    "messages of a server's clients of a cluster.",
+    "messages of a server's clients of a cluster. Robust forms of PAO-Fed were run with no "
+    "attackers and with 40 %, of PGFL with 10 % too. A run that overflows has the largest error "
+    "everywhere, as one of PGFL without mixing under sign flips.",
     study=study,
     plot=plot,
     claims=[
@@ -434,7 +447,7 @@ FIGURE = Figure(
                 for name, one in less_harm(WHOLE, method)(studies).items()
             },
             (0, INFINITE),
-            f"{MOST}, and that of whole models less that of portions",
+            HARMED,
             ours=True,
         ),
         Claim(
@@ -443,7 +456,9 @@ FIGURE = Figure(
             ASKED,
             less_harm(C2, U2),
             (0, INFINITE),
-            MOST,
+            HARMED,
+            note="Lies about some parameters are few beside what others say of the same; where "
+            "nobody else says anything of them an omniscient lie is not diluted.",
             ours=True,
         ),
         Claim(
@@ -453,6 +468,8 @@ FIGURE = Figure(
             harm("portions", (C2, U2)),
             *SIGNIFICANTLY.db,
             ours=True,
+            note="What is noise, or hides among the honest, is averaged over many iterations on a "
+            "few parameters each; sign flips are in one direction in all of them.",
         ),
         Claim(
             "coordination-lets-aggregators-work",
@@ -465,6 +482,8 @@ FIGURE = Figure(
             },
             *LITTLE.db,
             ours=True,
+            note="40 % of all clients are more than half of those who are heard in some "
+            "iterations, and more than the 30 % that a trimmed mean cuts off.",
         ),
         Claim(
             "medians-cost-little-with-coordination",
@@ -495,9 +514,11 @@ FIGURE = Figure(
             "no-mixing-no-harm",
             "without inter-cluster learning the other clusters are not harmed",
             ASKED,
-            harm("clusters", (ch5.PGFL_0,), metric=BEYOND.name),
+            harm("clusters", (ch5.PGFL_0,), metric=BEYOND.name, share=SHARES.value[1]),
             (-1e-3, 1e-3),
-            f"of honest clients of the other clusters, {MOST}",
+            "of honest clients of the other clusters, with 10 % of attackers above without any: "
+            "more make the attacked cluster overflow in some runs, and zero times infinity is no "
+            "number",
             construction="servers combine models of one cluster alone",
         ),
         *(
