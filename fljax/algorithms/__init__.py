@@ -10,6 +10,7 @@ from fljax import _renamed
 from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, server_start, start_models
 from fljax.algorithms.graph.graph_fedavg import GraphFedAvg
 from fljax.algorithms.graph.pgfl import GFL, PGFL, ClusterFL
+from fljax.algorithms.graph.pgfl_discovery import PGFLByGradient, PGFLByLoss
 from fljax.algorithms.graph.pgfl_single_step import PGFLSingleStep
 from fljax.algorithms.peers.admm import PADMM, NetworkedADMM
 from fljax.algorithms.peers.admm_tracking import ADMMTracking
@@ -32,6 +33,7 @@ from fljax.algorithms.peers.model_agnostic_fedrelax import ModelAgnosticFedRelax
 from fljax.algorithms.peers.networked_iteration import NetworkedIteration, NetworkState
 from fljax.algorithms.peers.nids import NIDS
 from fljax.algorithms.peers.npfl import NPFL
+from fljax.algorithms.peers.npfl_discovery import NPFLByGradient, NPFLByLoss, NPFLByParameters
 from fljax.algorithms.peers.npfl_rl import NPFLRL, DeterministicPolicyGradient, Policy, RandomProbe
 from fljax.algorithms.peers.proxskip import ProxSkip
 from fljax.algorithms.peers.qg_dsgdm import QGDSGDm
@@ -155,6 +157,9 @@ __all__ = [
     "LocalOnly",
     "MIMELite",
     "ModelAgnosticFedRelax",
+    "NPFLByGradient",
+    "NPFLByLoss",
+    "NPFLByParameters",
     "Needs",
     "NetworkState",
     "NetworkedADMM",
@@ -163,6 +168,8 @@ __all__ = [
     "OnlineFed",
     "PAOFed",
     "PFedMe",
+    "PGFLByGradient",
+    "PGFLByLoss",
     "PGFLSingleStep",
     "PSOFed",
     "PerFedAvg",

@@ -8,6 +8,8 @@ from fljax.algorithms import (
     PGFL,
     ClusterFL,
     GraphFedAvg,
+    PGFLByGradient,
+    PGFLByLoss,
     PGFLSingleStep,
 )
 from fljax.privacy import ZCDP
@@ -29,6 +31,14 @@ def federated(it):
     return pgfl.pgfl(MEMBERS, SERVER, cluster, edges, *given, scheduled=drawn(it)).model
 
 
+def discovered(it):
+    step = getattr(it, "step_size", None)
+    given = MEMBERS, SERVER, it.clusters, it.warmup, None if step is None else float(step)
+    numbers = ROUNDS, float(it.penalty), inter_cluster(it), 2, it.clusters
+    assign = pgfl.discovery(*given)
+    return pgfl.pgfl(MEMBERS, SERVER, None, LINE, *numbers, drawn(it), assign=assign).model
+
+
 def single_step(it):
     given = ROUNDS, float(it.penalty), inter_cluster(it), 2, 2
     return pgfl.pgfl_single_step(MEMBERS, SERVER, CLUSTER, LINE, *given, it.signs).model
@@ -43,6 +53,15 @@ CASES = {
     "PGFL": Case(PGFL(0.9, DECAYING, 2), ZCDP(2.0, 0.9), federated, partial(costs.drawn, 2)),
     "GFL": Case(GFL(0.9), ZCDP(2.0, 0.9), federated, costs.federated),
     "ClusterFL": Case(ClusterFL(0.9, 0.3), ZCDP(2.0, 0.9), federated, costs.federated),
+    "PGFL, by loss": Case(
+        PGFLByLoss(0.9, DECAYING, clusters=2, warmup=4), None, discovered, costs.chosen
+    ),
+    "PGFL, by gradient": Case(
+        PGFLByGradient(0.9, DECAYING, clusters=2, warmup=4, step_size=0.5),
+        ZCDP(2.0, 0.9),
+        discovered,
+        costs.sorted_out,
+    ),
     "PGFL, single step": Case(PGFLSingleStep(0.9, DECAYING), None, single_step, costs.federated),
     "GFL, gradient": Case(GraphFedAvg(0.05), ZCDP(2.0, 0.9), graph_averaged, costs.averaged),
 }

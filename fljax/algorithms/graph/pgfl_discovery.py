@@ -57,7 +57,7 @@ class Discovering(PGFL):
         _check.count("warmup", self.warmup)
 
     def check(self, problem: Problem, network: Federation) -> None:
-        _check.count("clusters", problem.clients, at_least=self.clusters)
+        _check.count("clusters", self.clusters, at_most=problem.clients)
 
     def init(self, problem: Problem, network: Federation) -> State:
         start = super().init(problem, network)
@@ -129,7 +129,7 @@ class PGFLByLoss(Discovering):
       1.0
 
     Reference:
-      Gauthier 2024, chapter 7 (an open question there); Ghosh et al. 2020, Algorithm 1.
+      Gauthier 2024, chapter 7; Ghosh et al. 2020, Algorithm 1.
     """
 
     received: ClassVar[int | None] = None
@@ -170,7 +170,7 @@ class PGFLByGradient(Discovering):
       ValueError: a step size that is not positive; as :class:`PGFLByLoss`.
 
     Reference:
-      Gauthier 2024, chapter 7 (an open question there), with the dual of (5.5).
+      Gauthier 2024, chapter 7, with the dual of (5.5).
     """
 
     step_size: Float[Array, ""] | float = field(kw_only=True)
@@ -195,6 +195,6 @@ def by_directions(
     """
     if clusters == 1:
         return jnp.zeros(len(gradients), jnp.int32)
-    centered = gradients - jnp.mean(gradients, axis=0)
+    centered = gradients - jnp.mean(gradients, axis=0, keepdims=True)
     left, size, _ = jnp.linalg.svd(centered, full_matrices=False)
-    return kmeans(key, (left * size)[:, : clusters - 1], clusters).cluster
+    return kmeans(key, (left * size[None])[:, : clusters - 1], clusters).cluster

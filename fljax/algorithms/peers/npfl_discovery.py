@@ -79,7 +79,7 @@ class Choosing(Algorithm):
         _check.count("warmup", self.warmup)
 
     def check(self, problem: Problem, network: Graph) -> None:
-        _check.count("clusters", problem.clients, at_least=self.clusters)
+        _check.count("clusters", self.clusters, at_most=problem.clients)
 
     def message_size(self, dim: int) -> int:
         """A model and the number of a cluster."""
@@ -115,7 +115,7 @@ class Choosing(Algorithm):
         pull = self.penalty * (mine[:, None] + theirs) - state.dual
         pull = jnp.sum(jnp.where(same[..., None], pull, 0), axis=1)
         mean, present = self._means(theirs, clusters, edge)
-        present = present & (jnp.arange(self.clusters, dtype=jnp.int32) != cluster[:, None])
+        present = present & (jnp.arange(self.clusters, dtype=jnp.int32)[None] != cluster[:, None])
         several = jnp.sum(present, axis=1, dtype=mine.dtype)
         tau = jnp.where(several > 0, self.inter_cluster, 0)[:, None]
         others = jnp.sum(jnp.where(present[..., None], mean, 0), axis=1)
@@ -152,7 +152,8 @@ class Choosing(Algorithm):
         edge: Bool[Array, "clients slots"],
     ) -> tuple[Float[Array, "clients clusters dim"], Bool[Array, "clients clusters"]]:
         """The mean model of the neighbors of each cluster, and whether there are any."""
-        member = jax.nn.one_hot(cluster, self.clusters, dtype=models.dtype) * edge[..., None]
+        member = jax.nn.one_hot(cluster, self.clusters, dtype=models.dtype)
+        member = jnp.where(edge[..., None], member, 0)
         count = jnp.sum(member, axis=1)
         total = jnp.einsum("ksq,ksd->kqd", member, models, precision=HIGHEST)
         return total / jnp.maximum(count, 1)[..., None], count > 0
@@ -177,7 +178,7 @@ class NPFLByLoss(Choosing):
         quadratic or that clips.
 
     Reference:
-      Gauthier 2024, chapter 7 (an open question there), on (6.2)-(6.6); Ghosh et al. 2020.
+      Gauthier 2024, chapter 7, on (6.2)-(6.6); Ghosh et al. 2020.
     """
 
     def misfit(self, problem: Problem, model: Array, known: Array) -> Array:
@@ -203,7 +204,7 @@ class NPFLByGradient(Choosing):
       ValueError: a step size that is not positive; as :class:`NPFLByLoss`.
 
     Reference:
-      Gauthier 2024, chapter 7 (an open question there), on (6.2)-(6.6).
+      Gauthier 2024, chapter 7, on (6.2)-(6.6).
     """
 
     step_size: Float[Array, ""] | float = field(kw_only=True)
@@ -273,7 +274,7 @@ class NPFLByParameters(Algorithm):
       ValueError: a problem without validation data, one that is not quadratic or that clips.
 
     Reference:
-      Gauthier 2024, chapter 7 (an open question there), on (6.5) and (6.12)-(6.14).
+      Gauthier 2024, chapter 7, on (6.5) and (6.12)-(6.14).
     """
 
     penalty: Float[Array, ""] | float
