@@ -436,7 +436,7 @@ def study(effort: Effort) -> Studies:
         ),
     }
     for name, data in parts.items():
-        for axis, of in (("spread", "γ uniform on ±"), ("offset", "δ uniform on ±")):
+        for axis, of in (("spread", "gamma uniform on ±"), ("offset", "delta uniform on ±")):
             if axis in data.dims:
                 data[axis].attrs["long_name"] = of
         parts[name] = data[[v for v in (NMSD, OWN, RAND, CEILING, APART, "diverged") if v in data]]
@@ -631,9 +631,9 @@ FIGURE = Figure(
     title="Clusters of PGFL and NPFL discovered, and followed as clients change them",
     source="Gauthier 2024, chapter 7, which leaves it open and has no figure of it",
     caption="The source assumes that it is known who is of which cluster. Here nobody is told. "
-    "PGFL: after a start with one model for all, servers divide clients by the gradients that they know "
-    "from their duals; then each client takes the cluster model of least loss on its data, or its "
-    "server the one nearest to a gradient step, at no cost in privacy. NPFL: clients start in "
+    "PGFL: after a start with one model for all, servers divide clients by the gradients that they "
+    "know from their duals; then each client takes the cluster model of least loss on its data, or "
+    "its server the one nearest to a gradient step, at no cost in privacy. NPFL: clients start in "
     "random clusters and choose among the mean models of their neighbors, by loss or gradient on "
     "validation data; or they learn a parameter of each neighbor, as the source suggests, and what "
     "is large enough is taken for alike. Over links the Rand index is Cohen's kappa of "
@@ -729,7 +729,7 @@ FIGURE = Figure(
         Claim(
             "unlike-clusters-are-found",
             "the less alike the clusters' models are, the better they are found",
-            measure=lambda studies: more(
+            measure=more(
                 *(
                     (at("servers", w, SPREADS.value[-1]), at("servers", w, SPREADS.value[0]))
                     for w in PGFL_WAYS
@@ -738,7 +738,7 @@ FIGURE = Figure(
                     (at("peers", w, OFFSETS.value[-1]), at("peers", w, OFFSETS.value[0]))
                     for w in (LOSS, GRADIENT)
                 ),
-            )(studies),
+            ),
             accept=BETTER.db.accept,
             convention="larger, from the most to the least alike",
             **OURS,

@@ -31,7 +31,7 @@ NAMES = [
     "gauthier-4.theory",
     *("gauthier-5.1", "gauthier-5.2", "gauthier-5.3", "gauthier-5.4"),
     *("gauthier-5.5", "gauthier-5.6", "gauthier-5.theory"),
-    *("gauthier-6.1", "gauthier-6.2", "gauthier-6.3"),
+    *("gauthier-6.1", "gauthier-6.2", "gauthier-6.3", "gauthier-7.clusters"),
     *("jung-alpha", "jung-asynchronous", "jung-attacks", "jung-audit", "jung-clusters"),
     *("jung-connectivity", "jung-convergence", "jung-drift", "jung-explain", "jung-fairness"),
     *("jung-funnel", "jung-graph-learning", "jung-inversion", "jung-monitor"),

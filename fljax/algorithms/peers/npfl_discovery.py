@@ -312,12 +312,15 @@ class NPFLByParameters(Algorithm):
         edge = network.neighbor_table()[1] > 0
         neighbors = jnp.maximum(jnp.sum(edge, axis=1, keepdims=True, dtype=problem.dtype), 1)
 
+        def shares(tau: Array) -> Array:
+            return jnp.where(edge, tau, 0) / neighbors  # a policy may try what no neighbor has
+
         def system(tau: Array, context: Context) -> Array:
             pulled = self.penalty * jnp.sum(context.like, axis=1, dtype=tau.dtype)
-            return 2 * (jnp.sum(tau / neighbors, axis=1) + pulled) + strong_convexity(problem)
+            return 2 * (jnp.sum(shares(tau), axis=1) + pulled) + strong_convexity(problem)
 
         def primal(tau: Array, context: Context) -> Array:
-            towards = jnp.einsum("ks,ksd->kd", tau / neighbors, context.models, precision=HIGHEST)
+            towards = jnp.einsum("ks,ksd->kd", shares(tau), context.models, precision=HIGHEST)
             right = state.spectrum.moment + context.pull + 2 * towards
             return solve_shifted(problem, state.spectrum, system(tau, context), right)
 
