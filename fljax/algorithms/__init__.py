@@ -11,6 +11,7 @@ from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, server_
 from fljax.algorithms.graph.graph_fedavg import GraphFedAvg
 from fljax.algorithms.graph.pao_fed_graph import PAOFedGraph
 from fljax.algorithms.graph.pgfl import GFL, PGFL, ClusterFL
+from fljax.algorithms.graph.pgfl_discovery import PGFLByGradient, PGFLByLoss
 from fljax.algorithms.graph.pgfl_single_step import PGFLSingleStep
 from fljax.algorithms.peers.admm import PADMM, NetworkedADMM
 from fljax.algorithms.peers.admm_tracking import ADMMTracking
@@ -33,6 +34,7 @@ from fljax.algorithms.peers.model_agnostic_fedrelax import ModelAgnosticFedRelax
 from fljax.algorithms.peers.networked_iteration import NetworkedIteration, NetworkState
 from fljax.algorithms.peers.nids import NIDS
 from fljax.algorithms.peers.npfl import NPFL
+from fljax.algorithms.peers.npfl_discovery import NPFLByGradient, NPFLByLoss, NPFLByParameters
 from fljax.algorithms.peers.npfl_rl import NPFLRL, DeterministicPolicyGradient, Policy, RandomProbe
 from fljax.algorithms.peers.proxskip import ProxSkip
 from fljax.algorithms.peers.qg_dsgdm import QGDSGDm
@@ -156,6 +158,9 @@ __all__ = [
     "LocalOnly",
     "MIMELite",
     "ModelAgnosticFedRelax",
+    "NPFLByGradient",
+    "NPFLByLoss",
+    "NPFLByParameters",
     "Needs",
     "NetworkState",
     "NetworkedADMM",
@@ -165,6 +170,8 @@ __all__ = [
     "PAOFed",
     "PAOFedGraph",
     "PFedMe",
+    "PGFLByGradient",
+    "PGFLByLoss",
     "PGFLSingleStep",
     "PSOFed",
     "PerFedAvg",

@@ -9,6 +9,8 @@ from fljax.algorithms import (
     ClusterFL,
     GraphFedAvg,
     PAOFedGraph,
+    PGFLByGradient,
+    PGFLByLoss,
     PGFLSingleStep,
 )
 from fljax.link import Circular
@@ -42,6 +44,14 @@ def federated(it):
     edges = LINE if it.cooperative else []
     given = ROUNDS, float(it.penalty), inter_cluster(it), 2, max(cluster) + 1
     return pgfl.pgfl(MEMBERS, SERVER, cluster, edges, *given, scheduled=drawn(it)).model
+
+
+def discovered(it):
+    step = getattr(it, "step_size", None)
+    given = MEMBERS, SERVER, it.clusters, it.warmup, None if step is None else float(step)
+    numbers = ROUNDS, float(it.penalty), inter_cluster(it), 2, it.clusters
+    assign = pgfl.discovery(*given)
+    return pgfl.pgfl(MEMBERS, SERVER, None, LINE, *numbers, drawn(it), assign=assign).model
 
 
 def single_step(it):
@@ -79,6 +89,15 @@ CASES = {
     "PGFL": Case(PGFL(0.9, DECAYING, 2), ZCDP(2.0, 0.9), federated, partial(costs.drawn, 2)),
     "GFL": Case(GFL(0.9), ZCDP(2.0, 0.9), federated, costs.federated),
     "ClusterFL": Case(ClusterFL(0.9, 0.3), ZCDP(2.0, 0.9), federated, costs.federated),
+    "PGFL, by loss": Case(
+        PGFLByLoss(0.9, DECAYING, clusters=2, warmup=4), None, discovered, costs.chosen
+    ),
+    "PGFL, by gradient": Case(
+        PGFLByGradient(0.9, DECAYING, clusters=2, warmup=4, step_size=0.5),
+        ZCDP(2.0, 0.9),
+        discovered,
+        costs.sorted_out,
+    ),
     "PGFL, single step": Case(PGFLSingleStep(0.9, DECAYING), None, single_step, costs.federated),
     "PAO-Fed, graph": Case(
         PAOFedGraph(0.3, Circular(2), Circular(1), discount=0.5),

@@ -32,6 +32,7 @@ from fljax.algorithms import (
     AugDGM,
     ChocoSGD,
     Consensus,
+    DeterministicPolicyGradient,
     Diffusion,
     DIGing,
     DiNNO,
@@ -43,6 +44,9 @@ from fljax.algorithms import (
     ModelAgnosticFedRelax,
     NetworkedADMM,
     NetworkedFedSGD,
+    NPFLByGradient,
+    NPFLByLoss,
+    NPFLByParameters,
     ProxSkip,
     QGDSGDm,
     RandomProbe,
@@ -190,6 +194,19 @@ def learned(it):
     return npfl.npfl_rl(MEMBERS, make_data(seed=7), CLUSTER, EDGES, *start, *policy).model
 
 
+def choosing(it):
+    step = getattr(it, "step_size", None)
+    numbers = float(it.penalty), float(it.inter_cluster), it.clusters, it.warmup
+    given = ROUNDS, *numbers, None if step is None else float(step)
+    return npfl.npfl_choosing(MEMBERS, make_data(seed=7), EDGES, *given)[0]
+
+
+def by_parameters(it):
+    given = ROUNDS, float(it.penalty), float(it.initial), float(it.threshold)
+    policy = "dpg", float(it.policy.step_size)
+    return npfl.npfl_by_parameters(MEMBERS, make_data(seed=7), EDGES, *given, *policy)[0]
+
+
 def probes(it, clients=CLIENTS, rounds=ROUNDS, seed=1):
     """``[T, E, K]``: the directions of a random policy, as drawn in the run."""
     half = float(it.policy.width) / 2
@@ -322,6 +339,21 @@ CASES = {
     "P-ADMM": Case(PADMM(0.9), ZCDP(2.0, 0.9), exact, costs.exact),
     "NPFL": Case(NPFL(0.9, 0.3), None, related, costs.related),
     "NPFL-RL": Case(NPFLRL(0.9, RandomProbe(0.1, 0.05)), None, learned, costs.learned),
+    "NPFL, by loss": Case(
+        NPFLByLoss(0.9, 0.3, clusters=2, warmup=3), None, choosing, costs.choosing
+    ),
+    "NPFL, by gradient": Case(
+        NPFLByGradient(0.9, 0.3, clusters=2, warmup=3, step_size=0.5),
+        None,
+        choosing,
+        costs.choosing,
+    ),
+    "NPFL, by parameters": Case(
+        NPFLByParameters(0.9, DeterministicPolicyGradient(0.01), 0.3, threshold=0.3),
+        None,
+        by_parameters,
+        costs.classified,
+    ),
     "GT-SAGA": Case(GTSAGA(0.05, batch=2), None, tracked, partial(costs.tabulated, 2)),
     "GT-SARAH": Case(GTSARAH(0.05, period=5, batch=2), None, tracked, partial(costs.snapped, 2, 5)),
     "GT-SVRG": Case(GTSVRG(0.05, period=5, batch=2), None, tracked, partial(costs.snapped, 2, 5)),
