@@ -74,9 +74,9 @@ BATCHES_OF = tuple(DRAWS.integers(*BATCHES.value, size=ALL, endpoint=True).tolis
 # --------------------------------------------------------------------------- scenario
 
 
-def problem(eigenvalues: tuple[float, float], noise: float) -> Problem:
-    """The data of all clients: the same draws, whatever is open of their laws."""
-    _, k_data = jax.random.split(fl.random_key(0))
+def problem(eigenvalues: tuple[float, float], noise: float, seed: int = 0) -> Problem:
+    """The data of all clients: of a seed the same draws, whatever is open of their laws."""
+    _, k_data = jax.random.split(fl.random_key(seed))
     return data.regression(
         k_data,
         ALL,

@@ -33,11 +33,11 @@ def study(effort: Effort) -> Studies:
 
 def plot(studies: Studies) -> Picture:
     data, theory = studies["a"], studies["theory"]
-    titles = ("centroid", "models of the servers (ours)", "homomorphic above none in (a)")
+    titles = ("centroid", "models of the servers (ours)", "homomorphic above none")
     drawing, axes = picture.panels(titles)
     for ax, metric in zip(axes, (net.CENTROID, net.INDIVIDUAL), strict=False):
-        net.draw_curves(ax, data, metric, named=ax is axes[0])
-        net.draw_theory(ax, theory, metric, named=ax is axes[0])
+        net.draw_curves(ax, data, metric)
+        net.draw_theory(ax, theory, metric)
     over, under = (samples(data, {"scheme": s}, net.CENTROID) for s in (HOMOMORPHIC, NONE))
     look = {name: net.LOOKS[HOMOMORPHIC][name] for name in ("color", "linestyle")}
     picture.difference(axes[2], data["round"].values, over, under, **look)

@@ -444,25 +444,23 @@ FIGURE = Figure(
         ),
         Claim(
             "both-together",
-            "the centroid's MSD is significantly higher under random perturbations and close to "
-            "that without under homomorphic ones, in one experiment",
+            "both sentences on the centroid's MSD, on random and on homomorphic perturbations, "
+            "hold in one experiment",
             "section 4.4.1 on figure 4.4",
             both,
             (0, INFINITE),
-            "“significantly” and “close” have so many dB to spare, the tighter one; under all data "
-            "and batches",
+            "dB to spare of what the words of both take, the tighter one; under all data, batches",
             note=net.parts_that_hold(both, (0, INFINITE), f"{DROWNED} {LOUDER}"),
             changed="New: both sentences are about one experiment.",
         ),
         Claim(
             "both-together-by-theory",
-            "the centroid's MSD is significantly higher under random perturbations and close to "
-            "that without under homomorphic ones, in one experiment",
+            "both sentences on the centroid's MSD, on random and on homomorphic perturbations, "
+            "hold in one experiment",
             "section 4.4.1 on figure 4.4",
             both_by_theory,
             (0, INFINITE),
-            "“significantly” and “close” have so many dB to spare, the tighter one; under all data "
-            "and batches",
+            "dB to spare of what the words of both take, the tighter one; under all data, batches",
             condition="data and batches under which the exact recursion has both",
             changed="New: the part of what is open in which both hold.",
         ),

@@ -17,6 +17,7 @@ from experiments.measures import estimate
 from experiments.rizk import chapter4 as ch4
 from experiments.rizk import network as net
 from fljax import plotting
+from fljax._module import float_dtype
 from fljax.audit import overheard
 from fljax.link import GraphHomomorphic, LocalGraphHomomorphic, PerEdge, PerMessage
 from fljax.records import provenance
@@ -81,7 +82,7 @@ def agreed() -> xr.Dataset:
         sizes = joined.sum(axis=1)  # a peer is among its own neighbors
         counts.append(noise.agreements(over))
         most.append(sizes + (joined @ sizes - sizes) / 2)
-    data = {"messages": np.stack(counts), "most": np.stack(most)}
+    data = {"exchanged": np.stack(counts), "most": np.stack(most)}
     return xr.Dataset(
         {name: (("network", "peer"), value.astype(float)) for name, value in data.items()},
         {"network": list(NETWORKS.value)},
@@ -120,7 +121,7 @@ def information(seeds: int) -> xr.Dataset:
         model = rng.normal(size=PAIRS.value)
         for place, variance in enumerate(RATIOS.value):
             noise = PerMessage(variance, law="gaussian")
-            drawn = noise.draw(fl.random_key(seed), (PAIRS.value, 1), model.dtype)
+            drawn = noise.draw(fl.random_key(seed), (PAIRS.value, 1), float_dtype())
             heard = model + np.asarray(drawn)[:, 0]
             result[seed, place] = -np.log(1 - np.corrcoef(model, heard)[0, 1] ** 2) / 2
     return xr.Dataset(
@@ -157,7 +158,7 @@ def plot(studies: Studies) -> Picture:
     for place, name in enumerate(NETWORKS.value):
         part = studies["agreed"].sel(network=name)
         look = plotting.LOOKS[place] | {"linestyle": ""}
-        axes[1].plot(part["most"], part["messages"], label=name, **look)
+        axes[1].plot(part["most"], part["exchanged"], label=name, **look)
     ends = np.asarray([1, float(studies["agreed"]["most"].max())])
     picture.predicted_curve(axes[1], ends, ends, "bound")
     axes[1].set(xscale="log", yscale="log", xlabel="bound of the source", ylabel="messages a round")
@@ -205,7 +206,7 @@ def shape(studies: Studies) -> dict[str, Estimate]:
 
 def cost(studies: Studies) -> dict[str, Estimate]:
     """The largest number of messages over the bound, by network."""
-    share = (studies["agreed"]["messages"] / studies["agreed"]["most"]).max("peer")
+    share = (studies["agreed"]["exchanged"] / studies["agreed"]["most"]).max("peer")
     return {
         str(name): Estimate.exact(float(share.sel(network=name)), "of the bound")
         for name in share["network"].values

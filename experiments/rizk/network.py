@@ -449,13 +449,12 @@ def draw_curves(ax: Axes, data: xr.Dataset, metric: str, named: bool = True) -> 
     _in_their_looks(ax, schemes)
 
 
-def draw_theory(ax: Axes, theory: xr.Dataset, metric: str, named: bool = True) -> None:
+def draw_theory(ax: Axes, theory: xr.Dataset, metric: str) -> None:
     """Predicted curves by scheme as thin lines on those of a study."""
-    text = "theory" if named else "_"
-    for scheme in theory["scheme"].values:
+    for place, scheme in enumerate(theory["scheme"].values):
         curve = statistics.decibels(theory[metric].sel(scheme=scheme).values)
+        text = "_" if place else "theory"
         picture.predicted_curve(ax, theory["round"].values, curve, text)
-        text = "_"
 
 
 def draw_levels(
