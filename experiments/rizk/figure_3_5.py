@@ -116,7 +116,7 @@ def wrong(studies: Studies) -> str:
     return (
         f"It errs on {result.mean():.1f} % of the rows (median of the runs {middle:.1f}, quartiles "
         f"{low:.1f} and {high:.1f}), the better constant answer on "
-        f"{studies['levels'].attrs['constant']:.1f} %: it has settled, and not on a model. Levels "
+        f"{studies['levels'].attrs['constant']:.1f} %: it has learned next to nothing. Levels "
         "of noise are in units of features and weights, which the surrogate does not share."
     )
 
@@ -165,6 +165,7 @@ FIGURE = Figure(
             settled,
             *CLOSE.points.when("the last quarter of the iterations and the one before"),
             condition=clicks.SURROGATE,
+            note="Its error wanders over the iterations, by several points within a run.",
             changed="New: the other meaning of the sentence.",
         ),
         Claim(

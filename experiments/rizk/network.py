@@ -399,6 +399,10 @@ DRAWS = {"messages alone": RANDOM, "own part too": OWN}
 LITTLE_KEPT, MUCH_KEPT = "a_pp about 1/4", "a_pp > 1/2"
 
 
+#: What is open is judged by the exact recursion, which loops and runs agree with.
+EXACTLY = "by the exact recursion"
+
+
 def open_parts(
     study: str,
     axis: str,
@@ -406,28 +410,29 @@ def open_parts(
     draws: Mapping[str, str] = DRAWS,
     **where: Any,
 ) -> Measure:
-    """How far single models under random noise are above those under homomorphic noise: whoever
-    draws, whatever nodes keep.
+    """How far single models under random noise are above those under homomorphic noise, by theory:
+    whoever draws, whatever nodes keep.
 
     Args:
-      study: with the schemes, and an axis of what nodes keep.
+      study: predicted steady states by scheme along an axis of what nodes keep.
       axis: that one.
       labels: its values.
       draws: who draws, as schemes.
       where: else.
     """
-    return gaps(
-        study,
-        INDIVIDUAL,
-        {
-            f"{named}, {who}": (
-                {"scheme": scheme, axis: value} | where,
-                {"scheme": HOMOMORPHIC, axis: value} | where,
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        level = studies[study][INDIVIDUAL].sel(where)
+        ratio = level / level.sel(scheme=HOMOMORPHIC, drop=True)
+        return {
+            f"{named}, {who}": Estimate.exact(
+                float(statistics.decibels(ratio.sel({"scheme": scheme, axis: value}).values))
             )
             for named, value in labels.items()
             for who, scheme in draws.items()
-        },
-    )
+        }
+
+    return measure
 
 
 # --------------------------------------------------------------------------- pictures
@@ -480,36 +485,12 @@ def draw_noise(ax: Axes, noise: xr.Dataset, theory: xr.Dataset) -> None:
     draw_levels(ax, noise, CENTROID_NOISE, "step_size", predicted)
 
 
-def draw_parts(
-    ax: Axes,
-    cases: Mapping[str, Estimate],
-    theory: xr.Dataset,
-    axis: str,
-    labels: Mapping[str, Any],
-) -> None:
-    """Differences of models in all parts of what is open, by theory crosses, and where they turn.
-
-    Args:
-      ax: where.
-      cases: of :func:`open_parts`.
-      theory: of the same schemes along the same axis.
-      axis: that one.
-      labels: its values.
-    """
-    level = statistics.decibels(theory[INDIVIDUAL])
-    predicted = [
-        float(
-            level.sel({"scheme": scheme, axis: value})
-            - level.sel({"scheme": HOMOMORPHIC, axis: value})
-        )
-        for value in labels.values()
-        for scheme in DRAWS.values()
-    ]
+def draw_parts(ax: Axes, cases: Mapping[str, Estimate]) -> None:
+    """The differences of :func:`open_parts`, and where they turn."""
     for place, (name, case) in enumerate(cases.items()):
-        look = LOOKS[OWN if name.endswith("own part too") else RANDOM]
-        reach = [[case.value - case.low], [case.high - case.value]]
-        ax.errorbar(place, case.value, reach, fmt=look["marker"], color=look["color"])
-    ax.plot(predicted, "x", color="#333333", markersize=5, label="theory")
+        look = LOOKS[OWN if name.endswith("own part too") else RANDOM] | {"linestyle": ""}
+        ax.plot(place, case.value, **look)
     ax.axhline(0, color="#999999", linewidth=0.8)
     ax.set_xticks(range(len(cases)), [n.replace(", ", "\n") for n in cases], fontsize=5.5)
+    ax.margins(x=0.15)
     ax.set_ylabel("random above homomorphic [dB]")

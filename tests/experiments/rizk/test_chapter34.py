@@ -148,17 +148,17 @@ def test_the_ends_are_compared_with_the_best_of_the_steps_between():
 
 
 def test_both_ends_are_judged_by_the_one_that_is_less_so():
-    steps, names = list(figure_3_4.STEPS.value), ["quiet", "loud"]
-    values = [[9, 2, 1, 0.5], [9, 2, 1, 3]]
-    data = made([values], scheme=[RANDOM], data=names, step_size=steps)
-    theory = data[[net.CENTROID]].isel(seed=0, round=0, drop=True)
-    studies = {"open": net.late(data), "open-theory": theory}
-    result = figure_3_4.all_extremes(studies)
-    assert list(result) == ["quiet: step 5 above 1", "loud: step 5 above 1"]
-    assert [np.sign(e.value) for e in result.values()] == [-1, 1]
-    assert list(figure_3_4.loud(studies)) == ["loud: step 5 above 1"]
-    note = net.parts_that_hold(figure_3_4.all_extremes, (0, np.inf), "So it is.")(studies)
-    assert note == "It holds in 1 of 2 settings (loud: step 5 above 1). So it is."
+    names = ["λ 0.01 to 0.08, noise 0.1", "λ 0.01 to 0.08, noise 5"]
+    level = xr.Dataset(
+        {net.CENTROID: (("scheme", "step_size", "data"), [[[9, 9], [2, 2], [1, 1], [0.5, 3]]])},
+        {"scheme": [RANDOM], "step_size": list(figure_3_4.STEPS.value), "data": names},
+    )
+    result = figure_3_4.all_extremes({"open": level})
+    assert list(result) == [f"{name}: step 5" for name in names]
+    assert [e.value for e in result.values()] == pytest.approx([-3.01, 4.77], abs=0.01)
+    assert list(figure_3_4.loud({"open": level})) == [f"{names[1]}: step 5"]
+    note = net.parts_that_hold(figure_3_4.all_extremes, (0, np.inf), "So it is.")({"open": level})
+    assert note == f"It holds in 1 of 2 settings ({names[1]}: step 5). So it is."
 
 
 def test_a_rate_is_when_two_runs_are_half_as_far_apart():
@@ -192,26 +192,23 @@ def test_two_sentences_have_to_spare_what_the_tighter_one_has():
     for none, random, homomorphic in ((1, 10, 1), (1, 4, 1), (1, 10, 2)):
         significant = 10 * np.log10(random / homomorphic) - 3
         close = 1 - 10 * np.log10(homomorphic / none)
-        result = figure_4_4._spare(none, random, homomorphic)
-        assert float(result) == pytest.approx(min(significant, close))
-    names = ["λ 0.1 to 0.5, noise 0.1"]
-    values = [[[1.0]], [[10.0]], [[1.0]]]
-    axes = {"scheme": [NONE, RANDOM, HOMOMORPHIC], "batch": ["5"], "data": names}
-    data = net.late(made(values, **axes))
-    for random, there in ((10.0, 1), (1.5, 0)):
-        theory = xr.Dataset(
-            {net.CENTROID: ([*axes], [[[1.0]], [[random]], [[1.0]]])}, dict(axes.items())
-        )
-        studies = {"open": data, "open-theory": theory}
-        assert figure_4_4.both(studies)[f"B = 5, {names[0]}"].value == pytest.approx(1, abs=0.01)
-        assert len(figure_4_4.both_by_theory(studies)) == there
+        names = ["λ 0.1 to 0.5, noise 0.01", "λ 0.1 to 0.5, noise 0.1"]
+        levels = [[[level, level]] for level in (none, random, homomorphic)]
+        axes = {"scheme": [NONE, RANDOM, HOMOMORPHIC], "batch": ["10"], "data": names}
+        studies = {"open": xr.Dataset({net.CENTROID: ([*axes], np.array(levels, float))}, axes)}
+        for case, result in figure_4_4.both(studies).items():
+            assert result.value == pytest.approx(min(significant, close)), case
+        (over,) = {e.value for e in figure_4_4.random_above(studies).values()}
+        assert over == pytest.approx(significant + 3)
+        assert list(figure_4_4.both_of_batches(studies)) == [f"B = 10, {names[0]}"]
 
 
 def test_single_models_are_compared_whoever_draws_and_whatever_is_kept():
-    levels = [[1.0, 2.0], [1.0, 1.0], [4.0, 4.0], [2.0, 2.0]]
-    schemes = [NONE, RANDOM, OWN, HOMOMORPHIC]
-    data = made(levels, net.INDIVIDUAL, scheme=schemes, edge=[1.0, 0.1])
-    result = net.open_parts("parts", "edge", {"little": 1.0, "much": 0.1})({"parts": data})
+    levels = xr.Dataset(
+        {net.INDIVIDUAL: (("scheme", "edge"), [[1.0, 1.0], [4.0, 4.0], [2.0, 2.0]])},
+        {"scheme": [RANDOM, OWN, HOMOMORPHIC], "edge": [1.0, 0.1]},
+    )
+    result = net.open_parts("parts", "edge", {"little": 1.0, "much": 0.1})({"parts": levels})
     assert [round(e.value, 1) for e in result.values()] == [-3.0, 3.0, -3.0, 3.0]
     assert list(result) == [
         f"{kept}, {who}"
