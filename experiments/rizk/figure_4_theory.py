@@ -148,7 +148,7 @@ def by_formula(variance: np.ndarray | float) -> np.ndarray:
 
 
 def plot(studies: Studies) -> Picture:
-    titles = ("law of agreed numbers", "messages to agree", "epsilon, of the source's")
+    titles = ("law of agreed numbers", "messages to agree", "epsilon of one message")
     titles += ("mutual information",)
     drawing, axes = picture.panels(titles, columns=2)
     expected = stats.laplace.ppf(PLACES)
@@ -317,6 +317,8 @@ FIGURE = Figure(
             finite(net.LOCAL, ITSELF),
             *ALL_PEERS,
             ours=True,
+            note="Who hears all edges adds up what partners say to one receiver, and so gets every "
+            "receiver's sum.",
             changed="New.",
         ),
         Claim(
