@@ -556,7 +556,8 @@ class Server(Out):
         self._used.add("noise")
         key = self.key("noise")
         said, cancelled = noise.said(key, models)
-        inbox = Inbox(network.graph, said, own=models, cancelled=cancelled, noise=(noise, key))
+        own = noise.kept(key, models)
+        inbox = Inbox(network.graph, said, own=own, cancelled=cancelled, noise=(noise, key))
         return inbox.mean(over)
 
 

@@ -750,7 +750,8 @@ def noise_covariance(
 ) -> Float[Array, "nodes nodes"]:
     r"""Of what is left of a noise after a combination :math:`W=A^\top`, for one parameter.
 
-    A draw on every edge leaves :math:`\sigma^2\mathrm{diag}(\sum_{l\ne k}w_{kl}^2)`, one a message
+    A draw on every edge leaves :math:`\sigma^2\mathrm{diag}(\sum_{l\ne k}w_{kl}^2)`, and
+    :math:`w_{kk}^2` more where nodes draw for their own part, too; one a message
     :math:`\sigma^2W_0W_0^\top`, :math:`W_0` being :math:`W` without its diagonal, homomorphic noise
     :math:`\sigma^2(W-I)(W-I)^\top` and the local one nothing.
 
@@ -777,7 +778,8 @@ def noise_covariance(
     if noise.cancels:
         return jnp.zeros_like(weights)
     if isinstance(noise, PerEdge):
-        return variance * jnp.diag(jnp.sum(far**2, axis=1))
+        drawn = weights if noise.own else far
+        return variance * jnp.diag(jnp.sum(drawn**2, axis=1))
     if isinstance(noise, GraphHomomorphic):
         far = weights - jnp.eye(combination.nodes, dtype=weights.dtype)
     elif not isinstance(noise, PerMessage):
