@@ -187,8 +187,9 @@ def check(names: Sequence[str], folder: Path) -> int:
         print(figure.name)
         try:
             verdicts, wrong = records.check(figure, folder)
-        except Broken as error:
-            print(f"  BROKEN: {error}")
+        except Exception as error:  # a claim is code: whatever it raises, the others are judged
+            kind = "" if isinstance(error, Broken) else f"{type(error).__name__}: "
+            print(f"  BROKEN: {kind}{error}")
             failed = True
             continue
         claims = {claim.name: claim for claim in figure.claims}

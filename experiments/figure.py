@@ -79,9 +79,9 @@ class Estimate:
         return f"{self.value:.2f}{unit} [{self.low:.2f}, {self.high:.2f}]"
 
 
-#: What a claim is evidence of: the source's own statement, the same under a condition of ours, or
-#: nothing, since it cannot fail.
-Kind = Literal["source", "conditional", "by construction"]
+#: What a claim is evidence of: the source's own statement, the same under a condition of ours, a
+#: statement of our own, or nothing, since it cannot fail.
+Kind = Literal["source", "conditional", "ours", "by construction"]
 
 #: The studies of a figure to one estimate a case.
 Measure = Callable[[Studies], dict[str, Estimate]]
@@ -89,16 +89,19 @@ Measure = Callable[[Studies], dict[str, Estimate]]
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of the source, and how it is measured.
+    """One statement, and how it is measured.
 
     Attributes:
       name: unique within the figure.
       text: the statement, in our words.
-      source: where it is made: the section, and the figure, theorem or equation.
+      source: where it is made, or what asks for it: the section, and the figure, theorem or
+        equation.
       measure: what is estimated; the claim must hold in every case.
       accept: the range in which each whole interval must lie.
-      convention: how a word of the source became that range.
+      convention: how a word of the source became that range, from :mod:`experiments.conventions`
+        where it is there, and when it is read; a tolerance is no condition.
       condition: what, beyond the source, the claim is tested under; conditional if not empty.
+      ours: whether no source makes the statement.
       construction: why it cannot fail, if it is true by construction and no evidence.
       note: what explains a verdict against it; a number in it is computed from the results.
       changed: what is judged otherwise than in the first edition of the gallery, and why.
@@ -111,6 +114,7 @@ class Claim:
     accept: tuple[float, float]
     convention: str = ""
     condition: str = ""
+    ours: bool = False
     construction: str = ""
     note: str | Callable[[Studies], str] = ""
     changed: str = ""
@@ -129,6 +133,8 @@ class Claim:
         """What it is evidence of."""
         if self.construction:
             return "by construction"
+        if self.ours:
+            return "ours"
         return "conditional" if self.condition else "source"
 
     @property

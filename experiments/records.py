@@ -290,6 +290,13 @@ def read_studies(figure: Figure, folder: Path) -> dict[str, xr.Dataset]:
         raise Broken(f"{path} is not a readable results file ({error}).") from None
 
 
+#: What a stored claim has from its figure's module.
+DECLARED = (
+    *("text", "source", "accepted", "convention", "condition", "construction", "kind"),
+    "changed",
+)
+
+
 def check(figure: Figure, folder: Path) -> tuple[list[Verdict], list[str]]:
     """Judge every claim again on the stored results.
 
@@ -326,6 +333,8 @@ def check(figure: Figure, folder: Path) -> tuple[list[Verdict], list[str]]:
             )
         elif not _same_numbers(before["cases"], now["cases"]):
             wrong.append(f"{claim.name}: stored numbers differ from the recomputed ones")
+        elif other := [word for word in DECLARED if before.get(word) != now[word]]:
+            wrong.append(f"{claim.name}: stored with another {' and '.join(other)}; draw it again")
     wrong += [f"{name}: stored, but no claim of the figure" for name in by_name]
     return verdicts, wrong
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from experiments.conventions import WORDS
 from experiments.figure import Estimate
 from experiments.records import PRIVACY
 
@@ -13,6 +14,7 @@ Record = Mapping[str, Any]
 KINDS = {
     "source": "the source's",
     "conditional": "conditional",
+    "ours": "our own",
     "by construction": "by construction",
 }
 
@@ -24,11 +26,21 @@ Written by `python -m experiments report`; do not edit. `python -m experiments r
 figure again, `python -m experiments check` judges every claim again on the stored results.
 
 A claim holds if the whole 95 % interval (paired bootstrap over seeds) of every case lies in the
-accepted range; it is undecided if intervals straddle its border and none is outside. Three kinds
+accepted range; it is undecided if intervals straddle its border and none is outside. Four kinds
 are counted apart: what the *source* says, as it says it; the same *under a condition* of ours,
-which is named; and what is true *by construction*, which checks the code and is no evidence. dB
-are 10 log10 of a mean over seeds; positive means that the error of the method
-named first (in chapter 3, of the comparator) is above that of the other (of zCDP-NFL)."""
+which is named; what *we* say and no source does; and what is true *by construction*, which checks
+the code and is no evidence. dB are 10 log10 of a mean over seeds; positive means that the error of
+the method named first (in chapter 3, of the comparator) is above that of the other (of zCDP-NFL).
+
+Words mean the same in all figures, on the axis on which the source draws:"""
+
+
+def conventions() -> list[str]:
+    """What the sources' words mean, as a table."""
+    rows = [
+        (", ".join(word.words), *(m.convention.split(": ")[1] for m in word[1:])) for word in WORDS
+    ]
+    return _table(("words", "dB", "on a linear axis", "rates of error or accuracy"), rows)
 
 
 def _estimate(case: Record) -> str:
@@ -63,7 +75,9 @@ def claims_lines(claims: Iterable[Record]) -> list[str]:
     for claim in claims:
         lines.append(f"[{verdict(claim)}] {claim['text']} ({claim['source']})")
         if claim["condition"]:
-            lines.append(f"    conditional: {claim['condition']}")
+            lines.append(f"    under: {claim['condition']}")
+        if claim["kind"] == "ours":
+            lines.append("    our own")
         if claim["construction"]:
             lines.append(f"    by construction: {claim['construction']}")
         for name, case in claim["cases"].items():
@@ -177,8 +191,10 @@ def section(record: Record) -> list[str]:
     rows = []
     for claim in claims:
         text = claim["text"]
+        if claim["kind"] == "ours":
+            text += " *(our own)*"
         if claim["condition"]:
-            text += f" *(conditional: {claim['condition']})*"
+            text += f" *(under: {claim['condition']})*"
         if claim["construction"]:
             text += f" *(by construction: {claim['construction']})*"
         numbers = "<br>".join(
@@ -258,6 +274,8 @@ def gallery(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) 
         "# Figures",
         "",
         INTRODUCTION,
+        "",
+        *conventions(),
         "",
         *_table(("figure", "shows", *(f"{kind} claims" for kind in KINDS.values()), "time"), rows),
         "",

@@ -1,5 +1,6 @@
 """The command line end to end on one quick run, and claims that notice broken data."""
 
+import dataclasses
 import json
 import math
 import re
@@ -11,9 +12,10 @@ import xarray as xr
 
 import experiments
 import fljax as fl
-from experiments import commands, picture, records, report
+from experiments import commands, conventions, picture, records, report
 from experiments.__main__ import main, parser
 from experiments.commands import FULL, MODULES, QUICK
+from experiments.conventions import WORDS
 from experiments.figure import REGISTRY, Claim, Effort, Estimate, Figure, Setting
 from experiments.gauthier import chapter3 as ch3
 from fljax import _folders
@@ -402,19 +404,26 @@ KINDS = [
     judged("plain"),
     judged("lost", holds=False),
     judged("open", holds=False, decided=False),
-    judged("ours", "conditional", condition="ours: so many"),
+    judged("under", "conditional", condition="so many"),
+    judged("mine", "ours"),
     judged("built", "by construction", construction="it cannot fail"),
 ]
 
 
-def test_three_kinds_of_claims_are_counted_apart():
+def test_four_kinds_of_claims_are_counted_apart():
     assert report.tally(KINDS, "source") == "1 of 3, 1 undecided"
     assert report.tally(KINDS, "conditional") == "1 of 1"
+    assert report.tally(KINDS, "ours") == "1 of 1"
     assert report.tally(KINDS, "by construction") == "1 of 1"
     assert report.tally(KINDS[:3], "conditional") == ""
     kinds = [
         Claim("c", "", "", dict, (0, 1), **given).kind
-        for given in ({}, {"condition": "c"}, {"condition": "c", "construction": "b"})
+        for given in (
+            {},
+            {"condition": "c"},
+            {"condition": "c", "ours": True},
+            {"condition": "c", "ours": True, "construction": "b"},
+        )
     ]
     assert kinds == [*report.KINDS]
 
@@ -423,27 +432,31 @@ def test_the_gallery_counts_and_adds_up():
     text = report.gallery([recorded("x-1", 90, *KINDS), recorded("audit", 30, *KINDS[:1])], {})
     lines = text.splitlines()
     for line in (
-        "| [x-1](#x-1-figure-x-1) | Figure x-1 | 1 of 3, 1 undecided | 1 of 1 | 1 of 1 | 90 s |",
-        "| [audit](#audit-figure-audit) | Figure audit | 1 of 1 |  |  | 30 s |",
-        "| **the literature** |  | 1 of 3, 1 undecided | 1 of 1 | 1 of 1 | 2 min |",
-        "| **all** |  | 2 of 4, 1 undecided | 1 of 1 | 1 of 1 | 2 min |",
+        "| [x-1](#x-1-figure-x-1) | Figure x-1 | 1 of 3, 1 undecided | "
+        + 3 * "1 of 1 | "
+        + "90 s |",
+        "| [audit](#audit-figure-audit) | Figure audit | 1 of 1 |  |  |  | 30 s |",
+        "| **the literature** |  | 1 of 3, 1 undecided | 1 of 1 | 1 of 1 | 1 of 1 | 2 min |",
+        "| **all** |  | 2 of 4, 1 undecided | 1 of 1 | 1 of 1 | 1 of 1 | 2 min |",
     ):
         assert line in lines
-    assert "*(conditional: ours: so many)*" in text
+    assert "under is so *(under: so many)*" in text
+    assert "mine is so *(our own)*" in text
+    assert "| significantly, notably, drastically, markedly, far | more than 3 dB |" in text
     assert "*(by construction: it cannot fail)*" in text
     assert "x-1.pdf" in text
 
 
 def test_the_gallery_says_what_changed_and_why():
     claims = [*KINDS, judged("said", changed="Put otherwise."), judged("new", changed="New.")]
-    before = {"plain": "holds", "lost": "holds", "open": "undecided", "ours": "does not hold"}
-    before |= {"built": "holds", "said": "holds"}
+    before = {"plain": "holds", "lost": "holds", "open": "undecided", "under": "does not hold"}
+    before |= {"mine": "holds", "built": "holds", "said": "holds"}
     text = report.gallery([recorded("x-1", 9, *claims)], {"x-1": before})
     table = text[text.index("| figure | claim | kind | then | now |") :].split("\n\n")[0]
     new_draws = "the same measure on new draws"
     assert table.splitlines()[2:] == [
         f"| x-1 | lost is so | source | holds | does not hold | {new_draws} |",
-        f"| x-1 | ours is so | conditional | does not hold | holds | {new_draws} |",
+        f"| x-1 | under is so | conditional | does not hold | holds | {new_draws} |",
         "| x-1 | said is so | source | holds | holds | Put otherwise. |",
         "| x-1 | new is so | source | not judged | holds | New. |",
     ]
@@ -464,6 +477,70 @@ def test_what_is_said_of_a_claim_is_in_its_place():
             for word in ("text", "source", "convention", "condition", "construction", "changed"):
                 assert isinstance(getattr(claim, word), str), f"{figure.name}, {claim.name}: {word}"
             assert callable(claim.note) or isinstance(claim.note, str)
+
+
+@pytest.mark.slow
+def test_check_goes_on_past_a_claim_that_breaks(small, tmp_path, capsys):
+    """Whatever a note or a measure raises is said, and the next figure is judged."""
+    assert main(["run", "small", "--quick", "--seeds", "3", "--out", "made"]) == 0
+
+    def broken(studies):
+        raise FileNotFoundError("no data set")
+
+    claims = [dataclasses.replace(c, measure=broken) for c in REGISTRY["small"].claims]
+    dataclasses.replace(REGISTRY["small"], name="smallest", claims=claims)
+    try:
+        for path in list((tmp_path / "made").iterdir()):
+            text = path.read_bytes()
+            if path.suffix == ".json":
+                text = text.replace(b'"small"', b'"smallest"')
+            path.with_name(path.name.replace("small", "smallest")).write_bytes(text)
+        assert main(["check", "smallest", "small", "--out", "made"]) == 1
+    finally:
+        del REGISTRY["smallest"]
+    printed = capsys.readouterr().out
+    assert "BROKEN: FileNotFoundError: no data set" in printed
+    assert printed.index("no data set") < printed.rindex("small\n  [")
+
+
+#: A quoted word of a claim's convention, and what it is said to mean there.
+QUOTED = re.compile(r"“([^”]+)”")
+
+
+def test_a_word_means_the_same_in_all_figures():
+    table = {word.words[0]: {m.convention: m.accept for m in word[1:]} for word in WORDS}
+    adverbs = re.compile(r"significantly|notably|drastically|slightly|not much|hardly changes")
+    first = {name: word.words[0] for word in WORDS for name in word.words}
+    others: dict[str, set[str]] = {}
+    for figure in REGISTRY.values():
+        for claim in figure.claims:
+            where, said = f"{figure.name}, {claim.name}", claim.convention.split(";")[0]
+            quoted = QUOTED.findall(said)
+            for word in quoted:
+                assert first.get(word, word) == word, f"{where}: {word} is {first[word]}"
+                if word in table:
+                    assert table[word].get(said) == claim.accept, f"{where}: {said}"
+                elif word != "about":
+                    others.setdefault(word, set()).add(said)
+            for word in adverbs.findall(claim.text):
+                assert first[word] in quoted, f"{where}: what “{word}” means"
+    for word, meanings in others.items():
+        assert len(meanings) == 1, f"“{word}” means {meanings}"
+
+
+def test_words_mean_as_much_on_every_axis():
+    for word in WORDS:
+        for decibel, factor in zip(word.db.accept, word.factor.accept, strict=True):
+            assert factor == (
+                decibel if math.isinf(decibel) else pytest.approx(10 ** (decibel / 10))
+            )
+    assert conventions.SIGNIFICANTLY.factor.accept == pytest.approx((2, math.inf), rel=0.01)
+    assert conventions.about(5).accept == (3.75, 6.25)
+    assert conventions.about(-4).accept == (-5, -3)
+    assert conventions.order(-1).accept == (-1.2, -0.8)
+    accept, convention = conventions.CLOSE.db.when("at the end")
+    assert accept == (-1, 1)
+    assert convention.endswith("-1 to 1 dB; at the end")
 
 
 def test_a_note_explains_a_verdict_against_a_claim_from_the_results():
