@@ -149,7 +149,9 @@ def of_absence(
         """That all of these are there, each counted once."""
         result = jnp.ones((), dtype)
         for place, number in enumerate(who):
-            before = functools.reduce(np.logical_or, (number == past for past in who[:place]), False)
+            before = functools.reduce(
+                np.logical_or, (number == past for past in who[:place]), False
+            )
             result = result * jnp.where(before, 1, probability[number])
         return result
 

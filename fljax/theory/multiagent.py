@@ -916,9 +916,7 @@ class _Moves(NamedTuple):
     spread: Array
 
 
-def _learnt(
-    problem: Problem, draws: Sampling, around: Array, step: Array
-) -> tuple[Array, Array]:
+def _learnt(problem: Problem, draws: Sampling, around: Array, step: Array) -> tuple[Array, Array]:
     """``E M`` and ``E M (x) M`` of each client's local steps of a round, ``[K, ...]``."""
     dim, dtype = problem.dim, problem.dtype
     size = dim + 1
@@ -970,7 +968,12 @@ def _moves(
 
 
 def _moves_of_present(
-    problem: Problem, draws: Sampling, home: np.ndarray, present: Present, around: Array, step: Array
+    problem: Problem,
+    draws: Sampling,
+    home: np.ndarray,
+    present: Present,
+    around: Array,
+    step: Array,
 ) -> _Moves:
     """The same of clients that are there or not: a server's map is one and its clients' mean
     deviations from that, which is one where nobody is there.
@@ -1242,7 +1245,9 @@ def _absence(simulation: Simulation) -> tuple[_Absence | None, Algorithm]:
         return None, algorithm
     peers = isinstance(algorithm, PEERS)
     if peers and sum(over is not None for over in algorithm.combinations) > 1:
-        raise ValueError("the moments with absent peers or links are those of one exchange a round.")
+        raise ValueError(
+            "the moments with absent peers or links are those of one exchange a round."
+        )
     if peers and simulation.noise is not None:
         raise ValueError("the moments of noise between peers are known where all are there.")
     if not peers and losses is not None:

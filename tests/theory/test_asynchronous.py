@@ -3,7 +3,6 @@
 import functools
 import itertools
 
-import jax
 import numpy as np
 import pytest
 
@@ -15,7 +14,7 @@ from fljax.participation import Bernoulli, Fraction, Markov
 from fljax.problems import LeastSquares, SquaredL2, from_clients
 from fljax.theory import multiagent as theory
 
-RIDGE, STEP, ROUNDS = 0.1, 0.2, 3
+RIDGE, STEP = 0.1, 0.2
 close = functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-14)
 
 
@@ -130,3 +129,177 @@ def test_a_round_of_peers_that_come_and_go_is_all_of_its_outcomes(place, loss, s
         close(result.centroid[n], chance @ (center - optimum) ** 2)
         close(result.individual[n], chance @ ((models - optimum) ** 2).mean(axis=1))
         close(result.disagreement[n], chance @ ((models - center[:, None]) ** 2).mean(axis=1))
+
+
+# Clients of servers ----------------------------------------------------------------------------
+
+PLANE = make_data((2, 2, 1, 2), 2)
+STEPS = (2, 1, 2, 1)
+OFTEN = np.array([0.3, 0.8, 1.0, 0.5])
+
+
+def learnt(k, w):
+    """``(probability, model)`` of a client after its steps on a sample each."""
+    X, y = PLANE[k]
+    for drawn in itertools.product(range(len(y)), repeat=STEPS[k]):
+        v = w
+        for n in drawn:
+            v = v - STEP / STEPS[k] * slope(X[[n]], y[[n]], v)
+        yield len(y) ** -STEPS[k], v
+
+
+def server_round(clients, w):
+    """All ``(probability, model)`` of a server after a round with those of its clients there."""
+    for here in itertools.product((False, True), repeat=len(clients)):
+        chance = np.prod([OFTEN[k] if on else 1 - OFTEN[k] for k, on in zip(clients, here)])
+        there = [k for k, on in zip(clients, here, strict=True) if on]
+        for outcome in itertools.product(*(list(learnt(k, w)) for k in there)):
+            models = [v for _, v in outcome]
+            mean = np.mean(models, axis=0) if models else w
+            yield chance * np.prod([p for p, _ in outcome]), mean
+
+
+def test_federated_averaging_of_those_that_are_there_is_all_of_its_outcomes():
+    start = np.array([0.5, -1.0])
+    problem = make_problem(PLANE, start)
+    algorithm = FedAvg(STEP, batches=Uniform(1), local_steps=STEPS, normalized=True)
+    simulation = fl.Simulation(problem, algorithm, participation=Bernoulli(OFTEN))
+    optimum = np.asarray(fl.problems.optimum(problem))
+    expected = sum(p * ((w - optimum) ** 2).sum() for p, w in server_round(range(4), start))
+    close(theory.learning_curve(simulation, 1).centroid[0], expected)
+
+
+def test_a_draw_by_chance_is_participation():
+    problem = make_problem(PLANE)
+    algorithm = FedAvg(STEP, batches=Uniform(1), local_steps=STEPS)
+    drawn = FedAvg(STEP, batches=Uniform(1), local_steps=STEPS, selector=Fraction(0.5))
+    both = fl.Simulation(problem, drawn, participation=Bernoulli(OFTEN))
+    once = fl.Simulation(problem, algorithm, participation=Bernoulli(OFTEN / 2))
+    for mine, other in zip(theory.steady_state(both), theory.steady_state(once), strict=True):
+        close(mine, other)
+
+
+@pytest.mark.slow
+def test_servers_whose_clients_are_there_or_not_are_all_of_their_outcomes():
+    start = np.array([0.5, -1.0])
+    problem = make_problem(PLANE, start)
+    network = fl.federation.Federation([0, 0, 1, 1], fl.graphs.path(2))
+    algorithm = GraphFedAvg(STEP, STEPS, batches=Uniform(1))
+    simulation = fl.Simulation(problem, algorithm, network, participation=Bernoulli(OFTEN))
+    result = theory.learning_curve(simulation, 1)
+    W, optimum = np.asarray(network.graph.mixing().matrix()), np.asarray(fl.problems.optimum(problem))
+    total = np.zeros(2)
+    for p, first in server_round((0, 1), start):
+        for q, second in server_round((2, 3), start):
+            errors = W @ np.array([first, second]) - optimum
+            center = errors.mean(axis=0)
+            total += p * q * np.array([(center**2).sum(), (errors**2).sum(axis=1).mean()])
+    close([result.centroid[0], result.individual[0]], total)
+
+
+def test_everybody_there_is_the_theory_without_participation():
+    """Also with noise on uploads, and of many clients, whose rule has many points."""
+    problem = make_problem(make_data((3,) * 40, 2))
+    algorithm = FedAvg(STEP, batches=Uniform(1), local_steps=2)
+    noisy = fl.link.UploadNoise(0.01, on="updates")
+    plain = fl.Simulation(problem, algorithm, upload_noise=noisy)
+    there = fl.Simulation(problem, algorithm, upload_noise=noisy, participation=Bernoulli(1.0))
+    for mine, other in zip(theory.steady_state(there), theory.steady_state(plain), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-8, atol=1e-14)
+
+
+# Where it ends ---------------------------------------------------------------------------------
+
+EIGHT = make_data((6, 7, 5, 8, 6, 7, 6, 5), 2, seed=1)
+GRAPH = fl.graphs.from_edges(
+    8, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 0), (1, 5)]
+)
+RARE = np.array([0.9, 0.4, 0.5, 0.3, 1.0, 0.8, 0.6, 0.7])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", [ATC, CTA, Consensus, FedAvg])
+def test_runs_come_to_the_steady_state(strategy):
+    peers = strategy is not FedAvg
+    simulation = fl.Simulation(
+        make_problem(EIGHT),
+        strategy(0.2, batches=Uniform(2))
+        if peers
+        else FedAvg(0.2, batches=Uniform(2), local_steps=3),
+        GRAPH if peers else None,
+        metrics=[fl.metrics.trajectory("model")],
+        participation=Bernoulli(RARE),
+        losses=Independent(0.2) if peers else None,
+    )
+    state, way = theory.steady_state(simulation), theory.learning_curve(simulation, 800)
+    np.testing.assert_allclose(way.individual[-1], state.individual, rtol=1e-8)
+    runs = fl.sweep(lambda key: simulation, seeds=60, rounds=500)
+    models = np.asarray(runs["model_trajectory"])[:, 150:, : len(state.law)]
+    errors = models - np.asarray(theory.minimizer(simulation.problem))
+    centroid = np.einsum("strd,r->std", errors, np.asarray(state.law))
+    result = [
+        (centroid**2).sum(-1).mean(1),
+        (errors**2).sum(-1).mean((1, 2)),
+        ((errors - centroid[:, :, None]) ** 2).sum(-1).mean((1, 2)),
+    ]
+    for runs, expected in zip(
+        result, (state.centroid, state.individual, state.disagreement), strict=True
+    ):
+        error = runs.std(ddof=1) / np.sqrt(len(runs))
+        assert abs(runs.mean() - float(expected)) < 4 * error + 1e-15
+
+
+@pytest.mark.slow
+def test_rare_participation_moves_the_stable_step():
+    """In the mean square draws of who is there are stable for shorter steps; runs agree."""
+    problem = make_problem(EIGHT)
+    base = fl.Simulation(problem, ATC(0.1, batches=Uniform(1)), GRAPH)
+    there = fl.Simulation(
+        problem, ATC(0.1, batches=Uniform(1)), GRAPH, participation=Bernoulli(RARE)
+    )
+    limits = [theory.stable_step(s, "mean square", 2) for s in (base, there)]
+    assert limits[1] != pytest.approx(limits[0], rel=0.02)
+    for scale, finite in ((0.9, True), (1.1, False)):
+        step = fl.Simulation(
+            problem,
+            ATC(scale * limits[1], batches=Uniform(1)),
+            GRAPH,
+            participation=Bernoulli(RARE),
+        )
+        assert np.isfinite(theory.steady_state(step).individual) == finite
+
+
+# Refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "network", "stages", "message"),
+    [
+        (ATC(0.1), GRAPH, {"participation": Markov(0.1, 0.5)}, "remembers who was there"),
+        (ATC(0.1), GRAPH, {"losses": fl.link.GilbertElliott(0.1, 0.5)}, "not known with losses="),
+        (ATC(0.1), GRAPH, {"participation": Bernoulli(0.0)}, "the probability of taking part"),
+        (
+            ATC(0.1),
+            GRAPH,
+            {"losses": Independent(0.5), "noise": PerEdge(0.1)},
+            "known where all are there",
+        ),
+        (
+            Diffusion(0.1, "metropolis", after="metropolis"),
+            GRAPH,
+            {"losses": Independent(0.1)},
+            "one exchange a round",
+        ),
+        (FedAvg(0.1), None, {"losses": Independent(0.1)}, "are known of peers"),
+        (FedAvg(0.1, 3), None, {"participation": Bernoulli(0.5)}, "who is drawn of those"),
+        (
+            FedAvg(0.1, weighting="samples"),
+            None,
+            {"participation": Bernoulli(0.5)},
+            "different weights",
+        ),
+    ],
+)
+def test_what_is_not_known_is_refused(algorithm, network, stages, message):
+    with pytest.raises(ValueError, match=message):
+        theory.steady_state(fl.Simulation(make_problem(EIGHT), algorithm, network, **stages))

@@ -1,0 +1,153 @@
+"""What the figures of the open questions share (Rizk 2023, section 5.2): data, network, theory.
+
+The source asks and has no experiments; every value is ours, in this file or a figure's, once.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array
+from matplotlib.axes import Axes
+
+import fljax as fl
+from experiments.figure import Estimate, Measure, Setting, Studies
+from experiments.measures import gap, last_part, samples
+from experiments.rizk import data, network
+from fljax import plotting, statistics
+from fljax._generator import normal
+from fljax._module import float_dtype, replace
+from fljax.theory import multiagent as theory
+
+AGENTS = Setting("agents K", 10, "few, of whom the exact recursion takes seconds")
+SAMPLES = Setting("samples of an agent", 20, "with noise that single samples show")
+DIM = Setting("parameters M", 2, "as in chapters 2 to 4")
+RHO = Setting("regularizer rho", 0.001, "as in chapter 2")
+EIGENVALUES = Setting(
+    "eigenvalues of the features' covariances",
+    (0.5, 2.0),
+    "as in chapter 2, with directions of each agent's own",
+)
+NOISE = Setting("variance of the responses' noise", 0.1, "as in chapter 3")
+UNLIKE = Setting(
+    "deviation of an agent's own model from the common one",
+    {"alike": 0.0, "unlike": 0.5},
+    "none, and half a unit in each parameter, of a model of unit variance",
+)
+GRAPH = Setting("network", 3.0, "mean degree, random and connected; Metropolis weights")
+DRAWN_ONCE = Setting(
+    "network and data", "drawn once", "theory is of these data, and runs are of its draws"
+)
+
+COMMON = (AGENTS, SAMPLES, DIM, RHO, EIGENVALUES, NOISE, UNLIKE, DRAWN_ONCE)
+
+METRIC = "mean_square_deviation"
+
+
+@network.drawn_once
+def _world() -> tuple[fl.problems.Problem, Array]:
+    """The data of one model, and what models of their own would add to the responses."""
+    key, own = jax.random.split(fl.random_key(1))
+    problem = data.regression(
+        key,
+        AGENTS.value,
+        SAMPLES.value,
+        DIM.value,
+        RHO.value,
+        eigenvalues=EIGENVALUES.value,
+        noise=NOISE.value,
+    )
+    models = normal(own, (AGENTS.value, DIM.value), problem.dtype)
+    return problem, jnp.einsum("knp,kp->kn", problem.features, models, precision=data.HIGHEST)
+
+
+def world(unlike: Array | float) -> fl.problems.Problem:
+    """The agents' data, the further apart their models are."""
+    problem, own = _world()
+    return replace(problem, targets=problem.targets + jnp.asarray(unlike, problem.dtype) * own)
+
+
+@network.drawn_once
+def graph() -> fl.graphs.Graph:
+    """Who hears whom."""
+    return fl.graphs.random_connected(fl.random_key(2), AGENTS.value, GRAPH.value)
+
+
+def predicted(
+    scenario: Callable[..., fl.Simulation],
+    axes: Mapping[str, Sequence[Any]],
+    rounds: int | None = None,
+) -> xr.Dataset:
+    """Individual deviations by theory, exactly.
+
+    Args:
+      scenario: a function of a key and the axes.
+      axes: the last of numbers, in one program; of the others each is a program.
+      rounds: of the learning curves; of the steady states by default.
+    """
+    *structure, (name, numbers) = axes.items()
+
+    def along(*values: Any) -> Array:
+        @jax.jit
+        def of(numbers: Array) -> Array:
+            def one(number: Array) -> Array:
+                fixed = dict(zip(axes, values, strict=False))
+                simulation = scenario(fl.random_key(0), **fixed, **{name: number})
+                if rounds is None:
+                    return theory.steady_state(simulation).individual
+                return theory.learning_curve(simulation, rounds).individual
+
+            return jax.lax.map(one, numbers)
+
+        return of(jnp.asarray(numbers, float_dtype()))
+
+    points = [along(*values) for values in itertools.product(*(v for _, v in structure))]
+    levels = np.reshape(np.stack(points), [*(len(v) for v in axes.values()), *points[0].shape[1:]])
+    dims = [*axes, *(() if rounds is None else ("round",))]
+    result = xr.Dataset({METRIC: (dims, levels)}, {name: list(v) for name, v in axes.items()})
+    return result if rounds is None else result.assign_coords(round=np.arange(1, rounds + 1))
+
+
+#: The last half of a run.
+steady = last_part(2)
+
+
+def agreement(studies: Mapping[str, str]) -> Measure:
+    """How far runs' steady states are above what theory says, dB, by the label of a study."""
+
+    def measure(results: Studies) -> dict[str, Estimate]:
+        cases = {}
+        for name, label in studies.items():
+            data, level = steady(results[name]), results[f"{name}-theory"][METRIC]
+            axes = level.dims
+            for values in itertools.product(*(level[axis].values for axis in axes)):
+                where = dict(zip(axes, values, strict=True))
+                runs = samples(data, where, METRIC).mean(axis=1)
+                case = ", ".join(str(v) if isinstance(v, str) else f"{v:g}" for v in values)
+                cases[f"{label}: {case}"] = gap(runs, np.full(len(runs), float(level.sel(where))))
+        return cases
+
+    return measure
+
+
+def draw_levels(
+    ax: Axes, runs: xr.Dataset, level: xr.Dataset, axis: str, curves: str, **where: Any
+) -> None:
+    """Steady states of runs as points on the lines that theory has for them, dB."""
+    theory_of, data = level[METRIC].sel(where), steady(runs).sel(where)
+    for place, label in enumerate(theory_of[curves].values):
+        look = {key: plotting.LOOKS[place][key] for key in ("color", "linestyle")}
+        line = statistics.decibels(theory_of.sel({curves: label}).values)
+        ax.plot(level[axis], line, label=f"{label}", linewidth=1, **look)
+        mean = data[METRIC].sel({curves: label}).mean(["seed", "round"])
+        ax.plot(
+            data[axis],
+            statistics.decibels(mean.values),
+            plotting.LOOKS[place]["marker"],
+            color=look["color"],
+        )
+    ax.set(xlabel=axis.replace("_", " "), ylabel="MSD [dB]")
