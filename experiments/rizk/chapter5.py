@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 
 import fljax as fl
 from experiments.figure import Estimate, Measure, Setting, Studies
-from experiments.measures import gap, last_part, samples
+from experiments.measures import gap, samples
 from experiments.rizk import data, network
 from fljax import plotting, statistics
 from fljax._generator import normal
@@ -46,6 +46,9 @@ DRAWN_ONCE = Setting(
 COMMON = (AGENTS, SAMPLES, DIM, RHO, EIGENVALUES, NOISE, UNLIKE, DRAWN_ONCE)
 
 METRIC = "mean_square_deviation"
+ATC, FEDAVG = "ATC", "FedAvg"
+#: In the order of their colors.
+METHODS = (ATC, FEDAVG)
 
 
 @network.drawn_once
@@ -112,8 +115,12 @@ def predicted(
     return result if rounds is None else result.assign_coords(round=np.arange(1, rounds + 1))
 
 
-#: The last half of a run.
-steady = last_part(2)
+def labeled(data: xr.Dataset) -> xr.Dataset:
+    """With words for how far agents are apart."""
+    if "unlike" not in data.dims:
+        return data
+    names = {value: name for name, value in UNLIKE.value.items()}
+    return data.assign_coords(unlike=[names[float(value)] for value in data["unlike"].values])
 
 
 def agreement(studies: Mapping[str, str]) -> Measure:
@@ -122,11 +129,10 @@ def agreement(studies: Mapping[str, str]) -> Measure:
     def measure(results: Studies) -> dict[str, Estimate]:
         cases = {}
         for name, label in studies.items():
-            data, level = steady(results[name]), results[f"{name}-theory"][METRIC]
-            axes = level.dims
-            for values in itertools.product(*(level[axis].values for axis in axes)):
-                where = dict(zip(axes, values, strict=True))
-                runs = samples(data, where, METRIC).mean(axis=1)
+            level = results[f"{name}-theory"][METRIC]
+            for values in itertools.product(*(level[axis].values for axis in level.dims)):
+                where = dict(zip(level.dims, values, strict=True))
+                runs = samples(results[name], where, METRIC)
                 case = ", ".join(str(v) if isinstance(v, str) else f"{v:g}" for v in values)
                 cases[f"{label}: {case}"] = gap(runs, np.full(len(runs), float(level.sel(where))))
         return cases
@@ -134,20 +140,17 @@ def agreement(studies: Mapping[str, str]) -> Measure:
     return measure
 
 
-def draw_levels(
-    ax: Axes, runs: xr.Dataset, level: xr.Dataset, axis: str, curves: str, **where: Any
-) -> None:
-    """Steady states of runs as points on the lines that theory has for them, dB."""
-    theory_of, data = level[METRIC].sel(where), steady(runs).sel(where)
-    for place, label in enumerate(theory_of[curves].values):
-        look = {key: plotting.LOOKS[place][key] for key in ("color", "linestyle")}
-        line = statistics.decibels(theory_of.sel({curves: label}).values)
-        ax.plot(level[axis], line, label=f"{label}", linewidth=1, **look)
-        mean = data[METRIC].sel({curves: label}).mean(["seed", "round"])
-        ax.plot(
-            data[axis],
-            statistics.decibels(mean.values),
-            plotting.LOOKS[place]["marker"],
-            color=look["color"],
-        )
-    ax.set(xlabel=axis.replace("_", " "), ylabel="MSD [dB]")
+def draw_levels(ax: Axes, runs: xr.Dataset, level: xr.Dataset, axis: str) -> None:
+    """Steady states of runs as points on the lines that theory has for them, dB; a color a method,
+    dashed where agents are unlike.
+    """
+    others = [dim for dim in level[METRIC].dims if dim != axis]
+    for values in itertools.product(*(level[dim].values for dim in others)):
+        where = dict(zip(others, values, strict=True))
+        look = plotting.LOOKS[METHODS.index(where.get("algorithm", METHODS[0]))]
+        shape = "--" if where.get("unlike") == "unlike" else "-"
+        line = statistics.decibels(level[METRIC].sel(where).values)
+        ax.plot(level[axis], line, shape, color=look["color"], label=", ".join(values))
+        mean = runs[METRIC].sel(where).mean("seed")
+        points = {"color": look["color"], "marker": look["marker"], "linestyle": "none"}
+        ax.plot(runs[axis], statistics.decibels(mean.values), **points)

@@ -36,8 +36,8 @@ from fljax.batches import Uniform, Weighted, check_per_client, per_client
 from fljax.federation import Federation
 from fljax.graphs import Combination, Graph
 from fljax.link import GraphHomomorphic, Noise, PerEdge, PerMessage, UploadNoise
-from fljax.link.uploads import UPLOADS
 from fljax.link.losses import Independent
+from fljax.link.uploads import UPLOADS
 from fljax.participation import Always, Bernoulli, Drawn, Everyone, Fraction, PerServer
 from fljax.problems import Problem, optimum
 from fljax.problems.solvers import is_quadratic, strong_convexity

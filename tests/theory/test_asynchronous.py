@@ -151,7 +151,9 @@ def learnt(k, w):
 def server_round(clients, w):
     """All ``(probability, model)`` of a server after a round with those of its clients there."""
     for here in itertools.product((False, True), repeat=len(clients)):
-        chance = np.prod([OFTEN[k] if on else 1 - OFTEN[k] for k, on in zip(clients, here)])
+        chance = np.prod(
+            [OFTEN[k] if on else 1 - OFTEN[k] for k, on in zip(clients, here, strict=True)]
+        )
         there = [k for k, on in zip(clients, here, strict=True) if on]
         for outcome in itertools.product(*(list(learnt(k, w)) for k in there)):
             models = [v for _, v in outcome]
@@ -187,7 +189,8 @@ def test_servers_whose_clients_are_there_or_not_are_all_of_their_outcomes():
     algorithm = GraphFedAvg(STEP, STEPS, batches=Uniform(1))
     simulation = fl.Simulation(problem, algorithm, network, participation=Bernoulli(OFTEN))
     result = theory.learning_curve(simulation, 1)
-    W, optimum = np.asarray(network.graph.mixing().matrix()), np.asarray(fl.problems.optimum(problem))
+    W = np.asarray(network.graph.mixing().matrix())
+    optimum = np.asarray(fl.problems.optimum(problem))
     total = np.zeros(2)
     for p, first in server_round((0, 1), start):
         for q, second in server_round((2, 3), start):
