@@ -80,39 +80,54 @@ def graph() -> fl.graphs.Graph:
     return fl.graphs.random_connected(fl.random_key(2), AGENTS.value, GRAPH.value)
 
 
+#: Numbers of a simulation by theory, ``[]`` or ``[T]``.
+Reading = Callable[[fl.Simulation], Mapping[str, Array]]
+
+
+def at_rest(simulation: fl.Simulation) -> dict[str, Array]:
+    """The individual deviation of the steady state, exactly."""
+    return {METRIC: theory.steady_state(simulation).individual}
+
+
+def on_the_way(rounds: int) -> Reading:
+    """That after each round."""
+    return lambda simulation: {METRIC: theory.learning_curve(simulation, rounds).individual}
+
+
 def predicted(
     scenario: Callable[..., fl.Simulation],
     axes: Mapping[str, Sequence[Any]],
-    rounds: int | None = None,
+    read: Reading = at_rest,
 ) -> xr.Dataset:
-    """Individual deviations by theory, exactly.
+    """What theory says at every point of a grid; those that differ in numbers are one program.
 
     Args:
       scenario: a function of a key and the axes.
-      axes: the last of numbers, in one program; of the others each is a program.
-      rounds: of the learning curves; of the steady states by default.
+      axes: of which the last have the numbers (floats).
+      read: what.
     """
-    *structure, (name, numbers) = axes.items()
+    structure = [name for name, v in axes.items() if not isinstance(v[0], float)]
+    numbers = [name for name in axes if name not in structure]
+    points = np.array(list(itertools.product(*(axes[name] for name in numbers))))
 
-    def along(*values: Any) -> Array:
-        @jax.jit
-        def of(numbers: Array) -> Array:
-            def one(number: Array) -> Array:
-                fixed = dict(zip(axes, values, strict=False))
-                simulation = scenario(fl.random_key(0), **fixed, **{name: number})
-                if rounds is None:
-                    return theory.steady_state(simulation).individual
-                return theory.learning_curve(simulation, rounds).individual
+    def of(*fixed: Any) -> Mapping[str, Array]:
+        def one(point: Array) -> Mapping[str, Array]:
+            given = dict(zip(structure, fixed, strict=True)) | dict(
+                zip(numbers, point, strict=True)
+            )
+            return read(scenario(fl.random_key(0), **given))
 
-            return jax.lax.map(one, numbers)
+        return jax.jit(lambda points: jax.lax.map(one, points))(jnp.asarray(points, float_dtype()))
 
-        return of(jnp.asarray(numbers, float_dtype()))
-
-    points = [along(*values) for values in itertools.product(*(v for _, v in structure))]
-    levels = np.reshape(np.stack(points), [*(len(v) for v in axes.values()), *points[0].shape[1:]])
-    dims = [*axes, *(() if rounds is None else ("round",))]
-    result = xr.Dataset({METRIC: (dims, levels)}, {name: list(v) for name, v in axes.items()})
-    return result if rounds is None else result.assign_coords(round=np.arange(1, rounds + 1))
+    parts = [of(*fixed) for fixed in itertools.product(*(axes[name] for name in structure))]
+    sizes, result = [len(values) for values in axes.values()], {}
+    for name in parts[0]:
+        values = np.stack([part[name] for part in parts])
+        extra = ("round",) if values.ndim > 2 else ()
+        result[name] = ((*axes, *extra), values.reshape(*sizes, *values.shape[2:]))
+    data = xr.Dataset(result, {name: list(values) for name, values in axes.items()})
+    rounds = data.sizes.get("round")
+    return data if rounds is None else data.assign_coords(round=np.arange(1, rounds + 1))
 
 
 def labeled(data: xr.Dataset) -> xr.Dataset:

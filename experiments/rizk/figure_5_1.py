@@ -24,7 +24,6 @@ from fljax.theory import multiagent as theory
 
 STEP = Setting("step size mu", 0.02, "a time constant of 25 rounds or so, all taking part")
 ROUNDS = Setting("iterations", 6000, "the last half are a steady state at the smallest step, too")
-SEEDS = Setting("seeds", 40, "at most: each has thousands of rounds of its steady state")
 PROBABILITIES = Setting(
     "probabilities of taking part", (0.1, 0.25, 0.5, 0.75, 1.0), "from rarely to always"
 )
@@ -117,7 +116,7 @@ def study(effort: Effort) -> Studies:
         "unequal": {"algorithm": methods, "step_size": STEPS.value},
     }
     builds = {"loss": with_losses, "unequal": unequal}
-    asked = {"rounds": ROUNDS.value, "seeds": min(effort.seeds, SEEDS.value), "record_every": 20}
+    asked = {"rounds": ROUNDS.value, "seeds": effort.seeds, "record_every": 20}
     studies: dict[str, xr.Dataset] = {}
     for name, grid in axes.items():
         build, (last, values) = builds.get(name, scenario), list(grid.items())[-1]
@@ -126,7 +125,7 @@ def study(effort: Effort) -> Studies:
         studies[f"{name}-theory"] = ch5.predicted(build, grid)
     one = {"algorithm": [ch5.ATC], "unlike": [0.0], "probability": CURVES.value}
     studies["curves"] = effort.sweep("curves", scenario, grid=one, **asked | SHORT)
-    studies["curves-theory"] = ch5.predicted(scenario, one, SHORT["rounds"])
+    studies["curves-theory"] = ch5.predicted(scenario, one, ch5.on_the_way(SHORT["rounds"]))
     return {name: ch5.labeled(data) for name, data in studies.items()}
 
 
@@ -241,7 +240,7 @@ FIGURE = Figure(
     settings=(
         *ch5.COMMON,
         ch5.GRAPH,
-        *(STEP, ROUNDS, SEEDS, PROBABILITIES, STEPS, HALF, LOSS, UNEQUAL, CURVES),
+        *(STEP, ROUNDS, PROBABILITIES, STEPS, HALF, LOSS, UNEQUAL, CURVES),
     ),
     double=True,
 )

@@ -30,7 +30,16 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._arguments import checked
 from fljax._module import module, replace, static
-from fljax.algorithms import ATC, CTA, Consensus, Diffusion, FedAvg, GraphFedAvg, ISFedAvg
+from fljax.algorithms import (
+    ATC,
+    CTA,
+    Consensus,
+    Diffusion,
+    FedAvg,
+    GraphFedAvg,
+    ISFedAvg,
+    SampledDiffusion,
+)
 from fljax.algorithms.base import Algorithm, server_start, start_models
 from fljax.batches import Uniform, Weighted, check_per_client, per_client
 from fljax.federation import Federation
@@ -43,7 +52,7 @@ from fljax.problems import Problem, optimum
 from fljax.problems.solvers import is_quadratic, strong_convexity
 from fljax.schedules import Constant
 from fljax.simulation import Simulation
-from fljax.theory.asynchronous import Exchange, Present, of_absence, of_present
+from fljax.theory.asynchronous import Exchange, Present, of_absence, of_draws, of_present
 
 __all__ = [
     "BestStep",
@@ -61,6 +70,7 @@ __all__ = [
     "learning_curve",
     "local_minimizers",
     "minimizer",
+    "neighbor_importance",
     "noise_covariance",
     "noise_gain",
     "sampling",
@@ -77,7 +87,7 @@ Perturbed = Literal["models", "updates"]
 Sense = Literal["mean", "mean square"]
 SENSES = ("mean", "mean square")
 
-PEERS = (Consensus, CTA, ATC, Diffusion)
+PEERS = (Consensus, CTA, ATC, Diffusion, SampledDiffusion)
 
 #: Of the search of a steady state.
 MOST_SWEEPS = 2000
@@ -1100,15 +1110,25 @@ class _Asynchronous(NamedTuple):
         """None: there is no noise between peers."""
         return jnp.zeros_like(self.matrix)
 
-    def drawn(self, mean: Array, covariance: Array) -> Array:
-        """``[2 PD, 2 PD]``: what all draws of a round add to the covariance."""
+    def _moments(self, mean: Array, covariance: Array) -> Array:
+        """Second moments of errors and ones, ``[2, P, D+1, 2, P, D+1]``."""
         nodes, size = self.moves.mean.shape[:2]
         shape = (2, nodes, size - 1)
         at = jnp.concatenate([mean.reshape(shape), jnp.ones((*shape[:2], 1), mean.dtype)], axis=2)
         end, around = (0, 1), covariance.reshape(*shape, *shape)
         around = jnp.pad(around, ((0, 0), (0, 0), end, (0, 0), (0, 0), end))
-        around = around + jnp.outer(at, at).reshape(around.shape)
-        second = self._second(around)[:, :, :-1, :, :, :-1]
+        return around + jnp.outer(at, at).reshape(around.shape)
+
+    def distances(self, mean: Array, covariance: Array) -> Array:
+        """``[P, P]``: mean squared distances of messages after a gradient step."""
+        said = self._stepped(self._moments(mean, covariance))[0, :, :-1, 0, :, :-1]
+        products = _sum("piqi->pq", said)
+        own = jnp.diagonal(products)
+        return own[:, None] + own[None] - 2 * products
+
+    def drawn(self, mean: Array, covariance: Array) -> Array:
+        """``[2 PD, 2 PD]``: what all draws of a round add to the covariance."""
+        second = self._second(self._moments(mean, covariance))[:, :, :-1, :, :, :-1]
         after = self._mean(mean)
         second = second.reshape(covariance.shape) - jnp.outer(after, after)
         return second - _dot(_dot(self.matrix, covariance), self.matrix.T)
@@ -1203,6 +1223,14 @@ def _recursion(
         if getattr(simulation, name) is not None:
             raise ValueError(f"the moments are not known with {name}=; leave it out.")
     absence, algorithm = _absence(simulation)
+    if isinstance(algorithm, SampledDiffusion):
+        if simulation.noise is not None:
+            raise ValueError("the moments of noise between peers are known where all are heard.")
+        if algorithm.rule != "uniform":
+            raise ValueError(
+                "probabilities by importance follow from the run; give those that they come to, "
+                "probability=neighbor_importance(simulation), or take the rule 'uniform'."
+            )
     draws = sampling(problem, algorithm, network)
     if not isinstance(algorithm.step_size, Constant):
         raise ValueError("a round is always the same map if the step size is a number only.")
@@ -1244,6 +1272,8 @@ def _absence(simulation: Simulation) -> tuple[_Absence | None, Algorithm]:
     if losses is None and not chosen and not isinstance(there, Bernoulli):
         return None, algorithm
     peers = isinstance(algorithm, PEERS)
+    if isinstance(algorithm, SampledDiffusion):
+        raise ValueError("the moments of peers that draw whom they hear are known without losses=.")
     if peers and sum(over is not None for over in algorithm.combinations) > 1:
         raise ValueError(
             "the moments with absent peers or links are those of one exchange a round."
@@ -1285,6 +1315,11 @@ def _of_parts(
     layout = _layout(problem, algorithm, network)
     step = jnp.asarray(algorithm.step_size.value, problem.dtype)
     law = jnp.asarray(layout.law, problem.dtype)
+    if isinstance(algorithm, SampledDiffusion):
+        moves = _moves(problem, draws, layout, around, step)
+        weights, chance = (m.astype(problem.dtype) for m in _drawing(algorithm, network))
+        count = jnp.asarray(algorithm.neighbors_per_round, problem.dtype)
+        return _Asynchronous(moves, of_draws(weights, chance, count)), law
     if absence is not None and isinstance(algorithm, PEERS):
         moves = _moves(problem, draws, layout, around, step)
         (place,) = (n for n, over in enumerate(layout.weights) if over is not None)
@@ -1399,6 +1434,64 @@ def _rest(recursion: _Recursion | _Asynchronous) -> tuple[Array, Array]:
     turn, covariance, _ = jax.lax.while_loop(moving, sweep, start)
     kept = (turn < MOST_SWEEPS) & jnp.all(jnp.isfinite(covariance))
     return mean, jnp.where(kept, covariance, jnp.inf)
+
+
+def _drawing(algorithm: SampledDiffusion, network: Graph) -> tuple[Array, Array]:
+    """``[P, P]`` each: the weights, and the probabilities of a draw."""
+    weights = network.mixing(algorithm.mixing).matrix()
+    if algorithm.probability is not None:
+        return weights, jnp.asarray(algorithm.probability)
+    hears = (weights * (1 - jnp.eye(len(weights), dtype=weights.dtype)) > 0).astype(weights.dtype)
+    return weights, hears / jnp.sum(hears, axis=1, keepdims=True)
+
+
+@checked
+def neighbor_importance(simulation: Simulation, turns: int = 4) -> Float[Array, "nodes nodes"]:
+    r"""With which probabilities peers best draw whom they hear.
+
+    .. math:: p_{kl}\propto a_{lk}\sqrt{E\|\psi_l-\psi_k\|^2},
+
+    the least of what draws add to :math:`E\|w_k\|^2` in a round
+    (:class:`~fljax.algorithms.SampledDiffusion`), with the moments of the steady state, which
+    themselves depend on the probabilities: a few turns from uniform ones. It is best for a round
+    and each peer alone, and not for what a round leaves to the next.
+
+    Args:
+      simulation: of sampled diffusion, as of :func:`steady_state`; its probabilities do not matter.
+      turns: of finding the moments and from them the probabilities.
+
+    Returns:
+      ``[P, P]``, rows of sum one.
+
+    Raises:
+      TypeError, ValueError: as of :func:`steady_state`; another algorithm.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2),
+      ...     fl.algorithms.SampledDiffusion(0.02),
+      ...     fl.graphs.complete(6),
+      ... )
+      >>> probability = neighbor_importance(simulation)
+      >>> bool((abs(probability.sum(1) - 1) < 1e-5).all())
+      True
+    """
+    _check.count("turns", turns)
+    if not isinstance(simulation.algorithm, SampledDiffusion):
+        raise TypeError(
+            f"neighbors are drawn by SampledDiffusion, got {_check.shown(simulation.algorithm)}."
+        )
+    algorithm = replace(simulation.algorithm, rule="uniform", probability=None)
+    for _ in range(turns):
+        recursion, *_ = _recursion(replace(simulation, algorithm=algorithm), None)
+        weights, chance = _drawing(algorithm, simulation.network)
+        far = jnp.maximum(recursion.distances(*_rest(recursion)), 0)
+        share = jnp.where(chance > 0, weights * jnp.sqrt(far), 0)
+        total = jnp.sum(share, axis=1, keepdims=True)
+        best = jnp.where(total > 0, share / jnp.where(total > 0, total, 1), chance)
+        algorithm = replace(algorithm, probability=best)
+    return algorithm.probability
 
 
 @checked

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax.algorithms import ATC, CTA, Consensus, Diffusion, FedAvg, GraphFedAvg
+from fljax._module import replace
+from fljax.algorithms import (
+    ATC,
+    CTA,
+    Consensus,
+    Diffusion,
+    FedAvg,
+    GraphFedAvg,
+    SampledDiffusion,
+)
 from fljax.batches import Uniform
 from fljax.link import Independent, PerEdge
 from fljax.participation import Bernoulli, Fraction, Markov
@@ -129,6 +138,45 @@ def test_a_round_of_peers_that_come_and_go_is_all_of_its_outcomes(place, loss, s
         close(result.centroid[n], chance @ (center - optimum) ** 2)
         close(result.individual[n], chance @ ((models - optimum) ** 2).mean(axis=1))
         close(result.disagreement[n], chance @ ((models - center[:, None]) ** 2).mean(axis=1))
+
+
+CHANCE = np.array([[0.0, 1.0, 0.0], [0.3, 0.0, 0.7], [0.0, 1.0, 0.0]])
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_peers_that_draw_whom_they_hear_are_all_of_their_outcomes(count):
+    problem = make_problem(SCALAR, BEGIN[:, None])
+    draws = SampledDiffusion(STEP, count, probability=CHANCE, batches=Uniform(1))
+    result = theory.learning_curve(fl.Simulation(problem, draws, LINE), 1)
+    W, optimum = np.asarray(LINE.mixing().matrix()), np.asarray(fl.problems.optimum(problem))[0]
+    total = np.zeros(2)
+    for p, moved in steps(BEGIN):
+        for chosen in itertools.product(itertools.product(range(3), repeat=count), repeat=3):
+            chance, w = p, moved.copy()
+            for k, those in enumerate(chosen):
+                for m in those:
+                    chance = chance * CHANCE[k, m]
+                    if CHANCE[k, m]:
+                        w[k] += W[k, m] / (count * CHANCE[k, m]) * (moved[m] - moved[k])
+            errors = w - optimum
+            total += chance * np.array([errors.mean() ** 2, (errors**2).mean()])
+    close([result.centroid[0], result.individual[0]], total)
+
+
+@pytest.mark.slow
+def test_importance_is_better_than_uniform_draws_and_their_neighborhood():
+    """Of the sum over a round, the best there is: any other probabilities leave more."""
+    problem = make_problem(EIGHT)
+    base = fl.Simulation(problem, SampledDiffusion(0.1, batches=Uniform(1)), GRAPH)
+    best = np.asarray(theory.neighbor_importance(base))
+
+    def level(probability):
+        algorithm = replace(base.algorithm, probability=probability)
+        return float(theory.steady_state(replace(base, algorithm=algorithm)).individual)
+
+    far = np.asarray(best) * np.exp(np.random.default_rng(0).normal(size=best.shape))
+    assert level(best) < level(None)
+    assert level(best) < level(far / far.sum(axis=1, keepdims=True))
 
 
 # Clients of servers ----------------------------------------------------------------------------
@@ -293,6 +341,8 @@ def test_rare_participation_moves_the_stable_step():
             {"losses": Independent(0.1)},
             "one exchange a round",
         ),
+        (SampledDiffusion(0.1), GRAPH, {"losses": Independent(0.1)}, "known without losses="),
+        (SampledDiffusion(0.1, rule="importance"), GRAPH, {}, "follow from the run"),
         (FedAvg(0.1), None, {"losses": Independent(0.1)}, "are known of peers"),
         (FedAvg(0.1, 3), None, {"participation": Bernoulli(0.5)}, "who is drawn of those"),
         (
