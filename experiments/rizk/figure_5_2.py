@@ -206,9 +206,8 @@ def plot(studies: Studies) -> Picture:
         ax.set(xlabel="local steps E", ylabel="MSD [dB]")
         ax.set_xscale("log", base=2)
     runs = studies["runs"].sizes["seed"]
-    return picture.finish(
-        drawing, f"μ = {STEP.value:g}; lines: exact moments; points: means of {runs} runs"
-    )
+    heading = f"μ = {STEP.value:g}; lines: exact moments; points: means of {runs} runs"
+    return picture.finish(drawing, heading)
 
 
 NOT_NORMALIZED = (

@@ -3,14 +3,27 @@
 import numpy as np
 import xarray as xr
 from jaxtyping import Array
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments import measures
-from experiments.figure import Effort, Estimate, Measure, Setting, Studies
+from experiments import conventions as words
+from experiments import measures, picture
+from experiments.figure import (
+    INFINITE,
+    Claim,
+    Effort,
+    Estimate,
+    Figure,
+    Measure,
+    Setting,
+    Studies,
+)
 from experiments.measures import samples
 from experiments.rizk import chapter5 as ch5
 from experiments.rizk import data
 from experiments.rizk import network as net
+from fljax import plotting, statistics
 from fljax._module import replace
 from fljax.algorithms import ATC, Algorithm, SampledDiffusion
 from fljax.batches import Uniform
