@@ -469,8 +469,8 @@ FIGURE = Figure(
         Claim(
             "homomorphic-costs-privacy",
             "homomorphic noise, which spares the centroid, leaves more epsilon than independent "
-            "noise at the same error of all models: its sender takes it off itself, and every later "
-            "message tells of the earlier ones",
+            "noise at the same error of all models: its sender takes it off itself, and every "
+            "later message tells of the earlier ones",
             "ours, on section 5.2",
             over(HOMOMORPHIC, INDEPENDENT, INDIVIDUAL),
             (1, INFINITE),
