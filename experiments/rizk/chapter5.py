@@ -146,7 +146,7 @@ def agreement(studies: Mapping[str, str]) -> Measure:
         for name, label in studies.items():
             level = results[f"{name}-theory"][METRIC]
             for values in itertools.product(*(level[axis].values for axis in level.dims)):
-                where = dict(zip(level.dims, values, strict=True))
+                where = dict(zip(map(str, level.dims), values, strict=True))
                 runs = samples(results[name], where, METRIC)
                 case = ", ".join(str(v) if isinstance(v, str) else f"{v:g}" for v in values)
                 cases[f"{label}: {case}"] = gap(runs, np.full(len(runs), float(level.sel(where))))

@@ -79,7 +79,8 @@ def with_losses(key: Array, loss: Array | float, unlike: Array | float) -> fl.Si
 def often() -> Array:
     """How often each takes part where that is unequal."""
     place = jnp.argsort(jnp.argsort(theory.local_minimizers(ch5.world(1.0))[:, 0]))
-    return jnp.linspace(*UNEQUAL.value, ch5.AGENTS.value)[place]
+    least, most = UNEQUAL.value
+    return jnp.linspace(least, most, ch5.AGENTS.value)[place]
 
 
 def unequal(key: Array, algorithm: str, step_size: Array | float) -> fl.Simulation:

@@ -59,6 +59,7 @@ def scenario(
 def levels(simulation: fl.Simulation) -> dict[str, Array]:
     """Of the steady state: exact, what of it is bias, and to first order in the step size."""
     problem, algorithm = simulation.problem, simulation.algorithm
+    assert isinstance(algorithm, FedAvg)
     state = theory.steady_state(simulation)
     scale = 1 if algorithm.normalized else algorithm.local_steps
     noise = theory.gradient_noise(problem, algorithm)
@@ -124,9 +125,9 @@ def steps_do(form: str) -> Measure:
 def order(studies: Studies) -> dict[str, Estimate]:
     """The power of the step size with which the exact deviation leaves the first order."""
     data = studies["exact"].sel(form=ORIGINAL).isel(step_size=slice(0, 3), local_steps=-1)
-    rest = np.log(np.abs(data[ch5.METRIC] - data[FIRST]).transpose("unlike", "step_size").values)
+    rest = abs(data[ch5.METRIC] - data[FIRST]).transpose("unlike", "step_size")
     at = np.log(data["step_size"].values)
-    slopes = np.polyfit(at, rest.T, 1)[0]
+    slopes = np.polyfit(at, np.log(rest.values).T, 1)[0]
     return {
         f"{name}, {int(data['local_steps'])} local steps": Estimate.exact(float(slope), "")
         for name, slope in zip(data["unlike"].values, slopes, strict=True)
@@ -196,7 +197,7 @@ def plot(studies: Studies) -> Picture:
             at = studies["runs"]["local_steps"]
             ax.plot(at, statistics.decibels(mean.values), linestyle="none", **look)
     rest = studies["exact"].sel(form=ORIGINAL).isel(local_steps=-1)
-    _lines(axes[3], np.abs(rest[ch5.METRIC] - rest[FIRST]), "step_size")
+    _lines(axes[3], abs(rest[ch5.METRIC] - rest[FIRST]), "step_size")
     axes[3].set(xscale="log", xlabel="step size μ", ylabel="distance of MSD [dB]")
     for ax, budget in zip(axes[4:], ("rounds", "gradients"), strict=True):
         level = studies[budget][ch5.METRIC]

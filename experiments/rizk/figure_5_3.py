@@ -96,7 +96,7 @@ def study(effort: Effort) -> Studies:
     most = SPREADS.value[-1]
     points = {("spread", spread): (spread, counts[0]) for spread in spreads}
     points |= {("count", count): (most, count) for count in counts[1:]}
-    runs, levels, curves = {}, {}, None
+    runs, levels, studies = {}, {}, {}
     for (axis, value), (spread, count) in points.items():
         methods = strategies(spread, count)
         result = effort.sweep(
@@ -107,14 +107,14 @@ def study(effort: Effort) -> Studies:
             grid={"algorithm": methods, "spread": [spread]},
             record_every=10,
         ).squeeze("spread", drop=True)
-        curves = result if (axis, value) == ("spread", most) else curves
+        if (axis, value) == ("spread", most):
+            studies["curves"] = result
         runs[axis, value] = net.late(result)[[ch5.METRIC, "diverged"]]
         exact = [
             float(theory.steady_state(scenario(fl.random_key(0), methods[name], spread)).individual)
             for name in EXACT
         ]
         levels[axis, value] = xr.Dataset({ch5.METRIC: ("algorithm", exact)}, {"algorithm": EXACT})
-    studies = {"curves": curves}
     for axis, values in (("spread", spreads), ("count", counts)):
         # One draw of the most unlike is on both axes.
         at = [("spread", most) if (axis, v) == ("count", counts[0]) else (axis, v) for v in values]

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -391,7 +391,7 @@ def plot(studies: Studies) -> Picture:
     )
 
 
-def _look(scheme: str) -> dict[str, str]:
+def _look(scheme: str) -> dict[str, Any]:
     look = plotting.LOOKS[SCHEMES.index(scheme)]
     return {key: look[key] for key in ("color", "linestyle")}
 

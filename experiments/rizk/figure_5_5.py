@@ -1,10 +1,12 @@
 """Rizk 2023, section 5.2: what personalization costs and gains under privacy."""
 
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import xarray as xr
 from jaxtyping import Array
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
@@ -61,7 +63,7 @@ PERSONAL = (TUNED, *DITTO)
 METRIC = "test_error"
 
 
-def methods() -> dict[str, Algorithm]:
+def methods() -> Mapping[str, Algorithm]:
     step = STEP.value
     solver = FedAvg(step)
     return {
@@ -215,7 +217,7 @@ def plot(studies: Studies) -> Picture:
     return picture.finish(drawing, heading)
 
 
-def _curves(ax: Axes, level) -> None:
+def _curves(ax: Axes, level: xr.DataArray) -> None:
     at = np.arange(level.sizes["unlike"])
     for place, name in enumerate(level["algorithm"].values):
         ax.plot(

@@ -1325,8 +1325,8 @@ def _of_parts(
         (place,) = (n for n, over in enumerate(layout.weights) if over is not None)
         weights = layout.weights[place].matrix().astype(problem.dtype)
         working = jnp.asarray(absence.working, problem.dtype)
-        chances = absence.probability, working, absence.symmetric
-        return _Asynchronous(moves, of_absence(weights, *chances, place)), law
+        given = weights, absence.probability, working, absence.symmetric, place
+        return _Asynchronous(moves, of_absence(*given)), law
     if absence is None:
         moves = _moves(problem, draws, layout, around, step)
     else:
@@ -1402,7 +1402,8 @@ def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = N
       True
     """
     recursion, law, _ = _recursion(simulation, around)
-    return _of_models(*_rest(recursion), law, simulation.problem.dim)
+    mean, covariance = _rest(recursion)
+    return _of_models(mean, covariance, law, simulation.problem.dim)
 
 
 def _of_models(mean: Array, covariance: Array, law: Array, dim: int) -> SteadyState:
@@ -1482,10 +1483,13 @@ def neighbor_importance(simulation: Simulation, turns: int = 4) -> Float[Array, 
         raise TypeError(
             f"neighbors are drawn by SampledDiffusion, got {_check.shown(simulation.algorithm)}."
         )
+    network = simulation.network
+    assert isinstance(network, Graph)  # as the algorithm needs it
     algorithm = replace(simulation.algorithm, rule="uniform", probability=None)
     for _ in range(turns):
         recursion, *_ = _recursion(replace(simulation, algorithm=algorithm), None)
-        weights, chance = _drawing(algorithm, simulation.network)
+        weights, chance = _drawing(algorithm, network)
+        assert isinstance(recursion, _Asynchronous)
         far = jnp.maximum(recursion.distances(*_rest(recursion)), 0)
         share = jnp.where(chance > 0, weights * jnp.sqrt(far), 0)
         total = jnp.sum(share, axis=1, keepdims=True)

@@ -1,6 +1,6 @@
 r"""Diffusion in which each peer draws the neighbors that it hears (Rizk 2023, section 5.2)."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -95,7 +95,7 @@ class SampledDiffusion(Descending):
       Rizk 2023, section 5.2, which asks for it; its probabilities as those of (2.46).
     """
 
-    one_by_one: ClassVar[bool] = True
+    one_by_one = True
 
     neighbors_per_round: int = static(default=1)
     rule: str = static(default="uniform", kw_only=True)
