@@ -37,10 +37,12 @@ SPREADS = Setting(
     "logarithmic, as in chapter 2: alike, and up to what (2.23) predicts the source's gain with",
 )
 STEP = Setting("step size mu", 0.02, "as in rizk-5.1")
-COUNTS = Setting("neighbors drawn L", (1, 2, 4), "of six; with repetition")
+COUNTS = Setting("neighbors drawn L", (1, 4), "of six; with repetition")
 ROUNDS = Setting("iterations", 1500, "the last half at rest")
 FLOOR = Setting(
-    "share of probabilities that stays uniform", 0.1, "of what a peer estimates; none of the best"
+    "least probability, of a weight",
+    0.5,
+    "of what a peer estimates: no message counts twice itself",
 )
 TARGET = Setting(
     "error of the messages needed", 2.0, "times where uniform draws rest: all come there"

@@ -270,7 +270,9 @@ def picked(it, gradient=some_of, start=START):
         """Of who was not heard yet the farthest distance stands in, one if nobody was."""
         most = distance.max(axis=1, keepdims=True)
         far = np.where(distance > 0, distance, np.where(most > 0, most, 1)) * METROPOLIS * adjacency
-        p = float(it.floor) * even + (1 - float(it.floor)) * far / far.sum(axis=1, keepdims=True)
+        least = float(it.floor) * METROPOLIS * adjacency
+        left = 1 - least.sum(axis=1, keepdims=True)
+        p = least + left * far / far.sum(axis=1, keepdims=True)
         p = even if it.rule == "uniform" else p
         uniform = np.asarray(jax.random.uniform(keys[n - 1], (CLIENTS, it.neighbors_per_round)))
         times = np.zeros((CLIENTS, CLIENTS), int)

@@ -62,7 +62,9 @@ class SampledDiffusion(Descending):
     least for :math:`p_{kl}\propto a_{lk}\sqrt{E\|\psi_l-\psi_k\|^2}`
     (:func:`fljax.theory.multiagent.neighbor_importance`). By the rule ``"importance"`` a peer
     takes in its place the distance at which it heard the neighbor last, its largest so far known
-    where it has not heard it, and a share ``floor`` of the probabilities stays uniform. One
+    where it has not heard it, and no probability is below ``floor`` times the weight: a message
+    then counts at most ``1 / floor`` times itself. (With little of a floor, one that was close
+    once and is not any more is multiplied beyond all bounds, and the models diverge.) One
     message goes to a peer for each *different* neighbor that it draws.
 
     Args:
@@ -71,7 +73,8 @@ class SampledDiffusion(Descending):
       rule: ``"uniform"`` or ``"importance"``.
       probability: :math:`p_{kl}`, ``[K, K]``, of rows that sum to one over neighbors, in the place
         of a rule.
-      floor: in (0, 1], of ``"importance"``.
+      floor: in (0, 1], of ``"importance"``; at 1/2 nobody goes further beyond a neighbor than it
+        was away from it.
       mixing: the rule of the weights, as of :class:`ATC`.
       batches: as of :class:`ATC`.
 
@@ -100,7 +103,7 @@ class SampledDiffusion(Descending):
     neighbors_per_round: int = static(default=1)
     rule: str = static(default="uniform", kw_only=True)
     probability: Any = field(default=None, kw_only=True)
-    floor: Float[Array, ""] | float = field(default=0.1, kw_only=True)
+    floor: Float[Array, ""] | float = field(default=0.5, kw_only=True)
     mixing: Mixing = field(converter=as_rule, default="metropolis", kw_only=True)
 
     def validate(self) -> None:
@@ -151,8 +154,9 @@ class SampledDiffusion(Descending):
         far = jnp.where(state.distance > 0, state.distance, jnp.where(most > 0, most, 1))
         far = over * far
         total = jnp.sum(far, axis=1, keepdims=True)
-        share = far / jnp.where(total > 0, total, 1)
-        return self.floor * even + (1 - self.floor) * share
+        share = jnp.where(total > 0, far / jnp.where(total > 0, total, 1), even)
+        least = self.floor * jnp.where(real, over, 0)
+        return least + (1 - jnp.sum(least, axis=1, keepdims=True)) * share
 
     def step(self, state: State, now: Round) -> State:
         network, count = now.network, self.neighbors_per_round
