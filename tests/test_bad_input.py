@@ -410,6 +410,9 @@ VALID = {
     "theory.multiagent.learning_curve": {"simulation": DIFFUSED, "rounds": 2},
     "theory.multiagent.local_minimizers": {"problem": problem()},
     "theory.multiagent.minimizer": {"problem": problem(), "weights": np.ones(K)},
+    "theory.multiagent.neighbor_importance": {
+        "simulation": dataclasses.replace(DIFFUSED, algorithm=fl.algorithms.SampledDiffusion(0.1))
+    },
     "theory.multiagent.noise_covariance": {
         "combination": fl.graphs.ring(K).mixing(),
         "noise": fl.link.PerEdge(0.1),
@@ -659,6 +662,7 @@ VALID = {
     "algorithms.GTSVRG": {**STEP, "period": 5},
     "algorithms.GeneralizedGradient": STEP,
     "algorithms.GossipSGD": STEP,
+    "algorithms.SampledDiffusion": STEP,
     "algorithms.GraphFedAvg": STEP,
     "algorithms.HingeStaleness": {"slope": 1.0, "patience": 1.0},
     "algorithms.IFCA": {**STEP, "clusters": 2},

@@ -445,6 +445,12 @@ def met(size: Size, private: bool) -> Cost:
     return gradient(size, private) + drawn + mixing(size) + update(size, 2, 4, private)
 
 
+def picked(size: Size, private: bool) -> Cost:
+    # Probabilities, draws and distances of each edge; each neighbor's model is gathered.
+    drawn = Cost(8 * size.arcs, 12 * size.arcs, size.arcs)
+    return gradient(size, private) + drawn + mixing(size) + update(size, 2, 4, private)
+
+
 def pushed(size: Size, private: bool) -> Cost:
     # Read: models, what is pushed. Written: both.
     wider = mixing(size._replace(dim=size.dim + 1))

@@ -38,6 +38,7 @@ from fljax.algorithms.peers.npfl_discovery import NPFLByGradient, NPFLByLoss, NP
 from fljax.algorithms.peers.npfl_rl import NPFLRL, DeterministicPolicyGradient, Policy, RandomProbe
 from fljax.algorithms.peers.proxskip import ProxSkip
 from fljax.algorithms.peers.qg_dsgdm import QGDSGDm
+from fljax.algorithms.peers.sampled_diffusion import SampledDiffusion
 from fljax.algorithms.peers.sgp import SGP
 from fljax.algorithms.peers.wang_elia import WangElia
 from fljax.algorithms.peers.zcdp_grad_nfl import ZCDPGradNFL
@@ -181,6 +182,7 @@ __all__ = [
     "QFedAvg",
     "QGDSGDm",
     "RandomProbe",
+    "SampledDiffusion",
     "Scaffnew",
     "SharingADMM",
     "SignSGD",

@@ -50,6 +50,7 @@ from fljax.algorithms import (
     ProxSkip,
     QGDSGDm,
     RandomProbe,
+    SampledDiffusion,
     WangElia,
     ZCDPGradNFL,
 )
@@ -276,6 +277,32 @@ def met(it, gradient=some_of, start=START):
     return peers.gossip_sgd(gradient, step_of(it.step_size), meetings_of(), start)
 
 
+def picked(it, gradient=some_of, start=START):
+    """With the run's own uniform numbers, laid out on each peer's neighbors in their order."""
+    keys = [key_of(now, "algorithm") for now in keys_of(1, ROUNDS)]
+    adjacency = networks.weights_of(CLIENTS, EDGES) > 0
+    even = adjacency / adjacency.sum(axis=1, keepdims=True)
+
+    def draw(n, distance):
+        """Of who was not heard yet the farthest distance stands in, one if nobody was."""
+        most = distance.max(axis=1, keepdims=True)
+        far = np.where(distance > 0, distance, np.where(most > 0, most, 1)) * METROPOLIS * adjacency
+        least = float(it.floor) * METROPOLIS * adjacency
+        left = 1 - least.sum(axis=1, keepdims=True)
+        p = least + left * far / far.sum(axis=1, keepdims=True)
+        p = even if it.rule == "uniform" else p
+        uniform = np.asarray(jax.random.uniform(keys[n - 1], (CLIENTS, it.neighbors_per_round)))
+        times = np.zeros((CLIENTS, CLIENTS), int)
+        for k in range(CLIENTS):
+            ends = np.cumsum(p[k])
+            for u in uniform[k] * ends[-1]:
+                times[k, np.searchsorted(ends, u, side="right")] += 1
+        return p, times
+
+    given = METROPOLIS, draw, it.neighbors_per_round, ROUNDS, start
+    return peers.sampled_diffusion(gradient, step_of(it.step_size), *given)
+
+
 def pushed(it, gradient=some_of, start=START):
     adjacency = networks.weights_of(CLIENTS, EDGES) + np.eye(CLIENTS)
     shares = adjacency / adjacency.sum(axis=0) if it.shares is None else np.asarray(it.shares)
@@ -374,6 +401,9 @@ CASES = {
         costs.differing,
     ),
     "Gossip SGD": Case(GossipSGD(0.05), None, met, costs.met),
+    "Sampled diffusion": Case(
+        SampledDiffusion(0.05, 2, rule="importance"), None, picked, costs.picked
+    ),
     "SGP": Case(SGP(0.05), None, pushed, costs.pushed),
     "QG-DSGDm": Case(QGDSGDm(0.05, momentum=0.5), None, quasi_global, costs.corrected, "alike"),
 }
