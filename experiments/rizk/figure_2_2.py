@@ -356,7 +356,6 @@ def plot(studies: Studies) -> Picture:
     for name, claimed in CLAIMED.items():
         look = picture.THIN | {"color": ch2.LOOKS[name]["color"]}
         axes[1].axhline(claimed, label=f"{name}, the source: {claimed} %", **look)
-    axes[1].set_ylim(top=32)  # at first everything is called positive or negative
     axes[2].set_ylabel("mean of classes [%]")  # in full it is longer than the panel is high
     return picture.finish(drawing, "classification")
 

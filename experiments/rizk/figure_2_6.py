@@ -10,7 +10,7 @@ import fljax as fl
 from experiments import picture
 from experiments.conventions import BETTER
 from experiments.figure import Claim, Effort, Estimate, Figure, Setting, Studies
-from experiments.measures import estimate
+from experiments.measures import estimate, samples
 from experiments.rizk import chapter2 as ch2
 from fljax import statistics
 from fljax.metrics import Metric
@@ -54,6 +54,17 @@ def floors(studies: Studies) -> dict[str, Estimate]:
 
     each = (added(studies, name).mean("round").values for name in NOISY)
     return {"added by models over added by updates": estimate(ratio, *each)}
+
+
+def short(studies: Studies) -> str:
+    curve = samples(studies["a"], ch2.UPDATES, ch2.METRIC).mean(axis=0)
+    rest = ch2.level(studies["a"], ch2.UPDATES)
+    count = int(np.argmax(statistics.decibels(curve) < rest + 10))
+    rounds = studies["a"]["round"].values
+    return (
+        f"With this step size the fall is over after {rounds[count]} iterations, of which "
+        f"{count} are recorded: too few to tell how straight it is."
+    )
 
 
 def draw_added(ax: Axes, studies: Studies) -> None:
@@ -128,6 +139,7 @@ FIGURE = Figure(
             ch2.exponential(ch2.UPDATES),
             (0.8, 1.25),
             ch2.STRAIGHT,
+            note=short,
             changed="New: the theorem, which was left out.",
         ),
     ],

@@ -128,7 +128,8 @@ def no_divergence(studies: Studies) -> str:
     return (
         "Noise that is added does not make an affine recursion diverge, however large: at "
         f"σ² = {value:g} there are steady states, {', '.join(levels)}. The one of models is as "
-        "high as another 14 dB of noise would make that of updates."
+        f"high as another {statistics.decibels(1 / ch2.PRIVATE_STEP.value**2):.0f} dB of noise "
+        "would make that of updates."
     )
 
 

@@ -47,14 +47,13 @@ UPDATE, LOST, PRINTED = "update", "epsilon", "epsilon_printed"
 
 def neighbor(problem: Problem) -> Problem:
     """Another set of as many samples at the first agent."""
-    real = problem.weights > 0
+    real = jnp.asarray(problem.weights) > 0
     other = jnp.argmax(jnp.sum(real, axis=1, dtype=jnp.int32))
-    features = jnp.where(real[0, :, None], problem.features[other], 0)
-    targets = jnp.where(real[0], problem.targets[other], 0)
+    features, targets = jnp.asarray(problem.features), jnp.asarray(problem.targets)
     return dataclasses.replace(
         problem,
-        features=problem.features.at[0].set(features),
-        targets=problem.targets.at[0].set(targets),
+        features=features.at[0].set(jnp.where(real[0, :, None], features[other], 0)),
+        targets=targets.at[0].set(jnp.where(real[0], targets[other], 0)),
     )
 
 
@@ -150,15 +149,18 @@ def too_little(studies: Studies) -> str:
 # --------------------------------------------------------------------------- the picture
 
 
+#: What is of the messages, and what is of models.
+LOST_LOOK, MODELS_LOOK = plotting.LOOKS[4:6]
+
+
 def draw_distances(ax: Axes, data: xr.Dataset) -> None:
     rounds, update = data["round"], data[UPDATE].where(data[UPDATE] > 0)
-    looks = plotting.LOOKS
     mean = update.mean(("seed", "run"))
     ax.plot(
-        rounds, mean, **looks[4] | {"linestyle": ""}, label="agent's updates, where it is drawn"
+        rounds, mean, **LOST_LOOK | {"linestyle": ""}, label="agent's updates, where it is drawn"
     )
     mean = data["deviation"].mean(("seed", "run"))
-    ax.plot(rounds, mean, markevery=20, **looks[5], label="models, Δ(i)")
+    ax.plot(rounds, mean, markevery=20, **MODELS_LOOK, label="models, Δ(i)")
     level = float(bounds(data, SHOWN).mean())
     picture.theory(ax, level, f"(2.63), {100 * SHOWN:g} % promised", "")
     ax.set(yscale="log", xlabel="iteration", ylabel="distance")
@@ -176,18 +178,18 @@ def draw_probabilities(ax: Axes, data: xr.Dataset) -> None:
         ax.plot(data["round"], shares, markevery=20, **look, label=f"measured, {name}")
         look = {"color": look["color"], "linestyle": (0, (1, 1.5))}
         ax.plot(data["round"], 100 * np.mean(given, axis=0), **look, label=f"(2.64), {name}")
-    ax.set(xlabel="iteration", ylabel="within the bound [% of runs]", ylim=(0, 104))
+    ax.set(xlabel="iteration", ylabel="within it [% of runs]", ylim=(0, 104))
 
 
 def draw_losses(ax: Axes, data: xr.Dataset) -> None:
     rounds = data["round"]
     curves = {
-        f"(2.69), {100 * SHOWN:g} % promised": printed(data, SHOWN).mean("seed"),
-        "lost by these data": data[LOST].mean(("seed", "run")),
-        "(2.69) with Δ(i) as it is": data[PRINTED].mean(("seed", "run")),
+        f"(2.69), {100 * SHOWN:g} % promised": (printed(data, SHOWN), picture.THIN),
+        "lost by these data": (data[LOST].mean("run"), LOST_LOOK),
+        "(2.69) with Δ(i) as it is": (data[PRINTED].mean("run"), MODELS_LOOK),
     }
-    for look, (name, curve) in zip(plotting.LOOKS[4:], curves.items(), strict=True):
-        ax.plot(rounds, curve, markevery=20, **look, label=name)
+    for name, (curve, look) in curves.items():
+        ax.plot(rounds, curve.mean("seed"), markevery=20, **look, label=name)
     ax.set(yscale="log", xlabel="iteration", ylabel="ε(i)")
 
 
