@@ -19,7 +19,7 @@ from experiments.measures import estimate, samples, two
 from experiments.rizk import chapter2 as ch2
 from experiments.rizk import data
 from fljax import plotting
-from fljax.algorithms import Algorithm
+from fljax.algorithms import Algorithm, FedAvg
 from fljax.metrics import Metric, Snapshot, held_out
 from fljax.problems import Logistic, Problem, SquaredL2, from_clients, optimum
 
@@ -197,7 +197,7 @@ def minimizers(key: Array, training: str) -> fl.Simulation:
         return dataclasses.replace(metric, measure=measure, needs_data=True)
 
     problem = ignitions(balanced=training == "b")
-    return fl.Simulation(problem, ch2.fedavg(batch=1, steps=1), metrics=[*map(there, METRICS)])
+    return fl.Simulation(problem, FedAvg(STEP.value), metrics=[*map(there, METRICS)])
 
 
 def compared(**given) -> dict[str, Algorithm]:

@@ -1,5 +1,6 @@
 """Rizk 2023, figure 2.6: noise on models, and on updates (section 2.6.4)."""
 
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Array
@@ -19,7 +20,9 @@ ROUNDS = Setting("iterations", 600, "not given; several times what they take to 
 RATIO = float(statistics.decibels(1 / ch2.PRIVATE_STEP.value**2))
 NOISY = (ch2.MODELS, ch2.UPDATES)
 
-MODEL = Metric("server", lambda now: now.shared, "the server's model", dims=("parameter",))
+MODEL = Metric(
+    "server", lambda now: jnp.asarray(now.shared), "the server's model", dims=("parameter",)
+)
 
 
 def watched(key: Array, shared: str) -> fl.Simulation:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -34,7 +35,7 @@ NAMES = {"step_size": "step size μ", "variance": "noise variance σ²"}
 
 def study(effort: Effort) -> Studies:
     shared = tuple(SHARED.values())
-    grids = {
+    grids: dict[str, dict[str, Any]] = {
         "step": {"step_size": effort.thin(STEP_SIZES.value)},
         "variance": {"variance": effort.thin(VARIANCES.value)},
     }

@@ -5,6 +5,7 @@ same draws, and what the models and the updates are apart is measured.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -81,8 +82,8 @@ def study(effort: Effort) -> Studies:
 def errors(data: xr.Dataset, promised: float) -> xr.DataArray:
     """``[S]``: B = B' with which (2.64) promises so much in the steady state."""
     late = last_part(2)(data)
-    squares = [(late[name] ** 2).mean(("run", "round")) for name in ("error", "other_error")]
-    return np.sqrt(np.maximum(*squares) / (1 - np.sqrt(promised)))
+    one, other = ((late[name] ** 2).mean(("run", "round")) for name in ("error", "other_error"))
+    return np.sqrt(np.maximum(one, other) / (1 - np.sqrt(promised)))
 
 
 def bounds(data: xr.Dataset, promised: float) -> xr.DataArray:
@@ -151,14 +152,13 @@ def too_little(studies: Studies) -> str:
 
 #: What is of the messages, and what is of models.
 LOST_LOOK, MODELS_LOOK = plotting.LOOKS[4:6]
+DOTS: dict[str, Any] = LOST_LOOK | {"linestyle": ""}
 
 
 def draw_distances(ax: Axes, data: xr.Dataset) -> None:
     rounds, update = data["round"], data[UPDATE].where(data[UPDATE] > 0)
     mean = update.mean(("seed", "run"))
-    ax.plot(
-        rounds, mean, **LOST_LOOK | {"linestyle": ""}, label="agent's updates, where it is drawn"
-    )
+    ax.plot(rounds, mean, **DOTS, label="agent's updates, where it is drawn")
     mean = data["deviation"].mean(("seed", "run"))
     ax.plot(rounds, mean, markevery=20, **MODELS_LOOK, label="models, Δ(i)")
     level = float(bounds(data, SHOWN).mean())
@@ -167,13 +167,12 @@ def draw_distances(ax: Axes, data: xr.Dataset) -> None:
 
 
 def draw_probabilities(ax: Axes, data: xr.Dataset) -> None:
-    squares = [(data[name] ** 2).mean("run") for name in ("error", "other_error")]
+    one, other = ((data[name] ** 2).mean("run") for name in ("error", "other_error"))
+    squares = [square.transpose("seed", "round").values for square in (one, other)]
     for look, promised in zip(plotting.LOOKS[4:], PROMISED.value, strict=False):
         shares = 100 * (data["deviation"] <= bounds(data, promised)).mean(("run", "seed"))
         each = errors(data, promised).values
-        given = theory.bound_probability(
-            *(one.transpose("seed", "round").values for one in squares), each, each, "printed"
-        )
+        given = theory.bound_probability(squares[0], squares[1], each, each, "printed")
         name = f"{100 * promised:g} %"
         ax.plot(data["round"], shares, markevery=20, **look, label=f"measured, {name}")
         look = {"color": look["color"], "linestyle": (0, (1, 1.5))}

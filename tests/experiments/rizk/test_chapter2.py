@@ -353,8 +353,8 @@ def twins(deviation=0.1, lost=1.0, update=5.0):
     each = {"deviation": deviation, "error": 0.1, "other_error": 0.1, "epsilon_printed": 0.1}
     each |= {figure_2_theory.LOST: lost, figure_2_theory.UPDATE: update}
     variables = {k: (("seed", "run", "round"), np.full(shape, v)) for k, v in each.items()}
-    variables["optima"] = ("seed", np.full(3, 0.05))
-    return {"twins": xr.Dataset(variables, {"round": np.arange(1, 11)})}
+    data = xr.Dataset(variables, {"round": np.arange(1, 11)})
+    return {"twins": data.assign(optima=("seed", np.full(3, 0.05)))}
 
 
 def test_bounds_are_as_large_as_their_probability_asks():
