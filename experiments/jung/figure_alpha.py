@@ -16,6 +16,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import order
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.jung import solutions
 from experiments.measures import estimate, gap, samples, share
@@ -533,11 +534,12 @@ FIGURE = Figure(
             "critical-as-computed",
             "the critical alpha depends on losses and edges alone: it is the least at which a flow "
             "between the clients fits the edges",
-            "sections 3.3 and 3.5",
+            "(68), (71), sections 3.3 and 3.5",
             beside_critical,
             (99.9, 100.1),
             f"exactly equal models {100 * ASIDE.value:g} % beyond it, not yet so before, always",
-            condition="the norm as penalty; the program that gives the value is ours, from (68)",
+            condition="the norm as penalty",
+            ours=True,
         ),
         Claim(
             "squared-never-equal",
@@ -550,12 +552,13 @@ FIGURE = Figure(
         Claim(
             "squared-decay",
             "their spread falls as the square of alpha in the end",
-            "Proposition 3.1",
+            "Proposition 3.1: (63) bounds it by the first power",
             decay,
-            (-2.1, -1.9),
-            "slope of the logarithms over the last decade, where alpha times the connectivity of "
-            "all networks is far above the eigenvalues of the data",
-            condition="ours: (63) bounds it by the first power",
+            *order(-2).when(
+                "over the last decade, where alpha times the connectivity of all networks is far "
+                "above the eigenvalues of the data"
+            ),
+            ours=True,
         ),
         Claim(
             "average",
@@ -564,11 +567,12 @@ FIGURE = Figure(
             nears_the_mean,
             (-INFINITE, -40),
             "squared distance over that of the numbers at the largest coupling, dB",
+            ours=True,
         ),
         Claim(
             "average-bound",
             "its squared distance is that of the numbers times 1/(1 + alpha lambda_2)^2 at most",
-            "Exercise 3.11; ours, from (I + alpha L)^-1",
+            "Exercise 3.11, from (I + alpha L)^-1",
             averaged,
             (0, 1 + 1e-6),
             "the largest ratio of all runs",

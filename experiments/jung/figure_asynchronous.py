@@ -322,11 +322,12 @@ FIGURE = Figure(
         Claim(
             "bound-repaired",
             "errors are at most kappa^floor((t+B)/(2B)) of the first",
-            "(134), section 5.8, repaired",
+            "(134), section 5.8",
             largest("repaired"),
             AT_MOST,
             "likewise",
             condition="the exponent is rounded down, and that of one update and one delay a B",
+            ours=True,
         ),
         Claim(
             "total-asynchrony-converges",
@@ -360,7 +361,7 @@ FIGURE = Figure(
             growth(PARTS.value[0], *LATE.value),
             (-INFINITE, 0),
             "FedGD with a short step: the error after all events is below that of the first",
-            condition="the operator is ours: FedGD on a complete network",
+            condition="FedGD on a complete network as the operator",
         ),
         Claim(
             "some-only-for-small-delays",
@@ -369,7 +370,7 @@ FIGURE = Figure(
             growth(PARTS.value[-1], 0),
             (-INFINITE, 0),
             "likewise, FedGD close to the limit of gradient descent",
-            condition="the operator is ours: FedGD on a complete network",
+            condition="FedGD on a complete network as the operator",
         ),
         Claim(
             "some-diverge-with-delays",
@@ -378,7 +379,7 @@ FIGURE = Figure(
             growth(PARTS.value[-1], *LATE.value[1:]),
             (20, INFINITE),
             "the same step: 20 dB above the first error after all events",
-            condition="the operator is ours: FedGD on a complete network",
+            condition="FedGD on a complete network as the operator",
         ),
     ],
     settings=(

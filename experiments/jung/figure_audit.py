@@ -434,11 +434,11 @@ FIGURE = Figure(
         Claim(
             "right-mechanisms-are-accused-rarely",
             "a right mechanism is accused as rarely as the confidence says",
-            "section 9.2 (exact binomial)",
+            "section 9.2, how to be sure (exact binomial)",
             accusation_rates,
             (0, 1 - CONFIDENCE.value),
-            "at most 5 %",
-            condition="all epsilons together",
+            "at most 5 %, all epsilons together",
+            ours=True,
         ),
         Claim(
             "d-plus-one-exchanges",
@@ -448,6 +448,7 @@ FIGURE = Figure(
             (-INFINITE, -9),
             "a relative error below 1e-9 on average; 1e-16 in one instance",
             condition="her step size and the weight of the edge are known",
+            ours=True,
         ),
         Claim(
             "fewer-exchanges-do-not",
@@ -457,6 +458,7 @@ FIGURE = Figure(
             (-3, 1),
             "a relative error above 1e-3 on average",
             condition="no other knowledge",
+            ours=True,
         ),
         Claim(
             "her-station-is-found",
@@ -466,6 +468,7 @@ FIGURE = Figure(
             (0.999, 1.001),
             "in every run",
             condition=f"{STATIONS.value} stations of different data",
+            ours=True,
         ),
         Claim(
             "noise-hides-it",
@@ -488,7 +491,7 @@ FIGURE = Figure(
         Claim(
             "coupling-saves-noise",
             "coupled more strongly, a model forgets faster and needs less noise",
-            "(190) (derived)",
+            "section 10.3, (190)",
             steps(
                 "noise",
                 "rule",
@@ -499,6 +502,7 @@ FIGURE = Figure(
             (0, INFINITE),
             f"log10 of sigma over {ROUNDS.value[-1]} rounds falls with alpha",
             condition="a client steps from its own model, without noise, and the step is the same",
+            ours=True,
         ),
         Claim(
             "temperature-tells-the-place",
@@ -515,6 +519,7 @@ FIGURE = Figure(
             (50, INFINITE),
             "at least 50 km nearer than the mean of all places",
             condition="nearest records, four days",
+            ours=True,
         ),
         Claim(
             "fewer-records-tell-less",
@@ -524,6 +529,7 @@ FIGURE = Figure(
             (0, INFINITE),
             "km from subset to subset, without noise",
             condition="nearest records",
+            ours=True,
         ),
         Claim(
             "noisy-records-tell-less",
@@ -533,6 +539,7 @@ FIGURE = Figure(
             (0, INFINITE),
             "km from noise to noise, whatever the subset",
             condition="nearest records",
+            ours=True,
         ),
     ],
     settings=(

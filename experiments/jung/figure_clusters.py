@@ -301,13 +301,13 @@ FIGURE = Figure(
         Claim(
             "deviation-stays",
             "and neither does the deviation, on a connected network",
-            "section 6.2, as the bound would have it",
+            "section 6.2: (148) bounds it from above only",
             lambda studies: {
                 case: found for case, found in fall(studies, "off").items() if case != "weight 0"
             },
             (-1, 1),
             "within 1 dB over the last decade",
-            condition="the source bounds the deviation from above only",
+            ours=True,
             note="The bound is not reached: on a connected network all models become one, those of "
             "the cluster among them, however heavy its boundary is.",
         ),
@@ -338,29 +338,29 @@ FIGURE = Figure(
         Claim(
             "gtv-with-few",
             "GTVMin needs no clusters to be found first: with few samples it is better than they",
-            "section 6.2",
+            "section 6.2, which ranks no routes",
             better(PARAMETERS, GTV, high=3),
             (0, INFINITE),
             "2 and 3 samples a client",
-            condition="the source ranks no routes; the graph of route B knows the clusters",
+            ours=True,
         ),
         Claim(
             "pool-with-many",
             "with many samples clusters are found, and pooling them is better",
-            "section 6.2",
+            "section 6.2, which ranks no routes",
             better(GTV, PARAMETERS, low=20),
             (0, INFINITE),
             "20 samples a client",
-            condition="the source ranks no routes",
+            ours=True,
         ),
         Claim(
             "gradients-mislead",
             "gradients at 0 tell clusters less well than local models do",
-            "section 6.2 has both",
+            "section 6.2 has both; gradients see the features' moments, too",
             misled,
             (0, INFINITE),
             "adjusted Rand index, by samples",
-            condition="ours: gradients see the features' moments, too",
+            ours=True,
             note="With very few samples local models are noisy themselves: their error has no "
             "variance, and outliers become clusters.",
         ),

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import CLOSE, about
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.jung import solutions
 from experiments.measures import estimate, samples
@@ -383,8 +384,6 @@ def placed_alike(studies: Studies) -> str:
     )
 
 
-OURS = "ours: best step, data of two samples a client, rounds by the exact spectrum"
-
 FIGURE = Figure(
     name="jung-connectivity",
     title="What edges bring and what they cost",
@@ -413,9 +412,7 @@ FIGURE = Figure(
             "the upper bound can serve as a baseline: practical networks come close to it",
             "section 7.1",
             near("over_bound"),
-            (0.5, 1.0 + 1e-9),
-            "half of it or more",
-            condition="what close is, is ours",
+            *CLOSE.factor,
             note=lambda studies: (
                 "Mean ratios at the smallest and the largest degree: "
                 + "; ".join(
@@ -441,7 +438,6 @@ FIGURE = Figure(
             near("largest"),
             (0.5, 1.0 + 1e-9),
             "half of it or more",
-            condition="of these networks; what tight is, is ours",
             construction="the largest eigenvalue is at least n/(n-1) times the largest degree: "
             "half of the bound",
         ),
@@ -450,9 +446,7 @@ FIGURE = Figure(
             "connectivity of an Erdős-Rényi network is about |C| p_e",
             "(155), section 7.1",
             approximated("second"),
-            (0.8, 1.25),
-            "within a quarter",
-            condition="what about means, is ours",
+            *about(1),
             note=how_far,
         ),
         Claim(
@@ -460,19 +454,17 @@ FIGURE = Figure(
             "and that about the largest degree",
             "(154), (155), section 7.1",
             approximated("most"),
-            (0.8, 1.25),
-            "within a quarter",
-            condition="what about means, is ours",
+            *about(1),
             note=how_far,
         ),
         Claim(
             "approximation-improves",
             "(155) is the better the larger the network (its error is left open)",
-            "section 7.1",
+            "section 7.1, which leaves the error open",
             apart,
             (1, INFINITE),
             "relative error at the smallest number of nodes over that at the largest",
-            condition="ours: the book leaves the error open",
+            ours=True,
         ),
         Claim(
             "degree-connects",
@@ -489,17 +481,16 @@ FIGURE = Figure(
             denser("rounds"),
             (0, 1),
             "rounds at the largest degree over those at the smallest, geometric means",
-            condition=OURS,
             note=saturated,
         ),
         Claim(
             "edges-cost",
             "more edges raise the cost of a round: in all, few edges are the cheapest",
-            "section 7.1, Figure 7.1",
+            "section 7.1, Figure 7.1: a trade-off, no side of which is said to win",
             denser("cost"),
             (1, INFINITE),
             "edges times rounds at the largest degree over those at the smallest",
-            condition=OURS + "; the book calls it a trade-off and does not say which side wins",
+            ours=True,
             note=cheaper,
         ),
         Claim(
@@ -510,7 +501,7 @@ FIGURE = Figure(
             placed("second"),
             (1, INFINITE),
             "ratio of the means",
-            condition="ours: which networks are compared",
+            ours=True,
         ),
         Claim(
             "placed-for-speed",
@@ -519,7 +510,7 @@ FIGURE = Figure(
             placed("rounds"),
             (0, 1),
             "rounds of random regular networks over those of small worlds of as many edges",
-            condition=OURS,
+            condition="random regular networks against small worlds",
             note=placed_alike,
         ),
     ],

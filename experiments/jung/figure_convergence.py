@@ -14,6 +14,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import Meaning
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.jung import solutions
 from experiments.measures import estimate, joined, samples
@@ -451,6 +452,9 @@ def loose(studies: Studies) -> str:
     )
 
 
+#: A bound guides if the eigenvalue is of its size.
+GUIDES = Meaning((0.5, 1.0), "“guidance”: half of it or more")
+
 FIGURE = Figure(
     name="jung-convergence",
     title="How fast FedGD and FedRelax converge",
@@ -473,7 +477,7 @@ FIGURE = Figure(
             (0.9, 1.1),
             "measured exponent over that of the extreme eigenvalues, in the second half of the "
             "rounds before rounding: within a tenth",
-            condition="of FedRelax by the spectrum of its own iteration, which is ours",
+            condition="FedRelax by the spectrum of its own iteration",
         ),
         Claim(
             "contraction",
@@ -497,9 +501,7 @@ FIGURE = Figure(
             "U provides guidance: the largest eigenvalue is of its size",
             "section 5.1",
             mean_ratio("degree"),
-            (0.5, 1.0),
-            "half of it or more",
-            condition="what guidance is, is ours",
+            *GUIDES,
         ),
         Claim(
             "smallest-eigenvalue",
@@ -514,9 +516,7 @@ FIGURE = Figure(
             "(107) provides guidance: the smallest eigenvalue is of its size",
             "section 5.1",
             mean_ratio("smallest"),
-            (0.1, 1.0),
-            "a tenth of it or more",
-            condition="what guidance is, is ours",
+            *GUIDES,
             note=loose,
         ),
         Claim(
@@ -541,7 +541,8 @@ FIGURE = Figure(
             "Exercise 5.1; 1/eta = trace of Q",
             changes(FIRST, 499, 700),
             (0, INFINITE),
-            condition="ours: the step is the best where the two eigenvalues sum to 2000",
+            "the step is the best where the two eigenvalues sum to 2000",
+            ours=True,
         ),
         Claim(
             "divergence",
@@ -567,7 +568,7 @@ FIGURE = Figure(
             slower,
             (1, INFINITE),
             "rounds over rounds, for alpha of 1 and more",
-            condition="ours: the book asks for a study",
+            ours=True,
         ),
         Claim(
             "saturation",
@@ -575,9 +576,9 @@ FIGURE = Figure(
             "Exercise 5.2",
             saturation,
             (1, 1.5),
-            "ten times the coupling costs less than half as many rounds again, at the step "
-            "1/(2 largest eigenvalue)",
-            condition="ours: the error has none of the smallest eigenvalue",
+            "ten times the coupling costs less than half as many rounds again, at the step 1/(2 "
+            "largest eigenvalue); the error has no part of the smallest eigenvalue",
+            ours=True,
         ),
     ],
     settings=(

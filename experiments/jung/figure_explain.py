@@ -35,7 +35,7 @@ SHIFTS = Setting(
     "right and, as in the instance, by one; two in between",
 )
 INSTANCE = (0.0, 0.1, 1.0, 10.0, 100.0)
-#: Of one instance of ours, checked: errors at these rho.
+#: Of one instance, computed before: errors at these rho.
 PRINTED = {0.0: (0.67, 0.45, 0.19, 0.041, 0.004), 1.0: (0.65, 0.65, 1.54, 3.00, 3.75)}
 
 
@@ -214,7 +214,7 @@ FIGURE = Figure(
             falls,
             (0, INFINITE),
             "the error at every weight below that at the one before, dB",
-            condition="ours: the exercise asks for it and says nothing",
+            ours=True,
         ),
         Claim(
             "wrong-harms",
@@ -223,44 +223,49 @@ FIGURE = Figure(
             above_none(1.0, 1.0, 10.0, 100.0),
             (0, INFINITE),
             "the error with a signal above that without, dB",
-            condition="ours; a signal off by one in each parameter, of a weight of one or more",
+            condition="a signal off by one in each parameter, of a weight of one or more",
+            ours=True,
         ),
         Claim(
             "wrong-limit",
             "in the end the error is that of the model behind the signal",
-            "Exercise 8.2; ours",
+            "Exercise 8.2",
             limit,
             (0.9, 1.1),
             "at the largest rho over the squared distance of that model",
-            condition="ours: as many points of the signal as parameters or more",
+            condition="as many points of the signal as parameters or more",
+            ours=True,
         ),
         Claim(
             "slightly-wrong-helps",
-            "a signal that is slightly off helps, too, as any biased prior does",
-            "section 8.4; ours",
+            "a signal that is off by less than the nodes are themselves helps, too, as any "
+            "biased prior does",
+            "section 8.4",
             above_none(0.25, 1.0, 10.0),
             (-INFINITE, 0),
             "the error with a signal off by a quarter above that without, dB",
-            condition="ours: off by less than the nodes' own errors",
+            ours=True,
             note=best_weight,
         ),
         Claim(
             "instance-right",
             "errors .67, .45, .19, .041, .004 at rho = 0, .1, 1, 10, 100 with the right signal",
-            "Exercise 8.2; one instance of ours",
+            "Exercise 8.2; one instance, computed before",
             rank(0.0),
             (2.5, 97.5),
             "per cent of the rings with less: within the middle 95 %",
             condition="one instance, of which points and noise are not given",
+            ours=True,
         ),
         Claim(
             "instance-wrong",
             "and .65, .65, 1.54, 3.00, 3.75 with a wrong one",
-            "Exercise 8.2; one instance of ours",
+            "Exercise 8.2; one instance, computed before",
             rank(1.0),
             (2.5, 97.5),
             "per cent of the rings with less: within the middle 95 %",
             condition="one instance, of which points and noise are not given",
+            ours=True,
         ),
     ],
     settings=(NODES, DIM, SAMPLES, COUPLING, POINTS, NOISE, STRENGTHS, SHIFTS),

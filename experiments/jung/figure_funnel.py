@@ -366,6 +366,7 @@ FIGURE = Figure(
             (-WITHIN.value, WITHIN.value),
             f"within {WITHIN.value:g} nats of the numbers of the extract",
             condition=f"noise of deviation {NOISE.value:g}, {RECORDS.value} samples",
+            ours=True,
         ),
         Claim(
             "direction-of-184",
@@ -375,6 +376,7 @@ FIGURE = Figure(
             (89.5, 90.5),
             "the mean angle; one instance gave 89.8",
             condition=f"{RECORDS.value} samples",
+            ours=True,
         ),
         Claim(
             "no-direction-is-better",
@@ -383,7 +385,8 @@ FIGURE = Figure(
             above_sweep,
             (-1e-9, INFINITE),
             "the least gap, of rounding at most",
-            condition="jointly Gaussian; the source has no solver",
+            condition="jointly Gaussian",
+            ours=True,
         ),
         Claim(
             "no-map-is-better",
@@ -393,6 +396,7 @@ FIGURE = Figure(
             (-1e-4, INFINITE),
             "the least gap of all 203 maps; the curve is computed to 1e-4",
             condition="six values of x",
+            ours=True,
         ),
         Claim(
             "chance-helps",
@@ -402,6 +406,7 @@ FIGURE = Figure(
             (1e-3, INFINITE),
             "at the level where it matters most, by more than the curve's accuracy",
             condition="six values of x",
+            ours=True,
         ),
         Claim(
             "a-trade-off",
@@ -438,6 +443,7 @@ FIGURE = Figure(
             (0.5, 1),
             "R^2 in sample above one half",
             condition="a synthetic table",
+            ours=True,
         ),
         Claim(
             "squares-tell",
@@ -447,6 +453,7 @@ FIGURE = Figure(
             (0.1, 1),
             "R^2 of the hour above 0.1 with squares and products of features",
             condition="a synthetic table, the map of the month before",
+            ours=True,
         ),
     ],
     settings=(NOISE, RECORDS, ANGLES, CELLS, COUNTED, LEVELS, DAYS, SIZES, WITHIN),

@@ -181,7 +181,7 @@ def hidden(studies: Studies) -> dict[str, Estimate]:
     return {name: apart(*case) for name, case in cases.items()}
 
 
-OURS = "ours: this network, at its start, and four digits"
+INSTANCE = "this network, at its start, and four digits"
 
 FIGURE = Figure(
     name="jung-inversion",
@@ -202,7 +202,7 @@ FIGURE = Figure(
             ratios(("DLG", OPEN), ("cosine", OPEN)),
             (15, INFINITE),
             "a ratio of peak to error above 15 dB",
-            OURS,
+            condition=INSTANCE,
             note="The angle leaves open how bright a picture is: pixels beyond black and "
             "white, which a picture cuts off, count as errors.",
         ),
@@ -213,7 +213,7 @@ FIGURE = Figure(
             ratios(("cosine", CLIPPED)),
             (15, INFINITE),
             "above 15 dB",
-            OURS,
+            condition=INSTANCE,
             note="As without clipping: the angle leaves open how bright a picture is.",
         ),
         Claim(
@@ -223,7 +223,7 @@ FIGURE = Figure(
             hidden,
             (3, INFINITE),
             "at least 3 dB farther off",
-            OURS,
+            condition=INSTANCE,
             note="A gradient has a hundred times as many numbers as the digit, and most of the "
             "noise averages out; of a batch some sample is still found.",
         ),
