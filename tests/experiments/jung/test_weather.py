@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import fljax as fl
 from experiments import picture
 from experiments.__main__ import main
 from experiments.figure import REGISTRY
@@ -21,6 +22,7 @@ from experiments.jung.figure_weather import (
     ONE,
     PERIOD,
     PERSISTENCE,
+    PREDICTED,
     RIDGE,
     SHUFFLED,
     TARGETS,
@@ -97,6 +99,20 @@ def test_coupled_forecasts_go_from_alone_to_one_model():
     np.testing.assert_allclose(result[THREE][:, 0], plain, atol=1e-2)
     np.testing.assert_allclose(result[FIVE][:, 1], one, atol=1e-2)
     np.testing.assert_allclose(result[SHUFFLED][:, 1], one, atol=1e-2)
+
+
+@pytest.mark.slow
+def test_coupled_by_predictions_is_what_model_agnostic_fedrelax_solves():
+    given = features, targets, inputs, answers, unit, _ = parts()
+    places = np.random.default_rng(1).uniform(60, 70, (8, 2))
+    result = module.coupled(places, [0.7], given)[PREDICTED][1, 0]
+    problem = fl.problems.Problem(features[1], targets[1], fl.problems.LeastSquares(), strength=0.0)
+    graph = module.fixed_graphs(places)[THREE]
+    algorithm = fl.algorithms.ModelAgnosticFedRelax(0.7, module.compared_on(features[1]))
+    models = np.asarray(algorithm.optimum(problem, graph))
+    forecast = unit[1] * ((inputs[1] * models).sum(-1) - answers[1])
+    np.testing.assert_allclose(result, forecast, atol=1e-6)
+    assert np.abs(result - module.coupled(places, [0.7], given)[THREE][1, 0]).max() > 1e-2
 
 
 def made(seed=0):
@@ -184,6 +200,8 @@ def changed(studies, study, change, name="error", **where):
             *("maximum-better-than-one-model", "levels", lambda a: a / 4),
             {"learner": PERSISTENCE, "target": "tmax"},
         ),
+        ("by-predictions-as-by-parameters", "curves", lambda a: a / 4, {"graph": PREDICTED}),
+        ("by-predictions-better-than-alone", "levels", lambda a: a / 4, {"learner": ALONE}),
         ("near-stations-rather-than-others", "curves", lambda a: a / 4, {"graph": SHUFFLED}),
         ("trained-in-rounds", "rounds", lambda a: 1 + 0 * a, {"algorithm": "FedGD"}),
     ],
