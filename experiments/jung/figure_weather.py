@@ -521,10 +521,10 @@ FIGURE = Figure(
     caption=f"Real records: {RECORDS.value}. Each station forecasts tomorrow's extreme from those "
     "of the last two days, by a linear model of 14 days; stations are joined to their nearest on "
     "the Earth, by parameters or by predictions, to those whose own models are most alike, or, as "
-    "a control, to as many with all places exchanged. Dots are at the alphas that are chosen for one period on the days of the "
-    "others. (d) and (e) are of tomorrow's minimum at those alphas; the bands of (b) are over "
-    "blocks of days. The three nearest leave three components. In (f) FedRelax ends at the "
-    "rounding of single precision.",
+    "a control, to as many with all places exchanged. Dots are at the alphas that are chosen for "
+    "one period on the days of the others. (d) and (e) are of tomorrow's minimum at those alphas; "
+    "the bands of (b) are over blocks of days. The three nearest leave three components. In (f) "
+    "FedRelax ends at the rounding of single precision.",
     study=study,
     plot=plot,
     claims=[
