@@ -275,23 +275,25 @@ def plot(studies: Studies) -> Picture:
         look = {"local": (0, (1, 1.5)), "single": (0, (4, 1.5)), "oracle": (0, (6, 1, 1, 1))}[name]
         picture.theory(error, level, text, linestyle=look)
     parts = xr.concat([data["inside"], data["between"]], "part", combine_attrs="override")
-    for penalty, line in zip(PENALTIES, ("-", (0, (3, 1))), strict=True):
-        for part, name in enumerate(("within", "between")):
+    for place, penalty in enumerate(PENALTIES):
+        color = picture.look(place)["color"]
+        for part, line in enumerate((("-", (0, (1, 1))), ("--", "-."))[place]):
             curve = parts.sel(penalty=penalty).isel(part=part).transpose("seed", "coupling").values
-            _band(spread, data, statistics.decibels, curve, f"{name}, {penalty}", f"C{part}", line)
+            text = f"{('within', 'between')[part]}, {penalty}"
+            _band(spread, data, statistics.decibels, curve, text, color, line)
     error.set_xticks([float(tick) for tick in DECADES], DECADES)
     spread.set(ylabel="mean square [dB]", ylim=(-62, 5), xscale="log", xlabel=r"coupling $\alpha$")
     for metric, penalty, text, line in (
         ("models", SQUARED, "squared norm", "-"),
-        ("near", SQUARED, f"the same, within {NEAR.value:g}", (0, (3, 1))),
-        ("models", NORM, "norm", "-"),
+        ("near", SQUARED, f"the same, within {NEAR.value:g}", (0, (1, 1))),
+        ("models", NORM, "norm", "--"),
     ):
         curve = data[metric].sel(penalty=penalty).transpose("seed", "coupling").values
-        color = f"C{[*PENALTIES].index(penalty)}"
+        color = picture.look([*PENALTIES].index(penalty))["color"]
         _band(sets, data, np.asarray, curve, text, color, line)
     sets.set(ylabel="different models", xscale="log", xlabel=r"coupling $\alpha$")
     done = constant(data).transpose("seed", "coupling").values
-    _band(equal, data, np.asarray, 100.0 * done, "solved", "C1", "-")
+    _band(equal, data, np.asarray, 100.0 * done, "solved", **picture.look(1))
     limits = np.sort(data["critical"].values)
     part = 100 * np.arange(1, len(limits) + 1) / len(limits)
     picture.predicted_curve(
@@ -312,7 +314,7 @@ def _band(
     curve: np.ndarray,
     text: str,
     color: str,
-    line: object,
+    linestyle: object,
 ) -> None:
     """The mean over seeds with its band."""
     one = xr.Dataset(
@@ -321,7 +323,7 @@ def _band(
     numbers = statistics.summary(one, "y")
     at = data["coupling"].values
     middle, low, high = (scale(numbers[part].values) for part in ("mean", "low", "high"))
-    ax.plot(at, middle, color=color, linestyle=line, label=text)
+    ax.plot(at, middle, color=color, linestyle=linestyle, label=text)
     ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
 
 
@@ -329,8 +331,9 @@ def _draw_path(ax: Axes, path: np.ndarray) -> None:
     cluster = np.repeat(np.arange(len(SIZES.value)), SIZES.value)
     for client, of in enumerate(cluster):
         first = "a client" if client == 0 else "_"
-        ax.plot(*path[:, client].T, color=f"C{of}", linewidth=0.7, label=first)
-        ax.plot(*path[0, client], "o", color=f"C{of}", markersize=2)
+        look = picture.look(2 + int(of))
+        ax.plot(*path[:, client].T, linewidth=0.7, label=first, **look)
+        ax.plot(*path[0, client], "o", color=look["color"], markersize=2)
     truth = np.asarray(TRUTH.value)
     ax.plot(*truth.T, "k*", markersize=7, label="true models")
     ax.plot(*path[-1].T, "ks", markersize=3, label=r"largest $\alpha$")

@@ -200,10 +200,10 @@ def plot(studies: Studies) -> Picture:
         ax.set_xlabel("update event")
         ax.set_ylabel("worst node's error [dB]")
     data = studies["descent"]
-    for part in PARTS.value:
+    for look, part in zip(plotting.LOOKS, PARTS.value, strict=False):
         at = data.sel(part=part)
         level = statistics.decibels((at[ERROR] / at["first"]).mean("seed").values)
-        steps.plot(data["bound"], level, "o-", label=f"{part:g} of the limit")
+        steps.plot(data["bound"], level, label=f"{part:g} of the limit", **look)
     steps.set(xlabel="B", ylabel=f"change in {SHORT.value} events [dB]")
     steps.axhline(0, color="#999999", linewidth=0.6)
     return picture.finish(drawing, "FedRelax and FedGD where nodes rest and hear what is old")

@@ -398,14 +398,15 @@ def _service(ax: Axes, data: xr.Dataset) -> None:
 
 
 def _hour(ax: Axes, data: xr.Dataset) -> None:
-    for name, label in (("bias", "off at the trigger hour"), ("beside", "squared error beside it")):
+    names = {"bias": "off at the trigger hour", "beside": "squared error beside it"}
+    for look, (name, label) in zip(plotting.LOOKS, names.items(), strict=False):
         result = statistics.summary(data, name)
         ax.errorbar(
             data["poisoned"],
             result["mean"],
             np.abs(np.stack([result["mean"] - result["low"], result["high"] - result["mean"]])),
-            marker="o",
             label=label,
+            **look,
         )
     ax.set(title="(e) exercise 10.3", xlabel="nodes with the trigger", yscale="log")
 
@@ -414,10 +415,12 @@ def _points(ax: Axes, data: xr.Dataset) -> None:
     at, labels = POINTS
     ax.plot(at, labels, "ko", label="points")
     ax.plot(at[-1], labels[-1] + MOVED, "kx", label="fifth, moved")
-    for loss, color in (("absolute", "C0"), ("squared", "C1")):
-        for label, style in (("as given", "-"), ("moved", "--")):
+    for place, lines in enumerate((("-", (0, (1, 1))), ("--", "-."))):
+        loss, color = ("absolute", "squared")[place], picture.look(place)["color"]
+        for label, style in zip(("as given", "moved"), lines, strict=True):
             intercept, slope = data["line"].sel(loss=loss, label=label).values
-            ax.plot(at, intercept + slope * at, style, color=color, label=f"{loss}, {label}")
+            look = {"color": color, "linestyle": style}
+            ax.plot(at, intercept + slope * at, label=f"{loss}, {label}", **look)
     ax.set(title="(f) exercise 10.4", xlabel="feature", ylabel="label")
 
 

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.jung import solutions
 from experiments.measures import estimate, samples
-from fljax import audit, statistics
+from fljax import audit, plotting, statistics
 from fljax.privacy import accounting
 from fljax.theory import network_privacy
 
@@ -263,11 +264,11 @@ def plot(studies: Studies) -> Picture:
         if name != RESPONSE:
             text = "allowed" if name == LAPLACE else "_"
             picture.predicted_curve(accuracy, np.asarray(EPSILONS.value), np.asarray(bounds), text)
-        for noise_of, line in ((RIGHT, ".-"), (FAULTY, "x--")):
+        for noise_of, filled in ((RIGHT, plotting.LOOKS[i]["color"]), (FAULTY, "white")):
             part = data.sel(mechanism=name, noise_of=noise_of)
-            text = f"{name}, {noise_of}"
-            _band(accuracy, part, "accuracy", "epsilon", text, f"C{i}", line)
-            _band(accused, part, "accused", "epsilon", "_", f"C{i}", line, 100.0)
+            look = plotting.LOOKS[i] | {"markerfacecolor": filled}
+            _band(accuracy, part, "accuracy", "epsilon", f"{name}, {noise_of}", look)
+            _band(accused, part, "accused", "epsilon", "_", look, 100.0)
     picture.theory(accused, 100 * (1 - CONFIDENCE.value), "accepted", " %")
     accuracy.set(xscale="log", xlabel=r"claimed $\epsilon$", ylabel="right guesses")
     accused.set(xscale="log", xlabel=r"claimed $\epsilon$")
@@ -277,8 +278,8 @@ def plot(studies: Studies) -> Picture:
         ax.minorticks_off()
     for i, deviation in enumerate(SHARED.value):
         part, text = data.sel(deviation=deviation), f"noise {deviation:g}"
-        _band(off, part, "off", "exchanges", text, f"C{i}", ".-")
-        _band(result, part, "identified", "exchanges", text, f"C{i}", ".-", 100.0)
+        _band(off, part, "off", "exchanges", text, plotting.LOOKS[i])
+        _band(result, part, "identified", "exchanges", text, plotting.LOOKS[i], 100.0)
     for ax in (off, result):
         ax.axvline(OWN.value[1] + 1, **picture.THIN, label="D + 1")
         ax.set(xscale="log", xlabel="exchanges")
@@ -286,15 +287,15 @@ def plot(studies: Studies) -> Picture:
         ax.minorticks_off()
     off.set(ylabel="log10 of relative error of Q")
     result.set(ylabel="of the seeds [%]", ylim=(-3, 103))
-    for i, rule in enumerate(data["rule"].values):
+    for look, rule in zip(plotting.LOOKS, data["rule"].values, strict=False):
         numbers = statistics.summary(data.sel(rule=rule), "noise")
-        noise.plot(data["rounds"], 10 ** numbers["mean"], ".-", color=f"C{i}", label=rule)
+        noise.plot(data["rounds"], 10 ** numbers["mean"], label=rule, **look)
         ends = 10 ** numbers["low"], 10 ** numbers["high"]
-        noise.fill_between(data["rounds"], *ends, color=f"C{i}", alpha=0.2, linewidth=0)
+        noise.fill_between(data["rounds"], *ends, color=look["color"], alpha=0.2, linewidth=0)
     noise.set(xscale="log", yscale="log", xlabel="rounds", ylabel=r"$\sigma$")
     for i, blur in enumerate(BLURS.value):
         text = f"noise {blur:g} K" if blur else "no noise"
-        _band(place, data.sel(blur=blur), "distance", "told", text, f"C{i}", ".-")
+        _band(place, data.sel(blur=blur), "distance", "told", text, plotting.LOOKS[i])
     picture.theory(place, float(data["blind"].mean()), "without temperature", " km")
     place.set(xscale="log", xlabel="records that are told", ylabel="error [km]")
     said = f"mean of {data.sizes['seed']} runs each, bands: 95 % confidence"
@@ -307,15 +308,13 @@ def _band(
     name: str,
     axis: str,
     text: str,
-    color: str,
-    line: str,
+    look: dict[str, Any],
     scale: float = 1.0,
 ) -> None:
     numbers = scale * statistics.summary(data, name)
-    ax.plot(data[axis], numbers["mean"], line, color=color, label=text, ms=4)
-    ax.fill_between(
-        data[axis], numbers["low"], numbers["high"], color=color, alpha=0.2, linewidth=0
-    )
+    ax.plot(data[axis], numbers["mean"], label=text, **look)
+    ends = numbers["low"], numbers["high"]
+    ax.fill_between(data[axis], *ends, color=look["color"], alpha=0.2, linewidth=0)
 
 
 # --------------------------------------------------------------------------- claims

@@ -17,7 +17,7 @@ from experiments.conventions import CLOSE, about
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.jung import solutions
 from experiments.measures import estimate, samples
-from fljax import statistics
+from fljax import plotting, statistics
 from fljax.graphs import Graph
 
 NODES = Setting("nodes", 50, "|C| of the check of (155); spectra are cheap")
@@ -189,7 +189,7 @@ def plot(studies: Studies) -> Picture:
     data = studies["networks"]
     for ax, name in ((second, "second"), (bound, "over_bound"), (largest, "largest")):
         for i, family in enumerate(FAMILIES):
-            _band(ax, data.sel(family=family), name, family, f"C{i}")
+            _band(ax, data.sel(family=family), name, family, i)
     ends = np.array([DEGREES.value[0], DEGREES.value[-1]], float)
     above = ends * NODES.value / (NODES.value - 1)
     picture.predicted_curve(second, ends, above, "(156), (155) of the mean degree")
@@ -197,8 +197,11 @@ def plot(studies: Studies) -> Picture:
     bound.set(ylabel="ratio", ylim=(0, 1.05))
     largest.set(ylabel="ratio", ylim=(0, 1.05))
     near = studies["random"]
-    for probability, line in zip(PROBABILITIES.value, ("-", "--"), strict=True):
-        for name, text, color in (("most", r"$d_{\max}$", "C1"), ("second", r"$\lambda_2$", "C0")):
+    for place, (name, text) in enumerate((("most", r"$d_{\max}$"), ("second", r"$\lambda_2$"))):
+        color = picture.look(4 + place)["color"]
+        for probability, line in zip(
+            PROBABILITIES.value, (("-", "--"), ("-.", ":"))[place], strict=True
+        ):
             part = near.sel(probability=probability)
             numbers = statistics.summary(part, name)
             label = f"{text}, $p_e$ = {probability:g}"
@@ -211,11 +214,11 @@ def plot(studies: Studies) -> Picture:
     random.minorticks_off()
     for i, coupling in enumerate(COUPLINGS.value):
         part = data.sel(family=RANDOM, coupling=coupling)
-        _band(number, part, "rounds", rf"$\alpha$ = {coupling:g}", f"C{i}")
+        _band(number, part, "rounds", rf"$\alpha$ = {coupling:g}", 4 + i)
     number.set(yscale="log", ylabel="rounds to 1e-3")
     for i, family in enumerate(FAMILIES):
         part = data.sel(family=family, coupling=SHOWN.value)
-        _band(cost, part, "cost", family, f"C{i}")
+        _band(cost, part, "cost", family, i)
     cost.set(yscale="log", ylabel="rounds x edges")
     for ax in (second, bound, largest, number, cost):
         ax.set_xlabel("mean degree")
@@ -225,12 +228,14 @@ def plot(studies: Studies) -> Picture:
     )
 
 
-def _band(ax: Axes, data: xr.Dataset, name: str, text: str, color: str) -> None:
+def _band(ax: Axes, data: xr.Dataset, name: str, text: str, place: int) -> None:
     numbers, at = statistics.summary(data, name), data["degree"].mean("seed")
     if name in LOGARITHMS:
         numbers = 10**numbers
-    ax.plot(at, numbers["mean"], ".-", color=color, label=text)
-    ax.fill_between(at, numbers["low"], numbers["high"], color=color, alpha=0.2, linewidth=0)
+    look = plotting.LOOKS[place]
+    ax.plot(at, numbers["mean"], label=text, **look)
+    ends = numbers["low"], numbers["high"]
+    ax.fill_between(at, *ends, color=look["color"], alpha=0.2, linewidth=0)
 
 
 # --------------------------------------------------------------------------- claims

@@ -279,23 +279,25 @@ def plot(studies: Studies) -> Picture:
     for ax in (descent_, relaxation_):
         ax.set_ylim(max(floor, -150), 15)
     data = studies["bounds"]
-    for name, text in (
-        ("spectral", "largest over (106), first"),
-        ("degree", "largest over U"),
-        ("smallest", "(107) over smallest"),
-    ):
-        _band(bounds, data, "coupling", name, text)
+    ratios_of = {
+        "spectral": "largest over (106), first",
+        "degree": "largest over U",
+        "smallest": "(107) over smallest",
+    }
+    for place, (name, text) in enumerate(ratios_of.items()):
+        _band(bounds, data, "coupling", name, text, place)
     bounds.set(xscale="log", yscale="log", xlabel=r"coupling $\alpha$", ylabel="ratio")
     fine = np.linspace(0, TWO.value[-1], 201)
-    for i, (collection, color) in enumerate(((FIRST, "C0"), (SECOND, "C1"))):
+    for i, collection in enumerate((FIRST, SECOND)):
         mean = studies["one"]["factor"].sel(collection=collection).mean("seed")
-        one.plot(mean["coupling"], mean, "o", color=color, label=collection)
+        look = plotting.LOOKS[i] | {"linestyle": ""}
+        one.plot(mean["coupling"], mean, label=collection, **look)
         text = "spectrum" if i == 0 else "_"
         picture.predicted_curve(one, fine, two_nodes(i, fine), text)
     one.axhline(1, color="#999999", linewidth=0.6)
     one.set(xlabel=r"coupling $\alpha$", ylabel="factor a round")
-    for rule, color in ((SAFE, "C0"), (BEST, "C1")):
-        _band(two, studies["two"].sel(step=rule), "coupling", "rounds", rule, color=color)
+    for place, rule in enumerate((SAFE, BEST)):
+        _band(two, studies["two"].sel(step=rule), "coupling", "rounds", rule, place)
     two.set(xscale="log", yscale="log", xlabel=r"coupling $\alpha$", ylabel="rounds to 1e-6")
     return picture.finish(drawing, "How fast models that are coupled get to their solution")
 
@@ -313,12 +315,11 @@ def _draw_runs(ax: Axes, data: xr.Dataset) -> None:
         picture.predicted_curve(ax, rounds, curve, "spectrum" if i == 0 else "_")
 
 
-def _band(ax: Axes, data: xr.Dataset, axis: str, name: str, text: str, **look: Any) -> None:
-    numbers = statistics.summary(data, name)
-    (line,) = ax.plot(data[axis], numbers["mean"], label=text, **look)
-    ax.fill_between(
-        data[axis], numbers["low"], numbers["high"], color=line.get_color(), alpha=0.2, linewidth=0
-    )
+def _band(ax: Axes, data: xr.Dataset, axis: str, name: str, text: str, place: int) -> None:
+    numbers, look = statistics.summary(data, name), picture.look(place)
+    ax.plot(data[axis], numbers["mean"], label=text, **look)
+    ends = numbers["low"], numbers["high"]
+    ax.fill_between(data[axis], *ends, color=look["color"], alpha=0.2, linewidth=0)
 
 
 # --------------------------------------------------------------------------- claims

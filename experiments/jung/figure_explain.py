@@ -95,16 +95,18 @@ def plot(studies: Studies) -> Picture:
     alone = float(statistics.decibels(float(data["instance"].sel(at=0.0, shift=0.0).mean())))
     picture.theory(axes[0], alone, "without a signal")
     ax = axes[2]
-    for color, shift in (("C0", 0.0), ("C3", 1.0)):
+    for place, shift in ((0, 0.0), (3, 1.0)):
+        look = {key: plotting.LOOKS[place][key] for key in ("color", "marker")}
         values = data["instance"].sel(shift=shift).transpose("at", "seed").values
         places = np.arange(len(INSTANCE))
         low, middle, high = np.quantile(values, [0.025, 0.5, 0.975], axis=1)
         name = names[shift]
         ax.errorbar(
-            places, middle, [middle - low, high - middle], fmt="o", color=color, capsize=2,
-            label=f"{name}: 95 % of rings",
+            places, middle, [middle - low, high - middle], linestyle="", capsize=2,
+            label=f"{name}: 95 % of rings", **look,
         )  # fmt: skip
-        ax.plot(places + 0.2, PRINTED[shift], "x", color=color, label=f"{name}: one ring, given")
+        given = {"color": look["color"], "label": f"{name}: one ring, given"}
+        ax.plot(places + 0.2, PRINTED[shift], "x", **given)
     ax.set_xticks(range(len(INSTANCE)), [f"{at:g}" for at in INSTANCE])
     ax.set(yscale="log", xlabel=LABELS["strength"], ylabel="squared error of a node")
     return picture.finish(

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,7 @@ from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
 from experiments.jung import solutions
 from experiments.measures import estimate, samples
-from fljax import statistics
+from fljax import plotting, statistics
 from fljax.privacy import GaussianFunnel, Tradeoff
 
 NOISE = Setting("deviation of the noise in s and y", 0.2, "with which the numbers are the printed")
@@ -223,52 +224,48 @@ def plot(studies: Studies) -> Picture:
     drawing, (sweep, trade, discrete, month, other, chosen) = picture.panels(titles, height=2.3)
     funnel = exact()
     true = np.array([funnel.informations(direction(angle)) for angle in ANGLES.value])
-    for name, text, color, column in (
-        ("private", "I(s;z)", "C1", 0),
-        ("useful", "I(y;z)", "C0", 1),
-    ):
-        _band(sweep, data, name, "angle", text, color, ".")
+    for column, (name, text) in enumerate((("private", "I(s;z)"), ("useful", "I(y;z)"))):
+        look = plotting.LOOKS[1 - column] | {"linestyle": ""}
+        _band(sweep, data, name, "angle", text, look)
         exactly = "exact" if column else "_"
         picture.predicted_curve(sweep, np.asarray(ANGLES.value), true[:, column], exactly)
     sweep.set(xlabel="angle of f [degrees]", ylabel="nats")
-    trade.plot(true[:, 1], true[:, 0], ".", color="C0", label="directions of the sweep")
+    blue, red, green = (look["color"] for look in plotting.LOOKS[:3])
+    trade.plot(true[:, 1], true[:, 0], ".", color=blue, label="directions of the sweep")
     levels = lines["share"] * lines["told"].sel(limit="gaussian")
-    trade.plot(levels, lines["gaussian"], color="C3", label="least at each I(y;z)")
+    trade.plot(levels, lines["gaussian"], color=red, label="least at each I(y;z)")
     free = funnel.at(0.0)
-    trade.plot(free.useful, free.private, "D", color="C2", label="(184)", zorder=5)
+    trade.plot(free.useful, free.private, "D", color=green, label="(184)", zorder=5)
     trade.set(xlabel="I(y;z) [nats]", ylabel="I(s;z) [nats]")
     outline = [
         np.concatenate([lines[f"below_{name}"].values, lines[f"above_{name}"].values[::-1]])
         for name in "ys"
     ]
-    discrete.fill(*outline, color="C0", alpha=0.2, linewidth=0, label="attained by random maps")
-    discrete.plot(lines["below_y"], lines["below_s"], color="C3", label="privacy funnel")
+    discrete.fill(*outline, color=blue, alpha=0.2, linewidth=0, label="attained by random maps")
+    discrete.plot(lines["below_y"], lines["below_s"], color=red, label="privacy funnel")
     discrete.plot(
         lines["map_useful"], lines["map_private"], ".", ms=2.5, color="k", label="203 fixed maps"
     )
     discrete.set(xlabel="I(y;z) [nats]", ylabel="I(s;z) [nats]")
     places = np.arange(3)
-    for shift, name, text, color in (
-        (-0.2, "hour", "hour", "C1"),
-        (0.2, "temperature", "temperature", "C0"),
-    ):
+    for shift, name, color in ((-0.2, "hour", red), (0.2, "temperature", blue)):
         numbers = statistics.summary(data, name)
-        month.bar(places + shift, numbers["mean"], 0.4, color=color, label=text)
+        month.bar(places + shift, numbers["mean"], 0.4, color=color, label=name)
         ends = np.abs(
             np.stack([numbers["mean"] - numbers["low"], numbers["high"] - numbers["mean"]])
         )
         month.errorbar(places + shift, numbers["mean"], ends, fmt="none", color="k", lw=0.8)
     month.set_xticks(places, ["all", "no x11", "no x1"])
     month.set(ylabel=r"$R^2$ in sample", ylim=(0, 1.05))
-    for attacker, color in zip(ATTACKERS, ("C0", "C1"), strict=True):
-        _band(other, data.sel(attacker=attacker), "fresh", "size", attacker, color, ".-")
+    for look, attacker in zip(plotting.LOOKS, ATTACKERS, strict=False):
+        _band(other, data.sel(attacker=attacker), "fresh", "size", attacker, look)
     other.set(
         xlabel="hours that the map is from", ylabel=r"$R^2$ of the hour", ylim=(0, 1), xscale="log"
     )
     other.set_xticks(SIZES.value, [str(size) for size in SIZES.value])
     other.minorticks_off()
     chosen.hist(
-        data["chosen"].values, np.arange(86.0, 94.1, 0.5).tolist(), color="C2", label="samples"
+        data["chosen"].values, np.arange(86.0, 94.1, 0.5).tolist(), color=green, label="samples"
     )
     chosen.axvline(90, **picture.THIN, label="exact: 90")
     chosen.set(xlabel="angle [degrees]", ylabel="seeds")
@@ -277,13 +274,12 @@ def plot(studies: Studies) -> Picture:
 
 
 def _band(
-    ax: Axes, data: xr.Dataset, name: str, axis: str, text: str, color: str, line: str
+    ax: Axes, data: xr.Dataset, name: str, axis: str, text: str, look: dict[str, Any]
 ) -> None:
     numbers = statistics.summary(data, name)
-    ax.plot(data[axis], numbers["mean"], line, color=color, label=text, ms=3)
-    ax.fill_between(
-        data[axis], numbers["low"], numbers["high"], color=color, alpha=0.2, linewidth=0
-    )
+    ax.plot(data[axis], numbers["mean"], label=text, **look)
+    ends = numbers["low"], numbers["high"]
+    ax.fill_between(data[axis], *ends, color=look["color"], alpha=0.2, linewidth=0)
 
 
 # --------------------------------------------------------------------------- claims

@@ -186,21 +186,24 @@ def plot(studies: Studies) -> Picture:
     ):
         values = failures[name].transpose("seed", "drop_edge").values
         low, middle, high = np.quantile(values, [0.025, 0.5, 0.975], axis=0)
-        ax.plot(at, middle, label="median network")
-        ax.fill_between(at, low, high, alpha=0.2, linewidth=0, label="middle 95 % of networks")
+        color = picture.look(2)["color"]
+        ax.plot(at, middle, color=color, label="median network")
+        text = "middle 95 % of networks"
+        ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0, label=text)
         ax.plot(INSTANCE, printed, "kx", label="one network, given")
         ax.set(xlabel="probability that an edge fails", ylabel=text)
-    for color, (method, case) in enumerate(itertools.product((SERVER, PEERS), (WHOLE, FAILED))):
+    lines = ("-", (0, (1, 1)), "--", "-.")
+    for line, (method, case) in zip(
+        lines, itertools.product((SERVER, PEERS), (WHOLE, FAILED)), strict=True
+    ):
         numbers = statistics.summary(runs.sel(algorithm=method, case=case), ERROR)
         mean, low, high = (
             statistics.decibels(numbers[part].values) for part in ("mean", "low", "high")
         )
-        line = "-" if case == WHOLE else (0, (3, 1))
-        look = {"color": f"C{color // 2}", "linestyle": line}
+        color = picture.look((SERVER, PEERS).index(method))["color"]
+        look = {"color": color, "linestyle": line}
         course.plot(runs["round"], mean, label=f"{method}, {case}", **look)
-        course.fill_between(
-            runs["round"], low, high, color=f"C{color // 2}", alpha=0.2, linewidth=0
-        )
+        course.fill_between(runs["round"], low, high, color=color, alpha=0.2, linewidth=0)
     course.axvline(
         FAILS.value, label="the server, or the most critical peer, fails", **picture.THIN
     )

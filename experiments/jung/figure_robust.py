@@ -195,20 +195,20 @@ def plot(studies: Studies) -> Picture:
     drawing, (ratio, broken, moved) = picture.panels(titles, height=2.4)
     data = studies["ratios"]
     at = data["coupling"].values
-    for name, (_, text, _) in [*RATIOS.items()][:2]:
-        numbers = statistics.summary(data, name)
-        ratio.plot(at, numbers["mean"], label=text)
-        ratio.fill_between(at, numbers["low"], numbers["high"], alpha=0.2, linewidth=0)
+    for place, name in enumerate(("random", "worst")):
+        numbers, look = statistics.summary(data, name), picture.look(5 + place)
+        ratio.plot(at, numbers["mean"], label=RATIOS[name][1], **look)
+        ends = numbers["low"], numbers["high"]
+        ratio.fill_between(at, *ends, color=look["color"], alpha=0.2, linewidth=0)
     picture.predicted_curve(ratio, at, data["bound"].mean("seed").values, "bound (174), mean")
     ratio.set(xscale="log", xlabel=r"coupling $\alpha$", ylabel="moved over heard (173)")
     stars = studies["stars"][SIZE]
-    for color, penalty in enumerate(PENALTIES):
+    for look, penalty in zip(plotting.LOOKS, PENALTIES, strict=False):
         values = stars.sel(penalty=penalty).transpose("corrupted", "seed").values
         low, middle, high = np.quantile(values, [0.025, 0.5, 0.975], axis=1)
-        broken.plot(stars["corrupted"], middle, "o-", color=f"C{color}", label=penalty)
-        broken.fill_between(
-            stars["corrupted"], low, high, color=f"C{color}", alpha=0.2, linewidth=0
-        )
+        broken.plot(stars["corrupted"], middle, label=penalty, **look)
+        where = {"color": look["color"], "alpha": 0.2, "linewidth": 0}
+        broken.fill_between(stars["corrupted"], low, high, **where)
     given = INSTANCE | {6: MEDIAN_AT_6}
     broken.plot([*given], [*given.values()], "kx", label="one draw, given")
     broken.set(
