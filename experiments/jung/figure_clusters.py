@@ -191,7 +191,9 @@ def plot(studies: Studies) -> Picture:
     connectivity.sharey(boundary)
     plotting.trade_off(studies["routes"], "samples", "error", "route", error)
     plotting.trade_off(studies["routes"], "samples", "rand", "by", rand)
-    return picture.finish(drawing, "Two clusters of clients")
+    return picture.finish(
+        drawing, "Two clusters of clients; seeds of (a), (c) and (d), and of (b):"
+    )
 
 
 def bounded(studies: Studies) -> dict[str, Estimate]:

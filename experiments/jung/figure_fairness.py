@@ -173,7 +173,9 @@ def plot(studies: Studies) -> Picture:
     said = {0: "change of a score", 1: "groups' difference", 4: "accuracy", 5: "deviation"}
     for place, label in said.items():
         axes[place].set_ylabel(label)
-    return picture.finish(drawing, "A sensitive feature, (a) to (c); a minority of clients")
+    return picture.finish(
+        drawing, "A sensitive feature, (a) to (c); a minority of clients", room=0.95
+    )
 
 
 # --------------------------------------------------------------------------- claims

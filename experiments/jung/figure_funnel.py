@@ -225,7 +225,7 @@ def plot(studies: Studies) -> Picture:
     funnel = exact()
     true = np.array([funnel.informations(direction(angle)) for angle in ANGLES.value])
     for column, (name, text) in enumerate((("private", "I(s;z)"), ("useful", "I(y;z)"))):
-        look = plotting.LOOKS[1 - column] | {"linestyle": ""}
+        look = plotting.LOOKS[1 - column] | {"linestyle": "", "markersize": 1.8}
         _band(sweep, data, name, "angle", text, look)
         exactly = "exact" if column else "_"
         picture.predicted_curve(sweep, np.asarray(ANGLES.value), true[:, column], exactly)

@@ -320,7 +320,9 @@ def plot(studies: Studies) -> Picture:
     plotting.learning_curves(trained.drop_sel(graph=ALONE), WITHIN, "graph", edges)
     plotting.learning_curves(trained, ERROR, "graph", errors)
     edges.set_ylabel("edges within clusters")
-    return picture.finish(drawing, "graphs that are learned, of three clusters of eight in (b)-(f)")
+    return picture.finish(
+        drawing, "Graphs that are learned; seeds of (a), of (b) to (d), and of (e), (f):"
+    )
 
 
 # --------------------------------------------------------------------------- claims

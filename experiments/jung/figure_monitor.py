@@ -173,7 +173,9 @@ def plot(studies: Studies) -> Picture:
     plotting.trade_off(half, "level", "delay", "duration", levels, labels=NAMES)
     for ax in (kinds, levels):
         ax.set_ylabel("delay [rounds]")
-    return picture.finish(drawing, "Nodes that drift, noticed by their validation errors")
+    return picture.finish(
+        drawing, "Nodes that drift, noticed by their validation errors", room=0.95
+    )
 
 
 # --------------------------------------------------------------------------- claims

@@ -188,8 +188,8 @@ def plot(studies: Studies) -> Picture:
         low, middle, high = np.quantile(values, [0.025, 0.5, 0.975], axis=0)
         color = picture.look(2)["color"]
         ax.plot(at, middle, color=color, label="median network")
-        text = "middle 95 % of networks"
-        ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0, label=text)
+        band = {"color": color, "alpha": 0.2, "linewidth": 0, "label": "middle 95 % of networks"}
+        ax.fill_between(at, low, high, **band)
         ax.plot(INSTANCE, printed, "kx", label="one network, given")
         ax.set(xlabel="probability that an edge fails", ylabel=text)
     lines = ("-", (0, (1, 1)), "--", "-.")

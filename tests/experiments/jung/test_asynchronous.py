@@ -8,7 +8,9 @@ from experiments import picture
 from experiments.jung import figure_asynchronous as figure
 from experiments.jung.figure_asynchronous import (
     BOUNDS,
+    BY_FACTOR,
     ERROR,
+    FACTORS,
     LATE,
     NEVER,
     PARTS,
@@ -44,6 +46,18 @@ def made():
             "diverged": ("seed", np.zeros(SEEDS, int)),
         },
         {"round": events, "seed": range(SEEDS)},
+    )
+    couplings = np.asarray(FACTORS.value[0])
+    factor = couplings / (1 + couplings) * np.ones((SEEDS, 1))
+    fall = start[:, None, None] * factor[..., None] ** (2 * events / 11) / 2
+    studies[BY_FACTOR] = xr.Dataset(
+        {
+            ERROR: (("seed", "coupling", "round"), fall, LABEL),
+            "factor": (("seed", "coupling"), factor),
+            "start": (("seed", "coupling"), start[:, None] * np.ones_like(factor)),
+            "diverged": (("seed", "coupling"), np.zeros(factor.shape, int)),
+        },
+        {"round": events, "seed": range(SEEDS), "coupling": couplings},
     )
     axes = ("seed", "part", "bound")
     ends = np.full((SEEDS, len(PARTS.value), len(LATE.value)), 1e-3)
