@@ -19,8 +19,7 @@ from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measur
 from experiments.jung import solutions
 from experiments.measures import estimate, gap, samples
 from fljax import statistics
-from fljax.problems import GTVMin, LeastSquares, Problem
-from fljax.problems.vertical import vertical, vertical_consensus
+from fljax.problems import GTVMin, LeastSquares, Problem, vertical, vertical_consensus
 
 DEPTH = Setting(
     "Exercise 3.13: depth of the tree",

@@ -82,6 +82,7 @@ def test_claims_hold_of_what_they_say():
         ("total-asynchrony-converges", NEVER, 1e-3, {"round": EVENTS}),
         ("partial-asynchrony-converges", RANDOM, 1e-3, {"round": EVENTS, "bound": 2}),
         ("smaller-delays-are-faster", WORST, 1e-99, {"round": figure.MIDDLE, "bound": 10}),
+        ("smaller-factors-are-faster", BY_FACTOR, 1e-99, {"round": figure.MIDDLE, "coupling": 1.0}),
         ("short-steps-for-any-delay", "descent", 2.0, {"part": PARTS.value[0], "bound": 10}),
         ("some-only-for-small-delays", "descent", 2.0, {"part": PARTS.value[-1], "bound": 0}),
         ("some-diverge-with-delays", "descent", 2.0, {"part": PARTS.value[-1], "bound": 5}),
