@@ -184,11 +184,10 @@ def plot(studies: Studies) -> Picture:
     titles = ("what rounds can know", "rows, Exercise 6.1", "columns, Exercise 6.2")
     drawing, (known, rows, columns) = picture.panels(titles, height=2.3)
     data = studies["limits"]
-    look = picture.look(0) | {"marker": "o"}
-    known.plot(data["rounds"], data["variance"], label="Algorithm 4, best of all pairs", **look)
-    picture.predicted_curve(
-        known, data["rounds"], data["limit"], "1 over numbers that can be heard"
-    )
+    rounds, text = data["rounds"].values, "Algorithm 4, best of all pairs"
+    known.plot(rounds, data["variance"], marker="o", label=text, **picture.look(0))
+    limit, text = data["limit"].values, "1 over numbers that can be heard"
+    picture.predicted_curve(known, rounds, limit, text)
     known.set(yscale="log", xlabel="rounds", ylabel="variance over that of one number")
     known.set_xticks(ROUNDS.value)
     data = studies["split"]
