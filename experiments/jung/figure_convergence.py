@@ -290,8 +290,8 @@ def plot(studies: Studies) -> Picture:
     fine = np.linspace(0, TWO.value[-1], 201)
     for i, collection in enumerate((FIRST, SECOND)):
         mean = studies["one"]["factor"].sel(collection=collection).mean("seed")
-        look = plotting.LOOKS[i] | {"linestyle": ""}
-        one.plot(mean["coupling"], mean, label=collection, **look)
+        look = {key: plotting.LOOKS[i][key] for key in ("color", "marker")}
+        one.plot(mean["coupling"], mean, label=collection, linestyle="", **look)
         text = "spectrum" if i == 0 else "_"
         picture.predicted_curve(one, fine, two_nodes(i, fine), text)
     one.axhline(1, color="#999999", linewidth=0.6)

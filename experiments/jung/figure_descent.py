@@ -297,7 +297,9 @@ def plot(studies: Studies) -> Picture:
     curve = data["factor"].mean("seed").values
     picture.predicted_curve(factor, data["swept"].values, curve, "(81), mean")
     at = float(data["best_rate"].mean())
-    factor.axvline(at, label=f"(83), mean: {at:.2g}", **picture.THIN | {"linestyle": (0, (6, 2))})
+    factor.axvline(
+        at, color="#333333", linewidth=0.8, linestyle="--", label=f"(83), mean: {at:.2g}"
+    )
     factor.axhline(1, color="#999999", linewidth=0.6)
     factor.set(xlabel="learning rate over the limit (85)", ylabel="factor of a step")
     for i, kind in enumerate((RANDOM, SLOWEST)):
@@ -309,11 +311,12 @@ def plot(studies: Studies) -> Picture:
         curve = data[name].mean("seed").values
         picture.predicted_curve(shaken, data["step"].values, curve, text, linestyle=line)
     shaken.set(xlabel="step", ylabel="distance over that of 0")
-    for look, plan in zip(plotting.LOOKS, (LATE, EVEN, EARLY), strict=False):
+    for place, plan in enumerate((LATE, EVEN, EARLY)):
+        look = {key: plotting.LOOKS[place][key] for key in ("color", "marker")}
         for rounding, line, text in ((AT_RANDOM, "-", plan), (NEAREST, "--", "_")):
             part = data["quantized"].sel(plan=plan, rounding=rounding)
             level = statistics.decibels(part.mean("seed").values)
-            bits.plot(part["mean_bits"], level, label=text, **look | {"linestyle": line})
+            bits.plot(part["mean_bits"], level, label=text, linestyle=line, **look)
     bits.plot([], [], "k--", label=f"rounded {NEAREST}")
     bits.set(xlabel="bits a number and step, on average", ylabel="squared error [dB]")
     stream = studies["online"]
@@ -439,7 +442,7 @@ def averages(name: str) -> Measure:
         data = studies["averages"]
         if name == "left":
             return {"best rate": estimate(statistics.decibels, data["left"].values)}
-        apart = np.abs(data["factor"] - data["said"]).max("seed")
+        apart = abs(data["factor"] - data["said"]).max("seed")
         return {
             f"{at:.2g} of the limit": Estimate.exact(float(apart.sel(rate=at)), "")
             for at in OVER.value
